@@ -1,0 +1,50 @@
+"""Dropout whose draws depend on a seed and on the place in the scores alone.
+
+The draws come from a counter-based generator, Philox [1]_: the draw for the score at row r and column j is number
+``r * width + j`` of one stream, whatever part of the scores is computed, in which order and by how many workers.
+
+References
+----------
+.. [1] J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11, 2011.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from attention_np._arrays import Array
+
+__all__ = ["Rng", "as_probability", "draw_key", "multipliers"]
+
+Rng: TypeAlias = int | np.random.Generator | np.random.SeedSequence | np.random.BitGenerator
+
+DRAWS_A_STEP = 8  # one step of Philox's counter gives four 64-bit words, and a draw takes 32 bits
+
+
+def as_probability(dropout_p: float, rng: Rng | None) -> float:
+    """`dropout_p` as a number, refused outside [0, 1) or, where it is not zero, without an `rng`."""
+    probability = float(dropout_p)
+    if not 0 <= probability < 1:
+        raise ValueError(f"dropout_p must be at least 0 and less than 1, not {dropout_p}")
+    if probability and rng is None:
+        raise ValueError(f"dropout_p={dropout_p} needs an rng: a seed or a numpy.random.Generator")
+    return probability
+
+
+def draw_key(rng: Rng | None) -> int:
+    """The one integer that is drawn from `rng`, a seed or a generator."""
+    return int(np.random.default_rng(rng).integers(2**63))
+
+
+def multipliers(key: int, dropout_p: float, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """What each weight is multiplied by: 0 with probability `dropout_p`, else 1 / (1 - dropout_p)."""
+    *leading, columns = shape
+    width = -(-columns // DRAWS_A_STEP) * DRAWS_A_STEP  # each row starts at a step of the counter
+    words = np.random.Philox(key=key).random_raw(prod(leading) * width // 2)  # 64-bit
+    draws = words.astype("<u8", copy=False).view("<u4").reshape(*leading, width)[..., :columns]
+    kept = draws >= round(dropout_p * 2**32)
+    factors: Array = np.where(kept, dtype.type(1 / (1 - dropout_p)), dtype.type(0))
+    return factors

@@ -1,0 +1,124 @@
+"""Products that know which terms take part: what the ops need where arrays hold NaN or infinity.
+
+A pair that is masked out, and an entry of a gradient that is exactly zero, contribute nothing to a sum, whatever they
+meet there. IEEE arithmetic alone does not give that, because ``0 * nan`` is ``nan``. Each function here does the plain
+product first and looks again only where the result is not finite, so that finite arrays pay next to nothing.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from attention_np._arrays import Array, transposed
+
+__all__ = [
+    "backward_product",
+    "backward_times",
+    "infinite_to_nan",
+    "linear",
+    "linear_backward",
+    "pair_products",
+    "pairs_that_flow",
+    "product",
+]
+
+
+def product(a: Array, b: Array, pairs: Array | None = None) -> Array:
+    """``a @ b``, in which a term ``a[i, j] * b[j, k]`` takes part only where ``pairs[i, j]``.
+
+    Parameters
+    ----------
+    a : ndarray, (..., n, m)
+        Zero wherever a pair is excluded, unless it is NaN there.
+    b : ndarray, (..., m, d)
+    pairs : ndarray of bool that broadcasts to `a`, optional
+        Which pairs (i, j) take part; by default all.
+    """
+    result: Array = a @ b
+    if pairs is None or np.isfinite(result).all():
+        return result  # an excluded pair has a zero in `a`, and zero times a finite number is zero
+
+    a = np.where(pairs, a, 0)  # (..., n, m)
+    pairs = np.broadcast_to(pairs, a.shape)
+    spoiled = ~np.isfinite(b)  # (..., m, d)
+    result = a @ np.where(spoiled, 0, b)
+    rows = spoiled.any(axis=(*range(b.ndim - 2), b.ndim - 1)) & pairs.any(axis=tuple(range(pairs.ndim - 1)))
+    for j in np.flatnonzero(rows):
+        terms = a[..., :, j, None] * b[..., None, j, :]  # (..., n, d)
+        result += np.where(pairs[..., :, j, None] & spoiled[..., None, j, :], terms, 0)
+    return result
+
+
+def backward_product(d_rows: Array, x: Array) -> Array:
+    """``d_rows @ x`` for a gradient `d_rows`: an entry that is exactly zero takes no part, whatever x holds."""
+    result: Array = d_rows @ x
+    return result if np.isfinite(result).all() else product(d_rows, x, d_rows != 0)
+
+
+def pair_products(a: Array, b: Array, pairs: Array | None) -> Array:
+    """The product of row i of `a` with row j of `b`, for each pair (i, j): ``a @ b^T``, and zero outside `pairs`."""
+    products: Array = a @ transposed(b)
+    return products if pairs is None else np.where(pairs, products, 0)
+
+
+def backward_times(d_array: Array, factor: Array) -> Array:
+    """``d_array * factor`` for a gradient, of which an entry that is exactly zero stays so, whatever the factor."""
+    result: Array = d_array * factor
+    return result if np.isfinite(result).all() else np.where(d_array == 0, 0, result)
+
+
+def infinite_to_nan(scores: Array, pairs: Array | None) -> Array:
+    """`scores` that came out of products, with NaN in each row (over the last axis) whose largest entry is infinite.
+
+    Which of two infinite products is the larger is lost, so the softmax of such a row is not defined. An infinity
+    that the caller puts into a bias is different: it states a limit, and :mod:`attention_np.softmax` takes it.
+    """
+    if np.isfinite(scores).all():
+        return scores
+    real = scores.real if pairs is None else np.where(pairs, scores.real, -np.inf)
+    largest = real.max(axis=-1, keepdims=True, initial=-np.inf)  # (..., n, 1)
+    return np.where(np.isinf(largest) & (scores.real == largest), np.nan, scores)
+
+
+def pairs_that_flow(mask: Array | None, d_output: Array) -> Array | None:
+    """The pairs (i, j) of `mask` through which a gradient flows: query i has an incoming gradient at all.
+
+    None where that is all of them. `d_output` is (..., n, d_v), the result broadcasts to (..., n, m).
+    """
+    live: Array = (d_output != 0).any(axis=-1, keepdims=True)  # (..., n, 1)
+    if live.all():
+        return mask
+    return live if mask is None else mask & live
+
+
+def linear(x: Array, w: Array, b: Array | None) -> Array:
+    """``x @ w + b``."""
+    y: Array = x @ w
+    return y if b is None else y + b
+
+
+def linear_backward(d_y: Array, x: Array, w: Array) -> tuple[Array, Array, Array]:
+    """The gradients of ``y = x @ w + b`` with respect to x, w and b, given `d_y`.
+
+    An entry of `d_y` that is exactly zero takes no part, whatever x or w hold.
+
+    Parameters
+    ----------
+    d_y : ndarray, (..., d_out)
+    x : ndarray, (..., d_in)
+    w : ndarray, (d_in, d_out)
+
+    Returns
+    -------
+    d_x : ndarray, (..., d_in)
+    d_w : ndarray, (d_in, d_out)
+    d_b : ndarray, (d_out,)
+    """
+    rows = prod(d_y.shape[:-1])
+    d_rows = d_y.reshape(rows, d_y.shape[-1])  # (rows, d_out)
+    x_rows = x.reshape(rows, x.shape[-1])  # (rows, d_in)
+    d_x = backward_product(d_rows, w.T).reshape(x.shape)
+    d_w = backward_product(d_rows.T, x_rows).T
+    return d_x, d_w, d_rows.sum(axis=0)

@@ -1,0 +1,319 @@
+r"""Additive attention: a query and a key agree by what a small network says of them.
+
+.. math::
+
+    T_{ij} = \tanh(q_i W_q + k_j W_k + b), \qquad S_{ij} = w_s \cdot T_{ij}, \qquad
+    A = \mathrm{softmax}(S), \qquad O = A V
+
+    \frac{\partial L}{\partial W_q} = \sum_{i} q_i^\top \sum_j \frac{\partial L}{\partial S_{ij}}
+    \left(w_s \odot (1 - T_{ij} \odot T_{ij})\right)
+
+The derivation, with the gradients of all seven arrays, is ``derivations/additive.md``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np import softmax
+from attention_np._arrays import (
+    Array,
+    as_floating,
+    as_gradient,
+    as_mask,
+    as_optional_tangent,
+    as_result,
+    as_tangent,
+    as_vector,
+    check_cache,
+    check_vector,
+    check_weight,
+    in_dtype,
+    precision,
+    quiet,
+    scores_shape,
+    sum_to,
+    transposed,
+    with_query_axis,
+    without_query_axis,
+)
+from attention_np._products import (
+    backward_times,
+    infinite_to_nan,
+    linear,
+    linear_backward,
+    pair_products,
+    pairs_that_flow,
+    product,
+)
+
+__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+
+
+class Gradients(NamedTuple):
+    """The gradient of the loss with respect to each array of :func:`forward`, of its shape and dtype."""
+
+    query: Array
+    key: Array
+    value: Array
+    w_query: Array
+    w_key: Array
+    w_score: Array
+    b: Array | None
+
+
+class Cache(NamedTuple):
+    """What :func:`forward` leaves for :func:`backward`, :func:`jvp` and the reader.
+
+    The inputs are as they were given; for a single query, without an axis for the queries, n is 1 in the rest.
+    """
+
+    query: Array  # (..., n, d_q)
+    key: Array  # (..., m, d_k)
+    value: Array  # (..., m, d_v)
+    w_query: Array  # (d_q, h)
+    w_key: Array  # (d_k, h)
+    w_score: Array  # (h,)
+    b: Array | None  # (h,)
+    mask: Array | None  # broadcasts to (..., n, m)
+    hidden: Array  # (..., n, m, h)
+    scores: Array  # (..., n, m)
+    weights: Array  # (..., n, m)
+    softmax: softmax.Cache
+    output_shape: tuple[int, ...]
+
+
+def forward(
+    query: npt.ArrayLike,
+    key: npt.ArrayLike,
+    value: npt.ArrayLike,
+    w_query: npt.ArrayLike,
+    w_key: npt.ArrayLike,
+    w_score: npt.ArrayLike,
+    b: npt.ArrayLike | None = None,
+    *,
+    mask: npt.ArrayLike | None = None,
+) -> tuple[Array, Cache]:
+    r"""Attention of n queries over m keys and their values, with the score of a one-layer network.
+
+    Parameters
+    ----------
+    query : array_like of float, (..., n, d_q)
+        Or (d_q,): a single query. The leading axes of query, key and value broadcast together.
+    key : array_like of float, (..., m, d_k)
+    value : array_like of float, (..., m, d_v)
+    w_query : array_like of float, (d_q, h)
+    w_key : array_like of float, (d_k, h)
+    w_score : array_like of float, (h,)
+    b : array_like of float, (h,), optional
+    mask : array_like of bool, optional
+        True where query i may attend to key j; broadcasts to the scores, (..., n, m). By default all to all.
+
+    Returns
+    -------
+    output : ndarray, (..., n, d_v)
+        Or (..., d_v) for a single query. Zero for a query that may attend to nothing.
+    cache : Cache
+        The named intermediates, of which `hidden` takes n m h numbers. Refers to the inputs, without a copy.
+
+    Raises
+    ------
+    TypeError
+        If an array is not of floating-point numbers, or `mask` is not boolean.
+    ValueError
+        If shapes do not fit together.
+
+    Notes
+    -----
+    :math:`S_{ij} = w_s \\cdot \\tanh(q_i W_q + k_j W_k + b)` [1]_. A pair that is masked out contributes nothing, even
+    where its arrays hold NaN or infinity.
+
+    References
+    ----------
+    .. [1] D. Bahdanau, K. Cho, Y. Bengio, "Neural machine translation by jointly learning to align and translate",
+       ICLR 2015.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import additive
+    >>> query, key, value = np.array([[0.0]]), np.array([[1.0], [-1.0]]), np.array([[10.0], [20.0]])
+    >>> output, cache = additive.forward(query, key, value, np.eye(1), np.eye(1), np.ones(1))
+    >>> print(cache.weights.round(4), output.round(4))
+    [[0.821 0.179]] [[11.7899]]
+    """
+    query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
+    w_query, w_key = as_floating("w_query", w_query), as_floating("w_key", w_key)
+    w_score, b = as_floating("w_score", w_score), None if b is None else as_floating("b", b)
+    shape = scores_shape(query, key, value)
+    _check_parameters(query, key, w_query, w_key, w_score, b)
+    visible = None if mask is None else np.atleast_2d(as_mask(mask, shape))
+
+    dtype = precision(query, key, value, w_query, w_key, w_score, b)
+    arrays = (query, key, value, w_query, w_key, w_score, b)
+    q, k, v, w_q, w_k, w_s, bias = in_dtype(dtype.compute, *arrays)
+    with quiet():
+        queries = linear(with_query_axis(q, query), w_q, None)  # (..., n, h) (additive.1)
+        keys = linear(k, w_k, bias)  # (..., m, h) (additive.2)
+        hidden = np.tanh(queries[..., :, None, :] + keys[..., None, :, :])  # (..., n, m, h) (additive.3)
+        scores = infinite_to_nan(hidden @ w_s, visible)  # (..., n, m) (additive.4)
+        weights, softmax_cache = softmax.forward(scores, mask=visible)  # (..., n, m) (additive.5)
+        output = product(weights, v, visible)  # (..., n, d_v) (additive.6)
+        output = as_result(without_query_axis(output, query), dtype.result)
+    return output, Cache(*arrays, visible, hidden, scores, weights, softmax_cache, output.shape)
+
+
+def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
+    r"""The gradient of a loss with respect to every array of :func:`forward`.
+
+    Parameters
+    ----------
+    d_output : array_like of float, (..., n, d_v)
+        The gradient of the loss with respect to the output.
+    cache : Cache
+        From :func:`forward`.
+
+    Returns
+    -------
+    Gradients
+        Of all seven arrays (`b`: None if there was none), summed over axes that were broadcast.
+
+    Raises
+    ------
+    TypeError
+        If `cache` is another op's, or `d_output` is not of floating-point numbers.
+    ValueError
+        If `d_output` does not have the shape of the output.
+
+    Notes
+    -----
+    A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import additive
+    >>> query, key, value = np.array([[0.0]]), np.array([[1.0], [-1.0]]), np.array([[10.0], [20.0]])
+    >>> output, cache = additive.forward(query, key, value, np.eye(1), np.eye(1), np.ones(1))
+    >>> print(additive.backward(np.array([[1.0]]), cache).w_score.round(4))
+    [-2.2384]
+    """
+    cache = check_cache(cache, Cache, "additive")
+    query, b, hidden = cache.query, cache.b, cache.hidden
+    compute = cache.weights.dtype
+    d_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), query)
+    q, k, v, w_q, w_k, w_s, _ = in_dtype(compute, *cache[:7])
+    q = with_query_axis(q, query)
+
+    with quiet():
+        flows = pairs_that_flow(cache.mask, d_output)
+
+        # forward was output = weights @ value
+        d_value = product(transposed(cache.weights), d_output, transposed(flows))  # (..., m, d_v) (additive.7)
+        d_weights = sum_to(pair_products(d_output, v, flows), cache.weights.shape)  # (..., n, m) (additive.8)
+
+        # forward was weights = softmax(scores)
+        d_scores = softmax.backward(d_weights, cache.softmax).scores  # (..., n, m) (additive.9)
+
+        # forward was scores = hidden @ w_score, hidden = tanh(queries + keys)
+        d_hidden, d_w_score, _ = linear_backward(d_scores[..., None], hidden, w_s[:, None])  # (additive.10)
+        d_sum = backward_times(d_hidden, 1 - hidden * hidden)  # (..., n, m, h) (additive.11)
+        d_queries = sum_to(d_sum.sum(axis=-2), (*q.shape[:-1], w_q.shape[1]))  # (..., n, h) (additive.12)
+        d_keys = sum_to(d_sum.sum(axis=-3), (*k.shape[:-1], w_k.shape[1]))  # (..., m, h) (additive.13)
+
+        # forward was queries = query @ w_query, keys = key @ w_key + b
+        d_query, d_w_query, _ = linear_backward(d_queries, q, w_q)  # (additive.14)
+        d_key, d_w_key, d_b = linear_backward(d_keys, k, w_k)  # (additive.15)
+
+        return Gradients(
+            as_gradient(without_query_axis(d_query, query), query),
+            as_gradient(d_key, cache.key),
+            as_gradient(d_value, cache.value),
+            as_gradient(d_w_query, cache.w_query),
+            as_gradient(d_w_key, cache.w_key),
+            as_gradient(d_w_score[:, 0], cache.w_score),
+            None if b is None else as_gradient(d_b, b),
+        )
+
+
+def jvp(
+    cache: Cache,
+    *,
+    query: npt.ArrayLike | None = None,
+    key: npt.ArrayLike | None = None,
+    value: npt.ArrayLike | None = None,
+    w_query: npt.ArrayLike | None = None,
+    w_key: npt.ArrayLike | None = None,
+    w_score: npt.ArrayLike | None = None,
+    b: npt.ArrayLike | None = None,
+) -> Array:
+    """Forward mode: how the output moves when the inputs move along a tangent.
+
+    Parameters
+    ----------
+    cache : Cache
+        From :func:`forward`.
+    query, key, value, w_query, w_key, w_score, b : array_like of float, optional
+        The tangents, each of the shape of its array; one that is left out is zero.
+
+    Returns
+    -------
+    ndarray, (..., n, d_v)
+        The tangent of the output.
+
+    Raises
+    ------
+    TypeError
+        If `cache` is another op's, or a tangent is not of floating-point numbers.
+    ValueError
+        If a tangent does not have the shape of its array, or is given for a `b` that there was not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import additive
+    >>> query, key, value = np.array([[0.0]]), np.array([[1.0], [-1.0]]), np.array([[10.0], [20.0]])
+    >>> output, cache = additive.forward(query, key, value, np.eye(1), np.eye(1), np.ones(1))
+    >>> print(additive.jvp(cache, w_score=np.array([1.0])).round(4))
+    [[-2.2384]]
+    """
+    cache = check_cache(cache, Cache, "additive")
+    compute = cache.weights.dtype
+    d_query = with_query_axis(as_tangent("query", query, cache.query, compute), cache.query)
+    d_key = as_tangent("key", key, cache.key, compute)
+    d_value = as_tangent("value", value, cache.value, compute)
+    d_w_query = as_tangent("w_query", w_query, cache.w_query, compute)
+    d_w_key = as_tangent("w_key", w_key, cache.w_key, compute)
+    d_w_score = as_tangent("w_score", w_score, cache.w_score, compute)
+    d_b = as_optional_tangent("b", b, cache.b, compute)
+    q, k, v, w_q, w_k, w_s, _ = in_dtype(compute, *cache[:7])
+    q, hidden = with_query_axis(q, cache.query), cache.hidden
+
+    with quiet():
+        d_queries = d_query @ w_q + q @ d_w_query  # (..., n, h) (additive.16)
+        d_keys = linear(d_key, w_k, d_b) + k @ d_w_key  # (..., m, h)
+        d_sum = d_queries[..., :, None, :] + d_keys[..., None, :, :]  # (..., n, m, h)
+        d_hidden = (1 - hidden * hidden) * d_sum  # (..., n, m, h)
+        d_scores = d_hidden @ w_s + hidden @ d_w_score  # (..., n, m) (additive.17)
+        d_weights = softmax.jvp(cache.softmax, scores=d_scores)  # (..., n, m)
+        d_output = product(d_weights, v, cache.mask) + product(cache.weights, d_value, cache.mask)  # (additive.18)
+
+        dtype = precision(*cache[:7]).result
+        return as_result(without_query_axis(d_output, cache.query), dtype)
+
+
+def _check_parameters(query: Array, key: Array, w_query: Array, w_key: Array, w_score: Array, b: Array | None) -> None:
+    check_weight("w_query", w_query, "query", query)
+    check_weight("w_key", w_key, "key", key)
+    h = w_query.shape[1]
+    if w_key.shape[1] != h:
+        raise ValueError(
+            f"w_query and w_key must map to one number of hidden units, not to {h} and {w_key.shape[1]} "
+            f"(w_query.shape={w_query.shape}, w_key.shape={w_key.shape})"
+        )
+    for name, array in (("w_score", w_score), ("b", b)):
+        if array is not None:
+            check_vector(name, array, h)

@@ -1,0 +1,338 @@
+r"""Scaled dot-product attention: each query takes a weighted mean of the values, weighted by how its keys agree.
+
+.. math::
+
+    S = \tfrac{1}{\sqrt{d_k}} Q K^\top + B, \qquad A = \mathrm{softmax}(S), \qquad O = A V
+
+    \frac{\partial L}{\partial Q} = \tfrac{1}{\sqrt{d_k}} \frac{\partial L}{\partial S} K, \qquad
+    \frac{\partial L}{\partial K} = \tfrac{1}{\sqrt{d_k}} \frac{\partial L}{\partial S}^{\!\top} Q, \qquad
+    \frac{\partial L}{\partial V} = A^\top \frac{\partial L}{\partial O}
+
+The derivation is ``derivations/dot_product.md``; each line below that carries out one of its equations cites its tag.
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import reduce
+from math import isfinite, sqrt
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np import masks, softmax
+from attention_np._arrays import (
+    Array,
+    as_floating,
+    as_gradient,
+    as_mask,
+    as_optional_tangent,
+    as_result,
+    as_tangent,
+    as_vector,
+    check_broadcasts_to,
+    check_cache,
+    in_dtype,
+    precision,
+    quiet,
+    scores_shape,
+    sum_to,
+    transposed,
+    with_query_axis,
+    without_query_axis,
+)
+from attention_np._dropout import Rng, as_probability, draw_key, multipliers
+from attention_np._products import (
+    backward_product,
+    infinite_to_nan,
+    pair_products,
+    pairs_that_flow,
+    product,
+)
+
+__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+
+
+class Gradients(NamedTuple):
+    """The gradient of the loss with respect to each array of :func:`forward`, of its shape and dtype."""
+
+    query: Array
+    key: Array
+    value: Array
+    bias: Array | None
+
+
+class Cache(NamedTuple):
+    """What :func:`forward` leaves for :func:`backward`, :func:`jvp` and the reader.
+
+    The inputs are as they were given; for a single query, without an axis for the queries, n is 1 in the rest.
+    """
+
+    query: Array  # (..., n, d_k)
+    key: Array  # (..., m, d_k)
+    value: Array  # (..., m, d_v)
+    bias: Array | None  # broadcasts to (..., n, m)
+    mask: Array | None  # who attends to whom, all rules together; broadcasts to (..., n, m); None: all to all
+    scale: float
+    scores: Array  # (..., n, m)
+    weights: Array  # (..., n, m), before dropout
+    dropout: Array | None  # (..., n, m): 0 where a weight is dropped, else 1 / (1 - dropout_p)
+    softmax: softmax.Cache
+    output_shape: tuple[int, ...]
+
+
+def forward(
+    query: npt.ArrayLike,
+    key: npt.ArrayLike,
+    value: npt.ArrayLike,
+    *,
+    mask: npt.ArrayLike | None = None,
+    bias: npt.ArrayLike | None = None,
+    scale: float | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    rng: Rng | None = None,
+) -> tuple[Array, Cache]:
+    r"""Attention of n queries over m keys and their values.
+
+    Parameters
+    ----------
+    query : array_like of float, (..., n, d_k)
+        Or (d_k,): a single query. The leading axes of all arrays broadcast together.
+    key : array_like of float, (..., m, d_k)
+    value : array_like of float, (..., m, d_v)
+    mask : array_like of bool, optional
+        True where query i may attend to key j; broadcasts to the scores, (..., n, m). By default all to all.
+    bias : array_like of float, optional
+        Added to the scores; broadcasts to them. Minus infinity hides a pair as a mask does; plus infinity takes
+        all the weight of its query, in equal shares if there are several.
+    scale : float, optional
+        What the products of queries and keys are multiplied by, by default ``1 / sqrt(d_k)``.
+    is_causal : bool, optional
+        Query i attends to keys ``j <= i`` only: ``masks.causal(n, m)``, together with `mask`.
+    dropout_p : float, optional
+        The probability, in [0, 1), with which a weight is dropped; the others are divided by ``1 - dropout_p``.
+    rng : int or numpy.random.Generator, optional
+        A seed, or a generator from which one integer is drawn; needed for dropout. Equal seeds drop equal weights.
+
+    Returns
+    -------
+    output : ndarray, (..., n, d_v)
+        Or (..., d_v) for a single query. Zero for a query that may attend to nothing.
+    cache : Cache
+        The named intermediates. Refers to the inputs, without a copy.
+
+    Raises
+    ------
+    TypeError
+        If an array is not of floating-point numbers, or `mask` is not boolean.
+    ValueError
+        If shapes do not fit together; if `dropout_p` is outside [0, 1), or above zero without an `rng`; if `scale`
+        is not finite.
+
+    Notes
+    -----
+    :math:`O = \mathrm{softmax}(Q K^\top / \sqrt{d_k} + B) V` [1]_. A pair that is masked out contributes nothing,
+    even where its arrays hold NaN or infinity.
+
+    References
+    ----------
+    .. [1] A. Vaswani et al., "Attention is all you need", NeurIPS 2017.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import dot_product
+    >>> query = np.array([[1.0, 0.0]])
+    >>> key = np.array([[2.0, 0.0], [0.0, 2.0]])
+    >>> value = np.array([[10.0], [20.0]])
+    >>> output, cache = dot_product.forward(query, key, value)
+    >>> print(cache.weights.round(4), output.round(4))
+    [[0.8044 0.1956]] [[11.9557]]
+    """
+    query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
+    bias = None if bias is None else as_floating("bias", bias)
+    shape = scores_shape(query, key, value)
+    _check_features(query, key)
+    visible = _visible(shape, mask, bias, is_causal)
+    scale = _as_scale(scale, key.shape[-1])
+    dropout_p = as_probability(dropout_p, rng)
+
+    dtype = precision(query, key, value, bias)
+    q, k, v, b = in_dtype(dtype.compute, query, key, value, bias)
+    with quiet():
+        products = with_query_axis(q, query) @ transposed(k)  # (..., n, m)
+        scores = infinite_to_nan(products * scale, visible)  # (..., n, m) (dot-product.1)
+        if b is not None:
+            scores = scores + b
+        weights, softmax_cache = softmax.forward(scores, mask=visible)  # (..., n, m) (dot-product.2)
+        dropout = multipliers(draw_key(rng), dropout_p, shape, dtype.compute) if dropout_p else None
+        output = product(_dropped(weights, dropout), v, visible)  # (..., n, d_v) (dot-product.3)
+        output = without_query_axis(output, query).astype(dtype.result, copy=False)
+
+    cache = Cache(query, key, value, bias, visible, scale, scores, weights, dropout, softmax_cache, output.shape)
+    return output, cache
+
+
+def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
+    r"""The gradient of a loss with respect to every array of :func:`forward`.
+
+    Parameters
+    ----------
+    d_output : array_like of float, (..., n, d_v)
+        The gradient of the loss with respect to the output.
+    cache : Cache
+        From :func:`forward`.
+
+    Returns
+    -------
+    Gradients
+        `query`, `key`, `value` and `bias` (None if there was none), summed over axes that were broadcast.
+
+    Raises
+    ------
+    TypeError
+        If `cache` is another op's, or `d_output` is not of floating-point numbers.
+    ValueError
+        If `d_output` does not have the shape of the output.
+
+    Notes
+    -----
+    A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import dot_product
+    >>> query = np.array([[1.0, 0.0]])
+    >>> key = np.array([[2.0, 0.0], [0.0, 2.0]])
+    >>> value = np.array([[10.0], [20.0]])
+    >>> output, cache = dot_product.forward(query, key, value)
+    >>> print(dot_product.backward(np.array([[1.0]]), cache).query.round(4))
+    [[-2.2249  2.2249]]
+    """
+    cache = check_cache(cache, Cache, "dot_product")
+    query, key, value, bias = cache.query, cache.key, cache.value, cache.bias
+    compute = cache.weights.dtype
+    d_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), query)
+    q, k, v = in_dtype(compute, query, key, value)
+    q = with_query_axis(q, query)
+
+    with quiet():
+        flows = pairs_that_flow(cache.mask, d_output)
+        dropped = _dropped(cache.weights, cache.dropout)
+
+        # forward was output = dropped @ value, dropped = weights * dropout
+        d_value = product(transposed(dropped), d_output, transposed(flows))  # (..., m, d_v) (dot-product.4)
+        d_dropped = sum_to(pair_products(d_output, v, flows), dropped.shape)  # (..., n, m) (dot-product.5)
+        d_weights = _dropped(d_dropped, cache.dropout)
+
+        # forward was weights = softmax(scores)
+        d_scores = softmax.backward(d_weights, cache.softmax).scores  # (..., n, m) (dot-product.6)
+
+        # forward was scores = scale * query @ key^T + bias
+        d_query = backward_product(d_scores, k) * cache.scale  # (..., n, d_k) (dot-product.7)
+        d_key = backward_product(transposed(d_scores), q) * cache.scale  # (..., m, d_k) (dot-product.8)
+
+        return Gradients(
+            as_gradient(without_query_axis(d_query, query), query),
+            as_gradient(d_key, key),
+            as_gradient(d_value, value),
+            None if bias is None else as_gradient(d_scores, bias),  # (dot-product.9)
+        )
+
+
+def jvp(
+    cache: Cache,
+    *,
+    query: npt.ArrayLike | None = None,
+    key: npt.ArrayLike | None = None,
+    value: npt.ArrayLike | None = None,
+    bias: npt.ArrayLike | None = None,
+) -> Array:
+    """Forward mode: how the output moves when the inputs move along a tangent.
+
+    Parameters
+    ----------
+    cache : Cache
+        From :func:`forward`.
+    query, key, value, bias : array_like of float, optional
+        The tangents, each of the shape of its array; one that is left out is zero.
+
+    Returns
+    -------
+    ndarray, (..., n, d_v)
+        The tangent of the output.
+
+    Raises
+    ------
+    TypeError
+        If `cache` is another op's, or a tangent is not of floating-point numbers.
+    ValueError
+        If a tangent does not have the shape of its array, or is given for a bias that there was not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import dot_product
+    >>> output, cache = dot_product.forward(np.ones((1, 2)), np.ones((3, 2)), np.ones((3, 1)))
+    >>> print(dot_product.jvp(cache, value=np.array([[3.0], [0.0], [0.0]])))
+    [[1.]]
+    """
+    cache = check_cache(cache, Cache, "dot_product")
+    compute = cache.weights.dtype
+    d_query = with_query_axis(as_tangent("query", query, cache.query, compute), cache.query)
+    d_key = as_tangent("key", key, cache.key, compute)
+    d_value = as_tangent("value", value, cache.value, compute)
+    d_bias = as_optional_tangent("bias", bias, cache.bias, compute)
+    q, k, v = in_dtype(compute, cache.query, cache.key, cache.value)
+    q = with_query_axis(q, cache.query)
+
+    with quiet():
+        d_products = d_query @ transposed(k) + q @ transposed(d_key)
+        d_scores = d_products * cache.scale  # (..., n, m) (dot-product.10)
+        if d_bias is not None:
+            d_scores = d_scores + d_bias
+        d_weights = softmax.jvp(cache.softmax, scores=d_scores)  # (..., n, m)
+
+        d_output = product(_dropped(d_weights, cache.dropout), v, cache.mask)  # (..., n, d_v) (dot-product.11)
+        d_output = d_output + product(_dropped(cache.weights, cache.dropout), d_value, cache.mask)
+
+        dtype = precision(cache.query, cache.key, cache.value, cache.bias).result
+        return as_result(without_query_axis(d_output, cache.query), dtype)
+
+
+def _check_features(query: Array, key: Array) -> None:
+    if key.shape[-1] != query.shape[-1]:
+        raise ValueError(
+            f"key has {key.shape[-1]} features but query has {query.shape[-1]} "
+            f"(key.shape={key.shape}, query.shape={query.shape})"
+        )
+
+
+def _visible(shape: tuple[int, ...], mask: npt.ArrayLike | None, bias: Array | None, is_causal: bool) -> Array | None:
+    """Who attends to whom by all rules together; None: all to all."""
+    rules = []
+    if mask is not None:
+        rules.append(as_mask(mask, shape))
+    if is_causal:
+        rules.append(masks.causal(*shape[-2:]))
+    if bias is not None:
+        check_broadcasts_to("bias", bias, shape)
+        hidden = bias.real == -np.inf
+        if hidden.any():
+            rules.append(~hidden)
+    return np.atleast_2d(reduce(operator.and_, rules)) if rules else None
+
+
+def _as_scale(scale: float | None, d_k: int) -> float:
+    if scale is None:
+        return 1 / sqrt(max(d_k, 1))  # no features: the products are zero, whatever they are multiplied by
+    if not isfinite(scale):
+        raise ValueError(f"scale must be finite, not {scale}")
+    return float(scale)  # a NumPy scalar would upcast float32
+
+
+def _dropped(weights: Array, dropout: Array | None) -> Array:
+    return weights if dropout is None else weights * dropout

@@ -1,0 +1,355 @@
+"""Who may attend to whom: boolean masks, True where attending is allowed.
+
+A mask broadcasts to the scores, ``(..., n, m)`` for n queries and m keys; two masks combine with ``&``. Each function
+takes time and memory proportional to the mask that it returns.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "as_mask",
+    "block_causal",
+    "causal",
+    "multi_level_causal",
+    "packed",
+    "padding",
+    "padding_from_tokens",
+    "sliding_window",
+]
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+def causal(n: int, m: int | None = None, *, offset: int = 0) -> Mask:
+    """Each query sees the keys up to its own position, and none of its future.
+
+    Parameters
+    ----------
+    n, m : int
+        Numbers of queries and of keys; `m` is `n` by default.
+    offset : int, optional
+        Query i sees the keys ``j <= i + offset``. Zero aligns the first query with the first key, as `is_causal` and
+        PyTorch do; ``m - n`` aligns the last with the last, as decoding with a cache of keys needs.
+
+    Returns
+    -------
+    ndarray of bool, (n, m)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `n` or `m` is not an integer, or negative; if `offset` is not an integer.
+
+    Examples
+    --------
+    >>> from attention_np import masks
+    >>> print(masks.causal(3).astype(int))
+    [[1 0 0]
+     [1 1 0]
+     [1 1 1]]
+    >>> print(masks.causal(2, 4, offset=2).astype(int))
+    [[1 1 1 0]
+     [1 1 1 1]]
+    """
+    n, m = _lengths(n, m)
+    return np.tri(n, m, operator.index(offset), dtype=np.bool_)
+
+
+def padding(lengths: npt.ArrayLike, m: int, *, heads: bool = False) -> Mask:
+    """Every query sees the keys before the length of its sample, and none of the padding after it.
+
+    Parameters
+    ----------
+    lengths : array_like of int, (...)
+        The number of real keys of each sample, from 0 to `m`.
+    m : int
+        The number of keys, padding included.
+    heads : bool, optional
+        Insert an axis for the heads of :mod:`attention_np.multi_head`.
+
+    Returns
+    -------
+    ndarray of bool, (..., 1, m), or (..., 1, 1, m) with `heads`
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a length or `m` is not an integer, or a length is not from 0 to `m`.
+
+    Examples
+    --------
+    >>> from attention_np import masks
+    >>> print(masks.padding([1, 3], 3).astype(int))
+    [[[1 0 0]]
+    <BLANKLINE>
+     [[1 1 1]]]
+    """
+    _, m = _lengths(0, m)
+    counts = _integers("lengths", lengths)
+    if counts.size and not (counts.min() >= 0 and counts.max() <= m):
+        raise ValueError(f"lengths must be from 0 to m={m}, not from {counts.min()} to {counts.max()}")
+    return _over_queries(np.arange(m) < counts[..., None], heads)
+
+
+def padding_from_tokens(tokens: npt.ArrayLike, pad_id: int, *, heads: bool = False) -> Mask:
+    """Every query sees the keys whose token is not `pad_id`.
+
+    Parameters
+    ----------
+    tokens : array_like of int, (..., m)
+    pad_id : int
+        The token that stands for padding.
+    heads : bool, optional
+        Insert an axis for the heads of :mod:`attention_np.multi_head`.
+
+    Returns
+    -------
+    ndarray of bool, (..., 1, m), or (..., 1, 1, m) with `heads`
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the tokens or `pad_id` are not integers; if `tokens` has no axis.
+
+    Examples
+    --------
+    >>> from attention_np import masks
+    >>> print(masks.padding_from_tokens([[7, 5, 0], [3, 0, 0]], pad_id=0)[:, 0].astype(int))
+    [[1 1 0]
+     [1 0 0]]
+    """
+    return _over_queries(_integers("tokens", tokens, axes=1) != operator.index(pad_id), heads)
+
+
+def sliding_window(n: int, m: int | None = None, *, left: int | None, right: int | None = 0) -> Mask:
+    """Query i sees the keys ``i - left <= j <= i + right``.
+
+    Parameters
+    ----------
+    n, m : int
+        Numbers of queries and of keys; `m` is `n` by default.
+    left, right : int or None
+        How many keys before and after its own position a query sees; None is no bound. With the default ``right=0``
+        the window is causal, and is ``left + 1`` keys wide.
+
+    Returns
+    -------
+    ndarray of bool, (n, m)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not an integer, or negative.
+
+    Examples
+    --------
+    >>> from attention_np import masks
+    >>> print(masks.sliding_window(4, left=1).astype(int))
+    [[1 0 0 0]
+     [1 1 0 0]
+     [0 1 1 0]
+     [0 0 1 1]]
+    """
+    n, m = _lengths(n, m)
+    window = np.ones((n, m), dtype=np.bool_)
+    if right is not None:
+        window = np.tri(n, m, _count("right", right), dtype=np.bool_)
+    if left is not None:
+        window &= ~np.tri(n, m, -_count("left", left) - 1, dtype=np.bool_)
+    return window
+
+
+def block_causal(n: int, block_size: int) -> Mask:
+    """Each query sees the earlier blocks and the whole of its own, so it looks ahead within its block.
+
+    Parameters
+    ----------
+    n : int
+        Number of queries and of keys.
+    block_size : int
+        Positions in a block, at least 1. The last block may be shorter.
+
+    Returns
+    -------
+    ndarray of bool, (n, n)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not an integer; if `n` is negative or `block_size` less than 1.
+
+    Examples
+    --------
+    >>> from attention_np import masks
+    >>> print(masks.block_causal(4, 2).astype(int))
+    [[1 1 0 0]
+     [1 1 0 0]
+     [1 1 1 1]
+     [1 1 1 1]]
+    """
+    n, _ = _lengths(n, None)
+    block = np.arange(n) // _count("block_size", block_size, least=1)
+    return block[:, None] >= block
+
+
+def multi_level_causal(n: int, levels: Sequence[int] = (1, 4, 16)) -> Mask:
+    """Each query sees near keys one by one and far ones at coarser steps, and none of its future.
+
+    At distance ``d = i - j >= 0`` the step s is the largest level that is at most ``max(d, 1)``, and query i sees
+    key j if ``(j + 1) % s == 0``: the last position of each stretch of s stands for the stretch.
+
+    Parameters
+    ----------
+    n : int
+        Number of queries and of keys.
+    levels : sequence of int, optional
+        The steps, increasing from 1.
+
+    Returns
+    -------
+    ndarray of bool, (n, n)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not an integer; if `n` is negative or the levels do not increase from 1.
+
+    Examples
+    --------
+    >>> from attention_np import masks
+    >>> print(masks.multi_level_causal(8, levels=(1, 4)).astype(int)[-1])
+    [0 0 0 1 1 1 1 1]
+    """
+    n, _ = _lengths(n, None)
+    steps = _integers("levels", levels, axes=1).astype(np.int64)
+    if steps.ndim != 1 or not steps.size or steps[0] != 1 or (np.diff(steps) <= 0).any():
+        raise ValueError(f"levels must increase from 1, as (1, 4, 16) do, not {levels}")
+    position = np.arange(n)
+    step = steps[np.searchsorted(steps, np.maximum(position, 1), side="right") - 1]  # (n,), by distance
+    distance = position[:, None] - position  # (n, n)
+    on_a_step: Mask = (position + 1) % step[np.abs(distance)] == 0
+    return on_a_step & (distance >= 0)
+
+
+def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = None, *, heads: bool = False) -> Mask:
+    """Each query sees the keys of its own segment: several sequences, packed into one.
+
+    Parameters
+    ----------
+    query_segments : array_like of int, (..., n)
+        The segment that each query belongs to.
+    key_segments : array_like of int, (..., m), optional
+        The segment of each key, by default those of the queries.
+    heads : bool, optional
+        Insert an axis for the heads of :mod:`attention_np.multi_head`.
+
+    Returns
+    -------
+    ndarray of bool, (..., n, m), or (..., 1, n, m) with `heads`
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the segments are not integers, have no axis, or their leading axes do not broadcast.
+
+    Examples
+    --------
+    >>> from attention_np import masks
+    >>> print(masks.packed([0, 0, 1]).astype(int))
+    [[1 1 0]
+     [1 1 0]
+     [0 0 1]]
+    """
+    queries = _integers("query_segments", query_segments, axes=1)
+    keys = queries if key_segments is None else _integers("key_segments", key_segments, axes=1)
+    try:
+        same: Mask = queries[..., :, None] == keys[..., None, :]
+    except ValueError:
+        raise ValueError(
+            "the leading axes of query_segments and key_segments do not broadcast together "
+            f"(query_segments.shape={queries.shape}, key_segments.shape={keys.shape})"
+        ) from None
+    return same[..., None, :, :] if heads else same
+
+
+def as_mask(values: npt.ArrayLike, *, true_means: Literal["allowed", "hidden"]) -> Mask:
+    """A mask of the library's convention from one of another.
+
+    Half of the field marks what is hidden (PyTorch's `key_padding_mask`, for one), and some store a mask as numbers.
+
+    Parameters
+    ----------
+    values : array_like
+        Booleans, or the numbers 0 and 1 of any dtype.
+    true_means : {"allowed", "hidden"}
+        What True, or 1, says of a pair.
+
+    Returns
+    -------
+    ndarray of bool
+        A new array: True where attending is allowed.
+
+    Raises
+    ------
+    TypeError
+        If `values` holds neither booleans nor numbers.
+    ValueError
+        If it holds a number other than 0 and 1 (numbers to be added to the scores are a bias, not a mask), or
+        `true_means` is neither word.
+
+    Examples
+    --------
+    >>> from attention_np import masks
+    >>> print(masks.as_mask([False, False, True], true_means="hidden"))
+    [ True  True False]
+    >>> print(masks.as_mask([1.0, 1.0, 0.0], true_means="allowed"))
+    [ True  True False]
+    """
+    if true_means not in ("allowed", "hidden"):
+        raise ValueError(f'true_means must be "allowed" or "hidden", not {true_means!r}')
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"a mask holds booleans or the numbers 0 and 1, not {array.dtype} (values.shape={array.shape})")
+    if not ((array == 0) | (array == 1)).all():
+        raise ValueError(
+            "a mask holds 0 and 1 alone, and these values hold other numbers: if they are to be added to the scores, "
+            f"pass them as bias (values.shape={array.shape})"
+        )
+    mask: Mask = array == (1 if true_means == "allowed" else 0)
+    return mask
+
+
+def _over_queries(keys: Mask, heads: bool) -> Mask:
+    """(..., m) as (..., 1, m), or (..., 1, 1, m) with heads."""
+    return keys[..., None, None, :] if heads else keys[..., None, :]
+
+
+def _lengths(n: int, m: int | None) -> tuple[int, int]:
+    count = _count("n", n)
+    return count, count if m is None else _count("m", m)
+
+
+def _count(name: str, value: int, least: int = 0) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
+    if count < least:
+        raise ValueError(f"{name} must be at least {least}, not {count}")
+    return count
+
+
+def _integers(name: str, values: npt.ArrayLike, axes: int = 0) -> npt.NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" and array.size:
+        raise TypeError(f"{name} must hold integers, not {array.dtype} ({name}.shape={array.shape})")
+    if array.ndim < axes:
+        raise ValueError(f"{name} must have at least {axes} axis ({name}.shape={array.shape})")
+    return array

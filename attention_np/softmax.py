@@ -1,0 +1,308 @@
+r"""Softmax and log-sum-exp: forward, backward, forward mode, and the Jacobian itself.
+
+.. math::
+
+    A_{ij} = \frac{e^{S_{ij}}}{\sum_l e^{S_{il}}}, \qquad
+    \frac{\partial A_{ij}}{\partial S_{il}} = A_{ij} (\delta_{jl} - A_{il})
+
+A score that is masked out, or minus infinity, has weight zero. A row that holds plus infinity is the limit: its
+weights are shared among the entries that are plus infinity. Neither moves when a score does, so their gradient is zero.
+A row with nothing to attend to has zero weights. The derivation is ``derivations/softmax.md``.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np._arrays import (
+    Array,
+    as_floating,
+    as_gradient,
+    as_mask,
+    as_result,
+    as_tangent,
+    as_vector,
+    check_cache,
+    precision,
+    quiet,
+)
+
+__all__ = ["Cache", "Gradients", "backward", "forward", "jacobian", "jvp", "logsumexp"]
+
+
+class Gradients(NamedTuple):
+    """The gradient of the loss with respect to the array of :func:`forward`."""
+
+    scores: Array
+
+
+class Cache(NamedTuple):
+    """What :func:`forward` leaves for :func:`backward`, :func:`jvp` and the reader."""
+
+    scores: Array  # (..., n)
+    mask: Array | None  # broadcasts to (..., n)
+    axis: int
+    logsumexp: Array  # (..., 1)
+    weights: Array  # (..., n), in the dtype computed in
+
+
+def forward(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None = None) -> tuple[Array, Cache]:
+    r"""Softmax of `scores` along one axis.
+
+    Parameters
+    ----------
+    scores : array_like of float, (..., n)
+        Any range: the largest score of each row is subtracted first.
+    axis : int, optional
+        The axis along which the weights sum to one, by default the last.
+    mask : array_like of bool, optional
+        True where a score takes part; broadcasts to `scores`. The weight of any other is zero.
+
+    Returns
+    -------
+    weights : ndarray, (..., n)
+        Non-negative; each row sums to one, or is zero if no score of it takes part.
+    cache : Cache
+        For :func:`backward` and :func:`jvp`. Refers to `scores` and `weights`, without a copy.
+
+    Raises
+    ------
+    TypeError
+        If `scores` is not of floating-point numbers, or `mask` not boolean.
+    ValueError
+        If there is no such axis, or `mask` does not broadcast to `scores`.
+
+    Notes
+    -----
+    :math:`A_{ij} = e^{S_{ij} - m_i} / \sum_l e^{S_{il} - m_i}` with :math:`m_i = \max_j S_{ij}`, which equals the
+    definition and cannot overflow [1]_.
+
+    References
+    ----------
+    .. [1] P. Blanchard, D. J. Higham, N. J. Higham, "Accurately computing the log-sum-exp and softmax functions",
+       IMA Journal of Numerical Analysis 41(4), 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import softmax
+    >>> weights, cache = softmax.forward(np.array([1000.0, 1001.0, 1002.0]))
+    >>> print(weights.round(4))
+    [0.09   0.2447 0.6652]
+    >>> weights, cache = softmax.forward(np.array([1.0, 2.0, 3.0]), mask=np.array([True, False, True]))
+    >>> print(weights.round(4))
+    [0.1192 0.     0.8808]
+    """
+    scores = as_floating("scores", scores)
+    axis = _as_axis(axis, scores)
+    mask = None if mask is None else as_mask(mask, scores.shape)
+    dtype = precision(scores)
+    with quiet():
+        weights, log_sum = _normalise(scores.astype(dtype.compute, copy=False), axis, mask)
+        return as_result(weights, dtype.result), Cache(scores, mask, axis, log_sum, weights)
+
+
+def _normalise(scores: Array, axis: int, mask: Array | None) -> tuple[Array, Array]:
+    """The weights (..., n) and the log-sum-exp (..., 1)."""
+    scores = scores if mask is None else np.where(mask, scores, -np.inf)  # (..., n)
+    largest = scores.real.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.1)
+    shift = largest
+    has_limits = not np.isfinite(largest).all()
+    if has_limits:
+        at_infinity = np.where(scores.real == np.inf, 0, -np.inf)
+        scores = np.where(largest == np.inf, at_infinity, scores)
+        shift = np.where(np.isfinite(largest), largest, 0)
+
+    exponentials = np.exp(scores - shift)  # (..., n)
+    total = exponentials.sum(axis=axis, keepdims=True)  # (..., 1)
+    weights = exponentials / total  # (..., n) (softmax.2)
+    if has_limits:  # no weight where none takes part, though 0/0 and 0/nan are nan
+        weights = np.where(scores.real == -np.inf, 0, weights)
+    return weights, largest + np.log(total)  # (softmax.3)
+
+
+def backward(d_weights: npt.ArrayLike, cache: Cache) -> Gradients:
+    r"""The gradient of a loss with respect to the scores: a vector-Jacobian product.
+
+    Parameters
+    ----------
+    d_weights : array_like, (..., n)
+        The gradient of the loss with respect to the weights.
+    cache : Cache
+        From :func:`forward`.
+
+    Returns
+    -------
+    Gradients
+        `scores`, (..., n): zero wherever a score does not take part, and in every row whose `d_weights` is zero.
+
+    Raises
+    ------
+    TypeError
+        If `cache` is another op's, or `d_weights` is not of floating-point numbers.
+    ValueError
+        If `d_weights` does not have the shape of the weights.
+
+    Notes
+    -----
+    :math:`\frac{\partial L}{\partial S_{ij}} = A_{ij} \left(\frac{\partial L}{\partial A_{ij}} -
+    \sum_l A_{il} \frac{\partial L}{\partial A_{il}}\right)`, without ever forming the Jacobian.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import softmax
+    >>> weights, cache = softmax.forward(np.array([0.0, 0.0, 0.0, 0.0]))
+    >>> print(softmax.backward(np.array([1.0, 0.0, 0.0, 0.0]), cache).scores)
+    [ 0.1875 -0.0625 -0.0625 -0.0625]
+    """
+    cache = check_cache(cache, Cache, "softmax")
+    d_weights = as_vector("d_weights", d_weights, cache.weights.shape, cache.weights.dtype)
+    with quiet():
+        d_scores = _times_jacobian(d_weights, cache)  # (..., n) (softmax.6)
+        return Gradients(as_gradient(d_scores, cache.scores))
+
+
+def jvp(cache: Cache, *, scores: npt.ArrayLike | None = None) -> Array:
+    """Forward mode: how the weights move when the scores move along a tangent.
+
+    Parameters
+    ----------
+    cache : Cache
+        From :func:`forward`.
+    scores : array_like, (..., n), optional
+        The tangent of the scores; left out, it is zero.
+
+    Returns
+    -------
+    ndarray, (..., n)
+        The tangent of the weights.
+
+    Raises
+    ------
+    TypeError
+        If `cache` is another op's, or the tangent is not of floating-point numbers.
+    ValueError
+        If the tangent does not have the shape of the scores.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import softmax
+    >>> weights, cache = softmax.forward(np.array([0.0, 0.0]))
+    >>> print(softmax.jvp(cache, scores=np.array([1.0, 0.0])))
+    [ 0.25 -0.25]
+    """
+    cache = check_cache(cache, Cache, "softmax")
+    d_scores = as_tangent("scores", scores, cache.scores, cache.weights.dtype)
+    with quiet():
+        d_weights = _times_jacobian(d_scores, cache)  # (..., n) (softmax.7)
+        return as_result(d_weights, precision(cache.scores).result)
+
+
+def _times_jacobian(vector: Array, cache: Cache) -> Array:
+    """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric (softmax.4)."""
+    weights, axis = cache.weights, cache.axis
+    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.5)
+    product: Array = weights * (vector - mean)  # (..., n)
+    if np.isfinite(mean).all() and np.isfinite(cache.logsumexp).all():
+        return product
+
+    moves = _moves(cache) & (vector != 0).any(axis=axis, keepdims=True)  # (..., n)
+    weights, vector = np.where(moves, weights, 0), np.where(moves, vector, 0)
+    mean = (weights * vector).sum(axis=axis, keepdims=True)
+    return np.where(moves, weights * (vector - mean), 0)
+
+
+def _moves(cache: Cache) -> Array:
+    """Where a weight depends on the scores: they take part, and their row is not at a limit."""
+    moves: Array = (cache.scores.real != -np.inf) & (cache.logsumexp.real != np.inf)  # (..., n)
+    return moves if cache.mask is None else moves & cache.mask
+
+
+def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None = None) -> Array:
+    r"""The Jacobian of softmax as a matrix, ``diag(a) - a a^T`` for each row of weights.
+
+    Parameters
+    ----------
+    scores, axis, mask
+        As for :func:`forward`.
+
+    Returns
+    -------
+    ndarray, (..., n, n)
+        Entry (i, j) is the derivative of weight i with respect to score j. The axis of the softmax comes last, twice;
+        the other axes keep their order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :func:`forward`.
+
+    Notes
+    -----
+    :math:`\frac{\partial A_{ij}}{\partial S_{il}} = A_{ij} (\delta_{jl} - A_{il})`. It takes n times the memory of
+    :func:`backward`, and is meant for reading and for checking.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import softmax
+    >>> print(softmax.jacobian(np.array([0.0, 0.0])))
+    [[ 0.25 -0.25]
+     [-0.25  0.25]]
+    """
+    _, cache = forward(scores, axis=axis, mask=mask)
+    weights = np.moveaxis(cache.weights, cache.axis, -1)  # (..., n)
+    with quiet():
+        diagonal = np.eye(weights.shape[-1], dtype=weights.dtype) * weights[..., :, None]
+        matrix = diagonal - weights[..., :, None] * weights[..., None, :]  # (..., n, n) (softmax.4)
+        if not np.isfinite(cache.logsumexp).all():
+            moves = np.moveaxis(_moves(cache), cache.axis, -1)
+            matrix = np.where(moves[..., :, None] & moves[..., None, :], matrix, 0)
+        return as_result(matrix, precision(cache.scores).result)
+
+
+def logsumexp(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None = None) -> Array:
+    r"""The logarithm of the sum of the exponentials of `scores` along one axis.
+
+    Parameters
+    ----------
+    scores, axis, mask
+        As for :func:`forward`.
+
+    Returns
+    -------
+    ndarray, (...)
+        One number a row: minus infinity where no score takes part, plus infinity where a score is.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :func:`forward`.
+
+    Notes
+    -----
+    :math:`\ell_i = m_i + \log \sum_j e^{S_{ij} - m_i}`, so that :math:`A_{ij} = e^{S_{ij} - \ell_i}`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import softmax
+    >>> print(softmax.logsumexp(np.array([[1000.0, 1000.0], [0.0, -np.inf]])).round(4))
+    [1000.6931    0.    ]
+    """
+    _, cache = forward(scores, axis=axis, mask=mask)
+    with quiet():
+        return as_result(np.squeeze(cache.logsumexp, axis=cache.axis), precision(cache.scores).result)
+
+
+def _as_axis(axis: int, scores: Array) -> int:
+    index = operator.index(axis)
+    if not -scores.ndim <= index < scores.ndim:
+        raise ValueError(f"scores has no axis {index} (scores.shape={scores.shape})")
+    return index % scores.ndim
