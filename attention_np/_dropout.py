@@ -19,7 +19,7 @@ from attention_np._arrays import Array
 
 __all__ = ["Rng", "as_probability", "draw_key", "multipliers"]
 
-Rng: TypeAlias = int | np.random.Generator | np.random.SeedSequence | np.random.BitGenerator
+Rng: TypeAlias = "int | np.random.Generator"  # a string: NumPy imports its random module on first use only
 
 DRAWS_A_STEP = 8  # one step of Philox's counter gives four 64-bit words, and a draw takes 32 bits
 

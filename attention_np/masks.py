@@ -59,7 +59,8 @@ def causal(n: int, m: int | None = None, *, offset: int = 0) -> Mask:
      [1 1 1 1]]
     """
     n, m = _lengths(n, m)
-    return np.tri(n, m, operator.index(offset), dtype=np.bool_)
+    offset = max(-n, min(_integer("offset", offset), m))  # beyond that nothing changes, and NumPy may not count so far
+    return np.tri(n, m, offset, dtype=np.bool_)
 
 
 def padding(lengths: npt.ArrayLike, m: int, *, heads: bool = False) -> Mask:
@@ -125,7 +126,7 @@ def padding_from_tokens(tokens: npt.ArrayLike, pad_id: int, *, heads: bool = Fal
     [[1 1 0]
      [1 0 0]]
     """
-    return _over_queries(_integers("tokens", tokens, axes=1) != operator.index(pad_id), heads)
+    return _over_queries(_integers("tokens", tokens, axes=1) != _integer("pad_id", pad_id), heads)
 
 
 def sliding_window(n: int, m: int | None = None, *, left: int | None, right: int | None = 0) -> Mask:
@@ -160,9 +161,9 @@ def sliding_window(n: int, m: int | None = None, *, left: int | None, right: int
     n, m = _lengths(n, m)
     window = np.ones((n, m), dtype=np.bool_)
     if right is not None:
-        window = np.tri(n, m, _count("right", right), dtype=np.bool_)
+        window = causal(n, m, offset=_count("right", right))
     if left is not None:
-        window &= ~np.tri(n, m, -_count("left", left) - 1, dtype=np.bool_)
+        window &= ~causal(n, m, offset=-_count("left", left) - 1)
     return window
 
 
@@ -233,9 +234,10 @@ def multi_level_causal(n: int, levels: Sequence[int] = (1, 4, 16)) -> Mask:
         raise ValueError(f"levels must increase from 1, as (1, 4, 16) do, not {levels}")
     position = np.arange(n)
     step = steps[np.searchsorted(steps, np.maximum(position, 1), side="right") - 1]  # (n,), by distance
-    distance = position[:, None] - position  # (n, n)
-    on_a_step: Mask = (position + 1) % step[np.abs(distance)] == 0
-    return on_a_step & (distance >= 0)
+    mask = np.zeros((n, n), dtype=np.bool_)
+    for i in range(n):
+        mask[i, : i + 1] = (position[: i + 1] + 1) % step[i::-1] == 0  # row by row: n^2 integers take 8 times the mask
+    return mask
 
 
 def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = None, *, heads: bool = False) -> Mask:
@@ -337,13 +339,17 @@ def _lengths(n: int, m: int | None) -> tuple[int, int]:
 
 
 def _count(name: str, value: int, least: int = 0) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
+    count = _integer(name, value)
     if count < least:
         raise ValueError(f"{name} must be at least {least}, not {count}")
     return count
+
+
+def _integer(name: str, value: int) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
 
 
 def _integers(name: str, values: npt.ArrayLike, axes: int = 0) -> npt.NDArray[Any]:

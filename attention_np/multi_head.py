@@ -12,7 +12,7 @@ Head h has columns ``h * d_k`` to ``(h + 1) * d_k`` of Q and K, and likewise of 
 from __future__ import annotations
 
 from math import sqrt
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +40,6 @@ from attention_np._dropout import Rng
 from attention_np._products import linear, linear_backward
 
 __all__ = ["Cache", "Gradients", "Parameters", "backward", "combine_heads", "forward", "jvp", "split_heads"]
-
-Seed: TypeAlias = int | np.random.Generator
 
 
 class Parameters(NamedTuple):
@@ -158,7 +156,7 @@ class Parameters(NamedTuple):
         cls,
         d_model: int,
         *,
-        rng: Seed,
+        rng: Rng,
         d_key: int | None = None,
         d_value: int | None = None,
         biases: bool = True,

@@ -109,12 +109,12 @@ def forward(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None
 def _normalise(scores: Array, axis: int, mask: Array | None) -> tuple[Array, Array]:
     """The weights (..., n) and the log-sum-exp (..., 1)."""
     scores = scores if mask is None else np.where(mask, scores, -np.inf)  # (..., n)
-    largest = scores.real.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.1)
+    largest = scores.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.1)
     shift = largest
     has_limits = not np.isfinite(largest).all()
     if has_limits:
         at_infinity = np.where(scores.real == np.inf, 0, -np.inf)
-        scores = np.where(largest == np.inf, at_infinity, scores)
+        scores = np.where(largest.real == np.inf, at_infinity, scores)
         shift = np.where(np.isfinite(largest), largest, 0)
 
     exponentials = np.exp(scores - shift)  # (..., n)
@@ -207,15 +207,25 @@ def jvp(cache: Cache, *, scores: npt.ArrayLike | None = None) -> Array:
 def _times_jacobian(vector: Array, cache: Cache) -> Array:
     """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric (softmax.4)."""
     weights, axis = cache.weights, cache.axis
-    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.5)
-    product: Array = weights * (vector - mean)  # (..., n)
-    if np.isfinite(mean).all() and np.isfinite(cache.logsumexp).all():
-        return product
-
+    if not weights.size:
+        return np.zeros_like(vector)
+    result = _deviation_from_mean(weights, vector, axis)
+    if np.isfinite(result).all() and np.isfinite(cache.logsumexp).all():
+        return result
     moves = _moves(cache) & (vector != 0).any(axis=axis, keepdims=True)  # (..., n)
-    weights, vector = np.where(moves, weights, 0), np.where(moves, vector, 0)
-    mean = (weights * vector).sum(axis=axis, keepdims=True)
-    return np.where(moves, weights * (vector - mean), 0)
+    result = _deviation_from_mean(np.where(moves, weights, 0), np.where(moves, vector, 0), axis)
+    return np.where(moves, result, 0)
+
+
+def _deviation_from_mean(weights: Array, vector: Array, axis: int) -> Array:
+    """How far each entry of `vector` is from their weighted mean, times its weight."""
+    # Any number may be taken from a whole row first. Taking the entry with the largest weight keeps full relative
+    # accuracy where that weight is nearly one, and the deviations are the small differences of large numbers.
+    heaviest = weights.real.argmax(axis=axis, keepdims=True)
+    vector = vector - np.take_along_axis(vector, heaviest, axis=axis)  # (..., n)
+    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.5)
+    deviation: Array = weights * (vector - mean)  # (..., n)
+    return deviation
 
 
 def _moves(cache: Cache) -> Array:

@@ -1,0 +1,53 @@
+# `make check` and `make test` do all set-up by themselves, in a virtual environment beside this file.
+# PYTHON is the interpreter that the environment is made with, VENV where it is.
+
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+
+.PHONY: help check test peers lint types bench clean
+
+help:
+	@echo "make check   verify every gradient and print the table"
+	@echo "make test    run the tests; those against other libraries are skipped where they are missing"
+	@echo "make peers   run the tests against PyTorch, after installing it (200 MB)"
+	@echo "make lint    ruff"
+	@echo "make types   mypy, strict"
+	@echo "make bench   benchmarks: how long importing takes"
+	@echo "make clean   remove the virtual environment and what tools left behind"
+
+check: $(VENV)/check
+	$(RUN) -m attention_np check
+
+test: $(VENV)/test
+	$(RUN) -m pytest
+
+peers: $(VENV)/peers
+	$(RUN) -m pytest tests/peers
+
+lint: $(VENV)/lint
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: $(VENV)/lint
+	$(RUN) -m mypy
+
+bench: $(VENV)/check
+	$(RUN) benchmarks/import_time.py
+
+# Each file is written when the extra of its name has been installed, and again when the metadata change.
+$(VENV)/check $(VENV)/test $(VENV)/lint: $(VENV)/%: setup.cfg pyproject.toml | $(VENV)/pip
+	$(RUN) -m pip install --quiet --editable '.[$*]'
+	@touch $@
+
+$(VENV)/peers: $(VENV)/test
+	$(RUN) -m pip install --quiet 'torch==2.13.0'
+	$(RUN) -m pip install --quiet --editable '.[peers]'
+	@touch $@
+
+$(VENV)/pip:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
