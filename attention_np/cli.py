@@ -51,6 +51,8 @@ def _check(names: Sequence[str], report: Path | None) -> int:
         return _refuse(f"there is no op called {', '.join(unknown)}: there are {', '.join(OPS)}")
     if report is not None and not report.absolute().parent.is_dir():
         return _refuse(f"cannot write {report}: there is no folder {report.absolute().parent}")
+    if report is not None and report.is_dir():
+        return _refuse(f"cannot write {report}: it is a folder")
     try:
         import rich  # noqa: F401
     except ImportError:

@@ -155,7 +155,7 @@ def forward(
     bias = None if bias is None else as_floating("bias", bias)
     shape = scores_shape(query, key, value)
     _check_features(query, key)
-    visible = _visible(shape, mask, bias, is_causal)
+    visible = visible_pairs(shape, mask, bias, is_causal)
     scale = _as_scale(scale, key.shape[-1])
     dropout_p = as_probability(dropout_p, rng)
 
@@ -169,7 +169,7 @@ def forward(
         weights, softmax_cache = softmax.forward(scores, mask=visible)  # (..., n, m) (dot-product.2)
         dropout = multipliers(draw_key(rng), dropout_p, shape, dtype.compute) if dropout_p else None
         output = product(_dropped(weights, dropout), v, visible)  # (..., n, d_v) (dot-product.3)
-        output = without_query_axis(output, query).astype(dtype.result, copy=False)
+        output = as_result(without_query_axis(output, query), dtype.result)
 
     cache = Cache(query, key, value, bias, visible, scale, scores, weights, dropout, softmax_cache, output.shape)
     return output, cache
@@ -311,8 +311,25 @@ def _check_features(query: Array, key: Array) -> None:
         )
 
 
-def _visible(shape: tuple[int, ...], mask: npt.ArrayLike | None, bias: Array | None, is_causal: bool) -> Array | None:
-    """Who attends to whom by all rules together; None: all to all."""
+def visible_pairs(
+    shape: tuple[int, ...], mask: npt.ArrayLike | None, bias: Array | None, is_causal: bool
+) -> Array | None:
+    """Who attends to whom by all rules together, for scores of the given `shape`; None: all to all.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the scores, (..., n, m).
+    mask, bias, is_causal
+        As for :func:`forward`.
+
+    Raises
+    ------
+    TypeError
+        If `mask` is not boolean.
+    ValueError
+        If `mask` or `bias` does not broadcast to the scores.
+    """
     rules = []
     if mask is not None:
         rules.append(as_mask(mask, shape))

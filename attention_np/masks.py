@@ -196,7 +196,7 @@ def block_causal(n: int, block_size: int) -> Mask:
      [1 1 1 1]]
     """
     n, _ = _lengths(n, None)
-    block = np.arange(n) // _count("block_size", block_size, least=1)
+    block = np.arange(n) // min(_count("block_size", block_size, least=1), max(n, 1))  # (n,)
     return block[:, None] >= block
 
 

@@ -36,7 +36,7 @@ from attention_np._arrays import (
     with_query_axis,
     without_query_axis,
 )
-from attention_np._dropout import Rng
+from attention_np._dropout import Rng, as_probability
 from attention_np._products import linear, linear_backward
 
 __all__ = ["Cache", "Gradients", "Parameters", "backward", "combine_heads", "forward", "jvp", "split_heads"]
@@ -373,8 +373,10 @@ def forward(
     """
     query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
     bias = None if bias is None else as_floating("bias", bias)
-    scores_shape(query, key, value)
+    *leading, n, m = scores_shape(query, key, value)
     parameters = _check_parameters(query, key, value, parameters, num_heads)
+    visible = dot_product.visible_pairs((*leading, num_heads, n, m), mask, bias, is_causal)
+    dropout_p = as_probability(dropout_p, rng)
 
     dtype = precision(query, key, value, *parameters, bias)
     x_q, x_k, x_v, *arrays = in_dtype(dtype.compute, query, key, value, *parameters)
@@ -387,9 +389,8 @@ def forward(
             split_heads(q, num_heads),
             split_heads(k, num_heads),
             split_heads(v, num_heads),
-            mask=mask,
+            mask=visible,
             bias=bias,
-            is_causal=is_causal,
             dropout_p=dropout_p,
             rng=rng,
         )
