@@ -1,0 +1,290 @@
+"""Forward and every gradient against PyTorch's own functions and its autograd."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Array, assert_close, leaves, normal, random_parameters
+
+from attention_np import additive, dot_product, masks, multi_head, scaled_dot_product_attention
+from attention_np.multi_head import Parameters
+
+torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
+functional = torch.nn.functional
+
+DOUBLE = 1e-12
+SOME_HIDDEN = np.arange(20).reshape(4, 5) % 3 > 0  # every query sees some key
+
+
+def tensor(x: Array) -> Any:
+    return torch.tensor(np.ascontiguousarray(x), requires_grad=x.dtype.kind == "f")
+
+
+def torch_gradients(function: Callable[..., Any], d_output: Array, arrays: dict[str, Array]) -> tuple[Array, Any]:
+    """The output of a function of tensors, and the gradient of each of its arrays by autograd."""
+    tensors = {name: tensor(x) for name, x in arrays.items()}
+    output = function(**tensors)
+    output.backward(torch.tensor(d_output))
+    return output.detach().numpy(), {name: t.grad.numpy() for name, t in tensors.items()}
+
+
+def arrays_of(n: int = 4, m: int = 5, d_v: int = 3, heads: int = 2, key_heads: int = 2, dtype: Any = float) -> Any:
+    shapes = {"query": (2, heads, n, 3), "key": (2, key_heads, m, 3), "value": (2, key_heads, m, d_v)}
+    return {name: normal(i, *shape).astype(dtype) for i, (name, shape) in enumerate(shapes.items())}
+
+
+SDPA: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "values of another width": ({"d_v": 7}, {}),
+    "more keys than queries": ({"n": 2, "m": 9}, {}),
+    "more queries than keys": ({"n": 9, "m": 2}, {}),
+    "mask": ({}, {"mask": SOME_HIDDEN}),
+    "mask of a batch": ({}, {"mask": masks.padding([5, 2], 5, heads=True)}),
+    "causal": ({}, {"is_causal": True}),
+    "causal, more keys": ({"n": 3, "m": 6}, {"is_causal": True}),
+    "causal, more queries": ({"n": 6, "m": 3}, {"is_causal": True}),
+    "scale": ({}, {"scale": 0.3}),
+    "mask and scale": ({}, {"mask": SOME_HIDDEN, "scale": -1.5}),
+}
+
+
+@pytest.mark.parametrize(("sizes", "options"), SDPA.values(), ids=SDPA)
+@pytest.mark.parametrize(("dtype", "digits"), [(np.float64, DOUBLE), (np.float32, 64 * np.finfo(np.float32).eps)])
+def test_scaled_dot_product_attention(sizes: Any, options: dict[str, Any], dtype: Any, digits: float) -> None:
+    arrays = arrays_of(**sizes, dtype=dtype)
+    output, cache = dot_product.forward(**arrays, **options)
+    d_output = normal(9, *output.shape).astype(dtype)
+    gradients = dot_product.backward(d_output, cache)
+    theirs = {k: v for k, v in options.items() if k != "mask"}
+    if "mask" in options:
+        theirs["attn_mask"] = torch.tensor(options["mask"])
+    expected, expected_gradients = torch_gradients(
+        lambda **t: functional.scaled_dot_product_attention(**t, **theirs), d_output, arrays
+    )
+    assert_close(output, expected, digits)
+    for name, gradient in expected_gradients.items():
+        assert getattr(gradients, name).dtype == dtype
+        assert_close(getattr(gradients, name), gradient, digits)
+    ours = {**options, "attn_mask": options.get("mask")}
+    ours.pop("mask", None)
+    assert_close(scaled_dot_product_attention(**arrays, **ours), expected, digits)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (1, 5), (2, 1, 4, 5), (2, 2, 4, 5)], ids=str)
+def test_a_float_mask_and_its_gradient(shape: tuple[int, ...]) -> None:
+    arrays = {**arrays_of(), "bias": normal(5, *shape)}
+    output, cache = dot_product.forward(**arrays)
+    d_output = normal(9, *output.shape)
+
+    def attention(query: Any, key: Any, value: Any, bias: Any) -> Any:
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+
+    expected, expected_gradients = torch_gradients(attention, d_output, arrays)
+    assert_close(output, expected, DOUBLE)
+    for name, gradient in leaves(dot_product.backward(d_output, cache)):
+        assert_close(gradient, expected_gradients[name], DOUBLE)
+    assert_close(scaled_dot_product_attention(*list(arrays.values())), expected, DOUBLE)
+
+
+def test_minus_infinity_in_a_float_mask() -> None:
+    bias = np.where(SOME_HIDDEN, normal(5, 4, 5), -np.inf)
+    arrays = arrays_of()
+    output, cache = dot_product.forward(**arrays, bias=bias)
+    d_output = normal(9, *output.shape)
+    expected, expected_gradients = torch_gradients(
+        lambda **t: functional.scaled_dot_product_attention(**t, attn_mask=torch.tensor(bias)), d_output, arrays
+    )
+    assert_close(output, expected, DOUBLE)
+    gradients = dot_product.backward(d_output, cache)
+    for name, gradient in expected_gradients.items():
+        assert_close(getattr(gradients, name), gradient, DOUBLE)
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 3, 6])
+def test_grouped_queries(key_heads: int) -> None:
+    arrays = arrays_of(heads=6, key_heads=key_heads)
+    group = 6 // key_heads
+    d_output = normal(9, 2, 6, 4, 3)
+    expected, expected_gradients = torch_gradients(
+        lambda **t: functional.scaled_dot_product_attention(**t, is_causal=True, enable_gqa=True), d_output, arrays
+    )
+    output = scaled_dot_product_attention(**arrays, is_causal=True, enable_gqa=True)
+    assert_close(output, expected, DOUBLE)
+
+    # Broadcasting over an axis for the group gives the gradients, too.
+    query = arrays["query"].reshape(2, key_heads, group, 4, 3)
+    output, cache = dot_product.forward(query, arrays["key"][:, :, None], arrays["value"][:, :, None], is_causal=True)
+    gradients = dot_product.backward(d_output.reshape(output.shape), cache)
+    for name, gradient in expected_gradients.items():
+        assert_close(getattr(gradients, name).reshape(gradient.shape), gradient, DOUBLE)
+
+
+def torch_module(d_model: int, num_heads: int, dtype: Any = float, **options: Any) -> Any:
+    """A module of random weights and, unlike after its own initialisation, random biases."""
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(d_model, num_heads, batch_first=True, **options).to(
+        torch.float64 if dtype is float else torch.float32
+    )
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if "bias" in name:
+                parameter.normal_()
+    return module
+
+
+def parameters_of(module: Any) -> Parameters:
+    named = {name: p.detach().numpy() for name, p in module.named_parameters()}
+    w_out, b_out = named["out_proj.weight"], named.get("out_proj.bias")
+    if "in_proj_weight" in named:
+        return Parameters.from_in_proj(named["in_proj_weight"], w_out, named.get("in_proj_bias"), b_out)
+    biases = np.split(named["in_proj_bias"], 3) if "in_proj_bias" in named else [None] * 3
+    weights = (named[f"{x}_proj_weight"].T for x in "qkv")
+    return Parameters(*weights, w_out.T, *biases, b_out)
+
+
+def assert_agrees_with_the_module(
+    module: Any, arrays: dict[str, Array], ours: dict[str, Any], theirs: dict[str, Any], digits: float = DOUBLE
+) -> None:
+    """Output, weights of every head, and the gradients of inputs and parameters."""
+    parameters, num_heads = parameters_of(module), module.num_heads
+    output, cache = multi_head.forward(**arrays, parameters=parameters, num_heads=num_heads, **ours)
+    d_output = normal(9, *output.shape).astype(output.dtype)
+    gradients = multi_head.backward(d_output, cache)
+
+    tensors = {name: tensor(x) for name, x in arrays.items()}
+    expected, weights = module(**tensors, **theirs, need_weights=True, average_attn_weights=False)
+    module.zero_grad()
+    expected.backward(torch.tensor(d_output))
+
+    assert_close(output, expected.detach().numpy(), digits)
+    assert_close(cache.weights, weights.detach().numpy(), digits)
+    for name, t in tensors.items():
+        assert_close(getattr(gradients, name), t.grad.numpy(), digits)
+
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(parameter.grad)
+    scale = max(np.abs(x).max() for _, x in leaves(gradients.parameters))
+    expected_parameters = dict(leaves(parameters_of(module)))
+    actual_parameters = dict(leaves(gradients.parameters))
+    assert set(actual_parameters) == set(expected_parameters)
+    for name, gradient in expected_parameters.items():
+        if name == "b_key":  # zero, but for rounding
+            assert np.abs(actual_parameters[name] - gradient).max() <= digits * scale
+        else:
+            assert_close(actual_parameters[name], gradient, digits)
+
+
+LENGTHS = np.array([5, 2])
+HIDDEN = np.arange(5) >= LENGTHS[:, None]  # as in key_padding_mask: True where a key is padding
+
+MHA: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "key_padding_mask": (
+        {"mask": masks.as_mask(HIDDEN, true_means="hidden")[:, None, None, :]},
+        {"key_padding_mask": HIDDEN},
+    ),
+    "boolean attn_mask": ({"mask": masks.as_mask(~SOME_HIDDEN, true_means="hidden")}, {"attn_mask": ~SOME_HIDDEN}),
+    "float attn_mask": ({"bias": normal(5, 4, 5)}, {"attn_mask": normal(5, 4, 5)}),
+    "both masks": (
+        {"mask": masks.as_mask(HIDDEN, true_means="hidden")[:, None, None, :] & masks.causal(4, 5)},
+        {"key_padding_mask": HIDDEN, "attn_mask": ~masks.causal(4, 5)},
+    ),
+}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), MHA.values(), ids=MHA)
+@pytest.mark.parametrize("num_heads", [1, 2, 4])
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": False}, {"kdim": 3, "vdim": 5}, {"kdim": 3, "vdim": 5, "bias": False}], ids=str
+)
+def test_multi_head_attention_with_its_weights_loaded(
+    options: dict[str, Any], num_heads: int, ours: dict[str, Any], theirs: dict[str, Any]
+) -> None:
+    module = torch_module(8, num_heads, **options)
+    key, value = normal(1, 2, 5, options.get("kdim", 8)), normal(2, 2, 5, options.get("vdim", 8))
+    arrays = {"query": normal(0, 2, 4, 8), "key": key, "value": value}
+    assert_agrees_with_the_module(module, arrays, ours, {k: torch.tensor(v) for k, v in theirs.items()})
+
+
+@pytest.mark.parametrize("batch", [(), (2,)], ids=["alone", "in a batch"])
+def test_causal_self_attention_of_the_module(batch: tuple[int, ...]) -> None:
+    x = normal(0, *batch, 6, 8)
+    theirs = {"attn_mask": torch.tensor(~masks.causal(6)), "is_causal": True}
+    module = torch_module(8, 2)
+    assert_agrees_with_the_module(module, dict.fromkeys(("query", "key", "value"), x), {"is_causal": True}, theirs)
+
+
+def test_the_module_in_single_precision() -> None:
+    module = torch_module(8, 2, np.float32)
+    arrays = {name: normal(i, 2, 5, 8).astype(np.float32) for i, name in enumerate(("query", "key", "value"))}
+    assert_agrees_with_the_module(module, arrays, {}, {}, 64 * np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_gpt_2_attention_composed_by_hand(biases: bool) -> None:
+    d, heads = 8, 2
+    arrays = {"x": normal(0, 2, 5, d), "c_attn": normal(1, d, 3 * d), "c_proj": normal(2, d, d)}
+    if biases:
+        arrays |= {"c_attn_bias": normal(3, 3 * d), "c_proj_bias": normal(4, d)}
+
+    def attention(x: Any, c_attn: Any, c_proj: Any, c_attn_bias: Any = 0, c_proj_bias: Any = 0) -> Any:
+        q, k, v = (x @ c_attn + c_attn_bias).split(d, dim=-1)
+        q, k, v = (t.view(2, 5, heads, d // heads).transpose(1, 2) for t in (q, k, v))
+        scores = q @ k.transpose(-1, -2) / (d // heads) ** 0.5
+        scores = scores.masked_fill(~torch.ones(5, 5, dtype=torch.bool).tril(), float("-inf"))
+        combined = (scores.softmax(dim=-1) @ v).transpose(1, 2).reshape(2, 5, d)
+        return combined @ c_proj + c_proj_bias
+
+    fused = [arrays.get(name) for name in ("c_attn", "c_proj", "c_attn_bias", "c_proj_bias")]
+    parameters, x = Parameters.from_c_attn(*fused), arrays["x"]
+    output, cache = multi_head.forward(x, x, x, parameters, num_heads=heads, is_causal=True)
+    d_output = normal(9, *output.shape)
+    gradients = multi_head.backward(d_output, cache)
+    expected, expected_gradients = torch_gradients(attention, d_output, arrays)
+    assert_close(output, expected, DOUBLE)
+    assert_close(gradients.query + gradients.key + gradients.value, expected_gradients["x"], DOUBLE)
+    w = gradients.parameters
+    assert_close(np.concatenate(w[:3], axis=1), expected_gradients["c_attn"], DOUBLE)
+    assert_close(w.w_output, expected_gradients["c_proj"], DOUBLE)
+    if biases:
+        assert_close(np.concatenate(w[4:7]), expected_gradients["c_attn_bias"], DOUBLE)
+        assert_close(w.b_output, expected_gradients["c_proj_bias"], DOUBLE)
+
+
+@pytest.mark.parametrize("has_b", [True, False], ids=["with b", "without b"])
+@pytest.mark.parametrize("mask", [None, SOME_HIDDEN], ids=["no mask", "mask"])
+def test_additive_attention_composed_by_hand(mask: Array | None, has_b: bool) -> None:
+    arrays = {"query": normal(0, 2, 4, 3), "key": normal(1, 5, 2), "value": normal(2, 2, 5, 6)}
+    arrays |= {"w_query": normal(3, 3, 7), "w_key": normal(4, 2, 7), "w_score": normal(5, 7)}
+    if has_b:
+        arrays["b"] = normal(6, 7)
+
+    def attention(query: Any, key: Any, value: Any, w_query: Any, w_key: Any, w_score: Any, b: Any = 0) -> Any:
+        hidden = torch.tanh((query @ w_query)[..., :, None, :] + (key @ w_key)[..., None, :, :] + b)
+        scores = hidden @ w_score
+        if mask is not None:
+            scores = scores.masked_fill(torch.tensor(~mask), float("-inf"))
+        return scores.softmax(dim=-1) @ value
+
+    output, cache = additive.forward(**arrays, mask=mask)
+    d_output = normal(9, *output.shape)
+    expected, expected_gradients = torch_gradients(attention, d_output, arrays)
+    assert_close(output, expected, DOUBLE)
+    actual = dict(leaves(additive.backward(d_output, cache)))
+    assert set(actual) == set(expected_gradients)
+    for name, gradient in expected_gradients.items():
+        assert_close(actual[name], gradient, DOUBLE)
+
+
+def test_parameters_drawn_here_load_into_the_module() -> None:
+    module, w = torch_module(8, 2), random_parameters(0, 8, 8, 8, 8, 8, 8)
+    with torch.no_grad():
+        module.in_proj_weight.copy_(torch.tensor(np.concatenate([w.w_query, w.w_key, w.w_value], axis=1).T))
+        module.in_proj_bias.copy_(torch.tensor(np.concatenate([w.b_query, w.b_key, w.b_value])))
+        module.out_proj.weight.copy_(torch.tensor(w.w_output.T))
+        module.out_proj.bias.copy_(torch.tensor(w.b_output))
+    x = normal(1, 2, 5, 8)
+    expected, _ = module(*[torch.tensor(x)] * 3)
+    assert_close(multi_head.forward(x, x, x, w, num_heads=2)[0], expected.detach().numpy(), DOUBLE)

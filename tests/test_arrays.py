@@ -1,0 +1,332 @@
+"""What holds of arrays in every op: dtypes, views, and who may write where."""
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import (
+    OPS,
+    Array,
+    Case,
+    assert_close,
+    assert_same_bits,
+    leaves,
+    map_arrays,
+    normal,
+    plain_cases,
+    run,
+    tangents_of,
+)
+
+from attention_np import additive, dot_product, multi_head, softmax
+
+REAL = [np.float32, np.float64, np.longdouble]
+HALF = [np.float16, ml_dtypes.bfloat16]
+MASKED: dict[str, Any] = {"mask": np.arange(20).reshape(4, 5) % 3 > 0}
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "softmax": [{}, MASKED],
+    "dot_product": [{}, MASKED, {"is_causal": True}, {"scale": 0.3}, {"dropout_p": 0.3, "rng": 1}],
+    "additive": [{}, MASKED],
+    "multi_head": [{}, MASKED, {"is_causal": True}, {"dropout_p": 0.3, "rng": 1}],
+}
+CASES = {
+    f"{name} {'in a batch' if batch else 'alone'}, {', '.join(options) or 'plain'}": case._replace(
+        options={**case.options, **options}
+    )
+    for batch in ((), (2,))
+    for name, case in plain_cases(batch=batch).items()
+    for options in OPTIONS[name]
+}
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def as_dtype(dtype: Any) -> Callable[[Array], Array]:
+    return lambda x: x.astype(dtype)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [*REAL, *HALF])
+def test_a_common_dtype_is_kept(case: Case, dtype: Any) -> None:
+    results = run(case.map(as_dtype(dtype)))
+    assert results.output.dtype == dtype
+    assert results.jvp.dtype == dtype
+    assert {name: x.dtype for name, x in results.gradients.items()} == {
+        name: np.dtype(dtype) for name, _ in leaves(case.inputs)
+    }
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_dtypes_are_kept(case: Case, dtype: Any) -> None:
+    case = case.map(as_dtype(dtype))
+    output, cache = case.forward()
+    assert output.dtype == dtype
+    assert {x.dtype for _, x in leaves(case.op.backward(output, cache))} == {np.dtype(dtype)}
+    assert case.op.jvp(cache, **case.inputs).dtype == dtype
+
+
+@every_case
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_precision_computes_in_float32_and_is_cast_back(case: Case, dtype: Any) -> None:
+    half = case.map(as_dtype(dtype))
+    single = half.map(as_dtype(np.float32))
+    d_output = normal(3, *case.forward()[0].shape).astype(dtype)
+    tangents = tangents_of(half)
+    expected = run(single, d_output.astype(np.float32), map_arrays(as_dtype(np.float32), tangents))
+    actual = run(half, d_output, tangents)
+    assert_same_bits(actual.output, expected.output.astype(dtype))
+    assert_same_bits(actual.jvp, expected.jvp.astype(dtype))
+    for name, gradient in expected.gradients.items():
+        assert_same_bits(actual.gradients[name], gradient.astype(dtype))
+    assert actual.cache.weights.dtype == np.float32
+
+
+@every_case
+@pytest.mark.parametrize(("dtype", "digits"), [(np.float32, 2e-6), (np.float64, 2e-14)])
+def test_a_wider_dtype_gives_the_same_to_the_digits_of_the_narrower(case: Case, dtype: Any, digits: float) -> None:
+    narrow = case.map(as_dtype(dtype))
+    wide = run(narrow.map(as_dtype(np.longdouble)))
+    actual = run(narrow, tangents=map_arrays(as_dtype(dtype), tangents_of(case)))
+    assert_close(actual.output, wide.output, digits)
+    for name, gradient in wide.gradients.items():
+        if name not in ("bias", "parameters.b_key") or np.abs(gradient).max() > 1e-12:
+            assert_close(actual.gradients[name], gradient, digits)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_longdouble_is_computed_in_longdouble(op: str) -> None:
+    case = plain_cases()[op].map(as_dtype(np.longdouble))
+    weights = case.forward()[1].weights
+    assert np.abs(weights.sum(-1) - 1).max() <= 4 * np.finfo(np.longdouble).eps
+
+
+MIXED = [(name, array) for name, case in plain_cases().items() for array, _ in leaves(case.inputs) if name != "softmax"]
+
+
+@pytest.mark.parametrize(("op", "wide"), MIXED)
+@pytest.mark.parametrize(
+    ("narrow_dtype", "wide_dtype", "result"),
+    [
+        (np.float32, np.float64, np.float64),
+        (np.float16, np.float32, np.float32),
+        (ml_dtypes.bfloat16, np.float32, np.float32),
+        (np.float64, np.longdouble, np.longdouble),
+        (np.float64, np.float16, np.float64),
+    ],
+    ids=["32 and 64", "16 and 32", "bfloat16 and 32", "64 and longdouble", "64 and 16"],
+)
+def test_mixed_dtypes_are_promoted_and_each_gradient_has_the_dtype_of_its_array(
+    op: str, wide: str, narrow_dtype: Any, wide_dtype: Any, result: Any
+) -> None:
+    case = plain_cases()[op]
+    names = iter([name for name, _ in leaves(case.inputs)])
+    case = case.map(lambda x: x.astype(wide_dtype if next(names) == wide else narrow_dtype))
+    results = run(case)
+    assert np.result_type(narrow_dtype, wide_dtype) == result
+    assert results.output.dtype == result
+    assert results.jvp.dtype == result
+    for name, x in leaves(case.inputs):
+        assert results.gradients[name].dtype == x.dtype == (wide_dtype if name == wide else narrow_dtype)
+
+
+@pytest.mark.parametrize("scale", [np.float64(0.3), np.longdouble(0.3), np.array(0.3), 0.3, 1, np.int64(1)], ids=repr)
+def test_a_scalar_never_upcasts(scale: Any) -> None:
+    case = plain_cases()["dot_product"].map(as_dtype(np.float32))
+    for options in ({"scale": scale}, {"dropout_p": np.float64(0.5), "rng": 0}):
+        results = run(case._replace(options=options))
+        assert {results.output.dtype, results.jvp.dtype, *(x.dtype for x in results.gradients.values())} == {
+            np.dtype(np.float32)
+        }
+        assert results.cache.weights.dtype == np.float32
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_wider_cotangent_does_not_change_the_dtype_of_gradients(op: str) -> None:
+    case = plain_cases()[op].map(as_dtype(np.float32))
+    output, cache = case.forward()
+    for d_output in (output.astype(np.float64), output.astype(np.float16), output.astype(">f4")):
+        assert {x.dtype for _, x in leaves(case.op.backward(d_output, cache))} == {np.dtype(np.float32)}
+
+
+@every_case
+def test_a_complex_cotangent_or_tangent_of_real_arrays_keeps_its_imaginary_part(case: Case) -> None:
+    output, cache = case.forward()
+    one, other = normal(3, *output.shape), normal(4, *output.shape)
+    real, imaginary, both = (dict(leaves(case.op.backward(d, cache))) for d in (one, other, one + 1j * other))
+    for name, gradient in both.items():
+        scale = max(np.abs(real[name]).max(), np.abs(imaginary[name]).max(), 1)
+        assert np.abs(gradient - (real[name] + 1j * imaginary[name])).max() <= 2e-15 * scale
+    tangents, others = tangents_of(case), tangents_of(case, 5)
+    drawn = iter([x for _, x in leaves(others)])
+    mixed = map_arrays(lambda x: x + 1j * next(drawn), tangents)
+    expected = case.op.jvp(cache, **tangents) + 1j * case.op.jvp(cache, **others)
+    assert_close(case.op.jvp(cache, **mixed), expected, 2e-15)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [">f2", ">f4", ">f8", ">c16"])
+def test_big_endian_arrays_give_the_numbers_of_native_ones(case: Case, dtype: str) -> None:
+    big = case.map(as_dtype(dtype))
+    native = big.map(as_dtype(np.dtype(dtype).newbyteorder("=")))
+    actual, expected = run(big), run(native, tangents=tangents_of(big))
+    assert actual.output.dtype.isnative
+    assert_same_bits(actual.output, expected.output)
+    assert_same_bits(actual.jvp, expected.jvp)
+    for name, gradient in expected.gradients.items():
+        np.testing.assert_array_equal(actual.gradients[name], gradient)
+        if dtype != ">c16":
+            assert actual.gradients[name].dtype == np.dtype(dtype)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_, object, "U3", "M8[s]", ml_dtypes.float8_e4m3fn, "V4"])
+def test_what_is_not_floating_point_is_refused_by_name(op: str, dtype: Any) -> None:
+    case = plain_cases()[op]
+    for name, x in leaves(case.inputs):
+        wrong = np.zeros(x.shape, dtype)
+        names = iter([n for n, _ in leaves(case.inputs)])
+        changed = case.map(lambda array, wrong=wrong, names=names, name=name: wrong if next(names) == name else array)
+        with pytest.raises(TypeError, match=rf"^{name} must hold floating-point numbers, not .*shape=\("):
+            changed.forward()
+
+
+def read_only(x: Array) -> Array:
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+def strided(x: Array) -> Array:
+    wide = np.full([2 * size for size in x.shape], np.nan, x.dtype)
+    view = wide[tuple(slice(None, None, 2) for _ in x.shape)]
+    view[...] = x
+    return view
+
+
+def reversed_strides(x: Array) -> Array:
+    flip = tuple(slice(None, None, -1) for _ in x.shape)
+    return x[flip].copy()[flip]
+
+
+def unaligned(x: Array) -> Array:
+    buffer = np.zeros(x.nbytes + 1, np.uint8)
+    view = np.ndarray(x.shape, x.dtype, buffer.data, 1)
+    view[...] = x
+    return view
+
+
+def transposed(x: Array) -> Array:
+    return x.swapaxes(0, -1).copy().swapaxes(0, -1)
+
+
+LAYOUTS = (read_only, strided, reversed_strides, unaligned, transposed, np.asfortranarray, np.ndarray.tolist)
+
+
+@every_case
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_layout_of_arrays_makes_no_difference(case: Case, layout: Callable[[Array], Array]) -> None:
+    expected = run(case)
+    tangents = tangents_of(case)
+    cotangent = np.random.default_rng(2).standard_normal(expected.output.shape)
+    output, cache = case.map(layout).forward()
+    assert_close(output, expected.output, 1e-15)
+    moved = case.op.jvp(cache, **map_arrays(layout, tangents))
+    assert_close(moved, expected.jvp, 2e-15)
+    gradients = dict(leaves(case.op.backward(layout(cotangent), cache)))
+    for name, gradient in expected.gradients.items():
+        scale = np.abs(gradient).max()
+        assert np.abs(gradients[name] - gradient).max() <= 2e-15 * max(scale, 1)
+
+
+@every_case
+def test_nothing_that_was_given_is_written_to(case: Case) -> None:
+    output, _ = case.forward()
+    d_output, tangents = normal(5, *output.shape), tangents_of(case)
+    given = {"inputs": case.inputs, "options": case.options, "tangents": tangents, "d_output": d_output}
+    before = {name: x.tobytes() for name, x in leaves(given)}
+    output, cache = case.forward()
+    cached = {name: x.tobytes() for name, x in leaves(cache)}
+    kept = output.copy()
+    case.op.backward(d_output, cache)
+    case.op.jvp(cache, **tangents)
+    case.op.backward(d_output, cache)
+    assert {name: x.tobytes() for name, x in leaves(given)} == before
+    assert {name: x.tobytes() for name, x in leaves(cache)} == cached
+    assert_same_bits(output, kept)
+
+
+ONE_OF_ALL = {f"{name}, one of all": case for name, case in plain_cases(1, 1).items()} | {
+    "multi_head, one head": Case(
+        multi_head, {**plain_cases()["multi_head"].inputs, "bias": normal(1, 4, 5)}, {"num_heads": 1}
+    ),
+    "dot_product, scale 1": plain_cases()["dot_product"]._replace(options={"scale": 1.0}),
+    "dot_product, a single query": Case(
+        dot_product, {"query": normal(0, 3), "key": normal(1, 5, 3), "value": normal(2, 5, 2)}, {}
+    ),
+    "additive, a single query": plain_cases()["additive"]._replace(
+        inputs={**plain_cases()["additive"].inputs, "query": normal(0, 4)}
+    ),
+}
+
+
+@pytest.mark.parametrize("case", {**CASES, **ONE_OF_ALL}.values(), ids={**CASES, **ONE_OF_ALL})
+def test_results_share_no_memory_with_what_was_given(case: Case) -> None:
+    output, cache = case.forward()
+    d_output, tangents = normal(5, *output.shape), tangents_of(case)
+    given = [x for _, x in leaves((case.inputs, case.options, tangents, d_output)) if x.size]
+    given += [x for _, x in leaves({"inputs": case.inputs, "tangents": tangents, "d_output": d_output})]
+    assert len(given) > 2
+    gradients = dict(leaves(case.op.backward(d_output, cache)))
+    results = {"output": output, "jvp": case.op.jvp(cache, **tangents), **gradients}
+    for name, result in results.items():
+        assert result.flags.writeable
+        assert not any(np.shares_memory(result, x) for x in given), name
+    separate = list(results.items())
+    for i, (name, result) in enumerate(separate):
+        for other, x in separate[:i]:
+            assert not np.shares_memory(result, x), (name, other)
+
+
+def test_the_jacobian_and_logsumexp_share_no_memory_with_the_scores() -> None:
+    for shape in ((1,), (1, 1), (4, 5)):
+        scores = normal(0, *shape)
+        assert not np.shares_memory(softmax.jacobian(scores), scores)
+        assert not np.shares_memory(softmax.logsumexp(scores), scores)
+
+
+@every_case
+def test_there_is_no_state_between_calls(case: Case) -> None:
+    output, cache = case.forward()
+    d_output = normal(5, *output.shape)
+    first = dict(leaves(case.op.backward(d_output, cache)))
+    case.map(lambda x: 2 * x).forward()
+    again, _ = case.forward()
+    assert_same_bits(again, output)
+    for name, gradient in leaves(case.op.backward(d_output, cache)):
+        assert_same_bits(gradient, first[name])
+
+
+@every_case
+def test_forward_is_linear_in_each_tangent_and_a_tangent_left_out_is_zero(case: Case) -> None:
+    output, cache = case.forward()
+    tangents = tangents_of(case)
+    zero = map_arrays(np.zeros_like, case.inputs)
+    assert_same_bits(case.op.jvp(cache), np.zeros(output.shape))
+    total = np.zeros(output.shape)
+    for name, tangent in tangents.items():
+        alone = case.op.jvp(cache, **{name: tangent})
+        assert_same_bits(alone, case.op.jvp(cache, **{**zero, name: tangent}))
+        total = total + alone
+    assert_close(total, case.op.jvp(cache, **tangents), 2e-15)
+
+
+def test_lists_will_do_for_arrays() -> None:
+    query, key, value = [[1.0, 0.0]], [[2.0, 0.0], [0.0, 2.0]], [[10.0], [20.0]]
+    output, cache = dot_product.forward(query, key, value, mask=[True, False], bias=[0.0, 1.0])
+    np.testing.assert_array_equal(output, [[10.0]])
+    assert dot_product.backward([[1.0]], cache).value.shape == (2, 1)
+    np.testing.assert_array_equal(
+        additive.forward(query, key, value, [[1.0], [1.0]], [[1.0], [1.0]], [1.0], mask=[[True, False]])[0], [[10.0]]
+    )

@@ -1,0 +1,612 @@
+"""What is not finite, and what is not there: each case, for every op, forward and backward, alone and in a batch.
+
+Hidden things are compared to the last bit with the same problem in which a finite number stands in their place.
+"""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import (
+    OPS,
+    Array,
+    Case,
+    assert_close,
+    assert_same_bits,
+    leaves,
+    normal,
+    plain_cases,
+    reference,
+    run,
+    tangents_of,
+)
+
+from attention_np import additive, multi_head, softmax
+
+POISONS = [np.nan, np.inf, -np.inf]
+ATTENTIONS = [op for op in OPS if op != "softmax"]
+SIZES = [(4, 5), (33, 40)]  # small ones, and such as BLAS blocks differently
+BATCHES = [(), (3,), (2, 2)]
+
+every_attention = pytest.mark.parametrize("op", ATTENTIONS)
+every_op = pytest.mark.parametrize("op", OPS)
+every_poison = pytest.mark.parametrize("poison", POISONS)
+alone_and_in_a_batch = pytest.mark.parametrize("batch", BATCHES, ids=["alone", "in a batch", "in a batch of batches"])
+small_and_large = pytest.mark.parametrize("size", SIZES, ids=["small", "large"])
+
+
+def over_heads(case: Case, mask: Array) -> Array:
+    """A mask (..., n, m) as it must be for the scores of a case."""
+    return mask[..., None, :, :] if case.op is multi_head else mask
+
+
+def masked(op: str, mask: Array, size: tuple[int, int], batch: tuple[int, ...], seed: int = 0) -> Case:
+    case = plain_cases(*size, batch=batch, seed=seed)[op]
+    return case._replace(options={**case.options, "mask": over_heads(case, mask)})
+
+
+def poisoned(case: Case, poison: float, **where: Any) -> Case:
+    """The case with `poison` at the given places of its inputs."""
+    inputs = dict(case.inputs)
+    for name, place in where.items():
+        inputs[name] = inputs[name].copy()
+        inputs[name][place] = poison
+    return case._replace(inputs=inputs)
+
+
+def assert_same_results(actual: Case, expected: Case, d_output: Array | None = None) -> None:
+    tangents = tangents_of(expected)
+    one, other = run(actual, d_output, tangents), run(expected, d_output, tangents)
+    assert_same_bits(one.output, other.output)
+    assert_same_bits(one.jvp, other.jvp)
+    assert np.isfinite(one.output).all()
+    for name, gradient in other.gradients.items():
+        assert_same_bits(one.gradients[name], gradient)
+        assert np.isfinite(gradient).all()
+
+
+# A query that may attend to nothing
+
+
+def without_query(size: tuple[int, int], i: int) -> Array:
+    mask = np.random.default_rng(5).random(size) < 0.7
+    mask[:, 0] = True
+    mask[i] = False
+    return mask
+
+
+@every_attention
+@alone_and_in_a_batch
+@small_and_large
+def test_a_query_that_may_attend_to_nothing_gets_zero_output_and_gradient(
+    op: str, batch: tuple[int, ...], size: tuple[int, int]
+) -> None:
+    case = masked(op, without_query(size, 2), size, batch)
+    results = run(case)
+    assert (results.cache.weights[..., 2, :] == 0).all()
+    assert (results.gradients["query"][..., 2, :] == 0).all()
+    if op == "multi_head":
+        assert (results.cache.combined[..., 2, :] == 0).all()
+        b_output = case.inputs["parameters"].b_output
+        assert_same_bits(results.output[..., 2, :], np.broadcast_to(b_output, (*batch, 4)))
+        moved = tangents_of(case)["parameters"].b_output
+        assert_same_bits(results.jvp[..., 2, :], np.broadcast_to(moved, (*batch, 4)))
+        assert (results.gradients["bias"][:, 2] == 0).all()
+    else:
+        assert (results.output[..., 2, :] == 0).all()
+        assert (results.jvp[..., 2, :] == 0).all()
+    if op == "dot_product":
+        assert (results.gradients["bias"][2] == 0).all()
+    others = np.arange(size[0]) != 2
+    assert (results.cache.weights[..., others, :].sum(-1) > 0.99).all()
+    assert (results.gradients["query"][..., others, :] != 0).all()
+
+
+@every_attention
+@alone_and_in_a_batch
+def test_a_query_that_may_attend_to_nothing_leaves_the_other_gradients_as_they_are_without_it(
+    op: str, batch: tuple[int, ...]
+) -> None:
+    size = (4, 5)
+    case = masked(op, without_query(size, 2), size, batch)
+    others = [0, 1, 3]
+    d_output = normal(3, *case.forward()[0].shape)
+    smaller = {**case.inputs, "query": case.inputs["query"][..., others, :]}
+    if "bias" in smaller:
+        smaller["bias"] = smaller["bias"][..., others, :]
+    mask = case.options["mask"][..., others, :]
+    expected = run(Case(case.op, smaller, {**case.options, "mask": mask}), d_output[..., others, :]).gradients
+    actual = run(case, d_output).gradients
+    for name in set(actual) - {"query", "bias", "parameters.b_output", "parameters.b_key"}:
+        assert_close(actual[name], expected[name], 1e-14)
+
+
+@every_attention
+@alone_and_in_a_batch
+def test_where_nobody_may_attend_all_is_zero(op: str, batch: tuple[int, ...]) -> None:
+    case = masked(op, np.zeros((4, 5), bool), (4, 5), batch)
+    for options in (case.options, {**case.options, "mask": np.array(False)}):
+        results = run(case._replace(options=options))
+        assert (results.cache.weights == 0).all()
+        zero = {n: g for n, g in results.gradients.items() if n != "parameters.b_output"}
+        assert all((gradient == 0).all() for gradient in zero.values())
+        expected = case.inputs["parameters"].b_output if op == "multi_head" else np.zeros(4)
+        assert_same_bits(results.output, np.broadcast_to(expected, (*batch, 4, 4)))
+
+
+# A pair that is masked out
+
+
+@every_attention
+@every_poison
+@alone_and_in_a_batch
+@small_and_large
+def test_a_query_that_attends_to_nothing_contributes_nothing_whatever_it_holds(
+    op: str, poison: float, batch: tuple[int, ...], size: tuple[int, int]
+) -> None:
+    case = masked(op, without_query(size, 2), size, batch)
+    assert_same_results(poisoned(case, poison, query=(..., 2, slice(None))), case)
+    assert_same_results(poisoned(case, poison, query=(..., 2, 1)), case)
+
+
+def without_key(size: tuple[int, int], j: int) -> Array:
+    mask = np.random.default_rng(5).random(size) < 0.7
+    mask[:, 0] = True
+    mask[:, j] = False
+    return mask
+
+
+@every_attention
+@every_poison
+@pytest.mark.parametrize("names", [["key"], ["value"], ["key", "value"]], ids=str)
+@alone_and_in_a_batch
+@small_and_large
+def test_a_key_that_nobody_attends_to_contributes_nothing_whatever_it_and_its_value_hold(
+    op: str, poison: float, names: list[str], batch: tuple[int, ...], size: tuple[int, int]
+) -> None:
+    case = masked(op, without_key(size, 3), size, batch)
+    assert_same_results(poisoned(case, poison, **{name: (..., 3, slice(None)) for name in names}), case)
+    assert_same_results(poisoned(case, poison, **dict.fromkeys(names, (..., 3, 2))), case)
+
+
+@every_attention
+@every_poison
+@alone_and_in_a_batch
+def test_a_mask_of_keys_alone_hides_as_well(op: str, poison: float, batch: tuple[int, ...]) -> None:
+    case = masked(op, np.array([[True, True, True, False, True]]), (4, 5), batch)
+    for mask in (case.options["mask"], case.options["mask"].reshape(5)):
+        case = case._replace(options={**case.options, "mask": mask})
+        hidden = (..., 3, slice(None))
+        assert_same_results(poisoned(case, poison, key=hidden, value=hidden), case)
+
+
+@every_poison
+@alone_and_in_a_batch
+@small_and_large
+def test_a_masked_score_contributes_nothing_whatever_it_holds(
+    poison: float, batch: tuple[int, ...], size: tuple[int, int]
+) -> None:
+    mask = without_key(size, 3) & without_query(size, 2)
+    case = masked("softmax", mask, size, batch)
+    worst = case.inputs["scores"].copy()
+    worst[..., ~mask] = poison
+    actual = case._replace(inputs={"scores": worst})
+    assert_same_results(actual, case)
+    for function in (softmax.jacobian, softmax.logsumexp):
+        assert_same_bits(function(worst, mask=mask), function(**case.inputs, mask=mask))
+    assert (run(actual).gradients["scores"][..., ~mask] == 0).all()
+
+
+@pytest.mark.parametrize("op", ["dot_product", "multi_head"])
+@every_poison
+@alone_and_in_a_batch
+def test_a_masked_bias_contributes_nothing_whatever_it_holds(op: str, poison: float, batch: tuple[int, ...]) -> None:
+    mask = without_key((4, 5), 3) & without_query((4, 5), 2)
+    case = masked(op, mask, (4, 5), batch)
+    assert_same_results(poisoned(case, poison, bias=(..., ~mask)), case)
+    assert (run(case).gradients["bias"][..., ~mask] == 0).all()
+
+
+@every_attention
+@every_poison
+@alone_and_in_a_batch
+@small_and_large
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_a_query_does_not_see_what_only_another_one_attends_to(
+    op: str, poison: float, batch: tuple[int, ...], size: tuple[int, int], name: str
+) -> None:
+    mask = without_key(size, 3)
+    mask[1, 3] = True  # query 1 sees key 3, and nobody else does
+    case = masked(op, mask, size, batch)
+    others = np.arange(size[0]) != 1
+    actual, expected = run(poisoned(case, poison, **{name: (..., 3, slice(None))})), run(case)
+    for one, other in (
+        (actual.output, expected.output),
+        (actual.jvp, expected.jvp),
+        (actual.gradients["query"], expected.gradients["query"]),
+    ):
+        assert_same_bits(one[..., others, :], other[..., others, :])
+        assert np.isfinite(one[..., others, :]).all()
+    if op != "additive" or name == "value" or np.isnan(poison):
+        assert not np.isfinite(actual.output[..., 1, :]).any()
+    unseen = ~mask[1]
+    for gradient in ("key", "value"):
+        one, other = actual.gradients[gradient], expected.gradients[gradient]
+        assert_same_bits(one[..., unseen, :], other[..., unseen, :])
+        assert np.isfinite(one[..., unseen, :]).all()
+
+
+@pytest.mark.parametrize("op", ["dot_product", "multi_head"])
+@every_poison
+@alone_and_in_a_batch
+def test_a_causal_mask_hides_the_future_whatever_it_holds(op: str, poison: float, batch: tuple[int, ...]) -> None:
+    case = plain_cases(5, 5, batch=batch)[op]
+    case = case._replace(options={**case.options, "is_causal": True})
+    future = (..., slice(3, None), slice(None))
+    actual, expected = run(poisoned(case, poison, query=future, key=future, value=future)), run(case)
+    assert_same_bits(actual.output[..., :3, :], expected.output[..., :3, :])
+    assert_same_bits(actual.jvp[..., :3, :], expected.jvp[..., :3, :])
+    assert_same_bits(actual.gradients["query"][..., :3, :], expected.gradients["query"][..., :3, :])
+    assert np.isfinite(actual.output[..., :3, :]).all()
+
+
+@every_attention
+@every_poison
+def test_what_is_hidden_may_hold_anything_in_half_precision_too(op: str, poison: float) -> None:
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        case = masked(op, without_key((4, 5), 3), (4, 5), (2,)).map(lambda x, dtype=dtype: x.astype(dtype))
+        hidden = (..., 3, slice(None))
+        tangents = tangents_of(case)
+        actual, expected = run(poisoned(case, poison, key=hidden, value=hidden), tangents=tangents), run(case)
+        assert_same_bits(actual.output, expected.output)
+        for name, gradient in expected.gradients.items():
+            assert_same_bits(actual.gradients[name], gradient)
+
+
+@every_attention
+@every_poison
+def test_what_is_hidden_may_hold_anything_where_arrays_broadcast(op: str, poison: float) -> None:
+    full = plain_cases(4, 5, batch=(2,))[op]
+    lengths = np.array([5, 3])
+    mask = over_heads(full, np.arange(5) < lengths[:, None, None])
+    for shared in ("query", "key", "value"):
+        inputs = {**full.inputs, shared: full.inputs[shared][0]}
+        case = Case(full.op, inputs, {**full.options, "mask": mask})
+        hidden = {n: (1, slice(3, None), slice(None)) for n in ("key", "value") if n != shared}
+        assert_same_results(poisoned(case, poison, **hidden), case)
+
+
+@every_attention
+@every_poison
+def test_a_single_query_does_not_see_what_is_hidden_from_it(op: str, poison: float) -> None:
+    full = plain_cases(1, 5)[op]
+    inputs = {**full.inputs, "query": full.inputs["query"][0]}
+    case = Case(full.op, inputs, {**full.options, "mask": np.array([True, True, True, False, True])})
+    assert_same_results(poisoned(case, poison, key=3, value=3), case)
+
+
+# A query whose incoming gradient is exactly zero
+
+
+@every_op
+@every_poison
+@alone_and_in_a_batch
+@small_and_large
+@pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
+def test_a_query_without_an_incoming_gradient_contributes_nothing_to_any_other(
+    op: str, poison: float, batch: tuple[int, ...], size: tuple[int, int], has_mask: bool
+) -> None:
+    mask = np.random.default_rng(5).random(size) < 0.7
+    mask[:, 0] = True
+    case = masked(op, mask, size, batch) if has_mask else plain_cases(*size, batch=batch)[op]
+    d_output = normal(3, *case.forward()[0].shape)
+    d_output[..., 2, :] = 0
+    name = "scores" if op == "softmax" else "query"
+    actual = run(poisoned(case, poison, **{name: (..., 2, slice(None))}), d_output).gradients
+    expected = run(case, d_output).gradients
+    for gradient in expected:
+        assert_same_bits(actual[gradient], expected[gradient])
+    assert (actual[name][..., 2, :] == 0).all()
+
+
+@every_op
+@every_poison
+@pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
+@small_and_large
+def test_a_padded_sample_without_an_incoming_gradient_cannot_poison_its_batch(
+    op: str, poison: float, has_mask: bool, size: tuple[int, int]
+) -> None:
+    mask = np.random.default_rng(5).random(size) < 0.7
+    case = masked(op, mask, size, (3,)) if has_mask else plain_cases(*size, batch=(3,))[op]
+    d_output = normal(3, *case.forward()[0].shape)
+    d_output[1] = 0
+    names = ["scores"] if op == "softmax" else ["query", "key", "value"]
+    actual, expected = run(poisoned(case, poison, **dict.fromkeys(names, 1)), d_output), run(case, d_output)
+    for name, gradient in expected.gradients.items():
+        assert_same_bits(actual.gradients[name], gradient)
+        assert np.isfinite(gradient).all()
+    for name in names:
+        assert (actual.gradients[name][1] == 0).all()
+    for b in (0, 2):
+        assert_same_bits(actual.output[b], expected.output[b])
+        assert_same_bits(actual.jvp[b], expected.jvp[b])
+
+
+@every_attention
+@every_poison
+def test_a_padded_sample_contributes_nothing_to_what_the_batch_shares(op: str, poison: float) -> None:
+    full = plain_cases(4, 5, batch=(3,))[op]
+    for shared in ("query", "key", "value"):
+        case = full._replace(inputs={**full.inputs, shared: full.inputs[shared][0]})
+        d_output = normal(3, *case.forward()[0].shape)
+        d_output[1] = 0
+        own = dict.fromkeys({"query", "key", "value"} - {shared}, 1)
+        actual, expected = run(poisoned(case, poison, **own), d_output), run(case, d_output)
+        for name, gradient in expected.gradients.items():
+            assert_same_bits(actual.gradients[name], gradient)
+
+
+@every_attention
+@alone_and_in_a_batch
+def test_a_query_of_whose_incoming_gradient_one_entry_is_not_zero_still_contributes(
+    op: str, batch: tuple[int, ...]
+) -> None:
+    mask = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 0, 1, 1], [0, 1, 0, 0, 1]], bool)
+    case = masked(op, mask, (4, 5), batch)
+    for i in (0, 2):
+        d_output = np.zeros((*batch, 4, 4))
+        d_output[..., i, 1] = normal(3, *batch)
+        gradients = run(case, d_output).gradients
+        for name, expected in reference(case, d_output)[1].items():
+            assert_nan_alike_and_close(gradients[name], expected)
+        assert (gradients["key"][..., mask[i], :] != 0).any()
+
+
+@every_attention
+def test_without_any_incoming_gradient_every_gradient_is_zero(op: str) -> None:
+    case = plain_cases(4, 5, batch=(2,))[op]
+    for poison in (0.5, *POISONS):
+        bad = poisoned(case, poison, query=0, key=(..., 1, 2), value=(..., 2, 1))
+        output, cache = bad.forward()
+        for name, gradient in leaves(case.op.backward(np.zeros(output.shape), cache)):
+            assert (gradient == 0).all(), name
+
+
+# NaN or infinity on a pair that attends
+
+
+@every_attention
+@alone_and_in_a_batch
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+@pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
+def test_nan_that_attends_flows_where_the_mathematics_has_it_and_nowhere_else(
+    op: str, batch: tuple[int, ...], name: str, has_mask: bool
+) -> None:
+    mask = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 0, 1, 1], [0, 1, 0, 0, 1]], bool)
+    case = masked(op, mask, (4, 5), batch) if has_mask else plain_cases(4, 5, batch=batch)[op]
+    for place in ((0, slice(None)), (2, 1), (3, 0)):
+        bad = poisoned(case, np.nan, **{name: (*(0 for _ in batch), *place)})
+        d_output = normal(3, *case.forward()[0].shape)
+        d_output[..., 1, :] = 0
+        expected, expected_gradients = reference(bad, d_output)
+        results = run(bad, d_output)
+        assert np.isnan(expected).any() == np.isnan(results.output).any()
+        assert_close(results.output, expected, 1e-14)
+        for gradient in expected_gradients:
+            assert_nan_alike_and_close(results.gradients[gradient], expected_gradients[gradient])
+        clean = run(case, d_output)
+        untouched = ~np.isnan(expected)
+        assert_same_bits(results.output[untouched], clean.output[untouched])
+
+
+def assert_nan_alike_and_close(actual: Array, expected: Array) -> None:
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+    finite = ~np.isnan(expected)  # what is left of a gradient may be the residue of terms that cancel
+    scale = max(np.abs(expected[finite]).max(initial=0), 1)
+    assert np.abs(actual[finite] - expected[finite]).max(initial=0) <= 1e-14 * scale
+
+
+@every_attention
+@pytest.mark.parametrize("poison", [np.inf, -np.inf])
+def test_an_infinite_value_gives_infinite_outputs_to_those_who_attend_to_it(op: str, poison: float) -> None:
+    mask = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 0, 1, 1], [0, 1, 0, 0, 1]], bool)
+    case = masked(op, mask, (4, 5), ())
+    bad = poisoned(case, poison, value=(3, 1))
+    output, expected = bad.forward()[0], case.forward()[0]
+    if op == "multi_head":  # the projections mix the features
+        np.testing.assert_array_equal(np.isfinite(output), np.broadcast_to(~mask[:, 3, None], output.shape))
+        expected[mask[:, 3]] = output[mask[:, 3]]
+    else:
+        expected[mask[:, 3], 1] = poison
+    assert_same_bits(output, expected)
+
+
+@pytest.mark.parametrize("poison", [np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["query", "key"])
+@alone_and_in_a_batch
+def test_a_row_whose_largest_product_is_infinite_is_nan_and_no_other_row_is(
+    poison: float, name: str, batch: tuple[int, ...]
+) -> None:
+    case = plain_cases(4, 5, batch=batch)["dot_product"]
+    mask = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0], [1, 1, 0, 1, 1], [0, 1, 0, 1, 1]], bool)
+    for options in ({}, {"mask": mask}):
+        for place in ((1, 2), (3, 1)):
+            bad = poisoned(case._replace(options=options), poison, **{name: (..., *place)})
+            visible = np.broadcast_to(options.get("mask", True), (4, 5))
+            with np.errstate(invalid="ignore"):
+                products = np.einsum("...ia,...ja->...ij", bad.inputs["query"], bad.inputs["key"])
+            largest = np.where(visible, products, -np.inf).max(axis=-1)
+            output, _ = bad.forward()
+            np.testing.assert_array_equal(np.isnan(output).all(-1), ~np.isfinite(largest) & visible.any(-1))
+            np.testing.assert_array_equal(np.isnan(output).any(-1), np.isnan(output).all(-1))
+            rest = np.where(np.isneginf(products), -np.inf, 0)
+            weightless = case._replace(options=options).forward(bias=case.inputs["bias"] + rest)[0]
+            sound = np.isfinite(largest)
+            assert_close(output[sound], weightless[sound], 1e-15)
+
+
+def test_an_infinite_query_saturates_additive_attention_and_leaves_it_finite() -> None:
+    case = plain_cases(4, 5)["additive"]
+    bad = poisoned(case, np.inf, query=(1, 2))
+    expected, _ = reference(poisoned(case, 1e300, query=(1, 2)))
+    assert_close(bad.forward()[0], expected, 1e-15)
+
+
+def test_an_infinite_weight_of_additive_scores_makes_the_rows_that_attend_nan() -> None:
+    query, key, value = np.zeros((3, 1)), np.array([[-1.0], [1.0]]), np.array([[1.0], [2.0]])
+    mask = np.array([[True, False], [True, True], [False, False]])
+    output, _ = additive.forward(query, key, value, np.eye(1), np.eye(1), np.array([np.inf]), mask=mask)
+    np.testing.assert_array_equal(output, [[np.nan], [np.nan], [0.0]])
+
+
+# Infinity in a bias
+
+
+BIASED = pytest.mark.parametrize("op", ["dot_product", "multi_head"])
+
+
+@BIASED
+@alone_and_in_a_batch
+def test_minus_infinity_in_a_bias_is_as_masked_out(op: str, batch: tuple[int, ...]) -> None:
+    mask = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 0, 1, 1], [0, 1, 0, 0, 1]], bool)
+    case = plain_cases(4, 5, batch=batch)[op]
+    hidden = poisoned(case, -np.inf, bias=(..., ~mask))
+    by_mask = case._replace(options={**case.options, "mask": mask})
+    assert_same_results(hidden, by_mask)
+    assert (run(hidden).gradients["bias"][..., ~mask] == 0).all()
+    for poison in POISONS:  # nobody sees key 2 but query 0
+        bad = poisoned(hidden, poison, key=(..., 2, slice(None)), value=(..., 2, slice(None)))
+        assert_same_bits(bad.forward()[0][..., 1:, :], hidden.forward()[0][..., 1:, :])
+        nothing = poisoned(hidden, poison, query=(..., 1, slice(None)))
+        assert_same_results(nothing, by_mask)
+
+
+@BIASED
+@alone_and_in_a_batch
+@pytest.mark.parametrize("columns", [[1], [1, 3], [0, 2, 4], [0, 1, 2, 3, 4]], ids=str)
+def test_plus_infinities_in_a_bias_share_the_weights_of_their_row_and_nothing_moves(
+    op: str, batch: tuple[int, ...], columns: list[int]
+) -> None:
+    case = plain_cases(4, 5, batch=batch)[op]
+    bad = poisoned(case, np.inf, bias=(..., 2, columns))
+    results, clean = run(bad), run(case)
+    shares = np.zeros(5)
+    shares[columns] = 1 / len(columns)
+    weights = results.cache.weights[..., 2, :]
+    np.testing.assert_array_equal(weights, np.broadcast_to(shares, weights.shape))
+    assert (results.gradients["bias"][..., 2, :] == 0).all()
+    assert (results.gradients["query"][..., 2, :] == 0).all()
+    others = [0, 1, 3]
+    assert_same_bits(results.output[..., others, :], clean.output[..., others, :])
+    assert_same_bits(results.gradients["bias"][..., others, :], clean.gradients["bias"][..., others, :])
+    if op == "dot_product":
+        mean = case.inputs["value"][..., columns, :].mean(axis=-2)
+        assert_close(results.output[..., 2, :], mean, 1e-15)
+        moved = tangents_of(case)["value"][..., columns, :].mean(axis=-2)
+        assert_close(results.jvp[..., 2, :], moved, 1e-15)
+        d_output = np.random.default_rng(2).standard_normal(results.output.shape)
+        only = np.zeros_like(d_output)
+        only[..., 2, :] = d_output[..., 2, :]
+        d_value = case.op.backward(only, results.cache).value
+        expected = shares[:, None] * only[..., 2, None, :]
+        assert_close(d_value, expected, 1e-15)
+        assert (case.op.backward(only, results.cache).key == 0).all()
+
+
+@BIASED
+def test_plus_infinity_behind_a_mask_takes_no_weight(op: str) -> None:
+    mask = np.ones((4, 5), bool)
+    mask[2, 1] = False
+    case = masked(op, mask, (4, 5), (2,))
+    assert_same_results(poisoned(case, np.inf, bias=(..., 2, 1)), case)
+
+
+@BIASED
+def test_a_row_of_minus_infinities_is_as_a_query_that_may_attend_to_nothing(op: str) -> None:
+    case = plain_cases(4, 5, batch=(2,))[op]
+    mask = np.ones((4, 5), bool)
+    mask[2] = False
+    assert_same_results(
+        poisoned(case, -np.inf, bias=(..., 2, slice(None))),
+        case._replace(options={**case.options, "mask": mask}),
+    )
+
+
+@BIASED
+def test_an_infinite_bias_of_any_shape_hides_or_takes_all(op: str) -> None:
+    case = plain_cases(4, 5, batch=(2,))[op]
+    for shape in ((), (1,), (4, 1), (5,)):
+        hidden = run(case._replace(inputs={**case.inputs, "bias": np.full(shape, -np.inf)}))
+        assert (hidden.cache.weights == 0).all()
+        assert (hidden.gradients["bias"] == 0).all()
+        limit = run(case._replace(inputs={**case.inputs, "bias": np.full(shape, np.inf)}))
+        assert (limit.cache.weights == 1 / 5).all()
+        for name in ("bias", "query", "key"):
+            assert (limit.gradients[name] == 0).all()
+
+
+@BIASED
+def test_nan_in_a_bias_spoils_its_row_alone(op: str) -> None:
+    case = plain_cases(4, 5, batch=(2,))[op]
+    bad, clean = run(poisoned(case, np.nan, bias=(..., 2, 1))), run(case)
+    assert np.isnan(bad.output[..., 2, :]).all()
+    assert_same_bits(np.delete(bad.output, 2, -2), np.delete(clean.output, 2, -2))
+    assert np.isnan(bad.gradients["query"][..., 2, :]).all()
+    assert_same_bits(np.delete(bad.gradients["query"], 2, -2), np.delete(clean.gradients["query"], 2, -2))
+
+
+# No key or no query
+
+
+@every_attention
+@alone_and_in_a_batch
+@pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
+def test_without_keys_or_queries_all_is_zero_and_of_the_right_shape(
+    op: str, batch: tuple[int, ...], has_mask: bool
+) -> None:
+    for size in ((4, 0), (0, 5), (0, 0)):
+        case = masked(op, np.ones(size, bool), size, batch) if has_mask else plain_cases(*size, batch=batch)[op]
+        results = run(case)
+        expected = case.inputs["parameters"].b_output if op == "multi_head" else np.zeros(4)
+        assert_same_bits(results.output, np.broadcast_to(expected, (*batch, size[0], 4)))
+        assert results.jvp.shape == results.output.shape
+        assert results.cache.weights.shape[-2:] == size
+        for name, x in leaves(case.inputs):
+            assert results.gradients[name].shape == x.shape
+            if name != "parameters.b_output" or not size[0]:
+                assert (results.gradients[name] == 0).all()
+
+
+# No warning
+
+
+@every_op
+@pytest.mark.parametrize("poison", [*POISONS, 1e308, 1e-308, 5e-324])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex128])
+def test_nothing_warns_or_raises_whatever_arrays_hold_and_however_numpy_is_set(
+    op: str, poison: float, dtype: Any
+) -> None:
+    plain = plain_cases(4, 5, batch=(2,))[op]
+    mask = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 0, 1, 1], [0, 1, 0, 0, 1]], bool)
+    names = ["scores"] if op == "softmax" else ["query", "key", "value"]
+    with np.errstate(all="ignore"):
+        bad = [poisoned(plain, poison, **{name: (..., 2, slice(1, 3))}) for name in names]
+        cases = [case.map(lambda x: x.astype(dtype)) for case in (*bad, plain)]
+        tangents = tangents_of(cases[0])
+    for case in cases:
+        for options in ({}, {"mask": mask}):
+            with np.errstate(all="raise"):
+                output, cache = case.forward(**options)
+                case.op.backward(output, cache)
+                case.op.jvp(cache, **tangents)
+                case.op.jvp(cache, **case.inputs)
+
+
+@BIASED
+@every_poison
+def test_nothing_warns_of_an_infinite_bias_or_of_dropout(op: str, poison: float) -> None:
+    case = poisoned(plain_cases(4, 5)[op], poison, bias=(..., slice(1, 3), slice(2, 4)))
+    with np.errstate(all="raise"):
+        for options in ({}, {"dropout_p": 0.5, "rng": 0}, {"is_causal": True}):
+            run(case._replace(options={**case.options, **options}))

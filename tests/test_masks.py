@@ -1,0 +1,343 @@
+import tracemalloc
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attention_np import masks
+
+SIZES = (0, 1, 2, 3, 5, 8)
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def by_rule(n, m, sees):
+    """The mask in which query i sees key j where `sees` says so, pair by pair."""
+    mask = np.zeros((n, m), bool)
+    for i, j in product(range(n), range(m)):
+        mask[i, j] = sees(i, j)
+    return mask
+
+
+def assert_same(actual, expected):
+    assert actual.dtype == np.bool_
+    np.testing.assert_array_equal(actual, expected, strict=True)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("m", [None, *SIZES])
+def test_causal_shows_the_keys_up_to_the_query_moved_by_the_offset(n, m):
+    columns = n if m is None else m
+    assert_same(masks.causal(n, m), by_rule(n, columns, lambda i, j: j <= i))
+    for offset in (-100, -9, -3, -1, 0, 1, 2, columns - n, 9, 100, 10**30, -(10**30)):
+        assert_same(masks.causal(n, m, offset=offset), by_rule(n, columns, lambda i, j, o=offset: j <= i + o))
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("m", [None, *SIZES])
+def test_a_sliding_window_shows_the_keys_between_its_bounds(n, m):
+    columns = n if m is None else m
+    bounds = (None, 0, 1, 2, 7, 10**30)
+    for left, right in product(bounds, bounds):
+        expected = by_rule(
+            n, columns, lambda i, j, a=left, b=right: (a is None or i - a <= j) and (b is None or j <= i + b)
+        )
+        assert_same(masks.sliding_window(n, m, left=left, right=right), expected)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_a_sliding_window_is_causal_and_one_wider_than_left_by_default(n):
+    assert_same(masks.sliding_window(n, left=2), by_rule(n, n, lambda i, j: 0 <= i - j < 3))
+
+
+@pytest.mark.parametrize("n", [*SIZES, 12, 13])
+@pytest.mark.parametrize("block_size", [1, 2, 3, 4, 100, 10**30])
+def test_block_causal_shows_earlier_blocks_and_the_whole_of_ones_own(n, block_size):
+    assert_same(masks.block_causal(n, block_size), by_rule(n, n, lambda i, j: j // block_size <= i // block_size))
+
+
+def sees_at_levels(levels):
+    def sees(i, j):
+        d = i - j
+        if d < 0:
+            return False
+        s = max(level for level in levels if level <= max(d, 1))
+        return (j + 1) % s == 0
+
+    return sees
+
+
+@pytest.mark.parametrize("n", [*SIZES, 21, 70])
+@pytest.mark.parametrize("levels", [(1,), (1, 2), (1, 4), (1, 3, 5), (1, 4, 16), (1, 2, 3, 4, 5, 6, 7), (1, 10**9)])
+def test_multi_level_causal_takes_coarser_steps_further_away(n, levels):
+    mask = masks.multi_level_causal(n, levels)
+    assert_same(mask, by_rule(n, n, sees_at_levels(levels)))
+    assert not np.triu(mask, 1).any(), "a query sees its future"
+    assert mask.diagonal().all(), "a query does not see itself"
+
+
+def test_the_levels_are_1_4_16_by_default_and_take_any_sequence_of_integers():
+    expected = by_rule(50, 50, sees_at_levels((1, 4, 16)))
+    for levels in ([1, 4, 16], range(1, 2), np.array([1, 4, 16], np.uint8), np.array([1, 4, 16], np.uint64)):
+        if len(levels) == 3:
+            assert_same(masks.multi_level_causal(50, levels), expected)
+        else:
+            assert_same(masks.multi_level_causal(50, levels), masks.causal(50))
+    assert_same(masks.multi_level_causal(50), expected)
+
+
+@given(st.integers(0, 30), st.lists(st.integers(2, 40), unique=True, max_size=6))
+def test_multi_level_causal_follows_its_rule_for_any_levels(n, more):
+    levels = (1, *sorted(more))
+    assert_same(masks.multi_level_causal(n, levels), by_rule(n, n, sees_at_levels(levels)))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (4,), (2, 3), (2, 0, 3)])
+@pytest.mark.parametrize("m", [0, 1, 5])
+def test_padding_hides_the_keys_from_the_length_on(shape, m):
+    lengths = np.random.default_rng(0).integers(0, m, shape, endpoint=True)
+    mask = masks.padding(lengths, m)
+    expected = np.zeros((*shape, 1, m), bool)
+    for index in np.ndindex(*shape):
+        expected[index][0, : lengths[index]] = True
+    assert_same(mask, expected)
+    if lengths.size:  # an empty list does not say its shape
+        assert_same(masks.padding(lengths.tolist(), m), expected)
+    assert_same(masks.padding(lengths, m, heads=True), expected[..., None, :, :])
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (5,), (2, 5), (2, 3, 5), (0, 5), (2, 0)])
+def test_padding_from_tokens_hides_the_padding_token_wherever_it_stands(shape):
+    tokens = np.random.default_rng(0).integers(-1, 3, shape)
+    for pad_id in (-1, 0, 2, 7):
+        expected = np.zeros((*shape[:-1], 1, shape[-1]), bool)
+        for index in np.ndindex(*shape):
+            expected[(*index[:-1], 0, index[-1])] = tokens[index] != pad_id
+        assert_same(masks.padding_from_tokens(tokens, pad_id), expected)
+        if tokens.size:
+            assert_same(masks.padding_from_tokens(tokens.tolist(), pad_id), expected)
+        assert_same(masks.padding_from_tokens(tokens, pad_id, heads=True), expected[..., None, :, :])
+
+
+@pytest.mark.parametrize(
+    ("query_shape", "key_shape"),
+    [
+        ((4,), None),
+        ((4,), (6,)),
+        ((2, 4), None),
+        ((2, 4), (6,)),
+        ((4,), (2, 6)),
+        ((3, 1, 4), (2, 6)),
+        ((0,), (5,)),
+        ((4,), (0,)),
+        ((0, 4), (1, 3)),
+    ],
+)
+def test_packed_shows_the_keys_of_ones_own_segment(query_shape, key_shape):
+    rng = np.random.default_rng(0)
+    queries = rng.integers(-1, 3, query_shape)
+    keys = None if key_shape is None else rng.integers(-1, 3, key_shape)
+    own = queries if keys is None else keys
+    leading = np.broadcast_shapes(query_shape[:-1], own.shape[:-1])
+    q, k = np.broadcast_to(queries, (*leading, query_shape[-1])), np.broadcast_to(own, (*leading, own.shape[-1]))
+    expected = np.zeros((*leading, query_shape[-1], own.shape[-1]), bool)
+    for index in np.ndindex(*expected.shape):
+        expected[index] = q[index[:-1]] == k[(*index[:-2], index[-1])]
+    assert_same(masks.packed(queries, keys), expected)
+    assert_same(masks.packed(queries, keys, heads=True), expected[..., None, :, :])
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_any_integer_dtype_gives_the_same_mask(kind):
+    tokens = np.array([[3, 0, 7], [0, 0, 2]], kind)
+    dtype = tokens.dtype.type
+    assert_same(masks.padding(np.array([2, 0], kind), dtype(3)), masks.padding([2, 0], 3))
+    assert_same(masks.padding_from_tokens(tokens, dtype(0)), masks.padding_from_tokens(tokens.tolist(), 0))
+    assert_same(masks.padding_from_tokens(tokens, -1), np.ones((2, 1, 3), bool))
+    assert_same(masks.padding_from_tokens(tokens, 300), np.ones((2, 1, 3), bool))
+    assert_same(masks.packed(tokens), masks.packed(tokens.tolist()))
+    assert_same(masks.packed(tokens, tokens.astype("int64")), masks.packed(tokens.tolist()))
+    assert_same(masks.causal(dtype(4), dtype(5), offset=dtype(1)), masks.causal(4, 5, offset=1))
+    assert_same(masks.sliding_window(dtype(4), left=dtype(1), right=dtype(2)), masks.sliding_window(4, left=1, right=2))
+    assert_same(masks.block_causal(dtype(4), dtype(3)), masks.block_causal(4, 3))
+    assert_same(masks.multi_level_causal(dtype(9), np.array([1, 4], kind)), masks.multi_level_causal(9, (1, 4)))
+
+
+def test_large_lengths_and_tokens_of_unsigned_integers_do_not_wrap_around():
+    largest = np.array([2**64 - 1], np.uint64)
+    assert not masks.padding_from_tokens(largest, 2**64 - 1).any()
+    assert masks.padding_from_tokens(largest, -1).all()
+    with pytest.raises(ValueError, match=r"lengths must be from 0 to m=3, not from 18446744073709551615"):
+        masks.padding(largest, 3)
+
+
+def test_masks_combine_and_broadcast_over_batch_and_heads():
+    n, lengths, segments = 5, [5, 2, 0], [0, 0, 1, 1, 1]
+    combined = masks.causal(n) & masks.padding(lengths, n, heads=True) & masks.packed(segments, heads=True)
+    assert combined.shape == (3, 1, n, n)
+    per_head = combined & np.stack([masks.sliding_window(n, left=0), masks.sliding_window(n, left=None)])
+    assert per_head.shape == (3, 2, n, n)
+    for b in range(3):
+        seen = by_rule(n, n, lambda i, j, b=b: j <= i and j < lengths[b] and segments[i] == segments[j])
+        assert_same(combined[b, 0], seen)
+        assert_same(per_head[b, 0], seen & np.eye(n, dtype=bool))
+        assert_same(per_head[b, 1], seen)
+
+
+@pytest.mark.parametrize("dtype", ["bool", *INTEGERS, "float16", "float32", "float64", "longdouble"])
+def test_as_mask_reads_both_conventions_from_booleans_and_numbers(dtype):
+    values = np.array([[1, 0, 0], [0, 1, 1]], dtype)
+    assert_same(masks.as_mask(values, true_means="allowed"), np.array([[1, 0, 0], [0, 1, 1]], bool))
+    assert_same(masks.as_mask(values, true_means="hidden"), np.array([[0, 1, 1], [1, 0, 0]], bool))
+    assert_same(masks.as_mask(values.tolist(), true_means="hidden"), np.array([[0, 1, 1], [1, 0, 0]], bool))
+    assert_same(masks.as_mask(values[:0], true_means="hidden"), np.zeros((0, 3), bool))
+
+
+@pytest.mark.parametrize("true_means", ["allowed", "hidden"])
+def test_as_mask_returns_a_new_array_and_leaves_the_old_one_alone(true_means):
+    values = np.array([True, False])
+    values.flags.writeable = False
+    mask = masks.as_mask(values, true_means=true_means)
+    assert not np.shares_memory(mask, values)
+    mask[:] = True  # so it can be written to
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: masks.causal(4),
+        lambda: masks.padding(np.array([1, 2]), 3),
+        lambda: masks.padding_from_tokens(np.array([1, 2]), 1),
+        lambda: masks.sliding_window(3, left=None, right=None),
+        lambda: masks.block_causal(4, 2),
+        lambda: masks.multi_level_causal(4),
+        lambda: masks.packed(np.array([1, 2])),
+    ],
+)
+def test_each_mask_is_an_array_of_its_own_that_can_be_written_to(make):
+    mask, again = make(), make()
+    expected = again.copy()
+    mask ^= True
+    assert_same(make(), expected)
+
+
+def integer_message(name):
+    return f"^{name} must (be an integer|hold integers), not "
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: masks.causal(2.0), "n"),
+        (lambda: masks.causal("3"), "n"),
+        (lambda: masks.causal(None), "n"),
+        (lambda: masks.causal(np.float64(3)), "n"),
+        (lambda: masks.causal(2, 2.5), "m"),
+        (lambda: masks.causal(2, offset=0.0), "offset"),
+        (lambda: masks.causal(2, offset=None), "offset"),
+        (lambda: masks.padding([1.0], 3), "lengths"),
+        (lambda: masks.padding(True, 3), "lengths"),
+        (lambda: masks.padding([1], 3.0), "m"),
+        (lambda: masks.padding(["a"], 3), "lengths"),
+        (lambda: masks.padding([10**30], 3), "lengths"),
+        (lambda: masks.padding_from_tokens([1.0], 0), "tokens"),
+        (lambda: masks.padding_from_tokens([True], 0), "tokens"),
+        (lambda: masks.padding_from_tokens([1], 0.0), "pad_id"),
+        (lambda: masks.padding_from_tokens([1], None), "pad_id"),
+        (lambda: masks.sliding_window(2.0, left=1), "n"),
+        (lambda: masks.sliding_window(2, 2.0, left=1), "m"),
+        (lambda: masks.sliding_window(2, left=1.0), "left"),
+        (lambda: masks.sliding_window(2, left=1, right=1.0), "right"),
+        (lambda: masks.block_causal(2.0, 1), "n"),
+        (lambda: masks.block_causal(2, 1.0), "block_size"),
+        (lambda: masks.multi_level_causal(2.0), "n"),
+        (lambda: masks.multi_level_causal(2, (1.0, 2.0)), "levels"),
+        (lambda: masks.multi_level_causal(2, (1, 10**30)), "levels"),
+        (lambda: masks.packed([0.5]), "query_segments"),
+        (lambda: masks.packed([0], [0.5]), "key_segments"),
+    ],
+)
+def test_what_is_not_an_integer_is_refused_by_name(call, name):
+    with pytest.raises(TypeError, match=integer_message(name)):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: masks.causal(-1), "^n must be at least 0, not -1$"),
+        (lambda: masks.causal(1, -2), "^m must be at least 0, not -2$"),
+        (lambda: masks.padding([1], -1), "^m must be at least 0, not -1$"),
+        (lambda: masks.padding([1, 4, 2], 3), "^lengths must be from 0 to m=3, not from 1 to 4$"),
+        (lambda: masks.padding([[-1], [2]], 3), "^lengths must be from 0 to m=3, not from -1 to 2$"),
+        (lambda: masks.padding_from_tokens(3, 0), r"^tokens must have at least 1 axis \(tokens.shape=\(\)\)$"),
+        (lambda: masks.sliding_window(-1, left=1), "^n must be at least 0, not -1$"),
+        (lambda: masks.sliding_window(1, -1, left=1), "^m must be at least 0, not -1$"),
+        (lambda: masks.sliding_window(1, left=-1), "^left must be at least 0, not -1$"),
+        (lambda: masks.sliding_window(1, left=None, right=-1), "^right must be at least 0, not -1$"),
+        (lambda: masks.block_causal(-1, 1), "^n must be at least 0, not -1$"),
+        (lambda: masks.block_causal(0, 0), "^block_size must be at least 1, not 0$"),
+        (lambda: masks.block_causal(3, -2), "^block_size must be at least 1, not -2$"),
+        (lambda: masks.multi_level_causal(-1), "^n must be at least 0, not -1$"),
+        (lambda: masks.multi_level_causal(3, ()), r"^levels must increase from 1, as .*, not \(\)$"),
+        (lambda: masks.multi_level_causal(3, (2, 4)), r"^levels must increase from 1, as .*, not \(2, 4\)$"),
+        (lambda: masks.multi_level_causal(3, (0, 1)), "^levels must increase from 1"),
+        (lambda: masks.multi_level_causal(3, (1, 4, 4)), "^levels must increase from 1"),
+        (lambda: masks.multi_level_causal(3, (1, 16, 4)), "^levels must increase from 1"),
+        (lambda: masks.multi_level_causal(3, np.array([1, 16, 4], np.uint8)), "^levels must increase from 1"),
+        (lambda: masks.multi_level_causal(3, [[1, 2]]), "^levels must increase from 1"),
+        (lambda: masks.multi_level_causal(3, 1), r"^levels must have at least 1 axis \(levels.shape=\(\)\)$"),
+        (lambda: masks.packed(1), r"^query_segments must have at least 1 axis \(query_segments.shape=\(\)\)$"),
+        (lambda: masks.packed([1], 1), r"^key_segments must have at least 1 axis \(key_segments.shape=\(\)\)$"),
+        (
+            lambda: masks.packed(np.zeros((2, 4), int), np.zeros((3, 4), int)),
+            r"query_segments and key_segments do not broadcast .*_segments.shape=\(2, 4\), key_segments.shape=\(3, 4\)",
+        ),
+        (lambda: masks.as_mask([True], true_means="yes"), "^true_means must be .* not 'yes'$"),
+        (lambda: masks.as_mask([True], true_means=True), "^true_means must be .* not True$"),
+        (lambda: masks.as_mask([0, 2], true_means="allowed"), r"pass them as bias \(values.shape=\(2,\)\)$"),
+        (lambda: masks.as_mask([0.0, -np.inf], true_means="hidden"), r"pass them as bias \(values.shape=\(2,\)\)$"),
+        (lambda: masks.as_mask([0.0, np.nan], true_means="hidden"), r"pass them as bias \(values.shape=\(2,\)\)$"),
+        (lambda: masks.as_mask([-1, 0], true_means="hidden"), "hold other numbers"),
+    ],
+)
+def test_what_makes_no_mask_is_refused_with_the_name_and_the_problem(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("values", [None, ["a"], [1j], [None, True]])
+def test_as_mask_refuses_what_is_neither_boolean_nor_a_number(values):
+    with pytest.raises(TypeError, match=r"^a mask holds booleans or the numbers 0 and 1, not .*values.shape="):
+        masks.as_mask(values, true_means="allowed")
+
+
+N = 1000
+TOKENS = np.arange(N * N).reshape(N, N) % 3
+
+
+@pytest.mark.parametrize(
+    ("make", "masks_of_memory"),
+    [
+        (lambda: masks.causal(N), 1),
+        (lambda: masks.sliding_window(N, left=3), 3),
+        (lambda: masks.sliding_window(N, left=None, right=3), 2),
+        (lambda: masks.block_causal(N, 16), 1),
+        (lambda: masks.multi_level_causal(N), 1),
+        (lambda: masks.packed(np.arange(N) // 7), 1),
+        (lambda: masks.padding(np.arange(N), N), 1),
+        (lambda: masks.padding_from_tokens(TOKENS, 0), 1),
+        (lambda: masks.as_mask(np.ones((N, N), np.uint8), true_means="hidden"), 4),
+    ],
+)
+def test_a_mask_takes_memory_in_proportion_to_its_size(make, masks_of_memory):
+    make()
+    tracemalloc.start()
+    try:
+        mask = make()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert mask.size == N * N
+    assert peak <= (masks_of_memory + 0.2) * mask.nbytes

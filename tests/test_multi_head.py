@@ -1,0 +1,536 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import (
+    CENTRAL,
+    COMPLEX_STEP,
+    Array,
+    Case,
+    assert_close,
+    assert_gradients_close,
+    assert_same_bits,
+    leaves,
+    normal,
+    random_parameters,
+    reference,
+)
+
+from attention_np import dot_product, gradcheck, masks, multi_head
+from attention_np.multi_head import Parameters
+
+SOME_HIDDEN = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, 1, 0, 0, 0]], bool)  # (4, 5)
+
+SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "four queries, five keys": ((4, 4), (5, 4), (5, 4)),
+    "one query": ((1, 4), (5, 4), (5, 4)),
+    "one key": ((4, 4), (1, 4), (1, 4)),
+    "a query without an axis": ((4,), (5, 4), (5, 4)),
+    "a query without an axis, keys in a batch": ((4,), (2, 5, 4), (2, 5, 4)),
+    "a batch": ((2, 4, 4), (2, 5, 4), (2, 5, 4)),
+    "queries broadcast": ((4, 4), (2, 5, 4), (2, 5, 4)),
+    "keys broadcast": ((2, 4, 4), (5, 4), (2, 5, 4)),
+    "values broadcast": ((2, 4, 4), (2, 5, 4), (5, 4)),
+    "values with axes of their own": ((4, 4), (5, 4), (2, 5, 4)),
+    "each has its own leading axis": ((3, 1, 1, 2, 4), (2, 1, 3, 4), (2, 3, 4)),
+    "widths that differ": ((2, 4, 3), (2, 5, 2), (2, 5, 6)),
+}
+
+BIAS_SHAPES: list[tuple[int, ...]] = [(), (5,), (4, 1), (4, 5), (2, 1, 1), (2, 4, 5), (2, 1, 4, 5), (2, 2, 4, 5)]
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mask of pairs": {"mask": SOME_HIDDEN},
+    "mask of keys": {"mask": SOME_HIDDEN[0]},
+    "mask of heads": {"mask": np.array([[[True]], [[False]]])},
+    "mask of pairs in one head": {"mask": np.stack([SOME_HIDDEN, ~SOME_HIDDEN])},
+    "mask of all": {"mask": np.array(False)},
+    "mask of a batch": {"mask": masks.padding([5, 2], 5, heads=True)},
+    "causal": {"is_causal": True},
+    "dropout": {"dropout_p": 0.4, "rng": 3},
+    "everything": {"mask": SOME_HIDDEN, "is_causal": True, "dropout_p": 0.3, "rng": 5},
+}
+
+BIASES = ["query key value output", "", "output", "query value", "key"]
+
+
+def arrays(name: str = "four queries, five keys", biases: str = BIASES[0], seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    inputs: dict[str, Any] = {
+        k: rng.standard_normal(s) for k, s in zip(("query", "key", "value"), SHAPES[name], strict=True)
+    }
+    widths = [x.shape[-1] for x in inputs.values()]
+    different = {"d_qk": 6, "d_v": 2, "d_output": 5} if name == "widths that differ" else {}
+    inputs["parameters"] = random_parameters(seed, *widths, **different, biases=biases)
+    return inputs
+
+
+def assert_gradients(inputs: dict[str, Any], num_heads: int = 2, **options: Any) -> None:
+    for method, rtol in (("complex-step", COMPLEX_STEP), ("central", CENTRAL)):
+        report = gradcheck.check_op(multi_head, inputs, method=method, num_heads=num_heads, **options)
+        report.raise_if_failed()
+        assert report["jvp"].max_relative_error <= 1e-15
+        for name, _ in leaves(inputs):
+            assert report[name].max_relative_error <= rtol
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_gradients_of_all_arrays_for_all_shapes(shapes: str) -> None:
+    assert_gradients(arrays(shapes))
+
+
+@pytest.mark.parametrize("biases", BIASES)
+def test_gradients_with_any_of_the_biases(biases: str) -> None:
+    assert_gradients(arrays(biases=biases))
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 4])
+def test_gradients_for_any_number_of_heads(num_heads: int) -> None:
+    assert_gradients(arrays(), num_heads)
+
+
+@pytest.mark.parametrize("shape", BIAS_SHAPES, ids=str)
+def test_gradients_with_a_bias_of_any_shape_that_broadcasts(shape: tuple[int, ...]) -> None:
+    assert_gradients({**arrays("a batch"), "bias": normal(1, *shape)})
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_gradients_under_every_option(options: dict[str, Any]) -> None:
+    assert_gradients({**arrays("a batch"), "bias": normal(1, 4, 5)}, **options)
+
+
+def test_the_gradient_of_self_attention_is_the_sum_of_those_of_its_three_roles() -> None:
+    parameters = random_parameters(0)
+
+    def forward(x: Array) -> Array:
+        return multi_head.forward(x, x, x, parameters, num_heads=2, is_causal=True)[0]
+
+    def backward(d_output: Array, x: Array) -> Array:
+        _, cache = multi_head.forward(x, x, x, parameters, num_heads=2, is_causal=True)
+        gradients = multi_head.backward(d_output, cache)
+        return gradients.query + gradients.key + gradients.value
+
+    gradcheck.assert_gradients(forward, backward, {"x": normal(1, 2, 5, 4)}, method="complex-step", rtol=COMPLEX_STEP)
+
+
+def every_case() -> dict[str, Case]:
+    two = {"num_heads": 2}
+    cases = {name: Case(multi_head, arrays(name), two) for name in SHAPES}
+    cases |= {f"biases {biases}": Case(multi_head, arrays(biases=biases), two) for biases in BIASES}
+    cases |= {f"{h} heads": Case(multi_head, arrays("a batch"), {"num_heads": h}) for h in (1, 2, 4)}
+    cases |= {f"bias {s}": Case(multi_head, {**arrays("a batch"), "bias": normal(1, *s)}, two) for s in BIAS_SHAPES}
+    return cases | {
+        name: Case(multi_head, {**arrays("a batch"), "bias": normal(1, 4, 5)}, {**two, **options})
+        for name, options in OPTIONS.items()
+        if "dropout_p" not in options
+    }
+
+
+@pytest.mark.parametrize("case", every_case().values(), ids=every_case())
+def test_output_and_gradients_are_those_of_plain_loops(case: Case) -> None:
+    output, cache = case.forward()
+    d_output = normal(9, *output.shape)
+    expected, expected_gradients = reference(case, d_output)
+    assert_close(output, expected, 3e-15)
+    gradients = dict(leaves(multi_head.backward(d_output, cache)))
+    assert set(gradients) == set(dict(leaves(case.inputs)))
+    assert_gradients_close(gradients, expected_gradients, 2e-14)
+
+
+def test_the_gradient_of_the_key_bias_is_zero_but_for_rounding() -> None:
+    inputs = arrays("a batch")
+    for options in ({}, {"mask": SOME_HIDDEN}, {"is_causal": True}):
+        output, cache = multi_head.forward(**inputs, num_heads=2, **options)
+        gradients = multi_head.backward(normal(1, *output.shape), cache).parameters
+        scale = np.abs(gradients.b_query).max()
+        assert 0.01 < scale < 100
+        assert np.abs(gradients.b_key).max() <= 1e-15 * max(scale, 1)
+
+
+def test_the_weights_of_every_head_are_in_the_cache() -> None:
+    inputs = arrays("a batch")
+    w: Parameters = inputs["parameters"]
+    _, cache = multi_head.forward(**inputs, num_heads=2, is_causal=True)
+    assert cache.weights.shape == (2, 2, 4, 5)
+    assert_close(cache.weights.sum(-1), np.ones((2, 2, 4)), 1e-15)
+    q, k = inputs["query"] @ w.w_query + w.b_query, inputs["key"] @ w.w_key + w.b_key
+    for h in range(2):
+        columns = slice(2 * h, 2 * h + 2)
+        _, alone = dot_product.forward(q[..., columns], k[..., columns], inputs["value"], is_causal=True)
+        assert_close(cache.weights[:, h], alone.weights, 1e-14)
+
+
+def test_the_cache_refers_to_its_inputs() -> None:
+    inputs = {**arrays(), "bias": normal(1, 4, 5)}
+    output, cache = multi_head.forward(**inputs, num_heads=2)
+    for name in ("query", "key", "value", "bias"):
+        assert getattr(cache, name) is inputs[name]
+    assert all(a is b for a, b in zip(cache.parameters, inputs["parameters"], strict=True))
+    w = inputs["parameters"]
+    assert_close(cache.combined @ w.w_output + w.b_output, output, 1e-15)
+
+
+def test_self_attention_and_cross_attention_are_one_function() -> None:
+    x, memory, parameters = normal(0, 2, 4, 4), normal(1, 2, 5, 4), random_parameters(2)
+    for key in (x, memory):
+        case = Case(multi_head, {"query": x, "key": key, "value": key, "parameters": parameters}, {"num_heads": 2})
+        assert_close(case.forward()[0], reference(case)[0], 2e-15)
+
+
+def test_a_seed_gives_the_same_dropout_again() -> None:
+    inputs = arrays("a batch")
+    first, second, other = (multi_head.forward(**inputs, num_heads=2, dropout_p=0.5, rng=s)[0] for s in (1, 1, 2))
+    assert_same_bits(first, second)
+    assert (first != other).any()
+
+
+def test_complex_input_continues_the_function_analytically() -> None:
+    for options in ({}, {"mask": SOME_HIDDEN}, {"is_causal": True}):
+        inputs = {
+            **{k: x + 0.2j * normal(7, *x.shape) for k, x in arrays().items() if k != "parameters"},
+            "parameters": Parameters(*(x + 0.2j * normal(8, *x.shape) for x in arrays()["parameters"])),
+        }
+        case = Case(multi_head, inputs, {"num_heads": 2, **options})
+        output, cache = case.forward()
+        assert_close(output, reference(case)[0], 1e-13)
+        d_output = normal(2, *output.shape) + 1j * normal(3, *output.shape)
+        gradients = dict(leaves(multi_head.backward(d_output, cache)))
+        moved = multi_head.jvp(cache, **inputs)
+        adjoint = sum((gradients[name] * x).sum() for name, x in leaves(inputs))
+        assert abs((d_output * moved).sum() - adjoint) <= 1e-12
+
+
+# Heads
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (2, 5, 3, 8), (0, 8), (3, 0), (0, 3, 8)], ids=str)
+@pytest.mark.parametrize("num_heads", [1, 2, 4, 8])
+def test_split_and_combine_undo_each_other(shape: tuple[int, ...], num_heads: int) -> None:
+    x = normal(0, *shape)
+    split = multi_head.split_heads(x, num_heads)
+    assert split.shape == (*shape[:-2], num_heads, shape[-2], shape[-1] // num_heads)
+    d = shape[-1] // num_heads
+    for h in range(num_heads):
+        assert_same_bits(split[..., h, :, :], x[..., h * d : (h + 1) * d])
+    assert_same_bits(multi_head.combine_heads(split), x)
+
+
+def test_split_and_combine_are_each_others_adjoint() -> None:
+    x, y = normal(0, 2, 3, 8), normal(1, 2, 4, 3, 2)
+    one, other = (multi_head.split_heads(x, 4) * y), (x * multi_head.combine_heads(y))
+    assert_same_bits(np.sort(one, axis=None), np.sort(other, axis=None))  # the same products, in another order
+
+
+def test_split_heads_is_a_view_and_holds_any_dtype() -> None:
+    x = np.arange(24).reshape(3, 8)
+    assert np.shares_memory(multi_head.split_heads(x, 2), x)
+    assert multi_head.split_heads(x, 2).dtype == x.dtype
+
+
+@pytest.mark.parametrize("num_heads", [0, -1, -2, 3, 5, 16])
+def test_heads_that_do_not_divide_the_features_are_refused(num_heads: int) -> None:
+    with pytest.raises(ValueError, match=rf"num_heads={num_heads} must divide the 8 features of x \(x\.shape=\(3, 8\)"):
+        multi_head.split_heads(np.zeros((3, 8)), num_heads)
+
+
+@pytest.mark.parametrize("num_heads", [2.0, "2", None], ids=str)
+def test_a_number_of_heads_that_is_not_an_integer_is_refused_by_name(num_heads: Any) -> None:
+    with pytest.raises(TypeError, match="num_heads"):
+        multi_head.split_heads(np.zeros((3, 8)), num_heads)
+    with pytest.raises(TypeError, match="num_heads"):
+        multi_head.forward(**arrays(), num_heads=num_heads)
+
+
+def test_arrays_without_the_axes_of_heads_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"x must have at least two axes.*x\.shape=\(8,\)"):
+        multi_head.split_heads(np.zeros(8), 2)
+    with pytest.raises(ValueError, match=r"x must have at least three axes.*x\.shape=\(3, 8\)"):
+        multi_head.combine_heads(np.zeros((3, 8)))
+
+
+# Parameters
+
+
+def fused(d_model: int = 6) -> tuple[Array, Array, Array, Array]:
+    """The weights of query, key, value and output, multiplying from the right, and their four biases."""
+    return normal(0, 4, d_model, d_model), normal(1, 4, d_model)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_both_fused_layouts_give_the_parameters_that_were_fused(biases: bool) -> None:
+    (w_q, w_k, w_v, w_o), (b_q, b_k, b_v, b_o) = fused()
+    b_in = np.concatenate([b_q, b_k, b_v])
+    given = (b_in, b_o) if biases else ()
+    in_proj = Parameters.from_in_proj(np.concatenate([w_q.T, w_k.T, w_v.T]), w_o.T, *given)
+    c_attn = Parameters.from_c_attn(np.concatenate([w_q, w_k, w_v], axis=1), w_o, *given)
+    expected = (w_q, w_k, w_v, w_o, *((b_q, b_k, b_v, b_o) if biases else (None,) * 4))
+    for parameters in (in_proj, c_attn):
+        for actual, array in zip(parameters, expected, strict=True):
+            if array is None:
+                assert actual is None
+            else:
+                assert_same_bits(actual, array)
+
+
+def test_either_bias_of_a_fused_layout_may_be_left_out() -> None:
+    (w_q, w_k, w_v, w_o), (b_q, b_k, b_v, b_o) = fused()
+    w_in, b_in = np.concatenate([w_q, w_k, w_v], axis=1), np.concatenate([b_q, b_k, b_v])
+    only_in = Parameters.from_c_attn(w_in, w_o, c_attn_bias=b_in)
+    assert only_in.b_output is None
+    assert_same_bits(only_in.b_value, b_v)
+    only_out = Parameters.from_in_proj(w_in.T, w_o.T, out_proj_bias=b_o)
+    assert only_out.b_query is None
+    assert only_out.b_key is None
+    assert only_out.b_value is None
+    assert_same_bits(only_out.b_output, b_o)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "error", "message"),
+    [
+        (
+            "in_proj",
+            ((6, 18), (6, 6)),
+            ValueError,
+            r"in_proj_weight must have the shape \(3 \* d_model, d_model\).*6, 18",
+        ),
+        ("in_proj", ((18,), (6, 6)), ValueError, r"in_proj_weight.*in_proj_weight\.shape=\(18,\)"),
+        ("in_proj", ((18, 6), (6, 5)), ValueError, r"out_proj_weight must have the shape \(6, 6\).*\(6, 5\)"),
+        ("in_proj", ((18, 6), (6, 6), (6,)), ValueError, r"in_proj_bias must have the shape \(18,\).*\(6,\)"),
+        ("in_proj", ((18, 6), (6, 6), (18,), (1,)), ValueError, r"out_proj_bias must have the shape \(6,\).*\(1,\)"),
+        (
+            "c_attn",
+            ((18, 6), (6, 6)),
+            ValueError,
+            r"c_attn_weight must have the shape \(d_model, 3 \* d_model\).*18, 6",
+        ),
+        ("c_attn", ((6, 18), (5, 6)), ValueError, r"c_proj_weight must have the shape \(6, 6\).*\(5, 6\)"),
+        ("c_attn", ((6, 18), (6, 6), (6,)), ValueError, r"c_attn_bias must have the shape \(18,\).*\(6,\)"),
+        ("c_attn", ((6, 18), (6, 6), (18,), (1,)), ValueError, r"c_proj_bias must have the shape \(6,\).*\(1,\)"),
+    ],
+)
+def test_fused_arrays_of_another_shape_are_refused(
+    name: str, shapes: tuple[tuple[int, ...], ...], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        getattr(Parameters, f"from_{name}")(*map(np.zeros, shapes))
+
+
+def test_fused_arrays_of_integers_are_refused() -> None:
+    with pytest.raises(TypeError, match="in_proj_weight must hold floating-point numbers, not int64"):
+        Parameters.from_in_proj(np.zeros((18, 6), int), np.zeros((6, 6)))
+    with pytest.raises(TypeError, match="c_attn_bias must hold floating-point numbers, not int64"):
+        Parameters.from_c_attn(np.zeros((6, 18)), np.zeros((6, 6)), np.zeros(18, int))
+
+
+def test_random_parameters_have_glorots_bounds_and_variance() -> None:
+    d, d_key, d_value = 200, 100, 300
+    parameters = Parameters.random(d, rng=0, d_key=d_key, d_value=d_value)
+    for w, d_in in zip(parameters[:4], (d, d_key, d_value, d), strict=True):
+        assert w.shape == (d_in, d)
+        bound = np.sqrt(6 / (d_in + d))
+        assert 0.999 * bound < np.abs(w).max() <= bound
+        assert abs(w.mean()) < 5 * bound / np.sqrt(3 * w.size)
+        variance = 2 / (d_in + d)  # of the sample, the variance has the standard deviation variance * sqrt(0.8 / size)
+        assert abs(w.var() - variance) < 5 * variance * np.sqrt(0.8 / w.size)
+
+
+def test_random_parameters_have_zero_biases_or_none() -> None:
+    for b in Parameters.random(6, rng=0)[4:]:
+        assert_same_bits(b, np.zeros(6))
+    assert Parameters.random(6, rng=0, biases=False)[4:] == (None,) * 4
+
+
+def test_random_parameters_are_reproducible_and_differ_from_one_another() -> None:
+    first, again, other = (Parameters.random(6, rng=seed) for seed in (0, 0, 1))
+    for a, b, c in zip(first[:4], again[:4], other[:4], strict=True):
+        assert_same_bits(a, b)
+        assert (a != c).all()
+    assert len({w.tobytes() for w in first[:4]}) == 4
+    generator = np.random.default_rng(0)
+    assert_same_bits(Parameters.random(6, rng=generator).w_query, first.w_query)
+    assert (Parameters.random(6, rng=generator).w_query != first.w_query).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_random_parameters_have_the_dtype_asked_for(dtype: Any) -> None:
+    assert {array.dtype for array in Parameters.random(6, rng=0, dtype=dtype)} == {np.dtype(dtype)}
+
+
+def test_random_parameters_do_not_scale_the_signal() -> None:
+    d = 256
+    w = Parameters.random(d, rng=0)
+    x = normal(1, 500, d)
+    assert (x @ w.w_query).var() == pytest.approx(1, rel=0.05)
+    assert (x @ w.w_query.T).var() == pytest.approx(1, rel=0.05)
+
+
+# Zero lengths
+
+
+@pytest.mark.parametrize(
+    ("shapes", "widths"),
+    [
+        (((0, 4), (5, 4), (5, 4)), {}),
+        (((4, 4), (0, 4), (0, 4)), {}),
+        (((0, 4, 4), (0, 5, 4), (0, 5, 4)), {}),
+        (((0, 4, 4), (5, 4), (5, 4)), {}),
+        (((4,), (0, 4), (0, 4)), {}),
+        (((4, 4), (5, 4), (5, 4)), {"d_v": 0}),
+        (((4, 4), (5, 4), (5, 4)), {"d_qk": 0}),
+        (((4, 4), (5, 4), (5, 4)), {"d_output": 0}),
+        (((4, 0), (5, 0), (5, 0)), {"d_query": 0, "d_key": 0, "d_value": 0}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"mask": np.array(True)}, {"dropout_p": 0.5, "rng": 0}])
+def test_zero_lengths_give_results_of_the_right_shape(
+    shapes: tuple[tuple[int, ...], ...], widths: dict[str, int], options: dict[str, Any]
+) -> None:
+    inputs: dict[str, Any] = {
+        k: normal(i, *s) for i, (k, s) in enumerate(zip(("query", "key", "value"), shapes, strict=True))
+    }
+    inputs |= {"parameters": random_parameters(0, **widths), "bias": np.array(0.5)}
+    output, cache = multi_head.forward(**inputs, num_heads=2, **options)
+    d_output = normal(5, *output.shape)
+    gradients = dict(leaves(multi_head.backward(d_output, cache)))
+    for name, x in leaves(inputs):
+        assert gradients[name].shape == x.shape
+    query_shape = shapes[0]
+    leading = np.broadcast_shapes(query_shape[:-2], shapes[1][:-2])
+    assert output.shape == (*leading, *query_shape[-2:-1], widths.get("d_output", 4))
+    assert multi_head.jvp(cache, **inputs).shape == output.shape
+    if 0 in shapes[1][:-1]:
+        assert_same_bits(output, np.broadcast_to(inputs["parameters"].b_output, output.shape))
+        assert all((x == 0).all() for name, x in gradients.items() if name != "parameters.b_output")
+
+
+# Bad input
+
+VAST = 10**15  # so many queries that no arithmetic on them could even allocate its result
+
+
+def zeros(*shape: int, dtype: Any = float) -> Array:
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def with_parameters(**changed: Any) -> dict[str, Any]:
+    return {"parameters": arrays()["parameters"]._replace(**changed)}
+
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    **{
+        f"integer {name}": ({name: zeros(5, 4, dtype=int)}, TypeError, rf"^{name} must hold floating-point.*int64")
+        for name in ("query", "key", "value", "bias")
+    },
+    **{
+        f"integer parameters.{name}": (
+            with_parameters(**{name: zeros(4, 4, dtype=int)}),
+            TypeError,
+            rf"^parameters\.{name} must hold floating-point numbers, not int64",
+        )
+        for name in Parameters._fields
+    },
+    "object value": ({"value": zeros(5, 4, dtype=object)}, TypeError, r"value must hold floating-point.*object"),
+    "a missing weight": (with_parameters(w_key=None), TypeError, r"parameters\.w_key must hold floating-point"),
+    "a tuple for parameters": (
+        {"parameters": tuple(arrays()["parameters"])},
+        TypeError,
+        r"parameters must be a multi_head\.Parameters, not tuple",
+    ),
+    "a number for a query": ({"query": 1.0}, ValueError, r"query must have at least one axis"),
+    "lengths": (
+        {"value": zeros(6, 4)},
+        ValueError,
+        r"5 keys and 6 values \(key\.shape=\(5, 4\), value\.shape=\(6, 4\)\)",
+    ),
+    "leading axes": (
+        {"key": zeros(2, 5, 4), "value": zeros(3, 5, 4)},
+        ValueError,
+        r"leading axes.*do not broadcast.*key\.shape=\(2, 5, 4\), value\.shape=\(3, 5, 4\)",
+    ),
+    "features": (
+        with_parameters(w_query=zeros(3, 4)),
+        ValueError,
+        r"parameters\.w_query takes 3 features but query has 4.*w_query\.shape=\(3, 4\), query\.shape=\({n}, 4\)\)",
+    ),
+    "features of the key": ({"key": zeros(5, 3)}, ValueError, r"w_key takes 4 features but key has 3"),
+    "features of the value": ({"value": zeros(5, 3)}, ValueError, r"w_value takes 4 features but value has 3"),
+    "a weight with three axes": (with_parameters(w_value=zeros(1, 4, 4)), ValueError, r"w_value must have two axes"),
+    "query and key": (
+        with_parameters(w_key=zeros(4, 6)),
+        ValueError,
+        r"w_query and w_key.*to 4 and 6.*w_query\.shape=\(4, 4\), parameters\.w_key\.shape=\(4, 6\)",
+    ),
+    "heads": ({"num_heads": 3}, ValueError, r"num_heads=3 must divide the 4 features of parameters\.w_query.*\(4, 4\)"),
+    "no heads": ({"num_heads": 0}, ValueError, r"num_heads=0 must divide"),
+    "heads of the value": (
+        with_parameters(w_value=zeros(4, 3), w_output=zeros(3, 4)),
+        ValueError,
+        r"num_heads=2 must divide the 3 features of parameters\.w_value.*\(4, 3\)",
+    ),
+    "w_output": (
+        with_parameters(w_output=zeros(3, 4)),
+        ValueError,
+        r"w_output must take the 4 features.*w_output\.shape=\(3, 4\).*w_value\.shape=\(4, 4\)",
+    ),
+    "w_output as a vector": (with_parameters(w_output=zeros(4)), ValueError, r"w_output.*w_output\.shape=\(4,\)"),
+    **{
+        f"parameters.{name}": (
+            with_parameters(**{name: zeros(1)}),
+            ValueError,
+            rf"parameters\.{name} must have the shape \(4,\) \(parameters\.{name}\.shape=\(1,\)\)",
+        )
+        for name in Parameters._fields[4:]
+    },
+    "integer mask": ({"mask": np.ones(5, int)}, TypeError, r"mask must be boolean.*int64 \(mask\.shape=\(5,\)\)"),
+    "mask": (
+        {"mask": np.ones((3, 1, 5), bool)},
+        ValueError,
+        r"mask must broadcast to the scores, whose shape is \(2, {n}, 5\) \(mask\.shape=\(3, 1, 5\)\)",
+    ),
+    "bias": ({"bias": np.ones(4)}, ValueError, r"bias must broadcast.*\(2, {n}, 5\) \(bias\.shape=\(4,\)\)"),
+    "dropout of all": ({"dropout_p": 1.0, "rng": 0}, ValueError, r"dropout_p must be.*less than 1, not 1\.0"),
+    "negative dropout": ({"dropout_p": -0.1, "rng": 0}, ValueError, r"dropout_p must be at least 0.*not -0\.1"),
+    "dropout without an rng": ({"dropout_p": 0.5}, ValueError, r"dropout_p=0\.5 needs an rng"),
+}
+
+
+@pytest.mark.parametrize("n", [4, VAST])
+@pytest.mark.parametrize(("changed", "error", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_refused_before_any_arithmetic(
+    changed: dict[str, Any], error: type[Exception], message: str, n: int
+) -> None:
+    good = {**arrays(), "query": zeros(n, 4), "num_heads": 2}
+    with pytest.raises(error, match=message.replace("{n}", str(n))):
+        multi_head.forward(**{**good, **changed})
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 1), (5, 4), (1, 4, 4)], ids=str)
+def test_a_cotangent_of_another_shape_is_refused_even_if_it_broadcasts(shape: tuple[int, ...]) -> None:
+    _, cache = multi_head.forward(**arrays(), num_heads=2)
+    with pytest.raises(ValueError, match=r"d_output must have the shape \(4, 4\)") as caught:
+        multi_head.backward(np.zeros(shape), cache)
+    assert f"d_output.shape={shape}" in str(caught.value)
+
+
+def test_tangents_that_do_not_fit_are_refused() -> None:
+    _, cache = multi_head.forward(**arrays(biases=""), num_heads=2)
+    with pytest.raises(ValueError, match=r"the tangent of key must have the shape \(5, 4\)"):
+        multi_head.jvp(cache, key=np.zeros((1, 4)))
+    with pytest.raises(ValueError, match=r"the tangent of parameters\.w_key must have the shape \(4, 4\)"):
+        multi_head.jvp(cache, parameters=Parameters(None, np.zeros(4), None, None))
+    with pytest.raises(ValueError, match=r"tangent was given for parameters\.b_key"):
+        multi_head.jvp(cache, parameters=Parameters(None, None, None, None, b_key=np.zeros(4)))
+    with pytest.raises(ValueError, match="tangent was given for bias"):
+        multi_head.jvp(cache, bias=np.zeros((4, 5)))
+    with pytest.raises(TypeError, match=r"the tangent of parameters must be a multi_head\.Parameters, not tuple"):
+        multi_head.jvp(cache, parameters=(None,) * 8)
+
+
+def test_a_cache_of_another_op_is_refused() -> None:
+    x = normal(0, 4, 4)
+    for cache in (dot_product.forward(x, x, x)[1], None, ()):
+        with pytest.raises(TypeError, match=r"cache must be the one that multi_head\.forward returned, not"):
+            multi_head.backward(x, cache)
+        with pytest.raises(TypeError, match=r"cache must be the one that multi_head\.forward returned, not"):
+            multi_head.jvp(cache, query=x)

@@ -1,0 +1,106 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Array, assert_same_bits, normal, random_parameters
+from scipy import special
+
+import attention_np as anp
+
+BATCH = {"query": normal(0, 2, 4, 3), "key": normal(1, 2, 5, 3), "value": normal(2, 2, 5, 6)}
+SOME_HIDDEN = np.arange(20).reshape(4, 5) % 3 > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"scale": 0.3}, {"is_causal": True}, {"dropout_p": 0.5, "rng": 3}],
+    ids=str,
+)
+def test_scaled_dot_product_attention_is_the_output_of_dot_product(options: dict[str, Any]) -> None:
+    expected, _ = anp.dot_product.forward(**BATCH, **options)
+    assert_same_bits(anp.scaled_dot_product_attention(**BATCH, **options), expected)
+
+
+def test_a_boolean_attn_mask_hides_and_a_float_one_is_added() -> None:
+    scores = BATCH["query"] @ BATCH["key"].swapaxes(-1, -2) / np.sqrt(3)
+    hidden = special.softmax(np.where(SOME_HIDDEN, scores, -np.inf), axis=-1) @ BATCH["value"]
+    np.testing.assert_allclose(anp.scaled_dot_product_attention(**BATCH, attn_mask=SOME_HIDDEN), hidden, rtol=1e-13)
+    bias = normal(3, 4, 5)
+    added = special.softmax(scores + bias, axis=-1) @ BATCH["value"]
+    np.testing.assert_allclose(anp.scaled_dot_product_attention(**BATCH, attn_mask=bias), added, rtol=1e-13)
+
+
+def test_the_arguments_have_pytorchs_order() -> None:
+    bias = normal(3, 4, 5)
+    expected, _ = anp.dot_product.forward(**BATCH, bias=bias, dropout_p=0.5, is_causal=True, scale=0.3, rng=1)
+    actual = anp.scaled_dot_product_attention(*BATCH.values(), bias, 0.5, True, 0.3, False, rng=1)
+    assert_same_bits(actual, expected)
+
+
+@pytest.mark.parametrize(("key_heads", "value_heads"), [(1, 1), (2, 2), (3, 3), (6, 6), (2, 3)])
+def test_with_enable_gqa_each_key_head_serves_query_heads_that_follow_one_another(
+    key_heads: int, value_heads: int
+) -> None:
+    query, key, value = normal(0, 2, 6, 4, 3), normal(1, 2, key_heads, 5, 3), normal(2, 2, value_heads, 5, 2)
+    output = anp.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    for h in range(6):
+        alone = anp.scaled_dot_product_attention(
+            query[:, h], key[:, h * key_heads // 6], value[:, h * value_heads // 6], is_causal=True
+        )
+        np.testing.assert_allclose(output[:, h], alone, rtol=1e-14)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("key", (2, 4, 5, 3)), ("key", (5, 3)), ("key", (2, 0, 5, 3))], ids=str)
+def test_heads_that_do_not_divide_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    arrays = {"query": normal(0, 2, 6, 4, 3), "key": normal(1, 2, 6, 5, 3), "value": normal(2, 2, 6, 5, 2)}
+    message = r"enable_gqa the heads of key.*must divide those of query.*query\.shape=\(2, 6, 4, 3\)"
+    with pytest.raises(ValueError, match=message):
+        anp.scaled_dot_product_attention(**{**arrays, name: np.zeros(shape)}, enable_gqa=True)
+    with pytest.raises(ValueError, match="leading axes"):
+        anp.scaled_dot_product_attention(**{**arrays, "key": np.zeros((2, 3, 5, 3))})
+
+
+@pytest.mark.parametrize(
+    ("attn_mask", "error"),
+    [
+        (np.ones(5, int), TypeError),
+        (np.ones(5, object), TypeError),
+        (np.ones(4, bool), ValueError),
+        (np.ones(4), ValueError),
+    ],
+    ids=["integers", "objects", "booleans of another shape", "floats of another shape"],
+)
+def test_an_attn_mask_that_cannot_be_used_is_refused_by_the_name_it_was_given_by(
+    attn_mask: Array, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="attn_mask"):
+        anp.scaled_dot_product_attention(**BATCH, attn_mask=attn_mask)
+
+
+def test_dropout_without_an_rng_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"dropout_p=0\.5 needs an rng"):
+        anp.scaled_dot_product_attention(**BATCH, dropout_p=0.5)
+
+
+@pytest.mark.parametrize("options", [{}, {"mask": SOME_HIDDEN}], ids=["plain", "mask"])
+@pytest.mark.parametrize("b", [None, normal(6, 4)], ids=["without b", "with b"])
+def test_additive_attention_is_the_output_of_additive(b: Array | None, options: dict[str, Any]) -> None:
+    weights = normal(3, 3, 4), normal(4, 3, 4), normal(5, 4), b
+    expected, _ = anp.additive.forward(*BATCH.values(), *weights, **options)
+    assert_same_bits(anp.additive_attention(*BATCH.values(), *weights, **options), expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"mask": SOME_HIDDEN}, {"bias": normal(3, 4, 5)}, {"is_causal": True}, {"dropout_p": 0.5, "rng": 3}],
+    ids=["plain", "mask", "bias", "causal", "dropout"],
+)
+def test_multi_head_attention_is_the_output_of_multi_head(options: dict[str, Any]) -> None:
+    arrays = (*BATCH.values(), random_parameters(0, 3, 3, 6))
+    expected, _ = anp.multi_head.forward(*arrays, num_heads=2, **options)
+    assert_same_bits(anp.multi_head_attention(*arrays, num_heads=2, **options), expected)
+
+
+def test_the_public_names_are_all_there() -> None:
+    for name in anp.__all__:
+        assert getattr(anp, name) is not None

@@ -1,0 +1,248 @@
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import CENTRAL, COMPLEX_STEP, Array, assert_close, assert_same_bits, normal
+from scipy import special
+
+from attention_np import gradcheck, softmax
+
+SHAPES_AND_AXES = [((5,), -1), ((5,), 0), ((4, 5), 0), ((4, 5), 1), ((2, 3, 4), 1), ((2, 3, 4), -3), ((3, 1), -1)]
+
+MASKS = {
+    "of the shape of the scores": np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, 1, 0, 0, 0]], bool),
+    "a row": np.array([True, False, True, True, False]),
+    "a column": np.array([[True], [False], [True], [True]]),
+    "one True": np.array(True),
+    "one False": np.array(False),
+}
+
+
+@pytest.mark.parametrize(("method", "rtol"), [("complex-step", COMPLEX_STEP), ("central", CENTRAL)])
+@pytest.mark.parametrize(("shape", "axis"), SHAPES_AND_AXES)
+def test_gradients_along_any_axis(shape: tuple[int, ...], axis: int, method: str, rtol: float) -> None:
+    report = gradcheck.check_op(softmax, {"scores": 3 * normal(0, *shape)}, axis=axis, method=method)
+    report.raise_if_failed()
+    assert report["scores"].max_relative_error <= rtol
+    assert report["jvp"].max_relative_error <= 1e-15
+
+
+@pytest.mark.parametrize(("method", "rtol"), [("complex-step", COMPLEX_STEP), ("central", CENTRAL)])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_gradients_under_a_mask(mask: Array, axis: int, method: str, rtol: float) -> None:
+    report = gradcheck.check_op(softmax, {"scores": normal(0, 4, 5)}, axis=axis, mask=mask, method=method)
+    report.raise_if_failed()
+    assert report["scores"].max_relative_error <= rtol
+    assert report["jvp"].max_relative_error <= 1e-15
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-8, 1.0, 30.0, 1e3, 1e300])
+@pytest.mark.parametrize(("shape", "axis"), SHAPES_AND_AXES)
+def test_weights_and_logsumexp_are_those_of_scipy_over_any_range(
+    shape: tuple[int, ...], axis: int, size: float
+) -> None:
+    scores = size * normal(0, *shape)
+    assert_close(softmax.forward(scores, axis=axis)[0], special.softmax(scores, axis=axis), 1e-15)
+    assert_close(softmax.logsumexp(scores, axis=axis), special.logsumexp(scores, axis=axis), 1e-15)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_a_masked_score_is_as_minus_infinity(mask: Array, axis: int) -> None:
+    scores = normal(0, 4, 5)
+    hidden = np.where(mask, scores, -np.inf)
+    with np.errstate(all="ignore"):
+        expected = np.nan_to_num(special.softmax(hidden, axis=axis), nan=0.0)
+        sums = special.logsumexp(hidden, axis=axis)
+    weights, _ = softmax.forward(scores, axis=axis, mask=mask)
+    assert_close(weights, expected, 1e-15)
+    assert (weights[~np.broadcast_to(mask, weights.shape)] == 0).all()
+    assert_close(softmax.logsumexp(scores, axis=axis, mask=mask), sums, 1e-15)
+    assert_same_bits(softmax.forward(hidden, axis=axis)[0], weights)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize(("shape", "axis"), [((4, 5), 0), ((4, 5), 1), ((2, 4, 5), 1), ((2, 4, 5), 2)])
+def test_the_jacobian_is_diag_a_minus_a_a_transposed(shape: tuple[int, ...], axis: int, mask: Array) -> None:
+    scores = normal(0, *shape)
+    hidden = np.moveaxis(np.where(mask, scores, -np.inf), axis, -1)
+    jacobian = softmax.jacobian(scores, axis=axis, mask=mask)
+    assert jacobian.shape == (*hidden.shape, hidden.shape[-1])
+    for index in np.ndindex(*hidden.shape[:-1]):
+        row = hidden[index]
+        a = special.softmax(row) if (row > -np.inf).any() else np.zeros(row.shape)
+        assert_close(jacobian[index], np.diag(a) - np.outer(a, a), 1e-15)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_the_jacobian_agrees_with_finite_differences_and_complex_steps(axis: int) -> None:
+    scores = normal(0, 2, 3, 4)
+    jacobian = softmax.jacobian(scores, axis=axis)
+    size = scores.shape[axis]
+    complex_step, central = np.zeros(jacobian.shape), np.zeros(jacobian.shape)
+    for j in range(size):
+        direction = np.zeros(scores.shape)
+        np.moveaxis(direction, axis, -1)[..., j] = 1
+        moved = softmax.forward(scores + 1e-30j * direction, axis=axis)[0].imag / 1e-30
+        complex_step[..., j] = np.moveaxis(moved, axis, -1)
+        h = 6e-6
+        ahead, behind = (special.softmax(scores + sign * h * direction, axis=axis) for sign in (1, -1))
+        central[..., j] = np.moveaxis((ahead - behind) / (2 * h), axis, -1)
+    assert_close(jacobian, complex_step, 1e-15)
+    assert_close(jacobian, central, 1e-9)
+
+
+def test_backward_and_jvp_are_products_with_the_jacobian_from_either_side() -> None:
+    scores, vector = normal(0, 3, 4), normal(1, 3, 4)
+    _, cache = softmax.forward(scores)
+    a = special.softmax(scores, axis=-1)
+    jacobian = np.eye(4) * a[:, :, None] - a[:, :, None] * a[:, None, :]
+    assert_close(softmax.backward(vector, cache).scores, np.einsum("il,ilj->ij", vector, jacobian), 1e-15)
+    assert_close(softmax.jvp(cache, scores=vector), np.einsum("ijl,il->ij", jacobian, vector), 1e-15)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_gradient_of_logsumexp_is_the_softmax(axis: int) -> None:
+    scores = normal(0, 3, 4)
+    weights, _ = softmax.forward(scores, axis=axis)
+    for index in np.ndindex(*scores.shape):
+        moved = scores.astype(complex)
+        moved[index] += 1e-30j
+        derivative = softmax.logsumexp(moved, axis=axis).imag.sum() / 1e-30
+        assert abs(derivative - weights[index]) <= 1e-15
+
+
+@pytest.mark.parametrize("magnitude", [745.2, 1e4, 1e16, 1e308, np.finfo(float).max])
+def test_no_finite_score_overflows(magnitude: float) -> None:
+    weights, cache = softmax.forward(np.array([magnitude, -magnitude, magnitude]))
+    np.testing.assert_array_equal(weights, [0.5, 0.0, 0.5])
+    np.testing.assert_array_equal(softmax.backward(np.array([1.0, 5.0, -1.0]), cache).scores, [0.5, 0.0, -0.5])
+    assert softmax.logsumexp(np.array([-magnitude, -magnitude])) == pytest.approx(-magnitude + np.log(2), rel=1e-15)
+
+
+def test_plus_infinities_share_a_row_and_nothing_moves_there() -> None:
+    scores = np.array([[np.inf, 1.0, np.inf, -np.inf, np.inf], [0.0, 1.0, 2.0, 3.0, -np.inf]])
+    weights, cache = softmax.forward(scores)
+    np.testing.assert_array_equal(weights[0], np.array([1, 0, 1, 0, 1]) / 3)
+    assert_close(weights[1], np.append(special.softmax(scores[1, :4]), 0), 1e-15)
+    d_weights = normal(0, 2, 5)
+    for moved in (softmax.backward(d_weights, cache).scores, softmax.jvp(cache, scores=d_weights)):
+        assert (moved[0] == 0).all()
+        assert moved[1, 4] == 0
+        assert (moved[1, :4] != 0).all()
+    jacobian = softmax.jacobian(scores)
+    assert (jacobian[0] == 0).all()
+    a = weights[1]
+    assert_close(jacobian[1], np.diag(a) - np.outer(a, a), 1e-15)
+    np.testing.assert_array_equal(softmax.logsumexp(scores)[0], np.inf)
+
+
+def test_rows_without_a_score_have_zero_weights_and_a_logsumexp_of_minus_infinity() -> None:
+    scores = np.array([[-np.inf, -np.inf], [0.0, 0.0]])
+    weights, cache = softmax.forward(scores)
+    np.testing.assert_array_equal(weights, [[0, 0], [0.5, 0.5]])
+    np.testing.assert_array_equal(softmax.logsumexp(scores), [-np.inf, np.log(2)])
+    np.testing.assert_array_equal(softmax.backward(np.array([[1.0, 2.0], [1.0, 3.0]]), cache).scores[0], [0, 0])
+    np.testing.assert_array_equal(softmax.jacobian(scores)[0], np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_zero_lengths_have_zero_length_results(shape: tuple[int, ...], axis: int) -> None:
+    scores = np.zeros(shape)
+    weights, cache = softmax.forward(scores, axis=axis)
+    assert weights.shape == shape
+    assert softmax.backward(np.zeros(shape), cache).scores.shape == shape
+    assert softmax.jvp(cache, scores=np.zeros(shape)).shape == shape
+    rest = np.delete(shape, axis)
+    sums = softmax.logsumexp(scores, axis=axis)
+    assert sums.shape == tuple(rest)
+    assert (sums == -np.inf).all()
+    assert softmax.jacobian(scores, axis=axis).shape == (*rest, shape[axis], shape[axis])
+
+
+def test_complex_scores_continue_the_function_analytically() -> None:
+    scores = normal(0, 3, 4) + 1j * normal(1, 3, 4)
+    exponentials = np.exp(scores)
+    expected = exponentials / exponentials.sum(-1, keepdims=True)
+    weights, cache = softmax.forward(scores)
+    assert_close(weights, expected, 1e-15)
+    assert_close(np.exp(softmax.logsumexp(scores)), exponentials.sum(-1), 1e-14)
+    d_weights = normal(2, 3, 4) + 1j * normal(3, 3, 4)
+    jacobian = np.eye(4) * expected[:, :, None] - expected[:, :, None] * expected[:, None, :]
+    assert_close(softmax.backward(d_weights, cache).scores, np.einsum("il,ilj->ij", d_weights, jacobian), 1e-14)
+    assert_close(softmax.jacobian(scores), jacobian, 1e-14)
+
+
+def test_a_tangent_left_out_is_zero() -> None:
+    _, cache = softmax.forward(normal(0, 3, 4))
+    assert_same_bits(softmax.jvp(cache), np.zeros((3, 4)))
+
+
+def test_the_cache_names_what_was_computed_and_refers_to_the_scores() -> None:
+    scores = normal(0, 3, 4)
+    weights, cache = softmax.forward(scores, axis=0)
+    assert cache.scores is scores
+    assert cache.axis == 0
+    assert_same_bits(cache.weights, weights)
+    assert_close(cache.logsumexp, special.logsumexp(scores, axis=0, keepdims=True), 1e-15)
+
+
+VAST = 10**15  # so many rows that no arithmetic on them could even allocate its result
+
+
+@pytest.mark.parametrize("rows", [4, VAST])
+@pytest.mark.parametrize(
+    ("dtype", "options", "error", "message"),
+    [
+        (np.int64, {}, TypeError, r"scores must hold floating-point numbers, not int64 .*scores\.shape=\({rows}, 3\)"),
+        (bool, {}, TypeError, r"scores must hold floating-point numbers, not bool"),
+        (object, {}, TypeError, r"scores must hold floating-point numbers, not object"),
+        (float, {"axis": 2}, ValueError, r"scores has no axis 2 \(scores\.shape=\({rows}, 3\)\)"),
+        (float, {"axis": -3}, ValueError, r"scores has no axis -3"),
+        (float, {"mask": np.ones(3)}, TypeError, r"mask must be boolean.*not float64 \(mask\.shape=\(3,\)\)"),
+        (float, {"mask": np.ones(3, int)}, TypeError, r"mask must be boolean.*not int64"),
+        (
+            float,
+            {"mask": np.ones(2, bool)},
+            ValueError,
+            r"mask must broadcast to the scores, whose shape is \({rows}, 3\) \(mask\.shape=\(2,\)\)",
+        ),
+        (float, {"mask": np.ones((1, 1, 3), bool)}, ValueError, r"mask must broadcast.*mask\.shape=\(1, 1, 3\)"),
+    ],
+)
+def test_bad_input_is_refused_before_any_arithmetic(
+    rows: int, dtype: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    scores = np.broadcast_to(np.zeros((), dtype), (rows, 3))
+    for function in (softmax.forward, softmax.jacobian, softmax.logsumexp):
+        with pytest.raises(error, match=message.replace("{rows}", str(rows))):
+            function(scores, **options)
+
+
+def test_a_score_without_an_axis_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"scores has no axis -1 \(scores\.shape=\(\)\)"):
+        softmax.forward(np.array(1.0))
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 3, 1), (1, 3), (3, 4)])
+def test_vectors_of_another_shape_are_refused_even_if_they_broadcast(shape: tuple[int, ...]) -> None:
+    _, cache = softmax.forward(normal(0, 4, 3))
+    with pytest.raises(ValueError, match=r"d_weights must have the shape \(4, 3\)") as caught:
+        softmax.backward(np.zeros(shape), cache)
+    assert f"d_weights.shape={shape}" in str(caught.value)
+    with pytest.raises(ValueError, match=r"the tangent of scores must have the shape \(4, 3\)"):
+        softmax.jvp(cache, scores=np.zeros(shape))
+
+
+def test_nothing_warns() -> None:
+    scores = np.array([[np.nan, 1.0], [np.inf, -np.inf], [1e308, -1e308], [-np.inf, -np.inf]])
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        _, cache = softmax.forward(scores)
+        softmax.backward(scores, cache)
+        softmax.jvp(cache, scores=scores)
+        softmax.jacobian(scores)
+        softmax.logsumexp(scores)
