@@ -6,14 +6,25 @@ import copy
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
+from importlib import import_module
+from numbers import Real
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.agreement import compare, noise_floor
-from attention_np.gradcheck.numerical import Forward, as_inputs, evaluate, gradient_of, resolve_method
+from attention_np.gradcheck.agreement import compare, noise_floor, relative_error
+from attention_np.gradcheck.numerical import (
+    Forward,
+    as_inputs,
+    check_mapping,
+    error_of_formula,
+    evaluate,
+    gradient_of,
+    resolve_method,
+    sizes,
+)
 from attention_np.gradcheck.report import InputReport, Report
 
 __all__ = ["assert_gradients", "check", "check_op"]
@@ -76,13 +87,23 @@ def check(
     (True, True)
     """
     arrays = as_inputs(inputs)
+    if rtol is not None and not (isinstance(rtol, Real) and rtol >= 0):
+        raise ValueError(f"rtol must be a number that is not negative, not {rtol!r}")
     generator = np.random.default_rng(rng)
     output = evaluate(forward, arrays.values())
     cotangent = generator.standard_normal(output.shape).astype(output.dtype)
     chosen = resolve_method(method, forward, arrays, cotangent)
-    gradients = _gradients(backward, cotangent, arrays)
-
-    problem = _Problem(forward, backward, arrays, cotangent, gradients, generator, executor)
+    problem = _Problem(
+        forward,
+        backward,
+        arrays,
+        output,
+        cotangent,
+        _gradients(backward, cotangent, arrays),
+        _gradients(backward, cotangent, arrays),
+        generator,
+        executor,
+    )
     return Report(tuple(problem.examine(name, chosen, method == "auto", rtol) for name in arrays))
 
 
@@ -131,38 +152,33 @@ def check_op(
     >>> print(gradcheck.check_op(softmax, {"scores": np.array([1.0, 2.0, 4.0])}, axis=0).ok)
     True
     """
+    check_mapping(inputs)
     flat = flatten(inputs)
-
-    def call(*arrays: Array) -> tuple[Array, Any]:
-        named = unflatten(inputs, dict(zip(flat, arrays, strict=True)))
-        result: tuple[Array, Any] = op.forward(**named, **copy.deepcopy(options))
-        return result
-
-    def forward(*arrays: Array) -> Array:
-        return call(*arrays)[0]
-
-    def backward(d_output: Array, *arrays: Array) -> list[Any]:
-        gradients = op.backward(d_output, call(*arrays)[1])
-        named = flatten({name: getattr(gradients, name, None) for name in inputs})
-        return [named.get(name) for name in flat]
-
-    report = check(forward, backward, flat, method=method, rtol=rtol, rng=cotangent_rng, executor=executor)
+    functions = _OpFunctions(op, inputs, options)
+    report = check(
+        functions.forward,
+        functions.backward,
+        flat,
+        method=method,
+        rtol=rtol,
+        rng=cotangent_rng,
+        executor=executor,
+    )
     if not hasattr(op, "jvp"):
         return report
 
     rng = np.random.default_rng(cotangent_rng)
-    output, cache = call(*flat.values())
+    output, cache = functions.call(*(x.copy() for x in flat.values()))
     u = rng.standard_normal(output.shape).astype(output.dtype)
     tangents = {name: rng.standard_normal(x.shape).astype(x.dtype) for name, x in flat.items()}
     gradients = flatten({name: getattr(op.backward(u, cache), name, None) for name in inputs})
     moved = op.jvp(cache, **unflatten(inputs, tangents))
     forwards = _dot(u, moved)
-    backwards = sum(_dot(gradients[name], tangents[name]) for name in flat if name in gradients)
+    backwards = float(sum(_dot(gradients[name], tangents[name]) for name in flat if name in gradients))
     size = float(np.linalg.norm(u.astype(float).ravel()) * np.linalg.norm(moved.astype(float).ravel()))
     error = abs(forwards - backwards) / size if size else abs(forwards - backwards)
-    entry = InputReport(
-        "jvp", "adjoint", error <= ADJOINT_ULPS * np.finfo(output.dtype).eps, error, (), backwards, forwards
-    )
+    holds = bool(error <= ADJOINT_ULPS * np.finfo(output.dtype).eps)
+    entry = InputReport("jvp", "adjoint", holds, error, (), backwards, forwards)
     return Report((*report.inputs, entry))
 
 
@@ -212,21 +228,59 @@ def unflatten(like: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any
 
 
 @dataclass(frozen=True)
+class _OpFunctions:
+    """An op as a pair of functions of its arrays alone, which can be sent to another process."""
+
+    op: Any
+    like: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+    def call(self, *arrays: Array) -> tuple[Array, Any]:
+        """What the op's forward returns: its output and its cache."""
+        named = unflatten(self.like, dict(zip(flatten(self.like), arrays, strict=True)))
+        result: tuple[Array, Any] = self.op.forward(**named, **copy.deepcopy(dict(self.options)))
+        return result
+
+    def forward(self, *arrays: Array) -> Array:
+        """The output alone."""
+        return self.call(*arrays)[0]
+
+    def backward(self, d_output: Array, *arrays: Array) -> list[Any]:
+        """The gradients, in the order of the arrays; None for one that is missing."""
+        gradients = self.op.backward(d_output, self.call(*arrays)[1])
+        named = flatten({name: getattr(gradients, name, None) for name in self.like})
+        return [named.get(name) for name in flatten(self.like)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self.op, ModuleType):  # which cannot be pickled, but can be imported there
+            return _op_functions, (self.op.__name__, self.like, self.options)
+        return _OpFunctions, (self.op, self.like, self.options)
+
+
+def _op_functions(module: str, like: Mapping[str, Any], options: Mapping[str, Any]) -> _OpFunctions:
+    return _OpFunctions(import_module(module), like, options)
+
+
+@dataclass(frozen=True)
 class _Problem:
     """The functions at one point, with the gradients that are claimed there."""
 
     forward: Forward
     backward: Backward
     inputs: dict[str, Array]
+    output: Array
     cotangent: Array
     gradients: list[Any]
+    repeated: list[Any]  # the gradients, asked for once more
     rng: np.random.Generator
     executor: Executor | None
 
     def examine(self, name: str, method: str, may_change: bool, rtol: float | None) -> InputReport:
         """The gradient of one input, by another method if it `may_change` and the function proves not analytic."""
-        claimed = self.gradients[list(self.inputs).index(name)]
-        fault = _fault(claimed, self.inputs[name])
+        position = list(self.inputs).index(name)
+        fault = _strange(self.output, "output") or _fault(
+            self.gradients[position], self.repeated[position], self.inputs[name]
+        )
         if fault is not None:
             return InputReport(name, method, False, float("inf"), diagnosis=fault)
         numerical = self.numerical(name, method)
@@ -234,26 +288,34 @@ class _Problem:
         if report.ok or not may_change or method == "central":
             return report
         differences = self.numerical(name, "central")
-        by_differences = compare(
-            numerical, differences, TOLERANCES["central"], lambda: self.noise(name, "central"), EPS ** (2 / 3)
-        )
+
+        def largest_noise() -> Array:
+            return np.asarray(self.noise(name, "central").max())
+
+        by_differences = compare(numerical, differences, TOLERANCES["central"], largest_noise, EPS ** (2 / 3))
         return report if by_differences.ok else self.compare(name, "central", differences, rtol)
 
-    def numerical(self, name: str, method: str, *point: Array) -> Array:
-        """The numerical gradient of one input, here or at another `point`."""
-        inputs = dict(zip(self.inputs, point, strict=True)) if point else self.inputs
-        return gradient_of(name, self.forward, inputs, self.cotangent, method, self.executor)
-
-    def analytic(self, name: str, *point: Array) -> Array:
-        """The gradient that is claimed for one input at another `point`."""
-        gradients = _gradients(self.backward, self.cotangent, dict(zip(self.inputs, point, strict=True)))
-        return np.asarray(gradients[list(self.inputs).index(name)])
+    def numerical(self, name: str, method: str) -> Array:
+        """The numerical gradient of one input."""
+        return gradient_of(name, self.forward, self.inputs, self.cotangent, method, self.executor)
 
     def noise(self, name: str, method: str) -> Array:
         """The noise floor of the difference between the two gradients of one input."""
-        point = list(self.inputs.values())
-        analytic = noise_floor(partial(self.analytic, name), point, self.rng)
-        return analytic + noise_floor(partial(self.numerical, name, method), point, self.rng, repeats=1)
+
+        def analytic(cotangent: Array, *point: Array) -> Array:
+            gradients = _gradients(self.backward, cotangent, dict(zip(self.inputs, point, strict=True)))
+            return np.asarray(gradients[list(self.inputs).index(name)])
+
+        def numerical(cotangent: Array, *point: Array) -> Array:
+            inputs = dict(zip(self.inputs, point, strict=True))
+            return gradient_of(name, self.forward, inputs, cotangent, method, self.executor)
+
+        moving = [self.cotangent, *self.inputs.values()]  # the cotangent is an input of a gradient, too
+        floor = noise_floor(analytic, moving, self.rng) + noise_floor(numerical, moving, self.rng, repeats=2)
+        floor = floor + error_of_formula(name, self.forward, self.inputs, self.cotangent, method, self.executor)
+        x = self.inputs[name]
+        last_bit = float(np.finfo(self.output.dtype).eps) * float(np.abs(self.cotangent * self.output).max(initial=0))
+        return floor + last_bit / sizes(x)  # saturated: all of x moves the output by less than its last bit
 
     def compare(self, name: str, method: str, numerical: Array, rtol: float | None) -> InputReport:
         """The claimed gradient of one input against a numerical one."""
@@ -269,7 +331,10 @@ class _Problem:
 def _gradients(backward: Backward, cotangent: Array, inputs: Mapping[str, Array]) -> list[Any]:
     """What `backward` returns, one for each input."""
     result = backward(cotangent.copy(), *(x.copy() for x in inputs.values()))
-    gradients = list(result) if isinstance(result, tuple | list) else [result]
+    gradients = [
+        gradient.copy() if isinstance(gradient, np.ndarray) else gradient  # which backward may use again
+        for gradient in (result if isinstance(result, tuple | list) else [result])
+    ]
     if len(gradients) != len(inputs):
         raise ValueError(
             f"backward must return one gradient for each of the {len(inputs)} inputs "
@@ -278,8 +343,8 @@ def _gradients(backward: Backward, cotangent: Array, inputs: Mapping[str, Array]
     return gradients
 
 
-def _fault(gradient: Any, x: Array) -> str | None:
-    """What is wrong with the form of a gradient, if anything."""
+def _fault(gradient: Any, repeated: Any, x: Array) -> str | None:
+    """What is wrong with the form of a gradient, if anything; `repeated` is what the same call gave once more."""
     if gradient is None:
         return "the gradient is missing"
     array = np.asarray(gradient)
@@ -287,9 +352,19 @@ def _fault(gradient: Any, x: Array) -> str | None:
         return f"the gradient has the shape {array.shape}, the input {x.shape}"
     if array.dtype.kind != "f":
         return f"the gradient holds {array.dtype}, not real floating-point numbers"
-    if not np.isfinite(array).all():
-        return f"the gradient holds {int((~np.isfinite(array)).sum())} entries that are NaN or infinite"
+    strange = _strange(array, "gradient")
+    if strange is not None:
+        return strange
+    if relative_error(array, np.asarray(repeated))[0] > LEAST_ULPS * np.finfo(array.dtype).eps:
+        return "backward gives another gradient when it is called again"
     return None
+
+
+def _strange(array: Array, what: str) -> str | None:
+    places = np.argwhere(~np.isfinite(array))
+    if not len(places):
+        return None
+    return f"the {what} is NaN or infinite in {len(places)} of {array.size} entries, first at {places[0].tolist()}"
 
 
 def _dot(a: Array, b: Array) -> float:

@@ -4,8 +4,8 @@ For a function f and a cotangent u, the gradient of :math:`L = \sum_o u_o f_o(x)
 
 - *complex step* [1]_: :math:`\partial L / \partial x_k \approx \mathrm{Im} L(x + i h e_k) / h`. Nothing is subtracted,
   so h can be tiny and the result is exact to rounding, provided that f is analytic and accepts complex arrays.
-- *central differences*: :math:`(L(x + h e_k) - L(x - h e_k)) / 2h` with :math:`h \approx \epsilon^{1/3}`, where the
-  error of the formula and that of rounding balance at about :math:`\epsilon^{2/3}`.
+- *central differences*: :math:`(L(x + h e_k) - L(x - h e_k)) / 2h` with :math:`h \approx \epsilon^{1/3}` relative to
+  the size of x, where the error of the formula and that of rounding balance at about :math:`\epsilon^{2/3}`.
 
 References
 ----------
@@ -15,21 +15,38 @@ References
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["METHODS", "NotAnalyticError", "as_inputs", "evaluate", "numerical_gradient", "resolve_method"]
+from attention_np.gradcheck.agreement import UNDECIDABLE, noise_floor
+
+__all__ = [
+    "METHODS",
+    "NotAnalyticError",
+    "as_inputs",
+    "check_mapping",
+    "error_of_formula",
+    "evaluate",
+    "gradient_of",
+    "numerical_gradient",
+    "resolve_method",
+    "sizes",
+]
 
 Array = npt.NDArray[Any]
 Forward = Callable[..., Array]
 
 METHODS = ("complex-step", "central")
 COMPLEX_STEP = 1e-30
+TRIAL_STEPS = (1e-5, 1e-7, 1e-9)  # relative; a steep function needs a short one, a flat one a long one
+SMALLEST = 1e-290  # whatever is smaller counts as zero: a fraction of it could not be told from it
 TASK_ELEMENTS = 64  # elements that one task of an executor takes on
 
 
@@ -56,7 +73,7 @@ def numerical_gradient(
     cotangent : array_like of float
         Of the shape of the output.
     method : {"auto", "complex-step", "central"}, optional
-        "auto" takes the complex step where one trial along a random direction says that it works.
+        "auto" takes the complex step unless one trial along a random direction says that it does not work.
     executor : concurrent.futures.Executor, optional
         Where to evaluate; by default here and now.
 
@@ -97,47 +114,98 @@ def gradient_of(
     cotangent: Array,
     method: str,
     executor: Executor | None = None,
+    stretch: float = 1,
 ) -> Array:
-    """The numerical gradient with respect to the one input called `name`."""
+    """The numerical gradient with respect to the one input called `name`; `stretch` multiplies the step."""
     position = list(inputs).index(name)
-    point = [x.astype(np.result_type(x, np.float64)) for x in inputs.values()]
+    point = _in_double(inputs.values())
     u = cotangent.astype(np.result_type(cotangent, np.float64))
     size = point[position].size
     tasks = [range(start, min(start + TASK_ELEMENTS, size)) for start in range(0, size, TASK_ELEMENTS)]
-    derivative = partial(_complex_step if method == "complex-step" else _central, forward, point, position, u)
+    differentiate = _complex_step if method == "complex-step" else _central
+    derivative = partial(differentiate, forward, point, position, u, stretch)
     parts = list(map(derivative, tasks) if executor is None else executor.map(derivative, tasks))
     gradient = np.concatenate([np.zeros(0), *parts])
     return gradient.reshape(point[position].shape)
 
 
-def _complex_step(forward: Forward, point: list[Array], position: int, u: Array, elements: Iterable[int]) -> Array:
+def error_of_formula(
+    name: str,
+    forward: Forward,
+    inputs: Mapping[str, Array],
+    cotangent: Array,
+    method: str,
+    executor: Executor | None = None,
+) -> Array:
+    """How far the method itself is from the gradient with respect to the input called `name`, entry by entry.
+
+    The formula's own error grows with the square of the step, so a step twice as long shows it. Central differences
+    divide the rounding of the outputs by the step, too.
+    """
+    narrow, wide = (gradient_of(name, forward, inputs, cotangent, method, executor, k) for k in (1, 2))
+    error: Array = np.abs(wide - narrow) / 3
+    if method == "central":
+        output = evaluate(forward, _in_double(inputs.values()))
+        steps = _relative_step(output.dtype) * sizes(inputs[name].astype(np.float64))
+        error = error + np.finfo(output.dtype).eps * np.abs(cotangent.astype(np.float64) * output).sum() / steps
+    return error
+
+
+def _complex_step(
+    forward: Forward, point: list[Array], position: int, u: Array, stretch: float, elements: Iterable[int]
+) -> Array:
+    step = stretch * COMPLEX_STEP
     derivatives = []
     for element in elements:
-        moved = [x.copy() for x in point]
-        moved[position] = moved[position].astype(complex)
-        moved[position].flat[element] += 1j * COMPLEX_STEP
-        output = np.asarray(forward(*moved))
+        moved = [x.astype(np.result_type(x, np.complex128)) for x in point]
+        moved[position].flat[element] += 1j * step
+        try:
+            output = np.asarray(forward(*moved))
+        except Exception as error:
+            raise NotAnalyticError(
+                f"forward refuses complex arrays, so the complex step does not apply: use central ({error})"
+            ) from error
         if output.dtype.kind != "c":
             raise NotAnalyticError(
                 f"forward turns complex arrays into {output.dtype}, so the complex step does not apply: use central"
             )
-        derivatives.append((u * output.imag).sum() / COMPLEX_STEP)
+        derivatives.append((u * output.imag).sum() / step)
     return np.array(derivatives)
 
 
-def _central(forward: Forward, point: list[Array], position: int, u: Array, elements: Iterable[int]) -> Array:
-    step = float(np.finfo(np.asarray(forward(*(x.copy() for x in point))).dtype).eps) ** (1 / 3)
+def _central(
+    forward: Forward, point: list[Array], position: int, u: Array, stretch: float, elements: Iterable[int]
+) -> Array:
+    dtype = np.asarray(forward(*(x.copy() for x in point))).dtype
+    steps = (stretch * _relative_step(dtype) * sizes(point[position])).ravel()
     derivatives = []
     for element in elements:
         outputs, places = [], []
         for sign in (1, -1):
             moved = [x.copy() for x in point]
             x = moved[position].flat
-            x[element] += sign * step * max(1, abs(x[element]))
+            x[element] += sign * steps[element]
             places.append(x[element])
             outputs.append(np.asarray(forward(*moved)))
-        derivatives.append((u * (outputs[0] - outputs[1])).sum() / (places[0] - places[1]))
+        width = places[0] - places[1] if np.isfinite(places).all() else 2 * steps[element]
+        derivatives.append((u * (outputs[0] - outputs[1])).sum() / width)
     return np.array(derivatives)
+
+
+def _relative_step(dtype: np.dtype[Any]) -> float:
+    """Where the error of central differences and that of rounding balance."""
+    return float(np.cbrt(np.finfo(dtype).eps))
+
+
+def sizes(x: Array) -> Array:
+    """What a step from each entry of `x` is relative to: its magnitude, or the typical one of `x` if that is larger."""
+    magnitude = np.where(np.isfinite(x), np.abs(x), 0)
+    nonzero = magnitude[magnitude > SMALLEST]
+    return np.maximum(magnitude, np.median(nonzero) if nonzero.size else 1.0)
+
+
+def _in_double(arrays: Iterable[Array]) -> list[Array]:
+    return [x.astype(np.result_type(x, np.float64)) for x in arrays]
 
 
 def resolve_method(method: str, forward: Forward, inputs: Mapping[str, Array], cotangent: Array) -> str:
@@ -150,35 +218,43 @@ def resolve_method(method: str, forward: Forward, inputs: Mapping[str, Array], c
 
 
 def _is_analytic(forward: Forward, inputs: Mapping[str, Array], cotangent: Array) -> bool:
-    """Whether the complex step along one random direction gives what central differences give."""
+    """Whether the complex step along one random direction gives what differences give, for one step of several.
+
+    It takes evidence to say no: differences that agree with each other, and not with the complex step. In doubt the
+    complex step is tried, and given up where central differences contradict it.
+    """
     rng = np.random.default_rng(0)
-    point = [x.astype(np.result_type(x, np.float64)) for x in inputs.values()]
-    direction = [rng.standard_normal(x.shape) for x in point]
+    point = _in_double(inputs.values())
+    direction = [rng.standard_normal(x.shape) * sizes(x) for x in point]
 
-    def along(t: Any) -> Array:
-        return np.asarray(forward(*(x + t * d for x, d in zip(point, direction, strict=True))))
+    def along(t: complex) -> Array:
+        return np.asarray(forward(*(np.asarray(x + t * d) for x, d in zip(point, direction, strict=True))))
 
-    try:
-        with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("error", np.exceptions.ComplexWarning)
+        try:
             output = along(1j * COMPLEX_STEP)
-    except (TypeError, ValueError, NotImplementedError, np.exceptions.ComplexWarning):
-        return False
-    if output.dtype.kind != "c":
-        return False
-    step = float(np.finfo(output.dtype).eps) ** (1 / 3)
-    ahead, behind = along(step), along(-step)
-    difference = cotangent * (ahead - behind) / (2 * step)
-    noise = step**2 * np.abs(cotangent * ahead).max(initial=0)
-    agrees = (
-        np.abs(cotangent * output.imag / COMPLEX_STEP - difference) <= 1e-4 * np.abs(difference).max(initial=0) + noise
-    )
-    return bool(agrees.all())
+        except Exception:
+            return False
+        if output.dtype.kind != "c":
+            return False
+        derivative = cotangent * (output.imag / COMPLEX_STEP)
+        last_bit = float(np.finfo(output.dtype).eps) * np.abs(output.real)
+        noise = np.maximum(noise_floor(lambda *x: np.asarray(forward(*map(np.copy, x))), point, rng, 2), last_bit)
+        rounding = UNDECIDABLE * np.abs(cotangent * noise).max(initial=0)
+        differences = [cotangent * (along(step) - along(-step)) / (2 * step) for step in TRIAL_STEPS]
+
+        def agree(a: Array, b: Array, step: float) -> bool:
+            return bool((np.abs(a - b) <= 1e-4 * np.abs(b).max(initial=0) + rounding / step).all())
+
+        if any(agree(derivative, found, step) for found, step in zip(differences, TRIAL_STEPS, strict=True)):
+            return True
+        return not any(agree(*pair, step) for pair, step in zip(pairwise(differences), TRIAL_STEPS[1:], strict=True))
 
 
 def as_inputs(inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
     """`inputs` as arrays of real floating-point numbers."""
-    if not isinstance(inputs, Mapping):
-        raise TypeError(f"inputs must be a mapping of names to arrays, not {type(inputs).__name__}")
+    check_mapping(inputs)
     arrays = {name: np.asarray(x) for name, x in inputs.items()}
     for name, x in arrays.items():
         if x.dtype.kind != "f":
@@ -186,6 +262,14 @@ def as_inputs(inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
                 f"input {name} must hold real floating-point numbers, not {x.dtype} ({name}.shape={x.shape})"
             )
     return arrays
+
+
+def check_mapping(inputs: object) -> None:
+    """Refuse `inputs` that are not a mapping, or an empty one."""
+    if not isinstance(inputs, Mapping):
+        raise TypeError(f"inputs must be a mapping of names to arrays, not {type(inputs).__name__}")
+    if not inputs:
+        raise ValueError("inputs must hold at least one array: there is nothing to differentiate by")
 
 
 def evaluate(forward: Forward, inputs: Iterable[Array]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -46,8 +47,8 @@ class InputReport:
     diagnosis: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON can hold it."""
-        return {**self.__dict__, "worst_index": list(self.worst_index)}
+        """The report as JSON can hold it: None stands for a number that is NaN or infinite."""
+        return {key: _as_json(value) for key, value in self.__dict__.items()}
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,12 @@ class Report:
             if entry.diagnosis is not None:
                 lines.append(f"{entry.name}: {entry.diagnosis}")
             if entry.undecidable:
-                lines.append(f"{entry.name}: {entry.undecidable} entries cannot be decided at this precision")
+                entries = "1 entry" if entry.undecidable == 1 else f"{entry.undecidable} entries"
+                lines.append(f"{entry.name}: {entries} cannot be decided at this precision")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON can hold it."""
+        """The report as JSON can hold it: None stands for a number that is NaN or infinite."""
         return {"ok": self.ok, "inputs": [entry.to_dict() for entry in self.inputs]}
 
     def raise_if_failed(self) -> None:
@@ -102,3 +104,9 @@ class Report:
         if not self.ok:
             wrong = ", ".join(entry.name for entry in self.inputs if not entry.ok)
             raise GradientError(f"the gradient does not hold for {wrong}\n{self}")
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
