@@ -6,6 +6,7 @@ came in: the output in the common one, each gradient in that of its array (:func
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -16,6 +17,7 @@ __all__ = [
     "Precision",
     "as_floating",
     "as_gradient",
+    "as_integer",
     "as_mask",
     "as_optional_tangent",
     "as_result",
@@ -67,6 +69,17 @@ def precision(*arrays: Array | None) -> Precision:
 def in_dtype(compute: np.dtype[Any], *arrays: Array | None) -> list[Any]:
     """`arrays` in the dtype that an op computes in, without a copy where they are; None stays None."""
     return [None if array is None else array.astype(compute, copy=False) for array in arrays]
+
+
+def as_integer(name: str, value: int, least: int | None = None) -> int:
+    """`value` as an integer, which is at least `least`."""
+    try:
+        integer = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
+    if least is not None and integer < least:
+        raise ValueError(f"{name} must be at least {least}, not {integer}")
+    return integer
 
 
 def as_floating(name: str, array: npt.ArrayLike) -> Array:

@@ -25,18 +25,27 @@ DRAWS_A_STEP = 8  # one step of Philox's counter gives four 64-bit words, and a 
 
 
 def as_probability(dropout_p: float, rng: Rng | None) -> float:
-    """`dropout_p` as a number, refused outside [0, 1) or, where it is not zero, without an `rng`."""
+    """`dropout_p` as a number, refused outside [0, 1) or, where it is not zero, without a usable `rng`."""
     probability = float(dropout_p)
     if not 0 <= probability < 1:
         raise ValueError(f"dropout_p must be at least 0 and less than 1, not {dropout_p}")
     if probability and rng is None:
         raise ValueError(f"dropout_p={dropout_p} needs an rng: a seed or a numpy.random.Generator")
+    if probability:
+        _generator(rng)
     return probability
 
 
 def draw_key(rng: Rng | None) -> int:
     """The one integer that is drawn from `rng`, a seed or a generator."""
-    return int(np.random.default_rng(rng).integers(2**63))
+    return int(_generator(rng).integers(2**63))
+
+
+def _generator(rng: Rng | None) -> np.random.Generator:
+    try:
+        return np.random.default_rng(rng)
+    except (TypeError, ValueError):
+        raise TypeError(f"rng must be a seed or a numpy.random.Generator, not {rng!r}") from None
 
 
 def multipliers(key: int, dropout_p: float, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import additive, dot_product, multi_head
-from attention_np._arrays import Array, as_floating
+from attention_np._arrays import Array, as_floating, check_broadcasts_to, scores_shape
 from attention_np._dropout import Rng
 
 __all__ = ["additive_attention", "multi_head_attention", "scaled_dot_product_attention"]
@@ -73,6 +73,8 @@ def scaled_dot_product_attention(
     mask = bias = None
     if attn_mask is not None:
         attn_mask = np.asarray(attn_mask)
+        shape = scores_shape(as_floating("query", query), as_floating("key", key), as_floating("value", value))
+        check_broadcasts_to("attn_mask", attn_mask, shape)
         mask, bias = (attn_mask, None) if attn_mask.dtype == np.bool_ else (None, as_floating("attn_mask", attn_mask))
     output, _ = dot_product.forward(
         query, key, value, mask=mask, bias=bias, scale=scale, is_causal=is_causal, dropout_p=dropout_p, rng=rng

@@ -158,10 +158,10 @@ def forward(
     with quiet():
         queries = linear(with_query_axis(q, query), w_q, None)  # (..., n, h) (additive.1)
         keys = linear(k, w_k, bias)  # (..., m, h) (additive.2)
-        hidden = np.tanh(queries[..., :, None, :] + keys[..., None, :, :])  # (..., n, m, h) (additive.3)
-        scores = infinite_to_nan(hidden @ w_s, visible)  # (..., n, m) (additive.4)
-        weights, softmax_cache = softmax.forward(scores, mask=visible)  # (..., n, m) (additive.5)
-        output = product(weights, v, visible)  # (..., n, d_v) (additive.6)
+        hidden = np.tanh(queries[..., :, None, :] + keys[..., None, :, :])  # (..., n, m, h) (additive.3, additive.4)
+        scores = infinite_to_nan(hidden @ w_s, visible)  # (..., n, m) (additive.5)
+        weights, softmax_cache = softmax.forward(scores, mask=visible)  # (..., n, m) (additive.6)
+        output = product(weights, v, visible)  # (..., n, d_v) (additive.7)
         output = as_result(without_query_axis(output, query), dtype.result)
     return output, Cache(*arrays, visible, hidden, scores, weights, softmax_cache, output.shape)
 
@@ -212,21 +212,21 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
         flows = pairs_that_flow(cache.mask, d_output)
 
         # forward was output = weights @ value
-        d_value = product(transposed(cache.weights), d_output, transposed(flows))  # (..., m, d_v) (additive.7)
-        d_weights = sum_to(pair_products(d_output, v, flows), cache.weights.shape)  # (..., n, m) (additive.8)
+        d_value = product(transposed(cache.weights), d_output, transposed(flows))  # (..., m, d_v) (additive.12)
+        d_weights = sum_to(pair_products(d_output, v, flows), cache.weights.shape)  # (..., n, m) (additive.13)
 
         # forward was weights = softmax(scores)
-        d_scores = softmax.backward(d_weights, cache.softmax).scores  # (..., n, m) (additive.9)
+        d_scores = softmax.backward(d_weights, cache.softmax).scores  # (..., n, m) (additive.14)
 
         # forward was scores = hidden @ w_score, hidden = tanh(queries + keys)
-        d_hidden, d_w_score, _ = linear_backward(d_scores[..., None], hidden, w_s[:, None])  # (additive.10)
-        d_sum = backward_times(d_hidden, 1 - hidden * hidden)  # (..., n, m, h) (additive.11)
-        d_queries = sum_to(d_sum.sum(axis=-2), (*q.shape[:-1], w_q.shape[1]))  # (..., n, h) (additive.12)
-        d_keys = sum_to(d_sum.sum(axis=-3), (*k.shape[:-1], w_k.shape[1]))  # (..., m, h) (additive.13)
+        d_hidden, d_w_score, _ = linear_backward(d_scores[..., None], hidden, w_s[:, None])  # (additive.15)
+        d_sum = backward_times(d_hidden, 1 - hidden * hidden)  # (..., n, m, h) (additive.18)
+        d_queries = sum_to(d_sum.sum(axis=-2), (*q.shape[:-1], w_q.shape[1]))  # (..., n, h) (additive.19)
+        d_keys = sum_to(d_sum.sum(axis=-3), (*k.shape[:-1], w_k.shape[1]))  # (..., m, h) (additive.20)
 
         # forward was queries = query @ w_query, keys = key @ w_key + b
-        d_query, d_w_query, _ = linear_backward(d_queries, q, w_q)  # (additive.14)
-        d_key, d_w_key, d_b = linear_backward(d_keys, k, w_k)  # (additive.15)
+        d_query, d_w_query, _ = linear_backward(d_queries, q, w_q)  # (additive.21, additive.22)
+        d_key, d_w_key, d_b = linear_backward(d_keys, k, w_k)  # (additive.23, additive.24, additive.25)
 
         return Gradients(
             as_gradient(without_query_axis(d_query, query), query),
@@ -234,7 +234,7 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
             as_gradient(d_value, cache.value),
             as_gradient(d_w_query, cache.w_query),
             as_gradient(d_w_key, cache.w_key),
-            as_gradient(d_w_score[:, 0], cache.w_score),
+            as_gradient(d_w_score[:, 0], cache.w_score),  # (additive.16)
             None if b is None else as_gradient(d_b, b),
         )
 
@@ -293,13 +293,13 @@ def jvp(
     q, hidden = with_query_axis(q, cache.query), cache.hidden
 
     with quiet():
-        d_queries = d_query @ w_q + q @ d_w_query  # (..., n, h) (additive.16)
-        d_keys = linear(d_key, w_k, d_b) + k @ d_w_key  # (..., m, h)
+        d_queries = d_query @ w_q + q @ d_w_query  # (..., n, h) (additive.27)
+        d_keys = linear(d_key, w_k, d_b) + k @ d_w_key  # (..., m, h) (additive.28)
         d_sum = d_queries[..., :, None, :] + d_keys[..., None, :, :]  # (..., n, m, h)
-        d_hidden = (1 - hidden * hidden) * d_sum  # (..., n, m, h)
-        d_scores = d_hidden @ w_s + hidden @ d_w_score  # (..., n, m) (additive.17)
-        d_weights = softmax.jvp(cache.softmax, scores=d_scores)  # (..., n, m)
-        d_output = product(d_weights, v, cache.mask) + product(cache.weights, d_value, cache.mask)  # (additive.18)
+        d_hidden = (1 - hidden * hidden) * d_sum  # (..., n, m, h) (additive.29)
+        d_scores = d_hidden @ w_s + hidden @ d_w_score  # (..., n, m) (additive.30)
+        d_weights = softmax.jvp(cache.softmax, scores=d_scores)  # (..., n, m) (additive.31)
+        d_output = product(d_weights, v, cache.mask) + product(cache.weights, d_value, cache.mask)  # (additive.32)
 
         dtype = precision(*cache[:7]).result
         return as_result(without_query_axis(d_output, cache.query), dtype)

@@ -166,9 +166,9 @@ def forward(
         scores = infinite_to_nan(products * scale, visible)  # (..., n, m) (dot-product.1)
         if b is not None:
             scores = scores + b
-        weights, softmax_cache = softmax.forward(scores, mask=visible)  # (..., n, m) (dot-product.2)
+        weights, softmax_cache = softmax.forward(scores, mask=visible)  # (..., n, m) (dot-product.3)
         dropout = multipliers(draw_key(rng), dropout_p, shape, dtype.compute) if dropout_p else None
-        output = product(_dropped(weights, dropout), v, visible)  # (..., n, d_v) (dot-product.3)
+        output = product(_dropped(weights, dropout), v, visible)  # (..., n, d_v) (dot-product.4)
         output = as_result(without_query_axis(output, query), dtype.result)
 
     cache = Cache(query, key, value, bias, visible, scale, scores, weights, dropout, softmax_cache, output.shape)
@@ -223,23 +223,23 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
         flows = pairs_that_flow(cache.mask, d_output)
         dropped = _dropped(cache.weights, cache.dropout)
 
-        # forward was output = dropped @ value, dropped = weights * dropout
-        d_value = product(transposed(dropped), d_output, transposed(flows))  # (..., m, d_v) (dot-product.4)
-        d_dropped = sum_to(pair_products(d_output, v, flows), dropped.shape)  # (..., n, m) (dot-product.5)
-        d_weights = _dropped(d_dropped, cache.dropout)
+        # forward was output = dropped @ value, dropped = weights * dropout (dot-product.8, dot-product.35)
+        d_value = product(transposed(dropped), d_output, transposed(flows))  # (..., m, d_v) (dot-product.9)
+        d_dropped = sum_to(pair_products(d_output, v, flows), dropped.shape)  # (..., n, m) (dot-product.11)
+        d_weights = _dropped(d_dropped, cache.dropout)  # (..., n, m) (dot-product.10, dot-product.36)
 
-        # forward was weights = softmax(scores)
-        d_scores = softmax.backward(d_weights, cache.softmax).scores  # (..., n, m) (dot-product.6)
+        # forward was weights = softmax(scores) (dot-product.14)
+        d_scores = softmax.backward(d_weights, cache.softmax).scores  # (..., n, m) (dot-product.17)
 
-        # forward was scores = scale * query @ key^T + bias
-        d_query = backward_product(d_scores, k) * cache.scale  # (..., n, d_k) (dot-product.7)
-        d_key = backward_product(transposed(d_scores), q) * cache.scale  # (..., m, d_k) (dot-product.8)
+        # forward was scores = scale * query @ key^T + bias (dot-product.20, dot-product.22, dot-product.25)
+        d_query = backward_product(d_scores, k) * cache.scale  # (..., n, d_k) (dot-product.23)
+        d_key = backward_product(transposed(d_scores), q) * cache.scale  # (..., m, d_k) (dot-product.26)
 
         return Gradients(
             as_gradient(without_query_axis(d_query, query), query),
             as_gradient(d_key, key),
             as_gradient(d_value, value),
-            None if bias is None else as_gradient(d_scores, bias),  # (dot-product.9)
+            None if bias is None else as_gradient(d_scores, bias),  # (dot-product.31, dot-product.32)
         )
 
 
@@ -291,13 +291,13 @@ def jvp(
 
     with quiet():
         d_products = d_query @ transposed(k) + q @ transposed(d_key)
-        d_scores = d_products * cache.scale  # (..., n, m) (dot-product.10)
+        d_scores = d_products * cache.scale  # (..., n, m) (dot-product.40, dot-product.41)
         if d_bias is not None:
             d_scores = d_scores + d_bias
-        d_weights = softmax.jvp(cache.softmax, scores=d_scores)  # (..., n, m)
+        d_weights = softmax.jvp(cache.softmax, scores=d_scores)  # (..., n, m) (dot-product.42, dot-product.43)
 
-        d_output = product(_dropped(d_weights, cache.dropout), v, cache.mask)  # (..., n, d_v) (dot-product.11)
-        d_output = d_output + product(_dropped(cache.weights, cache.dropout), d_value, cache.mask)
+        d_output = product(_dropped(d_weights, cache.dropout), v, cache.mask)  # (..., n, d_v) (dot-product.44)
+        d_output = d_output + product(_dropped(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
 
         dtype = precision(cache.query, cache.key, cache.value, cache.bias).result
         return as_result(without_query_axis(d_output, cache.query), dtype)

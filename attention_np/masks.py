@@ -6,12 +6,13 @@ takes time and memory proportional to the mask that it returns.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from attention_np._arrays import as_integer
 
 __all__ = [
     "as_mask",
@@ -59,7 +60,8 @@ def causal(n: int, m: int | None = None, *, offset: int = 0) -> Mask:
      [1 1 1 1]]
     """
     n, m = _lengths(n, m)
-    offset = max(-n, min(_integer("offset", offset), m))  # beyond that nothing changes, and NumPy may not count so far
+    # Further off nothing changes, and NumPy may not count so far.
+    offset = max(-n, min(as_integer("offset", offset), m))
     return np.tri(n, m, offset, dtype=np.bool_)
 
 
@@ -126,7 +128,7 @@ def padding_from_tokens(tokens: npt.ArrayLike, pad_id: int, *, heads: bool = Fal
     [[1 1 0]
      [1 0 0]]
     """
-    return _over_queries(_integers("tokens", tokens, axes=1) != _integer("pad_id", pad_id), heads)
+    return _over_queries(_integers("tokens", tokens, axes=1) != as_integer("pad_id", pad_id), heads)
 
 
 def sliding_window(n: int, m: int | None = None, *, left: int | None, right: int | None = 0) -> Mask:
@@ -161,9 +163,9 @@ def sliding_window(n: int, m: int | None = None, *, left: int | None, right: int
     n, m = _lengths(n, m)
     window = np.ones((n, m), dtype=np.bool_)
     if right is not None:
-        window = causal(n, m, offset=_count("right", right))
+        window = causal(n, m, offset=as_integer("right", right, least=0))
     if left is not None:
-        window &= ~causal(n, m, offset=-_count("left", left) - 1)
+        window &= ~causal(n, m, offset=-as_integer("left", left, least=0) - 1)
     return window
 
 
@@ -196,7 +198,7 @@ def block_causal(n: int, block_size: int) -> Mask:
      [1 1 1 1]]
     """
     n, _ = _lengths(n, None)
-    block = np.arange(n) // min(_count("block_size", block_size, least=1), max(n, 1))  # (n,)
+    block = np.arange(n) // min(as_integer("block_size", block_size, least=1), max(n, 1))  # (n,)
     return block[:, None] >= block
 
 
@@ -334,22 +336,8 @@ def _over_queries(keys: Mask, heads: bool) -> Mask:
 
 
 def _lengths(n: int, m: int | None) -> tuple[int, int]:
-    count = _count("n", n)
-    return count, count if m is None else _count("m", m)
-
-
-def _count(name: str, value: int, least: int = 0) -> int:
-    count = _integer(name, value)
-    if count < least:
-        raise ValueError(f"{name} must be at least {least}, not {count}")
-    return count
-
-
-def _integer(name: str, value: int) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
+    count = as_integer("n", n, least=0)
+    return count, count if m is None else as_integer("m", m, least=0)
 
 
 def _integers(name: str, values: npt.ArrayLike, axes: int = 0) -> npt.NDArray[Any]:

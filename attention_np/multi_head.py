@@ -22,6 +22,7 @@ from attention_np._arrays import (
     Array,
     as_floating,
     as_gradient,
+    as_integer,
     as_optional_tangent,
     as_result,
     as_tangent,
@@ -180,6 +181,11 @@ class Parameters(NamedTuple):
         -------
         parameters : Parameters
 
+        Raises
+        ------
+        TypeError, ValueError
+            If `d_model` is not an integer of at least 1.
+
         Notes
         -----
         Weights of shape (d_in, d_out) are uniform on :math:`\pm\sqrt{6 / (d_{in} + d_{out})}`, so that neither the
@@ -197,6 +203,7 @@ class Parameters(NamedTuple):
         >>> parameters.w_query.shape, parameters.b_query.shape
         ((8, 8), (8,))
         """
+        as_integer("d_model", d_model, least=1)
         generator = np.random.default_rng(rng)
         widths = (d_model, d_model if d_key is None else d_key, d_model if d_value is None else d_value, d_model)
         weights = []
@@ -385,7 +392,7 @@ def forward(
         q = linear(with_query_axis(x_q, query), w.w_query, w.b_query)  # (..., n, num_heads * d_k) (multi-head.1)
         k = linear(x_k, w.w_key, w.b_key)  # (..., m, num_heads * d_k) (multi-head.2)
         v = linear(x_v, w.w_value, w.b_value)  # (..., m, num_heads * d_v) (multi-head.3)
-        heads, attention = dot_product.forward(  # (..., num_heads, n, d_v) (multi-head.4)
+        heads, attention = dot_product.forward(  # (..., num_heads, n, d_v) (multi-head.9)
             split_heads(q, num_heads),
             split_heads(k, num_heads),
             split_heads(v, num_heads),
@@ -394,8 +401,8 @@ def forward(
             dropout_p=dropout_p,
             rng=rng,
         )
-        combined = combine_heads(heads)  # (..., n, num_heads * d_v) (multi-head.5)
-        output = linear(combined, w.w_output, w.b_output)  # (..., n, d_output) (multi-head.6)
+        combined = combine_heads(heads)  # (..., n, num_heads * d_v) (multi-head.11)
+        output = linear(combined, w.w_output, w.b_output)  # (..., n, d_output) (multi-head.14)
         output = as_result(without_query_axis(output, query), dtype.result)
     cache = Cache(query, key, value, parameters, bias, num_heads, attention.weights, attention, combined, output.shape)
     return output, cache
@@ -448,17 +455,17 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
 
     with quiet():
         # forward was output = combined @ w_output + b_output
-        d_combined, d_w_output, d_b_output = linear_backward(d_output, cache.combined, w.w_output)  # (multi-head.7)
+        d_combined, d_w_output, d_b_output = linear_backward(d_output, cache.combined, w.w_output)  # (multi-head.30)
 
         # forward was combined = the heads side by side, each attention(q, k, v)
-        d_heads = split_heads(d_combined, num_heads)  # (..., num_heads, n, d_v) (multi-head.8)
-        inner = dot_product.backward(d_heads, cache.attention)  # (multi-head.9)
+        d_heads = split_heads(d_combined, num_heads)  # (..., num_heads, n, d_v) (multi-head.32)
+        inner = dot_product.backward(d_heads, cache.attention)  # (multi-head.34, multi-head.35, multi-head.36)
 
         # forward was q = query @ w_query + b_query, and so on
-        d_q, d_k, d_v = (combine_heads(d) for d in (inner.query, inner.key, inner.value))  # (multi-head.10)
-        d_query, d_w_query, d_b_query = linear_backward(d_q, with_query_axis(x_q, query), w.w_query)  # (multi-head.11)
-        d_key, d_w_key, d_b_key = linear_backward(d_k, x_k, w.w_key)  # (multi-head.12)
-        d_value, d_w_value, d_b_value = linear_backward(d_v, x_v, w.w_value)  # (multi-head.13)
+        d_q, d_k, d_v = (combine_heads(d) for d in (inner.query, inner.key, inner.value))  # (multi-head.38)
+        d_query, d_w_query, d_b_query = linear_backward(d_q, with_query_axis(x_q, query), w.w_query)  # (multi-head.40)
+        d_key, d_w_key, d_b_key = linear_backward(d_k, x_k, w.w_key)  # (multi-head.41)
+        d_value, d_w_value, d_b_value = linear_backward(d_v, x_v, w.w_value)  # (multi-head.42)
 
         d_weights = (d_w_query, d_w_key, d_w_value, d_w_output)
         d_biases = (d_b_query, d_b_key, d_b_value, d_b_output)
@@ -471,7 +478,7 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
             as_gradient(d_key, cache.key),
             as_gradient(d_value, cache.value),
             Parameters._make(d_parameters),
-            None if bias is None or inner.bias is None else as_gradient(inner.bias, bias),
+            None if bias is None or inner.bias is None else as_gradient(inner.bias, bias),  # (multi-head.37)
         )
 
 
@@ -528,10 +535,10 @@ def jvp(
     x_q, w, num_heads = with_query_axis(x_q, cache.query), Parameters(*arrays), cache.num_heads
 
     with quiet():
-        d_q = linear(d_query, w.w_query, d_w.b_query) + x_q @ d_w.w_query  # (multi-head.14)
-        d_k = linear(d_key, w.w_key, d_w.b_key) + x_k @ d_w.w_key
-        d_v = linear(d_value, w.w_value, d_w.b_value) + x_v @ d_w.w_value
-        d_heads = dot_product.jvp(
+        d_q = linear(d_query, w.w_query, d_w.b_query) + x_q @ d_w.w_query  # (multi-head.58)
+        d_k = linear(d_key, w.w_key, d_w.b_key) + x_k @ d_w.w_key  # (multi-head.58)
+        d_v = linear(d_value, w.w_value, d_w.b_value) + x_v @ d_w.w_value  # (multi-head.58)
+        d_heads = dot_product.jvp(  # (multi-head.59)
             cache.attention,
             query=split_heads(d_q, num_heads),
             key=split_heads(d_k, num_heads),
@@ -539,7 +546,7 @@ def jvp(
             bias=d_bias,
         )
         d_combined = combine_heads(d_heads)  # (..., n, num_heads * d_v)
-        d_output = linear(d_combined, w.w_output, d_w.b_output) + cache.combined @ d_w.w_output  # (multi-head.15)
+        d_output = linear(d_combined, w.w_output, d_w.b_output) + cache.combined @ d_w.w_output  # (multi-head.60)
 
         dtype = precision(cache.query, cache.key, cache.value, *cache.parameters, cache.bias).result
         return as_result(without_query_axis(d_output, cache.query), dtype)
@@ -578,7 +585,7 @@ def _check_parameters(query: Array, key: Array, value: Array, parameters: Parame
 
 
 def _check_heads(name: str, features: int, num_heads: int, shape: tuple[int, ...]) -> None:
-    if num_heads < 1 or features % num_heads:
+    if as_integer("num_heads", num_heads) < 1 or features % num_heads:
         raise ValueError(f"num_heads={num_heads} must divide the {features} features of {name} ({name}.shape={shape})")
 
 

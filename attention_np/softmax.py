@@ -108,8 +108,8 @@ def forward(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None
 
 def _normalise(scores: Array, axis: int, mask: Array | None) -> tuple[Array, Array]:
     """The weights (..., n) and the log-sum-exp (..., 1)."""
-    scores = scores if mask is None else np.where(mask, scores, -np.inf)  # (..., n)
-    largest = scores.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.1)
+    scores = scores if mask is None else np.where(mask, scores, -np.inf)  # (..., n) (softmax.66)
+    largest = scores.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.6)
     shift = largest
     has_limits = not np.isfinite(largest).all()
     if has_limits:
@@ -117,12 +117,12 @@ def _normalise(scores: Array, axis: int, mask: Array | None) -> tuple[Array, Arr
         scores = np.where(largest.real == np.inf, at_infinity, scores)
         shift = np.where(np.isfinite(largest), largest, 0)
 
-    exponentials = np.exp(scores - shift)  # (..., n)
+    exponentials = np.exp(scores - shift)  # (..., n) (softmax.7)
     total = exponentials.sum(axis=axis, keepdims=True)  # (..., 1)
-    weights = exponentials / total  # (..., n) (softmax.2)
+    weights = exponentials / total  # (..., n) (softmax.9)
     if has_limits:  # no weight where none takes part, though 0/0 and 0/nan are nan
         weights = np.where(scores.real == -np.inf, 0, weights)
-    return weights, largest + np.log(total)  # (softmax.3)
+    return weights, largest + np.log(total)  # (softmax.12)
 
 
 def backward(d_weights: npt.ArrayLike, cache: Cache) -> Gradients:
@@ -163,7 +163,7 @@ def backward(d_weights: npt.ArrayLike, cache: Cache) -> Gradients:
     cache = check_cache(cache, Cache, "softmax")
     d_weights = as_vector("d_weights", d_weights, cache.weights.shape, cache.weights.dtype)
     with quiet():
-        d_scores = _times_jacobian(d_weights, cache)  # (..., n) (softmax.6)
+        d_scores = _times_jacobian(d_weights, cache)  # (..., n) (softmax.31, softmax.32)
         return Gradients(as_gradient(d_scores, cache.scores))
 
 
@@ -200,16 +200,16 @@ def jvp(cache: Cache, *, scores: npt.ArrayLike | None = None) -> Array:
     cache = check_cache(cache, Cache, "softmax")
     d_scores = as_tangent("scores", scores, cache.scores, cache.weights.dtype)
     with quiet():
-        d_weights = _times_jacobian(d_scores, cache)  # (..., n) (softmax.7)
+        d_weights = _times_jacobian(d_scores, cache)  # (..., n) (softmax.36, softmax.37)
         return as_result(d_weights, precision(cache.scores).result)
 
 
 def _times_jacobian(vector: Array, cache: Cache) -> Array:
-    """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric (softmax.4)."""
+    """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric (softmax.23)."""
     weights, axis = cache.weights, cache.axis
     if not weights.size:
         return np.zeros_like(vector)
-    result = _deviation_from_mean(weights, vector, axis)
+    result = _deviation_from_mean(weights, vector, axis)  # (softmax.23)
     if np.isfinite(result).all() and np.isfinite(cache.logsumexp).all():
         return result
     moves = _moves(cache) & (vector != 0).any(axis=axis, keepdims=True)  # (..., n)
@@ -222,9 +222,9 @@ def _deviation_from_mean(weights: Array, vector: Array, axis: int) -> Array:
     # Any number may be taken from a whole row first. Taking the entry with the largest weight keeps full relative
     # accuracy where that weight is nearly one, and the deviations are the small differences of large numbers.
     heaviest = weights.real.argmax(axis=axis, keepdims=True)
-    vector = vector - np.take_along_axis(vector, heaviest, axis=axis)  # (..., n)
-    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.5)
-    deviation: Array = weights * (vector - mean)  # (..., n)
+    vector = vector - np.take_along_axis(vector, heaviest, axis=axis)  # (..., n) (softmax.42)
+    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.40)
+    deviation: Array = weights * (vector - mean)  # (..., n) (softmax.41, softmax.43)
     return deviation
 
 
@@ -269,8 +269,8 @@ def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | Non
     _, cache = forward(scores, axis=axis, mask=mask)
     weights = np.moveaxis(cache.weights, cache.axis, -1)  # (..., n)
     with quiet():
-        diagonal = np.eye(weights.shape[-1], dtype=weights.dtype) * weights[..., :, None]
-        matrix = diagonal - weights[..., :, None] * weights[..., None, :]  # (..., n, n) (softmax.4)
+        diagonal = np.eye(weights.shape[-1], dtype=weights.dtype) * weights[..., :, None]  # (softmax.20, softmax.21)
+        matrix = diagonal - weights[..., :, None] * weights[..., None, :]  # (..., n, n) (softmax.19, softmax.68)
         if not np.isfinite(cache.logsumexp).all():
             moves = np.moveaxis(_moves(cache), cache.axis, -1)
             matrix = np.where(moves[..., :, None] & moves[..., None, :], matrix, 0)
