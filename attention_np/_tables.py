@@ -1,0 +1,124 @@
+"""The tables of the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from attention_np.verification import Finding
+
+if TYPE_CHECKING:
+    from attention_np.derivation import Report
+
+__all__ = ["print_faults", "print_findings", "print_report", "progress", "say"]
+
+Item = TypeVar("Item")
+
+PIPE_WIDTH = 140  # where the output is no terminal
+
+
+def progress(items: Sequence[Item]) -> Iterable[Item]:
+    """The items, with a bar on the terminal, if there is one, while they are worked on."""
+    terminal = Console(stderr=True)
+    return track(items, "Checking", console=terminal, transient=True, disable=not terminal.is_terminal)
+
+
+def say(line: str, style: str = "") -> None:
+    """Print one line as it is."""
+    _console().print(Text(line, style=style), soft_wrap=True)
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """One line for each input of an op and each method: the worst of its cases."""
+    if not findings:
+        return
+    table = Table(box=box.SIMPLE_HEAD, title="Analytic gradients against numerical ones")
+    for header in ("op", "input", "method"):
+        table.add_column(header, no_wrap=True)
+    table.add_column("cases", justify="right")
+    table.add_column("largest relative error", justify="right", no_wrap=True)
+    table.add_column("in the case")
+    table.add_column("holds", no_wrap=True)
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.op, finding.input, finding.method), []).append(finding)
+    previous = next(iter(groups))[0]
+    for (op, name, method), group in groups.items():
+        if op != previous:
+            table.add_section()
+        previous = op
+        worst = max(group, key=lambda finding: (not finding.ok, finding.error))
+        table.add_row(op, name, method, str(len(group)), f"{worst.error:.1e}", worst.case, _verdict(worst.ok))
+    _console().print(table)
+    examples = len({(finding.op, finding.case) for finding in findings})
+    wrong = sum(not finding.ok for finding in findings)
+    say(f"{len(findings)} checks in {examples} cases: {f'{wrong} do not hold' if wrong else 'all hold'}.\n")
+
+
+def print_report(report: Report) -> None:
+    """One line for each equation, and one for each array of an op that was held against its page."""
+    table = Table(box=box.SIMPLE_HEAD, title="Equations of the derivation pages")
+    for header in ("equation", "verdict", "error", "carried out by"):
+        table.add_column(header, no_wrap=True, justify="right" if header == "error" else "left")
+    previous = None
+    for record in report.records:
+        if record.page != previous and previous is not None:
+            table.add_section()
+        previous = record.page
+        error = "" if record.error is None or record.verdict == "refuted" else f"{record.error:.1e}"
+        style = "bold red" if record.verdict == "fails" else "dim" if record.verdict == "not executed" else ""
+        table.add_row(record.tag or "(no tag)", Text(record.verdict, style=style), error, ", ".join(record.cited_by))
+    _console().print(table)
+
+    if report.fields:
+        table = Table(box=box.SIMPLE_HEAD, title="Ops against the definitions of their pages")
+        for header in ("op", "array", "symbol", "error", "agrees"):
+            table.add_column(header, no_wrap=True, justify="right" if header == "error" else "left")
+        for field in report.fields:
+            table.add_row(field.op, field.name, field.symbol, f"{field.error:.1e}", _verdict(field.ok))
+        _console().print(table)
+
+    count = {verdict: report.count(verdict) for verdict in ("holds", "refuted", "fails", "not executed")}
+    executed = len(report.records) - count["not executed"]
+    say(
+        f"{len(report.records)} equations, {executed} executed: {count['holds']} hold, {count['refuted']} are refuted "
+        f"as their page says, {count['fails']} fail; {count['not executed']} say why they are not executed.\n"
+    )
+
+
+def print_faults(findings: Sequence[Finding], report: Report | None) -> None:
+    """Everything that does not hold, with what is known of where."""
+    for finding in findings:
+        if not finding.ok:
+            say(
+                f"does not hold: {finding.op}, {finding.input}, by {finding.method}, in the case '{finding.case}': "
+                f"relative error {finding.error:.1e}",
+                "bold red",
+            )
+    if report is None:
+        return
+    for field in report.fields:
+        if not field.ok:
+            say(f"differs from its page: {field.op}, {field.name} ({field.symbol}): {field.describe()}", "bold red")
+            for record in report.suspects(field):
+                say(f"    a line to look at: {', '.join(record.cited_by)} carries out ({record.tag})")
+    for record in report.records:
+        if record.verdict == "fails":
+            say(record.message or f"({record.tag}) fails", "bold red")
+    for problem in report.problems:
+        say(problem, "bold red")
+
+
+def _verdict(ok: bool) -> Text:
+    return Text("yes") if ok else Text("NO", style="bold red")
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
