@@ -5,12 +5,13 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: help check test peers lint types bench clean
+.PHONY: help check test peers mutants lint types bench clean
 
 help:
-	@echo "make check   verify every gradient and print the table"
+	@echo "make check   verify every gradient and every equation, and print the tables"
 	@echo "make test    run the tests; those against other libraries are skipped where they are missing"
 	@echo "make peers   run the tests against PyTorch, after installing it (200 MB)"
+	@echo "make mutants change every equation of the pages in every way, and see each change noticed"
 	@echo "make lint    ruff"
 	@echo "make types   mypy, strict"
 	@echo "make bench   benchmarks: how long importing takes"
@@ -24,6 +25,9 @@ test: $(VENV)/test
 
 peers: $(VENV)/peers
 	$(RUN) -m pytest tests/peers
+
+mutants: $(VENV)/test
+	$(RUN) -m tests.derivation.mutate derivations
 
 lint: $(VENV)/lint
 	$(RUN) -m ruff check .

@@ -95,13 +95,19 @@ def print_report(report: Report) -> None:
 
 def print_faults(findings: Sequence[Finding], report: Report | None) -> None:
     """Everything that does not hold, with what is known of where."""
+    wrong: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         if not finding.ok:
-            say(
-                f"does not hold: {finding.op}, {finding.input}, by {finding.method}, in the case '{finding.case}': "
-                f"relative error {finding.error:.1e}",
-                "bold red",
-            )
+            wrong.setdefault((finding.op, finding.input), []).append(finding)
+    for (op, name), group in wrong.items():
+        worst = max(group, key=lambda finding: finding.error)
+        methods = ", ".join(dict.fromkeys(finding.method for finding in group))
+        examples = len({finding.case for finding in group})
+        say(
+            f"does not hold: {op}, {name}, by {methods}, in {examples} case{'s' if examples > 1 else ''}; "
+            f"the worst is '{worst.case}' with a relative error of {worst.error:.1e}",
+            "bold red",
+        )
     if report is None:
         return
     for field in report.fields:

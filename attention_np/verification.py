@@ -70,5 +70,6 @@ def of_pages(report: Report, names: Sequence[str]) -> Report:
 def against_pages(report: Report) -> list[Finding]:
     """What the comparison of ops with pages found, in the form of the other findings on ops."""
     return [
-        Finding(field.op, f"page {field.page}", field.name, "page", field.error, field.ok) for field in report.fields
+        Finding(field.op, f"page {field.page}", field.name, "page", field.error, bool(field.ok))
+        for field in report.fields
     ]
