@@ -10,7 +10,7 @@ RUN := $(VENV)/bin/python
 help:
 	@echo "make check   verify every gradient and every equation, and print the tables"
 	@echo "make test    run the tests; those against other libraries are skipped where they are missing"
-	@echo "make peers   run the tests against PyTorch, after installing it (200 MB)"
+	@echo "make peers   run the tests against PyTorch, after installing it (a large download)"
 	@echo "make mutants change every equation of the pages in every way, and see each change noticed"
 	@echo "make lint    ruff"
 	@echo "make types   mypy, strict"

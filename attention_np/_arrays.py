@@ -15,10 +15,13 @@ import numpy.typing as npt
 __all__ = [
     "Array",
     "Precision",
+    "as_bias",
+    "as_flag",
     "as_floating",
     "as_gradient",
     "as_integer",
     "as_mask",
+    "as_number",
     "as_optional_tangent",
     "as_result",
     "as_tangent",
@@ -71,10 +74,25 @@ def in_dtype(compute: np.dtype[Any], *arrays: Array | None) -> list[Any]:
     return [None if array is None else array.astype(compute, copy=False) for array in arrays]
 
 
+def as_number(name: str, value: Any) -> Any:
+    """`value`, a real number or an array of no axes that holds one, as a scalar of its own precision."""
+    number = np.asarray(value)
+    if number.ndim or number.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must be a number, not {value!r}")
+    return number[()]
+
+
+def as_flag(name: str, value: bool) -> bool:
+    """`value`, which must be True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+    return bool(value)
+
+
 def as_integer(name: str, value: int, least: int | None = None) -> int:
     """`value` as an integer, which is at least `least`."""
     try:
-        integer = operator.index(value)
+        integer = int(operator.index(value))
     except TypeError:
         raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
     if least is not None and integer < least:
@@ -84,7 +102,10 @@ def as_integer(name: str, value: int, least: int | None = None) -> int:
 
 def as_floating(name: str, array: npt.ArrayLike) -> Array:
     """`array` as an ndarray of floating-point numbers, real or complex, without a copy where that can be."""
-    result = np.asarray(array)
+    try:
+        result = np.asarray(array)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array of floating-point numbers: {error}") from None
     if result.dtype.kind not in "fc" and result.dtype.name != "bfloat16":
         raise TypeError(
             f"{name} must hold floating-point numbers, not {result.dtype} ({name}.shape={result.shape}): "
@@ -97,7 +118,8 @@ def as_vector(name: str, array: npt.ArrayLike, shape: tuple[int, ...], compute: 
     """`array`, a cotangent or a tangent of something of the given `shape`, in `compute` or, if wider, its own dtype."""
     result = as_floating(name, array)
     if result.shape != shape:
-        raise ValueError(f"{name} must have the shape {shape} of what it belongs to ({name}.shape={result.shape})")
+        argument = name.rpartition(" ")[2]
+        raise ValueError(f"{name} must have the shape {shape} of what it belongs to ({argument}.shape={result.shape})")
     if result.dtype == compute:
         return result
     return result.astype(np.result_type(compute, _computed_in(result.dtype)), copy=False)
@@ -128,7 +150,7 @@ def as_result(array: Array, dtype: np.dtype[Any]) -> Array:
 
 def as_gradient(d_array: Array, array: Array) -> Array:
     """`d_array` summed over the axes along which `array` was broadcast, and in its dtype."""
-    return as_result(sum_to(d_array, array.shape), array.dtype)
+    return as_result(np.asarray(sum_to(d_array, array.shape)), array.dtype)
 
 
 def check_cache(cache: object, kind: type[CacheType], op: str) -> CacheType:
@@ -206,6 +228,14 @@ def check_broadcasts_to(name: str, array: Array, shape: tuple[int, ...], what: s
     )
     if not fits:
         raise ValueError(f"{name} must broadcast to {what}, whose shape is {shape} ({name}.shape={axes})")
+
+
+def as_bias(bias: npt.ArrayLike, *others: Array) -> Array:
+    """`bias` as an array; a scalar takes the dtype that the `others` are computed in, since scalars never upcast."""
+    array = as_floating("bias", bias)
+    if array.ndim or isinstance(bias, np.ndarray):
+        return array
+    return array.astype(precision(*others).compute)
 
 
 def as_mask(mask: npt.ArrayLike, shape: tuple[int, ...], what: str = "the scores") -> npt.NDArray[np.bool_]:

@@ -1,7 +1,9 @@
 """Dropout whose draws depend on a seed and on the place in the scores alone.
 
-The draws come from a counter-based generator, Philox [1]_: the draw for the score at row r and column j is number
-``r * width + j`` of one stream, whatever part of the scores is computed, in which order and by how many workers.
+The draws come from a counter-based generator, Philox [1]_. The draw for the score at row r and column j is number
+``r * width + j`` of one stream, where r counts the rows through all leading axes, and the width is the number of
+columns rounded up to a multiple of 8. It is the same whatever part of the scores is computed, in which order and by
+how many workers.
 
 References
 ----------
@@ -15,9 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from attention_np._arrays import Array
+from attention_np._arrays import Array, as_number
 
-__all__ = ["Rng", "as_probability", "draw_key", "multipliers"]
+__all__ = ["Rng", "as_generator", "as_probability", "draw_key", "multipliers"]
 
 Rng: TypeAlias = "int | np.random.Generator"  # a string: NumPy imports its random module on first use only
 
@@ -26,22 +28,23 @@ DRAWS_A_STEP = 8  # one step of Philox's counter gives four 64-bit words, and a 
 
 def as_probability(dropout_p: float, rng: Rng | None) -> float:
     """`dropout_p` as a number, refused outside [0, 1) or, where it is not zero, without a usable `rng`."""
-    probability = float(dropout_p)
+    probability = float(as_number("dropout_p", dropout_p))
     if not 0 <= probability < 1:
         raise ValueError(f"dropout_p must be at least 0 and less than 1, not {dropout_p}")
     if probability and rng is None:
         raise ValueError(f"dropout_p={dropout_p} needs an rng: a seed or a numpy.random.Generator")
     if probability:
-        _generator(rng)
+        as_generator(rng)
     return probability
 
 
 def draw_key(rng: Rng | None) -> int:
     """The one integer that is drawn from `rng`, a seed or a generator."""
-    return int(_generator(rng).integers(2**63))
+    return int(as_generator(rng).integers(2**63))
 
 
-def _generator(rng: Rng | None) -> np.random.Generator:
+def as_generator(rng: Rng | None) -> np.random.Generator:
+    """`rng`, a seed or a generator, as a generator."""
     try:
         return np.random.default_rng(rng)
     except (TypeError, ValueError):
@@ -55,5 +58,7 @@ def multipliers(key: int, dropout_p: float, shape: tuple[int, ...], dtype: np.dt
     words = np.random.Philox(key=key).random_raw(prod(leading) * width // 2)  # 64-bit
     draws = words.astype("<u8", copy=False).view("<u4").reshape(*leading, width)[..., :columns]
     kept = draws >= round(dropout_p * 2**32)
-    factors: Array = np.where(kept, dtype.type(1 / (1 - dropout_p)), dtype.type(0))
+    real = np.finfo(dtype).dtype.type
+    wide = np.promote_types(real, np.float64).type
+    factors: Array = np.where(kept, real(1 / (1 - wide(dropout_p))), real(0))
     return factors

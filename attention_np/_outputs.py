@@ -72,10 +72,19 @@ def scaled_dot_product_attention(
         key, value = _repeat_heads("key", key, query), _repeat_heads("value", value, query)
     mask = bias = None
     if attn_mask is not None:
-        attn_mask = np.asarray(attn_mask)
+        given = np.asarray(attn_mask)
+        if given.dtype.kind in "iu":
+            raise TypeError(
+                f"attn_mask must hold booleans or floating-point numbers, not {given.dtype}: "
+                f"masks.as_mask reads a mask of 0 and 1 (attn_mask.shape={given.shape})"
+            )
         shape = scores_shape(as_floating("query", query), as_floating("key", key), as_floating("value", value))
-        check_broadcasts_to("attn_mask", attn_mask, shape)
-        mask, bias = (attn_mask, None) if attn_mask.dtype == np.bool_ else (None, as_floating("attn_mask", attn_mask))
+        check_broadcasts_to("attn_mask", given, shape)
+        if given.dtype == np.bool_:
+            mask = given
+        else:
+            as_floating("attn_mask", given)
+            bias = attn_mask
     output, _ = dot_product.forward(
         query, key, value, mask=mask, bias=bias, scale=scale, is_causal=is_causal, dropout_p=dropout_p, rng=rng
     )

@@ -44,8 +44,8 @@ def product(a: Array, b: Array, pairs: Array | None = None) -> Array:
     pairs = np.broadcast_to(pairs, a.shape)
     spoiled = ~np.isfinite(b)  # (..., m, d)
     result = a @ np.where(spoiled, 0, b)
-    rows = spoiled.any(axis=(*range(b.ndim - 2), b.ndim - 1)) & pairs.any(axis=tuple(range(pairs.ndim - 1)))
-    for j in np.flatnonzero(rows):
+    used = np.logical_and(spoiled.any(axis=-1), pairs.any(axis=-2))  # (..., m)
+    for j in np.flatnonzero(used.any(axis=tuple(range(used.ndim - 1)))):
         terms = a[..., :, j, None] * b[..., None, j, :]  # (..., n, d)
         result += np.where(pairs[..., :, j, None] & spoiled[..., None, j, :], terms, 0)
     return result

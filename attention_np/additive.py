@@ -128,7 +128,7 @@ def forward(
 
     Notes
     -----
-    :math:`S_{ij} = w_s \\cdot \\tanh(q_i W_q + k_j W_k + b)` [1]_. A pair that is masked out contributes nothing, even
+    :math:`S_{ij} = w_s \cdot \tanh(q_i W_q + k_j W_k + b)` [1]_. A pair that is masked out contributes nothing, even
     where its arrays hold NaN or infinity.
 
     References

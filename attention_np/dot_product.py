@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import operator
 from functools import reduce
-from math import isfinite, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +23,12 @@ import numpy.typing as npt
 from attention_np import masks, softmax
 from attention_np._arrays import (
     Array,
+    as_bias,
+    as_flag,
     as_floating,
     as_gradient,
     as_mask,
+    as_number,
     as_optional_tangent,
     as_result,
     as_tangent,
@@ -74,7 +76,7 @@ class Cache(NamedTuple):
     value: Array  # (..., m, d_v)
     bias: Array | None  # broadcasts to (..., n, m)
     mask: Array | None  # who attends to whom, all rules together; broadcasts to (..., n, m); None: all to all
-    scale: float
+    scale: Any  # a real scalar of the precision computed in
     scores: Array  # (..., n, m)
     weights: Array  # (..., n, m), before dropout
     dropout: Array | None  # (..., n, m): 0 where a weight is dropped, else 1 / (1 - dropout_p)
@@ -126,7 +128,7 @@ def forward(
     Raises
     ------
     TypeError
-        If an array is not of floating-point numbers, or `mask` is not boolean.
+        If an array is not of floating-point numbers, `mask` is not boolean, or an option is not of its type.
     ValueError
         If shapes do not fit together; if `dropout_p` is outside [0, 1), or above zero without an `rng`; if `scale`
         is not finite.
@@ -152,14 +154,14 @@ def forward(
     [[0.8044 0.1956]] [[11.9557]]
     """
     query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
-    bias = None if bias is None else as_floating("bias", bias)
+    bias = None if bias is None else as_bias(bias, query, key, value)
     shape = scores_shape(query, key, value)
     _check_features(query, key)
-    visible = visible_pairs(shape, mask, bias, is_causal)
-    scale = _as_scale(scale, key.shape[-1])
     dropout_p = as_probability(dropout_p, rng)
-
     dtype = precision(query, key, value, bias)
+    scale = _as_scale(scale, key.shape[-1], dtype.compute)
+    visible = visible_pairs(shape, mask, bias, is_causal)
+
     q, k, v, b = in_dtype(dtype.compute, query, key, value, bias)
     with quiet():
         products = with_query_axis(q, query) @ transposed(k)  # (..., n, m)
@@ -333,7 +335,7 @@ def visible_pairs(
     rules = []
     if mask is not None:
         rules.append(as_mask(mask, shape))
-    if is_causal:
+    if as_flag("is_causal", is_causal):
         rules.append(masks.causal(*shape[-2:]))
     if bias is not None:
         check_broadcasts_to("bias", bias, shape)
@@ -343,12 +345,16 @@ def visible_pairs(
     return np.atleast_2d(reduce(operator.and_, rules)) if rules else None
 
 
-def _as_scale(scale: float | None, d_k: int) -> float:
+def _as_scale(scale: Any, d_k: int, compute: np.dtype[Any]) -> Any:
+    """The scale in the precision that is computed in, so that it neither upcasts nor rounds."""
+    real = np.finfo(compute).dtype.type
     if scale is None:
-        return 1 / sqrt(max(d_k, 1))  # no features: the products are zero, whatever they are multiplied by
-    if not isfinite(scale):
+        wide = np.promote_types(real, np.float64).type
+        return real(1 / np.sqrt(wide(max(d_k, 1))))  # without features the products are zero anyway
+    number = as_number("scale", scale)
+    if not np.isfinite(number):
         raise ValueError(f"scale must be finite, not {scale}")
-    return float(scale)  # a NumPy scalar would upcast float32
+    return real(number)
 
 
 def _dropped(weights: Array, dropout: Array | None) -> Array:

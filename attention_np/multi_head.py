@@ -20,6 +20,7 @@ import numpy.typing as npt
 from attention_np import dot_product
 from attention_np._arrays import (
     Array,
+    as_bias,
     as_floating,
     as_gradient,
     as_integer,
@@ -37,7 +38,7 @@ from attention_np._arrays import (
     with_query_axis,
     without_query_axis,
 )
-from attention_np._dropout import Rng, as_probability
+from attention_np._dropout import Rng, as_generator, as_probability
 from attention_np._products import linear, linear_backward
 
 __all__ = ["Cache", "Gradients", "Parameters", "backward", "combine_heads", "forward", "jvp", "split_heads"]
@@ -85,8 +86,8 @@ class Parameters(NamedTuple):
 
         Raises
         ------
-        ValueError
-            If a shape is not as above.
+        TypeError, ValueError
+            If an array is not of floating-point numbers, or its shape is not as above.
         """
         w_in = as_floating("in_proj_weight", in_proj_weight)
         if w_in.ndim != 2 or w_in.shape[0] != 3 * w_in.shape[1]:
@@ -122,8 +123,8 @@ class Parameters(NamedTuple):
 
         Raises
         ------
-        ValueError
-            If a shape is not as above.
+        TypeError, ValueError
+            If an array is not of floating-point numbers, or its shape is not as above.
         """
         w_in = as_floating("c_attn_weight", c_attn_weight)
         if w_in.ndim != 2 or w_in.shape[1] != 3 * w_in.shape[0]:
@@ -184,7 +185,7 @@ class Parameters(NamedTuple):
         Raises
         ------
         TypeError, ValueError
-            If `d_model` is not an integer of at least 1.
+            If a width is not an integer of at least 1, `rng` neither seed nor generator, or `dtype` not floating.
 
         Notes
         -----
@@ -203,9 +204,12 @@ class Parameters(NamedTuple):
         >>> parameters.w_query.shape, parameters.b_query.shape
         ((8, 8), (8,))
         """
-        as_integer("d_model", d_model, least=1)
-        generator = np.random.default_rng(rng)
-        widths = (d_model, d_model if d_key is None else d_key, d_model if d_value is None else d_value, d_model)
+        d_model = as_integer("d_model", d_model, least=1)
+        d_key = d_model if d_key is None else as_integer("d_key", d_key, least=1)
+        d_value = d_model if d_value is None else as_integer("d_value", d_value, least=1)
+        as_floating("an array of this dtype", np.empty(0, dtype))
+        generator = as_generator(rng)
+        widths = (d_model, d_key, d_value, d_model)
         weights = []
         for d_in in widths:
             bound = sqrt(6 / (d_in + d_model))
@@ -257,6 +261,8 @@ def split_heads(x: npt.ArrayLike, num_heads: int) -> Array:
 
     Raises
     ------
+    TypeError
+        If `num_heads` is not an integer.
     ValueError
         If `num_heads` is less than 1 or does not divide the features; if `x` has fewer than two axes.
 
@@ -271,7 +277,7 @@ def split_heads(x: npt.ArrayLike, num_heads: int) -> Array:
      [[3 4]
       [7 8]]]
     """
-    x = np.asarray(x)
+    x, num_heads = np.asarray(x), as_integer("num_heads", num_heads)
     if x.ndim < 2:
         raise ValueError(f"x must have at least two axes, (..., n, features) (x.shape={x.shape})")
     _check_heads("x", x.shape[-1], num_heads, x.shape)
@@ -356,13 +362,14 @@ def forward(
     Raises
     ------
     TypeError
-        If an array is not of floating-point numbers, `mask` is not boolean, or `parameters` not a `Parameters`.
+        If an array is not of floating-point numbers, `mask` is not boolean, `parameters` not a `Parameters`, or an
+        option not of its type.
     ValueError
         If shapes do not fit together, or an option is refused by :func:`attention_np.dot_product.forward`.
 
     Notes
     -----
-    Vaswani et al. [1]_, with each head's scores scaled by :math:`1 / \\sqrt{d_k}`, its own width.
+    Vaswani et al. [1]_, with each head's scores scaled by :math:`1 / \sqrt{d_k}`, its own width.
 
     References
     ----------
@@ -379,7 +386,8 @@ def forward(
     ((2, 5, 8), (2, 4, 5, 5))
     """
     query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
-    bias = None if bias is None else as_floating("bias", bias)
+    bias = None if bias is None else as_bias(bias, query, key, value)
+    num_heads = as_integer("num_heads", num_heads)
     *leading, n, m = scores_shape(query, key, value)
     parameters = _check_parameters(query, key, value, parameters, num_heads)
     visible = dot_product.visible_pairs((*leading, num_heads, n, m), mask, bias, is_causal)
@@ -447,7 +455,7 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
     ((2, 5, 8), (8, 8))
     """
     cache = check_cache(cache, Cache, "multi_head")
-    query, parameters, bias, num_heads = cache.query, cache.parameters, cache.bias, cache.num_heads
+    query, parameters, num_heads = cache.query, cache.parameters, cache.num_heads
     compute = cache.weights.dtype
     d_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), query)
     x_q, x_k, x_v, *arrays = in_dtype(compute, query, cache.key, cache.value, *parameters)
@@ -478,7 +486,7 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
             as_gradient(d_key, cache.key),
             as_gradient(d_value, cache.value),
             Parameters._make(d_parameters),
-            None if bias is None or inner.bias is None else as_gradient(inner.bias, bias),  # (multi-head.37)
+            inner.bias,  # (multi-head.37)
         )
 
 
@@ -585,7 +593,7 @@ def _check_parameters(query: Array, key: Array, value: Array, parameters: Parame
 
 
 def _check_heads(name: str, features: int, num_heads: int, shape: tuple[int, ...]) -> None:
-    if as_integer("num_heads", num_heads) < 1 or features % num_heads:
+    if num_heads < 1 or features % num_heads:
         raise ValueError(f"num_heads={num_heads} must divide the {features} features of {name} ({name}.shape={shape})")
 
 

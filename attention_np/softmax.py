@@ -12,7 +12,6 @@ A row with nothing to attend to has zero weights. The derivation is ``derivation
 
 from __future__ import annotations
 
-import operator
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from attention_np._arrays import (
     Array,
     as_floating,
     as_gradient,
+    as_integer,
     as_mask,
     as_result,
     as_tangent,
@@ -113,7 +113,7 @@ def _normalise(scores: Array, axis: int, mask: Array | None) -> tuple[Array, Arr
     shift = largest
     has_limits = not np.isfinite(largest).all()
     if has_limits:
-        at_infinity = np.where(scores.real == np.inf, 0, -np.inf)
+        at_infinity = np.where(scores.real == np.inf, 0, -np.inf).astype(scores.dtype)
         scores = np.where(largest.real == np.inf, at_infinity, scores)
         shift = np.where(np.isfinite(largest), largest, 0)
 
@@ -213,16 +213,20 @@ def _times_jacobian(vector: Array, cache: Cache) -> Array:
     if np.isfinite(result).all() and np.isfinite(cache.logsumexp).all():
         return result
     moves = _moves(cache) & (vector != 0).any(axis=axis, keepdims=True)  # (..., n)
-    result = _deviation_from_mean(np.where(moves, weights, 0), np.where(moves, vector, 0), axis)
+    weights, vector = np.where(moves, weights, 0), np.where(moves, vector, 0)
+    result = _deviation_from_mean(weights, vector, axis)
+    overflowed = (np.isfinite(vector) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
+    result = np.where(overflowed, _deviation_from_mean(weights, vector, axis, shift=False), result)
     return np.where(moves, result, 0)
 
 
-def _deviation_from_mean(weights: Array, vector: Array, axis: int) -> Array:
+def _deviation_from_mean(weights: Array, vector: Array, axis: int, shift: bool = True) -> Array:
     """How far each entry of `vector` is from their weighted mean, times its weight."""
-    # Any number may be taken from a whole row first. Taking the entry with the largest weight keeps full relative
-    # accuracy where that weight is nearly one, and the deviations are the small differences of large numbers.
-    heaviest = weights.real.argmax(axis=axis, keepdims=True)
-    vector = vector - np.take_along_axis(vector, heaviest, axis=axis)  # (..., n) (softmax.42)
+    if shift:
+        # Any number may be taken from a whole row first. Taking the entry with the largest weight keeps full relative
+        # accuracy where that weight is nearly one, and the deviations are the small differences of large numbers.
+        heaviest = weights.real.argmax(axis=axis, keepdims=True)
+        vector = vector - np.take_along_axis(vector, heaviest, axis=axis)  # (..., n) (softmax.42)
     mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.40)
     deviation: Array = weights * (vector - mean)  # (..., n) (softmax.41, softmax.43)
     return deviation
@@ -312,7 +316,7 @@ def logsumexp(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | No
 
 
 def _as_axis(axis: int, scores: Array) -> int:
-    index = operator.index(axis)
+    index = as_integer("axis", axis)
     if not -scores.ndim <= index < scores.ndim:
         raise ValueError(f"scores has no axis {index} (scores.shape={scores.shape})")
     return index % scores.ndim

@@ -12,9 +12,11 @@ REPEATS = 15
 
 FOREIGN = """
 import sys
+import numpy
+before = set(sys.modules)
 import attention_np
-tops = {name.partition(".")[0] for name in sys.modules}
-print(*sorted(tops - set(sys.stdlib_module_names) - {"numpy", "attention_np", "__main__"}))
+tops = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(tops - set(sys.stdlib_module_names) - {"numpy", "attention_np"}))
 """
 
 
