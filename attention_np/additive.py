@@ -190,6 +190,16 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
 
     Notes
     -----
+    From the gradient of the scores, with :math:`Z_{ij}` the sum inside the tanh:
+
+    .. math::
+
+        \frac{\partial L}{\partial Z_{ij}} = \frac{\partial L}{\partial S_{ij}} w_s \odot (1 - T_{ij} \odot T_{ij}),
+        \qquad \frac{\partial L}{\partial W_q} = \sum_i q_i^\top \sum_j \frac{\partial L}{\partial Z_{ij}},
+        \qquad \frac{\partial L}{\partial b} = \sum_{ij} \frac{\partial L}{\partial Z_{ij}},
+        \qquad \frac{\partial L}{\partial w_s} = \sum_{ij} \frac{\partial L}{\partial S_{ij}} T_{ij}
+
+    These and the others are derived in ``derivations/additive.md``.
     A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
 
     Examples
@@ -250,7 +260,7 @@ def jvp(
     w_score: npt.ArrayLike | None = None,
     b: npt.ArrayLike | None = None,
 ) -> Array:
-    """Forward mode: how the output moves when the inputs move along a tangent.
+    r"""Forward mode: how the output moves when the inputs move along a tangent.
 
     Parameters
     ----------
@@ -270,6 +280,12 @@ def jvp(
         If `cache` is another op's, or a tangent is not of floating-point numbers.
     ValueError
         If a tangent does not have the shape of its array, or is given for a `b` that there was not.
+
+    Notes
+    -----
+    :math:`\dot S_{ij} = \dot w_s \cdot T_{ij} + w_s \cdot ((1 - T_{ij} \odot T_{ij}) \odot \dot Z_{ij})` with
+    :math:`\dot Z_{ij} = \dot q_i W_q + q_i \dot W_q + \dot k_j W_k + k_j \dot W_k + \dot b`; then as in
+    :func:`attention_np.dot_product.jvp`. Derived in ``derivations/additive.md``.
 
     Examples
     --------

@@ -181,6 +181,8 @@ def _additive() -> list[Case]:
 def _multi_head() -> list[Case]:
     (x, source, width_3) = _normal(21, (2, 4, 6), (2, 5, 4), (2, 5, 3))
     parameters = _parameters(22, 6)
+    some = np.random.default_rng(27).random((2, 1, 4, 4)) < 0.6
+    some[0, :, 1] = False
     mixed, english = batch(MIXED, 6), batch(ENGLISH, 6)
     cross = {"query": x, "key": source, "value": width_3, "parameters": _parameters(23, 6, d_key=4, d_value=3)}
     target, from_source = batch(CHINESE, 6, seed=1), masks.padding_from_tokens(english.tokens, PAD, heads=True)
@@ -189,6 +191,7 @@ def _multi_head() -> list[Case]:
         Case("multi_head", "self-attention", _self(x, parameters), {"num_heads": 2}),
         Case("multi_head", "without biases", _self(x, _parameters(24, 6, biases=False)), {"num_heads": 3}),
         Case("multi_head", "cross-attention, other widths", cross, {"num_heads": 2}),
+        Case("multi_head", "mask with an empty row", _self(x, parameters), {"num_heads": 2, "mask": some}),
         Case("multi_head", "a single query", cross | {"query": x[0, 0]}, {"num_heads": 2}),
         Case(
             "multi_head",

@@ -201,7 +201,18 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
 
     Notes
     -----
-    A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
+    With :math:`r_i = \sum_l A_{il} \frac{\partial L}{\partial A_{il}}` and
+    :math:`\frac{\partial L}{\partial A} = \frac{\partial L}{\partial O} V^\top`:
+
+    .. math::
+
+        \frac{\partial L}{\partial V} = A^\top \frac{\partial L}{\partial O}, \qquad
+        \frac{\partial L}{\partial S_{ij}} = A_{ij} \left(\frac{\partial L}{\partial A_{ij}} - r_i\right), \qquad
+        \frac{\partial L}{\partial Q} = \tfrac{1}{\sqrt{d_k}} \frac{\partial L}{\partial S} K, \qquad
+        \frac{\partial L}{\partial K} = \tfrac{1}{\sqrt{d_k}} \frac{\partial L}{\partial S}^{\!\top} Q
+
+    They are derived in ``derivations/dot_product.md``. A query whose row of `d_output` is exactly zero contributes
+    nothing to the other gradients, whatever it holds.
 
     Examples
     --------
@@ -253,7 +264,7 @@ def jvp(
     value: npt.ArrayLike | None = None,
     bias: npt.ArrayLike | None = None,
 ) -> Array:
-    """Forward mode: how the output moves when the inputs move along a tangent.
+    r"""Forward mode: how the output moves when the inputs move along a tangent.
 
     Parameters
     ----------
@@ -273,6 +284,12 @@ def jvp(
         If `cache` is another op's, or a tangent is not of floating-point numbers.
     ValueError
         If a tangent does not have the shape of its array, or is given for a bias that there was not.
+
+    Notes
+    -----
+    :math:`\dot S = (\dot Q K^\top + Q \dot K^\top) / \sqrt{d_k} + \dot B`, then
+    :math:`\dot A_{ij} = A_{ij} (\dot S_{ij} - \sum_l A_{il} \dot S_{il})`, then
+    :math:`\dot O = \dot A V + A \dot V`; derived in ``derivations/dot_product.md``.
 
     Examples
     --------

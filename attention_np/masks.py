@@ -2,6 +2,13 @@
 
 A mask broadcasts to the scores, ``(..., n, m)`` for n queries and m keys; two masks combine with ``&``. Each function
 takes time and memory proportional to the mask that it returns.
+
+The causal mask is that of Vaswani et al. [1]_, the sliding window that of Beltagy et al. [2]_.
+
+References
+----------
+.. [1] A. Vaswani et al., "Attention is all you need", NeurIPS 2017.
+.. [2] I. Beltagy, M. E. Peters, A. Cohan, "Longformer: the long-document transformer", arXiv:2004.05150, 2020.
 """
 
 from __future__ import annotations

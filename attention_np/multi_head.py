@@ -88,6 +88,15 @@ class Parameters(NamedTuple):
         ------
         TypeError, ValueError
             If an array is not of floating-point numbers, or its shape is not as above.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attention_np import multi_head
+        >>> stacked = np.arange(12.0).reshape(6, 2)  # in_proj_weight of nn.MultiheadAttention(2, num_heads)
+        >>> print(multi_head.Parameters.from_in_proj(stacked, np.eye(2)).w_key)
+        [[4. 6.]
+         [5. 7.]]
         """
         w_in = as_floating("in_proj_weight", in_proj_weight)
         if w_in.ndim != 2 or w_in.shape[0] != 3 * w_in.shape[1]:
@@ -125,6 +134,15 @@ class Parameters(NamedTuple):
         ------
         TypeError, ValueError
             If an array is not of floating-point numbers, or its shape is not as above.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attention_np import multi_head
+        >>> side_by_side = np.arange(12.0).reshape(2, 6)  # c_attn.weight of a GPT-2 of width 2
+        >>> print(multi_head.Parameters.from_c_attn(side_by_side, np.eye(2)).w_key)
+        [[2. 3.]
+         [8. 9.]]
         """
         w_in = as_floating("c_attn_weight", c_attn_weight)
         if w_in.ndim != 2 or w_in.shape[1] != 3 * w_in.shape[0]:
@@ -441,6 +459,16 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
 
     Notes
     -----
+    With the gradients of the heads from :func:`attention_np.dot_product.backward`, side by side again:
+
+    .. math::
+
+        \frac{\partial L}{\partial W_o} = C^\top \frac{\partial L}{\partial Y}, \qquad
+        \frac{\partial L}{\partial C} = \frac{\partial L}{\partial Y} W_o^\top, \qquad
+        \frac{\partial L}{\partial W_q} = X_q^\top \frac{\partial L}{\partial Q}, \qquad
+        \frac{\partial L}{\partial X_q} = \frac{\partial L}{\partial Q} W_q^\top
+
+    and likewise for key and value; a bias gets the sum of the rows. Derived in ``derivations/multi_head.md``.
     The gradient of `b_key` is zero but for rounding: it moves all scores of a query alike, which softmax does not see.
 
     Examples
@@ -499,7 +527,7 @@ def jvp(
     parameters: Parameters | None = None,
     bias: npt.ArrayLike | None = None,
 ) -> Array:
-    """Forward mode: how the output moves when the inputs move along a tangent.
+    r"""Forward mode: how the output moves when the inputs move along a tangent.
 
     Parameters
     ----------
@@ -521,6 +549,12 @@ def jvp(
         If `cache` is another op's, `parameters` not a `Parameters`, or a tangent not of floating-point numbers.
     ValueError
         If a tangent does not have the shape of its array, or is given for an array that there was not.
+
+    Notes
+    -----
+    :math:`\dot Q = \dot X_q W_q + X_q \dot W_q + \dot b_q`, likewise for key and value; each head as in
+    :func:`attention_np.dot_product.jvp`; then :math:`\dot Y = \dot C W_o + C \dot W_o + \dot b_o`. Derived in
+    ``derivations/multi_head.md``.
 
     Examples
     --------

@@ -168,7 +168,7 @@ def backward(d_weights: npt.ArrayLike, cache: Cache) -> Gradients:
 
 
 def jvp(cache: Cache, *, scores: npt.ArrayLike | None = None) -> Array:
-    """Forward mode: how the weights move when the scores move along a tangent.
+    r"""Forward mode: how the weights move when the scores move along a tangent.
 
     Parameters
     ----------
@@ -188,6 +188,11 @@ def jvp(cache: Cache, *, scores: npt.ArrayLike | None = None) -> Array:
         If `cache` is another op's, or the tangent is not of floating-point numbers.
     ValueError
         If the tangent does not have the shape of the scores.
+
+    Notes
+    -----
+    :math:`\dot A_{ij} = A_{ij} (\dot S_{ij} - \sum_l A_{il} \dot S_{il})`: the Jacobian is symmetric, so this is the
+    formula of :func:`backward`.
 
     Examples
     --------
