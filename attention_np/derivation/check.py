@@ -1,0 +1,361 @@
+"""One page against mathematics: definitions are evaluated, everything else must hold, at every draw.
+
+:class:`PageCheck` goes through the equations in order. What the names mean lives in a :class:`Scope`: one for the
+page, and one for each worked example, in which some of the free tensors have printed values.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from attention_np.derivation import compare, limits, nodes
+from attention_np.derivation.draws import DRAWS, complete, draw_sizes, draw_tensor
+from attention_np.derivation.environment import Definition, Definitions, Environment, Tensor, tensors_in
+from attention_np.derivation.errors import Problem, Span, show
+from attention_np.derivation.evaluate import evaluate
+from attention_np.derivation.examples import Setting, binds
+from attention_np.derivation.header import Free
+from attention_np.derivation.names import Names, Symbol
+from attention_np.derivation.page import Equation, Page
+from attention_np.derivation.record import Record, Scope
+from attention_np.derivation.statements import Statement, chains, read_statement
+from attention_np.derivation.usage import mentioned, names_in, same_value, unused
+from attention_np.derivation.values import Arithmetic, Value
+
+LOSS = "L"
+
+
+class PageCheck:
+    """Judges the equations of a page.
+
+    Parameters
+    ----------
+    page : Page
+        As read by :func:`.page.read_page`.
+    seed : int
+        Of the draws.
+    draws : int
+        How many; sizes and values differ between them.
+    """
+
+    def __init__(self, page: Page, seed: int = 0, draws: int = DRAWS) -> None:
+        self.page = page
+        self.seed = seed
+        self.draws = draws
+        self.steps = 0
+        self._examples: dict[int, Scope | None] = {}
+        self._position = 0
+        names = page.header.names()
+        definitions = Definitions()
+        self.scope = Scope(names, definitions, self._environments(names, definitions, {}, {}))
+
+    def _environments(
+        self, names: Names, definitions: Definitions, sizes: dict[str, int], values: dict[str, Tensor]
+    ) -> list[Environment]:
+        header = self.page.header
+        found = []
+        for draw in range(self.draws):
+            here = draw_sizes(header, self.seed, draw)
+            here.update(sizes)
+            complete(header, here)
+            arithmetic = Arithmetic(here, bool(values or sizes))
+            free = {
+                key: values.get(key) or draw_tensor(key, tensor, arithmetic, self.seed, draw)
+                for key, tensor in header.tensors.items()
+            }
+            free.update({key: tensor for key, tensor in values.items() if key not in free})
+
+            def cotangent(
+                key: str, axes: tuple[str, ...], arithmetic: Arithmetic = arithmetic, draw: int = draw
+            ) -> Tensor:
+                return draw_tensor(key, Free(axes), arithmetic, self.seed, draw)
+
+            found.append(
+                Environment(
+                    names,
+                    definitions,
+                    arithmetic,
+                    free,
+                    evaluate,
+                    cotangent,
+                    header.output,
+                    header.cotangent,
+                    {name: factors for name, factors in header.sizes.items() if factors},
+                )
+            )
+        return found
+
+    def fork(self) -> PageCheck:
+        """A copy that can go on from here by itself; what is evaluated already is shared."""
+        other = copy.copy(self)
+        copies: dict[int, Scope] = {}
+
+        def branch(scope: Scope) -> Scope:
+            if id(scope) not in copies:
+                names, definitions = scope.names.copy(), scope.definitions.copy()
+                environments = [item.branch(names, definitions) for item in scope.environments]
+                copies[id(scope)] = Scope(names, definitions, environments)
+            return copies[id(scope)]
+
+        other.scope = branch(self.scope)
+        other._examples = {key: scope and branch(scope) for key, scope in self._examples.items()}
+        return other
+
+    def run(self) -> list[Record]:
+        """Judge all equations; a definition that nothing uses is judged last."""
+        records = [self.equation(equation) for equation in self.page.equations]
+        for position, key in unused(records, self.page.header):
+            record, equation = records[position], self.page.equations[position]
+            if record.verdict == "holds":
+                record.verdict = "fails"
+                self._judge_problem(equation, record, self._unused(equation, key))
+        return records
+
+    def _unused(self, equation: Equation, key: str) -> Problem:
+        scope = self._scope_of(equation)
+        slip = same_value(scope, key)
+        message = f"{key} is defined here and used nowhere: a definition that nothing holds to account, or a slip"
+        definition = scope.definitions.by_key.get(key)
+        place = None if definition is None else definition.place
+        return Problem("name", message + (f" for {slip}?" if slip else "?"), place)
+
+    def equation(self, equation: Equation) -> Record:
+        """Judge one equation. What it defines is known to those after it."""
+        record = Record(equation.tag, self.page.name, equation.line, "fails", text_only=equation.text_only)
+        try:
+            if equation.problem is not None:
+                raise equation.problem
+            if equation.mark == "skipped":
+                record.verdict = "not executed"
+                record.message = equation.reason
+                return record
+            if self.steps > limits.PAGE_STEPS:
+                raise Problem("limit", "the equations before this one took all the steps of the page")
+            self._judge(equation, record)
+        except Problem as problem:
+            self._judge_problem(equation, record, problem)
+        except (RecursionError, MemoryError):
+            record.message = f"{self.page.path}:{equation.line}: this equation is too large"
+            record.kind = "limit"
+        except Exception as error:  # a page must never bring a traceback; tests see to it that none gets here
+            record.message = (
+                f"{self.page.path}:{equation.line}: the checker failed here: {type(error).__name__}: {error}"
+            )
+            record.kind = "internal"
+        return record
+
+    def _judge_problem(self, equation: Equation, record: Record, problem: Problem) -> None:
+        record.kind = problem.kind
+        record.message = show(self.page.path, self.page.text, problem, equation.offset)
+        if problem.span is None:
+            record.message = f"{self.page.path}:{equation.line}: {problem.message}"
+        record.uses |= mentioned(equation.text, self.scope.names)
+        if equation.mark == "malformed" and problem.kind == "shape":
+            record.verdict = "refuted"
+
+    def _judge(self, equation: Equation, record: Record) -> None:
+        parsed = chains(equation.text)
+        scope = self._scope_of(equation)
+        record.example = -1 if scope is self.scope else equation.example
+        worst = 0.0
+        refutations: list[bool] = [False] * self.draws
+        for environment in scope.environments:
+            environment.arithmetic.steps = 0
+        for chain in parsed:
+            statement = read_statement(chain, scope.names)
+            record.gradient = record.gradient or _mentions_derivative(statement)
+            record.uses |= names_in(statement)
+            record.of += self._gradient_of(statement, scope)
+            if scope is not self.scope and not equation.mark and binds(statement, scope.names):
+                self._check_binding(statement, scope)
+                continue
+            if statement.target is not None:
+                if equation.mark:
+                    raise Problem("page", "a refuted equation cannot define a name", statement.target.span)
+                record.defines += (statement.target.key,)
+                self._define(statement, scope)
+            for position in range(len(statement.relations)):
+                if statement.sides[position] is None and len(statement.sides) == 2:
+                    break
+                if statement.sides[position] is None:
+                    continue
+                equal = statement.relations[position] in ("<=", ">=")
+                for draw, environment in enumerate(scope.environments):
+                    error, holds = self._pair(statement, position, environment)
+                    equal = equal and holds and self._pair(statement, position, environment, "=")[1]
+                    worst = max(worst, error)
+                    if holds:
+                        continue
+                    refutations[draw] = True
+                    if equation.mark != "refuted":
+                        record.error = error
+                        raise Problem(
+                            "claim",
+                            self._complaint(statement, position, error, environment),
+                            (statement.places[position]),
+                        )
+                if equal and not equation.mark:
+                    message = "both sides are always equal: claim ="
+                    raise Problem("claim", message, statement.places[position])
+        self.steps += sum(environment.arithmetic.steps for environment in scope.environments)
+        record.error = worst
+        if equation.mark == "malformed":
+            raise Problem("claim", "marked as not well-formed, but it can be evaluated")
+        if equation.mark == "refuted":
+            if not all(refutations):
+                raise Problem(
+                    "claim",
+                    "marked as refuted, but it holds" + (" at some draws" if any(refutations) else ""),
+                )
+            record.verdict = "refuted"
+        else:
+            record.verdict = "holds"
+
+    def _gradient_of(self, statement: Statement, scope: Scope) -> tuple[str, ...]:
+        """The symbol X, where the left side is dL/dX or a name that is defined as that."""
+        left = statement.sides[0]
+        if left is None:
+            left = statement.sides[1]
+        elif isinstance(left, nodes.Ref) and left.name in scope.definitions.by_key:
+            left = scope.definitions.by_key[left.name].body
+        if isinstance(left, nodes.Derivative) and isinstance(left.top, nodes.Ref) and left.top.name == LOSS:
+            return (left.bottom.name,)
+        return ()
+
+    def _complaint(self, statement: Statement, position: int, error: float, environment: Environment) -> str:
+        sizes = ", ".join(
+            f"{name.replace('{', '').replace('}', '')}={size}" for name, size in environment.arithmetic.sizes.items()
+        )
+        relation = statement.relations[position]
+        if relation == "~":
+            return f"this does not agree with the printed digits: relative difference {error:.2g}"
+        return f"this does not hold: relative error {error:.2g}" + (f" (with {sizes})" if sizes else "")
+
+    def _pair(
+        self, statement: Statement, position: int, environment: Environment, instead: str | None = None
+    ) -> tuple[float, bool]:
+        left, right = statement.sides[position], statement.sides[position + 1]
+        assert left is not None
+        assert right is not None
+        relation, place = instead or statement.relations[position], statement.places[position]
+        environment.underflow = None
+        one, two = evaluate(environment, left), evaluate(environment, right)
+        free = set(one.names) | set(two.names)
+        _check_bound(left, free)
+        _check_bound(right, free)
+        where = self._where(statement.condition, environment)
+        a, b = compare.aligned_sides(environment.arithmetic, one, two, where, place)
+        if relation == "~":
+            return _approximately(left, right, a, b, place)
+        scale = max(one.scale, two.scale)
+        if relation == "=":
+            if environment.underflow is not None:
+                raise Problem("domain", "the exponential underflows here: claim \\approx", environment.underflow)
+            return compare.equality(a, b, one.scale, two.scale)
+        return compare.ordering(a, b, relation, scale)
+
+    def _where(self, condition: nodes.Node | None, environment: Environment) -> Value | None:
+        if condition is None:
+            return None
+        from .evaluate import Evaluator
+
+        return Evaluator(environment).condition(condition, ())
+
+    def _define(self, statement: Statement, scope: Scope) -> None:
+        """Make a name known, evaluate it at every draw, and check the rest of its chain against it."""
+        target, body = statement.target, statement.sides[1]
+        assert target is not None
+        assert body is not None
+        self._position += 1
+        opaque = any(isinstance(item, nodes.Derivative) for item in body.walk())
+        needs = tensors_in(body)
+        definition = Definition(target.key, target.indices, body, body.span, self._position, needs, opaque, target.span)
+        _check_bound(body, set(target.indices))
+        scope.names.add(Symbol(target.key, "defined"), target.span)
+        scope.definitions.add(definition)
+        try:
+            tensors = [environment.tensor(target.key, target.span) for environment in scope.environments]
+            if any(np.isnan(tensor.data).any() for tensor in tensors):
+                raise Problem("domain", "this is not a number", body.span)
+        except Problem as problem:
+            scope.definitions.broken[target.key] = problem.message
+            raise
+        scope.names.settle(target.key, tensors[0].axes)
+        if target.key == self.page.header.output:
+            self._loss(scope, tensors[0].axes)
+
+    def _loss(self, scope: Scope, axes: tuple[str, ...]) -> None:
+        header = self.page.header
+        if scope.names.get(header.cotangent) is None:
+            scope.names.add(Symbol(header.cotangent, "tensor", axes))
+        if scope.names.get(LOSS) is None:
+            assert header.output is not None
+            self._position += 1
+            needs = frozenset([header.output, header.cotangent])
+            scope.names.add(Symbol(LOSS, "defined", ()))
+            scope.definitions.add(Definition(LOSS, (), None, (0, 0), self._position, needs, False))
+
+    def _scope_of(self, equation: Equation) -> Scope:
+        if equation.example < 0:
+            return self.scope
+        if equation.example not in self._examples:
+            self._examples[equation.example] = self._example(equation)
+        return self._examples[equation.example] or self.scope
+
+    def _example(self, first: Equation) -> Scope | None:
+        """The scope of a worked example: everything that its equations bind, before the first is judged."""
+        names = self.scope.names.copy()
+        setting = Setting(self.page.header, names)
+        for equation in self.page.equations:
+            if equation.example == first.example and equation.problem is None and not equation.mark:
+                try:
+                    setting.read(equation.text)
+                except Problem as problem:
+                    if problem.kind in ("shape", "limit") and equation is first:
+                        raise
+        if not setting.values and not setting.sizes:
+            return None
+        definitions = self.scope.definitions.copy()
+        environments = self._environments(names, definitions, setting.sizes, setting.values)
+        return Scope(names, definitions, environments)
+
+    def _check_binding(self, statement: Statement, scope: Scope) -> None:
+        """The example was set up with this value; a second one for the same name was not."""
+        left, right = statement.sides
+        assert left is not None
+        assert right is not None
+        for environment in scope.environments:
+            one, two = evaluate(environment, left), evaluate(environment, right)
+            a, b = compare.aligned_sides(environment.arithmetic, one, two, None, statement.places[0])
+            if not np.array_equal(a, b):
+                raise Problem("shape", "this has another value in this example", statement.span)
+
+
+def _check_bound(node: nodes.Node, free: set[str]) -> None:
+    """An index that is free in the equation must not be bound somewhere inside of it."""
+    for item in node.walk():
+        bound = None
+        if isinstance(item, nodes.Reduce) or (isinstance(item, nodes.Call) and item.function != "softmax"):
+            bound = item.bound
+        if bound is not None:
+            for name, span in zip(bound.names, bound.spans, strict=True):
+                if name in free:
+                    raise Problem("shape", f"index {name} is bound here, but free in the equation", span)
+
+
+def _mentions_derivative(statement: Statement) -> bool:
+    return any(
+        isinstance(node, nodes.Derivative) for side in statement.sides if side is not None for node in side.walk()
+    )
+
+
+def _approximately(left: nodes.Node, right: nodes.Node, a: Any, b: Any, place: Span) -> tuple[float, bool]:
+    units = compare.half_units(right)
+    if units is None:
+        units = compare.half_units(left)
+    if units is None:
+        raise Problem("syntax", "\\approx needs printed numbers on one side", place)
+    return compare.printed(a, b, units)

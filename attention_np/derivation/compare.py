@@ -1,0 +1,158 @@
+"""When two sides agree.
+
+The error of a claim is normwise: the largest difference over the largest magnitude that takes part. Magnitudes of the
+terms inside of a side take part as well, up to a bound, so that a sum that cancels to zero is not measured against its
+own rounding error. Where the sides themselves are far below those terms, they must in addition agree with each other
+to two digits, unless both are the rounding error of their own terms: otherwise two wrong small numbers would agree.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_np.derivation import nodes
+from attention_np.derivation.environment import free_indices
+from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.values import Arithmetic, Array, Value, describe, top
+
+TOLERANCE = 1e-12
+_TERMS = 100.0  # intermediate terms above this do not loosen the comparison any further
+_ROUNDING = 1e-13
+
+
+def aligned_sides(
+    arithmetic: Arithmetic, left: Value, right: Value, where: Value | None, span: Span
+) -> tuple[Array, Array]:
+    """Both sides as arrays of one shape, restricted to where the condition of the claim holds."""
+    left, right, shape = arithmetic.shapes_of(left, right, span, "cannot compare")
+    if left.eye or right.eye:
+        raise Problem("shape", "the size of I is not known here: write I_n", span)
+    constant = [not value.names and not (value.shape and shape) for value in (left, right)]
+    if set(left.names) != set(right.names) and not any(constant):
+        raise Problem("shape", free_indices(left.names, right.names), span)
+    if "*" in shape:
+        raise Problem("shape", f"the size of {describe(left)} is not known here", span)
+    names, (one, two) = arithmetic.together([left, right], span)
+    arithmetic.charge([one.shape, two.shape], span)
+    one, two = np.broadcast_arrays(one, two)
+    if where is not None:
+        extra = [name for name in where.names if name not in names]
+        if extra:
+            raise Problem("shape", f"index {', '.join(extra)} of the condition is not free in the equation", span)
+        mask = arithmetic.spread(where, names)
+        mask = np.broadcast_to(mask.reshape(mask.shape + (1,) * (one.ndim - mask.ndim)), one.shape)
+        one, two = one[mask], two[mask]
+        if one.size == 0:
+            raise Problem("domain", "the condition holds nowhere", span)
+    if np.isnan(one).any() or np.isnan(two).any():
+        raise Problem("domain", "this is not a number", span)
+    return one, two
+
+
+def equality(left: Array, right: Array, left_scale: float, right_scale: float) -> tuple[float, bool]:
+    """The normwise error of ``left = right`` and whether that is an agreement."""
+    scale = max(left_scale, right_scale)
+    infinite = ~np.isfinite(left) | ~np.isfinite(right)
+    if infinite.any():
+        if not np.array_equal(left[infinite], right[infinite]):
+            return np.inf, False
+        left, right = left[~infinite], right[~infinite]
+    difference = top(left - right)
+    magnitude = max(top(left), top(right))
+    reference = max(magnitude, min(scale, _TERMS))
+    if difference == 0.0:
+        return 0.0, True
+    error = difference / reference if reference > 0 else np.inf
+    holds = error <= TOLERANCE
+    genuine = (
+        magnitude > _ROUNDING * reference or top(left) > _ROUNDING * left_scale or top(right) > _ROUNDING * right_scale
+    )
+    if holds and genuine and difference > 1e-2 * magnitude:
+        holds = False
+        error = difference / magnitude
+    return float(error), holds
+
+
+def ordering(left: Array, right: Array, relation: str, scale: float) -> tuple[float, bool]:
+    """The largest violation of an inequality, relative, and whether there is none."""
+    if relation in (">", ">="):
+        left, right, relation = right, left, {">": "<", ">=": "<="}[relation]
+    reference = max(top(left), top(right), min(scale, _TERMS)) or 1.0
+    if relation == "!=":
+        same = top(left - right) <= 1e-6 * reference
+        return (1.0 if same else 0.0), not same
+    with np.errstate(invalid="ignore"):
+        excess = np.where(left == right, 0.0, left - right)
+    worst = float(excess.max(initial=0.0)) / reference
+    if relation == "<":
+        return max(worst, 0.0), bool((left < right).all())
+    return max(worst, 0.0), worst <= TOLERANCE
+
+
+def half_units(node: nodes.Node) -> Array | None:
+    """Half a unit of the last printed digit, for every number of a literal; None if it is not one.
+
+    A whole number among decimals counts as exact to as many digits as its neighbours show.
+    """
+    decimals = _decimals(node)
+    if decimals is None:
+        return None
+    finest = max(digits for digits, _, _ in decimals.ravel())
+    units = [
+        0.5 * 10.0 ** (exponent - (digits if has_point else finest)) for digits, exponent, has_point in decimals.ravel()
+    ]
+    return np.array(units).reshape(decimals.shape)
+
+
+def _decimals(node: nodes.Node) -> Array | None:
+    if isinstance(node, nodes.Number):
+        cell = np.empty((), dtype=object)
+        cell[()] = (len(node.text.partition(".")[2]), 0, "." in node.text)
+        return cell
+    if isinstance(node, nodes.Group):
+        return _decimals(node.body)
+    if isinstance(node, nodes.Add) and len(node.terms) == 1:
+        return _decimals(node.terms[0])
+    if isinstance(node, nodes.Mul) and len(node.factors) == 2 and isinstance(node.factors[1], nodes.Power):
+        power = node.factors[1]
+        inner = _decimals(node.factors[0])
+        exponent = _integer(power.exponent)
+        ten = isinstance(power.base, nodes.Number) and power.base.text == "10"
+        if inner is None or inner.shape or exponent is None or not ten:
+            return None
+        digits, _, _ = inner[()]
+        cell = np.empty((), dtype=object)
+        cell[()] = (digits, exponent, True)
+        return cell
+    if isinstance(node, nodes.Transpose):
+        inner = _decimals(node.base)
+        return inner.T if inner is not None and inner.ndim == 2 else None
+    if isinstance(node, nodes.Matrix):
+        cells: list[Array | None] = [_decimals(cell) for row in node.rows for cell in row]
+        result = np.empty(len(cells), dtype=object)
+        for position, entry in enumerate(cells):
+            if entry is None or entry.shape:
+                return None
+            result[position] = entry[()]
+        return result.reshape(len(node.rows), len(node.rows[0]))
+    return None
+
+
+def _integer(node: nodes.Node) -> int | None:
+    sign = 1
+    if isinstance(node, nodes.Group):
+        return _integer(node.body)
+    if isinstance(node, nodes.Add) and len(node.terms) == 1:
+        sign, node = node.signs[0][0], node.terms[0]
+    if isinstance(node, nodes.Number) and node.text.isdigit() and len(node.text) < 4:
+        return sign * int(node.text)
+    return None
+
+
+def printed(left: Array, right: Array, units: Array) -> tuple[float, bool]:
+    """The relative difference from what is printed, and whether it is within half a unit."""
+    if not (np.isfinite(left).all() and np.isfinite(right).all()):
+        return np.inf, False
+    difference = np.abs(left - right)
+    agrees = bool((difference <= units * (1.0 + 1e-9)).all())
+    return top(difference) / (max(top(left), top(right)) or 1.0), agrees

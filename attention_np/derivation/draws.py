@@ -1,0 +1,102 @@
+"""Random sizes and random tensors: the same for the same seed, whatever else stands on the page."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from attention_np.derivation import limits
+from attention_np.derivation.environment import Tensor
+from attention_np.derivation.errors import Problem
+from attention_np.derivation.header import Free, Header
+from attention_np.derivation.values import Arithmetic, Array, top
+
+DRAWS = 4
+
+
+def draw_sizes(header: Header, seed: int, draw: int) -> dict[str, int]:
+    """All ranges of different length, so that a swapped index cannot hide."""
+    names = [name for name, factors in header.sizes.items() if not factors and name not in header.fixed]
+    multiplied = {factor for factors in header.sizes.values() for factor in factors}
+    small = [name for name in names if name in multiplied]
+    names = small + [name for name in names if name not in multiplied]
+    rng = np.random.default_rng([seed, draw, 1])
+    first = 2 if draw == 1 else 3
+    for attempt in range(200):
+        spare = attempt // 10
+        # Factors of a product are kept small: derivatives by a (D, D) matrix have D to the fourth entries.
+        low = rng.permutation(np.arange(2, 3 + len(small) + attempt // 50))[: len(small)].tolist()
+        pool = [k for k in range(first, first + max(5, len(names) + 1) + spare) if k not in low]
+        chosen = low + rng.permutation(pool)[: len(names) - len(small)].tolist()
+        sizes = dict(header.fixed)
+        sizes.update({name: int(length) for name, length in zip(names, chosen, strict=True)})
+        complete(header, sizes)
+        # Sizes that the page fixes may coincide with each other, drawn ones with nothing.
+        drawn = [length for name, length in sizes.items() if name not in header.fixed]
+        if len(set(drawn)) == len(drawn) and not set(drawn) & set(header.fixed.values()):
+            return sizes
+    raise Problem("limit", "no sizes found that are all different")
+
+
+def complete(header: Header, sizes: dict[str, int]) -> None:
+    """Fill in the sizes that are products of others."""
+    for name, factors in header.sizes.items():
+        if factors:
+            length = 1
+            for factor in factors:
+                length *= sizes[factor]
+            sizes[name] = length
+            if length > 4096:
+                raise Problem("limit", f"{name} becomes {length}")
+
+
+def draw_tensor(key: str, free: Free, arithmetic: Arithmetic, seed: int, draw: int) -> Tensor:
+    """A free tensor; its numbers depend on its name and the draw alone."""
+    shape = tuple(arithmetic.size(axis) for axis in free.axes)
+    count = 1
+    for length in shape:
+        count *= length
+    if count > limits.ELEMENTS // 10:
+        raise Problem("limit", f"{key} has too many elements")
+    rng = np.random.default_rng([seed, draw, zlib.crc32(key.encode())])
+    spread = (1.0, 0.7, 1.4)[draw % 3]
+    data: Array
+    if free.kind == "normal":
+        # Products of matrices must not grow with the sizes: behind a saturated softmax everything is zero.
+        spread *= shape[-1] ** -0.25 if len(shape) > 1 else 1.0
+        data = spread * rng.standard_normal(shape)
+    elif free.kind == "positive":
+        data = rng.uniform(0.3, 2.0, shape)
+    elif free.kind == "uniform":
+        data = rng.uniform(0.05, 0.95, shape)
+    elif free.kind == "probability":
+        data = rng.uniform(0.1, 1.0, shape)
+        data = data / (data.sum(axis=-1, keepdims=True) if shape else data / 0.5)
+    elif free.kind in ("boolean", "boolean_any"):
+        data = _boolean(shape, rng, free.kind == "boolean")
+    elif free.kind == "permutation":
+        # A shift composed with a random order: never symmetric, so transposing is seen.
+        length = shape[0]
+        order = rng.permutation(length)
+        data = np.zeros(shape)
+        data[order, np.roll(order, 1)] = 1.0
+    else:
+        data = np.linalg.qr(rng.standard_normal(shape))[0]
+    return Tensor(data, free.axes, top(data))
+
+
+def _boolean(shape: tuple[int, ...], rng: np.random.Generator, every_row: bool) -> Array:
+    data = (rng.random(shape) < 0.6).astype(float)
+    if not shape:
+        return data
+    rows = data.reshape(-1, shape[-1])
+    empty = rows.sum(axis=-1) == 0
+    if every_row:
+        places = rng.integers(0, shape[-1], len(rows))
+        rows[empty, places[empty]] = 1.0
+        if rows.all():
+            rows[0, int(places[0]) - 1] = 0.0
+    else:
+        rows[int(rng.integers(0, len(rows)))] = 0.0
+    return rows.reshape(shape)

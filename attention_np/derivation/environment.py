@@ -1,0 +1,292 @@
+"""What the names of a page stand for in one draw: sizes, random tensors, definitions and their derivatives.
+
+A derivative is never a formula here. :class:`Perturbed` gives one tensor an imaginary step in each of its entries at
+once, along an extra axis ``"@"``, and evaluates again every later definition that depends on it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attention_np.derivation import limits, nodes
+from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.names import Names
+from attention_np.derivation.values import ONE, STEP, Arithmetic, Array, Value, top, top_tangent
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """The value of a name: an array whose axes have ranges, with a leading perturbation axis or without."""
+
+    data: Array
+    axes: tuple[str, ...]
+    scale: float = 0.0
+    tangent: float = 0.0
+    perturbed: bool = False
+
+    def value(self) -> Value:
+        """The bare symbol: a number, a column, a matrix, or a tensor of more axes."""
+        names = ("@",) if self.perturbed else ()
+        data, shape = self.data, self.axes
+        if len(shape) == 1:
+            data, shape = data[..., None], (*shape, ONE)
+        return Value(data, names, shape, self.scale, self.tangent)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """``key`` with its indices equals ``body``, except L, which has none; ``place`` is that of the new name."""
+
+    key: str
+    indices: tuple[str, ...]
+    body: nodes.Node | None
+    span: Span
+    position: int
+    needs: frozenset[str]
+    opaque: bool
+    place: Span = (0, 0)
+
+
+def tensors_in(node: nodes.Node) -> frozenset[str]:
+    """The names that an expression uses."""
+    return frozenset(item.name for item in node.walk() if isinstance(item, nodes.Ref))
+
+
+class Definitions:
+    """The definitions of a page so far, with what each depends on directly and in the end."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, Definition] = {}
+        self._needs: dict[str, frozenset[str]] = {}
+        self.broken: dict[str, str] = {}
+
+    def copy(self) -> Definitions:
+        """An independent table."""
+        other = Definitions()
+        other.by_key = dict(self.by_key)
+        other._needs = dict(self._needs)
+        other.broken = dict(self.broken)
+        return other
+
+    def add(self, definition: Definition) -> None:
+        """Append a definition; everything that it needs is known already."""
+        self.by_key[definition.key] = definition
+        needs = set(definition.needs)
+        for name in definition.needs:
+            needs |= self._needs.get(name, frozenset())
+        self._needs[definition.key] = frozenset(needs)
+
+    def needs(self, key: str) -> frozenset[str]:
+        """Every name, free or defined, that the value of ``key`` depends on."""
+        return self._needs.get(key, frozenset())
+
+    def order(self, key: str) -> list[Definition]:
+        """The definitions that lead up to ``key``, in the order of the page."""
+        found = [self.by_key[name] for name in (*self.needs(key), key) if name in self.by_key]
+        return sorted(found, key=lambda definition: definition.position)
+
+
+Evaluate = Callable[["Environment", nodes.Node], Value]
+
+
+class Environment:
+    """One draw. ``evaluate`` is handed in, so that definitions and expressions can know each other."""
+
+    def __init__(
+        self,
+        names: Names,
+        definitions: Definitions,
+        arithmetic: Arithmetic,
+        free: dict[str, Tensor],
+        evaluate: Evaluate,
+        draw: Callable[[str, tuple[str, ...]], Tensor] | None = None,
+        output: str | None = None,
+        cotangent: str = "",
+        derived: dict[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        self.names = names
+        self.definitions = definitions
+        self.arithmetic = arithmetic
+        self.free = free
+        self.evaluate = evaluate
+        self.draw = draw
+        self.output = output
+        self.cotangent = cotangent
+        self.derived = derived or {}
+        self.values: dict[str, Tensor] = {}
+        self.jacobians: dict[tuple[str, str], Tensor] = {}
+        self._perturbed: dict[str, Perturbed] = {}
+        self.underflow: Span | None = None
+
+    def branch(self, names: Names, definitions: Definitions) -> Environment:
+        """The same draw with other tables of names, which so far say the same."""
+        other = copy.copy(self)
+        other.names, other.definitions = names, definitions
+        other.free, other.values = dict(self.free), dict(self.values)
+        other.jacobians, other._perturbed = dict(self.jacobians), {}
+        return other
+
+    def tensor(self, key: str, span: Span) -> Tensor:
+        """The value of a name, evaluating definitions in page order (never recursively) where needed."""
+        if key in self.free:
+            return self.free[key]
+        if key not in self.values:
+            for definition in self.definitions.order(key):
+                if definition.key not in self.values and definition.key not in self.free:
+                    self.values[definition.key] = self._define(definition, span)
+            if key == self.cotangent:
+                return self._draw_cotangent(span)
+        if key not in self.values:
+            raise Problem("broken", f"{key} has no value: its definition is broken", span)
+        return self.values[key]
+
+    def _draw_cotangent(self, span: Span) -> Tensor:
+        if self.output is None or self.draw is None:
+            raise Problem("name", "the page names no output", span)
+        output = self.tensor(self.output, span)
+        self.free[self.cotangent] = self.draw(self.cotangent, output.axes)
+        return self.free[self.cotangent]
+
+    def _define(self, definition: Definition, span: Span) -> Tensor:
+        if definition.key in self.definitions.broken:
+            reason = self.definitions.broken[definition.key]
+            raise Problem("broken", f"{definition.key} has no value: its definition is broken ({reason})", span)
+        if definition.body is None:
+            return self._functional(span)
+        value = self.evaluate(self, definition.body)
+        return as_tensor(self, value, definition.indices, definition.span)
+
+    def _functional(self, span: Span) -> Tensor:
+        assert self.output is not None
+        output = self.tensor(self.output, span)
+        cotangent = self.tensor(self.cotangent, span)
+        if not (output.perturbed or cotangent.perturbed) and cotangent.data.shape != output.data.shape:
+            raise Problem("shape", f"{self.cotangent} has not the shape of the output", span)
+        moving = output.perturbed or cotangent.perturbed
+        terms = output.data * cotangent.data
+        axes = tuple(range(1 if moving else 0, terms.ndim))
+        return Tensor(
+            terms.sum(axis=axes),
+            (),
+            max(top(terms), output.scale * cotangent.scale),
+            max(top_tangent(terms), output.tangent * cotangent.scale, output.scale * cotangent.tangent),
+            moving,
+        )
+
+    def perturbed(self, key: str, span: Span) -> Perturbed:
+        """The draw with an imaginary step in every entry of ``key``."""
+        if key not in self._perturbed:
+            self._perturbed[key] = Perturbed(self, key, span)
+        return self._perturbed[key]
+
+    def jacobian(self, top_key: str, bottom_key: str, span: Span) -> Tensor:
+        """D top / d bottom, with the axes of top and then of bottom."""
+        name = (top_key, bottom_key)
+        if name not in self.jacobians:
+            before = self.tensor(top_key, span)
+            bottom = self.tensor(bottom_key, span)
+            moved = self.perturbed(bottom_key, span).tensor(top_key, span)
+            axes = before.axes + bottom.axes
+            shape = (*before.data.shape, *bottom.data.shape)
+            if moved.perturbed:
+                data = np.moveaxis(moved.data.imag, 0, -1).reshape(shape) / STEP
+                data = np.where(
+                    np.isnan(before.data).reshape(before.data.shape + (1,) * bottom.data.ndim), np.nan, data
+                )
+            else:
+                data = np.zeros(shape)
+            self.jacobians[name] = Tensor(data, axes, max(top(data), moved.tangent))
+        return self.jacobians[name]
+
+
+class Perturbed(Environment):
+    """A draw in which one tensor has an imaginary part; what does not depend on it is shared."""
+
+    def __init__(self, parent: Environment, key: str, span: Span) -> None:
+        super().__init__(
+            parent.names,
+            parent.definitions,
+            parent.arithmetic,
+            {},
+            parent.evaluate,
+            output=parent.output,
+            cotangent=parent.cotangent,
+            derived=parent.derived,
+        )
+        self.parent = parent
+        self.key = key
+        base = parent.tensor(key, span)
+        count = base.data.size
+        parent.arithmetic.charge([(count, count)], span)
+        steps = (1j * STEP) * np.eye(count).reshape(count, *base.data.shape)
+        self.free[key] = replace(base, data=base.data + steps, tangent=1.0, perturbed=True)
+
+    def tensor(self, key: str, span: Span) -> Tensor:
+        """The symbol of that key, carried along with the perturbation."""
+        if key == self.key:
+            return self.free[key]
+        if self.key not in self.definitions.needs(key):
+            return self.parent.tensor(key, span)
+        if key not in self.values:
+            for definition in self.definitions.order(key):
+                name = definition.key
+                if name in self.values or name == self.key or self.key not in self.definitions.needs(name):
+                    continue
+                if definition.opaque:
+                    message = f"{name} is itself defined by a derivative: define it by a formula first"
+                    raise Problem("name", message, span)
+                self.values[name] = self._define(definition, span)
+        return self.values[key]
+
+    def jacobian(self, top_key: str, bottom_key: str, span: Span) -> Tensor:
+        """Refuses: the imaginary step is taken already."""
+        raise Problem("name", "a derivative of a derivative: define the first one by a formula", span)
+
+
+def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], span: Span) -> Tensor:
+    """The value of a definition's right side as an array over its indices, then its anonymous axes."""
+    moving = "@" in value.names
+    named = [name for name in value.names if name != "@"]
+    arithmetic = environment.arithmetic
+    if named or value.shape or not indices:
+        missing = [name for name in indices if name not in named]
+        extra = [name for name in named if name not in indices]
+        if missing or extra:
+            raise Problem("shape", free_indices(indices, named), span)
+    if value.eye:
+        raise Problem("shape", "the size of I is not known here: write I_n", span)
+    axes: list[str] = []
+    for name in indices:
+        symbol = environment.names.get(name)
+        assert symbol is not None
+        assert symbol.axes is not None
+        axes += symbol.axes
+    shape = value.shape[:-1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
+    order = (("@",) if moving else ()) + indices
+    data = arithmetic.spread(value, order)
+    if shape != value.shape:
+        data = data[..., 0]
+    lead = data.shape[:1] if moving else ()
+    lengths = tuple(arithmetic.size(axis) for axis in (*axes, *shape) if axis != "*")
+    if "*" in shape:
+        raise Problem("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
+    if len(lengths) > limits.AXES:
+        raise Problem("limit", f"a tensor of more than {limits.AXES} axes", span)
+    data = np.broadcast_to(data, lead + lengths)
+    return Tensor(data, (*axes, *shape), value.scale, value.tangent, moving)
+
+
+def free_indices(left: tuple[str, ...] | list[str], right: tuple[str, ...] | list[str]) -> str:
+    """The complaint about indices that are free on one side only."""
+    missing = [name for name in left if name not in right]
+    extra = [name for name in right if name not in left]
+    parts = []
+    if missing:
+        parts.append(f"index {', '.join(missing)} is free on the left but not on the right")
+    if extra:
+        parts.append(f"index {', '.join(extra)} is free on the right but not on the left")
+    return "; ".join(parts)

@@ -1,0 +1,96 @@
+"""The elementwise functions, safe for the complex step, and their slopes.
+
+No function takes a modulus or a conjugate of the imaginary part, comparisons look at real parts, and outside of the
+real domain the result is not a number (a complex logarithm of -1 would be one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from attention_np.derivation.values import Array
+
+Function = Callable[[Array], Array]
+Slope = Callable[[Array, Array], Array]
+
+
+def _log(x: Array) -> Array:
+    return np.where(x.real < 0, np.nan, np.log(x))
+
+
+def _sqrt(x: Array) -> Array:
+    return np.where(x.real < 0, np.nan, np.sqrt(x))
+
+
+def _tanh_slope(x: Array) -> Array:
+    y = np.tanh(x)
+    result: Array = 1.0 - y * y
+    return result
+
+
+def _sigmoid(x: Array) -> Array:
+    result: Array = 0.5 * (1.0 + np.tanh(0.5 * x))
+    return result
+
+
+def absolute(x: Array) -> Array:
+    """|x| along the real axis."""
+    return np.where(x.real < 0, -x, x)
+
+
+FUNCTIONS: dict[str, tuple[Function, Slope]] = {
+    "exp": (np.exp, lambda x, y: y),
+    "log": (_log, lambda x, y: 1.0 / np.where(x > 0, x, np.inf)),
+    "sqrt": (_sqrt, lambda x, y: 0.5 / np.where(y > 0, y, np.inf)),
+    "tanh": (np.tanh, lambda x, y: 1.0 - y * y),
+    "tanh'": (_tanh_slope, lambda x, y: np.ones_like(y)),
+    "cosh": (np.cosh, lambda x, y: np.sinh(x)),
+    "sinh": (np.sinh, lambda x, y: np.cosh(x)),
+    "cos": (np.cos, lambda x, y: np.ones_like(y)),
+    "sin": (np.sin, lambda x, y: np.ones_like(y)),
+    "sigmoid": (_sigmoid, lambda x, y: np.ones_like(y)),
+    "abs": (absolute, lambda x, y: np.ones_like(y)),
+}
+
+
+def power(base: Array, exponent: Array) -> Array:
+    """``base ** exponent`` on real parts, with the first-order imaginary part.
+
+    The complex power of NumPy goes through a logarithm, whose rounding error in the imaginary part would drown a
+    complex step on a negative base; so the derivative is written out.
+    """
+    p = exponent.real
+    value: Array = np.power(base.real, p)
+    if base.dtype.kind != "c" and exponent.dtype.kind != "c":
+        return value
+    with np.errstate(all="ignore"):
+        by_base = np.where(p == 0, 0.0, p * np.power(base.real, p - 1.0)) * base.imag
+        moving = np.broadcast_to(exponent.imag != 0, value.shape)
+        by_exponent = np.where(moving, value * np.log(base.real), 0.0) * exponent.imag
+    result = np.empty(value.shape, dtype=complex)
+    result.real = value
+    result.imag = np.where(np.broadcast_to(base.imag == 0, value.shape), 0.0, by_base) + by_exponent
+    return result
+
+
+def largest(data: Array, axis: int, sign: int) -> Array:
+    """Maximum (sign 1) or minimum (-1) along an axis, by the real part."""
+    place = np.argmax(sign * data.real, axis=axis)
+    result: Array = np.take_along_axis(data, np.expand_dims(place, axis), axis=axis).squeeze(axis)
+    return result
+
+
+def softmax(data: Array, axis: int) -> Array:
+    """Softmax along an axis; the shift is a constant and does not carry a derivative."""
+    shifted: Array = np.exp(data - data.real.max(axis=axis, keepdims=True))
+    result: Array = shifted / shifted.sum(axis=axis, keepdims=True)
+    return result
+
+
+def logsumexp(data: Array, axis: int) -> Array:
+    """Log sum exp along an axis."""
+    shift = data.real.max(axis=axis, keepdims=True)
+    total: Array = np.log(np.exp(data - shift).sum(axis=axis)) + np.squeeze(shift, axis)
+    return total

@@ -1,0 +1,206 @@
+"""The front matter of a page: a few lines of YAML from strangers, checked word by word."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from attention_np.derivation import limits
+from attention_np.derivation.errors import Problem
+from attention_np.derivation.names import Names, Symbol, parse_name
+
+KINDS = (
+    "normal",
+    "positive",
+    "uniform",
+    "boolean",
+    "boolean_any",
+    "permutation",
+    "orthogonal",
+    "probability",
+)
+_KEYS = frozenset(
+    ["op", "sizes", "indices", "tensors", "output", "cotangent", "code", "options", "names", "cited", "title"]
+)
+
+
+@dataclass(frozen=True)
+class Free:
+    """A free tensor: the ranges of its axes and how it is drawn."""
+
+    axes: tuple[str, ...]
+    kind: str = "normal"
+
+
+@dataclass
+class Header:
+    """The front matter, checked. All names are keys (see :mod:`.names`)."""
+
+    op: str | None = None
+    sizes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the factors of a derived size, else ()
+    fixed: dict[str, int] = field(default_factory=dict)
+    indices: dict[str, str] = field(default_factory=dict)
+    tensors: dict[str, Free] = field(default_factory=dict)
+    output: str | None = None
+    cotangent: str = "\\mathrm{d}L/\\mathrm{d}output"
+    code: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    cited: bool = True
+
+    def names(self) -> Names:
+        """The names that are known before the first equation."""
+        names = Names()
+        for key in self.sizes:
+            names.add(Symbol(key, "size"))
+        for key, axis in self.indices.items():
+            names.add(Symbol(key, "index", (axis,)))
+        for key, free in self.tensors.items():
+            names.add(Symbol(key, "tensor", free.axes))
+        return names
+
+
+def front_matter(text: str) -> tuple[dict[str, Any], int]:
+    """What stands between the dashes at the top of a page, and where that ends."""
+    match = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text, re.DOTALL | re.MULTILINE)
+    if match is None:
+        if text.startswith("---"):
+            raise Problem("page", "the front matter is never closed", (0, 3))
+        return {}, 0
+    source, offset = match.group(1), match.start(1)
+    if len(source) > limits.FRONT_MATTER_CHARACTERS:
+        raise Problem("limit", f"front matter of more than {limits.FRONT_MATTER_CHARACTERS} characters", (0, 3))
+    try:
+        depth = 0
+        for token in yaml.scan(source, Loader=yaml.SafeLoader):
+            place = (offset + token.start_mark.index, offset + token.end_mark.index)
+            if isinstance(token, (yaml.AnchorToken, yaml.AliasToken, yaml.TagToken)):
+                raise Problem("page", "front matter has no anchors, aliases or tags", place)
+            if isinstance(token, _OPENS):
+                depth += 1
+            elif isinstance(token, _CLOSES):
+                depth -= 1
+            if depth > limits.FRONT_MATTER_DEPTH:
+                raise Problem("limit", "the front matter is nested too deep", place)
+        tree = yaml.compose(source, Loader=yaml.SafeLoader)
+        _unique(tree, offset)
+        front = yaml.safe_load(source)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = (0, 3) if mark is None else (offset + mark.index, offset + mark.index + 1)
+        message = getattr(error, "problem", None) or "it is not YAML"
+        raise Problem("page", f"the front matter cannot be read: {message}", place) from None
+    except (ValueError, RecursionError) as error:
+        raise Problem("page", f"the front matter cannot be read: {error}", (0, 3)) from None
+    if front is None:
+        front = {}
+    if not isinstance(front, dict):
+        raise Problem("page", "the front matter is not a mapping", (0, 3))
+    return front, match.end()
+
+
+_OPENS = (
+    yaml.FlowMappingStartToken,
+    yaml.FlowSequenceStartToken,
+    yaml.BlockMappingStartToken,
+    yaml.BlockSequenceStartToken,
+)
+_CLOSES = (yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken, yaml.BlockEndToken)
+
+
+def _unique(node: yaml.Node | None, offset: int) -> None:
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            place = (offset + key.start_mark.index, offset + key.end_mark.index)
+            if not isinstance(key, yaml.ScalarNode):
+                raise Problem("page", "a key of the front matter is a plain word", place)
+            if key.value in seen:
+                raise Problem("page", f"{key.value} stands twice in the front matter", place)
+            seen.add(key.value)
+            _unique(value, offset)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _unique(item, offset)
+
+
+def read_header(front: dict[str, Any]) -> Header:
+    """The front matter, checked."""
+    place = (0, 3)
+    header = Header()
+    unknown = sorted(str(key) for key in front if key not in _KEYS)
+    if unknown:
+        raise Problem("page", f"the front matter knows no {unknown[0]!r}", place)
+
+    def mapping(name: str) -> dict[str, Any]:
+        value = front.get(name) or {}
+        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+            raise Problem("page", f"{name} is a mapping of names", place)
+        return value
+
+    def a_size(value: object, owner: str) -> str:
+        key = parse_name(str(value))
+        if key not in header.sizes:
+            raise Problem("page", f"{owner}: {value} is not declared in sizes", place)
+        return key
+
+    op = front.get("op")
+    if op is not None and not (isinstance(op, str) and re.fullmatch(r"[a-z][a-z0-9_]{0,40}", op)):
+        raise Problem("page", "op is the name of a module", place)
+    header.op = op
+    sizes = front.get("sizes") or ""
+    words: Any = sizes.split() if isinstance(sizes, str) else sizes
+    if not isinstance(words, list) or len(words) > 16:
+        raise Problem("page", "sizes are up to 16 names, with spaces between them", place)
+    for word in words:
+        name, _, value = str(word).partition("=")
+        key = parse_name(name)
+        if key in header.sizes:
+            raise Problem("page", f"the size {name} is declared twice", place)
+        factors: tuple[str, ...] = ()
+        if value.isascii() and value.isdigit():
+            if not 1 < int(value[:6]) <= limits.SIZE:
+                raise Problem("limit", f"{name} is not between 2 and {limits.SIZE}", place)
+            header.fixed[key] = int(value)
+        elif value:
+            factors = tuple(a_size(part, name) for part in value.split("*"))
+        header.sizes[key] = factors
+    for name, value in mapping("indices").items():
+        axis = a_size(value, f"index {name}")
+        for letter in name.split():
+            header.indices[parse_name(letter)] = axis
+    for name, listed in mapping("tensors").items():
+        if not isinstance(listed, list) or len(listed) > limits.AXES + 1:
+            raise Problem("page", f"tensor {name}: a list of sizes is needed, [] for a number", place)
+        kind = "normal"
+        if listed and str(listed[-1]) in KINDS:
+            kind, listed = str(listed[-1]), listed[:-1]
+        axes = tuple(a_size(item, f"tensor {name}") for item in listed)
+        if kind in ("permutation", "orthogonal") and (len(axes) != 2 or axes[0] != axes[1]):
+            raise Problem("page", f"tensor {name}: a {kind} matrix is square", place)
+        header.tensors[parse_name(name)] = Free(axes, kind)
+    for field_name in ("output", "cotangent"):
+        if front.get(field_name) is not None:
+            key = parse_name(str(front[field_name]))
+            header.output, header.cotangent = (
+                (key, header.cotangent) if field_name == "output" else (header.output, key)
+            )
+    for name, value in mapping("code").items():
+        if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?", name):
+            raise Problem("page", f"code: {name} is not the name of an argument or a field", place)
+        header.code[name] = parse_name(str(value))
+    for name, value in mapping("options").items():
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+            raise Problem("page", f"options: {name} is not the name of an option", place)
+        if not isinstance(value, (str, int, float, bool)):
+            raise Problem("page", f"options: {name} is a number, true, false or a symbol", place)
+        header.options[name] = parse_name(value) if isinstance(value, str) else value
+    cited = front.get("cited", True)
+    if not isinstance(cited, bool):
+        raise Problem("page", "cited is true or false", place)
+    header.cited = cited
+    if header.code and header.output is None:
+        raise Problem("page", "a page with code names its output", place)
+    return header

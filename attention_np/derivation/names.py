@@ -1,0 +1,239 @@
+r"""Names of a page: what a run of LaTeX tokens is called, and the table of what is known.
+
+A name is a base with optional scripts, and is known by a *key* in which spelling no longer matters: ``d_k`` and
+``d_{k}`` have the same key, ``\\operatorname{max}`` and ``\\mathrm{max}`` too. A base is a letter, a Greek letter, or
+either under an accent or in a font, with its primes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from attention_np.derivation import limits
+from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.tokens import ACCENTS, FONTS, Token, Tokens, argument, tokenize
+
+GREEK = frozenset(
+    "\\" + name
+    for name in [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "vartheta",
+        "iota",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "pi",
+        "rho",
+        "sigma",
+        "tau",
+        "upsilon",
+        "phi",
+        "varphi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Xi",
+        "Pi",
+        "Sigma",
+        "Upsilon",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+    ]
+)
+_SAME = {"\\operatorname": "\\mathrm", "\\bm": "\\boldsymbol", "\\widehat": "\\hat", "\\widetilde": "\\tilde"}
+
+SymbolKind = Literal["tensor", "size", "index", "defined"]
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A known name. ``axes`` are range names (None while a definition in matrix form is not evaluated)."""
+
+    key: str
+    kind: SymbolKind
+    axes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Scripts:
+    """What stands below and above a base, as tokens; None where nothing stands."""
+
+    below: tuple[Token, ...] | None
+    above: tuple[Token, ...] | None
+    stop: int
+    above_span: Span = (0, 0)
+
+
+class Names:
+    """The names that are known at one place of a page."""
+
+    def __init__(self, symbols: dict[str, Symbol] | None = None) -> None:
+        self._symbols = dict(symbols or {})
+
+    def copy(self) -> Names:
+        """An independent table with the same names."""
+        return Names(self._symbols)
+
+    def get(self, key: str) -> Symbol | None:
+        """The symbol of that key, if it is known."""
+        return self._symbols.get(key)
+
+    def add(self, symbol: Symbol, span: Span | None = None) -> None:
+        """Make a name known; a name means one thing on a page."""
+        if symbol.key in self._symbols:
+            raise Problem("page", f"{symbol.key} is declared twice", span)
+        if len(self._symbols) >= limits.NAMES:
+            raise Problem("limit", f"more than {limits.NAMES} names on one page", span)
+        self._symbols[symbol.key] = symbol
+
+    def settle(self, key: str, axes: tuple[str, ...]) -> None:
+        """Write down the axes of a definition, once they are known."""
+        self._symbols[key] = Symbol(key, self._symbols[key].kind, axes)
+
+    def of_kind(self, *kinds: SymbolKind) -> list[Symbol]:
+        """All symbols of these kinds, in the order in which they were added."""
+        return [symbol for symbol in self._symbols.values() if symbol.kind in kinds]
+
+
+def spelling(tokens: Sequence[Token]) -> str:
+    """Tokens as one normal string."""
+    parts = []
+    for token in tokens:
+        if token.type == "TEXT":
+            parts.append("\\mathrm{" + token.inner + "}")
+        else:
+            parts.append(_SAME.get(token.text, token.text))
+    # A command must not run into a letter that follows it, and "\top k" must not become "\topk".
+    text = ""
+    for part in parts:
+        if text and text[-1].isalpha() and part[0].isalpha() and _ends_in_command(text):
+            text += " "
+        text += part
+    return text
+
+
+def _ends_in_command(text: str) -> bool:
+    stem = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    return stem.endswith("\\")
+
+
+def base(tokens: Tokens, start: int) -> tuple[str, int] | None:
+    """The key of the base name at ``start`` and the position behind it, or None if no name stands there."""
+    if start >= len(tokens):
+        return None
+    token = tokens[start]
+    stop = start + 1
+    if token.type == "LETTER" or token.text in GREEK:
+        key = token.text
+    elif token.type == "TEXT":
+        if not token.inner.isalpha():
+            return None
+        key = "\\mathrm{" + token.inner + "}"
+    elif token.text in ACCENTS or token.text in FONTS:
+        inside, stop = argument(tokens, start + 1, token.span)
+        if token.text in FONTS:
+            if not inside or any(item.type not in ("LETTER", "NUMBER") and item.text not in GREEK for item in inside):
+                return None
+        else:
+            inner = base(inside, 0)
+            if inner is None or inner[1] != len(inside):
+                return None
+        key = _SAME.get(token.text, token.text) + "{" + spelling(inside) + "}"
+    else:
+        return None
+    while stop < len(tokens) and tokens[stop].type == "PRIME":
+        key += tokens[stop].text
+        stop += 1
+    if len(key) > limits.NAME_CHARACTERS:
+        raise Problem("limit", f"a name of more than {limits.NAME_CHARACTERS} characters", token.span)
+    return key, stop
+
+
+def scripts(tokens: Tokens, start: int) -> Scripts:
+    """Up to one subscript and one superscript, in either order."""
+    below: tuple[Token, ...] | None = None
+    above: tuple[Token, ...] | None = None
+    above_span = (0, 0)
+    position = start
+    while position < len(tokens) and tokens[position].text in ("_", "^"):
+        mark = tokens[position]
+        inside, after = argument(tokens, position + 1, mark.span)
+        if mark.text == "_":
+            if below is not None:
+                raise Problem("syntax", "a second subscript", mark.span)
+            below = tuple(inside)
+        else:
+            if above is not None:
+                break  # (x^2)^3 without its brackets: TeX refuses it, and so does the reader
+            above = tuple(inside)
+            above_span = (mark.start, tokens[after - 1].stop)
+        if not inside:
+            raise Problem("syntax", "an empty script", mark.span)
+        position = after
+    if position < len(tokens) and tokens[position].text == "^":
+        raise Problem("syntax", "a second superscript", tokens[position].span)
+    return Scripts(below, above, position, above_span)
+
+
+def make_key(stem: str, below: Tokens | None, above: Tokens | None) -> str:
+    """The key of a base with those scripts."""
+    key = stem
+    if below:
+        key += "_{" + spelling(below) + "}"
+    if above:
+        key += "^{" + spelling(above) + "}"
+    return key
+
+
+def family(stem: str, below: Tokens | None, above: Tokens | None) -> str:
+    """The key of ``Q^{(h)}``, which is one tensor with h as its first index, and not the tensor ``Q``."""
+    return make_key(stem, below, above) + "()"
+
+
+def parse_name(text: str) -> str:
+    """The key of a name as written in the front matter."""
+    if len(text) > limits.NAME_CHARACTERS:
+        raise Problem("limit", f"a name of more than {limits.NAME_CHARACTERS} characters")
+    try:
+        tokens = tokenize(text)
+        found = base(tokens, 0)
+        if found is None:
+            raise Problem("page", f"{text!r} is not a name")
+        rest = scripts(tokens, found[1])
+        if rest.stop != len(tokens):
+            raise Problem("page", f"{text!r} is not a single name")
+    except Problem as problem:
+        raise Problem("page", f"the name {text!r}: {problem.message}") from None
+    front, index = without_index(rest.above)
+    return make_key(found[0], rest.below, rest.above) if index is None else family(found[0], rest.below, front)
+
+
+def without_index(above: Tokens | None) -> tuple[Tokens | None, Tokens | None]:
+    """A superscript such as ``O(h)`` as the part of the name, ``O``, and the index part, ``(h)``."""
+    if above is None or len(above) < 3 or above[-1].text != ")":
+        return above, None
+    for position in range(len(above) - 2, -1, -1):
+        if above[position].text == "(":
+            front = list(above[:position])
+            while front and front[-1].text == ",":
+                front.pop()
+            return front or None, list(above[position:])
+    return above, None

@@ -1,0 +1,247 @@
+"""The tree of an expression. Every node knows the place in the LaTeX that it was read from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+
+from attention_np.derivation import limits
+from attention_np.derivation.errors import Problem, Span
+
+
+def _children(value: object) -> Iterator[Node]:
+    if isinstance(value, Node):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _children(item)
+    elif isinstance(value, Bound) and value.condition is not None:
+        yield value.condition
+
+
+@dataclass(frozen=True)
+class Node:
+    """A piece of an expression; ``depth`` is the height of the tree under it."""
+
+    span: Span
+    depth: int = field(init=False, default=1)
+
+    def __post_init__(self) -> None:
+        depth = 1 + max((child.depth for child in self.children()), default=0)
+        if depth > limits.DEPTH:
+            raise Problem("limit", f"the expression is nested more than {limits.DEPTH} deep", self.span)
+        object.__setattr__(self, "depth", depth)
+
+    def children(self) -> Iterator[Node]:
+        """The nodes directly below."""
+        for item in fields(self):
+            if item.name not in ("span", "depth"):
+                yield from _children(getattr(self, item.name))
+
+    def walk(self) -> Iterator[Node]:
+        """The node and everything below it."""
+        yield self
+        for child in self.children():
+            yield from child.walk()
+
+
+@dataclass(frozen=True)
+class Number(Node):
+    """A literal, as printed."""
+
+    text: str
+
+    @property
+    def value(self) -> float:
+        """The number that it stands for."""
+        return float(self.text)
+
+
+@dataclass(frozen=True)
+class Constant(Node):
+    r"""``\\infty``, ``\\pi``, and the bold zero."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Slice(Node):
+    """A colon in an index list: the whole axis."""
+
+
+@dataclass(frozen=True)
+class Ref(Node):
+    """A tensor, free or defined, with the indices that stand at it (None: the bare symbol)."""
+
+    name: str
+    indices: tuple[Node, ...] | None
+    name_span: Span = (0, 0)
+
+
+@dataclass(frozen=True)
+class IndexRef(Node):
+    """An index used as a number, or inside an index list."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SizeRef(Node):
+    """The length of an index range, used as a number."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Eye(Node):
+    """The identity matrix; ``size`` is None when its neighbours have to say."""
+
+    size: str | None
+
+
+@dataclass(frozen=True)
+class Ones(Node):
+    """The vector of ones."""
+
+    size: str | None
+
+
+@dataclass(frozen=True)
+class Delta(Node):
+    """Kronecker's delta."""
+
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True)
+class Add(Node):
+    """Signed terms; also a single term with a sign. ``signs`` holds +1 or -1 and the place of the sign."""
+
+    terms: tuple[Node, ...]
+    signs: tuple[tuple[int, Span | None], ...]
+
+
+@dataclass(frozen=True)
+class Mul(Node):
+    """Factors and the operator before each: "", "cdot", "odot", "oslash", "slash", "mod"."""
+
+    factors: tuple[Node, ...]
+    operators: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Group(Node):
+    """Something in round or square brackets."""
+
+    body: Node
+
+
+@dataclass(frozen=True)
+class Frac(Node):
+    r"""``\frac{top}{bottom}``."""
+
+    top: Node
+    bottom: Node
+
+
+@dataclass(frozen=True)
+class Power(Node):
+    """``base^exponent``, of each entry or of a matrix."""
+
+    base: Node
+    exponent: Node
+    elementwise: bool = False
+    script_span: Span = (0, 0)
+
+
+@dataclass(frozen=True)
+class Transpose(Node):
+    r"""``base^\top``."""
+
+    base: Node
+    script_span: Span = (0, 0)
+
+
+@dataclass(frozen=True)
+class Indexed(Node):
+    r"""An index list behind a bracket: ``(Q K^\\top)_{ij}``."""
+
+    base: Node
+    indices: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Compare(Node):
+    r"""A chain of relations between numbers: ``1 \\le j < i``."""
+
+    sides: tuple[Node, ...]
+    relations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Both(Node):
+    """Conditions joined by "and" or "or"."""
+
+    parts: tuple[Node, ...]
+    word: str
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What stands under a sum: the indices that it binds and the condition on them."""
+
+    names: tuple[str, ...]
+    spans: tuple[Span, ...]
+    condition: Node | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class Call(Node):
+    r"""A function of its arguments; ``bound`` for ``\\max_j``, ``\\mathrm{softmax}_j``."""
+
+    function: str
+    arguments: tuple[Node, ...]
+    bound: Bound | None = None
+    bare: bool = False
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Reduce(Node):
+    """A sum or a product over indices."""
+
+    kind: str
+    bound: Bound
+    body: Node
+
+
+@dataclass(frozen=True)
+class Iverson(Node):
+    """1 where the condition holds, else 0."""
+
+    condition: Node
+
+
+@dataclass(frozen=True)
+class Cases(Node):
+    """Values and the condition of each; None is "otherwise"."""
+
+    values: tuple[Node, ...]
+    conditions: tuple[Node | None, ...]
+
+
+@dataclass(frozen=True)
+class Matrix(Node):
+    """Rows of a literal; a bracketed list with commas is a column."""
+
+    rows: tuple[tuple[Node, ...], ...]
+
+
+@dataclass(frozen=True)
+class Derivative(Node):
+    """The numerical derivative of ``top`` by ``bottom``."""
+
+    top: Node
+    bottom: Ref

@@ -1,0 +1,183 @@
+"""A page against an op module: forward, the named intermediates, and every gradient.
+
+The op is handed in; nothing here knows what it computes. Names from the page are only ever looked up among the
+arguments of ``forward``, the fields of named tuples and the classes of the module.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attention_np.derivation.compare import TOLERANCE, equality
+from attention_np.derivation.environment import Environment
+from attention_np.derivation.errors import Problem
+from attention_np.derivation.values import Array, top
+
+if TYPE_CHECKING:
+    from .check import PageCheck
+
+LOSS = "L"
+
+
+@dataclass
+class FieldRecord:
+    """One array of the op compared with the page, the worst over all draws."""
+
+    page: str
+    op: str
+    name: str
+    symbol: str
+    error: float = 0.0
+    ok: bool = True
+    message: str = ""
+
+    @property
+    def gradient(self) -> bool:
+        """Whether this is about a gradient, and not about what forward makes."""
+        return self.name.startswith("gradient of ")
+
+    def describe(self) -> str:
+        """The error, or what went wrong."""
+        return self.message or f"{self.error:.1e}"
+
+
+def _fields(value: Any) -> Mapping[str, Any]:
+    """The fields of a named tuple, as a mapping."""
+    names = vars(type(value)).get("_fields")
+    if isinstance(value, tuple) and isinstance(names, tuple):
+        return dict(zip(names, value, strict=True))
+    return {}
+
+
+def check_operator(check: PageCheck, op: Any) -> list[FieldRecord]:
+    """Compare a page that was run with an op; see :func:`.verify.verify_against_op`."""
+    header = check.page.header
+    module = vars(op)
+    title = header.op or str(module.get("__name__", "op"))
+    records = {name: FieldRecord(check.page.name, title, name, key) for name, key in header.code.items()}
+    try:
+        parameters = _parameters(module["forward"])
+        arguments = [name for name in header.code if name.partition(".")[0] in parameters]
+        for name in arguments:
+            records["gradient of " + name] = FieldRecord(
+                check.page.name, title, "gradient of " + name, header.code[name]
+            )
+            del records[name]
+        for draw, environment in enumerate(check.scope.environments):
+            environment.arithmetic.steps = 0
+            with np.errstate(all="ignore"):
+                _one_draw(check, module, environment, arguments, records, draw)
+    except Problem as problem:
+        _blame(records, problem.message)
+    except Exception as error:  # whatever the op raises is a finding about the op
+        _blame(records, f"{type(error).__name__}: {error}")
+    return list(records.values())
+
+
+def _blame(records: dict[str, FieldRecord], message: str) -> None:
+    for record in records.values():
+        if not record.message:
+            record.ok, record.message, record.error = False, message, np.inf
+
+
+def _parameters(forward: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(forward).parameters
+
+
+def _array(environment: Environment, key: str) -> Array:
+    symbol = environment.names.get(key)
+    if symbol is None:
+        raise Problem("name", f"{key} is not on the page")
+    if symbol.kind == "size":
+        return np.array(environment.arithmetic.size(key))
+    if symbol.kind == "index":
+        raise Problem("name", f"{key} is an index, not an array")
+    data: Array = environment.tensor(key, (0, 0)).data.copy()
+    return data
+
+
+def _one_draw(
+    check: PageCheck,
+    module: Mapping[str, Any],
+    environment: Environment,
+    arguments: list[str],
+    records: dict[str, FieldRecord],
+    draw: int,
+) -> None:
+    header = check.page.header
+    assert header.output is not None
+    given: dict[str, Any] = {}
+    groups: dict[str, dict[str, Array]] = {}
+    for name in arguments:
+        group, _, inner = name.partition(".")
+        if inner:
+            groups.setdefault(group, {})[inner] = _array(environment, header.code[name])
+        else:
+            given[group] = _array(environment, header.code[name])
+    for group, arrays in groups.items():
+        given[group] = _container(module, group)(**arrays)
+    for name, value in header.options.items():
+        given[name] = _option(check, environment, value)
+    output, cache = module["forward"](**given)
+    results = {"output": output, **_fields(cache)}
+    for name, key in header.code.items():
+        if name not in arguments:
+            _compare(records[name], results.get(name), _array(environment, key), environment, key, draw)
+    cotangent = environment.tensor(header.cotangent, (0, 0)).data.copy()
+    gradients = _fields(module["backward"](cotangent, cache))
+    for name in arguments:
+        group, _, inner = name.partition(".")
+        found = gradients.get(group)
+        if inner:
+            found = _fields(found).get(inner)
+        expected = environment.jacobian(LOSS, header.code[name], (0, 0))
+        record = records["gradient of " + name]
+        _judge(record, found, expected.data, expected.scale, draw)
+
+
+def _container(module: Mapping[str, Any], group: str) -> Any:
+    """The named tuple that holds a group of arguments: ``parameters`` are held by ``Parameters``."""
+    for name, value in module.items():
+        if name.lower() == group.lower() and inspect.isclass(value) and issubclass(value, tuple):
+            return value
+    raise Problem("name", f"the op has no named tuple for {group}")
+
+
+def _option(check: PageCheck, environment: Environment, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    array = _array(environment, value)
+    free = check.page.header.tensors.get(value)
+    if free is not None and free.kind.startswith("boolean"):
+        return array.astype(bool)
+    if array.ndim == 0:
+        return int(array) if array.dtype.kind == "i" else float(array)
+    return array
+
+
+def _compare(record: FieldRecord, found: Any, expected: Array, environment: Environment, key: str, draw: int) -> None:
+    scale = max(environment.tensor(key, (0, 0)).scale, top(expected)) if expected.dtype.kind == "f" else 0.0
+    _judge(record, found, expected, scale, draw)
+
+
+def _judge(record: FieldRecord, found: Any, expected: Array, scale: float, draw: int) -> None:
+    if found is None:
+        record.ok, record.message = False, "the op has no such array"
+        return
+    actual = np.asarray(found)
+    if actual.shape != expected.shape:
+        record.ok, record.message = False, f"shape {actual.shape} in the code, {expected.shape} in the page"
+        return
+    if np.isnan(actual).any() or np.isnan(expected).any():
+        record.ok, record.message = False, "not a number"
+        return
+    error, holds = equality(actual, expected, scale, scale)
+    record.error = max(record.error, error)
+    if not holds and record.ok:
+        record.ok = False
+        record.message = f"relative error {error:.2g} at draw {draw} (above {TOLERANCE:g})"

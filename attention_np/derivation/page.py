@@ -1,0 +1,231 @@
+"""A page as data: its front matter, its headings, its equations, and where each stands in the file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from attention_np.derivation import limits
+from attention_np.derivation.errors import Problem, line_of, show
+from attention_np.derivation.header import Header, front_matter, read_header
+
+_TAG = re.compile(r"\\tag\s*\{([^{}]*)\}")
+_TAG_FORM = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*\.[1-9][0-9]{0,3}")
+_MARKER = re.compile(r"\*([^*\n]+)\*\s*(.*)")
+
+
+@dataclass(frozen=True)
+class Equation:
+    """A displayed equation.
+
+    ``text`` is what stands between the dollar signs with the tag blanked out, and starts at ``offset`` in the file.
+    ``mark`` is "", "refuted", "malformed", "skipped"; ``section`` is the position of its heading.
+    """
+
+    tag: str
+    text: str
+    offset: int
+    line: int
+    mark: str = ""
+    reason: str = ""
+    text_only: bool = False
+    section: int = -1
+    example: int = -1
+    problem: Problem | None = None
+
+
+@dataclass
+class Page:
+    """A page that was read; ``problems`` are those that belong to no equation."""
+
+    name: str
+    path: str
+    text: str
+    header: Header
+    equations: list[Equation]
+    problems: list[str]
+
+
+def read_page(path: Path | str, text: str | None = None) -> Page:
+    """Read a page from a file, or from ``text``. Never raises for what is in the page."""
+    path = Path(path)
+    page = Page(path.stem.replace("_", "-"), str(path), "", Header(), [], [])
+    if text is None:
+        try:
+            if path.stat().st_size > 4 * limits.PAGE_CHARACTERS:
+                page.problems.append(f"{path}:1: the page is too long")
+                return page
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            page.problems.append(f"{path}:1: cannot be read: {error}")
+            return page
+    if len(text) > limits.PAGE_CHARACTERS:
+        page.problems.append(f"{path}:1: more than {limits.PAGE_CHARACTERS} characters")
+        return page
+    page.text = text = text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff")
+    start = 0
+    try:
+        front, start = front_matter(text)
+        page.header = read_header(front)
+        page.header.names()
+    except Problem as problem:
+        page.problems.append(show(str(path), text, problem, 0))
+    except (ValueError, TypeError, RecursionError) as error:  # none is known; a page must never bring a traceback
+        page.problems.append(f"{path}:1: the front matter cannot be read: {error}")
+    _equations(page, start)
+    return page
+
+
+def masked(text: str, start: int) -> str:
+    """The text with everything that Markdown does not show as mathematics blanked out, positions kept."""
+    out = [" " * start]
+    fence, comment = "", False
+    for line in text[start:].split("\n"):
+        opening = None if comment else re.match(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})", line)
+        if fence:
+            if opening and opening.group(1).startswith(fence) and not line.strip().strip(fence[0]):
+                fence = ""
+            out.append(" " * len(line))
+        elif opening:
+            fence = opening.group(1)
+            out.append(" " * len(line))
+        else:
+            shown, comment = _without_comments(line if comment else _without_code(line), comment)
+            out.append(shown.replace("\\$", "  "))
+    return out[0] + "\n".join(out[1:])
+
+
+def _without_comments(line: str, inside: bool) -> tuple[str, bool]:
+    """A line with its comments blanked, and whether one goes on behind it."""
+    out, position = [], 0
+    while position < len(line):
+        mark = "-->" if inside else "<!--"
+        found = line.find(mark, position)
+        stop = len(line) if found < 0 else found + len(mark)
+        piece = line[position:stop]
+        out.append(" " * len(piece) if inside else piece.replace("<!--", "    "))
+        position = stop
+        if found >= 0:
+            inside = not inside
+    return "".join(out), inside
+
+
+def _without_code(line: str) -> str:
+    """A line with its inline code blanked: from a run of backticks to the next run of the same length."""
+    if "`" not in line:
+        return line
+    runs = [match.span() for match in re.finditer(r"`+", line)]
+    after: dict[int, list[int]] = {}
+    for position, (start, stop) in enumerate(runs):
+        after.setdefault(stop - start, []).append(position)
+    out, done = [], 0
+    for position, (start, stop) in enumerate(runs):
+        same = after[stop - start]
+        same.remove(position) if same[0] != position else same.pop(0)
+        if start >= done and same:
+            last = runs[same[0]][1]
+            out += [line[done:start], " " * (last - start)]
+            done = last
+    return "".join([*out, line[done:]])
+
+
+def _equations(page: Page, start: int) -> None:
+    text, visible = page.text, masked(page.text, start)
+    for match in re.finditer(r"^ {0,3}(```+|~~~+)\s*math\b", text, re.MULTILINE):
+        page.problems.append(
+            show(
+                page.path,
+                text,
+                Problem("page", "write displayed equations between dollar signs", match.span()),
+            )
+        )
+    places = [match.start() for match in re.finditer(r"\$\$", visible)]
+    if len(places) % 2:
+        problem = Problem("page", "these dollar signs are never closed", (places[-1], places[-1] + 2))
+        page.problems.append(show(page.path, text, problem))
+        places.pop()
+    if len(places) // 2 > limits.EQUATIONS:
+        page.problems.append(f"{page.path}:1: more than {limits.EQUATIONS} equations")
+        places = places[: 2 * limits.EQUATIONS]
+    inside = [(places[k] + 2, places[k + 1]) for k in range(0, len(places), 2)]
+    headings = _headings(visible)
+    for position, (first, last) in enumerate(inside):
+        following = inside[position + 1][0] - 2 if position + 1 < len(inside) else len(text)
+        page.equations.append(_equation(page, first, last, text[last + 2 : following], headings))
+    seen: dict[str, int] = {}
+    for position, equation in enumerate(page.equations):
+        if equation.tag in seen and equation.problem is None:
+            message = f"the tag {equation.tag} stands twice, first on line {seen[equation.tag]}"
+            page.equations[position] = _with_problem(equation, Problem("page", message))
+        seen.setdefault(equation.tag, equation.line)
+
+
+def _with_problem(equation: Equation, problem: Problem) -> Equation:
+    return Equation(**{**equation.__dict__, "problem": problem})
+
+
+def _headings(visible: str) -> list[tuple[int, int, str]]:
+    pattern = re.compile(r"^ {0,3}(#{1,6})[ \t]+(.*)$", re.MULTILINE)
+    return [(match.start(), len(match.group(1)), match.group(2)) for match in pattern.finditer(visible)]
+
+
+def _example(headings: list[tuple[int, int, str]], offset: int) -> tuple[int, int]:
+    """The heading above a place, and the innermost heading around it that announces an example (or -1)."""
+    section = -1
+    open_headings: list[tuple[int, int, str]] = []
+    for position, (place, level, title) in enumerate(headings):
+        if place > offset:
+            break
+        section = position
+        open_headings = [(rank, index, name) for rank, index, name in open_headings if rank < level]
+        open_headings.append((level, position, title))
+    examples = [index for _, index, name in open_headings if re.search(r"example", name, re.IGNORECASE)]
+    return section, examples[-1] if examples else -1
+
+
+def _equation(page: Page, first: int, last: int, after: str, headings: list[tuple[int, int, str]]) -> Equation:
+    body = page.text[first:last]
+    line = line_of(page.text, first + len(body) - len(body.lstrip()))
+    tags = list(_TAG.finditer(body))
+    blanked = _TAG.sub(lambda match: " " * len(match.group()), body)
+    tag = tags[0].group(1).strip() if tags else ""
+    section, example = _example(headings, first)
+    problem: Problem | None = None
+    if not tags:
+        problem = Problem("page", f"this equation has no tag: \\tag{{{page.name}.N}}")
+    elif len(tags) > 1:
+        problem = Problem("page", "this equation has two tags", tags[1].span())
+    elif not _TAG_FORM.fullmatch(tag) or tag.rpartition(".")[0] != page.name:
+        problem = Problem("page", f"the tag should be {page.name}.N", tags[0].span())
+    elif len(body) > limits.EQUATION_CHARACTERS:
+        problem = Problem("limit", f"an equation of more than {limits.EQUATION_CHARACTERS} characters")
+    elif "\n\n" in re.sub(r"[ \t]+", "", body.strip()):
+        problem = Problem("page", "a blank line ends the equation where Markdown is rendered")
+    mark, reason, text_only = _marker(after)
+    if mark == "unknown":
+        problem = problem or Problem("page", f"the marker *{reason}* is not known")
+        mark = ""
+    if mark == "skipped" and not reason:
+        problem = problem or Problem("page", "*Not executed:* needs a reason")
+    return Equation(tag, blanked, first, line, mark, reason, text_only, section, example, problem)
+
+
+def _marker(after: str) -> tuple[str, str, bool]:
+    """What the paragraph behind an equation says about it."""
+    paragraph = after.lstrip(" \t\n.,").split("\n\n")[0]
+    text_only = False
+    while True:
+        match = _MARKER.match(paragraph)
+        if match is None:
+            return "", "", text_only
+        word, rest = match.group(1).strip(), paragraph[match.end(1) + 1 :].strip()
+        if word == "Text only.":
+            text_only, paragraph = True, rest
+            continue
+        if word in ("Refuted:", "Refuted, not well-formed:", "Not executed:"):
+            mark = {"Refuted:": "refuted", "Not executed:": "skipped"}.get(word, "malformed")
+            return mark, rest, text_only or rest.endswith("*Text only.*")
+        if re.match(r"(refuted|not executed|text only)", word, re.IGNORECASE):
+            return "unknown", word, text_only
+        return "", "", text_only

@@ -1,0 +1,459 @@
+"""From tokens to an expression: names, index lists, everything that brings its own braces.
+
+What a run of tokens means depends on the names that are known at its place: ``W^Q`` is one name where it is declared
+and a power where it is not. The longest declared name wins. The remaining scripts are indices (below) and powers
+(above); ``^{(h)}`` is always an index, which stands before those below.
+"""
+
+from __future__ import annotations
+
+from attention_np.derivation import limits, nodes
+from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.grammar import Head, Resolved, Script, parse
+from attention_np.derivation.lists import ListReader
+from attention_np.derivation.names import Names, base, make_key, scripts
+from attention_np.derivation.tokens import RELATIONS, Token, Tokens, argument, closing, ending, span_of, split
+
+_ELEMENTARY = frozenset(["exp", "log", "tanh", "cosh", "sinh", "cos", "sin"])
+_WORDS = {
+    "softmax": "softmax",
+    "logsumexp": "logsumexp",
+    "LSE": "logsumexp",
+    "diag": "diag",
+    "Diag": "diag",
+    "tr": "trace",
+    "Tr": "trace",
+    "trace": "trace",
+    "einsum": "einsum",
+    "concat": "concat",
+    "Concat": "concat",
+    "sigmoid": "sigmoid",
+    "exp": "exp",
+    "log": "log",
+    "tanh": "tanh",
+    "max": "max",
+    "min": "min",
+}
+_OVER_INDICES = frozenset(["max", "min", "softmax", "logsumexp", "concat"])
+_MATRICES = frozenset(["matrix", "pmatrix", "bmatrix", "smallmatrix", "vmatrix"])
+_TRANSPOSES = ("\\top", "T", "\\intercal", "\\mathsf{T}", "\\mathrm{T}", "\\mathsfT", "\\mathrmT")
+_OPERATORS = {
+    "\\cdot": "cdot",
+    "\\times": "cdot",
+    "\\odot": "odot",
+    "\\circ": "odot",
+    "\\oslash": "oslash",
+    "\\bmod": "mod",
+    "/": "slash",
+}
+_ENDS = frozenset(["NODE", "RPAREN", "RBRACKET", "RBAR", "RNORM"])
+
+
+class Reader(ListReader):
+    """Reads expressions with the names of one place of a page."""
+
+    def __init__(self, names: Names) -> None:
+        super().__init__(names)
+        self._level = 0
+
+    def expression(self, tokens: Tokens, owner: Span) -> nodes.Node:
+        """The tree of an expression that is not a condition."""
+        node = self._parse(tokens, owner)
+        if isinstance(node, (nodes.Compare, nodes.Both)):
+            raise Problem("syntax", "a condition cannot stand here; for its truth value write [condition]", node.span)
+        return node
+
+    def condition(self, tokens: Tokens, owner: Span) -> nodes.Node:
+        """The tree of a condition."""
+        node = self._parse(tokens, owner)
+        if not isinstance(node, (nodes.Compare, nodes.Both)):
+            raise Problem("syntax", "a condition such as j \\le i is needed here", node.span)
+        return node
+
+    def _parse(self, tokens: Tokens, owner: Span) -> nodes.Node:
+        tokens = [token for token in tokens if token.type != "WIDE"]
+        if not tokens:
+            raise Problem("syntax", "an expression is missing here", owner)
+        self._level += 1
+        if self._level > limits.DEPTH:
+            raise Problem("limit", f"nested more than {limits.DEPTH} deep", tokens[0].span)
+        try:
+            return parse(self._resolve(tokens), span_of(tokens, owner))
+        finally:
+            self._level -= 1
+
+    def _resolve(self, tokens: list[Token]) -> list[Resolved]:
+        out: list[Resolved] = []
+        bars: list[tuple[str, int]] = []  # open bars and how many brackets were open around them
+        depth = 0
+        position = 0
+        while position < len(tokens):
+            token = tokens[position]
+            text, span = token.text, token.span
+            make = Resolved.make
+            if token.type == "NUMBER":
+                out.append(make("NODE", span, self._number(token)))
+                position += 1
+            elif text in ("+", "-"):
+                out.append(make("PLUS" if text == "+" else "MINUS", span))
+                position += 1
+            elif text in _OPERATORS:
+                out.append(make("OPERATOR", span, text=_OPERATORS[text]))
+                position += 1
+            elif text in ("(", ")", "[", "]", ","):
+                kind = {"(": "LPAREN", ")": "RPAREN", "[": "LBRACKET", "]": "RBRACKET", ",": "COMMA"}[text]
+                depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(text, 0)
+                out.append(make(kind, span))
+                position += 1
+            elif text in ("\\left", "\\right"):
+                position = self._sized(tokens, position, out)
+            elif text in ("|", "\\|"):
+                kind = "BAR" if text == "|" else "NORM"
+                closes = bool(bars) and bars[-1] == (kind, depth) and bool(out) and out[-1].type in _CLOSES
+                if closes:
+                    bars.pop()
+                else:
+                    bars.append((kind, depth))
+                out.append(make(("R" if closes else "L") + kind, span))
+                position += 1
+            elif text in _BARS:
+                out.append(make(_BARS[text], span))
+                position += 1
+            elif text in RELATIONS:
+                out.append(make("RELATION", span, text=RELATIONS[text]))
+                position += 1
+            elif text in ("\\land", "\\wedge", "\\lor", "\\vee") or (
+                token.type == "TEXT" and token.inner in ("and", "or")
+            ):
+                kind = "OR" if text in ("\\lor", "\\vee") or text.endswith("or}") else "AND"
+                out.append(make(kind, span))
+                position += 1
+            elif text in ("^", "_"):
+                position = self._script(tokens, position, out)
+            elif text == "{":
+                stop = closing(tokens, position)
+                body = self.expression(tokens[position + 1 : stop], span)
+                whole = (token.start, tokens[stop].stop)
+                out.append(make("NODE", whole, nodes.Group(whole, body)))
+                position = stop + 1
+            elif token.type == "BEGIN":
+                position = self._environment(tokens, position, out)
+            elif text in _COMMANDS:
+                position = _COMMANDS[text](self, tokens, position, out)
+            else:
+                position = self._name(tokens, position, out)
+        return out
+
+    def _sized(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
+        side = "L" if tokens[position].text == "\\left" else "R"
+        if position + 1 >= len(tokens):
+            raise Problem("syntax", "a bracket is missing after this", tokens[position].span)
+        after = tokens[position + 1]
+        if after.text in ("|", "\\|"):
+            out.append(Resolved.make(side + ("BAR" if after.text == "|" else "NORM"), after.span))
+            return position + 2
+        if after.text not in ("(", ")", "[", "]") and after.text not in _BARS:
+            raise Problem("syntax", "only brackets and bars can be sized", after.span)
+        return position + 1
+
+    def _script(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
+        mark = tokens[position]
+        before = out[-1].type if out else ""
+        if before == "SUPERSCRIPT":
+            message = "a second superscript" if mark.text == "^" else "which comes first? Put brackets around the power"
+            raise Problem("syntax", message, mark.span)
+        if before == "SUBSCRIPT" and mark.text == "_":
+            raise Problem("syntax", "a second subscript", mark.span)
+        if before not in _ENDS and before != "SUBSCRIPT":
+            raise Problem("syntax", "there is nothing in front of this script", mark.span)
+        inside, stop = argument(tokens, position + 1, mark.span)
+        span = (mark.start, tokens[stop - 1].stop)
+        if mark.text == "^":
+            out.append(Resolved.make("SUPERSCRIPT", span, self._superscript(inside, span)))
+        elif out[-1].type == "RNORM":
+            if "".join(item.text for item in inside) not in ("2", "F"):
+                raise Problem("syntax", "only the norms 2 and F are understood", span)
+        else:
+            script = Script(indices=self.index_list(inside, None, span))
+            out.append(Resolved.make("SUBSCRIPT", span, script))
+        return stop
+
+    def _superscript(self, inside: list[Token], span: Span) -> Script:
+        text = "".join(token.text for token in inside)
+        if text in _TRANSPOSES and (text == "\\top" or self.names.get(text) is None):
+            return Script(transpose=True)
+        if inside and inside[0].text in ("\\odot", "\\circ"):
+            return Script(elementwise=True, exponent=self.expression(inside[1:], span))
+        return Script(exponent=self.expression(inside, span))
+
+    def _environment(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
+        stop = ending(tokens, position)
+        span = (tokens[position].start, tokens[stop].stop)
+        kind = tokens[position].inner
+        rows = []
+        for row, mark in split(tokens[position + 1 : stop], frozenset(["\\\\"])):
+            if row or mark is not None:
+                rows.append([cell for cell, _ in split(row, frozenset(["&"]))])
+        if kind in _MATRICES and kind != "vmatrix":
+            if len({len(row) for row in rows}) != 1:
+                raise Problem("shape", "the rows of this matrix have different lengths", span)
+            cells = tuple(tuple(self.expression(cell, span) for cell in row) for row in rows)
+            out.append(Resolved.make("NODE", span, nodes.Matrix(span, cells)))
+        elif kind == "cases":
+            out.append(Resolved.make("NODE", span, self._cases(rows, span)))
+        else:
+            raise Problem("syntax", f"{kind} is not an environment of the grammar", tokens[position].span)
+        return stop + 1
+
+    def _cases(self, rows: list[list[list[Token]]], span: Span) -> nodes.Node:
+        values: list[nodes.Node] = []
+        conditions: list[nodes.Node | None] = []
+        for row in rows:
+            if len(row) != 2:
+                raise Problem("syntax", "each case needs a value, an ampersand and a condition", span)
+            while row[0] and row[0][-1].text in (",", "."):
+                row[0].pop()
+            values.append(self.expression(row[0], span))
+            words = [token for token in row[1] if token.type != "WIDE"]
+            while words and words[-1].text in (",", "."):
+                words.pop()
+            if words and words[0].type == "TEXT" and words[0].inner in ("if", "for", "when"):
+                words = words[1:]
+            if len(words) == 1 and words[0].type == "TEXT" and words[0].inner in ("otherwise", "else"):
+                conditions.append(None)
+            else:
+                conditions.append(self.condition(words, span))
+        if None in conditions[:-1]:
+            raise Problem("syntax", "only the last case can be the other one", span)
+        return nodes.Cases(span, tuple(values), tuple(conditions))
+
+    def _fraction(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
+        token = tokens[position]
+        top, after = argument(tokens, position + 1, token.span)
+        bottom, stop = argument(tokens, after, token.span)
+        span = (token.start, tokens[stop - 1].stop)
+        top, bottom = _bare(top), _bare(bottom)
+        if top and top[0].text == "\\partial":
+            bottom_node = self._perturbed(bottom, span)
+            if top[1:2] and top[1].text == "^":
+                message = "a second derivative: define the first one by a formula and differentiate that"
+                raise Problem("syntax", message, span)
+            if len(top) == 1:
+                out.append(Resolved.make("BIG", span, Head("derivative", bottom=bottom_node)))
+            else:
+                top_node = self.expression(_bare(top[1:]), span)
+                out.append(Resolved.make("NODE", span, nodes.Derivative(span, top_node, bottom_node)))
+        else:
+            node = nodes.Frac(span, self.expression(top, span), self.expression(bottom, span))
+            out.append(Resolved.make("NODE", span, node))
+        return stop
+
+    def _perturbed(self, tokens: list[Token], span: Span) -> nodes.Ref:
+        if not tokens or tokens[0].text != "\\partial":
+            raise Problem("syntax", "\\partial is missing below", span_of(tokens, span))
+        if any(token.text == "\\partial" for token in tokens[1:]):
+            message = "a second derivative: define the first one by a formula and differentiate that"
+            raise Problem("syntax", message, span)
+        node = self.expression(_bare(tokens[1:]), span)
+        if not isinstance(node, nodes.Ref):
+            raise Problem("syntax", "only by a symbol can be differentiated", node.span)
+        return node
+
+    def _root(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
+        token = tokens[position]
+        position += 1
+        order: nodes.Node | None = None
+        if position < len(tokens) and tokens[position].text == "[":
+            pieces = split(tokens[position + 1 :], frozenset(["]"]))
+            inside, mark = next(pieces)
+            if mark is None:
+                raise Problem("syntax", "this bracket is never closed", tokens[position].span)
+            order = self.expression(inside, token.span)
+            position += len(inside) + 2
+        body, stop = argument(tokens, position, token.span)
+        span = (token.start, tokens[stop - 1].stop)
+        arguments = (self.expression(body, span),) + (() if order is None else (order,))
+        out.append(Resolved.make("NODE", span, nodes.Call(span, "sqrt", arguments, text="\\sqrt")))
+        return stop
+
+    def _sum(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
+        token = tokens[position]
+        found = scripts(tokens, position + 1)
+        if found.below is None:
+            raise Problem("syntax", "over which index? Write it below", token.span)
+        span = (token.start, tokens[found.stop - 1].stop)
+        kind = "sum" if token.text == "\\sum" else "prod"
+        above = None if found.above is None else list(found.above)
+        out.append(Resolved.make("BIG", span, Head(kind, self.bound(list(found.below), above, span))))
+        return found.stop
+
+    def _elementary(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
+        name = {"ln": "log"}.get(tokens[position].text[1:], tokens[position].text[1:])
+        return self._function(name, tokens, position, position + 1, out)
+
+    def _function(self, name: str, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> int:
+        token = tokens[position]
+        if after < len(tokens) and tokens[after].type == "PRIME":
+            if name != "tanh" or tokens[after].text != "'":
+                raise Problem("syntax", "the only derivative with a prime is \\tanh'", tokens[after].span)
+            name, after = "tanh'", after + 1
+        found = scripts(tokens, after)
+        stop = found.stop
+        span = (token.start, tokens[stop - 1].stop)
+        bound = power = None
+        if found.below is not None:
+            if name not in _OVER_INDICES:
+                raise Problem("syntax", f"{token.text} takes no subscript", span)
+            bound = self.bound(list(found.below), None, span)
+        if found.above is not None:
+            power = self.expression(list(found.above), span)
+            if isinstance(power, nodes.Add):
+                raise Problem("syntax", "an inverse function or a reciprocal? Write it out", span)
+        if name == "einsum":
+            return self._einsum(tokens, position, stop, out)
+        text = "".join(item.text for item in tokens[position:after])
+        out.append(Resolved.make("FUNCTION", span, Head(name, bound, power), text))
+        return stop
+
+    def _einsum(self, tokens: list[Token], position: int, stop: int, out: list[Resolved]) -> int:
+        if stop + 1 >= len(tokens) or tokens[stop].text != "(" or tokens[stop + 1].type != "TYPEWRITER":
+            raise Problem("syntax", "write \\mathrm{einsum}(\\texttt{ia,ja->ij}, Q, K)", tokens[position].span)
+        inside, mark = next(split(tokens[stop + 1 :], frozenset([")"])))
+        if mark is None:
+            raise Problem("syntax", "this bracket is never closed", tokens[stop].span)
+        span = (tokens[position].start, mark.stop)
+        pieces = [piece for piece, _ in split(inside, frozenset([","]))]
+        operands = tuple(self.expression(piece, span) for piece in pieces[1:])
+        node = nodes.Call(span, "einsum", operands, text=tokens[stop + 1].inner.replace(" ", ""))
+        out.append(Resolved.make("NODE", span, node))
+        return stop + len(inside) + 2
+
+    def _infinity(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
+        span = tokens[position].span
+        out.append(Resolved.make("NODE", span, nodes.Constant(span, "infinity")))
+        return position + 1
+
+    def _name(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
+        token = tokens[position]
+        found = base(tokens, position)
+        if found is None:
+            shown = token.inner if token.type == "TEXT" else token.text
+            more = ": write \\frac{\\partial X}{\\partial Y}" if token.text == "\\partial" else ""
+            raise Problem("syntax", f"{shown!r} is not part of the grammar here{more}", token.span)
+        stem, after = found
+        if stem == "e" and after < len(tokens) and tokens[after].text == "^":
+            return self._exponential(tokens, position, after, out)
+        around = scripts(tokens, after)
+        symbol, below, above = self.lookup(stem, around.below, around.above)
+        span = (token.start, tokens[around.stop - 1].stop)
+        if symbol is None:
+            if self._special(stem, tokens, position, after, out):
+                return self._after_special
+            raise Problem("name", f"the symbol {make_key(stem, around.below, None)} is not known here", span)
+        below_list = None if below is None else list(below)
+        if symbol.kind in ("size", "index"):
+            if below is not None:
+                raise Problem("shape", f"{symbol.key} is a number and takes no index", span)
+            node: nodes.Node = (nodes.SizeRef if symbol.kind == "size" else nodes.IndexRef)(span, symbol.key)
+            upper: Script | None = None if above is None else self._superscript(list(above), span)
+        else:
+            leading, upper_tokens = self._leading(above, span)
+            indices = None
+            if below_list is not None or leading:
+                rest = self.index_list(below_list, symbol, span) if below_list is not None else ()
+                indices = leading + rest
+            node = nodes.Ref(span, symbol.key, indices, (token.start, tokens[after - 1].stop))
+            upper = None if upper_tokens is None else self._superscript(upper_tokens, span)
+        out.append(Resolved.make("NODE", span, node))
+        if upper is not None:
+            out.append(Resolved.make("SUPERSCRIPT", around.above_span, upper))
+        return around.stop
+
+    def _leading(self, above: Tokens | None, span: Span) -> tuple[tuple[nodes.Node, ...], list[Token] | None]:
+        """The indices in ``^{(h)}``, or the superscript as it is."""
+        if above is None:
+            return (), None
+        tokens = list(above)
+        if len(tokens) >= 3 and tokens[0].text == "(" and tokens[-1].text == ")":
+            return self.index_list(tokens[1:-1], None, span), None
+        return (), tokens
+
+    def _exponential(self, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> int:
+        found = scripts(tokens, after)
+        if found.below is not None:
+            # e_{ij} with a superscript after all: leave the letter to the names.
+            key = self.names.get("e")
+            if key is None:
+                raise Problem("name", "the symbol e is not known here", tokens[position].span)
+        assert found.above is not None
+        span = (tokens[position].start, tokens[found.stop - 1].stop)
+        body = self.expression(list(found.above), span)
+        out.append(Resolved.make("NODE", span, nodes.Call(span, "exp", (body,), text="e")))
+        return found.stop
+
+    _after_special = 0
+
+    def _special(self, stem: str, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> bool:
+        """Names that mean something as long as no page gives them another meaning."""
+        span = (tokens[position].start, tokens[after - 1].stop)
+        found = scripts(tokens, after)
+        below = None if found.below is None else list(found.below)
+        word = stem[8:-1] if stem.startswith("\\mathrm{") else ""
+        if word in _WORDS:
+            self._after_special = self._function(_WORDS[word], tokens, position, after, out)
+            return True
+        if stem == "\\delta" and below is not None:
+            indices = self.index_list(below, None, span)
+            if len(indices) != 2:
+                raise Problem("shape", "Kronecker's delta takes two indices", span)
+            whole = (span[0], tokens[found.stop - 1].stop)
+            out.append(Resolved.make("NODE", whole, nodes.Delta(whole, indices[0], indices[1])))
+        elif stem == "\\pi" and below is None:
+            out.append(Resolved.make("NODE", span, nodes.Constant(span, "pi")))
+        elif stem == "\\mathbf{0}":
+            out.append(Resolved.make("NODE", span, nodes.Constant(span, "zero")))
+        elif stem in ("I", "\\mathbf{1}", "\\mathbb{1}", "\\mathbf{I}"):
+            size = None
+            if below is not None:
+                key = parse_size(self, below, span)
+                size = key
+                span = (span[0], tokens[found.stop - 1].stop)
+            kind = nodes.Eye if "I" in stem else nodes.Ones
+            out.append(Resolved.make("NODE", span, kind(span, size)))
+        else:
+            return False
+        if found.above is not None:
+            out.append(Resolved.make("SUPERSCRIPT", found.above_span, self._superscript(list(found.above), span)))
+        self._after_special = found.stop
+        return True
+
+
+def _bare(tokens: list[Token]) -> list[Token]:
+    """The tokens without braces around all of them."""
+    while len(tokens) > 2 and tokens[0].text == "{" and closing(tokens, 0) == len(tokens) - 1:
+        tokens = tokens[1:-1]
+    return tokens
+
+
+def parse_size(reader: Reader, below: list[Token], span: Span) -> str:
+    r"""The range below ``I_n`` or ``\\mathbf{1}_m``: a declared size or a number."""
+    if len(below) == 1 and below[0].type == "NUMBER" and below[0].text.isdigit():
+        if not 1 < int(below[0].text[:6]) <= limits.SIZE:
+            raise Problem("limit", f"a size between 2 and {limits.SIZE} is needed", span)
+        return below[0].text
+    node = reader.expression(below, span)
+    if not isinstance(node, nodes.SizeRef):
+        raise Problem("shape", "a size is needed below", span)
+    return node.name
+
+
+_BARS = {"\\lvert": "LBAR", "\\rvert": "RBAR", "\\lVert": "LNORM", "\\rVert": "RNORM"}
+_CLOSES = _ENDS | {"SUPERSCRIPT", "SUBSCRIPT"}
+_COMMANDS = {
+    **{"\\" + name: Reader._elementary for name in [*_ELEMENTARY, "ln", "max", "min"]},
+    **dict.fromkeys(["\\frac", "\\dfrac", "\\tfrac"], Reader._fraction),
+    "\\sqrt": Reader._root,
+    "\\sum": Reader._sum,
+    "\\prod": Reader._sum,
+    "\\infty": Reader._infinity,
+}

@@ -1,0 +1,56 @@
+"""What is said about one equation, and the names and values that it is judged with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from attention_np.derivation.environment import Definitions, Environment
+from attention_np.derivation.names import Names
+
+
+@dataclass
+class Record:
+    """What came out for one equation; ``error`` is None where nothing was compared.
+
+    ``defines`` and ``uses`` are keys of names; ``of`` are those of the symbols X for which a left side is dL/dX, or a
+    name that is defined as dL/dX. ``example`` is the heading of the worked example that the equation belongs to, or -1.
+    """
+
+    tag: str
+    page: str
+    line: int
+    verdict: str
+    error: float | None = None
+    message: str = ""
+    kind: str = ""
+    cited_by: list[str] = field(default_factory=list)
+    gradient: bool = False
+    text_only: bool = False
+    defines: tuple[str, ...] = ()
+    of: tuple[str, ...] = ()
+    uses: frozenset[str] = frozenset()
+    example: int = -1
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as it stands in the JSON report."""
+        return {
+            "tag": self.tag,
+            "page": self.page,
+            "line": self.line,
+            "verdict": self.verdict,
+            "error": None if self.error is None or not np.isfinite(self.error) else self.error,
+            "cited_by": list(self.cited_by),
+            **({"message": self.message} if self.message else {}),
+        }
+
+
+@dataclass
+class Scope:
+    """The names that are known, what they are defined as, and their values in every draw."""
+
+    names: Names
+    definitions: Definitions
+    environments: list[Environment]

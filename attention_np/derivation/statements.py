@@ -1,0 +1,298 @@
+"""A displayed equation as statements: chains of sides with a relation between neighbours.
+
+One display can hold several statements, on the lines of an ``aligned`` or between commas. A line of an ``aligned``
+that begins with ``&``, or that has no relation, continues the statement before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attention_np.derivation import nodes
+from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.names import Names, Symbol, base, family, make_key, scripts, without_index
+from attention_np.derivation.reader import Reader
+from attention_np.derivation.tokens import OPENING, RELATIONS, Token, Tokens, closing, ending, span_of, split, tokenize
+
+_ALIGNED = frozenset(["aligned", "align", "align*", "split", "gathered", "alignedat"])
+_JOINS = frozenset([*RELATIONS, "+", "-", "\\cdot", "\\times", "\\odot", ":"])
+_CONDITION_WORDS = frozenset(["if", "for", "when", "where"])
+_ALL_WORDS = frozenset(["for all", "for every", "for each"])
+
+
+@dataclass(frozen=True)
+class Target:
+    """The left side of a definition: the new name and its indices."""
+
+    key: str
+    indices: tuple[str, ...]
+    span: Span
+
+
+@dataclass(frozen=True)
+class Statement:
+    """``sides[k] relations[k] sides[k + 1]``; the first side is None where ``target`` is defined."""
+
+    sides: tuple[nodes.Node | None, ...]
+    relations: tuple[str, ...]
+    places: tuple[Span, ...]  # of the relations
+    target: Target | None
+    condition: nodes.Node | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A statement before its sides are read."""
+
+    sides: tuple[list[Token], ...]
+    relations: tuple[Token, ...]
+    condition: list[Token]
+    span: Span
+
+
+def chains(text: str) -> list[Chain]:
+    """The statements of an equation, still as tokens."""
+    tokens = tokenize(text)
+    while tokens and (tokens[-1].type == "WIDE" or tokens[-1].text in (",", ".", ";")):
+        tokens.pop()
+    if not tokens:
+        raise Problem("syntax", "the equation is empty", (0, max(1, len(text))))
+    found = []
+    for line in _lines(tokens):
+        found += _separate(line)
+    return found
+
+
+def _lines(tokens: list[Token]) -> list[list[Token]]:
+    if tokens[0].type != "BEGIN" or tokens[0].inner not in _ALIGNED:
+        for token in tokens:
+            if token.type == "BEGIN" and token.inner in _ALIGNED:
+                raise Problem("syntax", "an aligned block must be the whole equation", token.span)
+        _refuse_breaks(tokens)
+        return [tokens]
+    stop = ending(tokens, 0)
+    if stop != len(tokens) - 1:
+        raise Problem("syntax", "an aligned block must be the whole equation", tokens[stop + 1].span)
+    lines: list[list[Token]] = []
+    for row, mark in split(tokens[1:stop], frozenset(["\\\\"])):
+        content = [token for piece, _ in split(row, frozenset(["&"])) for token in piece]
+        if not content:
+            if mark is not None and not row:
+                raise Problem("syntax", "an empty line", mark.span)
+            continue
+        continues = row[0].text == "&" or not any(True for _ in _relations(content))
+        if lines and continues:
+            lines[-1] += content
+        else:
+            lines.append(content)
+    if not lines:
+        raise Problem("syntax", "the equation is empty", tokens[0].span)
+    return lines
+
+
+def _refuse_breaks(tokens: list[Token]) -> None:
+    depth = 0
+    for token in tokens:
+        depth += (token.type == "BEGIN") - (token.type == "END")
+        if depth == 0 and (token.type == "BREAK" or token.text == "&"):
+            raise Problem("syntax", "this needs an aligned block around it", token.span)
+
+
+def _relations(tokens: list[Token]) -> list[int]:
+    """Where relations stand outside of all brackets."""
+    depth = 0
+    found: list[int] = []
+    for position, token in enumerate(tokens):
+        if token.text in OPENING or token.type == "BEGIN":
+            depth += 1
+        elif token.text in (")", "]", "}") or token.type == "END":
+            depth -= 1
+            if depth < 0:
+                raise Problem("syntax", "this bracket cannot stand here: it closes nothing", token.span)
+        elif depth == 0 and token.text in RELATIONS:
+            found.append(position)
+    if depth > 0:
+        raise Problem("syntax", "a bracket is opened here and never closed", span_of(tokens, (0, 1)))
+    return found
+
+
+def _separate(tokens: list[Token]) -> list[Chain]:
+    pieces: list[list[Token]] = [[]]
+    conditions: list[list[Token]] = [[]]
+    in_condition = False
+    depth = 0
+    for token in tokens:
+        if token.text in OPENING or token.type == "BEGIN":
+            depth += 1
+        elif token.text in (")", "]", "}") or token.type == "END":
+            depth -= 1
+        word = token.inner if token.type == "TEXT" else ""
+        if depth == 0 and word in _CONDITION_WORDS | _ALL_WORDS:
+            in_condition = True
+            conditions[-1].append(token)
+        elif depth == 0 and (token.text in (",", ";") or (word == "and" and not in_condition)):
+            if in_condition:
+                conditions[-1].append(token)
+            elif pieces[-1]:
+                pieces.append([])
+                conditions.append([])
+        elif in_condition:
+            conditions[-1].append(token)
+        else:
+            pieces[-1].append(token)
+    found: list[Chain] = []
+    for piece, condition in zip(pieces, conditions, strict=True):
+        piece = _without_wide(piece)
+        if not piece:
+            if condition and found:
+                if found[-1].condition:
+                    raise Problem("syntax", "a second condition", condition[0].span)
+                found[-1] = Chain(found[-1].sides, found[-1].relations, condition, found[-1].span)
+                continue
+            if condition:
+                raise Problem("syntax", "a condition of what?", condition[0].span)
+            continue
+        found.append(_chain(piece, condition))
+    return found
+
+
+def _without_wide(piece: list[Token]) -> list[Token]:
+    """A piece without its wide spaces, which cannot stand between two factors: there a comma is missing."""
+    depth = 0
+    for position, token in enumerate(piece):
+        if token.text in OPENING or token.type == "BEGIN":
+            depth += 1
+        elif token.text in (")", "]", "}") or token.type == "END":
+            depth -= 1
+        elif depth == 0 and token.type == "WIDE":
+            around = piece[max(0, position - 1) : position], piece[position + 1 : position + 2]
+            if all(side and side[0].type != "WIDE" and side[0].text not in _JOINS for side in around):
+                raise Problem("syntax", "a wide space inside of an expression: is a comma missing?", token.span)
+    return [token for token in piece if token.type != "WIDE"]
+
+
+def _chain(piece: list[Token], condition: list[Token]) -> Chain:
+    span = span_of(piece, (0, 1))
+    places = _relations(piece)
+    if not places:
+        raise Problem("syntax", "there is no relation here: nothing is claimed", span)
+    sides = []
+    for first, last in zip([-1, *places], [*places, len(piece)], strict=True):
+        side = piece[first + 1 : last]
+        if side and side[-1].text == ":":  # ":=" is "="
+            side = side[:-1]
+        while side and side[0].text == "{" and closing(side, 0) == len(side) - 1:
+            side = side[1:-1]
+        if not side:
+            raise Problem("syntax", "this relation has an empty side", piece[min(last, len(piece) - 1)].span)
+        sides.append(side)
+    return Chain(tuple(sides), tuple(piece[place] for place in places), condition, span)
+
+
+def read_statement(chain: Chain, names: Names) -> Statement:
+    """Read the sides of a chain with the names that are known at its place."""
+    reader = Reader(names)
+    target = find_target(chain, names)
+    sides: list[nodes.Node | None] = []
+    for position, side in enumerate(chain.sides):
+        known = None if position == 0 and target is not None else reader.expression(side, chain.span)
+        sides.append(known)
+    condition = _condition(chain.condition, reader)
+    if target is not None and condition is not None:
+        raise Problem("syntax", "a definition has no condition: use cases", chain.condition[0].span)
+    return Statement(
+        tuple(sides),
+        tuple(RELATIONS[token.text] for token in chain.relations),
+        tuple(token.span for token in chain.relations),
+        target,
+        condition,
+        chain.span,
+    )
+
+
+def _condition(tokens: list[Token], reader: Reader) -> nodes.Node | None:
+    if not tokens:
+        return None
+    word, rest = tokens[0], [token for token in tokens[1:] if token.type != "WIDE"]
+    while rest and rest[-1].text in (",", ";"):
+        rest.pop()
+    if word.inner in _ALL_WORDS:
+        listed = reader.index_list(rest, None, word.span)
+        for item in listed:
+            if not isinstance(item, nodes.IndexRef):
+                raise Problem("syntax", "only indices can be listed here", item.span)
+        return None
+    return reader.condition(rest, word.span)
+
+
+def find_target(chain: Chain, names: Names) -> Target | None:
+    """The name that a chain defines, if its first side is a name that nobody knows yet."""
+    side = chain.sides[0]
+    found = base(side, 0)
+    if found is None:
+        return None
+    stem, after = found
+    around = scripts(list(side), after)
+    if around.stop != len(side):
+        return None
+    reader = Reader(names)
+    symbol, rest_below, _ = reader.lookup(stem, around.below, around.above)
+    if symbol is not None and not _new_family(reader, symbol, rest_below, around.above):
+        return None
+    if stem in ("I", "\\mathbf{1}", "\\mathbb{1}", "\\mathbf{0}", "\\mathbf{I}"):
+        return None
+    span = span_of(side, (0, 1))
+    if stem == "\\pi" and around.below is None:
+        return None
+    if stem == "e" and around.above is not None and around.below is None:
+        return None
+    below: Tokens | None = around.below
+    above: Tokens | None = around.above
+    indices: list[nodes.Node] = []
+    front, index = without_index(above)
+    if index is not None:
+        indices += reader.index_list(list(index[1:-1]), None, span)
+        above = front
+    if above is not None and "".join(token.text for token in above) in ("T", "\\top", "-1"):
+        raise Problem("name", f"the symbol {stem} is not known here", span)
+    if above is not None and any(token.type == "NUMBER" for token in above):
+        raise Problem("name", f"the symbol {stem} is not known here", span)
+    if below is not None:
+        listed = reader._side_by_side([token for token in below if token.type != "WIDE" and token.text != ","], None)
+        if listed is not None and all(isinstance(item, nodes.IndexRef) for item in listed):
+            if stem == "\\delta" and len(listed) == 2:
+                return None
+            indices += listed
+            below = None
+        elif all(token.type in ("NUMBER", "LETTER") or token.text == "," for token in below) and any(
+            token.type == "NUMBER" for token in below[1:]
+        ):
+            raise Problem("shape", "a definition holds for all indices: letters, not numbers", span)
+    keys = []
+    for item in indices:
+        if not isinstance(item, nodes.IndexRef):
+            raise Problem("shape", "a definition has letters as indices", item.span)
+        keys.append(item.name)
+    if len(set(keys)) < len(keys):
+        raise Problem("shape", "the same index twice on the left of a definition", span)
+    if chain.relations[0].text != "=":
+        raise Problem("name", f"the symbol {make_key(stem, below, above)} is not known here", span)
+    key = make_key(stem, below, above) if index is None else family(stem, below, above)
+    return Target(key, tuple(keys), span)
+
+
+def _new_family(reader: Reader, symbol: Symbol, below: Tokens | None, above: Tokens | None) -> bool:
+    """Whether ``Q^{(h)}`` is a new name although ``Q`` is known: h cannot run over its first axis."""
+    index = without_index(above)[1]
+    if index is None or symbol.key.endswith("()") or symbol.kind in ("size", "index"):
+        return False
+    listed = reader.index_list(list(index[1:-1]), None, (index[0].start, index[-1].stop))
+    first = listed[0]
+    known = reader.names.get(first.name) if isinstance(first, nodes.IndexRef) else None
+    if known is None:
+        return False
+    if symbol.axes is None or known.axes != symbol.axes[:1]:
+        return True
+    count = len(listed) + (0 if below is None else len(reader.index_list(list(below), symbol, (0, 1))))
+    return count > len(symbol.axes)

@@ -1,0 +1,278 @@
+"""From LaTeX to tokens, and what can be said about tokens before they are an expression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lark import Lark
+from lark.exceptions import UnexpectedCharacters
+
+from attention_np.derivation import limits
+from attention_np.derivation.errors import Problem, Span
+
+# Only what MathJax shows is a token. "%" would hide the rest of a line from the reader, "#" and "$" have
+# other meanings, so they are refused by having no rule.
+_LEXER = Lark(
+    r"""
+    start: token*
+    token: SPACE | LAYOUT | TYPEWRITER | TEXT | BEGIN | END | BREAK | COMMAND | ESCAPED | NUMBER | LETTER
+        | PRIME | PUNCTUATION
+    SPACE.9: /(\s|~|\\[,;:!> ]|\\q?quad(?![A-Za-z]))+/
+    LAYOUT.9: /\\(displaystyle|textstyle|limits|nolimits|nonumber)(?![A-Za-z])/
+    TYPEWRITER.8: /\\texttt\s*\{[^{}]*\}/
+    TEXT.8: /\\(text|textrm|mbox)\s*\{[^{}]*\}/
+    BEGIN.8: /\\begin\s*\{[A-Za-z]+\*?\}/
+    END.8: /\\end\s*\{[A-Za-z]+\*?\}/
+    BREAK.7: /\\\\(\[\d*\.?\d+(em|ex|pt|mm)\])?/
+    COMMAND.6: /\\[A-Za-z]+/
+    ESCAPED.6: /\\[{}|]/
+    NUMBER.5: /[0-9]+(\.[0-9]+)?|\.[0-9]+/
+    LETTER.5: /[A-Za-z]/
+    PRIME.5: /'+/
+    PUNCTUATION.1: /[-+*\/^_{}()\[\]|,.:;=<>!&]/
+    """,
+    parser="lalr",
+    lexer="basic",
+)
+
+_BRACKETS = frozenset("()[]")
+_TAKES_NOTHING = frozenset(["\\partial", "\\cdot", "\\times", "\\odot", "\\circ", "\\oslash", "\\top"])
+_SPELLED = {"\\{": "(", "\\}": ")", "\\lbrace": "(", "\\rbrace": ")", "\\forall": "\\text{for all}"}
+OPENING = {"{": "}", "(": ")", "[": "]"}
+RELATIONS = {
+    "=": "=",
+    "<": "<",
+    ">": ">",
+    "\\lt": "<",
+    "\\gt": ">",
+    "\\le": "<=",
+    "\\leq": "<=",
+    "\\leqslant": "<=",
+    "\\ge": ">=",
+    "\\geq": ">=",
+    "\\geqslant": ">=",
+    "\\ne": "!=",
+    "\\neq": "!=",
+    "\\approx": "~",
+}
+
+
+@dataclass(frozen=True)
+class Token:
+    """A word of LaTeX and where it stands."""
+
+    type: str
+    text: str
+    start: int
+    stop: int
+
+    @property
+    def span(self) -> Span:
+        """Where it stands, as offsets."""
+        return self.start, self.stop
+
+    @property
+    def inner(self) -> str:
+        r"""The text between the braces of ``\\text{...}`` and the like."""
+        return self.text[self.text.index("{") + 1 : -1].strip()
+
+
+Tokens = Sequence[Token]
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of an equation, spaces and sizing commands left out, braces checked."""
+    tokens: list[Token] = []
+    wide = False
+    try:
+        for item in _LEXER.lex(text):
+            start, stop = item.start_pos or 0, item.end_pos or 0
+            if item.type == "LAYOUT":
+                continue
+            if item.type == "SPACE":
+                wide = "quad" in item
+                if wide:
+                    tokens.append(Token("WIDE", str(item), start, stop))
+                continue
+            word = _SPELLED.get(str(item), str(item))
+            tokens.append(Token("TEXT" if word.startswith("\\text{") else str(item.type), word, start, stop))
+    except UnexpectedCharacters as error:
+        place = error.pos_in_stream or 0
+        shown = text[place : place + 1]
+        raise Problem("syntax", f"{shown!r} is not part of the grammar", (place, place + 1)) from None
+    _check_braces(tokens)
+    # A sized bracket is a bracket; \left and \right stay only where they tell an opening bar from a closing one.
+    tokens = _without_idle_braces(tokens)
+    behind = [*(token.text for token in tokens[1:]), ""]
+    return [
+        token
+        for token, after in zip(tokens, behind, strict=False)
+        if not _is_sizing(token) and not (token.text in ("\\left", "\\right") and after in _BRACKETS)
+    ]
+
+
+def _without_idle_braces(tokens: list[Token]) -> list[Token]:
+    """``{S}_{ij}`` as ``S_{ij}``, where the braces are no argument of what stands before them."""
+    out: list[Token] = []
+    position = 0
+    while position < len(tokens):
+        group = tokens[position : position + 4]
+        before = out[-1] if out else None
+        takes = before is not None and (
+            before.text in ("}", "]", "_", "^")
+            or (before.type == "COMMAND" and before.text not in _TAKES_NOTHING and before.text not in RELATIONS)
+        )
+        idle = len(group) == 4 and group[0].text == "{" and group[1].type == "LETTER" and group[2].text == "}"
+        if idle and not takes and group[3].text in ("_", "^"):
+            out.append(group[1])
+            position += 3
+        else:
+            out.append(tokens[position])
+            position += 1
+    return out
+
+
+def _is_sizing(token: Token) -> bool:
+    return token.type == "COMMAND" and token.text[1:] in _SIZING
+
+
+_SIZING = frozenset(f"{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m")) | {
+    "mathstrut",
+    "strut",
+}
+
+
+def _check_braces(tokens: Tokens) -> None:
+    stack: list[Token] = []
+    for token in tokens:
+        if token.text == "{":
+            stack.append(token)
+            if len(stack) > limits.DEPTH:
+                raise Problem("limit", f"braces are nested more than {limits.DEPTH} deep", token.span)
+        elif token.text == "}":
+            if not stack:
+                raise Problem("syntax", "this brace closes nothing", token.span)
+            stack.pop()
+    if stack:
+        raise Problem("syntax", "this brace is never closed", stack[-1].span)
+
+
+def closing(tokens: Tokens, start: int) -> int:
+    """The position of the brace that closes the one at ``start``."""
+    depth = 0
+    for position in range(start, len(tokens)):
+        if tokens[position].text == "{":
+            depth += 1
+        elif tokens[position].text == "}":
+            depth -= 1
+            if depth == 0:
+                return position
+    raise Problem("syntax", "this brace is never closed", tokens[start].span)
+
+
+def ending(tokens: Tokens, start: int) -> int:
+    r"""The position of the ``\\end`` that belongs to the ``\\begin`` at ``start``."""
+    depth = 0
+    for position in range(start, len(tokens)):
+        if tokens[position].type == "BEGIN":
+            depth += 1
+        elif tokens[position].type == "END":
+            depth -= 1
+            if depth == 0:
+                if tokens[position].inner != tokens[start].inner:
+                    raise Problem("syntax", "this \\end does not fit its \\begin", tokens[position].span)
+                return position
+    raise Problem("syntax", "this \\begin has no \\end", tokens[start].span)
+
+
+def argument(tokens: Tokens, start: int, owner: Span) -> tuple[list[Token], int]:
+    r"""What a TeX macro takes at ``start``: a group without its braces, or one token; and what follows.
+
+    As in TeX, ``\\frac12`` is one half and ``x^23`` is three times the square of x: without braces only one digit is
+    taken. An accent or a font takes its own argument along (``x_\\mathrm{max}``).
+    """
+    while start < len(tokens) and tokens[start].type == "WIDE":
+        start += 1
+    if start >= len(tokens):
+        raise Problem("syntax", "something is missing after this", owner)
+    token = tokens[start]
+    if token.text == "{":
+        stop = closing(tokens, start)
+        return list(tokens[start + 1 : stop]), stop + 1
+    if token.text in "}^_&)]" or token.type in ("BREAK", "END", "BEGIN"):
+        raise Problem("syntax", "something is missing before this", token.span)
+    if token.type == "NUMBER" and len(token.text) > 1:
+        # Splitting needs the rest of the number to stay a token; the caller passes a list it owns.
+        if not isinstance(tokens, list) or not token.text.isdigit():
+            raise Problem("syntax", "put braces around this number", token.span)
+        tokens[start : start + 1] = [
+            Token("NUMBER", token.text[0], token.start, token.start + 1),
+            Token("NUMBER", token.text[1:], token.start + 1, token.stop),
+        ]
+        return [tokens[start]], start + 1
+    if token.type == "COMMAND" and token.text in TAKES_ARGUMENT:
+        inside, stop = argument(tokens, start + 1, token.span)
+        left = Token("PUNCTUATION", "{", token.stop, token.stop)
+        right = Token("PUNCTUATION", "}", token.stop, token.stop)
+        return [token, left, *inside, right], stop
+    return [token], start + 1
+
+
+ACCENTS = frozenset(
+    "\\" + name
+    for name in [
+        "hat",
+        "bar",
+        "tilde",
+        "dot",
+        "ddot",
+        "vec",
+        "check",
+        "breve",
+        "widehat",
+        "widetilde",
+        "overline",
+        "underline",
+        "acute",
+    ]
+)
+FONTS = frozenset(
+    "\\" + name
+    for name in [
+        "mathrm",
+        "mathbf",
+        "mathsf",
+        "mathit",
+        "mathtt",
+        "mathcal",
+        "mathbb",
+        "mathfrak",
+        "boldsymbol",
+        "bm",
+        "operatorname",
+    ]
+)
+TAKES_ARGUMENT = ACCENTS | FONTS
+
+
+def split(tokens: Tokens, separators: frozenset[str]) -> Iterator[tuple[list[Token], Token | None]]:
+    """Pieces between separators that stand outside of all brackets, each with the separator after it."""
+    piece: list[Token] = []
+    depth = 0
+    for token in tokens:
+        if depth == 0 and token.text in separators:
+            yield piece, token
+            piece = []
+            continue
+        if token.text in OPENING or token.type == "BEGIN":
+            depth += 1
+        elif token.text in (")", "]", "}") or token.type == "END":
+            depth -= 1
+        piece.append(token)
+    yield piece, None
+
+
+def span_of(tokens: Tokens, otherwise: Span) -> Span:
+    """From the first to the last token."""
+    return (tokens[0].start, tokens[-1].stop) if tokens else otherwise

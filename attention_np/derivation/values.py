@@ -1,0 +1,311 @@
+r"""Typed arrays: named index axes first, then anonymous matrix axes, and how they combine.
+
+In index form ``S_{ij}`` is a number for every i and j: a value with the named axes i and j. In matrix form ``S`` is
+one object with two anonymous axes, whose ranges (n and m, not merely their sizes) must fit those of its neighbours.
+Both can meet: ``\\sum_j A_{ij} V_j`` is, for every i, a column. Vectors are columns, that is (range, 1).
+
+Every value carries two magnitudes, in the spirit of the project's error model: ``scale`` is to first order what the
+rounding error of the value is relative to (so the small rest of large terms that cancelled is known to be small
+*because* they cancelled), and ``tangent`` is the same for the imaginary part that carries a derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.derivation import limits
+from attention_np.derivation.errors import Problem, Span
+
+Array = npt.NDArray[Any]
+STEP = 1e-60  # of the complex step; its square vanishes against everything
+ANY = "*"  # a range that the neighbours determine: the value is the same all along it
+ONE = "1"
+
+
+@dataclass(frozen=True)
+class Value:
+    """An array with its axes.
+
+    Attributes
+    ----------
+    data : ndarray
+        Axes in the order of ``names``, then of ``shape``.
+    names : tuple of str
+        The named axes; ``"@"`` is the axis of perturbations.
+    shape : tuple of str
+        The ranges of the anonymous axes: none for a number, two for a matrix, more for a tensor.
+    scale, tangent : float
+        See the module.
+    eye : bool
+        The value is ``data`` times an identity matrix of a size yet unknown.
+    zero : bool
+        A literal zero, which is a zero of any shape.
+    """
+
+    data: Array
+    names: tuple[str, ...] = ()
+    shape: tuple[str, ...] = ()
+    scale: float = 0.0
+    tangent: float = 0.0
+    eye: bool = False
+    zero: bool = False
+
+
+def top(data: Array) -> float:
+    """Largest finite magnitude of the real part."""
+    if data.size == 0:
+        return 0.0
+    magnitudes = np.abs(data.real)
+    largest = float(magnitudes.max())
+    if not np.isfinite(largest):
+        magnitudes = magnitudes[np.isfinite(magnitudes)]
+        largest = float(magnitudes.max()) if magnitudes.size else 0.0
+    return largest
+
+
+def top_tangent(data: Array) -> float:
+    """Largest finite magnitude of the derivative that the imaginary part carries."""
+    if data.dtype.kind != "c" or data.size == 0:
+        return 0.0
+    magnitudes = np.abs(data.imag)
+    largest = float(np.nanmax(magnitudes, initial=0.0))
+    return largest / STEP if np.isfinite(largest) else 0.0
+
+
+def number(value: float) -> Value:
+    """A plain number."""
+    return Value(np.array(value), scale=abs(value) if np.isfinite(value) else 0.0, zero=value == 0)
+
+
+def describe(value: Value) -> str:
+    """The shape of a value in words."""
+    names = [name for name in value.names if name != "@"]
+    indexed = f" with index {', '.join(names)}" if names else ""
+    if value.eye:
+        return "a multiple of I" + indexed
+    if not value.shape:
+        return "a number" + indexed
+    if len(value.shape) == 2 and value.shape[1] == ONE:
+        return f"a column of {_range(value.shape[0])}" + indexed
+    return "an array " + " by ".join(_range(name) for name in value.shape) + indexed
+
+
+def _range(name: str) -> str:
+    return "any length" if name == ANY else name.replace("{", "").replace("}", "")
+
+
+class Arithmetic:
+    """Operations on values with the sizes of one draw, and the account of what they cost."""
+
+    def __init__(self, sizes: dict[str, int], literal_ranges: bool = False) -> None:
+        self.sizes = sizes
+        self.literal_ranges = literal_ranges
+        self.steps = 0
+
+    def size(self, name: str) -> int:
+        """The length of a range: declared, or a number."""
+        return self.sizes[name] if name in self.sizes else int(name)
+
+    def same(self, left: str, right: str) -> bool:
+        """Whether two ranges are one: by name; in a worked example a length fits the range it has."""
+        if left == right:
+            return True
+        if left.isdigit() != right.isdigit() and self.literal_ranges and ANY not in (left, right):
+            return ONE not in (left, right) and self.size(left) == self.size(right)
+        return False
+
+    def unify(self, left: str, right: str) -> str | None:
+        """The common range of two axes that meet, or None."""
+        if left == ANY:
+            return right
+        if right == ANY or self.same(left, right):
+            return right if left.isdigit() and right != ANY else left
+        return None
+
+    def charge(self, shapes: Sequence[tuple[int, ...]], span: Span) -> None:
+        """Refuse an operation that would make too large an array, before it is made."""
+        count = 1
+        try:
+            for length in np.broadcast_shapes(*shapes):
+                count *= length
+        except ValueError:
+            raise Problem("shape", "the lengths of these do not fit", span) from None
+        if count > limits.ELEMENTS:
+            raise Problem("limit", f"an intermediate array of more than {limits.ELEMENTS} elements", span)
+        self.steps += count + 20
+        if self.steps > limits.STEPS:
+            raise Problem("limit", "this equation takes too many steps", span)
+
+    def spread(self, value: Value, names: tuple[str, ...], rank: int | None = None) -> Array:
+        """The data with its named axes in the order of ``names``, length 1 where it has none."""
+        data = np.asarray(value.data)
+        here = [name for name in names if name in value.names]
+        order = [value.names.index(name) for name in here]
+        named = len(value.names)
+        data = data.transpose(*order, *range(named, data.ndim))
+        lengths = iter(data.shape)
+        shape = [next(lengths) if name in here else 1 for name in names]
+        rest = list(data.shape[named:])
+        if rank is not None and not value.shape:
+            rest = [1] * rank
+        laid_out: Array = data.reshape((*shape, *rest))
+        return laid_out
+
+    def together(self, values: Sequence[Value], span: Span) -> tuple[tuple[str, ...], list[Array]]:
+        """Named axes of all of them, and the data of each along these."""
+        names: list[str] = []
+        for value in values:
+            names += [name for name in value.names if name not in names]
+        if len(names) > limits.INDICES:
+            raise Problem("limit", f"more than {limits.INDICES} indices at once", span)
+        rank = max(len(value.shape) for value in values)
+        ordered = tuple(names)
+        return ordered, [self.spread(value, ordered, rank) for value in values]
+
+    def expand_eye(self, value: Value, size: str, span: Span) -> Value:
+        """A multiple of the identity as a matrix of a known size."""
+        length = self.size(size)
+        self.charge([(*value.data.shape, length, length)], span)
+        data = value.data[..., None, None] * np.eye(length)
+        return replace(value, data=data, shape=(size, size), eye=False)
+
+    def _known(self, shape: tuple[str, ...], span: Span) -> str:
+        known = [name for name in shape if name not in (ANY, ONE)]
+        if not known:
+            raise Problem("shape", "the size of I is not known here: write I_n", span)
+        return known[0]
+
+    def shapes_of(self, left: Value, right: Value, span: Span, doing: str) -> tuple[Value, Value, tuple[str, ...]]:
+        """Bring two values to one anonymous shape, for a sum, an elementwise product or an equality."""
+        if left.eye and right.shape:
+            left = self.expand_eye(left, self._known(right.shape, span), span)
+        if right.eye and left.shape:
+            right = self.expand_eye(right, self._known(left.shape, span), span)
+        if left.eye != right.eye and not (left.zero or right.zero):
+            raise Problem("shape", f"{doing} {describe(left)} and {describe(right)}", span)
+        if left.zero and not left.shape:
+            return left, right, right.shape
+        if right.zero and not right.shape:
+            return left, right, left.shape
+        if len(left.shape) != len(right.shape):
+            raise Problem("shape", f"{doing} {describe(left)} and {describe(right)}", span)
+        shape = [self.unify(one, two) for one, two in zip(left.shape, right.shape, strict=True)]
+        if None in shape:
+            raise Problem("shape", f"{doing} {describe(left)} and {describe(right)}", span)
+        return left, right, tuple(name for name in shape if name is not None)
+
+    def add(self, left: Value, right: Value, sign: int, span: Span) -> Value:
+        """Sum or difference; what is numbered broadcasts by name, shapes must be the same."""
+        left, right, shape = self.shapes_of(left, right, span, "cannot add")
+        names, (one, two) = self.together([left, right], span)
+        self.charge([one.shape, two.shape], span)
+        data = one + two if sign > 0 else one - two
+        return Value(
+            data,
+            names,
+            shape,
+            max(left.scale, right.scale, top(data)),
+            max(left.tangent, right.tangent, top_tangent(data)),
+            left.eye or right.eye,
+            left.zero and right.zero,
+        )
+
+    def multiply(self, left: Value, right: Value, span: Span, elementwise: bool = False) -> Value:
+        """Product: with a number, of matrices, or element by element."""
+        if elementwise:
+            if bool(left.shape) != bool(right.shape) and not (left.eye or right.eye):
+                raise Problem("shape", f"no elementwise product of {describe(left)} and {describe(right)}", span)
+            left, right, shape = self.shapes_of(left, right, span, "no elementwise product of")
+        elif left.shape and right.shape:
+            return self.matrix_product(left, right, span)
+        else:
+            shape = left.shape or right.shape
+        names, (one, two) = self.together([left, right], span)
+        self.charge([one.shape, two.shape], span)
+        return Value(
+            product(one, two),
+            names,
+            shape,
+            left.scale * right.scale,
+            left.scale * right.tangent + left.tangent * right.scale,
+            (left.eye or right.eye) and not shape,
+            (left.zero or right.zero) and not shape,
+        )
+
+    def matrix_product(self, left: Value, right: Value, span: Span) -> Value:
+        """Rows times columns; a 1 by 1 result is a number."""
+        if len(left.shape) != 2 or len(right.shape) != 2:
+            raise Problem("shape", f"no matrix product of {describe(left)} and {describe(right)}", span)
+        if self.unify(left.shape[1], right.shape[0]) is None:
+            message = f"no matrix product of {describe(left)} and {describe(right)}"
+            raise Problem("shape", f"{message}: {_range(left.shape[1])} is not {_range(right.shape[0])}", span)
+        inner = self.unify(left.shape[1], right.shape[0])
+        if inner == ANY or inner is None:
+            raise Problem("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
+        names, (one, two) = self.together([left, right], span)
+        length = self.size(inner)
+        one = np.broadcast_to(one, (*one.shape[:-1], length))
+        two = np.broadcast_to(two, (*two.shape[:-2], length, two.shape[-1]))
+        self.charge([(*one.shape, 1), (*two.shape[:-2], 1, *two.shape[-2:])], span)
+        data = np.matmul(one, two)
+        if not np.isfinite(data).all():
+            data = product(one[..., :, :, None], two[..., None, :, :]).sum(axis=-2)
+        shape: tuple[str, ...] = (left.shape[0], right.shape[1])
+        if shape == (ONE, ONE):
+            data, shape = data[..., 0, 0], ()
+        return Value(
+            data,
+            names,
+            shape,
+            max(left.scale * right.scale, top(data)),
+            max(left.scale * right.tangent + left.tangent * right.scale, top_tangent(data)),
+        )
+
+    def reciprocal(self, value: Value, span: Span) -> Value:
+        """One over a number."""
+        if value.shape or value.eye:
+            raise Problem("shape", f"cannot divide by {describe(value)}", span)
+        return self.apply(value, lambda x: 1.0 / x, lambda x, y: y * y)
+
+    def apply(
+        self,
+        value: Value,
+        function: Callable[[Array], Array],
+        slope: Callable[[Array, Array], Array],
+    ) -> Value:
+        """An elementwise function; ``slope(x, y)`` is its derivative, for the magnitudes only."""
+        self.charge([value.data.shape], (0, 0))
+        data = function(value.data)
+        steep = top(slope(value.data.real, data.real))
+        scale = max(top(data), steep * value.scale)
+        return Value(data, value.names, value.shape, scale, max(steep * value.tangent, top_tangent(data)))
+
+    def transpose(self, value: Value, span: Span) -> Value:
+        """Rows become columns."""
+        if value.eye:
+            return value
+        if not value.shape:
+            message = "there is nothing to transpose: this is " + describe(value)
+            raise Problem("shape", message, span)
+        if len(value.shape) != 2:
+            raise Problem("shape", f"cannot transpose {describe(value)}", span)
+        return replace(value, data=np.swapaxes(value.data, -1, -2), shape=value.shape[::-1])
+
+
+def product(left: Array, right: Array) -> Array:
+    """Elementwise product in which an infinity beside an exact zero derivative makes no NaN."""
+    data: Array = left * right
+    if data.dtype.kind != "c" or np.isfinite(data).all():
+        return data
+    real = left.real * right.real
+    one, two = left.imag * right.real, left.real * right.imag
+    one = np.where(np.broadcast_to(left.imag == 0, one.shape), 0.0, one)
+    two = np.where(np.broadcast_to(right.imag == 0, two.shape), 0.0, two)
+    fixed = np.empty(data.shape, dtype=complex)
+    fixed.real, fixed.imag = real, one + two
+    return fixed

@@ -1,0 +1,276 @@
+"""Pages from strangers: clear errors, quickly; no traceback, no hang, no wrong "holds"."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from attention_np.derivation import PageCheck, read_page, verify
+from attention_np.derivation.tokens import tokenize
+
+from .pages import DEFINITIONS, HEADER, judge, page
+
+HOSTILE = [
+    "{" * 2000 + "u" + "}" * 1000 + " = u",
+    "(" * 1500 + "u" + ")" * 1500 + " = u",
+    "-" * 3000 + "u = u",
+    r"\frac{1}{" * 300 + "u" + "}" * 300 + " = u",
+    r"\sqrt" * 500 + "{u} = u",
+    r"\exp" * 900 + " u = u",
+    r"\log\sum_j" * 200 + " s_j = u",
+    "[" * 1500 + "1" + "]" * 1500 + " = 1",
+    r"\hat" * 900 + "x = u",
+    r"\mathrm" * 500 + "{x} = u",
+    "u^" * 1000 + "u = u",
+    "x_" * 1000 + "i = u",
+    r"\left(" * 500 + "u = u",
+    "|" * 1500 + "u" + "|" * 1500 + " = u",
+    r"\begin{cases} " * 200 + "u = u",
+    r"\begin{aligned} " * 200 + r" u = u " + r"\end{aligned}" * 20,
+    "9" * 3000 + " = u",
+    "10^{10^{10^{10}}} = u",
+    "(1 + t)^{9999} = u",
+    r"B^{64} = B",
+    r"\sum_{i} \sum_{k} \sum_{j} \sum_{l} \sum_{a} \sum_{b} \sum_{h} \sum_{g} \sum_{c} x_i x_k s_j s_l Q_{ia} V_{jb} W_{ca} [g=h] = u",  # noqa: E501
+    r"(X X^\top)_{ik} Z_{ij} Z_{kl} V_{lb} K_{ja} W^{Q(h)}_{ca} \delta_{gh} = u",
+    r"\mathrm{einsum}(\texttt{" + ",".join("ab" for _ in range(18)) + r"->a}, B) = x",
+    r"\mathrm{einsum}(\texttt{ab,cd,ef,gh,ij,kl,mn->a}, B, B, B, B, B, B, B) = x",
+    r"\mathrm{einsum}(\texttt{__import__}, B) = x",
+    r"\prod_i " * 5 + "x_i = u",
+    r"\operatorname{__class__}(u) = u",
+    r"\mathrm{eval}(u) = u",
+    r"\text{import os} = u",
+    r"\mathbf{" + "1" * 3000 + "} = u",
+    r"I_{99999} = I_{99999}",
+    r"\mathbf{1}_{99999999} = u",
+    r"x_{99999999999999999999} = u",
+    r"x_{10^{300}} = u",
+    r"x_{1/0} = u",
+    r"x_{i^i} = u",
+    r"\begin{pmatrix} " + "1 & " * 900 + r"1 \end{pmatrix} = u",
+    r"\max(" + "u, " * 1200 + "u) = t",
+    "u = " * 900 + "u + 1",
+    r"\begin{aligned} " + r"u &= u \\ " * 300 + r"\end{aligned}",
+    "\\",
+    "\\\\",
+    "$ = $",
+    "\x00 = u",
+    "\u0663 = 3",
+    "u = \u202e u",
+    "x_{\u00b2} = u",
+    r"u = " + r"\left" * 1000 + "( u )",
+    r"\frac{" + "{" * 35 + r"\partial u" + "}" * 35 + r"}{\partial u} = 2",
+    "x_{" + "{" * 35 + "i" + "}" * 35 + "} = u",
+    r"\forall \forall \forall",
+    r"\{ \{ u \} = u",
+    "é = u",
+    "u = u \ud7ff",
+    "&&&&",
+    r"\end{cases} \begin{cases}",
+    r"\tag{}",
+    r"u \bmod 0 = u",
+    r"B^\infty = B",
+    r"B^{0/0} = B",
+    r"u^\infty = 1",
+    r"\mathbf{1}_{\infty} = u",
+    r"x_\infty = u",
+    r"1 \bmod 0 = 0",
+    r"\sqrt[0]{u} = u",
+    r"\frac{\partial}{\partial W} \frac{\partial}{\partial W} W = u",
+    r"\frac{\partial \frac{\partial L}{\partial Q}}{\partial Q} = u",
+]
+
+
+@pytest.mark.parametrize("equation", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_equation_fails_quickly_with_a_message(equation: str) -> None:
+    started = time.perf_counter()
+    found = page(DEFINITIONS + f"\n$$ {equation} \\tag{{t.3}} $$\n")
+    records = PageCheck(found).run()
+    assert time.perf_counter() - started < 3.0
+    assert all(record.kind != "internal" for record in records), records[-1].message
+    if r"\begin{aligned} u &= u" in equation:
+        assert records[2].verdict == "holds" or "characters" in records[2].message
+    elif len(records) > 2:
+        assert records[2].verdict == "fails"
+        assert records[2].message
+
+
+def test_many_equations_are_cut_off_with_a_problem() -> None:
+    found = read_page("t.md", "".join(f"$$1 = 1 \\tag{{t.{k}}}$$\n\n" for k in range(1, 600)))
+    assert len(found.equations) == 400
+    assert "more than 400 equations" in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`" * 300_000,
+        "<!--" * 70_000,
+        "#" * 300_000,
+        "# " * 150_000,
+        "$$" * 100_000,
+        "*" * 300_000,
+        "---\n" * 70_000,
+        "```\n" * 70_000,
+        "\n" * 300_000,
+        "~" * 300_000,
+        "x" * 5_000_000,
+    ],
+)
+def test_a_hostile_text_is_read_in_linear_time(text: str) -> None:
+    started = time.perf_counter()
+    verify([read_page("t.md", HEADER + text)])
+    assert time.perf_counter() - started < 5.0
+
+
+FILES = {
+    "binary": bytes(range(256)) * 4000,
+    "UTF-16": "$$ u = u $$".encode("utf-16"),
+    "surrogate": b"\xed\xa0\x80",
+    "a megabyte": b"word " * 210_000,
+    "zero bytes": b"\x00" * 1000 + b"$$ \x00 = \x00 \\tag{t.1} $$",
+    "zero byte in the front matter": b"---\nsizes: n\x00\n---\n",
+    "aliases": b"---\na: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n---\n",
+    "nested": b"---\nsizes: " + b"[" * 3000 + b"\n---\n",
+    "nested maps": b"---\nsizes: " + b"{a: " * 1500 + b"\n---\n",
+    "object": b"---\nsizes: !!python/object/apply:os.system ['true']\n---\n",
+    "huge size": b"---\nsizes: n=99999999999999999999999999\n---\n",
+    "huge product": b"---\nsizes: n=64 m=n*n k=m*m\ntensors: {X: [m, m]}\n---\n$$ X = X \\tag{t.1} $$",
+    "size of itself": b"---\nsizes: n=n*n\n---\n",
+    "no date": b"---\nop: 2020-99-99\n---\n",
+    "other digits": "---\nsizes: n=\u00b2\n---\n".encode(),
+    "list of keys": b"---\n[1, 2]: 3\n---\n",
+    "no lists": b"---\nsizes: 1.5\nindices: 7\ntensors: [1]\n---\n",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_hostile_file_is_a_problem_with_its_place(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.md"
+    path.write_bytes(FILES[name])
+    started = time.perf_counter()
+    report = verify([read_page(path)])
+    assert time.perf_counter() - started < 3.0
+    assert not report.ok
+    assert all(problem.startswith(f"{path}:") for problem in report.problems)
+    assert "\x00" not in str(report)
+
+
+def test_line_ends_of_windows_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t.md"
+    text = HEADER + DEFINITIONS + "$$ u = u + 1\n\\tag{t.3} $$\n\n*Refuted:* one too many.\n"
+    path.write_bytes(text.replace("\n", "\r\n").encode())
+    assert [record.verdict for record in verify([read_page(path)]).records] == ["holds", "holds", "refuted"]
+
+
+def test_a_chain_of_many_definitions_needs_no_deep_stack() -> None:
+    body = "$$ z_{a1} = u \\tag{t.1} $$\n\n".replace("z_{a1}", "z_{\\mathrm{v1}}")
+    for k in range(2, 300):
+        body += f"$$ z_{{\\mathrm{{v{k}}}}} = z_{{\\mathrm{{v{k - 1}}}}} + 1 \\tag{{t.{k}}} $$\n\n"
+    body += r"$$ \frac{\partial z_{\mathrm{v299}}}{\partial u} = 1 \tag{t.300} $$"
+    records = PageCheck(page(body)).run()
+    assert {record.verdict for record in records} == {"holds"}, [r.message for r in records if r.verdict != "holds"][:1]
+
+
+def test_more_names_than_allowed_are_refused() -> None:
+    body = "".join(f"$$ z_{{\\mathrm{{v{k}}}}} = u \\tag{{t.{k}}} $$\n\n" for k in range(1, 400))
+    records = PageCheck(page(body)).run()
+    assert "more than 400 names" in records[-1].message
+
+
+def test_a_definition_that_is_broken_breaks_what_uses_it_and_nothing_else() -> None:
+    body = "$$ z_i = x_j \\tag{t.1} $$\n\n$$ z_i = 1 \\tag{t.2} $$\n\n$$ u = u \\tag{t.3} $$\n"
+    records = PageCheck(page(body)).run()
+    assert [record.verdict for record in records] == ["fails", "fails", "holds"]
+    assert records[1].kind == "broken"
+    assert "its definition is broken" in records[1].message
+
+
+def test_a_definition_stands_before_its_use() -> None:
+    body = "$$ z_i = w_i \\tag{t.1} $$\n\n$$ w_i = x_i, w_i = x_i \\tag{t.2} $$\n"
+    records = PageCheck(page(body)).run()
+    assert "the symbol w_{i} is not known here" in records[0].message
+    assert records[1].verdict == "holds"
+
+
+def test_random_edits_never_reach_the_last_resort() -> None:
+    rng = random.Random(5)
+    vocabulary = [
+        r"\sum_j",
+        r"\frac{1}{2}",
+        r"{",
+        r"}",
+        r"(",
+        r")",
+        r"[",
+        r"]",
+        r"|",
+        r"_",
+        r"^",
+        r"_{ij}",
+        r"^\top",
+        r"^{2}",
+        r"^{-1}",
+        r"+",
+        r"-",
+        r"\cdot",
+        r"\odot",
+        r"/",
+        r",",
+        r"=",
+        r"\approx",
+        r"\le",
+        r"&",
+        r"\\",
+        r"I",
+        r"\mathbf{1}",
+        r"\max_j",
+        r"\mathrm{softmax}",
+        r"\mathrm{diag}",
+        r"\exp",
+        r"\sqrt",
+        r"\delta_{ij}",
+        r"S",
+        r"O",
+        r"Q",
+        r"K",
+        r"s",
+        r"L",
+        r"S_{ij}",
+        r"i",
+        r"j",
+        r"a",
+        r"n",
+        r"0",
+        r"2.5",
+        r"\frac{\partial{L}}{\partial{S}}",
+        r"\frac{\partial}{\partial{s}_j}",
+        r"\begin{cases}",
+        r"\end{cases}",
+        r"\text{if}",
+        r"[i=j]",
+        r":",
+        r"\infty",
+        r"e^{",
+    ]
+    base = [
+        token.text
+        for token in tokenize(
+            r"S_{ij} s_j = \sum_a Q_{ia} \left( K_{ja} s_j \right)^2 + \frac{\partial O_i}{\partial s_j}"
+        )
+    ]
+    started = time.perf_counter()
+    for _ in range(400):
+        tokens = list(base)
+        for _ in range(rng.randint(1, 3)):
+            place = rng.randrange(len(tokens))
+            if rng.random() < 0.4:
+                tokens.pop(place)
+            else:
+                tokens.insert(place, rng.choice(vocabulary))
+        record = judge(" ".join(tokens).replace("$", ""))
+        assert record.kind != "internal", record.message
+    assert time.perf_counter() - started < 60.0
