@@ -117,7 +117,8 @@ def print_faults(findings: Sequence[Finding], report: Report | None) -> None:
                 say(f"    a line to look at: {', '.join(record.cited_by)} carries out ({record.tag})")
     for record in report.records:
         if record.verdict == "fails":
-            say(record.message or f"({record.tag}) fails", "bold red")
+            say(f"does not hold: ({record.tag or 'no tag'}), {record.page}, line {record.line}", "bold red")
+            say(record.message)
     for problem in report.problems:
         say(problem, "bold red")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -60,7 +61,8 @@ def check_pages(folder: Path) -> Report:
 def of_pages(report: Report, names: Sequence[str]) -> Report:
     """The part of `report` that is about the pages called `names`, and the ops of the same names."""
     stems = {name.replace("_", "-") for name in names}
-    return type(report)(
+    return replace(
+        report,
         records=[record for record in report.records if record.page in stems],
         fields=[field for field in report.fields if field.page in stems],
         problems=[problem for problem in report.problems if Path(problem.partition(":")[0]).stem in names],

@@ -1,6 +1,8 @@
 """`python -m attention_np check`: its table, its exit codes, its JSON, its refusals."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,11 @@ import numpy as np
 import pytest
 
 from attention_np import cases, cli, dot_product, softmax
+
+PAGES = Path(__file__).parents[1] / "derivations"
+SOFTMAX_STEP = (
+    r"A_{ij} \left( \frac{\partial L}{\partial A_{ij}} - \sum_l A_{il} \frac{\partial L}{\partial A_{il}} \right)"
+)
 
 
 def test_check_holds_and_names_every_input_and_method(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,15 +35,86 @@ def test_check_takes_the_names_of_ops(capsys: pytest.CaptureFixture[str]) -> Non
     assert "dot_product" not in table
 
 
+def test_check_takes_the_names_of_pages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "scaling"]) == 0
+    output = capsys.readouterr().out
+    assert "scaling.1" in output
+    assert "softmax.1" not in output
+    assert "complex-step" not in output
+
+
+def test_the_json_report_has_a_row_for_each_equation(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    assert cli.main(["check", "softmax", "errata", "--json", str(file)]) == 0
+    equations = json.loads(file.read_text(encoding="utf-8"))["equations"]
+    assert {row["page"] for row in equations} == {"softmax", "errata"}
+    for row in equations:
+        assert row.keys() >= {"tag", "page", "line", "verdict", "error", "cited_by"}
+        assert row["verdict"] in {"holds", "refuted", "not executed"}
+    cited = [place for row in equations for place in row["cited_by"]]
+    assert any(place.startswith("attention_np/softmax.py:") for place in cited)
+
+
+def test_a_flipped_sign_in_a_page_fails_naming_the_equation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for page in PAGES.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        if page.stem == "dot_product":
+            assert text.count(SOFTMAX_STEP) == 1
+            text = text.replace(SOFTMAX_STEP, SOFTMAX_STEP.replace("-", "+"))
+        (tmp_path / page.name).write_text(text, encoding="utf-8")
+    assert cli.main(["check", "dot_product", "--derivations", str(tmp_path), "--json", str(tmp_path / "r.json")]) == 1
+    rows = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["equations"]
+    (wrong,) = [row["tag"] for row in rows if row["verdict"] == "fails"]
+    assert f"({wrong})" in capsys.readouterr().out
+
+
+GRADIENT_LINES = {
+    "d_value = ": {"value"},
+    "d_dropped = ": {"query", "key", "bias"},
+    "d_scores = ": {"query", "key", "bias"},
+    "d_query = ": {"query"},
+    "d_key = ": {"key"},
+}
+
+
+@pytest.mark.parametrize("line", GRADIENT_LINES)
+def test_a_flipped_sign_in_the_code_fails_naming_the_input_and_the_equation_that_its_line_cites(
+    line: str, tmp_path: Path
+) -> None:
+    shutil.copytree(PAGES, tmp_path / "derivations")
+    package = tmp_path / "attention_np"
+    shutil.copytree(PAGES.parent / "attention_np", package, ignore=shutil.ignore_patterns("__pycache__"))
+    module = package / "dot_product.py"
+    before, backward = module.read_text(encoding="utf-8").split("def backward(")
+    start = backward.index(f"        {line}") + 8 + len(line)
+    cited = re.findall(r"dot-product\.\d+", backward[start : backward.index("\n", start)])
+    module.write_text(f"{before}def backward({backward[:start]}-{backward[start:]}", encoding="utf-8")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "attention_np", "check", "dot_product"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    for name in ("query", "key", "value", "bias"):
+        is_named = f"does not hold: dot_product, {name}, by complex-step" in done.stdout
+        assert is_named == (name in GRADIENT_LINES[line])
+    assert cited
+    assert all(f"({tag})" in done.stdout for tag in cited)
+
+
 def test_the_json_report_has_a_row_for_each_op_case_input_and_method(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     assert cli.main(["check", "dot_product", "--json", str(file)]) == 0
     report = json.loads(file.read_text(encoding="utf-8"))
     assert report["ok"] is True
-    assert {row["case"] for row in report["ops"]} == {case.name for case in cases.all_cases(["dot_product"])}
+    names = {case.name for case in cases.all_cases(["dot_product"])}
+    assert {row["case"] for row in report["ops"]} == names | {"page dot-product"}
     for row in report["ops"]:
         assert row.keys() == {"op", "case", "input", "method", "error", "ok"}
-        allowed = {"complex-step": 1e-13, "central": 1e-7, "adjoint": 1e-15}[row["method"]]
+        allowed = {"complex-step": 1e-13, "central": 1e-7, "adjoint": 1e-15, "page": 1e-13}[row["method"]]
         assert row["ok"] is True
         assert row["error"] <= allowed
 
@@ -55,7 +133,7 @@ def test_a_wrong_sign_in_backward_fails_naming_the_op_and_the_input(
     output = capsys.readouterr().out
     assert "does not hold: dot_product, key, by complex-step" in output
     rows = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["ops"]
-    assert {row["input"] for row in rows if not row["ok"]} == {"key", "all, forward mode"}
+    assert {row["input"] for row in rows if not row["ok"]} == {"key", "gradient of key", "all, forward mode"}
 
 
 def test_a_gradient_that_is_not_finite_fails_and_is_still_valid_json(
@@ -77,8 +155,9 @@ def test_a_gradient_that_is_not_finite_fails_and_is_still_valid_json(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["check", "dotproduct"], "no op called dotproduct"),
+        (["check", "dotproduct"], "no op or page called dotproduct"),
         (["check", "--json", "no/such/folder/report.json"], "no folder"),
+        (["check", "--derivations", "no/such/folder"], "no folder"),
         (["check", "--what"], "unrecognized arguments"),
         (["verify"], "invalid choice"),
         ([], "required"),
@@ -107,7 +186,7 @@ def test_without_rich_the_command_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
     assert cli.main(["check"]) == 2
-    assert "pip install 'attention-np[check]'" in capsys.readouterr().err
+    assert "check needs rich: pip install 'attention-np[check]'" in capsys.readouterr().err
 
 
 def test_the_module_runs_as_a_program() -> None:
