@@ -73,6 +73,8 @@ def print_report(report: Report) -> None:
             table.add_section()
         previous = record.page
         error = "" if record.error is None or record.verdict == "refuted" else f"{record.error:.1e}"
+        if record.rounded and record.verdict == "holds":
+            error = "as printed"
         style = "bold red" if record.verdict == "fails" else "dim" if record.verdict == "not executed" else ""
         table.add_row(record.tag or "(no tag)", Text(record.verdict, style=style), error, ", ".join(record.cited_by))
     _console().print(table)

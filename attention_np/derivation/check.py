@@ -183,6 +183,7 @@ class PageCheck:
                 if statement.sides[position] is None:
                     continue
                 equal = statement.relations[position] in ("<=", ">=")
+                record.rounded = record.rounded or statement.relations[position] == "~"
                 for draw, environment in enumerate(scope.environments):
                     error, holds = self._pair(statement, position, environment)
                     equal = equal and holds and self._pair(statement, position, environment, "=")[1]

@@ -33,6 +33,7 @@ class Record:
     of: tuple[str, ...] = ()
     uses: frozenset[str] = frozenset()
     example: int = -1
+    rounded: bool = False  # compared with printed digits, to half a unit of the last
 
     def as_json(self) -> dict[str, Any]:
         """The record as it stands in the JSON report."""
@@ -43,6 +44,7 @@ class Record:
             "verdict": self.verdict,
             "error": None if self.error is None or not np.isfinite(self.error) else self.error,
             "cited_by": list(self.cited_by),
+            **({"rounded": True} if self.rounded else {}),
             **({"message": self.message} if self.message else {}),
         }
 
