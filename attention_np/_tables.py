@@ -39,23 +39,22 @@ def print_findings(findings: Sequence[Finding]) -> None:
     """One line for each input of an op and each method: the worst of its cases."""
     if not findings:
         return
-    table = Table(box=box.SIMPLE_HEAD, title="Analytic gradients against numerical ones")
-    for header in ("op", "input", "method"):
-        table.add_column(header, no_wrap=True)
-    table.add_column("cases", justify="right")
-    table.add_column("largest relative error", justify="right", no_wrap=True)
-    table.add_column("in the case")
-    table.add_column("holds", no_wrap=True)
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.op, finding.input, finding.method), []).append(finding)
+    table = Table(box=box.SIMPLE_HEAD, title="Gradients against numerical ones: the largest relative error")
+    for header, words in zip(("op", "input", "method"), zip(*groups, strict=True), strict=True):
+        table.add_column(header, min_width=max(map(len, words)))
+    for header in ("error", "holds", "cases"):
+        table.add_column(header, min_width=len("1.0e-16") if header == "error" else len(header), justify="right")
+    table.add_column("the worst case", no_wrap=True, overflow="ellipsis")  # the one to be cut on a narrow terminal
     previous = next(iter(groups))[0]
     for (op, name, method), group in groups.items():
         if op != previous:
             table.add_section()
         previous = op
         worst = max(group, key=lambda finding: (not finding.ok, finding.error))
-        table.add_row(op, name, method, str(len(group)), f"{worst.error:.1e}", worst.case, _verdict(worst.ok))
+        table.add_row(op, name, method, f"{worst.error:.1e}", _verdict(worst.ok), str(len(group)), worst.case)
     _console().print(table)
     examples = len({(finding.op, finding.case) for finding in findings})
     wrong = sum(not finding.ok for finding in findings)

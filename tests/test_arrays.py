@@ -102,6 +102,44 @@ def test_longdouble_is_computed_in_longdouble(op: str) -> None:
     assert np.abs(weights.sum(-1) - 1).max() <= 4 * np.finfo(np.longdouble).eps
 
 
+LONG_EPS = np.finfo(np.longdouble).eps
+only_where_longdouble_is_wider = pytest.mark.skipif(
+    np.finfo(np.float64).eps == LONG_EPS, reason="longdouble is double here"
+)
+
+
+@only_where_longdouble_is_wider
+@pytest.mark.parametrize("scale", [None, 0.3, np.longdouble(1) / 3], ids=["default", "float", "longdouble"])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+def test_longdouble_is_right_to_its_last_digits(scale: Any, dropout_p: float) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"query": (2, 4, 3), "key": (2, 5, 3), "value": (2, 5, 2), "bias": (4, 5), "d_output": (2, 4, 2)}
+    # products of thirds: more digits than a double holds
+    q, k, v, bias, d_output = (rng.standard_normal(s).astype(np.longdouble) / 3 for s in shapes.values())
+    output, cache = dot_product.forward(q, k, v, bias=bias, scale=scale, dropout_p=dropout_p, rng=1)
+    gradients = dot_product.backward(d_output, cache)
+
+    factor = 1 / np.sqrt(np.longdouble(3)) if scale is None else np.longdouble(scale)
+    exponentials = np.exp(np.einsum("bia,bja->bij", q, k) * factor + bias)
+    weights = exponentials / exponentials.sum(-1, keepdims=True)
+    kept = np.ones(weights.shape, bool) if cache.dropout is None else cache.dropout != 0
+    assert kept.all() == (not dropout_p)
+    dropout = kept / (1 - np.longdouble(dropout_p))
+    d_weights = dropout * np.einsum("bic,bjc->bij", d_output, v)
+    d_scores = weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True))
+    expected = {
+        "query": np.einsum("bij,bja->bia", d_scores, k) * factor,
+        "key": np.einsum("bij,bia->bja", d_scores, q) * factor,
+        "value": np.einsum("bij,bic->bjc", weights * dropout, d_output),
+        "bias": d_scores.sum(0),
+    }
+    assert_close(output, np.einsum("bij,bjc->bic", weights * dropout, v), float(8 * LONG_EPS))
+    for name, gradient in expected.items():
+        assert_close(getattr(gradients, name), gradient, float(8 * LONG_EPS))
+    moved = dot_product.jvp(cache, value=v)
+    assert_close(moved, output, float(8 * LONG_EPS))
+
+
 MIXED = [(name, array) for name, case in plain_cases().items() for array, _ in leaves(case.inputs) if name != "softmax"]
 
 
@@ -140,6 +178,63 @@ def test_a_scalar_never_upcasts(scale: Any) -> None:
             np.dtype(np.float32)
         }
         assert results.cache.weights.dtype == np.float32
+
+
+@pytest.mark.parametrize("op", ["dot_product", "multi_head"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        np.float32,
+        np.float64,
+        np.complex64,
+        *(
+            pytest.param(
+                dtype,
+                marks=pytest.mark.xfail(strict=True, reason="half precision comes back in single beside a scalar bias"),
+            )
+            for dtype in HALF
+        ),
+    ],
+)
+@pytest.mark.parametrize("bias", [0.5, np.float64(0.5), np.float32(0.5), np.longdouble(0.5), -np.inf], ids=repr)
+def test_a_scalar_bias_never_upcasts(op: str, dtype: Any, bias: Any) -> None:
+    case = plain_cases()[op].map(as_dtype(dtype))
+    arrays = case._replace(inputs={name: x for name, x in case.inputs.items() if name != "bias"})
+    output, cache = arrays.forward(bias=bias)
+    expected, _ = arrays.forward(bias=np.full((), bias, dtype))
+    assert_same_bits(output, expected)
+    assert output.dtype == dtype
+    assert case.op.jvp(cache, **arrays.inputs, bias=np.ones((), dtype)).dtype == dtype
+    gradients = dict(leaves(case.op.backward(output, cache)))
+    for name, _ in leaves(arrays.inputs):
+        assert gradients[name].dtype == dtype, name
+    assert gradients["bias"].shape == ()
+
+
+@pytest.mark.parametrize(("dtype", "bias_dtype"), [(np.float32, np.float64), (np.float64, np.float32)])
+def test_a_bias_that_is_an_array_without_axes_is_promoted_as_any_array(dtype: Any, bias_dtype: Any) -> None:
+    case = plain_cases()["dot_product"].map(as_dtype(dtype))
+    bias = np.array(0.5, bias_dtype)
+    output, cache = case.forward(bias=bias)
+    assert output.dtype == np.result_type(dtype, bias.dtype) == np.float64
+    gradients = dot_product.backward(output, cache)
+    assert [x.dtype for x in gradients] == [np.dtype(d) for d in (dtype, dtype, dtype, bias_dtype)]
+
+
+@pytest.mark.xfail(strict=True, reason="the scalar is cast outside of the arithmetic that is kept quiet")
+@pytest.mark.parametrize("options", [{"bias": 1e300}, {"bias": -1e300}], ids=str)
+def test_a_scalar_bias_beyond_the_range_of_the_dtype_does_not_warn(options: dict[str, Any]) -> None:
+    case = plain_cases()["dot_product"].map(as_dtype(np.float32))
+    with np.errstate(all="raise"):
+        case.forward(**options)
+
+
+@pytest.mark.xfail(strict=True, reason="the scale is checked before it is cast, so that it is infinite in float32")
+@pytest.mark.parametrize("scale", [1e39, -1e300])
+def test_a_scale_beyond_the_range_of_the_dtype_is_refused(scale: float) -> None:
+    case = plain_cases()["dot_product"].map(as_dtype(np.float32))
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match="scale must be finite"):
+        case.forward(scale=scale)
 
 
 @pytest.mark.parametrize("op", OPS)

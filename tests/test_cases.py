@@ -13,6 +13,13 @@ def test_every_op_has_cases_and_one_of_them_is_made_of_real_sentences() -> None:
         assert any(name.startswith("sentences") for name in names)
 
 
+@pytest.mark.parametrize("op", [op for op in cases.OPS if op != "softmax"])
+def test_every_attention_has_a_case_in_which_a_query_may_attend_to_nothing(op: str) -> None:
+    caches = [case.module.forward(**case.inputs, **case.options)[1] for case in cases.all_cases([op])]
+    empty = [(cache.weights == 0).all(axis=-1) for cache in caches]
+    assert any(rows.any() and not rows.all() for rows in empty)
+
+
 def test_a_batch_pads_sentences_of_different_lengths_with_the_padding_token() -> None:
     batch = cases.batch(cases.MIXED, features=3)
     lengths = [len(cases.tokenise(sentence)) for sentence in cases.MIXED]

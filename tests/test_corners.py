@@ -22,7 +22,7 @@ from helpers import (
     tangents_of,
 )
 
-from attention_np import additive, multi_head, softmax
+from attention_np import _products, additive, multi_head, softmax
 
 POISONS = [np.nan, np.inf, -np.inf]
 ATTENTIONS = [op for op in OPS if op != "softmax"]
@@ -314,12 +314,14 @@ def test_a_query_without_an_incoming_gradient_contributes_nothing_to_any_other(
 @every_poison
 @pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
 @small_and_large
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_padded_sample_without_an_incoming_gradient_cannot_poison_its_batch(
-    op: str, poison: float, has_mask: bool, size: tuple[int, int]
+    op: str, poison: float, has_mask: bool, size: tuple[int, int], dtype: Any
 ) -> None:
     mask = np.random.default_rng(5).random(size) < 0.7
     case = masked(op, mask, size, (3,)) if has_mask else plain_cases(*size, batch=(3,))[op]
-    d_output = normal(3, *case.forward()[0].shape)
+    case = case.map(lambda x: x.astype(dtype))
+    d_output = normal(3, *case.forward()[0].shape).astype(dtype)
     d_output[1] = 0
     names = ["scores"] if op == "softmax" else ["query", "key", "value"]
     actual, expected = run(poisoned(case, poison, **dict.fromkeys(names, 1)), d_output), run(case, d_output)
@@ -458,6 +460,101 @@ def test_an_infinite_weight_of_additive_scores_makes_the_rows_that_attend_nan() 
     mask = np.array([[True, False], [True, True], [False, False]])
     output, _ = additive.forward(query, key, value, np.eye(1), np.eye(1), np.array([np.inf]), mask=mask)
     np.testing.assert_array_equal(output, [[np.nan], [np.nan], [0.0]])
+
+
+# One row at a limit, in every precision
+
+
+def with_mask(case: Case, mask: Array) -> Case:
+    return case._replace(options={**case.options, "mask": mask})
+
+
+def a_row_at_a_limit(case: Case, limit: str) -> tuple[Case, Case]:
+    """The case with row 2 at a limit, and the case to which all other rows must be the same."""
+    name = "scores" if case.op is softmax else "query"
+    if limit == "an empty row":
+        mask = np.ones((4, 5), bool)
+        return with_mask(case, mask & (np.arange(4) != 2)[:, None]), with_mask(case, mask)
+    if limit == "a NaN row":
+        return poisoned(case, np.nan, **{name: (..., 2, slice(None))}), case
+    return poisoned(case, np.inf, **{"scores" if case.op is softmax else "bias": (..., 2, [1, 3])}), case
+
+
+LIMITS = [
+    (op, options, limit)
+    for op in OPS
+    for options in ({}, {"dropout_p": 0.4, "rng": 1})
+    for limit in ("an empty row", "a NaN row", "plus infinity")
+    if op in ("dot_product", "multi_head") or not (options or (op, limit) == ("additive", "plus infinity"))
+]
+
+
+@pytest.mark.parametrize(("op", "options", "limit"), LIMITS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble, np.complex64, np.complex128])
+@alone_and_in_a_batch
+def test_a_row_at_a_limit_changes_no_bit_of_any_other_and_no_dtype(
+    op: str, options: dict[str, Any], limit: str, dtype: Any, batch: tuple[int, ...]
+) -> None:
+    case = plain_cases(4, 5, batch=batch)[op]
+    if np.dtype(dtype).kind == "c":
+        case = case.map(lambda x: x + 0.3j * x[::-1])
+    case = case.map(lambda x: x.astype(dtype))
+    case = case._replace(options={**case.options, **options})
+    tangents = tangents_of(case)
+    limited, plain = a_row_at_a_limit(case, limit)
+    d_output = normal(3, *case.forward()[0].shape).astype(dtype)
+    actual, expected = run(limited, d_output, tangents), run(plain, d_output, tangents)
+    others = [0, 1, 3]
+    names = {"scores", "query", "bias"} & set(actual.gradients)
+    pairs = [
+        (actual.output, expected.output),
+        (actual.jvp, expected.jvp),
+        (actual.cache.weights, expected.cache.weights),
+        *((actual.gradients[name], expected.gradients[name]) for name in names),
+    ]
+    for one, other in pairs:
+        assert_same_bits(one[..., others, :], other[..., others, :])
+    compute = {np.dtype(np.float16): np.dtype(np.float32)}.get(np.dtype(dtype), np.dtype(dtype))
+    given = {id(x) for _, x in leaves(limited.inputs)}
+    for name, x in leaves(actual.cache):
+        if x.dtype.kind in "fc" and id(x) not in given:
+            real = name.endswith(("dropout", "scale"))
+            assert x.dtype == (np.finfo(compute).dtype if real else compute), name
+    for name, gradient in actual.gradients.items():
+        assert gradient.dtype == dtype, name
+
+
+# Samples of a batch that hold NaN and are hidden
+
+
+def test_a_nan_row_that_nobody_in_its_own_sample_uses_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    b = rng.standard_normal((3, 40, 2))
+    pairs = np.broadcast_to(rng.random((40, 40)) < 0.9, (3, 40, 40)).copy()
+    pairs[1] = False  # a sample that is padded throughout
+    pairs[2, :, 7:] = False
+    a = np.where(pairs, rng.standard_normal(pairs.shape), 0)
+    expected = a @ b
+    looked_at: list[int] = []
+
+    def spy(x: Array) -> Array:
+        found = flatnonzero(x)
+        looked_at.extend(found)
+        return found
+
+    flatnonzero = np.flatnonzero
+    monkeypatch.setattr(np, "flatnonzero", spy)
+    padded = b.copy()
+    padded[1], padded[2, 7:] = np.nan, np.inf
+    assert_same_bits(_products.product(a, padded, pairs), expected)
+    assert looked_at == []
+    padded[2, 4, 1] = np.nan  # which sample 2 uses, and no other holds
+    result = _products.product(a, padded, pairs)
+    assert looked_at == [4]
+    expected[2, pairs[2, :, 4], 1] = np.nan
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.isfinite(result), finite)
+    assert_close(result[finite], expected[finite], 1e-15)
 
 
 # Infinity in a bias

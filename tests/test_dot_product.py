@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,14 @@ def test_a_generator_gives_other_draws_each_time_and_the_same_ones_from_the_same
     assert (draws[0] != draws[1]).any()
     for one, other in zip(draws, repeated, strict=True):
         assert_same_bits(one, other)
+
+
+def test_numpys_booleans_will_do_for_is_causal() -> None:
+    x = arrays()
+    for flag in (True, False):
+        assert_same_bits(
+            dot_product.forward(**x, is_causal=np.bool_(flag))[0], dot_product.forward(**x, is_causal=flag)[0]
+        )
 
 
 def test_no_dropout_draws_nothing() -> None:
@@ -411,6 +420,25 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "dropout without an rng": ({"dropout_p": 0.5}, ValueError, r"dropout_p=0\.5 needs an rng"),
     "infinite scale": ({"scale": np.inf}, ValueError, r"scale must be finite, not inf"),
     "NaN scale": ({"scale": np.nan}, ValueError, r"scale must be finite, not nan"),
+    "string scale": ({"scale": "a"}, TypeError, r"^scale must be a number, not 'a'"),
+    "complex scale": ({"scale": 1j}, TypeError, r"^scale must be a number, not 1j"),
+    "array of scales": ({"scale": np.ones(3)}, TypeError, r"^scale must be a number, not array"),
+    "boolean scale": ({"scale": True}, TypeError, r"^scale must be a number, not True"),
+    "string dropout": ({"dropout_p": "a"}, TypeError, r"^dropout_p must be a number, not 'a'"),
+    "no dropout": ({"dropout_p": None}, TypeError, r"^dropout_p must be a number, not None"),
+    "dropouts": ({"dropout_p": np.zeros(1)}, TypeError, r"^dropout_p must be a number, not array"),
+    "float rng": ({"dropout_p": 0.5, "rng": 1.5}, TypeError, r"^rng must be a seed or.*not 1\.5"),
+    "string rng": ({"dropout_p": 0.5, "rng": "a"}, TypeError, r"^rng must be a seed or.*not 'a'"),
+    "ragged query": ({"query": [[1.0, 2.0, 3.0], [1.0]]}, ValueError, r"^query must be an array of floating-point"),
+    "ragged key": ({"key": [[1.0], [1.0, 2.0]]}, ValueError, r"^key must be an array of floating-point"),
+    "ragged bias": ({"bias": [[1.0], [1.0, 2.0]]}, ValueError, r"^bias must be an array of floating-point"),
+    "a mask for is_causal": (
+        {"is_causal": np.ones((3, 3), bool)},
+        TypeError,
+        r"^is_causal must be True or False, not array",
+    ),
+    "string is_causal": ({"is_causal": "no"}, TypeError, r"^is_causal must be True or False, not 'no'"),
+    "integer is_causal": ({"is_causal": 1}, TypeError, r"^is_causal must be True or False, not 1"),
 }
 
 
@@ -435,7 +463,9 @@ def test_a_cotangent_of_another_shape_is_refused_even_if_it_broadcasts(shape: tu
 @pytest.mark.parametrize("name", ["query", "key", "value"])
 def test_a_tangent_of_another_shape_is_refused_even_if_it_broadcasts(name: str) -> None:
     _, cache = dot_product.forward(**arrays())
-    with pytest.raises(ValueError, match=rf"the tangent of {name} must have the shape.*\(1, 1\)"):
+    shape = re.escape(str(arrays()[name].shape))
+    message = rf"^the tangent of {name} must have the shape {shape} .*\({name}\.shape=\(1, 1\)\)$"
+    with pytest.raises(ValueError, match=message):
         dot_product.jvp(cache, **{name: np.zeros((1, 1))})
 
 

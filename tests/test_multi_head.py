@@ -356,6 +356,40 @@ def test_random_parameters_have_the_dtype_asked_for(dtype: Any) -> None:
     assert {array.dtype for array in Parameters.random(6, rng=0, dtype=dtype)} == {np.dtype(dtype)}
 
 
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"d_model": 0}, ValueError, r"^d_model must be at least 1, not 0"),
+        ({"d_model": 6.0}, TypeError, r"^d_model must be an integer, not float"),
+        ({"d_key": -4}, ValueError, r"^d_key must be at least 1, not -4"),
+        ({"d_key": 0}, ValueError, r"^d_key must be at least 1, not 0"),
+        ({"d_value": 0}, ValueError, r"^d_value must be at least 1, not 0"),
+        ({"d_value": 1.5}, TypeError, r"^d_value must be an integer, not float"),
+        ({"rng": "a"}, TypeError, r"^rng must be a seed or a numpy\.random\.Generator, not 'a'"),
+        ({"rng": 1.5}, TypeError, r"^rng must be a seed or a numpy\.random\.Generator, not 1\.5"),
+        ({"dtype": int}, TypeError, r"dtype must hold floating-point numbers, not int64"),
+    ],
+    ids=str,
+)
+def test_random_parameters_that_cannot_be_are_refused(
+    changed: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Parameters.random(**{"d_model": 6, "rng": 0, **changed})
+
+
+@pytest.mark.parametrize("one", [True, np.int8(1), np.array(1)], ids=repr)
+def test_whatever_is_an_index_will_do_for_a_number_of_heads(one: Any) -> None:
+    x = arrays()
+    output, cache = multi_head.forward(**x, num_heads=one)
+    expected, _ = multi_head.forward(**x, num_heads=1)
+    assert_same_bits(output, expected)
+    assert type(cache.num_heads) is int
+    assert_same_bits(multi_head.split_heads(x["query"], one), multi_head.split_heads(x["query"], 1))
+    gradients = dict(leaves(multi_head.backward(output, cache)))
+    assert gradients["query"].shape == x["query"].shape
+
+
 def test_random_parameters_do_not_scale_the_signal() -> None:
     d = 256
     w = Parameters.random(d, rng=0)
@@ -492,6 +526,16 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "dropout of all": ({"dropout_p": 1.0, "rng": 0}, ValueError, r"dropout_p must be.*less than 1, not 1\.0"),
     "negative dropout": ({"dropout_p": -0.1, "rng": 0}, ValueError, r"dropout_p must be at least 0.*not -0\.1"),
     "dropout without an rng": ({"dropout_p": 0.5}, ValueError, r"dropout_p=0\.5 needs an rng"),
+    "string dropout": ({"dropout_p": "a"}, TypeError, r"^dropout_p must be a number, not 'a'"),
+    "float rng": ({"dropout_p": 0.5, "rng": 1.5}, TypeError, r"^rng must be a seed or.*not 1\.5"),
+    "string is_causal": ({"is_causal": "no"}, TypeError, r"^is_causal must be True or False, not 'no'"),
+    "ragged value": ({"value": [[1.0], [1.0, 2.0]]}, ValueError, r"^value must be an array of floating-point"),
+    "ragged weight": (
+        with_parameters(w_key=[[1.0], [1.0, 2.0]]),
+        ValueError,
+        r"^parameters\.w_key must be an array of floating-point",
+    ),
+    "half a head": ({"num_heads": 1.5}, TypeError, r"^num_heads must be an integer, not float"),
 }
 
 
@@ -517,7 +561,8 @@ def test_tangents_that_do_not_fit_are_refused() -> None:
     _, cache = multi_head.forward(**arrays(biases=""), num_heads=2)
     with pytest.raises(ValueError, match=r"the tangent of key must have the shape \(5, 4\)"):
         multi_head.jvp(cache, key=np.zeros((1, 4)))
-    with pytest.raises(ValueError, match=r"the tangent of parameters\.w_key must have the shape \(4, 4\)"):
+    message = r"^the tangent of parameters\.w_key must have the shape \(4, 4\) .*\(parameters\.w_key\.shape=\(4,\)\)$"
+    with pytest.raises(ValueError, match=message):
         multi_head.jvp(cache, parameters=Parameters(None, np.zeros(4), None, None))
     with pytest.raises(ValueError, match=r"tangent was given for parameters\.b_key"):
         multi_head.jvp(cache, parameters=Parameters(None, None, None, None, b_key=np.zeros(4)))

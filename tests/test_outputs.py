@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import numpy as np
@@ -104,3 +105,21 @@ def test_multi_head_attention_is_the_output_of_multi_head(options: dict[str, Any
 def test_the_public_names_are_all_there() -> None:
     for name in anp.__all__:
         assert getattr(anp, name) is not None
+
+
+@pytest.mark.parametrize("attn_mask", [np.ones(5, int), [1, 1, 0, 0, 1], 1, np.uint8(1)], ids=repr)
+def test_an_attn_mask_of_integers_is_told_what_reads_it(attn_mask: Any) -> None:
+    shape = re.escape(str(np.shape(attn_mask)))
+    message = rf"^attn_mask must hold booleans.*u?int.*masks\.as_mask.*\(attn_mask\.shape={shape}\)$"
+    with pytest.raises(TypeError, match=message):
+        anp.scaled_dot_product_attention(**BATCH, attn_mask=attn_mask)
+
+
+@pytest.mark.parametrize("attn_mask", [0.5, np.float64(0.5), np.float32(0.5)], ids=repr)
+def test_an_attn_mask_that_is_a_number_does_not_upcast(attn_mask: Any) -> None:
+    single = {name: x.astype(np.float32) for name, x in BATCH.items()}
+    output = anp.scaled_dot_product_attention(**single, attn_mask=attn_mask)
+    expected = anp.scaled_dot_product_attention(**single, attn_mask=np.full((4, 5), 0.5, np.float32))
+    assert_same_bits(output, expected)
+    wide = anp.scaled_dot_product_attention(**single, attn_mask=np.array(0.5))
+    assert wide.dtype == np.float64

@@ -4,7 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Case, assert_close, assert_same_bits, leaves, normal, random_parameters, reference
+from helpers import (
+    Array,
+    Case,
+    assert_close,
+    assert_same_bits,
+    leaves,
+    map_arrays,
+    normal,
+    random_parameters,
+    reference,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
@@ -206,12 +216,16 @@ def test_as_scores_are_scaled_up_the_weights_go_to_the_hard_choice(problem: Prob
         assert_same_bits(softmax.forward(factor * scores, mask=problem.mask)[0], shares)
 
 
-@given(problems, st.data())
-def test_changing_the_future_changes_nothing_before_it_bit_for_bit(problem: Problem, data: st.DataObject) -> None:
-    x, t = problem.key, data.draw(st.integers(0, problem.m))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(problem=problems, data=st.data())
+def test_changing_the_future_changes_nothing_before_it_bit_for_bit(
+    problem: Problem, data: st.DataObject, dtype: Any
+) -> None:
+    x, t = problem.key.astype(dtype), data.draw(st.integers(0, problem.m))
     changed = x.copy()
-    changed[..., t:, :] = data.draw(st.sampled_from([0.0, -7.0, 1e300, np.inf, np.nan]))
-    parameters = random_parameters(0, *[x.shape[-1]] * 3)
+    changed[..., t:, :] = data.draw(st.sampled_from([0.0, -7.0, np.finfo(dtype).max / 1e8, np.inf, np.nan]))
+    parameters = map_arrays(lambda w: w.astype(dtype), random_parameters(0, *[x.shape[-1]] * 3))
+    problem.weights = [w.astype(dtype) for w in problem.weights]
     causal = masks.causal(problem.m)
     for one, other in (
         (dot_product.forward(x, x, x, is_causal=True)[0], dot_product.forward(*[changed] * 3, is_causal=True)[0]),
@@ -224,6 +238,7 @@ def test_changing_the_future_changes_nothing_before_it_bit_for_bit(problem: Prob
             multi_head.forward(*[changed] * 3, parameters, num_heads=2, is_causal=True)[0],
         ),
     ):
+        assert one.dtype == dtype
         assert_same_bits(one[..., :t, :], other[..., :t, :])
 
 

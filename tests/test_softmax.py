@@ -1,4 +1,5 @@
 import warnings
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,64 @@ def test_no_finite_score_overflows(magnitude: float) -> None:
     assert softmax.logsumexp(np.array([-magnitude, -magnitude])) == pytest.approx(-magnitude + np.log(2), rel=1e-15)
 
 
+OVERFLOWING = [1.5e308, -1.5e308, 0.0]
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_vectors_of_the_largest_numbers_give_finite_products_and_leave_other_rows_alone(axis: int) -> None:
+    scores = np.append(np.zeros((1, 3)), normal(0, 3, 3), axis=0)
+    vectors = np.append([OVERFLOWING], normal(1, 3, 3), axis=0)
+    if axis == 0:
+        scores, vectors = scores.T, vectors.T
+    weights, cache = softmax.forward(scores, axis=axis)
+    for moved in (softmax.backward(vectors, cache).scores, softmax.jvp(cache, scores=vectors)):
+        first, rest = (moved[:, 0], moved[:, 1:]) if axis == 0 else (moved[0], moved[1:])
+        assert_close(first, np.array([5e307, -5e307, 0.0]), 1e-15)
+        calm = np.where(np.abs(vectors) > 1e300, 1.0, vectors)
+        alone = softmax.backward(calm, cache).scores
+        assert_same_bits(rest, alone[:, 1:] if axis == 0 else alone[1:])
+    assert weights.dtype == scores.dtype
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the deviation from the mean overflows though its product with the weight does not"
+)
+@pytest.mark.parametrize("vector", [[1.7e308, -1.7e308, -1.7e308], [1.7e308, -1.7e308, 1.7e308]], ids=str)
+def test_a_product_that_can_be_represented_does_not_overflow_on_the_way(vector: list[float]) -> None:
+    _, cache = softmax.forward(np.zeros(3))
+    small = np.array(vector) / 1e10
+    expected = (small - small.mean()) / 3 * 1e10
+    assert_close(softmax.backward(np.array(vector), cache).scores, expected, 1e-15)
+
+
+def exact_product(scores: list[float], vector: list[float]) -> list[Decimal]:
+    """The Jacobian of softmax times a vector, to fifty digits."""
+    with localcontext() as context:
+        context.prec = 50
+        exponentials = [Decimal(s).exp() for s in scores]
+        weights = [e / sum(exponentials) for e in exponentials]
+        deviations = [[Decimal(v) - Decimal(u) for u in vector] for v in vector]
+        return [
+            a * sum(b * d for b, d in zip(weights, row, strict=True))
+            for a, row in zip(weights, deviations, strict=True)
+        ]
+
+
+@pytest.mark.parametrize(
+    "scores", [[30.0, 0.0, 1.0], [0.0, 30.0, 1.0], [1.0, 0.0, 36.0], [300.0, 0.0, -300.0]], ids=str
+)
+@pytest.mark.parametrize(
+    "vector", [[1.0, 2.0, 3.0], [1.0, -0.3, 0.7], [-5.0, 1e-3, 7.0], [1e8, 1e8 + 1, 1e8 - 3], [0.1, 0.0, 0.0]], ids=str
+)
+def test_products_keep_their_relative_accuracy_where_one_weight_is_nearly_one(
+    scores: list[float], vector: list[float]
+) -> None:
+    _, cache = softmax.forward(np.array(scores))
+    for moved in (softmax.backward(np.array(vector), cache).scores, softmax.jvp(cache, scores=np.array(vector))):
+        for actual, expected in zip(moved.tolist(), exact_product(scores, vector), strict=True):
+            assert abs(Decimal(actual) - expected) <= Decimal("1e-15") * abs(expected)
+
+
 def test_plus_infinities_share_a_row_and_nothing_moves_there() -> None:
     scores = np.array([[np.inf, 1.0, np.inf, -np.inf, np.inf], [0.0, 1.0, 2.0, 3.0, -np.inf]])
     weights, cache = softmax.forward(scores)
@@ -202,6 +261,8 @@ VAST = 10**15  # so many rows that no arithmetic on them could even allocate its
         (object, {}, TypeError, r"scores must hold floating-point numbers, not object"),
         (float, {"axis": 2}, ValueError, r"scores has no axis 2 \(scores\.shape=\({rows}, 3\)\)"),
         (float, {"axis": -3}, ValueError, r"scores has no axis -3"),
+        (float, {"axis": 1.5}, TypeError, r"^axis must be an integer, not float"),
+        (float, {"axis": None}, TypeError, r"^axis must be an integer, not NoneType"),
         (float, {"mask": np.ones(3)}, TypeError, r"mask must be boolean.*not float64 \(mask\.shape=\(3,\)\)"),
         (float, {"mask": np.ones(3, int)}, TypeError, r"mask must be boolean.*not int64"),
         (
@@ -233,8 +294,19 @@ def test_vectors_of_another_shape_are_refused_even_if_they_broadcast(shape: tupl
     with pytest.raises(ValueError, match=r"d_weights must have the shape \(4, 3\)") as caught:
         softmax.backward(np.zeros(shape), cache)
     assert f"d_weights.shape={shape}" in str(caught.value)
-    with pytest.raises(ValueError, match=r"the tangent of scores must have the shape \(4, 3\)"):
+    with pytest.raises(ValueError, match=r"^the tangent of scores must have the shape \(4, 3\)") as caught:
         softmax.jvp(cache, scores=np.zeros(shape))
+    assert f"(scores.shape={shape})" in str(caught.value)
+
+
+def test_ragged_lists_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"^scores must be an array of floating-point numbers"):
+        softmax.forward([[1.0, 2.0], [1.0]])
+    _, cache = softmax.forward(normal(0, 2, 2))
+    with pytest.raises(ValueError, match=r"^d_weights must be an array of floating-point numbers"):
+        softmax.backward([[1.0, 2.0], [1.0]], cache)
+    with pytest.raises(ValueError, match=r"^the tangent of scores must be an array of floating-point numbers"):
+        softmax.jvp(cache, scores=[[1.0, 2.0], [1.0]])
 
 
 def test_nothing_warns() -> None:

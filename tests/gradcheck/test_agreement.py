@@ -100,6 +100,12 @@ def test_the_scale_of_the_terms_follows_the_precision():
     assert (found.error, found.ok) == (pytest.approx(2e-4, rel=1e-12), True)
 
 
+def test_below_the_floor_what_differs_by_more_than_the_tolerance_of_the_terms_is_undecidable():
+    residue = np.array([1e-8, -1e-8, 1e-20])
+    found = compare(residue, -residue, 1e-7, lambda: np.full(3, 1e-8), precision=1e-4)
+    assert (found.undecidable, found.ok) == (2, True)
+
+
 def test_an_array_with_one_entry_above_its_floor_is_not_zero():
     residue = np.array([1e-16, 1e-16])
     assert compare(residue, -residue, 1e-13, lambda: np.full(2, 1e-16)).ok

@@ -516,6 +516,20 @@ def test_what_rounding_hides_is_counted_and_not_called_wrong():
     assert not wrong["x"].ok
 
 
+@pytest.mark.xfail(strict=True, reason="the tolerance of the terms is more than a difference below the floor can be")
+@pytest.mark.parametrize(("size", "seed"), [(3, 1), (1, 2), (1, 6)])
+def test_a_gradient_that_rounding_hides_throughout_is_said_to_be_undecidable(size, seed):
+    report = check(
+        lambda a: (a + 1e12) - 1e12,
+        lambda d, _: 10 * d,
+        {"a": normal(size, seed=seed)},
+        method="central",
+    )
+    assert report.ok, str(report)
+    assert report["a"].undecidable > 0
+    assert "cannot be decided at this precision" in str(report)
+
+
 def test_rtol_sets_the_tolerance():
     off = planted(lambda g, h, _: (g * (1 + 1e-6), h))
     assert check(bilinear, off, square_inputs(), rtol=1.1e-6).ok
