@@ -231,11 +231,12 @@ def check_broadcasts_to(name: str, array: Array, shape: tuple[int, ...], what: s
 
 
 def as_bias(bias: npt.ArrayLike, *others: Array) -> Array:
-    """`bias` as an array; a scalar takes the dtype that the `others` are computed in, since scalars never upcast."""
+    """`bias` as an array; a scalar takes the dtype that the `others` have together, since scalars never upcast."""
     array = as_floating("bias", bias)
     if array.ndim or isinstance(bias, np.ndarray):
         return array
-    return array.astype(precision(*others).compute)
+    with quiet():
+        return array.astype(precision(*others).result)
 
 
 def as_mask(mask: npt.ArrayLike, shape: tuple[int, ...], what: str = "the scores") -> npt.NDArray[np.bool_]:

@@ -368,10 +368,11 @@ def _as_scale(scale: Any, d_k: int, compute: np.dtype[Any]) -> Any:
     if scale is None:
         wide = np.promote_types(real, np.float64).type
         return real(1 / np.sqrt(wide(max(d_k, 1))))  # without features the products are zero anyway
-    number = as_number("scale", scale)
+    with quiet():
+        number = real(as_number("scale", scale))
     if not np.isfinite(number):
-        raise ValueError(f"scale must be finite, not {scale}")
-    return real(number)
+        raise ValueError(f"scale must be finite, not {scale} in {np.dtype(real)}")
+    return number
 
 
 def _dropped(weights: Array, dropout: Array | None) -> Array:

@@ -221,7 +221,8 @@ def _times_jacobian(vector: Array, cache: Cache) -> Array:
     weights, vector = np.where(moves, weights, 0), np.where(moves, vector, 0)
     result = _deviation_from_mean(weights, vector, axis)
     overflowed = (np.isfinite(vector) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
-    result = np.where(overflowed, _deviation_from_mean(weights, vector, axis, shift=False), result)
+    in_range = 4 * _deviation_from_mean(weights, vector / 4, axis, shift=False)
+    result = np.where(overflowed, in_range, result)
     return np.where(moves, result, 0)
 
 

@@ -83,8 +83,8 @@ def compare(
     noise = np.broadcast_to(floor(), actual.shape)
     difference, scale = _difference_and_scale(actual, expected)
     if (np.maximum(np.abs(actual), np.abs(expected)) <= UNDECIDABLE * noise).all():
-        scale = float(noise.max()) / precision
-        return Agreement(float(difference.max()) / scale, index, int((difference > rtol * scale).sum()), True)
+        undecidable = int((difference > rtol * scale).sum())
+        return Agreement(float(difference.max() / (noise.max() / precision)), index, undecidable, True)
     suspicious = difference > rtol * scale
     wrong = suspicious & (difference > UNDECIDABLE * noise)
     return Agreement(error, index, int(suspicious.sum() - wrong.sum()), not wrong.any())

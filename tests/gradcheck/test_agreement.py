@@ -90,7 +90,7 @@ def test_an_array_below_its_floor_throughout_is_zero_on_the_scale_of_the_terms_t
     residue = np.array([1.0, -2.0, 0.5]) * EPS * terms
     found = compare(residue, -residue, 1e-13, lambda: np.full(3, EPS * terms))
     assert found.ok
-    assert found.undecidable == 0
+    assert found.undecidable == 3  # rounding could have made them anything
     assert found.error == pytest.approx(4 * EPS, rel=1e-12)  # the difference over the terms
 
 
@@ -100,7 +100,7 @@ def test_the_scale_of_the_terms_follows_the_precision():
     assert (found.error, found.ok) == (pytest.approx(2e-4, rel=1e-12), True)
 
 
-def test_below_the_floor_what_differs_by_more_than_the_tolerance_of_the_terms_is_undecidable():
+def test_below_the_floor_what_differs_by_more_than_the_tolerance_is_undecidable():
     residue = np.array([1e-8, -1e-8, 1e-20])
     found = compare(residue, -residue, 1e-7, lambda: np.full(3, 1e-8), precision=1e-4)
     assert (found.undecidable, found.ok) == (2, True)

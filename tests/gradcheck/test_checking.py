@@ -516,7 +516,6 @@ def test_what_rounding_hides_is_counted_and_not_called_wrong():
     assert not wrong["x"].ok
 
 
-@pytest.mark.xfail(strict=True, reason="the tolerance of the terms is more than a difference below the floor can be")
 @pytest.mark.parametrize(("size", "seed"), [(3, 1), (1, 2), (1, 6)])
 def test_a_gradient_that_rounding_hides_throughout_is_said_to_be_undecidable(size, seed):
     report = check(
