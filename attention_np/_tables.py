@@ -109,6 +109,8 @@ def print_faults(findings: Sequence[Finding], report: Report | None) -> None:
             f"the worst is '{worst.case}' with a relative error of {worst.error:.1e}",
             "bold red",
         )
+        for note in dict.fromkeys(finding.note for finding in group if finding.note):
+            say(f"    {note}")
     if report is None:
         return
     for field in report.fields:

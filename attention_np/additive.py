@@ -229,7 +229,8 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
         d_scores = softmax.backward(d_weights, cache.softmax).scores  # (..., n, m) (additive.14)
 
         # forward was scores = hidden @ w_score, hidden = tanh(queries + keys)
-        d_hidden, d_w_score, _ = linear_backward(d_scores[..., None], hidden, w_s[:, None])  # (additive.15)
+        d_score = d_scores[..., None]  # (..., n, m, 1)
+        d_hidden, d_w_score, _ = linear_backward(d_score, hidden, w_s[:, None])  # (additive.15, additive.16)
         d_sum = backward_times(d_hidden, 1 - hidden * hidden)  # (..., n, m, h) (additive.18)
         d_queries = sum_to(d_sum.sum(axis=-2), (*q.shape[:-1], w_q.shape[1]))  # (..., n, h) (additive.19)
         d_keys = sum_to(d_sum.sum(axis=-3), (*k.shape[:-1], w_k.shape[1]))  # (..., m, h) (additive.20)
@@ -244,7 +245,7 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
             as_gradient(d_value, cache.value),
             as_gradient(d_w_query, cache.w_query),
             as_gradient(d_w_key, cache.w_key),
-            as_gradient(d_w_score[:, 0], cache.w_score),  # (additive.16)
+            as_gradient(d_w_score[:, 0], cache.w_score),
             None if b is None else as_gradient(d_b, b),
         )
 
@@ -311,7 +312,7 @@ def jvp(
     with quiet():
         d_queries = d_query @ w_q + q @ d_w_query  # (..., n, h) (additive.27)
         d_keys = linear(d_key, w_k, d_b) + k @ d_w_key  # (..., m, h) (additive.28)
-        d_sum = d_queries[..., :, None, :] + d_keys[..., None, :, :]  # (..., n, m, h)
+        d_sum = d_queries[..., :, None, :] + d_keys[..., None, :, :]  # (..., n, m, h) (additive.29)
         d_hidden = (1 - hidden * hidden) * d_sum  # (..., n, m, h) (additive.29)
         d_scores = d_hidden @ w_s + hidden @ d_w_score  # (..., n, m) (additive.30)
         d_weights = softmax.jvp(cache.softmax, scores=d_scores)  # (..., n, m) (additive.31)

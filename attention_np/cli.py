@@ -48,6 +48,7 @@ def _check(names: Sequence[str], folder: Path | None, file: Path | None) -> int:
     if folder is None and verification.PAGES.is_dir():
         folder = verification.PAGES
     pages = verification.page_names(folder) if folder is not None else []
+    names = [name if name in pages else name.replace("-", "_") for name in names]  # tags have hyphens
     unknown = [name for name in names if name not in cases.OPS and name not in pages]
     if unknown:
         known = dict.fromkeys([*cases.OPS, *pages])
@@ -65,15 +66,17 @@ def _check(names: Sequence[str], folder: Path | None, file: Path | None) -> int:
     report = None
     if folder is None:
         _tables.say("No derivation pages here: --derivations names their folder.")
-    elif set(names or everything) & set(pages):
+    else:
         report = verification.of_pages(verification.check_pages(folder), names or everything)
         _tables.print_report(report)
     holds = all(finding.ok for finding in findings) and (report is None or report.ok)
     _tables.print_faults(findings, report)
     if file is not None:
-        file.write_text(
-            json.dumps(_content(holds, findings, report), indent=1, allow_nan=False) + "\n", encoding="utf-8"
-        )
+        content = json.dumps(_content(holds, findings, report), indent=1, allow_nan=False) + "\n"
+        try:
+            file.write_text(content, encoding="utf-8")
+        except OSError as error:
+            return _refuse(f"cannot write {file}: {error.strerror}")
     return HOLDS if holds else FAILS
 
 
@@ -82,10 +85,15 @@ def _content(holds: bool, findings: Sequence[verification.Finding], report: Any)
     rows = [*findings, *(verification.against_pages(report) if report is not None else ())]
     return {
         "ok": holds,
-        "ops": [row._asdict() | {"error": row.error if math.isfinite(row.error) else None} for row in rows],
+        "ops": [_as_json(row) for row in rows],
         "equations": report.as_json() if report is not None else [],
         "problems": list(report.problems) if report is not None else [],
     }
+
+
+def _as_json(row: verification.Finding) -> dict[str, Any]:
+    fields = row._asdict() | {"error": row.error if math.isfinite(row.error) else None}
+    return {name: value for name, value in fields.items() if name != "note"}
 
 
 def _is_installed(module: str) -> bool:

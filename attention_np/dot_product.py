@@ -238,8 +238,8 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
 
         # forward was output = dropped @ value, dropped = weights * dropout (dot-product.8, dot-product.35)
         d_value = product(transposed(dropped), d_output, transposed(flows))  # (..., m, d_v) (dot-product.9)
-        d_dropped = sum_to(pair_products(d_output, v, flows), dropped.shape)  # (..., n, m) (dot-product.11)
-        d_weights = _dropped(d_dropped, cache.dropout)  # (..., n, m) (dot-product.10, dot-product.36)
+        d_dropped = sum_to(pair_products(d_output, v, flows), dropped.shape)  # (dot-product.10, dot-product.11)
+        d_weights = _dropped(d_dropped, cache.dropout)  # (..., n, m) (dot-product.36)
 
         # forward was weights = softmax(scores) (dot-product.14)
         d_scores = softmax.backward(d_weights, cache.softmax).scores  # (..., n, m) (dot-product.17)
@@ -312,7 +312,7 @@ def jvp(
         d_products = d_query @ transposed(k) + q @ transposed(d_key)
         d_scores = d_products * cache.scale  # (..., n, m) (dot-product.40, dot-product.41)
         if d_bias is not None:
-            d_scores = d_scores + d_bias
+            d_scores = d_scores + d_bias  # (dot-product.40)
         d_weights = softmax.jvp(cache.softmax, scores=d_scores)  # (..., n, m) (dot-product.42, dot-product.43)
 
         d_output = product(_dropped(d_weights, cache.dropout), v, cache.mask)  # (..., n, d_v) (dot-product.44)

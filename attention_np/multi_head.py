@@ -588,7 +588,7 @@ def jvp(
             value=split_heads(d_v, num_heads),
             bias=d_bias,
         )
-        d_combined = combine_heads(d_heads)  # (..., n, num_heads * d_v)
+        d_combined = combine_heads(d_heads)  # (..., n, num_heads * d_v) (multi-head.60)
         d_output = linear(d_combined, w.w_output, d_w.b_output) + cache.combined @ d_w.w_output  # (multi-head.60)
 
         dtype = precision(cache.query, cache.key, cache.value, *cache.parameters, cache.bias).result

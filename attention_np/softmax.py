@@ -219,7 +219,7 @@ def _times_jacobian(vector: Array, cache: Cache) -> Array:
         return result
     moves = _moves(cache) & (vector != 0).any(axis=axis, keepdims=True)  # (..., n)
     weights, vector = np.where(moves, weights, 0), np.where(moves, vector, 0)
-    result = _deviation_from_mean(weights, vector, axis)
+    result = _deviation_from_mean(weights, vector, axis)  # (softmax.68)
     overflowed = (np.isfinite(vector) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
     in_range = 4 * _deviation_from_mean(weights, vector / 4, axis, shift=False)
     result = np.where(overflowed, in_range, result)
@@ -279,8 +279,11 @@ def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | Non
     _, cache = forward(scores, axis=axis, mask=mask)
     weights = np.moveaxis(cache.weights, cache.axis, -1)  # (..., n)
     with quiet():
-        diagonal = np.eye(weights.shape[-1], dtype=weights.dtype) * weights[..., :, None]  # (softmax.20, softmax.21)
-        matrix = diagonal - weights[..., :, None] * weights[..., None, :]  # (..., n, n) (softmax.19, softmax.68)
+        eye = np.eye(weights.shape[-1], dtype=weights.dtype)
+        products = weights[..., :, None] * weights[..., None, :] * (1 - eye)  # (..., n, n), of two different weights
+        # As 1 - a is the sum of the other weights, a (1 - a) is a row sum, exact even where a is nearly one.
+        diagonal = products.sum(axis=-1)[..., None] * eye  # (softmax.20, softmax.21)
+        matrix = diagonal - products  # (..., n, n) (softmax.19, softmax.68)
         if not np.isfinite(cache.logsumexp).all():
             moves = np.moveaxis(_moves(cache), cache.axis, -1)
             matrix = np.where(moves[..., :, None] & moves[..., None, :], matrix, 0)

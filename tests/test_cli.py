@@ -152,6 +152,49 @@ def test_a_gradient_that_is_not_finite_fails_and_is_still_valid_json(
     assert report["ok"] is False
 
 
+def test_an_op_without_its_page_does_not_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "softmax", "--derivations", str(tmp_path)]) == 1
+    assert "there is no page for the op softmax" in capsys.readouterr().out
+
+
+def test_a_page_goes_by_the_name_that_its_tags_have() -> None:
+    assert cli.main(["check", "multi-head"]) == 0
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("there is no /dev/full on this system")
+    assert cli.main(["check", "softmax", "--json", str(full)]) == 2
+    assert "cannot write /dev/full" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["jacobian", "logsumexp"])
+def test_what_softmax_has_besides_is_checked_too(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = getattr(softmax, name)
+    monkeypatch.setattr(softmax, name, lambda *arrays, **options: -right(*arrays, **options))
+    assert cli.main(["check", "softmax"]) == 1
+    assert f"does not hold: softmax, scores, by {name}" in capsys.readouterr().out
+
+
+def test_forward_mode_that_is_wrong_for_one_input_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = dot_product.jvp
+
+    def wrong(cache: dot_product.Cache, **tangents: np.ndarray) -> np.ndarray:
+        key = tangents.pop("key", None)
+        return right(cache, **tangents) - right(cache, key=key)
+
+    monkeypatch.setattr(dot_product, "jvp", wrong)
+    assert cli.main(["check", "dot_product"]) == 1
+    output = capsys.readouterr().out
+    assert "does not hold: dot_product, all, forward mode, by adjoint" in output
+    assert "forward mode and backward disagree for key\n" in output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

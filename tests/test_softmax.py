@@ -71,10 +71,18 @@ def test_the_jacobian_is_diag_a_minus_a_a_transposed(shape: tuple[int, ...], axi
     hidden = np.moveaxis(np.where(mask, scores, -np.inf), axis, -1)
     jacobian = softmax.jacobian(scores, axis=axis, mask=mask)
     assert jacobian.shape == (*hidden.shape, hidden.shape[-1])
+    rounding = (hidden.shape[-1] + 3) * np.finfo(float).eps  # of the weights, their products and a row of sums
     for index in np.ndindex(*hidden.shape[:-1]):
-        row = hidden[index]
+        row = hidden[index].astype(np.longdouble)
         a = special.softmax(row) if (row > -np.inf).any() else np.zeros(row.shape)
-        assert_close(jacobian[index], np.diag(a) - np.outer(a, a), 1e-15)
+        assert_close(jacobian[index], (np.diag(a) - np.outer(a, a)).astype(float), rounding)
+
+
+def test_the_jacobian_is_right_in_every_digit_where_one_weight_is_nearly_one() -> None:
+    scores = np.array([30.0, 0.0, 1.0])
+    small = np.exp(np.array([-30.0, -29.0], np.longdouble))
+    expected = small.sum() / (1 + small.sum()) ** 2  # a (1 - a) of the first weight
+    assert abs(softmax.jacobian(scores)[0, 0] / expected - 1) < 1e-15
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
