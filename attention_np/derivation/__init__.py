@@ -2,7 +2,8 @@
 
     from attention_np.derivation import read_pages, verify
 
-    report = verify(read_pages(["derivations"]), sources=["attention_np/softmax.py"]) print(report)
+    report = verify(read_pages(["derivations"]), sources=["attention_np/softmax.py"])
+    print(report)
 
 Knows nothing of attention: ops are handed in by the caller. The language of the pages is described in
 ``GRAMMAR.md``.

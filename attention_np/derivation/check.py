@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attention_np.derivation import compare, limits, nodes
-from attention_np.derivation.draws import DRAWS, complete, draw_sizes, draw_tensor
+from attention_np.derivation.draws import BOUND_DRAWS, DRAWS, complete, draw_sizes, draw_tensor
 from attention_np.derivation.environment import Definition, Definitions, Environment, Tensor, tensors_in
 from attention_np.derivation.errors import Problem, Span, show
 from attention_np.derivation.evaluate import evaluate
@@ -26,6 +26,7 @@ from attention_np.derivation.usage import mentioned, names_in, same_value, unuse
 from attention_np.derivation.values import Arithmetic, Value
 
 LOSS = "L"
+_BOUNDS = frozenset(["<", "<=", ">", ">="])
 
 
 class PageCheck:
@@ -50,20 +51,25 @@ class PageCheck:
         self._position = 0
         names = page.header.names()
         definitions = Definitions()
-        self.scope = Scope(names, definitions, self._environments(names, definitions, {}, {}))
+        self.scope = Scope(names, definitions, self._environments(names, definitions, {}, {}), {}, {})
 
     def _environments(
-        self, names: Names, definitions: Definitions, sizes: dict[str, int], values: dict[str, Tensor]
+        self,
+        names: Names,
+        definitions: Definitions,
+        sizes: dict[str, int],
+        values: dict[str, Tensor],
+        more: int = 0,
     ) -> list[Environment]:
         header = self.page.header
         found = []
-        for draw in range(self.draws):
+        for draw in range(self.draws, self.draws + more) if more else range(self.draws):
             here = draw_sizes(header, self.seed, draw)
             here.update(sizes)
             complete(header, here)
             arithmetic = Arithmetic(here, bool(values or sizes))
             free = {
-                key: values.get(key) or draw_tensor(key, tensor, arithmetic, self.seed, draw)
+                key: values.get(key) or draw_tensor(key, tensor, arithmetic, self.seed, draw, more > 0)
                 for key, tensor in header.tensors.items()
             }
             free.update({key: tensor for key, tensor in values.items() if key not in free})
@@ -71,7 +77,7 @@ class PageCheck:
             def cotangent(
                 key: str, axes: tuple[str, ...], arithmetic: Arithmetic = arithmetic, draw: int = draw
             ) -> Tensor:
-                return draw_tensor(key, Free(axes), arithmetic, self.seed, draw)
+                return draw_tensor(key, Free(axes), arithmetic, self.seed, draw, more > 0)
 
             found.append(
                 Environment(
@@ -97,7 +103,8 @@ class PageCheck:
             if id(scope) not in copies:
                 names, definitions = scope.names.copy(), scope.definitions.copy()
                 environments = [item.branch(names, definitions) for item in scope.environments]
-                copies[id(scope)] = Scope(names, definitions, environments)
+                more = [item.branch(names, definitions) for item in scope.more]
+                copies[id(scope)] = Scope(names, definitions, environments, scope.sizes, scope.values, more)
             return copies[id(scope)]
 
         other.scope = branch(self.scope)
@@ -198,22 +205,41 @@ class PageCheck:
                             self._complaint(statement, position, error, environment),
                             (statement.places[position]),
                         )
+                if statement.relations[position] in _BOUNDS and not equation.mark:
+                    worst = max(worst, self._bounded(statement, position, scope, record))
                 if equal and not equation.mark:
                     message = "both sides are always equal: claim ="
                     raise Problem("claim", message, statement.places[position])
         self.steps += sum(environment.arithmetic.steps for environment in scope.environments)
         record.error = worst
         if equation.mark == "malformed":
-            raise Problem("claim", "marked as not well-formed, but it can be evaluated")
+            raise Problem("claim", "marked as not well-formed, but it can be evaluated", parsed[0].relations[0].span)
         if equation.mark == "refuted":
             if not all(refutations):
                 raise Problem(
                     "claim",
                     "marked as refuted, but it holds" + (" at some draws" if any(refutations) else ""),
+                    parsed[0].relations[0].span,
                 )
             record.verdict = "refuted"
         else:
             record.verdict = "holds"
+
+    def _bounded(self, statement: Statement, position: int, scope: Scope, record: Record) -> float:
+        """An inequality at many more draws: at a few of them also a wrong one may happen to be true."""
+        if not scope.more:
+            scope.more += self._environments(scope.names, scope.definitions, scope.sizes, scope.values, BOUND_DRAWS)
+        worst = 0.0
+        for environment in scope.more:
+            environment.arithmetic.steps = 0
+            error, holds = self._pair(statement, position, environment)
+            self.steps += environment.arithmetic.steps
+            worst = max(worst, error)
+            if not holds:
+                record.error = error
+                message = self._complaint(statement, position, error, environment)
+                raise Problem("claim", message, statement.places[position])
+        return worst
 
     def _gradient_of(self, statement: Statement, scope: Scope) -> tuple[str, ...]:
         """The symbol X, where the left side is dL/dX or a name that is defined as that."""
@@ -249,14 +275,32 @@ class PageCheck:
         _check_bound(right, free)
         where = self._where(statement.condition, environment)
         a, b = compare.aligned_sides(environment.arithmetic, one, two, where, place)
+        try:
+            return self._related(statement, position, environment, relation, (one, two), (a, b))
+        except Problem as problem:
+            raise problem.at(place) from None
+
+    def _related(
+        self,
+        statement: Statement,
+        position: int,
+        environment: Environment,
+        relation: str,
+        values: tuple[Value, Value],
+        sides: tuple[Any, Any],
+    ) -> tuple[float, bool]:
+        left, right = statement.sides[position], statement.sides[position + 1]
+        assert left is not None
+        assert right is not None
+        scales = values[0].scale, values[1].scale
         if relation == "~":
-            return _approximately(left, right, a, b, place)
-        scale = max(one.scale, two.scale)
+            return _approximately(left, right, *sides, statement.places[position])
         if relation == "=":
             if environment.underflow is not None:
                 raise Problem("domain", "the exponential underflows here: claim \\approx", environment.underflow)
-            return compare.equality(a, b, one.scale, two.scale)
-        return compare.ordering(a, b, relation, scale)
+            masked = _masks(left, environment.definitions) or _masks(right, environment.definitions)
+            return compare.equality(*sides, *scales, masked)
+        return compare.ordering(*sides, relation, max(scales))
 
     def _where(self, condition: nodes.Node | None, environment: Environment) -> Value | None:
         if condition is None:
@@ -321,7 +365,7 @@ class PageCheck:
             return None
         definitions = self.scope.definitions.copy()
         environments = self._environments(names, definitions, setting.sizes, setting.values)
-        return Scope(names, definitions, environments)
+        return Scope(names, definitions, environments, setting.sizes, setting.values)
 
     def _check_binding(self, statement: Statement, scope: Scope) -> None:
         """The example was set up with this value; a second one for the same name was not."""
@@ -345,6 +389,21 @@ def _check_bound(node: nodes.Node, free: set[str]) -> None:
             for name, span in zip(bound.names, bound.spans, strict=True):
                 if name in free:
                     raise Problem("shape", f"index {name} is bound here, but free in the equation", span)
+
+
+def _masks(side: nodes.Node, definitions: Definitions) -> bool:
+    """Whether a case of an expression, or of what it is defined by, is a literal infinity."""
+    found = [side]
+    for name in tensors_in(side):
+        found += [item.body for item in definitions.order(name) if item.body is not None]
+    return any(
+        isinstance(item, nodes.Constant) and item.name == "infinity"
+        for body in found
+        for cases in body.walk()
+        if isinstance(cases, nodes.Cases)
+        for value in cases.values
+        for item in value.walk()
+    )
 
 
 def _mentions_derivative(statement: Statement) -> bool:

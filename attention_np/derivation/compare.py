@@ -49,13 +49,21 @@ def aligned_sides(
     return one, two
 
 
-def equality(left: Array, right: Array, left_scale: float, right_scale: float) -> tuple[float, bool]:
-    """The normwise error of ``left = right`` and whether that is an agreement."""
+def equality(
+    left: Array, right: Array, left_scale: float, right_scale: float, masked: bool = False
+) -> tuple[float, bool]:
+    """The normwise error of ``left = right`` and whether that is an agreement.
+
+    Two infinities say nothing about the expressions that they came from. They are equal only beside finite entries,
+    and where the page itself puts them (``masked``: a case with a literal infinity).
+    """
     scale = max(left_scale, right_scale)
     infinite = ~np.isfinite(left) | ~np.isfinite(right)
     if infinite.any():
         if not np.array_equal(left[infinite], right[infinite]):
             return np.inf, False
+        if infinite.all() or not masked:
+            raise Problem("domain", "this is infinite here")
         left, right = left[~infinite], right[~infinite]
     difference = top(left - right)
     magnitude = max(top(left), top(right))
@@ -75,6 +83,8 @@ def equality(left: Array, right: Array, left_scale: float, right_scale: float) -
 
 def ordering(left: Array, right: Array, relation: str, scale: float) -> tuple[float, bool]:
     """The largest violation of an inequality, relative, and whether there is none."""
+    if not (np.isfinite(left).all() and np.isfinite(right).all()):
+        raise Problem("domain", "this is infinite here")
     if relation in (">", ">="):
         left, right, relation = right, left, {">": "<", ">=": "<="}[relation]
     reference = max(top(left), top(right), min(scale, _TERMS)) or 1.0

@@ -13,6 +13,7 @@ from attention_np.derivation.header import Free, Header
 from attention_np.derivation.values import Arithmetic, Array, top
 
 DRAWS = 4
+BOUND_DRAWS = 28  # more of them, for inequalities, with other magnitudes
 
 
 def draw_sizes(header: Header, seed: int, draw: int) -> dict[str, int]:
@@ -51,8 +52,11 @@ def complete(header: Header, sizes: dict[str, int]) -> None:
                 raise Problem("limit", f"{name} becomes {length}")
 
 
-def draw_tensor(key: str, free: Free, arithmetic: Arithmetic, seed: int, draw: int) -> Tensor:
-    """A free tensor; its numbers depend on its name and the draw alone."""
+def draw_tensor(key: str, free: Free, arithmetic: Arithmetic, seed: int, draw: int, magnitudes: bool = False) -> Tensor:
+    """A free tensor; its numbers depend on its name and the draw alone.
+
+    With ``magnitudes``, those of unbounded kinds are in addition scaled by something between 0.1 and 10.
+    """
     shape = tuple(arithmetic.size(axis) for axis in free.axes)
     count = 1
     for length in shape:
@@ -83,6 +87,8 @@ def draw_tensor(key: str, free: Free, arithmetic: Arithmetic, seed: int, draw: i
         data[order, np.roll(order, 1)] = 1.0
     else:
         data = np.linalg.qr(rng.standard_normal(shape))[0]
+    if magnitudes and free.kind in ("normal", "positive"):
+        data = data * 10.0 ** rng.uniform(-1.0, 1.0)
     return Tensor(data, free.axes, top(data))
 
 

@@ -80,12 +80,12 @@ class Evaluator(Indexing):
         return self._pick(data, base.names, axes, items, base.scale, base.tangent, node.span, bound)
 
     def _delta(self, node: nodes.Delta, bound: tuple[str, ...]) -> Value:
-        for left, right in ((node.left, node.right),):
-            if isinstance(left, nodes.IndexRef) and isinstance(right, nodes.IndexRef):
-                one, two = self._range(left), self._range(right)
-                if not self.arithmetic.same(one, two):
-                    message = f"{left.name} runs over {plain(one)}, but {right.name} over {plain(two)}"
-                    raise Problem("shape", message, node.span)
+        left, right = node.left, node.right
+        if isinstance(left, nodes.IndexRef) and isinstance(right, nodes.IndexRef):
+            one, two = self._range(left), self._range(right)
+            if not self.arithmetic.same(one, two):
+                message = f"{left.name} runs over {plain(one)}, but {right.name} over {plain(two)}"
+                raise Problem("shape", message, node.span)
         return self._truth(self._compared([node.left, node.right], ["="], node.span, bound))
 
     def _iverson(self, node: nodes.Iverson, bound: tuple[str, ...]) -> Value:

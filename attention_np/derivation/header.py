@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
 from attention_np.derivation import limits
-from attention_np.derivation.errors import Problem
+from attention_np.derivation.errors import Problem, Span
 from attention_np.derivation.names import Names, Symbol, parse_name
 
 KINDS = (
@@ -49,26 +50,28 @@ class Header:
     code: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     cited: bool = True
+    places: dict[str, Span] = field(default_factory=dict, repr=False)  # of what is declared
+    place: Span = (0, 3)  # of what is being read
 
     def names(self) -> Names:
         """The names that are known before the first equation."""
         names = Names()
         for key in self.sizes:
-            names.add(Symbol(key, "size"))
+            names.add(Symbol(key, "size"), self.places.get(key))
         for key, axis in self.indices.items():
-            names.add(Symbol(key, "index", (axis,)))
+            names.add(Symbol(key, "index", (axis,)), self.places.get(f"index {key}"))
         for key, free in self.tensors.items():
-            names.add(Symbol(key, "tensor", free.axes))
+            names.add(Symbol(key, "tensor", free.axes), self.places.get(f"tensor {key}"))
         return names
 
 
-def front_matter(text: str) -> tuple[dict[str, Any], int]:
-    """What stands between the dashes at the top of a page, and where that ends."""
+def front_matter(text: str) -> tuple[dict[str, Any], dict[str, Span], int]:
+    """What stands between the dashes at the top of a page, the places of its keys, and where it ends."""
     match = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text, re.DOTALL | re.MULTILINE)
     if match is None:
         if text.startswith("---"):
             raise Problem("page", "the front matter is never closed", (0, 3))
-        return {}, 0
+        return {}, {}, 0
     source, offset = match.group(1), match.start(1)
     if len(source) > limits.FRONT_MATTER_CHARACTERS:
         raise Problem("limit", f"front matter of more than {limits.FRONT_MATTER_CHARACTERS} characters", (0, 3))
@@ -85,7 +88,8 @@ def front_matter(text: str) -> tuple[dict[str, Any], int]:
             if depth > limits.FRONT_MATTER_DEPTH:
                 raise Problem("limit", "the front matter is nested too deep", place)
         tree = yaml.compose(source, Loader=yaml.SafeLoader)
-        _unique(tree, offset)
+        places: dict[str, Span] = {}
+        _unique(tree, offset, places)
         front = yaml.safe_load(source)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -98,7 +102,7 @@ def front_matter(text: str) -> tuple[dict[str, Any], int]:
         front = {}
     if not isinstance(front, dict):
         raise Problem("page", "the front matter is not a mapping", (0, 3))
-    return front, match.end()
+    return front, places, match.end()
 
 
 _OPENS = (
@@ -110,97 +114,122 @@ _OPENS = (
 _CLOSES = (yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken, yaml.BlockEndToken)
 
 
-def _unique(node: yaml.Node | None, offset: int) -> None:
+def _unique(node: yaml.Node | None, offset: int, places: dict[str, Span], under: str = "") -> None:
+    """Refuse keys that stand twice; write down where each stands."""
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
             place = (offset + key.start_mark.index, offset + key.end_mark.index)
             if not isinstance(key, yaml.ScalarNode):
                 raise Problem("page", "a key of the front matter is a plain word", place)
+            if key.value == "<<":
+                raise Problem("page", "front matter has no merge keys", place)
             if key.value in seen:
                 raise Problem("page", f"{key.value} stands twice in the front matter", place)
             seen.add(key.value)
-            _unique(value, offset)
+            places[under + key.value] = place
+            _unique(value, offset, places, f"{under}{key.value} ")
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _unique(item, offset)
+            _unique(item, offset, places, under + "- ")
 
 
-def read_header(front: dict[str, Any]) -> Header:
-    """The front matter, checked."""
-    place = (0, 3)
+def read_header(front: dict[str, Any], places: dict[str, Span]) -> Header:
+    """The front matter, checked; ``places`` are those of its keys, and of the keys below them."""
     header = Header()
+    try:
+        _fill(header, front, places)
+    except Problem as problem:
+        raise problem.at(header.place) from None
+    return header
+
+
+def _fill(header: Header, front: dict[str, Any], places: dict[str, Span]) -> None:
     unknown = sorted(str(key) for key in front if key not in _KEYS)
     if unknown:
-        raise Problem("page", f"the front matter knows no {unknown[0]!r}", place)
+        header.place = places.get(unknown[0], (0, 3))
+        raise Problem("page", f"the front matter knows no {unknown[0]!r}", header.place)
 
-    def mapping(name: str) -> dict[str, Any]:
-        value = front.get(name) or {}
+    def look(name: str) -> Any:
+        header.place = places.get(name, (0, 3))
+        return front.get(name)
+
+    def mapping(name: str) -> Iterator[tuple[str, Any]]:
+        value = look(name) or {}
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            raise Problem("page", f"{name} is a mapping of names", place)
-        return value
+            raise Problem("page", f"{name} is a mapping of names", header.place)
+        for key, item in value.items():
+            header.place = places.get(f"{name} {key}", header.place)
+            yield key, item
 
     def a_size(value: object, owner: str) -> str:
         key = parse_name(str(value))
         if key not in header.sizes:
-            raise Problem("page", f"{owner}: {value} is not declared in sizes", place)
+            raise Problem("page", f"{owner}: {value} is not declared in sizes", header.place)
         return key
 
-    op = front.get("op")
+    op = look("op")
     if op is not None and not (isinstance(op, str) and re.fullmatch(r"[a-z][a-z0-9_]{0,40}", op)):
-        raise Problem("page", "op is the name of a module", place)
+        raise Problem("page", "op is the name of a module", header.place)
     header.op = op
-    sizes = front.get("sizes") or ""
+    sizes = look("sizes") or ""
     words: Any = sizes.split() if isinstance(sizes, str) else sizes
     if not isinstance(words, list) or len(words) > 16:
-        raise Problem("page", "sizes are up to 16 names, with spaces between them", place)
+        raise Problem("page", "sizes are up to 16 names, with spaces between them", header.place)
     for word in words:
         name, _, value = str(word).partition("=")
         key = parse_name(name)
         if key in header.sizes:
-            raise Problem("page", f"the size {name} is declared twice", place)
+            raise Problem("page", f"the size {name} is declared twice", header.place)
         factors: tuple[str, ...] = ()
         if value.isascii() and value.isdigit():
             if not 1 < int(value[:6]) <= limits.SIZE:
-                raise Problem("limit", f"{name} is not between 2 and {limits.SIZE}", place)
+                raise Problem("limit", f"{name} is not between 2 and {limits.SIZE}", header.place)
             header.fixed[key] = int(value)
         elif value:
             factors = tuple(a_size(part, name) for part in value.split("*"))
         header.sizes[key] = factors
-    for name, value in mapping("indices").items():
+        header.places.setdefault(key, header.place)
+    for name, value in mapping("indices"):
         axis = a_size(value, f"index {name}")
         for letter in name.split():
-            header.indices[parse_name(letter)] = axis
-    for name, listed in mapping("tensors").items():
+            key = parse_name(letter)
+            header.indices[key] = axis
+            header.places[f"index {key}"] = header.place
+    for name, listed in mapping("tensors"):
         if not isinstance(listed, list) or len(listed) > limits.AXES + 1:
-            raise Problem("page", f"tensor {name}: a list of sizes is needed, [] for a number", place)
+            raise Problem("page", f"tensor {name}: a list of sizes is needed, [] for a number", header.place)
         kind = "normal"
         if listed and str(listed[-1]) in KINDS:
             kind, listed = str(listed[-1]), listed[:-1]
         axes = tuple(a_size(item, f"tensor {name}") for item in listed)
         if kind in ("permutation", "orthogonal") and (len(axes) != 2 or axes[0] != axes[1]):
-            raise Problem("page", f"tensor {name}: a {kind} matrix is square", place)
-        header.tensors[parse_name(name)] = Free(axes, kind)
+            raise Problem("page", f"tensor {name}: a {kind} matrix is square", header.place)
+        key = parse_name(name)
+        header.tensors[key] = Free(axes, kind)
+        header.places[f"tensor {key}"] = header.place
     for field_name in ("output", "cotangent"):
-        if front.get(field_name) is not None:
-            key = parse_name(str(front[field_name]))
+        value = look(field_name)
+        if value is not None:
+            key = parse_name(str(value))
             header.output, header.cotangent = (
                 (key, header.cotangent) if field_name == "output" else (header.output, key)
             )
-    for name, value in mapping("code").items():
+    for name, value in mapping("code"):
         if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?", name):
-            raise Problem("page", f"code: {name} is not the name of an argument or a field", place)
+            raise Problem("page", f"code: {name} is not the name of an argument or a field", header.place)
         header.code[name] = parse_name(str(value))
-    for name, value in mapping("options").items():
+    for name, value in mapping("options"):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-            raise Problem("page", f"options: {name} is not the name of an option", place)
+            raise Problem("page", f"options: {name} is not the name of an option", header.place)
         if not isinstance(value, (str, int, float, bool)):
-            raise Problem("page", f"options: {name} is a number, true, false or a symbol", place)
+            raise Problem("page", f"options: {name} is a number, true, false or a symbol", header.place)
         header.options[name] = parse_name(value) if isinstance(value, str) else value
-    cited = front.get("cited", True)
+    cited = look("cited")
+    cited = True if cited is None else cited
     if not isinstance(cited, bool):
-        raise Problem("page", "cited is true or false", place)
+        raise Problem("page", "cited is true or false", header.place)
     header.cited = cited
     if header.code and header.output is None:
-        raise Problem("page", "a page with code names its output", place)
-    return header
+        look("code")
+        raise Problem("page", "a page with code names its output", header.place)

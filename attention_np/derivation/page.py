@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left as bisect
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,11 +55,20 @@ def read_page(path: Path | str, text: str | None = None) -> Page:
     page = Page(path.stem.replace("_", "-"), str(path), "", Header(), [], [])
     if text is None:
         try:
-            if path.stat().st_size > 4 * limits.PAGE_CHARACTERS:
+            if path.exists() and not path.is_file():
+                page.problems.append(f"{path}:1: cannot be read: not a file")
+                return page
+            with path.open("rb") as stream:
+                data = stream.read(4 * limits.PAGE_CHARACTERS + 1)
+            if len(data) > 4 * limits.PAGE_CHARACTERS:
                 page.problems.append(f"{path}:1: the page is too long")
                 return page
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            page.problems.append(f"{path}:{line}: cannot be read: this is not UTF-8 ({error.reason})")
+            return page
+        except (OSError, ValueError) as error:
             page.problems.append(f"{path}:1: cannot be read: {error}")
             return page
     if len(text) > limits.PAGE_CHARACTERS:
@@ -66,8 +77,8 @@ def read_page(path: Path | str, text: str | None = None) -> Page:
     page.text = text = text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff")
     start = 0
     try:
-        front, start = front_matter(text)
-        page.header = read_header(front)
+        front, places, start = front_matter(text)
+        page.header = read_header(front, places)
         page.header.names()
     except Problem as problem:
         page.problems.append(show(str(path), text, problem, 0))
@@ -77,11 +88,37 @@ def read_page(path: Path | str, text: str | None = None) -> Page:
     return page
 
 
+def missing(page: Page) -> list[str]:
+    """What a page lacks to say anything: front matter, an equation, or the names that its op is held to."""
+    if not page.text.strip():
+        return [f"{page.path}:1: the page is empty"]
+    found = []
+    if not page.text.startswith("---"):
+        found.append(f"{page.path}:1: a page begins with front matter")
+    if not page.equations:
+        found.append(f"{page.path}:1: the page has no displayed equation")
+    if page.header.op is not None and not page.header.code:
+        place = re.search(r"^[ \t{]*op\b.*$", page.text, re.MULTILINE)
+        message = "a page with op also has code: which array is which"
+        found.append(show(page.path, page.text, Problem("page", message, place.span() if place else (0, 3))))
+    return found
+
+
 def masked(text: str, start: int) -> str:
     """The text with everything that Markdown does not show as mathematics blanked out, positions kept."""
     out = [" " * start]
     fence, comment = "", False
+    ends = [match.start() for match in re.finditer("-->", text)]
+    blanks = [match.start() for match in re.finditer(r"\n(?=[ \t]*\n)", text)]
+    behind = start
+
+    def closes(offset: int) -> bool:
+        """Whether a comment that opens inside of a line is closed in its paragraph."""
+        end, blank = bisect(ends, offset), bisect(blanks, offset)
+        return end < len(ends) and (blank == len(blanks) or ends[end] < blanks[blank])
+
     for line in text[start:].split("\n"):
+        place, behind = behind, behind + len(line) + 1
         opening = None if comment else re.match(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})", line)
         if fence:
             if opening and opening.group(1).startswith(fence) and not line.strip().strip(fence[0]):
@@ -91,23 +128,32 @@ def masked(text: str, start: int) -> str:
             fence = opening.group(1)
             out.append(" " * len(line))
         else:
-            shown, comment = _without_comments(line if comment else _without_code(line), comment)
+            shown = line if comment else _without_code(line)
+            shown, comment = _without_comments(shown, comment, place, closes)
             out.append(shown.replace("\\$", "  "))
     return out[0] + "\n".join(out[1:])
 
 
-def _without_comments(line: str, inside: bool) -> tuple[str, bool]:
-    """A line with its comments blanked, and whether one goes on behind it."""
+def _without_comments(line: str, inside: bool, place: int, closes: Callable[[int], bool]) -> tuple[str, bool]:
+    """A line that starts at ``place`` with its comments blanked, and whether one goes on behind it."""
     out, position = [], 0
     while position < len(line):
-        mark = "-->" if inside else "<!--"
-        found = line.find(mark, position)
-        stop = len(line) if found < 0 else found + len(mark)
-        piece = line[position:stop]
-        out.append(" " * len(piece) if inside else piece.replace("<!--", "    "))
+        if inside:
+            found = line.find("-->", position)
+            stop = len(line) if found < 0 else found + 3
+            out.append(" " * (stop - position))
+            inside = found < 0
+        else:
+            found = line.find("<!--", position)
+            stop = len(line) if found < 0 else found + 4
+            out.append(line[position:stop])
+            if found >= 0:
+                before = line[:found]
+                escaped = (len(before) - len(before.rstrip("\\"))) % 2 == 1
+                empty = line.startswith((">", "->"), stop)  # <!--> and <!---> are whole comments
+                starts = len(before) < 4 and not before.strip()
+                inside = not escaped and not empty and (starts or closes(place + stop))
         position = stop
-        if found >= 0:
-            inside = not inside
     return "".join(out), inside
 
 
@@ -157,7 +203,9 @@ def _equations(page: Page, start: int) -> None:
     for position, equation in enumerate(page.equations):
         if equation.tag in seen and equation.problem is None:
             message = f"the tag {equation.tag} stands twice, first on line {seen[equation.tag]}"
-            page.equations[position] = _with_problem(equation, Problem("page", message))
+            found = _TAG.search(text, equation.offset)
+            place = found and (found.start() - equation.offset, found.end() - equation.offset)
+            page.equations[position] = _with_problem(equation, Problem("page", message, place))
         seen.setdefault(equation.tag, equation.line)
 
 
@@ -193,7 +241,10 @@ def _equation(page: Page, first: int, last: int, after: str, headings: list[tupl
     section, example = _example(headings, first)
     problem: Problem | None = None
     if not tags:
-        problem = Problem("page", f"this equation has no tag: \\tag{{{page.name}.N}}")
+        shown = body.strip() or "$$"
+        before = len(body) - len(body.lstrip()) if body.strip() else -2
+        place = (before, before + len(shown))
+        problem = Problem("page", f"this equation has no tag: \\tag{{{page.name}.N}}", place)
     elif len(tags) > 1:
         problem = Problem("page", "this equation has two tags", tags[1].span())
     elif not _TAG_FORM.fullmatch(tag) or tag.rpartition(".")[0] != page.name:

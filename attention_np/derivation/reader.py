@@ -125,7 +125,8 @@ class Reader(ListReader):
             elif text in ("\\land", "\\wedge", "\\lor", "\\vee") or (
                 token.type == "TEXT" and token.inner in ("and", "or")
             ):
-                kind = "OR" if text in ("\\lor", "\\vee") or text.endswith("or}") else "AND"
+                word = token.inner if token.type == "TEXT" else text
+                kind = "OR" if word in ("or", "\\lor", "\\vee") else "AND"
                 out.append(make(kind, span))
                 position += 1
             elif text in ("^", "_"):
@@ -341,7 +342,7 @@ class Reader(ListReader):
             more = ": write \\frac{\\partial X}{\\partial Y}" if token.text == "\\partial" else ""
             raise Problem("syntax", f"{shown!r} is not part of the grammar here{more}", token.span)
         stem, after = found
-        if stem == "e" and after < len(tokens) and tokens[after].text == "^":
+        if stem in ("e", "\\mathrm{e}") and after < len(tokens) and tokens[after].text == "^":
             return self._exponential(tokens, position, after, out)
         around = scripts(tokens, after)
         symbol, below, above = self.lookup(stem, around.below, around.above)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_np.derivation.environment import Definitions, Environment
+from attention_np.derivation.environment import Definitions, Environment, Tensor
 from attention_np.derivation.names import Names
 
 
@@ -56,3 +56,6 @@ class Scope:
     names: Names
     definitions: Definitions
     environments: list[Environment]
+    sizes: dict[str, int]  # that the worked example sets, and its values
+    values: dict[str, Tensor]
+    more: list[Environment] = field(default_factory=list)  # further draws, for inequalities alone

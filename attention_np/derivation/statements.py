@@ -245,7 +245,7 @@ def find_target(chain: Chain, names: Names) -> Target | None:
     span = span_of(side, (0, 1))
     if stem == "\\pi" and around.below is None:
         return None
-    if stem == "e" and around.above is not None and around.below is None:
+    if stem in ("e", "\\mathrm{e}") and around.above is not None and around.below is None:
         return None
     below: Tokens | None = around.below
     above: Tokens | None = around.above

@@ -95,7 +95,7 @@ def tokenize(text: str) -> list[Token]:
                 if wide:
                     tokens.append(Token("WIDE", str(item), start, stop))
                 continue
-            word = _SPELLED.get(str(item), str(item))
+            word = "\\\\" if item.type == "BREAK" else _SPELLED.get(str(item), str(item))
             tokens.append(Token("TEXT" if word.startswith("\\text{") else str(item.type), word, start, stop))
     except UnexpectedCharacters as error:
         place = error.pos_in_stream or 0

@@ -12,7 +12,7 @@ from attention_np.derivation.draws import DRAWS
 from attention_np.derivation.environment import Definitions
 from attention_np.derivation.errors import Problem
 from attention_np.derivation.operators import FieldRecord, check_operator
-from attention_np.derivation.page import Page, read_page
+from attention_np.derivation.page import Page, missing, read_page
 from attention_np.derivation.record import Record
 from attention_np.derivation.trace import citations
 
@@ -55,18 +55,19 @@ class Report:
         """The equations of which one must be carried out wrongly where a gradient of an op differs from its page.
 
         They are those that the code cites and that are about the gradient of that argument, or of anything on the way
-        from it to the loss, in the order of the page. For anything but a gradient there are none.
+        from it to the loss, in the order of the lines that cite them. For anything but a gradient there are none.
         """
         definitions = self.definitions.get(item.page)
         if definitions is None or not item.gradient:
             return []
-        return [
+        found = [
             record
             for record in self.records
             if record.page == item.page
             and record.cited_by
             and any(key == item.symbol or item.symbol in definitions.needs(key) for key in record.of)
         ]
+        return sorted(found, key=lambda record: min(map(_cited_line, record.cited_by)))
 
     def as_json(self) -> list[dict[str, Any]]:
         """The records as they stand in the JSON report."""
@@ -92,6 +93,12 @@ class Report:
             f"{self.count('not executed')} not executed, with a reason"
         )
         return "\n".join(lines)
+
+
+def _cited_line(place: str) -> tuple[str, int]:
+    """The file and the number of the line in ``file:line``."""
+    file, _, line = place.rpartition(":")
+    return file, int(line)
 
 
 def read_pages(paths: Iterable[Path | str]) -> list[Page]:
@@ -136,7 +143,7 @@ def verify(
     report = Report()
     names: dict[str, str] = {}
     for page in pages:
-        report.problems += page.problems
+        report.problems += page.problems or missing(page)
         if page.name in names:
             report.problems.append(f"{page.path}:1: a second page of the name {page.name}, after {names[page.name]}")
         names.setdefault(page.name, page.path)

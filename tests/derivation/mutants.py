@@ -94,6 +94,8 @@ def _of_node(text: str, node: n.Node, names: Names) -> Mutants:
                 yield "replace size", _cut(text, node.span, " " + symbol.key + " ")
     elif isinstance(node, n.Compare):
         yield from _of_condition(text, node)
+    elif isinstance(node, n.Both):
+        yield from _of_both(text, node)
 
 
 def _other_numbers(printed: str) -> Iterator[str]:
@@ -134,7 +136,14 @@ def _of_product(text: str, node: n.Mul) -> Mutants:
 def _of_call(text: str, node: n.Call, names: Names) -> Mutants:
     if node.bound is not None:
         yield from _of_bound(text, node.bound, names)
-    elif node.function == "einsum":
+    if node.function in ("max", "min"):
+        other = "\\min" if node.function == "max" else "\\max"
+        found = re.compile(r"\\(?:max|min)(?![A-Za-z])").match(text, node.span[0])
+        if found is not None:
+            yield "max for min", _cut(text, found.span(), other)
+    if node.bound is not None:
+        return
+    if node.function == "einsum":
         yield from _of_einsum(text, node)
     elif len(node.arguments) == 1:
         yield "drop function", _cut(text, node.span, "{" + text[slice(*node.arguments[0].span)] + "}")
@@ -166,6 +175,16 @@ def _of_bound(text: str, bound: n.Bound, names: Names) -> Mutants:
     for name, span in zip(bound.names, bound.spans, strict=True):
         for other in _same_range(name, names):
             yield "sum over another index", _cut(text, span, " " + other + " ")
+
+
+def _of_both(text: str, node: n.Both) -> Mutants:
+    pattern, other = (r"\\text\s*\{\s*and\s*\}|\\land|\\wedge", r"\lor ")
+    if node.word != "and":
+        pattern, other = (r"\\text\s*\{\s*or\s*\}|\\lor|\\vee", r"\land ")
+    for left, right in zip(node.parts, node.parts[1:], strict=False):
+        found = re.compile(pattern).search(text, left.span[1], right.span[0])
+        if found is not None:
+            yield "and for or", _cut(text, found.span(), other)
 
 
 def _of_condition(text: str, node: n.Compare) -> Mutants:

@@ -201,7 +201,7 @@ def _same_statement(environment: Environment, one: Statement, two: Statement) ->
             return False
         a, b = evaluate(environment, left), evaluate(environment, right)
         b = _renamed(b, a)
-        if not equality(*aligned_sides(environment.arithmetic, a, b, None, (0, 0)), a.scale, b.scale)[1]:
+        if not equality(*aligned_sides(environment.arithmetic, a, b, None, (0, 0)), a.scale, b.scale, True)[1]:
             return False
     return True
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from .pages import judge
+from .mutants import mutants
+from .pages import DEFINITIONS, judge, page
 
 TRUE = [
+    r"[i = 1 \text{ or } j = 1] = \max([i = 1], [j = 1])",
+    r"[i = 1 \text{or} j = 1] = [i = 1 \lor j = 1]",
+    r"[i = 1 \text{ and } j = 1] = [i = 1] [j = 1]",
+    r"[i = 1 \land j = 1] = [i = 1 \text{and} j = 1]",
+    r"\begin{aligned} x_i + y_i &= y_i + x_i \\[4pt] u t &= t u \\[0.5em] &= 2 u t / 2 \end{aligned}",
+    r"\mathrm{e}^{x_i} = \exp(x_i) = e^{x_i}",
     r"\frac{{\partial L}}{{\partial s_j}} = \frac{\partial{L}}{\partial{s}_j} = \frac{ \partial L }{ \partial {s_j} }",
     r"{S}_{{i}{j}} = S_{i j} = {S_{ij}} = S_{{ij}} = S_{i,j}",
     r"{S_{ij}} = \sum_a Q_{ia} K_{ja}",
@@ -236,3 +243,32 @@ def test_a_true_equation_that_is_marked_refuted_fails(equation: str) -> None:
         record = judge(equation, "*Refuted:* wrongly.")
         assert record.verdict == "fails"
         assert "marked as refuted, but it holds" in record.message
+
+
+RARELY = [
+    r"u^2 \le 30",
+    r"|u| < 4",
+    r"\min_j s_j > -5",
+    r"x^\top x \ge 10^{-1}",
+]
+
+
+@pytest.mark.parametrize("equation", RARELY)
+def test_a_bound_that_only_some_numbers_keep_does_not_hold(equation: str) -> None:
+    record = judge(equation)
+    assert record.verdict == "fails"
+    assert record.kind == "claim"
+
+
+@pytest.mark.parametrize(
+    ("equation", "kind", "mutant"),
+    [
+        (r"u = [i = 1 \text{ or } j = 1]", "and for or", r"u = [i = 1 \land  j = 1]"),
+        (r"u = [i = 1 \land j = 1]", "and for or", r"u = [i = 1 \lor  j = 1]"),
+        (r"u = \max_j s_j", "max for min", r"u = \min_j s_j"),
+        (r"u \le \max_j s_j", "replace index", r"u \le \max_j s_ l "),
+    ],
+)
+def test_mutants_of_conditions_and_extremes(equation: str, kind: str, mutant: str) -> None:
+    names = page(DEFINITIONS).header.names()
+    assert (kind, mutant) in list(mutants(equation, names))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from attention_np.derivation import PageCheck, read_page
+from attention_np.derivation import PageCheck, read_page, verify
 
 from .pages import DEFINITIONS, HEADER, page, verdicts
 
@@ -18,6 +21,7 @@ BROKEN_HEADERS = [
     ("---\nsizes: n\nsizes: m\n---\n", "stands twice"),
     ("---\nsizes: &a n\n---\n", "no anchors"),
     ("---\nsizes: n\nindices: *a\n---\n", "no anchors"),
+    ("---\n<<: {sizes: n}\n---\n", "no merge keys"),
     ("---\nsizes: !!python/object/apply:os.system [x]\n---\n", "no anchors, aliases or tags"),
     ("---\nfoo: 1\n---\n", "knows no 'foo'"),
     ("---\nsizes: n=1000000\n---\n", "not between"),
@@ -88,6 +92,8 @@ def test_underscores_of_the_file_are_hyphens_of_the_tag() -> None:
 
 
 HIDDEN = [
+    "Text <!-- $$1 = 2$$\n$$2 = 3$$ --> text\n",
+    "<!-- one\n\n$$1 = 2$$ -->\n",
     "```\n$$1 = 2$$\n```\n",
     "~~~latex\n$$1 = 2$$\n~~~\n",
     "````\n```\n$$1 = 2$$\n```\n````\n",
@@ -100,6 +106,11 @@ HIDDEN = [
 
 
 SHOWN = [
+    "Text \\<!-- $$1 = 2$$ -->\n",
+    "Text <!--> $$1 = 2$$ -->\n",
+    "Text <!---> $$1 = 2$$ -->\n",
+    "Text <!-- never closed $$1 = 2$$\n",
+    "Text <!-- not closed here $$1 = 2$$\n\n--> after the paragraph\n",
     "``` not ` a fence\n$$1 = 2$$\n",
     "<!--\n```\n-->\n$$1 = 2$$\n",
     "<!-- `-->` --> $$1 = 2$$\n",
@@ -171,6 +182,74 @@ def test_a_math_fence_would_be_displayed_and_not_checked() -> None:
 
 def test_a_page_that_cannot_be_read_is_a_problem() -> None:
     assert "cannot be read" in read_page("/nonexistent/t.md").problems[0]
+
+
+def test_only_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "p.md").mkdir()
+    os.mkfifo(tmp_path / "q.md")
+    for path in (tmp_path / "p.md", tmp_path / "q.md", Path("/dev/zero")):
+        assert read_page(path).problems == [f"{path}:1: cannot be read: not a file"]
+
+
+def test_what_is_not_utf8_is_a_problem_with_a_line(tmp_path: Path) -> None:
+    (tmp_path / "p.md").write_bytes(b"one\ntwo \xff\n")
+    assert read_page(tmp_path / "p.md").problems[0].startswith(f"{tmp_path / 'p.md'}:2: cannot be read: this is not")
+
+
+PLACED = [
+    ("$$ 1 = 1 $$", "", "no tag", "1 = 1"),
+    ("$$ 1 = 1 \\tag{t.1} $$\n\n$$ 2 = 2 \\tag{t.1} $$", "", "stands twice", "\\tag{t.1}"),
+    ("$$ 1 = 1 \\tag{t.1} $$", "*Refuted:* no.", "but it holds", "= 1"),
+    ("$$ 1 = 1 \\tag{t.1} $$", "*Refuted, not well-formed:* no.", "can be evaluated", "= 1"),
+]
+
+
+@pytest.mark.parametrize(("text", "after", "words", "place"), PLACED)
+def test_what_is_wrong_with_tags_and_marks_has_its_place(text: str, after: str, words: str, place: str) -> None:
+    record = PageCheck(page(f"{text}\n\n{after}\n")).run()[-1]
+    assert record.verdict == "fails"
+    message, source, carets = record.message.splitlines()
+    assert words in message
+    assert source[carets.index("^") :].startswith(place)
+
+
+@pytest.mark.parametrize(
+    ("header", "line"),
+    [
+        ("sizes: n n", 2),
+        ("title: a\nsizes: n+", 3),
+        ("sizes: n\nindices:\n  i: n\n  j: q", 5),
+        ("sizes: n\nindices: {n: n}", 3),
+        ("sizes: n\ntensors:\n  x: [n]\n  y: [q]", 5),
+        ("sizes: n\ntensors:\n  x: [n]\n  n: [n]", 5),
+        ("sizes: n\noutput: x+", 3),
+        ("title: a\nfoo: b", 3),
+    ],
+)
+def test_what_is_wrong_with_front_matter_has_its_line(header: str, line: int) -> None:
+    found = read_page("t.md", f"---\n{header}\n---\n")
+    assert len(found.problems) == 1
+    assert found.problems[0].startswith(f"t.md:{line}: ")
+
+
+EQUATION = "$$ 1 = 1 \\tag{t.1} $$\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "t.md:1: the page is empty"),
+        (" \n\n", "t.md:1: the page is empty"),
+        (EQUATION, "t.md:1: a page begins with front matter"),
+        ("---\nsizes: n\n---\ntext\n", "t.md:1: the page has no displayed equation"),
+        ("---\nsizes: n\nop: softmax\n---\n" + EQUATION, "t.md:3: a page with op also has code"),
+    ],
+)
+def test_a_page_of_which_a_part_is_missing_is_not_ok(text: str, words: str) -> None:
+    report = verify([read_page("t.md", text)])
+    assert not report.ok
+    assert len(report.problems) == 1
+    assert report.problems[0].startswith(words)
 
 
 MARKERS = [

@@ -216,7 +216,7 @@ def test_a_page_may_be_text_only_as_a_whole() -> None:
 
 
 def test_two_pages_of_one_name_are_a_problem() -> None:
-    assert "a second page" in verify([page(""), page("")]).problems[0]
+    assert "a second page" in verify([page(r"$$ 1 = 1 \tag{t.1} $$")] * 2).problems[0]
 
 
 def test_the_report_is_json_of_the_agreed_form(report: Report) -> None:
@@ -263,6 +263,10 @@ $$ \frac{\partial L}{\partial Q} = \tau \frac{\partial L}{\partial S} K \tag{toy
     (wrong,) = (item for item in report.fields if not item.ok)
     assert [record.tag for record in report.suspects(wrong)] == SUSPECTS[name]
     assert report.suspects(report.fields[0]) == []
+    for record, place in zip(report.records[3:6], ("code.py:10", "code.py:9", "code.py:2"), strict=True):
+        record.cited_by, record.of = [place], (wrong.symbol,)
+    assert [record.cited_by for record in report.suspects(wrong)] == [["code.py:2"], ["code.py:9"], ["code.py:10"]]
+    report = verify([toy(TOY + more)])
     assert [record.of for record in report.records[3:]] == [("W^{O}",), ("V",), ("S",), ("Q",)]
 
 
