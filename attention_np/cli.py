@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check(names: Sequence[str], folder: Path | None, file: Path | None) -> int:
     missing = [package for module, package in NEEDED.items() if not _is_installed(module)]
     if missing:
-        return _refuse(f"check needs {' and '.join(missing)}: pip install 'attention-np[check]'")
+        return _refuse(f"check needs {', '.join(missing)}: pip install 'attention-np[check]'")
     if folder is not None and not folder.is_dir():
         return _refuse(f"there is no folder {folder}")
     if folder is None and verification.PAGES.is_dir():
