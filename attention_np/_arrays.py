@@ -31,8 +31,10 @@ __all__ = [
     "check_vector",
     "check_weight",
     "in_dtype",
+    "is_floating",
     "precision",
     "quiet",
+    "real_types",
     "scores_shape",
     "sum_to",
     "transposed",
@@ -100,13 +102,24 @@ def as_integer(name: str, value: int, least: int | None = None) -> int:
     return integer
 
 
+def is_floating(dtype: np.dtype[Any]) -> bool:
+    """Whether `dtype` is one of floating-point numbers, real or complex."""
+    return dtype.kind in "fc" or dtype.name == "bfloat16"
+
+
+def real_types(compute: np.dtype[Any]) -> tuple[type[np.floating[Any]], type[np.floating[Any]]]:
+    """The real scalar type that leaves `compute` as it is, and one at least as wide as float64 to work it out in."""
+    real = np.finfo(compute).dtype.type
+    return real, np.promote_types(real, np.float64).type
+
+
 def as_floating(name: str, array: npt.ArrayLike) -> Array:
     """`array` as an ndarray of floating-point numbers, real or complex, without a copy where that can be."""
     try:
         result = np.asarray(array)
     except ValueError as error:
         raise ValueError(f"{name} must be an array of floating-point numbers: {error}") from None
-    if result.dtype.kind not in "fc" and result.dtype.name != "bfloat16":
+    if not is_floating(result.dtype):
         raise TypeError(
             f"{name} must hold floating-point numbers, not {result.dtype} ({name}.shape={result.shape}): "
             f"convert it first, for example with np.asarray({name}, dtype=float)"

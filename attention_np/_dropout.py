@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from attention_np._arrays import Array, as_number
+from attention_np._arrays import Array, as_number, real_types
 
 __all__ = ["Rng", "as_generator", "as_probability", "draw_key", "multipliers"]
 
@@ -58,7 +58,6 @@ def multipliers(key: int, dropout_p: float, shape: tuple[int, ...], dtype: np.dt
     words = np.random.Philox(key=key).random_raw(prod(leading) * width // 2)  # 64-bit
     draws = words.astype("<u8", copy=False).view("<u4").reshape(*leading, width)[..., :columns]
     kept = draws >= round(dropout_p * 2**32)
-    real = np.finfo(dtype).dtype.type
-    wide = np.promote_types(real, np.float64).type
+    real, wide = real_types(dtype)
     factors: Array = np.where(kept, real(1 / (1 - wide(dropout_p))), real(0))
     return factors

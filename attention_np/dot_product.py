@@ -38,6 +38,7 @@ from attention_np._arrays import (
     in_dtype,
     precision,
     quiet,
+    real_types,
     scores_shape,
     sum_to,
     transposed,
@@ -364,9 +365,8 @@ def visible_pairs(
 
 def _as_scale(scale: Any, d_k: int, compute: np.dtype[Any]) -> Any:
     """The scale in the precision that is computed in, so that it neither upcasts nor rounds."""
-    real = np.finfo(compute).dtype.type
+    real, wide = real_types(compute)
     if scale is None:
-        wide = np.promote_types(real, np.float64).type
         return real(1 / np.sqrt(wide(max(d_k, 1))))  # without features the products are zero anyway
     with quiet():
         number = real(as_number("scale", scale))

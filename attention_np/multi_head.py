@@ -32,6 +32,7 @@ from attention_np._arrays import (
     check_vector,
     check_weight,
     in_dtype,
+    is_floating,
     precision,
     quiet,
     scores_shape,
@@ -225,7 +226,7 @@ class Parameters(NamedTuple):
         d_model = as_integer("d_model", d_model, least=1)
         d_key = d_model if d_key is None else as_integer("d_key", d_key, least=1)
         d_value = d_model if d_value is None else as_integer("d_value", d_value, least=1)
-        if np.dtype(dtype).kind not in "fc" and np.dtype(dtype).name != "bfloat16":
+        if not is_floating(np.dtype(dtype)):
             raise TypeError(f"dtype must hold floating-point numbers, not {np.dtype(dtype)}")
         generator = as_generator(rng)
         widths = (d_model, d_key, d_value, d_model)
