@@ -23,6 +23,7 @@ __all__ = ["UNDECIDABLE", "Agreement", "compare", "noise_floor", "relative_error
 Array = npt.NDArray[Any]
 
 UNDECIDABLE = 10  # times the noise floor
+HOLDS, WRONG, UNDECIDED, UNCHECKED = range(4)  # the verdicts on an entry
 ULPS = 8  # by how many units in the last place, at most, the inputs are moved to find the floor
 
 
