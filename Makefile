@@ -14,7 +14,7 @@ help:
 	@echo "make mutants change every equation of the pages in every way, and see each change noticed"
 	@echo "make lint    ruff"
 	@echo "make types   mypy, strict"
-	@echo "make bench   benchmarks: how long importing takes"
+	@echo "make bench   benchmarks: how long importing takes; which planted bugs gradient checkers find, and how fast"
 	@echo "make clean   remove the virtual environment and what tools left behind"
 
 check: $(VENV)/check
@@ -38,6 +38,7 @@ types: $(VENV)/lint
 
 bench: $(VENV)/check
 	$(RUN) benchmarks/import_time.py
+	$(RUN) -m benchmarks.gradient_checkers
 
 # Each file is written when the extra of its name has been installed, and again when the metadata change.
 $(VENV)/check $(VENV)/test $(VENV)/lint: $(VENV)/%: setup.cfg pyproject.toml | $(VENV)/pip

@@ -52,6 +52,8 @@ from attention_np._products import (
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
 
+VECTORIZED = ("query", "key", "value")  # may carry any leading axes: for gradcheck
+
 
 class Gradients(NamedTuple):
     """The gradient of the loss with respect to each array of :func:`forward`, of its shape and dtype."""

@@ -44,6 +44,8 @@ from attention_np._products import linear, linear_backward
 
 __all__ = ["Cache", "Gradients", "Parameters", "backward", "combine_heads", "forward", "jvp", "split_heads"]
 
+VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
+
 
 class Parameters(NamedTuple):
     """The projections: weights that multiply from the right, ``x @ w + b``, and their biases.

@@ -33,6 +33,8 @@ from attention_np._arrays import (
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jacobian", "jvp", "logsumexp"]
 
+VECTORIZED = ("scores",)  # may carry any leading axes: for gradcheck
+
 
 class Gradients(NamedTuple):
     """The gradient of the loss with respect to the array of :func:`forward`."""

@@ -11,9 +11,13 @@
 (False, True, False)
 """
 
-from attention_np.gradcheck.checking import assert_gradients, check, check_op
-from attention_np.gradcheck.numerical import METHODS, NotAnalyticError, numerical_gradient
+from attention_np.gradcheck import autograd, jax, plot, torch
+from attention_np.gradcheck.checking import assert_gradients, check
+from attention_np.gradcheck.numerical import METHODS, numerical_gradient
+from attention_np.gradcheck.ops import check_op
 from attention_np.gradcheck.report import GradientError, InputReport, Report
+from attention_np.gradcheck.slopes import NotAnalyticError
+from attention_np.gradcheck.steps import step_errors
 
 __all__ = [
     "METHODS",
@@ -22,7 +26,12 @@ __all__ = [
     "NotAnalyticError",
     "Report",
     "assert_gradients",
+    "autograd",
     "check",
     "check_op",
+    "jax",
     "numerical_gradient",
+    "plot",
+    "step_errors",
+    "torch",
 ]

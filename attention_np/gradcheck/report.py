@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
+
+from attention_np.gradcheck import _html, _json, _text
 
 __all__ = ["Details", "Entry", "Escape", "GradientError", "InputReport", "Report"]
 
@@ -22,16 +24,17 @@ class GradientError(AssertionError):
 class Entry(NamedTuple):
     """One entry of a gradient, as claimed and as found."""
 
-    index: tuple[int, ...]
+    index: tuple[int, ...]  # type: ignore[assignment]  # not the method of tuples
     analytic: float
     numerical: float
     floor: float  # what rounding and the method can be blamed for, of the difference
 
     @property
     def relative_error(self) -> float:
-        """The difference over the larger of the two values."""
+        """The difference over the larger of the two values; infinite where one of them is not finite."""
         largest = max(abs(self.analytic), abs(self.numerical))
-        return abs(self.analytic - self.numerical) / largest if largest else 0.0
+        error = abs(self.analytic - self.numerical) / largest if largest else 0.0
+        return error if math.isfinite(error) else math.inf
 
 
 class Details(NamedTuple):
@@ -53,8 +56,48 @@ class Escape(NamedTuple):
     norm: float  # of the gradient, in the measure of the directions
 
     def probability(self, relative_error: float, wrong_entries: int = 1) -> float:
-        """Of not noticing an error of `relative_error` times the norm of the gradient, in so many entries."""
-        raise NotImplementedError
+        r"""Of not noticing an error of `relative_error` times the norm of the gradient, in so many entries.
+
+        Parameters
+        ----------
+        relative_error : float
+            The norm of the error over that of the gradient; 0 stands for an error that is too small to show along any
+            direction.
+        wrong_entries : int, optional
+            In how many entries the error sits; the default, one, is the hardest to find.
+
+        Raises
+        ------
+        ValueError
+            If there can be no such error.
+
+        Notes
+        -----
+        Along a direction v of independent standard normal components an error e shows as
+        :math:`\langle e, v \rangle \sim N(0, |e|^2)`, which is smaller than the threshold t with the probability
+        :math:`\mathrm{erf}(t / (\sqrt 2 |e|))`. None of the n entries that were drawn out of N is one of the w wrong
+        ones with the probability :math:`\binom{N - w}{n} / \binom{N}{n}`. Entries and directions are drawn
+        independently, so with d directions the error escapes with the probability
+
+        .. math:: \mathrm{erf}\left(\frac{t}{\sqrt 2 |e|}\right)^d
+                  \prod_{k=0}^{w-1} \frac{N - n - k}{N - k} .
+
+        Examples
+        --------
+        >>> from attention_np.gradcheck.report import Escape
+        >>> escape = Escape(entries=200, size=100_000, directions=8, threshold=1e-12, norm=1.0)
+        >>> print(f"{escape.probability(1e-10):.1e}, {escape.probability(0):.3f}, {escape.probability(0, 5000):.1e}")
+        1.6e-17, 0.998, 3.5e-05
+        """
+        if not 0 <= relative_error < math.inf:
+            raise ValueError(f"relative_error must be a finite number that is not negative, not {relative_error}")
+        if not 0 <= wrong_entries <= self.size:
+            raise ValueError(f"wrong_entries must be from 0 to the {self.size} that there are, not {wrong_entries}")
+        error = relative_error * self.norm
+        below_threshold = math.erf(self.threshold / error / math.sqrt(2)) if error else 1.0
+        fewer, more = sorted((wrong_entries, self.entries))  # who is drawn and who is wrong may be exchanged
+        not_drawn = math.prod(max(0, self.size - more - k) / (self.size - k) for k in range(fewer))
+        return below_threshold**self.directions * not_drawn
 
 
 @dataclass(frozen=True)
@@ -89,7 +132,8 @@ class InputReport:
     escape : Escape or None
         If only a sample was looked at.
     details : Details or None
-        The arrays; None where there was nothing to compare, and in a report that was loaded.
+        The arrays; None where there was nothing to compare, and in a report that was saved without them. They do not
+        count when reports are compared.
     """
 
     name: str
@@ -109,18 +153,27 @@ class InputReport:
     diagnosis: str | None = None
     note: str | None = None
     escape: Escape | None = None
-    details: Details | None = field(default=None, repr=False, compare=False)
+    details: Details | None = field(default=None, repr=False)
 
     @property
     def verdict(self) -> str:
-        """ "holds", "wrong", or "undecidable" if not one entry could be decided."""
+        """One of "holds", "wrong", and "undecidable": not one entry could be decided, or none was looked at."""
         if not self.ok:
             return "wrong"
-        return "undecidable" if self.undecidable and self.undecidable == self.checked else "holds"
+        return "undecidable" if self.size and self.undecidable == self.checked else "holds"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as JSON can hold it: None stands for a number that is NaN or infinite."""
-        return {key: _as_json(value) for key, value in self.__dict__.items() if key != "details"}
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, InputReport) and self.to_dict() == other.to_dict()  # where NaN equals NaN
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.method, self.ok))
+
+    def to_dict(self, *, details: bool = False) -> dict[str, Any]:
+        """The report in the types of JSON; see :meth:`Report.to_dict`."""
+        return {key: _json.plain(value) for key, value in self.__dict__.items() if details or key != "details"}
+
+    def _repr_html_(self) -> str:
+        return _html.render([self])
 
 
 @dataclass(frozen=True)
@@ -144,41 +197,70 @@ class Report:
         return iter(self.inputs)
 
     def __str__(self) -> str:
-        rows = [("input", "method", "holds", "error", "worst at", "analytic", "numerical")]
-        rows += [
-            (
-                entry.name,
-                entry.method,
-                "yes" if entry.ok else "NO",
-                f"{entry.max_relative_error:.1e}",
-                str(list(entry.worst_index)),
-                f"{entry.analytic:.9g}",
-                f"{entry.numerical:.9g}",
-            )
-            for entry in self.inputs
-        ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        for entry in self.inputs:
-            if entry.diagnosis is not None:
-                lines.append(f"{entry.name}: {entry.diagnosis}")
-            if entry.undecidable:
-                entries = "1 entry" if entry.undecidable == 1 else f"{entry.undecidable} entries"
-                lines.append(f"{entry.name}: {entries} cannot be decided at this precision")
-        return "\n".join(lines)
+        return _text.describe(self.inputs)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as JSON can hold it: None stands for a number that is NaN or infinite."""
-        return {"ok": self.ok, "inputs": [entry.to_dict() for entry in self.inputs]}
+    def _repr_html_(self) -> str:
+        return _html.render(self.inputs)
+
+    def to_dict(self, *, details: bool = False) -> dict[str, Any]:
+        """The report in the types of JSON.
+
+        None stands for NaN, and the strings "Infinity" and "-Infinity" for what they say: JSON has none of them.
+        The arrays of the details are included if `details` is true: their shapes, and their values as nested lists.
+        """
+        return {"ok": self.ok, "inputs": [entry.to_dict(details=details) for entry in self.inputs]}
+
+    def save(self, path: str | os.PathLike[str], *, details: bool = False) -> None:
+        """Write the report to a file, as JSON; `details` as for :meth:`to_dict`.
+
+        The file is written beside `path` and then put in its place, so that no reader sees a part of it.
+        """
+        from attention_np.gradcheck import _saved
+
+        _json.write(path, {**_saved.HEADER, **self.to_dict(details=details)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Report:
+        """Read the report that :meth:`save` wrote; the same, and the arrays of the details as float64.
+
+        Raises
+        ------
+        ValueError
+            If the file holds something else. Nothing in it is evaluated.
+        """
+        from attention_np.gradcheck import _saved
+
+        try:
+            return cls(_saved.inputs_of(_json.read(path)))
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)} is not a saved gradient report: {error}") from error
+
+    def plot(self, name: str | None = None) -> npt.NDArray[Any]:
+        """Where the errors are, by Matplotlib: a figure with one Axes for each input.
+
+        Parameters
+        ----------
+        name : str, optional
+            The input to look at; by default those that are wrong, or all if none is.
+
+        Returns
+        -------
+        ndarray of matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            If Matplotlib is missing.
+        ValueError
+            If the report holds no arrays to plot.
+        """
+        from attention_np.gradcheck import plot
+
+        chosen = [self[name]] if name is not None else [entry for entry in self if not entry.ok] or list(self)
+        return plot.all_places(chosen)
 
     def raise_if_failed(self) -> None:
         """Raise `GradientError`, an AssertionError that prints the report, if a gradient does not hold."""
         if not self.ok:
             wrong = ", ".join(entry.name for entry in self.inputs if not entry.ok)
             raise GradientError(f"the gradient does not hold for {wrong}\n{self}")
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -118,7 +118,7 @@ CORRECT = {
     ),
     "gradients as a list": (np.sin, lambda d, x: [d * np.cos(x)], {"x": normal(3)}),
     "gradients that are a view of the cotangent": (
-        lambda x: x.reshape(-1),
+        lambda x: x.reshape(-1) + 1,
         lambda d, x: d.reshape(x.shape),
         {"x": normal(2, 3)},
     ),
@@ -320,9 +320,12 @@ def test_a_single_entry_that_is_off_by_little_of_the_largest_is_found_and_named(
     ("bug", "diagnosis"),
     [
         (lambda *_: None, "the gradient is missing"),
-        (lambda g: g[:2], "the gradient has the shape (2, 3), the input (3, 3)"),
-        (lambda g: g.sum(), "the gradient has the shape (), the input (3, 3)"),
-        (lambda g: g[None], "the gradient has the shape (1, 3, 3), the input (3, 3)"),
+        (lambda g: g[:2], "the gradient has the shape (2, 3), the input (3, 3): it is right, but"),
+        (lambda g: g.sum(), "the gradient has the shape (), the input (3, 3): it is summed over axes 0 and 1"),
+        (
+            lambda g: g[None],
+            "the gradient has the shape (1, 3, 3), the input (3, 3): it is right, but has an extra",
+        ),
         (lambda g: with_entry(g, (1, 2), np.nan), "the gradient is NaN or infinite in 1 of 9 entries, first at [1, 2]"),
         (lambda g: g / 0.0, "the gradient is NaN or infinite in 9 of 9 entries, first at [0, 0]"),
         (lambda g: g + 0j, "the gradient holds complex128, not real floating-point numbers"),
@@ -334,7 +337,7 @@ def test_a_single_entry_that_is_off_by_little_of_the_largest_is_found_and_named(
 def test_a_gradient_that_is_none_is_said_to_be(bug, diagnosis):
     report = check(bilinear, planted(lambda d_x, d_y, _: (bug(d_x), d_y)), square_inputs())
     assert (report.ok, report["x"].ok, report["y"].ok) == (False, False, True)
-    assert report["x"].diagnosis == diagnosis
+    assert report["x"].diagnosis.startswith(diagnosis)
     assert report["x"].max_relative_error == np.inf
     assert f"x: {diagnosis}" in str(report)
 
@@ -452,12 +455,15 @@ def test_no_step_that_happens_to_fit_excuses_an_error_of_a_billionth(power):
     assert not report.ok
 
 
-def test_complex_step_is_taken_at_its_word_and_not_given_up():
+def test_a_complex_step_that_was_asked_for_and_is_wrong_is_refused_and_not_trusted():
     with pytest.raises(NotAnalyticError, match="use central"):
         check(np.abs, lambda d, x: d * np.sign(x), {"x": normal(3)}, method="complex-step")
-    report = check(lambda x: np.abs(x) * x, lambda d, x: 2 * d * np.abs(x), {"x": normal(3)}, method="complex-step")
-    assert not report.ok
-    assert report["x"].method == "complex-step"
+    for backward in (
+        lambda d, x: 2 * d * np.abs(x),
+        lambda d, x: d * np.abs(x),
+    ):  # right; as the complex step has it
+        with pytest.raises(NotAnalyticError, match=r"^input x: the complex step gives .* not analytic .* use central$"):
+            check(lambda x: np.abs(x) * x, backward, {"x": normal(3)}, method="complex-step")
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-4), ("float16", 0.2)])
@@ -519,8 +525,8 @@ def test_what_rounding_hides_is_counted_and_not_called_wrong():
 @pytest.mark.parametrize(("size", "seed"), [(3, 1), (1, 2), (1, 6)])
 def test_a_gradient_that_rounding_hides_throughout_is_said_to_be_undecidable(size, seed):
     report = check(
-        lambda a: (a + 1e12) - 1e12,
-        lambda d, _: 10 * d,
+        lambda a: (0.7 * a + 1e12) - 1e12,
+        lambda d, _: 0.7 * (1 + 1e-5) * d,
         {"a": normal(size, seed=seed)},
         method="central",
     )
@@ -537,13 +543,16 @@ def test_rtol_sets_the_tolerance():
     assert check(lambda x: 2 * x, lambda d, _: 2 * d, {"x": np.ones(3)}, rtol=0).ok
 
 
-def test_the_tolerance_and_the_error_are_normwise():
+def test_the_tolerance_that_is_asked_for_and_the_error_are_normwise_but_the_verdict_is_not():
     def forward(x):
         return x * np.array([1.0, 1e-20])
 
-    report = check(forward, lambda d, _: d * np.array([1.0, 2e-20]), {"x": np.ones(2)})
-    assert report.ok
+    off = {"inputs": {"x": np.ones(2)}, "backward": lambda d, _: d * np.array([1.0, 2e-20])}
+    report = check(forward, **off)
+    assert not report.ok
+    assert report["x"].worst_index == (1,)
     assert report["x"].max_relative_error < 1e-19
+    assert check(forward, **off, rtol=1e-15).ok
 
 
 def test_the_report_is_the_same_for_the_same_seed_and_another_for_another():
@@ -570,7 +579,7 @@ def test_the_cotangent_is_random_and_has_the_dtype_of_the_output():
 
 
 @pytest.mark.parametrize("method", ALL)
-def test_functions_see_copies_and_cannot_spoil_the_check(method):
+def test_functions_that_write_to_their_inputs_are_found_and_write_to_copies(method):
     def forward(x, y):
         result = bilinear(x, y)
         x[...] = 7
@@ -580,13 +589,14 @@ def test_functions_see_copies_and_cannot_spoil_the_check(method):
     def backward(d_output, x, y):
         result = bilinear_backward(d_output, x, y)
         d_output[...] = 0
-        x[...] = 7
-        y *= 0
         return result
 
     inputs = square_inputs()
-    assert check(forward, backward, inputs, method=method).ok
-    assert not check(forward, lambda *a: (2 * backward(*a)[0], None), inputs, method=method).ok
+    report = check(forward, bilinear_backward, inputs, method=method)
+    assert [entry.diagnosis for entry in report] == ["forward writes to this input"] * 2
+    report = check(bilinear, backward, inputs, method=method)
+    assert not report.ok
+    assert report["x"].diagnosis == "backward writes to the gradient of the output that it is given"
     np.testing.assert_array_equal(inputs["x"], square_inputs()["x"])
     np.testing.assert_array_equal(inputs["y"], square_inputs()["y"])
 
@@ -674,7 +684,11 @@ def test_a_report_of_a_check_prints_names_values_and_errors_and_is_json():
         ({"inputs": [normal(2)]}, TypeError, "^inputs must be a mapping of names to arrays, not list$"),
         ({"inputs": {}}, ValueError, "^inputs must hold at least one array"),
         ({"inputs": {"x": np.arange(3)}}, TypeError, r"^input x must hold real .* not int64 \(x.shape=\(3,\)\)$"),
-        ({"inputs": {"x": normal(2) * 1j}}, TypeError, "^input x must hold real .* not complex128"),
+        (
+            {"inputs": {"x": normal(2) * 1j}},
+            TypeError,
+            "^input x is complex: .* parts as two inputs",
+        ),
         ({"inputs": {"x": np.array([None])}}, TypeError, "^input x must hold real .* not object"),
         ({"forward": lambda x: [x]}, TypeError, "^forward must return one array, not list$"),
         ({"forward": lambda x: (x, x)}, TypeError, "^forward must return one array, not tuple$"),
@@ -683,7 +697,11 @@ def test_a_report_of_a_check_prints_names_values_and_errors_and_is_json():
             TypeError,
             "^forward must return real floating-point numbers, not int64$",
         ),
-        ({"forward": lambda x: x + 1j}, TypeError, "^forward must return real floating-point numbers, not complex128$"),
+        (
+            {"forward": lambda x: x + 1j},
+            TypeError,
+            "^forward must return real numbers, not complex128: ",
+        ),
         (
             {"backward": lambda d, _: (d, d)},
             ValueError,
@@ -778,7 +796,7 @@ def test_check_op_finds_what_is_wrong_backward_and_forward():
     assert report["weights.w"].diagnosis == "the gradient is missing"
 
 
-def test_check_op_does_not_write_to_inputs_though_the_op_does():
+def test_check_op_finds_an_op_that_writes_to_its_inputs_and_lets_it_write_to_copies():
     def forward(x):
         output = np.sin(x)
         cache = x.copy()
@@ -791,7 +809,7 @@ def test_check_op_does_not_write_to_inputs_though_the_op_does():
         jvp=lambda cache, x: np.cos(cache) * x,
     )
     inputs = {"x": normal(4)}
-    assert check_op(op, inputs).ok
+    assert check_op(op, inputs)["x"].diagnosis == "forward writes to this input"
     np.testing.assert_array_equal(inputs["x"], normal(4))
 
 

@@ -1,0 +1,97 @@
+"""How a saved report is read: the form of each of its fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_np.gradcheck import _json
+from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
+from attention_np.gradcheck.report import Details, Entry, Escape, InputReport
+
+__all__ = ["HEADER", "inputs_of"]
+
+HEADER = {"format": "attention_np gradient report", "version": 1}
+
+
+def inputs_of(saved: Any) -> tuple[InputReport, ...]:
+    """The inputs of the report that was saved as `saved`; a ValueError if that is none."""
+    if not isinstance(saved, dict) or saved.get("format") != HEADER["format"]:
+        raise ValueError(f'it has no "format": "{HEADER["format"]}"')
+    if saved.get("version") != HEADER["version"]:
+        raise ValueError(f"its version is {saved.get('version')!r}, and only {HEADER['version']} can be read")
+    inputs: tuple[InputReport, ...] = _json.as_record(saved, REPORT)["inputs"]
+    return inputs
+
+
+def _input(value: Any) -> InputReport:
+    with_details = {"details": None, **value} if isinstance(value, dict) else value
+    return InputReport(**_json.as_record(with_details, INPUT))
+
+
+def _entry(value: Any) -> Entry:
+    return Entry(**_json.as_record(value, ENTRY))
+
+
+def _escape(value: Any) -> Escape:
+    return Escape(**_json.as_record(value, ESCAPE))
+
+
+def _details(value: Any) -> Details:
+    return Details(**_json.as_record(value, DETAILS))
+
+
+def _verdict(value: Any) -> int:
+    verdict = _json.as_whole(value)
+    if verdict not in (HOLDS, WRONG, UNDECIDED, UNCHECKED):
+        raise ValueError(f"{verdict} is no verdict on an entry")
+    return verdict
+
+
+INDEX = _json.as_tuple(_json.as_whole)
+ENTRY = {
+    "index": INDEX,
+    "analytic": _json.as_number,
+    "numerical": _json.as_number,
+    "floor": _json.as_number,
+}
+ESCAPE = {
+    "entries": _json.as_whole,
+    "size": _json.as_whole,
+    "directions": _json.as_whole,
+    "threshold": _json.as_number,
+    "norm": _json.as_number,
+}
+DETAILS = {
+    "analytic": _json.as_array(_json.as_number, np.float64),
+    "numerical": _json.as_array(_json.as_number, np.float64),
+    "floor": _json.as_array(_json.as_number, np.float64),
+    "verdict": _json.as_array(_verdict, np.int8),
+}
+INPUT = {
+    "name": _json.as_text,
+    "method": _json.as_text,
+    "ok": _json.as_flag,
+    "max_relative_error": _json.as_number,
+    "worst_index": INDEX,
+    "analytic": _json.as_number,
+    "numerical": _json.as_number,
+    "floor": _json.as_number,
+    "size": _json.as_whole,
+    "checked": _json.as_whole,
+    "wrong": _json.as_whole,
+    "undecidable": _json.as_whole,
+    "undecided": _json.as_tuple(INDEX),
+    "worst": _json.as_tuple(_entry),
+    "diagnosis": _json.is_optional(_json.as_text),
+    "note": _json.is_optional(_json.as_text),
+    "escape": _json.is_optional(_escape),
+    "details": _json.is_optional(_details),
+}
+REPORT = {
+    "format": _json.as_text,
+    "version": _json.as_whole,
+    "ok": _json.as_flag,
+    "inputs": _json.as_tuple(_input),
+}

@@ -1,0 +1,79 @@
+"""What three cotangents tell that one does not: a gradient is linear in the cotangent, and some errors are not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_np.gradcheck.diagnosis.case import EVIDENT, Array, Case, in_words, number
+
+__all__ = ["added_regardless", "same_number_added", "same_whatever_the_cotangent"]
+
+
+def same_whatever_the_cotangent(case: Case) -> str | None:
+    """Equal for all three, and not zero. The right one differs, or a hypothesis could not be evident here."""
+    same = np.stack(3 * [case.claimed[0]])
+    if not (np.abs(same) > EVIDENT * case.tolerance).any() or not case.is_explained_by(same):
+        return None
+    differ = np.abs(case.right - case.right[0]) > 2 * case.tolerance
+    if not differ.any():
+        return None
+    return "it is the same whatever the cotangent, as if the loss were a plain sum of the output"
+
+
+def added_regardless(case: Case) -> str | None:
+    """Right but for something that is there for a cotangent of zeros, too; without that one, equal for all three."""
+    added = case.evidence.at_zero
+    added = case.error[0] if added is None else np.asarray(added, np.float64)
+    if added.shape != case.shape or not case.is_explained_by(case.right + added):
+        return None
+    where = case.looked_at
+    low, high = float(added[where].min()), float(added[where].max())
+    if high - low <= 2 * case.tolerance[0][where].max():
+        return f"a constant is added to it, {number(high, 6)} in every entry, whatever the cotangent"
+    x = np.asarray(case.evidence.inputs[case.name], np.float64)
+    multiple = float((x * added)[where].sum() / (x * x)[where].sum())
+    if where.sum() > 1 and case.is_explained_by(case.right + multiple * x):
+        return f"{number(multiple, 6)} times {case.name} itself is added to it, whatever the cotangent"
+    return f"something is added to it that does not depend on the cotangent, from {number(low, 4)} to {number(high, 4)}"
+
+
+def same_number_added(case: Case) -> str | None:
+    """The same number in every entry, another for another cotangent.
+
+    At least three entries must agree on it that differ in the right gradient: where those are equal, anything wrong
+    with one is wrong with all.
+    """
+    sums = [float(np.nanmedian(error)) for error in case.error] if case.looked_at.any() else [0.0]
+    added = np.array(sums).reshape(-1, *[1] * len(case.shape))
+    if _distinct(case) < 3 or not case.is_explained_by(case.right + added, in_entries=3):
+        return None
+    return f"the same number is added to every entry: {in_words([number(x, 4) for x in sums])} for three cotangents"
+
+
+def _distinct(case: Case) -> int:
+    """How many entries there are, those counted once that are equal along an entire axis."""
+    entries = 1
+    for axis, length in enumerate(case.shape):
+        first = np.take(case.right, [0], axis + 1)
+        entries *= length if (np.abs(case.right - first) > 2 * case.tolerance).any() else 1
+    return min(entries, int(case.looked_at.sum()))
+
+
+def unrelated(case: Case, x: Array) -> bool | None:
+    """Whether `x`, of shape ``(3, *shape)``, has for two nearly parallel cotangents nothing in common.
+
+    Whatever depends on the cotangent linearly does, a random matrix included. None if it cannot be said: fewer than
+    30 entries, or cotangents that are not nearly parallel.
+    """
+    u, v = (np.asarray(case.evidence.cotangents[k], np.float64).ravel() for k in (0, 2))
+    if case.looked_at.sum() < 30 or u @ v < 0.8 * np.sqrt((u @ u) * (v @ v)):
+        return None
+    return abs(correlation(x[0][case.looked_at], x[2][case.looked_at])) <= 0.35
+
+
+def correlation(x: Array, y: Array) -> float:
+    """From -1 to 1; every pair counts the same, however large it is."""
+    size = np.maximum(np.abs(x), np.abs(y))
+    x, y = (np.where(size > 0, z / size, 0.0) for z in (x, y))
+    norm = np.sqrt((x @ x) * (y @ y))
+    return float(x @ y / norm) if norm else 0.0

@@ -1,0 +1,256 @@
+"""A constant factor, and what it is called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from attention_np.gradcheck.diagnosis.case import EPS, Array, Case, in_words, number
+
+__all__ = ["constant_factor", "factor_along_an_axis", "is_zero", "times_the_gradient", "zero"]
+
+USUAL_DROPOUT = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+COMMON = (2.0, 0.5, 1.0)  # and their negatives: what a factor may be that one entry alone tells
+NAMEABLE = 1e-3  # a factor that is known less well could have many a name
+TELLING = 0.1  # an entry tells a factor if the noise leaves it at least so precise
+
+
+class Factor(NamedTuple):
+    """The claimed gradient as a multiple of the numerical one."""
+
+    value: float
+    precision: float  # relative
+    ratios: int  # how many independent ones agree on it
+    entries: int  # in how many entries
+
+    @property
+    def is_common(self) -> bool:
+        """Whether it is one that a slip of the pen explains."""
+        return any(abs(abs(self.value) - common) <= max(self.precision, 1e-12) * common for common in COMMON)
+
+    @property
+    def is_no_accident(self) -> bool:
+        """Whether a single ratio is evidence: it is common, or as round as hardly any number is by chance."""
+        return self.is_common or (self.precision <= 1e-8 and _are_round(np.array(self.value), self.precision))
+
+
+def zero(case: Case) -> str | None:
+    """Zero throughout. No estimate is involved, so one entry is evidence enough."""
+    if not is_zero(case):
+        return None
+    return f"it is zero throughout{', but for rounding' if case.claimed[:, case.looked_at].any() else ''}"
+
+
+def is_zero(case: Case) -> bool:
+    """Whether the claimed gradient is zero, and the numerical one is evidently not."""
+    return case.is_explained_by(0 * case.right)
+
+
+def constant_factor(case: Case) -> str | None:
+    """A constant factor: one number explains every entry for every cotangent."""
+    factor = _factor(case)
+    if factor is None:
+        return None
+    return f"it is {_shown(factor)} times the numerical gradient throughout{_name(case, factor)}"
+
+
+def times_the_gradient(case: Case) -> str | None:
+    """The same as part of a sentence: "2 times the numerical gradient".
+
+    Of some entries only. If that is one, then where it depends on one cotangent any two of its values have some ratio.
+    """
+    factor = _factor(case)
+    if factor is None or (factor.entries < 2 and not factor.is_no_accident and not _name(case, factor)):
+        return None
+    return f"{_shown(factor)} times the numerical gradient{_name(case, factor)}"
+
+
+def factor_along_an_axis(case: Case) -> str | None:
+    """A factor of its own for each index of an axis. Two of them at least must each explain two entries or more."""
+    for axis, length in enumerate(case.shape):
+        others = tuple(k for k in range(case.claimed.ndim) if k != axis + 1)
+        factors = _fit(case, others)
+        if length < 2 or not case.is_explained_by(factors * case.right, float(np.nanmax(np.abs(factors), initial=1.0))):
+            continue
+        telling = np.any(case.allowed(factors * case.right) < TELLING * np.abs(case.right), axis=0)
+        entries = telling.sum(axis=tuple(k - 1 for k in others if k))
+        known = factors.reshape(-1)[entries > 0]
+        if (entries >= 2).sum() >= 2:
+            low, high = float(known.min()), float(known.max())
+            return f"each index of axis {axis} has its own factor, {number(low, 4)} to {number(high, 4)}"
+    return None
+
+
+def _fit(case: Case, axes: tuple[int, ...]) -> Array:
+    """The factors that fit best, in units of the noise, with `axes` as axes of length 1."""
+    noise = np.where(case.noise > 0, case.noise, np.inf)
+    claimed, right = case.claimed / noise, case.right / noise
+    fit: Array = np.nansum(claimed * right, axis=axes, keepdims=True) / np.nansum(right**2, axis=axes, keepdims=True)
+    return fit
+
+
+def _factor(case: Case) -> Factor | None:
+    value = float(_fit(case, tuple(range(case.claimed.ndim))).item())
+    other = value * case.right
+    if not math.isfinite(value) or value == 0 or not case.is_explained_by(other, abs(value)):
+        return None
+    off = case.allowed(other, abs(value)) / np.abs(other)
+    telling = off <= TELLING
+    # With a single output the gradient for one cotangent is a multiple of that for any other, be it right or wrong.
+    one_output = case.evidence.output.size == 1
+    entries = int(telling.any(axis=0).sum())
+    ratios = entries if one_output else int(telling.sum())
+    if not ratios:
+        return None
+    factor = Factor(value, float(off[telling].min()), ratios, entries)
+    if ratios >= (3 if one_output else 2):
+        return factor
+    # Round numbers in make round numbers out, of any formula; but hardly ever -1.
+    plain = all(_are_round(x, EPS) for x in case.evidence.inputs.values())
+    return factor if factor.is_no_accident and (not plain or (factor.value < 0 and _shown(factor) == "-1")) else None
+
+
+def _are_round(x: Array, precision: float) -> bool:
+    """Whether all have at most three significant digits."""
+    x = np.asarray(x, np.float64)
+    unit = 10.0 ** (np.floor(np.log10(np.where(x == 0, 1, np.abs(x)))) - 2)
+    return bool((np.abs(x - np.round(x / unit) * unit) <= 4 * precision * np.abs(x)).all())
+
+
+def _shown(factor: Factor) -> str:
+    if factor.is_common:
+        return number(round(2 * factor.value) / 2)
+    return number(factor.value, min(9, max(2, int(-math.log10(factor.precision)))))
+
+
+def _name(case: Case, factor: Factor) -> str:
+    """What the number is, if anything: ": sqrt(8), where 8 is the length of the last axis of query and key"."""
+    if factor.precision > NAMEABLE:
+        return ""
+    size, sign = abs(factor.value), "-" if factor.value < 0 else ""
+    for readings in (_means(case), _lengths(case), _products(case), _ratios(case), _dropouts(case, factor)):
+        found: dict[str, list[str]] = {}
+        for value, expression, meaning in readings:
+            if abs(size - value) <= max(3 * factor.precision, 1e-12) * value and value != 1:
+                found.setdefault(expression, []).append(meaning)
+        for expression, meanings in found.items():
+            meaning = in_words(list(dict.fromkeys(meanings)))
+            if sign + expression == _shown(factor):
+                return f", {meaning.replace('where', 'and', 1)}"
+            doubtful = factor.is_common and not expression.startswith("1/")
+            return f" (also {sign}{expression}, {meaning})" if doubtful else f": {sign}{expression}, {meaning}"
+    return ""
+
+
+Readings = Iterator[tuple[float, str, str]]  # a number, how it comes about, and what is in it
+
+
+def _powers(value: float, shown: str, meaning: str) -> Readings:
+    yield value, shown, meaning
+    yield 1 / value, f"1/{shown}" if shown.isalnum() else f"1/({shown})", meaning
+    yield math.sqrt(value), f"sqrt({shown})", meaning
+    yield 1 / math.sqrt(value), f"1/sqrt({shown})", meaning
+
+
+def _means(case: Case) -> Readings:
+    """1/N, where the input is broadcast along an axis of length N."""
+    lengths = _broadcast_lengths(case)
+    for count in range(1, len(lengths) + 1):
+        for some in combinations(sorted(lengths), count):
+            n = math.prod(some)
+            axes = "axis of length" if count == 1 else "axes of lengths"
+            yield 1 / n, f"1/{n}", f"as a mean in the place of the sum over the broadcast {axes} {in_words(some)} gives"
+
+
+def _broadcast_lengths(case: Case) -> list[int]:
+    """The lengths of the axes, of the output or another input, along which this input is repeated."""
+    longest: list[int] = []
+    for other in (case.evidence.output, *case.evidence.inputs.values()):
+        missing = other.ndim - len(case.shape)
+        padded = (1,) * missing + case.shape if missing >= 0 else case.shape[-other.ndim or len(case.shape) :]
+        found = [n for mine, n in zip(padded, other.shape, strict=True) if mine == 1 and n > 1]
+        longest = max(longest, found, key=len)
+    return longest
+
+
+def _lengths(case: Case) -> Readings:
+    """A length of an axis, or a number that the function was called with."""
+    for length, places in _places(case).items():
+        yield from _powers(length, str(length), f"where {length} is {places}")
+    for name, value in _constants(case).items():
+        shown = number(value, 6)
+        yield from _powers(abs(value), number(abs(value), 6), f"where {shown} is {name}")
+        if 0 < value < 1:
+            yield from _powers(1 - value, f"1 - {shown}", f"where {shown} is {name}")
+
+
+def _products(case: Case) -> Readings:
+    """The features of a head; the number of entries of an array."""
+    for name, parts in _constants(case).items():
+        for length, places in _places(case).items():
+            if parts > 1 and length % parts == 0 and length > parts:
+                meaning = f"where {length} is {places} and {parts:g} is {name}"
+                yield from _powers(length / parts, f"{length}/{parts:g}", meaning)
+    for name, x in _arrays(case).items():
+        for start, stop in combinations(range(x.ndim + 1), 2):
+            lengths = x.shape[start:stop]
+            if stop - start > 1 and min(lengths) > 1:
+                n = math.prod(lengths)
+                product = " * ".join(map(str, lengths))
+                meaning = f"where {n} = {product} is the length of axes {start} to {stop - 1} of {name}"
+                yield from _powers(n, f"{n}", meaning)
+
+
+def _ratios(case: Case) -> Readings:
+    """One length taken for another."""
+    places = _places(case)
+    for a, b in combinations(places, 2):
+        for n, m in ((a, b), (b, a)):
+            meaning = f"where {n} is {places[n]} and {m} is {places[m]}"
+            yield n / m, f"{n}/{m}", meaning
+            yield math.sqrt(n / m), f"sqrt({n}/{m})", meaning
+
+
+def _dropouts(case: Case, factor: Factor) -> Readings:
+    """Where nothing is known of the numbers that the function was called with, dropout with a usual probability."""
+    if not case.evidence.constants and not factor.is_common:
+        for p in USUAL_DROPOUT:
+            meaning = f"as for a dropout probability of {p:g}"
+            yield 1 - p, f"1 - {p:g}", meaning
+            yield 1 / (1 - p), f"1/(1 - {p:g})", meaning
+
+
+def _constants(case: Case) -> Mapping[str, float]:
+    values = {name: float(value) for name, value in case.evidence.constants.items() if not isinstance(value, bool)}
+    return {name: value for name, value in values.items() if math.isfinite(value) and value != 0}
+
+
+def _arrays(case: Case) -> dict[str, Array]:
+    return {**case.evidence.inputs, "the output": case.evidence.output}
+
+
+def _places(case: Case) -> dict[int, str]:
+    """For every length of an axis, where it is found: "the length of the last axis of query and key"."""
+    found: dict[int, list[tuple[str, int]]] = {}
+    for name, x in _arrays(case).items():
+        for axis, length in enumerate(x.shape):
+            if length > 1:
+                found.setdefault(length, []).append((name, axis))
+    return {length: f"the length of {_which(case, places)}" for length, places in found.items()}
+
+
+def _which(case: Case, places: list[tuple[str, int]]) -> str:
+    names = list(dict.fromkeys(name for name, _ in places))
+    some = [*names[:3], "others"] if len(names) > 4 else names
+    axes = {axis for _, axis in places}
+    if all(axis == _arrays(case)[name].ndim - 1 for name, axis in places):
+        which = "the last axis"
+    elif len(axes) == 1:
+        which = f"axis {axes.pop()}"
+    else:
+        which = "an axis"
+    return f"{which} of {in_words(some)}"

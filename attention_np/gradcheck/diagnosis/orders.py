@@ -1,0 +1,181 @@
+"""The right entries in the wrong places: another input's, transposed, reversed, shifted, in another order.
+
+That many entries equal others, each for three cotangents, does not happen by accident. The first order that fits is
+the one that is named, and they come from the plain to the contrived.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import combinations, permutations
+
+import numpy as np
+
+from attention_np.gradcheck.diagnosis.case import Array, Case, in_words
+
+__all__ = ["another_order", "of_another_input"]
+
+MOST_ENTRIES = 50_000  # beyond, an axis is not taken apart: there are too many ways to
+LONGEST_AXIS = 1000  # beyond, its slices are not compared each with each
+LISTED = 12  # so many indices in another order are listed, more are not
+MOST_AXES = 6  # beyond, they are not permuted
+PROBES = 8  # entries that are compared before all are
+
+
+def of_another_input(case: Case) -> str | None:
+    """The gradient of another input, for all three cotangents."""
+    numerical, analytic = case.evidence.numerical, case.evidence.analytic
+    for other, gradient in numerical.items():
+        if other == case.name or gradient.shape != case.claimed.shape or not case.is_explained_by(gradient):
+            continue
+        back = analytic.get(other)
+        if back is not None and _equal(back, numerical[case.name]):
+            return f"the gradients of {case.name} and {other} are swapped: each is the other's"
+        return f"it is the gradient of {other} in the place of its own"
+    return None
+
+
+def _equal(a: Array, b: Array) -> bool:
+    known = np.isfinite(a) & np.isfinite(b)
+    return bool(known.any() and (np.abs(a - b)[known] <= 1e-6 * np.abs(b[known]).max()).all())
+
+
+def another_order(case: Case) -> str | None:
+    """The entries of the numerical gradient in another order."""
+    places = np.arange(math.prod(case.shape)).reshape(case.shape)
+    probes = np.argsort(np.where(case.wrong, -np.abs(case.claimed[0]), np.inf), axis=None)[:PROBES]
+    for what, order in _orders(case, places):
+        source = order.reshape(-1)
+        if _fits(case, source, probes) and _fits(case, source):
+            return what
+    return None
+
+
+def _fits(case: Case, source: Array, places: Array | None = None) -> bool:
+    """Whether the claimed entry at each place (by default all, and then evidently) is the right one of `source`."""
+    right, noise = case.right.reshape(3, -1), case.noise.reshape(3, -1)
+    if places is None:
+        shape = case.claimed.shape
+        return case.is_explained_by(right[:, source].reshape(shape), noise=noise[:, source].reshape(shape))
+    other = right[:, source[places]]
+    spread = np.maximum(noise[:, places], noise[:, source[places]]) + 2 * case.precision * np.abs(other)
+    return not (np.abs(case.claimed.reshape(3, -1)[:, places] - other) > 10 * spread).any()  # NaN: not known
+
+
+Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place the one its entry was taken from
+
+
+def _orders(case: Case, places: Array) -> Orders:
+    yield from _transposed(places)
+    yield from _reversed(places)
+    yield from _shifted(places)
+    listed: list[tuple[str, Array]] = []
+    long: list[tuple[str, Array]] = []
+    for axis in range(places.ndim):
+        order = _match(case, axis)
+        if order is not None:
+            what = _order_in_words(order, axis)
+            found = (what or f"the slices along axis {axis} are in another order", np.take(places, order, axis))
+            (long if what is None else listed).append(found)
+    yield from listed
+    yield from _reshaped(places)
+    if places.size <= MOST_ENTRIES:
+        yield from _taken_apart(places)
+    yield from long
+
+
+def _transposed(places: Array) -> Orders:
+    for axes in _permutations(places.shape):
+        transposed = places.transpose(axes)
+        if transposed.shape == places.shape:
+            moved = [k for k, axis in enumerate(axes) if axis != k]
+            how = "transposed" if len(moved) == 2 else f"permuted, to the order {in_words(axes)}"
+            yield f"axes {in_words(moved)} are {how}" if len(moved) == 2 else f"its axes are {how}", transposed
+
+
+def _permutations(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Of the axes, without those that only move an axis of length 1."""
+    for axes in permutations(range(len(shape))) if len(shape) <= MOST_AXES else ():
+        long = [axis for axis in axes if shape[axis] > 1]
+        if long != sorted(long):
+            yield axes
+
+
+def _reversed(places: Array) -> Orders:
+    long = [axis for axis, length in enumerate(places.shape) if length > 1]
+    for count in range(1, len(long) + 1):
+        for axes in combinations(long, count):
+            what = f"axis {axes[0]} is" if count == 1 else f"axes {in_words(axes)} are"
+            yield f"{what} reversed", np.flip(places, axes)
+
+
+def _shifted(places: Array) -> Orders:
+    for axis, length in enumerate(places.shape):
+        shifts = sorted((k for k in range(-(length // 2), (length + 1) // 2) if k), key=abs)
+        for shift in shifts[:LONGEST_AXIS]:
+            yield f"it is shifted by {shift} along axis {axis}, around the end", np.roll(places, shift, axis)
+
+
+def _match(case: Case, axis: int) -> list[int] | None:
+    """For each slice of the claimed gradient along `axis`, the slice of the numerical one that it equals."""
+    length = case.shape[axis]
+    if not 2 <= length <= LONGEST_AXIS or not case.looked_at.all():
+        return None
+    claimed, right, noise = (
+        np.moveaxis(x, axis + 1, 0).reshape(length, -1) for x in (case.claimed, case.right, case.noise)
+    )
+    probes = np.argsort(-np.abs(claimed).max(axis=0))[:PROBES]
+    apart = np.abs(claimed[:, np.newaxis, probes] - right[np.newaxis, :, probes])
+    spread = np.maximum(noise[:, np.newaxis, probes], noise[np.newaxis, :, probes]) + 2 * case.precision * np.abs(
+        right[np.newaxis, :, probes]
+    )
+    equal = (apart <= 10 * spread).all(axis=-1)
+    order: list[int] = []
+    for k in range(length):
+        free = [j for j in np.flatnonzero(equal[k]).tolist() if j not in order]
+        if not free:
+            return None
+        order.append(k if k in free else free[0])
+    return order if order != sorted(order) else None
+
+
+def _order_in_words(order: list[int], axis: int) -> str | None:
+    moved = [k for k, source in enumerate(order) if k != source]
+    if len(moved) == 2:
+        return f"indices {moved[0]} and {moved[1]} of axis {axis} are exchanged"
+    for size in sorted((n for n in range(1, len(order)) if len(order) % n == 0), reverse=True):
+        blocks = np.array(order).reshape(-1, size)
+        if ((blocks - blocks[:, :1] == np.arange(size)) & (blocks[:, :1] % size == 0)).all() and len(blocks) <= LISTED:
+            what = "the slices" if size == 1 else f"the blocks of {size}"
+            return f"{what} along axis {axis} are in another order: {', '.join(map(str, blocks[:, 0] // size))}"
+    return None
+
+
+def _reshaped(places: Array) -> Orders:
+    for axes in _permutations(places.shape):
+        transposed = places.transpose(axes)
+        if transposed.shape != places.shape:
+            yield (
+                (
+                    f"it is transposed to {transposed.shape} and then reshaped to {places.shape}: "
+                    "a reshape stands where a transpose belongs"
+                ),
+                transposed.reshape(places.shape),
+            )
+
+
+def _taken_apart(places: Array) -> Orders:
+    """As heads are: one axis split in two, the axes transposed, and all reshaped back."""
+    for axis, length in enumerate(places.shape):
+        for parts in (k for k in range(2, length) if length % k == 0):
+            shape = (*places.shape[:axis], parts, length // parts, *places.shape[axis + 1 :])
+            whole = places.reshape(shape)
+            for axes in _permutations(shape):
+                yield (
+                    (
+                        f"a reshape stands where a transpose belongs, or the other way round: as {shape}, "
+                        f"its axes are permuted to the order {in_words(axes)} before it is reshaped to {places.shape}"
+                    ),
+                    whole.transpose(axes).reshape(places.shape),
+                )

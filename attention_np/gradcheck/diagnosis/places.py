@@ -1,0 +1,187 @@
+"""Wrong only in some places, and how such places are put in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from attention_np.gradcheck.diagnosis.case import Array, Case, in_words, number
+from attention_np.gradcheck.diagnosis.factors import is_zero, times_the_gradient
+
+__all__ = ["leak", "simply_wrong_in_places", "wrong_in_places"]
+
+BY_ACCIDENT = math.log(1e-2)  # the logarithm of the chance at which places are no evidence
+DIAGONALS: dict[str, Callable[[Array], Array]] = {  # of the last two axes, by column - row
+    "on the diagonal": lambda offset: offset == 0,
+    "above the diagonal": lambda offset: offset > 0,
+    "below the diagonal": lambda offset: offset < 0,
+    "on and above the diagonal": lambda offset: offset >= 0,
+    "on and below the diagonal": lambda offset: offset <= 0,
+    "off the diagonal": lambda offset: offset != 0,
+}
+
+
+class Place(NamedTuple):
+    """Where the wrong entries are."""
+
+    text: str
+    chance: float  # the logarithm of how likely as many wrong entries strewn at random make a place with a name
+
+
+class Indices(NamedTuple):
+    """Some of the indices of an axis."""
+
+    text: str
+    alike: float  # how many sets of as many indices have a name that is no longer
+
+
+def leak(case: Case) -> str | None:
+    """Wrong where the numerical gradient is exactly zero for every cotangent, and right wherever it is not.
+
+    That is evidence if all those are wrong, or if as many entries strewn at random would hardly ever be among them.
+    """
+    masked = (case.right == 0).all(axis=0) & case.looked_at
+    telling = case.looked_at & ~case.neutral & ~masked
+    if not case.wrong.any() or (case.wrong & ~masked).any() or not telling.any():
+        return None
+    wrong, zeros, entries = (int(x.sum()) for x in (case.wrong, masked, case.looked_at))
+    by_chance = _log_choices(zeros, wrong) - _log_choices(entries, wrong)
+    if by_chance > (BY_ACCIDENT if wrong < zeros else math.log(0.1)):
+        return None
+    place = where_wrong(case)
+    where = f", {place.text}" if place is not None and place.chance <= BY_ACCIDENT else ""
+    some = (
+        "the only entry" if zeros == 1 else f"all {zeros} entries" if wrong == zeros else f"{wrong} of {zeros} entries"
+    )
+    return f"it is not zero where it must be, as behind a mask: in {some} without any effect{where}"
+
+
+def simply_wrong_in_places(case: Case) -> str | None:
+    """Wrong only in places that have a name, such as an index of an axis, and by something simple there.
+
+    All entries outside are right, and one simple thing explains all that are inside.
+    """
+    place = where_wrong(case)
+    inside = None if place is None else _inside(case.among(case.wrong))
+    return None if place is None or inside is None else f"{_only(case, place)}, where it is {inside}"
+
+
+def wrong_in_places(case: Case) -> str | None:
+    """Wrong only in places that have a name.
+
+    All entries outside are right, all inside wrong, and as many wrong entries strewn at random would hardly ever do so.
+    """
+    place = where_wrong(case)
+    return None if place is None or place.chance > BY_ACCIDENT else _only(case, place)
+
+
+def _only(case: Case, place: Place) -> str:
+    return f"wrong only {place.text}{'' if case.looked_at.all() else ' (of the entries that were looked at)'}"
+
+
+def _inside(case: Case) -> str | None:
+    """What the gradient is in the entries that were looked at, if that is simple."""
+    if is_zero(case):
+        return "zero"
+    factor = times_the_gradient(case)
+    if factor is not None:
+        return factor
+    values = case.claimed[:, case.looked_at]
+    same = values.size and (values == values.flat[0]).all()
+    return f"{number(float(values.flat[0]))} whatever the cotangent" if same else None
+
+
+def where_wrong(case: Case) -> Place | None:
+    """The name of the places that are wrong, if all others are right."""
+    right = case.looked_at & ~case.wrong & ~case.neutral
+    if not case.wrong.any() or not right.any():
+        return None
+    strewn = _log_choices(int((case.wrong | right).sum()), int(case.wrong.sum()))
+    return _box(case, right, strewn) or _diagonal(case, right, strewn)
+
+
+def _log_choices(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _box(case: Case, right: Array, strewn: float) -> Place | None:
+    """Certain indices of one axis, and of other axes."""
+    box = np.ones(case.shape, bool)
+    texts: list[str] = []
+    single: list[int] = []
+    alike = 0.0
+    for axis, length in enumerate(case.shape):
+        others = tuple(k for k in range(case.wrong.ndim) if k != axis)
+        bad, used = case.wrong.any(axis=others), (case.wrong | right).any(axis=others)
+        if (bad == used).all():
+            continue
+        indices = _indices(np.flatnonzero(bad).tolist(), np.flatnonzero(used).tolist(), axis, length, _whole(case))
+        if indices is None:
+            return None
+        box &= bad.reshape([-1 if k == axis else 1 for k in range(box.ndim)])
+        texts.append(indices.text)
+        single += np.flatnonzero(bad).tolist() if bad.sum() == 1 else []
+        alike += math.log(indices.alike * (10 if len(texts) > 1 else 1))  # two axes at once take more to believe
+    if not texts or (box & right).any():
+        return None
+    if len(single) == len(case.shape) > 1:
+        return Place(f"at one entry, {single}", alike - strewn)
+    return Place(f"{' and '.join(texts)}", alike - strewn)
+
+
+def _whole(case: Case) -> Mapping[str, int]:
+    """The numbers that the function was called with that could count heads or the rows of a block."""
+    return {name: int(value) for name, value in case.evidence.constants.items() if value > 1 and value == int(value)}
+
+
+def _indices(
+    bad: Sequence[int], used: Sequence[int], axis: int, length: int, constants: Mapping[str, int]
+) -> Indices | None:
+    first, last = bad[0], bad[-1]
+    if len(bad) == 1:
+        return Indices(f"at index {first} of axis {axis}", len(used))
+    step = bad[1] - bad[0]
+    if list(bad) == [k for k in used if first <= k <= last]:
+        return _range(first, last, used, axis, length, constants)
+    if step > 1 and list(bad) == [k for k in used if k >= first and (k - first) % step == 0] and first < step:
+        every = "second" if step == 2 else "third" if step == 3 else f"{step}th"
+        return Indices(f"at every {every} index of axis {axis}, from {first} on", len(used) + step)
+    if len(bad) <= 4:
+        return Indices(f"at the indices {in_words(bad)} of axis {axis}", math.exp(_log_choices(len(used), len(bad))))
+    return None
+
+
+def _range(first: int, last: int, used: Sequence[int], axis: int, length: int, constants: Mapping[str, int]) -> Indices:
+    block = _block(first, last, length, constants)
+    if last == used[-1]:
+        return Indices(f"from index {first} of axis {axis} on (of {length}{block})", 2)
+    if first == used[0]:
+        return Indices(f"up to index {last} of axis {axis} (of {length}{block})", 2)
+    return Indices(f"from index {first} to {last} of axis {axis} (of {length}{block})", len(used))
+
+
+def _block(first: int, last: int, length: int, constants: Mapping[str, int]) -> str:
+    """Which head, or which block, a range is, if it is one."""
+    for name, n in constants.items():
+        size = length // n
+        if length % n == 0 and size > 1 and first % size == 0 and last == first + size - 1:
+            return f": number {first // size} of the {n} parts that {name} makes"
+        if first % n == 0 and last == length - 1 and length - first < n:
+            return f": the last, partial block of {name}={n}"
+    return ""
+
+
+def _diagonal(case: Case, right: Array, strewn: float) -> Place | None:
+    """On one side of the diagonal of the last two axes."""
+    if len(case.shape) < 2:
+        return None
+    rows, columns = case.shape[-2:]
+    offset = np.arange(columns) - np.arange(rows)[:, np.newaxis]
+    for text, side in DIAGONALS.items():
+        inside = np.broadcast_to(side(offset), case.shape)
+        if not (case.wrong & ~inside).any() and not (right & inside).any():
+            return Place(f"{text} of the last two axes", math.log(len(DIAGONALS)) - strewn)
+    return None

@@ -1,0 +1,83 @@
+"""Right but for rounding, or random: errors that no formula makes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_np.gradcheck.diagnosis.case import Array, Case, number
+from attention_np.gradcheck.diagnosis.cotangents import correlation, unrelated
+
+__all__ = ["looks_random", "rounded"]
+
+# The bits of the significand, and how many times its last place a computation in that precision may be off.
+PRECISIONS = {"bfloat16": (8, 16), "float16": (11, 64), "float32": (24, 1000)}
+
+
+def rounded(case: Case) -> str | None:
+    """Only of single or half precision."""
+    size = np.abs(case.right[:, case.looked_at]).max(initial=0)
+    error = np.abs(case.error[:, case.looked_at]).max(initial=0)
+    if not case.wrong.any() or not size or not np.isfinite(case.claimed[:, case.looked_at]).all():
+        return None
+    off = f"{number(error / size, 2)} of the largest entry"
+    expected = np.finfo(case.evidence.output.dtype).nmant + 1
+    for name, (bits, units) in PRECISIONS.items():
+        if bits >= expected or error > units * 0.5**bits * size:
+            continue
+        if _have_bits(case.claimed, bits, case.looked_at) and not _have_bits(case.right, bits, case.wrong):
+            return f"it is rounded to {name}: every entry is such a number, off by at most {off}"
+        if name == "float32" and _is_like_rounding(case, size):
+            return (
+                f"its errors are of the size of rounding to {name}, at most {off}, and without a pattern: "
+                "some of it seems to be computed in that precision"
+            )
+    return None
+
+
+def _have_bits(x: Array, bits: int, entries: Array) -> bool:
+    """Whether the significands have no more than so many bits. By chance even one number of float64 hardly ever has."""
+    scaled = np.frexp(x[:, entries])[0] * 2.0**bits
+    return bool((scaled == np.rint(scaled)).all())
+
+
+def _is_like_rounding(case: Case, size: float) -> bool:
+    """Whether the errors are of that size in single precision, the typical one and the largest, and of both signs.
+
+    A formula that is wrong would hardly be off by so little everywhere, and by nothing more anywhere.
+    """
+    telling = case.looked_at & ~case.neutral
+    relative = (case.error / case.right)[:, telling]
+    if relative.size < 30:
+        return False
+    unit = 0.5**24
+    typical, largest = float(np.median(np.abs(relative))), float(np.abs(case.error[:, telling]).max())
+    of_that_size = unit / 30 <= typical <= 4 * unit and largest <= 32 * unit * size
+    return bool(of_that_size and abs(np.sign(relative).mean()) <= 0.35)
+
+
+def looks_random(case: Case) -> str | None:
+    """Random numbers, where there is positive evidence for it.
+
+    It is not linear in the cotangent, as even the wrongest of formulas is: for two nearly parallel cotangents it has
+    nothing in common. And it has nothing to do with the right gradient, its neighbours or any slice.
+    """
+    if unrelated(case, case.claimed) is not True or unrelated(case, case.right) is not False:
+        return None
+    entries = case.looked_at.sum()
+    small = min(0.5, 4 / np.sqrt(entries))
+    claimed, right = case.claimed[:, case.looked_at], case.right[:, case.looked_at]
+    related = [abs(correlation(x, y)) for x, y in zip(claimed, right, strict=True)]
+    related += [abs(float(np.sign(x).mean())) for x in claimed]
+    for axis, length in enumerate(case.shape):
+        if length < 2:
+            continue
+        x = np.nan_to_num(np.moveaxis(case.claimed, axis + 1, 1))
+        related += [abs(correlation(row[1:].ravel(), row[:-1].ravel())) for row in x]
+        means = np.sign(x).reshape(3, length, -1).mean(axis=-1)
+        related.append(float(np.abs(means).max() * np.sqrt(1 / length)))
+    if max(related) > small:
+        return None
+    return (
+        "it looks random: of both signs alike, unrelated to the numerical gradient and to its own neighbours, and for "
+        "two nearly parallel cotangents unrelated to itself"
+    )

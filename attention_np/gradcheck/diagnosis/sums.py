@@ -1,0 +1,153 @@
+"""A sum over a broadcast axis of which not all terms were taken.
+
+The gradient of an input that was broadcast is a sum, and its terms are not among the evidence. But for the usual
+functions they can be had from it: the cotangent itself for ``x + b``, the cotangent times x for ``x * b``, the gradient
+of x for any function of ``x + b``. If the sum of such terms is the numerical gradient, they are the terms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from attention_np.gradcheck.diagnosis.case import Array, Case, in_words
+
+__all__ = ["part_of_a_sum"]
+
+MOST_TERMS = 5000
+
+
+def part_of_a_sum(case: Case) -> str | None:
+    """Some of the terms: one, all but one, those up to or from an index on. They equal it for all three cotangents."""
+    for terms in _candidates(case):
+        summed = _summed_axes(case, terms)
+        noise = 1e-14 * _sum(case, np.abs(terms), summed)
+        known = case.looked_at & np.isfinite(noise).all(axis=0)
+        total = _sum(case, terms, summed)
+        if not known.any() or (np.abs(total - case.right) > case.tolerance + 10 * noise)[:, known].any():
+            continue
+        for axis in summed:
+            others = tuple(k for k in summed if k != axis)
+            partial = np.moveaxis(terms.sum(axis=others, keepdims=True), axis, 0)
+            found = _part(case, [term.reshape(case.claimed.shape) for term in partial[:MOST_TERMS]], noise)
+            if found is not None:
+                return f"{found} over the broadcast axis {axis - 1} (of {terms.shape[axis]})"
+        first = terms[tuple(0 if k in summed else slice(None) for k in range(terms.ndim))]
+        if len(summed) > 1 and case.is_explained_by(first.reshape(case.claimed.shape), noise=noise):
+            return "it is only the first term of the sum over all broadcast axes"
+    return _a_single_term(case)
+
+
+def _a_single_term(case: Case) -> str | None:
+    """The same where the terms are not known: each entry, or its error, is a fixed multiple of one of the cotangent's.
+
+    A sum of several terms is not: three cotangents give three equations for every entry. Still, two entries must do so.
+    """
+    u = np.asarray(case.evidence.cotangents, np.float64)
+    missing = u.ndim - case.claimed.ndim
+    padded = (1,) * missing + case.shape
+    if missing < 0 or any(n not in (1, length) for n, length in zip(padded, u.shape[1:], strict=True)):
+        return None
+    summed = tuple(k + 1 for k, n in enumerate(padded) if n == 1 and u.shape[k + 1] > 1)
+    if not summed or case.wrong.sum() < 2 or math.prod(u.shape[k] for k in summed) > MOST_TERMS:
+        return None
+    for index in np.ndindex(*(u.shape[k] for k in summed)):
+        where: list[int | slice] = [slice(None)] * u.ndim
+        for axis, k in zip(summed, index, strict=True):
+            where[axis] = k
+        place = u[tuple(where)].reshape(case.claimed.shape)
+        of = in_words([f"index {k} of axis {axis - 1}" for axis, k in zip(summed, index, strict=True)])
+        noise = np.broadcast_to(case.noise.max(axis=0), case.noise.shape)
+        if case.is_explained_by(_multiple(case.claimed, place), noise=noise):
+            return f"it is only the term at {of} of the sum over the broadcast axes: no other cotangent matters"
+        if case.is_explained_by(case.right + _multiple(case.error, place), noise=noise):
+            return f"the term at {of} is missing from the sum over the broadcast axes, or wrong: it is all that differs"
+    return None
+
+
+def _multiple(x: Array, of: Array) -> Array:
+    """For each entry the multiple of `of` that equals `x` where `of` is largest, of the three cotangents."""
+    largest = np.abs(of).argmax(axis=0)[np.newaxis]
+    multiple: Array = of * np.take_along_axis(x, largest, 0) / np.take_along_axis(of, largest, 0)
+    return multiple
+
+
+def _part(case: Case, terms: list[Array], noise: Array) -> str | None:
+    for k, term in enumerate(terms):
+        if case.is_explained_by(term, noise=noise):
+            return f"it is only the term of index {k} of the sum"
+    for k, term in enumerate(terms):
+        if case.is_explained_by(case.right - term, noise=noise):
+            return f"the term of index {k} is missing from the sum"
+    so_far = np.zeros_like(case.right)
+    for k, term in enumerate(terms):
+        so_far = so_far + term
+        if case.is_explained_by(so_far, noise=noise):
+            return f"only the terms up to index {k} are in the sum"
+        if case.is_explained_by(case.right - so_far, noise=noise):
+            return f"only the terms from index {k + 1} on are in the sum"
+    return None
+
+
+def _summed_axes(case: Case, terms: Array) -> tuple[int, ...]:
+    new = terms.ndim - case.claimed.ndim
+    shape = (1,) * new + case.shape
+    return tuple(k + 1 for k, n in enumerate(shape) if n == 1 and terms.shape[k + 1] > 1)
+
+
+def _sum(case: Case, terms: Array, axes: tuple[int, ...]) -> Array:
+    total: Array = terms.sum(axis=axes, keepdims=True).reshape(case.claimed.shape)
+    return total
+
+
+def _candidates(case: Case) -> Iterator[Array]:
+    """Arrays, with an axis for the cotangents in front, that may be the terms."""
+    for terms in _products(case):
+        shape = terms.shape[1:]
+        try:
+            fits = np.broadcast_shapes(shape, case.shape) == shape and shape != case.shape
+        except ValueError:
+            continue
+        if fits and _summed_axes(case, terms):
+            yield terms
+
+
+def _products(case: Case) -> Iterator[Array]:
+    evidence = case.evidence
+    u = np.asarray(evidence.cotangents, np.float64)
+    x = evidence.inputs[case.name]
+    others = {name: y for name, y in evidence.inputs.items() if name != case.name}
+    yield u
+    for factors in ([y] for y in others.values()):
+        yield from _times(u, *factors)
+    yield from _times(u, evidence.output, 1 / x)
+    for name, y in others.items():
+        yield from _times(u, *_shifted(evidence.output, y), 1 / x)
+        yield evidence.numerical[name]
+        yield from _times(evidence.numerical[name], y, 1 / x)
+        if y.ndim > 2 and u.ndim > 3 and y.shape[:-1] == u.shape[1:-1]:  # a matrix that multiplies a batch
+            yield np.swapaxes(y, -1, -2) @ u
+
+
+def _shifted(output: Array, y: Array) -> tuple[Array, ...]:
+    try:
+        return (output - y,)
+    except ValueError:
+        return (np.full(output.shape, np.nan),)
+
+
+def _times(terms: Array, *factors: Array) -> Iterator[Array]:
+    """The product, each broadcast from its last axis as the arrays of a function are."""
+    for factor in factors:
+        try:
+            shape = np.broadcast_shapes(terms.shape[1:], factor.shape)
+        except ValueError:
+            return
+        terms = np.broadcast_to(_with_axes(terms, len(shape)), (3, *shape)) * factor
+    yield terms
+
+
+def _with_axes(terms: Array, ndim: int) -> Array:
+    return terms.reshape(3, *[1] * (ndim - terms.ndim + 1), *terms.shape[1:])

@@ -1,0 +1,166 @@
+"""One check: the slopes of every input first, then a verdict on every entry, then what the wrong ones look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDED, WRONG, normwise
+from attention_np.gradcheck.diagnosis import Evidence, diagnose, diagnose_shape
+from attention_np.gradcheck.functions import form_of
+from attention_np.gradcheck.judging import decide
+from attention_np.gradcheck.numerical import METHODS, Running
+from attention_np.gradcheck.probes import kinks, rounding_of, why_not_analytic
+from attention_np.gradcheck.problem import Measured, Options, Problem
+from attention_np.gradcheck.report import Details, Entry, InputReport
+from attention_np.gradcheck.slopes import NotAnalyticError
+
+__all__ = ["examine"]
+
+Array = npt.NDArray[Any]
+
+SHOWN = 5  # worst entries in a report
+NAMED = 10  # undecided entries in a report
+
+
+def examine(problem: Problem, options: Options, running: Running, batched: frozenset[str]) -> Iterator[InputReport]:
+    """A report on each input; `batched` are those that may carry one more leading axis."""
+    faults = problem.first.faults
+    known = {
+        name: _measured(problem, name, options, running, name in batched)
+        for name in problem.inputs
+        if name not in faults
+    }
+    forms = {
+        name: form_of(gradient, x)
+        for (name, x), gradient in zip(problem.inputs.items(), problem.first.gradients, strict=True)
+    }
+    malformed = {name: fault for name, fault in forms.items() if fault is not None}
+    for name, found in known.items():
+        if name not in malformed:
+            decide(found, options.method, options.rtol, options.directions)
+    sound = {name: found for name, found in known.items() if name not in malformed}
+    for name, x in problem.inputs.items():
+        if name in faults:
+            yield InputReport(name, options.method, False, float("inf"), size=x.size, diagnosis=faults[name])
+        elif name in malformed:
+            yield _report_on_form(known[name], malformed[name])
+        else:
+            yield _report(known[name], _diagnosis(known[name], known, sound, options.constants))
+
+
+def _measured(problem: Problem, name: str, options: Options, running: Running, batched: bool) -> Measured:
+    """The numerical slopes of one input, by the method that fits."""
+    subject = problem.subject(name, batched)
+    subject = replace(subject, noise=rounding_of(subject, problem.rng(name, "rounding")))
+    method, reason = options.method, None
+    if method != METHODS[1] and subject.x.size:
+        reason = why_not_analytic(subject, problem.rng(name, "analytic"))
+    if method == "auto":
+        method = METHODS[0] if reason is None else METHODS[1]
+    elif reason is not None:
+        raise NotAnalyticError(f"input {name}: {reason}, so the complex step does not apply: use central")
+    found = Measured(name, problem, subject, method, running, note=reason)
+    elements = np.arange(subject.x.size)
+    if options.max_entries is not None and elements.size > options.max_entries:
+        sample = problem.rng(name, "entries").choice(elements, options.max_entries, replace=False)
+        elements = np.sort(sample)
+    found.look(elements, key=f"{name}/{method}")
+    return found
+
+
+def _report_on_form(found: Measured, fault: str) -> InputReport:
+    """On a gradient that cannot be compared."""
+    x, claimed = found.subject.x, found.problem.claimed(found.name)
+    cause = None
+    if claimed.dtype.kind == "f" and claimed.shape != x.shape:
+        cause = diagnose_shape(claimed, found.numerical[0].reshape(x.shape))
+    return InputReport(
+        found.name,
+        found.method,
+        False,
+        float("inf"),
+        size=x.size,
+        diagnosis=f"{fault}: {cause}" if cause else fault,
+        note=found.note,
+    )
+
+
+def _report(found: Measured, diagnosis: str | None) -> InputReport:
+    """On a gradient that was compared entry by entry."""
+    claimed = found.problem.claimed(found.name)
+    shape, a, n = claimed.shape, claimed.ravel(), found.numerical[0]
+    looked = np.flatnonzero(found.verdict != UNCHECKED)
+    wrong, undecided = np.flatnonzero(found.verdict == WRONG), np.flatnonzero(found.verdict == UNDECIDED)
+    rest = np.setdiff1d(looked, np.concatenate([wrong, undecided]))
+
+    def entry(k: int) -> Entry:
+        return Entry(_index(k, shape), float(a[k]), float(n[k]), float(found.floor[k]))
+
+    def worst_first(elements: Array) -> Array:
+        return elements[np.argsort(-np.abs(a - n)[elements], kind="stable")]
+
+    eps = float(np.finfo(claimed.dtype).eps)
+    precision = eps if found.method == METHODS[0] else eps ** (2 / 3)
+    ranked = np.concatenate([worst_first(part) for part in (wrong, undecided, rest)])
+    candidates = worst_first(wrong if wrong.size else looked)
+    worst = entry(int(candidates[0])) if candidates.size else Entry((), 0.0, 0.0, 0.0)
+    return InputReport(
+        found.name,
+        found.method,
+        diagnosis is None,
+        normwise(a[looked], n[looked], found.floor[looked], precision),
+        worst.index,
+        worst.analytic,
+        worst.numerical,
+        worst.floor,
+        size=claimed.size,
+        checked=looked.size,
+        wrong=wrong.size,
+        undecidable=undecided.size,
+        undecided=tuple(_index(int(k), shape) for k in undecided[:NAMED]),
+        worst=tuple(entry(int(k)) for k in ranked[:SHOWN]),
+        diagnosis=diagnosis,
+        note=found.note,
+        escape=found.escape,
+        details=Details(claimed, n.reshape(shape), found.floor.reshape(shape), found.verdict.reshape(shape)),
+    )
+
+
+def _diagnosis(
+    found: Measured, known: Mapping[str, Measured], sound: Mapping[str, Measured], constants: Mapping[str, float]
+) -> str | None:
+    """What is wrong with a gradient, in a sentence; None if nothing is."""
+    problem, claimed = found.problem, found.problem.claimed(found.name)
+    cusps = kinks(found.subject, problem.rng(found.name, "kinks"))
+    if cusps:
+        return (
+            f"forward is not differentiable at {list(cusps[0].index)}: its slope is {cusps[0].below:.6g} on one side "
+            f"and {cusps[0].above:.6g} on the other"
+        )
+    if found.fault is not None or not (found.verdict == WRONG).any():
+        return found.fault
+    u = problem.cotangents
+    with np.errstate(all="ignore"):
+        answers = [problem.gradients(v) for v in (*u, 0 * u[0])]
+    evidence = Evidence(
+        name=found.name,
+        inputs=problem.inputs,
+        output=problem.first.output,
+        cotangents=u,
+        analytic={name: np.stack([np.asarray(answer[name]) for answer in answers[:3]]) for name in sound},
+        numerical={name: m.numerical.reshape(3, *m.subject.x.shape) for name, m in known.items()},
+        floor=found.floor.reshape(claimed.shape),
+        verdict=found.verdict.reshape(claimed.shape),
+        at_zero=np.asarray(answers[3][found.name]),
+        constants=constants,
+    )
+    return diagnose(evidence) or "no simple cause"
+
+
+def _index(k: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(int, np.unravel_index(k, shape)))

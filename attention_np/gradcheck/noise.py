@@ -1,0 +1,81 @@
+"""The noise floor: of a difference between two gradients, how much rounding can be blamed for.
+
+It is estimated from the functions as they are, in three ways that see different things.
+
+- *Inputs moved in their last bit*, the cotangent too: how far each of the two gradients moves. It sees cancellation
+  inside the functions.
+- *Inputs moved a little more*: how far the difference between the two moves. It is zero everywhere for a right
+  gradient, so that its moves are noise; while the difference that a bug makes stays, but for a small part of itself.
+- *A wider dtype*, where the functions take one: how far the difference moves then. It sees what no small move of the
+  inputs reaches, as the rounding in 1 - tanh(x)^2 near saturation.
+
+Derived in ``derivations/gradcheck.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.agreement import moved
+
+__all__ = ["Pair", "noise_floor", "wider_difference"]
+
+Array = npt.NDArray[Any]
+
+ULPS = 4  # by how many units in the last place, at most, the inputs are moved
+SMALL_MOVES = 4
+LARGER_MOVES = 2
+LARGER = 0.75  # a larger move is eps to this power, relative
+
+
+class Pair(NamedTuple):
+    """Two ways to the same numbers, as functions of the cotangent and of all inputs; NaN where one fails."""
+
+    claimed: Callable[[Array, list[Array]], Array]
+    measured: Callable[[Array, list[Array]], Array]
+
+
+def noise_floor(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:
+    """How far the difference between the two moves when the inputs do, entry by entry."""
+    claimed, measured = pair.claimed(cotangent, inputs), pair.measured(cotangent, inputs)
+    sensitivity = [np.zeros(claimed.shape), np.zeros(claimed.shape)]
+    drift = np.zeros(claimed.shape)
+    with np.errstate(all="ignore"):
+        for _ in range(SMALL_MOVES):
+            u, *point = (moved(x, rng, ULPS) for x in (cotangent, *inputs))
+            for k, (there, here) in enumerate(((pair.claimed(u, point), claimed), (pair.measured(u, point), measured))):
+                sensitivity[k] = np.fmax(sensitivity[k], np.abs(there - here))
+        for _ in range(LARGER_MOVES):
+            u, *point = (_moved_relatively(x, rng) for x in (cotangent, *inputs))
+            change = (pair.claimed(u, point) - pair.measured(u, point)) - (claimed - measured)
+            drift = np.fmax(drift, np.abs(change))
+    floor: Array = sum(sensitivity) + drift
+    return np.where(np.isfinite(floor), floor, 0)
+
+
+def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array | None:
+    """The difference between the two in a wider dtype; None where the functions take none, or there is none."""
+    narrow = np.result_type(cotangent, *inputs)
+    wide = np.dtype(np.float64 if narrow.itemsize < 8 else np.longdouble)
+    if not np.finfo(wide).eps < np.finfo(narrow).eps:
+        return None
+    with np.errstate(all="ignore"):
+        try:
+            u, *point = (x.astype(wide) for x in (cotangent, *inputs))
+            claimed, measured = pair.claimed(u, point), pair.measured(u, point)
+        except Exception:
+            return None  # not every function takes every dtype
+        if claimed.dtype != wide:
+            return None
+        return np.asarray(claimed - measured)
+
+
+def _moved_relatively(x: Array, rng: np.random.Generator) -> Array:
+    eps = float(np.finfo(x.dtype).eps)
+    with np.errstate(all="ignore"):
+        y = x * (1 + eps**LARGER * rng.uniform(-1, 1, x.shape)).astype(x.dtype)
+    return np.where(np.isfinite(y), y, x)

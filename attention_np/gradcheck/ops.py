@@ -1,0 +1,206 @@
+"""Ops against numerical gradients: modules with ``forward``, ``backward`` and ``jvp``."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from importlib import import_module
+from numbers import Real
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.checking import DIRECTIONS, MAX_ENTRIES, check
+from attention_np.gradcheck.functions import as_inputs, check_mapping, widened
+from attention_np.gradcheck.numerical import MEMORY, takes_leading_axis
+from attention_np.gradcheck.report import InputReport, Report
+from attention_np.gradcheck.slopes import Subject
+
+__all__ = ["check_op"]
+
+Array = npt.NDArray[Any]
+
+ADJOINT_ULPS = 4.5  # 1e-15 in float64
+CLEARLY_APART = 1e-6  # the adjoint error of one input that is to blame
+
+
+def check_op(
+    op: Any,
+    inputs: Mapping[str, Any],
+    *,
+    method: str = "auto",
+    rtol: float | None = None,
+    cotangent_rng: int = 0,
+    executor: Executor | None = None,
+    vectorized: Sequence[str] | None = None,
+    memory: int = MEMORY,
+    max_entries: int | None = MAX_ENTRIES,
+    directions: int = DIRECTIONS,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+    **options: Any,
+) -> Report:
+    """Check an op: a module with ``forward``, ``backward`` and, if it has forward mode, ``jvp``.
+
+    Parameters
+    ----------
+    op : module
+        ``op.forward(**inputs, **options) -> (output, cache)``, ``op.backward(d_output, cache) ->`` a NamedTuple with
+        the names of the inputs, ``op.jvp(cache, **tangents)``.
+    inputs : mapping of str to array_like of float, or NamedTuple of them
+        The arrays to differentiate by, in the names of `forward`. The arrays of a NamedTuple are reported as
+        ``parameters.w_query`` and so on; None in it is left alone.
+    method, rtol, executor, memory, max_entries, directions, checkpoint, progress
+        As for :func:`check`.
+    vectorized : sequence of str, optional
+        As for :func:`check`; by default those of ``op.VECTORIZED``, if it has that, for which a trial shows it.
+    cotangent_rng : int, optional
+        Seed of the cotangent and of the tangents.
+    **options
+        Passed on to `forward` at every evaluation as they are now, so that a generator draws the same again.
+
+    Returns
+    -------
+    Report
+        One entry per array; and, if the op has forward mode, one called "jvp": the difference between <u, J v> and
+        <J^T u, v> over ``|u| |J v|`` for random u and v, allowed to be 1e-15, or what the dtype can hold.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument cannot be used.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import gradcheck, softmax
+    >>> print(gradcheck.check_op(softmax, {"scores": np.array([1.0, 2.0, 4.0])}, axis=0).ok)
+    True
+    """
+    check_mapping(inputs)
+    flat = flatten(inputs)
+    functions = _OpFunctions(op, inputs, options)
+    report = check(
+        functions.forward,
+        functions.backward,
+        flat,
+        method=method,
+        rtol=rtol,
+        rng=cotangent_rng,
+        executor=executor,
+        vectorized=_vectorized(functions, flat, getattr(op, "VECTORIZED", ())) if vectorized is None else vectorized,
+        memory=memory,
+        max_entries=max_entries,
+        directions=directions,
+        checkpoint=checkpoint,
+        progress=progress,
+        constants={name: float(value) for name, value in options.items() if isinstance(value, Real)},
+    )
+    if not hasattr(op, "jvp"):
+        return report
+
+    rng = np.random.default_rng(cotangent_rng)
+    output, cache = functions.call(*(x.copy() for x in flat.values()))
+    u = rng.standard_normal(output.shape).astype(output.dtype)
+    tangents = {name: rng.standard_normal(x.shape).astype(x.dtype) for name, x in flat.items()}
+    found = op.backward(u, cache)
+    gradients = flatten({name: getattr(found, name, None) for name in inputs})
+
+    def both_ways(names: Iterable[str]) -> tuple[float, float, float]:
+        """<u, J v>, <J^T u, v> and their relative difference, where only the inputs called `names` move."""
+        moving = {name: v if name in names else np.zeros_like(v) for name, v in tangents.items()}
+        moved = op.jvp(cache, **unflatten(inputs, moving))
+        forwards = _dot(u, moved)
+        backwards = float(sum(_dot(gradients[name], tangents[name]) for name in names if name in gradients))
+        size = float(np.linalg.norm(u.astype(float).ravel()) * np.linalg.norm(moved.astype(float).ravel()))
+        error = abs(forwards - backwards) / size if size else abs(forwards - backwards)
+        return forwards, backwards, error
+
+    forwards, backwards, error = both_ways(flat)
+    holds = bool(error <= ADJOINT_ULPS * np.finfo(output.dtype).eps)
+    diagnosis = None
+    if not holds:
+        apart = [name for name in flat if not both_ways([name])[2] <= CLEARLY_APART]
+        diagnosis = f"forward mode and backward disagree{' for ' + ', '.join(apart) if apart else ''}"
+    entry = InputReport("jvp", "adjoint", holds, error, (), backwards, forwards, diagnosis=diagnosis)
+    return Report((*report.inputs, entry))
+
+
+def _vectorized(functions: _OpFunctions, flat: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Those of `names` that may carry one more leading axis here: not with dropout, whose draws go by the place."""
+    arrays = as_inputs(flat)
+    output = np.asarray(functions.forward(*arrays.values()))
+    point = tuple(widened(functions.forward, list(arrays.values()), output))
+    subjects = {
+        name: Subject(functions.forward, point, position, output, np.ones((1, *output.shape)))
+        for position, name in enumerate(arrays)
+        if name in names
+    }
+    return [name for name, subject in subjects.items() if takes_leading_axis(subject) is None]
+
+
+def flatten(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested NamedTuples of arrays as one mapping of dotted names; None is left out."""
+    flat: dict[str, Any] = {}
+    for name, value in inputs.items():
+        if hasattr(value, "_asdict"):
+            flat |= {f"{name}.{inner}": x for inner, x in flatten(value._asdict()).items()}
+        elif value is not None:
+            flat[name] = np.asarray(value)
+    return flat
+
+
+def unflatten(like: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of :func:`flatten`: the arrays of `flat` in the structure of `like`."""
+    nested: dict[str, Any] = {}
+    for name, value in like.items():
+        if hasattr(value, "_asdict"):
+            inner = {key[len(name) + 1 :]: x for key, x in flat.items() if key.startswith(f"{name}.")}
+            nested[name] = type(value)(**unflatten(value._asdict(), inner))
+        else:
+            nested[name] = flat.get(name)
+    return nested
+
+
+@dataclass(frozen=True)
+class _OpFunctions:
+    """An op as a pair of functions of its arrays alone, which can be sent to another process."""
+
+    op: Any
+    like: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+    def call(self, *arrays: Array) -> tuple[Array, Any]:
+        """What the op's forward returns: its output and its cache."""
+        named = unflatten(self.like, dict(zip(flatten(self.like), arrays, strict=True)))
+        result: tuple[Array, Any] = self.op.forward(**named, **copy.deepcopy(dict(self.options)))
+        return result
+
+    def forward(self, *arrays: Array) -> Array:
+        """The output alone."""
+        return self.call(*arrays)[0]
+
+    def backward(self, d_output: Array, *arrays: Array) -> list[Any]:
+        """The gradients, in the order of the arrays; None for one that is missing."""
+        gradients = self.op.backward(d_output, self.call(*arrays)[1])
+        named = flatten({name: getattr(gradients, name, None) for name in self.like})
+        return [named.get(name) for name in flatten(self.like)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self.op, ModuleType):  # which cannot be pickled, but can be imported there
+            return _op_functions, (self.op.__name__, self.like, self.options)
+        return _OpFunctions, (self.op, self.like, self.options)
+
+
+def _op_functions(module: str, like: Mapping[str, Any], options: Mapping[str, Any]) -> _OpFunctions:
+    return _OpFunctions(import_module(module), like, options)
+
+
+def _dot(a: Array, b: Array) -> float:
+    """The sum of the products, in extended precision: its rounding is not what is checked."""
+    return float((a.astype(np.longdouble) * b.astype(np.longdouble)).sum())

@@ -1,0 +1,324 @@
+"""Pictures of a check, by Matplotlib: where the errors are, and how the error depends on the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck import _text
+from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
+from attention_np.gradcheck.functions import Forward
+from attention_np.gradcheck.report import Details, InputReport
+from attention_np.gradcheck.steps import ORDERS, STEPS, step_errors
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["all_places", "places", "v_curve"]
+
+Array = npt.NDArray[Any]
+
+LOOKS = {  # told apart by the line and the marker, too; the colours are those of Okabe and Ito
+    "forward differences": ("#E69F00", "-", "v"),
+    "central differences": ("#56B4E9", "--", "s"),
+    "extrapolated once": ("#009E73", "-.", "^"),
+    "extrapolated twice": ("#CC79A7", (0, (5, 1, 1, 1, 1, 1)), "D"),
+    "complex step": ("#000000", "-", "o"),
+}
+SMALLEST_ERROR = 1e-17  # what is smaller, zero for one, is drawn here
+LEAST, MOST = 1e-3, 1e3  # of the scale of errors over their tolerance
+ASPECT = 1.5  # how much wider than high all panels together are
+ELONGATED = 6  # times longer one way than the other: cells are no squares then
+BELOW = -36  # points from the axes to the legend
+LABELLED = 24  # panels: where they are more, there is no room for their indices
+
+
+def v_curve(
+    forward: Forward,
+    inputs: Mapping[str, npt.ArrayLike],
+    cotangent: npt.ArrayLike | None = None,
+    *,
+    gradient: Mapping[str, npt.ArrayLike] | None = None,
+    entries: int = 16,
+    steps: npt.ArrayLike = STEPS,
+    ax: Axes | None = None,
+) -> Axes:
+    """Plot the error of the numerical gradient over the step: the median of a sample of entries, up to the largest.
+
+    Parameters
+    ----------
+    forward, inputs, cotangent, gradient, entries, steps
+        As for :func:`attention_np.gradcheck.steps.step_errors`. A wrong `gradient` shows as a plateau: no step makes
+        the difference small.
+    ax : matplotlib.axes.Axes, optional
+        Where to plot; by default on a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ImportError
+        If Matplotlib is missing.
+    """
+    ax = _axes((7.0, 5.0)) if ax is None else ax
+    found = step_errors(forward, inputs, cotangent, gradient=gradient, entries=entries, steps=steps)
+    every = max(1, len(found.steps) // 12)
+    for number, (formula, errors) in enumerate(found.errors.items()):
+        some = ~np.isnan(errors).all(axis=1)
+        x, shown = found.steps[some], np.maximum(errors[some], SMALLEST_ERROR)
+        median, largest = np.nanmedian(shown, axis=1), np.nanmax(shown, axis=1)
+        colour, line, marker = LOOKS[formula]
+        power = f"$h^{ORDERS[formula]}$" if ORDERS[formula] > 1 else "$h$"
+        markers = (number % every, every)  # where curves lie upon each other, the markers of each are seen
+        ax.loglog(x, median, color=colour, ls=line, marker=marker, markevery=markers, ms=4, label=f"{formula}, {power}")
+        ax.fill_between(x, median, largest, color=colour, alpha=0.15, lw=0)
+    ax.axhline(np.finfo(np.float64).eps, color="0.5", lw=0.8, ls=":", label="rounding, $2^{-52}$")
+    ax.set_xlabel("step h, relative to the size of the entry")
+    ax.set_ylabel(f"relative error against\n{found.reference}")
+    count = len(found.places)
+    ax.set_title(
+        f"Error of the numerical gradient: median and largest of {count} entries"
+        if count > 1
+        else "Error of the numerical gradient of one entry"
+    )
+    ax.grid(alpha=0.25)
+    _legend_below(ax, ax.get_legend_handles_labels()[0])
+    return ax
+
+
+def places(input_report: InputReport, *, ax: Axes | None = None) -> Axes:
+    """Plot where the errors are: each entry's difference over its tolerance, ten times its noise floor.
+
+    The last two axes make a panel, and each index of the leading axes has its own. What is above 1 is wrong, and
+    outlined; what cannot be decided has a dot.
+
+    Parameters
+    ----------
+    input_report : InputReport
+    ax : matplotlib.axes.Axes, optional
+        Where to plot; by default on a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ImportError
+        If Matplotlib is missing.
+    ValueError
+        If the report holds no arrays.
+    """
+    if input_report.details is None:
+        raise ValueError(_nothing_to_plot([input_report.name]))
+    ax = _axes((6.0, 4.5)) if ax is None else ax
+    ax.set_title(_title(input_report))
+    if not input_report.details.verdict.size:
+        ax.set_axis_off()
+        ax.text(0.5, 0.5, "no entries", ha="center", va="center", transform=ax.transAxes)
+        return ax
+    layout = _Layout.of(input_report.details.verdict.shape)
+    verdict = layout.spread(np.asarray(input_report.details.verdict, float))
+    _draw_errors(ax, layout.spread(_over_tolerance(input_report.details)))
+    _mark(ax, verdict)
+    _label(ax, layout)
+    return ax
+
+
+def all_places(inputs: Sequence[InputReport]) -> npt.NDArray[Any]:
+    """A figure with :func:`places` of each of the inputs that has arrays."""
+    plotted = [entry for entry in inputs if entry.details is not None]
+    if not plotted:
+        raise ValueError(_nothing_to_plot([entry.name for entry in inputs]))
+    columns = math.ceil(math.sqrt(len(plotted)))
+    rows = math.ceil(len(plotted) / columns)
+    figure = _pyplot().figure(figsize=(5.5 * columns, 4.2 * rows), layout="constrained")
+    axes = [places(entry, ax=figure.add_subplot(rows, columns, k + 1)) for k, entry in enumerate(plotted)]
+    return np.array(axes, object)
+
+
+def _nothing_to_plot(names: Sequence[str]) -> str:
+    return (
+        f"the report holds no arrays to plot for {', '.join(names)}: there was nothing to compare, or it was saved "
+        "without its details"
+    )
+
+
+def _title(entry: InputReport) -> str:
+    wrong = _text.how_many_wrong(entry) or ("holds" if entry.ok else "does not hold")
+    return f"{entry.name}: {wrong}"
+
+
+def _over_tolerance(details: Details) -> Array:
+    """How large each difference is, in tolerances; NaN where nothing was compared."""
+    with np.errstate(all="ignore"):
+        difference = np.abs(np.asarray(details.analytic, float) - details.numerical)
+        ratio = np.where(difference == 0, 0.0, difference / (UNDECIDABLE * np.asarray(details.floor)))
+    known = np.asarray(details.verdict) != UNCHECKED
+    return np.where(known, np.where(np.isnan(ratio), np.inf, ratio), np.nan)
+
+
+def _draw_errors(ax: Axes, image: Array) -> None:
+    from matplotlib.colors import LogNorm
+
+    high, wide = image.shape
+    square = max(high, wide) <= ELONGATED * min(high, wide)
+    picture = ax.imshow(
+        np.clip(image, LEAST, MOST),
+        norm=LogNorm(LEAST, MOST),
+        cmap="cividis",
+        aspect="equal" if square else "auto",
+        interpolation="nearest",
+    )
+    bar = ax.figure.colorbar(picture, ax=ax, extend="both", shrink=0.85)
+    bar.set_label(f"difference / ({UNDECIDABLE} noise floors)")
+    bar.ax.axhline(1, color="black", lw=1.5)
+
+
+def _mark(ax: Axes, verdict: Array) -> None:
+    """Outlines and dots, with their legend: what the colours say must be seen without them."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = []
+    if (verdict == WRONG).any():
+        outline = _outline(verdict == WRONG)
+        for colour, width in (("white", 4), ("#B2182B", 2)):
+            lines = LineCollection(list(outline), colors=colour, linewidths=width, capstyle="round", clip_on=False)
+            ax.add_collection(lines)
+        handles.append(Patch(fill=False, edgecolor="#B2182B", linewidth=2, label="wrong"))
+    if (verdict == UNDECIDED).any():
+        rows, columns = np.nonzero(verdict == UNDECIDED)
+        handles.append(ax.scatter(columns, rows, s=14, c="white", ec="black", lw=0.8, zorder=3, label="undecidable"))
+    if (verdict == UNCHECKED).any():
+        behind = np.where(verdict == UNCHECKED, 0.93, np.nan)
+        ax.imshow(behind, cmap="gray", vmin=0, vmax=1, aspect=ax.get_aspect(), interpolation="nearest")
+        handles.append(Patch(fc="0.93", ec="0.7", label="not looked at"))
+    if handles:
+        _legend_below(ax, handles)
+
+
+def _outline(inside: npt.NDArray[np.bool_]) -> Array:
+    """The sides of cells at which `inside` changes: (sides, 2 ends, x and y)."""
+    padded = np.pad(inside, 1)
+    rows, columns = np.nonzero(padded[1:-1, 1:] != padded[1:-1, :-1])  # left of a cell
+    upright = [[columns, rows], [columns, rows + 1]]
+    rows, columns = np.nonzero(padded[1:, 1:-1] != padded[:-1, 1:-1])  # above a cell
+    level = [[columns, rows], [columns + 1, rows]]
+    sides = np.concatenate([np.moveaxis(np.array(ends, float), 2, 0) for ends in (upright, level)])
+    return sides - 0.5
+
+
+def _label(ax: Axes, layout: _Layout) -> None:
+    """The indices along the last two axes, and the leading index of each panel."""
+    from matplotlib.ticker import MaxNLocator
+
+    high, wide = layout.panel
+    corners = layout.corners()
+    dimensions = len(layout.shape)
+    ax.set_xlabel(f"index of axis {dimensions - 1}" if dimensions else "")
+    ax.set_ylabel(f"index of axis {dimensions - 2}" if dimensions > 1 else "")
+    if len(corners) == 1:
+        for axis, length in ((ax.xaxis, wide), (ax.yaxis, high)):
+            if length == 1:
+                axis.set_ticks([0])
+            else:
+                axis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+    else:
+        tops, lefts = sorted({top for _, top, _ in corners}), sorted({left for _, _, left in corners})
+        down, along = sorted({0, high - 1}), sorted({0, wide - 1})
+        ax.set_yticks([top + k for top in tops for k in down], [str(k) for _ in tops for k in down])
+        ax.set_xticks([left + k for left in lefts for k in along], [str(k) for _ in lefts for k in along])
+        ax.spines[:].set_visible(False)
+    if dimensions < 2:
+        ax.set_yticks([])
+    if not dimensions:
+        ax.set_xticks([])
+    if 1 < len(corners) <= LABELLED:
+        for index, top, left in corners:
+            ax.text(left - 0.5, top - 0.7, f"[{', '.join(map(str, index))}]", fontsize=8, va="bottom")
+        ax.set_ylim(top=-0.5 - layout.gap[0])  # the indices of the first row, too, have their room
+
+
+def _legend_below(ax: Axes, handles: list[Any]) -> None:
+    from matplotlib.transforms import ScaledTranslation
+
+    below_the_label = ScaledTranslation(0, BELOW / 72, ax.figure.dpi_scale_trans)
+    ax.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=ax.transAxes + below_the_label,
+        ncols=3,
+        frameon=False,
+        fontsize="small",
+    )
+
+
+def _axes(size: tuple[float, float]) -> Axes:
+    ax: Axes = _pyplot().figure(figsize=size, layout="constrained").add_subplot()
+    return ax
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError("plots need Matplotlib: pip install 'attention-np[plot]'") from error
+    return plt
+
+
+class _Layout(NamedTuple):
+    """How the panels of an array are laid out side by side, and in rows where they are many."""
+
+    shape: tuple[int, ...]
+    rows: int  # of panels
+    columns: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...]) -> _Layout:
+        """The layout of an array of that shape: about as wide as a figure is."""
+        count = math.prod(shape[:-2])
+        high, wide = _Layout(shape, 1, 1).panel
+        ideal = math.sqrt(ASPECT * count * high / wide)
+
+        def badness(columns: int) -> float:
+            left_empty = -count % columns / count
+            return abs(math.log(columns / ideal)) + left_empty
+
+        columns = min(range(1, count + 1), key=badness)
+        return cls(shape, math.ceil(count / columns), columns)
+
+    @property
+    def panel(self) -> tuple[int, int]:
+        """How many rows and columns of cells a panel has."""
+        high, wide = (1, 1, *self.shape)[-2:]
+        return high, wide
+
+    @property
+    def gap(self) -> tuple[int, int]:
+        """How many rows and columns of cells are left free between panels; the rows have the room for an index."""
+        high, wide = self.panel
+        return max(1, round(high / 4)), max(1, round(wide / 12))
+
+    def corners(self) -> list[tuple[tuple[int, ...], int, int]]:
+        """The leading index of each panel, and the row and column of its first cell."""
+        down, right = np.add(self.panel, self.gap).tolist()
+        return [
+            (index, k // self.columns * down, k % self.columns * right)
+            for k, index in enumerate(np.ndindex(self.shape[:-2]))
+        ]
+
+    def spread(self, values: Array) -> Array:
+        """The cells of all panels in one image, NaN between them."""
+        high, wide = self.panel
+        image = np.full(np.add(self.panel, self.gap) * (self.rows, self.columns) - self.gap, np.nan)
+        for index, top, left in self.corners():
+            image[top : top + high, left : left + wide] = values[index].reshape(high, wide)
+        return image

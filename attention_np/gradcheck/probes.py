@@ -1,0 +1,177 @@
+"""What a function is like at a point, seen along one random direction: analytic or not, smooth or with a kink.
+
+Every entry of the input takes part in the direction, so that one that spoils the function shows in the outputs that
+it touches. All evidence is judged against how far rounding moves each output.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from itertools import pairwise
+from math import comb
+
+import numpy as np
+
+from attention_np.gradcheck.agreement import UNDECIDABLE
+from attention_np.gradcheck.slopes import (
+    COMPLEX_STEP,
+    LEVELS,
+    SCALES,
+    SMALLEST,
+    Array,
+    Subject,
+    along,
+    extrapolated,
+    sizes,
+)
+
+__all__ = ["NOT_ANALYTIC", "Kink", "kinks", "rounding_of", "why_not_analytic"]
+
+TRIALS = SCALES[:5]  # relative steps of the differences that the complex step is held against
+CONVERGED = 1e-2  # relative: what the slopes at two scales may differ by
+CLEARLY = 1e-6  # a discrepancy of a slope, relative to the largest, that is not left to rounding
+SPACINGS = (2.0**-20, 2.0**-25, 2.0**-45)  # relative: short, so that only rounding is left of the differences
+POINTS, ORDER = 8, 5
+KINK_STEPS = tuple(2.0**-k for k in range(10, 50, 4))  # relative
+CONFIRMED = 4  # steps, one a sixteenth of the other, at which the jump of a slope is the same
+NOT_ANALYTIC = "forward is not analytic (a cast, an abs, a comparison of complex numbers?)"
+LOCATED = 4096  # entries: where there are more, a kink is not looked for among them
+
+
+@dataclass(frozen=True)
+class Kink:
+    """An entry at which the slope of the loss is another on each side."""
+
+    index: tuple[int, ...]
+    below: float
+    above: float
+
+
+def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
+    """How far rounding moves each output: by its last bit at least.
+
+    Besides, by what is left of the outputs at equally spaced points close by after differences of a high order, to
+    which whatever is smooth contributes nothing [1]_. It sees rounding inside the function, such as single precision.
+
+    References
+    ----------
+    .. [1] J. J. More, S. M. Wild, "Estimating computational noise", SIAM J. Sci. Comput. 33, 2011.
+    """
+    direction = _direction(subject, rng)
+    places = np.arange(POINTS).reshape(-1, *(1,) * subject.x.ndim)
+    estimates = []
+    with np.errstate(all="ignore"):
+        for spacing in SPACINGS:
+            outputs = subject.outputs(subject.x + spacing * places * direction).astype(np.float64)
+            differences = np.diff(outputs, n=ORDER, axis=0)  # (points - order, outputs)
+            estimate = np.sqrt((differences**2).mean(axis=0) / comb(2 * ORDER, ORDER))
+            estimates.append(np.where(estimate > 0, estimate, np.inf))  # the points were too close to differ
+        least = np.min(estimates, axis=0)
+        last_bit = float(np.finfo(subject.output.dtype).eps) * np.abs(subject.output.ravel())
+        noise = np.fmax(last_bit, np.where(np.isfinite(least), least, 0))
+    return np.where(np.isfinite(noise), noise, 0).astype(np.float64).reshape(subject.output.shape)
+
+
+def why_not_analytic(subject: Subject, rng: np.random.Generator) -> str | None:
+    """Why the complex step does not serve for this input; None if nothing speaks against it.
+
+    It takes evidence to say no: an output whose slopes by differences at two scales agree, within their estimates of
+    the error, with each other and not with the complex step.
+    """
+    direction = _direction(subject, rng)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("error", np.exceptions.ComplexWarning)
+        try:
+            output = subject.outputs((subject.x + 1j * COMPLEX_STEP * direction)[None])[0]
+        except Exception as error:
+            why = str(error).partition("\n")[0] or type(error).__name__
+            return f"forward refuses complex arrays ({why})"
+        if output.dtype.kind != "c":
+            return f"forward turns complex arrays into {output.dtype}"
+        largest = np.abs(subject.output).max(initial=0)
+        if largest and not (np.abs(output.real - subject.output.ravel()) <= CLEARLY * largest).all():
+            return "forward gives another output for complex arrays"
+        slope = output.imag / COMPLEX_STEP
+        trials = [_slopes(subject, direction, scale) for scale in TRIALS]
+        for (one, one_rounding), (other, other_rounding) in pairwise(trials):
+            rounding = UNDECIDABLE * (one_rounding + other_rounding)
+            larger = np.maximum(np.abs(one), np.abs(other))
+            converged = np.abs(one - other) <= CONVERGED * larger + rounding
+            apart = np.minimum(np.abs(slope - one), np.abs(slope - other)) - np.abs(one - other)
+            enough = CLEARLY * np.maximum(np.abs(slope), larger).max(initial=0)
+            wrong = converged & (apart > enough) & (apart > rounding)
+            if wrong.any():
+                k = int(np.where(wrong, apart, 0).argmax())
+                return f"the complex step gives the slope {slope[k]:.6g}, differences {one[k]:.6g}: {NOT_ANALYTIC}"
+    return None
+
+
+def _direction(subject: Subject, rng: np.random.Generator) -> Array:
+    """A random direction in which each entry moves by its own size."""
+    x = subject.x
+    magnitude = np.where(np.isfinite(x) & (np.abs(x) > SMALLEST), np.abs(x), sizes(x))
+    v: Array = magnitude * rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape)
+    return v
+
+
+def _slopes(subject: Subject, direction: Array, scale: float) -> tuple[Array, Array]:
+    """The slope of each output along one direction by differences, and what rounding makes of it."""
+    column = []
+    for step in scale / 2.0 ** np.arange(LEVELS):
+        up, down = subject.outputs(np.stack([subject.x + step * direction, subject.x - step * direction]))
+        column.append((up - down) / (2 * step))
+    noise = np.zeros(()) if subject.noise is None else subject.noise.ravel()
+    return extrapolated(column)[0], 2 * noise / scale * 2 ** (LEVELS - 1)
+
+
+def kinks(subject: Subject, rng: np.random.Generator, most: int = 5) -> list[Kink]:
+    """The entries at which the function has a kink, as `abs` at zero; the first few.
+
+    The second difference (f(x + h v) - 2 f(x) + f(x - h v)) / h tends to zero with h where f is smooth, and to the jump
+    of the slope where it is not.
+    """
+    if not subject.x.size or not (_jumps(subject, _direction(subject, rng)[None]) > 0).any():
+        return []
+    if subject.x.size > LOCATED:
+        return []
+    found: list[Kink] = []
+    for start in range(0, subject.x.size, 64):
+        elements = np.arange(start, min(start + 64, subject.x.size))
+        jumps = _jumps(subject, along(subject.x, elements))  # (moves,)
+        for element in elements[jumps > 0]:
+            found.append(_one_sided(subject, int(element)))
+            if len(found) == most:
+                return found
+    return found
+
+
+def _jumps(subject: Subject, directions: Array) -> Array:
+    """The largest jump of the slope of an output along each direction; zero where the function is smooth."""
+    output = subject.output.ravel()
+    floor = np.zeros(()) if subject.noise is None else subject.noise.ravel()
+    before = np.zeros((len(directions), output.size))
+    same = np.zeros(before.shape, int)  # steps in a row at which the jump was the same
+    over = np.zeros(before.shape, bool)  # the steps have become too short to tell
+    with np.errstate(all="ignore"):
+        for step in KINK_STEPS:
+            up, down = subject.outputs(subject.x + step * directions), subject.outputs(subject.x - step * directions)
+            jump = (up - 2 * output + down) / step
+            over |= ~(np.abs(jump) > 4 * UNDECIDABLE * floor / step)
+            if over.all():
+                break
+            agrees = np.abs(jump - before) <= 0.05 * np.abs(jump)
+            same = np.where(over, same, np.where(agrees, same + 1, 0))
+            before = np.where(over, before, jump)
+    jumps: Array = np.where(same >= CONFIRMED - 1, np.abs(before), 0).max(axis=1, initial=0)
+    return jumps
+
+
+def _one_sided(subject: Subject, element: int) -> Kink:
+    step = KINK_STEPS[CONFIRMED - 1]
+    direction = along(subject.x, np.array([element]))
+    size = float(direction.ravel()[element])
+    up, down = subject.outputs(np.concatenate([subject.x + step * direction, subject.x - step * direction]))
+    output, u = subject.output.ravel(), subject.weights[:, 0]
+    below, above = u @ (output - down) / (step * size), u @ (up - output) / (step * size)
+    return Kink(tuple(map(int, np.unravel_index(element, subject.x.shape))), float(below), float(above))

@@ -1,0 +1,156 @@
+"""Two functions at one point, and what has been measured of them there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.functions import Backward, FirstCall, Forward, call_backward
+from attention_np.gradcheck.noise import Pair
+from attention_np.gradcheck.numerical import Running, measure, measure_along
+from attention_np.gradcheck.report import Escape
+from attention_np.gradcheck.running import ignore
+from attention_np.gradcheck.slopes import Slopes, Subject
+
+__all__ = ["Measured", "Options", "Problem"]
+
+Array = npt.NDArray[Any]
+
+
+class Options(NamedTuple):
+    """What the caller asks for."""
+
+    method: str
+    rtol: float
+    max_entries: int | None
+    directions: int
+    constants: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Two functions at one point."""
+
+    forward: Forward
+    backward: Backward
+    inputs: Mapping[str, Array]  # as they were given
+    point: tuple[Array, ...]  # the same, in the precision in which slopes are measured
+    first: FirstCall
+    cotangents: Array  # (3, *output.shape)
+    seed: int
+
+    @cached_property
+    def output(self) -> Array:
+        """The output at `point`."""
+        if all(x.dtype == y.dtype for x, y in zip(self.inputs.values(), self.point, strict=True)):
+            return self.first.output
+        return np.array(self.forward(*self.point))
+
+    @property
+    def wide(self) -> bool:
+        """Whether the functions take a wider dtype than that of float32 inputs, or need none."""
+        return all(x.dtype == np.result_type(x, np.float64) for x in self.point)
+
+    def subject(self, name: str, batched: bool = False) -> Subject:
+        """The function, to be differentiated with respect to the input called `name`."""
+        position = list(self.inputs).index(name)
+        unit = float(np.finfo(self.inputs[name].dtype).eps)
+        return Subject(self.forward, self.point, position, self.output, self.cotangents, batched, unit=unit)
+
+    def gradients(self, cotangent: Array, inputs: list[Array] | None = None) -> dict[str, Any]:
+        """What `backward` claims, at the point or elsewhere."""
+        there = list(self.inputs.values()) if inputs is None else inputs
+        narrow = self.first.cotangent.dtype
+        u = cotangent.astype(narrow if inputs is None else np.result_type(narrow, *there))
+        arrays = {name: x.copy() for name, x in zip(self.inputs, there, strict=True)}
+        return dict(zip(self.inputs, call_backward(self.backward, u, arrays), strict=True))
+
+    def claimed(self, name: str) -> Array:
+        """The gradient that is claimed for one input."""
+        return np.asarray(self.first.gradients[list(self.inputs).index(name)])
+
+    def rng(self, name: str, purpose: str) -> np.random.Generator:
+        """Randomness of its own for each input and purpose, so that no choice depends on another."""
+        return np.random.default_rng([self.seed, list(self.inputs).index(name), *purpose.encode()])
+
+
+@dataclass
+class Measured:
+    """What is known of one input; arrays are flat, an element for each entry."""
+
+    name: str
+    problem: Problem
+    subject: Subject
+    method: str
+    running: Running
+    note: str | None = None
+    escape: Escape | None = None
+    fault: str | None = None
+    numerical: Array = field(init=False)  # (cotangents, entries), NaN where not looked at
+    errors: Array = field(init=False)
+    scales: Array = field(init=False)
+    lost: Array = field(init=False)
+    floor: Array = field(init=False)
+    verdict: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        size = self.subject.x.size
+        wide = np.result_type(self.subject.x, np.float64)
+        self.numerical = np.full((len(self.subject.cotangents), size), np.nan, wide)
+        self.errors, self.scales, self.lost, self.floor = np.zeros((4, size))
+        self.verdict = np.zeros(size, np.int8)
+
+    def look(self, elements: Array, *, best: bool = False, key: str | None = None) -> None:
+        """Measure the slopes of some entries."""
+        found = measure(self.subject, elements, self.method, self.running, best=best, key=key)
+        self.numerical[:, elements] = found.values.T
+        self.errors[elements], self.scales[elements], self.lost[elements] = found[1:]
+
+    @property
+    def looked_at(self) -> Array:
+        """The entries that were measured."""
+        return np.flatnonzero(~np.isnan(self.numerical[0]))
+
+    def pair(self, elements: Array) -> Pair:
+        """The claimed and the measured gradient of some entries, as functions of the cotangent and of all inputs."""
+
+        def claimed(cotangent: Array, inputs: list[Array]) -> Array:
+            gradient = np.asarray(self.problem.gradients(cotangent, inputs)[self.name])
+            return gradient.reshape(-1)[elements]
+
+        def measured(cotangent: Array, inputs: list[Array]) -> Array:
+            there = self._there(cotangent, inputs)
+            return measure(there, elements, self.method, self.aside, scales=self.scales[elements]).values[:, 0]
+
+        return Pair(claimed, measured)
+
+    def pair_along(self, directions: Array) -> Pair:
+        """The same of the slopes along some directions."""
+        flat = directions.reshape(len(directions), -1)
+
+        def claimed(cotangent: Array, inputs: list[Array]) -> Array:
+            gradient = np.asarray(self.problem.gradients(cotangent, inputs)[self.name])
+            return np.asarray(flat @ gradient.ravel().astype(np.result_type(gradient, np.float64)))
+
+        def measured(cotangent: Array, inputs: list[Array]) -> Array:
+            return self.slopes_along(directions, self._there(cotangent, inputs)).values[:, 0]
+
+        return Pair(claimed, measured)
+
+    def slopes_along(self, directions: Array, subject: Subject | None = None) -> Slopes:
+        """Slopes along directions, here or at another point."""
+        return measure_along(subject or self.subject, directions, self.method, self.aside)
+
+    @property
+    def aside(self) -> Running:
+        """For measurements that do not count as entries done."""
+        return replace(self.running, checkpoint=None, advance=ignore)
+
+    def _there(self, cotangent: Array, inputs: list[Array]) -> Subject:
+        point = [x.astype(np.result_type(x, y)) for x, y in zip(inputs, self.problem.point, strict=True)]
+        return self.subject.at(point, cotangent[None])

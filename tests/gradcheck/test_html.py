@@ -1,0 +1,132 @@
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from attention_np.gradcheck import Report, _html
+
+from .reports import EVERYTHING, FLAT, HOLDS, SAMPLE, WRONG, compared, wrong_in
+
+
+class Elements(HTMLParser):
+    """The text of a fragment, with every element closed in its turn."""
+
+    def __init__(self, fragment):
+        super().__init__()
+        self.open, self.seen, self.text, self.attributes = [], [], [], []
+        self.feed(fragment)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += attrs
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text.append(data)
+
+
+def html_of(*entries):
+    return Elements(Report(entries)._repr_html_())
+
+
+def test_html_says_what_the_text_says():
+    entries = [
+        *EVERYTHING,
+        wrong_in((1, 2), (0, 1), diagnosis="no simple cause"),
+        replace(HOLDS, size=10**5, checked=200, escape=SAMPLE, note="a note"),
+    ]
+    words = " ".join(html_of(*entries).text).split()
+    for word in str(Report(tuple(entries))).replace(", the worst first:", "").split():
+        assert word in words or word.rstrip(":") in words or word in ("yes", "NO", "?"), word
+
+
+@pytest.mark.parametrize(("entry", "mark"), [(HOLDS, "✓ yes"), (WRONG, "✗ NO"), (FLAT, "? undecidable")])
+def test_a_mark_is_a_word_and_not_only_a_colour(entry, mark):
+    assert mark in html_of(entry).text
+
+
+def test_text_of_users_cannot_become_html():
+    hostile = "<script>alert('x')</script>&amp;\"'"
+    entry = wrong_in((1, 2), (0, 0), diagnosis=hostile, note=hostile)
+    fragment = replace(entry, name=hostile, method=hostile)._repr_html_()
+    assert "<script" not in fragment
+    assert Elements(fragment).text.count(hostile) >= 4
+
+
+def test_html_needs_nothing_from_outside_and_runs_nothing():
+    page = html_of(*EVERYTHING)
+    assert not {"script", "link", "img", "iframe", "object", "form"} & set(page.seen)
+    assert not any(name.startswith("on") or name in ("src", "href") for name, _ in page.attributes)
+    assert "url(" not in _html.STYLE
+    assert "@import" not in _html.STYLE
+
+
+def test_a_report_on_one_input_has_html_too():
+    assert "key" in Elements(WRONG._repr_html_()).text
+
+
+def test_the_wrong_entries_are_folded_away():
+    page = html_of(wrong_in((1, 2), (0, 0)))
+    assert page.seen.count("details") == page.seen.count("summary") == 1
+    assert "2 of 12 entries are wrong" in page.text
+
+
+def pictures(entry):
+    return [value for name, value in Elements(entry._repr_html_()).attributes if name == "aria-label"]
+
+
+def test_a_picture_shows_where_entries_are_wrong():
+    assert pictures(wrong_in((1, 2), (0, 0))) == ["3 by 4 entries: 2 wrong, 10 holds"]
+    assert "M2 1h1v1h-1z" in wrong_in((1, 2))._repr_html_()
+    assert "M1 2h3v1h-3z" in wrong_in((2, 1), (2, 2), (2, 3))._repr_html_()  # neighbours together
+
+
+def test_each_index_of_the_leading_axes_has_its_own_picture():
+    report = wrong_in((1, 0, 2, 3), (1, 1, 0, 0), shape=(2, 2, 3, 4))
+    assert pictures(report) == [f"3 by 4 entries: {what}" for what in 2 * ["12 holds"] + 2 * ["1 wrong, 11 holds"]]
+    assert "[1, 0, :, :]" in Elements(report._repr_html_()).text
+
+
+def test_of_very_many_pictures_those_with_something_to_see_are_drawn():
+    few = wrong_in((17, 0, 0), (3, 0, 0), shape=(20, 2, 2))
+    assert len(pictures(few)) == 2
+    many = wrong_in(*[(k, 0, 0) for k in range(19)], shape=(20, 2, 2))
+    assert len(pictures(many)) == 16
+    assert "and 3 more like these" in Elements(many._repr_html_()).text
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        compared("x", np.ones((3, 4)), np.ones((3, 4))),  # nothing to see
+        compared("x", 1.0, 2.0),  # one entry
+        compared("x", np.ones((0, 4)), np.ones((0, 4))),
+        wrong_in((0, 0), shape=(65, 2)),  # too large
+        wrong_in((0, 0), shape=(2, 65)),
+        replace(wrong_in((0, 0)), details=None),
+    ],
+)
+def test_there_is_no_picture_where_it_would_show_nothing(entry):
+    assert pictures(entry) == []
+
+
+def test_arrays_of_one_axis_have_a_picture_and_so_have_undecided_and_skipped_entries():
+    assert pictures(wrong_in(3, shape=(5,))) == ["1 by 5 entries: 1 wrong, 4 holds"]
+    unclear = compared("x", np.ones(4), np.ones(4), coarse=[True, False, False, False], looked_at=[1, 1, 0, 0])
+    assert pictures(unclear) == ["1 by 4 entries: 1 undecidable, 1 holds, 2 not looked at"]
+
+
+def test_html_of_the_largest_pictures_is_of_reasonable_size():
+    rng = np.random.default_rng(0)
+    numerical = rng.standard_normal((16, 64, 64))
+    assert len(compared("x", -numerical, numerical)._repr_html_()) < 40_000

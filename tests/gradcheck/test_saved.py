@@ -1,0 +1,164 @@
+import json
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from attention_np.gradcheck import InputReport, Report, _saved
+from attention_np.gradcheck.report import Details, Entry, Escape
+
+from .reports import EVERYTHING, HOLDS, SAMPLE, WRONG, compared, wrong_in
+
+
+def test_a_report_that_is_saved_and_loaded_is_the_same(tmp_path):
+    path = tmp_path / "report.json"
+    EVERYTHING.save(path)
+    loaded = Report.load(path)
+    assert loaded == EVERYTHING
+    assert str(loaded) == str(EVERYTHING)
+    assert all(entry.details is None for entry in loaded)
+    assert isinstance(loaded["x"].worst[0], Entry)
+    assert isinstance(loaded["x"].escape, Escape)
+    assert isinstance(loaded["x"].worst_index, tuple)
+    assert hash(loaded) == hash(EVERYTHING)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 3), (3, 0), (2, 3), (2, 1, 3, 2)])
+def test_arrays_that_are_saved_are_loaded_bit_for_bit(tmp_path, shape):
+    rng = np.random.default_rng(0)
+    analytic, numerical = rng.standard_normal((2, *shape)) * 10.0 ** rng.integers(-300, 300, (2, *shape))
+    numerical.flat[:1] = -0.0
+    analytic.flat[1:4] = np.nan, np.inf, -np.inf
+    report = compared("x", analytic, numerical, np.abs(rng.standard_normal(shape)), looked_at=rng.random(shape) > 0.2)
+    Report((report,)).save(tmp_path / "report", details=True)
+    loaded = Report.load(tmp_path / "report")["x"].details
+    assert isinstance(loaded, Details)
+    for before, after in zip(report.details, loaded, strict=True):
+        assert after.shape == shape
+        assert after.dtype.kind == before.dtype.kind
+        assert np.array_equal(after, before, equal_nan=True)
+        assert np.array_equal(np.signbit(after), np.signbit(before))
+
+
+def test_arrays_of_single_precision_are_loaded_with_the_same_values(tmp_path):
+    report = compared("x", np.ones(3), np.ones(3))
+    single = report.details._replace(analytic=np.array([0.1, 0.2, 0.3], np.float32))
+    Report((replace(report, details=single),)).save(tmp_path / "report", details=True)
+    loaded = Report.load(tmp_path / "report")["x"].details
+    assert (loaded.analytic == single.analytic).all()
+
+
+def test_every_field_of_a_report_is_read_again():
+    assert list(_saved.INPUT) == [field.name for field in fields(InputReport)]
+    assert tuple(_saved.ENTRY) == Entry._fields
+    assert tuple(_saved.ESCAPE) == Escape._fields
+    assert tuple(_saved.DETAILS) == Details._fields
+
+
+def test_saving_puts_the_new_file_in_the_place_of_the_old_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "report.json"
+    Report((HOLDS,)).save(str(path))
+    Report((WRONG,)).save(path)
+    assert Report.load(str(path)) == Report((WRONG,))
+    assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_who_reads_the_old_file_while_the_new_one_is_saved_reads_all_of_the_old(tmp_path):
+    path = tmp_path / "report.json"
+    Report((HOLDS,)).save(path)
+    with path.open() as reader:
+        Report((WRONG,)).save(path)
+        assert json.load(reader)["inputs"][0]["name"] == HOLDS.name
+
+
+def test_what_a_link_points_to_is_replaced_and_not_the_link(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "report")
+    Report((HOLDS,)).save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert Report.load(tmp_path / "report") == Report((HOLDS,))
+
+
+def test_a_report_that_cannot_be_saved_leaves_the_old_one_as_it_was(tmp_path):
+    path = tmp_path / "report.json"
+    Report((HOLDS,)).save(path)
+    with pytest.raises(TypeError):
+        Report((replace(HOLDS, note=object()),)).save(path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        Report((HOLDS,)).save(tmp_path / "folder")
+    assert Report.load(path) == Report((HOLDS,))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "report.json"]
+
+
+def saved_with(change):
+    """The JSON of a report, changed."""
+    report = Report((replace(wrong_in((1, 2)), escape=SAMPLE),))
+    value = json.loads(json.dumps({**_saved.HEADER, **report.to_dict(details=True)}))
+    change(value)
+    return json.dumps(value)
+
+
+def with_input(**values):
+    return saved_with(lambda value: value["inputs"][0].update(values))
+
+
+def with_details(part, **values):
+    return saved_with(lambda value: value["inputs"][0]["details"][part].update(values))
+
+
+STRANGE = {
+    "nothing": ("", "Expecting value"),
+    "no JSON": ("input  method  holds", "Expecting value"),
+    "not text": (b"\xff\xfe\x00", "codec"),
+    "a number": ("1", 'it has no "format"'),
+    "a list": ("[]", 'it has no "format"'),
+    "another object": ("{}", 'it has no "format"'),
+    "NaN": (with_input().replace("100000", "NaN"), "JSON has no NaN"),
+    "deep nesting": (100_000 * "[", "nested too deeply"),
+    "another version": (saved_with(lambda value: value.update(version=2)), "its version is 2, and only 1 can be read"),
+    "no inputs": (saved_with(lambda value: value.pop("inputs")), "inputs is missing"),
+    "inputs that are no list": (
+        saved_with(lambda value: value.update(inputs={})),
+        "inputs: a list is expected, not {}",
+    ),
+    "an input that is none": (saved_with(lambda value: value.update(inputs=[3])), "inputs: an object is expected"),
+    "another key": (saved_with(lambda value: value.update(extra=1)), "'extra' is unknown"),
+    "an input without its name": (saved_with(lambda value: value["inputs"][0].pop("name")), "inputs: name is missing"),
+    "a name that is none": (with_input(name=None), "inputs: name: a string is expected, not None"),
+    "an answer that is none": (with_input(ok=1), "inputs: ok: true or false is expected, not 1"),
+    "an error that is none": (with_input(max_relative_error="1"), "max_relative_error: a number is expected, not '1'"),
+    "a number too large": (with_input(analytic=10**400), "analytic: a number is too large"),
+    "a true number": (with_input(analytic=True), "analytic: a number is expected, not True"),
+    "a broken size": (with_input(size=1.5), "size: a whole number that is not negative is expected, not 1.5"),
+    "a negative size": (with_input(size=-1), "size: a whole number that is not negative is expected, not -1"),
+    "a true size": (with_input(size=True), "size: a whole number that is not negative is expected, not True"),
+    "an index that is none": (with_input(worst_index=["0"]), "worst_index: a whole number"),
+    "an entry that is none": (with_input(worst=[[0, 1, 2]]), "worst: an object is expected, with index"),
+    "a sample that is none": (with_input(escape={}), "escape: entries is missing"),
+    "a long string for a number": (with_input(floor=1000 * "x"), r"floor: a number is expected, not 'x{39}\.\.\.$"),
+    "values of another shape": (with_details("floor", shape=[4, 3]), "details: floor: the values are not nested as"),
+    "values too deep": (with_details("floor", shape=[3]), "details: floor: a number is expected"),
+    "values that are no numbers": (with_details("analytic", shape=[1], values=["1"]), "a number is expected, not '1'"),
+    "an enormous shape": (with_details("analytic", shape=[0, 10**30], values=[]), "details: analytic: "),
+    "a verdict that is none": (with_details("verdict", shape=[1], values=[4]), "verdict: 4 is no verdict"),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), STRANGE.values(), ids=STRANGE)
+def test_a_file_that_is_no_report_is_refused_by_its_path_with_the_reason(tmp_path, content, reason):
+    path = tmp_path / "a file.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=reason) as raised:
+        Report.load(path)
+    assert str(raised.value).startswith(f"{path} is not a saved gradient report: ")
+    assert type(raised.value) is ValueError
+
+
+def test_the_report_that_the_strange_ones_are_made_from_is_fine(tmp_path):
+    (tmp_path / "report").write_text(with_input())
+    assert Report.load(tmp_path / "report")["x"].details is not None
+
+
+def test_a_file_that_is_not_there_is_no_strange_report(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Report.load(tmp_path / "report")

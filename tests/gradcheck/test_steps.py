@@ -1,0 +1,182 @@
+import warnings
+
+import numpy as np
+import pytest
+
+from attention_np.gradcheck.steps import ORDERS, step_errors
+
+EPS = float(np.finfo(float).eps)
+
+
+def softmax(scores):
+    shifted = np.exp(scores - scores.real.max(axis=-1, keepdims=True))
+    return shifted / shifted.sum(axis=-1, keepdims=True)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def slope(x, y):
+    """Of the line through the logarithms."""
+    return np.polyfit(np.log(x), np.log(y), 1)[0]
+
+
+TRUNCATION = {  # where the formula's own error is far above rounding, and its next term far below
+    "forward differences": (1e-5, 1e-3),
+    "central differences": (1e-3, 3e-2),
+    "extrapolated once": (1e-2, 1e-1),
+    "extrapolated twice": (3e-2, 2e-1),
+    "complex step": (1e-5, 1e-2),
+}
+
+
+@pytest.mark.parametrize("formula", ORDERS)
+def test_the_error_of_long_steps_grows_with_the_order_of_the_formula(formula):
+    steps = np.geomspace(*TRUNCATION[formula], 9)
+    found = step_errors(lambda x: softmax(4 * x), {"x": normal(4, 5)}, steps=steps, entries=20)
+    slopes = [slope(steps, error) for error in found.errors[formula].T]
+    assert np.median(slopes) == pytest.approx(ORDERS[formula], abs=0.05)
+
+
+@pytest.mark.parametrize("formula", [formula for formula in ORDERS if formula != "complex step"])
+def test_the_error_of_short_steps_grows_as_they_shrink(formula):
+    steps = np.geomspace(1e-13, 1e-9, 41)
+    found = step_errors(softmax, {"scores": normal(4, 5)}, steps=steps, entries=20)
+    assert slope(steps, found.errors[formula].mean(axis=1)) == pytest.approx(-1, abs=0.15)
+
+
+def test_the_complex_step_is_exact_to_rounding_however_short():
+    found = step_errors(softmax, {"scores": normal(4, 5)}, steps=[1e-9, 1e-12, 1e-30, 1e-100], entries=20)
+    assert found.errors["complex step"].shape == (4, 20)
+    assert found.errors["complex step"].max() < 4 * EPS
+    assert found.reference == "the complex step"
+
+
+def test_a_wrong_gradient_stays_apart_at_every_step_and_a_right_one_does_not():
+    x, u = normal(6), normal(6, seed=1)
+    right = u * np.cos(x)
+    wrong = right.copy()
+    wrong[2] += 1e-3 * np.abs(right).max()
+    for gradient, apart in ((right, 0), (wrong, 1e-3)):
+        found = step_errors(np.sin, {"x": x}, u, gradient={"x": gradient}, steps=[1e-3, 1e-9, 1e-16])
+        assert found.reference == "the claimed gradient"
+        assert [index for _, index in found.places] == [(k,) for k in range(6)]
+        assert found.errors["complex step"][1:, 2] == pytest.approx([apart, apart], rel=1e-2, abs=4 * EPS)
+        assert found.errors["extrapolated twice"][0, 2] == pytest.approx(apart, rel=1e-2, abs=1e-12)
+        assert np.delete(found.errors["complex step"][1:], 2, axis=1).max() < 4 * EPS
+
+
+def test_a_function_that_is_not_analytic_is_held_against_differences():
+    found = step_errors(lambda x: np.abs(x) ** 3, {"x": normal(5)})
+    assert "complex step" not in found.errors  # the result is real
+    assert found.reference == "differences at their best steps"
+    assert np.nanmin(found.errors["extrapolated twice"], axis=0).max() < 1e-11
+
+
+def test_a_complex_step_that_misleads_is_shown_but_not_believed():
+    x = np.array([2.0, 2.5, 3.0])
+    found = step_errors(lambda x: x * np.abs(x), {"x": x}, np.ones(3), steps=[1e-8])
+    assert found.reference == "differences at their best steps"
+    assert found.errors["complex step"][0] == pytest.approx(x / 6)  # it gives |x| where the slope is 2 |x|
+    assert found.errors["central differences"].max() < 1e-6
+
+
+def test_a_function_that_refuses_complex_arrays_has_the_other_formulas():
+    found = step_errors(lambda x: np.sin(x.astype(float, casting="safe")), {"x": normal(3)})
+    assert list(found.errors) == [formula for formula in ORDERS if formula != "complex step"]
+
+
+def test_a_function_that_loses_the_imaginary_part_on_the_way_has_no_complex_step():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = step_errors(lambda x: x * np.cos(x.astype(float)), {"x": normal(3)})
+    assert "complex step" not in found.errors
+
+
+def test_entries_are_drawn_from_all_inputs_without_repetition():
+    inputs = {"a": normal(30), "b": normal(3, 20)}
+    found = step_errors(lambda a, b: np.sin(a).sum() + np.sin(b).sum(), inputs, entries=60, steps=[1e-4])
+    assert len(set(found.places)) == 60
+    assert {name for name, _ in found.places} == {"a", "b"}
+    for column, (name, index) in enumerate(found.places):
+        x, largest = inputs[name][index], np.abs(np.cos(inputs[name])).max()
+        size = max(abs(x), np.median(np.abs(inputs[name])))
+        expected = np.abs(np.sin(x)) * 2.0 ** np.floor(np.log2(size)) * 1e-4 / 2
+        assert found.errors["forward differences"][0, column] == pytest.approx(expected / largest, rel=0.15, abs=1e-7)
+
+
+def test_there_are_no_more_entries_than_the_inputs_have():
+    assert len(step_errors(np.sin, {"x": normal(3)}, steps=[0.1]).places) == 3
+    assert step_errors(np.sin, {"x": np.float64(0.5)}, steps=[0.1]).places == (("x", ()),)
+
+
+def test_the_same_seed_looks_at_the_same_entries_and_another_at_others():
+    first, again, other = (
+        step_errors(np.sin, {"x": normal(100)}, rng=seed, steps=[0.1]).places
+        for seed in (0, np.random.default_rng(0), 1)
+    )
+    assert first == again != other
+
+
+def test_steps_that_leave_the_domain_have_no_error_and_raise_no_warning():
+    found = step_errors(np.log, {"x": np.array([0.5, 0.6])}, steps=[2.0, 1e-3])
+    assert np.isnan(found.errors["central differences"][0]).all()
+    assert (found.errors["central differences"][1] < 1e-5).all()
+
+
+def test_inputs_in_single_precision_are_looked_at_in_double():
+    found = step_errors(np.sin, {"x": normal(5).astype(np.float32)}, steps=[1e-5])
+    assert found.errors["central differences"].max() < 1e-9
+
+
+def test_a_gradient_that_is_zero_has_absolute_errors():
+    found = step_errors(lambda x: x * 0 + 1, {"x": normal(3)}, steps=[1e-5])
+    assert (found.errors["central differences"] == 0).all()
+
+
+def test_what_is_given_is_not_written_to():
+    x = normal(3)
+    before = x.copy()
+
+    def forward(x):
+        result = np.sin(x)
+        x[...] = 7
+        return result
+
+    found = step_errors(forward, {"x": x}, np.ones(3), gradient={"x": np.cos(x)}, steps=[1e-30])
+    assert (x == before).all()
+    assert found.errors["complex step"].max() < 4 * EPS
+
+
+X = {"x": np.ones((2, 3))}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"cotangent": np.ones(3)},
+            r"cotangent must have the shape of the output, \(2, 3\) \(cotangent.shape=\(3,\)\)",
+        ),
+        ({"gradient": X}, r"cotangent must be given with gradient: the one it was computed for, \(2, 3\)"),
+        ({"gradient": {"y": 1.0}, "cotangent": X["x"]}, "gradient has 'y', which is not among the inputs: x"),
+        (
+            {"gradient": {"x": np.ones((3, 2))}, "cotangent": X["x"]},
+            r"the gradient of x has the shape \(3, 2\), the input \(2, 3\)",
+        ),
+        ({"entries": 0}, "entries must be at least 1, not 0"),
+        ({"steps": []}, r"steps must be a list of positive numbers \(steps.shape=\(0,\)\)"),
+        ({"steps": 1e-3}, r"steps must be a list of positive numbers \(steps.shape=\(\)\)"),
+        ({"steps": [0.0, 1.0]}, "steps must be a list of positive numbers"),
+        ({"steps": [np.inf]}, "steps must be a list of positive numbers"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        step_errors(np.sin, X, **options)
+
+
+def test_inputs_without_an_entry_are_refused():
+    with pytest.raises(ValueError, match="there is no entry to differentiate by"):
+        step_errors(np.sin, {"x": np.ones((0, 3))})

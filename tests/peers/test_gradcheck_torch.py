@@ -1,0 +1,354 @@
+"""PyTorch's gradients checked with one call: those that are right hold, and planted errors are found and named."""
+
+import copy
+import time
+from concurrent.futures import ThreadPoolExecutor
+from textwrap import dedent
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from helpers import normal
+
+from attention_np import gradcheck
+from attention_np.gradcheck.torch import assert_gradients, check
+
+torch = pytest.importorskip("torch", reason="the adapter for PyTorch needs torch: pip install attention-np[peers]")
+functional = torch.nn.functional
+
+
+def tensor(seed: int, *shape: int, dtype: Any = torch.float64) -> Any:
+    return torch.tensor(normal(seed, *shape), dtype=dtype)
+
+
+class ScaledExp(torch.autograd.Function):
+    """By NumPy, which takes complex arrays; the last entry of the gradient is wrong by a relative amount."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, scale: float, wrong_by: float) -> Any:
+        output = torch.from_numpy(np.exp(x.numpy() * scale))
+        ctx.save_for_backward(output)
+        ctx.constants = scale, wrong_by
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Any) -> Any:
+        scale, wrong_by = ctx.constants
+        d_x = d_output * ctx.saved_tensors[0] * scale
+        d_x[-1] *= 1 + wrong_by
+        return d_x, None, None
+
+
+class Softplus(torch.autograd.Function):
+    """Of functions that take no complex tensors; the first entry of the gradient is wrong by a relative amount."""
+
+    @staticmethod
+    def forward(x: Any, wrong_by: float) -> Any:  # noqa: ARG004
+        return functional.softplus(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG004
+        ctx.save_for_backward(inputs[0])
+        ctx.wrong_by = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Any) -> Any:
+        d_x = d_output * torch.sigmoid(ctx.saved_tensors[0])
+        d_x[0] *= 1 + ctx.wrong_by
+        return d_x, None
+
+
+class Forgetful(torch.autograd.Function):
+    """A product of which one gradient is missing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> Any:
+        ctx.save_for_backward(y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx: Any, d_output: Any) -> Any:
+        return d_output * ctx.saved_tensors[0], None
+
+
+@pytest.mark.parametrize("function", [ScaledExp, ScaledExp.apply], ids=["the class", "its apply"])
+def test_a_function_that_is_right_holds_to_full_precision_by_the_complex_step(function: Any) -> None:
+    report = check(function, (tensor(0, 5), 0.5, 0.0))
+    assert [entry.name for entry in report] == ["x"]
+    assert report.ok
+    assert report["x"].method == "complex-step"
+    assert report["x"].max_relative_error < 1e-15
+
+
+@pytest.mark.parametrize(("function", "wrong_by", "place"), [(ScaledExp, 1e-9, (4,)), (Softplus, 1e-6, (0,))])
+def test_a_planted_error_is_found_where_it_is(function: Any, wrong_by: float, place: tuple[int, ...]) -> None:
+    arguments = (0.5, wrong_by) if function is ScaledExp else (wrong_by,)
+    report = check(function, (tensor(0, 5), *arguments))
+    assert not report.ok
+    assert report["x"].worst_index == place
+    with pytest.raises(AssertionError, match="gradient does not hold for x"):
+        assert_gradients(function, (tensor(0, 5), *arguments))
+
+
+def test_a_function_that_takes_no_complex_tensors_is_checked_by_differences() -> None:
+    report = check(Softplus, (tensor(0, 5), 0.0))
+    assert report.ok
+    assert report["x"].method == "central"
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_scaled_dot_product_attention_holds_in_double_precision(is_causal: bool) -> None:
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        return functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+    inputs = {"query": tensor(0, 2, 3, 4), "key": tensor(1, 2, 5, 4), "value": tensor(2, 2, 5, 2)}
+    report = check(attention, inputs)
+    assert [entry.name for entry in report] == list(inputs)
+    assert report.ok
+    assert max(entry.max_relative_error for entry in report) < 1e-8
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_module_of_multi_head_attention_holds_with_its_parameters(training: bool) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(4, 2, dtype=torch.float64, batch_first=True).train(training)
+    state = copy.deepcopy(module.state_dict())
+    hidden = torch.tensor([[False, False, True]])
+    inputs = {"query": tensor(0, 1, 2, 4), "key": tensor(1, 1, 3, 4), "value": tensor(2, 1, 3, 4)}
+    report = check(module, {**inputs, "key_padding_mask": hidden})
+    assert report.ok, report
+    assert [entry.name for entry in report] == [
+        *inputs,
+        *(f"parameters.{name}" for name, _ in module.named_parameters()),
+    ]
+    assert all(torch.equal(state[name], x) for name, x in module.state_dict().items())
+    assert all(x.grad is None for x in module.parameters())
+
+
+class Scale(torch.nn.Module):
+    """Multiplies by a weight, which it shares with PyTorch's autograd only if it `is_honest`."""
+
+    def __init__(self, is_honest: bool) -> None:
+        super().__init__()
+        self.is_honest = is_honest
+        self.weight = torch.nn.Parameter(tensor(5, 3))
+        self.frozen = torch.nn.Parameter(tensor(6, 3), requires_grad=False)
+        self.register_buffer("calls", torch.zeros(3))
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        weight = self.weight if self.is_honest else self.weight.detach()
+        return x * weight * self.frozen.detach()
+
+
+def test_an_error_in_the_gradient_of_a_parameter_is_named() -> None:
+    module = Scale(is_honest=False)
+    report = check(module, tensor(0, 2, 3))
+    assert [entry.name for entry in report] == ["x", "parameters.weight"]
+    assert report["x"].ok
+    assert not report["parameters.weight"].ok
+    assert "gives no gradient" in str(report["parameters.weight"].note)
+    assert check(Scale(is_honest=True), tensor(0, 2, 3)).ok
+
+
+def test_a_module_keeps_its_buffers() -> None:
+    module = Scale(is_honest=True)
+    check(module, tensor(0, 2, 3))
+    assert not module.calls.any()
+
+
+def test_a_module_in_single_precision_is_evaluated_in_double() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2)).eval()
+    report = check(module, tensor(0, 4, 3, dtype=torch.float32))
+    assert report.ok
+    assert report["input"].floor < 1e-5
+    assert module[0].running_mean.dtype == torch.float32
+
+
+class Slow(torch.nn.Linear):
+    """Gives other threads time to interfere."""
+
+    def forward(self, x: Any) -> Any:
+        time.sleep(1e-3)
+        return super().forward(x)
+
+
+def test_threads_do_not_see_each_others_parameters() -> None:
+    with ThreadPoolExecutor(4) as executor:
+        assert_gradients(Slow(9, 9, dtype=torch.float64), tensor(0, 5, 9), executor=executor)
+
+
+def test_shared_parameters_are_one() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3, dtype=torch.float64), torch.nn.Linear(3, 3, dtype=torch.float64))
+    module[1].weight = module[0].weight
+    report = check(module, tensor(0, 2, 3))
+    assert [entry.name for entry in report] == [
+        "input",
+        *(f"parameters.{name}" for name in ("0.weight", "0.bias", "1.bias")),
+    ]
+    assert report.ok
+
+
+def test_a_missing_gradient_is_found_where_it_matters_and_zero_where_it_does_not() -> None:
+    report = check(Forgetful, (tensor(0, 3), tensor(1, 3)))
+    assert report["x"].ok
+    assert not report["y"].ok
+    assert "gives no gradient" in str(report["y"].note)
+
+    report = check(lambda x, unused: x**2, (tensor(0, 3), tensor(1, 3)))  # noqa: ARG005
+    assert report.ok
+    assert (report["unused"].analytic, report["unused"].note) == (0.0, None)
+    assert check(lambda x: torch.ones(2), tensor(0, 3)).ok  # noqa: ARG005
+    assert not check(lambda x: 2 * x.detach(), tensor(0, 3)).ok
+
+
+class Pair(NamedTuple):
+    first: Any
+    rest: Any
+
+
+def test_all_floating_outputs_count_nested_ones_too() -> None:
+    def function(x: Any, wrong: bool) -> Any:
+        square = x**2
+        rest = {"square": square.detach() if wrong else square, "where": x.argmax(), "nothing": None}
+        return x.sum(), Pair(x.float() * 3, [rest])
+
+    assert check(function, (tensor(0, 3), False)).ok
+    assert not check(function, (tensor(0, 3), True)).ok
+
+
+def test_arguments_that_are_not_floating_tensors_are_passed_on_as_they_are() -> None:
+    def gather(x: Any, index: Any, nothing: None, power: int, pair: Pair, *rest: Any) -> Any:
+        assert nothing is None
+        assert isinstance(power, int)
+        assert pair.rest[0].dtype == torch.bool
+        return (x[index] * pair.first * rest[0]) ** power
+
+    pair = Pair(tensor(1, 2), (torch.tensor([True]),))
+    report = check(gather, (tensor(0, 3), torch.tensor([0, 2]), None, 2, pair, tensor(2, 2)))
+    assert [entry.name for entry in report] == ["x", "pair.first", "input 5"]
+    assert report.ok
+
+
+def test_a_mapping_is_passed_by_name_if_the_names_are_those_of_the_parameters() -> None:
+    inputs = {"y": tensor(0, 3), "x": tensor(1, 3)}
+    by_name = check(lambda x, y: x**3 + 0 * y, inputs)
+    assert by_name["y"].analytic == 0 != by_name["x"].analytic
+    in_order = check(lambda a, b: a**3 + 0 * b, inputs)
+    assert in_order["x"].analytic == 0 != in_order["y"].analytic
+    assert check(lambda *arguments, **options: torch.mul(*arguments, **options), inputs).ok
+    assert check(lambda x, *, y: x * y, inputs).ok
+    assert check(lambda **named: named["x"] * named["y"], inputs).ok
+    assert check(torch.mul, inputs).ok
+
+
+def test_no_gradient_need_be_required_and_none_is_left_behind() -> None:
+    x, y = tensor(0, 3), tensor(1, 3).requires_grad_()
+    assert check(lambda x, y: x * y, [x, y]).ok
+    assert not x.requires_grad
+    assert y.requires_grad
+    assert y.grad is None
+
+
+def test_a_function_may_overwrite_its_arguments() -> None:
+    x = tensor(0, 3)
+    before = x.clone()
+    assert check(lambda x: x.mul_(2).sin_(), x).ok
+    assert torch.equal(x, before)
+
+
+def test_tensors_keep_their_order_in_memory() -> None:
+    strides = set()
+
+    def function(x: Any) -> Any:
+        strides.add(x.stride())
+        return x * 2
+
+    assert check(function, tensor(0, 2, 3).T).ok
+    assert strides == {(1, 3)}
+
+
+def test_arrays_of_numpy_are_as_good_as_tensors() -> None:
+    report = check(torch.mul, (normal(0, 3), tensor(1, 3)))
+    assert [entry.name for entry in report] == ["input 0", "input 1"]
+    assert report.ok
+
+
+def test_a_gradient_that_is_sparse_is_checked() -> None:
+    module = torch.nn.Embedding(4, 3, sparse=True, dtype=torch.float64)
+    assert_gradients(module, torch.tensor([1, 1, 3]))
+
+
+@pytest.mark.parametrize(("dtype", "wrong_by"), [(torch.float32, 1e-4), (torch.float16, 0.2)], ids=["single", "half"])
+def test_narrow_types_are_judged_by_what_they_hold(dtype: Any, wrong_by: float) -> None:
+    x = tensor(0, 5, dtype=dtype)
+    assert check(torch.tanh, x).ok
+    assert not check(ScaledExp, (x, 0.5, wrong_by)).ok
+
+
+@pytest.mark.parametrize("x", [torch.ones(3, dtype=torch.complex64), np.ones(3) * 1j], ids=["tensor", "array"])
+def test_complex_inputs_are_refused(x: Any) -> None:
+    with pytest.raises(TypeError, match=r"^x is complex"):
+        check(lambda x: x.abs(), x)
+
+
+def test_complex_outputs_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"^output\.1 of function is complex"):
+        check(lambda x: (x, torch.complex(x, x)), tensor(0, 3))
+
+
+def test_types_that_numpy_does_not_have_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"^x holds torch.bfloat16, which NumPy does not have"):
+        check(lambda x: x, torch.ones(3, dtype=torch.bfloat16))
+
+
+def test_what_cannot_be_checked_is_refused() -> None:
+    with pytest.raises(ValueError, match="no real floating-point array"):
+        check(torch.abs, torch.arange(3))
+    with pytest.raises(TypeError, match="must return at least one array"):
+        check(lambda x: x.argmax(), tensor(0, 3))
+    with pytest.raises(TypeError, match="function must be callable, not Tensor"):
+        check(tensor(0, 3), tensor(0, 3))
+    with pytest.raises(ValueError, match=r"two arrays that would both be called x\.a\.b"):
+        check(lambda x: x, {"x": {"a": {"b": tensor(0, 3)}, "a.b": tensor(0, 3)}})
+
+
+def test_numbers_among_the_arguments_are_recognised_in_a_wrong_gradient() -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, scale: float) -> Any:  # noqa: ARG004
+            return x * scale
+
+        @staticmethod
+        def backward(ctx: Any, d_output: Any) -> Any:  # noqa: ARG004
+            return d_output * 1, None
+
+    assert "scale" in str(check(Scaled, (tensor(0, 5), 0.37))["x"].diagnosis)
+
+
+@pytest.mark.parametrize("method", ["complex-step", "central"])
+def test_many_moves_of_a_vectorized_input_are_evaluated_at_once(method: str) -> None:
+    shapes = []
+
+    def function(x: Any, y: Any) -> Any:
+        shapes.append(tuple(x.shape))
+        return (x @ y).sin()
+
+    inputs = {"x": tensor(0, 4, 3), "y": tensor(1, 3, 3)}
+    assert_gradients(function, inputs, vectorized=["x"], method=method)
+    assert {len(shape) for shape in shapes} == {2, 3}
+
+
+def test_options_reach_the_check() -> None:
+    assert check(torch.sin, tensor(0, 3), method="central")["input 0"].method == "central"
+    with pytest.raises(ValueError, match="method must be"):
+        check(torch.sin, tensor(0, 3), method="guess")
+
+
+def test_the_example_of_the_documentation_finds_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    example = str(gradcheck.torch.__doc__).partition("::\n")[2]
+    exec(dedent(example), {})  # noqa: S102
+    printed = capsys.readouterr().out
+    assert "NO" in printed
+    assert "yes" not in printed
