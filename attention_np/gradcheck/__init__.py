@@ -13,6 +13,7 @@
 
 from attention_np.gradcheck import autograd, jax, plot, torch
 from attention_np.gradcheck.checking import assert_gradients, check
+from attention_np.gradcheck.checkpoints import Interrupted
 from attention_np.gradcheck.numerical import METHODS, numerical_gradient
 from attention_np.gradcheck.ops import check_op
 from attention_np.gradcheck.report import GradientError, InputReport, Report
@@ -23,6 +24,7 @@ __all__ = [
     "METHODS",
     "GradientError",
     "InputReport",
+    "Interrupted",
     "NotAnalyticError",
     "Report",
     "assert_gradients",

@@ -30,7 +30,7 @@ STYLE = """
 .anp-report .mark { padding: 0.1em 0.6em; border-radius: 1em; color: #fff; font-size: 90% }
 .anp-report .holds { background: #1a7f37 }
 .anp-report .wrong { background: #cf222e }
-.anp-report .undecidable { background: #646c75 }
+.anp-report .undecidable, .anp-report .unfinished { background: #646c75 }
 .anp-report section { border-left: 3px solid #8886; padding-left: 0.9em; margin: 0.8em 0 }
 .anp-report summary { cursor: pointer }
 .anp-report figure { margin: 0.6em 0 }
@@ -39,7 +39,7 @@ STYLE = """
 .anp-report .key { margin-right: 1.2em }
 .anp-report .key svg { vertical-align: -0.2em }
 """
-MARKS = {"holds": "✓ yes", "wrong": "✗ NO", "undecidable": "? undecidable"}
+MARKS = {"holds": "✓ yes", "wrong": "✗ NO", "undecidable": "? undecidable", "unfinished": "… unfinished"}
 LARGEST = 64  # entries along an axis of a picture
 PANELS = 16
 PICTURE_WIDTH = 256  # pixels

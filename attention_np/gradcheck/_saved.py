@@ -10,9 +10,10 @@ from attention_np.gradcheck import _json
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
 from attention_np.gradcheck.report import Details, Entry, Escape, InputReport
 
-__all__ = ["HEADER", "inputs_of"]
+__all__ = ["HEADER", "REST", "inputs_of"]
 
 HEADER = {"format": "attention_np gradient report", "version": 1}
+REST = "checkpoint"  # the key of what a checkpoint keeps besides, and a report has no use for
 
 
 def inputs_of(saved: Any) -> tuple[InputReport, ...]:
@@ -21,7 +22,8 @@ def inputs_of(saved: Any) -> tuple[InputReport, ...]:
         raise ValueError(f'it has no "format": "{HEADER["format"]}"')
     if saved.get("version") != HEADER["version"]:
         raise ValueError(f"its version is {saved.get('version')!r}, and only {HEADER['version']} can be read")
-    inputs: tuple[InputReport, ...] = _json.as_record(saved, REPORT)["inputs"]
+    report = {key: value for key, value in saved.items() if key != REST}
+    inputs: tuple[InputReport, ...] = _json.as_record(report, REPORT)["inputs"]
     return inputs
 
 

@@ -25,7 +25,7 @@ __all__ = [
 
 COLUMNS = ("input", "method", "holds", "error", "worst at", "analytic", "numerical", "floor")
 WORST_COLUMNS = ("index", "analytic", "numerical", "relative error", "floor")
-MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?"}
+MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?", "unfinished": "..."}
 WIDTH = 110
 HARD_SPACE = "\N{NO-BREAK SPACE}"
 ENTRIES_SHOWN = 5

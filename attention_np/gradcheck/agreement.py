@@ -22,7 +22,7 @@ __all__ = ["HOLDS", "UNCHECKED", "UNDECIDABLE", "UNDECIDED", "WRONG", "judge", "
 
 Array = npt.NDArray[Any]
 
-UNDECIDABLE = 10  # times the noise floor
+UNDECIDABLE = 10  # times the noise floor (gradcheck.56)
 HOLDS, WRONG, UNDECIDED, UNCHECKED = range(4)  # the verdicts on an entry
 
 

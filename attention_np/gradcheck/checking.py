@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attention_np.gradcheck.checkpoints import Checkpoint, Interrupted, fingerprint
 from attention_np.gradcheck.examining import examine
 from attention_np.gradcheck.functions import Backward, Forward, as_inputs, first_call, widened
 from attention_np.gradcheck.numerical import MEMORY, Running, as_method, takes_leading_axis
 from attention_np.gradcheck.problem import Options, Problem
 from attention_np.gradcheck.report import Report
-from attention_np.gradcheck.running import Checkpoint, fingerprint, track
+from attention_np.gradcheck.running import track
 
 __all__ = ["assert_gradients", "check"]
 
@@ -76,7 +77,8 @@ def check(
     directions : int, optional
         Along how many, by default 8.
     checkpoint : path, optional
-        A file that keeps what is done. The same check with the same file goes on from there.
+        A file that keeps what is done: a saved report (:meth:`Report.load` reads it) and the slopes that were
+        measured. The same check with the same file goes on from there.
     progress : bool, optional
         Whether to draw a progress bar; by default if the check is long, and standard error a terminal.
     constants : mapping of str to float, optional
@@ -92,6 +94,8 @@ def check(
         If an argument cannot be used; a wrong gradient is reported, not raised.
     NotAnalyticError
         If `method` is "complex-step" and `forward` is not analytic.
+    Interrupted
+        A KeyboardInterrupt, with the report so far in its attribute `report`.
 
     Examples
     --------
@@ -139,10 +143,14 @@ def check(
     with track(total, "checking gradients", progress) as advance:
         running = Running(executor, int(memory), kept, advance)
         try:
-            return Report(tuple(examine(problem, options, running, frozenset(vectorized))))
-        finally:
+            report = examine(problem, options, running, frozenset(vectorized))
+        except Interrupted as stop:
             if kept is not None:
-                kept.save()
+                kept.save(stop.report)
+            raise
+    if kept is not None:
+        kept.save(report)
+    return report
 
 
 def assert_gradients(forward: Forward, backward: Backward, inputs: Mapping[str, npt.ArrayLike], **options: Any) -> None:

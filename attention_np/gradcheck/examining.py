@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDED, WRONG, normwise
+from attention_np.gradcheck.checkpoints import Interrupted
 from attention_np.gradcheck.diagnosis import Evidence, diagnose, diagnose_shape
 from attention_np.gradcheck.functions import form_of
-from attention_np.gradcheck.judging import decide
+from attention_np.gradcheck.judging import decide, first_verdict
 from attention_np.gradcheck.numerical import METHODS, Running
 from attention_np.gradcheck.probes import kinks, rounding_of, why_not_analytic
 from attention_np.gradcheck.problem import Measured, Options, Problem
-from attention_np.gradcheck.report import Details, Entry, InputReport
+from attention_np.gradcheck.report import Details, Entry, InputReport, Report
 from attention_np.gradcheck.slopes import NotAnalyticError
 
 __all__ = ["examine"]
@@ -27,34 +28,53 @@ SHOWN = 5  # worst entries in a report
 NAMED = 10  # undecided entries in a report
 
 
-def examine(problem: Problem, options: Options, running: Running, batched: frozenset[str]) -> Iterator[InputReport]:
-    """A report on each input; `batched` are those that may carry one more leading axis."""
+def examine(problem: Problem, options: Options, running: Running, batched: frozenset[str]) -> Report:
+    """A report on each input; `batched` are those that may carry one more leading axis.
+
+    Raises
+    ------
+    Interrupted
+        With a report on what was found until then.
+    """
     faults = problem.first.faults
-    known = {
-        name: _measured(problem, name, options, running, name in batched)
-        for name in problem.inputs
-        if name not in faults
-    }
     forms = {
         name: form_of(gradient, x)
         for (name, x), gradient in zip(problem.inputs.items(), problem.first.gradients, strict=True)
     }
-    malformed = {name: fault for name, fault in forms.items() if fault is not None}
-    for name, found in known.items():
-        if name not in malformed:
+    known = {
+        name: _prepared(problem, name, options, running, name in batched)
+        for name in problem.inputs
+        if name not in faults
+    }
+    sound = {name: found for name, found in known.items() if forms[name] is None}
+
+    def unfinished() -> Report:
+        return Report(tuple(_report_on_part(name, known.get(name), forms[name], problem) for name in problem.inputs))
+
+    if running.checkpoint:
+        running.checkpoint.report = unfinished
+    try:
+        for found in known.values():
+            found.look(_sample(found, options.max_entries), key=f"{found.name}/{found.method}")
+        for found in sound.values():
             decide(found, options.method, options.rtol, options.directions)
-    sound = {name: found for name, found in known.items() if name not in malformed}
+    except KeyboardInterrupt:
+        raise Interrupted(unfinished()) from None
+
+    reports = []
     for name, x in problem.inputs.items():
+        form = forms[name]
         if name in faults:
-            yield InputReport(name, options.method, False, float("inf"), size=x.size, diagnosis=faults[name])
-        elif name in malformed:
-            yield _report_on_form(known[name], malformed[name])
+            reports.append(_unequal(name, options.method, x, faults[name]))
+        elif form is not None:
+            reports.append(_report_on_form(known[name], form))
         else:
-            yield _report(known[name], _diagnosis(known[name], known, sound, options.constants))
+            reports.append(_report(known[name], _diagnosis(known[name], known, sound, options.constants)))
+    return Report(tuple(reports))
 
 
-def _measured(problem: Problem, name: str, options: Options, running: Running, batched: bool) -> Measured:
-    """The numerical slopes of one input, by the method that fits."""
+def _prepared(problem: Problem, name: str, options: Options, running: Running, batched: bool) -> Measured:
+    """One input, before anything is measured, with the method that fits it."""
     subject = problem.subject(name, batched)
     subject = replace(subject, noise=rounding_of(subject, problem.rng(name, "rounding")))
     method, reason = options.method, None
@@ -64,13 +84,29 @@ def _measured(problem: Problem, name: str, options: Options, running: Running, b
         method = METHODS[0] if reason is None else METHODS[1]
     elif reason is not None:
         raise NotAnalyticError(f"input {name}: {reason}, so the complex step does not apply: use central")
-    found = Measured(name, problem, subject, method, running, note=reason)
-    elements = np.arange(subject.x.size)
-    if options.max_entries is not None and elements.size > options.max_entries:
-        sample = problem.rng(name, "entries").choice(elements, options.max_entries, replace=False)
-        elements = np.sort(sample)
-    found.look(elements, key=f"{name}/{method}")
-    return found
+    return Measured(name, problem, subject, method, running, note=reason)
+
+
+def _sample(found: Measured, most: int | None) -> Array:
+    """The entries to look at: all, or so many at random."""
+    elements = np.arange(found.subject.x.size)
+    if most is None or elements.size <= most:
+        return elements
+    return np.sort(found.problem.rng(found.name, "entries").choice(elements, most, replace=False))
+
+
+def _report_on_part(name: str, found: Measured | None, form: str | None, problem: Problem) -> InputReport:
+    """On an input that not everything is known of: the entries that hold so far."""
+    x = problem.inputs[name]
+    if found is None or form is not None:
+        return _unequal(name, "auto" if found is None else found.method, x, form or problem.first.faults[name])
+    found.verdict[first_verdict(found)] = UNCHECKED
+    return replace(_report(found, None), ok=False, details=None)
+
+
+def _unequal(name: str, method: str, x: Array, diagnosis: str) -> InputReport:
+    """On a gradient that there is no sense in comparing."""
+    return InputReport(name, method, False, float("inf"), size=x.size, diagnosis=diagnosis)
 
 
 def _report_on_form(found: Measured, fault: str) -> InputReport:
@@ -79,15 +115,8 @@ def _report_on_form(found: Measured, fault: str) -> InputReport:
     cause = None
     if claimed.dtype.kind == "f" and claimed.shape != x.shape:
         cause = diagnose_shape(claimed, found.numerical[0].reshape(x.shape))
-    return InputReport(
-        found.name,
-        found.method,
-        False,
-        float("inf"),
-        size=x.size,
-        diagnosis=f"{fault}: {cause}" if cause else fault,
-        note=found.note,
-    )
+    report = _unequal(found.name, found.method, x, f"{fault}: {cause}" if cause else fault)
+    return replace(report, note=found.note)
 
 
 def _report(found: Measured, diagnosis: str | None) -> InputReport:

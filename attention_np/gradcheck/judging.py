@@ -15,7 +15,7 @@ from attention_np.gradcheck.problem import Measured
 from attention_np.gradcheck.report import Escape
 from attention_np.gradcheck.slopes import NotAnalyticError, sizes
 
-__all__ = ["decide"]
+__all__ = ["decide", "first_verdict"]
 
 Array = npt.NDArray[Any]
 
@@ -46,34 +46,40 @@ def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
         _project(found, rtol, directions)
 
 
-def _settle(found: Measured, rtol: float) -> None:
+def first_verdict(found: Measured) -> Array:
+    """The verdicts by the method's own errors and the last bits of the entries; the entries to look at more closely."""
     gradient = found.problem.claimed(found.name)
-    claimed = gradient.ravel()
-    eps = float(np.finfo(gradient.dtype).eps)
-    resolution = max(RESOLUTION[found.method], LEAST_RESOLUTION * eps)
+    claimed, numerical = gradient.ravel(), found.numerical[0]
+    last_bits = float(np.finfo(gradient.dtype).eps) * np.fmax(np.abs(claimed), np.abs(numerical))
+    found.floor = found.errors + OWN_ROUNDING * last_bits
+    found.verdict = judge(claimed, numerical, found.floor, _resolution(found))
+    return np.flatnonzero((found.verdict == WRONG) | (found.verdict == UNDECIDED))
 
-    def by_own_errors() -> Array:
-        found.floor = found.errors + OWN_ROUNDING * eps * np.fmax(np.abs(claimed), np.abs(found.numerical[0]))
-        found.verdict = judge(claimed, found.numerical[0], found.floor, resolution)
-        return np.flatnonzero((found.verdict == WRONG) | (found.verdict == UNDECIDED))
 
-    doubtful = by_own_errors()
+def _resolution(found: Measured) -> float:
+    eps = float(np.finfo(found.problem.claimed(found.name).dtype).eps)
+    return max(RESOLUTION[found.method], LEAST_RESOLUTION * eps)
+
+
+def _settle(found: Measured, rtol: float) -> None:
+    claimed = found.problem.claimed(found.name).ravel()
+    doubtful = first_verdict(found)
     if doubtful.size and found.method == CENTRAL:
         found.look(doubtful, best=True)
-        doubtful = by_own_errors()
+        doubtful = first_verdict(found)
     if doubtful.size:
         first, inputs = found.problem.first.cotangent, list(found.problem.inputs.values())
         noise = noise_floor(found.pair(doubtful), first, inputs, found.problem.rng(found.name, "noise"))
         found.floor[doubtful] += noise
-        found.verdict = judge(claimed, found.numerical[0], found.floor, resolution)
-        _look_closer(found, claimed, resolution)
+        found.verdict = judge(claimed, found.numerical[0], found.floor, _resolution(found))
+        _look_closer(found, claimed)
     if rtol:
         difference = np.abs(claimed - found.numerical[0])
         largest = np.fmax(np.abs(claimed), np.abs(found.numerical[0])).max(initial=0)
         found.verdict[difference <= rtol * largest] = HOLDS
 
 
-def _look_closer(found: Measured, claimed: Array, resolution: float) -> None:
+def _look_closer(found: Measured, claimed: Array) -> None:
     """Before an entry is called wrong: in a wider dtype, is it still? The least clear ones first."""
     wrong = np.flatnonzero(found.verdict == WRONG)
     difference = np.abs(claimed - found.numerical[0])
@@ -89,7 +95,7 @@ def _look_closer(found: Measured, claimed: Array, resolution: float) -> None:
             if wider is not None:
                 change = np.fmax(change, np.abs(wider - (claimed - found.numerical[0])[some]))
         found.floor[some] += np.where(np.isfinite(change), change, 0).astype(np.float64)
-        found.verdict[some] = judge(claimed[some], found.numerical[0, some], found.floor[some], resolution)
+        found.verdict[some] = judge(claimed[some], found.numerical[0, some], found.floor[some], _resolution(found))
         if (found.verdict[some] == WRONG).all():
             return  # the others are clearer still
 

@@ -52,7 +52,7 @@ def noise_floor(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rando
         for _ in range(LARGER_MOVES):
             u, *point = (_moved_relatively(x, rng) for x in (cotangent, *inputs))
             change = (pair.claimed(u, point) - pair.measured(u, point)) - (claimed - measured)
-            drift = np.fmax(drift, np.abs(change))
+            drift = np.fmax(drift, np.abs(change))  # (gradcheck.54)
     floor: Array = sum(sensitivity) + drift
     return np.where(np.isfinite(floor), floor, 0)
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attention_np.gradcheck.checkpoints import Checkpoint
 from attention_np.gradcheck.functions import Forward, as_inputs, evaluate, widened
 from attention_np.gradcheck.probes import rounding_of, why_not_analytic
-from attention_np.gradcheck.running import Checkpoint, ignore, run
+from attention_np.gradcheck.running import ignore, run
 from attention_np.gradcheck.slopes import (
     SCALES,
     Array,
@@ -42,7 +43,7 @@ __all__ = [
 METHODS = ("complex-step", "central")
 MEMORY = 2**28  # bytes that a batch of moves may take
 SAME_IN_A_BATCH = 1e3  # units in the last place of the largest output
-TASK_ELEMENTS = 64  # moves that one task takes on; its size must not depend on who carries it out
+TASK_ELEMENTS, BATCH_ELEMENTS = 16, 64  # moves that one task takes on, one by one or at once, whoever carries it out
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,7 @@ def measure(
     scales: Array | None = None,
     best: bool = False,
     key: str | None = None,
+    keep: Callable[[Array, Slopes], None] | None = None,
 ) -> Slopes:
     """The slopes with respect to the entries whose flat indices are `elements`.
 
@@ -165,25 +167,32 @@ def measure(
         Find out what each entry touches; and, for central differences, try all steps and keep the best.
     key : str, optional
         The name under which a checkpoint keeps the results.
+    keep : callable, optional
+        Is given the results as they come in, with the entries that they belong to.
     """
-    size = max(1, min(TASK_ELEMENTS, rows_in(running.memory, subject)))
+    size = min(BATCH_ELEMENTS if subject.batched else TASK_ELEMENTS, rows_in(running.memory, subject))
     starts = range(0, len(elements), size)
     chunks = [elements[start : start + size] for start in starts]
     steps = [None if scales is None else scales[start : start + size] for start in starts]
     parts: dict[int, Slopes] = {}
-    if running.checkpoint and key:
-        for number, chunk in enumerate(chunks):
-            kept = running.checkpoint.get(f"{key}/{number}", _shapes(subject, chunk))
-            if kept is not None:
-                parts[number] = Slopes(*kept)
-                running.advance(len(chunk))
+
+    def take(number: int, slopes: Slopes) -> None:
+        parts[number] = slopes
+        running.advance(len(chunks[number]))
+        if keep:
+            keep(chunks[number], slopes)
+
+    kept = running.checkpoint if key else None
+    for number, chunk in enumerate(chunks):
+        arrays = kept and kept.get(f"{key}/{number}", _shapes(subject, chunk))
+        if arrays:
+            take(number, Slopes(*arrays))
     missing = [number for number in range(len(chunks)) if number not in parts]
     tasks = [partial(_slopes_of_entries, subject, chunks[k], method, steps[k], best) for k in missing]
     for done, slopes in run(tasks, running.executor):
-        parts[missing[done]] = slopes
-        running.advance(len(chunks[missing[done]]))
-        if running.checkpoint and key:
-            running.checkpoint.put(f"{key}/{missing[done]}", slopes)
+        take(missing[done], slopes)
+        if kept:
+            kept.put(f"{key}/{missing[done]}", slopes)
     empty = Slopes(*(np.zeros(shape) for shape in _shapes(subject, elements[:0])))
     ordered = [parts[number] for number in range(len(chunks))] or [empty]
     return Slopes(*(np.concatenate(column) for column in zip(*ordered, strict=True)))

@@ -107,7 +107,9 @@ class Measured:
 
     def look(self, elements: Array, *, best: bool = False, key: str | None = None) -> None:
         """Measure the slopes of some entries."""
-        found = measure(self.subject, elements, self.method, self.running, best=best, key=key)
+        measure(self.subject, elements, self.method, self.running, best=best, key=key, keep=self._keep)
+
+    def _keep(self, elements: Array, found: Slopes) -> None:
         self.numerical[:, elements] = found.values.T
         self.errors[elements], self.scales[elements], self.lost[elements] = found[1:]
 

@@ -157,9 +157,9 @@ class InputReport:
 
     @property
     def verdict(self) -> str:
-        """One of "holds", "wrong", and "undecidable": not one entry could be decided, or none was looked at."""
+        """One of "holds", "wrong", "unfinished", and "undecidable": not one entry could be decided, or looked at."""
         if not self.ok:
-            return "wrong"
+            return "unfinished" if self.diagnosis is None and not self.wrong else "wrong"
         return "undecidable" if self.size and self.undecidable == self.checked else "holds"
 
     def __eq__(self, other: object) -> bool:

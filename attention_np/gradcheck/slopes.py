@@ -145,6 +145,7 @@ def by_complex_step(subject: Subject, directions: Array, touched: Array | None =
         slopes = outputs.imag / step  # (moves, outputs)
         eps = float(np.finfo(outputs.dtype).eps)
         weights = np.abs(subject.weights[:, 0])
+        # (gradcheck.48), and what the square of the step leaves (gradcheck.14)
         errors = eps * (np.abs(slopes) @ weights) + step**2 * float(np.abs(subject.output.ravel()) @ weights)
         lost = _lost(subject, slopes, slopes != 0 if touched is None else touched)
         return Slopes(slopes @ subject.weights, errors, np.full(len(directions), step), lost)
@@ -173,11 +174,11 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, to
             up, down = subject.x + h, subject.x - h
             width = _width(up, down, h) * step  # what rounding made of 2 h
             difference = subject.outputs(up) - subject.outputs(down)
-            column.append(difference @ weights / width[:, None])
+            column.append(difference @ weights / width[:, None])  # (gradcheck.25)
             moving = difference != 0 if touched is None else touched
             last_bit = np.fmax(last_bit, np.sqrt(moving @ loudness**2))
         best, truncation = extrapolated(column)
-        errors = truncation[:, 0] + 2 * last_bit / width  # of the last, shortest step
+        errors = truncation[:, 0] + 2 * last_bit / width  # of the last, shortest step (gradcheck.33)
         lost = _lost(subject, difference / width[:, None], moving)
     usable = np.isfinite(best[:, 0]) & np.isfinite(errors)
     return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), lost)
@@ -211,8 +212,9 @@ def extrapolated(column: list[Array]) -> tuple[Array, Array]:
     tableau = [column]
     for order in range(1, len(column)):
         fine, coarse = tableau[-1][1:], tableau[-1][:-1]
+        # (gradcheck.28), (gradcheck.29)
         tableau.append([(4**order * a - b) / (4**order - 1) for a, b in zip(fine, coarse, strict=True)])
-    best, (coarser, finer) = tableau[-1][0], tableau[-2]
+    best, (coarser, finer) = tableau[-1][0], tableau[-2]  # (gradcheck.31)
     return best, np.maximum(np.abs(best - finer), np.abs(best - coarser))
 
 

@@ -168,14 +168,16 @@ class _Functional:
         return {name: x for name, x in self.module.named_parameters() if x.requires_grad}
 
     def __call__(self, *arguments: Any, parameters: dict[str, Any], **named: Any) -> Any:
+        torch = _torch()
         with _SWAPPING:
             given = self.trainable()
             wider = any(x.dtype != given[name].dtype for name, x in parameters.items())
             tensors = dict(parameters)
             for name, x in chain(self.module.named_parameters(), self.module.named_buffers()):
-                if name not in tensors:  # a copy, because modules write to their buffers
-                    tensors[name] = x.detach().double() if wider and x.is_floating_point() else x.detach().clone()
-            return _torch().func.functional_call(self.module, tensors, arguments, named)
+                if name not in tensors:
+                    dtype = torch.float64 if wider and x.is_floating_point() else x.dtype
+                    tensors[name] = x.detach().to(dtype, copy=True)  # because modules write to their buffers
+            return torch.func.functional_call(self.module, tensors, arguments, named)
 
 
 def _torch() -> Any:

@@ -133,7 +133,7 @@ class Scale(torch.nn.Module):
         self.is_honest = is_honest
         self.weight = torch.nn.Parameter(tensor(5, 3))
         self.frozen = torch.nn.Parameter(tensor(6, 3), requires_grad=False)
-        self.register_buffer("calls", torch.zeros(3))
+        self.register_buffer("calls", torch.zeros(3, dtype=torch.float64))
 
     def forward(self, x: Any) -> Any:
         self.calls += 1
@@ -151,9 +151,11 @@ def test_an_error_in_the_gradient_of_a_parameter_is_named() -> None:
     assert check(Scale(is_honest=True), tensor(0, 2, 3)).ok
 
 
-def test_a_module_keeps_its_buffers() -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_module_keeps_its_buffers(dtype: Any) -> None:
     module = Scale(is_honest=True)
-    check(module, tensor(0, 2, 3))
+    module.weight.data = module.weight.data.to(dtype)
+    assert check(module, tensor(0, 2, 3, dtype=dtype)).ok
     assert not module.calls.any()
 
 

@@ -21,7 +21,7 @@ __all__ = ["Array", "Case", "Evidence", "in_words", "number"]
 
 Array = npt.NDArray[Any]
 
-EVIDENT = 15  # an error that a hypothesis is to explain is at least so many times what the hypothesis may be off
+EVIDENT = 8  # an error that a hypothesis is to explain is at least so many times what the hypothesis may be off
 EPS = float(np.finfo(np.float64).eps)
 
 
@@ -86,7 +86,7 @@ class Case:
         relative = (floor / size[0])[looked_at & (size[0] > 0)]
         precision = max(float(np.median(relative)) if relative.size else 0.0, 2 * EPS)
         # The floor is that of the first cotangent; the terms of another are of another size, as a rule a similar one.
-        others = 4 * floor + 2 * precision * size[1:]
+        others = 2 * np.maximum(floor, precision * size[1:])
         noise = np.concatenate([floor[np.newaxis], others]) + 4 * EPS * size
         hide = np.where(looked_at, 0.0, np.nan)
         return cls(evidence, claimed + hide, right + hide, noise, precision)
@@ -142,7 +142,7 @@ class Case:
         `scale` is how much `other` magnifies the noise of the numerical gradient, `noise` is its own.
         """
         own = self.noise if noise is None else np.maximum(self.noise, noise)
-        allowed: Array = UNDECIDABLE * (max(1.0, scale) * own + 2 * self.precision * np.abs(other))
+        allowed: Array = UNDECIDABLE * np.maximum(max(1.0, scale) * own, self.precision * np.abs(other))
         return allowed
 
     def is_explained_by(

@@ -12,7 +12,9 @@ __all__ = ["added_regardless", "same_number_added", "same_whatever_the_cotangent
 def same_whatever_the_cotangent(case: Case) -> str | None:
     """Equal for all three, and not zero. The right one differs, or a hypothesis could not be evident here."""
     same = np.stack(3 * [case.claimed[0]])
-    if not (np.abs(same) > EVIDENT * case.tolerance).any() or not case.is_explained_by(same):
+    exactly = bool(((case.claimed == same) | ~case.looked_at).all())
+    evident = (np.abs(same) > EVIDENT * case.tolerance).any()
+    if not evident or not case.is_explained_by(same, in_entries=1 if exactly else 2):
         return None
     differ = np.abs(case.right - case.right[0]) > 2 * case.tolerance
     if not differ.any():
@@ -59,16 +61,18 @@ def _distinct(case: Case) -> int:
     return min(entries, int(case.looked_at.sum()))
 
 
-def unrelated(case: Case, x: Array) -> bool | None:
-    """Whether `x`, of shape ``(3, *shape)``, has for two nearly parallel cotangents nothing in common.
+def unrelated(case: Case, x: Array) -> bool:
+    """Whether `x`, of shape ``(3, *shape)``, has nothing in common for two nearly parallel cotangents.
 
-    Whatever depends on the cotangent linearly does, a random matrix included. None if it cannot be said: fewer than
-    30 entries, or cotangents that are not nearly parallel.
+    Whatever depends on the cotangent linearly does, as the right gradient shows, and a random matrix included. It cannot
+    be said of fewer than 30 entries, or if the cotangents are not nearly parallel.
     """
     u, v = (np.asarray(case.evidence.cotangents[k], np.float64).ravel() for k in (0, 2))
     if case.looked_at.sum() < 30 or u @ v < 0.8 * np.sqrt((u @ u) * (v @ v)):
-        return None
-    return abs(correlation(x[0][case.looked_at], x[2][case.looked_at])) <= 0.35
+        return False
+    seen = case.looked_at
+    linear, found = (abs(correlation(z[0][seen], z[2][seen])) for z in (case.right, x))
+    return linear >= 0.6 and found <= 0.25
 
 
 def correlation(x: Array, y: Array) -> float:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.diagnosis.case import EPS, Array, Case, in_words, number
 
 __all__ = ["constant_factor", "factor_along_an_axis", "is_zero", "times_the_gradient", "zero"]
@@ -16,7 +17,7 @@ __all__ = ["constant_factor", "factor_along_an_axis", "is_zero", "times_the_grad
 USUAL_DROPOUT = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 COMMON = (2.0, 0.5, 1.0)  # and their negatives: what a factor may be that one entry alone tells
 NAMEABLE = 1e-3  # a factor that is known less well could have many a name
-TELLING = 0.1  # an entry tells a factor if the noise leaves it at least so precise
+TELLING = 0.3  # an entry tells a factor if the noise leaves it at least so precise
 
 
 class Factor(NamedTuple):
@@ -30,7 +31,8 @@ class Factor(NamedTuple):
     @property
     def is_common(self) -> bool:
         """Whether it is one that a slip of the pen explains."""
-        return any(abs(abs(self.value) - common) <= max(self.precision, 1e-12) * common for common in COMMON)
+        off = min(abs(abs(self.value) / common - 1) for common in COMMON)
+        return off <= min(max(self.precision, 1e-12), 0.05)
 
     @property
     def is_no_accident(self) -> bool:
@@ -70,16 +72,17 @@ def times_the_gradient(case: Case) -> str | None:
 
 
 def factor_along_an_axis(case: Case) -> str | None:
-    """A factor of its own for each index of an axis. Two of them at least must each explain two entries or more."""
+    """A factor of its own for each index of an axis. Two of them at least must each explain two wrong entries."""
     for axis, length in enumerate(case.shape):
         others = tuple(k for k in range(case.claimed.ndim) if k != axis + 1)
         factors = _fit(case, others)
         if length < 2 or not case.is_explained_by(factors * case.right, float(np.nanmax(np.abs(factors), initial=1.0))):
             continue
         telling = np.any(case.allowed(factors * case.right) < TELLING * np.abs(case.right), axis=0)
-        entries = telling.sum(axis=tuple(k - 1 for k in others if k))
+        outside = tuple(k - 1 for k in others if k)
+        entries, wrong = telling.sum(axis=outside), (telling & case.wrong).sum(axis=outside)
         known = factors.reshape(-1)[entries > 0]
-        if (entries >= 2).sum() >= 2:
+        if (wrong >= 2).sum() >= 2:
             low, high = float(known.min()), float(known.max())
             return f"each index of axis {axis} has its own factor, {number(low, 4)} to {number(high, 4)}"
     return None
@@ -106,7 +109,7 @@ def _factor(case: Case) -> Factor | None:
     ratios = entries if one_output else int(telling.sum())
     if not ratios:
         return None
-    factor = Factor(value, float(off[telling].min()), ratios, entries)
+    factor = Factor(value, 2 * float(off[telling].min()) / UNDECIDABLE, ratios, entries)
     if ratios >= (3 if one_output else 2):
         return factor
     # Round numbers in make round numbers out, of any formula; but hardly ever -1.

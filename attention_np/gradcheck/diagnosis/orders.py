@@ -12,6 +12,7 @@ from itertools import combinations, permutations
 
 import numpy as np
 
+from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.diagnosis.case import Array, Case, in_words
 
 __all__ = ["another_order", "of_another_input"]
@@ -59,8 +60,8 @@ def _fits(case: Case, source: Array, places: Array | None = None) -> bool:
         shape = case.claimed.shape
         return case.is_explained_by(right[:, source].reshape(shape), noise=noise[:, source].reshape(shape))
     other = right[:, source[places]]
-    spread = np.maximum(noise[:, places], noise[:, source[places]]) + 2 * case.precision * np.abs(other)
-    return not (np.abs(case.claimed.reshape(3, -1)[:, places] - other) > 10 * spread).any()  # NaN: not known
+    spread = np.maximum(np.maximum(noise[:, places], noise[:, source[places]]), case.precision * np.abs(other))
+    return not (np.abs(case.claimed.reshape(3, -1)[:, places] - other) > UNDECIDABLE * spread).any()  # NaN: not known
 
 
 Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place the one its entry was taken from
@@ -127,10 +128,9 @@ def _match(case: Case, axis: int) -> list[int] | None:
     )
     probes = np.argsort(-np.abs(claimed).max(axis=0))[:PROBES]
     apart = np.abs(claimed[:, np.newaxis, probes] - right[np.newaxis, :, probes])
-    spread = np.maximum(noise[:, np.newaxis, probes], noise[np.newaxis, :, probes]) + 2 * case.precision * np.abs(
-        right[np.newaxis, :, probes]
-    )
-    equal = (apart <= 10 * spread).all(axis=-1)
+    spread = np.maximum(noise[:, np.newaxis, probes], noise[np.newaxis, :, probes])
+    spread = np.maximum(spread, case.precision * np.abs(right[np.newaxis, :, probes]))
+    equal = (apart <= UNDECIDABLE * spread).all(axis=-1)
     order: list[int] = []
     for k in range(length):
         free = [j for j in np.flatnonzero(equal[k]).tolist() if j not in order]

@@ -60,9 +60,9 @@ def _a_single_term(case: Case) -> str | None:
         place = u[tuple(where)].reshape(case.claimed.shape)
         of = in_words([f"index {k} of axis {axis - 1}" for axis, k in zip(summed, index, strict=True)])
         noise = np.broadcast_to(case.noise.max(axis=0), case.noise.shape)
-        if case.is_explained_by(_multiple(case.claimed, place), noise=noise):
+        if case.is_explained_by(_multiple(case.claimed, place), noise=noise, in_entries=2):
             return f"it is only the term at {of} of the sum over the broadcast axes: no other cotangent matters"
-        if case.is_explained_by(case.right + _multiple(case.error, place), noise=noise):
+        if case.is_explained_by(case.right + _multiple(case.error, place), noise=noise, in_entries=2):
             return f"the term at {of} is missing from the sum over the broadcast axes, or wrong: it is all that differs"
     return None
 

@@ -1,0 +1,230 @@
+from functools import partial
+
+import numpy as np
+import pytest
+
+from attention_np.gradcheck.agreement import UNDECIDABLE
+from attention_np.gradcheck.noise import ULPS, Pair, noise_floor, wider_difference
+
+EPS = float(np.finfo(np.float64).eps)
+WIDER = np.finfo(np.longdouble).eps < EPS
+needs_a_wider_dtype = pytest.mark.skipif(not WIDER, reason="this machine has no wider dtype than float64")
+
+
+def pair_of(claimed, measured):
+    """Both as functions of a cotangent and of the inputs one by one."""
+    return Pair(lambda u, point: claimed(u, *point), lambda u, point: measured(u, *point))
+
+
+def floor_of(claimed, measured, *inputs, cotangent=None, seed=0):
+    u = np.ones_like(inputs[0]) if cotangent is None else cotangent
+    return noise_floor(pair_of(claimed, measured), u, list(inputs), np.random.default_rng(seed))
+
+
+def square(u, x):
+    return u * x * x
+
+
+@pytest.mark.parametrize("x", [1.0, -3.0, 1e-12, 1e12, 1e-140])
+def test_the_floor_of_two_well_conditioned_functions_is_some_units_in_their_last_place(x):
+    floor = floor_of(square, square, np.full((2, 3), x))
+    assert floor.shape == (2, 3)
+    assert (floor >= EPS * x**2).all()
+    # each of the two moves by 3 inputs times ULPS units, each up to EPS
+    assert (floor <= 2 * 3 * (ULPS + 1) * EPS * x**2).all()
+
+
+def test_it_sees_cancellation_inside_the_claimed_gradient_and_inside_the_measured_one():
+    def cancels(u, x):
+        return u * ((x + 1e8) - 1e8)
+
+    def plain(u, x):
+        return u * x
+
+    x = np.array([1.1, 2.3])
+    difference = np.abs(cancels(1, x) - x)
+    assert (difference > 1e-10).all()
+    for pair in ((cancels, plain), (plain, cancels)):
+        floor = floor_of(*pair, x)
+        assert (difference <= UNDECIDABLE * floor).all()
+        assert (floor <= 10 * EPS * 1e8).all()
+
+
+def test_it_sees_cancellation_that_moves_of_the_last_bit_reach_alone():
+    x, y = np.array([1e8 + 1, 2.0]), np.array([1e8, 1.0])
+    floor = floor_of(lambda u, x, y: u * (x - y), lambda u, x, y: u * (x - y), x, y)
+    assert 1e8 * EPS / 2 <= floor[0] <= 2 * 2 * 1e8 * EPS * (ULPS + 1)
+    assert EPS / 2 <= floor[1] <= 2 * 2 * 3 * EPS * (ULPS + 1)
+
+
+def test_it_sees_the_rounding_of_differences_that_a_move_of_the_last_bit_does_not_reach():
+    step = 2.0**-30
+
+    def by_differences(u, x):
+        return u * (np.sin(x + step) - np.sin(x - step)) / (2 * step)
+
+    x = np.linspace(0.4, 1.2, 40)
+    difference = np.abs(by_differences(1, x) - np.cos(x))
+    floor = floor_of(lambda u, x: u * np.cos(x), by_differences, x)
+    assert difference.max() > 1e-9
+    assert (difference <= UNDECIDABLE * floor).all()
+    assert (floor <= 1e-6).all()
+
+
+def test_the_cotangent_moves_too():
+    u = np.array([[1e8, -1e8 + 1]])  # the gradient is the rest of a sum over it
+    floor = floor_of(lambda u, x: x * u.sum(), lambda u, x: x * u.sum(), np.ones(1), cotangent=u)
+    assert 1e8 * EPS / 2 <= floor[0] <= 100 * 1e8 * EPS
+
+
+@pytest.mark.parametrize("error", [1e-3, 1e-7, 1e-10])
+@pytest.mark.parametrize(
+    "bug",
+    [
+        lambda x, error: np.cos(x) * (1 + error),
+        lambda x, error: np.cos(x) + error,
+        lambda x, error: np.cos(x) + error * x**3,
+        lambda x, error: np.cos(x * (1 + error)),
+    ],
+)
+def test_the_difference_that_a_bug_makes_is_not_taken_for_noise(bug, error):
+    x = np.array([0.4, -0.7, 1.1])
+    floor = floor_of(lambda u, x: u * bug(x, error), lambda u, x: u * np.cos(x), x)
+    assert (np.abs(bug(x, error) - np.cos(x)) > UNDECIDABLE * floor).all()
+
+
+def test_the_noise_of_one_entry_is_not_that_of_another():
+    def claimed(u, x):
+        return u * ((x + [1e8, 0]) - [1e8, 0])
+
+    floor = floor_of(claimed, lambda u, x: u * x, np.array([1.1, 1.1]))
+    assert floor[0] > 1e-9
+    assert floor[1] < 1e-14
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
+def test_the_floor_follows_the_dtype_of_the_inputs(dtype):
+    eps = float(np.finfo(dtype).eps)
+    floor = floor_of(lambda u, x: 3 * u * x, lambda u, x: 3 * u * x, np.ones(50, dtype))
+    assert floor.dtype == np.float64
+    assert 3 * eps * ULPS / 2 <= floor.max() <= 2 * 3 * 2 * eps * (ULPS + 1)
+
+
+def test_zero_has_no_last_bit_and_stays():
+    seen = []
+
+    def record(u, x):
+        seen.append(x.copy())
+        return u * x
+
+    floor = floor_of(record, record, np.array([0.0, 1.0]))
+    assert floor[0] == 0
+    assert all(x[0] == 0 for x in seen)
+    assert any(x[1] != 1 for x in seen)
+
+
+@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_adds_no_noise_and_raises_no_warning(strange):
+    x = np.array([strange, 1.0])
+    floor = floor_of(lambda u, x: u * x, lambda u, x: u * x * 2, x)
+    assert floor[0] == 0
+    assert 0 < floor[1] < 1e-14
+
+
+def test_a_gradient_that_is_nan_somewhere_else_only_is_judged_where_it_is_not():
+    """A function that fails at a place that it was not asked about has told nothing, and the other places count."""
+    places = iter([False, True, *[False] * 20])
+
+    def fails_once(u, x):
+        return np.full(x.shape, np.nan) if next(places) else u * x
+
+    floor = floor_of(fails_once, lambda u, x: u * x, np.array([1.0, -2.0]))
+    assert (floor > 0).all()
+    assert (floor < 1e-14).all()
+
+
+@pytest.mark.parametrize("largest", [np.nan, np.inf, -np.inf, np.finfo(float).max, -np.finfo(float).max])
+def test_an_input_stays_finite_or_not_as_it_is(largest):
+    seen = []
+
+    def record(u, x):
+        seen.append(x.copy())
+        return np.ones(2) * u
+
+    floor_of(record, record, np.array([largest, 1.0]), cotangent=np.ones(2))
+    places = np.array(seen)[:, 0]
+    np.testing.assert_array_equal(np.isfinite(places), np.isfinite(largest))
+    np.testing.assert_array_equal(np.isnan(places), np.isnan(largest))
+
+
+def test_the_floor_is_the_same_for_the_same_seed_and_leaves_what_it_is_given_alone():
+    x, u = np.random.default_rng(1).standard_normal((2, 9))
+    kept = x.copy(), u.copy()
+    first, again, other = (floor_of(square, square, x, cotangent=u, seed=seed) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+    np.testing.assert_array_equal((x, u), kept)
+
+
+def saturated(u, x):
+    return u * (1 - np.tanh(x) ** 2)
+
+
+def unsaturated(u, x):
+    return u / np.cosh(x) ** 2
+
+
+@needs_a_wider_dtype
+def test_a_wider_dtype_sees_the_rounding_near_saturation_that_no_move_of_the_inputs_reaches():
+    x = np.array([14.0])  # where tanh is 1 - 1.4e-12, and does not move in its last bit when x does
+    u = np.ones(1)
+    difference = saturated(u, x) - unsaturated(u, x)
+    assert abs(difference) > 1e-6 * unsaturated(u, x)
+    change = wider_difference(pair_of(saturated, unsaturated), u, [x]) - difference
+    assert abs(difference) <= 2 * abs(change)
+
+
+@needs_a_wider_dtype
+def test_in_a_wider_dtype_the_difference_that_a_bug_makes_stays():
+    x, u = np.array([0.5, 14.0]), np.ones(2)
+    wider = wider_difference(pair_of(lambda u, x: 1.001 * unsaturated(u, x), unsaturated), u, [x])
+    np.testing.assert_allclose(wider.astype(float), 0.001 * unsaturated(u, x), rtol=1e-9)
+
+
+@pytest.mark.parametrize("narrow", ["float16", "float32"])
+def test_the_wider_dtype_of_what_is_narrower_than_double_is_double(narrow):
+    seen = []
+
+    def record(u, x):
+        seen.extend([u.dtype, x.dtype])
+        return u * x
+
+    wider = wider_difference(pair_of(record, record), np.ones(3, narrow), [np.ones(3, narrow)])
+    assert set(seen) == {np.dtype(np.float64)}
+    np.testing.assert_array_equal(wider, np.zeros(3))
+
+
+@needs_a_wider_dtype
+def test_the_wider_dtype_of_double_is_long_double_and_of_long_double_there_is_none():
+    pair = pair_of(square, square)
+    assert wider_difference(pair, np.ones(2), [np.ones(2)]).dtype == np.longdouble
+    assert wider_difference(pair, np.ones(2, np.longdouble), [np.ones(2, np.longdouble)]) is None
+    assert wider_difference(pair, np.ones(2, np.float32), [np.ones(2, np.longdouble)]) is None
+
+
+def refuses(narrow, u, x):
+    if x.dtype != narrow:
+        raise TypeError(f"{narrow} only")
+    return u * x
+
+
+def casts(narrow, u, x):
+    return (u * x).astype(narrow)
+
+
+@pytest.mark.parametrize("narrow", ["float32", "float64"])
+@pytest.mark.parametrize("function", [refuses, casts])
+def test_a_function_that_takes_no_wider_dtype_has_no_wider_difference_but_a_floor_all_the_same(function, narrow):
+    claimed, x = partial(function, narrow), np.ones(2, narrow)
+    assert wider_difference(pair_of(claimed, square), x, [x]) is None
+    assert (floor_of(claimed, square, x) > 0).all()
