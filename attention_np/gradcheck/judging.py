@@ -88,7 +88,7 @@ def _look_closer(found: Measured, claimed: Array) -> None:
     for start in range(0, len(wrong), CLOSER):
         some = wrong[start : start + CLOSER]
         found.look(some, best=True)
-        change = _lost(found, claimed)[some]
+        change = np.fmax(_lost(found, claimed), found.errors)[some]
         if found.problem.wide:
             inputs = list(found.problem.inputs.values())
             wider = wider_difference(found.pair(some), found.problem.first.cotangent, inputs)

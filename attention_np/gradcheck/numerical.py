@@ -164,7 +164,8 @@ def measure(
     scales : ndarray, optional
         The step of each entry, for central differences.
     best : bool, optional
-        Find out what each entry touches; and, for central differences, try all steps and keep the best.
+        Look more closely: find out what each entry touches; try all steps and keep the best, for central differences,
+        and see what a shorter step changes, for the complex step.
     key : str, optional
         The name under which a checkpoint keeps the results.
     keep : callable, optional
@@ -213,7 +214,12 @@ def _slopes_of_entries(subject: Subject, elements: Array, method: str, scales: A
 
 def _slopes(subject: Subject, directions: Array, method: str, scales: Array | None, best: bool) -> Slopes:
     if method == "complex-step":
-        return by_complex_step(subject, directions, dependence(subject, directions) if best else None)
+        if not best:
+            return by_complex_step(subject, directions)
+        found = by_complex_step(subject, directions, dependence(subject, directions))
+        shorter = by_complex_step(subject, directions, shortness=0.25)
+        errors = found.errors + 2 * np.abs(found.values[:, 0] - shorter.values[:, 0])  # what the step leaves
+        return found._replace(errors=errors)
     if best and scales is None:
         return by_best_differences(subject, directions)
     return by_differences(subject, directions, SCALES[0] if scales is None else scales)

@@ -28,7 +28,7 @@ from attention_np.gradcheck.slopes import (
 
 __all__ = ["NOT_ANALYTIC", "Kink", "kinks", "rounding_of", "why_not_analytic"]
 
-TRIALS = SCALES[:5]  # relative steps of the differences that the complex step is held against
+TRIALS, SHORTER = SCALES[:5], SCALES[5:8]  # relative steps of differences, that the complex step is held against
 CONVERGED = 1e-2  # relative: what the slopes at two scales may differ by
 CLEARLY = 1e-6  # a discrepancy of a slope, relative to the largest, that is not left to rounding
 SPACINGS = (2.0**-20, 2.0**-25, 2.0**-45)  # relative: short, so that only rounding is left of the differences
@@ -93,18 +93,36 @@ def why_not_analytic(subject: Subject, rng: np.random.Generator) -> str | None:
         if largest and not (np.abs(output.real - subject.output.ravel()) <= CLEARLY * largest).all():
             return "forward gives another output for complex arrays"
         slope = output.imag / COMPLEX_STEP
-        trials = [_slopes(subject, direction, scale) for scale in TRIALS]
-        for (one, one_rounding), (other, other_rounding) in pairwise(trials):
-            rounding = UNDECIDABLE * (one_rounding + other_rounding)
-            larger = np.maximum(np.abs(one), np.abs(other))
-            converged = np.abs(one - other) <= CONVERGED * larger + rounding
-            apart = np.minimum(np.abs(slope - one), np.abs(slope - other)) - np.abs(one - other)
-            enough = CLEARLY * np.maximum(np.abs(slope), larger).max(initial=0)
-            wrong = converged & (apart > enough) & (apart > rounding)
-            if wrong.any():
-                k = int(np.where(wrong, apart, 0).argmax())
-                return f"the complex step gives the slope {slope[k]:.6g}, differences {one[k]:.6g}: {NOT_ANALYTIC}"
-    return None
+        return _contradiction(subject, direction, slope)
+
+
+def _contradiction(subject: Subject, direction: Array, slope: Array) -> str | None:
+    """How differences contradict the complex step in some output; None if they do not.
+
+    A function that changes within less than the steps of the differences looks flat to them, at several scales. So
+    shorter ones are asked as well, and the complex step is right if it agrees with any of them.
+    """
+    found, rounding = map(np.array, zip(*(_slopes(subject, direction, scale) for scale in TRIALS), strict=True))
+    larger = np.maximum(np.abs(found[1:]), np.abs(found[:-1]))
+    noise = UNDECIDABLE * (rounding[1:] + rounding[:-1])
+    differ = np.abs(found[1:] - found[:-1])
+    apart = np.minimum(np.abs(slope - found[1:]), np.abs(slope - found[:-1])) - differ
+    enough = CLEARLY * np.maximum(np.abs(slope), larger).max(axis=-1, keepdims=True, initial=0)
+    wrong = (differ <= CONVERGED * larger + noise) & (apart > enough) & (apart > noise)  # (scales, outputs)
+    if not wrong.any():
+        return None
+    excess = np.where(wrong, apart, 0).max(axis=0)
+    agrees = [
+        np.abs(slope - one) + UNDECIDABLE * error < 0.1 * excess for one, error in zip(found, rounding, strict=True)
+    ]
+    for scale in SHORTER:
+        one, error = _slopes(subject, direction, scale)
+        agrees.append(np.abs(slope - one) + UNDECIDABLE * error < 0.1 * excess)
+    excess = np.where(np.any(agrees, axis=0), 0, excess)
+    k = int(excess.argmax())
+    if not excess[k]:
+        return None
+    return f"the complex step gives the slope {slope[k]:.6g}, differences {found[wrong[:, k].argmax(), k]:.6g}: {NOT_ANALYTIC}"
 
 
 def _direction(subject: Subject, rng: np.random.Generator) -> Array:

@@ -36,9 +36,10 @@ COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever 
 COMPLEX_STEP_IN_SINGLE = 2.0**-40
 SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 2, 47, 52, 57))  # relative steps, as they are tried
 SATURATED = 4  # units in the last place of an output, that it moves by when an input moves by its own size
+KNOWN = 0.1  # a slope whose relative error is less
 GOOD = 1e-11  # a relative error that is not worth improving
 LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
-SMALLEST = 1e-290  # whatever is smaller counts as zero: a fraction of it could not be told from it
+SMALLEST = 1e-250  # whatever is smaller counts as zero: a fraction of it could not be told from it
 
 
 class NotAnalyticError(ValueError):
@@ -124,15 +125,16 @@ def along(x: Array, elements: Array) -> Array:
     return directions.reshape(len(elements), *x.shape)
 
 
-def by_complex_step(subject: Subject, directions: Array, touched: Array | None = None) -> Slopes:
+def by_complex_step(
+    subject: Subject, directions: Array, touched: Array | None = None, shortness: float = 1.0
+) -> Slopes:
     """Im f(x + i h v) / h, for each direction v: exact but for rounding, as nothing is subtracted (gradcheck.14).
 
-    The parameters are those of :func:`by_differences`.
+    The parameters are those of :func:`by_differences`, and a factor on the step.
     """
-    single = subject.output.dtype.itemsize < 8
-    step = COMPLEX_STEP_IN_SINGLE if single else COMPLEX_STEP
+    step = shortness * _complex_steps(subject, directions)  # (moves,)
     try:
-        outputs = subject.outputs(subject.x + 1j * step * directions)
+        outputs = subject.outputs(subject.x + 1j * step.reshape(-1, *(1,) * subject.x.ndim) * directions)
     except Exception as error:
         raise NotAnalyticError(
             f"forward refuses complex arrays, so the complex step does not apply: use central ({error})"
@@ -142,13 +144,22 @@ def by_complex_step(subject: Subject, directions: Array, touched: Array | None =
             f"forward turns complex arrays into {outputs.dtype}, so the complex step does not apply: use central"
         )
     with np.errstate(all="ignore"):
-        slopes = outputs.imag / step  # (moves, outputs)
+        slopes = outputs.imag / step[:, None]  # (moves, outputs)
         eps = float(np.finfo(outputs.dtype).eps)
         weights = np.abs(subject.weights[:, 0])
         # (gradcheck.48), and what the square of the step leaves (gradcheck.14)
         errors = eps * (np.abs(slopes) @ weights) + step**2 * float(np.abs(subject.output.ravel()) @ weights)
         lost = _lost(subject, slopes, slopes != 0 if touched is None else touched)
-        return Slopes(slopes @ subject.weights, errors, np.full(len(directions), step), lost)
+        return Slopes(slopes @ subject.weights, errors, step, lost)
+
+
+def _complex_steps(subject: Subject, directions: Array) -> Array:
+    """So short that none of the entries that move does so by more than a small fraction of itself: (moves,)."""
+    step = COMPLEX_STEP_IN_SINGLE if subject.output.dtype.itemsize < 8 else COMPLEX_STEP
+    with np.errstate(all="ignore"):
+        room = np.where((directions != 0) & (np.abs(subject.x) > SMALLEST), np.abs(subject.x / directions), np.inf)
+    least = np.fmin(room.reshape(len(directions), -1).min(axis=1, initial=np.inf), 1.0)
+    return np.asarray(np.ldexp(step, np.frexp(least)[1] - 1).astype(np.float64))  # a power of two
 
 
 def by_differences(subject: Subject, directions: Array, scale: Array | float, touched: Array | None = None) -> Slopes:
@@ -190,7 +201,9 @@ def _lost(subject: Subject, slopes: Array, touched: Array) -> Array:
     An output is saturated if it depends on an input, but would not move by its last bit if the input moved by its own
     size: as a weight of softmax that has rounded to one.
     """
-    last_bits = subject.unit * np.abs(subject.output.ravel())
+    size = np.abs(subject.output.ravel())
+    other = size.max(initial=0) or float(sizes(subject.x).max(initial=0))
+    last_bits = subject.unit * np.where(size > 0, size, other)  # a zero may be what two large terms left
     saturated = touched & (np.abs(slopes) <= SATURATED * last_bits)
     return np.asarray(np.sqrt(saturated @ (last_bits * subject.weights[:, 0]) ** 2))
 
@@ -227,10 +240,22 @@ def by_best_differences(subject: Subject, directions: Array) -> Slopes:
         if not poor.size:
             break
         found = by_differences(subject, directions[poor], scale, touched[poor])
-        better = found.errors < best.errors[poor]
+        better = _is_better(found, best.errors[poor], best.values[poor, 0])
         for kept, new in zip(best, found, strict=True):
             kept[poor[better]] = new[better]
     return best
+
+
+def _is_better(found: Slopes, errors: Array, values: Array) -> Array:
+    """Which slopes are the better known ones: relative to themselves; or absolutely, if none of the two is known.
+
+    Of a steep function, a long step sees nothing, and knows that nothing very well.
+    """
+    with np.errstate(all="ignore"):
+        here, there = np.abs(found.errors / found.values[:, 0]), np.abs(errors / values)
+    here, there = np.where(np.isnan(here), np.inf, here), np.where(np.isnan(there), np.inf, there)
+    known = np.fmin(here, there) < KNOWN
+    return np.where(known, here < there, found.errors < errors)
 
 
 def _width(up: Array, down: Array, h: Array) -> Array:

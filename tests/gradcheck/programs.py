@@ -1,7 +1,8 @@
-"""Random correct functions with their gradients, for the harness to find nothing wrong with."""
+"""Correct functions with their gradients: one in which tests plant bugs, and random ones that nothing is wrong with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,40 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 Array = npt.NDArray[Any]
+
+
+def normal(*shape: int, seed: int = 0, dtype: npt.DTypeLike = float) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def with_entry(array: Array, index: Any, value: Any) -> Array:
+    changed = np.array(array)
+    changed[index] = value
+    return changed
+
+
+def bilinear(x: Array, y: Array) -> Array:
+    """A function of two arrays that is not symmetric in anything."""
+    return np.tanh(x @ y) + np.sin(y)
+
+
+def bilinear_backward(d_output: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    d = d_output / np.cosh(x @ y) ** 2
+    return d @ y.T, x.T @ d + d_output * np.cos(y)
+
+
+def square_inputs(n: int = 3, dtype: npt.DTypeLike = float) -> dict[str, Array]:
+    return {"x": normal(n, n, dtype=dtype), "y": normal(n, n, seed=1, dtype=dtype)}
+
+
+def planted(bug: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradients of `bilinear`, with a bug in that of `x`: ``bug(d_x, d_y, d_output)`` are both."""
+
+    def backward(d_output, x, y):
+        d_x, d_y = bilinear_backward(d_output, x, y)
+        return bug(d_x, d_y, d_output)
+
+    return backward
 
 
 def softmax(x: Array) -> Array:
@@ -25,6 +60,26 @@ def row_sums(x: Array) -> Array:
     return np.broadcast_to(x.sum(axis=-1, keepdims=True), x.shape)
 
 
+def logsumexp(x: Array) -> Array:
+    largest = x.real.max(axis=-1, keepdims=True)
+    return np.broadcast_to(largest + np.log(np.exp(x - largest).sum(axis=-1, keepdims=True)), x.shape)
+
+
+def layer_norm(x: Array) -> Array:
+    centered = x - x.mean(axis=-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(axis=-1, keepdims=True) + x.dtype.type(1e-5))
+
+
+def back_through_layer_norm(d: Array, x: Array) -> Array:
+    y = layer_norm(x)
+    projected = d - d.mean(axis=-1, keepdims=True) - y * (d * y).mean(axis=-1, keepdims=True)
+    return projected / np.sqrt(x.var(axis=-1, keepdims=True) + x.dtype.type(1e-5))
+
+
+def lower_triangle(x: Array) -> Array:
+    return np.tri(len(x), dtype=x.real.dtype)
+
+
 UNARY = {
     "exp": (lambda x: np.exp(np.tanh(x)), lambda d, x: d * np.exp(np.tanh(x)) / np.cosh(x) ** 2),
     "tanh": (np.tanh, lambda d, x: d / np.cosh(x) ** 2),
@@ -32,23 +87,30 @@ UNARY = {
     "softmax": (softmax, back_through_softmax),
     "sum": (row_sums, lambda d, x: np.broadcast_to(d.sum(axis=-1, keepdims=True), x.shape)),
     "saturate": (lambda x: softmax(40 * x), lambda d, x: 40 * back_through_softmax(d, 40 * x)),
+    "logsumexp": (logsumexp, lambda d, x: softmax(x) * row_sums(d)),
+    "layer norm": (layer_norm, back_through_layer_norm),
+    "mask": (lambda x: x * lower_triangle(x), lambda d, x: d * lower_triangle(x)),
 }
 BINARY = {
     "add": (lambda x, y: x + y, lambda d, _x, _y: (d, d)),
     "product": (lambda x, y: x * y, lambda d, x, y: (d * y, d * x)),
     "matmul": (lambda x, y: x @ y, lambda d, x, y: (d @ y.T, x.T @ d)),
+    "division": (
+        lambda x, y: x / (1 + y * y),
+        lambda d, x, y: (d / (1 + y * y), -2 * d * x * y / (1 + y * y) ** 2),
+    ),
 }
 
 
 class Program(NamedTuple):
-    """Square matrices in, each multiplied by its scale; then one operation after another; then the last one's scale."""
+    """Square matrices in, multiplied by their scales; then one operation after another; then the last one's scale."""
 
-    scales: tuple[float, ...]
+    scales: tuple[Array, ...]
     steps: tuple[tuple[str, int, int], ...]
     output_scale: float
 
     def values(self, *inputs: Array) -> list[Array]:
-        values = [x * np.asarray(c, x.real.dtype) for x, c in zip(inputs, self.scales, strict=True)]
+        values = [x * c.astype(x.real.dtype) for x, c in zip(inputs, self.scales, strict=True)]
         for name, i, j in self.steps:
             values.append(UNARY[name][0](values[i]) if name in UNARY else BINARY[name][0](values[i], values[j]))
         return values
@@ -70,25 +132,31 @@ class Program(NamedTuple):
                 d_i, d_j = BINARY[name][1](d, values[i], values[j])
                 d_values[i] = d_values[i] + d_i
                 d_values[j] = d_values[j] + d_j
-        return [d * np.asarray(c, d.dtype) for d, c in zip(d_values, self.scales, strict=False)]
+        return [d * c.astype(d.dtype) for d, c in zip(d_values, self.scales, strict=False)]
 
 
 @st.composite
-def programs(draw: st.DrawFn, largest: int = 12) -> tuple[Program, dict[str, Array]]:
-    """A program, and inputs that undo its scales, so that what it computes with is of ordinary size."""
+def programs(draw: st.DrawFn, largest: int = 12, *, badly_scaled: bool = False) -> tuple[Program, dict[str, Array]]:
+    """A program, and inputs that undo its scales, so that what it computes with is of ordinary size.
+
+    If it is `badly_scaled`, each entry of an input may have a scale of its own, and inputs of zeros have any scale.
+    """
     count = draw(st.integers(1, 3))
     size = draw(st.integers(1, 3))
     exponents = st.integers(-largest, largest)
-    scales = tuple(10.0 ** draw(exponents) for _ in range(count))
+    orders = [draw(exponents) for _ in range(count)]
     steps = []
     for k in range(draw(st.integers(1, 5))):
         places = st.integers(0, count + k - 1)
         steps.append((draw(st.sampled_from([*UNARY, *BINARY])), draw(places), draw(places)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    zeros = draw(st.sampled_from([0.0, 0.0, 0.3]))
-    inputs = {}
-    for name, c in zip("abc", scales, strict=False):
-        x = rng.standard_normal((size, size)) / c
-        some_zero = np.where(rng.random(x.shape) < zeros, 0.0, x)
-        inputs[name] = some_zero if some_zero.any() else x  # zeros alone would not tell differences the scale
-    return Program(scales, tuple(steps), 10.0 ** draw(exponents)), inputs
+    scales, inputs = [], {}
+    for name, order in zip("abc", orders, strict=False):
+        zeros = draw(st.sampled_from([0.0, 0.0, 0.3, 1.0]))
+        x = np.where(rng.random((size, size)) < zeros, 0.0, rng.standard_normal((size, size)))
+        scale = np.array(10.0**order if badly_scaled or x.any() else 1.0)
+        if badly_scaled and draw(st.booleans()):
+            scale = 10.0 ** rng.integers(-largest, largest, x.shape, endpoint=True)
+        inputs[name] = x / scale
+        scales.append(scale)
+    return Program(tuple(scales), tuple(steps), 10.0 ** draw(exponents)), inputs

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from attention_np.gradcheck.probes import rounding_of
-from attention_np.gradcheck.slopes import Subject
+from attention_np.gradcheck.slopes import Subject, along
 
 
 def subject_of(forward, *point, position=0, cotangent=None, batched=False):
@@ -21,3 +21,8 @@ def subject_of(forward, *point, position=0, cotangent=None, batched=False):
 def heard(subject, seed=0):
     """The same function, with how far rounding moves its outputs."""
     return replace(subject, noise=rounding_of(subject, np.random.default_rng(seed)))
+
+
+def every_entry(subject):
+    """The directions in which the entries of the input move, one after the other."""
+    return along(subject.x, np.arange(subject.x.size))

@@ -1,3 +1,4 @@
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -6,7 +7,9 @@ import pytest
 
 from attention_np import gradcheck
 from attention_np.gradcheck import METHODS, NotAnalyticError, numerical_gradient
-from attention_np.gradcheck.numerical import TASK_ELEMENTS
+from attention_np.gradcheck.numerical import TASK_ELEMENTS, Running, measure, measure_along, takes_leading_axis
+from attention_np.gradcheck.slopes import SCALES
+from tests.gradcheck.subjects import subject_of
 
 EXACT = {"complex-step": 1e-15, "central": 1e-9, "auto": 1e-15}
 
@@ -280,3 +283,265 @@ def test_an_unknown_method_is_refused_with_those_there_are(method):
 def test_the_package_shows_what_a_user_needs():
     assert set(gradcheck.__all__) <= set(dir(gradcheck))
     assert METHODS == ("complex-step", "central")
+
+
+LONG = TASK_ELEMENTS * 3 + 5
+
+
+def oscillator(x):
+    return np.sin(x) * np.exp(x[::-1] / 3)
+
+
+def oscillator_slopes(x, u):
+    """Of the sum of u times the outputs, by each entry."""
+    return u * np.cos(x) * np.exp(x[::-1] / 3) + u[::-1] * np.sin(x[::-1]) * np.exp(x / 3) / 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("memory", [1, 10**5, 2**28])
+@pytest.mark.parametrize("elements", [range(LONG), [7], [5, 3, LONG - 1, 0, 3], range(LONG - 1, -1, -2), []])
+def test_the_entries_that_are_asked_for_are_measured_in_their_order_whatever_the_memory(method, memory, elements):
+    x, u = normal(LONG), normal(LONG, seed=1)
+    subject = subject_of(oscillator, x, cotangent=u)
+    chosen = np.array(elements, int)
+    found = measure(subject, chosen, method, Running(memory=memory), best=True)
+    expected = oscillator_slopes(x, u)[chosen]
+    assert found.values.shape == (len(chosen), 1)
+    np.testing.assert_allclose(found.values[:, 0], expected, rtol=0, atol=1e-9)
+    assert [part.shape for part in found[1:]] == [(len(chosen),)] * 3
+    alone = [measure(subject, chosen[k : k + 1], method, Running(), best=True) for k in range(len(chosen))]
+    for part, one in zip(found.values, alone, strict=True):
+        np.testing.assert_allclose(part, one.values[0], rtol=0, atol=1e-14)
+
+
+def test_slopes_errors_and_losses_are_by_the_entry_itself_and_scales_relative_to_its_size():
+    unit = 2.0**20
+    x = np.array([1.3, 0.4, 2.2])
+    plain, scaled = (
+        measure(subject_of(lambda x, unit=unit: np.sin(x / unit), x * unit), np.arange(3), "central", Running())
+        for unit in (1, unit)
+    )
+    np.testing.assert_array_equal(scaled.values * unit, plain.values)
+    np.testing.assert_array_equal(scaled.errors * unit, plain.errors)
+    np.testing.assert_array_equal(scaled.scales, plain.scales)
+
+
+def test_losses_are_by_the_entry_itself():
+    x = np.array([60.0, 8.0])
+    for method in METHODS:
+        subject = subject_of(lambda x: 1 / (1 + np.exp(-x[:1])), x)
+        found = measure(subject, np.arange(2), method, Running(), best=True)
+        assert found.lost.tolist() == [2.0**-52 / 32, 0]
+
+
+def test_without_the_best_step_differences_take_those_that_are_given_or_the_first():
+    x = normal(LONG)
+    subject = subject_of(lambda x: oscillator(9 * x), x)
+    scales = SCALES[0] / 2.0 ** np.arange(LONG)[::-1].clip(max=20)
+    elements = np.arange(LONG)
+    found = measure(subject, elements, "central", Running(), scales=scales)
+    np.testing.assert_array_equal(found.scales, scales)
+    first = measure(subject, elements, "central", Running())
+    assert set(first.scales) == {SCALES[0]}
+    best = measure(subject, elements, "central", Running(), best=True)
+    assert (best.errors <= first.errors).all()
+    assert (best.errors < first.errors / 100).any()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_chunk_is_reported_when_it_is_done_and_is_of_a_size_that_depends_on_nobody(method):
+    subject = subject_of(oscillator, normal(LONG))
+    for executor in (None, ThreadPoolExecutor(2)):
+        done, kept = [], {}
+        measure(
+            subject,
+            np.arange(LONG),
+            method,
+            Running(executor, advance=done.append),
+            keep=lambda elements, slopes, kept=kept: kept.update(zip(elements, slopes.values[:, 0], strict=True)),
+        )
+        assert sorted(done) == [5, *[TASK_ELEMENTS] * 3]
+        expected = measure(subject, np.arange(LONG), method, Running()).values[:, 0]
+        np.testing.assert_array_equal([kept[k] for k in range(LONG)], expected)
+
+
+def test_chunks_that_finish_in_another_order_are_put_in_theirs():
+    first = threading.Event()
+
+    def forward(x):
+        if x[0] != 1:  # the first chunk waits for the last
+            assert first.wait(10)
+        if x[-1] != 1:
+            first.set()
+        return x**2 * np.arange(len(x))
+
+    subject = subject_of(forward, np.ones(LONG))
+    first.clear()
+    with ThreadPoolExecutor(8) as executor:
+        found = measure(subject, np.arange(LONG), "central", Running(executor))
+    np.testing.assert_allclose(found.values[:, 0], 2.0 * np.arange(LONG), rtol=1e-9)
+
+
+class Kept:
+    """What a checkpoint is to the measurement."""
+
+    def __init__(self):
+        self.slopes = {}
+
+    def get(self, key, shapes):
+        found = self.slopes.get(key)
+        assert found is None or [part.shape for part in found] == shapes
+        return found
+
+    def put(self, key, slopes):
+        assert key not in self.slopes
+        self.slopes[key] = list(slopes)
+
+
+def test_what_a_checkpoint_has_kept_is_not_measured_again():
+    calls = []
+
+    def forward(x):
+        calls.append(1)
+        return oscillator(x)
+
+    subject = subject_of(forward, normal(LONG))
+    checkpoint, elements, done = Kept(), np.arange(LONG), []
+    running = Running(checkpoint=checkpoint, advance=done.append)
+    first = measure(subject, elements, "central", running, key="x")
+    assert set(checkpoint.slopes) == {"x/0", "x/1", "x/2", "x/3"}
+    del checkpoint.slopes["x/1"]
+    calls.clear()
+    done.clear()
+    again = measure(subject, elements, "central", running, key="x")
+    assert len(calls) == 6 * TASK_ELEMENTS
+    assert sum(done) == LONG
+    for part, repeated in zip(first, again, strict=True):
+        np.testing.assert_array_equal(part, repeated)
+    kept = set(checkpoint.slopes)
+    measure(subject, elements, "central", running)  # nothing is kept without a name
+    assert set(checkpoint.slopes) == kept
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_slopes_along_directions_are_those_of_the_entries_put_together(method):
+    x, u = normal(6), normal(6, seed=1)
+    directions = normal(5, 6, seed=2)
+    with ThreadPoolExecutor(2) as executor:
+        for running in (Running(), Running(executor)):
+            found = measure_along(subject_of(oscillator, x, cotangent=u), directions, method, running)
+            expected = directions @ oscillator_slopes(x, u)
+            np.testing.assert_allclose(found.values[:, 0], expected, rtol=0, atol=1e-9)
+            assert [part.shape for part in found[1:]] == [(5,)] * 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_batch_of_entries_has_the_slopes_that_they_have_one_by_one(method):
+    x, y = normal(4, 5), normal(5, 3, seed=1)
+    for position in (0, 1):
+        one, many = (
+            measure(
+                subject_of(
+                    lambda x, y: np.tanh(x @ y), x, y, position=position, cotangent=normal(4, 3), batched=batched
+                ),
+                np.arange((x, y)[position].size),
+                method,
+                Running(),
+                best=True,
+            )
+            for batched in (False, True)
+        )
+        np.testing.assert_allclose(many.values, one.values, rtol=0, atol=1e-10)
+
+
+LEADING = {
+    "an entrywise function": (np.sin, (normal(2, 3),), 0),
+    "a product from the left": (np.matmul, (normal(2, 3), normal(3, 4)), 0),
+    "a product from the right": (np.matmul, (normal(2, 3), normal(3, 4)), 1),
+    "a sum over the last axis": (lambda x: np.exp(x).sum(axis=-1), (normal(2, 3),), 0),
+    "a bias of fewer axes": (np.add, (normal(2, 4, 3), normal(3, seed=1)), 1),
+    "a scale": (np.multiply, (normal(2, 3), np.array(2.0)), 1),
+    "an input that is not used": (lambda x, _: x * 2, (normal(2, 3), normal(4)), 1),
+    "an output that is infinite and NaN here and there": (lambda x: x / [0.0, 1.0, np.nan], (normal(2, 3),), 0),
+    "an input without entries": (np.sin, (np.zeros((2, 0)),), 0),
+    "outputs that round in another order": (lambda x: x.sum(axis=-1, keepdims=True) * 1e9, (normal(3, 500),), 0),
+    "a single precision function": (np.sin, (normal(3, dtype=np.float32),), 0),
+}
+
+
+@pytest.mark.parametrize("what", LEADING)
+def test_a_function_of_the_last_axes_takes_one_more_leading_axis(what):
+    forward, point, position = LEADING[what]
+    with np.errstate(all="ignore"):
+        subject = subject_of(forward, *point, position=position)
+    assert takes_leading_axis(subject) is None
+
+
+def raises_at_three_axes(x):
+    if x.ndim > 2:
+        raise ValueError("two axes, please")
+    return x * 2
+
+
+NOT_LEADING = {
+    "a sum over the first axis": lambda x: x.sum(axis=0),
+    "a sum over everything": lambda x: x.sum(),
+    "the first row": lambda x: x[0] * 2,
+    "a mean over everything": lambda x: x - x.mean(),
+    "a slight share of the mean": lambda x: x - 1e-6 * x.mean(),
+    "a reversal of the first axis": lambda x: x[::-1] * 2,
+    "a function of the shape": lambda x: x * x.ndim,
+}
+
+
+@pytest.mark.parametrize("what", NOT_LEADING)
+def test_a_function_that_computes_something_else_of_one_more_axis_does_not_take_it(what):
+    subject = subject_of(NOT_LEADING[what], normal(3, 3))
+    reason = takes_leading_axis(subject)
+    assert reason == "it computes something else then" or reason.startswith("it raises ValueError: ")
+
+
+def test_why_one_more_axis_is_not_taken_is_said():
+    subject = subject_of(raises_at_three_axes, normal(2, 3))
+    assert takes_leading_axis(subject) == "it raises ValueError: two axes, please"
+    subject = subject_of(lambda x: x - x.mean(), normal(2, 3))
+    assert takes_leading_axis(subject) == "it computes something else then"
+
+
+@pytest.mark.parametrize("method", [*METHODS, "auto"])
+def test_the_errors_that_are_returned_have_the_form_of_the_gradient_which_stays_the_same(method):
+    inputs = {"a": normal(2, 3, dtype=np.float32), "b": normal(), "c": np.zeros((0, 2))}
+
+    def forward(a, b, c):
+        return np.sin(a) * b + c.sum()
+
+    alone = numerical_gradient(forward, inputs, np.ones((2, 3)), method=method)
+    gradient, error = numerical_gradient(forward, inputs, np.ones((2, 3)), method=method, return_error=True)
+    assert list(gradient) == list(error) == list(inputs)
+    for name, x in inputs.items():
+        np.testing.assert_array_equal(gradient[name], alone[name])
+        assert error[name].shape == x.shape
+        assert error[name].dtype == np.float64
+        assert (error[name] > 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_entry_outside_the_domain_that_adds_nothing_has_the_slope_zero(method):
+    x = np.array([-1.0, 2.0])
+    found, error = numerical_gradient(
+        lambda x: np.log(x[1:]) + 0 * x[:1], {"x": x}, np.ones(1), method=method, return_error=True
+    )
+    np.testing.assert_allclose(found["x"], [0, 0.5], atol=1e-10)
+    assert (error["x"] < 1e-10).all()
+
+
+@pytest.mark.parametrize("method", ["auto", "central"])
+def test_a_function_that_takes_single_precision_only_is_differentiated_in_it(method):
+    def forward(x):
+        if x.dtype not in (np.float32, np.complex64):
+            raise TypeError("float32 only")
+        return np.sin(x)
+
+    x = np.linspace(0.3, 2, 5, dtype=np.float32)
+    found = numerical_gradient(forward, {"x": x}, np.ones(5), method=method)["x"]
+    np.testing.assert_allclose(found, np.cos(x.astype(float)), rtol=0, atol=1e-3)

@@ -136,29 +136,36 @@ class Case:
         hide = np.where(entries, 0.0, np.nan)
         return replace(self, claimed=self.claimed + hide, right=self.right + hide)
 
-    def allowed(self, other: Array, scale: float = 1.0, noise: Array | None = None) -> Array:
+    def allowed(self, other: Array, scale: float | Array = 1.0, noise: Array | None = None) -> Array:
         """How far the claimed gradient may be from `other` and still equal it.
 
         `scale` is how much `other` magnifies the noise of the numerical gradient, `noise` is its own.
         """
         own = self.noise if noise is None else np.maximum(self.noise, noise)
-        allowed: Array = UNDECIDABLE * np.maximum(max(1.0, scale) * own, self.precision * np.abs(other))
+        allowed: Array = UNDECIDABLE * np.maximum(np.maximum(scale, 1.0) * own, self.precision * np.abs(other))
         return allowed
 
     def is_explained_by(
-        self, other: Array, scale: float = 1.0, noise: Array | None = None, in_entries: int = 1
+        self, other: Array, scale: float | Array = 1.0, noise: Array | None = None, in_entries: int = 1
     ) -> bool:
         """Whether the claimed gradient is `other`, of shape ``(3, *shape)``, and evidently not the numerical one.
 
-        Evidently in so many entries, that is. Those of `other` that are NaN are not known; of the wrong ones, at least
-        half must be.
+        That is evident if so many entries are off by far more than the noise could make them, or else a dozen values
+        by more than that, of all of which `other` leaves next to nothing. Entries of `other` that are NaN are not
+        known; of the wrong ones, at least half or ten must be.
         """
         known = np.isfinite(other) & self.looked_at
         allowed = self.allowed(other, scale, noise)
-        if not ((np.abs(self.claimed - other) <= allowed) | ~known).all():
+        left, error = np.abs(self.claimed - other), np.abs(self.error)
+        if not ((left <= allowed) | ~known).all():
             return False
-        evident = ((np.abs(self.error) > EVIDENT * allowed) & known).any(axis=0)
-        return bool(evident.sum() >= in_entries and 2 * (known.all(axis=0) & self.wrong).sum() >= self.wrong.sum())
+        if (known.all(axis=0) & self.wrong).sum() < min(10, self.wrong.sum() / 2):
+            return False
+        if ((error > EVIDENT * allowed) & known).any(axis=0).sum() >= in_entries:
+            return True
+        wrong = (error > allowed) & known
+        enough = wrong.sum() >= 12 and wrong.any(axis=0).sum() >= 4
+        return bool(enough and (left <= 0.05 * error)[wrong].all())
 
 
 def number(x: float, digits: int = 9) -> str:

@@ -17,7 +17,7 @@ __all__ = ["constant_factor", "factor_along_an_axis", "is_zero", "times_the_grad
 USUAL_DROPOUT = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 COMMON = (2.0, 0.5, 1.0)  # and their negatives: what a factor may be that one entry alone tells
 NAMEABLE = 1e-3  # a factor that is known less well could have many a name
-TELLING = 0.3  # an entry tells a factor if the noise leaves it at least so precise
+TELLING = 1.0  # an entry tells a factor if the noise leaves it at least so precise
 
 
 class Factor(NamedTuple):
@@ -32,7 +32,7 @@ class Factor(NamedTuple):
     def is_common(self) -> bool:
         """Whether it is one that a slip of the pen explains."""
         off = min(abs(abs(self.value) / common - 1) for common in COMMON)
-        return off <= min(max(self.precision, 1e-12), 0.05)
+        return off <= min(max(self.precision, 1e-12), 0.02)
 
     @property
     def is_no_accident(self) -> bool:
@@ -76,7 +76,7 @@ def factor_along_an_axis(case: Case) -> str | None:
     for axis, length in enumerate(case.shape):
         others = tuple(k for k in range(case.claimed.ndim) if k != axis + 1)
         factors = _fit(case, others)
-        if length < 2 or not case.is_explained_by(factors * case.right, float(np.nanmax(np.abs(factors), initial=1.0))):
+        if length < 2 or not case.is_explained_by(factors * case.right, np.abs(factors)):
             continue
         telling = np.any(case.allowed(factors * case.right) < TELLING * np.abs(case.right), axis=0)
         outside = tuple(k - 1 for k in others if k)
@@ -228,7 +228,7 @@ def _dropouts(case: Case, factor: Factor) -> Readings:
 
 
 def _constants(case: Case) -> Mapping[str, float]:
-    values = {name: float(value) for name, value in case.evidence.constants.items() if not isinstance(value, bool)}
+    values = {name: float(value) for name, value in case.evidence.constants.items()}
     return {name: value for name, value in values.items() if math.isfinite(value) and value != 0}
 
 

@@ -31,15 +31,15 @@ def of_another_input(case: Case) -> str | None:
         if other == case.name or gradient.shape != case.claimed.shape or not case.is_explained_by(gradient):
             continue
         back = analytic.get(other)
-        if back is not None and _equal(back, numerical[case.name]):
+        if back is not None and _equal(back, numerical[case.name], max(1e-6, 2 * UNDECIDABLE * case.precision)):
             return f"the gradients of {case.name} and {other} are swapped: each is the other's"
         return f"it is the gradient of {other} in the place of its own"
     return None
 
 
-def _equal(a: Array, b: Array) -> bool:
+def _equal(a: Array, b: Array, rtol: float) -> bool:
     known = np.isfinite(a) & np.isfinite(b)
-    return bool(known.any() and (np.abs(a - b)[known] <= 1e-6 * np.abs(b[known]).max()).all())
+    return bool(known.any() and (np.abs(a - b)[known] <= rtol * np.abs(b[known]).max()).all())
 
 
 def another_order(case: Case) -> str | None:

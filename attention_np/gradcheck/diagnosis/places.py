@@ -44,8 +44,7 @@ def leak(case: Case) -> str | None:
     That is evidence if all those are wrong, or if as many entries strewn at random would hardly ever be among them.
     """
     masked = (case.right == 0).all(axis=0) & case.looked_at
-    telling = case.looked_at & ~case.neutral & ~masked
-    if not case.wrong.any() or (case.wrong & ~masked).any() or not telling.any():
+    if not case.wrong.any() or (case.wrong & ~masked).any():
         return None
     wrong, zeros, entries = (int(x.sum()) for x in (case.wrong, masked, case.looked_at))
     by_chance = _log_choices(zeros, wrong) - _log_choices(entries, wrong)
@@ -108,33 +107,44 @@ def _log_choices(n: int, k: int) -> float:
 
 
 def _box(case: Case, right: Array, strewn: float) -> Place | None:
-    """Certain indices of one axis, and of other axes."""
-    box = np.ones(case.shape, bool)
-    texts: list[str] = []
-    single: list[int] = []
-    alike = 0.0
-    for axis, length in enumerate(case.shape):
-        others = tuple(k for k in range(case.wrong.ndim) if k != axis)
-        bad, used = case.wrong.any(axis=others), (case.wrong | right).any(axis=others)
-        if (bad == used).all():
-            continue
-        indices = _indices(np.flatnonzero(bad).tolist(), np.flatnonzero(used).tolist(), axis, length, _whole(case))
+    """Certain indices of one axis, and of other axes as far as they are needed."""
+    used = {axis: _projected(case.wrong | right, axis) for axis in range(case.wrong.ndim)}
+    bad = {axis: _projected(case.wrong, axis) for axis in used}
+    limited = [axis for axis in used if (bad[axis] != used[axis]).any()]
+    if (_within(bad, limited, case.shape) & right).any():
+        return None
+    for axis in tuple(limited):
+        fewer = [k for k in limited if k != axis]
+        if fewer and not (_within(bad, fewer, case.shape) & right).any():
+            limited = fewer
+    constants = {name: int(value) for name, value in case.evidence.constants.items() if 1 < value == value // 1}
+    names = []
+    for axis in limited:
+        wrong, all_of_them = np.flatnonzero(bad[axis]).tolist(), np.flatnonzero(used[axis]).tolist()
+        indices = _indices(wrong, all_of_them, axis, case.shape[axis], constants)
         if indices is None:
             return None
-        box &= bad.reshape([-1 if k == axis else 1 for k in range(box.ndim)])
-        texts.append(indices.text)
-        single += np.flatnonzero(bad).tolist() if bad.sum() == 1 else []
-        alike += math.log(indices.alike * (10 if len(texts) > 1 else 1))  # two axes at once take more to believe
-    if not texts or (box & right).any():
-        return None
+        names.append(indices)
+    # Two axes at once take more to believe.
+    chance = sum(math.log(10 * indices.alike) for indices in names) - math.log(10) - strewn
+    single = [int(bad[axis].argmax()) for axis in limited if bad[axis].sum() == 1]
     if len(single) == len(case.shape) > 1:
-        return Place(f"at one entry, {single}", alike - strewn)
-    return Place(f"{' and '.join(texts)}", alike - strewn)
+        return Place(f"at one entry, {single}", chance)
+    return Place(" and ".join(indices.text for indices in names), chance)
 
 
-def _whole(case: Case) -> Mapping[str, int]:
-    """The numbers that the function was called with that could count heads or the rows of a block."""
-    return {name: int(value) for name, value in case.evidence.constants.items() if value > 1 and value == int(value)}
+def _projected(entries: Array, axis: int) -> Array:
+    """Which indices of `axis` some of the entries have."""
+    some: Array = np.any(entries, axis=tuple(k for k in range(entries.ndim) if k != axis))
+    return some
+
+
+def _within(bad: Mapping[int, Array], axes: Sequence[int], shape: tuple[int, ...]) -> Array:
+    """All entries whose indices of each of `axes` are `bad` ones."""
+    box = np.ones(shape, bool)
+    for axis in axes:
+        box &= bad[axis].reshape([-1 if k == axis else 1 for k in range(len(shape))])
+    return box
 
 
 def _indices(
@@ -168,7 +178,7 @@ def _block(first: int, last: int, length: int, constants: Mapping[str, int]) -> 
     for name, n in constants.items():
         size = length // n
         if length % n == 0 and size > 1 and first % size == 0 and last == first + size - 1:
-            return f": number {first // size} of the {n} parts that {name} makes"
+            return f": number {first // size}, counted from 0, of the {n} parts that {name} makes"
         if first % n == 0 and last == length - 1 and length - first < n:
             return f": the last, partial block of {name}={n}"
     return ""

@@ -107,30 +107,32 @@ def _which(axes: tuple[int, ...]) -> str:
 def _not_summed(gradient: Array, numerical: Array) -> Readings:
     """The terms of a sum over broadcast axes that was not taken, or every one of them the sum."""
     for axes in _axes_sets(gradient.ndim):
-        for keepdims in (False, True):
-            total = gradient.sum(axis=axes, keepdims=keepdims, dtype=np.float64)
-            if total.shape != numerical.shape or total.size == gradient.size:
-                continue
-            where = _which(axes)
-            yield f"the sum over the broadcast {where} is missing", total, numerical
-            count = gradient.size // max(total.size, 1)
-            yield f"the sum over the broadcast {where} is repeated along it", total / count, numerical
-            mean = f"the sum over the broadcast {where} is missing, and the terms are those of a mean"
-            yield mean, total * count, numerical
+        total = _with_shape(gradient.sum(axis=axes, dtype=np.float64), numerical.shape)
+        if total is None or total.size == gradient.size:
+            continue
+        where = _which(axes)
+        count = gradient.size // max(total.size, 1)
+        yield f"the sum over the broadcast {where} is missing", total, numerical
+        yield f"the sum over the broadcast {where} is repeated along it", total / count, numerical
+        mean = f"the sum over the broadcast {where} is missing, and the terms are those of a mean"
+        yield mean, total * count, numerical
 
 
 def _summed(gradient: Array, numerical: Array) -> Readings:
     """Summed over axes that the input has, or only one index of them."""
     for axes in _axes_sets(numerical.ndim):
-        for keepdims in (False, True):
-            total = numerical.sum(axis=axes, keepdims=keepdims)
-            if total.shape != gradient.shape or total.size == numerical.size:
-                continue
-            yield f"it is summed over {_which(axes)}, which the input has", gradient, total
-            yield (
-                f"it is averaged over {_which(axes)}, which the input has",
-                gradient,
-                total * total.size / numerical.size,
-            )
-            first = numerical[tuple(slice(1) if k in axes else slice(None) for k in range(numerical.ndim))]
-            yield f"it is only index 0 of {_which(axes)}", gradient, first.reshape(total.shape)
+        total = _with_shape(numerical.sum(axis=axes), gradient.shape)
+        if total is None or total.size == numerical.size:
+            continue
+        where = _which(axes)
+        mean = total * (total.size / numerical.size)
+        first = numerical[tuple(0 if k in axes else slice(None) for k in range(numerical.ndim))]
+        yield f"it is summed over {where}, which the input has", gradient, total
+        yield f"it is averaged over {where}, which the input has", gradient, mean
+        yield f"it is only index 0 of {where}", gradient, first.reshape(total.shape)
+
+
+def _with_shape(x: Array, shape: tuple[int, ...]) -> Array | None:
+    """The same with other axes of length 1, if that makes it of `shape`."""
+    x = np.asarray(x)
+    return x.reshape(shape) if [n for n in x.shape if n != 1] == [n for n in shape if n != 1] else None

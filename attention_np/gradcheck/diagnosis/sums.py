@@ -51,7 +51,7 @@ def _a_single_term(case: Case) -> str | None:
     if missing < 0 or any(n not in (1, length) for n, length in zip(padded, u.shape[1:], strict=True)):
         return None
     summed = tuple(k + 1 for k, n in enumerate(padded) if n == 1 and u.shape[k + 1] > 1)
-    if not summed or case.wrong.sum() < 2 or math.prod(u.shape[k] for k in summed) > MOST_TERMS:
+    if not summed or math.prod(u.shape[k] for k in summed) > MOST_TERMS:
         return None
     for index in np.ndindex(*(u.shape[k] for k in summed)):
         where: list[int | slice] = [slice(None)] * u.ndim
@@ -117,14 +117,13 @@ def _candidates(case: Case) -> Iterator[Array]:
 def _products(case: Case) -> Iterator[Array]:
     evidence = case.evidence
     u = np.asarray(evidence.cotangents, np.float64)
-    x = evidence.inputs[case.name]
-    others = {name: y for name, y in evidence.inputs.items() if name != case.name}
+    others = {name: np.asarray(y, np.float64) for name, y in evidence.inputs.items()}
+    x, output = others.pop(case.name), np.asarray(evidence.output, np.float64)
     yield u
-    for factors in ([y] for y in others.values()):
-        yield from _times(u, *factors)
-    yield from _times(u, evidence.output, 1 / x)
+    yield from _times(u, output, 1 / x)
     for name, y in others.items():
-        yield from _times(u, *_shifted(evidence.output, y), 1 / x)
+        yield from _times(u, y)
+        yield from _times(u, *_shifted(output, y), 1 / x)
         yield evidence.numerical[name]
         yield from _times(evidence.numerical[name], y, 1 / x)
         if y.ndim > 2 and u.ndim > 3 and y.shape[:-1] == u.shape[1:-1]:  # a matrix that multiplies a batch

@@ -1,0 +1,464 @@
+import numpy as np
+import pytest
+
+from attention_np.gradcheck.functions import (
+    SAME_CALL_ULPS,
+    as_inputs,
+    call_backward,
+    check_mapping,
+    evaluate,
+    first_call,
+    form_of,
+    widened,
+)
+
+EPS = float(np.finfo(np.float64).eps)
+INPUTS = {"x": np.array([[0.5, -1.5, 2.0], [1.0, 3.0, -0.25]]), "y": np.array([2.0, 3.0, 5.0])}
+
+
+def forward(x, y):
+    return x * y
+
+
+def backward(u, x, y):
+    return u * y, (u * x).sum(axis=0)
+
+
+def seen(forward=forward, backward=backward, inputs=INPUTS, seed=0):
+    return first_call(forward, backward, inputs, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
+def test_inputs_are_copied_as_arrays_of_their_own_dtype(dtype):
+    given = {"x": np.ones((2, 3), dtype), "a name of words": np.zeros((), dtype)}
+    arrays = as_inputs(given)
+    assert list(arrays) == ["x", "a name of words"]
+    for name, x in given.items():
+        assert type(arrays[name]) is np.ndarray
+        assert arrays[name].dtype == dtype
+        assert not np.shares_memory(arrays[name], x)
+        np.testing.assert_array_equal(arrays[name], x)
+
+
+def test_numbers_and_lists_are_inputs_too():
+    arrays = as_inputs({"a": 3.0, "b": [[1.0, 2.0]], "c": np.float32(2), "d": []})
+    assert [(x.shape, x.dtype.name) for x in arrays.values()] == [
+        ((), "float64"),
+        ((1, 2), "float64"),
+        ((), "float32"),
+        ((0,), "float64"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "sentence"),
+    [
+        ([np.ones(2)], TypeError, "inputs must be a mapping of names to arrays, not list"),
+        (None, TypeError, "inputs must be a mapping of names to arrays, not NoneType"),
+        ({}, ValueError, "inputs must hold at least one array: there is nothing to differentiate by"),
+        ({3: np.ones(2)}, TypeError, "the names of inputs must be strings, not 3"),
+        ({"x": [[1.0], [1.0, 2.0]]}, TypeError, "input x must be an array, not a list of uneven lists"),
+        (
+            {"x": np.ones(2) * 1j},
+            TypeError,
+            "input x is complex: gradients are checked of real functions of real arrays, so pass its real and "
+            "imaginary parts as two inputs (x.shape=(2,), complex128)",
+        ),
+        ({"x": [1, 2]}, TypeError, "input x must hold real floating-point numbers, not int64 (x.shape=(2,))"),
+        ({"x": True}, TypeError, "input x must hold real floating-point numbers, not bool (x.shape=())"),
+        ({"x": None}, TypeError, "input x must hold real floating-point numbers, not object (x.shape=())"),
+        ({"x": ["a"]}, TypeError, "input x must hold real floating-point numbers, not <U1 (x.shape=(1,))"),
+        (
+            {"a": np.ones(1), "x": np.zeros(2, "datetime64[s]")},
+            TypeError,
+            "input x must hold real floating-point numbers, not datetime64[s] (x.shape=(2,))",
+        ),
+    ],
+)
+def test_inputs_that_cannot_be_differentiated_by_are_refused_in_a_sentence(inputs, error, sentence):
+    with pytest.raises(error) as raised:
+        as_inputs(inputs)
+    assert str(raised.value) == sentence
+
+
+def test_a_mapping_of_any_kind_is_taken():
+    class Mine(dict):
+        pass
+
+    check_mapping(Mine(x=1.0))
+    with pytest.raises(TypeError):
+        check_mapping([("x", 1.0)])
+
+
+@pytest.mark.parametrize("result", [np.ones((2, 3), np.float32), np.float64(3), np.float32(3), 3.0, np.zeros(0)])
+def test_the_output_is_one_array_of_real_numbers_in_its_own_dtype(result):
+    output = evaluate(lambda _: result, [np.ones(1)])
+    assert type(output) is np.ndarray
+    assert output.dtype == np.asarray(result).dtype
+    np.testing.assert_array_equal(output, result)
+
+
+@pytest.mark.parametrize(
+    ("result", "sentence"),
+    [
+        ([1.0], "forward must return one array, not list"),
+        ((np.ones(2), np.ones(2)), "forward must return one array, not tuple"),
+        (None, "forward must return one array, not NoneType"),
+        (3, "forward must return one array, not int"),
+        (1j, "forward must return one array, not complex"),
+        (
+            np.ones(2) * 1j,
+            "forward must return real numbers, not complex128: return the real and imaginary parts, stacked "
+            "(output.shape=(2,))",
+        ),
+        (np.array([1, 2]), "forward must return real floating-point numbers, not int64"),
+        (np.bool_(True), "forward must return real floating-point numbers, not bool"),
+        (np.array([None]), "forward must return real floating-point numbers, not object"),
+    ],
+)
+def test_an_output_that_cannot_be_differentiated_is_refused_in_a_sentence(result, sentence):
+    with pytest.raises(TypeError) as raised:
+        evaluate(lambda _: result, [np.ones(1)])
+    assert str(raised.value) == sentence
+
+
+def test_gradients_may_come_as_a_tuple_a_list_or_alone():
+    u, x = np.ones(2), np.array([2.0, 3.0])
+    for result in ((x,), [x], x):
+        (gradient,) = call_backward(lambda _, __, result=result: result, u, {"x": x})
+        np.testing.assert_array_equal(gradient, x)
+    assert call_backward(lambda *_: (None, 3.0), u, {"x": x, "y": x}) == [None, 3.0]
+
+
+def test_gradients_are_copies_so_that_backward_may_use_its_memory_again():
+    memory = np.zeros(2)
+
+    def reuses(u, x):
+        memory[...] = u * x
+        return memory
+
+    first = call_backward(reuses, np.ones(2), {"x": np.full(2, 3.0)})
+    again = call_backward(reuses, np.ones(2), {"x": np.full(2, 5.0)})
+    np.testing.assert_array_equal(first, [[3, 3]])
+    np.testing.assert_array_equal(again, [[5, 5]])
+
+
+@pytest.mark.parametrize("result", [(), (np.ones(2),), (np.ones(2),) * 3, [np.ones(2)], np.ones((2, 2)), None])
+def test_another_number_of_gradients_than_inputs_is_refused_with_the_names(result):
+    count = len(result) if isinstance(result, tuple | list) else 1
+    with pytest.raises(ValueError, match="backward") as raised:
+        call_backward(lambda *_: result, np.ones(2), {"query": np.ones(2), "key": np.ones(2)})
+    assert str(raised.value) == f"backward must return one gradient for each of the 2 inputs (query, key), not {count}"
+
+
+def test_a_right_pair_of_functions_has_no_faults():
+    first = seen()
+    assert first.faults == {}
+    np.testing.assert_array_equal(first.output, INPUTS["x"] * INPUTS["y"])
+    np.testing.assert_array_equal(first.gradients[0], first.cotangent * INPUTS["y"])
+    np.testing.assert_array_equal(first.gradients[1], (first.cotangent * INPUTS["x"]).sum(axis=0))
+
+
+def test_the_cotangent_is_drawn_from_the_generator_in_the_form_of_the_output():
+    narrow = {name: x.astype(np.float32) for name, x in INPUTS.items()}
+    first, again, other = (seen(inputs=narrow, seed=seed).cotangent for seed in (1, 1, 2))
+    assert (first.shape, first.dtype) == ((2, 3), np.float32)
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).all()
+
+
+def test_the_output_and_the_gradients_are_copies_so_that_both_functions_may_use_their_memory_again():
+    output, gradient = np.zeros((2, 3)), np.zeros((2, 3))
+
+    def forward(x, y):
+        np.multiply(x, y, out=output)
+        return output
+
+    def backward(u, x, y):
+        np.multiply(u, y, out=gradient)
+        return gradient, (u * x).sum(axis=0)
+
+    first = seen(forward, backward)
+    assert first.faults == {}
+    output[...] = gradient[...] = 7
+    np.testing.assert_array_equal(first.output, INPUTS["x"] * INPUTS["y"])
+    np.testing.assert_array_equal(first.gradients[0], first.cotangent * INPUTS["y"])
+
+
+def scales_in_place(x, y):
+    x *= y
+    return x * 1
+
+
+def clears_its_second_input(x, y):
+    result = x * y
+    y[0] = 0
+    return result
+
+
+def test_a_forward_that_writes_to_an_input_is_told_which_and_the_inputs_that_were_given_stay():
+    kept = {name: x.copy() for name, x in INPUTS.items()}
+    assert seen(scales_in_place).faults == {"x": "forward writes to this input"}
+    assert seen(clears_its_second_input).faults == {"y": "forward writes to this input"}
+    for name, x in kept.items():
+        np.testing.assert_array_equal(INPUTS[name], x)
+
+
+def test_a_backward_that_writes_to_an_input_is_told_which():
+    def writes(u, x, y):
+        gradients = backward(u, x, y)
+        y += 1
+        return gradients
+
+    assert seen(backward=writes).faults == {"y": "backward writes to this input"}
+
+
+def test_writing_what_is_there_already_is_no_fault_nor_is_a_nan_that_stays():
+    def rewrites(x, y):
+        x[...] = x
+        return np.where(np.isnan(x), 0, x) * y
+
+    inputs = INPUTS | {"x": np.array([[np.nan, 1.0, 2.0], [3.0, 4.0, 5.0]])}
+    assert seen(rewrites, lambda u, _, y: (u * y, y * 1), inputs).faults == {}
+
+
+def test_a_backward_that_writes_to_the_cotangent_is_told_so_for_every_input():
+    def writes(u, x, y):
+        u *= y
+        return u * 1, (u * x).sum(axis=0)
+
+    first = seen(backward=writes)
+    assert first.faults == dict.fromkeys("xy", "backward writes to the gradient of the output that it is given")
+    np.testing.assert_array_equal(first.cotangent, seen().cotangent)
+
+
+def test_a_backward_may_return_the_cotangent_itself():
+    assert seen(np.add, lambda u, *_: (u, u.sum(axis=0))).faults == {}
+
+
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[::-1], lambda x: x.reshape(3, 2), lambda x: x[:1, 1:]])
+def test_an_output_that_is_a_view_of_an_input_is_told_which(view):
+    sentence = "the output is a view of this input: whoever changes one changes the other"
+    assert seen(lambda x, _: view(x), lambda u, x, y: (x * 0 + u.sum(), y * 1)).faults == {"x": sentence}
+
+
+def test_a_gradient_that_is_a_view_of_an_input_is_told_which():
+    sentence = "a gradient is a view of this input: whoever changes one changes the other"
+    assert seen(backward=lambda u, x, _: (x, (u * x).sum(axis=0))).faults == {"x": sentence}
+    assert seen(backward=lambda u, _, y: (u * y, y[::-1])).faults == {"y": sentence}
+    only = {"x": INPUTS["x"]}
+    assert seen(lambda x: x * 2, lambda _, x: x, only).faults == {"x": sentence}
+    assert seen(lambda x: x * 2, lambda _, x: [x], only).faults == {"x": sentence}
+
+
+def test_a_forward_that_gives_another_output_each_time_is_told_so_for_every_input():
+    rng = np.random.default_rng(0)
+    faults = seen(lambda x, y: x * y + 1e-6 * rng.standard_normal(x.shape)).faults
+    assert faults == dict.fromkeys("xy", "forward gives another output when it is called again")
+
+
+def test_a_forward_that_remembers_its_last_call_is_found():
+    calls = []
+
+    def counts(x, y):
+        calls.append(1)
+        return x * y * len(calls)
+
+    assert seen(counts).faults == dict.fromkeys("xy", "forward gives another output when it is called again")
+
+
+@pytest.mark.parametrize("another", [lambda y: y[:2], lambda y: y.astype(np.float32)])
+def test_an_output_of_another_form_is_another_output(another):
+    calls = []
+
+    def changes(_, y):
+        calls.append(1)
+        return y * 1 if len(calls) == 1 else another(y)
+
+    faults = seen(changes, lambda _, x, y: (x * 1, y * 1)).faults
+    assert faults == dict.fromkeys("xy", "forward gives another output when it is called again")
+
+
+def test_a_backward_that_gives_another_gradient_each_time_is_told_for_which_input():
+    rng = np.random.default_rng(0)
+
+    def shaky(u, x, y):
+        return u * y, (u * x).sum(axis=0) + 1e-6 * rng.standard_normal(3)
+
+    assert seen(backward=shaky).faults == {"y": "backward gives another gradient when it is called again"}
+
+
+@pytest.mark.parametrize("second", [None, np.zeros(2), np.zeros(3, np.float32), np.full(3, np.nan)])
+def test_a_gradient_of_another_form_is_another_gradient(second):
+    answers = iter([np.zeros(3), second])
+    faults = seen(backward=lambda u, _, y: (u * y, next(answers))).faults
+    assert faults == {"y": "backward gives another gradient when it is called again"}
+
+
+def test_a_gradient_that_is_missing_or_malformed_each_time_is_no_fault_of_the_calls():
+    for strange in (None, np.zeros(7), np.zeros(3, int), np.full(3, np.nan)):
+        assert seen(backward=lambda u, _, y, strange=strange: (u * y, strange)).faults == {}
+
+
+@pytest.mark.parametrize(("ulps", "same"), [(SAME_CALL_ULPS / 3, True), (SAME_CALL_ULPS * 3, False)])
+def test_two_calls_may_differ_by_the_order_of_their_sums(ulps, same):
+    signs = iter([0, 1])
+    far = 5.0  # the largest entry of the output
+
+    def sums(x, y):
+        return x * 0 + y + next(signs) * ulps * EPS * far
+
+    def backward(_, x, y):
+        return x * 1, y * 1
+
+    assert (seen(sums, backward).faults == {}) == same
+    signs = iter([0, 1])
+    shaky = seen(backward=lambda u, _, y: (u * y, y + next(signs) * ulps * EPS * far))
+    assert (shaky.faults == {}) == same
+
+
+@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+def test_an_output_that_is_not_finite_is_told_with_its_first_place_whatever_else_is_wrong(strange):
+    def forward(x, y):
+        result = x * y
+        result[1, 0:2] = strange
+        x[...] = 0
+        return result
+
+    sentence = "the output is NaN or infinite in 2 of 6 entries, first at [1, 0]"
+    assert seen(forward).faults == dict.fromkeys("xy", sentence)
+
+
+def test_functions_without_entries_have_no_faults():
+    empty = {"x": np.zeros((0, 3)), "y": np.ones(3)}
+    first = seen(inputs=empty)
+    assert first.faults == {}
+    assert first.output.shape == first.cotangent.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "sentence"),
+    [
+        (None, "the gradient is missing"),
+        (np.ones(2), "the gradient has the shape (2,), the input (3,)"),
+        (np.ones((3, 1)), "the gradient has the shape (3, 1), the input (3,)"),
+        (1.0, "the gradient has the shape (), the input (3,)"),
+        (np.ones(3, int), "the gradient holds int64, not real floating-point numbers"),
+        (np.ones(3) * 1j, "the gradient holds complex128, not real floating-point numbers"),
+        (np.array([None] * 3), "the gradient holds object, not real floating-point numbers"),
+        (np.ones(3), "the gradient is float64, the input float32"),
+        (np.ones(3, np.float16), "the gradient is float16, the input float32"),
+        (
+            np.array([1, np.nan, np.inf], np.float32),
+            "the gradient is NaN or infinite in 2 of 3 entries, first at [1]",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_form_of_a_gradient_is_said_in_a_sentence(gradient, sentence):
+    assert form_of(gradient, np.ones(3, np.float32)) == sentence
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0)])
+def test_a_gradient_of_the_shape_and_dtype_of_its_input_is_in_form(dtype, shape):
+    assert form_of(np.ones(shape, dtype), np.zeros(shape, dtype)) is None
+
+
+def test_a_gradient_without_a_dtype_of_its_own_may_be_a_number_or_a_list():
+    assert form_of(3.0, np.zeros((), np.float32)) is None
+    assert form_of([1.0, 2.0], np.zeros(2, np.float32)) is None
+
+
+def test_the_place_of_a_nan_in_a_single_number_is_the_empty_index():
+    assert form_of(np.array(np.nan), np.zeros(())) == "the gradient is NaN or infinite in 1 of 1 entries, first at []"
+
+
+def in_double(forward, *inputs):
+    return widened(forward, list(inputs), forward(*inputs))
+
+
+@pytest.mark.parametrize("narrow", ["float16", "float32"])
+def test_a_function_that_takes_double_precision_is_given_it(narrow):
+    x, y = np.linspace(-2, 2, 8, dtype=narrow), np.ones(8)
+    wide = in_double(lambda x, y: np.sin(x) * y, x, y)
+    assert [z.dtype for z in wide] == [np.float64, np.float64]
+    np.testing.assert_array_equal(wide[0], x)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "longdouble"])
+def test_what_is_wide_already_stays_as_it_is(dtype):
+    x = np.linspace(-2, 2, 8, dtype=dtype)
+    calls = []
+    (wide,) = widened(calls.append, [x], np.sin(x))
+    assert wide.dtype == dtype
+    assert not calls
+
+
+def refuses_double(x):
+    if x.dtype != np.float32:
+        raise TypeError("float32 only")
+    return np.sin(x)
+
+
+def takes_the_memory_for_its_own(x):
+    """As a compiled kernel does that is told where the numbers are and how many."""
+    return np.sin(np.ascontiguousarray(x).view(np.float32)[: x.size])
+
+
+def returns_another_shape(x):
+    return np.ascontiguousarray(x).view(np.float32) * 2
+
+
+def returns_one_more_axis(x):
+    return np.sin(x) if x.dtype == np.float32 else np.sin(x)[np.newaxis]
+
+
+def returns_nan(x):
+    return np.sin(x) if x.dtype == np.float32 else np.full(x.shape, np.nan)
+
+
+def misreads_one_entry_in_five(x):
+    return np.concatenate([np.sin(x[:4]), takes_the_memory_for_its_own(x)[4:]])
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        refuses_double,
+        takes_the_memory_for_its_own,
+        returns_another_shape,
+        returns_one_more_axis,
+        returns_nan,
+        misreads_one_entry_in_five,
+    ],
+)
+def test_a_function_that_does_not_compute_the_same_in_double_precision_stays_at_its_own(forward):
+    x = np.array([0.3, 0.9, 1.4, 2.0, 2.6], np.float32)
+    (kept,) = in_double(forward, x)
+    assert kept.dtype == np.float32
+    np.testing.assert_array_equal(kept, x)
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
+def test_whether_it_computes_the_same_does_not_depend_on_the_units_of_the_output(unit):
+    x = np.array([0.3, 0.9, 1.4, 2.0, 2.6], np.float32)
+    scale = np.float32(unit)
+    assert in_double(lambda x: np.sin(x) * scale, x)[0].dtype == np.float64
+    assert in_double(lambda x: takes_the_memory_for_its_own(x) * scale, x)[0].dtype == np.float32
+
+
+def test_an_output_of_zeros_or_of_nothing_is_the_same_in_double_precision():
+    x = np.ones(3, np.float32)
+    assert in_double(lambda x: x - x, x)[0].dtype == np.float64
+    assert in_double(lambda x: x[:0] * 2, x)[0].dtype == np.float64
+
+
+def test_trying_double_precision_writes_to_nobody():
+    def writes(x):
+        x *= 2
+        return x
+
+    x = np.ones(3, np.float32)
+    (wide,) = widened(writes, [x], np.full(3, 2, np.float32))
+    np.testing.assert_array_equal(x, np.ones(3))
+    np.testing.assert_array_equal(wide, np.ones(3))

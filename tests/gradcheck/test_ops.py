@@ -1,0 +1,176 @@
+import json
+import types
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from attention_np import dot_product, multi_head, softmax
+from attention_np.gradcheck import METHODS, check_op
+
+from .programs import normal
+
+ALL = [*METHODS, "auto"]
+
+
+# An op for check_op, with parameters in a NamedTuple and an input that may be left out.
+
+
+class Weights(NamedTuple):
+    w: np.ndarray
+    b: np.ndarray | None = None
+
+
+class AffineGradients(NamedTuple):
+    x: np.ndarray
+    weights: Weights
+
+
+def affine_op(d_w_factor=1.0, jvp_factor=1.0, *, with_jvp=True, gradients=AffineGradients):
+    def forward(x, weights, *, scale=1.0):
+        output = (x @ weights.w) * scale + (0 if weights.b is None else weights.b)
+        return output, (x, weights, scale)
+
+    def backward(d_output, cache):
+        x, weights, scale = cache
+        d_b = None if weights.b is None else d_output.sum(axis=0)
+        return gradients(scale * d_output @ weights.w.T, Weights(d_w_factor * scale * x.T @ d_output, d_b))
+
+    def jvp(cache, *, x, weights):
+        x0, w0, scale = cache
+        moved = scale * (x @ w0.w + x0 @ weights.w)
+        return jvp_factor * (moved if weights.b is None else moved + weights.b)
+
+    return types.SimpleNamespace(forward=forward, backward=backward, **({"jvp": jvp} if with_jvp else {}))
+
+
+def affine_inputs(b=True):
+    return {"x": normal(4, 3), "weights": Weights(normal(3, 2, seed=1), normal(2, seed=2) if b else None)}
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_check_op_reports_nested_arrays_by_dotted_names_and_forward_mode_last(method):
+    report = check_op(affine_op(), affine_inputs(), method=method, scale=3.0)
+    assert report.ok, str(report)
+    assert [entry.name for entry in report] == ["x", "weights.w", "weights.b", "jvp"]
+    assert report["jvp"].method == "adjoint"
+    assert report["jvp"].max_relative_error <= 1e-15
+    assert report["jvp"].analytic == pytest.approx(report["jvp"].numerical, rel=1e-14)
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_check_op_leaves_alone_what_is_none_and_does_without_forward_mode():
+    assert [entry.name for entry in check_op(affine_op(), affine_inputs(b=False))] == ["x", "weights.w", "jvp"]
+    report = check_op(affine_op(with_jvp=False), affine_inputs())
+    assert [entry.name for entry in report] == ["x", "weights.w", "weights.b"]
+
+
+def test_check_op_finds_what_is_wrong_backward_and_forward():
+    report = check_op(affine_op(d_w_factor=1 + 1e-12), affine_inputs())
+    assert [(entry.name, entry.ok) for entry in report][:3] == [("x", True), ("weights.w", False), ("weights.b", True)]
+    report = check_op(affine_op(jvp_factor=1 + 1e-13), affine_inputs())
+    assert [entry.ok for entry in report] == [True, True, True, False]
+    report = check_op(affine_op(gradients=lambda x, _: types.SimpleNamespace(x=x)), affine_inputs())
+    assert report["weights.w"].diagnosis == "the gradient is missing"
+
+
+def test_check_op_finds_an_op_that_writes_to_its_inputs_and_lets_it_write_to_copies():
+    def forward(x):
+        output = np.sin(x)
+        cache = x.copy()
+        x[...] = 0
+        return output, cache
+
+    op = types.SimpleNamespace(
+        forward=forward,
+        backward=lambda d, x: types.SimpleNamespace(x=d * np.cos(x)),
+        jvp=lambda cache, x: np.cos(cache) * x,
+    )
+    inputs = {"x": normal(4)}
+    assert check_op(op, inputs)["x"].diagnosis == "forward writes to this input"
+    np.testing.assert_array_equal(inputs["x"], normal(4))
+
+
+def test_check_op_draws_the_same_dropout_at_every_evaluation():
+    inputs = {"query": normal(3, 4), "key": normal(5, 4, seed=1), "value": normal(5, 2, seed=2)}
+    generator = np.random.default_rng(8)
+    assert check_op(dot_product, inputs, dropout_p=0.5, rng=generator).ok
+    assert generator.random() == np.random.default_rng(8).random()
+
+
+def test_check_op_takes_the_seed_of_the_cotangent_and_of_the_tangents():
+    first, again, other = (check_op(affine_op(), affine_inputs(), cotangent_rng=seed) for seed in (1, 1, 2))
+    assert first == again
+    for name in ("x", "jvp"):
+        assert first[name].numerical != other[name].numerical
+
+
+def test_check_op_refuses_inputs_that_are_not_a_mapping_or_not_floating_point():
+    with pytest.raises(TypeError, match=r"^inputs must be a mapping of names to arrays, not list$"):
+        check_op(softmax, [normal(3)])
+    with pytest.raises(TypeError, match=r"^input scores must hold real floating-point numbers, not int64"):
+        check_op(softmax, {"scores": np.arange(3)})
+    with pytest.raises(ValueError, match="at least one array"):
+        check_op(softmax, {})
+
+
+@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_ops_of_this_library_hold_with_nested_parameters(method, dtype):
+    rng = np.random.default_rng(0)
+    parameters = multi_head.Parameters(*(rng.standard_normal((4, 4)).astype(dtype) for _ in range(4)))
+    inputs = {name: normal(3, 4, seed=k, dtype=dtype) for k, name in enumerate(("query", "key", "value"))}
+    report = check_op(multi_head, {**inputs, "parameters": parameters}, method=method, num_heads=2)
+    assert report.ok, str(report)
+    assert report["parameters.w_query"].ok
+
+
+def test_check_op_names_the_inputs_for_which_forward_mode_is_wrong():
+    def op(x_factor, b_factor):
+        right = affine_op()
+
+        def jvp(cache, *, x, weights):
+            b = None if weights.b is None else b_factor * weights.b
+            return right.jvp(cache, x=x_factor * x, weights=Weights(weights.w, b))
+
+        return types.SimpleNamespace(forward=right.forward, backward=right.backward, jvp=jvp)
+
+    report = check_op(op(2, 1), affine_inputs())
+    assert [entry.ok for entry in report] == [True, True, True, False]
+    assert report["jvp"].diagnosis == "forward mode and backward disagree for x"
+    assert check_op(op(1, -1), affine_inputs())["jvp"].diagnosis.endswith(" for weights.b")
+    assert check_op(op(2, 2), affine_inputs())["jvp"].diagnosis.endswith(" for x, weights.b")
+    assert check_op(op(1, 1), affine_inputs()).ok
+
+
+def test_check_op_recognises_an_option_in_a_wrong_factor():
+    report = check_op(affine_op(d_w_factor=1 / 7.25), affine_inputs(), scale=7.25)
+    assert "scale" in report["weights.w"].diagnosis
+    assert report["x"].ok
+
+
+def test_check_op_takes_the_options_of_check(tmp_path):
+    path = tmp_path / "op.json"
+    options = {"max_entries": 4, "directions": 3, "checkpoint": path, "method": "central"}
+    report = check_op(affine_op(), affine_inputs(), **options)
+    assert report.ok
+    assert report["x"].checked == 4
+    assert (report["x"].escape.directions, report["x"].method) == (3, "central")
+    assert path.exists()
+
+
+def test_check_op_allows_the_error_that_is_asked_for():
+    assert not check_op(affine_op(d_w_factor=1 + 1e-4), affine_inputs())["weights.w"].ok
+    assert check_op(affine_op(d_w_factor=1 + 1e-4), affine_inputs(), rtol=1e-3)["weights.w"].ok
+
+
+def test_check_op_gives_each_evaluation_options_of_its_own():
+    def forward(x, *, scales):
+        return x * scales.pop(), x
+
+    op = types.SimpleNamespace(
+        forward=forward, backward=lambda d, _: types.SimpleNamespace(x=3 * d), jvp=lambda _, x: 3 * x
+    )
+    scales = [2.0, 3.0]
+    assert check_op(op, {"x": normal(4)}, scales=scales).ok
+    assert scales == [2.0, 3.0]

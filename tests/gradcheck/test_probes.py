@@ -1,0 +1,365 @@
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attention_np.gradcheck.probes import LOCATED, NOT_ANALYTIC, Kink, kinks, rounding_of, why_not_analytic
+from tests.gradcheck.subjects import heard, subject_of
+
+EPS = float(np.finfo(np.float64).eps)
+EPS_IN_SINGLE = float(np.finfo(np.float32).eps)
+ORDINARY = np.array([0.5, -1.5, 2.0])
+SEEDS = range(8)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def in_single(x, forward=np.exp):
+    """Computed in single precision, the complex numbers too."""
+    return forward(x.astype(np.complex64 if x.dtype.kind == "c" else np.float32)).astype(np.result_type(x, float))
+
+
+def softmax(x):
+    e = np.exp(x - x[..., :1])
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def softplus(x):
+    return np.where(x.real > 0, x, 0) + np.log1p(np.exp(np.where(x.real > 0, -x, x)))
+
+
+def refuses(x):
+    if x.dtype.kind == "c":
+        raise RuntimeError("no complex arrays here\nand no more lines")
+    return x**2
+
+
+NOT_ANALYTIC_FUNCTIONS = {
+    "abs": np.abs,
+    "abs and more": lambda x: np.abs(x) * x,
+    "the real part": lambda x: np.real(x) ** 2,
+    "the real part and more": lambda x: np.real(x) * x,
+    "a conjugate": lambda x: np.conj(x) * x + x,
+    "hypot": lambda x: np.hypot(x, 1.0),
+    "a norm": lambda x: np.linalg.norm(x) * x[:1],
+    "a standard deviation": lambda x: x / x.std(),
+    "a sign of complex numbers": lambda x: np.sign(x) * x,
+    "a cast": lambda x: np.array([float(v) ** 2 for v in x]),
+    "a cast of an array": lambda x: x.astype(float) * x,
+    "floor": np.floor,
+    "one entry only": lambda x: np.concatenate([np.sin(x[:2]), np.abs(x[2:])]),
+    "one output only": lambda x: np.concatenate([np.exp(x), [np.abs(x[0]) + 0j if x.dtype.kind == "c" else abs(x[0])]]),
+    "a comparison of complex numbers": lambda x: np.where(x.imag > 0, 2 * x, x),
+    "a small part": lambda x: np.exp(x) + 1e-3 * np.abs(x),
+    "a smaller part": lambda x: np.exp(x) + 1e-5 * np.abs(x),
+    "a part of another dependence": lambda x: x**3 + 1e-4 * np.abs(x[::-1]) * x,
+    "an error of its own": refuses,
+}
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("what", NOT_ANALYTIC_FUNCTIONS)
+def test_what_is_not_analytic_is_told_at_any_scale_and_along_any_direction(what, unit):
+    forward = NOT_ANALYTIC_FUNCTIONS[what]
+    if what in ("a cast", "a cast of an array", "floor", "an error of its own"):
+        forward_in_units = forward
+    else:
+
+        def forward_in_units(x):
+            return forward(x / unit)
+
+    subject = heard(subject_of(forward_in_units, ORDINARY * unit))
+    for seed in SEEDS:
+        assert why_not_analytic(subject, np.random.default_rng(seed)) is not None
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (refuses, "forward refuses complex arrays (no complex arrays here)"),
+        (np.abs, "forward turns complex arrays into float64"),
+        (lambda x: x * (2 if x.dtype.kind == "c" else 1), "forward gives another output for complex arrays"),
+    ],
+)
+def test_the_reason_is_said_in_a_sentence(forward, message):
+    assert why_not_analytic(heard(subject_of(forward, ORDINARY)), np.random.default_rng(0)) == message
+
+
+def test_two_slopes_that_contradict_each_other_are_both_in_the_reason():
+    subject = heard(subject_of(lambda x: np.conj(x) * 1.0, np.array([-2.0])))
+    reason = why_not_analytic(subject, np.random.default_rng(0))
+    start, _, rest = reason.partition(", differences ")
+    number, _, why = rest.partition(": ")
+    assert why == NOT_ANALYTIC
+    assert start.startswith("the complex step gives the slope ")
+    assert float(start.split()[-1]) == pytest.approx(-float(number), rel=1e-5)
+
+
+ANALYTIC = {
+    "sin": (np.sin, ORDINARY),
+    "a line": (lambda x: 3 * x + 1, ORDINARY),
+    "a constant": (lambda x: 0 * x + 1, ORDINARY),
+    "a matrix product": (lambda x: x @ x.T, normal(3, 4)),
+    "softmax": (softmax, normal(3, 4)),
+    "layer normalisation": (lambda x: (x - x.mean()) / np.sqrt(((x - x.mean()) ** 2).mean() + 1e-5), normal(5)),
+    "a steep exponential": (lambda x: np.exp(100 * x), ORDINARY),
+    "a fast wave": (lambda x: np.sin(1e6 * x), ORDINARY),
+    "many fast waves": (lambda x: np.sin(1e6 * x), normal(100)),
+    "a slow wave": (lambda x: np.sin(1e-9 * x), ORDINARY),
+    "a steep wave at zero": (lambda x: np.sin(1e12 * x), np.zeros(3)),
+    "a tiny output": (lambda x: 1e-200 * np.sin(x), ORDINARY),
+    "a huge output": (lambda x: 1e200 * np.sin(x), ORDINARY),
+    "a constant far up": (lambda x: x + 1e12, ORDINARY),
+    "outputs of very different size": (lambda x: np.concatenate([1e15 * np.sin(x), 1e-15 * np.exp(x)]), ORDINARY),
+    "inputs of very different size": (lambda x: np.sin(x / [1e-9, 1, 1e9]), ORDINARY * [1e-9, 1, 1e9]),
+    "tiny inputs": (lambda x: x * x, ORDINARY * 1e-100),
+    "a saturated tanh": (lambda x: np.tanh(50 * x), ORDINARY),
+    "a saturated softmax": (softmax, np.array([0.0, 60, -800, 3])),
+    "a pole nearby": (lambda x: 1 / x, np.array([1e-6, 1.0, 1.0])),
+    "the edge of a domain": (np.log, np.array([1e-9, 1.0, 3.0])),
+    "a cancellation": (lambda x: (1e10 + x) - 1e10, ORDINARY),
+    "relu": (lambda x: np.maximum(x, 0), ORDINARY),
+    "a kink nearby": (lambda x: np.where(x.real > 0.5, 2 * x, x), np.array([0.5 + 1e-4, -1.0, 0.5 - 1e-7])),
+    "jumps nearby": (lambda x: x + np.round(x.real), np.array([0.5 + 1e-4, 1.5 - 1e-7, 2.0])),
+    "zero inputs": (lambda x: np.exp(x) * x, np.zeros(3)),
+    "a square of zeros": (lambda x: x * x, np.zeros(3)),
+    "single precision inside": (in_single, ORDINARY),
+    "a polynomial in single precision": (lambda x: in_single(x, lambda y: y**3 - 2 * y), ORDINARY),
+    "single precision": (np.sin, ORDINARY.astype(np.float32)),
+    "no input": (np.sin, np.zeros(0)),
+    "no output": (lambda x: x[:0] * 2, ORDINARY),
+    "a NaN that is not looked at": (lambda x: np.sin(x[:2]), np.array([0.5, 1.0, np.nan])),
+    "a NaN": (np.sin, np.array([0.5, 1.0, np.nan])),
+    "a number": (np.sin, np.array(0.5)),
+}
+
+
+@pytest.mark.parametrize("what", ANALYTIC)
+def test_nothing_is_said_against_an_analytic_function_however_ill_conditioned(what):
+    forward, x = ANALYTIC[what]
+    with np.errstate(invalid="ignore"):
+        subject = heard(subject_of(forward, x))
+    for seed in SEEDS:
+        assert why_not_analytic(subject, np.random.default_rng(seed)) is None
+
+
+@given(st.floats(-20, 20), st.floats(-8, 8), st.sampled_from([np.sin, np.tanh, np.exp, np.arctan, softplus, in_single]))
+def test_nothing_is_said_against_a_smooth_function_whatever_its_units(x, exponent, forward):
+    unit = 10.0**exponent
+    with np.errstate(all="ignore"):
+        subject = heard(subject_of(lambda x: forward(x / unit), np.array([x * unit, unit])))
+    assert why_not_analytic(subject, np.random.default_rng(0)) is None
+
+
+def test_the_trial_keeps_its_warnings_to_itself():
+    subject = subject_of(lambda x: x.astype(float) * np.log(x), np.array([1e-9, 1.0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert why_not_analytic(subject, np.random.default_rng(0)) is not None
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(
+    ("forward", "x", "expected"),
+    [
+        (np.abs, [1.0, 0.0, -2.0], [Kink((1,), -1, 1)]),
+        (lambda x: np.maximum(x, 0), [1.0, 0.0, -2.0], [Kink((1,), 0, 1)]),
+        (lambda x: np.where(x > 0, x, 0.01 * x), [1.0, 0.0, -2.0], [Kink((1,), 0.01, 1)]),
+        (lambda x: np.abs(x - 0.7), [0.7, 0.1, 0.2], [Kink((0,), -1, 1)]),
+        (lambda x: np.abs(x).sum(axis=-1, keepdims=True), [0.0, 3.0, -2.0], [Kink((0,), -1, 1)]),
+        (lambda x: x.max(axis=-1, keepdims=True), [0.3, 0.8, 0.8], [Kink((1,), 0, 1), Kink((2,), 0, 1)]),
+        (lambda x: np.clip(x, -1, 1), [0.3, 1.0, -1.0], [Kink((1,), 1, 0), Kink((2,), 0, 1)]),
+        (lambda x: np.exp(x) + np.abs(x), [0.5, 0.0, 0.4], [Kink((1,), 0, 2)]),
+        (lambda x: 1e-6 * np.abs(x), [0.5, 0.0, 0.4], [Kink((1,), -1e-6, 1e-6)]),
+        (lambda x: 1e9 * np.abs(x), [0.5, 0.0, 0.4], [Kink((1,), -1e9, 1e9)]),
+    ],
+)
+def test_a_kink_is_found_with_its_place_and_the_slopes_on_both_sides(forward, x, expected, batched):
+    subject = heard(subject_of(forward, np.array(x), batched=batched))
+    for seed in SEEDS:
+        found = kinks(subject, np.random.default_rng(seed))
+        assert [kink.index for kink in found] == [kink.index for kink in expected]
+        for kink, known in zip(found, expected, strict=True):
+            assert (kink.below, kink.above) == pytest.approx(
+                (known.below, known.above), rel=1e-3, abs=1e-3 * known.above
+            )
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e-6, 1e6, 1e12])
+def test_a_kink_is_found_in_any_units(unit):
+    subject = heard(subject_of(lambda x: np.abs(x / unit - 0.5), np.array([0.5, 0.2, 3.0]) * unit))
+    (kink,) = kinks(subject, np.random.default_rng(0))
+    assert kink.index == (0,)
+    assert (kink.below * unit, kink.above * unit) == pytest.approx((-1, 1), rel=1e-3)
+
+
+def test_the_slopes_at_a_kink_are_those_of_the_weighted_sum_of_the_outputs():
+    subject = heard(subject_of(np.abs, np.array([[1.0, 2.0], [0.0, 3.0]]), cotangent=[[1.0, 1.0], [-4.0, 1.0]]))
+    (kink,) = kinks(subject, np.random.default_rng(0))
+    assert (kink.index, kink.below, kink.above) == ((1, 0), 4, -4)
+    assert all(isinstance(number, int) for number in kink.index)
+
+
+def test_no_more_kinks_are_returned_than_asked_for_the_first_ones():
+    subject = heard(subject_of(np.abs, np.zeros((10, 20))))
+    for most in (1, 5, 7):
+        found = kinks(subject, np.random.default_rng(0), most)
+        assert [kink.index for kink in found] == [(0, k) for k in range(most)]
+    assert len(kinks(subject, np.random.default_rng(0))) == 5
+
+
+def test_a_kink_behind_many_smooth_entries_is_found_up_to_a_size():
+    x = np.full(LOCATED, 0.5)
+    x[-1] = 0
+    assert [kink.index for kink in kinks(heard(subject_of(np.abs, x, batched=True)), np.random.default_rng(0))] == [
+        (LOCATED - 1,)
+    ]
+    larger = heard(subject_of(np.abs, np.append(x, 0.0), batched=True))
+    assert kinks(larger, np.random.default_rng(0)) == []
+
+
+def test_a_function_of_single_precision_inside_shows_its_kinks_too():
+    subject = heard(subject_of(lambda x: in_single(x, np.abs), np.array([0.5, 0.0, -1.5])))
+    (kink,) = kinks(subject, np.random.default_rng(0))
+    assert kink.index == (1,)
+
+
+SMOOTH = {
+    **ANALYTIC,
+    "softplus that is steep at zero": (lambda x: softplus(1e12 * x), np.zeros(3)),
+    "a logistic step at zero": (lambda x: np.tanh(1e10 * x), np.zeros(2)),
+    "a smooth modulus": (lambda x: np.sqrt(x * x + 1e-20), np.zeros(2)),
+    "a Gaussian peak": (lambda x: np.exp(-((1e6 * x) ** 2)), np.zeros(2)),
+    "relu beside its kink": (lambda x: np.maximum(x, 0), np.array([1e-3, -1e-3, 1.0, -2.0])),
+    "relu close to its kink": (lambda x: np.maximum(x, 0), np.array([1e-7, -1e-7, 1.0, -2.0])),
+    "abs beside its kink": (np.abs, np.array([1e-3, -1e-3, 1.0])),
+    "max of all but equal numbers": (lambda x: x.max(keepdims=True), np.array([0.8, 0.8 - 1e-3, 0.8 - 1e-6])),
+    "x |x|, which has a slope everywhere": (lambda x: x * np.abs(x), np.zeros(3)),
+    "squared relu": (lambda x: np.maximum(x, 0) ** 2, np.zeros(3)),
+    "noise of single precision": (lambda x: np.sin(x.astype(np.float32)).astype(float), normal(20)),
+    "noise of half precision": (lambda x: np.exp(x.astype(np.float16)).astype(float), normal(20)),
+    "noise of a cancellation": (lambda x: (np.exp(x) + 1e9) - 1e9, normal(20)),
+    "a variance that cancels": (lambda x: np.atleast_1d(((x + 1e5) ** 2).mean() - (x + 1e5).mean() ** 2), normal(5)),
+}
+
+
+@pytest.mark.parametrize("what", SMOOTH)
+def test_no_kink_is_seen_in_a_smooth_function_nor_away_from_the_kink(what):
+    forward, x = SMOOTH[what]
+    with np.errstate(invalid="ignore"):
+        subject = heard(subject_of(forward, x))
+    for seed in SEEDS:
+        assert kinks(subject, np.random.default_rng(seed)) == []
+
+
+@given(
+    st.lists(st.floats(-3, 3), min_size=1, max_size=5),
+    st.floats(-9, 9),
+    st.sampled_from([np.sin, np.tanh, np.exp, softplus, in_single, np.arctan, np.cbrt]),
+)
+def test_no_kink_is_seen_in_a_smooth_function_whatever_its_units(numbers, exponent, forward):
+    unit = 10.0**exponent
+    if forward is np.cbrt:
+        numbers = [x for x in numbers if abs(x) > 1e-2] or [1.0]  # it is infinitely steep at zero
+    x = np.array(numbers) * unit
+    assert kinks(heard(subject_of(lambda x: forward(x / unit), x)), np.random.default_rng(0)) == []
+
+
+@given(st.lists(st.floats(0.02, 3), min_size=1, max_size=5), st.floats(-9, 9), st.sampled_from([-1, 1]))
+def test_relu_has_no_kink_at_a_distance_from_it(numbers, exponent, sign):
+    unit = 10.0**exponent
+    x = np.array(numbers) * unit * sign
+    assert kinks(heard(subject_of(lambda x: np.maximum(x / unit, 0), x)), np.random.default_rng(0)) == []
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("unit", [1e-200, 1e-12, 1.0, 1e12, 1e200])
+@pytest.mark.parametrize("forward", [np.sin, np.exp, lambda x: x * x, lambda x: x / 3 + 1, lambda x: 1 / x])
+def test_rounding_is_about_the_last_bit_of_a_plain_function(forward, unit, batched):
+    x = np.linspace(0.3, 2.9, 40) * unit
+    subject = subject_of(lambda x: forward(x / unit), x, batched=batched)
+    for seed in SEEDS:
+        noise = rounding_of(subject, np.random.default_rng(seed))
+        last_bits = EPS * np.abs(subject.output)
+        assert noise.shape == subject.output.shape
+        assert (noise >= last_bits).all()
+        assert (noise <= 16 * last_bits).all()
+
+
+@pytest.mark.parametrize(("narrow", "eps"), [(np.float32, EPS_IN_SINGLE), (np.float16, 2.0**-10)])
+def test_rounding_shows_a_lower_precision_inside_the_function(narrow, eps):
+    subject = subject_of(lambda x: np.exp(x.astype(narrow)).astype(float), np.linspace(0.3, 2.9, 40))
+    for seed in SEEDS:
+        noise = rounding_of(subject, np.random.default_rng(seed))
+        assert (noise >= eps / 100 * subject.output).mean() >= 0.9
+        assert (noise <= 16 * eps * subject.output).all()
+
+
+@pytest.mark.parametrize("large", [1e3, 1e6, 1e9])
+def test_rounding_shows_a_cancellation_inside_the_function(large):
+    subject = subject_of(lambda x: (np.exp(x) + large) - large, np.linspace(0.3, 2.9, 40))
+    for seed in SEEDS:
+        noise = rounding_of(subject, np.random.default_rng(seed))
+        assert (
+            noise >= EPS / 100 * large
+        ).mean() >= 0.9  # where no point of a few was rounded otherwise, it is not seen
+        assert (noise <= 16 * EPS * (large + 20)).all()
+
+
+def test_the_rounding_of_one_output_is_not_that_of_another():
+    subject = subject_of(lambda x: np.stack([(np.exp(x[0]) + 1e9) - 1e9, np.exp(x[1])]), np.array([0.3, 0.4]))
+    noise = rounding_of(subject, np.random.default_rng(0))
+    assert noise[0] > 1e-9
+    assert noise[1] < 1e-14
+
+
+@pytest.mark.parametrize("steepness", [1e3, 1e6, 1e9])
+def test_rounding_is_not_mistaken_for_the_bends_of_a_steep_function(steepness):
+    subject = subject_of(lambda x: np.sin(steepness * x), np.array([0.3, 1.2, -2.0]))
+    noise = rounding_of(subject, np.random.default_rng(0))
+    assert (noise <= 100 * EPS * steepness).all()  # the argument is rounded before sin sees it
+
+
+def test_rounding_of_a_single_precision_output_is_its_last_bit():
+    subject = subject_of(np.sin, np.linspace(0.3, 2, 20).astype(np.float32))
+    noise = rounding_of(subject, np.random.default_rng(0))
+    assert noise.dtype == np.float64
+    assert (noise >= EPS_IN_SINGLE * np.abs(subject.output)).all()
+    assert (noise <= 16 * EPS_IN_SINGLE).all()
+
+
+def test_the_rounding_of_a_constant_is_its_last_bit_and_of_zero_nothing():
+    noise = rounding_of(subject_of(lambda _: np.array([3.0, 0.0]), np.ones(3)), np.random.default_rng(0))
+    np.testing.assert_array_equal(noise, [3 * EPS, 0])
+
+
+@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+def test_rounding_is_finite_whatever_the_function_returns(strange):
+    for forward in (lambda x: np.stack([x[0], strange + 0 * x[1]]), lambda x: np.where(x > 1, strange, x)):
+        subject = subject_of(forward, np.array([1.0, 1.0]))
+        noise = rounding_of(subject, np.random.default_rng(0))
+        assert np.isfinite(noise).all()
+        assert noise[0] >= EPS
+
+
+def test_probing_takes_the_same_direction_for_the_same_seed():
+    subject = subject_of(lambda x: np.sin(x.astype(np.float32)).astype(float), normal(5))
+    first, again, other = (rounding_of(subject, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize("probe", [rounding_of, kinks, why_not_analytic])
+def test_a_function_of_single_precision_only_is_given_nothing_else(probe):
+    seen = set()
+
+    def forward(x):
+        seen.add(x.dtype)
+        return np.sin(x)
+
+    probe(subject_of(forward, ORDINARY.astype(np.float32)), np.random.default_rng(0))
+    assert seen <= {np.dtype(np.float32), np.dtype(np.complex64)}

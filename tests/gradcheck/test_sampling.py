@@ -1,0 +1,151 @@
+import inspect
+import math
+
+import numpy as np
+import pytest
+
+from attention_np.gradcheck import METHODS, check
+from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
+
+from .programs import normal, with_entry
+
+
+def waves(x):
+    return np.sin(2 * x)
+
+
+def waves_backward(d_output, x):
+    return 2 * d_output * np.cos(2 * x)
+
+
+def wrong_at(index, factor):
+    def backward(d_output, x):
+        gradient = waves_backward(d_output, x)
+        return with_entry(gradient, index, factor * gradient[index])
+
+    return backward
+
+
+def not_sampled(report):
+    """An entry, of ordinary size, that was not looked at."""
+    details = report.details
+    ordinary = np.abs(details.analytic) > np.median(np.abs(details.analytic))
+    return tuple(np.argwhere((details.verdict == UNCHECKED) & ordinary)[0].tolist())
+
+
+def test_of_a_large_input_a_sample_is_looked_at_and_the_report_says_so():
+    report = check(waves, waves_backward, {"x": normal(100, 100)}, max_entries=50)
+    assert report.ok, str(report)
+    found = report["x"]
+    assert (found.size, found.checked) == (10_000, 50)
+    assert (found.details.verdict != UNCHECKED).sum() == 50
+    np.testing.assert_array_equal(np.isnan(found.details.numerical), found.details.verdict == UNCHECKED)
+    rows, columns = np.nonzero(found.details.verdict != UNCHECKED)
+    assert len(set(rows)) > 30  # drawn from everywhere
+    assert len(set(columns)) > 30
+    assert (found.escape.entries, found.escape.size, found.escape.directions) == (50, 10_000, 8)
+    assert found.escape.norm == pytest.approx(np.linalg.norm(found.details.analytic), rel=0.5)
+    assert found.escape.probability(1e-6) < 1e-12
+    assert found.escape.probability(0) == pytest.approx(1 - 50 / 10_000)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_single_wrong_entry_that_was_not_sampled_is_found_along_directions_and_then_located(method):
+    options = {"method": method, "max_entries": 20, "directions": 2}
+    inputs = {"x": normal(40, 40)}
+    index = not_sampled(check(waves, waves_backward, inputs, **options)["x"])
+    found = check(waves, wrong_at(index, 1.5), inputs, **options)["x"]
+    assert not found.ok
+    assert found.worst_index == index
+    assert (found.wrong, found.details.verdict[index]) == (1, WRONG)
+    assert found.checked > 20
+
+
+def test_an_error_in_every_entry_is_found_in_the_sample_alone():
+    found = check(waves, lambda d, x: 2 * waves_backward(d, x), {"x": normal(40, 40)}, max_entries=20)["x"]
+    assert not found.ok
+    assert found.wrong == found.checked == 20
+
+
+def test_the_error_that_is_allowed_is_allowed_along_directions_too():
+    inputs = {"x": normal(40, 40)}
+    for rtol, ok in ((1e-5, True), (1e-7, False)):
+        report = check(
+            waves, lambda d, x: (1 + 1e-6) * waves_backward(d, x), inputs, max_entries=20, directions=2, rtol=rtol
+        )
+        assert report.ok == ok, str(report)
+
+
+@pytest.mark.parametrize("max_entries", [None, 400, 401])
+def test_every_entry_is_looked_at_where_there_are_not_too_many_or_all_are_asked_for(max_entries):
+    found = check(waves, waves_backward, {"x": normal(20, 20)}, max_entries=max_entries)["x"]
+    assert found.checked == found.size == 400
+    assert (found.details.verdict == HOLDS).all()
+    assert found.escape is None
+    report = check(waves, waves_backward, {"x": normal(20, 20)}, max_entries=399)
+    assert report["x"].checked == 399
+    assert report["x"].escape is not None
+
+
+def test_an_input_is_sampled_by_its_own_size_alone():
+    report = check(
+        lambda x, y: x * y.sum(),
+        lambda d, x, y: (d * y.sum(), np.full(y.shape, (d * x).sum())),
+        {"x": normal(10, 10), "y": normal(5, seed=1)},
+        max_entries=20,
+    )
+    assert [entry.checked for entry in report] == [20, 5]
+    assert report["x"].escape is not None
+    assert report["y"].escape is None
+
+
+def test_by_default_more_than_a_hundred_thousand_entries_are_too_many():
+    assert inspect.signature(check).parameters["max_entries"].default == 100_000
+
+
+def test_more_directions_see_smaller_chances_to_escape():
+    reports = [
+        check(waves, waves_backward, {"x": normal(40, 40)}, max_entries=20, directions=count)["x"] for count in (1, 4)
+    ]
+    one, four = (report.escape for report in reports)
+    assert (one.directions, four.directions) == (1, 4)
+    assert four.probability(1e-10) < one.probability(1e-10) ** 3
+
+
+def escapes(factor_of, trials=80, **options):
+    """How often a single wrong entry, of the factor that `factor_of` an Escape gives, is missed, and should be."""
+    missed, expected = 0, 0.0
+    rng = np.random.default_rng(0)
+    for seed in range(trials):
+        inputs = {"x": np.append(1e6, rng.uniform(1, 2, 29))}  # so that directions do not see the small ones
+
+        def forward(x):
+            return x**2
+
+        right = check(forward, lambda d, x: 2 * d * x, inputs, rng=seed, **options)["x"]
+        place = int(rng.integers(1, 30))
+        factor = factor_of(right.escape, right.details.analytic[place])
+
+        def backward(d_output, x, place=place, factor=factor):
+            return with_entry(2 * d_output * x, place, factor * 2 * d_output[place] * x[place])
+
+        error = abs((factor - 1) * right.details.analytic[place])  # in directions of size one
+        expected += right.escape.probability(error / right.escape.norm)
+        missed += check(forward, backward, inputs, rng=seed, **options).ok
+    return missed / trials, expected / trials
+
+
+def test_an_error_too_small_for_directions_escapes_as_often_as_the_report_says():
+    often, expected = escapes(lambda *_: 1 + 1e-11, max_entries=12, directions=2)
+    assert expected == pytest.approx(1 - 12 / 30, abs=0.01)
+    assert often == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / 80))
+
+
+def test_an_error_of_the_size_that_directions_just_see_escapes_at_most_as_often_as_the_report_says():
+    def factor_of(escape, entry):
+        return 1 + 2 * escape.threshold / abs(entry)
+
+    often, expected = escapes(factor_of, max_entries=6, directions=1)
+    assert 0.2 < expected < 0.4
+    assert often <= expected + 3 * math.sqrt(expected * (1 - expected) / 80)
+    assert often >= expected - 3 * math.sqrt(expected * (1 - expected) / 80)

@@ -1,0 +1,496 @@
+import tracemalloc
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attention_np.gradcheck.slopes import (
+    GOOD,
+    SCALES,
+    NotAnalyticError,
+    along,
+    by_best_differences,
+    by_complex_step,
+    by_differences,
+    dependence,
+    extrapolated,
+    rows_in,
+    sizes,
+)
+from tests.gradcheck.subjects import every_entry, heard, subject_of
+
+EPS = float(np.finfo(np.float64).eps)
+LEAST = 3  # of its own last bits, which no estimate of an error can promise to get below
+SMOOTH = {
+    "sin": (np.sin, np.cos),
+    "a steep sin": (lambda x: np.sin(16 * x), lambda x: 16 * np.cos(16 * x)),
+    "exp": (np.exp, np.exp),
+    "log": (np.log, lambda x: 1 / x),
+    "sqrt": (np.sqrt, lambda x: 0.5 / np.sqrt(x)),
+    "a cube": (lambda x: x**3, lambda x: 3 * x**2),
+    "the reciprocal": (lambda x: 1 / x, lambda x: -1 / x**2),
+    "tanh": (np.tanh, lambda x: 1 / np.cosh(x) ** 2),
+    "the logistic function": (lambda x: 1 / (1 + np.exp(-x)), lambda x: 0.5 / (1 + np.cosh(x))),
+    "a Gaussian": (lambda x: np.exp(-x * x), lambda x: -2 * x * np.exp(-x * x)),
+    "Runge's function": (lambda x: 1 / (1 + 25 * x * x), lambda x: -50 * x / (1 + 25 * x * x) ** 2),
+    "arctan": (np.arctan, lambda x: 1 / (1 + x * x)),
+    "a line far up": (lambda x: x + 1e9, np.ones_like),
+}
+UNITS = [2.0**-300, 2.0**-40, 2.0**-10, 1.0, 2.0**10, 2.0**40]  # powers of two, so that dividing by them rounds nothing
+points = np.concatenate([np.linspace(0.2, 2.9, 25), [0.013, 0.07, 1.0]])
+
+
+def in_units(what, unit):
+    """A smooth function that takes its argument in other units, at a point; and its slopes, in long double."""
+    forward, derivative = SMOOTH[what]
+    exact = derivative(points.astype(np.longdouble)) / unit
+    return heard(subject_of(lambda x: forward(x / unit), points * unit)), exact
+
+
+def slopes_of_entries(method, subject, *args):
+    """The slopes and errors by each entry, in place of those along a step of its size."""
+    found = method(subject, every_entry(subject), *args)
+    size = sizes(subject.x).ravel()
+    return found.values[:, 0] / size, found.errors / size
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (0,)])
+@pytest.mark.parametrize("batched", [False, True])
+def test_outputs_are_rows_one_for_each_value_of_the_input(shape, batched):
+    x, moved = np.ones(shape), np.random.default_rng(0).standard_normal((4, *shape))
+    for forward in (np.sin, lambda x: 2.0 * x):
+        rows = subject_of(forward, x, batched=batched).outputs(moved)
+        assert rows.shape == (4, x.size)
+        np.testing.assert_array_equal(rows, forward(moved).reshape(4, -1))
+
+
+def test_a_batch_is_one_call_and_no_batch_a_call_for_each_move():
+    shapes = []
+
+    def forward(x, y):
+        shapes.append((x.shape, y.shape))
+        return x @ y
+
+    for batched, expected in ((False, [((2, 3), (3, 4))] * 5), (True, [((5, 2, 3), (3, 4))])):
+        subject = subject_of(forward, np.ones((2, 3)), np.ones((3, 4)), batched=batched)
+        shapes.clear()
+        rows = subject.outputs(np.arange(30.0).reshape(5, 2, 3))
+        assert shapes == expected
+        assert rows[:, 0].tolist() == [3, 21, 39, 57, 75]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_an_input_with_fewer_axes_than_the_output_moves_along_a_new_first_axis(batched):
+    x, bias = np.zeros((2, 4, 3)), np.arange(3.0)
+    moved = np.random.default_rng(0).standard_normal((5, 3))
+    rows = subject_of(np.add, x, bias, position=1, batched=batched).outputs(moved)
+    expected = np.broadcast_to(moved[:, None, None, :], (5, 2, 4, 3)).reshape(5, -1)
+    np.testing.assert_array_equal(rows, expected)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("shape", [(), (3,), (5, 3)])
+def test_an_output_that_does_not_depend_on_the_input_is_the_same_in_every_row(batched, shape):
+    subject = subject_of(lambda x, _: x + 1, np.array([[1.0, 2.0]]), np.ones(shape), position=1, batched=batched)
+    np.testing.assert_array_equal(subject.outputs(np.zeros((5, *shape))), [[2, 3]] * 5)
+
+
+def test_without_a_batch_a_function_may_write_to_its_inputs_and_use_its_output_again():
+    memory = np.zeros(2)
+
+    def forward(x, y):
+        x *= y
+        y[...] = 0
+        memory[...] = x
+        return memory
+
+    subject = subject_of(forward, np.ones(2), np.full(2, 3.0))
+    np.testing.assert_array_equal(subject.outputs(np.array([[1.0, 2.0], [3.0, 4.0]])), [[3, 6], [9, 12]])
+    np.testing.assert_array_equal(subject.point, [[1, 1], [3, 3]])
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_all_inputs_are_given_in_the_dtype_of_the_one_that_moves(batched):
+    subject = subject_of(lambda x, y: x * y, np.ones(2), np.full(2, 3, np.float32), batched=batched)
+    assert subject.outputs(np.ones((3, 2)) * 1j).dtype == np.complex128
+    assert subject.outputs(np.ones((3, 2))).dtype == np.float64
+    subject = subject_of(lambda x, y: x * y, *np.ones((2, 2), np.float32), batched=batched)
+    assert subject.outputs(np.ones((3, 2), np.float32)).dtype == np.float32
+
+
+def test_a_subject_at_another_point_is_the_same_function_there():
+    subject = subject_of(np.multiply, np.ones(2), np.full(2, 3.0))
+    there = subject.at([np.full(2, 5.0), np.full(2, 7.0)], np.array([[1.0, -1.0]]))
+    np.testing.assert_array_equal(there.outputs(np.ones((1, 2))), [[7, 7]])
+    np.testing.assert_array_equal(there.weights, [[1], [-1]])
+    np.testing.assert_array_equal(subject.x, np.ones(2))
+
+
+entries = st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=9)
+
+
+@given(entries)
+def test_a_size_is_the_power_of_two_below_the_magnitude_or_below_the_typical_one(numbers):
+    x = np.array(numbers)
+    size = sizes(x)
+    assert (np.frexp(size)[0] == 0.5).all()
+    magnitude = np.abs(x)
+    nonzero = magnitude[magnitude > 1e-290]
+    typical = np.median(nonzero) if nonzero.size else 1.0
+    larger = np.maximum(magnitude, typical)
+    assert (size <= larger).all()
+    assert (larger < 2 * size).all()
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (np.zeros(3), [1, 1, 1]),
+        ([0.0, -3.0, 5.0], [4, 4, 4]),  # as typical: 4, the median of 3 and 5
+        ([1e-12, 1.0, 1.5, 100.0], [1, 1, 1, 64]),
+        ([np.nan, np.inf, -np.inf, 8.0], [8, 8, 8, 8]),
+        ([np.nan], [1]),
+        ([5e-324], [1]),
+        (3.0, 2),
+        (np.zeros((0, 2)), np.zeros((0, 2))),
+    ],
+)
+def test_a_size_is_never_that_of_a_zero_or_of_what_is_not_finite(x, expected):
+    np.testing.assert_array_equal(sizes(np.asarray(x)), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
+def test_sizes_and_directions_have_the_dtype_of_the_input(dtype):
+    x = np.array([[1.5, 0.0], [-6.0, 3.0]], dtype)
+    assert sizes(x).dtype == dtype
+    directions = along(x, np.array([2, 1]))
+    assert directions.dtype == dtype
+    np.testing.assert_array_equal(directions, [[[0, 0], [4, 0]], [[0, 2], [0, 0]]])
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("what", SMOOTH)
+def test_the_complex_step_is_exact_but_for_rounding(what, unit):
+    subject, exact = in_units(what, unit)
+    found, errors = slopes_of_entries(by_complex_step, subject)
+    assert (np.abs(found - exact) <= 12 * EPS * np.abs(exact)).all()
+    assert (errors <= 2 * EPS * np.abs(exact)).all()
+
+
+def test_the_complex_step_gives_the_slope_for_every_cotangent_and_along_any_direction():
+    x, u = np.array([0.3, -1.2, 2.0]), np.random.default_rng(0).standard_normal((3, 2))
+    subject = subject_of(lambda x: np.stack([np.sin(x).sum(), np.exp(x).prod()]), x).at((x,), u)
+    directions = np.random.default_rng(1).standard_normal((4, 3))
+    jacobian = np.stack([np.cos(x), np.full(3, np.exp(x.sum()))])
+    found = by_complex_step(subject, directions)
+    np.testing.assert_allclose(found.values, directions @ jacobian.T @ u.T, rtol=1e-13)
+    assert found.errors.shape == found.scales.shape == found.lost.shape == (4,)
+
+
+def test_the_complex_step_estimates_the_rounding_of_outputs_that_cancel():
+    x = np.linspace(0.1, 1, 10)
+    subject = subject_of(lambda x: np.concatenate([1e8 * np.exp(x), np.sin(x) - 1e8 * np.exp(x)]), x)
+    found, errors = slopes_of_entries(by_complex_step, subject)
+    error = np.abs(found - np.cos(x))
+    assert error.max() > 1e-9
+    assert (error <= errors).all()
+    assert (errors <= 1e9 * EPS).all()
+
+
+def test_the_complex_step_in_single_precision_is_as_exact_as_that_is():
+    x = np.linspace(-2, 2, 9, dtype=np.float32)
+    subject = subject_of(np.sin, x)
+    found, errors = slopes_of_entries(by_complex_step, subject)
+    eps = np.finfo(np.float32).eps
+    np.testing.assert_allclose(found, np.cos(x.astype(float)), rtol=2 * eps)
+    assert (errors <= 3 * eps).all()
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (np.abs, "^forward turns complex arrays into float64, so the complex step does not apply: use central$"),
+        (np.floor, r"^forward refuses complex arrays, so the complex step does not apply: use central \(ufunc 'floor'"),
+    ],
+)
+def test_a_complex_step_that_cannot_be_taken_says_so(forward, message):
+    subject = subject_of(forward, np.array([0.5, 1.5]))
+    with pytest.raises(NotAnalyticError, match=message):
+        by_complex_step(subject, every_entry(subject))
+
+
+quintic = st.lists(st.fractions(-100, 100, max_denominator=100), min_size=6, max_size=6)
+
+
+def central_differences(coefficients, h):
+    """Those of a polynomial at zero, at the steps h, h/2 and h/4: exact if h is a fraction."""
+
+    def value(t):
+        return sum(c * t**power for power, c in enumerate(coefficients))
+
+    steps = [h, h / 2, h / 4]
+    return [np.array([(value(step) - value(-step)) / (2 * step)], object) for step in steps]
+
+
+@given(quintic, st.fractions(Fraction(1, 1000), 1000))
+def test_extrapolation_is_exact_for_quintics_and_its_estimate_bounds_what_the_columns_before_are_off_by(c, h):
+    column = central_differences(c, h)
+    best, change = extrapolated(column)
+    assert best[0] == c[1]
+    assert change[0] == abs(c[5]) * h**4 / 4  # (gradcheck.28)
+
+
+@given(quintic, st.fractions(-100, 100), st.fractions(Fraction(1, 1000), 1000))
+def test_of_a_seventh_power_extrapolation_leaves_a_sixty_fourth(c, c7, h):
+    best, _ = extrapolated(central_differences([*c, 0, c7], h))
+    assert best[0] - c[1] == c7 * h**6 / 64  # (gradcheck.29)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("what", SMOOTH)
+def test_the_error_of_differences_is_below_its_estimate_at_every_step(what, unit):
+    subject, exact = in_units(what, unit)
+    touched = dependence(subject, every_entry(subject))
+    for scale in SCALES:
+        found, errors = slopes_of_entries(by_differences, subject, scale, touched)
+        known = np.isfinite(errors) & (scale * sizes(subject.x) < subject.x)  # within the domain of each function
+        error = np.abs(found - exact)
+        assert (error <= 3 * errors + LEAST * EPS * np.abs(exact))[known].all(), scale
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("what", SMOOTH)
+def test_the_best_differences_know_nine_digits_and_their_own_error(what, unit):
+    subject, exact = in_units(what, unit)
+    found, errors = slopes_of_entries(by_best_differences, subject)
+    error = np.abs(found - exact)
+    assert (error <= 3 * errors + LEAST * EPS * np.abs(exact)).all()
+    if what == "a line far up":  # where the outputs are a billion times larger than what moves
+        assert (error <= 1e-5 * np.abs(exact)).all()
+    else:
+        assert (error <= 1e-9 * np.abs(exact)).all()
+        assert (errors <= 1e-8 * np.abs(exact)).all()
+
+
+@given(st.sampled_from([*SMOOTH]), st.floats(0.1, 3), st.integers(-60, 60))
+def test_the_best_differences_are_honest_at_any_point(what, x, exponent):
+    forward, derivative = SMOOTH[what]
+    unit = 2.0**exponent
+    subject = subject_of(lambda x: forward(x / unit), np.array([x * unit]))
+    found, errors = slopes_of_entries(by_best_differences, heard(subject))
+    exact = derivative(np.array([x], np.longdouble)) / unit
+    assert (np.abs(found - exact) <= 5 * errors + LEAST * EPS * np.abs(exact)).all()
+
+
+@pytest.mark.parametrize("steepness", [1.0, 1e3, 1e6, 1e9, 1e12])
+@pytest.mark.parametrize("forward", [np.sin, np.tanh, np.expm1, np.arctan])
+def test_at_zero_the_step_fits_however_steep_the_function_is(forward, steepness):
+    subject = heard(subject_of(lambda x: forward(steepness * x), np.zeros(2)))
+    found, errors = slopes_of_entries(by_best_differences, subject)
+    np.testing.assert_allclose(found, steepness, rtol=1e-8)
+    assert (errors <= 1e-6 * steepness).all()
+
+
+def test_entries_of_very_different_size_are_measured_each_at_its_own_step():
+    units = 10.0 ** np.arange(-12, 13)
+    x = np.linspace(0.5, 1.2, 25) * units
+    for subject in (subject_of(lambda x: np.sin(x / units), x), subject_of(lambda x: np.sin(x / units).sum(), x)):
+        found, errors = slopes_of_entries(by_best_differences, heard(subject))
+        exact = np.cos(x / units) / units
+        error = np.abs(found - exact)
+        assert (error <= 3 * errors + LEAST * EPS * np.abs(exact)).all()
+        np.testing.assert_allclose(found, exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("near", [1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize(("forward", "power"), [(np.log, -1), (lambda x: 2 * np.sqrt(x), -0.5)])
+def test_beside_entries_of_size_one_an_entry_at_the_edge_of_the_domain_is_measured_within_it(forward, power, near):
+    x = np.array([near, 1.0, 2.0, 0.5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found, errors = slopes_of_entries(by_best_differences, heard(subject_of(forward, x)))
+    np.testing.assert_allclose(found, x**power, rtol=1e-8)
+    assert np.isfinite(errors).all()
+
+
+def test_a_step_that_leaves_the_domain_has_an_infinite_error_and_raises_no_warning():
+    found, errors = slopes_of_entries(by_differences, subject_of(np.log, np.array([1e-3, 1.0, 2.0])), SCALES[0])
+    assert errors[0] == np.inf
+    assert np.isfinite([*found[1:], *errors[1:]]).all()
+
+
+@pytest.mark.parametrize("scale", SCALES[:-2])
+def test_a_line_has_its_slope_exactly_although_its_argument_is_rounded(scale):
+    x = np.array([0.1, 0.7, -1.3, 3.9])
+    found, _ = slopes_of_entries(by_differences, subject_of(lambda x: x * 1.0, x), scale)
+    np.testing.assert_allclose(found, 1, rtol=4 * EPS)
+
+
+def test_a_step_that_rounding_swallows_has_an_infinite_error():
+    _, errors = slopes_of_entries(by_differences, subject_of(np.sin, np.array([1.0, 1.0])), 2.0**-57)
+    assert (errors == np.inf).all()
+
+
+def test_each_move_has_its_own_scale():
+    x, scales = np.full(3, 1.1), np.array([2.0**-2, 2.0**-7, 2.0**-30])
+    subject = subject_of(lambda x: x**7, x)
+    found = by_differences(subject, every_entry(subject), scales)
+    np.testing.assert_array_equal(found.scales, scales)
+    for k, scale in enumerate(scales):
+        alone = by_differences(subject, along(x, np.array([k])), scale)
+        assert alone.values[0] == found.values[k]
+        assert alone.errors[0] == found.errors[k]
+    error = np.abs(found.values[:, 0] - 7 * np.longdouble(1.1) ** 6)
+    assert error[0] == pytest.approx(2.0**-12 / 64, rel=1e-6)  # (gradcheck.29)
+    assert error[1] < 1e-11 < error[2]
+
+
+def test_differences_give_the_slope_for_every_cotangent_and_along_any_direction():
+    x, u = np.array([0.3, -1.2, 2.0]), np.random.default_rng(0).standard_normal((3, 2))
+    subject = subject_of(lambda x: np.stack([np.sin(x).sum(), np.exp(x).prod()]), x).at((x,), u)
+    directions = np.random.default_rng(1).standard_normal((4, 3))
+    jacobian = np.stack([np.cos(x), np.full(3, np.exp(x.sum()))])
+    found = by_best_differences(subject, directions)
+    np.testing.assert_allclose(found.values, directions @ jacobian.T @ u.T, rtol=1e-9)
+    assert set(found.scales) <= set(SCALES)
+
+
+def test_the_rounding_that_differences_reckon_with_is_that_of_the_outputs_that_move():
+    x = np.array([1.3, 0.4])
+    far_up = subject_of(lambda x: np.stack([np.sin(x[0]), 1e12 + x[1]]), x)
+    _, errors = slopes_of_entries(by_best_differences, far_up)
+    assert errors[0] < 1e-10
+    assert errors[1] > 1e-6
+
+
+def test_the_first_step_is_kept_where_it_is_good_enough():
+    calls = []
+
+    def forward(x):
+        calls.append(1)
+        return np.sin(x)
+
+    subject = subject_of(forward, np.array([0.3, 1.2]))
+    calls.clear()
+    found = by_best_differences(subject, every_entry(subject))
+    later = found.scales != SCALES[0]
+    assert (found.errors <= GOOD * np.abs(found.values[:, 0]))[~later].all()
+    assert len(calls) <= 2 * (1 + 6 * 3)  # once with NaN, and six for each scale: the third at most is good enough
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_outputs_that_depend_on_a_move_are_those_to_which_a_nan_spreads(batched):
+    def forward(x):
+        return np.stack([x[..., 0] * x[..., 1], 0 * x[..., 2] + 1, 1e-300 * x[..., 1]], axis=-1)
+
+    subject = subject_of(forward, np.ones(4), batched=batched)
+    expected = [[True, False, False], [True, False, True], [False, True, False], [False, False, False]]
+    np.testing.assert_array_equal(dependence(subject, every_entry(subject)), expected)
+    np.testing.assert_array_equal(dependence(subject, np.array([[1.0, 0, -1, 0]])), [[True, True, False]])
+
+
+def test_a_function_that_refuses_nan_is_held_to_depend_on_everything():
+    def forward(x):
+        if np.isnan(x).any():
+            raise ValueError("NaN")
+        return np.concatenate([x, x])
+
+    subject = subject_of(forward, np.ones(3))
+    np.testing.assert_array_equal(dependence(subject, every_entry(subject)), np.ones((3, 6)))
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True).real)
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("method", [by_complex_step, by_best_differences])
+def test_a_saturated_output_loses_its_last_bit_of_the_slope(method):
+    x, u = np.array([60.0, 0.0, 1.0]), np.array([3.0, 1.0, 1.0])
+    subject = subject_of(softmax, x, cotangent=u)
+    directions = every_entry(subject)
+    found = (
+        method(subject, directions, dependence(subject, directions))
+        if method is by_complex_step
+        else method(subject, directions)
+    )
+    assert subject.output[0] == 1  # it lacks exp(-59), and its slope is that
+    np.testing.assert_allclose(found.lost, 3 * EPS, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", [by_complex_step, by_best_differences])
+@pytest.mark.parametrize("x", [np.array([1.0, 0.0, -1.0]), np.array([12.0, 0.0, 1.0])])
+def test_outputs_that_move_lose_nothing(method, x):
+    subject = subject_of(softmax, x)
+    np.testing.assert_array_equal(method(subject, every_entry(subject)).lost, np.zeros(3))
+
+
+def test_an_output_that_does_not_depend_on_an_input_loses_nothing_by_it():
+    subject = subject_of(lambda x: np.concatenate([x, [1e9]]), np.array([1.0, 2.0]))
+    np.testing.assert_array_equal(by_best_differences(subject, every_entry(subject)).lost, [0, 0])
+
+
+def test_a_function_without_outputs_has_slopes_of_zero_and_no_error():
+    subject = subject_of(lambda x: x[:0] * 2.0, np.ones(3))
+    for method in (by_complex_step, by_best_differences):
+        found = method(subject, every_entry(subject))
+        np.testing.assert_array_equal(found.values, np.zeros((3, 1)))
+        np.testing.assert_array_equal(found.errors, np.zeros(3))
+
+
+@pytest.mark.parametrize("method", [by_best_differences, lambda s, v: by_differences(s, v, SCALES[0])])
+def test_a_function_of_single_precision_only_is_given_nothing_else(method):
+    seen = set()
+
+    def forward(x):
+        seen.add(x.dtype)
+        return np.sin(x)
+
+    subject = subject_of(forward, np.ones(3, np.float32))
+    method(subject, every_entry(subject))
+    assert seen == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("memory", [1, 10**4, 10**6, 2**28])
+def test_as_many_rows_fit_as_there_is_memory_for_four_complex_arrays_each_and_a_power_of_two_of_them(memory):
+    subject = subject_of(lambda x: np.concatenate([x, x]), np.ones(100))
+    rows = rows_in(memory, subject)
+    assert rows & (rows - 1) == 0
+    assert rows == 1 or rows * 64 * 300 <= memory
+    assert 2 * rows * 64 * 300 > memory
+
+
+def test_what_a_function_takes_beside_its_inputs_counts_in_a_batch():
+    def hungry(x):
+        return np.multiply.outer(x, np.ones(1000)).sum(axis=-1)
+
+    x, memory = np.ones(100), 2**26
+    alone, batched = (rows_in(memory, subject_of(hungry, x, batched=batched)) for batched in (False, True))
+    assert batched & (batched - 1) == 0
+    assert batched < alone
+    subject = subject_of(hungry, x, batched=True)
+    tracemalloc.start()
+    subject.outputs(np.ones((batched, 100), complex))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert memory / 4 <= peak <= memory
+
+
+@pytest.mark.parametrize("tracing", [False, True])
+def test_measuring_memory_leaves_whoever_else_measures_it_alone(tracing):
+    def refuses(x):
+        if x.dtype.kind == "c":
+            raise TypeError("real only")
+        return x * 1.0
+
+    if tracing:
+        tracemalloc.start()
+    try:
+        for forward in (np.sin, refuses):
+            assert rows_in(10**6, subject_of(forward, np.ones(10), batched=True)) >= 1
+            assert tracemalloc.is_tracing() == tracing
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,228 @@
+import types
+
+import numpy as np
+import pytest
+
+import attention_np as anp
+from attention_np.gradcheck import METHODS, check, check_op
+
+from .programs import back_through_softmax, bilinear, bilinear_backward, normal, softmax, square_inputs
+
+ALL = [*METHODS, "auto"]
+
+
+class Counted:
+    """A function that keeps the shapes that it is called with."""
+
+    def __init__(self, function):
+        self.function = function
+        self.shapes = []
+
+    def __call__(self, *arrays, **options):
+        self.shapes.append([x.shape for x in (*arrays, *options.values()) if isinstance(x, np.ndarray)])
+        return self.function(*arrays, **options)
+
+
+def same(report, other, within=1e-14):
+    """Whether two reports say the same, but for rounding."""
+    assert [entry.name for entry in report] == [entry.name for entry in other]
+    for entry, another in zip(report, other, strict=True):
+        assert (entry.ok, entry.method, entry.diagnosis) == (another.ok, another.method, another.diagnosis)
+        assert (entry.wrong, entry.undecidable) == (another.wrong, another.undecidable)
+        if entry.details is not None:
+            found, expected = entry.details.numerical, another.details.numerical
+            np.testing.assert_allclose(found, expected, rtol=0, atol=within * np.abs(expected).max())
+            np.testing.assert_array_equal(entry.details.verdict, another.details.verdict)
+    return True
+
+
+def scores_of(query, key, bias):
+    return query @ np.swapaxes(key, -1, -2) / np.sqrt(query.shape[-1]) + bias
+
+
+def attention(query, key, value, bias):
+    return softmax(scores_of(query, key, bias)) @ value
+
+
+def attention_backward(d_output, query, key, value, bias):
+    """For arrays of any number of leading axes, and a query of no other."""
+    q, d = np.atleast_2d(query), d_output if query.ndim > 1 else d_output[..., np.newaxis, :]
+    scores = scores_of(q, key, bias)
+    d_bias = back_through_softmax(d @ np.swapaxes(value, -1, -2), scores)
+    d_scores = d_bias / np.sqrt(q.shape[-1])
+    gradients = d_scores @ key, np.swapaxes(d_scores, -1, -2) @ q, np.swapaxes(softmax(scores), -1, -2) @ d, d_bias
+    return tuple(summed_to(x.shape, g) for x, g in zip((query, key, value, bias), gradients, strict=True))
+
+
+def summed_to(shape, gradient):
+    aligned = (1,) * (gradient.ndim - len(shape)) + shape
+    axes = tuple(k for k, n in enumerate(aligned) if n == 1)
+    return gradient.sum(axis=axes, keepdims=True).reshape(shape)
+
+
+LEADING_AXES = {
+    "none": ((3, 4), (5, 4), (5, 2), (3, 5)),
+    "two": ((2, 2, 3, 4), (2, 2, 5, 4), (2, 2, 5, 2), (2, 2, 3, 5)),
+    "of the query alone": ((2, 3, 4), (5, 4), (5, 2), (3, 5)),
+    "of the bias alone": ((3, 4), (5, 4), (5, 2), (2, 3, 5)),
+    "more of the key than of the value": ((3, 4), (2, 1, 5, 4), (3, 5, 2), (3, 5)),
+    "a single query": ((4,), (5, 4), (5, 2), (5,)),
+    "a bias that is broadcast along the queries": ((2, 3, 4), (2, 5, 4), (2, 5, 2), (1, 5)),
+}
+
+
+def attention_inputs(which):
+    shapes = zip(("query", "key", "value", "bias"), LEADING_AXES[which], strict=True)
+    return {name: normal(*shape, seed=k) for k, (name, shape) in enumerate(shapes)}
+
+
+@pytest.mark.parametrize("method", ["complex-step", "central"])
+@pytest.mark.parametrize("which", LEADING_AXES)
+def test_inputs_that_carry_one_more_leading_axis_give_the_same_report_in_fewer_calls(which, method):
+    inputs = attention_inputs(which)
+
+    def wrong(*arrays):
+        gradients = attention_backward(*arrays)
+        return *gradients[:2], gradients[2] * (1 + 1e-6), gradients[3]
+
+    for backward in (attention_backward, wrong):
+        one_by_one, at_once = Counted(attention), Counted(attention)
+        report = check(one_by_one, backward, inputs, method=method)
+        batched = check(at_once, backward, inputs, method=method, vectorized=list(inputs))
+        assert same(batched, report, 1e-13 if method == "complex-step" else 1e-8)
+        assert batched["value"].ok == (backward is attention_backward)
+        assert len(at_once.shapes) < 0.7 * len(one_by_one.shapes)
+
+
+def test_a_whole_gradient_is_found_in_one_call_where_it_fits():
+    at_once = Counted(np.sin)
+    assert check(at_once, lambda d, x: d * np.cos(x), {"x": normal(8, 8)}, vectorized=["x"]).ok
+    assert max(shapes[0][0] for shapes in at_once.shapes if len(shapes[0]) == 3) == 64
+    one_by_one = Counted(np.sin)
+    check(one_by_one, lambda d, x: d * np.cos(x), {"x": normal(8, 8)})
+    assert len(one_by_one.shapes) - len(at_once.shapes) > 63
+
+
+def test_only_the_inputs_that_are_named_carry_another_axis():
+    counted = Counted(lambda x, w: np.tanh(x @ w))
+    inputs = {"x": normal(5, 3), "w": normal(3, 2, seed=1)}
+
+    def backward(d, x, w):
+        z = d / np.cosh(x @ w) ** 2
+        return z @ w.T, x.T @ z
+
+    assert check(counted, backward, inputs, vectorized="x").ok
+    assert {len(x) for x, _ in counted.shapes} == {2, 3}
+    assert {len(w) for _, w in counted.shapes} == {2}
+
+
+def test_a_single_name_will_do():
+    counted = Counted(np.sin)
+    assert check(counted, lambda d, x: d * np.cos(x), {"scores": normal(5)}, vectorized="scores").ok
+    assert max(len(x) for (x,) in counted.shapes) == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_memory_limit_bounds_what_goes_through_at_once(method):
+    inputs = {"x": normal(16, 16)}
+    reports, rows = [], []
+    for memory in (2**28, 2**18, 1):
+        counted = Counted(np.sin)
+        options = {"vectorized": ["x"], "memory": memory, "method": method}
+        reports.append(check(counted, lambda d, x: d * np.cos(x), inputs, **options))
+        main = [shapes[0][0] for shapes in counted.shapes if len(shapes[0]) == 3]
+        rows.append(sorted(main)[-4])  # not those of the trials
+    assert rows[0] == 64
+    assert 1 < rows[1] <= 2**18 // (2 * 16 * 256)
+    assert rows[2] <= 3
+    assert reports[0].ok
+    assert reports[0] == reports[1] == reports[2]
+
+
+REFUSED = {
+    "a sum over everything": (np.sum, "it computes something else then"),
+    "a norm of the whole": (lambda x: x / np.sqrt((x**2).sum()), "it computes something else then"),
+    "the largest of all": (lambda x: x / x.max(), "it computes something else then"),
+    "a mean over the first axis": (lambda x: x - x.mean(axis=0), "it computes something else then"),
+    "a reshape": (lambda x: x.reshape(3, 4) * 2, "it raises ValueError: cannot reshape array of size 36 into .*"),
+    "a transpose": (lambda x: x.T * x.T, "it computes something else then"),
+    "einsum": (lambda x: np.einsum("ij->ij", x) * 2, "it raises ValueError: .*einstein sum.*"),
+    "a shape that is unpacked": (lambda x: (lambda n, m: x * n / m)(*x.shape), "it raises TypeError: .*"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_function_that_does_not_take_another_axis_is_refused_in_one_sentence(what):
+    forward, reason = REFUSED[what]
+    begins = "^vectorized names x, but forward does not take one more leading axis there: "
+    with pytest.raises(ValueError, match=begins + reason + r" \(x\.shape=\(3, 4\)\)$") as raised:
+        check(forward, lambda _, x: np.zeros_like(x), {"x": normal(3, 4)}, vectorized=["x"])
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("names", [["z"], "z", ["x", "z"], ("x", "X")])
+def test_a_name_that_is_no_input_is_refused(names):
+    wrong = names[-1] if len(names) > 1 else names[0]
+    with pytest.raises(ValueError, match=f"^vectorized names '{wrong}', which is not among the inputs: x, y$"):
+        check(bilinear, bilinear_backward, square_inputs(), vectorized=names)
+
+
+OPS = {
+    "dot-product": (anp.dot_product, attention_inputs("two") | {"bias": normal(3, 5)}, {}),
+    "softmax": (anp.softmax, {"scores": normal(3, 4)}, {"axis": -1}),
+    "additive": (
+        anp.additive,
+        {
+            "query": normal(3, 4),
+            "key": normal(5, 4, seed=1),
+            "value": normal(5, 2, seed=2),
+            "w_query": normal(4, 3, seed=3),
+            "w_key": normal(4, 3, seed=4),
+            "w_score": normal(3, seed=5),
+        },
+        {},
+    ),
+    "multi-head": (
+        anp.multi_head,
+        {
+            **{name: normal(3, 4, seed=k) for k, name in enumerate(("query", "key", "value"))},
+            "parameters": anp.multi_head.Parameters(*(normal(4, 4, seed=k) for k in range(4))),
+            "bias": normal(3, 3),
+        },
+        {"num_heads": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_an_op_is_checked_with_the_inputs_that_it_calls_vectorized(name):
+    op, inputs, options = OPS[name]
+
+    def counted():
+        forward = Counted(op.forward)
+        fields = {"backward": op.backward, "jvp": op.jvp, "VECTORIZED": op.VECTORIZED}
+        return forward, types.SimpleNamespace(forward=forward, **fields)
+
+    at_once, batched = counted()
+    one_by_one, unbatched = counted()
+    report = check_op(batched, inputs, **options)
+    assert report.ok
+    assert same(report, check_op(unbatched, inputs, vectorized=(), **options), 1e-13)
+    entries = sum(inputs[name].size for name in op.VECTORIZED if name in inputs)
+    assert len(one_by_one.shapes) - len(at_once.shapes) > 0.8 * entries
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_input_that_an_op_calls_vectorized_takes_one_more_leading_axis(name):
+    op, inputs, options = OPS[name]
+    assert check_op(op, inputs, vectorized=[name for name in op.VECTORIZED if name in inputs], **options).ok
+
+
+def test_an_op_with_dropout_takes_no_other_axis_and_is_checked_one_by_one():
+    inputs = attention_inputs("none")
+    options = {"dropout_p": 0.5, "rng": 3}
+    report = check_op(anp.dot_product, inputs, **options)
+    assert report.ok
+    assert report == check_op(anp.dot_product, inputs, vectorized=(), **options)
+    with pytest.raises(ValueError, match=r"^vectorized names query, but forward does not take one more leading axis"):
+        check_op(anp.dot_product, inputs, vectorized=["query"], **options)
