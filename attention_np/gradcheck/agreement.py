@@ -45,7 +45,7 @@ def relative_error(actual: Array, expected: Array) -> tuple[float, tuple[int, ..
 
 
 def judge(actual: Array, expected: Array, floor: Array, resolution: float) -> Array:
-    """The verdict on each entry: `HOLDS`, `WRONG`, `UNDECIDED`, or `UNCHECKED` where `expected` is NaN.
+    """The verdict on each entry: `HOLDS`, `WRONG`, or `UNDECIDED`, also where one of the two is not finite.
 
     Parameters
     ----------
@@ -64,9 +64,8 @@ def judge(actual: Array, expected: Array, floor: Array, resolution: float) -> Ar
     with np.errstate(all="ignore"):
         difference = np.abs(actual - expected)
         wrong = difference > UNDECIDABLE * floor
-        coarse = difference > resolution * np.maximum(np.abs(actual), np.abs(expected))
-    verdict = np.where(wrong, WRONG, np.where(coarse, UNDECIDED, HOLDS))
-    return np.where(np.isnan(expected), UNCHECKED, verdict).astype(np.int8)
+        fine = difference <= resolution * np.maximum(np.abs(actual), np.abs(expected))
+    return np.where(wrong, WRONG, np.where(fine, HOLDS, UNDECIDED)).astype(np.int8)
 
 
 def normwise(actual: Array, expected: Array, floor: Array, precision: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from numbers import Integral, Real
 from typing import Any
@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.checkpoints import Checkpoint, Interrupted, fingerprint
 from attention_np.gradcheck.examining import examine
-from attention_np.gradcheck.functions import Backward, Forward, as_inputs, first_call, widened
+from attention_np.gradcheck.functions import Backward, Forward, as_generator, as_inputs, first_call, widened
 from attention_np.gradcheck.numerical import MEMORY, Running, as_method, takes_leading_axis
 from attention_np.gradcheck.problem import Options, Problem
 from attention_np.gradcheck.report import Report
 from attention_np.gradcheck.running import track
+from attention_np.gradcheck.slopes import sizes
 
 __all__ = ["assert_gradients", "check"]
 
@@ -112,16 +113,17 @@ def check(
     arrays = as_inputs(inputs)
     if rtol is not None and not (isinstance(rtol, Real) and rtol >= 0):
         raise ValueError(f"rtol must be a number that is not negative, not {rtol!r}")
-    if executor is not None and not callable(getattr(executor, "submit", None)):
-        raise TypeError(f"executor must be a concurrent.futures.Executor, not {type(executor).__name__}")
+    if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
+        raise TypeError(f"executor must be a concurrent.futures.Executor, not {executor!r}")
+    constants = _as_constants(constants)
     vectorized = _as_names(vectorized, arrays)
     _as_count("memory", memory)
     _as_count("directions", directions)
     if max_entries is not None:
         _as_count("max_entries", max_entries)
-    options = Options(method, 0.0 if rtol is None else float(rtol), max_entries, directions, dict(constants or {}))
+    options = Options(method, 0.0 if rtol is None else float(rtol), max_entries, directions, constants)
 
-    generator = np.random.default_rng(rng)
+    generator = as_generator(rng)
     first = first_call(forward, backward, arrays, generator)
     point = tuple(widened(forward, list(arrays.values()), first.output))
     cotangents = _cotangents(first.cotangent, first.output, generator)
@@ -136,14 +138,16 @@ def check(
             )
     kept = None
     if checkpoint is not None:
-        question = [*arrays.items(), first.output, cotangents, options, sorted(vectorized), seed]
+        elsewhere = problem.subject(next(iter(arrays))).values(_elsewhere(point[0]))
+        question = [*arrays.items(), first.output, elsewhere, cotangents, options, sorted(vectorized), seed]
         kept = Checkpoint(checkpoint, fingerprint(question))
 
     total = sum(min(x.size, max_entries or x.size) for x in arrays.values())
     with track(total, "checking gradients", progress) as advance:
         running = Running(executor, int(memory), kept, advance)
         try:
-            report = examine(problem, options, running, frozenset(vectorized))
+            with np.errstate(all="ignore"):
+                report = examine(problem, options, running, frozenset(vectorized))
         except Interrupted as stop:
             if kept is not None:
                 kept.save(stop.report)
@@ -189,7 +193,14 @@ def _cotangents(u: Any, output: Any, rng: np.random.Generator) -> Any:
     return np.stack([first, other, orthogonal.astype(u.dtype).astype(wide)])
 
 
+def _elsewhere(x: Any) -> Any:
+    """Another point, which tells functions apart that agree at the first."""
+    return (x + 0.25 * sizes(x))[None]
+
+
 def _as_names(vectorized: Sequence[str], arrays: Mapping[str, Any]) -> list[str]:
+    if not isinstance(vectorized, str | Iterable):
+        raise TypeError(f"vectorized must be names of inputs, not {vectorized!r}")
     names = [vectorized] if isinstance(vectorized, str) else list(vectorized)
     for name in names:
         if name not in arrays:
@@ -197,6 +208,14 @@ def _as_names(vectorized: Sequence[str], arrays: Mapping[str, Any]) -> list[str]
     return names
 
 
+def _as_constants(constants: Any) -> dict[str, float]:
+    if constants is None:
+        return {}
+    if not isinstance(constants, Mapping) or not all(isinstance(value, Real) for value in constants.values()):
+        raise TypeError(f"constants must be a mapping of names to numbers, not {constants!r}")
+    return {str(name): float(value) for name, value in constants.items()}
+
+
 def _as_count(name: str, number: Any) -> None:
-    if not isinstance(number, Integral) or number < 1:
+    if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
         raise ValueError(f"{name} must be a positive integer, not {number!r}")

@@ -35,8 +35,12 @@ def fingerprint(parts: Iterable[Any]) -> str:
     """A digest by which a checkpoint is known to belong to the same question."""
     digest = hashlib.sha256()
     for part in parts:
-        data = part.tobytes() + repr((part.shape, part.dtype.str)).encode() if isinstance(part, np.ndarray) else part
-        digest.update(data if isinstance(data, bytes) else repr(data).encode())
+        if isinstance(part, np.ndarray):
+            padded = part.dtype.itemsize > 8  # extended precision holds bytes that mean nothing
+            data = repr(part.ravel().tolist()).encode() if padded else part.tobytes()
+            digest.update(data + repr((part.shape, part.dtype.str)).encode())
+        else:
+            digest.update(repr(part).encode())
     return digest.hexdigest()
 
 
@@ -47,7 +51,12 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str], question: str) -> None:
-        self.path = Path(path)
+        try:
+            self.path = Path(path)
+        except TypeError:
+            raise TypeError(f"checkpoint must be a path, not {path!r}") from None
+        if self.path.is_dir():
+            raise ValueError(f"checkpoint {self.path} is a folder, not a file")
         self.question = question
         self.slopes: dict[str, Any] = {}
         self.report: Callable[[], Report] = lambda: Report(())

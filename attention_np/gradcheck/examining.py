@@ -15,7 +15,7 @@ from attention_np.gradcheck.diagnosis import Evidence, diagnose, diagnose_shape
 from attention_np.gradcheck.functions import form_of
 from attention_np.gradcheck.judging import decide, first_verdict
 from attention_np.gradcheck.numerical import METHODS, Running
-from attention_np.gradcheck.probes import kinks, rounding_of, why_not_analytic
+from attention_np.gradcheck.probes import cusps, rounding_of, why_not_analytic
 from attention_np.gradcheck.problem import Measured, Options, Problem
 from attention_np.gradcheck.report import Details, Entry, InputReport, Report
 from attention_np.gradcheck.slopes import NotAnalyticError
@@ -55,7 +55,7 @@ def examine(problem: Problem, options: Options, running: Running, batched: froze
         running.checkpoint.report = unfinished
     try:
         for found in known.values():
-            found.look(_sample(found, options.max_entries), key=f"{found.name}/{found.method}")
+            _look_at_all(found, options)
         for found in sound.values():
             decide(found, options.method, options.rtol, options.directions)
     except KeyboardInterrupt:
@@ -85,6 +85,18 @@ def _prepared(problem: Problem, name: str, options: Options, running: Running, b
     elif reason is not None:
         raise NotAnalyticError(f"input {name}: {reason}, so the complex step does not apply: use central")
     return Measured(name, problem, subject, method, running, note=reason)
+
+
+def _look_at_all(found: Measured, options: Options) -> None:
+    """Measure what there is to measure; by differences if a complex step is refused on the way."""
+    elements = _sample(found, options.max_entries)
+    try:
+        found.look(elements, key=f"{found.name}/{found.method}")
+    except NotAnalyticError as error:
+        if options.method != "auto":
+            raise
+        found.method, found.note = METHODS[1], str(error).partition(",")[0]
+        found.look(elements, key=f"{found.name}/{found.method}")
 
 
 def _sample(found: Measured, most: int | None) -> Array:
@@ -124,6 +136,7 @@ def _report(found: Measured, diagnosis: str | None) -> InputReport:
     claimed = found.problem.claimed(found.name)
     shape, a, n = claimed.shape, claimed.ravel(), found.numerical[0]
     looked = np.flatnonzero(found.verdict != UNCHECKED)
+    known = looked[np.isfinite(n[looked])]
     wrong, undecided = np.flatnonzero(found.verdict == WRONG), np.flatnonzero(found.verdict == UNDECIDED)
     rest = np.setdiff1d(looked, np.concatenate([wrong, undecided]))
 
@@ -136,13 +149,13 @@ def _report(found: Measured, diagnosis: str | None) -> InputReport:
     eps = float(np.finfo(claimed.dtype).eps)
     precision = eps if found.method == METHODS[0] else eps ** (2 / 3)
     ranked = np.concatenate([worst_first(part) for part in (wrong, undecided, rest)])
-    candidates = worst_first(wrong if wrong.size else looked)
+    candidates = worst_first(wrong if wrong.size else known if known.size else looked)
     worst = entry(int(candidates[0])) if candidates.size else Entry((), 0.0, 0.0, 0.0)
     return InputReport(
         found.name,
         found.method,
         diagnosis is None,
-        normwise(a[looked], n[looked], found.floor[looked], precision),
+        normwise(a[known], n[known], found.floor[known], precision),
         worst.index,
         worst.analytic,
         worst.numerical,
@@ -154,7 +167,7 @@ def _report(found: Measured, diagnosis: str | None) -> InputReport:
         undecided=tuple(_index(int(k), shape) for k in undecided[:NAMED]),
         worst=tuple(entry(int(k)) for k in ranked[:SHOWN]),
         diagnosis=diagnosis,
-        note=found.note,
+        note=found.note if known.size == looked.size else _with_missing(found.note, looked.size - known.size),
         escape=found.escape,
         details=Details(claimed, n.reshape(shape), found.floor.reshape(shape), found.verdict.reshape(shape)),
     )
@@ -165,12 +178,9 @@ def _diagnosis(
 ) -> str | None:
     """What is wrong with a gradient, in a sentence; None if nothing is."""
     problem, claimed = found.problem, found.problem.claimed(found.name)
-    cusps = kinks(found.subject, problem.rng(found.name, "kinks"))
-    if cusps:
-        return (
-            f"forward is not differentiable at {list(cusps[0].index)}: its slope is {cusps[0].below:.6g} on one side "
-            f"and {cusps[0].above:.6g} on the other"
-        )
+    found_cusps = cusps(found.subject, found.rng("cusps"), found.running.memory)
+    if found_cusps:
+        return str(found_cusps[0])
     if found.fault is not None or not (found.verdict == WRONG).any():
         return found.fault
     u = problem.cotangents
@@ -189,6 +199,11 @@ def _diagnosis(
         constants=constants,
     )
     return diagnose(evidence) or "no simple cause"
+
+
+def _with_missing(note: str | None, missing: int) -> str:
+    said = f"forward has no finite slope by the numerical method in {missing} {'entry' if missing == 1 else 'entries'}"
+    return said if note is None else f"{note}; {said}"
 
 
 def _index(k: int, shape: tuple[int, ...]) -> tuple[int, ...]:

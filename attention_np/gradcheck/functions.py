@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 __all__ = [
     "Backward",
     "Forward",
+    "as_generator",
     "as_inputs",
     "call_backward",
     "check_mapping",
@@ -24,6 +26,7 @@ Array = npt.NDArray[Any]
 Forward = Callable[..., Array]
 Backward = Callable[..., Any]
 
+OURS = 0x67726164
 SAME_CALL_ULPS = 50  # what two equal calls may differ by: sums in another order, of several threads
 SAME_FUNCTION = (
     1e-2  # what the output may change by, of its largest entry, when the inputs are given in double precision
@@ -50,8 +53,21 @@ def as_inputs(inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
             raise TypeError(
                 f"input {name} must hold real floating-point numbers, not {x.dtype} ({name}.shape={x.shape})"
             )
-        arrays[name] = np.array(x)
+        arrays[name] = np.array(x, x.dtype.newbyteorder("="))
     return arrays
+
+
+def as_generator(rng: Any) -> np.random.Generator:
+    """`rng`, a seed or a generator, as a generator.
+
+    A seed gives other numbers here than elsewhere: whoever draws inputs with the same one must not find the cotangent
+    equal to them.
+    """
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if isinstance(rng, Integral) and not isinstance(rng, bool) and int(rng) >= 0:
+        return np.random.default_rng([OURS, int(rng)])
+    raise TypeError(f"rng must be a seed, an integer that is not negative, or a numpy.random.Generator, not {rng!r}")
 
 
 def check_mapping(inputs: object) -> None:
@@ -81,6 +97,8 @@ def evaluate(forward: Forward, inputs: Iterable[Array]) -> Array:
 def call_backward(backward: Backward, cotangent: Array, inputs: Mapping[str, Array]) -> list[Any]:
     """What `backward` returns, one for each input, copied: it may use its memory again."""
     result = backward(cotangent, *inputs.values())
+    if isinstance(result, Mapping):
+        raise TypeError("backward must return the gradients as a tuple in the order of the inputs, not as a mapping")
     gradients = list(result) if isinstance(result, tuple | list) else [result]
     if len(gradients) != len(inputs):
         raise ValueError(
@@ -136,12 +154,15 @@ def form_of(gradient: Any, x: Array) -> str | None:
     """What is wrong with the form of the gradient by `x`, if anything: shape and dtype are those of `x`."""
     if gradient is None:
         return "the gradient is missing"
-    array = np.asarray(gradient)
+    try:
+        array = np.asarray(gradient)
+    except ValueError:
+        return f"the gradient is not an array, but a {type(gradient).__name__} of uneven lists"
     if array.shape != x.shape:
         return f"the gradient has the shape {array.shape}, the input {x.shape}"
     if array.dtype.kind != "f":
         return f"the gradient holds {array.dtype}, not real floating-point numbers"
-    if isinstance(gradient, np.ndarray) and array.dtype != x.dtype:
+    if isinstance(gradient, np.ndarray) and array.dtype.newbyteorder("=") != x.dtype:
         return f"the gradient is {array.dtype}, the input {x.dtype}"
     return _strange(array, "gradient")
 
@@ -190,7 +211,10 @@ def _same(first: Any, again: Any) -> bool:
     """Whether two answers to the same question are equal, but for the order in which they were summed."""
     if first is None or again is None:
         return first is again
-    a, b = np.asarray(first), np.asarray(again)
+    try:
+        a, b = np.asarray(first), np.asarray(again)
+    except ValueError:
+        return True  # no array at all, as form_of says
     if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind != "f":
         return a.shape == b.shape and a.dtype == b.dtype
     if np.array_equal(a, b, equal_nan=True):

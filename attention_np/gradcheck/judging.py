@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
-from attention_np.gradcheck.noise import noise_floor, wider_difference
+from attention_np.gradcheck.noise import drift, noise_floor, wider_difference
 from attention_np.gradcheck.numerical import METHODS, measure
 from attention_np.gradcheck.probes import NOT_ANALYTIC
 from attention_np.gradcheck.problem import Measured
@@ -24,7 +24,10 @@ RESOLUTION = {COMPLEX_STEP: 1e-10, CENTRAL: 1e-7}  # the relative error of an en
 LEAST_RESOLUTION = 1e3  # units in the last place of the gradient's dtype
 OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to look closer
 GROSS = 1e-6  # a relative error of an entry
-CLOSER = 64  # entries that are looked at in a wider dtype at a time
+STILL_LARGER = 0.6  # moves of eps to this power, where no wider dtype can be asked
+ELSEWHERE = 2.0**-7  # relative: how far off another point is
+CLOSER = 64  # doubtful entries that are looked at together
+ENOUGH = 512  # doubtful entries, after which the clearest wrong ones are believed
 WITNESSES = 16  # wrong entries whose complex step is held against differences
 
 
@@ -40,9 +43,9 @@ def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
             raise NotAnalyticError(f"input {found.name}: {reason}, so the complex step does not apply: use central")
         if reason is not None:
             found.method, found.note = CENTRAL, reason
-            found.look(found.looked_at)
+            found.look(np.flatnonzero(found.looked))
             _settle(found, rtol)
-    if found.looked_at.size < found.subject.x.size:
+    if not found.looked.all():
         _project(found, rtol, directions)
 
 
@@ -52,84 +55,107 @@ def first_verdict(found: Measured) -> Array:
     claimed, numerical = gradient.ravel(), found.numerical[0]
     last_bits = float(np.finfo(gradient.dtype).eps) * np.fmax(np.abs(claimed), np.abs(numerical))
     found.floor = found.errors + OWN_ROUNDING * last_bits
-    found.verdict = judge(claimed, numerical, found.floor, _resolution(found))
-    return np.flatnonzero((found.verdict == WRONG) | (found.verdict == UNDECIDED))
+    _judge(found, np.arange(claimed.size))
+    return np.flatnonzero((found.verdict == WRONG) | ((found.verdict == UNDECIDED) & np.isfinite(found.floor)))
 
 
-def _resolution(found: Measured) -> float:
-    eps = float(np.finfo(found.problem.claimed(found.name).dtype).eps)
-    return max(RESOLUTION[found.method], LEAST_RESOLUTION * eps)
+def _judge(found: Measured, some: Array) -> None:
+    gradient = found.problem.claimed(found.name)
+    resolution = max(RESOLUTION[found.method], LEAST_RESOLUTION * float(np.finfo(gradient.dtype).eps))
+    verdict = judge(gradient.ravel()[some], found.numerical[0, some], found.floor[some], resolution)
+    found.verdict[some] = np.where(found.looked[some], verdict, UNCHECKED)
 
 
 def _settle(found: Measured, rtol: float) -> None:
-    claimed = found.problem.claimed(found.name).ravel()
     doubtful = first_verdict(found)
     if doubtful.size and found.method == CENTRAL:
         found.look(doubtful, best=True)
         doubtful = first_verdict(found)
-    if doubtful.size:
-        first, inputs = found.problem.first.cotangent, list(found.problem.inputs.values())
-        noise = noise_floor(found.pair(doubtful), first, inputs, found.problem.rng(found.name, "noise"))
-        found.floor[doubtful] += noise
-        found.verdict = judge(claimed, found.numerical[0], found.floor, _resolution(found))
-        _look_closer(found, claimed)
-    if rtol:
-        difference = np.abs(claimed - found.numerical[0])
-        largest = np.fmax(np.abs(claimed), np.abs(found.numerical[0])).max(initial=0)
-        found.verdict[difference <= rtol * largest] = HOLDS
-
-
-def _look_closer(found: Measured, claimed: Array) -> None:
-    """Before an entry is called wrong: in a wider dtype, is it still? The least clear ones first."""
-    wrong = np.flatnonzero(found.verdict == WRONG)
-    difference = np.abs(claimed - found.numerical[0])
+    claimed = found.problem.claimed(found.name).ravel()
     with np.errstate(all="ignore"):
-        wrong = wrong[np.argsort(difference[wrong] / found.floor[wrong], kind="stable")]
-    for start in range(0, len(wrong), CLOSER):
-        some = wrong[start : start + CLOSER]
-        found.look(some, best=True)
-        change = np.fmax(_lost(found, claimed), found.errors)[some]
-        if found.problem.wide:
-            inputs = list(found.problem.inputs.values())
-            wider = wider_difference(found.pair(some), found.problem.first.cotangent, inputs)
-            if wider is not None:
-                change = np.fmax(change, np.abs(wider - (claimed - found.numerical[0])[some]))
-        found.floor[some] += np.where(np.isfinite(change), change, 0).astype(np.float64)
-        found.verdict[some] = judge(claimed[some], found.numerical[0, some], found.floor[some], _resolution(found))
-        if (found.verdict[some] == WRONG).all():
-            return  # the others are clearer still
+        difference = np.abs(claimed - found.numerical[0])
+        doubtful = doubtful[
+            np.argsort(difference[doubtful] / found.floor[doubtful], kind="stable")
+        ]  # the clearest last
+    for start in range(0, len(doubtful), CLOSER):
+        some = doubtful[start : start + CLOSER]
+        found.floor[some] += noise_floor(found.pair(some), *found.problem.question, found.rng("noise"))
+        _judge(found, some)
+        _look_closer(found, some[found.verdict[some] == WRONG])
+        if start + CLOSER >= ENOUGH and (found.verdict[some] == WRONG).all():
+            break  # the others are clearer still
+    if rtol:
+        largest = np.fmax(np.abs(claimed), np.abs(found.numerical[0])).max(initial=0)
+        found.verdict[(difference <= rtol * largest) & found.looked] = HOLDS
 
 
-def _lost(found: Measured, claimed: Array) -> Array:
-    """What may have been lost of the gradient in saturated outputs, as where 1 - p rounds to zero in softmax.
+def _look_closer(found: Measured, some: Array) -> None:
+    """See, before entries are called wrong, that the difference stays in a wider dtype, and is no loss of last bits."""
+    if not some.size:
+        return
+    found.look(some, best=True)
+    pair, question = found.pair(some), found.problem.question
+    difference = found.problem.claimed(found.name).ravel()[some] - found.numerical[0, some]
+    wider = wider_difference(pair, *question) if found.problem.wide else None
+    larger = found.rng("larger moves")
+    change = drift(pair, *question, larger, STILL_LARGER) if wider is None else np.abs(wider - difference)
+    found.floor[some] += np.fmax(np.where(np.isfinite(change), change, 0), found.errors[some]).astype(np.float64)
+    _judge(found, some)
+    some = some[found.verdict[some] == WRONG]
+    some = some[_may_be_lost(found, some)]
+    found.floor[some] += found.lost[some]
+    _judge(found, some)
 
-    Such a loss is gross: it takes a term of the entry, or all of it. A slight error has another cause.
+
+def _may_be_lost(found: Measured, some: Array) -> Array:
+    """Whether a difference may be what saturated outputs lose of a gradient, as where 1 - p rounds to zero in softmax.
+
+    Such a loss is gross: it takes a term of the entry, or all of it; a slight error has another cause. And it leaves no
+    fixed multiple of the entry, but nothing, or something else for another cotangent and at another point.
     """
-    difference = np.abs(claimed - found.numerical[0])
-    gross = difference > GROSS * np.fmax(np.abs(claimed), np.abs(found.numerical[0]))
-    return np.where(gross, found.lost, 0)
+    if not some.size:
+        return np.zeros(0, bool)
+    problem, pair = found.problem, found.pair(some)
+    u, inputs = problem.question
+    claimed, numerical = problem.claimed(found.name).ravel()[some], found.numerical[0, some]
+    gross = np.abs(claimed - numerical) > GROSS * np.fmax(np.abs(claimed), np.abs(numerical))
+    rng = found.rng("elsewhere")
+    with np.errstate(all="ignore"):
+        first = claimed / numerical
+        ratios = [pair.claimed(v.astype(u.dtype), inputs) / pair.measured(v, inputs) for v in problem.cotangents[1:2]]
+        for _ in range(2):
+            point = [x * (1 + ELSEWHERE * rng.uniform(-1, 1, x.shape)).astype(x.dtype) for x in inputs]
+            ratios.append(pair.claimed(u, point) / pair.measured(u, point))
+        near = max(GROSS, LEAST_RESOLUTION * float(np.finfo(u.dtype).eps))
+        fixed = np.all([np.abs(ratio - first) <= near * np.abs(first) for ratio in ratios], axis=0) & (first != 0)
+    return np.asarray(gross & ~fixed)
 
 
 def _contradiction(found: Measured) -> str | None:
-    """Why the complex step of entries that look wrong cannot be right itself."""
+    """Why the complex step of entries that look wrong cannot be right itself.
+
+    Differences say something else; and grossly so, or they say what is claimed: two against one.
+    """
     wrong = np.flatnonzero(found.verdict == WRONG)[:WITNESSES]
-    steps = found.numerical[0, wrong]
+    steps, claimed = found.numerical[0, wrong], found.problem.claimed(found.name).ravel()[wrong]
     witnesses = measure(found.subject, wrong, CENTRAL, found.aside, best=True)
     slopes = witnesses.values[:, 0]
-    apart = np.abs(slopes - steps)
-    largest = np.fmax(np.abs(slopes), np.abs(steps))
-    sure = (apart > UNDECIDABLE * (witnesses.errors + found.floor[wrong])) & (apart > GROSS * largest)
+    with np.errstate(all="ignore"):
+        apart = np.abs(slopes - steps)
+        gross = apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))
+        agree = np.abs(slopes - claimed) < 0.1 * apart
+        sure = (apart > UNDECIDABLE * (witnesses.errors + found.floor[wrong] + witnesses.lost)) & (gross | agree)
     if not sure.any():
         return None
     k = int(np.flatnonzero(sure)[0])
-    return f"the complex step gives the slope {steps[k]:.6g}, differences {slopes[k]:.6g}: {NOT_ANALYTIC}"
+    return f"the complex step gives the slope {steps[k]:.9g}, differences {slopes[k]:.9g}: {NOT_ANALYTIC}"
 
 
 def _project(found: Measured, rtol: float, count: int) -> None:
     """Hold the whole gradient against slopes along random directions; look at the entries behind what is off."""
     x = found.subject.x
     size = sizes(x)
-    directions = size * found.problem.rng(found.name, "directions").standard_normal((count, *x.shape))
+    directions = size * found.rng("directions").standard_normal((count, *x.shape))
     difference, floor = _projections(found, directions)
     off = np.flatnonzero(np.abs(difference) > UNDECIDABLE * floor)
     if off.size and not (found.verdict == WRONG).any():
@@ -157,9 +183,7 @@ def _projections(found: Measured, directions: Array) -> tuple[Array, Array]:
     flat = directions.reshape(len(directions), -1)
     slopes = found.slopes_along(directions)
     difference = flat @ gradient.astype(np.float64) - slopes.values[:, 0]
-    inputs = list(problem.inputs.values())
-    rng = problem.rng(found.name, "noise along directions")
-    noise = noise_floor(found.pair_along(directions), problem.first.cotangent, inputs, rng)
+    noise = noise_floor(found.pair_along(directions), *problem.question, found.rng("noise along directions"))
     terms = np.linalg.norm(flat * gradient.astype(np.float64), axis=1)
     return difference, noise + slopes.errors + OWN_ROUNDING * float(np.finfo(gradient.dtype).eps) * terms
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import moved
 
-__all__ = ["Pair", "noise_floor", "wider_difference"]
+__all__ = ["Pair", "drift", "noise_floor", "wider_difference"]
 
 Array = npt.NDArray[Any]
 
@@ -43,18 +43,24 @@ def noise_floor(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rando
     """How far the difference between the two moves when the inputs do, entry by entry."""
     claimed, measured = pair.claimed(cotangent, inputs), pair.measured(cotangent, inputs)
     sensitivity = [np.zeros(claimed.shape), np.zeros(claimed.shape)]
-    drift = np.zeros(claimed.shape)
     with np.errstate(all="ignore"):
         for _ in range(SMALL_MOVES):
             u, *point = (moved(x, rng, ULPS) for x in (cotangent, *inputs))
             for k, (there, here) in enumerate(((pair.claimed(u, point), claimed), (pair.measured(u, point), measured))):
                 sensitivity[k] = np.fmax(sensitivity[k], np.abs(there - here))
-        for _ in range(LARGER_MOVES):
-            u, *point = (_moved_relatively(x, rng) for x in (cotangent, *inputs))
-            change = (pair.claimed(u, point) - pair.measured(u, point)) - (claimed - measured)
-            drift = np.fmax(drift, np.abs(change))  # (gradcheck.54)
-    floor: Array = sum(sensitivity) + drift
+    floor: Array = sum(sensitivity) + drift(pair, cotangent, inputs, rng, LARGER)
     return np.where(np.isfinite(floor), floor, 0)
+
+
+def drift(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator, power: float) -> Array:
+    """How far the difference between the two moves when the inputs do by eps to a power, relative (gradcheck.54)."""
+    here = pair.claimed(cotangent, inputs) - pair.measured(cotangent, inputs)
+    furthest = np.zeros(here.shape)
+    with np.errstate(all="ignore"):
+        for _ in range(LARGER_MOVES):
+            u, *point = (_moved_relatively(x, rng, power) for x in (cotangent, *inputs))
+            furthest = np.fmax(furthest, np.abs(pair.claimed(u, point) - pair.measured(u, point) - here))
+    return np.where(np.isfinite(furthest), furthest, 0)
 
 
 def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array | None:
@@ -74,8 +80,8 @@ def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array
         return np.asarray(claimed - measured)
 
 
-def _moved_relatively(x: Array, rng: np.random.Generator) -> Array:
+def _moved_relatively(x: Array, rng: np.random.Generator, power: float) -> Array:
     eps = float(np.finfo(x.dtype).eps)
     with np.errstate(all="ignore"):
-        y = x * (1 + eps**LARGER * rng.uniform(-1, 1, x.shape)).astype(x.dtype)
+        y = x * (1 + eps**power * rng.uniform(-1, 1, x.shape)).astype(x.dtype)
     return np.where(np.isfinite(y), y, x)

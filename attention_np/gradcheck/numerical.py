@@ -24,7 +24,7 @@ from attention_np.gradcheck.slopes import (
     by_best_differences,
     by_complex_step,
     by_differences,
-    dependence,
+    reach_of,
     rows_in,
     sizes,
 )
@@ -117,6 +117,7 @@ def numerical_gradient(
     if u.shape != output.shape:
         raise ValueError(f"cotangent must have the shape of the output, {output.shape} (cotangent.shape={u.shape})")
     point = tuple(widened(forward, list(arrays.values()), output))
+    forward = partial(_on_copies, forward)
     gradients, errors = {}, {}
     for position, name in enumerate(arrays):
         subject = Subject(forward, point, position, output, u[None])
@@ -128,6 +129,11 @@ def numerical_gradient(
         gradients[name] = found.values[:, 0].reshape(subject.x.shape).astype(np.float64)
         errors[name] = found.errors.reshape(subject.x.shape).astype(np.float64)
     return (gradients, errors) if return_error else gradients
+
+
+def _on_copies(forward: Forward, *inputs: Array) -> Array:
+    """What a function gives that may write to its inputs."""
+    return forward(*(x.copy() for x in inputs))
 
 
 def as_method(method: str) -> str:
@@ -164,7 +170,7 @@ def measure(
     scales : ndarray, optional
         The step of each entry, for central differences.
     best : bool, optional
-        Look more closely: find out what each entry touches; try all steps and keep the best, for central differences,
+        Look more closely: find out what each entry reaches; try all steps and keep the best, for central differences,
         and see what a shorter step changes, for the complex step.
     key : str, optional
         The name under which a checkpoint keeps the results.
@@ -209,25 +215,27 @@ def measure_along(subject: Subject, directions: Array, method: str, running: Run
 def _slopes_of_entries(subject: Subject, elements: Array, method: str, scales: Array | None, best: bool) -> Slopes:
     found = _slopes(subject, along(subject.x, elements), method, scales, best)
     size = sizes(subject.x).ravel()[elements]
-    return Slopes(found.values / size[:, None], found.errors / size, found.scales, found.lost / size)
+    values, errors, scales, coarse, lost = found
+    return Slopes(values / size[:, None], errors / size, scales, coarse / size, lost / size)
 
 
 def _slopes(subject: Subject, directions: Array, method: str, scales: Array | None, best: bool) -> Slopes:
-    if method == "complex-step":
+    with np.errstate(all="ignore"):  # of a thread of its own, too
+        if method == METHODS[1]:
+            if best and scales is None:
+                return by_best_differences(subject, directions)
+            return by_differences(subject, directions, SCALES[0] if scales is None else scales)
         if not best:
             return by_complex_step(subject, directions)
-        found = by_complex_step(subject, directions, dependence(subject, directions))
+        found = by_complex_step(subject, directions, reach_of(subject, directions))
         shorter = by_complex_step(subject, directions, shortness=0.25)
         errors = found.errors + 2 * np.abs(found.values[:, 0] - shorter.values[:, 0])  # what the step leaves
         return found._replace(errors=errors)
-    if best and scales is None:
-        return by_best_differences(subject, directions)
-    return by_differences(subject, directions, SCALES[0] if scales is None else scales)
 
 
 def _shapes(subject: Subject, elements: Sequence[int] | Array) -> list[tuple[int, ...]]:
     one = (len(elements),)
-    return [(len(elements), len(subject.cotangents)), one, one, one]
+    return [(len(elements), len(subject.cotangents)), one, one, one, one]
 
 
 def takes_leading_axis(subject: Subject) -> str | None:

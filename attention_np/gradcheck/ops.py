@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.checking import DIRECTIONS, MAX_ENTRIES, check
-from attention_np.gradcheck.functions import as_inputs, check_mapping, widened
+from attention_np.gradcheck.functions import as_generator, as_inputs, check_mapping, widened
 from attention_np.gradcheck.numerical import MEMORY, takes_leading_axis
 from attention_np.gradcheck.report import InputReport, Report
 from attention_np.gradcheck.slopes import Subject
@@ -104,7 +104,7 @@ def check_op(
     if not hasattr(op, "jvp"):
         return report
 
-    rng = np.random.default_rng(cotangent_rng)
+    rng = as_generator(cotangent_rng)
     output, cache = functions.call(*(x.copy() for x in flat.values()))
     u = rng.standard_normal(output.shape).astype(output.dtype)
     tangents = {name: rng.standard_normal(x.shape).astype(x.dtype) for name, x in flat.items()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from itertools import pairwise
 from math import comb
 
 import numpy as np
@@ -23,29 +22,47 @@ from attention_np.gradcheck.slopes import (
     Subject,
     along,
     extrapolated,
+    reach_of,
+    rows_in,
     sizes,
 )
 
-__all__ = ["NOT_ANALYTIC", "Kink", "kinks", "rounding_of", "why_not_analytic"]
+__all__ = ["NOT_ANALYTIC", "Cusp", "cusps", "rounding_of", "why_not_analytic"]
 
 TRIALS, SHORTER = SCALES[:5], SCALES[5:8]  # relative steps of differences, that the complex step is held against
 CONVERGED = 1e-2  # relative: what the slopes at two scales may differ by
-CLEARLY = 1e-6  # a discrepancy of a slope, relative to the largest, that is not left to rounding
+CLEARLY = 1e-8  # a discrepancy of a slope, relative to the largest, that is not left to rounding
 SPACINGS = (2.0**-20, 2.0**-25, 2.0**-45)  # relative: short, so that only rounding is left of the differences
+SHORT = 2.0**-25  # closer points are for functions that are steep, by more than this fraction of an output: STEEP
+STEEP = 1e-4
 POINTS, ORDER = 8, 5
 KINK_STEPS = tuple(2.0**-k for k in range(10, 50, 4))  # relative
+KINK, JUMP = 1, 2
+TOGETHER = 64  # entries that are looked at together
 CONFIRMED = 4  # steps, one a sixteenth of the other, at which the jump of a slope is the same
 NOT_ANALYTIC = "forward is not analytic (a cast, an abs, a comparison of complex numbers?)"
 LOCATED = 4096  # entries: where there are more, a kink is not looked for among them
 
 
 @dataclass(frozen=True)
-class Kink:
-    """An entry at which the slope of the loss is another on each side."""
+class Cusp:
+    """An entry at which the loss has another slope on each side, or jumps."""
 
-    index: tuple[int, ...]
-    below: float
+    index: tuple[int, ...] | None  # None: somewhere
+    below: float  # the slope from below; or by how much it jumps coming from there
     above: float
+    jumps: bool
+
+    def __str__(self) -> str:
+        where = "" if self.index is None else f" at {list(self.index)}"
+        if self.jumps:
+            return f"forward is not continuous{where}: the loss jumps by {self.below + self.above:.9g} there"
+        sides = (
+            ""
+            if self.index is None
+            else f": its slope is {self.below:.9g} on one side and {self.above:.9g} on the other"
+        )
+        return f"forward is not differentiable{where}{sides}"
 
 
 def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
@@ -59,16 +76,17 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
     .. [1] J. J. More, S. M. Wild, "Estimating computational noise", SIAM J. Sci. Comput. 33, 2011.
     """
     direction = _direction(subject, rng)
-    places = np.arange(POINTS).reshape(-1, *(1,) * subject.x.ndim)
-    estimates = []
+    places = np.arange(1, POINTS + 1).reshape(-1, *(1,) * subject.x.ndim)
+    last_bit = float(np.finfo(subject.output.dtype).eps) * np.abs(subject.output.ravel())
+    least = np.full(last_bit.shape, np.inf)
     with np.errstate(all="ignore"):
         for spacing in SPACINGS:
-            outputs = subject.outputs(subject.x + spacing * places * direction).astype(np.float64)
+            outputs = subject.values(subject.x + spacing * places * direction).astype(np.float64)
             differences = np.diff(outputs, n=ORDER, axis=0)  # (points - order, outputs)
             estimate = np.sqrt((differences**2).mean(axis=0) / comb(2 * ORDER, ORDER))
-            estimates.append(np.where(estimate > 0, estimate, np.inf))  # the points were too close to differ
-        least = np.min(estimates, axis=0)
-        last_bit = float(np.finfo(subject.output.dtype).eps) * np.abs(subject.output.ravel())
+            estimate = np.where(estimate > 0, estimate, np.inf)  # the points were too close to differ
+            unresolved = least > STEEP * np.abs(outputs).max(axis=0)  # the points before were too far apart
+            least = np.where(unresolved | (spacing >= SHORT), np.fmin(least, estimate), least)
         noise = np.fmax(last_bit, np.where(np.isfinite(least), least, 0))
     return np.where(np.isfinite(noise), noise, 0).astype(np.float64).reshape(subject.output.shape)
 
@@ -122,7 +140,8 @@ def _contradiction(subject: Subject, direction: Array, slope: Array) -> str | No
     k = int(excess.argmax())
     if not excess[k]:
         return None
-    return f"the complex step gives the slope {slope[k]:.6g}, differences {found[wrong[:, k].argmax(), k]:.6g}: {NOT_ANALYTIC}"
+    there = found[wrong[:, k].argmax(), k]
+    return f"the complex step gives the slope {slope[k]:.9g}, differences {there:.9g}: {NOT_ANALYTIC}"
 
 
 def _direction(subject: Subject, rng: np.random.Generator) -> Array:
@@ -137,59 +156,67 @@ def _slopes(subject: Subject, direction: Array, scale: float) -> tuple[Array, Ar
     """The slope of each output along one direction by differences, and what rounding makes of it."""
     column = []
     for step in scale / 2.0 ** np.arange(LEVELS):
-        up, down = subject.outputs(np.stack([subject.x + step * direction, subject.x - step * direction]))
+        up, down = subject.values(np.stack([subject.x + step * direction, subject.x - step * direction]))
         column.append((up - down) / (2 * step))
     noise = np.zeros(()) if subject.noise is None else subject.noise.ravel()
     return extrapolated(column)[0], 2 * noise / scale * 2 ** (LEVELS - 1)
 
 
-def kinks(subject: Subject, rng: np.random.Generator, most: int = 5) -> list[Kink]:
-    """The entries at which the function has a kink, as `abs` at zero; the first few.
+def cusps(subject: Subject, rng: np.random.Generator, memory: int, most: int = 5) -> list[Cusp]:
+    """The entries at which the function has a kink, as `abs` at zero, or a jump; the first few.
 
     The second difference (f(x + h v) - 2 f(x) + f(x - h v)) / h tends to zero with h where f is smooth, and to the jump
-    of the slope where it is not.
+    of the slope where it is not (gradcheck.59).
     """
-    if not subject.x.size or not (_jumps(subject, _direction(subject, rng)[None]) > 0).any():
+    if not subject.x.size or not _breaks(subject, _direction(subject, rng)[None]).any():
         return []
     if subject.x.size > LOCATED:
-        return []
-    found: list[Kink] = []
-    for start in range(0, subject.x.size, 64):
-        elements = np.arange(start, min(start + 64, subject.x.size))
-        jumps = _jumps(subject, along(subject.x, elements))  # (moves,)
-        for element in elements[jumps > 0]:
-            found.append(_one_sided(subject, int(element)))
+        return [Cusp(None, np.nan, np.nan, False)]
+    found: list[Cusp] = []
+    rows = min(TOGETHER, rows_in(memory, subject))
+    for start in range(0, subject.x.size, rows):
+        elements = np.arange(start, min(start + rows, subject.x.size))
+        breaks = _breaks(subject, along(subject.x, elements))  # (moves,)
+        for element, kind in zip(elements, breaks, strict=True):
+            if kind:
+                found.append(_one_sided(subject, int(element), kind == JUMP))
             if len(found) == most:
                 return found
-    return found
+    return found or [Cusp(None, np.nan, np.nan, False)]
 
 
-def _jumps(subject: Subject, directions: Array) -> Array:
-    """The largest jump of the slope of an output along each direction; zero where the function is smooth."""
+def _breaks(subject: Subject, directions: Array) -> Array:
+    """Whether an output has a `KINK` or a `JUMP` along each direction; zero where all are smooth."""
     output = subject.output.ravel()
     floor = np.zeros(()) if subject.noise is None else subject.noise.ravel()
-    before = np.zeros((len(directions), output.size))
-    same = np.zeros(before.shape, int)  # steps in a row at which the jump was the same
-    over = np.zeros(before.shape, bool)  # the steps have become too short to tell
+    largest = reach_of(subject, directions).largest  # (moves, outputs)
+    floor = np.fmax(floor, float(np.finfo(output.dtype).eps) * largest)  # a small one may be the rest of large terms
+    shape = (len(directions), output.size)
+    before, over = np.zeros(shape), np.zeros(shape, bool)  # over: the steps have become too short to tell
+    kinked, jumped = np.zeros(shape, int), np.zeros(shape, int)  # steps in a row at which that was the same
     with np.errstate(all="ignore"):
         for step in KINK_STEPS:
-            up, down = subject.outputs(subject.x + step * directions), subject.outputs(subject.x - step * directions)
-            jump = (up - 2 * output + down) / step  # (gradcheck.59)
-            over |= ~(np.abs(jump) > 4 * UNDECIDABLE * floor / step)
+            up, down = subject.values(subject.x + step * directions), subject.values(subject.x - step * directions)
+            second = up - 2 * output + down
+            over |= ~(np.abs(second) > 4 * UNDECIDABLE * floor)
             if over.all():
                 break
-            agrees = np.abs(jump - before) <= 0.05 * np.abs(jump)
-            same = np.where(over, same, np.where(agrees, same + 1, 0))
-            before = np.where(over, before, jump)
-    jumps: Array = np.where(same >= CONFIRMED - 1, np.abs(before), 0).max(axis=1, initial=0)
-    return jumps
+            for count, is_same in (
+                (kinked, np.abs(second / step - before / (16 * step)) <= 0.05 * np.abs(second / step)),
+                (jumped, np.abs(second - before) <= 0.05 * np.abs(second)),
+            ):
+                count[~over] = np.where(is_same, count + 1, 0)[~over]
+            before = second
+    kink, jump = ((count >= CONFIRMED - 1).any(axis=1) for count in (kinked, jumped))
+    return np.where(jump, JUMP, np.where(kink, KINK, 0))
 
 
-def _one_sided(subject: Subject, element: int) -> Kink:
+def _one_sided(subject: Subject, element: int, jumps: bool) -> Cusp:
     step = KINK_STEPS[CONFIRMED - 1]
     direction = along(subject.x, np.array([element]))
     size = float(direction.ravel()[element])
-    up, down = subject.outputs(np.concatenate([subject.x + step * direction, subject.x - step * direction]))
+    up, down = subject.values(np.concatenate([subject.x + step * direction, subject.x - step * direction]))
     output, u = subject.output.ravel(), subject.weights[:, 0]
-    below, above = u @ (output - down) / (step * size), u @ (up - output) / (step * size)
-    return Kink(tuple(map(int, np.unravel_index(element, subject.x.shape))), float(below), float(above))
+    width = 1.0 if jumps else step * size
+    below, above = u @ (output - down) / width, u @ (up - output) / width
+    return Cusp(tuple(map(int, np.unravel_index(element, subject.x.shape))), float(below), float(above), jumps)

@@ -56,6 +56,11 @@ class Problem:
         """Whether the functions take a wider dtype than that of float32 inputs, or need none."""
         return all(x.dtype == np.result_type(x, np.float64) for x in self.point)
 
+    @property
+    def question(self) -> tuple[Array, list[Array]]:
+        """The cotangent and all inputs."""
+        return self.first.cotangent, list(self.inputs.values())
+
     def subject(self, name: str, batched: bool = False) -> Subject:
         """The function, to be differentiated with respect to the input called `name`."""
         position = list(self.inputs).index(name)
@@ -91,7 +96,8 @@ class Measured:
     note: str | None = None
     escape: Escape | None = None
     fault: str | None = None
-    numerical: Array = field(init=False)  # (cotangents, entries), NaN where not looked at
+    looked: Array = field(init=False)  # of bool
+    numerical: Array = field(init=False)  # (cotangents, entries), NaN where not looked at, or where there is no slope
     errors: Array = field(init=False)
     scales: Array = field(init=False)
     lost: Array = field(init=False)
@@ -101,6 +107,7 @@ class Measured:
     def __post_init__(self) -> None:
         size = self.subject.x.size
         wide = np.result_type(self.subject.x, np.float64)
+        self.looked = np.zeros(size, bool)
         self.numerical = np.full((len(self.subject.cotangents), size), np.nan, wide)
         self.errors, self.scales, self.lost, self.floor = np.zeros((4, size))
         self.verdict = np.zeros(size, np.int8)
@@ -110,13 +117,13 @@ class Measured:
         measure(self.subject, elements, self.method, self.running, best=best, key=key, keep=self._keep)
 
     def _keep(self, elements: Array, found: Slopes) -> None:
+        self.looked[elements] = True
         self.numerical[:, elements] = found.values.T
-        self.errors[elements], self.scales[elements], self.lost[elements] = found[1:]
+        self.errors[elements], self.scales[elements], self.lost[elements] = found.errors, found.scales, found.lost
 
-    @property
-    def looked_at(self) -> Array:
-        """The entries that were measured."""
-        return np.flatnonzero(~np.isnan(self.numerical[0]))
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Randomness of its own for each purpose."""
+        return self.problem.rng(self.name, purpose)
 
     def pair(self, elements: Array) -> Pair:
         """The claimed and the measured gradient of some entries, as functions of the cotangent and of all inputs."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.functions import Forward
 
 __all__ = [
@@ -36,10 +37,11 @@ COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever 
 COMPLEX_STEP_IN_SINGLE = 2.0**-40
 SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 2, 47, 52, 57))  # relative steps, as they are tried
 SATURATED = 4  # units in the last place of an output, that it moves by when an input moves by its own size
+WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
 KNOWN = 0.1  # a slope whose relative error is less
 GOOD = 1e-11  # a relative error that is not worth improving
 LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
-SMALLEST = 1e-250  # whatever is smaller counts as zero: a fraction of it could not be told from it
+SMALLEST = 1e-270  # whatever is smaller counts as zero: a fraction of it could not be told from it
 
 
 class NotAnalyticError(ValueError):
@@ -52,7 +54,15 @@ class Slopes(NamedTuple):
     values: Array  # (moves, cotangents)
     errors: Array  # (moves,): the method's own error for the first cotangent
     scales: Array  # (moves,): the longest step that was taken, relative to the direction
-    lost: Array  # (moves,): how much last bits make up of the weighted sum, of outputs that hardly move
+    coarse: Array  # (moves,): the error if outputs are rounded as where they are largest nearby; once that is known
+    lost: Array  # (moves,): how much last bits make up of the weighted sum, of outputs that hardly move; once known
+
+
+class Reach(NamedTuple):
+    """What moves do to the outputs by a closer look."""
+
+    touched: Array  # (moves, outputs): whether an output depends on a move at all, however little
+    largest: Array  # (moves, outputs): the largest magnitude that it takes within two sizes of the point
 
 
 @dataclass(frozen=True)
@@ -91,19 +101,35 @@ class Subject:
         """The outputs, one a row, where the input takes each of the values in `moved`, (moves, *x.shape)."""
         point = [x.astype(np.result_type(x, moved)) for x in self.point]
         if not self.batched:
-            rows = []
-            for k in range(len(moved)):
-                point[self.position] = moved[k, ...]
-                rows.append(np.array(self.forward(*(x.copy() for x in point))).ravel())
+            rows = [self._output([*point[: self.position], x, *point[self.position + 1 :]]) for x in _each(moved)]
             return np.array(rows).reshape(len(moved), self.output.size)
         ones = (1,) * max(0, self.output.ndim - self.x.ndim)  # so that the new axis comes before all others
         point[self.position] = moved.reshape(len(moved), *ones, *self.x.shape)
         found = np.asarray(self.forward(*point))
         return np.broadcast_to(found, (len(moved), *self.output.shape)).reshape(len(moved), -1)
 
+    def _output(self, point: Sequence[Array]) -> Array:
+        found = np.array(self.forward(*point))
+        if found.shape != self.output.shape:
+            raise ValueError(f"forward must return arrays of one shape, not {self.output.shape} and {found.shape}")
+        return found.ravel()
+
+    def values(self, moved: Array) -> Array:
+        """The same for real moves, some of which may leave the domain of the function: NaN where it raises."""
+        try:
+            return self.outputs(moved)
+        except Exception:
+            if len(moved) == 1:
+                return np.full((1, self.output.size), np.nan, self.output.dtype)
+            return np.concatenate([self.values(moved[k : k + 1]) for k in range(len(moved))])
+
     def at(self, point: Sequence[Array], cotangents: Array) -> Subject:
         """The same function at another point."""
         return replace(self, point=tuple(point), cotangents=cotangents)
+
+
+def _each(moved: Array) -> list[Array]:
+    return [moved[k, ...] for k in range(len(moved))]  # arrays, also where each is a single number
 
 
 def sizes(x: Array) -> Array:
@@ -125,9 +151,7 @@ def along(x: Array, elements: Array) -> Array:
     return directions.reshape(len(elements), *x.shape)
 
 
-def by_complex_step(
-    subject: Subject, directions: Array, touched: Array | None = None, shortness: float = 1.0
-) -> Slopes:
+def by_complex_step(subject: Subject, directions: Array, reach: Reach | None = None, shortness: float = 1.0) -> Slopes:
     """Im f(x + i h v) / h, for each direction v: exact but for rounding, as nothing is subtracted (gradcheck.14).
 
     The parameters are those of :func:`by_differences`, and a factor on the step.
@@ -149,20 +173,26 @@ def by_complex_step(
         weights = np.abs(subject.weights[:, 0])
         # (gradcheck.48), and what the square of the step leaves (gradcheck.14)
         errors = eps * (np.abs(slopes) @ weights) + step**2 * float(np.abs(subject.output.ravel()) @ weights)
-        lost = _lost(subject, slopes, slopes != 0 if touched is None else touched)
-        return Slopes(slopes @ subject.weights, errors, step, lost)
+        values = slopes @ subject.weights
+        usable = np.isfinite(values[:, 0])
+        return Slopes(values, np.where(usable, errors, np.inf), step, 0 * step, _lost(subject, slopes, reach))
 
 
 def _complex_steps(subject: Subject, directions: Array) -> Array:
-    """So short that none of the entries that move does so by more than a small fraction of itself: (moves,)."""
+    """So short that no entry moves by more than a small fraction of itself: (moves,)."""
     step = COMPLEX_STEP_IN_SINGLE if subject.output.dtype.itemsize < 8 else COMPLEX_STEP
+    return step * _room(subject, directions)
+
+
+def _room(subject: Subject, directions: Array) -> Array:
+    """The magnitude of the entry that moves most for its own, relative to its move; at most 1, a power of two."""
     with np.errstate(all="ignore"):
         room = np.where((directions != 0) & (np.abs(subject.x) > SMALLEST), np.abs(subject.x / directions), np.inf)
     least = np.fmin(room.reshape(len(directions), -1).min(axis=1, initial=np.inf), 1.0)
-    return np.asarray(np.ldexp(step, np.frexp(least)[1] - 1).astype(np.float64))  # a power of two
+    return np.asarray(np.ldexp(1.0, np.frexp(least)[1] - 1).astype(np.float64))
 
 
-def by_differences(subject: Subject, directions: Array, scale: Array | float, touched: Array | None = None) -> Slopes:
+def by_differences(subject: Subject, directions: Array, scale: Array | float, reach: Reach | None = None) -> Slopes:
     """Richardson's extrapolation of central differences along each direction v, at h = scale, scale/2 and scale/4.
 
     Parameters
@@ -171,8 +201,8 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, to
     directions : ndarray, (moves, *x.shape)
     scale : float or ndarray, (moves,)
         The longest step, relative to each direction.
-    touched : ndarray of bool, (moves, outputs), optional
-        The outputs that depend on each move, as :func:`dependence` finds them; by default those that are seen to move.
+    reach : Reach, optional
+        What a closer look has found; by default an output depends on a move if it is seen to move.
     """
     scale = np.broadcast_to(scale, len(directions))
     weights, loudness = subject.weights, subject.loudness  # (outputs, cotangents), (outputs,)
@@ -184,40 +214,48 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, to
             h = step.reshape(-1, *(1,) * subject.x.ndim) * directions
             up, down = subject.x + h, subject.x - h
             width = _width(up, down, h) * step  # what rounding made of 2 h
-            difference = subject.outputs(up) - subject.outputs(down)
+            difference = subject.values(up) - subject.values(down)
             column.append(difference @ weights / width[:, None])  # (gradcheck.25)
-            moving = difference != 0 if touched is None else touched
+            moving = difference != 0 if reach is None else reach.touched
             last_bit = np.fmax(last_bit, np.sqrt(moving @ loudness**2))
         best, truncation = extrapolated(column)
         errors = truncation[:, 0] + 2 * last_bit / width  # of the last, shortest step (gradcheck.33)
-        lost = _lost(subject, difference / width[:, None], moving)
+        lost = _lost(subject, difference / width[:, None], reach)
+        coarse = 2 * np.sqrt(_last_bits(subject, reach) ** 2 @ weights[:, 0] ** 2) / width if reach else 0 * width
     usable = np.isfinite(best[:, 0]) & np.isfinite(errors)
-    return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), lost)
+    return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), coarse, lost)
 
 
-def _lost(subject: Subject, slopes: Array, touched: Array) -> Array:
+def _lost(subject: Subject, slopes: Array, reach: Reach | None) -> Array:
     """What saturated outputs lose of the weighted sum of `slopes`, (moves, outputs): their last bits.
 
     An output is saturated if it depends on an input, but would not move by its last bit if the input moved by its own
-    size: as a weight of softmax that has rounded to one.
+    size: as a weight of softmax that has rounded to one, or 1 - tanh(x) where that has rounded to zero.
     """
-    size = np.abs(subject.output.ravel())
-    other = size.max(initial=0) or float(sizes(subject.x).max(initial=0))
-    last_bits = subject.unit * np.where(size > 0, size, other)  # a zero may be what two large terms left
-    saturated = touched & (np.abs(slopes) <= SATURATED * last_bits)
-    return np.asarray(np.sqrt(saturated @ (last_bits * subject.weights[:, 0]) ** 2))
+    if reach is None:
+        return np.zeros(len(slopes))
+    saturated = ~(np.abs(slopes) > SATURATED * subject.unit * reach.largest)
+    last_bits = np.where(saturated, _last_bits(subject, reach), 0)
+    return np.asarray(WITHIN * np.sqrt(last_bits**2 @ subject.weights[:, 0] ** 2))
 
 
-def dependence(subject: Subject, directions: Array) -> Array:
-    """The outputs that depend on each move at all, however little: (moves, outputs).
+def _last_bits(subject: Subject, reach: Reach) -> Array:
+    """Those of the outputs that a move touches, where they are largest nearby: (moves, outputs)."""
+    return np.where(reach.touched, subject.unit * reach.largest, 0)
 
-    Those to which a NaN spreads. A function that takes none is held to depend on everything.
-    """
+
+def reach_of(subject: Subject, directions: Array) -> Reach:
+    """What an output depends on, as NaN spreads, and how far it gets: alone, and when all of the input moves."""
+    signs = np.where(np.arange(subject.x.size).reshape(subject.x.shape) % 2, 1, -1)
+    everything = np.stack([sizes(subject.x), signs * sizes(subject.x), subject.x / 2])  # and to zero
+    largest = np.abs(subject.output.ravel())
     with np.errstate(all="ignore"):
-        try:
-            return np.isnan(subject.outputs(np.where(directions != 0, np.nan, subject.x)))
-        except Exception:
-            return np.ones((len(directions), subject.output.size), bool)
+        touched = np.isnan(subject.values(np.where(directions != 0, np.nan, subject.x)))
+        for sign in (2, -2):
+            largest = np.fmax(largest, np.abs(subject.values(subject.x + sign * everything)).max(axis=0))
+        for sign in (2, -2):
+            largest = np.fmax(largest, np.abs(subject.values(subject.x + sign * directions)))
+    return Reach(touched, np.where(np.isfinite(largest), largest, np.abs(subject.output.ravel())))
 
 
 def extrapolated(column: list[Array]) -> tuple[Array, Array]:
@@ -232,30 +270,47 @@ def extrapolated(column: list[Array]) -> tuple[Array, Array]:
 
 
 def by_best_differences(subject: Subject, directions: Array) -> Slopes:
-    """Differences at the scale, of all in `SCALES`, at which each slope comes with the smallest error."""
-    touched = dependence(subject, directions)
-    best = by_differences(subject, directions, SCALES[0], touched)
-    for scale in SCALES[1:]:
-        poor = np.flatnonzero(~(best.errors <= GOOD * np.abs(best.values[:, 0])))
+    """Differences at the scale, of all in `SCALES`, at which each slope is known best.
+
+    Entries that are much smaller than others of their array are also moved by fractions of themselves.
+    """
+    reach = reach_of(subject, directions)
+    own = _room(subject, directions)  # (moves,)
+    best = by_differences(subject, directions, SCALES[0], reach)
+    done = np.zeros(len(directions), bool)
+    others: list[Any] = [*SCALES[1:], *(own * fraction for fraction in SCALES[:2])]
+    for scale in others:
+        flat = (best.values[:, 0] == 0) & reach.touched.any(axis=1)  # a step too long or too short sees nothing
+        poor = np.flatnonzero(~done & (flat | ~(best.errors <= GOOD * np.abs(best.values[:, 0]))))
         if not poor.size:
             break
-        found = by_differences(subject, directions[poor], scale, touched[poor])
-        better = _is_better(found, best.errors[poor], best.values[poor, 0])
+        step = np.broadcast_to(scale, len(directions))[poor]
+        found = by_differences(subject, directions[poor], step, Reach(*(part[poor] for part in reach)))
+        before = Slopes(*(part[poor] for part in best))
+        better, doubtful = _compare(found, before)
         for kept, new in zip(best, found, strict=True):
             kept[poor[better]] = new[better]
+        apart = np.abs(found.values - before.values)[:, 0]
+        best.errors[poor[doubtful]] = np.fmax(best.errors[poor], apart)[doubtful]
+        done[poor[doubtful]] = True
     return best
 
 
-def _is_better(found: Slopes, errors: Array, values: Array) -> Array:
-    """Which slopes are the better known ones: relative to themselves; or absolutely, if none of the two is known.
+def _compare(found: Slopes, before: Slopes) -> tuple[Array, Array]:
+    """Which slopes are better known by other steps; and which are in doubt, because the two contradict each other.
 
-    Of a steep function, a long step sees nothing, and knows that nothing very well.
+    If they do not, the one with the smaller error is better. If they do, the shorter step is right: the longer one
+    has left what is local, and sees nothing of a narrow peak, or looks past a kink. But a step may be so short that it
+    sees a stair of rounding in place of the slope, and that is where the doubt is.
     """
-    with np.errstate(all="ignore"):
-        here, there = np.abs(found.errors / found.values[:, 0]), np.abs(errors / values)
-    here, there = np.where(np.isnan(here), np.inf, here), np.where(np.isnan(there), np.inf, there)
-    known = np.fmin(here, there) < KNOWN
-    return np.where(known, here < there, found.errors < errors)
+    apart = np.abs(found.values - before.values)[:, 0]
+    agree = ~(apart > UNDECIDABLE * (found.errors + before.errors))
+    shorter = found.scales < before.scales
+    local = found.coarse <= 0.1 * apart
+    smaller = found.errors + found.coarse < before.errors + before.coarse
+    better = np.where(agree, smaller, shorter & local) & np.isfinite(found.errors)
+    known = found.errors < KNOWN * np.abs(found.values[:, 0])
+    return better | ~np.isfinite(before.errors), np.asarray(~agree & ~local & shorter & known)
 
 
 def _width(up: Array, down: Array, h: Array) -> Array:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.functions import Forward, as_inputs, evaluate, widened
+from attention_np.gradcheck.functions import Forward, as_generator, as_inputs, evaluate, widened
 from attention_np.gradcheck.numerical import METHODS, Running, analytic_or_not, measure
 from attention_np.gradcheck.slopes import Array, Subject, along, extrapolated, sizes
 
@@ -93,7 +93,7 @@ def step_errors(
     forward differences ['3e-03', '3e-05']
     central differences ['4e-06', '4e-10']
     """
-    generator = np.random.default_rng(rng)
+    generator = as_generator(rng)
     arrays = as_inputs(inputs)
     output = evaluate(forward, [x.copy() for x in arrays.values()])
     u = _cotangent(cotangent, output, gradient is not None, generator)

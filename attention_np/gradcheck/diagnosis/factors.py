@@ -132,8 +132,9 @@ def _shown(factor: Factor) -> str:
 
 def _name(case: Case, factor: Factor) -> str:
     """What the number is, if anything: ": sqrt(8), where 8 is the length of the last axis of query and key"."""
-    if factor.precision > NAMEABLE:
-        return ""
+    inputs = case.evidence.inputs.values()
+    if factor.precision > NAMEABLE or all(x.size and (x == x.flat[0]).all() for x in inputs):
+        return ""  # of equal numbers, any formula makes a constant factor
     size, sign = abs(factor.value), "-" if factor.value < 0 else ""
     for readings in (_means(case), _lengths(case), _products(case), _ratios(case), _dropouts(case, factor)):
         found: dict[str, list[str]] = {}
