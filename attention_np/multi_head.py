@@ -44,7 +44,7 @@ from attention_np._products import linear, linear_backward
 
 __all__ = ["Cache", "Gradients", "Parameters", "backward", "combine_heads", "forward", "jvp", "split_heads"]
 
-VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
+VECTORIZED = ("query", "key", "value")  # may carry any leading axes: for gradcheck
 
 
 class Parameters(NamedTuple):

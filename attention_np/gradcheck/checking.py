@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -13,8 +14,8 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.checkpoints import Checkpoint, Interrupted, fingerprint
 from attention_np.gradcheck.examining import examine
-from attention_np.gradcheck.functions import Backward, Forward, as_generator, as_inputs, first_call, widened
-from attention_np.gradcheck.numerical import MEMORY, Running, as_method, takes_leading_axis
+from attention_np.gradcheck.functions import Backward, Forward, as_generator, as_inputs, first_call, on_copies, widened
+from attention_np.gradcheck.numerical import MEMORY, Running, as_method, batched
 from attention_np.gradcheck.problem import Options, Problem
 from attention_np.gradcheck.report import Report
 from attention_np.gradcheck.running import track
@@ -125,20 +126,26 @@ def check(
 
     generator = as_generator(rng)
     first = first_call(forward, backward, arrays, generator)
+    if first.faults:
+        forward = partial(on_copies, forward)  # it may be that it writes to its inputs
     point = tuple(widened(forward, list(arrays.values()), first.output))
     cotangents = _cotangents(first.cotangent, first.output, generator)
     seed = int(generator.integers(2**63))
     problem = Problem(forward, backward, arrays, point, first, cotangents, seed)
+    subjects = {name: problem.subject(name) for name in arrays}
+    positions = [list(arrays).index(name) for name in vectorized]
     for name in vectorized:
-        reason = takes_leading_axis(problem.subject(name))
-        if reason is not None:
+        others = tuple(k for k in positions if k != subjects[name].position)
+        found = batched(subjects[name], others)
+        if isinstance(found, str):
             raise ValueError(
-                f"vectorized names {name}, but forward does not take one more leading axis there: {reason} "
+                f"vectorized names {name}, but forward does not take one more leading axis there: {found} "
                 f"({name}.shape={arrays[name].shape})"
             )
+        subjects[name] = found
     kept = None
     if checkpoint is not None:
-        elsewhere = problem.subject(next(iter(arrays))).values(_elsewhere(point[0]))
+        elsewhere = next(iter(subjects.values())).values(_elsewhere(point[0]))
         question = [*arrays.items(), first.output, elsewhere, cotangents, options, sorted(vectorized), seed]
         kept = Checkpoint(checkpoint, fingerprint(question))
 
@@ -147,10 +154,10 @@ def check(
         running = Running(executor, int(memory), kept, advance)
         try:
             with np.errstate(all="ignore"):
-                report = examine(problem, options, running, frozenset(vectorized))
-        except Interrupted as stop:
+                report = examine(problem, subjects, options, running)
+        except BaseException as stop:
             if kept is not None:
-                kept.save(stop.report)
+                kept.save(stop.report if isinstance(stop, Interrupted) else kept.report())
             raise
     if kept is not None:
         kept.save(report)

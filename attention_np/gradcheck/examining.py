@@ -18,7 +18,7 @@ from attention_np.gradcheck.numerical import METHODS, Running
 from attention_np.gradcheck.probes import cusps, rounding_of, why_not_analytic
 from attention_np.gradcheck.problem import Measured, Options, Problem
 from attention_np.gradcheck.report import Details, Entry, InputReport, Report
-from attention_np.gradcheck.slopes import NotAnalyticError
+from attention_np.gradcheck.slopes import NotAnalyticError, Subject, rows_in
 
 __all__ = ["examine"]
 
@@ -28,8 +28,8 @@ SHOWN = 5  # worst entries in a report
 NAMED = 10  # undecided entries in a report
 
 
-def examine(problem: Problem, options: Options, running: Running, batched: frozenset[str]) -> Report:
-    """A report on each input; `batched` are those that may carry one more leading axis.
+def examine(problem: Problem, subjects: Mapping[str, Subject], options: Options, running: Running) -> Report:
+    """A report on each input, of `subjects` by name.
 
     Raises
     ------
@@ -42,8 +42,8 @@ def examine(problem: Problem, options: Options, running: Running, batched: froze
         for (name, x), gradient in zip(problem.inputs.items(), problem.first.gradients, strict=True)
     }
     known = {
-        name: _prepared(problem, name, options, running, name in batched)
-        for name in problem.inputs
+        name: _prepared(problem, name, subject, options, running)
+        for name, subject in subjects.items()
         if name not in faults
     }
     sound = {name: found for name, found in known.items() if forms[name] is None}
@@ -58,31 +58,39 @@ def examine(problem: Problem, options: Options, running: Running, batched: froze
             _look_at_all(found, options)
         for found in sound.values():
             decide(found, options.method, options.rtol, options.directions)
+        reports = [_report_on(name, known, sound, forms, options, problem) for name in problem.inputs]
     except KeyboardInterrupt:
         raise Interrupted(unfinished()) from None
-
-    reports = []
-    for name, x in problem.inputs.items():
-        form = forms[name]
-        if name in faults:
-            reports.append(_unequal(name, options.method, x, faults[name]))
-        elif form is not None:
-            reports.append(_report_on_form(known[name], form))
-        else:
-            reports.append(_report(known[name], _diagnosis(known[name], known, sound, options.constants)))
     return Report(tuple(reports))
 
 
-def _prepared(problem: Problem, name: str, options: Options, running: Running, batched: bool) -> Measured:
+def _report_on(
+    name: str,
+    known: Mapping[str, Measured],
+    sound: Mapping[str, Measured],
+    forms: Mapping[str, str | None],
+    options: Options,
+    problem: Problem,
+) -> InputReport:
+    form, faults = forms[name], problem.first.faults
+    if name in faults:
+        return _unequal(name, options.method, problem.inputs[name], faults[name])
+    if form is not None:
+        return _report_on_form(known[name], form)
+    return _report(known[name], _diagnosis(known[name], known, sound, options.constants))
+
+
+def _prepared(problem: Problem, name: str, subject: Subject, options: Options, running: Running) -> Measured:
     """One input, before anything is measured, with the method that fits it."""
-    subject = problem.subject(name, batched)
+    if subject.batched:
+        subject = replace(subject, rows=rows_in(running.memory, subject))
     subject = replace(subject, noise=rounding_of(subject, problem.rng(name, "rounding")))
     method, reason = options.method, None
     if method != METHODS[1] and subject.x.size:
         reason = why_not_analytic(subject, problem.rng(name, "analytic"))
     if method == "auto":
         method = METHODS[0] if reason is None else METHODS[1]
-    elif reason is not None:
+    elif reason is not None and not cusps(subject, problem.rng(name, "cusps"), running.memory):
         raise NotAnalyticError(f"input {name}: {reason}, so the complex step does not apply: use central")
     return Measured(name, problem, subject, method, running, note=reason)
 
@@ -94,7 +102,7 @@ def _look_at_all(found: Measured, options: Options) -> None:
         found.look(elements, key=f"{found.name}/{found.method}")
     except NotAnalyticError as error:
         if options.method != "auto":
-            raise
+            raise NotAnalyticError(f"input {found.name}: {error}") from error
         found.method, found.note = METHODS[1], str(error).partition(",")[0]
         found.look(elements, key=f"{found.name}/{found.method}")
 

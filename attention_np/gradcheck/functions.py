@@ -19,6 +19,7 @@ __all__ = [
     "evaluate",
     "first_call",
     "form_of",
+    "on_copies",
     "widened",
 ]
 
@@ -183,6 +184,11 @@ def widened(forward: Forward, inputs: Sequence[Array], output: Array) -> list[Ar
         return list(inputs)
     same = found.shape == output.shape and change <= SAME_FUNCTION * np.abs(output).max(initial=0)
     return wide if same else list(inputs)
+
+
+def on_copies(forward: Forward, *inputs: Array) -> Array:
+    """What a function gives that may write to its inputs."""
+    return forward(*(x.copy() for x in inputs))
 
 
 def _copies(inputs: Mapping[str, Array]) -> list[Array]:

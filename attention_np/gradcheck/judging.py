@@ -157,7 +157,9 @@ def _project(found: Measured, rtol: float, count: int) -> None:
     size = sizes(x)
     directions = size * found.rng("directions").standard_normal((count, *x.shape))
     difference, floor = _projections(found, directions)
-    off = np.flatnonzero(np.abs(difference) > UNDECIDABLE * floor)
+    claimed = np.abs(found.problem.claimed(found.name)).max()
+    allowed = rtol * float(claimed) * np.linalg.norm(directions.reshape(count, -1), axis=1)
+    off = np.flatnonzero(np.abs(difference) > UNDECIDABLE * floor + 4 * allowed)
     if off.size and not (found.verdict == WRONG).any():
         found.look(_hunt(found, directions[off[0]]))
         _settle(found, rtol)
@@ -178,24 +180,24 @@ def _project(found: Measured, rtol: float, count: int) -> None:
 
 def _projections(found: Measured, directions: Array) -> tuple[Array, Array]:
     """Along each direction: by how much the two gradients differ, and the noise floor of that."""
-    problem = found.problem
-    gradient = problem.claimed(found.name).ravel()
+    gradient = found.problem.claimed(found.name).ravel().astype(np.float64)
     flat = directions.reshape(len(directions), -1)
     slopes = found.slopes_along(directions)
-    difference = flat @ gradient.astype(np.float64) - slopes.values[:, 0]
-    noise = noise_floor(found.pair_along(directions), *problem.question, found.rng("noise along directions"))
-    terms = np.linalg.norm(flat * gradient.astype(np.float64), axis=1)
-    return difference, noise + slopes.errors + OWN_ROUNDING * float(np.finfo(gradient.dtype).eps) * terms
+    pair = found.pair_along(directions)
+    noise = noise_floor(pair, *found.problem.question, found.rng("noise along directions"))
+    terms = found.subject.unit * np.linalg.norm(flat * gradient, axis=1)
+    return flat @ gradient - slopes.values[:, 0], noise + slopes.errors + OWN_ROUNDING * terms
 
 
 def _hunt(found: Measured, direction: Array) -> Array:
     """The few entries that make most of a difference along a direction, found by halving."""
+    gradient = found.problem.claimed(found.name).ravel().astype(np.float64)
     elements = np.arange(direction.size)
     while len(elements) > CLOSER:
         halves = np.array_split(elements, 2)
         parts = np.zeros((2, direction.size))
         for part, half in zip(parts, halves, strict=True):
             part[half] = direction.ravel()[half]
-        difference, floor = _projections(found, parts.reshape(2, *direction.shape))
-        elements = halves[int(np.argmax(np.abs(difference) / np.fmax(floor, np.finfo(float).tiny)))]
+        slopes = found.slopes_along(parts.reshape(2, *direction.shape))
+        elements = halves[int(np.argmax(np.abs(parts @ gradient - slopes.values[:, 0])))]
     return elements

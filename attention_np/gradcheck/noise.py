@@ -54,9 +54,9 @@ def noise_floor(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rando
 
 def drift(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator, power: float) -> Array:
     """How far the difference between the two moves when the inputs do by eps to a power, relative (gradcheck.54)."""
-    here = pair.claimed(cotangent, inputs) - pair.measured(cotangent, inputs)
-    furthest = np.zeros(here.shape)
     with np.errstate(all="ignore"):
+        here = pair.claimed(cotangent, inputs) - pair.measured(cotangent, inputs)
+        furthest = np.zeros(here.shape)
         for _ in range(LARGER_MOVES):
             u, *point = (_moved_relatively(x, rng, power) for x in (cotangent, *inputs))
             furthest = np.fmax(furthest, np.abs(pair.claimed(u, point) - pair.measured(u, point) - here))
@@ -71,13 +71,20 @@ def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array
         return None
     with np.errstate(all="ignore"):
         try:
-            u, *point = (x.astype(wide) for x in (cotangent, *inputs))
-            claimed, measured = pair.claimed(u, point), pair.measured(u, point)
+            claimed = pair.claimed(*_cast(cotangent, inputs, wide))
+            if claimed.dtype != wide:
+                return None
+            try:  # of float32, the slopes are measured in double precision anyway
+                measured = pair.measured(*_cast(cotangent, inputs, np.dtype(np.longdouble)))
+            except Exception:
+                measured = pair.measured(*_cast(cotangent, inputs, wide))
         except Exception:
             return None  # not every function takes every dtype
-        if claimed.dtype != wide:
-            return None
         return np.asarray(claimed - measured)
+
+
+def _cast(cotangent: Array, inputs: list[Array], dtype: np.dtype[Any]) -> tuple[Array, list[Array]]:
+    return cotangent.astype(dtype), [x.astype(dtype) for x in inputs]
 
 
 def _moved_relatively(x: Array, rng: np.random.Generator, power: float) -> Array:

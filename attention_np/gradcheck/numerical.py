@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.checkpoints import Checkpoint
-from attention_np.gradcheck.functions import Forward, as_inputs, evaluate, widened
+from attention_np.gradcheck.functions import Forward, as_inputs, evaluate, on_copies, widened
 from attention_np.gradcheck.probes import rounding_of, why_not_analytic
 from attention_np.gradcheck.running import ignore, run
 from attention_np.gradcheck.slopes import (
     SCALES,
+    AnotherShapeError,
     Array,
     Slopes,
     Subject,
@@ -34,10 +35,10 @@ __all__ = [
     "Running",
     "analytic_or_not",
     "as_method",
+    "batched",
     "measure",
     "measure_along",
     "numerical_gradient",
-    "takes_leading_axis",
 ]
 
 METHODS = ("complex-step", "central")
@@ -117,7 +118,7 @@ def numerical_gradient(
     if u.shape != output.shape:
         raise ValueError(f"cotangent must have the shape of the output, {output.shape} (cotangent.shape={u.shape})")
     point = tuple(widened(forward, list(arrays.values()), output))
-    forward = partial(_on_copies, forward)
+    forward = partial(on_copies, forward)
     gradients, errors = {}, {}
     for position, name in enumerate(arrays):
         subject = Subject(forward, point, position, output, u[None])
@@ -129,11 +130,6 @@ def numerical_gradient(
         gradients[name] = found.values[:, 0].reshape(subject.x.shape).astype(np.float64)
         errors[name] = found.errors.reshape(subject.x.shape).astype(np.float64)
     return (gradients, errors) if return_error else gradients
-
-
-def _on_copies(forward: Forward, *inputs: Array) -> Array:
-    """What a function gives that may write to its inputs."""
-    return forward(*(x.copy() for x in inputs))
 
 
 def as_method(method: str) -> str:
@@ -177,7 +173,9 @@ def measure(
     keep : callable, optional
         Is given the results as they come in, with the entries that they belong to.
     """
-    size = min(BATCH_ELEMENTS if subject.batched else TASK_ELEMENTS, rows_in(running.memory, subject))
+    size = (
+        min(BATCH_ELEMENTS, subject.rows) if subject.batched else min(TASK_ELEMENTS, rows_in(running.memory, subject))
+    )
     starts = range(0, len(elements), size)
     chunks = [elements[start : start + size] for start in starts]
     steps = [None if scales is None else scales[start : start + size] for start in starts]
@@ -191,7 +189,7 @@ def measure(
 
     kept = running.checkpoint if key else None
     for number, chunk in enumerate(chunks):
-        arrays = kept and kept.get(f"{key}/{number}", _shapes(subject, chunk))
+        arrays = kept and kept.get(f"{key}/{size}/{number}", _shapes(subject, chunk))
         if arrays:
             take(number, Slopes(*arrays))
     missing = [number for number in range(len(chunks)) if number not in parts]
@@ -199,7 +197,7 @@ def measure(
     for done, slopes in run(tasks, running.executor):
         take(missing[done], slopes)
         if kept:
-            kept.put(f"{key}/{missing[done]}", slopes)
+            kept.put(f"{key}/{size}/{missing[done]}", slopes)
     empty = Slopes(*(np.zeros(shape) for shape in _shapes(subject, elements[:0])))
     ordered = [parts[number] for number in range(len(chunks))] or [empty]
     return Slopes(*(np.concatenate(column) for column in zip(*ordered, strict=True)))
@@ -238,15 +236,30 @@ def _shapes(subject: Subject, elements: Sequence[int] | Array) -> list[tuple[int
     return [(len(elements), len(subject.cotangents)), one, one, one, one]
 
 
-def takes_leading_axis(subject: Subject) -> str | None:
-    """Why the input cannot carry one more leading axis; None if it can, as a trial shows."""
+def batched(subject: Subject, others: tuple[int, ...]) -> Subject | str:
+    """The same with an input that carries one more leading axis; or why it cannot, as a trial shows.
+
+    If it cannot alone, then perhaps together with `others`: a bias must not have more axes than the scores.
+    """
+    alone = replace(subject, batched=True)
+    together = replace(alone, with_it=others)
+    reason = _refusal(subject, alone)
+    if reason is None:
+        return alone
+    return together if others and _refusal(subject, together) is None else reason
+
+
+def _refusal(subject: Subject, in_batches: Subject) -> str | None:
+    """Why one function is not the other, many moves at once; None if it is."""
     rng = np.random.default_rng(0)
     spread = rng.uniform(-0.1, 0.1, (3, *subject.x.shape)) * sizes(subject.x)
     trial = (subject.x + spread).astype(subject.x.dtype)
     with np.errstate(all="ignore"):
-        expected = replace(subject, batched=False).outputs(trial)
+        expected = subject.outputs(trial)
         try:
-            found = replace(subject, batched=True).outputs(trial)
+            found = in_batches.outputs(trial)
+        except AnotherShapeError as error:
+            return str(error)
         except Exception as error:
             return f"it raises {type(error).__name__}: {error}"
         largest = np.abs(expected).max(initial=0)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.checking import DIRECTIONS, MAX_ENTRIES, check
 from attention_np.gradcheck.functions import as_generator, as_inputs, check_mapping, widened
-from attention_np.gradcheck.numerical import MEMORY, takes_leading_axis
+from attention_np.gradcheck.numerical import MEMORY, batched
 from attention_np.gradcheck.report import InputReport, Report
 from attention_np.gradcheck.slopes import Subject
 
@@ -136,12 +136,14 @@ def _vectorized(functions: _OpFunctions, flat: Mapping[str, Any], names: Iterabl
     arrays = as_inputs(flat)
     output = np.asarray(functions.forward(*arrays.values()))
     point = tuple(widened(functions.forward, list(arrays.values()), output))
-    subjects = {
-        name: Subject(functions.forward, point, position, output, np.ones((1, *output.shape)))
-        for position, name in enumerate(arrays)
-        if name in names
-    }
-    return [name for name, subject in subjects.items() if takes_leading_axis(subject) is None]
+    positions = {name: position for position, name in enumerate(arrays) if name in names}
+
+    def takes_axis(position: int) -> bool:
+        subject = Subject(functions.forward, point, position, output, np.ones((1, *output.shape)))
+        others = tuple(k for k in positions.values() if k != position)
+        return not isinstance(batched(subject, others), str)
+
+    return [name for name, position in positions.items() if takes_axis(position)]
 
 
 def flatten(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,11 +61,11 @@ class Problem:
         """The cotangent and all inputs."""
         return self.first.cotangent, list(self.inputs.values())
 
-    def subject(self, name: str, batched: bool = False) -> Subject:
+    def subject(self, name: str) -> Subject:
         """The function, to be differentiated with respect to the input called `name`."""
         position = list(self.inputs).index(name)
         unit = float(np.finfo(self.inputs[name].dtype).eps)
-        return Subject(self.forward, self.point, position, self.output, self.cotangents, batched, unit=unit)
+        return Subject(self.forward, self.point, position, self.output, self.cotangents, unit=unit)
 
     def gradients(self, cotangent: Array, inputs: list[Array] | None = None) -> dict[str, Any]:
         """What `backward` claims, at the point or elsewhere."""
@@ -114,7 +114,8 @@ class Measured:
 
     def look(self, elements: Array, *, best: bool = False, key: str | None = None) -> None:
         """Measure the slopes of some entries."""
-        measure(self.subject, elements, self.method, self.running, best=best, key=key, keep=self._keep)
+        running = self.running if key else self.aside  # entries that are looked at again are not more entries done
+        measure(self.subject, elements, self.method, running, best=best, key=key, keep=self._keep)
 
     def _keep(self, elements: Array, found: Slopes) -> None:
         self.looked[elements] = True

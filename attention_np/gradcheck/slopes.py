@@ -36,12 +36,21 @@ Array = npt.NDArray[Any]
 COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever the function multiplies it with
 COMPLEX_STEP_IN_SINGLE = 2.0**-40
 SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 2, 47, 52, 57))  # relative steps, as they are tried
+AT_ZERO = tuple(2.0**-k for k in (67, 77, 87, 97, 107, 117))  # more of them: only zero moves by so little
 SATURATED = 4  # units in the last place of an output, that it moves by when an input moves by its own size
 WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
 KNOWN = 0.1  # a slope whose relative error is less
 GOOD = 1e-11  # a relative error that is not worth improving
 LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
 SMALLEST = 1e-270  # whatever is smaller counts as zero: a fraction of it could not be told from it
+
+
+# What a function raises that is asked outside its domain, as for the Cholesky factor of an indefinite matrix.
+OUTSIDE = (ArithmeticError, ValueError, np.linalg.LinAlgError)
+
+
+class AnotherShapeError(ValueError):
+    """Many moves at once do not give as many outputs."""
 
 
 class NotAnalyticError(ValueError):
@@ -75,6 +84,8 @@ class Subject:
     output: Array  # at the point
     cotangents: Array  # (cotangents, *output.shape)
     batched: bool = False  # whether this input may carry one more leading axis, and the output then does, too
+    with_it: tuple[int, ...] = ()  # other inputs that then must carry it, too
+    rows: int = 1 << 30  # how many moves may go through at once
     noise: Array | None = None  # how far rounding moves each output, of its shape; by default by its last bit
     unit: float = float(np.finfo(np.float64).eps)  # the last bit of one, in the dtype in which gradients are claimed
 
@@ -99,14 +110,23 @@ class Subject:
 
     def outputs(self, moved: Array) -> Array:
         """The outputs, one a row, where the input takes each of the values in `moved`, (moves, *x.shape)."""
+        moved = moved.astype(np.result_type(self.x, np.complex64) if moved.dtype.kind == "c" else self.x.dtype)
         point = [x.astype(np.result_type(x, moved)) for x in self.point]
         if not self.batched:
             rows = [self._output([*point[: self.position], x, *point[self.position + 1 :]]) for x in _each(moved)]
             return np.array(rows).reshape(len(moved), self.output.size)
-        ones = (1,) * max(0, self.output.ndim - self.x.ndim)  # so that the new axis comes before all others
-        point[self.position] = moved.reshape(len(moved), *ones, *self.x.shape)
+        if len(moved) > self.rows:
+            return np.concatenate([self.outputs(moved[k : k + self.rows]) for k in range(0, len(moved), self.rows)])
+        axes = max(self.output.ndim, self.x.ndim)  # so that the new axis comes before all others
+        point[self.position] = moved.reshape(len(moved), *(1,) * (axes - self.x.ndim), *self.x.shape)
+        for k in self.with_it:
+            x = point[k]
+            point[k] = np.broadcast_to(x, (len(moved), *(1,) * (axes - x.ndim), *x.shape))
         found = np.asarray(self.forward(*point))
-        return np.broadcast_to(found, (len(moved), *self.output.shape)).reshape(len(moved), -1)
+        shape = (len(moved), *self.output.shape)
+        if found.shape not in (shape, self.output.shape):  # the output may not depend on this input
+            raise AnotherShapeError(f"it returns an array of shape {found.shape}, where {shape} is needed")
+        return np.broadcast_to(found, shape).reshape(len(moved), -1)
 
     def _output(self, point: Sequence[Array]) -> Array:
         found = np.array(self.forward(*point))
@@ -115,10 +135,10 @@ class Subject:
         return found.ravel()
 
     def values(self, moved: Array) -> Array:
-        """The same for real moves, some of which may leave the domain of the function: NaN where it raises."""
+        """The same for real moves, some of which may leave the domain of the function: NaN where it says so."""
         try:
             return self.outputs(moved)
-        except Exception:
+        except OUTSIDE:
             if len(moved) == 1:
                 return np.full((1, self.output.size), np.nan, self.output.dtype)
             return np.concatenate([self.values(moved[k : k + 1]) for k in range(len(moved))])
@@ -172,8 +192,8 @@ def by_complex_step(subject: Subject, directions: Array, reach: Reach | None = N
         eps = float(np.finfo(outputs.dtype).eps)
         weights = np.abs(subject.weights[:, 0])
         # (gradcheck.48), and what the square of the step leaves (gradcheck.14)
-        errors = eps * (np.abs(slopes) @ weights) + step**2 * float(np.abs(subject.output.ravel()) @ weights)
-        values = slopes @ subject.weights
+        errors = eps * _summed(np.abs(slopes), weights) + step**2 * (np.abs(subject.output.ravel()) * weights).sum()
+        values = _weighted(slopes, subject.weights)
         usable = np.isfinite(values[:, 0])
         return Slopes(values, np.where(usable, errors, np.inf), step, 0 * step, _lost(subject, slopes, reach))
 
@@ -212,18 +232,30 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, re
         for level in range(LEVELS):
             step = scale / 2**level
             h = step.reshape(-1, *(1,) * subject.x.ndim) * directions
-            up, down = subject.x + h, subject.x - h
+            up, down = ((subject.x + sign * h).astype(subject.x.dtype) for sign in (1, -1))
             width = _width(up, down, h) * step  # what rounding made of 2 h
             difference = subject.values(up) - subject.values(down)
-            column.append(difference @ weights / width[:, None])  # (gradcheck.25)
+            column.append(_weighted(difference, weights) / width[:, None])  # (gradcheck.25)
             moving = difference != 0 if reach is None else reach.touched
-            last_bit = np.fmax(last_bit, np.sqrt(moving @ loudness**2))
+            last_bit = np.fmax(last_bit, np.sqrt(_summed(moving, loudness**2)))
         best, truncation = extrapolated(column)
         errors = truncation[:, 0] + 2 * last_bit / width  # of the last, shortest step (gradcheck.33)
         lost = _lost(subject, difference / width[:, None], reach)
-        coarse = 2 * np.sqrt(_last_bits(subject, reach) ** 2 @ weights[:, 0] ** 2) / width if reach else 0 * width
+        coarse = (
+            2 * np.sqrt(_summed(_last_bits(subject, reach) ** 2, weights[:, 0] ** 2)) / width if reach else 0 * width
+        )
     usable = np.isfinite(best[:, 0]) & np.isfinite(errors)
     return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), coarse, lost)
+
+
+def _weighted(slopes: Array, weights: Array) -> Array:
+    """The weighted sums of the slopes for each cotangent: (moves, cotangents)."""
+    return np.stack([_summed(slopes, column) for column in weights.T], axis=1)
+
+
+def _summed(rows: Array, weights: Array) -> Array:
+    """``rows @ weights``, so that the bits of no row depend on how many there are."""
+    return np.asarray((rows * weights).sum(axis=1))
 
 
 def _lost(subject: Subject, slopes: Array, reach: Reach | None) -> Array:
@@ -236,12 +268,13 @@ def _lost(subject: Subject, slopes: Array, reach: Reach | None) -> Array:
         return np.zeros(len(slopes))
     saturated = ~(np.abs(slopes) > SATURATED * subject.unit * reach.largest)
     last_bits = np.where(saturated, _last_bits(subject, reach), 0)
-    return np.asarray(WITHIN * np.sqrt(last_bits**2 @ subject.weights[:, 0] ** 2))
+    return np.asarray(WITHIN * np.sqrt(_summed(last_bits**2, subject.weights[:, 0] ** 2)))
 
 
 def _last_bits(subject: Subject, reach: Reach) -> Array:
     """Those of the outputs that a move touches, where they are largest nearby: (moves, outputs)."""
-    return np.where(reach.touched, subject.unit * reach.largest, 0)
+    noise = 0.0 if subject.noise is None else subject.noise.ravel()
+    return np.where(reach.touched, np.fmax(subject.unit * reach.largest, noise), 0)
 
 
 def reach_of(subject: Subject, directions: Array) -> Reach:
@@ -272,18 +305,20 @@ def extrapolated(column: list[Array]) -> tuple[Array, Array]:
 def by_best_differences(subject: Subject, directions: Array) -> Slopes:
     """Differences at the scale, of all in `SCALES`, at which each slope is known best.
 
-    Entries that are much smaller than others of their array are also moved by fractions of themselves.
+    Entries that are much smaller than others of their array are moved by fractions of themselves first.
     """
     reach = reach_of(subject, directions)
     own = _room(subject, directions)  # (moves,)
-    best = by_differences(subject, directions, SCALES[0], reach)
+    best = by_differences(subject, directions, SCALES[0] * own, reach)
     done = np.zeros(len(directions), bool)
-    others: list[Any] = [*SCALES[1:], *(own * fraction for fraction in SCALES[:2])]
+    at_zero = ((directions != 0) & (subject.x == 0)).reshape(len(directions), -1).any(axis=1)  # of unknown scale
+    others: list[Any] = [*SCALES, SCALES[1] * own, *AT_ZERO]
     for scale in others:
+        again = np.broadcast_to(scale, len(directions)) == best.scales
         flat = (best.values[:, 0] == 0) & reach.touched.any(axis=1)  # a step too long or too short sees nothing
-        poor = np.flatnonzero(~done & (flat | ~(best.errors <= GOOD * np.abs(best.values[:, 0]))))
+        poor = np.flatnonzero(~done & ~again & (flat | at_zero | ~(best.errors <= GOOD * np.abs(best.values[:, 0]))))
         if not poor.size:
-            break
+            continue
         step = np.broadcast_to(scale, len(directions))[poor]
         found = by_differences(subject, directions[poor], step, Reach(*(part[poor] for part in reach)))
         before = Slopes(*(part[poor] for part in best))
@@ -306,11 +341,11 @@ def _compare(found: Slopes, before: Slopes) -> tuple[Array, Array]:
     apart = np.abs(found.values - before.values)[:, 0]
     agree = ~(apart > UNDECIDABLE * (found.errors + before.errors))
     shorter = found.scales < before.scales
-    local = found.coarse <= 0.1 * apart
+    local = np.where(shorter, found.coarse, before.coarse) <= 0.1 * apart
     smaller = found.errors + found.coarse < before.errors + before.coarse
     better = np.where(agree, smaller, shorter & local) & np.isfinite(found.errors)
     known = found.errors < KNOWN * np.abs(found.values[:, 0])
-    return better | ~np.isfinite(before.errors), np.asarray(~agree & ~local & shorter & known)
+    return better | ~np.isfinite(before.errors), np.asarray(~agree & ~local & known)
 
 
 def _width(up: Array, down: Array, h: Array) -> Array:

@@ -114,8 +114,12 @@ class _TorchAdapter(Adapter):
             super().__init__(function, inputs, signature_of(function))
 
     def forward(self, *arrays: Array) -> Array:
-        with _torch().no_grad():
-            return self.to_numpy(self.output(self.tensors(arrays)))
+        torch = _torch()
+        try:
+            with torch.no_grad():
+                return self.to_numpy(self.output(self.tensors(arrays)))
+        except torch.linalg.LinAlgError as error:  # as NumPy says that it was asked outside the domain
+            raise np.linalg.LinAlgError(str(error)) from error
 
     def backward(self, d_output: Array, *arrays: Array) -> list[Array]:
         torch = _torch()

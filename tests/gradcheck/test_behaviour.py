@@ -113,7 +113,7 @@ NOT_ANALYTIC = {
     "another output for complex arrays": (
         lambda x: np.exp(x) * (1 + np.iscomplexobj(x)),
         lambda d, x: d * np.exp(x),
-        "forward gives another output for complex arrays$",
+        "the complex step gives the slope .*, differences .*: forward is not analytic ",
     ),
 }
 
@@ -291,7 +291,7 @@ def test_a_kink_is_reported_with_both_slopes_whichever_side_the_gradient_agrees_
     forward, one_side, other_side, point, below = KINKED[what]
     x = np.array(point)
     for backward in (one_side, other_side, lambda d, x: (one_side(d, x) + other_side(d, x)) / 2):
-        report = check(forward, backward, {"x": x}, method=method)
+        report = check(forward, backward, {"x": x}, method=method, rng=np.random.default_rng(0))
         assert not report.ok
         place = 0 if "tie" in what else 1
         found = re.fullmatch(
@@ -306,11 +306,18 @@ def test_a_kink_is_reported_with_both_slopes_whichever_side_the_gradient_agrees_
 
 
 @pytest.mark.parametrize("what", KINKED)
-def test_the_complex_step_is_refused_at_a_kink_whichever_side_the_gradient_agrees_with(what):
+def test_the_complex_step_does_not_pass_a_kink_whichever_side_the_gradient_agrees_with(what):
     forward, one_side, other_side, point, _ = KINKED[what]
+
+    def verdict(backward):
+        try:
+            return check(forward, backward, {"x": np.array(point)}, method="complex-step")["x"].diagnosis
+        except NotAnalyticError as error:
+            return str(error)
+
     for backward in (one_side, other_side):
-        with pytest.raises(NotAnalyticError, match=r"^input x: .*, so the complex step does not apply: use central$"):
-            check(forward, backward, {"x": np.array(point)}, method="complex-step")
+        said = r"input x: .*, so the complex step does not apply: use central|forward is not differentiable at .*"
+        assert re.fullmatch(said, verdict(backward))
 
 
 @pytest.mark.parametrize("method", ALL)

@@ -149,62 +149,6 @@ def test_the_scale_of_inputs_and_outputs_does_not_matter(method, input_scale, ou
     assert report["y"].ok
 
 
-BUGS = {
-    "the sign": lambda g, *_: -g,
-    "a factor 2": lambda g, *_: 2 * g,
-    "a factor 1/2": lambda g, *_: g / 2,
-    "a constant": lambda g, *_: g + 1e-3,
-    "a transposition": lambda g, *_: g.T,
-    "the other gradient": lambda _, other, __: other,
-    "a permutation": lambda g, *_: g[::-1],
-    "zeros": lambda g, *_: np.zeros_like(g),
-    "the cotangent ignored": lambda g, _, d_output: g / d_output,
-    "one row": lambda g, *_: with_entry(g, 1, 0.0),
-    "a mean for a sum": lambda g, *_: g / len(g),
-    "noise": lambda g, *_: g + 1e-4 * normal(*g.shape, seed=9),
-}
-
-
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_found_in_its_input_alone(bug, method):
-    backward = planted(lambda d_x, d_y, d_output: (BUGS[bug](d_x, d_y, d_output), d_y))
-    report = check(bilinear, backward, square_inputs(), method=method)
-    assert (report.ok, report["x"].ok, report["y"].ok) == (False, False, True)
-    assert report["x"].max_relative_error > 1e-5
-
-
-@pytest.mark.parametrize("method", ALL)
-def test_swapped_gradients_are_found_in_both(method):
-    report = check(bilinear, planted(lambda d_x, d_y, _: (d_y, d_x)), square_inputs(), method=method)
-    assert (report["x"].ok, report["y"].ok) == (False, False)
-
-
-@pytest.mark.parametrize("method", ALL)
-def test_a_backward_that_takes_the_loss_for_a_plain_sum_is_found(method):
-    report = check(bilinear, lambda d, x, y: bilinear_backward(np.ones_like(d), x, y), square_inputs(), method=method)
-    assert (report["x"].ok, report["y"].ok) == (False, False)
-
-
-def test_a_softmax_correction_left_out_is_found_although_it_vanishes_for_a_plain_sum():
-    def backward(d_weights, scores):
-        weights = softmax.forward(scores)[0]
-        return weights * d_weights
-
-    assert not check(lambda x: softmax.forward(x)[0], backward, {"scores": normal(3, 4)}).ok
-
-
-def test_a_sum_left_out_is_found_where_the_shapes_agree_all_the_same():
-    def forward(x, b):
-        return x * b
-
-    inputs = {"x": normal(4, 1), "b": normal(4, 1, seed=1)}
-    assert check(forward, lambda d, x, b: (d * b, d * x), inputs).ok
-    inputs = {"x": normal(4, 4), "b": normal(4, 1, seed=1)}
-    report = check(forward, lambda d, x, b: (d * b, (d * x)[:, :1]), inputs)
-    assert (report["x"].ok, report["b"].ok) == (True, False)
-
-
 def test_rtol_sets_the_tolerance():
     off = planted(lambda g, h, _: (g * (1 + 1e-6), h))
     assert check(bilinear, off, square_inputs(), rtol=1.1e-6).ok
@@ -230,7 +174,10 @@ def test_the_report_is_the_same_for_the_same_seed_and_another_for_another():
     first, again, other = (check(bilinear, off, square_inputs(), rng=seed).to_dict() for seed in (3, 3, 4))
     assert first == again
     assert first != other
-    assert check(bilinear, off, square_inputs(), rng=np.random.default_rng(3)).to_dict() == first
+    generators = [np.random.default_rng(seed) for seed in (3, 3, 4)]
+    first, again, other = (check(bilinear, off, square_inputs(), rng=rng).to_dict() for rng in generators)
+    assert first == again
+    assert first != other
     assert check(bilinear, off, square_inputs()).to_dict() == check(bilinear, off, square_inputs(), rng=0).to_dict()
 
 
@@ -339,7 +286,7 @@ def test_a_report_of_a_check_prints_names_values_and_errors_and_is_json():
         ({"forward": lambda _: None}, TypeError, "^forward must return one array, not NoneType$"),
         ({"forward": lambda x: {"y": x}}, TypeError, "^forward must return one array, not dict$"),
         ({"forward": lambda x: x > 0}, TypeError, "^forward must return real floating-point numbers, not bool$"),
-        ({"backward": lambda d, _: {"x": d}}, TypeError, "^backward must return .*, not a? ?dict$"),
+        ({"backward": lambda d, _: {"x": d}}, TypeError, "^backward must return .*, not as a mapping$"),
         (
             {"inputs": {"x": 3}},
             TypeError,
@@ -347,15 +294,15 @@ def test_a_report_of_a_check_prints_names_values_and_errors_and_is_json():
         ),
         ({"inputs": {"x": [[1.0], [1.0, 2.0]]}}, TypeError, "^input x must be an array, not a list of uneven lists$"),
         ({"inputs": {3: normal(2)}}, TypeError, "^the names of inputs must be strings, not 3$"),
-        ({"executor": "threads"}, TypeError, "^executor must be a concurrent.futures.Executor, not str$"),
+        ({"executor": "threads"}, TypeError, "^executor must be a concurrent.futures.Executor, not 'threads'$"),
         ({"memory": 0}, ValueError, "^memory must be a positive integer, not 0$"),
         ({"memory": 1e6}, ValueError, "^memory must be a positive integer, not 1000000.0$"),
         ({"directions": 0}, ValueError, "^directions must be a positive integer, not 0$"),
         ({"max_entries": -1}, ValueError, "^max_entries must be a positive integer, not -1$"),
         ({"max_entries": True}, ValueError, "^max_entries must be a positive integer, not True$"),
-        ({"vectorized": 3}, TypeError, "^vectorized must be .*, not int$"),
-        ({"rng": -1}, ValueError, "^rng must be .*, not -1$"),
-        ({"constants": 4}, TypeError, "^constants must be .*, not int$"),
+        ({"vectorized": 3}, TypeError, "^vectorized must be names of inputs, not 3$"),
+        ({"rng": -1}, TypeError, "^rng must be a seed, .*, or a numpy.random.Generator, not -1$"),
+        ({"constants": 4}, TypeError, "^constants must be a mapping of names to numbers, not 4$"),
         ({"checkpoint": "."}, ValueError, "^checkpoint . is .*$"),
     ],
 )

@@ -525,8 +525,8 @@ def test_a_slice_is_found_in_any_shape_with_what_it_holds(shape, output_shape, s
     wrong = right.copy()
     slices = np.take(np.arange(math.prod(shape)).reshape(shape), index, axis).ravel()
     wrong[:, slices] = rng.standard_normal(wrong[:, slices].shape) if change is None else change * wrong[:, slices]
-    if change is None and math.prod(shape) < 12:
-        return  # three wrong entries of nine are in a row by chance every now and then
+    if change is None and len(slices) < 5:
+        return  # a few wrong entries are in a row by chance every now and then
     sentence = diagnose(linear_evidence(right, wrong, shape, output_shape, rng, noise))
     assert re.search(f"^wrong only at index {index} of axis {axis}{expected}", sentence), sentence
 

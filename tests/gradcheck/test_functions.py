@@ -3,6 +3,7 @@ import pytest
 
 from attention_np.gradcheck.functions import (
     SAME_CALL_ULPS,
+    as_generator,
     as_inputs,
     call_backward,
     check_mapping,
@@ -81,6 +82,33 @@ def test_inputs_that_cannot_be_differentiated_by_are_refused_in_a_sentence(input
     assert str(raised.value) == sentence
 
 
+@pytest.mark.parametrize("dtype", [">f8", "<f8", ">f4"])
+def test_inputs_of_another_byte_order_are_taken_in_the_native_one(dtype):
+    x = as_inputs({"x": np.array([1.0, 2.0], dtype)})["x"]
+    assert x.dtype == np.dtype(dtype).newbyteorder("=")
+    assert x.dtype.isnative
+    np.testing.assert_array_equal(x, [1, 2])
+
+
+@pytest.mark.parametrize("seed", [0, 7, np.int64(7), 2**70])
+def test_a_seed_gives_the_same_numbers_each_time_but_others_than_the_seed_elsewhere(seed):
+    numbers, again = (as_generator(seed).standard_normal(5) for _ in range(2))
+    np.testing.assert_array_equal(numbers, again)
+    assert (numbers != np.random.default_rng(seed).standard_normal(5)).all()
+    assert (numbers != as_generator(seed + 1).standard_normal(5)).all()
+
+
+def test_a_generator_is_taken_as_it_is():
+    generator = np.random.default_rng(0)
+    assert as_generator(generator) is generator
+
+
+@pytest.mark.parametrize("rng", [None, -1, 1.5, True, "seed", [1, 2], np.random.RandomState(0)])
+def test_what_is_neither_a_seed_nor_a_generator_is_refused(rng):
+    with pytest.raises(TypeError, match=r"^rng must be a seed, an integer that is not negative, or a numpy.random.Gen"):
+        as_generator(rng)
+
+
 def test_a_mapping_of_any_kind_is_taken():
     class Mine(dict):
         pass
@@ -149,6 +177,11 @@ def test_another_number_of_gradients_than_inputs_is_refused_with_the_names(resul
     with pytest.raises(ValueError, match="backward") as raised:
         call_backward(lambda *_: result, np.ones(2), {"query": np.ones(2), "key": np.ones(2)})
     assert str(raised.value) == f"backward must return one gradient for each of the 2 inputs (query, key), not {count}"
+
+
+def test_gradients_in_a_mapping_are_refused_as_their_order_counts():
+    with pytest.raises(TypeError, match=r"^backward must return the gradients as a tuple"):
+        call_backward(lambda u, x: {"x": u * x}, np.ones(2), {"x": np.ones(2)})
 
 
 def test_a_right_pair_of_functions_has_no_faults():
@@ -296,7 +329,7 @@ def test_a_gradient_of_another_form_is_another_gradient(second):
 
 
 def test_a_gradient_that_is_missing_or_malformed_each_time_is_no_fault_of_the_calls():
-    for strange in (None, np.zeros(7), np.zeros(3, int), np.full(3, np.nan)):
+    for strange in (None, np.zeros(7), np.zeros(3, int), np.full(3, np.nan), [[1.0], [1.0, 2.0]]):
         assert seen(backward=lambda u, _, y, strange=strange: (u * y, strange)).faults == {}
 
 
@@ -346,6 +379,7 @@ def test_functions_without_entries_have_no_faults():
         (np.ones(3, int), "the gradient holds int64, not real floating-point numbers"),
         (np.ones(3) * 1j, "the gradient holds complex128, not real floating-point numbers"),
         (np.array([None] * 3), "the gradient holds object, not real floating-point numbers"),
+        ([[1.0], [1.0, 2.0]], "the gradient is not an array, but a list of uneven lists"),
         (np.ones(3), "the gradient is float64, the input float32"),
         (np.ones(3, np.float16), "the gradient is float16, the input float32"),
         (
@@ -362,6 +396,10 @@ def test_what_is_wrong_with_the_form_of_a_gradient_is_said_in_a_sentence(gradien
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0)])
 def test_a_gradient_of_the_shape_and_dtype_of_its_input_is_in_form(dtype, shape):
     assert form_of(np.ones(shape, dtype), np.zeros(shape, dtype)) is None
+
+
+def test_a_gradient_may_have_another_byte_order():
+    assert form_of(np.ones(3, ">f8"), np.zeros(3)) is None
 
 
 def test_a_gradient_without_a_dtype_of_its_own_may_be_a_number_or_a_list():

@@ -33,7 +33,7 @@ def executor(request):
             yield pool
     else:
         distributed = pytest.importorskip("distributed")
-        alone = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+        alone = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
         with (
             distributed.LocalCluster(**alone, silence_logs=logging.CRITICAL) as cluster,
             distributed.Client(cluster) as client,
@@ -143,7 +143,8 @@ def interrupted(tmp_path):
     """The file that an interrupted check has left, and how many calls the whole check takes."""
     path = tmp_path / "long.json"
     whole = Interrupting(bilinear)
-    check(whole, wrong_backward, square_inputs(10))
+    check(whole, wrong_backward, square_inputs(10), checkpoint=path)
+    path.unlink()
     with pytest.raises(KeyboardInterrupt):
         check(Interrupting(bilinear, int(0.7 * whole.calls)), wrong_backward, square_inputs(10), checkpoint=path)
     return path, whole.calls
@@ -168,7 +169,8 @@ def test_an_interrupted_check_goes_on_where_it_was_and_reports_the_same(interrup
 def test_a_check_can_be_interrupted_anywhere(tmp_path, method, share):
     options = {"method": method, "checkpoint": tmp_path / "long.json"}
     whole = Interrupting(bilinear)
-    report = check(whole, wrong_backward, square_inputs(6), method=method)
+    report = check(whole, wrong_backward, square_inputs(6), **options)
+    options["checkpoint"].unlink()
     with pytest.raises(KeyboardInterrupt):
         check(Interrupting(bilinear, int(share * whole.calls)), wrong_backward, square_inputs(6), **options)
     rest = Interrupting(bilinear)
@@ -202,7 +204,7 @@ def test_what_is_done_outlasts_an_error_of_the_function(tmp_path):
         check(Broken(bilinear, whole.calls - 20), bilinear_backward, square_inputs(10), **options)
     rest = Interrupting(bilinear)
     check(rest, bilinear_backward, square_inputs(10), **options)
-    assert rest.calls < 0.5 * whole.calls
+    assert rest.calls < 0.7 * whole.calls
 
 
 def test_a_check_goes_on_with_another_executor_and_another_memory_limit(interrupted):
@@ -278,7 +280,7 @@ def test_a_saved_report_is_no_checkpoint_to_go_on_from(tmp_path):
 def test_a_checkpoint_that_is_damaged_inside_is_refused(interrupted, damage):
     path, _ = interrupted
     saved = json.loads(path.read_text())
-    key = "x/complex-step/0"
+    key = next(iter(saved["checkpoint"]["slopes"]))
     saved["checkpoint"]["slopes"][key] = damage(saved["checkpoint"]["slopes"][key])
     path.write_text(json.dumps(saved))
     with pytest.raises(ValueError, match=rf"^checkpoint {re.escape(str(path))} is damaged at {key}: remove it$"):
@@ -370,15 +372,17 @@ def test_without_the_library_nothing_is_drawn_and_all_is_checked(drawn, monkeypa
     assert not drawn(progress=True)
 
 
-def test_progress_counts_each_entry_once(monkeypatch):
-    bars = []
+@pytest.fixture
+def bars(monkeypatch):
+    """The progress bars that were drawn."""
+    drawn = []
 
     class Bar:
         task_ids = (0,)
 
         def __init__(self, _, total):
             self.total, self.done, self.stopped = total, 0, False
-            bars.append(self)
+            drawn.append(self)
 
         def update(self, _, advance):
             self.done += advance
@@ -388,8 +392,17 @@ def test_progress_counts_each_entry_once(monkeypatch):
 
     monkeypatch.setattr(running, "PATIENCE", -1)
     monkeypatch.setattr(running, "_bar", Bar)
-    check(bilinear, wrong_backward, square_inputs(10), progress=True, max_entries=70)
-    assert [(bar.total, bar.done, bar.stopped) for bar in bars] == [(140, 140, True)]
+    return drawn
+
+
+@pytest.mark.parametrize("backward", [bilinear_backward, wrong_backward])
+def test_progress_counts_each_entry_once(bars, backward):
+    check(bilinear, backward, square_inputs(10), progress=True, max_entries=70)
+    assert [(bar.total, bar.done) for bar in bars] == [(140, 140)]
+
+
+def test_the_bar_goes_when_the_check_ends_or_is_interrupted(bars):
+    check(bilinear, bilinear_backward, square_inputs(10), progress=True)
     with pytest.raises(KeyboardInterrupt):
-        check(Interrupting(bilinear, 150), wrong_backward, square_inputs(10), progress=True)
-    assert bars[-1].stopped
+        check(Interrupting(bilinear, 300), bilinear_backward, square_inputs(10), progress=True)
+    assert [bar.stopped for bar in bars] == [True, True]

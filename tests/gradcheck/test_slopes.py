@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from attention_np.gradcheck.slopes import (
     GOOD,
     SCALES,
+    SMALLEST,
     NotAnalyticError,
     along,
     by_best_differences,
     by_complex_step,
     by_differences,
-    dependence,
     extrapolated,
+    reach_of,
     rows_in,
     sizes,
 )
@@ -98,18 +99,45 @@ def test_an_output_that_does_not_depend_on_the_input_is_the_same_in_every_row(ba
     np.testing.assert_array_equal(subject.outputs(np.zeros((5, *shape))), [[2, 3]] * 5)
 
 
-def test_without_a_batch_a_function_may_write_to_its_inputs_and_use_its_output_again():
+def test_without_a_batch_a_function_may_use_the_memory_of_its_output_again():
     memory = np.zeros(2)
 
     def forward(x, y):
-        x *= y
-        y[...] = 0
-        memory[...] = x
+        np.multiply(x, y, out=memory)
         return memory
 
     subject = subject_of(forward, np.ones(2), np.full(2, 3.0))
     np.testing.assert_array_equal(subject.outputs(np.array([[1.0, 2.0], [3.0, 4.0]])), [[3, 6], [9, 12]])
-    np.testing.assert_array_equal(subject.point, [[1, 1], [3, 3]])
+
+
+def test_an_output_whose_shape_depends_on_the_input_is_refused():
+    subject = subject_of(lambda x: x[x > 0], np.ones(3))
+    message = r"^forward must return arrays of one shape, not \(3,\) and \(2,\)$"
+    with pytest.raises(ValueError, match=message):
+        subject.outputs(np.array([[1.0, -1.0, 1.0]]))
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_where_a_function_raises_its_values_are_nan_and_elsewhere_what_they_are(batched):
+    def forward(x):
+        if (x < 0).any():
+            raise ValueError("negative")
+        return np.sqrt(x)
+
+    subject = subject_of(forward, np.ones(2), batched=batched)
+    found = subject.values(np.array([[1.0, 4.0], [-1.0, 4.0], [9.0, 16.0]]))
+    np.testing.assert_array_equal(found, [[1, 2], [np.nan, np.nan], [3, 4]])
+
+
+def test_an_input_that_is_a_single_number_is_given_as_an_array():
+    kinds = set()
+
+    def forward(x):
+        kinds.add(type(x))
+        return x * x
+
+    np.testing.assert_array_equal(subject_of(forward, np.array(3.0)).outputs(np.array([1.0, 2.0])), [[1], [4]])
+    assert kinds == {np.ndarray}
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -138,7 +166,7 @@ def test_a_size_is_the_power_of_two_below_the_magnitude_or_below_the_typical_one
     size = sizes(x)
     assert (np.frexp(size)[0] == 0.5).all()
     magnitude = np.abs(x)
-    nonzero = magnitude[magnitude > 1e-290]
+    nonzero = magnitude[magnitude > SMALLEST]
     typical = np.median(nonzero) if nonzero.size else 1.0
     larger = np.maximum(magnitude, typical)
     assert (size <= larger).all()
@@ -200,13 +228,26 @@ def test_the_complex_step_estimates_the_rounding_of_outputs_that_cancel():
     assert (errors <= 1e9 * EPS).all()
 
 
-def test_the_complex_step_in_single_precision_is_as_exact_as_that_is():
-    x = np.linspace(-2, 2, 9, dtype=np.float32)
-    subject = subject_of(np.sin, x)
+def test_the_complex_step_of_an_entry_is_short_beside_the_entry_itself_too():
+    x = np.array([1e-40, 1.0, 2.0])
+    found, _ = slopes_of_entries(by_complex_step, subject_of(np.log, x))
+    np.testing.assert_allclose(found, 1 / x, rtol=1e-14)
+
+
+def test_a_complex_step_that_gives_nan_has_an_infinite_error():
+    here = subject_of(lambda x: np.where(x.real > 1, np.nan * x, x), np.array([0.5, 0.7]))
+    subject = here.at((np.array([0.5, 2.0]),), here.cotangents)
+    assert (by_complex_step(subject, every_entry(subject)).errors == np.inf).all()  # both outputs are summed
+
+
+@pytest.mark.parametrize("unit", [2.0**-40, 1.0, 2.0**40])
+def test_the_complex_step_in_single_precision_is_as_exact_as_that_is(unit):
+    x, narrow = np.linspace(-2, 2, 9, dtype=np.float32), np.float32(unit)
+    subject = subject_of(lambda x: np.sin(x / narrow), x * narrow)
     found, errors = slopes_of_entries(by_complex_step, subject)
     eps = np.finfo(np.float32).eps
-    np.testing.assert_allclose(found, np.cos(x.astype(float)), rtol=2 * eps)
-    assert (errors <= 3 * eps).all()
+    np.testing.assert_allclose(found * unit, np.cos(x.astype(float)), rtol=2 * eps)
+    assert (errors * unit <= 3 * eps).all()
 
 
 @pytest.mark.parametrize(
@@ -253,9 +294,9 @@ def test_of_a_seventh_power_extrapolation_leaves_a_sixty_fourth(c, c7, h):
 @pytest.mark.parametrize("what", SMOOTH)
 def test_the_error_of_differences_is_below_its_estimate_at_every_step(what, unit):
     subject, exact = in_units(what, unit)
-    touched = dependence(subject, every_entry(subject))
+    reach = reach_of(subject, every_entry(subject))
     for scale in SCALES:
-        found, errors = slopes_of_entries(by_differences, subject, scale, touched)
+        found, errors = slopes_of_entries(by_differences, subject, scale, reach)
         known = np.isfinite(errors) & (scale * sizes(subject.x) < subject.x)  # within the domain of each function
         error = np.abs(found - exact)
         assert (error <= 3 * errors + LEAST * EPS * np.abs(exact))[known].all(), scale
@@ -291,7 +332,7 @@ def test_at_zero_the_step_fits_however_steep_the_function_is(forward, steepness)
     subject = heard(subject_of(lambda x: forward(steepness * x), np.zeros(2)))
     found, errors = slopes_of_entries(by_best_differences, subject)
     np.testing.assert_allclose(found, steepness, rtol=1e-8)
-    assert (errors <= 1e-6 * steepness).all()
+    assert (errors <= 1e-4 * steepness).all()
 
 
 def test_entries_of_very_different_size_are_measured_each_at_its_own_step():
@@ -355,7 +396,7 @@ def test_differences_give_the_slope_for_every_cotangent_and_along_any_direction(
     jacobian = np.stack([np.cos(x), np.full(3, np.exp(x.sum()))])
     found = by_best_differences(subject, directions)
     np.testing.assert_allclose(found.values, directions @ jacobian.T @ u.T, rtol=1e-9)
-    assert set(found.scales) <= set(SCALES)
+    assert (found.scales <= max(SCALES)).all()
 
 
 def test_the_rounding_that_differences_reckon_with_is_that_of_the_outputs_that_move():
@@ -364,6 +405,24 @@ def test_the_rounding_that_differences_reckon_with_is_that_of_the_outputs_that_m
     _, errors = slopes_of_entries(by_best_differences, far_up)
     assert errors[0] < 1e-10
     assert errors[1] > 1e-6
+
+
+def test_the_noise_that_the_function_is_known_to_make_is_reckoned_with():
+    x = np.linspace(-1, 1, 20)
+    subject = heard(subject_of(lambda x: np.exp(x.astype(np.float32)).astype(float), x))
+    found, errors = slopes_of_entries(by_best_differences, subject)
+    error = np.abs(found - np.exp(x))
+    assert error.max() > 1e-7
+    assert (error <= 3 * errors).all()
+    assert (errors <= 1e-3).all()
+
+
+@pytest.mark.parametrize("x", [1.569949132247599, 1.57, -1.4931166849642326, 0.3])
+def test_the_stairs_of_single_precision_are_not_taken_for_the_slope_where_they_are_long(x):
+    subject = subject_of(lambda x: np.sin(x.astype(np.float32)).astype(float), np.array([x]))
+    for seed in range(8):
+        found, errors = slopes_of_entries(by_best_differences, heard(subject, seed))
+        assert (np.abs(found - np.cos(x)) <= 10 * errors).all()
 
 
 def test_the_first_step_is_kept_where_it_is_good_enough():
@@ -388,8 +447,8 @@ def test_the_outputs_that_depend_on_a_move_are_those_to_which_a_nan_spreads(batc
 
     subject = subject_of(forward, np.ones(4), batched=batched)
     expected = [[True, False, False], [True, False, True], [False, True, False], [False, False, False]]
-    np.testing.assert_array_equal(dependence(subject, every_entry(subject)), expected)
-    np.testing.assert_array_equal(dependence(subject, np.array([[1.0, 0, -1, 0]])), [[True, True, False]])
+    np.testing.assert_array_equal(reach_of(subject, every_entry(subject)).touched, expected)
+    np.testing.assert_array_equal(reach_of(subject, np.array([[1.0, 0, -1, 0]])).touched, [[True, True, False]])
 
 
 def test_a_function_that_refuses_nan_is_held_to_depend_on_everything():
@@ -399,7 +458,17 @@ def test_a_function_that_refuses_nan_is_held_to_depend_on_everything():
         return np.concatenate([x, x])
 
     subject = subject_of(forward, np.ones(3))
-    np.testing.assert_array_equal(dependence(subject, every_entry(subject)), np.ones((3, 6)))
+    assert reach_of(subject, every_entry(subject)).touched.all()
+
+
+def test_the_reach_of_an_output_is_the_largest_magnitude_that_it_takes_nearby():
+    subject = subject_of(lambda x: np.stack([x[0], 1 - x[1], x[0] - x[1], np.log(x[0])]), np.array([3.0, 1.0]))
+    largest = reach_of(subject, every_entry(subject)).largest
+    assert (largest >= np.abs(subject.output)).all()
+    assert (largest <= 3 + 2 * 2 + 1 + 2).all()
+    assert (largest[:, 0] >= 5).all()
+    assert (largest[:, 1] >= 2).all()  # although it is zero here
+    assert np.isfinite(largest).all()  # although the logarithm is not
 
 
 def softmax(x):
@@ -407,30 +476,41 @@ def softmax(x):
     return e / e.sum(axis=-1, keepdims=True)
 
 
+def lost_of(method, subject):
+    directions = every_entry(subject)
+    if method is by_complex_step:
+        return by_complex_step(subject, directions, reach_of(subject, directions)).lost
+    return by_best_differences(subject, directions).lost
+
+
 @pytest.mark.parametrize("method", [by_complex_step, by_best_differences])
-def test_a_saturated_output_loses_its_last_bit_of_the_slope(method):
+def test_a_saturated_output_loses_its_last_bits_of_the_slope(method):
     x, u = np.array([60.0, 0.0, 1.0]), np.array([3.0, 1.0, 1.0])
     subject = subject_of(softmax, x, cotangent=u)
-    directions = every_entry(subject)
-    found = (
-        method(subject, directions, dependence(subject, directions))
-        if method is by_complex_step
-        else method(subject, directions)
-    )
     assert subject.output[0] == 1  # it lacks exp(-59), and its slope is that
-    np.testing.assert_allclose(found.lost, 3 * EPS, rtol=1e-6)
+    lost = lost_of(method, subject)
+    assert (lost >= 3 * EPS).all()
+    assert (lost <= 100 * EPS).all()
+
+
+@pytest.mark.parametrize("method", [by_complex_step, by_best_differences])
+def test_an_output_that_has_rounded_to_zero_loses_the_last_bits_of_what_it_was(method):
+    subject = subject_of(lambda x: 1 - np.tanh(x), np.array([30.0]))
+    assert subject.output[0] == 0
+    (lost,) = lost_of(method, subject)
+    assert EPS <= lost <= 100 * EPS
 
 
 @pytest.mark.parametrize("method", [by_complex_step, by_best_differences])
 @pytest.mark.parametrize("x", [np.array([1.0, 0.0, -1.0]), np.array([12.0, 0.0, 1.0])])
 def test_outputs_that_move_lose_nothing(method, x):
-    subject = subject_of(softmax, x)
-    np.testing.assert_array_equal(method(subject, every_entry(subject)).lost, np.zeros(3))
+    np.testing.assert_array_equal(lost_of(method, subject_of(softmax, x)), np.zeros(3))
 
 
-def test_an_output_that_does_not_depend_on_an_input_loses_nothing_by_it():
-    subject = subject_of(lambda x: np.concatenate([x, [1e9]]), np.array([1.0, 2.0]))
-    np.testing.assert_array_equal(by_best_differences(subject, every_entry(subject)).lost, [0, 0])
+@pytest.mark.parametrize("method", [by_complex_step, by_best_differences])
+def test_an_output_that_does_not_depend_on_an_input_loses_nothing_by_it(method):
+    subject = subject_of(lambda x: np.concatenate([x, 0 * x[:0].sum(keepdims=True) + 1e9]), np.array([1.0, 2.0]))
+    np.testing.assert_array_equal(lost_of(method, subject), [0, 0])
 
 
 def test_a_function_without_outputs_has_slopes_of_zero_and_no_error():
@@ -486,11 +566,14 @@ def test_measuring_memory_leaves_whoever_else_measures_it_alone(tracing):
             raise TypeError("real only")
         return x * 1.0
 
+    subjects = [subject_of(forward, np.ones(10), batched=True) for forward in (np.sin, refuses)]
+    alone = [rows_in(10**6, subject) for subject in subjects]
     if tracing:
         tracemalloc.start()
+        np.ones(10**6)  # somebody else's peak
     try:
-        for forward in (np.sin, refuses):
-            assert rows_in(10**6, subject_of(forward, np.ones(10), batched=True)) >= 1
+        for subject, rows in zip(subjects, alone, strict=True):
+            assert rows_in(10**6, subject) == rows > 1
             assert tracemalloc.is_tracing() == tracing
     finally:
         tracemalloc.stop()

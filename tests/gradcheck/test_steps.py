@@ -112,10 +112,7 @@ def test_there_are_no_more_entries_than_the_inputs_have():
 
 
 def test_the_same_seed_looks_at_the_same_entries_and_another_at_others():
-    first, again, other = (
-        step_errors(np.sin, {"x": normal(100)}, rng=seed, steps=[0.1]).places
-        for seed in (0, np.random.default_rng(0), 1)
-    )
+    first, again, other = (step_errors(np.sin, {"x": normal(100)}, rng=seed, steps=[0.1]).places for seed in (0, 0, 1))
     assert first == again != other
 
 

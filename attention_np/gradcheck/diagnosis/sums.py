@@ -124,6 +124,8 @@ def _products(case: Case) -> Iterator[Array]:
     for name, y in others.items():
         yield from _times(u, y)
         yield from _times(u, *_shifted(output, y), 1 / x)
+        if name not in evidence.numerical:
+            continue
         yield evidence.numerical[name]
         yield from _times(evidence.numerical[name], y, 1 / x)
         if y.ndim > 2 and u.ndim > 3 and y.shape[:-1] == u.shape[1:-1]:  # a matrix that multiplies a batch
