@@ -186,9 +186,9 @@ def _diagnosis(
 ) -> str | None:
     """What is wrong with a gradient, in a sentence; None if nothing is."""
     problem, claimed = found.problem, found.problem.claimed(found.name)
-    found_cusps = cusps(found.subject, found.rng("cusps"), found.running.memory)
-    if found_cusps:
-        return str(found_cusps[0])
+    for cusp in cusps(found.subject, found.rng("cusps"), found.running.memory):
+        if cusp.jumps or cusp.allows(float(found.numerical[0].reshape(claimed.shape)[cusp.index])):
+            return str(cusp)
     if found.fault is not None or not (found.verdict == WRONG).any():
         return found.fault
     u = problem.cotangents

@@ -80,6 +80,8 @@ def numerical_gradient(
         "complex-step" is exact to rounding where `forward` is analytic and takes complex arrays; "central" are
         central differences, extrapolated, at the steps that promise the smallest error for each entry. "auto" takes
         the complex step for the inputs for which a trial along a random direction does not speak against it.
+        Differences must know how far to step: from an entry that is zero, as far as other entries are large, and then
+        by less and less.
     executor : concurrent.futures.Executor, optional
         Where to evaluate; by default here and now.
     return_error : bool, optional

@@ -33,12 +33,14 @@ TRIALS, SHORTER = SCALES[:5], SCALES[5:8]  # relative steps of differences, that
 CONVERGED = 1e-2  # relative: what the slopes at two scales may differ by
 CLEARLY = 1e-8  # a discrepancy of a slope, relative to the largest, that is not left to rounding
 CLOSE, CLOSER = 2.0**-20, 2.0**-25  # relative: so short that only rounding is left of the differences
-CLOSEST = 2.0**-45  # for outputs that those leave a large part of: STEEP
+CLOSEST, AT_ZERO = 2.0**-45, 2.0**-90  # for outputs that those leave a large part of: STEEP
 FAR, FARTHER = 2.0**-12, 2.0**-9  # for outputs that do not change within those, as in half precision
 STEEP = 1e-4
 POINTS, ORDER = 16, 5
 KINK_STEPS = tuple(2.0**-k for k in range(10, 130, 4))  # relative; the shortest are for entries that are zero
 KINK, JUMP = 1, 2
+SLIGHT = 1e-6  # a jump of a slope, relative to the slope, that is no more than rounding may make
+CLOSE_TO_ZERO = 2.0**-26  # relative to other entries: from there on a kink at zero is not merely a steep function
 TOGETHER = 64  # entries that are looked at together
 CONFIRMED = 4  # steps, one a sixteenth of the other, at which the jump of a slope is the same
 NOT_ANALYTIC = "forward is not analytic (a cast, an abs, a comparison of complex numbers?)"
@@ -53,6 +55,14 @@ class Cusp:
     below: float  # the slope from below; or by how much it jumps coming from there
     above: float
     jumps: bool
+
+    def allows(self, slope: float) -> bool:
+        """Whether a slope that was measured there by shorter steps is between those of the two sides, or not known.
+
+        If it is far outside, the function is merely steep there.
+        """
+        low, high = sorted((self.below, self.above))
+        return not (slope < low - (high - low) or slope > high + (high - low))
 
     def __str__(self) -> str:
         place = list(self.index)
@@ -73,19 +83,24 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
     .. [1] J. J. More, S. M. Wild, "Estimating computational noise", SIAM J. Sci. Comput. 33, 2011.
     """
     direction = _direction(subject, rng)
+    if (subject.x != 0).any():
+        direction = np.where(subject.x != 0, direction, 0)  # nothing tells what is close to a zero
     places = np.arange(1, POINTS + 1).reshape(-1, *(1,) * subject.x.ndim)
     last_bit = float(np.finfo(subject.output.dtype).eps) * np.abs(subject.output.ravel())
     least = np.full(last_bit.shape, np.inf)
     with np.errstate(all="ignore"):
-        for spacing in (CLOSE, CLOSER, CLOSEST, FAR, FARTHER):
+        for spacing in (CLOSE, CLOSER, CLOSEST, AT_ZERO, FAR, FARTHER):
             outputs = subject.values(subject.x + spacing * places * direction).astype(np.float64)
             differences = np.diff(outputs, n=ORDER, axis=0)  # (points - order, outputs)
             estimate = np.sqrt((differences**2).mean(axis=0) / comb(2 * ORDER, ORDER))
             estimate = np.where(estimate > 0, estimate, np.inf)  # the points were too close to differ
             steep = np.isfinite(least) & (least > STEEP * np.abs(outputs).max(axis=0))
-            needed = steep if spacing == CLOSEST else np.isinf(least) if spacing > CLOSE else True
+            needed = steep if spacing <= CLOSEST else np.isinf(least) if spacing > CLOSE else True
             least = np.where(needed, np.fmin(least, estimate), least)
-        noise = np.fmax(last_bit, np.where(np.isfinite(least), least, 0))
+        size = np.abs(subject.output.ravel())
+        seen = np.isfinite(least) & (size > 0)
+        typical = float(np.median(least[seen] / size[seen])) if seen.any() else 0.0  # relative, of other outputs
+        noise = np.fmax(last_bit, np.where(np.isfinite(least), least, typical * size))
     return np.where(np.isfinite(noise), noise, 0).astype(np.float64).reshape(subject.output.shape)
 
 
@@ -106,18 +121,19 @@ def why_not_analytic(subject: Subject, rng: np.random.Generator) -> str | None:
         if output.dtype.kind != "c":
             return f"forward turns complex arrays into {output.dtype}"
         slope = output.imag / COMPLEX_STEP
-        return _contradiction(subject, direction, slope)
+        shorter = subject.outputs((subject.x + 0.25j * COMPLEX_STEP * direction)[None])[0].imag / (0.25 * COMPLEX_STEP)
+        return _contradiction(subject, direction, slope, UNDECIDABLE * np.abs(slope - shorter))
 
 
-def _contradiction(subject: Subject, direction: Array, slope: Array) -> str | None:
-    """How differences contradict the complex step in some output; None if they do not.
+def _contradiction(subject: Subject, direction: Array, slope: Array, error: Array) -> str | None:
+    """How differences contradict the complex step in some output, known up to an `error`; None if they do not.
 
     A function that changes within less than the steps of the differences looks flat to them, at several scales. So
     shorter ones are asked as well, and the complex step is right if it agrees with any of them.
     """
     found, rounding = map(np.array, zip(*(_slopes(subject, direction, scale) for scale in TRIALS), strict=True))
     larger = np.maximum(np.abs(found[1:]), np.abs(found[:-1]))
-    noise = UNDECIDABLE * (rounding[1:] + rounding[:-1])
+    noise = UNDECIDABLE * (rounding[1:] + rounding[:-1]) + error
     differ = np.abs(found[1:] - found[:-1])
     apart = np.minimum(np.abs(slope - found[1:]), np.abs(slope - found[:-1])) - differ
     enough = CLEARLY * np.maximum(np.abs(slope), larger).max(axis=-1, keepdims=True, initial=0)
@@ -185,30 +201,31 @@ def _breaks(subject: Subject, directions: Array) -> Array:
     output = subject.output.ravel()
     floor = np.zeros(()) if subject.noise is None else subject.noise.ravel()
     largest = reach_of(subject, directions).largest  # (moves, outputs)
+    at_zero = ((directions != 0) & (subject.x == 0)).reshape(len(directions), -1).any(axis=1)  # of unknown scale
+    largest = np.where(at_zero[:, None], np.abs(output), largest)
     floor = np.fmax(floor, float(np.finfo(output.dtype).eps) * largest)  # a small one may be the rest of large terms
+    noise = UNDECIDABLE * floor
     shape = (len(directions), output.size)
     before, over = np.zeros(shape), np.zeros(shape, bool)  # over: the steps have become too short to tell
     kinked, jumped = np.zeros(shape, int), np.zeros(shape, int)  # steps in a row at which that was the same
+    last = np.ones(shape)  # the shortest step that told something
     with np.errstate(all="ignore"):
         for step in KINK_STEPS:
             raised = subject.x + step * directions
             over |= ((raised == subject.x) & (directions != 0)).reshape(len(directions), -1).any(axis=1)[:, None]
             up, down = subject.values(raised), subject.values(subject.x - step * directions)
             second = up - 2 * output + down
-            gone = ~(np.abs(second) > 4 * UNDECIDABLE * floor) & ~over
-            # What should still be seen, and is not, is not there: the place is elsewhere.
-            kinked[gone & (np.abs(before) / 16 > 8 * UNDECIDABLE * floor)] = 0
-            jumped[gone & (np.abs(before) > 8 * UNDECIDABLE * floor)] = 0
+            gone = ~(np.abs(second) > np.fmax(4 * noise, SLIGHT * np.abs(up - down))) & ~over
             over |= gone
+            for count, expected in ((kinked, before / 16), (jumped, before)):
+                count[gone & (np.abs(expected) > 8 * noise)] = 0  # what is not seen where it should be is elsewhere
+                same = np.abs(second - expected) <= 0.05 * np.abs(second) + 0.4 * noise
+                count[~over] = np.where(same, count + 1, 0)[~over]
             if over.all():
                 break
-            for count, is_same in (
-                (kinked, np.abs(second / step - before / (16 * step)) <= 0.05 * np.abs(second / step)),
-                (jumped, np.abs(second - before) <= 0.05 * np.abs(second)),
-            ):
-                count[~over] = np.where(is_same, count + 1, 0)[~over]
-            before = second
-    kink, jump = ((count >= CONFIRMED - 1).any(axis=1) for count in (kinked, jumped))
+            before, last = second, np.where(over, last, step)
+    told = ~at_zero[:, None] | (last <= CLOSE_TO_ZERO)
+    kink, jump = (((count >= CONFIRMED - 1) & told).any(axis=1) for count in (kinked, jumped))
     return np.where(jump, JUMP, np.where(kink, KINK, 0))
 
 

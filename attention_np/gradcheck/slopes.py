@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.functions import Forward
 
 __all__ = [
@@ -35,14 +34,16 @@ Array = npt.NDArray[Any]
 
 COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever the function multiplies it with
 COMPLEX_STEP_IN_SINGLE = 2.0**-40
+TINY = 2.0**-800  # of an entry, where a shorter step would be lost
 SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 2, 47, 52, 57))  # relative steps, as they are tried
 AT_ZERO = tuple(2.0**-k for k in (67, 77, 87, 97, 107, 117))  # more of them: only zero moves by so little
 SATURATED = 4  # units in the last place of an output, that it moves by when an input moves by its own size
 WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
+APART = 3  # times the errors of two slopes, that contradict each other
 KNOWN = 0.1  # a slope whose relative error is less
 GOOD = 1e-11  # a relative error that is not worth improving
 LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
-SMALLEST = 1e-270  # whatever is smaller counts as zero: a fraction of it could not be told from it
+SMALLEST = 1e-300  # whatever is smaller counts as zero: a fraction of it could not be told from it
 
 
 # What a function raises that is asked outside its domain, as for the Cholesky factor of an indefinite matrix.
@@ -201,7 +202,8 @@ def by_complex_step(subject: Subject, directions: Array, reach: Reach | None = N
 def _complex_steps(subject: Subject, directions: Array) -> Array:
     """So short that no entry moves by more than a small fraction of itself: (moves,)."""
     step = COMPLEX_STEP_IN_SINGLE if subject.output.dtype.itemsize < 8 else COMPLEX_STEP
-    return step * _room(subject, directions)
+    room = _room(subject, directions)
+    return np.where(room < TINY, COMPLEX_STEP_IN_SINGLE, step) * room
 
 
 def _room(subject: Subject, directions: Array) -> Array:
@@ -322,7 +324,7 @@ def by_best_differences(subject: Subject, directions: Array) -> Slopes:
         step = np.broadcast_to(scale, len(directions))[poor]
         found = by_differences(subject, directions[poor], step, Reach(*(part[poor] for part in reach)))
         before = Slopes(*(part[poor] for part in best))
-        better, doubtful = _compare(found, before)
+        better, doubtful = _compare(found, before, at_zero[poor])
         for kept, new in zip(best, found, strict=True):
             kept[poor[better]] = new[better]
         apart = np.abs(found.values - before.values)[:, 0]
@@ -331,17 +333,18 @@ def by_best_differences(subject: Subject, directions: Array) -> Slopes:
     return best
 
 
-def _compare(found: Slopes, before: Slopes) -> tuple[Array, Array]:
+def _compare(found: Slopes, before: Slopes, at_zero: Array) -> tuple[Array, Array]:
     """Which slopes are better known by other steps; and which are in doubt, because the two contradict each other.
 
     If they do not, the one with the smaller error is better. If they do, the shorter step is right: the longer one
     has left what is local, and sees nothing of a narrow peak, or looks past a kink. But a step may be so short that it
-    sees a stair of rounding in place of the slope, and that is where the doubt is.
+    sees a stair of rounding in place of the slope, and that is where the doubt is. (Not at zero, from where the steps
+    are exact, and where nothing tells how far is far.)
     """
     apart = np.abs(found.values - before.values)[:, 0]
-    agree = ~(apart > UNDECIDABLE * (found.errors + before.errors))
+    agree = ~(apart > APART * (found.errors + before.errors))
     shorter = found.scales < before.scales
-    local = np.where(shorter, found.coarse, before.coarse) <= 0.1 * apart
+    local = at_zero | (np.where(shorter, found.coarse, before.coarse) <= 0.1 * apart)
     smaller = found.errors + found.coarse < before.errors + before.coarse
     better = np.where(agree, smaller, shorter & local) & np.isfinite(found.errors)
     known = found.errors < KNOWN * np.abs(found.values[:, 0])

@@ -35,6 +35,8 @@ def test_no_random_correct_function_is_called_wrong(method, dtype, program_and_i
 @settings(max_examples=EXAMPLES)
 def test_no_random_badly_scaled_function_is_called_wrong(method, dtype, program_and_inputs):
     program, inputs = program_and_inputs
+    if method == "central":  # nothing tells how far to step from zero if its scale is not that of the other entries
+        inputs = {name: np.where(x == 0, 1 / program.scales[k], x) for k, (name, x) in enumerate(inputs.items())}
     inputs = {name: x.astype(dtype) for name, x in inputs.items()}
     report = check(program.forward, program.backward, inputs, method=method)
     assert report.ok, str(report)
