@@ -166,7 +166,7 @@ def forward(
     >>> value = np.array([[10.0], [20.0]])
     >>> output, cache = blockwise.forward(query, key, value)
     >>> print(output.round(4), cache.logsumexp.round(4))
-    [[11.9557]] [1.6319]
+    [[11.9557]] [1.6318]
     """
     query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
     bias = None if bias is None else as_bias(bias, query, key, value)
@@ -189,7 +189,7 @@ def forward(
 
     def consume(places: list[Place], results: list[tuple[Array, Array]]) -> None:
         for place, found in zip(places, results, strict=True):
-            output[place.index][place.rows], pick(logsumexp, place.index, axes=1)[place.rows] = found
+            output[place.at][place.rows], pick(logsumexp, place.at, axes=1)[place.rows] = found
 
     tasks = ((places, [problem.tile(place) for place in places]) for places in grouped(problem.strips()))
     run(_attend, tasks, consume, executor, at_once)
@@ -262,30 +262,31 @@ def backward(
     """
     cache = check_cache(cache, Cache, "blockwise")
     query, bias = cache.query, cache.bias
-    d_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, cache.output.dtype), query)
-    dtype = np.result_type(cache.output, d_output)
+    of_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, cache.output.dtype), query)
+    dtype, of_logsumexp = np.result_type(cache.output, of_output), None
     if d_logsumexp is not None:
-        d_logsumexp = as_vector("d_logsumexp", d_logsumexp, cache.logsumexp.shape, cache.output.dtype)
-        dtype = np.result_type(dtype, d_logsumexp)
+        of_logsumexp = as_vector("d_logsumexp", d_logsumexp, cache.logsumexp.shape, cache.output.dtype)
+        dtype = np.result_type(dtype, of_logsumexp)
     at_once = as_workers(executor, workers)
 
     problem = _problem(cache, dtype)
-    d_output, d_logsumexp, output, logsumexp = in_dtype(dtype, d_output, d_logsumexp, cache.output, cache.logsumexp)
+    of_output, of_logsumexp, output, logsumexp = in_dtype(dtype, of_output, of_logsumexp, cache.output, cache.logsumexp)
     limits = problem.limits(logsumexp)
     d_query, d_key, d_value = (np.zeros(x.shape, dtype) for x in (problem.query, problem.key, problem.value))
     d_bias = None if bias is None else np.zeros(bias.shape, dtype)
 
     def cotangent(place: Place) -> Cotangent:
-        rows = [x if x is None else pick(x, place.index, axes=1)[place.rows] for x in (d_logsumexp, logsumexp, limits)]
-        return Cotangent(d_output[place.index][place.rows], output[place.index][place.rows], *rows)
+        rows: list[Any]
+        rows = [x if x is None else pick(x, place.at, axes=1)[place.rows] for x in (of_logsumexp, logsumexp, limits)]
+        return Cotangent(of_output[place.at][place.rows], output[place.at][place.rows], *rows)
 
     def consume(places: list[Place], results: list[kernels.TileGradients]) -> None:
         for place, found in zip(places, results, strict=True):
-            pick(d_query, place.index, axes=2)[place.rows] += found.query
-            pick(d_key, place.index, axes=2)[place.columns] += found.key
-            pick(d_value, place.index, axes=2)[place.columns] += found.value
+            pick(d_query, place.at, axes=2)[place.rows] += found.query
+            pick(d_key, place.at, axes=2)[place.columns] += found.key
+            pick(d_value, place.at, axes=2)[place.columns] += found.value
             if d_bias is not None:
-                into = cut(pick(np.atleast_2d(d_bias), place.index, axes=2), place.rows, place.columns)
+                into = cut(pick(np.atleast_2d(d_bias), place.at, axes=2), place.rows, place.columns)
                 into += found.bias
 
     tasks = (
@@ -297,7 +298,7 @@ def backward(
         as_result(without_query_axis(d_query, query), query.dtype),
         as_result(d_key, cache.key.dtype),
         as_result(d_value, cache.value.dtype),
-        None if bias is None else as_result(d_bias, bias.dtype),
+        None if bias is None or d_bias is None else as_result(d_bias, bias.dtype),
     )
 
 
@@ -364,7 +365,7 @@ def jvp(
     d_output = np.zeros((*problem.leading, problem.n, cache.value.shape[-1]), wide)
 
     def consume(place: Place, found: Array) -> None:
-        d_output[place.index][place.rows] = found
+        d_output[place.at][place.rows] = found
 
     tasks = ((place, (problem.tile(place), tangent.tile(place))) for place in problem.strips())
     run(_push_forward, tasks, consume, executor, at_once)
@@ -496,7 +497,9 @@ def _shares(first: Partial, second: Partial) -> tuple[tuple[Array, Array], Array
     at_limit = limits[0] | limits[1]
     larger = np.where(one.real >= other.real, one, other)
     shift = np.where(np.isinf(larger), 0, larger)
-    powers = [np.where(at_limit, limit, np.exp(x - shift)) for x, limit in zip((one, other), limits, strict=True)]
+    powers: list[Array] = [
+        np.where(at_limit, limit, np.exp(x - shift)) for x, limit in zip((one, other), limits, strict=True)
+    ]
     powers[0] = np.where(limits[0] & limits[1], np.nan, powers[0])
     total = powers[0] + powers[1]
     shares = [np.where(power == 0, 0, power / total) for power in powers]

@@ -1,6 +1,6 @@
-r"""The forward and the backward pass of a tile: blocks of scores that stay in the cache, no more than one or two at once.
+r"""The forward and the backward pass of a tile, in blocks of scores that stay in the cache of a core.
 
-The scores are kept in units in which the exponential is fastest: of binary digits where NumPy has a vectorised ``exp2``.
+The scores are in the units in which the exponential is fastest: binary digits where NumPy's ``exp2`` is vectorised.
 Arrays that hold NaN or infinity, and complex ones, go the way of :mod:`attention_np._blockwise.plain`.
 """
 
@@ -131,10 +131,7 @@ def _differentiate(tile: Tile, given: Cotangent) -> TileGradients:
     scratch, longest = _Scratch(tile.dtype), _longest(tile, tile.key)
     gradients = plain.zeros(tile)
     d_query, d_key, d_value, d_bias = gradients
-    keys, values = (
-        _with_column(tile.take(tile.key, slice(None)), 1),
-        _with_column(tile.take(tile.value, slice(None)), 1),
-    )
+    keys, values = (_with_column(tile.take(array, slice(None)), 1) for array in (tile.key, tile.value))
     delta = plain.delta(tile, given)  # (n,) (blockwise.8)
     for rows in tile.row_blocks():
         query, d_output = tile.take(tile.query, rows), tile.take(given.d_output, rows)

@@ -1,4 +1,4 @@
-"""The same as the kernels, as :mod:`attention_np.dot_product` does it, where arrays hold NaN or infinity or are complex.
+"""What the kernels do, in the way of :mod:`attention_np.dot_product`: where arrays hold NaN or infinity or are complex.
 
 A few rows at a time: what is not there must contribute nothing, and that takes a second look at whole rows.
 """

@@ -28,7 +28,7 @@ PAIRS_A_TASK = 2**18  # a task of fewer takes hardly longer than handing it over
 class Place(NamedTuple):
     """Where a tile is."""
 
-    index: tuple[int, ...]  # in the leading axes of the output
+    at: tuple[int, ...]  # in the leading axes of the output
     rows: slice
     columns: slice
 
@@ -109,17 +109,17 @@ class Problem:
 
     def tile(self, place: Place, arrays: int = 1) -> Tile:
         """The tile at a place, whose kernel has so many `arrays` of the size of a block of scores."""
-        index, rows, columns = place
-        of_scores = self._of_scores(index)
+        at, rows, columns = place
+        of_scores = self._of_scores(at)
         rule = None if self.rule is None else self.rule.at(of_scores).within(rows, columns)
         dropout = None
         if self.dropout_key is not None:
             head = np.ravel_multi_index(of_scores, self.scores_leading) if of_scores else 0
             dropout = Draws(self.dropout_key, self.dropout_p, int(head) * self.n, self.m, 0).within(rows, columns)
         return Tile(
-            np.asarray(pick(self.query, index, axes=2))[rows],
-            np.asarray(pick(self.key, index, axes=2))[columns],
-            np.asarray(pick(self.value, index, axes=2))[columns],
+            np.asarray(pick(self.query, at, axes=2))[rows],
+            np.asarray(pick(self.key, at, axes=2))[columns],
+            np.asarray(pick(self.value, at, axes=2))[columns],
             None if self.bias is None else cut(pick(np.atleast_2d(self.bias), of_scores, axes=2), rows, columns),
             rule,
             dropout,
@@ -141,7 +141,7 @@ class Problem:
             return None
         counts = np.zeros(logsumexp.shape, np.int64)
         for place in self.strips():
-            at_limit = np.flatnonzero(pick(logsumexp, place.index, axes=1)[place.rows].real == np.inf)
+            at_limit = np.flatnonzero(pick(logsumexp, place.at, axes=1)[place.rows].real == np.inf)
             tile = self.tile(place)
             for row in map(int, at_limit):
                 block = tile.block(slice(row, row + 1), slice(0, tile.m))
@@ -149,7 +149,7 @@ class Problem:
                 assert block.bias is not None  # nothing else makes it infinite
                 tops = block.bias.real == np.inf
                 tops = np.broadcast_to(tops if block.visible is None else tops & block.visible, (1, tile.m))
-                pick(counts, place.index, axes=1)[place.rows.start + row] = tops.sum()
+                pick(counts, place.at, axes=1)[place.rows.start + row] = tops.sum()
         return counts
 
 

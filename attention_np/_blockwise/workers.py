@@ -91,10 +91,8 @@ def _run_in(
 
 
 def _call(function: Callable[[Task], Result], task: Task) -> Result:
-    with (
-        one_blas_thread(),
-        quiet(),
-    ):  # here again: this may be another process, and NumPy's errors are each thread's own
+    # Here again: this may be another process, and NumPy's error state is each thread's own.
+    with one_blas_thread(), quiet():
         return function(task)
 
 
@@ -123,7 +121,7 @@ _hold = _Hold()
 
 
 def _forget() -> None:
-    global _hold  # noqa: PLW0603
+    global _hold
     _hold = _Hold()
 
 
@@ -153,7 +151,7 @@ def one_blas_thread() -> Iterator[None]:
 @lru_cache
 def _controller() -> Any:
     try:
-        from threadpoolctl import ThreadpoolController
+        from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
     except ImportError:
         return None
     return ThreadpoolController()  # kept: to look through all loaded libraries takes longer than a small problem
