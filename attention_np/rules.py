@@ -67,7 +67,7 @@ class Rule:
         """The mask in whole, leading axes included."""
         self.check(n, m)
         result = np.empty((*self.leading, n, m), np.bool_)
-        for index in np.ndindex(*self.leading):
+        for index in np.ndindex(*self.leading) if n and m else ():
             result[index] = self.at(index).block(slice(0, n), slice(0, m))
         return result
 
@@ -342,7 +342,7 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
     """
     queries = np.asarray(query_segments)
     keys = queries if key_segments is None else np.asarray(key_segments)
-    masks.packed(queries[..., :0], keys[..., :0])  # refuses what cannot be
+    masks.packed(*(x[..., :1] if x.ndim else x for x in (queries, keys)))  # refuses what cannot be
     return _Packed(*(x[..., None, :] if heads else x for x in (queries, keys)))
 
 

@@ -165,7 +165,9 @@ def _differentiate(tile: Tile, given: Cotangent) -> TileGradients:
                 d_value[columns] += factors.T @ d_output
             d_scores *= weights  # (b, c) (blockwise.11)
             plain.add_bias_gradient(d_bias, d_scores, rows, columns)
-            d_query[rows] += np.matmul(d_scores, keys[columns, :-1], out=scratch("d_query", n, d_k))  # (blockwise.12)
+            d_query[rows] += np.matmul(
+                d_scores, tile.take(tile.key, columns), out=scratch("d_query", n, d_k)
+            )  # (blockwise.12)
             d_key[columns] += np.matmul(d_scores.T, query, out=scratch("d_key", m, d_k))  # (blockwise.13)
     d_query *= tile.scale
     d_key *= tile.scale

@@ -20,8 +20,7 @@ from attention_np.rules import Rule, cut, pick
 __all__ = ["Place", "Problem", "grouped"]
 
 BLOCK_BYTES = 2**20  # of the scores that are there at once: half of a usual second-level cache
-LONGEST, SHORTEST = 2048, 512  # sides of a tile
-ENOUGH = 32  # tiles, to keep the cores of a usual machine busy to the end
+SIDES = {2048: 32, 1024: 8, 512: 0}  # of a tile, the longest first of which there are as many tiles: to share them well
 PAIRS_A_TASK = 2**18  # a task of fewer takes hardly longer than handing it over
 
 
@@ -84,10 +83,7 @@ class Problem:
         ]
 
     def _side(self, tiles_a_head: Any) -> int:
-        side = LONGEST
-        while side > SHORTEST and prod(self.leading) * tiles_a_head(side) < ENOUGH:
-            side //= 2
-        return side
+        return next(side for side, least in SIDES.items() if prod(self.leading) * tiles_a_head(side) >= least)
 
     def _rows(self, side: int) -> Iterator[tuple[tuple[int, ...], slice]]:
         for index in np.ndindex(*self.leading):
