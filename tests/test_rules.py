@@ -26,7 +26,10 @@ PAIRS: dict[str, tuple[Rule, Array]] = {
     "causal, far ahead": (rules.causal(offset=10**30), np.ones((N, M), bool)),
     "window": (rules.sliding_window(left=2), masks.sliding_window(N, M, left=2)),
     "window of both sides": (rules.sliding_window(left=1, right=2), masks.sliding_window(N, M, left=1, right=2)),
-    "window without a right": (rules.sliding_window(left=1, right=None), masks.sliding_window(N, M, left=1, right=None)),
+    "window without a right": (
+        rules.sliding_window(left=1, right=None),
+        masks.sliding_window(N, M, left=1, right=None),
+    ),
     "window without bounds": (rules.sliding_window(left=None, right=None), np.ones((N, M), bool)),
     "padding": (rules.padding(5), np.broadcast_to(masks.padding(5, M), (N, M))),
     "padding of nothing": (rules.padding(0), np.zeros((N, M), bool)),

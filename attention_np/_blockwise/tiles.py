@@ -54,9 +54,9 @@ def _by_name(array: Any) -> Any:
     if not isinstance(array, np.ndarray) or not array.size or min(array.strides, default=0) < 0:
         return array
     owner: Any = array
-    while isinstance(owner, np.ndarray) and not (isinstance(owner, np.memmap) and owner.filename is not None):
+    while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    if not isinstance(owner, np.memmap) or owner.mode == "c":  # a private copy may differ from its file
+    if not isinstance(owner, np.memmap) or owner.filename is None or owner.mode == "c":  # "c" may differ from its file
         return array
     offset = owner.offset + array.ctypes.data - owner.ctypes.data
     if any(stride % array.dtype.itemsize for stride in array.strides):

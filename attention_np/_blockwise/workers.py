@@ -51,7 +51,7 @@ def run(
     However many workers there are, results are consumed in one order, so sums over them have the same bits. No more
     than a few results for each worker are there at once.
     """
-    with one_blas_thread():
+    with one_blas_thread(), quiet():
         remaining = iter(tasks)
         first = list(islice(remaining, 2))
         tasks = chain(first, remaining)
