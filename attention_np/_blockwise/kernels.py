@@ -6,6 +6,7 @@ Arrays that hold NaN or infinity, and complex ones, go the way of :mod:`attentio
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -54,34 +55,40 @@ def _is_vectorised(name: str, dtype: np.dtype[Any]) -> bool:
     return not found.get(2 * dtype.char, {}).get("current", "baseline").startswith("baseline")
 
 
-class _Scratch:
-    """Arrays that are used again and again; what is asked for under one name is valid until it is asked for again."""
+class _Scratch(threading.local):
+    """Arrays of each thread that are used again and again, and so are in its core's cache.
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self.dtype, self.arrays = dtype, dict[str, Array]()
+    What is asked for under one name is valid until it is asked for again. A thread keeps a few MiB.
+    """
 
-    def __call__(self, name: str, rows: int, columns: int) -> Array:
-        size = rows * columns
-        if name not in self.arrays or self.arrays[name].size < size:
-            self.arrays[name] = np.empty(size, self.dtype)
-        return self.arrays[name][:size].reshape(rows, columns)
+    def __init__(self) -> None:
+        self.arrays: dict[str, Array] = {}
+
+    def __call__(self, name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+        size = shape[0] * shape[1] * dtype.itemsize
+        if name not in self.arrays or self.arrays[name].nbytes < size:
+            self.arrays[name] = np.empty(size, np.uint8)
+        return self.arrays[name][:size].view(dtype).reshape(shape)
+
+
+_scratch = _Scratch()
 
 
 def attend(tile: Tile) -> tuple[Array, Array]:
     """The output (n, d_v) and the log-sum-exp (n,) of a tile that holds all the keys its queries attend to."""
     output = np.empty((tile.n, tile.value.shape[1]), np.result_type(tile.dtype))
     logsumexp = np.empty(tile.n, tile.dtype)
-    scratch, longest = _Scratch(tile.dtype), _longest(tile, tile.key)
+    longest = _longest(tile, tile.key)
     for rows in tile.row_blocks():
         if tile.dtype.kind != "c":
-            output[rows], logsumexp[rows] = _attend(tile, rows, longest, scratch)
+            output[rows], logsumexp[rows] = _attend(tile, rows, longest)
             if np.isfinite(output[rows]).all() and (logsumexp[rows] < np.inf).all():
                 continue
         output[rows], logsumexp[rows] = plain.attend(tile, rows)
     return output, logsumexp
 
 
-def _attend(tile: Tile, rows: slice, longest: float, scratch: _Scratch) -> tuple[Array, Array]:
+def _attend(tile: Tile, rows: slice, longest: float) -> tuple[Array, Array]:
     exponential, unit, least, _ = _exponential(tile.dtype)
     query = tile.take(tile.query, rows) * (tile.scale * tile.dtype.type(unit))  # (b, d_k)
     n, d_v = len(query), tile.value.shape[1]
@@ -90,7 +97,7 @@ def _attend(tile: Tile, rows: slice, longest: float, scratch: _Scratch) -> tuple
     total, output = np.zeros((n, 1), tile.dtype), np.zeros((n, d_v), tile.dtype)
     for block in tile.blocks(rows):
         key, value = tile.take(tile.key, block.columns), tile.take(tile.value, block.columns)
-        scores = scratch("scores", n, len(key))
+        scores = _scratch("scores", (n, len(key)), tile.dtype)
         np.matmul(query, key.T, out=scores)  # (b, c) (blockwise.1)
         _add_bias(scores, block, unit)
         if not in_range:  # else any shift serves, and none is the cheapest
@@ -109,7 +116,7 @@ def _attend(tile: Tile, rows: slice, longest: float, scratch: _Scratch) -> tuple
         total += weights @ np.ones((len(key), 1), tile.dtype)  # (blockwise.3); a quarter of the time of a sum
         if tile.dropout is not None:
             weights *= tile.dropout.block(rows, block.columns, tile.dtype)
-        output += np.matmul(weights, value, out=scratch("output", n, d_v))  # (blockwise.4)
+        output += np.matmul(weights, value, out=_scratch("output", (n, d_v), tile.dtype))  # (blockwise.4)
 
     empty = total == 0
     output /= np.where(empty, 1, total)  # (blockwise.5)
@@ -128,10 +135,11 @@ def differentiate(tile: Tile, given: Cotangent) -> TileGradients:
 
 def _differentiate(tile: Tile, given: Cotangent) -> TileGradients:
     exponential, unit, least, _ = _exponential(tile.dtype)
-    scratch, longest = _Scratch(tile.dtype), _longest(tile, tile.key)
+    longest = _longest(tile, tile.key)
     gradients = plain.zeros(tile)
     d_query, d_key, d_value, d_bias = gradients
-    keys, values = (_with_column(tile.take(array, slice(None)), 1) for array in (tile.key, tile.value))
+    keys = _with_column("keys", tile.take(tile.key, slice(None)), 1)
+    values = _with_column("values", tile.take(tile.value, slice(None)), 1)
     delta = plain.delta(tile, given)  # (n,) (blockwise.8)
     for rows in tile.row_blocks():
         query, d_output = tile.take(tile.query, rows), tile.take(given.d_output, rows)
@@ -141,21 +149,24 @@ def _differentiate(tile: Tile, given: Cotangent) -> TileGradients:
         logsumexp = given.logsumexp[rows]
         shift = np.where(logsumexp == -np.inf, 0, logsumexp * tile.dtype.type(unit))
         # One more column subtracts as it multiplies: q.k - l = [q, -l].[k, 1]. That is nearly free.
-        scaled, d_shifted = _with_column(scaled, -shift), _with_column(d_output, -delta[rows])
+        scaled = _with_column("queries", scaled, -shift)
+        d_shifted = _with_column("d_outputs", d_output, -delta[rows])
         for block in tile.blocks(rows):
             columns = block.columns
             m = columns.stop - columns.start
-            weights = np.matmul(scaled, keys[columns].T, out=scratch("weights", n, m))
+            weights = np.matmul(scaled, keys[columns].T, out=_scratch("weights", (n, m), tile.dtype))
             _add_bias(weights, block, unit)
             if not in_range:
                 np.clip(weights, least, 0, out=weights)
             exponential(weights, out=weights)  # (b, c) (blockwise.7)
             if block.visible is not None:
                 weights *= block.visible
-            d_scores = scratch("d_scores", n, m)
+            d_scores = _scratch("d_scores", (n, m), tile.dtype)
             if tile.dropout is None:
                 np.matmul(d_shifted, values[columns].T, out=d_scores)  # dA - delta (blockwise.10)
-                d_value[columns] += np.matmul(weights.T, d_output, out=scratch("d_value", m, d_v))  # (blockwise.9)
+                d_value[columns] += np.matmul(
+                    weights.T, d_output, out=_scratch("d_value", (m, d_v), tile.dtype)
+                )  # (blockwise.9)
             else:
                 factors = tile.dropout.block(rows, columns, tile.dtype)
                 np.matmul(d_output, values[columns, :-1].T, out=d_scores)
@@ -166,9 +177,11 @@ def _differentiate(tile: Tile, given: Cotangent) -> TileGradients:
             d_scores *= weights  # (b, c) (blockwise.11)
             plain.add_bias_gradient(d_bias, d_scores, rows, columns)
             d_query[rows] += np.matmul(
-                d_scores, tile.take(tile.key, columns), out=scratch("d_query", n, d_k)
+                d_scores, tile.take(tile.key, columns), out=_scratch("d_query", (n, d_k), tile.dtype)
             )  # (blockwise.12)
-            d_key[columns] += np.matmul(d_scores.T, query, out=scratch("d_key", m, d_k))  # (blockwise.13)
+            d_key[columns] += np.matmul(
+                d_scores.T, query, out=_scratch("d_key", (m, d_k), tile.dtype)
+            )  # (blockwise.13)
     d_query *= tile.scale
     d_key *= tile.scale
     return TileGradients(*gradients)
@@ -201,7 +214,7 @@ def _in_range(tile: Tile, query: Array, longest: float) -> bool:
     return tile.bias is None and _length(query) * longest <= _exponential(tile.dtype).small
 
 
-def _with_column(array: Array, column: Any) -> Array:
-    wider = np.empty((len(array), array.shape[1] + 1), array.dtype)
+def _with_column(name: str, array: Array, column: Any) -> Array:
+    wider = _scratch(name, (len(array), array.shape[1] + 1), array.dtype)
     wider[:, :-1], wider[:, -1] = array, column
     return wider

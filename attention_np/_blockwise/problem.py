@@ -20,7 +20,7 @@ from attention_np.rules import Rule, cut, pick
 __all__ = ["Place", "Problem", "grouped"]
 
 BLOCK_BYTES = 2**20  # of the scores that are there at once: half of a usual second-level cache
-SIDES = {2048: 32, 1024: 8, 512: 0}  # of a tile, the longest first of which there are as many tiles: to share them well
+SIDES = {2048: 32, 1024: 4, 512: 0}  # of a tile, the longest first of which there are as many tiles: to share them well
 PAIRS_A_TASK = 2**18  # a task of fewer takes hardly longer than handing it over
 
 
