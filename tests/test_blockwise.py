@@ -204,6 +204,19 @@ def test_a_row_whose_sum_leaves_the_range_without_a_shift_is_shifted(monkeypatch
         blockwise.backward(output, cache)
 
 
+@pytest.mark.parametrize("vectorised", [False, True])
+@pytest.mark.parametrize("scale", [None, 30.0])
+def test_either_exponential_serves(vectorised: bool, scale: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_is_vectorised", lambda *_: vectorised)
+    kernels._exponential.cache_clear()
+    try:
+        assert_same_as_dot_product(batch_of(), 3, 1e-13, mask=a_mask(), scale=scale)
+        used = kernels._exponential(np.dtype(np.float32))
+    finally:
+        kernels._exponential.cache_clear()
+    assert used.function is (np.exp2 if vectorised else np.exp)
+
+
 @pytest.mark.parametrize("options", [{}, {"mask": SOME_HIDDEN}, {"is_causal": True}, {"scale": 3.0}])
 @pytest.mark.parametrize("method", ["complex-step", "central"])
 def test_gradients_are_numerical_ones(options: dict[str, Any], method: str) -> None:

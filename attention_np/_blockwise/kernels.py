@@ -14,7 +14,7 @@ import numpy as np
 
 from attention_np._arrays import Array
 from attention_np._blockwise import plain
-from attention_np._blockwise.tiles import Block, Cotangent, Tile
+from attention_np._blockwise.tiles import Block, Cotangent, Tile, slices
 
 __all__ = ["TileGradients", "attend", "differentiate"]
 
@@ -76,7 +76,7 @@ _scratch = _Scratch()
 
 def attend(tile: Tile) -> tuple[Array, Array]:
     """The output (n, d_v) and the log-sum-exp (n,) of a tile that holds all the keys its queries attend to."""
-    output = np.empty((tile.n, tile.value.shape[1]), np.result_type(tile.dtype))
+    output = np.empty((tile.n, tile.value.shape[1]), tile.dtype)
     logsumexp = np.empty(tile.n, tile.dtype)
     longest = _longest(tile, tile.key)
     for rows in tile.row_blocks():
@@ -116,7 +116,7 @@ def _attend(tile: Tile, rows: slice, longest: float) -> tuple[Array, Array]:
         total += weights @ np.ones((len(key), 1), tile.dtype)  # (blockwise.3); a quarter of the time of a sum
         if tile.dropout is not None:
             weights *= tile.dropout.block(rows, block.columns, tile.dtype)
-        output += np.matmul(weights, value, out=_scratch("output", (n, d_v), tile.dtype))  # (blockwise.4)
+        _add_product(output, weights, value)  # (blockwise.4)
 
     empty = total == 0
     output /= np.where(empty, 1, total)  # (blockwise.5)
@@ -143,7 +143,7 @@ def _differentiate(tile: Tile, given: Cotangent) -> TileGradients:
     delta = plain.delta(tile, given)  # (n,) (blockwise.8)
     for rows in tile.row_blocks():
         query, d_output = tile.take(tile.query, rows), tile.take(given.d_output, rows)
-        n, d_k, d_v = len(query), query.shape[1], d_output.shape[1]
+        n = len(query)
         scaled = query * (tile.scale * tile.dtype.type(unit))
         in_range = _in_range(tile, scaled, longest)
         logsumexp = given.logsumexp[rows]
@@ -164,27 +164,25 @@ def _differentiate(tile: Tile, given: Cotangent) -> TileGradients:
             d_scores = _scratch("d_scores", (n, m), tile.dtype)
             if tile.dropout is None:
                 np.matmul(d_shifted, values[columns].T, out=d_scores)  # dA - delta (blockwise.10)
-                d_value[columns] += np.matmul(
-                    weights.T, d_output, out=_scratch("d_value", (m, d_v), tile.dtype)
-                )  # (blockwise.9)
+                _add_product(d_value[columns], weights.T, d_output)  # (blockwise.9)
             else:
                 factors = tile.dropout.block(rows, columns, tile.dtype)
                 np.matmul(d_output, values[columns, :-1].T, out=d_scores)
                 d_scores *= factors
                 d_scores -= delta[rows, None]
                 factors *= weights
-                d_value[columns] += factors.T @ d_output
+                _add_product(d_value[columns], factors.T, d_output)
             d_scores *= weights  # (b, c) (blockwise.11)
             plain.add_bias_gradient(d_bias, d_scores, rows, columns)
-            d_query[rows] += np.matmul(
-                d_scores, tile.take(tile.key, columns), out=_scratch("d_query", (n, d_k), tile.dtype)
-            )  # (blockwise.12)
-            d_key[columns] += np.matmul(
-                d_scores.T, query, out=_scratch("d_key", (m, d_k), tile.dtype)
-            )  # (blockwise.13)
+            _add_product(d_query[rows], d_scores, tile.take(tile.key, columns))  # (blockwise.12)
+            _add_product(d_key[columns], d_scores.T, query)  # (blockwise.13)
     d_query *= tile.scale
     d_key *= tile.scale
     return TileGradients(*gradients)
+
+
+def _add_product(total: Array, a: Array, b: Array) -> None:
+    total += np.matmul(a, b, out=_scratch("product", (a.shape[0], b.shape[1]), total.dtype))
 
 
 def _add_bias(scores: Array, block: Block, unit: float) -> None:
@@ -193,11 +191,10 @@ def _add_bias(scores: Array, block: Block, unit: float) -> None:
 
 
 def _longest(tile: Tile, vectors: Array) -> float:
-    """The length of the longest of some vectors, NaN if one holds NaN."""
+    """The length of the longest of some vectors; NaN if one holds NaN."""
     if tile.dtype.kind == "c" or tile.bias is not None:
         return np.nan  # not needed
-    parts = (vectors[start : start + 4096] for start in range(0, len(vectors), 4096))
-    return max((_length(tile.take(part, slice(None))) for part in parts), default=0.0)
+    return float(np.max([_length(tile.take(vectors, part)) for part in slices(0, len(vectors), 4096)], initial=0))
 
 
 def _length(vectors: Array) -> float:
