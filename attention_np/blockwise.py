@@ -124,7 +124,8 @@ def forward(
         How many queries, and how many keys, are looked at together. By default as many as fit the cache of a core.
     executor : concurrent.futures.Executor, optional
         What runs the tasks: of threads, of processes, or of a cluster (``dask.distributed.Client.get_executor()``).
-        Arrays travel to other processes in parts, those of a file mapped into memory by its name.
+        Arrays travel to other processes in parts, those of a file mapped into memory by its name, under which the
+        workers must find it.
     workers : int, optional
         How many threads to use, by default one for each core; one if threadpoolctl is not installed, since threads
         that call a BLAS with threads of its own are slower than that BLAS alone. With an `executor`, how many tasks

@@ -190,12 +190,33 @@ def test_scores_of_any_size(size: float, dtype: Any, options: dict[str, Any]) ->
     assert_same_as_dot_product(inputs, 16, 20 * eps * max(size, 1), **options)
 
 
-def test_a_row_whose_sum_leaves_the_range_without_a_shift_is_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def kernels_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow way of :mod:`attention_np._blockwise.plain` is an error."""
+
     def refuse(*_: Any) -> None:
         raise AssertionError("the plain way was taken")
 
     monkeypatch.setattr(plain, "attend", refuse)
     monkeypatch.setattr(plain, "differentiate", refuse)
+
+
+@pytest.mark.usefixtures("kernels_only")
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("scale", [None, 1e3])
+@pytest.mark.parametrize("bias", [None, np.where(SOME_HIDDEN, normal(1, 4, 5), -np.inf)], ids=["no bias", "bias"])
+@pytest.mark.parametrize("options", [{}, {"mask": SOME_HIDDEN}, {"is_causal": True}, {"dropout_p": 0.4, "rng": 1}])
+def test_what_is_finite_goes_through_the_kernels(
+    dtype: Any, scale: float | None, bias: Array | None, options: dict[str, Any]
+) -> None:
+    x = {name: array.astype(dtype) for name, array in arrays("a batch").items()}
+    bias = None if bias is None else bias.astype(dtype)
+    output, cache = blockwise.forward(**x, scale=scale, bias=bias, **options, block_size=2)
+    blockwise.backward(output, cache)
+
+
+@pytest.mark.usefixtures("kernels_only")
+def test_a_row_whose_sum_leaves_the_range_without_a_shift_is_shifted() -> None:
     query, key, value = (x.astype(np.float32) for x in (100 * normal(0, 9, 4), normal(1, 8, 4), normal(2, 8, 3)))
     for bias in (None, np.float32(3e4), np.float32(-3e4)):
         output, cache = blockwise.forward(query, key, value, bias=bias, block_size=3)
@@ -367,6 +388,27 @@ def test_plus_infinities_in_a_bias_share_the_weights_of_their_row(block_size: An
     assert_same_as_dot_product({**batch_of(), "bias": np.array(np.inf)}, block_size)
 
 
+def test_where_a_row_is_at_a_limit_nothing_moves_in_any_tile() -> None:
+    bias = normal(3, 600, 1100)
+    bias[5, 3] = np.inf
+    results = Results(
+        blockwise, {"query": normal(0, 600, 3), "key": normal(1, 1100, 3), "value": normal(2, 1100, 2)} | {"bias": bias}
+    )
+    assert (results.gradients["bias"][5] == 0).all()
+    assert (results.gradients["query"][5] == 0).all()
+    assert (results.gradients["bias"] != 0).sum() == 599 * 1100
+
+
+def test_the_log_sum_exp_is_right_where_there_is_no_output_to_tell() -> None:
+    bias = normal(3, 4, 5)
+    bias[1, 2], bias[2, 3] = np.inf, np.nan
+    inputs = {"query": normal(0, 4, 3), "key": normal(1, 5, 3), "value": np.zeros((5, 0)), "bias": bias}
+    assert_same_as_dot_product(inputs)
+    _, cache = blockwise.forward(**inputs)
+    np.testing.assert_array_equal(np.isnan(cache.logsumexp), [False, False, True, False])
+    np.testing.assert_array_equal(cache.logsumexp == np.inf, [False, True, False, False])
+
+
 @some_blocks
 def test_minus_infinity_in_a_bias_is_as_masked_out(block_size: Any) -> None:
     hidden = np.where(a_mask(), normal(3, 6, 7), -np.inf)
@@ -436,6 +478,14 @@ def test_every_dtype_is_that_of_dot_product(dtype: Any, options: dict[str, Any])
         assert array.dtype == theirs[name].dtype
         wide = np.clongdouble if array.dtype.kind == "c" else np.longdouble
         assert_alike(array.astype(wide), theirs[name].astype(wide), 4 * eps, name)
+
+
+def test_arrays_of_the_other_byte_order_give_results_in_the_native_one() -> None:
+    inputs = {name: x.astype(">f4") for name, x in arrays("a batch").items()}
+    expected = Results(blockwise, {name: x.astype("=f4") for name, x in inputs.items()})
+    results = Results(blockwise, inputs)
+    assert_same_bits(results.output, expected.output)
+    assert results.output.dtype.isnative
 
 
 def test_mixed_dtypes_follow_those_of_dot_product() -> None:
