@@ -58,7 +58,8 @@ def _is_vectorised(name: str, dtype: np.dtype[Any]) -> bool:
 class _Scratch(threading.local):
     """Arrays of each thread that are used again and again, and so are in its core's cache.
 
-    What is asked for under one name is valid until it is asked for again. A thread keeps a few MiB.
+    What is asked for under one name is valid until it is asked for again: never across a block, since the rule that is
+    asked for the next one may itself use attention. A thread keeps a few MiB.
     """
 
     def __init__(self) -> None:
@@ -78,7 +79,7 @@ def attend(tile: Tile) -> tuple[Array, Array]:
     """The output (n, d_v) and the log-sum-exp (n,) of a tile that holds all the keys its queries attend to."""
     output = np.empty((tile.n, tile.value.shape[1]), tile.dtype)
     logsumexp = np.empty(tile.n, tile.dtype)
-    longest = _longest(tile, tile.key)
+    longest = _longest(tile)
     for rows in tile.row_blocks():
         if tile.dtype.kind != "c":
             output[rows], logsumexp[rows] = _attend(tile, rows, longest)
@@ -135,11 +136,11 @@ def differentiate(tile: Tile, given: Cotangent) -> TileGradients:
 
 def _differentiate(tile: Tile, given: Cotangent) -> TileGradients:
     exponential, unit, least, _ = _exponential(tile.dtype)
-    longest = _longest(tile, tile.key)
+    longest = _longest(tile)
     gradients = plain.zeros(tile)
     d_query, d_key, d_value, d_bias = gradients
-    keys = _with_column("keys", tile.take(tile.key, slice(None)), 1)
-    values = _with_column("values", tile.take(tile.value, slice(None)), 1)
+    keys = _with_column(tile.take(tile.key, slice(None)), 1)
+    values = _with_column(tile.take(tile.value, slice(None)), 1)
     delta = plain.delta(tile, given)  # (n,) (blockwise.8)
     for rows in tile.row_blocks():
         query, d_output = tile.take(tile.query, rows), tile.take(given.d_output, rows)
@@ -149,8 +150,8 @@ def _differentiate(tile: Tile, given: Cotangent) -> TileGradients:
         logsumexp = given.logsumexp[rows]
         shift = np.where(logsumexp == -np.inf, 0, logsumexp * tile.dtype.type(unit))
         # One more column subtracts as it multiplies: q.k - l = [q, -l].[k, 1]. That is nearly free.
-        scaled = _with_column("queries", scaled, -shift)
-        d_shifted = _with_column("d_outputs", d_output, -delta[rows])
+        scaled = _with_column(scaled, -shift)
+        d_shifted = _with_column(d_output, -delta[rows])
         for block in tile.blocks(rows):
             columns = block.columns
             m = columns.stop - columns.start
@@ -190,11 +191,11 @@ def _add_bias(scores: Array, block: Block, unit: float) -> None:
         scores += block.bias * scores.dtype.type(unit)
 
 
-def _longest(tile: Tile, vectors: Array) -> float:
-    """The length of the longest of some vectors; NaN if one holds NaN."""
+def _longest(tile: Tile) -> float:
+    """The length of the longest key: NaN if one holds NaN, infinite where it bounds no score."""
     if tile.dtype.kind == "c" or tile.bias is not None:
-        return np.nan  # not needed
-    return float(np.max([_length(tile.take(vectors, part)) for part in slices(0, len(vectors), 4096)], initial=0))
+        return np.inf
+    return float(np.max([_length(tile.take(tile.key, part)) for part in slices(0, tile.m, 4096)], initial=0))
 
 
 def _length(vectors: Array) -> float:
@@ -208,10 +209,10 @@ def _in_range(tile: Tile, query: Array, longest: float) -> bool:
     By the inequality of Cauchy and Schwarz a score is at most the product of the lengths of its query and its key. It
     saves the running maximum, which is a fifth of the time of the forward pass.
     """
-    return tile.bias is None and _length(query) * longest <= _exponential(tile.dtype).small
+    return _length(query) * longest <= _exponential(tile.dtype).small
 
 
-def _with_column(name: str, array: Array, column: Any) -> Array:
-    wider = _scratch(name, (len(array), array.shape[1] + 1), array.dtype)
+def _with_column(array: Array, column: Any) -> Array:
+    wider = np.empty((len(array), array.shape[1] + 1), array.dtype)
     wider[:, :-1], wider[:, -1] = array, column
     return wider
