@@ -181,22 +181,22 @@ def forward(
 
     queries = with_query_axis(query, query)
     problem = Problem(queries, key, value, bias, rule, scale, dropout_p, dropout_key, sizes, dtype.compute)
-    output = np.zeros((*problem.leading, problem.n, value.shape[-1]), dtype.compute)
+    # Two outputs, one of which stays in the cache: what callers do to theirs must not change the gradients.
+    output, kept = (np.zeros((*problem.leading, problem.n, value.shape[-1]), dtype.compute) for _ in range(2))
     logsumexp = np.full(shape[:-1], -np.inf, dtype.compute)
 
     def consume(places: list[Place], results: list[tuple[Array, Array]]) -> None:
-        for place, found in zip(places, results, strict=True):
-            output[place.at][place.rows], pick(logsumexp, place.at, axes=1)[place.rows] = found
+        for place, (found, found_logsumexp) in zip(places, results, strict=True):
+            output[place.at][place.rows] = kept[place.at][place.rows] = found
+            pick(logsumexp, place.at, axes=1)[place.rows] = found_logsumexp
 
     tasks = ((places, [problem.tile(place) for place in places]) for places in grouped(problem.strips()))
     run(_attend, tasks, consume, executor, at_once)
 
-    # A copy of the output stays in the cache: what the caller does to theirs must not change the gradients.
     with quiet():
-        result = as_result(without_query_axis(output, query), dtype.result).copy()
-    return result, Cache(
-        query, key, value, bias, rule, scale, logsumexp, output, dropout_p, dropout_key, sizes, result.shape
-    )
+        output = as_result(without_query_axis(output, query), dtype.result)
+    cache = Cache(query, key, value, bias, rule, scale, logsumexp, kept, dropout_p, dropout_key, sizes, output.shape)
+    return output, cache
 
 
 def _attend(tiles: list[Tile]) -> list[tuple[Array, Array]]:
@@ -288,8 +288,7 @@ def backward(
                 into += found.bias
 
     tasks = (
-        (places, [(problem.tile(place, arrays=2), cotangent(place)) for place in places])
-        for places in grouped(problem.squares())
+        (places, [(problem.tile(place), cotangent(place)) for place in places]) for places in grouped(problem.squares())
     )
     run(_differentiate, tasks, consume, executor, at_once)
     with quiet():

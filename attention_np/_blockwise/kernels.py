@@ -77,25 +77,26 @@ _scratch = _Scratch()
 
 def attend(tile: Tile) -> tuple[Array, Array]:
     """The output (n, d_v) and the log-sum-exp (n,) of a tile that holds all the keys its queries attend to."""
-    output = np.empty((tile.n, tile.value.shape[1]), tile.dtype)
+    output = np.zeros((tile.n, tile.value.shape[1]), tile.dtype)
     logsumexp = np.empty(tile.n, tile.dtype)
     longest = _longest(tile)
     for rows in tile.row_blocks():
         if tile.dtype.kind != "c":
-            output[rows], logsumexp[rows] = _attend(tile, rows, longest)
+            logsumexp[rows] = _attend(tile, rows, longest, output[rows])
             if np.isfinite(output[rows]).all() and (logsumexp[rows] < np.inf).all():
                 continue
         output[rows], logsumexp[rows] = plain.attend(tile, rows)
     return output, logsumexp
 
 
-def _attend(tile: Tile, rows: slice, longest: float) -> tuple[Array, Array]:
+def _attend(tile: Tile, rows: slice, longest: float, output: Array) -> Array:
+    """The log-sum-exp of some rows, whose output is added to `output`, zero before."""
     exponential, unit, least, _ = _exponential(tile.dtype)
     query = tile.take(tile.query, rows) * (tile.scale * tile.dtype.type(unit))  # (b, d_k)
-    n, d_v = len(query), tile.value.shape[1]
+    n = len(query)
     in_range = _in_range(tile, query, longest)
     largest = np.full((n, 1), 0 if in_range else -np.inf, tile.dtype)
-    total, output = np.zeros((n, 1), tile.dtype), np.zeros((n, d_v), tile.dtype)
+    total = np.zeros((n, 1), tile.dtype)
     for block in tile.blocks(rows):
         key, value = tile.take(tile.key, block.columns), tile.take(tile.value, block.columns)
         scores = _scratch("scores", (n, len(key)), tile.dtype)
@@ -121,8 +122,8 @@ def _attend(tile: Tile, rows: slice, longest: float) -> tuple[Array, Array]:
 
     empty = total == 0
     output /= np.where(empty, 1, total)  # (blockwise.5)
-    logsumexp = np.where(empty, -np.inf, largest / tile.dtype.type(unit) + np.log(total))  # (blockwise.5)
-    return output, logsumexp[:, 0]
+    logsumexp: Array = np.where(empty, -np.inf, largest / tile.dtype.type(unit) + np.log(total))  # (blockwise.5)
+    return logsumexp[:, 0]
 
 
 def differentiate(tile: Tile, given: Cotangent) -> TileGradients:

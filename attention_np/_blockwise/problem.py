@@ -19,7 +19,7 @@ from attention_np.rules import Rule, cut, pick
 
 __all__ = ["Place", "Problem", "grouped"]
 
-BLOCK_BYTES = 2**20  # of the scores that are there at once: half of a usual second-level cache
+BLOCK_BYTES, COLUMNS = 2**19, 256  # of a block of scores: what is there at once fits a second-level cache of 2 MiB
 SIDES = {2048: 32, 1024: 4, 512: 0}  # of a tile, the longest first of which there are as many tiles: to share them well
 PAIRS_A_TASK = 2**18  # a task of fewer takes hardly longer than handing it over
 
@@ -103,8 +103,8 @@ class Problem:
         own = index[len(index) - len(leading) :]
         return tuple(0 if size == 1 else i for i, size in zip(own, leading, strict=True))
 
-    def tile(self, place: Place, arrays: int = 1) -> Tile:
-        """The tile at a place, whose kernel has so many `arrays` of the size of a block of scores."""
+    def tile(self, place: Place) -> Tile:
+        """The tile at a place."""
         at, rows, columns = place
         of_scores = self._of_scores(at)
         rule = None if self.rule is None else self.rule.at(of_scores).within(rows, columns)
@@ -121,15 +121,12 @@ class Problem:
             dropout,
             self.scale,
             self.dtype,
-            self.block_size or self._block_size(arrays),
+            self.block_size or self._block_size(),
         )
 
-    def _block_size(self, arrays: int) -> tuple[int, int]:
-        pairs = BLOCK_BYTES // (arrays * self.dtype.itemsize)
-        rows = 512 if self.rule is None else 256  # a rule is followed more closely by smaller blocks
-        while rows * 512 > pairs and rows > 256:
-            rows //= 2
-        return rows, min(512, pairs // rows)
+    def _block_size(self) -> tuple[int, int]:
+        most = 512 if self.rule is None else 256  # smaller blocks follow a rule more closely
+        return min(most, BLOCK_BYTES // (COLUMNS * self.dtype.itemsize)), COLUMNS
 
     def limits(self, logsumexp: Array) -> Array | None:
         """How many scores of each query are plus infinity, in the shape of `logsumexp`; None if none is."""
