@@ -182,7 +182,8 @@ def forward(
     queries = with_query_axis(query, query)
     problem = Problem(queries, key, value, bias, rule, scale, dropout_p, dropout_key, sizes, dtype.compute)
     # Two outputs, one of which stays in the cache: what callers do to theirs must not change the gradients.
-    output, kept = (np.zeros((*problem.leading, problem.n, value.shape[-1]), dtype.compute) for _ in range(2))
+    blank = np.empty if rule is None and problem.m else np.zeros  # without a rule every place is written
+    output, kept = (blank((*problem.leading, problem.n, value.shape[-1]), dtype.compute) for _ in range(2))
     logsumexp = np.full(shape[:-1], -np.inf, dtype.compute)
 
     def consume(places: list[Place], results: list[tuple[Array, Array]]) -> None:
