@@ -117,7 +117,7 @@ def _attend(tile: Tile, rows: slice, longest: float, output: Array) -> Array:
             weights *= block.visible
         total += weights @ np.ones((len(key), 1), tile.dtype)  # (blockwise.3); a quarter of the time of a sum
         if tile.dropout is not None:
-            weights *= tile.dropout.block(rows, block.columns, tile.dtype)
+            weights *= tile.dropout.block(rows, block.columns, tile.dtype)  # (blockwise.29)
         _add_product(output, weights, value)  # (blockwise.4)
 
     empty = total == 0
@@ -150,7 +150,7 @@ def _differentiate(tile: Tile, given: Cotangent) -> TileGradients:
         in_range = _in_range(tile, scaled, longest)
         logsumexp = given.logsumexp[rows]
         shift = np.where(logsumexp == -np.inf, 0, logsumexp * tile.dtype.type(unit))
-        # One more column subtracts as it multiplies: q.k - l = [q, -l].[k, 1]. That is nearly free.
+        # One more column subtracts as it multiplies: q.k - l = [q, -l].[k, 1] (blockwise.38). That is nearly free.
         scaled = _with_column(scaled, -shift)
         d_shifted = _with_column(d_output, -delta[rows])
         for block in tile.blocks(rows):
@@ -170,10 +170,10 @@ def _differentiate(tile: Tile, given: Cotangent) -> TileGradients:
             else:
                 factors = tile.dropout.block(rows, columns, tile.dtype)
                 np.matmul(d_output, values[columns, :-1].T, out=d_scores)
-                d_scores *= factors
+                d_scores *= factors  # (blockwise.31)
                 d_scores -= delta[rows, None]
                 factors *= weights
-                _add_product(d_value[columns], factors.T, d_output)
+                _add_product(d_value[columns], factors.T, d_output)  # (blockwise.31)
             d_scores *= weights  # (b, c) (blockwise.11)
             plain.add_bias_gradient(d_bias, d_scores, rows, columns)
             _add_product(d_query[rows], d_scores, tile.take(tile.key, columns))  # (blockwise.12)
@@ -210,7 +210,7 @@ def _in_range(tile: Tile, query: Array, longest: float) -> bool:
     By the inequality of Cauchy and Schwarz a score is at most the product of the lengths of its query and its key. It
     saves the running maximum, which is a fifth of the time of the forward pass.
     """
-    return _length(query) * longest <= _exponential(tile.dtype).small
+    return _length(query) * longest <= _exponential(tile.dtype).small  # (blockwise.34)
 
 
 def _with_column(array: Array, column: Any) -> Array:

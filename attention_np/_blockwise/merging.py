@@ -110,8 +110,9 @@ def merge_backward(
         merged = _shared(shares[0], one.output) + _shared(shares[1], other.output)
         found = []
         for share, part in zip(shares, (one, other), strict=True):
+            d_output = _shared(share, d.output)  # (blockwise.23)
             d_share = (d.output * (part.output - merged)).sum(axis=-1) + d.logsumexp
-            found.append(Partial(_shared(share, d.output), np.where(share == 0, 0, share * d_share)))
+            found.append(Partial(d_output, np.where(share == 0, 0, share * d_share)))  # (blockwise.24)
     return found[0], found[1]
 
 
@@ -144,7 +145,7 @@ def _shares(first: Partial, second: Partial) -> tuple[tuple[Array, Array], Array
     powers[0] = np.where(limits[0] & limits[1], np.nan, powers[0])
     total = powers[0] + powers[1]
     shares = [np.where(power == 0, 0, power / total) for power in powers]
-    return (shares[0], shares[1]), np.where(at_limit, np.inf, shift + np.log(total))
+    return (shares[0], shares[1]), np.where(at_limit, np.inf, shift + np.log(total))  # (blockwise.18)
 
 
 def _shared(share: Array, output: Array) -> Array:

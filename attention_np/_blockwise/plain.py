@@ -91,7 +91,7 @@ def zeros(tile: Tile) -> tuple[Array, Array, Array, Array | None]:
 def delta(tile: Tile, given: Cotangent) -> Array:
     """What is subtracted in each row of the gradient of the weights, (n,) (blockwise.8)."""
     result: Array = np.einsum("ib,ib->i", given.d_output, tile.take(given.output, slice(None)))
-    return result if given.d_logsumexp is None else result - given.d_logsumexp
+    return result if given.d_logsumexp is None else result - given.d_logsumexp  # (blockwise.17)
 
 
 def add_bias_gradient(d_bias: Array | None, d_scores: Array, rows: slice, columns: slice) -> None:
@@ -99,7 +99,7 @@ def add_bias_gradient(d_bias: Array | None, d_scores: Array, rows: slice, column
     if d_bias is None:
         return
     into = d_bias[rows if len(d_bias) != 1 else slice(None), columns if d_bias.shape[1] != 1 else slice(None)]
-    into += sum_to(d_scores, into.shape)
+    into += sum_to(d_scores, into.shape)  # (blockwise.15)
 
 
 def differentiate(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Array | None]:
