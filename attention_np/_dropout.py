@@ -13,17 +13,18 @@ References
 from __future__ import annotations
 
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from attention_np._arrays import Array, as_number, real_types
 
-__all__ = ["Rng", "as_generator", "as_probability", "draw_key", "multipliers"]
+__all__ = ["Draws", "Rng", "as_generator", "as_probability", "draw_key", "multipliers"]
 
 Rng: TypeAlias = "int | np.random.Generator"  # a string: NumPy imports its random module on first use only
 
 DRAWS_A_STEP = 8  # one step of Philox's counter gives four 64-bit words, and a draw takes 32 bits
+WORDS_A_STEP = 4
 
 
 def as_probability(dropout_p: float, rng: Rng | None) -> float:
@@ -57,6 +58,38 @@ def multipliers(key: int, dropout_p: float, shape: tuple[int, ...], dtype: np.dt
     width = -(-columns // DRAWS_A_STEP) * DRAWS_A_STEP  # each row starts at a step of the counter
     words = np.random.Philox(key=key).random_raw(prod(leading) * width // 2)  # 64-bit
     draws = words.astype("<u8", copy=False).view("<u4").reshape(*leading, width)[..., :columns]
+    return _factors(draws, dropout_p, dtype)
+
+
+class Draws(NamedTuple):
+    """The draws of one matrix of scores, of which any block can be had alone."""
+
+    key: int
+    dropout_p: float
+    row: int  # of all rows of the scores, the one that the matrix begins with
+    columns: int  # that the scores have
+    column: int  # of them, the one that the matrix begins with
+
+    def within(self, rows: slice, columns: slice) -> Draws:
+        """The draws of a part of the matrix."""
+        return self._replace(row=self.row + rows.start, column=self.column + columns.start)
+
+    def block(self, rows: slice, columns: slice, dtype: np.dtype[Any]) -> Array:
+        """What :func:`multipliers` gives there for all scores."""
+        steps_a_row = -(-self.columns // DRAWS_A_STEP)
+        first, last = self.column + columns.start, self.column + columns.stop
+        start, stop = first // DRAWS_A_STEP, -(-last // DRAWS_A_STEP)
+        stream = np.random.Philox(key=self.key)
+        stream.advance((self.row + rows.start) * steps_a_row + start)
+        words = np.empty((rows.stop - rows.start, (stop - start) * WORDS_A_STEP), np.uint64)
+        for row in words:
+            row[:] = stream.random_raw(row.size)
+            stream.advance(steps_a_row - (stop - start))
+        draws = words.astype("<u8", copy=False).view("<u4")[:, first - start * DRAWS_A_STEP :][:, : last - first]
+        return _factors(draws, self.dropout_p, dtype)
+
+
+def _factors(draws: Array, dropout_p: float, dtype: np.dtype[Any]) -> Array:
     kept = draws >= round(dropout_p * 2**32)
     real, wide = real_types(dtype)
     factors: Array = np.where(kept, real(1 / (1 - wide(dropout_p))), real(0))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import additive, dot_product, masks, multi_head, softmax
+from attention_np import additive, blockwise, dot_product, masks, multi_head, softmax
 
 __all__ = ["ENGLISH", "MIXED", "OPS", "PAD", "Batch", "Case", "all_cases", "batch", "tokenise"]
 
@@ -24,6 +24,7 @@ Array = npt.NDArray[Any]
 OPS: dict[str, ModuleType] = {
     "softmax": softmax,
     "dot_product": dot_product,
+    "blockwise": blockwise,
     "additive": additive,
     "multi_head": multi_head,
 }
@@ -95,7 +96,11 @@ def batch(sentences: Sequence[str], features: int, seed: int = 0) -> Batch:
 def all_cases(ops: Iterable[str] = tuple(OPS)) -> list[Case]:
     """The cases of the given ops, by default of all."""
     wanted = set(ops)
-    return [case for case in (*_softmax(), *_dot_product(), *_additive(), *_multi_head()) if case.op in wanted]
+    return [
+        case
+        for case in (*_softmax(), *_dot_product(), *_blockwise(), *_additive(), *_multi_head())
+        if case.op in wanted
+    ]
 
 
 def _normal(seed: int, *shapes: tuple[int, ...]) -> list[Array]:
@@ -155,6 +160,11 @@ def _dot_product() -> list[Case]:
         ),
         Case("dot_product", "sentences: packed in one row", _self(_packed(english)[0]), {"mask": _packed(english)[1]}),
     ]
+
+
+def _blockwise() -> list[Case]:
+    """Those of dot_product, in blocks that do not fit them evenly."""
+    return [replace(case, op="blockwise", options={**case.options, "block_size": (2, 3)}) for case in _dot_product()]
 
 
 def _additive() -> list[Case]:

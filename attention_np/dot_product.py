@@ -159,10 +159,10 @@ def forward(
     query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
     bias = None if bias is None else as_bias(bias, query, key, value)
     shape = scores_shape(query, key, value)
-    _check_features(query, key)
+    check_features(query, key)
     dropout_p = as_probability(dropout_p, rng)
     dtype = precision(query, key, value, bias)
-    scale = _as_scale(scale, key.shape[-1], dtype.compute)
+    scale = as_scale(scale, key.shape[-1], dtype.compute)
     visible = visible_pairs(shape, mask, bias, is_causal)
 
     q, k, v, b = in_dtype(dtype.compute, query, key, value, bias)
@@ -325,7 +325,7 @@ def jvp(
         return as_result(without_query_axis(d_output, cache.query), dtype)
 
 
-def _check_features(query: Array, key: Array) -> None:
+def check_features(query: Array, key: Array) -> None:
     if key.shape[-1] != query.shape[-1]:
         raise ValueError(
             f"key has {key.shape[-1]} features but query has {query.shape[-1]} "
@@ -365,7 +365,7 @@ def visible_pairs(
     return np.atleast_2d(reduce(operator.and_, rules)) if rules else None
 
 
-def _as_scale(scale: Any, d_k: int, compute: np.dtype[Any]) -> Any:
+def as_scale(scale: Any, d_k: int, compute: np.dtype[Any]) -> Any:
     """The scale in the precision that is computed in, so that it neither upcasts nor rounds."""
     real, wide = real_types(compute)
     if scale is None:

@@ -1,0 +1,155 @@
+"""Attention over some keys and over others, merged into attention over all: split-key decoding and ring attention."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from attention_np._arrays import Array, as_floating, quiet
+
+__all__ = ["Partial", "merge", "merge_backward"]
+
+
+class Partial(NamedTuple):
+    """Attention over some of the keys: what :func:`merge` takes and gives."""
+
+    output: Array  # (..., n, d_v)
+    logsumexp: Array  # (..., n)
+
+
+def merge(first: Partial | tuple[Array, Array], second: Partial | tuple[Array, Array]) -> Partial:
+    r"""Attention over the keys of two partial results together, from what each gave for its own keys.
+
+    Parameters
+    ----------
+    first, second : Partial, or (output, logsumexp)
+        Attention of the same queries over keys that no other has: (..., n, d_v) and (..., n). What had no key to
+        attend to has the output zero and the log-sum-exp minus infinity.
+
+    Returns
+    -------
+    Partial
+        Merging is associative, and attention over no keys is its neutral element.
+
+    Raises
+    ------
+    TypeError
+        If an array is not of floating-point numbers.
+    ValueError
+        If the shapes of the arrays do not fit together.
+
+    Notes
+    -----
+    With :math:`\ell = \log(e^{\ell_1} + e^{\ell_2})`, :math:`O = e^{\ell_1 - \ell} O_1 + e^{\ell_2 - \ell} O_2`. A
+    log-sum-exp of plus infinity on one side takes all; on both it gives NaN, as it does not say in which shares.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import blockwise
+    >>> query, key, value = np.zeros((1, 2)), np.ones((4, 2)), np.array([[1.0], [2.0], [3.0], [4.0]])
+    >>> parts = []
+    >>> for keys in (slice(0, 1), slice(1, 4)):
+    ...     output, cache = blockwise.forward(query, key[keys], value[keys])
+    ...     parts.append((output, cache.logsumexp))
+    >>> print(blockwise.merge(*parts).output)
+    [[2.5]]
+    """
+    one, other = _partial("first", first), _partial("second", second)
+    with quiet():
+        shares, logsumexp = _shares(one, other)
+        output = _shared(shares[0], one.output) + _shared(shares[1], other.output)  # (blockwise.6)
+    return Partial(output, logsumexp)
+
+
+def merge_backward(
+    d_merged: Partial | tuple[Array, Array],
+    first: Partial | tuple[Array, Array],
+    second: Partial | tuple[Array, Array],
+) -> tuple[Partial, Partial]:
+    r"""The gradients of a loss with respect to the two partial results that :func:`merge` merged.
+
+    Parameters
+    ----------
+    d_merged : Partial, or (d_output, d_logsumexp)
+        The gradients with respect to what :func:`merge` gave.
+    first, second
+        What it was given.
+
+    Returns
+    -------
+    tuple of Partial
+        The gradients with respect to the output and the log-sum-exp of each: for :func:`backward` of its own call.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`merge`.
+
+    Notes
+    -----
+    With :math:`w_1 = e^{\ell_1 - \ell}`: :math:`\frac{\partial L}{\partial O_1} = w_1 \frac{\partial L}{\partial O}`
+    and :math:`\frac{\partial L}{\partial \ell_1} = w_1 \left(\frac{\partial L}{\partial \ell} +
+    \sum_b \frac{\partial L}{\partial O_b} (O_{1b} - O_b)\right)`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import blockwise
+    >>> first = blockwise.Partial(np.array([[1.0]]), np.array([0.0]))
+    >>> second = blockwise.Partial(np.array([[3.0]]), np.array([0.0]))
+    >>> d_first, d_second = blockwise.merge_backward((np.array([[1.0]]), np.array([0.0])), first, second)
+    >>> print(d_first.output, d_first.logsumexp)
+    [[0.5]] [-0.5]
+    """
+    one, other = _partial("first", first), _partial("second", second)
+    d = _partial("d_merged", d_merged)
+    with quiet():
+        shares, _ = _shares(one, other)
+        merged = _shared(shares[0], one.output) + _shared(shares[1], other.output)
+        found = []
+        for share, part in zip(shares, (one, other), strict=True):
+            d_output = _shared(share, d.output)  # (blockwise.23)
+            d_share = (d.output * (part.output - merged)).sum(axis=-1) + d.logsumexp
+            found.append(Partial(d_output, np.where(share == 0, 0, share * d_share)))  # (blockwise.24)
+    return found[0], found[1]
+
+
+def _partial(name: str, pair: Partial | tuple[Array, Array]) -> Partial:
+    output, logsumexp = pair
+    part = Partial(as_floating(f"the output of {name}", output), as_floating(f"the logsumexp of {name}", logsumexp))
+    if part.output.shape[:-1] != part.logsumexp.shape:
+        raise ValueError(
+            f"the logsumexp of {name} must have one number for each row of its output "
+            f"(output.shape={part.output.shape}, logsumexp.shape={part.logsumexp.shape})"
+        )
+    return part
+
+
+def _shares(first: Partial, second: Partial) -> tuple[tuple[Array, Array], Array]:
+    """What part of the weights is over the keys of each, and the log-sum-exp over all."""
+    one, other = first.logsumexp, second.logsumexp
+    if first.output.shape != second.output.shape:
+        raise ValueError(
+            "the outputs of first and second must have one shape "
+            f"(first: {first.output.shape}, second: {second.output.shape})"
+        )
+    limits = [x.real == np.inf for x in (one, other)]
+    at_limit = limits[0] | limits[1]
+    larger = np.where(one.real >= other.real, one, other)
+    shift = np.where(np.isinf(larger), 0, larger)
+    powers: list[Array] = [
+        np.where(at_limit, limit, np.exp(x - shift)) for x, limit in zip((one, other), limits, strict=True)
+    ]
+    powers[0] = np.where(limits[0] & limits[1], np.nan, powers[0])
+    total = powers[0] + powers[1]
+    shares = [np.where(power == 0, 0, power / total) for power in powers]
+    return (shares[0], shares[1]), np.where(at_limit, np.inf, shift + np.log(total))  # (blockwise.18)
+
+
+def _shared(share: Array, output: Array) -> Array:
+    """A part of the output; a share of exactly zero contributes nothing, whatever it holds."""
+    share = share[..., None]
+    part: Array = np.where(share == 0, 0, share * output)
+    return part

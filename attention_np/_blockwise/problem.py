@@ -1,0 +1,167 @@
+"""One call of :mod:`attention_np.blockwise` in parts: which tiles there are, and how they are handed over.
+
+The parts are fixed by the sizes and the rule alone, never by the number of workers, so neither are the sums over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attention_np._arrays import Array
+from attention_np._blockwise.tiles import Tile, slices
+from attention_np._dropout import Draws
+from attention_np.rules import Rule, cut, pick
+
+__all__ = ["Place", "Problem", "grouped"]
+
+BLOCK_BYTES, COLUMNS = 2**19, 256  # of a block of scores: what is there at once fits a second-level cache of 2 MiB
+SIDES = {2048: 32, 1024: 4, 512: 0}  # of a tile, the longest first of which there are as many tiles: to share them well
+PAIRS_A_TASK = 2**18  # a task of fewer takes hardly longer than handing it over
+
+
+class Place(NamedTuple):
+    """Where a tile is."""
+
+    at: tuple[int, ...]  # in the leading axes of the output
+    rows: slice
+    columns: slice
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The arrays and options of a call, checked."""
+
+    query: Array  # (..., n, d_k)
+    key: Array  # (..., m, d_k)
+    value: Array  # (..., m, d_v)
+    bias: Array | None  # broadcasts to (..., n, m)
+    rule: Rule | None
+    scale: Any
+    dropout_p: float
+    dropout_key: int | None
+    block_size: tuple[int, int] | None
+    dtype: np.dtype[Any]
+
+    @property
+    def n(self) -> int:
+        """The number of queries."""
+        return int(self.query.shape[-2])
+
+    @property
+    def m(self) -> int:
+        """The number of keys."""
+        return int(self.key.shape[-2])
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """The leading axes of the output."""
+        return np.broadcast_shapes(*(array.shape[:-2] for array in (self.query, self.key, self.value)))
+
+    @property
+    def scores_leading(self) -> tuple[int, ...]:
+        """The leading axes of the scores: those of the value may be more."""
+        return np.broadcast_shapes(self.query.shape[:-2], self.key.shape[:-2])
+
+    def strips(self) -> list[Place]:
+        """Tiles of some queries and all the keys that any of them attends to."""
+        side = self._side(lambda side: -(-self.n // side))
+        return [place for index, rows in self._rows(side) for place in self._reach(index, rows)]
+
+    def squares(self) -> list[Place]:
+        """Tiles of some queries and some keys, as the backward pass needs: its sums over queries stay small."""
+        side = self._side(lambda side: -(-self.n // side) * -(-self.m // side))
+        return [
+            Place(index, rows, columns)
+            for index, rows in self._rows(side)
+            for place in self._reach(index, rows)
+            for columns in _evenly(place.columns, side)
+        ]
+
+    def _side(self, tiles_a_head: Any) -> int:
+        return next(side for side, least in SIDES.items() if prod(self.leading) * tiles_a_head(side) >= least)
+
+    def _rows(self, side: int) -> Iterator[tuple[tuple[int, ...], slice]]:
+        for index in np.ndindex(*self.leading):
+            for rows in slices(0, self.n, side):
+                yield index, rows
+
+    def _reach(self, index: tuple[int, ...], rows: slice) -> Iterator[Place]:
+        columns = slice(0, self.m)
+        if self.rule is not None:
+            columns = self.rule.at(self._of_scores(index)).columns(rows, columns)
+        if columns.start < columns.stop:
+            yield Place(index, rows, columns)
+
+    def _of_scores(self, index: tuple[int, ...]) -> tuple[int, ...]:
+        """A place in the leading axes of the output as one in those of the scores."""
+        leading = self.scores_leading
+        own = index[len(index) - len(leading) :]
+        return tuple(0 if size == 1 else i for i, size in zip(own, leading, strict=True))
+
+    def tile(self, place: Place) -> Tile:
+        """The tile at a place."""
+        at, rows, columns = place
+        of_scores = self._of_scores(at)
+        rule = None if self.rule is None else self.rule.at(of_scores).within(rows, columns)
+        dropout = None
+        if self.dropout_key is not None:
+            head = np.ravel_multi_index(of_scores, self.scores_leading) if of_scores else 0
+            dropout = Draws(self.dropout_key, self.dropout_p, int(head) * self.n, self.m, 0).within(rows, columns)
+        return Tile(
+            np.asarray(pick(self.query, at, axes=2))[rows],
+            np.asarray(pick(self.key, at, axes=2))[columns],
+            np.asarray(pick(self.value, at, axes=2))[columns],
+            None if self.bias is None else cut(pick(np.atleast_2d(self.bias), of_scores, axes=2), rows, columns),
+            rule,
+            dropout,
+            self.scale,
+            self.dtype,
+            self.block_size or self._block_size(),
+        )
+
+    def _block_size(self) -> tuple[int, int]:
+        most = 512 if self.rule is None else 256  # smaller blocks follow a rule more closely
+        return min(most, BLOCK_BYTES // (COLUMNS * self.dtype.itemsize)), COLUMNS
+
+    def limits(self, logsumexp: Array) -> Array | None:
+        """How many scores of each query are plus infinity, in the shape of `logsumexp`; None if none is."""
+        if not (logsumexp.real == np.inf).any():
+            return None
+        counts = np.zeros(logsumexp.shape, np.int64)
+        for place in self.strips():
+            at_limit = np.flatnonzero(pick(logsumexp, place.at, axes=1)[place.rows].real == np.inf)
+            tile = self.tile(place)
+            for row in map(int, at_limit):
+                block = tile.block(slice(row, row + 1), slice(0, tile.m))
+                assert block is not None
+                assert block.bias is not None  # nothing else makes it infinite
+                tops = block.bias.real == np.inf
+                tops = np.broadcast_to(tops if block.visible is None else tops & block.visible, (1, tile.m))
+                pick(counts, place.at, axes=1)[place.rows.start + row] = tops.sum()
+        return counts
+
+
+def grouped(places: list[Place]) -> Iterator[list[Place]]:
+    """`places`, as many together as are worth a task."""
+    group: list[Place] = []
+    pairs = 0
+    for place in places:
+        group.append(place)
+        pairs += (place.rows.stop - place.rows.start) * (place.columns.stop - place.columns.start)
+        if pairs >= PAIRS_A_TASK:
+            yield group
+            group, pairs = [], 0
+    if group:
+        yield group
+
+
+def _evenly(columns: slice, side: int) -> Iterator[slice]:
+    """`columns` in parts of about one length, near `side`."""
+    length = columns.stop - columns.start
+    parts = max(1, round(length / side))
+    return slices(columns.start, columns.stop, -(-length // parts))

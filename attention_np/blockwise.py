@@ -1,0 +1,414 @@
+r"""Scaled dot-product attention in linear memory and in parallel: the numbers of :mod:`attention_np.dot_product`.
+
+The n x m scores are never there at once. A query goes through the keys block by block and keeps three things: the
+largest score so far, the sum of the exponentials, and the output so far, each rescaled when a larger score comes
+(the online softmax). What is kept for the backward pass is one number a query, the log-sum-exp :math:`\ell_i`, from
+which any block of weights can be computed again:
+
+.. math::
+
+    A_{ij} = e^{S_{ij} - \ell_i}, \qquad
+    \delta_i = \sum_b \frac{\partial L}{\partial O_{ib}} O_{ib}, \qquad
+    \frac{\partial L}{\partial S_{ij}} = A_{ij} \left(\frac{\partial L}{\partial A_{ij}} - \delta_i\right)
+
+The derivation is ``derivations/blockwise.md``. Its kernels are in ``attention_np/_blockwise``; masks that are never
+whole in memory are in :mod:`attention_np.rules`.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np import dot_product, rules
+from attention_np._arrays import (
+    Array,
+    as_bias,
+    as_flag,
+    as_floating,
+    as_integer,
+    as_mask,
+    as_optional_tangent,
+    as_result,
+    as_tangent,
+    as_vector,
+    check_broadcasts_to,
+    check_cache,
+    in_dtype,
+    precision,
+    quiet,
+    scores_shape,
+    with_query_axis,
+    without_query_axis,
+)
+from attention_np._blockwise import kernels, plain
+from attention_np._blockwise.merging import Partial, merge, merge_backward
+from attention_np._blockwise.problem import Place, Problem, grouped
+from attention_np._blockwise.tiles import Cotangent, Tile
+from attention_np._blockwise.workers import as_workers, run
+from attention_np._dropout import Rng, as_probability, draw_key
+from attention_np.dot_product import Gradients
+from attention_np.rules import Rule, cut, pick
+
+__all__ = ["Cache", "Gradients", "Partial", "backward", "forward", "jvp", "merge", "merge_backward"]
+
+
+class Cache(NamedTuple):
+    """What :func:`forward` leaves for :func:`backward`, :func:`jvp` and the reader.
+
+    The inputs are as they were given; for a single query, without an axis for the queries, n is 1 in the rest.
+    """
+
+    query: Array  # (..., n, d_k)
+    key: Array  # (..., m, d_k)
+    value: Array  # (..., m, d_v)
+    bias: Array | None  # broadcasts to (..., n, m)
+    mask: Rule | None  # who attends to whom, all rules together; None: all to all
+    scale: Any  # a real scalar of the precision computed in
+    logsumexp: Array  # (..., n)
+    output: Array  # (..., n, d_v), in the precision computed in; a copy
+    dropout_p: float
+    dropout_key: int | None  # what the draws depend on
+    block_size: tuple[int, int] | None
+    output_shape: tuple[int, ...]
+
+
+def forward(
+    query: npt.ArrayLike,
+    key: npt.ArrayLike,
+    value: npt.ArrayLike,
+    *,
+    mask: npt.ArrayLike | Rule | None = None,
+    bias: npt.ArrayLike | None = None,
+    scale: float | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    rng: Rng | None = None,
+    block_size: int | tuple[int, int] | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+) -> tuple[Array, Cache]:
+    r"""Attention of n queries over m keys and their values.
+
+    Parameters
+    ----------
+    query : array_like of float, (..., n, d_k)
+        Or (d_k,): a single query. The leading axes of all arrays broadcast together. An array may be a
+        ``numpy.memmap``: only the parts that are worked on are read.
+    key : array_like of float, (..., m, d_k)
+    value : array_like of float, (..., m, d_v)
+    mask : array_like of bool or Rule, optional
+        True where query i may attend to key j; broadcasts to the scores, (..., n, m). Or one of
+        :mod:`attention_np.rules`, which is asked block by block, and whose empty blocks cost nothing.
+    bias : array_like of float, optional
+        Added to the scores; broadcasts to them.
+    scale : float, optional
+        What the products of queries and keys are multiplied by, by default ``1 / sqrt(d_k)``.
+    is_causal : bool, optional
+        Query i attends to keys ``j <= i`` only: ``rules.causal()``, together with `mask`.
+    dropout_p : float, optional
+        The probability, in [0, 1), with which a weight is dropped; the others are divided by ``1 - dropout_p``.
+    rng : int or numpy.random.Generator, optional
+        A seed, or a generator from which one integer is drawn; needed for dropout. Draws are those of
+        :func:`attention_np.dot_product.forward`.
+    block_size : int or (int, int), optional
+        How many queries, and how many keys, are looked at together. By default as many as fit the cache of a core.
+    executor : concurrent.futures.Executor, optional
+        What runs the tasks: of threads, of processes, or of a cluster (``dask.distributed.Client.get_executor()``).
+        Arrays travel to other processes in parts, those of a file mapped into memory by its name, under which the
+        workers must find it.
+    workers : int, optional
+        How many threads to use, by default one for each core; one if threadpoolctl is not installed, since threads
+        that call a BLAS with threads of its own are slower than that BLAS alone. With an `executor`, how many tasks
+        it is thought to run at once.
+
+    Returns
+    -------
+    output : ndarray, (..., n, d_v)
+        Or (..., d_v) for a single query. Zero for a query that may attend to nothing.
+    cache : Cache
+        With the log-sum-exp of each query, and without the weights.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`attention_np.dot_product.forward`; and if `block_size`, `executor` or `workers` cannot be used.
+
+    Notes
+    -----
+    The online softmax is that of [1]_, the two passes those of [2]_. Output and gradients agree with
+    :mod:`attention_np.dot_product` to rounding, relative to the largest terms of their sums: where one key has nearly
+    all the weight of a query, :mod:`attention_np.dot_product` is the more accurate in gradients that are nearly zero.
+
+    With threadpoolctl (``pip install 'attention-np[fast]'``), every BLAS of the process is held to one thread until the
+    call returns, since the tasks are what runs in parallel; so products elsewhere in the process run on one thread
+    meanwhile. When the last of several calls returns, or fails, the number of threads is what it was. Results
+    have the same bits then, whatever the workers and the executor.
+
+    References
+    ----------
+    .. [1] M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867, 2018.
+    .. [2] T. Dao, D. Y. Fu, S. Ermon, A. Rudra, C. Ré, "FlashAttention: fast and memory-efficient exact attention with
+       IO-awareness", NeurIPS 2022.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import blockwise
+    >>> query = np.array([[1.0, 0.0]])
+    >>> key = np.array([[2.0, 0.0], [0.0, 2.0]])
+    >>> value = np.array([[10.0], [20.0]])
+    >>> output, cache = blockwise.forward(query, key, value)
+    >>> print(output.round(4), cache.logsumexp.round(4))
+    [[11.9557]] [1.6318]
+    """
+    query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
+    bias = None if bias is None else as_bias(bias, query, key, value)
+    shape = scores_shape(query, key, value)
+    dot_product.check_features(query, key)
+    dropout_p = as_probability(dropout_p, rng)
+    dtype = precision(query, key, value, bias)
+    scale = dot_product.as_scale(scale, key.shape[-1], dtype.compute)
+    rule = _rule(shape, mask, is_causal)
+    if bias is not None:
+        check_broadcasts_to("bias", bias, shape)
+    sizes = None if block_size is None else _pair(block_size)
+    at_once = as_workers(executor, workers)
+    dropout_key = draw_key(rng) if dropout_p else None
+
+    queries = with_query_axis(query, query)
+    problem = Problem(queries, key, value, bias, rule, scale, dropout_p, dropout_key, sizes, dtype.compute)
+    # Two outputs, one of which stays in the cache: what callers do to theirs must not change the gradients.
+    blank = np.empty if rule is None and problem.m else np.zeros  # without a rule every place is written
+    output, kept = (blank((*problem.leading, problem.n, value.shape[-1]), dtype.compute) for _ in range(2))
+    logsumexp = np.full(shape[:-1], -np.inf, dtype.compute)
+
+    def consume(places: list[Place], results: list[tuple[Array, Array]]) -> None:
+        for place, (found, found_logsumexp) in zip(places, results, strict=True):
+            output[place.at][place.rows] = kept[place.at][place.rows] = found
+            pick(logsumexp, place.at, axes=1)[place.rows] = found_logsumexp
+
+    tasks = ((places, [problem.tile(place) for place in places]) for places in grouped(problem.strips()))
+    run(_attend, tasks, consume, executor, at_once)
+
+    with quiet():
+        output = as_result(without_query_axis(output, query), dtype.result)
+    cache = Cache(query, key, value, bias, rule, scale, logsumexp, kept, dropout_p, dropout_key, sizes, output.shape)
+    return output, cache
+
+
+def _attend(tiles: list[Tile]) -> list[tuple[Array, Array]]:
+    return [kernels.attend(tile) for tile in tiles]
+
+
+def backward(
+    d_output: npt.ArrayLike,
+    cache: Cache,
+    *,
+    d_logsumexp: npt.ArrayLike | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+) -> Gradients:
+    r"""The gradient of a loss with respect to every array of :func:`forward`.
+
+    Parameters
+    ----------
+    d_output : array_like of float, (..., n, d_v)
+        The gradient of the loss with respect to the output.
+    cache : Cache
+        From :func:`forward`.
+    d_logsumexp : array_like of float, (..., n), optional
+        The gradient of the loss with respect to the log-sum-exp, of the shape that the cache has it in: what
+        :func:`merge_backward` gives. By default zero.
+    executor, workers
+        As for :func:`forward`.
+
+    Returns
+    -------
+    Gradients
+        `query`, `key`, `value` and `bias` (None if there was none), summed over axes that were broadcast.
+
+    Raises
+    ------
+    TypeError
+        If `cache` is another op's, or an array is not of floating-point numbers.
+    ValueError
+        If `d_output` or `d_logsumexp` does not have the shape of what it belongs to.
+
+    Notes
+    -----
+    The weights are computed again, block by block, from the log-sum-exp; then
+
+    .. math::
+
+        \frac{\partial L}{\partial S_{ij}} = A_{ij} \left(\frac{\partial L}{\partial A_{ij}} - \delta_i +
+        \frac{\partial L}{\partial \ell_i}\right), \qquad
+        \delta_i = \sum_b \frac{\partial L}{\partial O_{ib}} O_{ib}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import blockwise
+    >>> query = np.array([[1.0, 0.0]])
+    >>> key = np.array([[2.0, 0.0], [0.0, 2.0]])
+    >>> value = np.array([[10.0], [20.0]])
+    >>> output, cache = blockwise.forward(query, key, value)
+    >>> print(blockwise.backward(np.array([[1.0]]), cache).query.round(4))
+    [[-2.2249  2.2249]]
+    """
+    cache = check_cache(cache, Cache, "blockwise")
+    query, bias = cache.query, cache.bias
+    of_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, cache.output.dtype), query)
+    dtype, of_logsumexp = np.result_type(cache.output, of_output), None
+    if d_logsumexp is not None:
+        of_logsumexp = as_vector("d_logsumexp", d_logsumexp, cache.logsumexp.shape, cache.output.dtype)
+        dtype = np.result_type(dtype, of_logsumexp)
+    at_once = as_workers(executor, workers)
+
+    problem = _problem(cache, dtype)
+    of_output, of_logsumexp, output, logsumexp = in_dtype(dtype, of_output, of_logsumexp, cache.output, cache.logsumexp)
+    limits = problem.limits(logsumexp)
+    d_query, d_key, d_value = (np.zeros(x.shape, dtype) for x in (problem.query, problem.key, problem.value))
+    d_bias = None if bias is None else np.zeros(bias.shape, dtype)
+
+    def cotangent(place: Place) -> Cotangent:
+        rows: list[Any]
+        rows = [x if x is None else pick(x, place.at, axes=1)[place.rows] for x in (of_logsumexp, logsumexp, limits)]
+        return Cotangent(of_output[place.at][place.rows], output[place.at][place.rows], *rows)
+
+    def consume(places: list[Place], results: list[kernels.TileGradients]) -> None:
+        for place, found in zip(places, results, strict=True):
+            pick(d_query, place.at, axes=2)[place.rows] += found.query
+            pick(d_key, place.at, axes=2)[place.columns] += found.key
+            pick(d_value, place.at, axes=2)[place.columns] += found.value
+            if d_bias is not None:
+                into = cut(pick(np.atleast_2d(d_bias), place.at, axes=2), place.rows, place.columns)
+                into += found.bias
+
+    tasks = (
+        (places, [(problem.tile(place), cotangent(place)) for place in places]) for places in grouped(problem.squares())
+    )
+    run(_differentiate, tasks, consume, executor, at_once)
+    with quiet():
+        return Gradients(
+            as_result(without_query_axis(d_query, query), query.dtype),
+            as_result(d_key, cache.key.dtype),
+            as_result(d_value, cache.value.dtype),
+            None if bias is None or d_bias is None else as_result(d_bias, bias.dtype),
+        )
+
+
+def _differentiate(tiles: list[tuple[Tile, Cotangent]]) -> list[kernels.TileGradients]:
+    return [kernels.differentiate(tile, given) for tile, given in tiles]
+
+
+def jvp(
+    cache: Cache,
+    *,
+    query: npt.ArrayLike | None = None,
+    key: npt.ArrayLike | None = None,
+    value: npt.ArrayLike | None = None,
+    bias: npt.ArrayLike | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+) -> Array:
+    r"""Forward mode: how the output moves when the inputs move along a tangent.
+
+    Parameters
+    ----------
+    cache : Cache
+        From :func:`forward`.
+    query, key, value, bias : array_like of float, optional
+        The tangents, each of the shape of its array; one that is left out is zero.
+    executor, workers
+        As for :func:`forward`.
+
+    Returns
+    -------
+    ndarray, (..., n, d_v)
+        The tangent of the output.
+
+    Raises
+    ------
+    TypeError
+        If `cache` is another op's, or a tangent is not of floating-point numbers.
+    ValueError
+        If a tangent does not have the shape of its array, or is given for a bias that there was not.
+
+    Notes
+    -----
+    A few queries at a time, as :func:`attention_np.dot_product.jvp` does it: in linear memory, without the kernels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import blockwise
+    >>> output, cache = blockwise.forward(np.ones((1, 2)), np.ones((3, 2)), np.ones((3, 1)))
+    >>> print(blockwise.jvp(cache, value=np.array([[3.0], [0.0], [0.0]])))
+    [[1.]]
+    """
+    cache = check_cache(cache, Cache, "blockwise")
+    compute = cache.output.dtype
+    d_query = as_tangent("query", query, cache.query, compute)
+    d_key = as_tangent("key", key, cache.key, compute)
+    d_value = as_tangent("value", value, cache.value, compute)
+    d_bias = as_optional_tangent("bias", bias, cache.bias, compute)
+    at_once = as_workers(executor, workers)
+    problem = _problem(cache, compute)
+    wide = np.result_type(compute, *(x for x in (d_query, d_key, d_value, d_bias) if x is not None))
+    d_queries = with_query_axis(d_query, cache.query)
+    tangent = Problem(d_queries, d_key, d_value, d_bias, None, cache.scale, 0.0, None, None, wide)
+    d_output = np.zeros((*problem.leading, problem.n, cache.value.shape[-1]), wide)
+
+    def consume(place: Place, found: Array) -> None:
+        d_output[place.at][place.rows] = found
+
+    tasks = ((place, (problem.tile(place), tangent.tile(place))) for place in problem.strips())
+    run(_push_forward, tasks, consume, executor, at_once)
+    result = precision(cache.query, cache.key, cache.value, cache.bias).result
+    with quiet():
+        return as_result(without_query_axis(d_output, cache.query), result)
+
+
+def _push_forward(tiles: tuple[Tile, Tile]) -> Array:
+    return plain.push_forward(*tiles)
+
+
+def _rule(shape: tuple[int, ...], mask: npt.ArrayLike | Rule | None, is_causal: bool) -> Rule | None:
+    """All that says who attends to whom, for scores of the given `shape`."""
+    rule = None
+    if isinstance(mask, Rule):
+        mask.check(*shape[-2:])
+        check_broadcasts_to("mask", np.broadcast_to(np.False_, (*mask.leading, 1, 1)), shape)
+        rule = mask
+    elif mask is not None:
+        rule = rules.whole(as_mask(mask, shape))
+    if as_flag("is_causal", is_causal):
+        rule = rules.causal() if rule is None else rules.causal() & rule
+    return rule
+
+
+def _problem(cache: Cache, dtype: np.dtype[Any]) -> Problem:
+    """The problem of a call of forward, to be computed in `dtype`."""
+    return Problem(
+        with_query_axis(cache.query, cache.query),
+        cache.key,
+        cache.value,
+        cache.bias,
+        cache.mask,
+        cache.scale,
+        cache.dropout_p,
+        cache.dropout_key,
+        cache.block_size,
+        dtype,
+    )
+
+
+def _pair(block_size: int | tuple[int, int]) -> tuple[int, int]:
+    sizes = block_size if isinstance(block_size, tuple) else (block_size, block_size)
+    if len(sizes) != 2:
+        raise ValueError(f"block_size must be one number, or one of queries and one of keys, not {block_size}")
+    return as_integer("block_size", sizes[0], least=1), as_integer("block_size", sizes[1], least=1)

@@ -1,0 +1,394 @@
+"""Who may attend to whom, asked block by block: masks for :mod:`attention_np.blockwise` that are never whole in memory.
+
+Each function is that of the same name in :mod:`attention_np.masks`, without the numbers of queries and keys. A rule
+says of every block of queries and keys whether all of it may attend, none of it, or which pairs; blocks that it rules
+out are not computed. Two rules combine with ``&``. For a rule of your own, derive from :class:`Rule`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np import masks
+from attention_np._arrays import as_integer
+
+__all__ = ["Rule", "causal", "packed", "padding", "sliding_window", "whole"]
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Rule:
+    """Who may attend to whom. A subclass defines :meth:`block`, and :meth:`columns` where whole ranges are ruled out.
+
+    Attributes
+    ----------
+    leading : tuple of int
+        The leading axes that the rule differs along, as those of a mask; they broadcast to those of the scores. A rule
+        that has some defines :meth:`at`.
+
+    Examples
+    --------
+    >>> from attention_np import rules
+    >>> class EverySecondKey(rules.Rule):
+    ...     def block(self, rows, columns):
+    ...         return np.arange(columns.start, columns.stop)[None, :] % 2 == 0
+    >>> print(EverySecondKey().mask(2, 5).astype(int))
+    [[1 0 1 0 1]
+     [1 0 1 0 1]]
+    """
+
+    leading: tuple[int, ...] = ()
+
+    def block(self, rows: slice, columns: slice) -> bool | Mask:
+        """True if all pairs of a block may attend, False if none may, else a mask that broadcasts to the block."""
+        raise NotImplementedError
+
+    def columns(self, rows: slice, columns: slice) -> slice:
+        """The part of `columns` outside of which none of `rows` attends to anything."""
+        del rows
+        return columns
+
+    def at(self, index: tuple[int, ...]) -> Rule:
+        """The rule at one place of the leading axes of the scores."""
+        del index
+        return self
+
+    def within(self, rows: slice, columns: slice) -> Rule:
+        """The rule for these queries and keys alone, counted from the first of each."""
+        return _Moved(self, rows.start, columns.start)
+
+    def check(self, n: int, m: int) -> None:
+        """Raise ValueError if the rule does not fit n queries and m keys."""
+
+    def mask(self, n: int, m: int) -> Mask:
+        """The mask in whole, leading axes included."""
+        self.check(n, m)
+        result = np.empty((*self.leading, n, m), np.bool_)
+        for index in np.ndindex(*self.leading) if n and m else ():
+            result[index] = self.at(index).block(slice(0, n), slice(0, m))
+        return result
+
+    def __and__(self, other: Rule) -> Rule:
+        return _Both(self, other) if isinstance(other, Rule) else NotImplemented
+
+
+class _Band(Rule):
+    """Query i sees the keys ``i + lower <= j <= i + upper``; None is no bound."""
+
+    def __init__(self, lower: int | None, upper: int | None) -> None:
+        self.lower, self.upper = lower, upper
+
+    def block(self, rows: slice, columns: slice) -> bool | Mask:
+        least, most = columns.start - (rows.stop - 1), columns.stop - 1 - rows.start  # of j - i in the block
+        lower = least if self.lower is None else self.lower
+        upper = most if self.upper is None else self.upper
+        if most < lower or least > upper:
+            return False
+        if lower <= least and most <= upper:
+            return True
+        n, m, moved = rows.stop - rows.start, columns.stop - columns.start, rows.start - columns.start
+        mask = masks.causal(n, m, offset=upper + moved)
+        if lower > least:
+            mask &= ~masks.causal(n, m, offset=lower + moved - 1)
+        return mask
+
+    def columns(self, rows: slice, columns: slice) -> slice:
+        start, stop = columns.start, columns.stop
+        if self.lower is not None:
+            start = min(max(start, rows.start + self.lower), stop)
+        if self.upper is not None:
+            stop = max(min(stop, rows.stop + self.upper), start)
+        return slice(start, stop)
+
+    def within(self, rows: slice, columns: slice) -> Rule:
+        moved = rows.start - columns.start
+        return _Band(*(None if bound is None else bound + moved for bound in (self.lower, self.upper)))
+
+
+class _Padding(Rule):
+    def __init__(self, lengths: npt.NDArray[Any]) -> None:
+        self.lengths, self.leading = lengths, lengths.shape
+
+    def block(self, rows: slice, columns: slice) -> bool | Mask:
+        del rows
+        if columns.stop <= self.lengths:
+            return True
+        if columns.start >= self.lengths:
+            return False
+        mask: Mask = np.arange(columns.start, columns.stop)[None, :] < self.lengths
+        return mask
+
+    def columns(self, rows: slice, columns: slice) -> slice:
+        del rows
+        return slice(columns.start, max(columns.start, min(columns.stop, int(self.lengths))))
+
+    def at(self, index: tuple[int, ...]) -> Rule:
+        return _Padding(np.asarray(pick(self.lengths, index, axes=0)))
+
+    def check(self, n: int, m: int) -> None:
+        del n
+        if self.lengths.size and self.lengths.max() > m:
+            raise ValueError(f"lengths must be from 0 to m={m}, not {self.lengths.max()}")
+
+
+class _Packed(Rule):
+    def __init__(self, queries: npt.NDArray[Any], keys: npt.NDArray[Any]) -> None:
+        self.queries, self.keys = queries, keys
+        self.leading = np.broadcast_shapes(queries.shape[:-1], keys.shape[:-1])
+
+    def block(self, rows: slice, columns: slice) -> bool | Mask:
+        queries, keys = self.queries[rows], self.keys[columns]
+        (first, last), (least, most) = _ends(queries), _ends(keys)
+        if last < least or most < first:
+            return False
+        return True if first == last == least == most else masks.packed(queries, keys)
+
+    def columns(self, rows: slice, columns: slice) -> slice:
+        first, last = _ends(self.queries[rows])
+        keys = self.keys[columns]
+        near = np.flatnonzero((keys >= first) & (keys <= last))
+        if not near.size:
+            return slice(columns.start, columns.start)
+        return slice(columns.start + int(near[0]), columns.start + int(near[-1]) + 1)
+
+    def at(self, index: tuple[int, ...]) -> Rule:
+        return _Packed(pick(self.queries, index, axes=1), pick(self.keys, index, axes=1))
+
+    def within(self, rows: slice, columns: slice) -> Rule:
+        return _Packed(self.queries[rows], self.keys[columns])
+
+    def check(self, n: int, m: int) -> None:
+        if (self.queries.shape[-1], self.keys.shape[-1]) != (n, m):
+            raise ValueError(
+                f"there are segments of {self.queries.shape[-1]} queries and {self.keys.shape[-1]} keys, "
+                f"but {n} queries and {m} keys"
+            )
+
+
+class _Whole(Rule):
+    def __init__(self, mask: Mask) -> None:
+        self.given, self.leading = mask, mask.shape[:-2]
+
+    def block(self, rows: slice, columns: slice) -> bool | Mask:
+        part = cut(self.given, rows, columns)
+        if part.all():
+            return True
+        return part if part.any() else False
+
+    def at(self, index: tuple[int, ...]) -> Rule:
+        return _Whole(pick(self.given, index, axes=2))
+
+    def within(self, rows: slice, columns: slice) -> Rule:
+        return _Whole(cut(self.given, rows, columns))
+
+    def check(self, n: int, m: int) -> None:
+        if not all(size in (1, full) for size, full in zip(self.given.shape[-2:], (n, m), strict=True)):
+            raise ValueError(f"mask must broadcast to {n} queries and {m} keys (mask.shape={self.given.shape})")
+
+
+class _Moved(Rule):
+    def __init__(self, rule: Rule, row: int, column: int) -> None:
+        self.rule, self.row, self.column = rule, row, column
+
+    def _back(self, rows: slice, columns: slice) -> tuple[slice, slice]:
+        return (
+            slice(rows.start + self.row, rows.stop + self.row),
+            slice(columns.start + self.column, columns.stop + self.column),
+        )
+
+    def block(self, rows: slice, columns: slice) -> bool | Mask:
+        return self.rule.block(*self._back(rows, columns))
+
+    def columns(self, rows: slice, columns: slice) -> slice:
+        found = self.rule.columns(*self._back(rows, columns))
+        return slice(found.start - self.column, found.stop - self.column)
+
+
+class _Both(Rule):
+    def __init__(self, first: Rule, second: Rule) -> None:
+        self.first, self.second = first, second
+        self.leading = np.broadcast_shapes(first.leading, second.leading)
+
+    def block(self, rows: slice, columns: slice) -> bool | Mask:
+        first = self.first.block(rows, columns)
+        if first is False:
+            return False
+        second = self.second.block(rows, columns)
+        if second is False or first is True:
+            return second
+        return first if second is True else np.logical_and(first, second)
+
+    def columns(self, rows: slice, columns: slice) -> slice:
+        return self.second.columns(rows, self.first.columns(rows, columns))
+
+    def at(self, index: tuple[int, ...]) -> Rule:
+        return _Both(self.first.at(index), self.second.at(index))
+
+    def within(self, rows: slice, columns: slice) -> Rule:
+        return _Both(self.first.within(rows, columns), self.second.within(rows, columns))
+
+    def check(self, n: int, m: int) -> None:
+        self.first.check(n, m)
+        self.second.check(n, m)
+
+
+def causal(*, offset: int = 0) -> Rule:
+    """Each query sees the keys up to its own position, as :func:`attention_np.masks.causal`.
+
+    Parameters
+    ----------
+    offset : int, optional
+        Query i sees the keys ``j <= i + offset``.
+
+    Raises
+    ------
+    TypeError
+        If `offset` is not an integer.
+
+    Examples
+    --------
+    >>> from attention_np import rules
+    >>> print(rules.causal(offset=1).mask(2, 4).astype(int))
+    [[1 1 0 0]
+     [1 1 1 0]]
+    """
+    return _Band(None, as_integer("offset", offset))
+
+
+def sliding_window(*, left: int | None, right: int | None = 0) -> Rule:
+    """Query i sees the keys ``i - left <= j <= i + right``, as :func:`attention_np.masks.sliding_window`.
+
+    Parameters
+    ----------
+    left, right : int or None
+        How many keys before and after its own position a query sees; None is no bound.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not an integer, or negative.
+
+    Examples
+    --------
+    >>> from attention_np import rules
+    >>> print(rules.sliding_window(left=1).mask(3, 3).astype(int))
+    [[1 0 0]
+     [1 1 0]
+     [0 1 1]]
+    """
+    lower = None if left is None else -as_integer("left", left, least=0)
+    return _Band(lower, None if right is None else as_integer("right", right, least=0))
+
+
+def padding(lengths: npt.ArrayLike, *, heads: bool = False) -> Rule:
+    """Every query sees the keys before the length of its sample, as :func:`attention_np.masks.padding`.
+
+    Parameters
+    ----------
+    lengths : array_like of int, (...)
+        The number of real keys of each sample.
+    heads : bool, optional
+        The scores have an axis for heads after those of `lengths`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a length is not an integer, or negative.
+
+    Examples
+    --------
+    >>> from attention_np import rules
+    >>> print(rules.padding([1, 3]).mask(1, 3).astype(int))
+    [[[1 0 0]]
+    <BLANKLINE>
+     [[1 1 1]]]
+    """
+    counts = np.asarray(lengths)
+    if counts.dtype.kind not in "iu" and counts.size:
+        raise TypeError(f"lengths must hold integers, not {counts.dtype} (lengths.shape={counts.shape})")
+    if counts.size and counts.min() < 0:
+        raise ValueError(f"lengths must not be negative, and one is {counts.min()}")
+    return _Padding(counts[..., None] if heads else counts)
+
+
+def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = None, *, heads: bool = False) -> Rule:
+    """Attend within one's own segment, as :func:`attention_np.masks.packed`.
+
+    What lies between segments is skipped where segments follow one another in order.
+
+    Parameters
+    ----------
+    query_segments : array_like of int, (..., n)
+    key_segments : array_like of int, (..., m), optional
+        By default those of the queries.
+    heads : bool, optional
+        The scores have an axis for heads after the leading axes of the segments.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the segments are not integers, have no axis, or their leading axes do not broadcast.
+
+    Examples
+    --------
+    >>> from attention_np import rules
+    >>> print(rules.packed([0, 0, 1]).mask(3, 3).astype(int))
+    [[1 1 0]
+     [1 1 0]
+     [0 0 1]]
+    """
+    queries = np.asarray(query_segments)
+    keys = queries if key_segments is None else np.asarray(key_segments)
+    masks.packed(*(x[..., :1] if x.ndim else x for x in (queries, keys)))  # refuses what cannot be
+    return _Packed(*(x[..., None, :] if heads else x for x in (queries, keys)))
+
+
+def whole(mask: npt.ArrayLike) -> Rule:
+    """A mask that is given whole, as a rule: to combine it with others.
+
+    Parameters
+    ----------
+    mask : array_like of bool, (..., n, m)
+        Or whatever broadcasts to that.
+
+    Raises
+    ------
+    TypeError
+        If `mask` is not boolean.
+
+    Examples
+    --------
+    >>> from attention_np import rules
+    >>> rule = rules.causal() & rules.whole([True, False, True])
+    >>> print(rule.mask(3, 3).astype(int))
+    [[1 0 0]
+     [1 0 0]
+     [1 0 1]]
+    """
+    given = np.asarray(mask)
+    if given.dtype != np.bool_:
+        raise TypeError(f"mask must be boolean, True where attending is allowed, not {given.dtype}")
+    return _Whole(np.atleast_2d(given))
+
+
+def pick(array: npt.NDArray[Any], index: tuple[int, ...], axes: int) -> npt.NDArray[Any]:
+    """`array` at a place of the leading axes that it broadcasts to; its own last `axes` axes stay."""
+    leading = array.shape[: array.ndim - axes]
+    own = index[len(index) - len(leading) :]
+    picked: npt.NDArray[Any] = array[tuple(0 if size == 1 else i for i, size in zip(own, leading, strict=True))]
+    return picked
+
+
+def cut(array: npt.NDArray[Any], rows: slice, columns: slice) -> npt.NDArray[Any]:
+    """The part of a matrix that broadcasts to the scores, where it is not of length one."""
+    part: npt.NDArray[Any] = array[
+        rows if array.shape[0] != 1 else slice(None), columns if array.shape[1] != 1 else slice(None)
+    ]
+    return part
+
+
+def _ends(segments: npt.NDArray[Any]) -> tuple[Any, Any]:
+    return segments.min(), segments.max()

@@ -1,0 +1,1070 @@
+"""Blockwise attention is dot-product attention: the same numbers in every corner, in linear memory, by any workers."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import pickle
+import re
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import Array, assert_close, assert_same_bits, normal
+from hypothesis import given
+from hypothesis import strategies as st
+from test_dot_product import BAD, BIAS_SHAPES, OPTIONS, SHAPES, SOME_HIDDEN, VAST, arrays, zeros
+
+from attention_np import blockwise, dot_product, gradcheck, masks, rules, softmax
+from attention_np._blockwise import kernels, plain, workers
+from attention_np._blockwise.problem import SIDES
+from attention_np.blockwise import Partial, merge, merge_backward
+
+BLOCK_SIZES = [None, 1, 3, 7, 4, 5, (2, 5), (3, 1)]
+every_block_size = pytest.mark.parametrize("block_size", BLOCK_SIZES, ids=str)
+
+
+class Results:
+    """All that an op gives, for one cotangent and one tangent."""
+
+    def __init__(self, op: Any, inputs: dict[str, Array], seed: int = 5, d_output: Any = None, **options: Any) -> None:
+        self.output, self.cache = op.forward(**inputs, **options)
+        if d_output is None:
+            d_output = normal(seed, *self.output.shape).astype(self.output.dtype)
+        self.gradients = {k: g for k, g in op.backward(d_output, self.cache)._asdict().items() if g is not None}
+        tangents = {k: normal(i, *x.shape).astype(x.dtype) for i, (k, x) in enumerate(inputs.items())}
+        self.jvp = op.jvp(self.cache, **tangents)
+
+    def items(self) -> Iterator[tuple[str, Array]]:
+        yield from {"output": self.output, "jvp": self.jvp, **self.gradients}.items()
+
+
+def assert_alike(actual: Array, expected: Array, tolerance: float, name: str = "") -> None:
+    """Agreement relative to the largest entry, or to one where the entries are what is left of terms that cancel."""
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype), name
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.isfinite(actual), finite, err_msg=name)
+    if actual.dtype.kind != "c":
+        np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected), err_msg=name)
+    scale = max(np.abs(expected[finite]).max(initial=0), 1)
+    error = np.abs(actual[finite] - expected[finite]).max(initial=0)
+    assert error <= tolerance * scale, f"{name} differs by {error / scale:.1e}"
+
+
+def assert_same_as_dot_product(
+    inputs: dict[str, Array], block_size: Any = None, tolerance: float = 1e-14, d_output: Any = None, **options: Any
+) -> None:
+    ours = Results(blockwise, inputs, d_output=d_output, block_size=block_size, **options)
+    mask = options.pop("mask", None)
+    if isinstance(mask, rules.Rule):
+        mask = mask.mask(max(inputs["query"].shape[:-1], default=1), inputs["key"].shape[-2])
+    theirs = Results(dot_product, inputs, d_output=d_output, mask=mask, **options)
+    expected = dict(theirs.items())
+    for name, array in ours.items():
+        assert_alike(array, expected[name], tolerance, name)
+    np.testing.assert_array_equal((ours.output == 0).all(-1), (theirs.output == 0).all(-1))
+    nothing = ours.cache.logsumexp == -np.inf
+    if nothing.shape == inputs["query"].shape[:-1]:
+        assert (ours.gradients["query"][nothing] == 0).all()
+    np.testing.assert_allclose(
+        ours.cache.logsumexp, theirs.cache.softmax.logsumexp[..., 0], rtol=100 * tolerance, atol=100 * tolerance
+    )
+
+
+# The same numbers
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+@every_block_size
+def test_all_shapes_give_what_dot_product_gives(shapes: str, block_size: Any) -> None:
+    assert_same_as_dot_product(arrays(shapes), block_size)
+
+
+@pytest.mark.parametrize("shape", BIAS_SHAPES, ids=str)
+@every_block_size
+def test_a_bias_of_any_shape_that_broadcasts_and_its_gradient(shape: tuple[int, ...], block_size: Any) -> None:
+    assert_same_as_dot_product({**arrays("a batch"), "bias": normal(1, *shape)}, block_size)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@every_block_size
+@pytest.mark.parametrize("has_bias", [False, True], ids=["no bias", "bias"])
+def test_every_option(options: dict[str, Any], block_size: Any, has_bias: bool) -> None:
+    bias = {"bias": normal(1, 4, 5)} if has_bias else {}
+    assert_same_as_dot_product({**arrays("a batch"), **bias}, block_size, **options)
+
+
+RULES = {
+    "causal": rules.causal(),
+    "causal, last with last": rules.causal(offset=1),
+    "window": rules.sliding_window(left=1),
+    "window, ahead": rules.sliding_window(left=0, right=2),
+    "padding": rules.padding([5, 2]),
+    "padding of everything": rules.padding([3, 0]),
+    "packed": rules.packed([0, 0, 1, 1], [0, 0, 1, 1, 2]),
+    "packed, in a batch": rules.packed([[0, 0, 1, 1], [2, 1, 1, 0]], [[0, 0, 1, 1, 2], [0, 2, 1, 2, 1]]),
+    "whole": rules.whole(SOME_HIDDEN),
+    "both": rules.padding([5, 2]) & rules.causal(),
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@every_block_size
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"dropout_p": 0.4, "rng": 3}], ids=str)
+def test_a_rule_gives_what_its_mask_gives(rule: rules.Rule, block_size: Any, options: dict[str, Any]) -> None:
+    inputs = {**arrays("a batch"), "bias": normal(1, 4, 5)}
+    ours = Results(blockwise, inputs, mask=rule, block_size=block_size, **options)
+    expected = dict(Results(dot_product, inputs, mask=rule.mask(4, 5), **options).items())
+    for name, array in ours.items():
+        assert_alike(array, expected[name], 1e-14, name)
+
+
+lengths = st.integers(0, 9)
+batches = st.lists(st.integers(1, 3), max_size=2).map(tuple)
+
+
+@given(
+    *(lengths, lengths, lengths, lengths, batches),
+    st.sampled_from([0.0, 1e-3, 1.0, 30.0]),
+    st.integers(1, 12),
+    st.integers(1, 12),
+    st.integers(0, 2**32 - 1),
+)
+def test_any_sizes_in_any_blocks(
+    n: int, m: int, d_k: int, d_v: int, batch: tuple[int, ...], size: float, rows: int, columns: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    inputs = {
+        "query": size * rng.standard_normal((*batch, n, d_k)),
+        "key": rng.standard_normal((*batch, m, d_k)),
+        "value": rng.standard_normal((*batch, m, d_v)),
+        "bias": rng.standard_normal((n, m)),
+    }
+    mask = rng.random((*batch, n, m)) < rng.random()
+    tolerance = 1e-14 * max(size, 1)
+    assert_same_as_dot_product(inputs, (rows, columns), tolerance, mask=mask, dropout_p=0.3, rng=seed)
+    del inputs["bias"]
+    assert_same_as_dot_product(inputs, (rows, columns), tolerance, is_causal=True)
+
+
+LARGE = {"query": normal(0, 2, 1100, 16), "key": normal(1, 1, 1300, 16), "value": normal(2, 2, 1300, 8)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"mask": rules.sliding_window(left=100, right=30)},
+        {"mask": rules.packed(np.arange(1100) // 300, np.arange(1300) // 300)},
+        {"mask": np.random.default_rng(0).random((1100, 1300)) < 0.01},
+        {"bias": normal(4, 1300), "is_causal": True},
+        {"bias": normal(4, 1100, 1300)},
+        {"bias": normal(4, 2, 1, 1300), "dropout_p": 0.2, "rng": 1},
+        {"scale": 40.0},
+    ],
+    ids=lambda options: ", ".join(options) or "plain",
+)
+def test_many_tiles_give_what_dot_product_gives(options: dict[str, Any]) -> None:
+    assert min(SIDES) < 1100
+    options = dict(options)
+    inputs = {**LARGE, **({"bias": options.pop("bias")} if "bias" in options else {})}
+    assert_same_as_dot_product(inputs, tolerance=4e-13 if "scale" in options else 1e-14, **options)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 20.0, 1e3, 1e6])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "options", [{}, {"is_causal": True}, {"mask": np.random.default_rng(1).random((60, 50)) < 0.5}]
+)
+def test_scores_of_any_size(size: float, dtype: Any, options: dict[str, Any]) -> None:
+    eps = np.finfo(dtype).eps
+    inputs = {"query": size * normal(0, 60, 8), "key": normal(1, 50, 8), "value": normal(2, 50, 8)}
+    inputs = {name: x.astype(dtype) for name, x in inputs.items()}
+    assert_same_as_dot_product(inputs, 16, 20 * eps * max(size, 1), **options)
+
+
+@pytest.fixture
+def kernels_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow way of :mod:`attention_np._blockwise.plain` is an error."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("the plain way was taken")
+
+    monkeypatch.setattr(plain, "attend", refuse)
+    monkeypatch.setattr(plain, "differentiate", refuse)
+
+
+@pytest.mark.usefixtures("kernels_only")
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("scale", [None, 1e3])
+@pytest.mark.parametrize("bias", [None, np.where(SOME_HIDDEN, normal(1, 4, 5), -np.inf)], ids=["no bias", "bias"])
+@pytest.mark.parametrize("options", [{}, {"mask": SOME_HIDDEN}, {"is_causal": True}, {"dropout_p": 0.4, "rng": 1}])
+def test_what_is_finite_goes_through_the_kernels(
+    dtype: Any, scale: float | None, bias: Array | None, options: dict[str, Any]
+) -> None:
+    x = {name: array.astype(dtype) for name, array in arrays("a batch").items()}
+    bias = None if bias is None else bias.astype(dtype)
+    output, cache = blockwise.forward(**x, scale=scale, bias=bias, **options, block_size=2)
+    blockwise.backward(output, cache)
+
+
+@pytest.mark.usefixtures("kernels_only")
+def test_a_row_whose_sum_leaves_the_range_without_a_shift_is_shifted() -> None:
+    query, key, value = (x.astype(np.float32) for x in (100 * normal(0, 9, 4), normal(1, 8, 4), normal(2, 8, 3)))
+    for bias in (None, np.float32(3e4), np.float32(-3e4)):
+        output, cache = blockwise.forward(query, key, value, bias=bias, block_size=3)
+        assert np.abs(query @ key.T / 2).max() > 128
+        assert_close(output, dot_product.forward(query, key, value)[0], 2e-2 if bias else 2e-5)
+        blockwise.backward(output, cache)
+
+
+@pytest.mark.parametrize("vectorised", [False, True])
+@pytest.mark.parametrize("scale", [None, 30.0])
+def test_either_exponential_serves(vectorised: bool, scale: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_is_vectorised", lambda *_: vectorised)
+    kernels._exponential.cache_clear()
+    try:
+        assert_same_as_dot_product(batch_of(), 3, 1e-13, mask=a_mask(), scale=scale)
+        used = kernels._exponential(np.dtype(np.float32))
+    finally:
+        kernels._exponential.cache_clear()
+    assert used.function is (np.exp2 if vectorised else np.exp)
+
+
+@pytest.mark.parametrize("options", [{}, {"mask": SOME_HIDDEN}, {"is_causal": True}, {"scale": 3.0}])
+@pytest.mark.parametrize("method", ["complex-step", "central"])
+def test_gradients_are_numerical_ones(options: dict[str, Any], method: str) -> None:
+    inputs = {**arrays("a batch"), "bias": normal(1, 4, 5)}
+    gradcheck.check_op(blockwise, inputs, method=method, block_size=(3, 2), **options).raise_if_failed()
+    del inputs["bias"]
+    gradcheck.check_op(blockwise, inputs, method=method, block_size=(3, 2), **options).raise_if_failed()
+
+
+def test_the_gradient_of_the_log_sum_exp() -> None:
+    inputs = {**arrays(), "bias": normal(1, 4, 5)}
+
+    def forward(query: Array, key: Array, value: Array, bias: Array) -> Array:
+        output, cache = blockwise.forward(query, key, value, bias=bias, mask=SOME_HIDDEN, block_size=2)
+        return np.concatenate([output, np.where(np.isinf(cache.logsumexp), 0, cache.logsumexp)[:, None]], axis=1)
+
+    for complex_d in (False, True):
+
+        def backward(d: Array, query: Array, key: Array, value: Array, bias: Array, cast: bool = complex_d) -> Any:
+            _, cache = blockwise.forward(query, key, value, bias=bias, mask=SOME_HIDDEN, block_size=2)
+            d = d + 0j if cast else d  # the plain way
+            found = blockwise.backward(d[:, :-1], cache, d_logsumexp=d[:, -1])
+            return tuple(gradient.real for gradient in found)
+
+        gradcheck.check(forward, backward, inputs).raise_if_failed()
+
+
+def test_the_cache_holds_what_a_reader_looks_for() -> None:
+    x = arrays("a batch")
+    output, cache = blockwise.forward(**x, mask=SOME_HIDDEN, dropout_p=0.5, rng=3)
+    assert all(getattr(cache, name) is array for name, array in x.items())
+    np.testing.assert_array_equal(cache.mask.mask(4, 5), SOME_HIDDEN)
+    assert cache.bias is None
+    assert cache.scale == 1 / np.sqrt(3)
+    assert cache.logsumexp.shape == (2, 4)
+    assert (cache.logsumexp[:, 1] == -np.inf).all()
+    assert_same_bits(cache.output, output)
+    assert cache.dropout_p == 0.5
+    assert blockwise.forward(**x)[1].dropout_key is None
+
+
+def test_a_caller_who_changes_the_output_does_not_change_the_gradients() -> None:
+    for x in (arrays("a batch"), arrays("a query without an axis")):
+        output, cache = blockwise.forward(**x)
+        d_output = normal(4, *output.shape)
+        expected = blockwise.backward(d_output, cache)
+        output[:] = np.nan
+        for one, other in zip(blockwise.backward(d_output, cache)[:3], expected, strict=False):
+            assert_same_bits(one, other)
+
+
+# What is not finite, and what is not there
+
+POISONS = [np.nan, np.inf, -np.inf]
+every_poison = pytest.mark.parametrize("poison", POISONS)
+some_blocks = pytest.mark.parametrize("block_size", [None, 2, (3, 4)], ids=str)
+
+
+def poisoned(inputs: dict[str, Array], poison: float, **where: Any) -> dict[str, Array]:
+    inputs = {name: x.copy() for name, x in inputs.items()}
+    for name, place in where.items():
+        inputs[name][place] = poison
+    return inputs
+
+
+def batch_of(n: int = 6, m: int = 7) -> dict[str, Array]:
+    return {"query": normal(0, 2, n, 3), "key": normal(1, 2, m, 3), "value": normal(2, 2, m, 4)}
+
+
+def a_mask(n: int = 6, m: int = 7) -> Array:
+    mask = np.random.default_rng(5).random((n, m)) < 0.7
+    mask[:, 0] = True
+    mask[:, 3] = False
+    mask[2] = False
+    return mask
+
+
+@every_poison
+@some_blocks
+@pytest.mark.parametrize("where", [{"key": 3}, {"value": 3}, {"key": 3, "value": 3}, {"query": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"dropout_p": 0.4, "rng": 1}], ids=["plain", "dropout"])
+def test_what_is_hidden_contributes_nothing_whatever_it_holds(
+    poison: float, block_size: Any, where: dict[str, int], options: dict[str, Any]
+) -> None:
+    clean = {**batch_of(), "bias": normal(3, 6, 7)}
+    bad = poisoned(clean, poison, **{name: (..., i, slice(None)) for name, i in where.items()})
+    bad["bias"][:, 3] = bad["bias"][2] = poison
+    expected = dict(Results(blockwise, clean, mask=a_mask(), block_size=block_size, **options).items())
+    for name, array in Results(blockwise, bad, mask=a_mask(), block_size=block_size, **options).items():
+        assert np.isfinite(array).all()
+        assert_alike(array, expected[name], 1e-14, name)
+    assert_same_as_dot_product(bad, block_size, mask=a_mask(), **options)
+
+
+@every_poison
+@some_blocks
+@pytest.mark.parametrize("name", ["query", "key", "value", "bias"])
+@pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
+def test_what_is_not_finite_on_a_pair_that_attends_flows_as_in_dot_product(
+    poison: float, block_size: Any, name: str, has_mask: bool
+) -> None:
+    inputs = {**batch_of(), "bias": normal(3, 6, 7)}
+    for place in ((1, 1), (4, slice(None))):
+        if name == "value" and np.isinf(poison):
+            place = (1, 1)
+        where = place if name == "bias" else (0, *place)
+        bad = poisoned(inputs, poison, **{name: where})
+        options = {"mask": a_mask()} if has_mask else {}
+        ours = Results(blockwise, bad, block_size=block_size, **options)
+        theirs = dict(Results(dot_product, bad, **options).items())
+        for result, array in ours.items():
+            expected = theirs[result]
+            np.testing.assert_array_equal(np.isfinite(array), np.isfinite(expected), err_msg=result)
+            finite = np.isfinite(expected)
+            assert_alike(array[finite], expected[finite], 1e-14, result)
+
+
+@every_poison
+@some_blocks
+def test_a_query_without_an_incoming_gradient_contributes_nothing_to_any_other(poison: float, block_size: Any) -> None:
+    clean = batch_of()
+    d_output = normal(3, 2, 6, 4)
+    d_output[1] = d_output[0, 2] = 0
+    bad = poisoned(clean, poison, query=(0, 2, slice(None)))
+    for name in ("query", "key", "value"):
+        bad = poisoned(bad, poison, **{name: 1})
+    for options in ({}, {"is_causal": True}):
+        ours = [blockwise.forward(**x, block_size=block_size, **options) for x in (bad, clean)]
+        found, expected = (blockwise.backward(d_output, cache) for _, cache in ours)
+        for one, other in zip(found[:3], expected[:3], strict=True):
+            assert_alike(one, other, 1e-14)
+            assert (one[1] == 0).all()
+        assert (found.query[0, 2] == 0).all()
+        assert_alike(ours[0][0][0, [0, 1, 3, 4, 5]], ours[1][0][0, [0, 1, 3, 4, 5]], 1e-14)
+
+
+@some_blocks
+@pytest.mark.parametrize("columns", [[1], [1, 6], [0, 1, 2, 3, 4, 5, 6]], ids=str)
+def test_plus_infinities_in_a_bias_share_the_weights_of_their_row(block_size: Any, columns: list[int]) -> None:
+    for mask in (None, a_mask(), rules.causal(offset=2)):
+        bias = normal(3, 6, 7)
+        bias[[0, 4, 5], [[j] for j in columns]] = np.inf
+        inputs = {**batch_of(), "bias": bias}
+        assert_same_as_dot_product(inputs, block_size, mask=mask)
+        assert_same_as_dot_product(inputs, block_size, mask=mask, dropout_p=0.3, rng=2)
+    spread = {**batch_of(), "bias": np.where(np.arange(7) == 2, np.inf, 0.3)}
+    assert_same_as_dot_product(spread, block_size)
+    assert_same_as_dot_product({**batch_of(), "bias": np.array(np.inf)}, block_size)
+
+
+def test_where_a_row_is_at_a_limit_nothing_moves_in_any_tile() -> None:
+    bias = normal(3, 600, 1100)
+    bias[5, 3] = np.inf
+    results = Results(
+        blockwise, {"query": normal(0, 600, 3), "key": normal(1, 1100, 3), "value": normal(2, 1100, 2)} | {"bias": bias}
+    )
+    assert (results.gradients["bias"][5] == 0).all()
+    assert (results.gradients["query"][5] == 0).all()
+    assert (results.gradients["bias"] != 0).sum() == 599 * 1100
+
+
+def test_the_log_sum_exp_is_right_where_there_is_no_output_to_tell() -> None:
+    bias = normal(3, 4, 5)
+    bias[1, 2], bias[2, 3] = np.inf, np.nan
+    inputs = {"query": normal(0, 4, 3), "key": normal(1, 5, 3), "value": np.zeros((5, 0)), "bias": bias}
+    assert_same_as_dot_product(inputs)
+    _, cache = blockwise.forward(**inputs)
+    np.testing.assert_array_equal(np.isnan(cache.logsumexp), [False, False, True, False])
+    np.testing.assert_array_equal(cache.logsumexp == np.inf, [False, True, False, False])
+
+
+@some_blocks
+def test_minus_infinity_in_a_bias_is_as_masked_out(block_size: Any) -> None:
+    hidden = np.where(a_mask(), normal(3, 6, 7), -np.inf)
+    assert_same_as_dot_product({**batch_of(), "bias": hidden}, block_size)
+    gradient = Results(blockwise, {**batch_of(), "bias": hidden}, block_size=block_size).gradients["bias"]
+    assert (gradient[~a_mask()] == 0).all()
+    for poison in POISONS:
+        bad = poisoned({**batch_of(), "bias": hidden}, poison, key=(..., 3, slice(None)), query=(..., 2, slice(None)))
+        assert_same_as_dot_product(bad, block_size)
+    assert_same_as_dot_product({**batch_of(), "bias": np.array(-np.inf)}, block_size)
+
+
+@pytest.mark.parametrize("poison", [*POISONS, 1e308, 1e-308, 5e-324])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex128])
+def test_nothing_warns_or_raises_whatever_arrays_hold_and_however_numpy_is_set(poison: float, dtype: Any) -> None:
+    with np.errstate(all="ignore"):
+        plain_inputs = {name: x.astype(dtype) for name, x in batch_of().items()}
+        cases = [
+            {n: x.astype(dtype) for n, x in poisoned(batch_of(), poison, **{name: (..., 2, slice(1, 3))}).items()}
+            for name in plain_inputs
+        ]
+    for inputs in (*cases, plain_inputs):
+        for options in ({}, {"mask": a_mask()}, {"is_causal": True, "bias": inputs["value"][0, 1:, :1]}):
+            with np.errstate(all="raise"):
+                output, cache = blockwise.forward(**inputs, **options, block_size=3)
+                blockwise.backward(output, cache)
+                blockwise.jvp(cache, **inputs)
+                merge((output, cache.logsumexp), (output, cache.logsumexp))
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((0, 3), (5, 3), (5, 2)),
+        ((4, 3), (0, 3), (0, 2)),
+        ((4, 3), (5, 3), (5, 0)),
+        ((4, 0), (5, 0), (5, 2)),
+        ((0, 4, 3), (0, 5, 3), (0, 5, 2)),
+        ((2, 0, 3), (2, 0, 3), (2, 0, 2)),
+        ((0, 0), (0, 0), (0, 0)),
+        ((3,), (0, 3), (0, 2)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"mask": np.array(True)}, {"dropout_p": 0.5, "rng": 0}])
+def test_zero_lengths_give_results_of_the_right_shape(
+    shapes: tuple[tuple[int, ...], ...], options: dict[str, Any]
+) -> None:
+    inputs = {name: normal(i, *s) for i, (name, s) in enumerate(zip(("query", "key", "value"), shapes, strict=True))}
+    inputs["bias"] = np.array(0.5)
+    assert_same_as_dot_product(inputs, **options)
+
+
+# Dtypes
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.longdouble, np.complex64])
+@pytest.mark.parametrize("options", [{}, {"mask": SOME_HIDDEN}, {"dropout_p": 0.3, "rng": 1, "bias": normal(1, 4, 5)}])
+def test_every_dtype_is_that_of_dot_product(dtype: Any, options: dict[str, Any]) -> None:
+    inputs = {name: x.astype(dtype) for name, x in arrays("a batch").items()}
+    options = {name: x.astype(dtype) if name == "bias" else x for name, x in options.items()}
+    inputs |= {"bias": options.pop("bias")} if "bias" in options else {}
+    eps = {np.float16: 1e-3, ml_dtypes.bfloat16: 1e-2, np.longdouble: 1e-18}.get(dtype, 1e-6)
+    ours = Results(blockwise, inputs, block_size=2, **options)
+    theirs = dict(Results(dot_product, inputs, **options).items())
+    for name, array in ours.items():
+        assert array.dtype == theirs[name].dtype
+        wide = np.clongdouble if array.dtype.kind == "c" else np.longdouble
+        assert_alike(array.astype(wide), theirs[name].astype(wide), 4 * eps, name)
+
+
+def test_arrays_of_the_other_byte_order_give_results_in_the_native_one() -> None:
+    inputs = {name: x.astype(">f4") for name, x in arrays("a batch").items()}
+    expected = Results(blockwise, {name: x.astype("=f4") for name, x in inputs.items()})
+    results = Results(blockwise, inputs)
+    assert_same_bits(results.output, expected.output)
+    assert results.output.dtype.isnative
+
+
+def test_mixed_dtypes_follow_those_of_dot_product() -> None:
+    x = arrays("a batch")
+    for dtypes in ((np.float32, np.float64, np.float32), (np.float16, np.float32, np.float16)):
+        inputs = {name: array.astype(d) for (name, array), d in zip(x.items(), dtypes, strict=True)}
+        d_output = normal(3, 2, 4, 2)
+        ours, theirs = (op.forward(**inputs) for op in (blockwise, dot_product))
+        assert ours[0].dtype == theirs[0].dtype
+        for d in (d_output, d_output.astype(np.float32), d_output + 1j):
+            pairs = zip(blockwise.backward(d, ours[1])[:3], dot_product.backward(d, theirs[1])[:3], strict=True)
+            for one, other in pairs:
+                assert_alike(one, other, 3e-3 if one.dtype == np.float16 else 1e-6)
+
+
+def test_complex_input_continues_the_function_analytically() -> None:
+    inputs = {name: x + 0.3j * normal(7, *x.shape) for name, x in {**arrays(), "bias": normal(1, 4, 5)}.items()}
+    for options in ({}, {"mask": SOME_HIDDEN}, {"is_causal": True}):
+        assert_same_as_dot_product(inputs, 2, **options)
+
+
+# Dropout
+
+
+@every_block_size
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_the_draws_are_those_of_dot_product(block_size: Any, p: float) -> None:
+    n, m = 11, 21
+    x = {"query": np.zeros((2, n, 1)), "key": np.zeros((2, m, 1)), "value": np.broadcast_to(np.eye(m), (2, m, m))}
+    output, _ = blockwise.forward(**x, dropout_p=p, rng=3, block_size=block_size)
+    expected = dot_product.forward(**x, dropout_p=p, rng=3)[1].dropout
+    np.testing.assert_array_equal(output != 0, expected != 0)
+
+
+def test_the_draws_follow_the_rows_of_the_scores_where_values_have_more_axes() -> None:
+    inputs = arrays("values with axes of their own before a batch")
+    assert_same_as_dot_product(inputs, 2, dropout_p=0.5, rng=3)
+
+
+def test_a_generator_is_advanced_by_one_integer() -> None:
+    used, expected = np.random.default_rng(3), np.random.default_rng(3)
+    blockwise.forward(**arrays(), dropout_p=0.5, rng=used)
+    expected.integers(2**63)
+    assert used.bit_generator.state == expected.bit_generator.state
+
+
+# Memory
+
+
+def peak_of(call: Callable[[], Any]) -> int:
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_is_linear() -> None:
+    n = 2500
+    x = {name: normal(i, n, 8) for i, name in enumerate(("query", "key", "value"))}
+    d_output = normal(3, n, 8)
+    for options in ({}, {"is_causal": True}, {"bias": normal(4, n), "dropout_p": 0.1, "rng": 0}):
+
+        def both(options: dict[str, Any] = options) -> None:
+            _, cache = blockwise.forward(**x, **options, workers=1)
+            blockwise.backward(d_output, cache, workers=1)
+
+        assert peak_of(both) < 14 * 2**20  # the scores take 48 MiB
+
+
+def test_a_hidden_nan_does_not_take_quadratic_memory() -> None:
+    n = 3000
+    x = {name: normal(i, n, 4) for i, name in enumerate(("query", "key", "value"))}
+    x["value"][-5:] = np.nan
+
+    def both() -> None:
+        output, cache = blockwise.forward(**x, mask=rules.padding(n - 5), workers=1)
+        assert np.isfinite(output).all()
+        assert np.isfinite(blockwise.backward(output, cache, workers=1).key).all()
+
+    assert peak_of(both) < 34 * 2**20  # the scores take 69 MiB, and this way needs a few blocks at once
+
+
+@pytest.fixture
+def mapped(tmp_path: Path) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    for i, name in enumerate(("query", "key", "value")):
+        file = np.memmap(tmp_path / name, np.float32, "w+", offset=128, shape=(3, 1400, 16))
+        file[:] = normal(i, 3, 1400, 16)
+        file.flush()
+        found[name] = np.memmap(tmp_path / name, np.float32, "r", offset=128, shape=(3, 1400, 16))
+    return found
+
+
+def test_mapped_files_give_what_arrays_give(mapped: dict[str, Array]) -> None:
+    one, other = (Results(blockwise, x) for x in (mapped, {name: np.array(x) for name, x in mapped.items()}))
+    for (name, array), (_, expected) in zip(one.items(), other.items(), strict=True):
+        assert type(array) is np.ndarray, name
+        assert_same_bits(array, expected)
+
+
+def test_a_mapped_file_is_never_read_whole(tmp_path: Path) -> None:
+    n = 400_000
+    key = np.memmap(tmp_path / "key", np.float32, "w+", shape=(n, 16))
+    key[::1000] = 1
+    query = normal(0, 3, 16).astype(np.float32)
+    assert key.nbytes > 25 * 10**6
+    assert peak_of(lambda: blockwise.forward(query, key, key, workers=1)) < 4 * 2**20
+
+
+def test_a_part_of_a_mapped_file_travels_by_name(mapped: dict[str, Array]) -> None:
+    tasks: list[Any] = []
+
+    class Spy(Executor):
+        def submit(self, function: Any, /, *args: Any, **_: Any) -> Future[Any]:
+            payload = pickle.dumps(args)
+            tasks.append(len(payload))
+            future: Future[Any] = Future()
+            future.set_result(function(*pickle.loads(payload)))  # noqa: S301
+            return future
+
+    for x in (mapped, {name: array[:, ::2, 1:9] for name, array in mapped.items()}):
+        del tasks[:]
+        output, cache = blockwise.forward(**x, executor=Spy())
+        assert tasks
+        assert max(tasks) < 3000
+        expected, _ = blockwise.forward(**{name: np.array(array) for name, array in x.items()})
+        assert_same_bits(output, expected)
+        blockwise.backward(output, cache, executor=Spy())
+    del tasks[:]
+    private = {name: np.memmap(x.filename, x.dtype, "c", x.offset, x.shape) for name, x in mapped.items()}
+    private["value"][:] = 0.5
+    output, _ = blockwise.forward(**private, executor=Spy())
+    assert min(tasks) > 10_000
+    assert_close(output, np.full_like(output, 0.5), 1e-6)
+
+
+def test_inputs_are_not_written_to_and_results_do_not_alias_them() -> None:
+    inputs = {**batch_of(), "bias": normal(3, 6, 7)}
+    copies = {name: x.copy() for name, x in inputs.items()}
+    for x in inputs.values():
+        x.setflags(write=False)
+    results = Results(blockwise, inputs, mask=a_mask(), dropout_p=0.2, rng=0)
+    for name, x in inputs.items():
+        assert_same_bits(x, copies[name])
+        assert not any(np.shares_memory(array, x) for _, array in results.items())
+
+
+# What a rule hides costs nothing
+
+
+class Counting(rules.Rule):
+    """Another rule, and a count of the pairs in the blocks that it does not rule out."""
+
+    def __init__(self, rule: rules.Rule) -> None:
+        self.rule, self.pairs, self.asked = rule, 0, 0
+
+    def block(self, rows: slice, columns: slice) -> Any:
+        self.asked += 1
+        answer = self.rule.block(rows, columns)
+        self.pairs += (answer is not False) * (rows.stop - rows.start) * (columns.stop - columns.start)
+        return answer
+
+    def columns(self, rows: slice, columns: slice) -> slice:
+        return self.rule.columns(rows, columns)
+
+
+@pytest.mark.parametrize(
+    ("rule", "share"),
+    [
+        (rules.causal(), 0.55),
+        (rules.sliding_window(left=100), 0.1),
+        (rules.packed(np.arange(8192) // 512), 0.13),
+        (rules.padding(1000), 0.13),
+        (rules.padding(0), 0.0),
+    ],
+    ids=["causal", "window", "packed", "padding", "nothing"],
+)
+def test_blocks_that_a_rule_hides_are_not_computed(rule: rules.Rule, share: float) -> None:
+    n = 8192
+    x = normal(0, n, 1).astype(np.float32)
+    counting = Counting(rule)
+    _, cache = blockwise.forward(x, x, x, mask=counting, workers=1)
+    assert counting.pairs <= share * n * n
+    counting.pairs = 0
+    blockwise.backward(x, cache, workers=1)
+    assert counting.pairs <= share * n * n
+
+
+def test_a_window_asks_and_reads_only_what_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, sizes = 8192, []
+    attend = kernels.attend
+    monkeypatch.setattr(kernels, "attend", lambda tile: (sizes.append(tile.n - tile.m), attend(tile))[1])
+    counting = Counting(rules.sliding_window(left=100))
+    x = normal(0, n, 1).astype(np.float32)
+    _, cache = blockwise.forward(x, x, x, mask=counting, block_size=64, workers=1)
+    assert len(sizes) > 1
+    assert min(sizes) >= -100  # a task holds the keys of its own queries, and the window before them
+    assert n // 64 <= counting.asked <= 4 * n // 64
+    blockwise.backward(x, cache, workers=1)
+    assert counting.asked <= 9 * n // 64
+
+
+# Workers
+
+
+def some_problem() -> tuple[dict[str, Array], dict[str, Any]]:
+    inputs = {
+        "query": normal(0, 3, 1100, 16),
+        "key": normal(1, 1, 1200, 16),
+        "value": normal(2, 1, 1200, 8),
+        "bias": normal(3, 1200),
+    }
+    mask = rules.sliding_window(left=700) & rules.padding([1200, 900, 0])
+    return inputs, {"mask": mask, "dropout_p": 0.2, "rng": 3}
+
+
+@functools.cache
+def expected_bits() -> list[Array]:
+    return all_results(workers=1)
+
+
+def all_results(**how: Any) -> list[Array]:
+    inputs, options = some_problem()
+    output, cache = blockwise.forward(**inputs, **options, **how)
+    gradients = blockwise.backward(normal(4, *output.shape), cache, **how)
+    moved = blockwise.jvp(cache, query=inputs["query"], **how)
+    return [output, cache.logsumexp, *gradients, moved]
+
+
+def assert_expected_bits(**how: Any) -> None:
+    for array, expected in zip(all_results(**how), expected_bits(), strict=True):
+        assert_same_bits(array, expected)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_the_bits_do_not_depend_on_the_number_of_workers(count: int) -> None:
+    assert_expected_bits(workers=count)
+
+
+def test_the_bits_do_not_depend_on_the_executor() -> None:
+    with ThreadPoolExecutor(3) as pool:
+        assert_expected_bits(executor=pool)
+        assert_expected_bits(executor=pool, workers=1)
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        assert_expected_bits(executor=pool)
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_bits_do_not_depend_on_a_cluster() -> None:
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=2, processes=True, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        assert_expected_bits(executor=client.get_executor())
+
+
+def test_a_rule_may_itself_use_attention() -> None:
+    x = normal(0, 600, 3)
+
+    class Inner(rules.Rule):
+        def block(self, rows: slice, columns: slice) -> Array:
+            output, cache = blockwise.forward(x, x[:, ::-1], x, workers=1)
+            gradient = blockwise.backward(output, cache, workers=1).key
+            return np.add.outer(gradient[rows, 0], gradient[columns, 1]) > -0.1
+
+    inputs = {"query": x, "key": x, "value": x}
+    inner = Results(blockwise, inputs, mask=Inner(), block_size=(200, 300))
+    known = rules.whole(Inner().block(slice(0, 600), slice(0, 600)))
+    expected = Results(blockwise, inputs, mask=known, block_size=(200, 300))
+    for (name, array), (_, other) in zip(inner.items(), expected.items(), strict=True):
+        assert_alike(array, other, 1e-14, name)
+
+
+class Failing(rules.Rule):
+    """Fails at the third block that is asked for."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def block(self, rows: slice, columns: slice) -> bool:
+        del rows, columns
+        self.asked += 1
+        if self.asked >= 3:
+            raise RuntimeError("no third block")
+        return True
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_error_in_a_task_is_raised_and_leaves_no_task_behind(count: int) -> None:
+    x = normal(0, 8, 600, 4)
+    before = threading.active_count()
+    with pytest.raises(RuntimeError, match="no third block"):
+        blockwise.forward(x, x, x, mask=Failing(), workers=count)
+    assert threading.active_count() == before
+
+
+def test_no_more_results_wait_than_a_few_for_each_worker() -> None:
+    alive, most = 0, 0
+
+    class Eager(Executor):
+        def submit(self, function: Any, /, *args: Any, **_: Any) -> Future[Any]:
+            nonlocal alive, most
+            alive += 1
+            most = max(most, alive)
+            future: Future[Any] = Future()
+            future.set_result(function(*args))
+            get = future.result
+
+            def result(timeout: float | None = None) -> Any:
+                nonlocal alive
+                alive -= 1
+                return get(timeout)
+
+            future.result = result  # type: ignore[method-assign]
+            return future
+
+    x = normal(0, 40, 512, 2)
+    blockwise.forward(x, x, x, executor=Eager(), workers=2)
+    assert alive == 0
+    assert 2 <= most <= 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"workers": 0}, ValueError, "^workers must be at least 1, not 0"),
+        ({"workers": 1.5}, TypeError, "^workers must be an integer"),
+        ({"executor": 3}, TypeError, r"^executor must be a concurrent\.futures\.Executor, not int"),
+        ({"block_size": 0}, ValueError, "^block_size must be at least 1, not 0"),
+        ({"block_size": (1, 2, 3)}, ValueError, r"^block_size must be one number, or one of queries and one of keys"),
+        ({"block_size": "a"}, TypeError, "^block_size must be an integer, not str"),
+        ({"mask": rules.packed([0, 1])}, ValueError, "^there are segments of 2 queries and 2 keys, but 4 queries"),
+        ({"mask": rules.padding([6])}, ValueError, "^lengths must be from 0 to m=5, not 6"),
+        ({"mask": rules.padding([1, 2])}, ValueError, "^mask must broadcast to the scores"),
+        ({"mask": rules.whole(np.ones((4, 4), bool))}, ValueError, "^mask must broadcast to 4 queries and 5 keys"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be_used_are_refused(changed: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        blockwise.forward(**arrays(), **changed)
+
+
+@pytest.mark.parametrize("n", [4, VAST])
+@pytest.mark.parametrize(("changed", "error", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_refused_as_by_dot_product(
+    changed: dict[str, Any], error: type[Exception], message: str, n: int
+) -> None:
+    good = {"query": zeros(n, 3), "key": zeros(5, 3), "value": zeros(5, 2)}
+    with pytest.raises(error, match=message.replace("{n}", str(n))):
+        blockwise.forward(**{**good, **changed})
+
+
+def test_vectors_that_do_not_fit_are_refused() -> None:
+    output, cache = blockwise.forward(**arrays())
+    with pytest.raises(ValueError, match=r"d_output must have the shape \(4, 2\)"):
+        blockwise.backward(np.zeros((1, 2)), cache)
+    with pytest.raises(ValueError, match=r"d_logsumexp must have the shape \(4,\)"):
+        blockwise.backward(output, cache, d_logsumexp=np.zeros((4, 1)))
+    with pytest.raises(ValueError, match=r"^the tangent of key must have the shape \(5, 3\)"):
+        blockwise.jvp(cache, key=np.zeros((1, 3)))
+    with pytest.raises(ValueError, match="tangent was given for bias, but forward was called without bias"):
+        blockwise.jvp(cache, bias=np.zeros((4, 5)))
+    for other in (None, (), softmax.forward(np.zeros(3))[1], dot_product.forward(**arrays())[1]):
+        with pytest.raises(TypeError, match=re.escape("cache must be the one that blockwise.forward returned, not")):
+            blockwise.backward(output, other)  # type: ignore[arg-type]
+
+
+# BLAS
+
+
+class FakeController:
+    """As threadpoolctl's, of one library that has eight threads."""
+
+    threads = 8
+    limited = 0
+
+    def limit(self, *, limits: int, user_api: str) -> FakeController:
+        assert user_api == "blas"
+        assert self.threads == 8
+        self.threads, self.limited = limits, self.limited + 1
+        return self
+
+    def restore_original_limits(self) -> None:
+        assert self.threads == 1
+        self.threads = 8
+
+
+@pytest.fixture
+def controller(monkeypatch: pytest.MonkeyPatch) -> FakeController:
+    fake = FakeController()
+    monkeypatch.setattr(workers, "_controller", lambda: fake)
+    return fake
+
+
+def test_blas_is_held_while_it_lasts_and_let_go_after(controller: FakeController) -> None:
+    seen: list[int] = []
+
+    class Looking(rules.Rule):
+        def block(self, rows: slice, columns: slice) -> bool:
+            del rows, columns
+            seen.append(controller.threads)
+            return True
+
+    x = normal(0, 600, 3)
+    for count in (1, 2):
+        blockwise.forward(x, x, x, mask=Looking(), workers=count)
+    assert set(seen) == {1}
+    assert (controller.threads, controller.limited) == (8, 2)
+
+
+def test_an_error_inside_lets_blas_go(controller: FakeController) -> None:
+    x = normal(0, 8, 600, 4)
+    for count in (1, 2):
+        with pytest.raises(RuntimeError, match="no third block"):
+            blockwise.forward(x, x, x, mask=Failing(), workers=count)
+        assert controller.threads == 8
+
+
+def test_nested_and_concurrent_calls_hold_blas_once(controller: FakeController) -> None:
+    barrier = threading.Barrier(3)
+
+    class Nested(rules.Rule):
+        def block(self, rows: slice, columns: slice) -> bool:
+            del rows, columns
+            blockwise.forward(**arrays())
+            assert controller.threads == 1
+            barrier.wait(30)  # until all are inside
+            assert controller.threads == 1
+            return True
+
+    def call(_: int) -> None:
+        blockwise.forward(**arrays(), mask=Nested(), workers=1)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(call, range(3)))
+    assert (controller.threads, controller.limited) == (8, 1)
+
+
+def test_real_blas_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+
+    def threads() -> list[int]:
+        return [library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
+
+    before, seen = threads(), []
+    attend = kernels.attend
+    monkeypatch.setattr(kernels, "attend", lambda tile: (seen.append(threads()), attend(tile))[1])
+    x = normal(0, 4, 600, 3)
+    blockwise.forward(x, x, x, workers=2)
+    assert seen
+    assert all(count == 1 for counts in seen for count in counts)
+    assert threads() == before
+
+
+def test_without_threadpoolctl_one_worker_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_controller", lambda: None)
+    assert workers.as_workers(None, None) == 1
+    assert workers.as_workers(None, 3) == 3
+    monkeypatch.setattr(workers, "_cores", lambda: 5)
+    assert workers.as_workers(None, None) == 1
+    monkeypatch.setattr(workers, "_controller", FakeController)
+    assert workers.as_workers(None, None) == 5
+    monkeypatch.setattr(workers, "_controller", lambda: None)
+    for array, expected in zip(all_results(workers=2), expected_bits(), strict=True):
+        assert_alike(array, expected, 1e-14)  # not to the bit: how BLAS shares out a product is its own affair
+
+
+# Merging
+
+
+def partials(splits: list[int], masked: bool = False, **options: Any) -> list[Partial]:
+    inputs = batch_of(6, 12)
+    mask = np.random.default_rng(0).random((6, 12)) < 0.3 if masked else np.ones((6, 12), bool)
+    mask[2] = not masked
+    found = []
+    for keys in map(slice, [0, *splits], [*splits, 12]):
+        x = {**inputs, "key": inputs["key"][:, keys], "value": inputs["value"][:, keys]}
+        output, cache = blockwise.forward(**x, mask=mask[:, keys], **options)
+        found.append(Partial(output, cache.logsumexp))
+    return found
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_parts_of_the_keys_merge_into_all_of_them_in_any_order(masked: bool, scale: float) -> None:
+    (whole,) = partials([], masked, scale=scale)
+    for splits in ([5], [0, 5], [3, 3, 7], [1, 2, 11]):
+        parts = partials(splits, masked, scale=scale)
+        for order in (parts, parts[::-1]):
+            left = functools.reduce(merge, order)
+            right = functools.reduce(lambda a, b: merge(b, a), order[::-1])
+            for merged in (left, right):
+                assert_close(merged.output, whole.output, 2e-15)
+                np.testing.assert_allclose(merged.logsumexp, whole.logsumexp, rtol=1e-14, atol=1e-14)
+    assert masked == bool((whole.logsumexp == -np.inf).any())
+
+
+def test_attention_over_no_keys_changes_nothing_and_no_nan_comes_of_it() -> None:
+    (whole,) = partials([], True)
+    nothing = Partial(np.zeros_like(whole.output), np.full_like(whole.logsumexp, -np.inf))
+    for merged in (merge(whole, nothing), merge(nothing, whole)):
+        assert_same_bits(merged.output, whole.output)
+        assert_same_bits(merged.logsumexp, whole.logsumexp)
+    both = merge(nothing, nothing)
+    assert (both.output == 0).all()
+    assert (both.logsumexp == -np.inf).all()
+    garbage = Partial(np.full_like(whole.output, np.nan), nothing.logsumexp)
+    assert_same_bits(merge(whole, garbage).output, whole.output)
+    d = Partial(normal(0, *whole.output.shape), normal(1, *whole.logsumexp.shape))
+    d_whole, d_nothing = merge_backward(d, whole, nothing)
+    assert (d_nothing.output == 0).all()
+    assert (d_nothing.logsumexp == 0).all()
+    empty = whole.logsumexp == -np.inf
+    assert_same_bits(d_whole.output, np.where(empty[..., None], 0, d.output))
+    assert all(np.isfinite(x).all() for part in merge_backward(d, nothing, nothing) for x in part)
+
+
+def test_a_part_at_plus_infinity_takes_all() -> None:
+    one, other = partials([5])
+    limit = Partial(one.output, np.full_like(one.logsumexp, np.inf))
+    for merged in (merge(limit, other), merge(other, limit)):
+        assert_same_bits(merged.output, one.output)
+        assert (merged.logsumexp == np.inf).all()
+    assert np.isnan(merge(limit, limit).output).all()
+
+
+def test_the_gradient_of_merging_is_the_numerical_one() -> None:
+    one, other = partials([5])
+    inputs = {"o1": one.output, "l1": one.logsumexp, "o2": other.output, "l2": other.logsumexp}
+
+    def forward(o1: Array, l1: Array, o2: Array, l2: Array) -> Array:
+        merged = merge((o1, l1), (o2, l2))
+        return np.concatenate([merged.output, merged.logsumexp[..., None]], axis=-1)
+
+    def backward(d: Array, o1: Array, l1: Array, o2: Array, l2: Array) -> tuple[Array, ...]:
+        first, second = merge_backward((d[..., :-1], d[..., -1]), (o1, l1), (o2, l2))
+        return (*first, *second)
+
+    for method in ("complex-step", "central"):
+        gradcheck.check(forward, backward, inputs, method=method).raise_if_failed()
+
+
+def test_gradients_flow_through_a_merge_to_the_keys_of_each_part() -> None:
+    inputs = batch_of(6, 12)
+    output, cache = blockwise.forward(**inputs)
+    d_output = normal(3, *output.shape)
+    whole = blockwise.backward(d_output, cache)
+    caches = [
+        blockwise.forward(inputs["query"], inputs["key"][:, keys], inputs["value"][:, keys])[1]
+        for keys in (slice(0, 5), slice(5, 12))
+    ]
+    parts = [Partial(c.output, c.logsumexp) for c in caches]
+    d_parts = merge_backward((d_output, np.zeros(cache.logsumexp.shape)), *parts)
+    found = [blockwise.backward(d.output, c, d_logsumexp=d.logsumexp) for d, c in zip(d_parts, caches, strict=True)]
+    assert_close(found[0].query + found[1].query, whole.query, 1e-14)
+    assert_close(np.concatenate([found[0].key, found[1].key], axis=1), whole.key, 1e-14)
+    assert_close(np.concatenate([found[0].value, found[1].value], axis=1), whole.value, 1e-14)
+
+
+def test_parts_that_do_not_fit_are_refused() -> None:
+    part = Partial(np.zeros((3, 2)), np.zeros(3))
+    with pytest.raises(ValueError, match=r"^the logsumexp of second must have one number for each row"):
+        merge(part, (np.zeros((3, 2)), np.zeros((3, 1))))
+    with pytest.raises(ValueError, match=r"^the outputs of first and second must have one shape"):
+        merge(part, (np.zeros((1, 2)), np.zeros(1)))
+    with pytest.raises(TypeError, match=r"^the output of first must hold floating-point numbers, not int64"):
+        merge((np.zeros((3, 2), int), np.zeros(3)), part)
+
+
+def test_masks_given_whole_and_as_rules_are_one() -> None:
+    x = batch_of(20, 30)
+    for rule, mask in (
+        (rules.causal(offset=4), masks.causal(20, 30, offset=4)),
+        (rules.padding([30, 11]), masks.padding([30, 11], 30)),
+    ):
+        one, other = Results(blockwise, x, mask=rule), Results(blockwise, x, mask=mask)
+        for (_, array), (_, expected) in zip(one.items(), other.items(), strict=True):
+            assert_alike(array, expected, 1e-15)

@@ -1,0 +1,180 @@
+"""A rule says of every block what its mask says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Array
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attention_np import masks, rules
+from attention_np.rules import Rule
+
+N, M = 7, 9
+SEGMENTS = np.array([0, 0, 1, 1, 1, 3, 3])
+KEY_SEGMENTS = np.array([0, 1, 1, 2, 3, 3, 3, 3, 5])
+UNSORTED = np.array([2, 0, 1, 2, 0, 0, 1, 1, 2])
+SOME = np.random.default_rng(0).random((N, M)) < 0.3
+
+PAIRS: dict[str, tuple[Rule, Array]] = {
+    "causal": (rules.causal(), masks.causal(N, M)),
+    "causal, ahead": (rules.causal(offset=3), masks.causal(N, M, offset=3)),
+    "causal, behind": (rules.causal(offset=-4), masks.causal(N, M, offset=-4)),
+    "causal, far ahead": (rules.causal(offset=10**30), np.ones((N, M), bool)),
+    "window": (rules.sliding_window(left=2), masks.sliding_window(N, M, left=2)),
+    "window of both sides": (rules.sliding_window(left=1, right=2), masks.sliding_window(N, M, left=1, right=2)),
+    "window without a right": (
+        rules.sliding_window(left=1, right=None),
+        masks.sliding_window(N, M, left=1, right=None),
+    ),
+    "window without bounds": (rules.sliding_window(left=None, right=None), np.ones((N, M), bool)),
+    "padding": (rules.padding(5), np.broadcast_to(masks.padding(5, M), (N, M))),
+    "padding of nothing": (rules.padding(0), np.zeros((N, M), bool)),
+    "packed": (rules.packed(SEGMENTS, KEY_SEGMENTS), masks.packed(SEGMENTS, KEY_SEGMENTS)),
+    "packed, out of order": (rules.packed(UNSORTED[:N], UNSORTED), masks.packed(UNSORTED[:N], UNSORTED)),
+    "whole": (rules.whole(SOME), SOME),
+    "whole, of keys": (rules.whole(SOME[0]), np.broadcast_to(SOME[0], (N, M))),
+    "whole, of queries": (rules.whole(SOME[:, :1]), np.broadcast_to(SOME[:, :1], (N, M))),
+    "both": (rules.causal() & rules.whole(SOME), masks.causal(N, M) & SOME),
+    "all three": (
+        rules.sliding_window(left=3) & rules.packed(SEGMENTS, KEY_SEGMENTS) & rules.padding(6),
+        masks.sliding_window(N, M, left=3) & masks.packed(SEGMENTS, KEY_SEGMENTS) & masks.padding(6, M),
+    ),
+}
+every_rule = pytest.mark.parametrize(("rule", "mask"), PAIRS.values(), ids=PAIRS)
+
+
+def as_array(answer: Any, shape: tuple[int, ...]) -> Array:
+    return np.broadcast_to(np.asarray(answer), shape)
+
+
+@every_rule
+def test_a_rule_is_its_mask(rule: Rule, mask: Array) -> None:
+    np.testing.assert_array_equal(rule.mask(N, M), mask)
+
+
+def parts(length: int) -> list[slice]:
+    return [slice(i, j) for i in range(length) for j in range(i + 1, length + 1)]
+
+
+@every_rule
+def test_every_block_is_that_of_the_mask_and_nothing_lies_outside_of_the_columns(rule: Rule, mask: Array) -> None:
+    for rows in parts(N):
+        for columns in parts(M):
+            expected = mask[rows, columns]
+            np.testing.assert_array_equal(as_array(rule.block(rows, columns), expected.shape), expected)
+            reach = rule.columns(rows, columns)
+            assert columns.start <= reach.start <= reach.stop <= columns.stop
+            assert not mask[rows, columns.start : reach.start].any()
+            assert not mask[rows, reach.stop : columns.stop].any()
+
+
+@every_rule
+def test_a_part_of_a_rule_counts_from_its_own_first_query_and_key(rule: Rule, mask: Array) -> None:
+    for rows, columns in ((slice(2, 6), slice(1, 8)), (slice(0, 3), slice(4, 9)), (slice(5, 7), slice(0, 2))):
+        part, expected = rule.within(rows, columns), mask[rows, columns]
+        n, m = expected.shape
+        for r in parts(n):
+            for c in parts(m):
+                np.testing.assert_array_equal(as_array(part.block(r, c), expected[r, c].shape), expected[r, c])
+                reach = part.columns(r, c)
+                assert not expected[r, c.start : reach.start].any()
+                assert not expected[r, reach.stop : c.stop].any()
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "window of both sides", "padding", "whole"])
+def test_blocks_that_are_all_visible_or_all_hidden_are_known_without_a_mask(name: str) -> None:
+    rule, mask = PAIRS[name]
+    for rows in parts(N):
+        for columns in parts(M):
+            block = mask[rows, columns]
+            if block.all() or not block.any():
+                assert rule.block(rows, columns) is bool(block.all())
+
+
+def test_blocks_within_one_segment_and_between_segments_are_known_without_a_mask() -> None:
+    rule = rules.packed(SEGMENTS, KEY_SEGMENTS)
+    assert rule.block(slice(2, 5), slice(1, 3)) is True
+    assert rule.block(slice(0, 2), slice(4, 8)) is False
+    assert rule.block(slice(5, 7), slice(0, 4)) is False
+
+
+def test_a_rule_of_no_queries_or_no_keys_is_empty() -> None:
+    for rule in (rules.causal(), rules.padding(0), rules.whole(True)):
+        assert rule.mask(0, 3).shape == (0, 3)
+        assert rule.mask(3, 0).shape == (3, 0)
+    assert rules.packed(np.zeros(0, int)).mask(0, 0).shape == (0, 0)
+
+
+def test_the_columns_of_a_window_are_as_few_as_it_is_wide() -> None:
+    rule = rules.sliding_window(left=256)
+    assert rule.columns(slice(5000, 5100), slice(0, 10**6)) == slice(5000 - 256, 5100)
+    assert rules.causal().columns(slice(0, 10), slice(0, 10**6)) == slice(0, 10)
+
+
+def test_the_columns_of_packed_segments_are_those_of_the_rows() -> None:
+    rule = rules.packed(SEGMENTS, KEY_SEGMENTS)
+    assert rule.columns(slice(0, 2), slice(0, M)) == slice(0, 1)
+    assert rule.columns(slice(2, 5), slice(0, M)) == slice(1, 3)
+    assert rule.columns(slice(5, 7), slice(0, 4)) == slice(0, 0)
+
+
+def test_leading_axes_are_those_of_the_mask() -> None:
+    lengths, segments = [2, 0, 9], np.stack([SEGMENTS, SEGMENTS[::-1]])
+    for rule, mask in (
+        (rules.padding(lengths), masks.padding(lengths, M)),
+        (rules.padding(lengths, heads=True), masks.padding(lengths, M, heads=True)),
+        (rules.packed(segments), masks.packed(segments)),
+        (rules.packed(segments, heads=True), masks.packed(segments, heads=True)),
+        (rules.whole(np.stack([SOME, ~SOME])), np.stack([SOME, ~SOME])),
+        (rules.padding(lengths) & rules.causal(), masks.padding(lengths, M) & masks.causal(N, M)),
+    ):
+        m = mask.shape[-1]
+        assert rule.leading == mask.shape[:-2]
+        np.testing.assert_array_equal(rule.mask(N, m), np.broadcast_to(mask, (*mask.shape[:-2], N, m)))
+
+
+@given(st.integers(-20, 20), st.integers(-20, 20), st.integers(1, 12), st.integers(1, 12))
+def test_any_band_is_two_causal_masks(lower: int, width: int, n: int, m: int) -> None:
+    rule = rules._Band(lower, lower + width)
+    expected = masks.causal(n, m, offset=lower + width) & ~masks.causal(n, m, offset=lower - 1)
+    np.testing.assert_array_equal(rule.mask(n, m), expected)
+
+
+class EverySecond(Rule):
+    def block(self, rows: slice, columns: slice) -> Array:
+        i, j = np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop)
+        return (i[:, None] + j) % 2 == 0
+
+
+def test_a_rule_of_ones_own_needs_its_blocks_alone() -> None:
+    rule = EverySecond()
+    expected = np.add.outer(np.arange(N), np.arange(M)) % 2 == 0
+    np.testing.assert_array_equal(rule.mask(N, M), expected)
+    part = rule.within(slice(3, 6), slice(2, 7))
+    np.testing.assert_array_equal(part.block(slice(1, 3), slice(0, 4)), expected[4:6, 2:6])
+    assert part.columns(slice(1, 3), slice(0, 4)) == slice(0, 4)
+    np.testing.assert_array_equal((rule & rules.causal()).mask(N, M), expected & masks.causal(N, M))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: rules.causal(offset=1.5), TypeError, "^offset must be an integer"),
+        (lambda: rules.sliding_window(left=-1), ValueError, "^left must be at least 0, not -1"),
+        (lambda: rules.padding([1.0]), TypeError, "^lengths must hold integers, not float64"),
+        (lambda: rules.padding([3, -1]), ValueError, "^lengths must not be negative, and one is -1"),
+        (lambda: rules.padding([3, 10]).mask(2, 9), ValueError, "^lengths must be from 0 to m=9, not 10"),
+        (lambda: rules.packed([0.5]), TypeError, "^query_segments must hold integers"),
+        (lambda: rules.packed([0, 1]).mask(2, 3), ValueError, "^there are segments of 2 queries and 2 keys"),
+        (lambda: rules.whole([1, 0]), TypeError, "^mask must be boolean"),
+        (lambda: rules.whole([True, False]).mask(4, 3), ValueError, "^mask must broadcast to 4 queries and 3 keys"),
+        (lambda: rules.causal() & True, TypeError, "unsupported operand"),
+    ],
+)
+def test_bad_input_is_refused(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
