@@ -98,7 +98,7 @@ def _look_closer(found: Measured, some: Array) -> None:
     difference = found.problem.claimed(found.name).ravel()[some] - found.numerical[0, some]
     wider = wider_difference(pair, *question) if found.problem.wide else None
     larger = found.rng("larger moves")
-    change = drift(pair, *question, larger, STILL_LARGER) if wider is None else np.abs(wider - difference)
+    change = drift(pair, difference, *question, larger, STILL_LARGER) if wider is None else np.abs(wider - difference)
     found.floor[some] += np.fmax(np.where(np.isfinite(change), change, 0), found.errors[some]).astype(np.float64)
     _judge(found, some)
     some = some[found.verdict[some] == WRONG]

@@ -48,18 +48,19 @@ def noise_floor(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rando
             u, *point = (moved(x, rng, ULPS) for x in (cotangent, *inputs))
             for k, (there, here) in enumerate(((pair.claimed(u, point), claimed), (pair.measured(u, point), measured))):
                 sensitivity[k] = np.fmax(sensitivity[k], np.abs(there - here))
-    floor: Array = sum(sensitivity) + drift(pair, cotangent, inputs, rng, LARGER)
+        floor: Array = sum(sensitivity) + drift(pair, claimed - measured, cotangent, inputs, rng, LARGER)
     return np.where(np.isfinite(floor), floor, 0)
 
 
-def drift(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator, power: float) -> Array:
+def drift(
+    pair: Pair, difference: Array, cotangent: Array, inputs: list[Array], rng: np.random.Generator, power: float
+) -> Array:
     """How far the difference between the two moves when the inputs do by eps to a power, relative (gradcheck.54)."""
+    furthest = np.zeros(difference.shape)
     with np.errstate(all="ignore"):
-        here = pair.claimed(cotangent, inputs) - pair.measured(cotangent, inputs)
-        furthest = np.zeros(here.shape)
         for _ in range(LARGER_MOVES):
             u, *point = (_moved_relatively(x, rng, power) for x in (cotangent, *inputs))
-            furthest = np.fmax(furthest, np.abs(pair.claimed(u, point) - pair.measured(u, point) - here))
+            furthest = np.fmax(furthest, np.abs(pair.claimed(u, point) - pair.measured(u, point) - difference))
     return np.where(np.isfinite(furthest), furthest, 0)
 
 

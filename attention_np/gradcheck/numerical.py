@@ -26,7 +26,7 @@ from attention_np.gradcheck.slopes import (
     by_complex_step,
     by_differences,
     reach_of,
-    rows_in,
+    rows_at_once,
     sizes,
 )
 
@@ -175,9 +175,7 @@ def measure(
     keep : callable, optional
         Is given the results as they come in, with the entries that they belong to.
     """
-    size = (
-        min(BATCH_ELEMENTS, subject.rows) if subject.batched else min(TASK_ELEMENTS, rows_in(running.memory, subject))
-    )
+    size = min(BATCH_ELEMENTS if subject.batched else TASK_ELEMENTS, rows_at_once(running.memory, subject))
     starts = range(0, len(elements), size)
     chunks = [elements[start : start + size] for start in starts]
     steps = [None if scales is None else scales[start : start + size] for start in starts]

@@ -22,8 +22,9 @@ from attention_np.gradcheck.slopes import (
     Subject,
     along,
     extrapolated,
+    moves_zero,
     reach_of,
-    rows_in,
+    rows_at_once,
     sizes,
 )
 
@@ -86,23 +87,34 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
     direction = _direction(subject, rng)
     if (subject.x != 0).any():
         direction = np.where(subject.x != 0, direction, 0)  # nothing tells what is close to a zero
-    places = np.arange(1, POINTS + 1).reshape(-1, *(1,) * subject.x.ndim)
     last_bit = float(np.finfo(subject.output.dtype).eps) * np.abs(subject.output.ravel())
     least = np.full(last_bit.shape, np.inf)
     with np.errstate(all="ignore"):
-        for spacing in (CLOSE, CLOSER, CLOSEST, AT_ZERO, FAR, FARTHER):
-            outputs = subject.values(subject.x + spacing * places * direction).astype(np.float64)
-            differences = np.diff(outputs, n=ORDER, axis=0)  # (points - order, outputs)
-            estimate = np.sqrt((differences**2).mean(axis=0) / comb(2 * ORDER, ORDER))
-            estimate = np.where(estimate > 0, estimate, np.inf)  # the points were too close to differ
-            steep = np.isfinite(least) & (least > STEEP * np.abs(outputs).max(axis=0))
-            needed = steep if spacing <= CLOSEST else np.isinf(least) if spacing > CLOSE else True
-            least = np.where(needed, np.fmin(least, estimate), least)
+        for spacing in (CLOSE, CLOSER):
+            least = np.fmin(least, _left_over(subject, spacing * direction)[0])
+        for spacing in (CLOSEST, AT_ZERO):
+            loud = np.isfinite(least) & (least > last_bit)
+            if loud.any():
+                estimate, largest = _left_over(subject, spacing * direction)
+                least = np.where(loud & (least > STEEP * largest), np.fmin(least, estimate), least)
+        for spacing in (FAR, FARTHER):
+            unseen = np.isinf(least)
+            if unseen.any():
+                least = np.where(unseen, _left_over(subject, spacing * direction)[0], least)
         size = np.abs(subject.output.ravel())
         seen = np.isfinite(least) & (size > 0)
         typical = float(np.median(least[seen] / size[seen])) if seen.any() else 0.0  # relative, of other outputs
         noise = np.fmax(last_bit, np.where(np.isfinite(least), least, typical * size))
     return np.where(np.isfinite(noise), noise, 0).astype(np.float64).reshape(subject.output.shape)
+
+
+def _left_over(subject: Subject, step: Array) -> tuple[Array, Array]:
+    """What differences of a high order leave of each output, infinite if nothing; and the largest that it gets."""
+    places = np.arange(1, POINTS + 1).reshape(-1, *(1,) * subject.x.ndim)
+    outputs = subject.values(subject.x + places * step).astype(np.float64)
+    differences = np.diff(outputs, n=ORDER, axis=0)  # (points - order, outputs)
+    left = np.sqrt((differences**2).mean(axis=0) / comb(2 * ORDER, ORDER))
+    return np.where(left > 0, left, np.inf), np.abs(outputs).max(axis=0)  # or the points were too close to differ
 
 
 def why_not_analytic(subject: Subject, rng: np.random.Generator) -> str | None:
@@ -180,12 +192,10 @@ def cusps(subject: Subject, rng: np.random.Generator, memory: int, most: int = 5
     The second difference (f(x + h v) - 2 f(x) + f(x - h v)) / h tends to zero with h where f is smooth, and to the jump
     of the slope where it is not (gradcheck.59).
     """
-    if not subject.x.size or not _breaks(subject, _direction(subject, rng)[None]).any():
-        return []
-    if subject.x.size > LOCATED:
+    if not 0 < subject.x.size <= LOCATED or not _breaks(subject, _direction(subject, rng)[None]).any():
         return []
     found: list[Cusp] = []
-    rows = min(TOGETHER, rows_in(memory, subject))
+    rows = min(TOGETHER, rows_at_once(memory, subject))
     for start in range(0, subject.x.size, rows):
         elements = np.arange(start, min(start + rows, subject.x.size))
         breaks = _breaks(subject, along(subject.x, elements))  # (moves,)
@@ -202,7 +212,7 @@ def _breaks(subject: Subject, directions: Array) -> Array:
     output = subject.output.ravel()
     floor = np.zeros(()) if subject.noise is None else subject.noise.ravel()
     largest = reach_of(subject, directions).largest  # (moves, outputs)
-    at_zero = ((directions != 0) & (subject.x == 0)).reshape(len(directions), -1).any(axis=1)  # of unknown scale
+    at_zero = moves_zero(subject, directions)
     largest = np.where(at_zero[:, None], np.abs(output), largest)
     floor = np.fmax(floor, float(np.finfo(output.dtype).eps) * largest)  # a small one may be the rest of large terms
     noise = UNDECIDABLE * floor

@@ -26,6 +26,9 @@ __all__ = [
     "by_complex_step",
     "by_differences",
     "extrapolated",
+    "moves_zero",
+    "reach_of",
+    "rows_at_once",
     "rows_in",
     "sizes",
 ]
@@ -172,6 +175,11 @@ def along(x: Array, elements: Array) -> Array:
     return directions.reshape(len(elements), *x.shape)
 
 
+def moves_zero(subject: Subject, directions: Array) -> Array:
+    """Which directions move an entry that is zero, of which nothing tells the scale: (moves,)."""
+    return np.asarray(((directions != 0) & (subject.x == 0)).reshape(len(directions), -1).any(axis=1))
+
+
 def by_complex_step(subject: Subject, directions: Array, reach: Reach | None = None, shortness: float = 1.0) -> Slopes:
     """Im f(x + i h v) / h, for each direction v: exact but for rounding, as nothing is subtracted (gradcheck.14).
 
@@ -313,7 +321,7 @@ def by_best_differences(subject: Subject, directions: Array) -> Slopes:
     own = _room(subject, directions)  # (moves,)
     best = by_differences(subject, directions, SCALES[0] * own, reach)
     done = np.zeros(len(directions), bool)
-    at_zero = ((directions != 0) & (subject.x == 0)).reshape(len(directions), -1).any(axis=1)  # of unknown scale
+    at_zero = moves_zero(subject, directions)
     others: list[Any] = [*SCALES, SCALES[1] * own, *AT_ZERO]
     for scale in others:
         again = np.broadcast_to(scale, len(directions)) == best.scales
@@ -380,6 +388,11 @@ def rows_in(memory: int, subject: Subject) -> int:
         if not tracing:
             tracemalloc.stop()
     return _power_of_two(memory / max(peak, least, 1))
+
+
+def rows_at_once(memory: int, subject: Subject) -> int:
+    """The same for a subject that already knows it if it goes in batches."""
+    return subject.rows if subject.batched else rows_in(memory, subject)
 
 
 def _power_of_two(number: float) -> int:
