@@ -12,7 +12,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from attention_np.verification import Finding
+from attention_np._commands.verification import Finding
 
 if TYPE_CHECKING:
     from attention_np.derivation import Report

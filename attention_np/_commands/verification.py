@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["PAGES", "Finding", "against_pages", "check_ops", "check_pages", "of_pages", "page_names"]
 
 TOLERANCE = 1e-13  # of the functions of softmax that are not an op's three, normwise
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 PAGES = PACKAGE.parent / "derivations"  # beside the package in a clone; an installed package has no pages
 
 

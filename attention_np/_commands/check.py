@@ -1,0 +1,84 @@
+"""``attention-np check``: every gradient held against numerical ones, every page executed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attention_np import cases
+from attention_np._commands import verification
+from attention_np._commands.outcome import FAILS, HOLDS, missing, refuse, why_not_writable
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "verify every gradient numerically, execute every derivation page, and print the tables"
+NEEDED = {"rich": "rich", "lark": "lark", "yaml": "PyYAML"}  # modules of the extra `check`, and their packages
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="an op or a page; by default all")
+    parser.add_argument("--derivations", type=Path, metavar="DIR", help="the folder of the pages")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found to FILE as well")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, print, and return 0 if all holds."""
+    lacking = missing(NEEDED)
+    if lacking:
+        return refuse(f"check needs {', '.join(lacking)}: pip install 'attention-np[check]'")
+    folder, file = options.derivations, options.json
+    if folder is not None and not folder.is_dir():
+        return refuse(f"there is no folder {folder}")
+    if folder is None and verification.PAGES.is_dir():
+        folder = verification.PAGES
+    pages = verification.page_names(folder) if folder is not None else []
+    names = [name if name in pages else name.replace("-", "_") for name in options.names]  # tags have hyphens
+    unknown = [name for name in names if name not in cases.OPS and name not in pages]
+    if unknown:
+        known = dict.fromkeys([*cases.OPS, *pages])
+        return refuse(f"there is no op or page called {', '.join(unknown)}: there are {', '.join(known)}")
+    unwritable = None if file is None else why_not_writable(file)
+    if unwritable:
+        return refuse(unwritable)
+
+    from attention_np._commands import tables
+
+    everything = [*cases.OPS, *pages]
+    findings = verification.check_ops(tables.progress(cases.all_cases(names or cases.OPS)))
+    tables.print_findings(findings)
+    report = None
+    if folder is None:
+        tables.say("No derivation pages here: --derivations names their folder.")
+    else:
+        report = verification.of_pages(verification.check_pages(folder), names or everything)
+        tables.print_report(report)
+    holds = all(finding.ok for finding in findings) and (report is None or report.ok)
+    tables.print_faults(findings, report)
+    if file is not None:
+        content = json.dumps(_content(holds, findings, report), indent=1, allow_nan=False) + "\n"
+        try:
+            file.write_text(content, encoding="utf-8")
+        except OSError as error:
+            return refuse(f"cannot write {file}: {error.strerror}")
+    return HOLDS if holds else FAILS
+
+
+def _content(holds: bool, findings: Sequence[verification.Finding], report: Any) -> dict[str, Any]:
+    """The report as JSON: a NaN or an infinity becomes null."""
+    rows = [*findings, *(verification.against_pages(report) if report is not None else ())]
+    return {
+        "ok": holds,
+        "ops": [_as_json(row) for row in rows],
+        "equations": report.as_json() if report is not None else [],
+        "problems": list(report.problems) if report is not None else [],
+    }
+
+
+def _as_json(row: verification.Finding) -> dict[str, Any]:
+    fields = row._asdict() | {"error": row.error if math.isfinite(row.error) else None}
+    return {name: value for name, value in fields.items() if name != "note"}
