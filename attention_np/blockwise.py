@@ -192,16 +192,12 @@ def forward(
             pick(logsumexp, place.at, axes=1)[place.rows] = found_logsumexp
 
     tasks = ((places, [problem.tile(place) for place in places]) for places in grouped(problem.strips()))
-    run(_attend, tasks, consume, executor, at_once)
+    run(kernels.attend, tasks, consume, executor, at_once)
 
     with quiet():
         output = as_result(without_query_axis(output, query), dtype.result)
     cache = Cache(query, key, value, bias, rule, scale, logsumexp, kept, dropout_p, dropout_key, sizes, output.shape)
     return output, cache
-
-
-def _attend(tiles: list[Tile]) -> list[tuple[Array, Array]]:
-    return [kernels.attend(tile) for tile in tiles]
 
 
 def backward(
@@ -291,7 +287,7 @@ def backward(
     tasks = (
         (places, [(problem.tile(place), cotangent(place)) for place in places]) for places in grouped(problem.squares())
     )
-    run(_differentiate, tasks, consume, executor, at_once)
+    run(kernels.differentiate, tasks, consume, executor, at_once)
     with quiet():
         return Gradients(
             as_result(without_query_axis(d_query, query), query.dtype),
@@ -299,10 +295,6 @@ def backward(
             as_result(d_value, cache.value.dtype),
             None if bias is None or d_bias is None else as_result(d_bias, bias.dtype),
         )
-
-
-def _differentiate(tiles: list[tuple[Tile, Cotangent]]) -> list[kernels.TileGradients]:
-    return [kernels.differentiate(tile, given) for tile, given in tiles]
 
 
 def jvp(

@@ -110,7 +110,7 @@ def differentiate(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Ar
     for rows in tile.row_blocks():
         query, d_output = tile.take(tile.query, rows), given.d_output[rows]
         incoming = d_output if given.d_logsumexp is None else np.c_[d_output, given.d_logsumexp[rows]]
-        for block in tile.blocks(rows):
+        for block in tile.blocks(rows, slice(0, tile.m)):
             columns = block.columns
             key, value = tile.take(tile.key, columns), tile.take(tile.value, columns)
             weights, moves = _recomputed(tile, given, rows, columns)

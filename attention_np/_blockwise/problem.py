@@ -20,8 +20,9 @@ from attention_np.rules import Rule, cut, pick
 __all__ = ["Place", "Problem", "grouped"]
 
 BLOCK_BYTES, COLUMNS = 2**19, 256  # of a block of scores: what is there at once fits a second-level cache of 2 MiB
-SIDES = {2048: 32, 1024: 4, 512: 0}  # of a tile, the longest first of which there are as many tiles: to share them well
-PAIRS_A_TASK = 2**18  # a task of fewer takes hardly longer than handing it over
+# Queries and keys of a tile: the first of which there are as many tiles, so that they can be shared out.
+SIDES = {(2048, 2048): 16, (2048, 1024): 8, (1024, 1024): 4, (512, 512): 0}
+PAIRS_A_TASK = 2**19  # a task of fewer takes hardly longer than handing it over
 
 
 class Place(NamedTuple):
@@ -69,25 +70,25 @@ class Problem:
 
     def strips(self) -> list[Place]:
         """Tiles of some queries and all the keys that any of them attends to."""
-        side = self._side(lambda side: -(-self.n // side))
-        return [place for index, rows in self._rows(side) for place in self._reach(index, rows)]
+        most, _ = self._sides(lambda rows, _: -(-self.n // rows))
+        return [place for index, rows in self._rows(most) for place in self._reach(index, rows)]
 
     def squares(self) -> list[Place]:
         """Tiles of some queries and some keys, as the backward pass needs: its sums over queries stay small."""
-        side = self._side(lambda side: -(-self.n // side) * -(-self.m // side))
+        most_rows, most_columns = self._sides(lambda rows, columns: -(-self.n // rows) * -(-self.m // columns))
         return [
             Place(index, rows, columns)
-            for index, rows in self._rows(side)
+            for index, rows in self._rows(most_rows)
             for place in self._reach(index, rows)
-            for columns in _evenly(place.columns, side)
+            for columns in _evenly(place.columns, most_columns)
         ]
 
-    def _side(self, tiles_a_head: Any) -> int:
-        return next(side for side, least in SIDES.items() if prod(self.leading) * tiles_a_head(side) >= least)
+    def _sides(self, tiles_a_head: Any) -> tuple[int, int]:
+        return next(sides for sides, least in SIDES.items() if prod(self.leading) * tiles_a_head(*sides) >= least)
 
-    def _rows(self, side: int) -> Iterator[tuple[tuple[int, ...], slice]]:
+    def _rows(self, most: int) -> Iterator[tuple[tuple[int, ...], slice]]:
         for index in np.ndindex(*self.leading):
-            for rows in slices(0, self.n, side):
+            for rows in slices(0, self.n, most):
                 yield index, rows
 
     def _reach(self, index: tuple[int, ...], rows: slice) -> Iterator[Place]:

@@ -99,6 +99,14 @@ class Tile(_Travels):
         """The number of keys."""
         return int(self.key.shape[0])
 
+    def is_like(self, other: Tile) -> bool:
+        """Whether both have the same shapes and the same rule, and nothing else that differs from head to head."""
+        return (
+            self.rule == other.rule
+            and all(tile.bias is None and tile.dropout is None for tile in (self, other))
+            and all(getattr(self, name).shape == getattr(other, name).shape for name in ("query", "key", "value"))
+        )
+
     def take(self, array: Array, part: slice) -> Array:
         """Some rows of an array, in the dtype that is computed in."""
         taken: Array
@@ -109,9 +117,9 @@ class Tile(_Travels):
         """The queries, block by block."""
         return slices(0, self.n, self.block_size[0])
 
-    def blocks(self, rows: slice) -> Iterator[Block]:
-        """The keys beside some queries, block by block, without those that the rule hides from all of them."""
-        reach = slice(0, self.m) if self.rule is None else self.rule.columns(rows, slice(0, self.m))
+    def blocks(self, rows: slice, columns: slice) -> Iterator[Block]:
+        """Some keys beside some queries, block by block, without those that the rule hides from all of them."""
+        reach = columns if self.rule is None else self.rule.columns(rows, columns)
         for columns in slices(reach.start, reach.stop, self.block_size[1]):
             block = self.block(rows, columns)
             if block is not None:

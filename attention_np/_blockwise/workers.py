@@ -61,8 +61,53 @@ def run(
             for label, task in tasks:
                 consume(label, _call(function, task))
         else:
-            with ThreadPoolExecutor(workers, thread_name_prefix="attention_np") as pool:
-                _run_in(pool, function, tasks, consume, 2 * workers + 1)
+            _run_here(function, tasks, consume, workers)
+
+
+def _run_here(
+    function: Callable[[Task], Result],
+    tasks: Iterable[tuple[Label, Task]],
+    consume: Callable[[Label, Result], None],
+    workers: int,
+) -> None:
+    """Run in this thread and `workers` - 1 more, each of which takes the next task when it has done one.
+
+    A thread that only handed out tasks would take the interpreter lock from those that work, at every task.
+    """
+    source, turn = enumerate(tasks), threading.Condition()
+    ready: dict[int, tuple[Label, Result]] = {}
+    due = 0
+    stopped = False
+
+    def work() -> None:
+        nonlocal due, stopped
+        try:
+            while True:
+                with turn:
+                    taken = next(source, None)
+                    if taken is None or stopped:
+                        return
+                    number, (label, task) = taken
+                    while number - due > 2 * workers and not stopped:
+                        turn.wait()
+                result = _call(function, task)
+                with turn:
+                    ready[number] = label, result
+                    while due in ready:
+                        consume(*ready.pop(due))
+                        due += 1
+                    turn.notify_all()
+        except BaseException:
+            with turn:
+                stopped = True
+                turn.notify_all()
+            raise
+
+    with ThreadPoolExecutor(workers - 1, thread_name_prefix="attention_np") as pool:
+        others = [pool.submit(work) for _ in range(workers - 1)]
+        work()
+    for other in others:
+        other.result()
 
 
 def _run_in(
@@ -97,24 +142,61 @@ def _call(function: Callable[[Task], Result], task: Task) -> Result:
 
 
 class _Hold:
-    """How many calls want BLAS held in this process. The first holds it, the last lets go."""
+    """How many calls want BLAS held in this process. The first holds it, the last lets go.
+
+    threadpoolctl lets the limit of a process be set by one thread only, and lifted by that thread only. So when the
+    thread that set it leaves before others, a thread that does nothing else takes its place until the last has left.
+    """
 
     def __init__(self) -> None:
-        self.lock, self.count, self.limit = threading.Lock(), 0, None
+        self.lock = threading.Lock()
+        self.calls = self.own = 0  # those of all threads, and of the thread that holds
+        self.holder: int | None = None  # that thread; None: it is the one that waits for `left`
+        self.limit: Any = None
+        self.left = threading.Event()
+        self.keeper: threading.Thread | None = None
 
     def acquire(self, controller: Any) -> None:
         with self.lock:
-            if self.count == 0:
-                self.limit = controller.limit(limits=1, user_api="blas")
-            self.count += 1
+            if self.calls == 0:
+                self.limit = _limit(controller)
+                self.limit.__enter__()
+                self.holder = threading.get_ident()
+            self.calls += 1
+            self.own += self.holder == threading.get_ident()
 
-    def release(self) -> None:
+    def release(self, controller: Any) -> None:
         with self.lock:
-            self.count -= 1
-            if self.count == 0:
-                limit: Any = self.limit
-                self.limit = None
-                limit.restore_original_limits()
+            self.calls -= 1
+            if self.holder == threading.get_ident():
+                self.own -= 1
+                if self.own:
+                    return
+                self.holder = None
+                self.limit.__exit__(None, None, None)
+                if self.calls:
+                    self._hand_over(controller)
+            elif self.calls == 0 and self.keeper is not None:
+                self.left.set()
+                self.keeper.join()
+                self.keeper = None
+
+    def _hand_over(self, controller: Any) -> None:
+        taken = threading.Event()
+
+        def keep() -> None:
+            with _limit(controller):
+                taken.set()
+                self.left.wait()
+
+        self.left.clear()
+        self.keeper = threading.Thread(target=keep, name="attention_np_blas", daemon=True)
+        self.keeper.start()
+        taken.wait()
+
+
+def _limit(controller: Any) -> Any:
+    return controller.limit(limits=1, user_api="blas")
 
 
 _hold = _Hold()
@@ -145,7 +227,7 @@ def one_blas_thread() -> Iterator[None]:
     try:
         yield
     finally:
-        hold.release()
+        hold.release(controller)
 
 
 @lru_cache
