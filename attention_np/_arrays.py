@@ -15,6 +15,7 @@ import numpy.typing as npt
 __all__ = [
     "Array",
     "Precision",
+    "as_array",
     "as_bias",
     "as_flag",
     "as_floating",
@@ -66,6 +67,8 @@ def _computed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def precision(*arrays: Array | None) -> Precision:
     """The precision that `arrays` (None: not given) are computed in together."""
     dtypes = {array.dtype for array in arrays if array is not None}
+    if len(dtypes) > 1:
+        dtypes = {dtype.newbyteorder("=") for dtype in dtypes}
     compute = np.result_type(*map(_computed_in, dtypes))
     result = dtypes.pop().newbyteorder("=") if len(dtypes) == 1 else compute
     return Precision(compute, result)
@@ -78,7 +81,7 @@ def in_dtype(compute: np.dtype[Any], *arrays: Array | None) -> list[Any]:
 
 def as_number(name: str, value: Any) -> Any:
     """`value`, a real number or an array of no axes that holds one, as a scalar of its own precision."""
-    number = np.asarray(value)
+    number = as_array(name, value)
     if number.ndim or number.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be a number, not {value!r}")
     return number[()]
@@ -103,8 +106,8 @@ def as_integer(name: str, value: int, least: int | None = None) -> int:
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Whether `dtype` is one of floating-point numbers, real or complex."""
-    return dtype.kind in "fc" or dtype.name == "bfloat16"
+    """Whether `dtype` is one of floating-point numbers, real or complex, of at least 16 bits."""
+    return (dtype.kind in "fc" and dtype.itemsize > 1) or dtype.name == "bfloat16"
 
 
 def real_types(compute: np.dtype[Any]) -> tuple[type[np.floating[Any]], type[np.floating[Any]]]:
@@ -113,12 +116,24 @@ def real_types(compute: np.dtype[Any]) -> tuple[type[np.floating[Any]], type[np.
     return real, np.promote_types(real, np.float64).type
 
 
+def as_array(name: str, values: npt.ArrayLike, what: str = "numbers") -> Array:
+    """`values` as an ndarray, of which subclasses are views; a masked array, whose mask would be lost, is refused."""
+    if type(values) is np.ndarray:
+        return values
+    if isinstance(values, np.ndarray) and isinstance(values, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} must not be a masked array, whose mask says something else than who may attend to whom: pass "
+            f"{name}.data or {name}.filled(...) ({name}.shape={values.shape})"
+        )
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an array of {what}: {error}") from None
+
+
 def as_floating(name: str, array: npt.ArrayLike) -> Array:
     """`array` as an ndarray of floating-point numbers, real or complex, without a copy where that can be."""
-    try:
-        result = np.asarray(array)
-    except ValueError as error:
-        raise ValueError(f"{name} must be an array of floating-point numbers: {error}") from None
+    result = as_array(name, array, "floating-point numbers")
     if not is_floating(result.dtype):
         raise TypeError(
             f"{name} must hold floating-point numbers, not {result.dtype} ({name}.shape={result.shape}): "
@@ -248,13 +263,16 @@ def as_bias(bias: npt.ArrayLike, *others: Array) -> Array:
     array = as_floating("bias", bias)
     if array.ndim or isinstance(bias, np.ndarray):
         return array
+    compute, dtype = precision(*others)
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        dtype = np.result_type(compute, np.complex64)
     with quiet():
-        return array.astype(precision(*others).result)
+        return array.astype(dtype)
 
 
 def as_mask(mask: npt.ArrayLike, shape: tuple[int, ...], what: str = "the scores") -> npt.NDArray[np.bool_]:
     """`mask` as a boolean array, True where attending is allowed, that broadcasts to `shape`."""
-    result = np.asarray(mask)
+    result = as_array("mask", mask, "booleans")
     if result.dtype != np.bool_:
         raise TypeError(
             f"mask must be boolean, True where attending is allowed, not {result.dtype} (mask.shape={result.shape}): "

@@ -1,17 +1,20 @@
-"""Products that know which terms take part: what the ops need where arrays hold NaN or infinity.
+"""Products that know which terms take part: what the ops need where arrays hold NaN or infinity, or huge numbers.
 
 A pair that is masked out, and an entry of a gradient that is exactly zero, contribute nothing to a sum, whatever they
 meet there. IEEE arithmetic alone does not give that, because ``0 * nan`` is ``nan``. Each function here does the plain
-product first and looks again only where the result is not finite, so that finite arrays pay next to nothing.
+product first and looks again only where the result is not finite, so that finite arrays pay next to nothing. A sum
+that is within the range of the dtype is found even where its terms or partial sums are not.
 """
 
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from attention_np._arrays import Array, transposed
+from attention_np._range import all_finite, infinite_to_nan, product_in_range
 
 __all__ = [
     "backward_product",
@@ -25,7 +28,7 @@ __all__ = [
 ]
 
 
-def product(a: Array, b: Array, pairs: Array | None = None) -> Array:
+def product(a: Array, b: Array, pairs: Array | None = None, *, mean: bool = False) -> Array:
     """``a @ b``, in which a term ``a[i, j] * b[j, k]`` takes part only where ``pairs[i, j]``.
 
     Parameters
@@ -35,15 +38,20 @@ def product(a: Array, b: Array, pairs: Array | None = None) -> Array:
     b : ndarray, (..., m, d)
     pairs : ndarray of bool that broadcasts to `a`, optional
         Which pairs (i, j) take part; by default all.
+    mean : bool, optional
+        The rows of `a` are weights that sum to one, so that rounding alone can carry the result out of range.
     """
     result: Array = a @ b
-    if pairs is None or np.isfinite(result).all():
+    if np.isfinite(result).all():
         return result  # an excluded pair has a zero in `a`, and zero times a finite number is zero
+    if pairs is None:
+        return _mended(result, a, b, mean)
 
     a = np.where(pairs, a, 0)  # (..., n, m)
     pairs = np.broadcast_to(pairs, a.shape)
     spoiled = ~np.isfinite(b)  # (..., m, d)
-    result = a @ np.where(spoiled, 0, b)
+    finite = np.where(spoiled, 0, b)
+    result = _mended(a @ finite, a, finite, mean)
     used = np.logical_and(spoiled.any(axis=-1), pairs.any(axis=-2))  # (..., m)
     for j in np.flatnonzero(used.any(axis=tuple(range(used.ndim - 1)))):
         terms = a[..., :, j, None] * b[..., None, j, :]  # (..., n, d)
@@ -51,10 +59,26 @@ def product(a: Array, b: Array, pairs: Array | None = None) -> Array:
     return result
 
 
-def backward_product(d_rows: Array, x: Array) -> Array:
-    """``d_rows @ x`` for a gradient `d_rows`: an entry that is exactly zero takes no part, whatever x holds."""
-    result: Array = d_rows @ x
-    return result if np.isfinite(result).all() else product(d_rows, x, d_rows != 0)
+def _mended(result: Array, a: Array, b: Array, mean: bool = False) -> Array:
+    """`result`, which is ``a @ b``, without the overflow of terms and partial sums of finite rows and columns."""
+    given = all_finite(a, -1) & all_finite(b, -2)  # (..., n, d)
+    overflown = given & ~np.isfinite(result)
+    if not overflown.any():
+        return result
+    in_range = product_in_range(a, b)
+    if mean and in_range.dtype.kind != "c":
+        most = np.finfo(in_range.dtype).max
+        in_range = np.clip(in_range, -most, most)
+    return np.where(overflown, in_range, result)
+
+
+def backward_product(d_rows: Array, x: Array, factor: Any = 1) -> Array:
+    """``d_rows @ x * factor`` for a gradient `d_rows`, of which an entry that is exactly zero takes no part."""
+    result: Array = d_rows @ x * factor
+    if np.isfinite(result).all():
+        return result
+    result = product(d_rows, x, d_rows != 0) * factor
+    return np.where(np.isfinite(result), result, product(d_rows * factor, x, d_rows != 0))
 
 
 def pair_products(a: Array, b: Array, pairs: Array | None) -> Array:
@@ -67,19 +91,6 @@ def backward_times(d_array: Array, factor: Array) -> Array:
     """``d_array * factor`` for a gradient, of which an entry that is exactly zero stays so, whatever the factor."""
     result: Array = d_array * factor
     return result if np.isfinite(result).all() else np.where(d_array == 0, 0, result)
-
-
-def infinite_to_nan(scores: Array, pairs: Array | None) -> Array:
-    """`scores` that came out of products, with NaN in each row (over the last axis) whose largest entry is infinite.
-
-    Which of two infinite products is the larger is lost, so the softmax of such a row is not defined. An infinity
-    that the caller puts into a bias is different: it states a limit, and :mod:`attention_np.softmax` takes it.
-    """
-    if np.isfinite(scores).all():
-        return scores
-    real = scores.real if pairs is None else np.where(pairs, scores.real, -np.inf)
-    largest = real.max(axis=-1, keepdims=True, initial=-np.inf)  # (..., n, 1)
-    return np.where(np.isinf(largest) & (scores.real == largest), np.nan, scores)
 
 
 def pairs_that_flow(mask: Array | None, d_output: Array) -> Array | None:
@@ -96,6 +107,8 @@ def pairs_that_flow(mask: Array | None, d_output: Array) -> Array | None:
 def linear(x: Array, w: Array, b: Array | None) -> Array:
     """``x @ w + b``."""
     y: Array = x @ w
+    if not np.isfinite(y).all():
+        y = _mended(y, x, w)
     return y if b is None else y + b
 
 

@@ -42,13 +42,13 @@ from attention_np._arrays import (
 )
 from attention_np._products import (
     backward_times,
-    infinite_to_nan,
     linear,
     linear_backward,
     pair_products,
     pairs_that_flow,
     product,
 )
+from attention_np._range import excess, finite_or_scaled, scores_in_range, times_power_of_two
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
 
@@ -124,14 +124,15 @@ def forward(
     Raises
     ------
     TypeError
-        If an array is not of floating-point numbers, or `mask` is not boolean.
+        If an array is not of floating-point numbers, or is a masked array, or `mask` is not boolean.
     ValueError
         If shapes do not fit together.
 
     Notes
     -----
     :math:`S_{ij} = w_s \cdot \tanh(q_i W_q + k_j W_k + b)` [1]_. A pair that is masked out contributes nothing, even
-    where its arrays hold NaN or infinity.
+    where its arrays hold NaN or infinity. Scores that do not fit the dtype have the weights that they say; a projection
+    that does not fit is infinite.
 
     References
     ----------
@@ -161,9 +162,13 @@ def forward(
         queries = linear(with_query_axis(q, query), w_q, None)  # (..., n, h) (additive.1)
         keys = linear(k, w_k, bias)  # (..., m, h) (additive.2)
         hidden = np.tanh(queries[..., :, None, :] + keys[..., None, :, :])  # (..., n, m, h) (additive.3, additive.4)
-        scores = infinite_to_nan(hidden @ w_s, visible)  # (..., n, m) (additive.5)
-        weights, softmax_cache = softmax.forward(scores, mask=visible)  # (..., n, m) (additive.6)
-        output = product(weights, v, visible)  # (..., n, d_v) (additive.7)
+        scores = hidden @ w_s  # (..., n, m) (additive.5)
+        if not np.isfinite(scores).all():
+            rows = None if visible is None else visible[..., None, :]
+            scores = scores_in_range(scores[..., None, :], w_s[None, :], hidden, 1, None, rows)[..., 0, :]
+        softmax_cache = softmax.normalised(scores, mask=visible)
+        weights = softmax_cache.weights  # (..., n, m) (additive.6)
+        output = product(weights, v, visible, mean=True)  # (..., n, d_v) (additive.7)
         output = as_result(without_query_axis(output, query), dtype.result)
     return output, Cache(*arrays, visible, hidden, scores, weights, softmax_cache, output.shape)
 
@@ -226,6 +231,7 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
         # forward was output = weights @ value
         d_value = product(transposed(cache.weights), d_output, transposed(flows))  # (..., m, d_v) (additive.12)
         d_weights = sum_to(pair_products(d_output, v, flows), cache.weights.shape)  # (..., n, m) (additive.13)
+        shift = 0 if np.isfinite(d_weights).all() else excess(d_output, v)
 
         # forward was weights = softmax(scores)
         d_scores = softmax.backward(d_weights, cache.softmax).scores  # (..., n, m) (additive.14)
@@ -241,7 +247,7 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
         d_query, d_w_query, _ = linear_backward(d_queries, q, w_q)  # (additive.21, additive.22)
         d_key, d_w_key, d_b = linear_backward(d_keys, k, w_k)  # (additive.23, additive.24, additive.25)
 
-        return Gradients(
+        gradients = Gradients(
             as_gradient(without_query_axis(d_query, query), query),
             as_gradient(d_key, cache.key),
             as_gradient(d_value, cache.value),
@@ -250,6 +256,10 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
             as_gradient(d_w_score[:, 0], cache.w_score),
             None if b is None else as_gradient(d_b, b),
         )
+        if shift:  # the gradients are linear in d_output
+            smaller = backward(times_power_of_two(without_query_axis(d_output, query), -shift), cache)
+            gradients = Gradients._make(finite_or_scaled(gradients, smaller, shift))
+    return gradients
 
 
 def jvp(

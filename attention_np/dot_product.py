@@ -48,11 +48,11 @@ from attention_np._arrays import (
 from attention_np._dropout import Rng, as_probability, draw_key, multipliers
 from attention_np._products import (
     backward_product,
-    infinite_to_nan,
     pair_products,
     pairs_that_flow,
     product,
 )
+from attention_np._range import excess, finite_or_scaled, scores_in_range, times_power_of_two
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
 
@@ -80,7 +80,7 @@ class Cache(NamedTuple):
     bias: Array | None  # broadcasts to (..., n, m)
     mask: Array | None  # who attends to whom, all rules together; broadcasts to (..., n, m); None: all to all
     scale: Any  # a real scalar of the precision computed in
-    scores: Array  # (..., n, m)
+    scores: Array  # (..., n, m); a row whose largest is out of range, less that
     weights: Array  # (..., n, m), before dropout
     dropout: Array | None  # (..., n, m): 0 where a weight is dropped, else 1 / (1 - dropout_p)
     softmax: softmax.Cache
@@ -131,7 +131,8 @@ def forward(
     Raises
     ------
     TypeError
-        If an array is not of floating-point numbers, `mask` is not boolean, or an option is not of its type.
+        If an array is not of floating-point numbers, or is a masked array, `mask` is not boolean, or an option is not
+        of its type.
     ValueError
         If shapes do not fit together; if `dropout_p` is outside [0, 1), or above zero without an `rng`; if `scale`
         is not finite.
@@ -140,6 +141,10 @@ def forward(
     -----
     :math:`O = \mathrm{softmax}(Q K^\top / \sqrt{d_k} + B) V` [1]_. A pair that is masked out contributes nothing,
     even where its arrays hold NaN or infinity.
+
+    Finite arrays have a finite output: where a product, or a sum with the bias, leaves the range of the dtype on its
+    way, it is computed again with an exponent of its own. A row whose largest score does not fit, too, has the weights
+    that its scores say.
 
     References
     ----------
@@ -167,13 +172,15 @@ def forward(
 
     q, k, v, b = in_dtype(dtype.compute, query, key, value, bias)
     with quiet():
-        products = with_query_axis(q, query) @ transposed(k)  # (..., n, m)
-        scores = infinite_to_nan(products * scale, visible)  # (..., n, m) (dot-product.1)
-        if b is not None:
-            scores = scores + b
-        weights, softmax_cache = softmax.forward(scores, mask=visible)  # (..., n, m) (dot-product.3)
+        q = with_query_axis(q, query)
+        scores = q @ transposed(k) * scale  # (..., n, m) (dot-product.1)
+        plain, scores = scores, scores if b is None else scores + b
+        if not np.isfinite(scores).all():
+            scores = scores_in_range(plain, q, k, scale, b, visible)
+        softmax_cache = softmax.normalised(scores, mask=visible)
+        weights = softmax_cache.weights  # (..., n, m) (dot-product.3)
         dropout = multipliers(draw_key(rng), dropout_p, shape, dtype.compute) if dropout_p else None
-        output = product(_dropped(weights, dropout), v, visible)  # (..., n, d_v) (dot-product.4)
+        output = product(_dropped(weights, dropout), v, visible, mean=not dropout_p)  # (..., n, d_v) (dot-product.4)
         output = as_result(without_query_axis(output, query), dtype.result)
 
     cache = Cache(query, key, value, bias, visible, scale, scores, weights, dropout, softmax_cache, output.shape)
@@ -215,7 +222,7 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
         \frac{\partial L}{\partial K} = \tfrac{1}{\sqrt{d_k}} \frac{\partial L}{\partial S}^{\!\top} Q
 
     They are derived in ``derivations/dot_product.md``. A query whose row of `d_output` is exactly zero contributes
-    nothing to the other gradients, whatever it holds.
+    nothing to the other gradients, whatever it holds. A gradient that does not fit the dtype is infinite.
 
     Examples
     --------
@@ -243,20 +250,25 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
         d_value = product(transposed(dropped), d_output, transposed(flows))  # (..., m, d_v) (dot-product.9)
         d_dropped = sum_to(pair_products(d_output, v, flows), dropped.shape)  # (dot-product.10, dot-product.11)
         d_weights = _dropped(d_dropped, cache.dropout)  # (..., n, m) (dot-product.36)
+        shift = 0 if np.isfinite(d_weights).all() else excess(d_output, v)
 
         # forward was weights = softmax(scores) (dot-product.14)
         d_scores = softmax.backward(d_weights, cache.softmax).scores  # (..., n, m) (dot-product.17)
 
         # forward was scores = scale * query @ key^T + bias (dot-product.20, dot-product.22, dot-product.25)
-        d_query = backward_product(d_scores, k) * cache.scale  # (..., n, d_k) (dot-product.23)
-        d_key = backward_product(transposed(d_scores), q) * cache.scale  # (..., m, d_k) (dot-product.26)
+        d_query = backward_product(d_scores, k, cache.scale)  # (..., n, d_k) (dot-product.23)
+        d_key = backward_product(transposed(d_scores), q, cache.scale)  # (..., m, d_k) (dot-product.26)
 
-        return Gradients(
+        gradients = Gradients(
             as_gradient(without_query_axis(d_query, query), query),
             as_gradient(d_key, key),
             as_gradient(d_value, value),
             None if bias is None else as_gradient(d_scores, bias),  # (dot-product.31, dot-product.32)
         )
+        if shift:  # the gradients are linear in d_output
+            smaller = backward(times_power_of_two(without_query_axis(d_output, query), -shift), cache)
+            gradients = Gradients._make(finite_or_scaled(gradients, smaller, shift))
+    return gradients
 
 
 def jvp(
@@ -320,9 +332,18 @@ def jvp(
 
         d_output = product(_dropped(d_weights, cache.dropout), v, cache.mask)  # (..., n, d_v) (dot-product.44)
         d_output = d_output + product(_dropped(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
+        shift = 0
+        if not np.isfinite(d_output).all():
+            shift = max(excess(d_query, k, cache.scale), excess(d_key, q, cache.scale))
 
         dtype = precision(cache.query, cache.key, cache.value, cache.bias).result
-        return as_result(without_query_axis(d_output, cache.query), dtype)
+        result = as_result(without_query_axis(d_output, cache.query), dtype)
+        if shift:  # the result is linear in the tangents
+            tangents = (without_query_axis(d_query, cache.query), d_key, d_value, d_bias)
+            small = [None if x is None else times_power_of_two(x, -shift) for x in tangents]
+            smaller = jvp(cache, **dict(zip(Gradients._fields, small, strict=True)))
+            (result,) = finite_or_scaled([result], [smaller], shift)
+    return result
 
 
 def check_features(query: Array, key: Array) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._arrays import as_integer
+from attention_np._arrays import as_array, as_integer, is_floating
 
 __all__ = [
     "as_mask",
@@ -325,8 +325,8 @@ def as_mask(values: npt.ArrayLike, *, true_means: Literal["allowed", "hidden"]) 
     """
     if true_means not in ("allowed", "hidden"):
         raise ValueError(f'true_means must be "allowed" or "hidden", not {true_means!r}')
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
+    array = as_array("values", values, "booleans or numbers")
+    if not (array.dtype.kind in "biu" or is_floating(array.dtype)) or array.dtype.kind == "c":
         raise TypeError(f"a mask holds booleans or the numbers 0 and 1, not {array.dtype} (values.shape={array.shape})")
     if not ((array == 0) | (array == 1)).all():
         raise ValueError(
@@ -348,7 +348,7 @@ def _lengths(n: int, m: int | None) -> tuple[int, int]:
 
 
 def _integers(name: str, values: npt.ArrayLike, axes: int = 0) -> npt.NDArray[Any]:
-    array = np.asarray(values)
+    array = as_array(name, values, "integers")
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"{name} must hold integers, not {array.dtype} ({name}.shape={array.shape})")
     if array.ndim < axes:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from attention_np import dot_product
 from attention_np._arrays import (
     Array,
+    as_array,
     as_bias,
     as_floating,
     as_gradient,
@@ -299,7 +300,7 @@ def split_heads(x: npt.ArrayLike, num_heads: int) -> Array:
      [[3 4]
       [7 8]]]
     """
-    x, num_heads = np.asarray(x), as_integer("num_heads", num_heads)
+    x, num_heads = as_array("x", x), as_integer("num_heads", num_heads)
     if x.ndim < 2:
         raise ValueError(f"x must have at least two axes, (..., n, features) (x.shape={x.shape})")
     _check_heads("x", x.shape[-1], num_heads, x.shape)
@@ -333,7 +334,7 @@ def combine_heads(x: npt.ArrayLike) -> Array:
     [[1 2 3 4]
      [5 6 7 8]]
     """
-    x = np.asarray(x)
+    x = as_array("x", x)
     if x.ndim < 3:
         raise ValueError(f"x must have at least three axes, (..., num_heads, n, features) (x.shape={x.shape})")
     by_position = x.swapaxes(-2, -3)  # (..., n, num_heads, d)
@@ -391,7 +392,8 @@ def forward(
 
     Notes
     -----
-    Vaswani et al. [1]_, with each head's scores scaled by :math:`1 / \sqrt{d_k}`, its own width.
+    Vaswani et al. [1]_, with each head's scores scaled by :math:`1 / \sqrt{d_k}`, its own width. A projection that does
+    not fit the dtype is infinite.
 
     References
     ----------

@@ -7,17 +7,21 @@ out are not computed. Two rules combine with ``&``. For a rule of your own, deri
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np import masks
-from attention_np._arrays import as_integer
+from attention_np._arrays import as_array, as_integer
 
 __all__ = ["Rule", "causal", "packed", "padding", "sliding_window", "whole"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+
+KEPT = 2**18  # bytes of a mask that is kept to be used again, at most
 
 
 class Rule:
@@ -75,11 +79,12 @@ class Rule:
         return _Both(self, other) if isinstance(other, Rule) else NotImplemented
 
 
+@dataclass(frozen=True)
 class _Band(Rule):
     """Query i sees the keys ``i + lower <= j <= i + upper``; None is no bound."""
 
-    def __init__(self, lower: int | None, upper: int | None) -> None:
-        self.lower, self.upper = lower, upper
+    lower: int | None
+    upper: int | None
 
     def block(self, rows: slice, columns: slice) -> bool | Mask:
         least, most = columns.start - (rows.stop - 1), columns.stop - 1 - rows.start  # of j - i in the block
@@ -90,10 +95,8 @@ class _Band(Rule):
         if lower <= least and most <= upper:
             return True
         n, m, moved = rows.stop - rows.start, columns.stop - columns.start, rows.start - columns.start
-        mask = masks.causal(n, m, offset=upper + moved)
-        if lower > least:
-            mask &= ~masks.causal(n, m, offset=lower + moved - 1)
-        return mask
+        mask = _triangle(n, m, upper + moved)
+        return mask if lower <= least else mask & ~_triangle(n, m, lower + moved - 1)
 
     def columns(self, rows: slice, columns: slice) -> slice:
         start, stop = columns.start, columns.stop
@@ -106,6 +109,18 @@ class _Band(Rule):
     def within(self, rows: slice, columns: slice) -> Rule:
         moved = rows.start - columns.start
         return _Band(*(None if bound is None else bound + moved for bound in (self.lower, self.upper)))
+
+
+def _triangle(n: int, m: int, offset: int) -> Mask:
+    return _kept_triangle(n, m, offset) if n * m <= KEPT else masks.causal(n, m, offset=offset)
+
+
+@lru_cache(16)
+def _kept_triangle(n: int, m: int, offset: int) -> Mask:
+    # On the diagonal, block after block has the same one, and to make it takes as long as to apply it.
+    mask = masks.causal(n, m, offset=offset)
+    mask.flags.writeable = False
+    return mask
 
 
 class _Padding(Rule):
@@ -306,7 +321,7 @@ def padding(lengths: npt.ArrayLike, *, heads: bool = False) -> Rule:
     <BLANKLINE>
      [[1 1 1]]]
     """
-    counts = np.asarray(lengths)
+    counts = as_array("lengths", lengths, "integers")
     if counts.dtype.kind not in "iu" and counts.size:
         raise TypeError(f"lengths must hold integers, not {counts.dtype} (lengths.shape={counts.shape})")
     if counts.size and counts.min() < 0:
@@ -340,8 +355,8 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
      [1 1 0]
      [0 0 1]]
     """
-    queries = np.asarray(query_segments)
-    keys = queries if key_segments is None else np.asarray(key_segments)
+    queries = as_array("query_segments", query_segments, "integers")
+    keys = queries if key_segments is None else as_array("key_segments", key_segments, "integers")
     masks.packed(*(x[..., :1] if x.ndim else x for x in (queries, keys)))  # refuses what cannot be
     return _Packed(*(x[..., None, :] if heads else x for x in (queries, keys)))
 
@@ -368,7 +383,8 @@ def whole(mask: npt.ArrayLike) -> Rule:
      [1 0 0]
      [1 0 1]]
     """
-    given = np.asarray(mask)
+    given = as_array("mask", mask, "booleans").view()
+    given.flags.writeable = False  # parts of it are what the rule answers with
     if given.dtype != np.bool_:
         raise TypeError(f"mask must be boolean, True where attending is allowed, not {given.dtype}")
     return _Whole(np.atleast_2d(given))

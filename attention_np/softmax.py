@@ -69,12 +69,12 @@ def forward(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None
     weights : ndarray, (..., n)
         Non-negative; each row sums to one, or is zero if no score of it takes part.
     cache : Cache
-        For :func:`backward` and :func:`jvp`. Refers to `scores` and `weights`, without a copy.
+        For :func:`backward` and :func:`jvp`. Refers to `scores`, without a copy; its weights are its own.
 
     Raises
     ------
     TypeError
-        If `scores` is not of floating-point numbers, or `mask` not boolean.
+        If `scores` is not of floating-point numbers, or is a masked array, or `mask` is not boolean.
     ValueError
         If there is no such axis, or `mask` does not broadcast to `scores`.
 
@@ -99,13 +99,22 @@ def forward(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None
     >>> print(weights.round(4))
     [0.1192 0.     0.8808]
     """
-    scores = as_floating("scores", scores)
-    axis = _as_axis(axis, scores)
-    mask = None if mask is None else as_mask(mask, scores.shape)
-    dtype = precision(scores)
+    cache = _checked(scores, axis, mask)
+    weights = as_result(cache.weights, precision(cache.scores).result)
+    return (weights.copy() if weights is cache.weights else weights), cache
+
+
+def _checked(scores: npt.ArrayLike, axis: int, mask: npt.ArrayLike | None) -> Cache:
+    array = as_floating("scores", scores)
+    axis = _as_axis(axis, array)
     with quiet():
-        weights, log_sum = _normalise(scores.astype(dtype.compute, copy=False), axis, mask)
-        return as_result(weights, dtype.result), Cache(scores, mask, axis, log_sum, weights)
+        return normalised(array, axis, None if mask is None else as_mask(mask, array.shape))
+
+
+def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cache:
+    """What :func:`forward` leaves, for ops: arguments are not checked, and the weights are not copied."""
+    weights, log_sum = _normalise(scores.astype(precision(scores).compute, copy=False), axis, mask)
+    return Cache(scores, mask, axis % scores.ndim, log_sum, weights)
 
 
 def _normalise(scores: Array, axis: int, mask: Array | None) -> tuple[Array, Array]:
@@ -234,10 +243,19 @@ def _deviation_from_mean(weights: Array, vector: Array, axis: int, shift: bool =
         # Any number may be taken from a whole row first. Taking the entry with the largest weight keeps full relative
         # accuracy where that weight is nearly one, and the deviations are the small differences of large numbers.
         heaviest = weights.real.argmax(axis=axis, keepdims=True)
-        vector = vector - np.take_along_axis(vector, heaviest, axis=axis)  # (..., n) (softmax.42)
+        vector = vector - _entries(vector, heaviest, axis)  # (..., n) (softmax.42)
     mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.40)
     deviation: Array = weights * (vector - mean)  # (..., n) (softmax.41, softmax.43)
     return deviation
+
+
+def _entries(vector: Array, index: Array, axis: int) -> Array:
+    """The entry of each row at its `index`, as ``np.take_along_axis`` gives it, which is slow for small arrays."""
+    if axis != vector.ndim - 1:
+        return np.take_along_axis(vector, index, axis=axis)
+    rows = vector.reshape(-1, vector.shape[-1])
+    entries: Array = rows[np.arange(len(rows)), index.ravel()].reshape(index.shape)
+    return entries
 
 
 def _moves(cache: Cache) -> Array:
@@ -278,7 +296,7 @@ def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | Non
     [[ 0.25 -0.25]
      [-0.25  0.25]]
     """
-    _, cache = forward(scores, axis=axis, mask=mask)
+    cache = _checked(scores, axis, mask)
     weights = np.moveaxis(cache.weights, cache.axis, -1)  # (..., n)
     with quiet():
         eye = np.eye(weights.shape[-1], dtype=weights.dtype)
@@ -321,7 +339,7 @@ def logsumexp(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | No
     >>> print(softmax.logsumexp(np.array([[1000.0, 1000.0], [0.0, -np.inf]])).round(4))
     [1000.6931    0.    ]
     """
-    _, cache = forward(scores, axis=axis, mask=mask)
+    cache = _checked(scores, axis, mask)
     with quiet():
         return as_result(np.squeeze(cache.logsumexp, axis=cache.axis), precision(cache.scores).result)
 

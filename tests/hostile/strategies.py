@@ -1,0 +1,210 @@
+"""Arrays as hostile as NumPy allows, calls of every op on them, and what is true of the results whatever goes in."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from helpers import Array, Case, leaves, map_arrays, plain_cases
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from attention_np import blockwise
+from attention_np.multi_head import Parameters
+
+EXAMPLES = int(os.environ.get("HOSTILE_EXAMPLES", "80"))
+# As many as that, the same in every run; or, if a number is asked for, others each time.
+hostile = settings(max_examples=EXAMPLES, derandomize="HOSTILE_EXAMPLES" not in os.environ)
+
+REAL = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.longdouble)
+COMPLEX = (np.complex64, np.complex128)
+ATTENTIONS = ("dot_product", "blockwise", "additive", "multi_head")
+EVERY_OP = ("softmax", *ATTENTIONS)
+SIZES = st.sampled_from([2, 1, 3, 0, 5, 4])
+
+
+class Rude(np.ndarray):
+    """A subclass with which no arithmetic can be done."""
+
+    def __array_ufunc__(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("arithmetic on a subclass")
+
+    def __array_function__(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a function of NumPy on a subclass")
+
+
+class Convertible:
+    """Not an array, but it says how to make one of it."""
+
+    def __init__(self, x: Array) -> None:
+        self.x = x
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        return np.array(self.x, dtype)
+
+
+def spaced(x: Array) -> Array:
+    wide = np.ones([3 * size for size in x.shape], x.dtype)
+    view = wide[(..., *(slice(1, None, 3) for _ in x.shape))]
+    view[...] = x
+    return view
+
+
+def backwards(x: Array) -> Array:
+    flip = (..., *(slice(None, None, -1) for _ in x.shape))
+    return np.array(x[flip])[flip]
+
+
+def read_only(x: Array) -> Array:
+    x = np.array(x)
+    x.flags.writeable = False
+    return x
+
+
+def unaligned(x: Array) -> Array:
+    view = np.ndarray(x.shape, x.dtype, np.zeros(x.nbytes + 1, np.uint8).data, 1)
+    view[...] = x
+    return view
+
+
+def swapped(x: Array) -> Array:
+    return x if x.dtype.kind == "V" else x.astype(x.dtype.newbyteorder())  # bfloat16 has one order
+
+
+def mapped(x: Array) -> Array:
+    if not x.size or x.dtype.kind == "V":
+        return x
+    with tempfile.TemporaryFile() as file:
+        view = np.memmap(file, x.dtype, "w+", shape=x.shape)
+        view[...] = x
+        return view
+
+
+def matrix(x: Array) -> Array:
+    return x.view(np.matrix) if x.ndim == 2 else x
+
+
+DRESSES: tuple[Callable[[Array], Any], ...] = (
+    np.copy,
+    lambda x: np.array(x, order="F"),
+    spaced,
+    backwards,
+    read_only,
+    unaligned,
+    swapped,
+    mapped,
+    matrix,
+    lambda x: x.view(Rude),
+    Convertible,
+    lambda x: x.tolist() if x.dtype == np.float64 and x.size else x,
+)
+
+
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, size: float = 1.0) -> Array:
+    x = rng.standard_normal(shape) * size
+    if np.dtype(dtype).kind == "c":
+        x = x + 0.3j * rng.standard_normal(shape) * size
+    return np.asarray(x, dtype)
+
+
+@st.composite
+def cases(draw: Any, ops: tuple[str, ...] = EVERY_OP, dtypes: tuple[Any, ...] = REAL) -> Case:
+    """A call of an op: its sizes, leading axes that broadcast, dtypes, mask and other options."""
+    name = draw(st.sampled_from(ops))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    n, m, d, d_v, h, features = (draw(SIZES) for _ in range(6))
+    batch = draw(st.sampled_from([(), (1,), (2,), (0,), (2, 3), (1, 2)]))
+
+    common, mixed = draw(st.sampled_from(dtypes)), draw(st.booleans())
+
+    def array(*shape: int) -> Array:
+        kind = draw(st.sampled_from(dtypes)) if mixed and draw(st.booleans()) else common
+        if draw(st.integers(0, 5)) == 0:  # one number everywhere, with strides of zero
+            return np.broadcast_to(numbers(rng, (), kind), shape)
+        return numbers(rng, shape, kind)
+
+    def some_of(axes: tuple[int, ...]) -> tuple[int, ...]:
+        """Axes that broadcast to `axes`."""
+        kept = axes[draw(st.integers(0, len(axes))) :]
+        return tuple(1 if draw(st.booleans()) else size for size in kept)
+
+    def mask_for(shape: tuple[int, ...]) -> dict[str, Any]:
+        kind = draw(st.sampled_from(["none", "random", "all", "nothing"]))
+        if kind == "none":
+            return {}
+        p = {"random": 0.5, "all": 1.1, "nothing": -1}[kind]
+        return {"mask": np.asarray(rng.random(some_of(shape)) < p)}
+
+    if name == "softmax":
+        shape = (*batch, n, m)
+        axis = draw(st.integers(-len(shape), len(shape) - 1))
+        return Case(plain_cases()["softmax"].op, {"scores": array(*shape)}, {"axis": axis, **mask_for(shape)})
+
+    single = draw(st.integers(0, 5)) == 0
+    heads, n = 1, 1 if single else n
+    query = array(d) if single else array(*some_of(batch), n, d)
+    key = array(*some_of(batch), m, d)
+    value = array(*some_of(batch), m, d_v)
+    leading = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    options: dict[str, Any] = {}
+    inputs: dict[str, Any] = {"query": query, "key": key, "value": value}
+    if name == "multi_head":
+        heads = draw(st.integers(1, 3))
+        shapes = ((d, heads * h), (d, heads * h), (d_v, heads * features), (heads * features, d_v))
+        weights = [array(*shape) for shape in shapes]
+        biases = [array(shape[1]) if draw(st.booleans()) else None for shape in shapes]
+        inputs["parameters"] = Parameters(*weights, *biases)
+        options["num_heads"] = heads
+        leading = (*leading, heads)
+    if name == "additive":
+        inputs |= {"w_query": array(d, h), "w_key": array(d, h), "w_score": array(h)}
+        if draw(st.booleans()):
+            inputs["b"] = array(h)
+    else:
+        if draw(st.booleans()):
+            inputs["bias"] = array(*some_of((*leading, n, m)))
+        if draw(st.booleans()):
+            options["is_causal"] = True
+        if draw(st.integers(0, 3)) == 0:
+            options |= {"dropout_p": 0.5, "rng": 7}
+        if name != "multi_head" and draw(st.integers(0, 3)) == 0:
+            options["scale"] = draw(st.sampled_from([0.0, -1.0, 0.3, 3]))
+    if name == "blockwise":
+        options["workers"] = 1
+        if draw(st.booleans()):
+            options["block_size"] = draw(st.integers(1, 4))
+    options |= mask_for((*leading, n, m))
+    op = blockwise if name == "blockwise" else plain_cases()[name].op
+    return Case(op, inputs, options)
+
+
+def dressed(case: Case, data: Any) -> Case:
+    """`case` with each of its arrays in a dress of its own, and its mask."""
+
+    def put_on(x: Array) -> Any:
+        return data.draw(st.sampled_from(DRESSES))(x)
+
+    options = {name: put_on(value) if name == "mask" else value for name, value in case.options.items()}
+    return case.map(put_on)._replace(options=options)
+
+
+class Everything:
+    """What an op gives for a case: output, gradients, forward mode, for numbers that are drawn with `seed`."""
+
+    def __init__(self, case: Case, like: Case | None = None, seed: int = 0, dress: Callable[[Array], Any] = np.copy):
+        like = like or case
+        rng = np.random.default_rng(seed)
+        self.output, self.cache = case.forward()
+        d_output = numbers(rng, self.output.shape, self.output.dtype)
+        self.tangents = map_arrays(lambda x: numbers(rng, x.shape, x.dtype), like.inputs)
+        self.d_output = dress(d_output)
+        self.gradients = dict(leaves(case.op.backward(self.d_output, self.cache)))
+        self.jvp = case.op.jvp(self.cache, **map_arrays(dress, self.tangents))
+
+    @property
+    def results(self) -> dict[str, Array]:
+        return {"output": self.output, "jvp": self.jvp, **{f"d_{name}": x for name, x in self.gradients.items()}}

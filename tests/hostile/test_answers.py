@@ -1,0 +1,258 @@
+"""The numbers are right: held against extended precision, up to the limits of each dtype."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import Array, Case, leaves, normal
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attention_np import additive, blockwise, dot_product, multi_head, softmax
+from attention_np.multi_head import Parameters
+
+from .strategies import REAL, Everything, cases, hostile
+
+LONG = np.longdouble
+LONG_IS_LONG = np.finfo(LONG).maxexp > np.finfo(np.float64).maxexp
+only_where_longdouble_is_wider = pytest.mark.skipif(not LONG_IS_LONG, reason="longdouble is double here")
+pytestmark = only_where_longdouble_is_wider
+
+DIGITS = {np.float16: 1e-3, ml_dtypes.bfloat16: 8e-3, np.float32: 1.2e-7, np.float64: 2.3e-16}
+RANGE = {np.float32: 127, np.float64: 1023}
+
+
+def as_long(x: Array) -> Array:
+    return np.asarray(x.astype(np.float64) if x.dtype.kind == "V" else x).astype(LONG)
+
+
+def in_extended_precision(case: Case) -> Case:
+    op = dot_product if case.op is blockwise else case.op
+    options = {name: x for name, x in case.options.items() if name not in ("workers", "block_size")}
+    return case.map(as_long)._replace(op=op, options=options)
+
+
+def assert_right(actual: Array, expected: Array, digits: float, floor: float = 0.0) -> None:
+    """Normwise; infinite only where `expected` does not fit the dtype. `floor` is what may be lost absolutely."""
+    most = LONG(np.finfo(np.float32).max if actual.dtype.kind == "V" else np.finfo(actual.dtype).max)
+    value = as_long(actual)
+    assert not np.isnan(value).any()
+    fits = np.isfinite(value)
+    assert (np.abs(expected[~fits]) + floor > most * (1 - LONG(digits))).all()
+    assert ((value[~fits] > 0) == (expected[~fits] > 0)).all() or floor > most
+    scale = np.abs(expected[fits]).max(initial=0)
+    assert np.abs(value[fits] - expected[fits]).max(initial=0) <= digits * scale + floor
+
+
+@given(cases(dtypes=REAL[:4]))
+@hostile
+def test_every_op_is_right_to_the_digits_of_its_narrowest_array(case: Case) -> None:
+    narrowest = max((DIGITS[x.dtype.type] for _, x in leaves(case.inputs)), default=1e-3)
+    actual, expected = Everything(case), Everything(in_extended_precision(case))
+    assert_right(actual.output, expected.output, 60 * narrowest, 60 * narrowest)
+    exact = in_extended_precision(case)
+    _, cache = exact.forward()
+    gradients = dict(leaves(exact.op.backward(as_long(actual.d_output), cache)))
+    biggest = max((np.abs(x).max(initial=0) for x in gradients.values()), default=0)
+    for name, x in actual.gradients.items():
+        assert_right(x, gradients[name], 60 * narrowest, float(60 * narrowest * max(biggest, 1)))
+
+
+class Exact:
+    """Small integers times powers of two: products and sums of them are exact in any order, and so is the truth."""
+
+    def __init__(self, data: Any, dtype: Any) -> None:
+        self.rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+        self.dtype, self.data, self.most = dtype, data, RANGE[dtype]
+
+    def array(self, *shape: int, exponent: int) -> Array:
+        return np.ldexp(self.rng.integers(-3, 4, shape).astype(self.dtype), exponent)
+
+    def exponent(self, low: float = -1.0, high: float = 1.0) -> int:
+        """A power of two within the range of the dtype: of it, from `low` to `high`."""
+        return self.data.draw(st.integers(int(low * self.most) + 8, int(high * self.most) - 8))
+
+
+def attention(q: Array, k: Array, v: Array, scale: Any, bias: Array | None, visible: Array) -> tuple[Array, ...]:
+    """Output and weights, in extended precision."""
+    scores = (as_long(q) @ as_long(k).T) * LONG(scale)
+    if bias is not None:
+        scores = scores + as_long(bias)
+    shifted = np.where(visible, scores, -np.inf)
+    shifted = shifted - np.where(visible.any(-1, keepdims=True), shifted.max(-1, keepdims=True), 0)
+    exponentials = np.exp(shifted)
+    weights = exponentials / np.where(visible.any(-1, keepdims=True), exponentials.sum(-1, keepdims=True), 1)
+    return weights @ as_long(v), weights
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(st.data())
+@hostile
+def test_scores_of_any_size_give_the_softmax_of_the_numbers_that_they_are(dtype: Any, data: Any) -> None:
+    exact = Exact(data, dtype)
+    n, m, d = (data.draw(st.integers(1, 4)) for _ in range(3))
+    q, k, v = (
+        exact.array(n, d, exponent=exact.exponent()),
+        exact.array(m, d, exponent=exact.exponent()),
+        exact.rng.standard_normal((m, 2)).astype(dtype),
+    )
+    scale = np.ldexp(dtype(1), exact.exponent())
+    bias = exact.array(n, m, exponent=exact.exponent()) if data.draw(st.booleans()) else None
+    visible = exact.rng.random((n, m)) < 0.8
+    output, cache = dot_product.forward(q, k, v, mask=visible, bias=bias, scale=scale)
+    expected, weights = attention(q, k, v, scale, bias, visible)
+    # a score plus a bias is rounded once, as any sum of two numbers is
+    scores = np.abs((as_long(q) @ as_long(k).T) * LONG(scale))
+    rounded = bias is not None and bool((np.minimum(scores, np.abs(as_long(bias))) > 0).any())
+    size = max(scores.max(), np.abs(as_long(bias)).max()) if rounded else LONG(0)
+    if size > 1e3:  # then rounding decides
+        np.testing.assert_allclose(cache.weights.sum(-1), visible.any(-1), rtol=20 * DIGITS[dtype])
+        return
+    digits = 20 * DIGITS[dtype] * (1 + float(size))
+    assert_right(cache.weights, weights, digits, np.finfo(dtype).tiny)
+    assert_right(output, expected, digits, digits)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(st.data())
+@hostile
+def test_values_and_cotangents_of_any_size_overflow_only_where_the_result_does(dtype: Any, data: Any) -> None:
+    exact = Exact(data, dtype)
+    n, m, d, d_v = (data.draw(st.integers(1, 4)) for _ in range(4))
+    q, k = exact.array(n, d, exponent=-2), exact.array(m, d, exponent=-2)
+    v = exact.array(m, d_v, exponent=exact.exponent(0, 1) + 5)
+    g = exact.array(n, d_v, exponent=exact.exponent(-0.5, 1) + 5)
+    output, cache = dot_product.forward(q, k, v)
+    expected = Everything(Case(dot_product, {"query": as_long(q), "key": as_long(k), "value": as_long(v)}, {}))
+    assert np.isfinite(output).all()
+    assert_right(output, expected.output, 20 * DIGITS[dtype], 20 * DIGITS[dtype] * np.abs(as_long(v)).max())
+    gradients = dot_product.backward(g, cache)
+    truth = dot_product.backward(as_long(g), expected.cache)
+    sizes = np.abs(as_long(g)).max() * np.abs(as_long(v)).max()
+    for actual, exactly, size in (
+        (gradients.query, truth.query, sizes),
+        (gradients.key, truth.key, sizes),
+        (gradients.value, truth.value, np.abs(as_long(g)).max()),
+    ):
+        assert_right(actual, exactly, 40 * DIGITS[dtype], 40 * DIGITS[dtype] * size)
+    tangent = exact.array(n, d, exponent=exact.exponent(-0.5, 1))
+    moved = dot_product.jvp(cache, query=tangent)
+    exactly = dot_product.jvp(expected.cache, query=as_long(tangent))
+    size = np.abs(as_long(tangent)).max() * np.abs(as_long(v)).max()
+    assert_right(moved, exactly, 40 * DIGITS[dtype], 40 * DIGITS[dtype] * size)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("op", ["dot_product", "additive", "multi_head"])
+@pytest.mark.parametrize("m", [1, 3, 7, 11, 100])
+def test_the_mean_of_the_largest_values_is_the_largest_value(dtype: Any, op: str, m: int) -> None:
+    most = float(ml_dtypes.finfo(dtype).max) if dtype is not LONG else np.finfo(LONG).max
+    shape = (2, m, 1)
+    x = normal(0, *shape).astype(dtype)
+    value = np.full(shape, most, dtype) * np.array([1, -1], dtype)[:, None, None]
+    one = np.eye(1, dtype=dtype)
+    if op == "additive":
+        output, _ = additive.forward(x, x, value, one, one, one[0])
+    elif op == "multi_head":
+        output, _ = multi_head.forward(x, x, value, Parameters(one, one, one, one), num_heads=1)
+    else:
+        output, _ = dot_product.forward(x, x, value)
+    assert np.isfinite(output).all()
+    np.testing.assert_allclose(as_long(output), as_long(value), rtol=1e-2 if np.dtype(dtype).itemsize == 2 else 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
+def test_scores_that_do_not_fit_keep_their_order_and_their_ties(dtype: Any) -> None:
+    huge = np.ldexp(dtype(1), np.finfo(dtype).maxexp - 2)
+    key = np.array([[huge], [huge], [huge / 2], [-huge]], dtype)
+    value = np.array([[1.0], [3.0], [5.0], [7.0]], dtype)
+    output, cache = dot_product.forward(np.array([[huge], [-huge], [0], [1]], dtype), key, value, scale=1.0)
+    np.testing.assert_array_equal(output, [[2], [7], [4], [2]])
+    only_less = np.array([[-huge], [-huge / 2]], dtype)
+    output, _ = dot_product.forward(np.array([[huge]], dtype), only_less, value[:2])
+    np.testing.assert_array_equal(output, [[3]])
+    gradients = dot_product.backward(np.ones((4, 1), dtype), cache)
+    assert all(np.isfinite(x).all() for x in gradients[:3])
+
+
+def test_a_sum_of_score_and_bias_that_does_not_fit_is_not_the_callers_infinity() -> None:
+    query, key, value = np.array([[1e308]]), np.array([[1.2], [1.1]]), np.array([[1.0], [2.0]])
+    bias = np.array([[1e308, 1.2e308]])
+    output, _ = dot_product.forward(query, key, value, bias=bias, scale=1.0)
+    np.testing.assert_array_equal(output, [[2.0]])
+    output, cache = dot_product.forward(-query, key, value, bias=-bias, scale=1.0)
+    np.testing.assert_array_equal(output, [[1.0]])
+    limit, _ = dot_product.forward(query * 1.5, key * 1.5, value, bias=np.array([[0, np.inf]]), scale=1.0)
+    np.testing.assert_array_equal(limit, [[2.0]])
+    assert (dot_product.backward(np.ones((1, 1)), cache).query == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+@given(st.data())
+@hostile
+def test_softmax_is_right_for_scores_up_to_the_limits(dtype: Any, data: Any) -> None:
+    info = ml_dtypes.finfo(dtype)
+    corners = [float(info.max), float(-info.max), float(info.tiny), float(info.smallest_subnormal), 0.0, 1.0, -1.0]
+    numbers = st.one_of(st.sampled_from(corners), st.floats(-50, 50))
+    row = np.array(data.draw(st.lists(numbers, min_size=1, max_size=6)))
+    scores = np.asarray(row).astype(dtype)
+    weights, cache = softmax.forward(scores)
+    exact, exactly = softmax.forward(as_long(scores))
+    assert_right(weights, exact, 8 * DIGITS[dtype])
+    digits = 8 * DIGITS[dtype]
+    logsumexps = [np.atleast_1d(softmax.logsumexp(x)) for x in (scores, as_long(scores))]
+    assert_right(*logsumexps, digits, digits)
+    d_weights = np.asarray(data.draw(st.lists(numbers, min_size=len(row), max_size=len(row)))).astype(dtype)
+    size = float(np.abs(as_long(d_weights)).max())
+    for found, truth in (
+        (softmax.backward(d_weights, cache).scores, softmax.backward(as_long(d_weights), exactly).scores),
+        (softmax.jvp(cache, scores=d_weights), softmax.jvp(exactly, scores=as_long(d_weights))),
+    ):
+        assert_right(found, truth, digits, digits * size + float(info.smallest_subnormal))
+    assert_right(softmax.jacobian(scores), softmax.jacobian(as_long(scores)), digits, digits)
+
+
+def test_a_score_weight_up_to_the_limit_gives_the_weights_of_the_numbers() -> None:
+    most = np.finfo(float).max
+    key, value = np.array([[30.0, 30.0], [30.0, -30.0], [30.0, 20.0]]), np.array([[1.0], [2.0], [3.0]])
+    zero = np.zeros((1, 2))
+    arrays = (zero, key, value, np.eye(2), np.eye(2), np.array([most, most]))
+    output, cache = additive.forward(*arrays)
+    np.testing.assert_array_equal(output, [[2.0]])  # of scores 2, 0 and 2 times the largest number, two are equal
+    assert all(np.isfinite(x).all() for x in additive.backward(np.ones((1, 1)), cache)[:6])
+    np.testing.assert_array_equal(additive.forward(*arrays[:5], -arrays[5])[0], [[2.0]])
+    hidden, _ = additive.forward(*arrays, mask=np.array([False, True, True]))
+    np.testing.assert_array_equal(hidden, [[3.0]])
+
+
+def test_partial_sums_that_do_not_fit_are_no_infinities() -> None:
+    x, w = np.array([[1e200, 1e200, -1e200], [1.0, 2.0, 3.0]]), np.array([[1e108, 1.0], [1e108, 1.0], [1e108, 1.0]])
+    parameters = Parameters(np.ones((3, 2)), np.ones((3, 2)), w, np.eye(2), b_query=np.zeros(2))
+    zero = np.zeros((2, 3))
+    output, cache = multi_head.forward(zero, zero, x, parameters, num_heads=1)
+    np.testing.assert_allclose(output[:, 0], 0.5e308, rtol=1e-15)
+    gradients = multi_head.backward(np.full((2, 2), 1e308), cache)
+    assert not any(np.isnan(g).any() for g in gradients[:3])
+    keys = np.array([[1e10], [1e10], [1e-10]])
+    value = np.array([[1.0], [2.0], [3.0]])
+    _, cache = dot_product.forward(np.zeros((1, 1)), keys, value, bias=np.zeros((1, 3)), scale=1.0)
+    assert np.isfinite(dot_product.backward(np.array([[1e298]]), cache).query).all()
+
+
+def test_gradients_that_do_not_fit_are_infinite_and_not_nan() -> None:
+    q, k, v = np.array([[1.0]]), np.array([[1e200], [-1e200]]), np.array([[1e200], [-1e200]])
+    _, cache = dot_product.forward(q * 1e-200, k, v)
+    gradients = dot_product.backward(np.array([[1e10]]), cache)
+    assert gradients.query == np.inf
+    np.testing.assert_allclose(gradients.value.sum(), 1e10)
+
+
+def test_a_tangent_of_zero_stays_zero_beside_the_largest_keys() -> None:
+    most = np.finfo(float).max
+    _, cache = dot_product.forward(np.zeros((1, 1)), np.full((2, 1), most), np.array([[np.inf], [1.0]]))
+    assert np.isnan(dot_product.jvp(cache, query=np.zeros((1, 1)))).all()  # zero times the infinite value
+    nothing = dot_product.forward(np.zeros((1, 1)), np.full((2, 1), most), np.ones((2, 1)))[1]
+    assert (dot_product.jvp(nothing, query=np.zeros((1, 1))) == 0).all()
+    assert np.isnan(dot_product.jvp(nothing, query=np.full((1, 1), np.inf))).all()
+    assert np.isnan(dot_product.backward(np.array([[np.nan]]), nothing).query).all()

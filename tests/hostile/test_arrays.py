@@ -1,0 +1,179 @@
+"""Whatever arrays look like, the numbers are those of plain ones, nothing is written to, and nothing is shared."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Array, Case, assert_same_bits, leaves, map_arrays, normal, plain_cases
+from hypothesis import given
+from hypothesis import strategies as st
+
+import attention_np as anp
+from attention_np import blockwise, masks, multi_head, rules, softmax
+
+from .strategies import COMPLEX, DRESSES, EVERY_OP, REAL, Everything, cases, dressed, hostile
+
+EPS = {"e": 1e-3, "f": 1e-6}
+
+
+def close(actual: Array, expected: Array) -> None:
+    """Equal but for the order in which a BLAS sums arrays of another layout."""
+    assert type(actual) is np.ndarray
+    assert actual.shape == expected.shape
+    wide = np.result_type(expected.dtype, np.float32) if expected.dtype.kind != "V" else np.float32
+    digits = 2e-2 if expected.dtype.itemsize == 2 else 3e4 * np.finfo(wide).eps / 1000
+    one, other = actual.astype(wide), expected.astype(wide)
+    np.testing.assert_array_equal(np.isfinite(one), np.isfinite(other))
+    scale = max(np.abs(other[np.isfinite(other)]).max(initial=0), 1)
+    with np.errstate(all="ignore"):
+        assert np.nanmax(np.abs(one - other), initial=0) <= digits * scale
+
+
+@given(cases(dtypes=REAL + COMPLEX), st.data())
+@hostile
+def test_how_an_array_lies_in_memory_and_what_class_it_is_makes_no_difference(case: Case, data: Any) -> None:
+    expected = Everything(case)
+    dress = data.draw(st.sampled_from(DRESSES))
+    actual = Everything(dressed(case, data), like=case, dress=dress)
+    for name, x in expected.results.items():
+        close(actual.results[name], x)
+    assert actual.output.dtype == expected.output.dtype
+
+
+@given(cases(dtypes=REAL + COMPLEX))
+@hostile
+def test_nothing_that_is_given_is_written_to_and_no_result_shares_memory(case: Case) -> None:
+    given = dict(leaves({"inputs": case.inputs, "options": case.options}))
+    before = {name: x.tobytes() for name, x in given.items()}
+    all_of_it = Everything(case)
+    given |= dict(leaves({"d_output": all_of_it.d_output}))
+    assert {name: given[name].tobytes() for name in before} == before
+    cached = [x for _, x in nested(all_of_it.cache)]
+    for name, x in all_of_it.results.items():
+        assert x.flags.writeable
+        assert not any(np.shares_memory(x, other) for other in [*given.values(), *cached]), name
+
+
+def nested(value: Any, name: str = "") -> list[tuple[str, Array]]:
+    """The arrays in a cache, those of the caches in it included."""
+    if isinstance(value, np.ndarray):
+        return [(name, value)]
+    if isinstance(value, tuple):
+        return [pair for inner in value for pair in nested(inner, name)]
+    return []
+
+
+@given(cases())
+@hostile
+def test_who_changes_a_result_in_place_changes_nothing_else(case: Case) -> None:
+    expected = Everything(case)
+    output, cache = case.forward()
+    for x in (
+        output,
+        case.op.jvp(cache, **expected.tangents),
+        *[g for _, g in leaves(case.op.backward(output, cache))],
+    ):
+        x[...] = np.nan
+    for name, x in leaves(case.op.backward(expected.d_output, cache)):
+        assert_same_bits(x.astype(np.clongdouble), expected.gradients[name].astype(np.clongdouble))
+
+
+@pytest.mark.parametrize("dtype", [*REAL, *COMPLEX])
+def test_the_weights_that_softmax_returns_are_the_callers_own(dtype: Any) -> None:
+    weights, cache = softmax.forward(np.arange(3).astype(dtype))
+    expected = softmax.backward(weights, cache).scores
+    d_weights = weights.copy()
+    weights[...] = 0
+    assert_same_bits(softmax.backward(d_weights, cache).scores.astype(complex), expected.astype(complex))
+
+
+@pytest.mark.parametrize("op", [*EVERY_OP])
+def test_a_masked_array_is_refused_since_its_mask_would_be_lost(op: str) -> None:
+    case = plain_cases()["dot_product" if op == "blockwise" else op]
+    module = blockwise if op == "blockwise" else case.op
+    for name, _ in leaves(case.inputs):
+        names = iter([other for other, _ in leaves(case.inputs)])
+        changed = case.map(lambda x, names=names, name=name: np.ma.masked_array(x) if next(names) == name else x)
+        with pytest.raises(TypeError, match=rf"^{name} must not be a masked array"):
+            module.forward(**changed.inputs, **changed.options)
+    with pytest.raises(TypeError, match=r"^mask must not be a masked array"):
+        module.forward(**case.inputs, **case.options, mask=np.ma.masked_array(np.ones((4, 5), bool)))
+    output, cache = module.forward(**case.inputs, **case.options)
+    with pytest.raises(TypeError, match=r"must not be a masked array"):
+        module.backward(np.ma.masked_array(output), cache)
+    tangents = map_arrays(np.ma.masked_array, case.inputs)
+    with pytest.raises(TypeError, match=r"must not be a masked array"):
+        module.jvp(cache, **tangents)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: masks.padding(x, 3),
+        lambda x: masks.padding_from_tokens(x, 0),
+        masks.packed,
+        lambda x: masks.packed([0, 1], x),
+        lambda x: masks.multi_level_causal(3, x),
+        lambda x: masks.as_mask(x, true_means="allowed"),
+        rules.padding,
+        rules.packed,
+        lambda x: rules.packed([0, 1], x),
+        lambda x: rules.whole(x == 1),
+        lambda x: multi_head.split_heads(x[None], 1),
+        lambda x: multi_head.combine_heads(x[None, None]),
+        lambda x: anp.scaled_dot_product_attention(np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 1)), x / 1.0),
+        lambda x: anp.dot_product.forward(np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 1)), scale=x[0]),
+    ],
+)
+def test_masks_rules_and_helpers_refuse_masked_arrays_too(call: Any) -> None:
+    with pytest.raises(TypeError, match="must not be a masked array"):
+        call(np.ma.masked_array([1, 0], mask=[True, False]))
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+def test_masks_and_rules_take_integers_and_booleans_of_any_dress(dress: Any) -> None:
+    tokens, lengths = np.array([[1, 2, 0], [3, 0, 0]]), np.array([[2], [1]])
+    pairs = [
+        (masks.padding(dress(lengths), 3), masks.padding(lengths, 3)),
+        (masks.padding_from_tokens(dress(tokens), 0), tokens[:, None] != 0),
+        (masks.packed(dress(tokens)), tokens[:, :, None] == tokens[:, None]),
+        (masks.as_mask(dress(tokens > 0), true_means="hidden"), tokens == 0),
+        (rules.padding(dress(lengths)).mask(2, 3), np.broadcast_to(masks.padding(lengths, 3), (2, 1, 2, 3))),
+        (rules.packed(dress(tokens)).mask(3, 3), masks.packed(tokens)),
+        (rules.whole(dress(tokens > 0)).mask(2, 3), tokens > 0),
+        (multi_head.split_heads(dress(tokens), 3), tokens.T[:, :, None]),
+        (multi_head.combine_heads(dress(tokens[:, None])), tokens.reshape(1, 6)),
+    ]
+    for actual, expected in pairs:
+        assert type(actual) is np.ndarray
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_a_rule_does_not_lend_the_mask_that_it_was_given() -> None:
+    mask = np.array([[True, False]])
+    part = rules.whole(mask).block(slice(0, 1), slice(0, 2))
+    assert not part.flags.writeable
+    assert mask.flags.writeable
+    whole = rules.whole(mask).mask(1, 2)
+    assert not np.shares_memory(whole, mask)
+    for made in (masks.as_mask(mask, true_means="allowed"), masks.as_mask(mask, true_means="hidden")):
+        assert not np.shares_memory(made, mask)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
+@pytest.mark.parametrize("op", ["dot_product", "blockwise", "multi_head"])
+def test_a_complex_number_as_a_bias_makes_the_result_complex(op: str, dtype: Any) -> None:
+    case = plain_cases()["dot_product" if op == "blockwise" else op].map(lambda x: x.astype(dtype))
+    module = blockwise if op == "blockwise" else case.op
+    arrays = {**case.inputs, **case.options, "bias": 0.5j}
+    output, _ = module.forward(**arrays)
+    assert output.dtype == np.result_type(dtype, np.complex64)
+
+
+@pytest.mark.parametrize("orders", [("<", ">"), (">", ">")])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_arrays_of_either_byte_order_have_one_dtype_together(dtype: str, orders: tuple[str, str]) -> None:
+    x, y = (normal(0, 3, 2).astype(order + dtype) for order in orders)
+    output, cache = anp.dot_product.forward(x, y, y)
+    assert output.dtype == np.dtype(dtype)
+    assert [g.dtype for g in anp.dot_product.backward(output, cache)[:3]] == [x.dtype, y.dtype, y.dtype]

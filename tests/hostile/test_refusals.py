@@ -1,0 +1,228 @@
+"""What cannot be computed is refused before any work, in one sentence that names the argument."""
+
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers import Case, leaves, map_arrays, plain_cases
+from hypothesis import given
+from hypothesis import strategies as st
+
+import attention_np as anp
+from attention_np import blockwise, gradcheck, masks, multi_head, rules, softmax
+from attention_np.blockwise import Partial
+
+from .strategies import DRESSES, EVERY_OP, hostile
+
+WRONG = [
+    [[1.0], [2.0, 3.0]],
+    [[1, 2]],
+    "text",
+    b"bytes",
+    None,
+    [[None]],
+    [[Fraction(1, 2)]],
+    np.ones((4, 4), np.int8),
+    np.ones((4, 4), np.bool_),
+    np.ones((4, 4), object),
+    np.ones((4, 4), ml_dtypes.float8_e5m2),
+    np.ones((4, 4), "M8[s]"),
+    np.ones((4, 4), "m8[s]"),
+    np.zeros((4, 4), "V2"),
+    np.zeros((4, 4), [("x", "f8")]),
+    np.full((4, 4), "1.0"),
+    {"a": 1.0},
+    {1.0, 2.0},
+    object(),
+    lambda: 1.0,
+    1 << 200,
+    np.ma.masked,
+]
+BY_NAME = {
+    name: plain_cases()["dot_product" if name == "blockwise" else name]._replace(
+        **({"op": blockwise} if name == "blockwise" else {})
+    )
+    for name in EVERY_OP
+}
+
+
+def assert_a_clear_sentence(error: Exception, name: str) -> None:
+    text = str(error)
+    assert name.rpartition(".")[2] in text
+    assert "\n" not in text
+    assert 20 < len(text) < 400
+
+
+@pytest.mark.parametrize("op", EVERY_OP)
+@pytest.mark.parametrize("wrong", WRONG, ids=range(len(WRONG)))
+def test_what_is_not_an_array_of_floating_point_numbers_is_refused_by_name(op: str, wrong: Any) -> None:
+    case = BY_NAME[op]
+    optional = {"bias", "b", "parameters.b_query", "parameters.b_key", "parameters.b_value", "parameters.b_output"}
+    _, cache = case.forward()
+    for name, _ in leaves(case.inputs):
+        if wrong is None and name in optional:
+            continue
+        names = iter([other for other, _ in leaves(case.inputs)])
+        changed = case.map(lambda x, names=names, name=name: wrong if next(names) == name else x)
+        with pytest.raises((TypeError, ValueError)) as error:
+            changed.forward()
+        assert_a_clear_sentence(error.value, name)
+    with pytest.raises((TypeError, ValueError)) as error:
+        case.op.backward(wrong, cache)
+    assert_a_clear_sentence(error.value, "d_weights" if op == "softmax" else "d_output")
+    if wrong is not None:  # a zero tangent
+        name = next(iter(case.inputs))
+        with pytest.raises((TypeError, ValueError)) as error:
+            case.op.jvp(cache, **{name: wrong})
+        assert_a_clear_sentence(error.value, name)
+
+
+MASKS = [np.ones((4, 5)), [[1, 0]], "mask", [[True], [True, False]], np.ones((3, 5), bool), np.ones((2, 4, 5), bool)]
+
+
+@pytest.mark.parametrize("op", EVERY_OP)
+@pytest.mark.parametrize("mask", MASKS, ids=range(len(MASKS)))
+def test_what_is_not_a_mask_for_the_scores_is_refused(op: str, mask: Any) -> None:
+    case = BY_NAME[op]
+    if op == "multi_head" and np.shape(mask if isinstance(mask, np.ndarray) else 0) == (2, 4, 5):
+        mask = np.ones((3, 4, 5), bool)  # there are two heads
+    with pytest.raises((TypeError, ValueError)) as error:
+        case.forward(mask=mask)
+    assert_a_clear_sentence(error.value, "mask")
+
+
+OPTIONS: list[tuple[str, Any]] = [
+    ("scale", "1"),
+    ("scale", [1.0]),
+    ("scale", 1j),
+    ("scale", np.nan),
+    ("scale", np.inf),
+    ("scale", object()),
+    ("is_causal", 1),
+    ("is_causal", None),
+    ("is_causal", np.array([True])),
+    ("dropout_p", 1.0),
+    ("dropout_p", -0.1),
+    ("dropout_p", np.nan),
+    ("dropout_p", "0.5"),
+    ("dropout_p", None),
+    ("bias", np.ones((3, 5))),
+    ("bias", np.ones((4, 5), int)),
+    ("bias", np.ones((9, 4, 5))),
+]
+
+
+@pytest.mark.parametrize("op", ["dot_product", "blockwise", "multi_head"])
+@pytest.mark.parametrize(("name", "value"), OPTIONS, ids=[f"{name} {k}" for k, (name, _) in enumerate(OPTIONS)])
+def test_options_of_the_wrong_kind_are_refused(op: str, name: str, value: Any) -> None:
+    if op == "multi_head" and name == "scale":
+        return
+    with pytest.raises((TypeError, ValueError)) as error:
+        BY_NAME[op].forward(**{name: value})
+    assert_a_clear_sentence(error.value, name)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=3, max_size=3), st.sampled_from(EVERY_OP[1:]))
+@hostile
+def test_shapes_fit_or_are_refused_with_the_shapes_in_the_sentence(shapes: list[list[int]], op: str) -> None:
+    case: Case = BY_NAME[op]
+    arrays = {name: np.ones(shape) for name, shape in zip(("query", "key", "value"), shapes, strict=True)}
+    inputs = {**case.inputs, **arrays}
+    inputs.pop("bias", None)
+    try:
+        output, cache = case.op.forward(**inputs, **case.options)
+    except ValueError as error:
+        assert "shape=" in str(error)  # noqa: PT017
+        return
+    gradients = case.op.backward(output, cache)
+    for name, x in arrays.items():
+        assert getattr(gradients, name).shape == x.shape
+
+
+UNUSABLE = ["text", [[1.5], [2, 3]], object(), [object()], {1: 2}, np.ones((2, 2), "V2")]
+CALLS: list[tuple[str, Any]] = [
+    ("x", lambda x: multi_head.split_heads(x, 1)),
+    ("x", multi_head.combine_heads),
+    ("lengths", lambda x: masks.padding(x, 3)),
+    ("tokens", lambda x: masks.padding_from_tokens(x, 0)),
+    ("query_segments", masks.packed),
+    ("key_segments", lambda x: masks.packed([0], x)),
+    ("levels", lambda x: masks.multi_level_causal(3, x)),
+    ("values", lambda x: masks.as_mask(x, true_means="hidden")),
+    ("lengths", rules.padding),
+    ("query_segments", rules.packed),
+    ("key_segments", lambda x: rules.packed([0], x)),
+    ("mask", rules.whole),
+    ("n", masks.causal),
+    ("offset", lambda x: masks.causal(2, offset=x)),
+    ("left", lambda x: masks.sliding_window(2, left=x)),
+    ("right", lambda x: masks.sliding_window(2, left=1, right=x)),
+    ("block_size", lambda x: masks.block_causal(2, x)),
+    ("pad_id", lambda x: masks.padding_from_tokens([1], x)),
+    ("offset", lambda x: rules.causal(offset=x)),
+    ("left", lambda x: rules.sliding_window(left=x)),
+    ("num_heads", lambda x: multi_head.split_heads(np.ones((2, 2)), x)),
+    ("axis", lambda x: softmax.forward(np.ones(2), axis=x)),
+    ("scores", softmax.logsumexp),
+    ("scores", softmax.jacobian),
+    (
+        "parameters",
+        lambda x: anp.multi_head_attention(np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1)), x, num_heads=1),
+    ),
+    ("query", lambda x: anp.scaled_dot_product_attention(x, np.ones((2, 2)), np.ones((2, 2)))),
+    ("attn_mask", lambda x: anp.scaled_dot_product_attention(np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2)), x)),
+    ("query", lambda x: anp.additive_attention(x, *[np.ones((2, 2))] * 4, np.ones(2))),
+    ("first", lambda x: blockwise.merge((x, np.ones(2)), (np.ones((2, 2)), np.ones(2)))),
+    ("first", lambda x: blockwise.merge_backward(Partial(np.ones((2, 2)), np.ones(2)), (x, np.ones(2)), Partial(x, x))),
+]
+
+
+@pytest.mark.parametrize("wrong", UNUSABLE, ids=range(len(UNUSABLE)))
+@pytest.mark.parametrize(("name", "call"), CALLS, ids=[f"{name} {k}" for k, (name, _) in enumerate(CALLS)])
+def test_masks_rules_and_helpers_refuse_what_they_cannot_use(name: str, call: Any, wrong: Any) -> None:
+    if name == "x" and not isinstance(wrong, list | str):
+        return  # heads are split of arrays of anything
+    with pytest.raises((TypeError, ValueError)) as error:
+        call(wrong)
+    assert_a_clear_sentence(error.value, name)
+
+
+CHECKED = [
+    lambda x: gradcheck.check(np.exp, lambda d, x: d * np.exp(x), {"x": x}),
+    lambda x: gradcheck.assert_gradients(np.exp, lambda d, x: d * np.exp(x), {"x": x}),
+    lambda x: gradcheck.numerical_gradient(np.exp, {"x": x}, np.ones(2)),
+    lambda x: gradcheck.check_op(softmax, {"scores": x}),
+]
+
+
+@pytest.mark.parametrize("check", CHECKED)
+@pytest.mark.parametrize("wrong", WRONG[:-1], ids=range(len(WRONG) - 1))
+def test_the_gradient_checker_refuses_what_is_not_real_floating_point(check: Any, wrong: Any) -> None:
+    with pytest.raises((TypeError, ValueError)) as error:
+        check(wrong)
+    assert len(str(error.value)) > 10
+
+
+@pytest.mark.parametrize("check", CHECKED)
+def test_the_gradient_checker_takes_arrays_of_any_dress_and_leaves_them_alone(check: Any) -> None:
+    x = np.array([[0.5, -1.0], [2.0, 0.25]])[:, 0]
+    for dress in DRESSES:
+        given = dress(x)
+        report = check(given)
+        if isinstance(given, np.ndarray):
+            np.testing.assert_array_equal(np.asarray(given), x)
+        if hasattr(report, "ok"):
+            assert report.ok
+
+
+@pytest.mark.parametrize("op", EVERY_OP)
+def test_a_tangent_or_cotangent_of_another_shape_is_refused(op: str) -> None:
+    case = BY_NAME[op]
+    output, cache = case.forward()
+    for wrong in (output[..., :1], output[None], output[0], np.zeros(())):
+        with pytest.raises(ValueError, match="shape"):
+            case.op.backward(wrong, cache)
+    with pytest.raises(ValueError, match="shape"):
+        case.op.jvp(cache, **map_arrays(lambda x: x[None], case.inputs))

@@ -1,0 +1,141 @@
+"""Many threads at once get the bits that each gets alone, whatever runs beside them and whatever ran before."""
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Array, Case, normal, plain_cases
+
+from attention_np import blockwise, gradcheck, masks, rules, softmax
+
+from .strategies import EVERY_OP, Everything
+
+THREADS = 8
+
+
+def jobs() -> dict[str, Case]:
+    """Calls of every op, large enough that threads meet in them."""
+    found = {}
+    for name in EVERY_OP:
+        for seed, options in enumerate(({}, {"is_causal": True}, {"dropout_p": 0.3, "rng": 3})):
+            case = plain_cases(33, 40, batch=(3,), seed=seed)["dot_product" if name == "blockwise" else name]
+            if name == "blockwise":
+                case = case._replace(op=blockwise, options={"workers": 2, "block_size": 8})
+            if options and name in ("softmax", "additive"):
+                options = {"mask": masks.causal(33, 40, offset=seed)}
+            found[f"{name} {seed}"] = case._replace(options={**case.options, **options})
+    return found
+
+
+def results(case: Case) -> dict[str, bytes]:
+    return {name: x.tobytes() for name, x in Everything(case).results.items()}
+
+
+def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
+    """The results of `calls`, all started at the same moment in threads that are switched often."""
+    barrier = Barrier(len(calls))
+
+    def start(call: Callable[[], Any]) -> Any:
+        barrier.wait()
+        return call()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(len(calls)) as pool:
+            return list(pool.map(start, calls))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("op", EVERY_OP)
+def test_calls_of_one_op_at_once_give_the_bits_of_each_alone(op: str) -> None:
+    cases = [case for name, case in jobs().items() if name.startswith(op)]
+    alone = [results(case) for case in cases]
+    order = [i % len(cases) for i in range(THREADS)]
+    for _ in range(3):
+        found = at_once([lambda i=i: results(cases[i]) for i in order])
+        assert found == [alone[i] for i in order]
+
+
+def test_calls_of_different_ops_at_once_give_the_bits_of_each_alone() -> None:
+    cases = list(jobs().values())
+    alone = [results(case) for case in cases]
+    assert at_once([lambda case=case: results(case) for case in cases]) == alone
+
+
+def test_one_cache_serves_many_threads() -> None:
+    for case in jobs().values():
+        output, cache = case.forward()
+        d_output = normal(1, *output.shape)
+        expected = str(case.op.backward(d_output, cache))
+        assert set(at_once([lambda case=case, d=d_output, c=cache: str(case.op.backward(d, c))] * 4)) == {expected}
+
+
+def test_errors_in_other_threads_change_nothing() -> None:
+    case = jobs()["dot_product 0"]
+    alone = results(case)
+
+    def fails() -> None:
+        with pytest.raises(ValueError, match="features"):
+            case.forward(key=np.ones((40, 3)))
+
+    assert at_once([fails, lambda: results(case)] * 4)[1::2] == [alone] * 4
+
+
+def test_how_numpy_treats_errors_is_left_as_it_was_in_every_thread() -> None:
+    def states() -> list[dict[str, str]]:
+        with np.errstate(all="raise"):
+            before = np.geterr()
+            results(jobs()["dot_product 1"])
+            return [before, np.geterr()]
+
+    for before, after in at_once([states] * 4):
+        assert before == after
+
+
+def test_what_ran_before_makes_no_difference() -> None:
+    cases = jobs()
+    first = {name: results(case) for name, case in cases.items()}
+    for name in reversed(cases):
+        assert results(cases[name]) == first[name]
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"dropout_p": 0.3, "rng": 3}], ids=str)
+def test_the_number_of_workers_makes_no_difference_to_blockwise_attention(options: dict[str, Any]) -> None:
+    pytest.importorskip("threadpoolctl")
+    query, key, value, d_output = (normal(seed, 3, 50, 8) for seed in range(4))
+    found = set()
+    for workers in (1, 2, 3, 7):
+        output, cache = blockwise.forward(query, key, value, block_size=16, workers=workers, **options)
+        gradients = blockwise.backward(d_output, cache, workers=workers)
+        found.add(b"".join(x.tobytes() for x in (output, *gradients[:3])))
+    assert len(found) == 1
+
+
+def test_a_rule_serves_many_threads() -> None:
+    segments = np.sort(np.random.default_rng(0).integers(0, 5, 40))
+    rule = rules.causal() & rules.packed(segments)
+    expected = rule.mask(40, 40).tobytes()
+    assert set(at_once([lambda: rule.mask(40, 40).tobytes()] * THREADS)) == {expected}
+
+
+def test_the_gradient_checker_at_once_gives_the_reports_of_each_alone() -> None:
+    def report() -> str:
+        return str(gradcheck.check_op(softmax, {"scores": normal(0, 2, 3)}))
+
+    alone = report()
+    assert at_once([report] * 4) == [alone] * 4
+
+
+def test_a_generator_that_threads_share_is_drawn_from_once_a_call() -> None:
+    x: Array = normal(0, 5, 4)
+    rng = np.random.default_rng(0)
+    outputs = at_once([lambda: blockwise.forward(x, x, x, dropout_p=0.5, rng=rng, workers=1)[0].tobytes()] * 4)
+    again = np.random.default_rng(0)
+    expected = [blockwise.forward(x, x, x, dropout_p=0.5, rng=again, workers=1)[0].tobytes() for _ in range(4)]
+    assert sorted(outputs) == sorted(expected)
