@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import additive, dot_product, multi_head
-from attention_np._arrays import Array, as_floating, check_broadcasts_to, scores_shape
+from attention_np import additive, blockwise, dot_product, multi_head
+from attention_np._arrays import Array, as_array, as_floating, check_broadcasts_to, scores_shape
 from attention_np._dropout import Rng
 
 __all__ = ["additive_attention", "multi_head_attention", "scaled_dot_product_attention"]
+
+ALGORITHMS: dict[str, Callable[..., tuple[Array, Any]]] = {
+    "dot_product": dot_product.forward,
+    "blockwise": blockwise.forward,
+}
+LARGE = 2**17  # scores of one head: from about 2**16 on it is blockwise attention that is the faster
 
 
 def scaled_dot_product_attention(
@@ -23,6 +32,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     rng: Rng | None = None,
+    algorithm: str = "auto",
 ) -> Array:
     """Scaled dot-product attention, with the signature of PyTorch's function of this name.
 
@@ -45,6 +55,10 @@ def scaled_dot_product_attention(
         number of query heads that follow one another.
     rng : int or numpy.random.Generator, optional
         A seed or generator; needed for dropout.
+    algorithm : {"auto", "dot_product", "blockwise"}, optional
+        The module that computes it. "auto" is :mod:`attention_np.blockwise`, on all cores and in linear memory, where
+        the scores would be large: where n times m is at least 2**17; and else :mod:`attention_np.dot_product`. Both
+        give the same to rounding, and a seed the same draws.
 
     Returns
     -------
@@ -53,7 +67,8 @@ def scaled_dot_product_attention(
     Raises
     ------
     TypeError, ValueError
-        As :func:`attention_np.dot_product.forward`; and if the heads of key or value do not divide those of query.
+        As :func:`attention_np.dot_product.forward`; if the heads of key or value do not divide those of query; and if
+        there is no such algorithm.
 
     See Also
     --------
@@ -67,25 +82,29 @@ def scaled_dot_product_attention(
     >>> print(anp.scaled_dot_product_attention(query, key, value))
     [[2.5]]
     """
+    if algorithm not in ("auto", *ALGORITHMS):
+        raise ValueError(f'algorithm must be "auto", "dot_product" or "blockwise", not {algorithm!r}')
     if enable_gqa:
         query = as_floating("query", query)
         key, value = _repeat_heads("key", key, query), _repeat_heads("value", value, query)
+    shape = scores_shape(as_floating("query", query), as_floating("key", key), as_floating("value", value))
     mask = bias = None
     if attn_mask is not None:
-        given = np.asarray(attn_mask)
+        given = as_array("attn_mask", attn_mask, "booleans or floating-point numbers")
         if given.dtype.kind in "iu":
             raise TypeError(
                 f"attn_mask must hold booleans or floating-point numbers, not {given.dtype}: "
                 f"masks.as_mask reads a mask of 0 and 1 (attn_mask.shape={given.shape})"
             )
-        shape = scores_shape(as_floating("query", query), as_floating("key", key), as_floating("value", value))
         check_broadcasts_to("attn_mask", given, shape)
         if given.dtype == np.bool_:
             mask = given
         else:
             as_floating("attn_mask", given)
             bias = attn_mask
-    output, _ = dot_product.forward(
+    if algorithm == "auto":
+        algorithm = "blockwise" if shape[-2] * shape[-1] >= LARGE else "dot_product"
+    output, _ = ALGORITHMS[algorithm](
         query, key, value, mask=mask, bias=bias, scale=scale, is_causal=is_causal, dropout_p=dropout_p, rng=rng
     )
     return output

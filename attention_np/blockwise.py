@@ -146,7 +146,8 @@ def forward(
     With threadpoolctl (``pip install 'attention-np[fast]'``), every BLAS of the process is held to one thread until the
     call returns, since the tasks are what runs in parallel; so products elsewhere in the process run on one thread
     meanwhile. When the last of several calls returns, or fails, the number of threads is what it was. Results
-    have the same bits then, whatever the workers and the executor.
+    have the same bits then, whatever the workers and the executor. Inside a ``threadpool_limits`` of another thread of
+    yours, that limit stays as it is.
 
     References
     ----------

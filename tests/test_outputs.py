@@ -1,4 +1,6 @@
+import functools
 import re
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,7 @@ from helpers import Array, assert_same_bits, normal, random_parameters
 from scipy import special
 
 import attention_np as anp
+from attention_np import _outputs
 
 BATCH = {"query": normal(0, 2, 4, 3), "key": normal(1, 2, 5, 3), "value": normal(2, 2, 5, 6)}
 SOME_HIDDEN = np.arange(20).reshape(4, 5) % 3 > 0
@@ -123,3 +126,35 @@ def test_an_attn_mask_that_is_a_number_does_not_upcast(attn_mask: Any) -> None:
     assert_same_bits(output, expected)
     wide = anp.scaled_dot_product_attention(**single, attn_mask=np.array(0.5))
     assert wide.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "chosen"), [(4, 5, "dot_product"), (1, 4096, "dot_product"), (512, 256, "blockwise")]
+)
+def test_large_scores_are_computed_blockwise(n: int, m: int, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+    for name, forward in _outputs.ALGORITHMS.items():
+        spy = functools.partial(lambda name, forward, *a, **k: (used.append(name), forward(*a, **k))[1], name, forward)
+        monkeypatch.setitem(_outputs.ALGORITHMS, name, spy)
+    query, key, value = normal(0, 2, n, 3), normal(1, 2, m, 3), normal(2, 2, m, 4)
+    anp.scaled_dot_product_attention(query, key, value)
+    assert used == [chosen]
+    options = {"attn_mask": normal(3, n, m), "is_causal": True, "scale": 0.3, "dropout_p": 0.4, "rng": 5}
+    results = [anp.scaled_dot_product_attention(query, key, value, **options, algorithm=a) for a in _outputs.ALGORITHMS]
+    assert used == [chosen, *_outputs.ALGORITHMS]
+    np.testing.assert_allclose(*results, rtol=1e-12, atol=1e-13)
+
+
+def test_long_sequences_take_memory_in_proportion() -> None:
+    x = normal(0, 4096, 8).astype(np.float32)
+    tracemalloc.start()
+    try:
+        anp.scaled_dot_product_attention(x, x, x)
+        assert tracemalloc.get_traced_memory()[1] < x.shape[0] ** 2  # bytes: a quarter of the scores
+    finally:
+        tracemalloc.stop()
+
+
+def test_another_algorithm_is_refused() -> None:
+    with pytest.raises(ValueError, match=r'^algorithm must be "auto", "dot_product" or "blockwise", not \'flash\'$'):
+        anp.scaled_dot_product_attention(**BATCH, algorithm="flash")

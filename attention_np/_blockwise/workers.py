@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from attention_np import _machine
 from attention_np._arrays import as_integer, quiet
 
 __all__ = ["as_workers", "one_blas_thread", "run"]
@@ -29,14 +30,12 @@ def as_workers(executor: Executor | None, workers: int | None) -> int:
         return as_integer("workers", workers, least=1)
     if executor is None and _controller() is None:
         return 1  # threads of ours that call a BLAS with threads of its own stand in each other's way
-    return _cores()
+    return _usable_cores()
 
 
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on this system
-        return os.cpu_count() or 1
+@lru_cache
+def _usable_cores() -> int:
+    return _machine.cores().usable
 
 
 def run(
