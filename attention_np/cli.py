@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from attention_np._commands import check
+from attention_np._commands import check, cost, info, known_answers, trace
 
 __all__ = ["main"]
 
-COMMANDS = {"check": check}
+COMMANDS = {"check": check, "cost": cost, "info": info, "trace": trace, "known-answers": known_answers}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

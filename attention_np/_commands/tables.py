@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attention_np._commands.verification import Finding
+from attention_np._legible import legible
 
 if TYPE_CHECKING:
     from attention_np.derivation import Report
@@ -32,7 +33,7 @@ def progress(items: Sequence[Item]) -> Iterable[Item]:
 
 def say(line: str, style: str = "") -> None:
     """Print one line as it is."""
-    _console().print(Text(line, style=style), soft_wrap=True)
+    _console().print(Text(legible(line), style=style), soft_wrap=True)
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
@@ -75,7 +76,8 @@ def print_report(report: Report) -> None:
         if record.rounded and record.verdict == "holds":
             error = "as printed"
         style = "bold red" if record.verdict == "fails" else "dim" if record.verdict == "not executed" else ""
-        table.add_row(record.tag or "(no tag)", Text(record.verdict, style=style), error, ", ".join(record.cited_by))
+        tag, cited = _plain(record.tag or "(no tag)"), _plain(", ".join(record.cited_by))
+        table.add_row(tag, Text(record.verdict, style=style), error, cited)
     _console().print(table)
 
     if report.fields:
@@ -83,7 +85,8 @@ def print_report(report: Report) -> None:
         for header in ("op", "array", "symbol", "error", "agrees"):
             table.add_column(header, no_wrap=True, justify="right" if header == "error" else "left")
         for field in report.fields:
-            table.add_row(field.op, field.name, field.symbol, f"{field.error:.1e}", _verdict(field.ok))
+            words = map(_plain, (field.op, field.name, field.symbol))
+            table.add_row(*words, f"{field.error:.1e}", _verdict(field.ok))
         _console().print(table)
 
     count = {verdict: report.count(verdict) for verdict in ("holds", "refuted", "fails", "not executed")}
@@ -124,6 +127,11 @@ def print_faults(findings: Sequence[Finding], report: Report | None) -> None:
             say(record.message)
     for problem in report.problems:
         say(problem, "bold red")
+
+
+def _plain(word: str) -> Text:
+    """A word from a page: whatever it holds, it is no markup."""
+    return Text(legible(word))
 
 
 def _verdict(ok: bool) -> Text:

@@ -1,0 +1,50 @@
+"""``attention-np known-answers``: inputs, answers and error bounds that a kernel in any language can be tested with."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from attention_np._commands.outcome import HOLDS, missing, refuse
+from attention_np.known_answers import write
+from attention_np.known_answers.examples import OPS
+from attention_np.known_answers.formats import DTYPES
+
+__all__ = ["HELP", "add_arguments", "run"]
+
+HELP = "write known answers, with gradients and error bounds, to test attention in any language with"
+NEEDED = {"mpmath": "mpmath", "safetensors": "safetensors"}  # modules of the extra `answers`, and their packages
+FOR_BFLOAT16 = {"ml_dtypes": "ml_dtypes"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("directory", type=Path, metavar="DIR", help="where to; an earlier set is replaced")
+    parser.add_argument("--op", action="append", choices=(*OPS, "blockwise"), help="this op alone; may be repeated")
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="this dtype alone; may be repeated")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write, say what was written, and return 0."""
+    dtypes = options.dtype or DTYPES
+    lacking = missing(NEEDED | (FOR_BFLOAT16 if "bfloat16" in dtypes else {}))
+    if lacking:
+        return refuse(f"known-answers needs {', '.join(lacking)}: pip install 'attention-np[answers]'")
+    try:
+        count = write(options.directory, ops=options.op, dtypes=dtypes, progress=_progress())
+    except OSError as error:
+        return refuse(f"cannot write {options.directory}: {error.strerror}" if error.strerror else str(error))
+    files = f"{count // len(set(dtypes))} cases in {', '.join(dict.fromkeys(dtypes))}"
+    print(f"{options.directory}: {files}, described by manifest.json")  # noqa: T201
+    return HOLDS
+
+
+def _progress() -> Callable[[Any], Any]:
+    """A bar on the terminal, if Rich is installed."""
+    if missing({"rich": "rich"}):
+        return iter
+    from attention_np._commands import tables
+
+    return tables.progress

@@ -1,0 +1,343 @@
+r"""What attention costs: operations, bytes moved and peak memory of the plain and of the blockwise algorithm.
+
+The operations of the matrix products, a multiplication and an addition counting as two, are for each head
+
+.. math::
+
+    2 n m (d_k + d_v) \text{ forward}, \qquad
+    4 n m (d_k + d_v) \text{ backward}, \qquad
+    2 n m (3 d_k + 2 d_v) \text{ backward, blockwise},
+
+since the blockwise algorithm computes the scores again: ``derivations/dot_product.md`` and
+``derivations/blockwise.md``, "What it costs". What else the plain algorithm does, moves and holds is counted call by
+call (``attention_np/_steps.py``). In the blockwise algorithm a block of scores stays in the cache;
+what moves is counted as in [1]_.
+
+What grows with the number of pairs of a query and a key is counted in full. Of what grows with the number of positions,
+arrays are counted and operations are not.
+
+References
+----------
+.. [1] T. Dao, D. Y. Fu, S. Ermon, A. Rudra, C. Ré, "FlashAttention: fast and memory-efficient exact attention with
+   IO-awareness", NeurIPS 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np import _steps
+from attention_np._arrays import as_flag, as_integer, is_floating
+from attention_np._steps import Counts, Step
+
+__all__ = ["Cost", "Costs", "Sizes", "blockwise", "dot_product", "longest"]
+
+BLOCK_BYTES, BLOCK_KEYS = 2**19, 256  # of a block of scores of the blockwise algorithm
+TILE = 2048  # the most positions that one of its tasks works on
+TOGETHER = 2**18  # the pairs of several heads that are taken together where heads are small
+FORWARD_TILES, BACKWARD_TILES = 4, 12  # what a worker holds, in arrays as large as the keys and values of a tile
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a problem.
+
+    Parameters
+    ----------
+    n : int
+        The number of queries.
+    m : int, optional
+        The number of keys, by default as many as queries.
+    d_k, d_v : int, optional
+        The features of queries and keys, 64 by default, and of values, by default `d_k`.
+    heads, batch : int, optional
+        How many such problems there are: only their product matters.
+    dtype : dtype, optional
+        Of the arrays, float32 by default. Half precision is computed in single.
+    is_causal : bool, optional
+        Query i attends to the keys ``j <= i`` only.
+    dropout : bool, optional
+        Whether weights are dropped.
+
+    Raises
+    ------
+    TypeError
+        If a size is not an integer, a flag neither True nor False, or `dtype` not one of real floating-point numbers.
+    ValueError
+        If a size is negative.
+    """
+
+    n: int
+    m: int | None = None
+    d_k: int = 64
+    d_v: int | None = None
+    heads: int = 1
+    batch: int = 1
+    dtype: npt.DTypeLike = np.float32
+    is_causal: bool = False
+    dropout: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a size."""
+        for name in ("n", "m", "d_k", "d_v", "heads", "batch"):
+            if getattr(self, name) is not None:
+                as_integer(name, getattr(self, name), least=0)
+        for name in ("is_causal", "dropout"):
+            as_flag(name, getattr(self, name))
+        dtype = np.dtype(self.dtype)
+        if not is_floating(dtype) or dtype.kind == "c":
+            raise TypeError(f"dtype must be one of real floating-point numbers, not {dtype}")
+
+
+class Cost(NamedTuple):
+    """What one pass costs.
+
+    Attributes
+    ----------
+    product_flops : int
+        Operations of the matrix products.
+    other_flops : int
+        All others: exponentials, sums, differences and so on, one for each number that they are computed from or make.
+    bytes_moved : int
+        What is read from memory and written to it.
+    peak_bytes : int
+        The most memory in use at once, without query, key, value and the incoming gradient. That of the forward pass
+        includes the output and the cache; that of the backward pass these, which are still there, and the gradients.
+    """
+
+    product_flops: int
+    other_flops: int
+    bytes_moved: int
+    peak_bytes: int
+
+    @property
+    def flops(self) -> int:
+        """All operations."""
+        return self.product_flops + self.other_flops
+
+
+class Costs(NamedTuple):
+    """What a forward and a backward pass cost.
+
+    Attributes
+    ----------
+    forward, backward : Cost
+        Each pass by itself.
+    input_bytes : int
+        Query, key and value.
+    output_bytes : int
+        The output; the incoming gradient of the backward pass has the same size.
+    """
+
+    forward: Cost
+    backward: Cost
+    input_bytes: int
+    output_bytes: int
+
+    @property
+    def forward_memory(self) -> int:
+        """What a forward pass takes in all, its inputs included."""
+        return self.input_bytes + self.forward.peak_bytes
+
+    @property
+    def memory(self) -> int:
+        """What a forward and a backward pass take in all, inputs and incoming gradient included."""
+        return max(self.forward_memory, self.input_bytes + self.output_bytes + self.backward.peak_bytes)
+
+
+def dot_product(sizes: Sizes) -> Costs:
+    r"""What :mod:`attention_np.dot_product` costs, which holds the scores of all pairs.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        With `is_causal` the pairs that are hidden are computed all the same, and there is a mask to hold.
+
+    Returns
+    -------
+    Costs
+
+    Notes
+    -----
+    With :math:`N` bytes in an array of all scores, the peak is :math:`3 N` forward (scores, scores less their maximum,
+    exponentials) and :math:`5 N` backward; :math:`2 N` are kept in between, scores and weights. A mask adds :math:`N`
+    forward, dropout about :math:`N` forward and :math:`3 N` backward.
+
+    NumPy writes a result into an operand that nobody else holds. Where it cannot tell (before Python 3.14 on other
+    systems than Linux), the backward pass takes :math:`N` more.
+
+    Examples
+    --------
+    >>> from attention_np import cost
+    >>> costs = cost.dot_product(cost.Sizes(n=4096, heads=32))
+    >>> costs.forward.product_flops == 2 * 32 * 4096 * 4096 * (64 + 64)
+    True
+    >>> print(f"{costs.memory / 2**30:.1f} GiB")
+    10.3 GiB
+    """
+    c = Counts.of(sizes)
+    mask = c.n * c.m if sizes.is_causal else 0  # one byte a pair, and one mask for all heads
+    copies = c.converted * c.inputs  # they stay as long as the pass lasts
+
+    forward = _sum_of(c, _steps.forward(c, sizes))
+    forward = forward._replace(
+        bytes_moved=forward.bytes_moved + c.itemsize * (c.inputs + c.outputs),
+        peak_bytes=forward.peak_bytes + mask + copies + (c.stored + c.converted) * c.outputs,
+    )
+    backward = _sum_of(c, _steps.backward(c, sizes))
+    backward = backward._replace(
+        bytes_moved=backward.bytes_moved + c.itemsize * 2 * (c.inputs + c.outputs),
+        peak_bytes=backward.peak_bytes + mask + copies + c.stored * c.outputs + c.itemsize * (c.inputs + c.outputs),
+    )
+    return Costs(forward, backward, c.stored * c.inputs, c.stored * c.outputs)
+
+
+def _sum_of(c: Counts, steps: Iterator[Step]) -> Cost:
+    counted = list(steps)
+    array = c.pairs * c.itemsize
+    return Cost(
+        c.pairs * sum(step.flops for step in counted if step.is_product),
+        c.pairs * sum(step.flops for step in counted if not step.is_product),
+        round(array * sum(step.reads + step.writes for step in counted)),
+        round(array * max(step.held for step in counted)),
+    )
+
+
+def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, workers: int = 1) -> Costs:
+    r"""What :mod:`attention_np.blockwise` costs, which holds a block of scores for each worker.
+
+    Parameters
+    ----------
+    sizes : Sizes
+        With `is_causal` the blocks that are hidden as a whole are left out.
+    block_size : (int, int), optional
+        How many queries, and how many keys, are looked at together; by default as
+        :func:`attention_np.blockwise.forward` chooses.
+    workers : int, optional
+        How many threads there are.
+
+    Returns
+    -------
+    Costs
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `block_size` or `workers` is not made of integers, or of such that are less than one.
+
+    Notes
+    -----
+    Keys and values pass through the cache once for each block of :math:`b` queries, backward with their gradients, and
+    everything else once. For :math:`P` pairs in the blocks that are computed these are :math:`P (d_k + d_v) / b`
+    numbers forward and three times as many backward.
+
+    Besides what goes in and out, only a copy of the output and the log-sum-exp are kept, :math:`n (d_v + 1)` numbers a
+    head. What a worker holds beside them is an upper bound, from blocks and tiles of the usual size: from
+    :math:`n = 2048` on, the measured peak is 50% to 100% of the one given here, and below 30% to 100%.
+
+    The operations are those of scores whose exponentials are in range. Where they may not be, the running maximum
+    adds three for each pair forward, and one backward.
+
+    Examples
+    --------
+    >>> from attention_np import cost
+    >>> sizes = cost.Sizes(n=4096, heads=32)
+    >>> costs = cost.blockwise(sizes)
+    >>> costs.backward.product_flops == 2 * 32 * 4096 * 4096 * (3 * 64 + 2 * 64)
+    True
+    >>> costs.memory < cost.dot_product(sizes).memory / 30
+    True
+    """
+    c = Counts.of(sizes)
+    workers = as_integer("workers", workers, least=1)
+    rows, columns = _default_block(c, sizes) if block_size is None else block_size
+    rows, columns = as_integer("block_size", rows, least=1), as_integer("block_size", columns, least=1)
+    rows = max(1, min(rows, c.n))
+    pairs = c.heads * (_causal_pairs(c.n, c.m, rows) if sizes.is_causal else c.n * c.m)
+    passes = -(-pairs // rows)  # how often a key passes through the cache, summed over keys
+    width = c.d_k + c.d_v
+
+    at_once = rows * min(columns, max(c.m, 1))  # pairs
+    if c.n * c.m < 2 * TOGETHER:
+        at_once = max(at_once, min(c.pairs, TOGETHER))
+    block = c.itemsize * at_once
+    positions = min(c.heads * max(c.n, c.m), max(TILE, TOGETHER // max(c.n, c.m, 1)))
+    tile = c.itemsize * positions * width
+    kept = c.stored * c.outputs + c.itemsize * (c.outputs + c.heads * c.n)  # output, its copy, log-sum-exp
+    drops = int(sizes.dropout)
+
+    forward = Cost(
+        2 * pairs * width,  # twice (blockwise.41)
+        (3 + drops) * pairs,  # exponential, and a column more to sum by; or exponential, sum, draw, multiplier
+        c.itemsize * (passes * width + c.queries + 2 * c.outputs),
+        kept + c.converted * c.outputs + workers * (block * (1 + 3 * drops) + FORWARD_TILES * tile),
+    )
+    gradients = c.itemsize * c.inputs
+    backward = Cost(
+        2 * pairs * (3 * c.d_k + 2 * c.d_v),  # twice (blockwise.41)
+        (6 + 4 * drops) * pairs,  # exponential, times the weights, two columns more to subtract by; draws
+        c.itemsize * (3 * passes * width + 2 * c.queries + 2 * c.outputs),
+        kept
+        + gradients
+        + c.converted * c.outputs  # the incoming gradient
+        + workers * (block * (2 + 3 * drops) + BACKWARD_TILES * tile),
+    )
+    return Costs(forward, backward, c.stored * c.inputs, c.stored * c.outputs)
+
+
+def _default_block(c: Counts, sizes: Sizes) -> tuple[int, int]:
+    most = 256 if sizes.is_causal else 512
+    return max(1, min(most, BLOCK_BYTES // (BLOCK_KEYS * c.itemsize))), BLOCK_KEYS
+
+
+def _causal_pairs(n: int, m: int, rows: int) -> int:
+    """The pairs of all blocks of `rows` queries, each with the keys up to its last query."""
+    whole = min(n, m) // rows  # blocks of queries that end before the keys do
+    after = n - whole * rows
+    next_rows = min(rows, after)
+    before_end = rows * rows * whole * (whole + 1) // 2
+    return before_end + next_rows * min(m, whole * rows + next_rows) + (after - next_rows) * m
+
+
+def longest(algorithm: Callable[[Sizes], Costs], memory: int, sizes: Sizes, *, backward: bool = True) -> int:
+    """The largest `n` for which an algorithm fits in memory.
+
+    Parameters
+    ----------
+    algorithm : callable
+        :func:`dot_product` or :func:`blockwise`.
+    memory : int
+        In bytes.
+    sizes : Sizes
+        All sizes but `n`; `m` is `n` if it is None.
+    backward : bool, optional
+        Whether there is a backward pass as well.
+
+    Returns
+    -------
+    int
+        Zero if nothing fits.
+
+    Examples
+    --------
+    >>> from attention_np import cost
+    >>> cost.longest(cost.dot_product, 2**34, cost.Sizes(n=1, heads=32))
+    5123
+    """
+
+    def fits(n: int) -> bool:
+        costs = algorithm(replace(sizes, n=n))
+        return (costs.memory if backward else costs.forward_memory) <= memory
+
+    least, most = 0, 1
+    while fits(most):
+        least, most = most, 2 * most
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle)
+    return least

@@ -1,0 +1,336 @@
+"""The cost of attention, held against what the code does: its NumPy calls are counted, and its memory is measured."""
+
+import json
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from attention_np import _machine as machine
+from attention_np import blockwise, cli, cost, dot_product
+from attention_np.cost import Sizes
+
+Array = npt.NDArray[Any]
+OPTIONS = ({}, {"is_causal": True}, {"dropout": True}, {"is_causal": True, "dropout": True})
+WITHOUT_FLOPS = {"isfinite", "where", "not_equal", "logical_and", "logical_or"}
+
+
+class Tally:
+    """What the calls on counted arrays did."""
+
+    def __init__(self) -> None:
+        self.product_flops = self.other_flops = self.bytes_moved = 0
+
+    def add(self, name: str, inputs: list[Array], output: Array) -> None:
+        self.bytes_moved += sum(x.nbytes for x in inputs) + output.nbytes
+        if name == "matmul" and all(x.ndim > 1 for x in inputs):
+            self.product_flops += 2 * output.size * inputs[0].shape[-1]
+        elif name not in WITHOUT_FLOPS:
+            self.other_flops += max(x.size for x in (output, *inputs))
+
+
+class Counted(np.ndarray):
+    """An array that tells a tally of every call on it and on what comes of it."""
+
+    tally: Tally
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = [x.view(np.ndarray) if isinstance(x, Counted) else x for x in inputs]
+        if options.get("out"):
+            options["out"] = tuple(x.view(np.ndarray) if isinstance(x, Counted) else x for x in options["out"])
+        output = getattr(ufunc, method)(*plain, **options)
+        return self._counted(ufunc.__name__, inputs, output)
+
+    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
+        output = super().__array_function__(function, types, inputs, options)
+        return self._counted(function.__name__, inputs, output) if function.__name__ == "where" else output
+
+    def argmax(self, *args: Any, **options: Any) -> Any:
+        return self._counted("argmax", [self], self.view(np.ndarray).argmax(*args, **options))
+
+    def _counted(self, name: str, inputs: Any, output: Any) -> Any:
+        if not isinstance(output, np.ndarray):
+            output = np.asarray(output)
+        self.tally.add(name, [x for x in inputs if isinstance(x, np.ndarray)], output)
+        return output.view(Counted)
+
+
+@contextmanager
+def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally]:
+    """Count the calls on arrays that are made meanwhile."""
+    Counted.tally = Tally()
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "asarray", np.asanyarray)  # ops take arrays by it, and a subclass would be lost
+        for name in ("empty", "zeros", "full"):
+            make = getattr(np, name)
+            patch.setattr(np, name, lambda *args, _make=make, **kwargs: _make(*args, **kwargs).view(Counted))
+        yield Counted.tally
+
+
+def arrays(sizes: Sizes) -> list[Array]:
+    rng = np.random.default_rng(0)
+    m, d_v = sizes.m or sizes.n, sizes.d_v or sizes.d_k
+    shapes = ((sizes.n, sizes.d_k), (m, sizes.d_k), (m, d_v), (sizes.n, d_v))
+    return [rng.standard_normal((sizes.batch, sizes.heads, *shape)).astype(sizes.dtype) for shape in shapes]
+
+
+def options_of(sizes: Sizes) -> dict[str, Any]:
+    return {"is_causal": sizes.is_causal} | ({"dropout_p": 0.1, "rng": 0} if sizes.dropout else {})
+
+
+def in_a_thread_of_its_own(work: Callable[[], None]) -> None:
+    """The kernels keep scratch memory for each thread: a new one has none."""
+    errors = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def counted(op: Any, sizes: Sizes, monkeypatch: pytest.MonkeyPatch, **how: Any) -> list[Tally]:
+    """The tallies of forward and backward."""
+    tallies = []
+
+    def work() -> None:
+        *inputs, d_output = (array.view(Counted) for array in arrays(sizes))
+        with counting(monkeypatch) as tally:
+            _, cache = op.forward(*inputs, **options_of(sizes), **how)
+        tallies.append(tally)
+        with counting(monkeypatch) as tally:
+            op.backward(d_output, cache, **how)
+        tallies.append(tally)
+
+    in_a_thread_of_its_own(work)
+    return tallies
+
+
+def measured_peaks(op: Any, sizes: Sizes, **how: Any) -> list[int]:
+    """The peaks of forward and backward, in bytes, as NumPy reports its arrays."""
+    peaks = []
+
+    def work() -> None:
+        *inputs, d_output = arrays(sizes)
+        tracemalloc.start()
+        try:
+            output, cache = op.forward(*inputs, **options_of(sizes), **how)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.reset_peak()
+            gradients = op.backward(d_output, cache, **how)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        del output, gradients  # they are there until now
+
+    op.forward(*(np.ones((1, 2), np.float32),) * 3)  # what is imported and cached on first use is not counted
+    in_a_thread_of_its_own(work)
+    return peaks
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_plain_cost_is_that_of_the_numpy_calls(
+    options: dict[str, bool], dtype: npt.DTypeLike, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = Sizes(n=192, m=224, d_k=3, d_v=2, heads=2, dtype=dtype, **options)
+    costs = cost.dot_product(sizes)
+    for found, expected in zip(counted(dot_product, sizes, monkeypatch), costs[:2], strict=True):
+        assert found.product_flops == expected.product_flops
+        # Few features, so that what grows with n alone, and is not counted or not in full, is within a twentieth.
+        assert found.other_flops == pytest.approx(expected.other_flops, rel=0.05)
+        assert found.bytes_moved == pytest.approx(expected.bytes_moved, rel=0.05)
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("n", "m"), [(700, 700), (300, 800), (900, 400)])
+def test_the_blockwise_products_are_those_of_the_kernels(
+    n: int, m: int, options: dict[str, bool], dtype: npt.DTypeLike, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = Sizes(n=n, m=m, dtype=dtype, **options)
+    costs = cost.blockwise(sizes)
+    for found, expected in zip(counted(blockwise, sizes, monkeypatch, workers=1), costs[:2], strict=True):
+        # A column more sums or subtracts: one of 129 forward, two of 322 backward. The products are counted without.
+        assert expected.product_flops <= found.product_flops <= 1.01 * expected.product_flops
+
+
+@pytest.mark.parametrize("options", [{}, {"dropout": True}])
+def test_the_blockwise_steps_are_those_of_the_kernels(
+    options: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = Sizes(n=1024, d_k=4, **options)
+    costs = cost.blockwise(sizes)
+    for found, expected in zip(counted(blockwise, sizes, monkeypatch, workers=1), costs[:2], strict=True):
+        assert found.product_flops + found.other_flops == pytest.approx(expected.flops, rel=0.03)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere NumPy may not write into temporary operands")
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_plain_peak_is_what_is_measured(options: dict[str, bool], dtype: npt.DTypeLike) -> None:
+    sizes = Sizes(n=512, m=640, d_k=16, d_v=8, heads=2, dtype=dtype, **options)
+    costs = cost.dot_product(sizes)
+    for found, expected in zip(measured_peaks(dot_product, sizes), costs[:2], strict=True):
+        assert found == pytest.approx(expected.peak_bytes, rel=0.03)
+
+
+def test_half_precision_is_copied_to_compute_with() -> None:
+    sizes = Sizes(n=512, heads=2, dtype=np.float16)
+    costs = cost.dot_product(sizes)
+    for found, expected in zip(measured_peaks(dot_product, sizes), costs[:2], strict=True):
+        assert found <= expected.peak_bytes <= 1.1 * found
+
+
+@pytest.mark.parametrize(
+    ("dtype", "workers", "options"),
+    [
+        (np.float32, 1, {}),
+        (np.float32, 2, {"is_causal": True}),
+        (np.float64, 2, {}),
+        (np.float16, 1, {"is_causal": True}),
+        (np.float32, 1, {"is_causal": True, "dropout": True}),
+    ],
+)
+def test_the_blockwise_peak_is_a_close_upper_bound(
+    dtype: npt.DTypeLike, workers: int, options: dict[str, bool]
+) -> None:
+    sizes = Sizes(n=2048, d_k=32, d_v=48, heads=4 if "dropout" in options else 8, dtype=dtype, **options)
+    costs = cost.blockwise(sizes, workers=workers)
+    for found, expected in zip(measured_peaks(blockwise, sizes, workers=workers), costs[:2], strict=True):
+        assert found <= expected.peak_bytes <= found / 0.6
+
+
+def test_a_pass_that_reads_keys_for_twice_as_many_queries_moves_them_half_as_often() -> None:
+    sizes = Sizes(n=4096)
+    small, large = (cost.blockwise(sizes, block_size=(rows, 256)) for rows in (128, 256))
+    for passed, copies in (("forward", 4), ("backward", 4)):
+        once = 4 * 4096 * 64 * copies  # queries and outputs, or more of them, which move once
+        moved = [getattr(costs, passed).bytes_moved - once for costs in (small, large)]
+        assert moved[0] > 1.9 * moved[1]
+
+
+def test_the_longest_length_is_the_last_that_fits() -> None:
+    sizes, memory = Sizes(n=1, heads=4, d_k=16), 2**28
+    for algorithm in (cost.dot_product, cost.blockwise):
+        for backward, name in ((True, "memory"), (False, "forward_memory")):
+            n = cost.longest(algorithm, memory, sizes, backward=backward)
+            assert getattr(algorithm(replace(sizes, n=n)), name) <= memory
+            assert getattr(algorithm(replace(sizes, n=n + 1)), name) > memory
+
+
+def test_nothing_fits_in_no_memory() -> None:
+    assert cost.longest(cost.dot_product, 0, Sizes(n=1)) == 0
+
+
+def test_memory_grows_with_the_square_of_the_length_in_one_algorithm_and_with_the_length_in_the_other() -> None:
+    plain, linear = (
+        [algorithm(Sizes(n=n)).memory for n in (2**14, 2**15)] for algorithm in (cost.dot_product, cost.blockwise)
+    )
+    assert plain[1] == pytest.approx(4 * plain[0], rel=0.05)
+    assert linear[1] < 2 * linear[0]
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "rows"), [(7, 7, 1), (7, 7, 3), (8, 8, 4), (5, 9, 2), (9, 5, 2), (3, 2, 8), (0, 4, 2)]
+)
+def test_the_causal_pairs_are_those_of_the_blocks_that_are_not_hidden(n: int, m: int, rows: int) -> None:
+    pairs = sum((min(i + rows, n) - i) * min(m, min(i + rows, n)) for i in range(0, n, rows))
+    costs = cost.blockwise(Sizes(n, m, d_k=1, d_v=1, is_causal=True), block_size=(rows, 4))
+    assert costs.forward.product_flops == 4 * pairs
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "message"),
+    [
+        ({"n": -1}, ValueError, "n must be at least 0, not -1"),
+        ({"n": 1, "heads": 1.5}, TypeError, "heads must be an integer, not float"),
+        ({"n": 1, "dtype": int}, TypeError, "dtype must be one of real floating-point numbers, not int64"),
+        ({"n": 1, "dtype": complex}, TypeError, "dtype must be one of real floating-point numbers, not complex128"),
+        ({"n": 1, "is_causal": 1}, TypeError, "is_causal must be True or False, not 1"),
+    ],
+)
+def test_sizes_that_are_none_are_refused(wrong: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=f"^{message}$"):
+        Sizes(**wrong)
+
+
+def test_blocks_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="block_size must be at least 1, not 0"):
+        cost.blockwise(Sizes(8), block_size=(0, 4))
+    with pytest.raises(ValueError, match="workers must be at least 1, not 0"):
+        cost.blockwise(Sizes(8), workers=0)
+
+
+def test_the_table_has_the_lengths_of_the_notes_and_the_one_that_was_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["cost", "--n", "3000", "--heads", "32", "--d", "64", "--memory", "8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    plain = {words[0]: words for words in map(str.split, lines) if words[1:2] == ["dot_product"]}
+    assert list(plain) == ["128", "256", "512", "1024", "2048", "3000", "4096", "8192"]
+    assert [n for n, words in plain.items() if words[-1] == "yes"] == ["128", "256", "512", "1024", "2048", "3000"]
+    assert [n for n, words in plain.items() if words[-1] == "no"] == ["8192"]
+    assert all(
+        words[-1] == "yes" for words in map(str.split, lines) if words[:1] == ["blockwise"] and words[1] != "fits"
+    )
+
+
+def test_a_pass_that_fits_alone_is_told_from_two(capsys: pytest.CaptureFixture[str]) -> None:
+    costs = cost.dot_product(Sizes(n=4096))
+    between = (costs.forward_memory + costs.memory) / 2 / 2**30
+    assert cli.main(["cost", "--memory", str(between)]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("4096"))
+    assert line.endswith("forward only")
+
+
+def test_the_json_has_the_numbers_of_the_table(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "cost.json"
+    arguments = ["--heads", "2", "--batch", "3", "--d", "16", "--d-v", "8", "--m", "100", "--dtype", "float64"]
+    assert cli.main(["cost", *arguments, "--causal", "--dropout", "--workers", "2", "--json", str(file)]) == 0
+    capsys.readouterr()
+    content = json.loads(file.read_text(encoding="utf-8"))
+    sizes = Sizes(128, 100, 16, 8, 2, 3, np.float64, is_causal=True, dropout=True)
+    expected = {"dot_product": cost.dot_product(sizes), "blockwise": cost.blockwise(sizes, workers=2)}
+    for row in content["rows"][:2]:
+        assert row["n"] == 128
+        assert row["forward"] == expected[row["algorithm"]].forward._asdict()
+        assert row["backward"] == expected[row["algorithm"]].backward._asdict()
+        assert row["memory"] == expected[row["algorithm"]].memory
+    assert content["sizes"]["dtype"] == "float64"
+
+
+def test_memory_that_is_not_known_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "memory", lambda: None)
+    assert cli.main(["cost"]) == 0
+    assert "--memory GIB says it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--n", "0"], "--n: must be a whole number of at least 1, not 0"),
+        (["--heads", "many"], "--heads: must be a whole number of at least 1, not many"),
+        (["--dtype", "int32"], "--dtype: must be one of real floating-point numbers, not int32"),
+        (["--memory", "nan"], "--memory: must be a number of GiB above 0, not nan"),
+        (["--json", "there/is/no/such/folder.json"], "there is no folder"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["cost", *arguments]) == 2
+    assert message in capsys.readouterr().err
