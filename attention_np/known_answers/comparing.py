@@ -1,0 +1,94 @@
+"""An array is held against a known answer, entry by entry."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.known_answers.reading import KnownAnswer
+from attention_np.known_answers.report import Comparison
+
+__all__ = ["compare"]
+
+Array = npt.NDArray[Any]
+
+CLEAR = 100  # times its bound: an entry so large shows a factor to two digits
+FEW_BITS = 13  # in which an array agrees that was rounded somewhere to the 11 bits of float16 and TF32, or to fewer
+
+
+def compare(case: KnownAnswer, name: str, found: Array) -> Comparison:
+    """The verdict on one array that a function returned."""
+    answer, bound = case.answers[name].astype(np.float64), case.bounds[name]
+    if found.shape != answer.shape:
+        shapes = f"its shape is {found.shape}, and that of the answer is {answer.shape}"
+        return Comparison(
+            case.name, name, False, math.inf, (), math.nan, math.nan, math.nan, answer.size, answer.size, shapes
+        )
+    wide = found.astype(np.result_type(np.float64, found.dtype) if found.dtype.kind == "f" else np.float64)
+    with np.errstate(all="ignore"):
+        same = (wide == answer) | (np.isnan(wide) & np.isnan(answer))
+        difference = np.where(same, 0, np.abs(wide - answer)).astype(np.float64)
+        difference = np.where(np.isnan(difference) | (~np.isfinite(answer) & ~same), np.inf, difference)
+        ratios = np.where(difference > 0, difference / bound, 0)
+    if not ratios.size:
+        return Comparison(case.name, name, True, 0.0, (), math.nan, math.nan, math.nan, 0, 0, None)
+    flat = int(_worst(ratios, difference))
+    index = tuple(map(int, np.unravel_index(flat, ratios.shape)))
+    wrong = ratios > 1
+    note = _explain(wide.astype(np.float64), answer, bound, wrong) if wrong.any() else None
+    values = float(wide[index]), float(answer[index]), float(bound[index])
+    return Comparison(
+        case.name, name, not wrong.any(), float(ratios[index]), index, *values, int(wrong.sum()), answer.size, note
+    )
+
+
+def _worst(ratios: Array, difference: Array) -> Any:
+    """Where the ratio is largest; of several that are infinite, where the difference is."""
+    largest = ratios.max()
+    return np.where(ratios == largest, difference, -1.0).argmax()
+
+
+def _explain(found: Array, answer: Array, bound: Array, wrong: Array) -> str | None:
+    """What a wrong array looks like, in a sentence, if the cause is simple."""
+    nan = np.isnan(found) & ~np.isnan(answer)
+    if nan.any():
+        return f"it is NaN in {_entries(nan)} where the answer is not"
+    infinite = np.isinf(found) & (found != answer)
+    if infinite.any():
+        return f"it is infinite in {_entries(infinite)} where the answer is not"
+    missing = ~np.isfinite(answer) & (found != answer) & ~np.isnan(found)
+    if missing.any():
+        return f"it is finite in {_entries(missing)} where the answer is not"
+    nothing = wrong & (bound == 0)
+    if (nothing | ~wrong).all():
+        return f"it is not exactly zero in {_entries(nothing)} that nothing has an influence on"
+    finite = np.isfinite(answer) & np.isfinite(found)
+    if not found[finite].any():
+        return "it is zero throughout"
+    some = found[finite], answer[finite]
+    return _factor(*some, bound[finite], wrong[finite]) or _digits(*some)
+
+
+def _factor(found: Array, answer: Array, bound: Array, wrong: Array) -> str | None:
+    clear = np.abs(answer) > CLEAR * bound
+    if clear.sum() < 3 or not wrong[clear].all():
+        return None
+    factor = float(np.median(found[clear] / answer[clear]))
+    explained = np.abs(found - factor * answer) <= 4 * (abs(factor) + 1) * bound
+    return f"it is {factor:.6g} times the answer throughout" if explained.all() else None
+
+
+def _digits(found: Array, answer: Array) -> str | None:
+    if not answer.any():
+        return None
+    error = float(np.abs(found - answer).max() / np.abs(answer).max())
+    bits = -math.log2(error) if 0 < error < math.inf else 0
+    return f"it agrees to {bits:.0f} bits, as rounding to a shorter format makes it" if 5 < bits < FEW_BITS else None
+
+
+def _entries(which: Array) -> str:
+    count = int(which.sum())
+    return f"{count} {'entry' if count == 1 else 'entries'}"

@@ -1,0 +1,16 @@
+"""The cases: every op, mask and corner that the conventions name, each with a sentence that says what it is."""
+
+from __future__ import annotations
+
+from attention_np.known_answers.examples import additive, biased, dot_product, masked, multi_head, softmax
+from attention_np.known_answers.examples.example import TAGS, Example
+
+__all__ = ["OPS", "TAGS", "Example", "all_examples"]
+
+OPS = ("softmax", "dot_product", "additive", "multi_head")
+
+
+def all_examples() -> list[Example]:
+    """Every case of every op."""
+    modules = (softmax, dot_product, masked, biased, additive, multi_head)
+    return [example for module in modules for example in module.examples()]

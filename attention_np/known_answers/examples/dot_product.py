@@ -1,0 +1,156 @@
+"""The cases of dot_product without a mask: sizes, broadcasting, and scores that are hard on arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_np.known_answers.examples.example import Draws, Example, Shape
+
+__all__ = ["examples", "of_dot_product"]
+
+
+def of_dot_product(
+    name: str,
+    description: str,
+    *tags: str,
+    n: int = 4,
+    m: int = 6,
+    d_k: int = 5,
+    d_v: int = 3,
+    leading: Shape = (2,),
+    key_leading: Shape | None = None,
+    value_leading: Shape | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **changes: Any,
+) -> Example:
+    """A case on arrays of the given sizes; `changes` are arrays, or functions of the array drawn and of the draws."""
+    draws = Draws("dot_product", name)
+    key_leading = leading if key_leading is None else key_leading
+    value_leading = key_leading if value_leading is None else value_leading
+    output_leading = np.broadcast_shapes(leading, key_leading, value_leading)
+    inputs = {
+        "query": draws(*leading, n, d_k),
+        "key": draws(*key_leading, m, d_k),
+        "value": draws(*value_leading, m, d_v),
+        "d_output": draws(*output_leading, n, d_v),
+    }
+    for key, change in changes.items():
+        inputs[key] = change(draws, inputs.get(key)) if callable(change) else change
+    options: dict[str, Any] = {"is_causal": True} if is_causal else {}
+    options |= {} if scale is None else {"scale": scale}
+    return Example("dot_product", name, description, inputs, options, tags)
+
+
+def examples() -> list[Example]:
+    """Every case without a mask or a bias."""
+    case = of_dot_product
+    return [
+        case("plain", "4 queries, 6 keys, values narrower than keys, a batch of 2."),
+        case("wide-values", "More queries than keys, values wider than keys.", n=7, m=3, d_k=2, d_v=9),
+        case("no-leading-axes", "No batch and no heads.", leading=()),
+        case("heads", "A batch of 2, 3 heads.", leading=(2, 3)),
+        case("one-query", "A single query.", n=1),
+        case("one-key", "A single key: its weight is one, and nothing flows back to query and key.", m=1),
+        case("one-query-one-key", "One query, one key, one feature.", n=1, m=1, d_k=1, d_v=1, leading=()),
+        case("scale-one", "Scores are not scaled.", scale=1.0),
+        case("negative-scale", "A negative scale, no power of two.", scale=-0.3),
+        case(
+            "shared-keys",
+            "One set of keys for the whole batch: its gradient is summed over it.",
+            "broadcast",
+            key_leading=(1,),
+            value_leading=(2,),
+        ),
+        case(
+            "shared-values",
+            "Values without a batch axis: their gradient is summed over it.",
+            "broadcast",
+            leading=(3,),
+            value_leading=(),
+        ),
+        case(
+            "shared-queries",
+            "The same queries for 3 samples, as with learned ones.",
+            "broadcast",
+            leading=(1,),
+            key_leading=(3,),
+        ),
+        case(
+            "grouped-queries",
+            "Grouped-query attention: 3 query heads share each of 2 heads of keys and values, as axes that broadcast.",
+            "broadcast",
+            leading=(2, 2, 3),
+            key_leading=(2, 2, 1),
+        ),
+        case(
+            "large-scores", "Scores up to about 100.", "large scores", query=lambda _, x: 16 * x, key=lambda _, x: 2 * x
+        ),
+        case(
+            "huge-scores",
+            "Scores up to about 5000: every weight is nearly 0 or 1.",
+            "large scores",
+            query=lambda _, x: 512 * x,
+            key=lambda _, x: 4 * x,
+        ),
+        case(
+            "one-key-far-ahead",
+            "The first key wins by about 20: all other weights are near 1e-9, and gradients are small differences.",
+            "large scores",
+            query=lambda _, x: np.abs(x) + 1,
+            key=lambda _, x: np.where(np.arange(6)[:, None] == 0, 9 + x, x / 4),
+        ),
+        case(
+            "equal-keys",
+            "Every key is the same: each query takes the mean of the values.",
+            "ties",
+            key=lambda _, x: np.repeat(x[:, :1], 6, axis=1),
+        ),
+        case(
+            "tied-largest",
+            "Small whole numbers, so that scores are exact and the largest is there twice.",
+            "ties",
+            query=lambda _, x: np.rint(2 * x),
+            key=lambda _, x: np.rint(2 * x)[:, [0, 1, 2, 0, 1, 2]],
+        ),
+        case("zero-queries", "Queries of zeros: the weights are equal.", "ties", query=lambda _, x: 0 * x),
+        case(
+            "tile-edges",
+            "33 queries, 65 keys: one more than tiles of 32 and 64 hold.",
+            "tile",
+            n=33,
+            m=65,
+            d_k=32,
+            d_v=32,
+            leading=(),
+        ),
+        case(
+            "tile-edges-causal",
+            "65 queries and keys, causal.",
+            "tile",
+            "causal",
+            n=65,
+            m=65,
+            d_k=16,
+            d_v=16,
+            leading=(),
+            is_causal=True,
+        ),
+        case("wide-heads", "Heads of 128 features.", "tile", n=16, m=16, d_k=128, d_v=128, leading=()),
+        case("many-keys", "One query and 257 keys, as in decoding.", "tile", n=1, m=257, d_k=16, d_v=16, leading=()),
+        case(
+            "later-keys-larger",
+            "Each key beats all before it, so that a running maximum moves at every key.",
+            "tile",
+            "large scores",
+            n=3,
+            m=48,
+            d_k=8,
+            d_v=8,
+            leading=(),
+            query=lambda _, x: np.abs(x),
+            key=lambda _, x: np.abs(x) + np.arange(48)[:, None] / 4,
+        ),
+    ]

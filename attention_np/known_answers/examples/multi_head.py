@@ -1,0 +1,171 @@
+"""The cases of multi-head attention."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from attention_np import masks
+from attention_np.known_answers.examples.example import Array, Draws, Example, Shape
+
+__all__ = ["examples"]
+
+
+def _of_multi_head(
+    name: str,
+    description: str,
+    *tags: str,
+    n: int = 4,
+    m: int = 6,
+    widths: tuple[int, int, int] = (6, 6, 6),
+    d_k: int = 3,
+    d_v: int = 3,
+    d_output: int = 6,
+    num_heads: int = 2,
+    leading: Shape = (2,),
+    key_leading: Shape | None = None,
+    biases: bool = True,
+    alike: bool = False,
+    is_causal: bool = False,
+    **changes: Any,
+) -> Example:
+    """A case on arrays of the given sizes; `alike`: query, key and value are one array. `changes` as elsewhere."""
+    draws = Draws("multi_head", name)
+    key_leading = leading if key_leading is None else key_leading
+    shapes = {"query": (*leading, n), "key": (*key_leading, m), "value": (*key_leading, m)}
+    inputs: dict[str, Array] = {
+        part: draws(*shape, width) for (part, shape), width in zip(shapes.items(), widths, strict=True)
+    }
+    if alike:
+        inputs = dict.fromkeys(inputs, inputs["query"])
+    inner = {"query": num_heads * d_k, "key": num_heads * d_k, "value": num_heads * d_v, "output": d_output}
+    sizes = dict(zip(inner, (*widths, num_heads * d_v), strict=True))
+    for part, size in inner.items():
+        inputs[f"w_{part}"] = draws(sizes[part], size) / sqrt(sizes[part])
+        if biases:
+            inputs[f"b_{part}"] = draws(size) / 2
+    inputs["d_output"] = draws(*np.broadcast_shapes(leading, key_leading), n, d_output)
+    for key, change in changes.items():
+        inputs[key] = change(draws, inputs.get(key)) if callable(change) else change
+    options = {"num_heads": num_heads} | ({"is_causal": True} if is_causal else {})
+    return Example("multi_head", name, description, inputs, options, tags)
+
+
+def examples() -> list[Example]:
+    """Every case of multi_head."""
+    case = _of_multi_head
+    padding = masks.padding([6, 4], 6, heads=True)  # (2, 1, 1, 6)
+    padded = ~padding[:, 0].swapaxes(-1, -2)  # (2, 6, 1)
+    return [
+        case("self-attention", "One array as query, key and value, 2 heads.", n=6, alike=True),
+        case(
+            "without-biases",
+            "Without any bias of a projection, 3 heads.",
+            n=6,
+            alike=True,
+            biases=False,
+            num_heads=3,
+            d_k=2,
+            d_v=2,
+        ),
+        case(
+            "cross-attention",
+            "Queries, keys and values of different widths, heads of other widths still.",
+            widths=(5, 4, 3),
+            d_k=2,
+            d_v=4,
+            d_output=7,
+        ),
+        case("one-head", "A single head.", num_heads=1, d_k=4, d_v=5),
+        case("no-leading-axes", "No batch.", leading=()),
+        case("one-query", "A single query.", n=1),
+        case("one-key", "A single key: the gradients of query and key projections are zero but for rounding.", m=1),
+        case(
+            "shared-memory",
+            "3 samples attend to the same keys and values.",
+            "broadcast",
+            leading=(3,),
+            key_leading=(1,),
+        ),
+        case("causal", "is_causal.", "causal", n=6, alike=True, is_causal=True),
+        case("padding", "The second sample has 4 keys and 2 of padding.", "mask", n=6, alike=True, mask=padding),
+        case(
+            "padding-causal",
+            "Padding and is_causal together.",
+            "mask",
+            "causal",
+            n=6,
+            alike=True,
+            mask=padding,
+            is_causal=True,
+        ),
+        case(
+            "packed",
+            "Three sequences packed into one row.",
+            "mask",
+            n=6,
+            alike=True,
+            mask=masks.packed([0, 0, 0, 1, 1, 2]),
+        ),
+        case(
+            "sliding-window",
+            "Each query sees its own key and two before it.",
+            "mask",
+            n=6,
+            alike=True,
+            mask=masks.sliding_window(6, left=2),
+        ),
+        case(
+            "mask-of-each-head",
+            "An arbitrary mask for each head of each sample.",
+            "mask",
+            mask=lambda draws, _: draws.mask(2, 2, 4, 6),
+        ),
+        case(
+            "empty-rows",
+            "The first two queries see no key: their output is the bias of the last projection.",
+            "mask",
+            "empty row",
+            mask=masks.causal(4, 6, offset=-2),
+        ),
+        case(
+            "bias-of-each-head",
+            "A bias of each head, shared by the batch.",
+            "bias",
+            "broadcast",
+            bias=lambda draws, _: draws(2, 4, 6),
+        ),
+        case(
+            "large-scores",
+            "Scores up to about 50.",
+            "large scores",
+            w_query=lambda _, w: 8 * w,
+            w_key=lambda _, w: 2 * w,
+        ),
+        case("equal-keys", "Every key is the same.", "ties", key=lambda _, x: np.repeat(x[:, :1], 6, axis=1)),
+        case(
+            "nan-behind-mask",
+            "The padded keys are NaN, the padded values infinite.",
+            "mask",
+            "hidden non-finite",
+            mask=padding,
+            key=lambda _, x: np.where(padded, np.nan, x),
+            value=lambda _, x: np.where(padded, np.inf, x),
+        ),
+        case(
+            "wide",
+            "32 features in 4 heads, 17 positions.",
+            "tile",
+            n=17,
+            m=17,
+            widths=(32, 32, 32),
+            d_k=8,
+            d_v=8,
+            d_output=32,
+            num_heads=4,
+            leading=(),
+            alike=True,
+        ),
+    ]

@@ -1,0 +1,170 @@
+"""Known answers are read: every file is what the manifest says, or it is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.known_answers import files, manifest
+from attention_np.known_answers.formats import DTYPES, dtype_of
+
+__all__ = ["KnownAnswer", "load"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class KnownAnswer:
+    """A case in one dtype.
+
+    Attributes
+    ----------
+    name : str
+        Such as "float32/dot_product/causal".
+    op, dtype, description : str
+    tags : tuple of str
+        What is special about it; the manifest says what each means.
+    options : mapping of str to object
+        Those that are not the default, of `axis`, `scale`, `is_causal` and `num_heads`.
+    inputs : mapping of str to ndarray
+        What the op takes, the parameters of multi_head by their own names; and `d_output`.
+    answers : mapping of str to ndarray
+        `output`, `logsumexp`, and for each input that has one its gradient, as `d_query`.
+    bounds : mapping of str to ndarray of float64
+        For each answer, how far each entry of a correct implementation may be from it.
+    """
+
+    name: str
+    op: str
+    dtype: str
+    description: str
+    tags: tuple[str, ...]
+    options: Mapping[str, Any]
+    inputs: Mapping[str, Array]
+    answers: Mapping[str, Array]
+    bounds: Mapping[str, Array]
+
+
+def load(
+    directory: str | os.PathLike[str],
+    *,
+    op: str | None = None,
+    dtypes: Iterable[str] | None = None,
+    skip: Iterable[str] = (),
+) -> Iterator[KnownAnswer]:
+    """The known answers in a directory, one after another.
+
+    Parameters
+    ----------
+    directory : path
+        What :func:`write` has written.
+    op : str, optional
+        Those of one op; "blockwise" is "dot_product".
+    dtypes : iterable of str, optional
+        By default those that there are.
+    skip : iterable of str, optional
+        Tags, or names of cases as "causal", to leave out.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory, or a file of the set, is missing.
+    ImportError
+        If safetensors, or ml_dtypes for bfloat16, is missing.
+    ValueError
+        If there is no such case; if a file is not what the manifest says. Nothing in a file is executed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attention_np import known_answers
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = known_answers.write(folder, ops=["softmax"], dtypes=["float32"])
+    ...     case = next(known_answers.load(folder))
+    >>> case.name, sorted(case.inputs), sorted(case.answers), case.inputs["scores"].dtype.name
+    ('float32/softmax/rows', ['d_output', 'scores'], ['d_scores', 'logsumexp', 'output'], 'float32')
+    """
+    files.require()
+    folder = Path(directory)
+    wanted = _names("dtypes", dtypes, DTYPES)
+    left_out = frozenset(_names("skip", skip) or ())
+    op = "dot_product" if op == "blockwise" else op
+    entries = [
+        entry
+        for entry in manifest.read(folder)
+        if op in (None, entry.op) and (wanted is None or entry.dtype in wanted) and not left_out & _labels(entry)
+    ]
+    if not entries:
+        of_op = f" of {op}" if op else ""
+        in_dtypes = f" in {', '.join(wanted)}" if wanted else ""
+        raise ValueError(f"{folder} holds no known answers{of_op}{in_dtypes}")
+    for name in {entry.dtype for entry in entries}:
+        dtype_of(name)
+    return (_load(folder, entry) for entry in entries)
+
+
+def _names(what: str, names: Iterable[str] | None, known: Iterable[str] | None = None) -> list[str] | None:
+    if names is None:
+        return None
+    if isinstance(names, str):
+        raise TypeError(f"{what} must be a list of names, not the string {names!r}")
+    listed = list(names)
+    unknown = [name for name in listed if known is not None and name not in known]
+    if unknown:
+        raise ValueError(f"there is no dtype called {', '.join(map(str, unknown))}: there are {', '.join(known or ())}")
+    return listed
+
+
+def _labels(entry: manifest.Entry) -> set[str]:
+    return {*entry.tags, entry.name, entry.name.rpartition("/")[2]}
+
+
+def _load(folder: Path, entry: manifest.Entry) -> KnownAnswer:
+    path = manifest.resolve(folder, entry)
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} lacks a file that its manifest names: {entry.file}")
+    try:
+        arrays = _checked(path, entry)
+    except ValueError as error:
+        raise ValueError(f"{path} is not the file that the manifest describes: {error}") from None
+    groups: dict[str, dict[str, Array]] = {"input": {}, "answer": {}, "bound": {}}
+    for name, tensor in entry.tensors.items():
+        groups[tensor.role][name.removeprefix("bound.") if tensor.role == "bound" else name] = arrays[name]
+    about = entry.name, entry.op, entry.dtype, entry.description, entry.tags, entry.options
+    return KnownAnswer(*about, groups["input"], groups["answer"], groups["bound"])
+
+
+def _checked(path: Path, entry: manifest.Entry) -> dict[str, Array]:
+    size = path.stat().st_size
+    if size != entry.bytes:
+        raise ValueError(f"it has {size} bytes, not {entry.bytes}")
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != entry.sha256:
+        raise ValueError("its SHA-256 is another")
+    arrays = files.from_bytes(content)
+    if arrays.keys() != entry.tensors.keys():
+        odd = sorted(arrays.keys() ^ entry.tensors.keys())
+        raise ValueError(f"{', '.join(odd)} is in one of the two only")
+    for name, tensor in entry.tensors.items():
+        x = arrays[name]
+        if x.shape != tensor.shape or files.code_of(x) != tensor.dtype:
+            raise ValueError(f"{name} is of {files.code_of(x)} {x.shape}, not of {tensor.dtype} {tensor.shape}")
+        if tensor.role == "bound":
+            _check_bound(name, x, arrays.get(name.removeprefix("bound.")))
+        if tensor.role == "answer" and f"bound.{name}" not in arrays:
+            raise ValueError(f"{name} has no bound")
+    return arrays
+
+
+def _check_bound(name: str, x: Array, answer: Array | None) -> None:
+    if answer is None or x.shape != answer.shape or x.dtype != np.float64:
+        raise ValueError(f"{name} is no array of float64 with an entry for each of an answer")
+    if not (np.isfinite(x) & (x >= 0)).all():
+        raise ValueError(f"{name} holds what is no bound")

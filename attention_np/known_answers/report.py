@@ -1,0 +1,112 @@
+"""What a run over known answers found: for a person, and for a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["Comparison", "KnownAnswerError", "Report"]
+
+SHOWN = 20  # wrong arrays, each with a line or two
+SKIPPED = 8  # names
+
+
+class KnownAnswerError(AssertionError):
+    """A function does not give a known answer."""
+
+
+class Comparison(NamedTuple):
+    """One array, as a function returned it, against its known answer."""
+
+    case: str  # such as "float32/dot_product/causal"
+    array: str  # such as "d_query"
+    ok: bool  # every entry is within its bound
+    error: float  # the largest error of an entry over its bound
+    worst_index: tuple[int, ...]  # where that is
+    found: float  # there
+    answer: float
+    bound: float
+    wrong: int  # how many entries are
+    size: int  # how many there are
+    note: str | None  # what it looks like, in a sentence
+
+    def __str__(self) -> str:
+        lines = [f"{self.case}: {self.array} is wrong in {self.wrong} of {self.size} entries"]
+        if self.bound == self.bound:  # the shapes are the same
+            place = f"at {list(self.worst_index)} " if self.worst_index else ""
+            lines.append(f"    {place}it is {self.found:.9g}, not {self.answer:.9g} within {self.bound:.1e}")
+        return "\n".join(lines + ([f"    {self.note}"] if self.note else []))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found in all cases; ``report["causal", "d_query"]`` is the worst of one array in one case.
+
+    Attributes
+    ----------
+    comparisons : tuple of Comparison
+        One for each array that the function returned in each case.
+    skipped : tuple of str
+        The cases that it did not implement.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every array is within its bounds."""
+        return all(comparison.ok for comparison in self.comparisons)
+
+    @property
+    def failed(self) -> tuple[Comparison, ...]:
+        """The comparisons that do not hold."""
+        return tuple(comparison for comparison in self.comparisons if not comparison.ok)
+
+    def __iter__(self) -> Iterator[Comparison]:
+        return iter(self.comparisons)
+
+    def __getitem__(self, key: tuple[str, str]) -> Comparison:
+        case, array = key
+        found = [x for x in self.comparisons if x.array == array and (x.case == case or x.case.endswith(f"/{case}"))]
+        if not found:
+            raise KeyError(f"{array} was not compared in a case called {case}")
+        return max(found, key=lambda x: (not x.ok, x.error))
+
+    def __str__(self) -> str:
+        lines = _table(self.comparisons)
+        failed = self.failed
+        if failed:
+            lines += ["", *map(str, failed[:SHOWN])]
+        if len(failed) > SHOWN:
+            lines.append(f"and {len(failed) - SHOWN} arrays more")
+        if self.skipped:
+            names = ", ".join(self.skipped[:SKIPPED]) + (", ..." if len(self.skipped) > SKIPPED else "")
+            lines += [
+                "",
+                f"{len(self.skipped)} {'case was' if len(self.skipped) == 1 else 'cases were'} skipped: {names}",
+            ]
+        return "\n".join(lines)
+
+    def raise_if_failed(self) -> None:
+        """Raise `KnownAnswerError`, an AssertionError that prints the report, if an array is not within its bounds."""
+        if not self.ok:
+            raise KnownAnswerError(f"{len(self.failed)} arrays are not the known answers\n{self}")
+
+
+def _table(comparisons: tuple[Comparison, ...]) -> list[str]:
+    """A line for each array in each dtype: the worst of its cases."""
+    groups: dict[tuple[str, str], list[Comparison]] = {}
+    for comparison in comparisons:
+        groups.setdefault((comparison.case.partition("/")[0], comparison.array), []).append(comparison)
+    rows = [("dtype", "array", "cases", "hold", "error / bound", "the worst case")]
+    for (dtype, array), group in groups.items():
+        worst = max(group, key=lambda x: (not x.ok, x.error))
+        hold = sum(x.ok for x in group)
+        case = worst.case.partition("/")[2]
+        rows.append(
+            (dtype, array, str(len(group)), str(hold) if worst.ok else f"{hold} NO", f"{worst.error:.2g}", case)
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,161 @@
+"""A function is run over known answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.known_answers.comparing import compare
+from attention_np.known_answers.reading import KnownAnswer, load
+from attention_np.known_answers.report import Report
+
+__all__ = ["Function", "of_op", "verify"]
+
+Array = npt.NDArray[Any]
+Function = Callable[[dict[str, Array], dict[str, Any]], Mapping[str, Any]]
+
+
+def verify(
+    function: Function,
+    directory: str | os.PathLike[str],
+    *,
+    op: str = "dot_product",
+    dtypes: Iterable[str] | None = None,
+    skip: Iterable[str] = (),
+) -> Report:
+    """Hold a function against the known answers of an op.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(inputs, options)``. `inputs` is a dictionary of arrays: those that the op takes, such as `query`,
+        `key`, `value`, `mask` and `bias` (the parameters of multi_head by their own names, `w_query` and so on), and
+        `d_output`, the gradient of the output. `options` are those that are not the default, of `axis`, `scale`,
+        `is_causal` and `num_heads`. It returns a dictionary: `output`, and what it has of `logsumexp` and the
+        gradients, `d_query` and so on; one that is None or left out is not compared. A NotImplementedError skips the
+        case.
+    directory : path
+        What :func:`write` has written.
+    op : str, optional
+        "softmax", "dot_product" (or "blockwise", which is the same), "additive" or "multi_head".
+    dtypes : iterable of str, optional
+        By default all that there are.
+    skip : iterable of str, optional
+        Tags, or names of cases, to leave out: such as "empty row", if yours has another convention for it.
+
+    Returns
+    -------
+    Report
+        ``report.ok`` says whether all that was returned is within the bounds, ``print(report)`` what is not.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If what the function returns is no dictionary of arrays with the names of answers, or if nothing was compared.
+    FileNotFoundError, ImportError, ValueError
+        As :func:`load`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from attention_np import known_answers
+    >>> def mean_of_others(inputs, options):  # softmax without a mask, whose gradient is wrong
+    ...     if "mask" in inputs or options:
+    ...         raise NotImplementedError
+    ...     e = np.exp(inputs["scores"] - inputs["scores"].max(axis=-1, keepdims=True))
+    ...     weights = e / e.sum(axis=-1, keepdims=True)
+    ...     return {"output": weights, "d_scores": weights * inputs["d_output"]}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = known_answers.write(folder, ops=["softmax"], dtypes=["float64"])
+    ...     report = known_answers.verify(mean_of_others, folder, op="softmax", skip=["infinite scores"])
+    >>> report.ok, report["rows", "output"].ok, report["rows", "d_scores"].ok
+    (False, True, False)
+    """
+    comparisons, skipped = [], []
+    for case in load(directory, op=op, dtypes=dtypes, skip=skip):
+        try:
+            returned = function(dict(case.inputs), dict(case.options))
+        except NotImplementedError:
+            skipped.append(case.name)
+            continue
+        except Exception as error:
+            if hasattr(error, "add_note"):  # from Python 3.11 on
+                error.add_note(f"in the known answer {case.name}")
+            raise
+        found = _arrays(case, returned)
+        comparisons += [compare(case, name, x) for name, x in found.items()]
+    if not comparisons:
+        raise ValueError(f"nothing was compared: the function skipped all {len(skipped)} cases")
+    return Report(tuple(comparisons), tuple(skipped))
+
+
+def _arrays(case: KnownAnswer, returned: Any) -> dict[str, Array]:
+    if not isinstance(returned, Mapping):
+        raise TypeError(
+            "the function must return a dictionary of arrays, such as {'output': output, 'd_query': d_query}, "
+            f"not {type(returned).__name__} ({case.name})"
+        )
+    given = {name: x for name, x in returned.items() if x is not None}
+    unknown = [str(name) for name in given if name not in case.answers]
+    if unknown:
+        raise ValueError(
+            f"the function returned {', '.join(unknown)}, which {case.name} has no answer for: "
+            f"there are {', '.join(case.answers)}"
+        )
+    if not given:
+        raise ValueError(f"the function returned no array for {case.name}")
+    return {name: _array(case, name, x) for name, x in given.items()}
+
+
+def _array(case: KnownAnswer, name: str, x: Any) -> Array:
+    array = np.asarray(x)
+    if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
+        raise TypeError(f"{name} must be an array of real numbers, not of {array.dtype} ({case.name})")
+    return array
+
+
+def of_op(op: ModuleType) -> Function:
+    """The function that :func:`verify` takes, of a module with `forward` and `backward` as those of this package.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attention_np import blockwise, known_answers
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = known_answers.write(folder, ops=["blockwise"], dtypes=["float32"])
+    ...     known_answers.verify(known_answers.of_op(blockwise), folder).ok
+    True
+    """
+    from attention_np.multi_head import Parameters
+
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Any]:
+        arrays = dict(inputs)
+        d_output = arrays.pop("d_output")
+        mask = {"mask": arrays.pop("mask")} if "mask" in arrays else {}
+        parameters = {
+            name: arrays.pop(name) for name in Parameters._fields if name in arrays and "num_heads" in options
+        }
+        if parameters:
+            arrays["parameters"] = Parameters(**parameters)  # type: ignore[assignment]
+        output, cache = op.forward(**arrays, **mask, **options)
+        gradients = op.backward(d_output, cache)._asdict()
+        if parameters:
+            gradients |= gradients.pop("parameters")._asdict()
+        found = {f"d_{name}": x for name, x in gradients.items()}
+        return {"output": output, "logsumexp": _logsumexp(cache), **found}
+
+    return function
+
+
+def _logsumexp(cache: Any) -> Array:
+    """The log-sum-exp that a cache holds: its own, that of its softmax, or that of its attention."""
+    holder = getattr(cache, "attention", cache)
+    holder = getattr(holder, "softmax", holder)
+    logsumexp: Array = holder.logsumexp
+    return np.squeeze(logsumexp, axis=holder.axis) if hasattr(holder, "axis") else logsumexp

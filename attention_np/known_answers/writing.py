@@ -1,0 +1,194 @@
+"""A set of known answers is written: whole, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.known_answers import bounds, files, manifest
+from attention_np.known_answers.examples import OPS, Example, all_examples
+from attention_np.known_answers.formats import DTYPES, FORMATS, dtype_of, to_format
+
+__all__ = ["ops_of", "write"]
+
+Array = npt.NDArray[Any]
+Job = tuple[Example, str]
+
+
+def write(
+    directory: str | os.PathLike[str],
+    *,
+    ops: Iterable[str] | None = None,
+    dtypes: Iterable[str] | None = None,
+    progress: Callable[[Sequence[Job]], Iterable[Job]] = iter,
+) -> int:
+    """Write the known answers into a directory.
+
+    Parameters
+    ----------
+    directory : path
+        Made if it is not there. An empty one, or one that holds an earlier set and nothing else, is replaced.
+    ops : iterable of str, optional
+        Of "softmax", "dot_product", "additive", "multi_head", by default all. "blockwise" stands for dot_product, whose
+        answers are its own.
+    dtypes : iterable of str, optional
+        Of "float64", "float32", "float16", "bfloat16", by default all.
+    progress : callable, optional
+        Takes the sequence of what is to be done and gives the same back, as ``rich.progress.track`` does.
+
+    Returns
+    -------
+    int
+        The number of files, besides the manifest.
+
+    Raises
+    ------
+    ImportError
+        If mpmath, safetensors, or ml_dtypes for bfloat16, is missing.
+    FileExistsError
+        If the directory holds something else.
+    FileNotFoundError
+        If the folder that it is to be made in is not there.
+    ValueError
+        If there is no such op or dtype.
+
+    Notes
+    -----
+    It takes about half a minute. The files are made beside the directory, and put in its place when all are there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from attention_np import known_answers
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     known_answers.write(folder, ops=["softmax"], dtypes=["float32"])
+    13
+    """
+    wanted = ops_of(ops)
+    formats = _chosen("dtype", dtypes, DTYPES)
+    _require(formats)
+    target = Path(directory).resolve()
+    _check_target(target)
+    jobs = [(example, dtype) for dtype in formats for example in all_examples() if example.op in wanted]
+    with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
+        fresh, former = Path(scratch, "new"), Path(scratch, "former")
+        fresh.mkdir()
+        entries = [_write_case(fresh, example, dtype) for example, dtype in progress(jobs)]
+        text = json.dumps(manifest.as_json(entries), indent=1, allow_nan=False)
+        text = re.sub(r"\[[\d,\s]+\]", lambda shape: "".join(shape[0].split()).replace(",", ", "), text)
+        (fresh / manifest.MANIFEST).write_text(text + "\n", encoding="utf-8")
+        _check_target(target)
+        if target.exists():
+            target.rename(former)
+        try:
+            fresh.rename(target)
+        except OSError:
+            if former.exists():
+                former.rename(target)
+            raise
+    return len(entries)
+
+
+def ops_of(ops: Iterable[str] | None) -> list[str]:
+    """The ops that have answers of their own, of those given; by default all."""
+    names = None if ops is None else ["dot_product" if op == "blockwise" else op for op in _listed("ops", ops)]
+    return _chosen("op", names, OPS)
+
+
+def _listed(name: str, values: Iterable[str]) -> list[str]:
+    if isinstance(values, str):
+        raise TypeError(f"{name} must be a list of names, not the string {values!r}")
+    return list(values)
+
+
+def _chosen(what: str, names: Iterable[str] | None, known: Sequence[str]) -> list[str]:
+    if names is None:
+        return list(known)
+    wanted = _listed(f"{what}s", names)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise ValueError(f"there is no {what} called {', '.join(map(str, unknown))}: there are {', '.join(known)}")
+    return [name for name in known if name in wanted]
+
+
+def _require(formats: Sequence[str]) -> None:
+    files.require()
+    for name in formats:
+        dtype_of(name)
+    try:
+        import mpmath  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: F401
+    except ImportError as error:
+        raise ImportError("known answers are computed by mpmath: pip install 'attention-np[answers]'") from error
+
+
+def _check_target(target: Path) -> None:
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {target}: there is no folder {target.parent}")
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise FileExistsError(f"cannot write {target}: it is a file")
+    if any(target.iterdir()) and not manifest.is_ours(target):
+        raise FileExistsError(f"cannot write {target}: it holds something else than an earlier set of known answers")
+
+
+def _write_case(folder: Path, example: Example, dtype: str) -> manifest.Entry:
+    from attention_np.known_answers.settling import settled_answers
+
+    inputs = {name: _rounded(x, dtype) for name, x in example.inputs.items()}
+    errors = bounds.bounds(example.op, FORMATS[dtype], inputs, example.options)
+    exact = settled_answers(example.op, inputs, example.options, errors)
+    answers = {name: to_format(x, dtype) for name, x in exact.items()}
+    limits = {name: bounds.with_rounding(errors[name], answers[name], FORMATS[dtype]) for name in answers}
+    arrays = {**inputs, **answers, **{f"bound.{name}": x for name, x in limits.items()}}
+    name = f"{dtype}/{example.op}/{example.name}"
+    content = files.to_bytes(arrays, f"{name}: {example.description}")
+    file = f"{name}.safetensors"
+    path = folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    tensors = {
+        array: manifest.Tensor(role, files.code_of(x), x.shape)
+        for role, group in (
+            ("input", inputs),
+            ("answer", answers),
+            ("bound", {f"bound.{a}": limits[a] for a in answers}),
+        )
+        for array, x in group.items()
+    }
+    return manifest.Entry(
+        name,
+        example.op,
+        dtype,
+        example.description,
+        example.tags,
+        example.options,
+        file,
+        len(content),
+        hashlib.sha256(content).hexdigest(),
+        {array: _relative(limits[array], answers[array]) for array in answers},
+        tensors,
+    )
+
+
+def _rounded(x: Array, dtype: str) -> Array:
+    if x.dtype == np.bool_:
+        return x
+    rounded: Array = x.astype(dtype_of(dtype))
+    return rounded
+
+
+def _relative(limit: Array, answer: Array) -> float:
+    """The largest bound over the largest magnitude, or by itself if the answer is zero."""
+    sizes = np.abs(answer.astype(np.float64))
+    scale = np.where(np.isfinite(sizes), sizes, 0).max(initial=0)
+    return float(limit.max(initial=0) / (scale if scale > 0 else 1))

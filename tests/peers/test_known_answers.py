@@ -1,0 +1,215 @@
+"""PyTorch and JAX give the known answers, within the bounds, wherever they follow the conventions."""
+
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Array
+
+from attention_np import known_answers
+from attention_np.known_answers.formats import DTYPES
+
+torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
+functional = torch.nn.functional
+
+NON_FINITE = ("hidden non-finite", "infinite scores")  # 0 * NaN is NaN there
+HALF = ("float16", "bfloat16")
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("answers") / "set"
+    known_answers.write(folder)
+    return folder
+
+
+def to_torch(x: Array) -> Any:
+    if x.dtype.name == "bfloat16":
+        return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(np.ascontiguousarray(x))
+
+
+def from_torch(x: Any) -> Array:
+    return (x.float() if x.dtype == torch.bfloat16 else x).detach().numpy()
+
+
+def differentiated(
+    forward: Callable[..., Any],
+) -> Callable[[dict[str, Array], dict[str, Any]], dict[str, Array]]:
+    """The function that verify takes, by autograd, of ``forward(tensors, mask, options)`` with one or two results."""
+
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        tensors = {name: to_torch(x) for name, x in inputs.items()}
+        d_output, mask = tensors.pop("d_output"), tensors.pop("mask", None)
+        for x in tensors.values():
+            x.requires_grad_()
+        output = forward(tensors, mask, options)
+        output.backward(d_output)
+        gradients = {f"d_{name}": from_torch(x.grad) for name, x in tensors.items() if x.grad is not None}
+        return {"output": from_torch(output), **gradients}
+
+    return function
+
+
+def mask_and_bias(tensors: dict[str, Any], mask: Any, options: dict[str, Any], n: int, m: int) -> Any:
+    """What PyTorch's function takes for them together."""
+    bias = tensors.get("bias")
+    if options.get("is_causal") and (mask is not None or bias is not None):
+        causal = torch.ones(n, m, dtype=torch.bool).tril()
+        mask = causal if mask is None else mask & causal
+    if bias is None:
+        return mask
+    return bias if mask is None else torch.where(mask, bias, -torch.inf)
+
+
+def torch_attention(tensors: dict[str, Any], mask: Any, options: dict[str, Any]) -> Any:
+    query, key, value = (tensors[name] for name in ("query", "key", "value"))
+    return scaled_dot_product(query, key, value, tensors, mask, options)
+
+
+def scaled_dot_product(query: Any, key: Any, value: Any, tensors: Any, mask: Any, options: dict[str, Any]) -> Any:
+    n, m = query.shape[-2], key.shape[-2]
+    leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    padded = (1,) * max(0, 2 - len(leading))  # the fused kernels take four axes
+    four = [x.expand(*leading, *x.shape[-2:]).reshape(*padded, *leading, *x.shape[-2:]) for x in (query, key, value)]
+    both = mask_and_bias(tensors, mask, options, n, m)
+    if both is not None:
+        both = torch.atleast_2d(both).expand(*leading, n, m).reshape(*padded, *leading, n, m)
+    is_causal = options.get("is_causal", False) and both is None
+    output = functional.scaled_dot_product_attention(
+        *four, attn_mask=both, is_causal=is_causal, scale=options.get("scale")
+    )
+    return output.reshape(*leading, n, value.shape[-1])
+
+
+@pytest.mark.parametrize("backend", ["default", "MATH"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_attention_of_pytorch_gives_the_answers(answers: Path, dtype: str, backend: str) -> None:
+    chosen = nullcontext()
+    if backend != "default":
+        chosen = torch.nn.attention.sdpa_kernel([getattr(torch.nn.attention.SDPBackend, backend)])
+    with chosen:
+        report = known_answers.verify(differentiated(torch_attention), answers, dtypes=[dtype], skip=NON_FINITE)
+    report.raise_if_failed()
+    assert len({x.case for x in report}) >= 48
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_softmax_of_pytorch_gives_the_answers(answers: Path, dtype: str) -> None:
+    def forward(tensors: dict[str, Any], mask: Any, options: dict[str, Any]) -> Any:
+        scores = tensors["scores"] if mask is None else tensors["scores"].masked_fill(~mask, -torch.inf)
+        return torch.softmax(scores, dim=options.get("axis", -1))
+
+    skip = [*NON_FINITE, "empty row"]
+    known_answers.verify(differentiated(forward), answers, op="softmax", dtypes=[dtype], skip=skip).raise_if_failed()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_multi_head_attention_in_pytorch_gives_the_answers(answers: Path, dtype: str) -> None:
+    def projected(name: str, x: Any, tensors: dict[str, Any]) -> Any:
+        w, b = tensors[f"w_{name}"], tensors.get(f"b_{name}")
+        return functional.linear(x, w.T, b)
+
+    def forward(tensors: dict[str, Any], mask: Any, options: dict[str, Any]) -> Any:
+        heads = [
+            projected(name, tensors[name], tensors).unflatten(-1, (options["num_heads"], -1)).transpose(-2, -3)
+            for name in ("query", "key", "value")
+        ]
+        output = scaled_dot_product(*heads, tensors, mask, options)
+        return projected("output", output.transpose(-2, -3).flatten(-2), tensors)
+
+    report = known_answers.verify(differentiated(forward), answers, op="multi_head", dtypes=[dtype], skip=NON_FINITE)
+    report.raise_if_failed()
+    assert {x.array for x in report} >= {
+        "output",
+        "d_query",
+        "d_w_query",
+        "d_b_key",
+        "d_w_output",
+        "d_b_output",
+        "d_bias",
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_additive_attention_in_pytorch_gives_the_answers(answers: Path, dtype: str) -> None:
+    def forward(tensors: dict[str, Any], mask: Any, options: dict[str, Any]) -> Any:
+        del options
+        queries = tensors["query"] @ tensors["w_query"]
+        keys = functional.linear(tensors["key"], tensors["w_key"].T, tensors.get("b"))
+        hidden = torch.tanh(queries[..., :, None, :] + keys[..., None, :, :])
+        wide = torch.float32 if dtype in HALF else hidden.dtype
+        scores = hidden.to(wide) @ tensors["w_score"].to(wide)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        return torch.softmax(scores, dim=-1).to(hidden.dtype) @ tensors["value"]
+
+    skip = [*NON_FINITE, "empty row"]
+    known_answers.verify(differentiated(forward), answers, op="additive", dtypes=[dtype], skip=skip).raise_if_failed()
+
+
+def test_half_precision_attention_whose_scores_are_rounded_is_found(answers: Path) -> None:
+    def forward(tensors: dict[str, Any], mask: Any, options: dict[str, Any]) -> Any:
+        if mask is not None or options or "bias" in tensors:
+            raise NotImplementedError
+        scores = tensors["query"] @ tensors["key"].mT / tensors["key"].shape[-1] ** 0.5
+        return torch.softmax(scores, dim=-1) @ tensors["value"]
+
+    report = known_answers.verify(differentiated(forward), answers, dtypes=["bfloat16"], skip=NON_FINITE)
+    assert not report["large-scores", "output"].ok
+
+
+def by_jax(answers: Path, dtype: str, skip: Iterable[str] = ()) -> known_answers.Report:
+    """The report on JAX's own function."""
+    jax = pytest.importorskip("jax", reason="the comparison with JAX needs jax: pip install attention-np[peers]")
+    attention = jax.nn.dot_product_attention
+
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        arrays = {name: jax.numpy.asarray(x) for name, x in inputs.items()}
+        d_output, mask = arrays.pop("d_output"), arrays.pop("mask", None)
+        leading = d_output.shape[:-2]
+
+        def as_heads(x: Any) -> Any:  # (..., n, d) as (batch, n, heads, d)
+            whole = jax.numpy.broadcast_to(x, (*leading, *x.shape[-2:]))
+            return whole.reshape(-1, *x.shape[-2:])[:, :, None]
+
+        def forward(differentiable: dict[str, Any]) -> Any:
+            n, m = differentiable["query"].shape[-2], differentiable["key"].shape[-2]
+            of_scores = [
+                None if x is None else jax.numpy.broadcast_to(x, (*leading, n, m)).reshape(-1, 1, n, m)
+                for x in (differentiable.get("bias"), mask)
+            ]
+            wide = max(differentiable["key"].shape[-1], d_output.shape[-1])  # the values must be as wide as the keys
+            heads = [as_heads(differentiable[name]) for name in ("query", "key", "value")]
+            heads = [jax.numpy.pad(x, [(0, 0)] * 3 + [(0, wide - x.shape[-1])]) for x in heads]
+            scale = {"scale": differentiable["key"].shape[-1] ** -0.5}
+            output = attention(*heads, bias=of_scores[0], mask=of_scores[1], **(scale | options))
+            return output[:, :, 0, : d_output.shape[-1]].reshape(d_output.shape)
+
+        def run(arrays: dict[str, Any]) -> Any:
+            output, pull_back = jax.vjp(forward, arrays)
+            return output, pull_back(d_output)[0]
+
+        # XLA's compiler for the CPU does not take the products of half precision that the function asks for.
+        output, gradients = (run if dtype in HALF else jax.jit(run))(arrays)
+        return {"output": np.asarray(output), **{f"d_{name}": np.asarray(x) for name, x in gradients.items()}}
+
+    with jax.enable_x64(True):
+        return known_answers.verify(function, answers, dtypes=[dtype], skip=[*NON_FINITE, "empty row", *skip])
+
+
+@pytest.mark.parametrize("dtype", ["float32", *HALF])
+def test_the_attention_of_jax_gives_the_answers(answers: Path, dtype: str) -> None:
+    report = by_jax(answers, dtype, skip=["broadcast", "mask"] if dtype in HALF else [])  # which are slow uncompiled
+    report.raise_if_failed()
+    assert len({x.case for x in report}) >= 20
+
+
+def test_in_float64_the_attention_of_jax_is_found_to_take_its_softmax_in_float32(answers: Path) -> None:
+    others = {case.name for case in known_answers.load(answers, op="dot_product")} - {"float64/dot_product/plain"}
+    report = by_jax(answers, "float64", skip=others)
+    assert not report.ok
+    assert 1e-10 < abs(report["plain", "output"].found - report["plain", "output"].answer) < 1e-5

@@ -1,0 +1,746 @@
+"""Known answers: they are right, their bounds are met and tight, files are written whole and read without trust."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Array, normal
+
+from attention_np import additive, blockwise, cli, dot_product, known_answers, multi_head, softmax
+from attention_np.known_answers import bounds, files, settling, truth, writing
+from attention_np.known_answers.examples import OPS, TAGS, all_examples
+from attention_np.known_answers.formats import DTYPES, FORMATS, Format, dtype_of, to_format
+
+DOCS = Path(__file__).parents[1] / "docs" / "known-answers.md"
+MODULES = {"softmax": softmax, "dot_product": dot_product, "additive": additive, "multi_head": multi_head}
+EXTENDED = Format(64, -1074, 64, -1022, "")  # the bounds are worked out in float64, and so have its range
+SMALL = [example for example in all_examples() if "tile" not in example.tags and example.name != "long"]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("answers") / "set"
+    known_answers.write(folder)
+    return folder
+
+
+@pytest.fixture
+def small(answers: Path, tmp_path: Path) -> Path:
+    """A set of its own, of softmax in float32."""
+    folder = tmp_path / "small"
+    shutil.copytree(answers / "float32" / "softmax", folder / "float32" / "softmax")
+    manifest = json.loads((answers / "manifest.json").read_text(encoding="utf-8"))
+    manifest["cases"] = [x for x in manifest["cases"] if x["name"].startswith("float32/softmax/")]
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return folder
+
+
+def change_manifest(folder: Path, change: Callable[[Any], None]) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    change(manifest)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def replace_first_file(folder: Path, content: bytes) -> None:
+    """Another content, of which the manifest is made to say that it is the right one."""
+
+    def change(manifest: Any) -> None:
+        entry = manifest["cases"][0]
+        (folder / entry["file"]).write_bytes(content)
+        entry["bytes"], entry["sha256"] = len(content), hashlib.sha256(content).hexdigest()
+
+    change_manifest(folder, change)
+
+
+@pytest.mark.parametrize("op", [softmax, dot_product, blockwise, additive, multi_head], ids=lambda op: op.__name__)
+def test_every_op_gives_its_known_answers(answers: Path, op: ModuleType) -> None:
+    report = known_answers.verify(known_answers.of_op(op), answers, op=op.__name__.rpartition(".")[2])
+    report.raise_if_failed()
+    assert not report.skipped
+    assert {x.array for x in report} >= {"output", "logsumexp"}
+    assert {x.case.partition("/")[0] for x in report} == set(DTYPES)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="NumPy's longdouble has no 64 bits here")
+@pytest.mark.parametrize("example", SMALL, ids=lambda example: f"{example.op}-{example.name}")
+def test_the_ops_in_extended_precision_agree_with_fifty_digits(example: Any) -> None:
+    exact = truth.answers(example.op, example.inputs, example.options)
+    wide = {name: x if x.dtype == np.bool_ else x.astype(np.longdouble) for name, x in example.inputs.items()}
+    found = known_answers.of_op(MODULES[example.op])(wide, example.options)
+    limits = bounds.bounds(example.op, EXTENDED, example.inputs, example.options)
+    largest = {
+        name: max((abs(float(z)) for z in x.ravel() if truth.MP.isfinite(z)), default=0) for name, x in exact.items()
+    }
+    ordinary = not {"large scores"} & set(example.tags) and example.name != "saturated"
+    for name, x in exact.items():
+        expected = as_longdouble(x)
+        assert found[name].dtype == np.longdouble
+        finite = np.isfinite(expected)
+        np.testing.assert_array_equal(np.where(finite, 0, found[name]), np.where(finite, 0, expected))
+        difference = np.abs(np.where(finite, found[name] - np.where(finite, expected, 0), 0))
+        assert (difference <= limits[name] + 2 * EXTENDED.unit * np.abs(np.where(finite, expected, 0)) + 1e-300).all()
+        if ordinary:
+            scale = largest[name] if largest[name] > 1e-30 else max(largest.values())  # what is zero came of these
+            assert difference.max(initial=0) <= 2e-18 * scale
+
+
+def as_longdouble(values: Array) -> Array:
+    """mpmath's numbers, each as the sum of three of float64."""
+    numbers = []
+    for x in values.ravel():
+        total = np.longdouble(0)
+        for _ in range(3):
+            part = float(x)
+            total += np.longdouble(part)
+            if not np.isfinite(part):
+                break
+            x = truth.MP.fsub(x, part, exact=True)
+        numbers.append(total)
+    return np.array(numbers, np.longdouble).reshape(values.shape)
+
+
+@pytest.mark.parametrize("example", SMALL[::7], ids=lambda example: f"{example.op}-{example.name}")
+def test_more_digits_change_no_answer(example: Any) -> None:
+    errors = bounds.bounds(example.op, FORMATS["float64"], example.inputs, example.options)
+    fewer = settling.settled_answers(example.op, example.inputs, example.options, errors)
+    more = truth.answers(example.op, example.inputs, example.options, digits=150)
+    for name, x in fewer.items():
+        a, b = to_format(x, "float64"), to_format(more[name], "float64")
+        np.testing.assert_array_equal(a, np.where(np.abs(b) < 1e-140, a, b))
+        assert not a[np.abs(b) < 1e-140].any() or "huge" in example.name
+
+
+def test_a_gradient_that_cancels_to_nothing_is_exactly_zero(answers: Path) -> None:
+    for case in known_answers.load(answers, op="multi_head", dtypes=["float64"]):
+        if "b_key" in case.inputs:
+            assert not case.answers["d_b_key"].any()
+            assert case.bounds["d_b_key"].any() or "one-key" in case.name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rounding_is_to_the_nearest_and_of_two_to_the_even_one(dtype: str) -> None:
+    form = FORMATS[dtype]
+    some = normal(0, 200) * 2.0 ** np.random.default_rng(1).integers(form.least // 2, 10, 200)
+    tiny = np.arange(0, 9) * 2.0 ** (form.least - 2) if form.least > -1070 else np.arange(0, 9) * 5e-324
+    numbers = [Fraction(float(x)) for x in (*some, *tiny)]
+    numbers += [x * (1 + Fraction(1, 2**k)) for x in numbers[:20] for k in (form.precision, form.precision + 1, 60, 80)]
+    with truth.MP.workdps(400):
+        exact = np.array([truth.MP.mpf(x.numerator) / x.denominator for x in numbers], object)
+        found = to_format(exact, dtype)
+    bits = found.view(f"u{found.itemsize}")
+    for x, y, pattern in zip(numbers, found, bits, strict=True):
+        steps = [
+            np.array([int(pattern) + k], bits.dtype).view(found.dtype)[0] for k in (-1, 1) if int(pattern) + k >= 0
+        ]
+        near = [abs(Fraction(float(z)) - x) for z in steps if np.isfinite(float(z))]
+        off = abs(Fraction(float(y)) - x)
+        assert all(off <= other for other in near)
+        assert off not in near or int(pattern) % 2 == 0
+
+
+def test_a_number_that_a_dtype_does_not_hold_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^an answer is too large for float16$"):
+        to_format(np.array([truth.MP.mpf(10) ** 6], object), "float16")
+
+
+def test_bounds_are_within_a_few_hundred_times_the_usual_error(answers: Path) -> None:
+    ratios = []
+    for case in known_answers.load(answers, dtypes=["float64", "float32"], skip=["large scores", "tile"]):
+        if case.op == "dot_product":
+            found = known_answers.of_op(dot_product)(dict(case.inputs), dict(case.options))
+            for name, answer in case.answers.items():
+                finite = np.isfinite(answer)
+                error = np.where(finite, found[name].astype(np.float64) - np.where(finite, answer, 0), 0)
+                if error.any():
+                    ratios.append(np.sqrt(np.mean(case.bounds[name] ** 2) / np.mean(error**2)))
+    assert len(ratios) > 100
+    assert np.median(ratios) < 200
+    assert np.quantile(ratios, 0.95) < 1000
+
+
+def standard(inputs: dict[str, Array], options: dict[str, Any], **planted: Any) -> dict[str, Array]:
+    """Attention from its formulas, with a bug planted."""
+    if "bias" in inputs:
+        raise NotImplementedError
+    q, k, v, d_output = (inputs[name] for name in ("query", "key", "value", "d_output"))
+    if len({x.shape[:-2] for x in (q, k, v)}) > 1:
+        raise NotImplementedError
+    rounded = planted.get("products_in", q.dtype)
+    scale = q.dtype.type(options.get("scale", planted.get("scale", q.shape[-1] ** -0.5)))
+    visible = np.broadcast_to(inputs.get("mask", np.True_), (*q.shape[:-1], k.shape[-2]))
+    if options.get("is_causal"):
+        offset = k.shape[-2] - q.shape[-2] if planted.get("causal") == "aligned last" else 0
+        visible = visible & np.tri(*visible.shape[-2:], offset, dtype=np.bool_)
+    scores = q.astype(rounded).astype(q.dtype) @ k.astype(rounded).astype(q.dtype).swapaxes(-1, -2) * scale
+    scores = np.where(visible, scores, q.dtype.type(planted.get("hidden", -np.inf)))
+    largest = scores.max(axis=-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        weights = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
+        total = weights.sum(axis=-1, keepdims=True) + q.dtype.type(planted.get("epsilon", 0))
+        weights = np.where(total > 0, weights / np.where(total > 0, total, 1), 0)
+    d_weights = d_output @ v.swapaxes(-1, -2)
+    mean = (weights * d_weights).sum(axis=-1, keepdims=True) if planted.get("mean", True) else 0
+    d_scores = weights * (d_weights - mean)
+    return {
+        "output": weights @ v,
+        "logsumexp": np.where(largest > -np.inf, largest + np.log(np.where(total > 0, total, 1)), -np.inf)[..., 0],
+        "d_query": d_scores @ k * scale,
+        "d_key": d_scores.swapaxes(-1, -2) @ q * planted.get("key_scale", scale),
+        "d_value": weights.swapaxes(-1, -2) @ d_output,
+    }
+
+
+PLANTED: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "no scale": ({"scale": 1.0}, {"output", "logsumexp", "d_query", "d_key", "d_value"}),
+    "no scale in one gradient": ({"key_scale": np.float32(1)}, {"d_key"}),
+    "no mean in the backward of softmax": ({"mean": False}, {"d_query", "d_key"}),
+    "is_causal aligned with the last key": ({"causal": "aligned last"}, {"output"}),
+    "a finite number for minus infinity": ({"hidden": -1e4}, {"output"}),
+    "an epsilon in the denominator": ({"epsilon": 1e-5}, {"output"}),
+    "scores from inputs rounded to 11 bits": ({"products_in": np.float16}, {"output", "d_query", "d_key", "d_value"}),
+}
+
+
+def test_a_plain_implementation_gives_the_answers(answers: Path) -> None:
+    report = known_answers.verify(standard, answers, dtypes=["float32"], skip=["hidden non-finite"])
+    report.raise_if_failed()
+    assert len(report.skipped) < len({x.case for x in report})
+
+
+@pytest.mark.parametrize(("planted", "arrays"), PLANTED.values(), ids=PLANTED)
+def test_a_planted_bug_is_found(answers: Path, planted: dict[str, Any], arrays: set[str]) -> None:
+    report = known_answers.verify(
+        lambda inputs, options: standard(inputs, options, **planted),
+        answers,
+        dtypes=["float32"],
+        skip=["hidden non-finite"],
+    )
+    assert {x.array for x in report.failed} >= arrays
+    assert not report.ok
+
+
+def test_a_report_says_where_by_how_much_and_what_it_looks_like(answers: Path) -> None:
+    def missing_scale(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        return standard(inputs, options, key_scale=np.float64(1))
+
+    report = known_answers.verify(missing_scale, answers, dtypes=["float64"], skip=["hidden non-finite"])
+    wrong = report["plain", "d_key"]
+    assert wrong.note == "it is 2.23607 times the answer throughout"
+    assert wrong.error > 1e6
+    text = str(report)
+    assert re.search(r"float64  output +\d+ +\d+ +0\.\d+ +dot_product/", text)
+    assert re.search(
+        r"float64/dot_product/plain: d_key is wrong in 60 of 60 entries\n    at \[\d, \d, \d\] it is", text
+    )
+    assert "cases were skipped: float64/dot_product/" in text
+    with pytest.raises(known_answers.KnownAnswerError, match=r"^\d+ arrays are not the known answers\n"):
+        report.raise_if_failed()
+    assert report["plain", "output"].ok
+    with pytest.raises(KeyError, match="d_bias was not compared"):
+        report["plain", "d_bias"]
+
+
+def changed(answers: Path, change: Callable[[Array], Array], case: str = "plain", dtype: str = "float32") -> Any:
+    """The comparison of an output that was changed."""
+
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        return {"output": change(dot_product.forward(**arguments(inputs), **options)[0])}
+
+    return known_answers.verify(function, answers, dtypes=[dtype])[case, "output"]
+
+
+def arguments(inputs: dict[str, Array]) -> dict[str, Array]:
+    return {name: x for name, x in inputs.items() if name != "d_output"}
+
+
+def with_entry(number: float) -> Callable[[Array], Array]:
+    def change(x: Array) -> Array:
+        x[(0,) * x.ndim] = number
+        return x
+
+    return change
+
+
+def test_what_is_wrong_is_told_in_a_sentence(answers: Path) -> None:
+    assert changed(answers, with_entry(np.nan)).note == "it is NaN in 1 entry where the answer is not"
+    assert changed(answers, with_entry(np.inf)).note == "it is infinite in 1 entry where the answer is not"
+    assert changed(answers, lambda x: 0 * x, "one-key").note == "it is zero throughout"
+    assert changed(answers, lambda x: x.T).note == "its shape is (3, 4, 2), and that of the answer is (2, 4, 3)"
+    assert "agrees to 1" in changed(answers, lambda x: x.astype(np.float16)).note
+    assert changed(answers, np.nan_to_num, "nan-without-gradient").note.startswith("it is finite in 6 entries")
+    nothing = changed(answers, lambda x: x + np.float32(1e-30), "nothing-visible")
+    assert nothing.note == "it is not exactly zero in 24 entries that nothing has an influence on"
+    assert changed(answers, lambda x: x).note is None
+
+
+def test_one_wrong_entry_is_found_and_is_the_worst(answers: Path) -> None:
+    found = changed(answers, lambda x: x + np.where(np.arange(x.size).reshape(x.shape) == 7, np.float32(1e-5), 0))
+    assert (found.ok, found.wrong, found.worst_index) == (False, 1, (0, 2, 1))
+    assert found.found - found.answer == pytest.approx(1e-5, rel=0.1)
+
+
+def test_a_wider_result_is_compared_as_it_is(answers: Path) -> None:
+    assert changed(answers, lambda x: x.astype(np.float64), dtype="float16").ok
+    assert changed(answers, lambda x: x.astype(np.longdouble)).ok
+    assert not changed(answers, lambda x: x.astype(np.longdouble) * (1 + 1e-4)).ok
+
+
+def test_what_a_function_writes_to_its_inputs_harms_no_answer(answers: Path) -> None:
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        output, _ = dot_product.forward(**arguments(inputs), **options)
+        for x in inputs.values():
+            x[...] = 0
+        return {"output": output}
+
+    assert known_answers.verify(function, answers, dtypes=["float32"]).ok
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "message"),
+    [
+        (np.zeros(3), TypeError, r"^the function must return a dictionary of arrays, .* not ndarray"),
+        (
+            {"d_keys": np.zeros(3)},
+            ValueError,
+            r"^the function returned d_keys, which float32/softmax/rows has no answer",
+        ),
+        ({}, ValueError, r"^the function returned no array for float32/softmax/rows"),
+        ({"output": None}, ValueError, r"^the function returned no array"),
+        (
+            {"output": np.zeros((3, 5), complex)},
+            TypeError,
+            r"^output must be an array of real numbers, not of complex128",
+        ),
+        ({"output": "abc"}, TypeError, r"^output must be an array of real numbers"),
+    ],
+)
+def test_what_is_no_answer_is_refused(small: Path, returned: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        known_answers.verify(lambda *_: returned, small, op="softmax")
+
+
+def test_a_function_that_implements_no_case_is_told(small: Path) -> None:
+    def nothing(inputs: Any, options: Any) -> Any:
+        raise NotImplementedError
+
+    with pytest.raises(ValueError, match=r"^nothing was compared: the function skipped all 13 cases$"):
+        known_answers.verify(nothing, small, op="softmax")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_an_exception_of_the_function_is_its_own_and_names_the_case(small: Path) -> None:
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine") as caught:
+        known_answers.verify(broken, small, op="softmax")
+    assert caught.value.__notes__ == ["in the known answer float32/softmax/rows"]
+
+
+def test_cases_are_chosen_by_op_dtype_tag_and_name(answers: Path, small: Path) -> None:
+    assert {case.op for case in known_answers.load(answers, op="blockwise")} == {"dot_product"}
+    assert {case.dtype for case in known_answers.load(answers, dtypes=["bfloat16"])} == {"bfloat16"}
+    names = {case.name for case in known_answers.load(answers, dtypes=["float32"], skip=["mask", "rows"])}
+    assert "float32/softmax/columns" in names
+    assert not names & {"float32/softmax/rows", "float32/dot_product/padding"}
+    with pytest.raises(ValueError, match=r"holds no known answers of additive$"):
+        known_answers.load(small, op="additive")
+    with pytest.raises(ValueError, match=r"holds no known answers in float64$"):
+        known_answers.load(small, dtypes=["float64"])
+    with pytest.raises(ValueError, match="there is no dtype called float8: there are float64"):
+        known_answers.load(small, dtypes=["float8"])
+    with pytest.raises(TypeError, match="dtypes must be a list of names, not the string 'float32'"):
+        known_answers.load(small, dtypes="float32")
+
+
+def test_the_manifest_describes_every_file(answers: Path) -> None:
+    manifest = json.loads((answers / "manifest.json").read_text(encoding="utf-8"))
+    names = {entry["name"] for entry in manifest["cases"]}
+    assert len(names) == len(manifest["cases"]) == len(DTYPES) * len(all_examples())
+    assert {entry["file"] for entry in manifest["cases"]} == {
+        path.relative_to(answers).as_posix() for path in answers.rglob("*.safetensors")
+    }
+    for entry in manifest["cases"]:
+        content = (answers / entry["file"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == entry["sha256"]
+        assert entry["description"].endswith(".")
+        assert set(entry["tags"]) <= set(manifest["tags"]) <= set(TAGS)
+        arrays = files.from_bytes(content)
+        assert {name: list(x.shape) for name, x in arrays.items()} == {
+            name: tensor["shape"] for name, tensor in entry["tensors"].items()
+        }
+        roles = {name: tensor["role"] for name, tensor in entry["tensors"].items()}
+        answered = {name for name, role in roles.items() if role == "answer"}
+        assert answered == set(entry["largest_bound"])
+        assert {name for name, role in roles.items() if role == "bound"} == {f"bound.{name}" for name in answered}
+        inputs = {name for name, role in roles.items() if role == "input"} - {"mask", "d_output"}
+        assert answered == {"output", "logsumexp"} | {f"d_{name}" for name in inputs}
+        assert all(arrays[name].dtype == dtype_of(entry["dtype"]) for name in answered | inputs)
+
+
+def test_the_cases_cover_what_the_conventions_name(answers: Path) -> None:
+    cases = list(known_answers.load(answers, dtypes=["float64"]))
+    assert {case.op for case in cases} == set(OPS)
+    assert {tag for case in cases for tag in case.tags} == set(TAGS)
+    of = {case.name.removeprefix("float64/dot_product/"): case for case in cases if case.op == "dot_product"}
+    shapes = {name: (x.inputs["query"].shape, x.inputs["key"].shape, x.inputs["value"].shape) for name, x in of.items()}
+    assert any(q[-2] == 1 for q, _, _ in shapes.values())
+    assert any(k[-2] == 1 for _, k, _ in shapes.values())
+    assert any(q[-2] < k[-2] for q, k, _ in shapes.values())
+    assert any(q[-2] > k[-2] for q, k, _ in shapes.values())
+    assert any(v[-1] != k[-1] for _, k, v in shapes.values())
+    assert np.isnan(of["nan-behind-mask"].inputs["key"]).any()
+    assert np.isfinite(of["nan-behind-mask"].answers["d_key"]).all()
+    assert np.isneginf(of["bias-minus-infinity"].inputs["bias"]).any()
+    assert np.isposinf(of["bias-plus-infinity"].answers["logsumexp"]).sum() == 3 * 2
+    assert (of["empty-rows"].answers["logsumexp"] == -np.inf).sum() == 4
+    products = of["large-scores"].inputs["query"] @ of["large-scores"].inputs["key"].swapaxes(-1, -2) / np.sqrt(5)
+    assert 60 < np.abs(products).max() < 200
+    ties = of["tied-largest"]
+    scores = ties.inputs["query"] @ ties.inputs["key"].swapaxes(-1, -2)
+    assert ((scores == scores.max(axis=-1, keepdims=True)).sum(axis=-1) >= 2).all()
+
+
+def test_what_is_hidden_must_be_exactly_zero(answers: Path) -> None:
+    cases = {case.name: case for case in known_answers.load(answers, op="dot_product", dtypes=["float16"])}
+    padding = cases["float16/dot_product/padding"]
+    assert not padding.bounds["d_key"][1, 4:].any()
+    assert padding.bounds["d_key"][1, :4].all()
+    assert not cases["float16/dot_product/nothing-visible"].bounds["output"].any()
+
+
+def test_a_set_is_the_same_bytes_whenever_it_is_written(answers: Path, tmp_path: Path) -> None:
+    program = "import sys; from attention_np import known_answers as k; k.write(sys.argv[1], ops=['softmax'])"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "again")], check=True)
+    for path in (tmp_path / "again").rglob("*.safetensors"):
+        assert path.read_bytes() == (answers / path.relative_to(tmp_path / "again")).read_bytes()
+
+
+def test_an_earlier_set_is_replaced_as_a_whole(small: Path) -> None:
+    assert known_answers.write(small, ops=["softmax"], dtypes=["float64"]) == 13
+    assert sorted(path.name for path in small.iterdir()) == ["float64", "manifest.json"]
+    assert not list(small.parent.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "float32/softmax/extra.safetensors"])
+def test_a_directory_that_holds_something_else_is_left_alone(small: Path, name: str) -> None:
+    (small / name).write_text("mine", encoding="utf-8")
+    before = sorted(small.rglob("*"))
+    with pytest.raises(FileExistsError, match=r"it holds something else than an earlier set of known answers$"):
+        known_answers.write(small, ops=["softmax"], dtypes=["float64"])
+    assert sorted(small.rglob("*")) == before
+
+
+def test_a_write_that_fails_leaves_what_was_there(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path: path.read_bytes() for path in small.rglob("*") if path.is_file()}
+    calls = []
+
+    def fails_at_last(*given: Any) -> bytes:
+        calls.append(given)
+        if len(calls) == 5:
+            raise OSError("no space")
+        return b"..."
+
+    monkeypatch.setattr(writing.files, "to_bytes", fails_at_last)
+    with pytest.raises(OSError, match="no space"):
+        known_answers.write(small, ops=["softmax"], dtypes=["float64"])
+    assert {path: path.read_bytes() for path in small.rglob("*") if path.is_file()} == before
+    assert not list(small.parent.glob(".*"))
+
+
+def test_a_set_that_cannot_be_put_in_its_place_gives_way_to_the_earlier_one(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path: path.read_bytes() for path in small.rglob("*") if path.is_file()}
+    rename = Path.rename
+
+    def fails(path: Path, target: Path) -> Path:
+        if path.name == "new":
+            raise OSError("in use")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(OSError, match="in use"):
+        known_answers.write(small, ops=["softmax"], dtypes=["float64"])
+    assert {path: path.read_bytes() for path in small.rglob("*") if path.is_file()} == before
+
+
+def test_what_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    with pytest.raises(FileExistsError, match=r"it is a file$"):
+        known_answers.write(tmp_path / "file")
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        known_answers.write(tmp_path / "no" / "such")
+    with pytest.raises(ValueError, match=r"^there is no op called dotproduct: there are softmax, dot_product"):
+        known_answers.write(tmp_path / "set", ops=["dotproduct"])
+    with pytest.raises(TypeError, match=r"^dtypes must be a list of names, not the string 'float32'$"):
+        known_answers.write(tmp_path / "set", dtypes="float32")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/etc/passwd",
+        "../outside.safetensors",
+        "float32/../../outside.safetensors",
+        "C:\\x",
+        "a\\..\\b",
+        "",
+        "./x",
+        "a//b",
+    ],
+)
+def test_a_path_that_leaves_the_set_is_refused(small: Path, file: str) -> None:
+    change_manifest(small, lambda manifest: manifest["cases"][0].update(file=file))
+    refused(small, "is no path within the set")
+
+
+def refused(folder: Path, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        list(known_answers.load(folder))
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_link_that_leaves_the_set_is_refused(small: Path) -> None:
+    entry = json.loads((small / "manifest.json").read_text(encoding="utf-8"))["cases"][0]["file"]
+    (small / entry).rename(small.parent / "outside")
+    (small / entry).symlink_to(small.parent / "outside")
+    refused(small, "names a file outside of it")
+
+
+CHANGES: dict[str, tuple[Callable[[Any], None], str]] = {
+    "another format": (lambda m: m.update(format="x"), 'it has no "format"'),
+    "another version": (lambda m: m.update(version=2), "its version is 2, and only 1 can be read"),
+    "no cases": (lambda m: m.pop("cases"), "cases is missing"),
+    "cases that are no list": (lambda m: m.update(cases={}), "cases: a list is expected"),
+    "an unknown field": (lambda m: m["cases"][0].update(code="import os"), "'code' is unknown"),
+    "an unknown op": (lambda m: m["cases"][0].update(op="os.system"), "op: it must be one of softmax"),
+    "an unknown dtype": (lambda m: m["cases"][0].update(dtype="object"), "dtype: it must be one of float64"),
+    "an unknown option": (lambda m: m["cases"][0].update(options={"out": 1}), "options: 'out' is unknown"),
+    "an option of another type": (lambda m: m["cases"][0].update(options={"axis": [1]}), "axis: an axis is expected"),
+    "a huge file": (lambda m: m["cases"][0].update(bytes=10**15), "a file of more than 67108864 bytes is refused"),
+    "a negative size": (lambda m: m["cases"][0].update(bytes=-1), "a whole number that is not negative is expected"),
+    "a case twice": (lambda m: m["cases"].append(m["cases"][0]), "1 names of cases are there twice"),
+    "an unknown role": (
+        lambda m: m["cases"][0]["tensors"]["scores"].update(role="code"),
+        "tensors: scores: role: it must be one of",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
+def test_a_manifest_that_is_none_is_refused(small: Path, change: Callable[[Any], None], message: str) -> None:
+    change_manifest(small, change)
+    refused(small, re.escape(message))
+
+
+@pytest.mark.parametrize("text", ["", "[1", "null", "[" * 100_000, '{"version": NaN}', "{}{}"])
+def test_a_manifest_that_is_no_json_is_refused(small: Path, text: str) -> None:
+    (small / "manifest.json").write_text(text, encoding="utf-8")
+    refused(small, "is no manifest of known answers")
+
+
+def test_a_manifest_of_many_bytes_is_refused_unread(small: Path) -> None:
+    os.truncate(small / "manifest.json", 2**40)  # sparse: it takes no space
+    refused(small, "it is larger than 67108864 bytes")
+
+
+ARRAYS: dict[str, tuple[Callable[[Any], None], str]] = {
+    "another shape": (lambda t: t["scores"].update(shape=[5, 3]), "scores is of F32 (3, 5), not of F32 (5, 3)"),
+    "a huge shape": (lambda t: t["scores"].update(shape=[10**15]), "scores is of F32 (3, 5), not of F32 (1000"),
+    "another dtype": (lambda t: t["scores"].update(dtype="F64"), "scores is of F32 (3, 5), not of F64 (3, 5)"),
+    "an array too few": (lambda t: t.pop("scores"), "scores is in one of the two only"),
+    "an array that is not there": (lambda t: t.update(more=t["scores"]), "more is in one of the two only"),
+    "an answer for a bound": (lambda t: t["scores"].update(role="bound"), "scores is no array of float64"),
+    "a bound for an answer": (lambda t: t["bound.output"].update(role="answer"), "bound.output has no bound"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), ARRAYS.values(), ids=ARRAYS)
+def test_a_file_that_is_not_what_the_manifest_says_is_refused(
+    small: Path, change: Callable[[Any], None], message: str
+) -> None:
+    change_manifest(small, lambda manifest: change(manifest["cases"][0]["tensors"]))
+    refused(small, re.escape(message))
+
+
+def test_a_file_that_was_changed_or_cut_is_refused(small: Path) -> None:
+    path = small / json.loads((small / "manifest.json").read_text(encoding="utf-8"))["cases"][0]["file"]
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    refused(small, "its SHA-256 is another")
+    path.write_bytes(content[:-1])
+    refused(small, r"it has \d+ bytes, not \d+")
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="lacks a file that its manifest names: float32/softmax/rows"):
+        list(known_answers.load(small))
+
+
+def header(text: str, data: bytes = b"") -> bytes:
+    return len(text).to_bytes(8, "little") + text.encode() + data
+
+
+class Planted:
+    """Unpickled, it would leave a trace."""
+
+    def __reduce__(self) -> Any:
+        return (os.putenv, ("UNPICKLED", "1"))
+
+
+def pickled(path: Path) -> bytes:
+    np.savez(path, scores=np.array([Planted()], object))
+    assert zipfile.is_zipfile(path)
+    return path.read_bytes()
+
+
+def test_a_file_of_pickled_objects_is_refused(small: Path, tmp_path: Path) -> None:
+    replace_first_file(small, pickled(tmp_path / "planted.npz"))
+    refused(small, "it is no safetensors file")
+    assert "UNPICKLED" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it is no safetensors file"),
+        (b"\xff" * 8, "it is no safetensors file"),
+        (header("{}")[:9], "it is no safetensors file"),
+        (
+            header('{"scores":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}}', b"abcd"),
+            "no safetensors file",
+        ),
+        (header('{"scores":{"dtype":"F32","shape":[1],"data_offsets":[0,4000]}}', b"abcd"), "no safetensors file"),
+        (header('{"scores":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}', b"abcd"), "no safetensors file"),
+        (header('{"scores":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}', b"abcd"), "scores is of the type I32"),
+        (header('{"scores":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]}}', b"abcd"), "numbers other than 0 and 1"),
+        (header('{"scores":{"dtype":"O","shape":[1],"data_offsets":[0,4]}}', b"abcd"), "no safetensors file"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(small: Path, content: bytes, message: str) -> None:
+    replace_first_file(small, content)
+    refused(small, message)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -1.0])
+def test_a_bound_that_is_none_is_refused(small: Path, number: float) -> None:
+    name = json.loads((small / "manifest.json").read_text(encoding="utf-8"))["cases"][0]["file"]
+    arrays = files.from_bytes((small / name).read_bytes())
+    arrays["bound.output"][0, 0] = number
+    replace_first_file(small, files.to_bytes(arrays, "changed"))
+    refused(small, "bound.output holds what is no bound")
+
+
+def test_a_directory_without_a_set_is_no_set(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"holds no known answers: there is no manifest\.json$"):
+        known_answers.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"), [("mpmath", "mpmath"), ("safetensors", "safetensors"), ("ml_dtypes", "bfloat16")]
+)
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, words: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "safetensors.numpy", raising=False)
+    with pytest.raises(ImportError, match=rf"{words}.*: pip install 'attention-np\[answers\]'$"):
+        known_answers.write(tmp_path / "set")
+    assert cli.main(["known-answers", str(tmp_path / "set")]) == 2
+    assert not (tmp_path / "set").exists()
+
+
+def test_importing_known_answers_needs_numpy_alone() -> None:
+    program = (
+        "import sys; before = set(sys.modules); import attention_np.known_answers; "
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {name for name in done.stdout.split() if "cython" not in name} == {"numpy", "attention_np"}
+
+
+def test_the_command_writes_a_set_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "set"
+    assert cli.main(["known-answers", str(folder), "--op", "softmax", "--dtype", "float32", "--dtype", "float16"]) == 0
+    assert capsys.readouterr().out == f"{folder}: 13 cases in float32, float16, described by manifest.json\n"
+    assert len(list(known_answers.load(folder, op="softmax"))) == 26
+
+
+def test_the_command_refuses_a_directory_of_other_things(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").write_text("x", encoding="utf-8")
+    assert cli.main(["known-answers", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("attention-np: cannot write")
+    assert captured.err.count("\n") == 1
+    assert not captured.out
+    assert cli.main(["known-answers", str(tmp_path / "set"), "--op", "dotproduct"]) == 2
+
+
+def block(language: str) -> tuple[str, str]:
+    """The code of the page in a language, and what the page shows below it."""
+    text = DOCS.read_text(encoding="utf-8")
+    found = re.search(rf"```{language}\n(.*?)```\s+```\n(.*?)```", text, flags=re.DOTALL)
+    assert found is not None
+    return found[1], found[2]
+
+
+def test_the_example_of_the_page_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, shown = block("python")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, str(DOCS), "exec"), {})  # noqa: S102
+    assert capsys.readouterr().out == shown
+
+
+def test_the_page_counts_the_cases_right() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    for op in OPS:
+        assert f"| `{op}` | {sum(example.op == op for example in all_examples())} |" in text
+
+
+def runs(program: Path, answers: Path, name: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(program), str(answers / name)], capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
+def test_the_reader_in_c_compiles_and_holds_a_forward_pass_against_a_case(answers: Path, tmp_path: Path) -> None:
+    source, program = tmp_path / "check.c", tmp_path / "check"
+    source.write_text(block("c")[0], encoding="utf-8")
+    strict = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([shutil.which("gcc"), *strict, str(source), "-o", str(program), "-lm"], check=True)
+    for case, entries in (("no-leading-axes", 12), ("tile-edges", 33 * 32), ("many-keys", 16)):
+        done = runs(program, answers, f"float32/dot_product/{case}.safetensors")
+        assert (done.returncode, done.stdout) == (0, f"0 of {entries} entries are wrong\n")
+    done = runs(program, answers, "float32/dot_product/tile-edges-causal.safetensors")  # it has no mask
+    assert done.returncode == 1
+    done = runs(program, answers, "manifest.json")
+    assert (done.returncode, done.stderr) == (2, "the header is longer than the file\n")
+
+
+@pytest.mark.skipif(shutil.which("rustc") is None, reason="there is no rustc")
+def test_the_reader_in_rust_compiles_and_reads_a_case(answers: Path, tmp_path: Path) -> None:
+    source, program = tmp_path / "check.rs", tmp_path / "check"
+    source.write_text(block("rust")[0], encoding="utf-8")
+    subprocess.run(
+        [shutil.which("rustc"), "--edition", "2021", "-D", "warnings", str(source), "-o", str(program)], check=True
+    )
+    done = runs(program, answers, "float32/dot_product/plain.safetensors")
+    case = next(known_answers.load(answers, op="dot_product", dtypes=["float32"]))
+    first = float(re.match(r"query: F32 \[2, 4, 5\], the first (\S+)\n", done.stdout)[1])
+    assert np.float32(first) == case.inputs["query"][0, 0, 0]
+    assert done.stdout.endswith("0 of 24 entries are wrong\n")
+    assert runs(program, answers, "manifest.json").returncode == 1
