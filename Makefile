@@ -14,7 +14,8 @@ help:
 	@echo "make mutants change every equation of the pages in every way, and see each change noticed"
 	@echo "make lint    ruff"
 	@echo "make types   mypy, strict"
-	@echo "make bench   benchmarks: how long importing takes; which planted bugs gradient checkers find, and how fast"
+	@echo "make bench   benchmarks: imports; gradient checkers; blockwise attention beside its peers, its memory, windows;"
+	@echo "             tiny sizes; accuracy (the whole takes an hour, and wants a quiet machine)"
 	@echo "make clean   remove the virtual environment and what tools left behind"
 
 check: $(VENV)/check
@@ -36,9 +37,14 @@ lint: $(VENV)/lint
 types: $(VENV)/lint
 	$(RUN) -m mypy
 
-bench: $(VENV)/check
+bench: $(VENV)/peers
 	$(RUN) benchmarks/import_time.py
 	$(RUN) -m benchmarks.gradient_checkers
+	$(RUN) -m benchmarks.blockwise
+	$(RUN) -m benchmarks.memory --long
+	$(RUN) -m benchmarks.window
+	$(RUN) -m benchmarks.tiny
+	$(RUN) -m benchmarks.accuracy
 
 # Each file is written when the extra of its name has been installed, and again when the metadata change.
 $(VENV)/check $(VENV)/test $(VENV)/lint: $(VENV)/%: setup.cfg pyproject.toml | $(VENV)/pip

@@ -20,8 +20,8 @@ import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attention_np import dot_product, gradcheck
+from benchmarks._timing import interleaved
 from benchmarks.checkers import Checker, Pair, by_autograd, by_jax, by_torch, installed, ours
 from tests.gradcheck.planted import PLANTED, Planted
 
@@ -169,15 +170,7 @@ def seconds(columns: Sequence[Checker]) -> dict[str, list[float]]:
         gradcheck.check_op(dot_product, pair.inputs)
 
     runs = {column.name: check_op if column.name == "ours" else column.alarm for column in columns}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run(pair)  # once to fill the caches
-    for _ in range(REPEATS):
-        for name, run in runs.items():
-            start = perf_counter()
-            run(pair)
-            times[name].append(perf_counter() - start)
-    return times
+    return interleaved({name: partial(run, pair) for name, run in runs.items()}, REPEATS)
 
 
 def print_detection(columns: Sequence[Checker], rows: Sequence[dict[str, Any]]) -> None:

@@ -1,0 +1,66 @@
+"""What the numbers were measured on: libraries, processor, BLAS and the kernels that it picked."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks._timing import cores
+from benchmarks.checkers import installed
+
+__all__ = ["blas_threads", "describe"]
+
+
+def describe(*libraries: str) -> dict[str, Any]:
+    """Versions, None for a library that is not installed, and the machine, for a file of results."""
+    names = ("numpy", "threadpoolctl", *libraries)
+    return {
+        "versions": {"python": platform.python_version(), **{name: installed(name) for name in names}},
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": cores(),
+        "blas": _blas(),
+    }
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        if models:
+            return models[0]
+    return platform.processor() or platform.machine()
+
+
+def _blas() -> list[dict[str, Any]]:
+    """Each BLAS that is loaded: its version, its kernels (`architecture`) and its threads."""
+    controller = _controller()
+    if controller is None:
+        return []
+    wanted = ("internal_api", "version", "architecture", "threading_layer", "num_threads")
+    return [{key: found.get(key) for key in wanted} for found in controller.info() if found["user_api"] == "blas"]
+
+
+@contextmanager
+def blas_threads(number: int) -> Iterator[None]:
+    """Give the BLAS of NumPy this many threads for a while, if threadpoolctl is installed."""
+    controller = _controller()
+    if controller is None:
+        yield
+        return
+    with controller.limit(limits=number, user_api="blas"):
+        yield
+
+
+@lru_cache
+def _controller() -> Any:
+    if installed("threadpoolctl") is None:
+        return None
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
