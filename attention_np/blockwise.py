@@ -69,6 +69,8 @@ class Cache(NamedTuple):
     mask: Rule | None  # who attends to whom, all rules together; None: all to all
     scale: Any  # a real scalar of the precision computed in
     logsumexp: Array  # (..., n)
+    shift: Array  # (..., n), what was taken from the scores of a query before the exponential, in units of the kernels
+    total: Array  # (..., n), the sum of the exponentials after that; NaN where only the log-sum-exp is known
     output: Array  # (..., n, d_v), in the precision computed in; a copy
     dropout_p: float
     dropout_key: int | None  # what the draws depend on
@@ -142,6 +144,8 @@ def forward(
     The online softmax is that of [1]_, the two passes those of [2]_. Output and gradients agree with
     :mod:`attention_np.dot_product` to rounding, relative to the largest terms of their sums: where one key has nearly
     all the weight of a query, :mod:`attention_np.dot_product` is the more accurate in gradients that are nearly zero.
+    Finite arrays whose scores do not fit the dtype, in double precision those beyond 1e308, give NaN or infinity here;
+    :mod:`attention_np.dot_product` has the right weights for them, too.
 
     With threadpoolctl (``pip install 'attention-np[fast]'``), every BLAS of the process is held to one thread until the
     call returns, since the tasks are what runs in parallel; so products elsewhere in the process run on one thread
@@ -185,19 +189,21 @@ def forward(
     # Two outputs, one of which stays in the cache: what callers do to theirs must not change the gradients.
     blank = np.empty if rule is None and problem.m else np.zeros  # without a rule every place is written
     output, kept = (blank((*problem.leading, problem.n, value.shape[-1]), dtype.compute) for _ in range(2))
-    logsumexp = np.full(shape[:-1], -np.inf, dtype.compute)
+    logsumexp, shift, total = (np.full(shape[:-1], x, dtype.compute) for x in (-np.inf, 0, 0))
 
-    def consume(places: list[Place], results: list[tuple[Array, Array]]) -> None:
-        for place, (found, found_logsumexp) in zip(places, results, strict=True):
+    def consume(places: list[Place], results: list[kernels.Attended]) -> None:
+        for place, (found, *of_rows) in zip(places, results, strict=True):
             output[place.at][place.rows] = kept[place.at][place.rows] = found
-            pick(logsumexp, place.at, axes=1)[place.rows] = found_logsumexp
+            for whole, part in zip((logsumexp, shift, total), of_rows, strict=True):
+                pick(whole, place.at, axes=1)[place.rows] = part
 
     tasks = ((places, [problem.tile(place) for place in places]) for places in grouped(problem.strips()))
     run(kernels.attend, tasks, consume, executor, at_once)
 
     with quiet():
         output = as_result(without_query_axis(output, query), dtype.result)
-    cache = Cache(query, key, value, bias, rule, scale, logsumexp, kept, dropout_p, dropout_key, sizes, output.shape)
+    of_rows = logsumexp, shift, total
+    cache = Cache(query, key, value, bias, rule, scale, *of_rows, kept, dropout_p, dropout_key, sizes, output.shape)
     return output, cache
 
 
@@ -266,14 +272,15 @@ def backward(
     at_once = as_workers(executor, workers)
 
     problem = _problem(cache, dtype)
-    of_output, of_logsumexp, output, logsumexp = in_dtype(dtype, of_output, of_logsumexp, cache.output, cache.logsumexp)
+    of_output, of_logsumexp, output = in_dtype(dtype, of_output, of_logsumexp, cache.output)
+    logsumexp, shift, total = in_dtype(dtype, cache.logsumexp, cache.shift, cache.total)
     limits = problem.limits(logsumexp)
     d_query, d_key, d_value = (np.zeros(x.shape, dtype) for x in (problem.query, problem.key, problem.value))
     d_bias = None if bias is None else np.zeros(bias.shape, dtype)
 
     def cotangent(place: Place) -> Cotangent:
-        rows: list[Any]
-        rows = [x if x is None else pick(x, place.at, axes=1)[place.rows] for x in (of_logsumexp, logsumexp, limits)]
+        arrays = (of_logsumexp, logsumexp, shift, total, limits)
+        rows: list[Any] = [x if x is None else pick(x, place.at, axes=1)[place.rows] for x in arrays]
         return Cotangent(of_output[place.at][place.rows], output[place.at][place.rows], *rows)
 
     def consume(places: list[Place], results: list[kernels.TileGradients]) -> None:

@@ -236,8 +236,8 @@ def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, worker
     everything else once. For :math:`P` pairs in the blocks that are computed these are :math:`P (d_k + d_v) / b`
     numbers forward and three times as many backward.
 
-    Besides what goes in and out, only a copy of the output and the log-sum-exp are kept, :math:`n (d_v + 1)` numbers a
-    head. What a worker holds beside them is an upper bound, from blocks and tiles of the usual size: from
+    Besides what goes in and out, only a copy of the output, the log-sum-exp and the two numbers that it is made of are
+    kept, :math:`n (d_v + 3)` numbers a head. What a worker holds beside them is an upper bound, from blocks and tiles of the usual size: from
     :math:`n = 2048` on, the measured peak is 50% to 100% of the one given here, and below 30% to 100%.
 
     The operations are those of scores whose exponentials are in range. Where they may not be, the running maximum
@@ -268,19 +268,19 @@ def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, worker
     block = c.itemsize * at_once
     positions = min(c.heads * max(c.n, c.m), max(TILE, TOGETHER // max(c.n, c.m, 1)))
     tile = c.itemsize * positions * width
-    kept = c.stored * c.outputs + c.itemsize * (c.outputs + c.heads * c.n)  # output, its copy, log-sum-exp
+    kept = c.stored * c.outputs + c.itemsize * (c.outputs + 3 * c.heads * c.n)  # output, its copy, numbers of queries
     drops = int(sizes.dropout)
 
     forward = Cost(
         2 * pairs * width,  # twice (blockwise.41)
-        (3 + drops) * pairs,  # exponential, and a column more to sum by; or exponential, sum, draw, multiplier
+        (4 + drops) * pairs,  # factor, exponential, and a column more to sum by; or sum, draw, multiplier
         c.itemsize * (passes * width + c.queries + 2 * c.outputs),
         kept + c.converted * c.outputs + workers * (block * (1 + 3 * drops) + FORWARD_TILES * tile),
     )
     gradients = c.itemsize * c.inputs
     backward = Cost(
         2 * pairs * (3 * c.d_k + 2 * c.d_v),  # twice (blockwise.41)
-        (6 + 4 * drops) * pairs,  # exponential, times the weights, two columns more to subtract by; draws
+        (7 + 4 * drops) * pairs,  # factor, exponential, times the weights, two columns more to subtract by; draws
         c.itemsize * (3 * passes * width + 2 * c.queries + 2 * c.outputs),
         kept
         + gradients

@@ -242,8 +242,10 @@ def _deviation_from_mean(weights: Array, vector: Array, axis: int, shift: bool =
     if shift:
         # Any number may be taken from a whole row first. Taking the entry with the largest weight keeps full relative
         # accuracy where that weight is nearly one, and the deviations are the small differences of large numbers.
+        # Where it is not, that would only make the numbers larger.
         heaviest = weights.real.argmax(axis=axis, keepdims=True)
-        vector = vector - _entries(vector, heaviest, axis)  # (..., n) (softmax.42)
+        nearly_one = _entries(weights, heaviest, axis).real > 0.5
+        vector = vector - np.where(nearly_one, _entries(vector, heaviest, axis), 0)  # (..., n) (softmax.42)
     mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.40)
     deviation: Array = weights * (vector - mean)  # (..., n) (softmax.41, softmax.43)
     return deviation

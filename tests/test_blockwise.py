@@ -169,6 +169,7 @@ LARGE = {"query": normal(0, 2, 1100, 16), "key": normal(1, 1, 1300, 16), "value"
         {"bias": normal(4, 1100, 1300)},
         {"bias": normal(4, 2, 1, 1300), "dropout_p": 0.2, "rng": 1},
         {"scale": 40.0},
+        {"scale": -40.0},
     ],
     ids=lambda options: ", ".join(options) or "plain",
 )
@@ -1121,3 +1122,12 @@ def test_masks_given_whole_and_as_rules_are_one() -> None:
         one, other = Results(blockwise, x, mask=rule), Results(blockwise, x, mask=mask)
         for (_, array), (_, expected) in zip(one.items(), other.items(), strict=True):
             assert_alike(array, expected, 1e-15)
+
+
+def test_products_may_leave_the_range_where_the_scores_do_not() -> None:
+    inputs = {"query": np.full((3, 2), 1e160), "key": np.full((4, 2), 1e155), "value": normal(0, 4, 3)}
+    inputs["key"][1:] *= [[1.0, 1.0], [0.5, 1.5], [1.0, 1.2]]
+    options = {"scale": 1e-315 * 0.7}
+    cache = dot_product.forward(**inputs, **options)[1]
+    assert np.isfinite(cache.scores).all()
+    assert_same_as_dot_product(inputs, tolerance=1e-6, **options)  # so small a scale has few digits left

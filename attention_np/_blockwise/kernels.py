@@ -18,9 +18,10 @@ from attention_np._arrays import Array, transposed
 from attention_np._blockwise import plain
 from attention_np._blockwise.tiles import Cotangent, Tile, slices
 
-__all__ = ["TileGradients", "attend", "differentiate"]
+__all__ = ["Attended", "TileGradients", "attend", "differentiate"]
 
 KEYS = 2048  # that are prepared together
+_OF_ROWS = ("d_output", "shift", "total")
 PAIRS = 2**18  # of a query and a key that are worked on at once, at most, where several small tiles are taken together
 
 
@@ -37,7 +38,7 @@ class _Exponential(NamedTuple):
     """``function(unit * x) == exp(x)``."""
 
     function: Any
-    unit: float
+    unit: np.longdouble
     least: float  # below it the exponential leaves the normal numbers, where it takes 10 to 300 times as long
     small: float  # sums of exponentials of scores up to it, times values of any usual size, stay in range
 
@@ -47,8 +48,8 @@ def _exponential(dtype: np.dtype[Any]) -> _Exponential:
     info = np.finfo(dtype)
     least, small = float(info.minexp + 6), float(info.maxexp // 4)  # exponents of 2
     if dtype.char in "fd" and _is_vectorised("exp2", dtype):
-        return _Exponential(np.exp2, 1 / np.log(2), least, small)  # half the time of exp in float32
-    return _Exponential(np.exp, 1.0, least * np.log(2), small * np.log(2))
+        return _Exponential(np.exp2, 1 / np.log(np.longdouble(2)), least, small)  # half the time of exp in float32
+    return _Exponential(np.exp, np.longdouble(1), least * np.log(2), small * np.log(2))
 
 
 def _is_vectorised(name: str, dtype: np.dtype[Any]) -> bool:
@@ -90,35 +91,51 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def attend(tiles: Sequence[Tile]) -> list[tuple[Array, Array]]:
-    """The output (n, d_v) and the log-sum-exp (n,) of tiles that hold all the keys their queries attend to."""
+class Attended(NamedTuple):
+    """What a tile that holds all the keys its queries attend to gives."""
+
+    output: Array  # (n, d_v)
+    logsumexp: Array  # (n,)
+    shift: Array  # (n,), what was taken from the scores of a query: see `_exponents`
+    total: Array  # (n,), of the exponentials after that; NaN: see the log-sum-exp
+
+
+def attend(tiles: Sequence[Tile]) -> list[Attended]:
+    """The attention of tiles that hold all the keys their queries attend to."""
     return [found for batch in _batches(tiles) for found in _attend(batch)]
 
 
-def _attend(tiles: Sequence[Tile]) -> Iterator[tuple[Array, Array]]:
+def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
     dtype = tiles[0].dtype
     if dtype.kind == "c":
-        yield from (plain.attend(tile, slice(0, tile.n)) for tile in tiles)
+        yield from (_plainly(tile) for tile in tiles)
         return
-    sums, largest = _sums(tiles)
-    total = sums[..., -1]  # (h, n)
-    empty = total == 0
-    outputs = sums[..., :-1] / np.where(empty, 1, total)[..., None]  # (h, n, d_v) (blockwise.5)
-    unit = dtype.type(_exponential(dtype).unit)
-    logsumexps = np.where(empty, -np.inf, largest[..., 0] / unit + np.log(total))  # (h, n) (blockwise.5)
-    for tile, output, logsumexp in zip(tiles, outputs, logsumexps, strict=True):
-        if not (np.isfinite(output).all() and (logsumexp < np.inf).all()):
+    sums, shifts = _sums(tiles)
+    totals = sums[..., -1]  # (h, n)
+    empty = totals == 0
+    outputs = sums[..., :-1] / np.where(empty, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
+    natural = abs(tiles[0].scale) if tiles[0].bias is None else 1 / dtype.type(_exponential(dtype).unit)
+    logsumexps = np.where(empty, -np.inf, shifts * natural + np.log(totals))  # (h, n) (blockwise.5)
+    for tile, *found in zip(tiles, outputs, logsumexps, shifts, totals, strict=True):
+        attended = Attended(*found)
+        if not (np.isfinite(attended.output).all() and (attended.logsumexp < np.inf).all()):
             for rows in tile.row_blocks():
-                if not (np.isfinite(output[rows]).all() and (logsumexp[rows] < np.inf).all()):
-                    output[rows], logsumexp[rows] = plain.attend(tile, rows)
-        yield output, logsumexp
+                if not (np.isfinite(attended.output[rows]).all() and (attended.logsumexp[rows] < np.inf).all()):
+                    attended.output[rows], attended.logsumexp[rows] = plain.attend(tile, rows)
+                    attended.total[rows] = np.nan
+        yield attended
+
+
+def _plainly(tile: Tile) -> Attended:
+    output, logsumexp = plain.attend(tile, slice(0, tile.n))
+    return Attended(output, logsumexp, np.zeros_like(logsumexp), np.full_like(logsumexp, np.nan))
 
 
 def _sums(tiles: Sequence[Tile]) -> tuple[Array, Array]:
-    """The sums of weighted values and of weights (h, n, d_v + 1), and the scores (h, n, 1) they are relative to."""
+    """The sums of weighted values and of weights (h, n, d_v + 1), and the shifts (h, n) that they are relative to."""
     tile = tiles[0]
-    exponential, unit, least, _ = _exponential(tile.dtype)
-    query = _stacked(tiles, "query") * (tile.scale * tile.dtype.type(unit))  # (h, n, d_k)
+    exponential, _, least, _ = _exponential(tile.dtype)
+    query = _queries(tiles)  # (h, n, d_k)
     in_range = _in_range(tiles, query)
     sums = np.zeros((len(tiles), tile.n, tile.value.shape[1] + 1), tile.dtype)
     largest = np.full((len(tiles), tile.n, 1), 0 if in_range else -np.inf, tile.dtype)
@@ -129,12 +146,10 @@ def _sums(tiles: Sequence[Tile]) -> tuple[Array, Array]:
             for columns, visible, bias in tile.blocks(rows, part):
                 own = slice(columns.start - part.start, columns.stop - part.start)
                 scores = _product("scores", own_query, transposed(key[:, own]))  # (h, b, c) (blockwise.1)
-                if bias is not None:
-                    scores += bias * tile.dtype.type(unit)
-                if not in_range:  # else any shift serves, and none is the cheapest
-                    if visible is not None:
-                        np.copyto(scores, -np.inf, where=~visible)
-                    _rescale(largest[:, rows], own_sums, scores, exponential)
+                if in_range:  # any shift serves, and none is the cheapest
+                    scores *= _factor(tile)
+                else:
+                    _shift(tile, scores, visible, bias, largest[:, rows], own_sums)
                     np.maximum(scores, least, out=scores)
                 weights = exponential(scores, out=scores)
                 if visible is not None:
@@ -145,16 +160,41 @@ def _sums(tiles: Sequence[Tile]) -> tuple[Array, Array]:
                     own_sums[..., :-1] += weights @ value[:, own, :-1]
                 else:  # a column of ones beside the values adds the weights up, in a quarter of the time of a sum
                     own_sums += _product("product", weights, value[:, own])  # (blockwise.3) (blockwise.4)
-    return sums, largest
+    return sums, np.where(largest == -np.inf, 0, largest)[..., 0]
 
 
-def _rescale(largest: Array, sums: Array, scores: Array, exponential: Any) -> None:
-    """Take the largest score so far from the scores, after making the sums so far relative to it."""
+def _shift(tile: Tile, scores: Array, visible: Array | None, bias: Array | None, largest: Array, sums: Array) -> None:
+    """Make exponents of products, relative to the largest so far; and relative to it the sums so far, too.
+
+    Products are compared and subtracted as they are: what is multiplied afterwards is small, and so is its rounding.
+    With a bias that is not to be had.
+    """
+    exponential, unit, *_ = _exponential(tile.dtype)
+    factor = _factor(tile)
+    if bias is not None:
+        scores *= factor
+        scores += bias * tile.dtype.type(unit)
+        factor = 1
+    if visible is not None:
+        np.copyto(scores, -np.inf, where=~visible)
     before = largest.copy()
     np.maximum(largest, scores.max(axis=-1, keepdims=True), out=largest)  # (blockwise.2)
-    shift = np.where(largest == -np.inf, 0, largest)
-    sums *= exponential(before - shift)  # (blockwise.3) (blockwise.4)
-    scores -= shift
+    now = np.where(largest == -np.inf, 0, largest)
+    sums *= exponential((before - now) * factor)  # (blockwise.3) (blockwise.4)
+    scores -= now
+    if bias is None:
+        scores *= factor
+
+
+def _factor(tile: Tile) -> Any:
+    """What makes an exponent of the exponential out of a product of a query and a key."""
+    return tile.dtype.type(abs(np.longdouble(tile.scale)) * _exponential(tile.dtype).unit)
+
+
+def _queries(tiles: Sequence[Tile]) -> Array:
+    """The queries (h, n, d_k), turned round where the scale is negative: the factor is not."""
+    queries = _stacked(tiles, "query")
+    return queries if tiles[0].scale >= 0 else -queries
 
 
 def differentiate(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[TileGradients]:
@@ -165,8 +205,7 @@ def differentiate(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[TileGradients
 
 
 def _differentiate(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[TileGradients]:
-    infinite = any(one.limits is not None or not (one.logsumexp < np.inf).all() for one in given)
-    if tiles[0].dtype.kind == "c" or infinite:
+    if tiles[0].dtype.kind == "c" or not all(np.isfinite(one.total).all() for one in given):
         yield from (TileGradients(*plain.differentiate(*both)) for both in zip(tiles, given, strict=True))
         return
     for tile, one, gradients in zip(tiles, given, _gradients(tiles, given), strict=True):
@@ -177,18 +216,20 @@ def _differentiate(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterato
 def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[TileGradients]:
     tile = tiles[0]
     exponential, unit, least, _ = _exponential(tile.dtype)
-    query, key, value = (_stacked(tiles, name) for name in ("query", "key", "value"))  # (h, n, d_k) and so on
-    d_output = np.stack([one.d_output for one in given])  # (h, n, d_v)
-    scaled = query * (tile.scale * tile.dtype.type(unit))
-    in_range = _in_range(tiles, scaled)
-    logsumexp = np.stack([one.logsumexp for one in given])[..., None]  # (h, n, 1)
-    shift = np.where(logsumexp == -np.inf, 0, logsumexp * tile.dtype.type(unit))
+    query, key, value = _queries(tiles), _stacked(tiles, "key"), _stacked(tiles, "value")  # (h, n, d_k) and so on
+    in_range = _in_range(tiles, query)
+    d_output, shift, total = (np.stack([getattr(one, name) for one in given]) for name in _OF_ROWS)
     delta = np.stack([plain.delta(*both) for both in zip(tiles, given, strict=True)])[..., None]  # (blockwise.8)
-    # One more column subtracts as it multiplies: q.k - l = [q, -l].[k, 1] (blockwise.38). That is nearly free. And the
+    # The weights stay undivided. What they are to be divided by goes to the rows of the other operands, which are few.
+    shift, inverse = shift[..., None], (1 / np.where(total == 0, np.inf, total))[..., None]  # (h, n, 1) (blockwise.55)
+    # One more column subtracts as it multiplies: q.k - s = [q, -s].[k, 1] (blockwise.38). That is nearly free. And the
     # products come in pairs, since what a thread does between two of them keeps the others waiting.
-    rows_of_scores = _pair(_with_column(scaled, -shift), _with_column(d_output, -delta if tile.dropout is None else 0))
+    rows_of_scores = _pair(
+        _with_column(query, -shift if tile.bias is None else 0),
+        _with_column(d_output, -delta if tile.dropout is None else 0),
+    )
     columns_of_scores = _pair(_with_column(key, 1), _with_column(value, 1))
-    rows_of_gradients = _pair(d_output, query)
+    rows_of_gradients = _pair(d_output * inverse, query * inverse)
     d_value_and_key = np.zeros((2, len(tiles), tile.m, rows_of_gradients.shape[-1]), tile.dtype)
     d_query, d_bias = np.zeros_like(query), None if tile.bias is None else np.zeros(tile.bias.shape, tile.dtype)
     for rows in tile.row_blocks():
@@ -197,11 +238,13 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
         for columns, visible, bias in tile.blocks(rows, slice(0, tile.m)):
             both = _product("both", own_rows, transposed(columns_of_scores[:, :, columns]))
             weights, d_scores = both  # of the second as yet dA - delta (h, b, c) (blockwise.10)
+            weights *= _factor(tile)
             if bias is not None:
                 weights += bias * tile.dtype.type(unit)
+                weights -= shift[:, rows]
             if not in_range:
                 np.clip(weights, least, 0, out=weights)
-            exponential(weights, out=weights)  # (h, b, c) (blockwise.7)
+            exponential(weights, out=weights)  # (h, b, c) (blockwise.54)
             if visible is not None:
                 weights *= visible
             if tile.dropout is not None:
@@ -212,13 +255,13 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
             if tile.dropout is not None:
                 weights *= factors  # (blockwise.31)
             if d_bias is not None:
-                plain.add_bias_gradient(d_bias, d_scores[0], rows, columns)
+                plain.add_bias_gradient(d_bias, d_scores[0] * inverse[0, rows], rows, columns)
             of_columns = d_value_and_key[:, :, columns]
             of_columns += _product("of columns", transposed(both), own_gradients)  # (blockwise.9) (blockwise.13)
             own_d_query += _product("of rows", d_scores, key[:, columns])  # (blockwise.12)
-    d_query *= tile.scale
+    d_query *= tile.scale * inverse
     d_value, d_key = d_value_and_key[0, ..., : value.shape[-1]], d_value_and_key[1, ..., : key.shape[-1]]
-    d_key *= tile.scale
+    d_key *= abs(tile.scale)
     return (TileGradients(*found, d_bias) for found in zip(d_query, d_key, d_value, strict=True))
 
 
@@ -264,7 +307,8 @@ def _in_range(tiles: Sequence[Tile], query: Array) -> bool:
     if tile.bias is not None:
         return False
     longest = [_length(_stacked(tiles, "key", part)) for part in slices(0, tile.m, KEYS)]
-    return bool(_length(query) * np.max(longest, initial=0) <= _exponential(tile.dtype).small)  # (blockwise.34)
+    bound = _length(query) * np.max(longest, initial=0) * _factor(tile)  # (blockwise.34)
+    return bool(bound <= _exponential(tile.dtype).small)
 
 
 def _length(vectors: Array) -> float:

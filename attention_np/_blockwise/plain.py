@@ -12,7 +12,8 @@ import numpy as np
 from attention_np import softmax
 from attention_np._arrays import Array, sum_to, transposed
 from attention_np._blockwise.tiles import Cotangent, Tile, slices
-from attention_np._products import backward_product, infinite_to_nan, pair_products, pairs_that_flow, product
+from attention_np._products import backward_product, pair_products, pairs_that_flow, product
+from attention_np._range import infinite_to_nan
 
 __all__ = ["add_bias_gradient", "attend", "delta", "differentiate", "push_forward", "zeros"]
 
@@ -26,7 +27,7 @@ def attend(tile: Tile, rows: slice) -> tuple[Array, Array]:
     for some in _few(tile, rows):
         cache, visible = _weights(tile, some)
         dropped = _dropped(tile, cache.weights, some, slice(0, tile.m))
-        outputs.append(product(dropped, value, visible))
+        outputs.append(product(dropped, value, visible, mean=tile.dropout is None))
         logsumexps.append(cache.logsumexp[:, 0])
     return np.concatenate(outputs), np.concatenate(logsumexps)
 
@@ -62,13 +63,15 @@ def _weights(tile: Tile, rows: slice) -> tuple[softmax.Cache, Array | None]:
     scores = infinite_to_nan(scores, visible)
     if block is not None and block.bias is not None:
         scores = scores + block.bias
-    _, cache = softmax.forward(scores, mask=visible)
-    return cache, visible
+    return softmax.normalised(scores, mask=visible), visible
 
 
 def _scores(tile: Tile, rows: slice, columns: slice) -> Array:
-    scores: Array = (tile.take(tile.query, rows) @ transposed(tile.take(tile.key, columns))) * tile.scale
-    return scores
+    query, key = tile.take(tile.query, rows), transposed(tile.take(tile.key, columns))
+    scores: Array = query @ key * tile.scale
+    if np.isfinite(scores).all():
+        return scores
+    return np.where(np.isfinite(scores), scores, (query * tile.scale) @ key)  # only the products may be out of range
 
 
 def _dropped(tile: Tile, weights: Array, rows: slice, columns: slice) -> Array:

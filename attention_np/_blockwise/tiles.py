@@ -147,4 +147,6 @@ class Cotangent(_Travels):
     output: Array  # (n, d_v)
     d_logsumexp: Array | None  # (n,)
     logsumexp: Array  # (n,)
+    shift: Array  # (n,), as forward found it, and
+    total: Array  # (n,)
     limits: Array | None  # (n,), the number of scores that are plus infinity; None: none anywhere
