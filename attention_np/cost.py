@@ -237,8 +237,9 @@ def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, worker
     numbers forward and three times as many backward.
 
     Besides what goes in and out, only a copy of the output, the log-sum-exp and the two numbers that it is made of are
-    kept, :math:`n (d_v + 3)` numbers a head. What a worker holds beside them is an upper bound, from blocks and tiles of the usual size: from
-    :math:`n = 2048` on, the measured peak is 50% to 100% of the one given here, and below 30% to 100%.
+    kept, :math:`n (d_v + 3)` numbers a head. What a worker holds beside them is an upper bound, from blocks and tiles
+    of the usual size: from :math:`n = 2048` on, the measured peak is 50% to 100% of the one given here, and below 30%
+    to 100%.
 
     The operations are those of scores whose exponentials are in range. Where they may not be, the running maximum
     adds three for each pair forward, and one backward.

@@ -1,37 +1,106 @@
-"""Self-attention on a padded batch of real sentences: who attends to whom, and what the gradient says of it.
+# %% [markdown]
+"""
+# Who attends to whom in a sentence.
 
-Run with ``python examples/sentences.py``.
+Attention asks, for every word, which other words matter to it. Here the questions and the answers are written by
+hand, so that every weight can be understood: a *key* says what a word is, a *query* what it looks for. Then the
+gradient says how the weights would move. The picture needs Matplotlib: `pip install 'attention-np[plot]'`.
 """
 
+# %%
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
 import numpy as np
 
 import attention_np as anp
-from attention_np import cases
+from attention_np import cases, plot
 
+# %% [markdown]
+"""
+A word has three features: is it a noun, does it live, is it an article. A query is larger than a key, so that the
+weights are clear: a product of 4 more means a weight that is e⁴ ≈ 55 times as large.
+"""
+
+# %%
+SENTENCE = "The cat sat on the mat because it was tired"
+IS = {"cat": (1, 1, 0), "mat": (1, 0, 0), "the": (0, 0, 1)}
+LOOKS_FOR = {
+    "the": (4, 0, 0),
+    "sat": (2, 2, 0),
+    "on": (4, -4, 0),
+    "it": (2, 2, 0),
+    "tired": (2, 2, 0),
+    "cat": (0, 0, 4),
+}
+
+words = cases.tokenise(SENTENCE)
+key = np.array([IS.get(word, (0, 0, 0)) for word in words], float)  # (n, 3)
+query = np.array([LOOKS_FOR.get(word, (0, 0, 0)) for word in words], float)  # (n, 3)
+value = np.eye(len(words))  # a value that names its word: the output of a word is the row of its weights
+bias = np.zeros((len(words), len(words)))  # added to the scores, so that its gradient is theirs
+
+output, cache = anp.dot_product.forward(query, key, value, bias=bias, scale=1.0)
+weights = cache.weights  # (n, n)
+
+# %% [markdown]
+"""
+*It* finds the cat, *on* finds the mat, and *the* finds both nouns alike: nothing here says where a word stands, so
+both articles have the same row. Words that look for nothing, such as *because*, attend to all words equally.
+"""
+
+# %%
+ax = plot.weights(weights, words)
+folder = Path("build/examples")
+folder.mkdir(parents=True, exist_ok=True)
+ax.figure.savefig(folder / "sentences.png", dpi=120)
+if "--show" in sys.argv:
+    plt.show()
+
+it, cat, mat = words.index("it"), words.index("cat"), words.index("mat")
+first, second = (place for place, word in enumerate(words) if word == "the")
+assert weights[it].argmax() == cat
+assert weights[words.index("on")].argmax() == mat
+assert np.array_equal(weights[first], weights[second])
+
+# %% [markdown]
+r"""
+Now the loss is one number, the weight that *it* gives to *cat*, and the question is what each score of *it* does to
+it. The answer is one row of the Jacobian of softmax: $A_c (\delta_{cj} - A_j)$. A higher score of *cat* raises the
+weight, a higher score of any other word lowers it, in proportion to the weight of that word, since all share a sum of
+1. So one score moves *every* weight: that is why the gradient of softmax has a sum over j.
+"""
+
+# %%
+d_output = np.zeros_like(output)
+d_output[it, cat] = 1.0
+d_scores = anp.dot_product.backward(d_output, cache).bias[it]
+
+print("What 'it' attends to, and how its weight of 'cat' moves with each score:")
+for word, weight, slope in zip(words, weights[it], d_scores, strict=True):
+    print(f"  {word:8} weight {weight:.3f}   gradient {slope:+.3f}")
+print(f"  sum             {weights[it].sum():.3f}            {abs(d_scores.sum()):.3f}")
+assert d_scores[cat] > 0 > np.delete(d_scores, cat).max()
+
+# %% [markdown]
+"""
+Sentences of different lengths, in any language, share a batch: the shorter ones are padded, and a mask hides the
+padding. These embeddings are random; what is shown is that padding receives no weight and no gradient, exactly.
+"""
+
+# %%
 SENTENCES = ("The cat sat on the mat", "我爱自然语言处理", "I love AI")
 
+batch = cases.batch(SENTENCES, features=16)
+mask = anp.masks.padding_from_tokens(batch.tokens, pad_id=cases.PAD)  # (3, 1, longest)
+x = batch.embedded  # (3, longest, 16)
+output, cache = anp.dot_product.forward(x, x, x, mask=mask)
+gradients = anp.dot_product.backward(np.ones_like(output), cache)
 
-def main() -> None:
-    """Print the weights of each sentence, and how strongly its first word's output depends on each word."""
-    batch = cases.batch(SENTENCES, features=16)  # random embeddings: equal words are alike, others are not
-    mask = anp.masks.padding_from_tokens(batch.tokens, pad_id=cases.PAD)
-    x = batch.embedded
-    output, cache = anp.dot_product.forward(x, x, x, mask=mask)
-
-    d_output = np.zeros_like(output)
-    d_output[:, 0] = 1.0  # the loss is the sum of the first word's output
-    gradients = anp.dot_product.backward(d_output, cache)
-    influence = np.linalg.norm(gradients.key + gradients.value, axis=-1)  # (sentences, longest)
-
-    for sentence, weights, strength in zip(SENTENCES, cache.weights, influence, strict=True):
-        words = cases.tokenise(sentence)
-        print(f"\n{sentence}")
-        for i, word in enumerate(words):
-            print(f"  {word:8}" + "".join(f"{weight:7.3f}" for weight in weights[i, : len(words)]))
-        print("  gradient" + "".join(f"{number:7.3f}" for number in strength[: len(words)]))
-        assert not weights[:, len(words) :].any(), "nothing attends to padding"
-        assert not strength[len(words) :].any(), "no gradient reaches padding"
-
-
-if __name__ == "__main__":
-    main()
+for sentence, row, d_key in zip(SENTENCES, cache.weights, gradients.key, strict=True):
+    length = len(cases.tokenise(sentence))
+    print(f"{sentence}: {length} words, {len(row) - length} of padding")
+    print(f"  first word attends {row[0].round(2)}")
+    assert not row[:, length:].any(), "nothing attends to padding"
+    assert not d_key[length:].any(), "no gradient reaches padding"

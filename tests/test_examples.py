@@ -1,16 +1,131 @@
-"""Every example runs as it stands."""
+"""Every example runs as it stands, as a script and as a notebook, and shows what it says it shows."""
 
+import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+Run = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("examples")
+
+
+@pytest.fixture(scope="module")
+def printed(folder: Path) -> Run:
+    """What an example prints, run once, in a folder of its own."""
+
+    @cache
+    def run(name: str) -> str:
+        if name == "torch_layer":
+            pytest.importorskip("torch")
+        script = Path(__file__).parents[1] / "examples" / f"{name}.py"
+        command = [sys.executable, "-W", "error", script]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_the_example_runs_and_says_something(example: Path) -> None:
-    done = subprocess.run([sys.executable, "-W", "error", example], capture_output=True, text=True, check=False)
+def test_the_example_runs_and_says_something(example: Path, printed: Run) -> None:
+    assert printed(example.stem).strip()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_the_example_is_a_notebook_that_runs(example: Path, tmp_path: Path) -> None:
+    reason = "pip install 'attention-np[notebooks]'"
+    jupytext = pytest.importorskip("jupytext", reason=reason)
+    nbclient = pytest.importorskip("nbclient", reason=reason)
+    pytest.importorskip("ipykernel", reason=reason)
+    if example.stem == "torch_layer":
+        pytest.importorskip("torch")
+    notebook = jupytext.read(example)
+    title, *cells = notebook.cells
+    assert title.cell_type == "markdown"
+    assert title.source.startswith("# ")
+    assert not any('"""' in cell.source for cell in cells if cell.cell_type == "markdown")
+
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=str(tmp_path))
+    outputs = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
+    assert any(output.output_type == "stream" and output.name == "stdout" for output in outputs)
+    has_figure = "savefig" in example.read_text(encoding="utf-8")
+    assert any("image/png" in output.get("data", {}) for output in outputs) == has_figure
+
+
+@pytest.mark.parametrize("name", ["sentences", "dates", "two_heads"])
+def test_the_example_saves_its_picture(name: str, printed: Run, folder: Path) -> None:
+    printed(name)
+    picture = folder / "build" / "examples" / f"{name}.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_higher_score_of_a_word_raises_its_weight_and_lowers_that_of_all_others(printed: Run) -> None:
+    rows = re.findall(r"^  (\w+) +weight (\S+) +gradient (\S+)$", printed("sentences"), flags=re.MULTILINE)
+    assert len(rows) == 10
+    assert [word for word, _, slope in rows if float(slope) > 0] == ["cat"]
+    assert abs(sum(float(weight) for _, weight, _ in rows) - 1) < 0.01
+
+
+def test_the_alignment_that_is_learned_translates_dates_never_seen(printed: Run) -> None:
+    text = printed("dates")
+    right = re.search(r"^(\S+)% of 500 days that it never saw are right$", text, flags=re.MULTILINE)
+    assert right is not None
+    assert float(right[1]) > 95
+    assert "21 november 2026 -> 2026-11-21" in text
+    units = re.findall(r"^  \d looks at '(.)'", text, flags=re.MULTILINE)
+    assert units[2:4] + units[6:] == list("2621")  # the last digits of the year, and those of the day
+
+
+def test_one_head_reaches_its_lower_bound_and_two_heads_pass_below_it(printed: Run) -> None:
+    text = printed("two_heads")
+    bound = re.search(r"one head has a loss of (\S+) at least", text)
+    assert bound is not None
+    losses = {
+        int(heads): [float(loss) for loss in row.split(", ")]
+        for heads, row in re.findall(r"^(\d) heads?: loss (.*)$", text, flags=re.MULTILINE)
+    }
+    assert float(bound[1]) == 0.5
+    assert all(loss >= 0.5 for loss in losses[1])
+    assert min(losses[1]) < 0.5001
+    assert min(losses[2]) < 0.0001
+
+
+def test_each_mistake_of_the_kernel_gets_its_diagnosis(printed: Run) -> None:
+    text = printed("your_kernel")
+    cases = dict(re.findall(r"^(no \w.*|mean .*):\n((?:  .*\n)+)", text, flags=re.MULTILINE))
+    softmax = cases["no sum in softmax"]
+    assert softmax.count("softmax correction") == 2
+    assert "value  is right" in softmax
+    assert re.search(r"key +it is 2\.82842712 times .* sqrt\(8\)", cases["no scale in d_key"])
+    assert re.search(r"value +it is 0\.333333333 times .* 1/3", cases["mean over the batch"])
+
+
+def test_a_pytorch_layer_agrees_with_the_reference_to_rounding(printed: Run) -> None:
+    rows = re.findall(r"^(output|gradient of \w+) +(\S+) +(\S+)$", printed("torch_layer"), flags=re.MULTILINE)
+    assert len(rows) == 10
+    assert all(float(difference) <= 1e-13 * max(1.0, float(largest)) for _, largest, difference in rows)
+
+
+def test_without_pytorch_the_example_says_what_to_install(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "examples" / "torch_layer.py"
+    without = "import runpy, sys; sys.modules['torch'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", without, script], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert "pip install torch" in done.stdout
+
+
+def test_a_long_sequence_takes_a_small_part_of_the_memory_of_its_scores(printed: Run) -> None:
+    mib = dict(re.findall(r"^(peak memory|scores alone) +(\d+) MiB", printed("long_sequence"), flags=re.MULTILINE))
+    assert int(mib["scores alone"]) == 1024
+    assert int(mib["peak memory"]) < 128
