@@ -7,6 +7,7 @@ came in: the output in the common one, each gradient in that of its array (:func
 from __future__ import annotations
 
 import operator
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -66,11 +67,15 @@ def _computed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def precision(*arrays: Array | None) -> Precision:
     """The precision that `arrays` (None: not given) are computed in together."""
-    dtypes = {array.dtype for array in arrays if array is not None}
+    return _precision_of(frozenset(array.dtype for array in arrays if array is not None))
+
+
+@lru_cache  # it took a tenth of the time of attention over sixteen keys
+def _precision_of(dtypes: frozenset[np.dtype[Any]]) -> Precision:
     if len(dtypes) > 1:
-        dtypes = {dtype.newbyteorder("=") for dtype in dtypes}
+        dtypes = frozenset(dtype.newbyteorder("=") for dtype in dtypes)
     compute = np.result_type(*map(_computed_in, dtypes))
-    result = dtypes.pop().newbyteorder("=") if len(dtypes) == 1 else compute
+    result = next(iter(dtypes)).newbyteorder("=") if len(dtypes) == 1 else compute
     return Precision(compute, result)
 
 
