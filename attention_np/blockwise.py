@@ -3,7 +3,7 @@ r"""Scaled dot-product attention in linear memory and in parallel: the numbers o
 The n x m scores are never there at once. A query goes through the keys block by block and keeps three things: the
 largest score so far, the sum of the exponentials, and the output so far, each rescaled when a larger score comes
 (the online softmax). What is kept for the backward pass is one number a query, the log-sum-exp :math:`\ell_i`, from
-which any block of weights can be computed again:
+which any block of weights can be computed again (together with the two numbers that it is made of, which are exact):
 
 .. math::
 
@@ -69,7 +69,7 @@ class Cache(NamedTuple):
     mask: Rule | None  # who attends to whom, all rules together; None: all to all
     scale: Any  # a real scalar of the precision computed in
     logsumexp: Array  # (..., n)
-    shift: Array  # (..., n), what was taken from the scores of a query before the exponential, in units of the kernels
+    shift: Array  # (..., n), taken before the exponential: from the products of a query, or with a bias from its scores
     total: Array  # (..., n), the sum of the exponentials after that; NaN where only the log-sum-exp is known
     output: Array  # (..., n, d_v), in the precision computed in; a copy
     dropout_p: float
@@ -281,6 +281,8 @@ def backward(
     def cotangent(place: Place) -> Cotangent:
         arrays = (of_logsumexp, logsumexp, shift, total, limits)
         rows: list[Any] = [x if x is None else pick(x, place.at, axes=1)[place.rows] for x in arrays]
+        if not problem.is_first(place.at):  # several values share these scores, but it is one log-sum-exp
+            rows[0] = None
         return Cotangent(of_output[place.at][place.rows], output[place.at][place.rows], *rows)
 
     def consume(places: list[Place], results: list[kernels.TileGradients]) -> None:

@@ -1113,6 +1113,32 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         merge((np.zeros((3, 2), int), np.zeros(3)), part)
 
 
+def test_the_gradient_of_a_merge_must_have_its_shape() -> None:
+    part = Partial(np.zeros((3, 2)), np.zeros(3))
+    for rows, width in ((3, 1), (1, 2), (4, 2)):
+        with pytest.raises(
+            ValueError, match=r"^d_merged must have the shape of what was merged \(the output of d_merged"
+        ):
+            merge_backward((np.zeros((rows, width)), np.zeros(rows)), part, part)
+
+
+@pytest.mark.parametrize("half", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("of_logsumexp", ["half", "single"])
+def test_half_precision_merges_in_single_and_comes_back_as_it_was(half: Any, of_logsumexp: str) -> None:
+    dtypes = Partial(np.dtype(half), np.dtype(half if of_logsumexp == "half" else np.float32))
+    parts = [Partial(*(x.astype(dtype) for x, dtype in zip(p, dtypes, strict=True))) for p in partials([5])]
+    wide = [Partial(*(x.astype(np.float32) for x in part)) for part in parts]
+    merged, expected = merge(*parts), merge(*wide)
+    d = Partial(normal(0, *parts[0].output.shape).astype(half), normal(1, *parts[0].logsumexp.shape).astype(half))
+    d_wide = Partial(*(x.astype(np.float32) for x in d))
+    found = [merged, *merge_backward(d, *parts)]
+    for part, single in zip(found, [expected, *merge_backward(d_wide, *wide)], strict=True):
+        for x, y, dtype in zip(part, single, dtypes, strict=True):
+            assert x.dtype == dtype
+            assert y.dtype == np.float32
+            np.testing.assert_array_equal(x.astype(np.float32), y.astype(dtype).astype(np.float32))
+
+
 def test_masks_given_whole_and_as_rules_are_one() -> None:
     x = batch_of(20, 30)
     for rule, mask in (
@@ -1131,3 +1157,94 @@ def test_products_may_leave_the_range_where_the_scores_do_not() -> None:
     cache = dot_product.forward(**inputs, **options)[1]
     assert np.isfinite(cache.scores).all()
     assert_same_as_dot_product(inputs, tolerance=1e-6, **options)  # so small a scale has few digits left
+
+
+# What passes between forward and backward
+
+
+@pytest.mark.parametrize("n", [700, 2048, 4096])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_few_rows_with_large_scores_do_not_spoil_the_gradients_of_others(n: int, workers: int) -> None:
+    query, key, value = (normal(seed, n, 4).astype(np.float32) for seed in range(3))
+    query[600] *= 40  # its row needs a shift, and others that are worked on beside it do not
+    output, cache = blockwise.forward(query, key, value, workers=workers)
+    given = normal(3, n, 4).astype(np.float32)
+    expected = dot_product.backward(given, dot_product.forward(query, key, value)[1])
+    for found, wanted in zip(blockwise.backward(given, cache, workers=workers)[:3], expected[:3], strict=True):
+        assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+def test_the_gradient_of_the_logsumexp_counts_once_where_values_share_it() -> None:
+    query, key, value = normal(0, 3, 4), normal(1, 5, 4), normal(2, 2, 1, 5, 2)
+    output, cache = blockwise.forward(query, key, value)
+    given = normal(3, 3)
+    found = blockwise.backward(np.zeros(output.shape), cache, d_logsumexp=given).query
+    expected = blockwise.backward(np.zeros((3, 2)), blockwise.forward(query, key, value[0, 0])[1], d_logsumexp=given)
+    np.testing.assert_allclose(found, expected.query, rtol=1e-13)
+
+
+def test_a_wider_gradient_of_the_output_is_taken_with_the_same_weights() -> None:
+    inputs = {name: (3 * normal(seed, 64, 8)).astype(np.float32) for seed, name in enumerate(("query", "key", "value"))}
+    bias = 3 * normal(3, 64, 64).astype(np.float32)
+    output, cache = blockwise.forward(**inputs, bias=bias)
+    given = normal(4, 64, 8)
+    narrow = blockwise.backward(given.astype(np.float32), cache)
+    for wide in (given, given.astype(np.longdouble)):
+        for found, expected in zip(blockwise.backward(wide, cache), narrow, strict=True):
+            assert found is not None
+            assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_weight_of_zero_counts_for_nothing_beside_huge_values(dtype: Any) -> None:
+    key, value = np.array([[0.0], [-2000.0]], dtype), np.array([[1.0], [np.finfo(dtype).max / 4]], dtype)
+    output, cache = blockwise.forward(np.ones((1, 1), dtype), key, value, scale=1.0)
+    assert output == 1
+    assert blockwise.backward(np.ones((1, 1), dtype), cache).query == 0
+
+
+def test_a_bias_at_the_end_of_the_range_is_one_score_among_others() -> None:
+    least = np.finfo(np.float32).min
+    ones = np.ones((3, 1), np.float32)
+    _, cache = blockwise.forward(ones[:1], 0 * ones, ones, bias=np.full((1, 3), least))
+    assert cache.logsumexp == least
+    bias = np.full((4, 300), least)
+    bias[:, 0] = -3e38
+    value = normal(0, 300, 2).astype(np.float32)
+    output, _ = blockwise.forward(np.zeros((4, 2), np.float32), np.zeros((300, 2), np.float32), value, bias=bias)
+    np.testing.assert_array_equal(output, np.broadcast_to(value[0], (4, 2)))
+
+
+def test_scores_of_minus_infinity_that_attend_are_not_hidden() -> None:
+    inputs = {"query": np.array([[-np.inf], [1.0]]), "key": np.array([[1.0], [2.0]]), "value": np.array([[1.0], [5.0]])}
+    np.testing.assert_array_equal(blockwise.forward(**inputs)[0], dot_product.forward(**inputs)[0])
+
+
+def test_values_near_the_smallest_numbers_keep_their_digits() -> None:
+    inputs = {"query": np.full((4, 1), -20, np.float32), "key": np.ones((8, 1), np.float32)}
+    inputs["value"] = (1e-34 * np.random.default_rng(0).random((8, 2))).astype(np.float32)
+    np.testing.assert_allclose(
+        blockwise.forward(**inputs, scale=1.0)[0], inputs["value"][None].mean(axis=1).repeat(4, 0), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (1, TypeError),
+        (None, TypeError),
+        (0.5, TypeError),
+        (np.ones((4, 5), int), TypeError),
+        (np.ones(5, bool), ValueError),
+        (np.ones((3, 5), bool), ValueError),
+    ],
+    ids=["one", "none", "half", "integers", "one axis", "three rows"],
+)
+def test_a_rule_that_answers_something_else_is_refused(answer: Any, error: type[Exception]) -> None:
+    class Wrong(rules.Rule):
+        def block(self, rows: slice, columns: slice) -> Any:
+            del rows, columns
+            return answer
+
+    with pytest.raises(error, match=r"^the block of a rule must"):
+        blockwise.forward(**arrays(), mask=Wrong())

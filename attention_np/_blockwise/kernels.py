@@ -96,8 +96,8 @@ class Attended(NamedTuple):
 
     output: Array  # (n, d_v)
     logsumexp: Array  # (n,)
-    shift: Array  # (n,), what was taken from the scores of a query: see `_exponents`
-    total: Array  # (n,), of the exponentials after that; NaN: see the log-sum-exp
+    shift: Array  # (n,), taken before the exponential: from the products of a query, or with a bias from its scores
+    total: Array  # (n,), of the exponentials after that; NaN: not known
 
 
 def attend(tiles: Sequence[Tile]) -> list[Attended]:
@@ -107,14 +107,14 @@ def attend(tiles: Sequence[Tile]) -> list[Attended]:
 
 def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
     dtype = tiles[0].dtype
-    if dtype.kind == "c":
+    if dtype.kind == "c" or not _is_moderate(_stacked(tiles, "value")):
         yield from (_plainly(tile) for tile in tiles)
         return
     sums, shifts = _sums(tiles)
     totals = sums[..., -1]  # (h, n)
     empty = totals == 0
     outputs = sums[..., :-1] / np.where(empty, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
-    natural = abs(tiles[0].scale) if tiles[0].bias is None else 1 / dtype.type(_exponential(dtype).unit)
+    natural = abs(tiles[0].scale) if tiles[0].bias is None else 1  # what makes a score of a shift
     logsumexps = np.where(empty, -np.inf, shifts * natural + np.log(totals))  # (h, n) (blockwise.5)
     for tile, *found in zip(tiles, outputs, logsumexps, shifts, totals, strict=True):
         attended = Attended(*found)
@@ -160,6 +160,8 @@ def _sums(tiles: Sequence[Tile]) -> tuple[Array, Array]:
                     own_sums[..., :-1] += weights @ value[:, own, :-1]
                 else:  # a column of ones beside the values adds the weights up, in a quarter of the time of a sum
                     own_sums += _product("product", weights, value[:, own])  # (blockwise.3) (blockwise.4)
+    # Where nothing but minus infinity attends, the floor of the exponents has made weights of nothing.
+    sums[(largest[..., 0] == -np.inf) & (sums[..., -1] > 0)] = np.nan
     return sums, np.where(largest == -np.inf, 0, largest)[..., 0]
 
 
@@ -167,14 +169,10 @@ def _shift(tile: Tile, scores: Array, visible: Array | None, bias: Array | None,
     """Make exponents of products, relative to the largest so far; and relative to it the sums so far, too.
 
     Products are compared and subtracted as they are: what is multiplied afterwards is small, and so is its rounding.
-    With a bias that is not to be had.
+    With a bias it is scores that are.
     """
-    exponential, unit, *_ = _exponential(tile.dtype)
-    factor = _factor(tile)
-    if bias is not None:
-        scores *= factor
-        scores += bias * tile.dtype.type(unit)
-        factor = 1
+    exponential = _exponential(tile.dtype).function
+    factor = _add_bias(tile, scores, bias)
     if visible is not None:
         np.copyto(scores, -np.inf, where=~visible)
     before = largest.copy()
@@ -182,8 +180,16 @@ def _shift(tile: Tile, scores: Array, visible: Array | None, bias: Array | None,
     now = np.where(largest == -np.inf, 0, largest)
     sums *= exponential((before - now) * factor)  # (blockwise.3) (blockwise.4)
     scores -= now
+    scores *= factor
+
+
+def _add_bias(tile: Tile, products: Array, bias: Array | None) -> Any:
+    """Make scores of products if there is a bias; what makes exponents of either."""
     if bias is None:
-        scores *= factor
+        return _factor(tile)
+    products *= abs(tile.scale)
+    products += bias
+    return tile.dtype.type(_exponential(tile.dtype).unit)
 
 
 def _factor(tile: Tile) -> Any:
@@ -205,7 +211,10 @@ def differentiate(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[TileGradients
 
 
 def _differentiate(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[TileGradients]:
-    if tiles[0].dtype.kind == "c" or not all(np.isfinite(one.total).all() for one in given):
+    if tiles[0].dtype.kind == "c" or not (
+        _is_moderate(_stacked(tiles, "value"))
+        and all(np.isfinite(one.total).all() and _is_moderate(one.d_output) for one in given)
+    ):
         yield from (TileGradients(*plain.differentiate(*both)) for both in zip(tiles, given, strict=True))
         return
     for tile, one, gradients in zip(tiles, given, _gradients(tiles, given), strict=True):
@@ -215,7 +224,7 @@ def _differentiate(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterato
 
 def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[TileGradients]:
     tile = tiles[0]
-    exponential, unit, least, _ = _exponential(tile.dtype)
+    exponential, _, least, small = _exponential(tile.dtype)
     query, key, value = _queries(tiles), _stacked(tiles, "key"), _stacked(tiles, "value")  # (h, n, d_k) and so on
     in_range = _in_range(tiles, query)
     d_output, shift, total = (np.stack([getattr(one, name) for one in given]) for name in _OF_ROWS)
@@ -238,12 +247,12 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
         for columns, visible, bias in tile.blocks(rows, slice(0, tile.m)):
             both = _product("both", own_rows, transposed(columns_of_scores[:, :, columns]))
             weights, d_scores = both  # of the second as yet dA - delta (h, b, c) (blockwise.10)
-            weights *= _factor(tile)
+            factor = _add_bias(tile, weights, bias)
             if bias is not None:
-                weights += bias * tile.dtype.type(unit)
                 weights -= shift[:, rows]
+            weights *= factor
             if not in_range:
-                np.clip(weights, least, 0, out=weights)
+                np.clip(weights, least, small, out=weights)  # above it is only what is hidden
             exponential(weights, out=weights)  # (h, b, c) (blockwise.54)
             if visible is not None:
                 weights *= visible
@@ -295,6 +304,13 @@ def _pair(first: Array, second: Array) -> Array:
         into[..., : array.shape[-1]] = array
         into[..., array.shape[-1] :] = 0
     return pair
+
+
+def _is_moderate(array: Array) -> bool:
+    """Whether products with weights neither underflow nor let those count that stand for zero: see `least`."""
+    most = max(array.max(initial=0), -array.min(initial=0))
+    exponent = np.finfo(array.dtype).maxexp
+    return bool(most == 0 or -(exponent // 2) < np.frexp(most)[1] < exponent // 3)
 
 
 def _in_range(tiles: Sequence[Tile], query: Array) -> bool:

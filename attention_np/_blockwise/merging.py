@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_np._arrays import Array, as_floating, quiet
+from attention_np._arrays import Array, as_floating, in_dtype, precision, quiet
 
 __all__ = ["Partial", "merge", "merge_backward"]
 
@@ -16,6 +16,13 @@ class Partial(NamedTuple):
 
     output: Array  # (..., n, d_v)
     logsumexp: Array  # (..., n)
+
+
+class Dtypes(NamedTuple):
+    """Those that a partial result is handed back in."""
+
+    output: np.dtype[Any]
+    logsumexp: np.dtype[Any]
 
 
 def merge(first: Partial | tuple[Array, Array], second: Partial | tuple[Array, Array]) -> Partial:
@@ -30,7 +37,8 @@ def merge(first: Partial | tuple[Array, Array], second: Partial | tuple[Array, A
     Returns
     -------
     Partial
-        Merging is associative, and attention over no keys is its neutral element.
+        Merging is associative, and attention over no keys is its neutral element. Half precision is computed in single
+        and handed back: the output in the dtype of the outputs, the log-sum-exp in that of the log-sum-exps.
 
     Raises
     ------
@@ -57,10 +65,13 @@ def merge(first: Partial | tuple[Array, Array], second: Partial | tuple[Array, A
     [[2.5]]
     """
     one, other = _partial("first", first), _partial("second", second)
+    _check_alike(one, other)
+    dtypes = Dtypes(*(precision(*pair).result for pair in zip(one, other, strict=True)))
+    one, other = _widened(one, other)
     with quiet():
         shares, logsumexp = _shares(one, other)
         output = _shared(shares[0], one.output) + _shared(shares[1], other.output)  # (blockwise.6)
-    return Partial(output, logsumexp)
+        return _cast(Partial(output, logsumexp), dtypes)
 
 
 def merge_backward(
@@ -80,7 +91,8 @@ def merge_backward(
     Returns
     -------
     tuple of Partial
-        The gradients with respect to the output and the log-sum-exp of each: for :func:`backward` of its own call.
+        The gradients with respect to the output and the log-sum-exp of each, in their dtypes: for :func:`backward` of
+        its own call.
 
     Raises
     ------
@@ -105,6 +117,14 @@ def merge_backward(
     """
     one, other = _partial("first", first), _partial("second", second)
     d = _partial("d_merged", d_merged)
+    _check_alike(one, other)
+    if d.output.shape != one.output.shape:
+        raise ValueError(
+            "d_merged must have the shape of what was merged "
+            f"(the output of d_merged: {d.output.shape}, the outputs of first and second: {one.output.shape})"
+        )
+    dtypes = [Dtypes(part.output.dtype, part.logsumexp.dtype) for part in (one, other)]
+    one, other, d = _widened(one, other, d)
     with quiet():
         shares, _ = _shares(one, other)
         merged = _shared(shares[0], one.output) + _shared(shares[1], other.output)
@@ -113,7 +133,8 @@ def merge_backward(
             d_output = _shared(share, d.output)  # (blockwise.23)
             d_share = (d.output * (part.output - merged)).sum(axis=-1) + d.logsumexp
             found.append(Partial(d_output, np.where(share == 0, 0, share * d_share)))  # (blockwise.24)
-    return found[0], found[1]
+        first_found, second_found = map(_cast, found, dtypes)
+    return first_found, second_found
 
 
 def _partial(name: str, pair: Partial | tuple[Array, Array]) -> Partial:
@@ -127,14 +148,32 @@ def _partial(name: str, pair: Partial | tuple[Array, Array]) -> Partial:
     return part
 
 
-def _shares(first: Partial, second: Partial) -> tuple[tuple[Array, Array], Array]:
-    """What part of the weights is over the keys of each, and the log-sum-exp over all."""
-    one, other = first.logsumexp, second.logsumexp
+def _check_alike(first: Partial, second: Partial) -> None:
     if first.output.shape != second.output.shape:
         raise ValueError(
             "the outputs of first and second must have one shape "
             f"(first: {first.output.shape}, second: {second.output.shape})"
         )
+
+
+def _widened(*parts: Partial) -> list[Partial]:
+    """Each in the dtype that its numbers are computed in together, which is never half precision."""
+    compute = precision(*(array for part in parts for array in part)).compute
+    return [Partial(*in_dtype(compute, *part)) for part in parts]
+
+
+def _cast(part: Partial, dtypes: Dtypes) -> Partial:
+    # What a complex number had a part in stays complex: complex steps differentiate by its imaginary part.
+    output, logsumexp = (
+        x if x.dtype.kind == "c" and dtype.kind != "c" else x.astype(dtype, copy=False)
+        for x, dtype in zip(part, dtypes, strict=True)
+    )
+    return Partial(output, logsumexp)
+
+
+def _shares(first: Partial, second: Partial) -> tuple[tuple[Array, Array], Array]:
+    """What part of the weights is over the keys of each, and the log-sum-exp over all."""
+    one, other = first.logsumexp, second.logsumexp
     limits = [x.real == np.inf for x in (one, other)]
     at_limit = limits[0] | limits[1]
     larger = np.where(one.real >= other.real, one, other)

@@ -104,6 +104,11 @@ class Problem:
         own = index[len(index) - len(leading) :]
         return tuple(0 if size == 1 else i for i, size in zip(own, leading, strict=True))
 
+    def is_first(self, index: tuple[int, ...]) -> bool:
+        """Whether a place in the leading axes of the output is the first of those that share its scores."""
+        own = self._of_scores(index)
+        return index == (0,) * (len(index) - len(own)) + own
+
     def tile(self, place: Place) -> Tile:
         """The tile at a place."""
         at, rows, columns = place

@@ -75,6 +75,22 @@ class _Travels:
             object.__setattr__(self, name, value.open() if isinstance(value, _Mapped) else value)
 
 
+def _checked(rule: Rule, rows: slice, columns: slice) -> bool | Array:
+    """What a rule, which may be the caller's, says of a block."""
+    visible = rule.block(rows, columns)
+    if isinstance(visible, bool | np.bool_):
+        return bool(visible)
+    shape = rows.stop - rows.start, columns.stop - columns.start
+    if not isinstance(visible, np.ndarray) or visible.dtype != np.bool_:
+        what = f"an array of {visible.dtype}" if isinstance(visible, np.ndarray) else repr(visible)
+        raise TypeError(f"the block of a rule must be True, False or an array of booleans, not {what} ({rule!r})")
+    if visible.ndim != 2 or any(size not in (1, full) for size, full in zip(visible.shape, shape, strict=True)):
+        raise ValueError(
+            f"the block of a rule must broadcast to {shape}, not have the shape {visible.shape} ({rule!r})"
+        )
+    return visible
+
+
 @dataclass(frozen=True)
 class Tile(_Travels):
     """The operands of a task. Positions count from the first query and the first key of the tile."""
@@ -127,7 +143,7 @@ class Tile(_Travels):
 
     def block(self, rows: slice, columns: slice) -> Block | None:
         """One block; None if nobody attends in it."""
-        visible = True if self.rule is None else self.rule.block(rows, columns)
+        visible = True if self.rule is None else _checked(self.rule, rows, columns)
         if visible is False:
             return None
         if self.bias is None:
