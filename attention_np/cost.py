@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import _steps
-from attention_np._arrays import as_flag, as_integer, is_floating
+from attention_np._arrays import as_flag, as_integer, as_number, is_floating
 from attention_np._steps import Counts, Step
 
 __all__ = ["Cost", "Costs", "Sizes", "blockwise", "dot_product", "longest"]
@@ -305,15 +305,15 @@ def _causal_pairs(n: int, m: int, rows: int) -> int:
     return before_end + next_rows * min(m, whole * rows + next_rows) + (after - next_rows) * m
 
 
-def longest(algorithm: Callable[[Sizes], Costs], memory: int, sizes: Sizes, *, backward: bool = True) -> int:
+def longest(algorithm: Callable[[Sizes], Costs], memory: float, sizes: Sizes, *, backward: bool = True) -> int:
     """The largest `n` for which an algorithm fits in memory.
 
     Parameters
     ----------
     algorithm : callable
         :func:`dot_product` or :func:`blockwise`.
-    memory : int
-        In bytes.
+    memory : int or float
+        In bytes: finite, and not negative.
     sizes : Sizes
         All sizes but `n`; `m` is `n` if it is None.
     backward : bool, optional
@@ -324,12 +324,22 @@ def longest(algorithm: Callable[[Sizes], Costs], memory: int, sizes: Sizes, *, b
     int
         Zero if nothing fits.
 
+    Raises
+    ------
+    TypeError
+        If `memory` is not a number.
+    ValueError
+        If `memory` is negative, infinite or NaN; if any `n` fits, as where there are no heads.
+
     Examples
     --------
     >>> from attention_np import cost
     >>> cost.longest(cost.dot_product, 2**34, cost.Sizes(n=1, heads=32))
     5123
     """
+    memory = as_number("memory", memory)
+    if not 0 <= memory < np.inf:
+        raise ValueError(f"memory must be a finite number of bytes, at least 0, not {memory}")
 
     def fits(n: int) -> bool:
         costs = algorithm(replace(sizes, n=n))
@@ -337,6 +347,8 @@ def longest(algorithm: Callable[[Sizes], Costs], memory: int, sizes: Sizes, *, b
 
     least, most = 0, 1
     while fits(most):
+        if most > memory:  # what grows takes a byte at least for each query
+            raise ValueError(f"there is no longest n: whatever it is, it fits in {memory} bytes ({sizes})")
         least, most = most, 2 * most
     while most - least > 1:
         middle = (least + most) // 2

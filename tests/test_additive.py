@@ -267,3 +267,10 @@ def test_a_cache_of_another_op_is_refused() -> None:
             additive.backward(x, cache)
         with pytest.raises(TypeError, match=r"cache must be the one that additive\.forward returned, not"):
             additive.jvp(cache, query=x)
+
+
+def test_a_sum_that_leaves_the_range_on_its_way_gives_the_score_that_it_comes_to() -> None:
+    one = np.array([[100.0]])  # whose tanh is one
+    w_score = np.array([1.5e308, 1e308, -1.5e308])
+    _, cache = additive.forward(one, one, one, np.ones((1, 3)), np.ones((1, 3)), w_score)
+    np.testing.assert_array_equal(cache.scores, [[1e308]])

@@ -21,6 +21,7 @@ from helpers import (
 )
 
 from attention_np import additive, dot_product, multi_head, softmax
+from attention_np._arrays import scores_shape, sum_to
 
 REAL = [np.float32, np.float64, np.longdouble]
 HALF = [np.float16, ml_dtypes.bfloat16]
@@ -409,3 +410,61 @@ def test_lists_will_do_for_arrays() -> None:
     np.testing.assert_array_equal(
         additive.forward(query, key, value, [[1.0], [1.0]], [[1.0], [1.0]], [1.0], mask=[[True, False]])[0], [[10.0]]
     )
+
+
+@pytest.mark.parametrize("op", ["dot_product", "multi_head"])
+@pytest.mark.parametrize("wide", ["query", "key", "value"])
+def test_a_scalar_bias_has_the_widest_dtype_whichever_array_that_is_of(op: str, wide: str) -> None:
+    case = plain_cases()[op].map(as_dtype(np.float32))
+    _, cache = case.forward(bias=0.1, **{wide: case.inputs[wide].astype(np.float64)})
+    assert cache.bias.dtype == np.float64
+
+
+def test_a_cache_of_another_op_is_refused_with_the_name_of_its_class() -> None:
+    _, cache = softmax.forward(np.zeros(3))
+    with pytest.raises(TypeError, match=r"not attention_np\.softmax\.Cache$"):
+        dot_product.backward(np.zeros((4, 2)), cache)
+
+
+def test_a_ragged_list_for_a_number_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"^scale must be an array of numbers: "):
+        dot_product.forward(*np.zeros((3, 4, 2)), scale=[[1.0], [1.0, 2.0]])
+
+
+def test_the_leading_axes_of_the_scores_are_those_of_query_and_key_and_the_values_must_broadcast_with_them() -> None:
+    one, many = np.zeros((4, 3)), np.zeros((2, 5, 3))
+    assert scores_shape(one, many, np.zeros((5, 2))) == (2, 4, 5)
+    assert scores_shape(many, one, np.zeros((4, 2))) == (2, 5, 4)
+    assert scores_shape(one, one, np.zeros((7, 4, 2))) == (4, 4)
+    assert scores_shape(np.zeros(3), many, np.zeros((5, 2))) == (2, 1, 5)
+    with pytest.raises(ValueError, match="the leading axes of query and key and value do not broadcast together"):
+        scores_shape(many, one, np.zeros((3, 4, 2)))
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 2, 3), (2, 3), (1, 3), (2, 1), (1, 1), (1, 2, 1), (2, 1, 3), (3,), (1,), ()], ids=str
+)
+def test_sums_go_over_the_axes_that_were_broadcast_and_no_others(shape: tuple[int, ...]) -> None:
+    array = normal(0, 4, 2, 2, 3)
+    expected = np.zeros(shape)
+    for index, entry in np.ndenumerate(array):
+        own = index[4 - len(shape) :]
+        expected[tuple(i if size > 1 else 0 for i, size in zip(own, shape, strict=True))] += entry
+    assert_close(sum_to(array, shape), expected, 1e-14)
+
+
+def test_a_complex_scalar_bias_has_the_complex_dtype_of_the_arrays() -> None:
+    for dtype, expected in ((np.float32, np.complex64), (np.float64, np.complex128), (np.complex64, np.complex64)):
+        case = plain_cases()["dot_product"].map(as_dtype(dtype))
+        assert case.forward(bias=1j)[1].bias.dtype == expected
+
+
+def test_a_ragged_mask_is_refused_by_name_and_what_it_should_hold() -> None:
+    with pytest.raises(ValueError, match=r"^mask must be an array of booleans: "):
+        dot_product.forward(*np.zeros((3, 2, 2)), mask=[[True], [True, False]])
+
+
+def test_the_features_of_a_batch_are_counted_at_its_last_axis() -> None:
+    case = plain_cases(batch=(2,))["additive"]
+    with pytest.raises(ValueError, match=rf"^w_query takes 9 features but query has {case.inputs['query'].shape[-1]} "):
+        case.forward(w_query=np.zeros((9, 2)))

@@ -1167,7 +1167,7 @@ def test_products_may_leave_the_range_where_the_scores_do_not() -> None:
 def test_a_few_rows_with_large_scores_do_not_spoil_the_gradients_of_others(n: int, workers: int) -> None:
     query, key, value = (normal(seed, n, 4).astype(np.float32) for seed in range(3))
     query[600] *= 40  # its row needs a shift, and others that are worked on beside it do not
-    output, cache = blockwise.forward(query, key, value, workers=workers)
+    _, cache = blockwise.forward(query, key, value, workers=workers)
     given = normal(3, n, 4).astype(np.float32)
     expected = dot_product.backward(given, dot_product.forward(query, key, value)[1])
     for found, wanted in zip(blockwise.backward(given, cache, workers=workers)[:3], expected[:3], strict=True):
@@ -1186,7 +1186,7 @@ def test_the_gradient_of_the_logsumexp_counts_once_where_values_share_it() -> No
 def test_a_wider_gradient_of_the_output_is_taken_with_the_same_weights() -> None:
     inputs = {name: (3 * normal(seed, 64, 8)).astype(np.float32) for seed, name in enumerate(("query", "key", "value"))}
     bias = 3 * normal(3, 64, 64).astype(np.float32)
-    output, cache = blockwise.forward(**inputs, bias=bias)
+    _, cache = blockwise.forward(**inputs, bias=bias)
     given = normal(4, 64, 8)
     narrow = blockwise.backward(given.astype(np.float32), cache)
     for wide in (given, given.astype(np.longdouble)):

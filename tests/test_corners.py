@@ -710,3 +710,53 @@ def test_nothing_warns_of_an_infinite_bias_or_of_dropout(op: str, poison: float)
     with np.errstate(all="raise"):
         for options in ({}, {"dropout_p": 0.5, "rng": 0}, {"is_causal": True}):
             run(case._replace(options={**case.options, **options}))
+
+
+# What comes back
+
+
+@every_attention
+@every_poison
+@alone_and_in_a_batch
+def test_an_incoming_gradient_that_is_not_finite_spoils_no_key_that_its_query_may_not_attend_to(
+    op: str, poison: float, batch: tuple[int, ...]
+) -> None:
+    mask = np.ones((4, 5), bool)
+    mask[1, 3:] = False
+    case = masked(op, mask, (4, 5), batch)
+    d_output = normal(7, *run(case).output.shape)
+    spoiled, spared = d_output.copy(), d_output.copy()
+    spoiled[..., 1, :], spared[..., 1, :] = poison, 0
+    one, other = run(case, spoiled).gradients, run(case, spared).gradients
+    for name in ("key", "value"):
+        assert_same_bits(one[name][..., 3:, :], other[name][..., 3:, :])
+        assert not np.isfinite(one[name][..., :3, :]).any()
+    others = [0, 2, 3]
+    assert_same_bits(one["query"][..., others, :], other["query"][..., others, :])
+
+
+@every_attention
+def test_a_tangent_of_a_value_that_is_not_finite_moves_no_query_that_may_not_attend_to_it(op: str) -> None:
+    mask = np.ones((4, 5), bool)
+    mask[1, 3:] = False
+    case = masked(op, mask, (4, 5), ())
+    _, cache = case.forward()
+    tangent = np.zeros_like(case.inputs["value"])
+    tangent[3:] = np.nan
+    moved = case.op.jvp(cache, value=tangent)
+    assert (moved[1] == 0).all()
+    assert np.isnan(moved[[0, 2, 3]]).all()
+
+
+@pytest.mark.parametrize("op", ["dot_product", "additive"])
+def test_gradients_that_fit_are_finite_where_those_of_the_weights_do_not(op: str) -> None:
+    case = plain_cases()[op]
+    small, large = ("key", "value") if op == "dot_product" else ("w_score", "value")
+    inputs = {**case.inputs, small: case.inputs[small] * 2.0**-500, large: case.inputs[large] * 2.0**700}
+    case = case._replace(inputs=inputs)
+    output, cache = case.forward()
+    d_output = normal(7, *output.shape)
+    expected = dict(leaves(case.op.backward(d_output, cache)))
+    for name, gradient in leaves(case.op.backward(d_output * 2.0**500, cache)):
+        if name in ("query", "w_query", "value"):
+            assert_close(gradient / 2.0**500, expected[name], 1e-14)

@@ -489,3 +489,35 @@ def test_a_cache_of_another_op_is_refused(cache: Any) -> None:
         dot_product.backward(np.zeros((4, 2)), cache)
     with pytest.raises(TypeError, match=r"cache must be the one that dot_product\.forward returned, not"):
         dot_product.jvp(cache, query=np.zeros((4, 3)))
+
+
+@pytest.mark.parametrize("name", ["query", "key"])
+@pytest.mark.parametrize(
+    ("tangent", "other", "scale", "value"),
+    [(1.2e308, 1.0, 0.5, 1.0), (1e200, 1e150, 0.5, 1e-60), (1e200, 1e20, 1e140, 1e-60), (1e-100, 1e250, 1e200, 1e-60)],
+)
+def test_a_tangent_may_move_the_scores_out_of_range_where_it_does_not_move_the_output_there(
+    name: str, tangent: float, other: float, scale: float, value: float
+) -> None:
+    key = np.array([[other, other], [0.0, 0.0]]) if name == "query" else np.zeros((2, 2))
+    query = np.zeros((1, 2)) if name == "query" else np.array([[other, other]])
+    _, cache = dot_product.forward(query, key, np.array([[value], [0.0]]), scale=scale)
+    moving = np.full((1, 2), tangent) if name == "query" else np.array([[tangent, tangent], [0.0, 0.0]])
+    small = dot_product.jvp(cache, **{name: moving * 2.0**-300})
+    assert_close(dot_product.jvp(cache, **{name: moving}), small * 2.0**300, 1e-15)
+    assert small > 0
+
+
+def test_the_scale_of_a_single_feature_is_one() -> None:
+    _, cache = dot_product.forward(np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 1)))
+    assert cache.scale == 1
+
+
+def test_features_that_differ_are_counted_at_the_last_axis() -> None:
+    with pytest.raises(ValueError, match=r"key has 4 features but query has 3 \(key\.shape=\(2, 5, 4\)"):
+        dot_product.forward(zeros(2, 6, 3), zeros(2, 5, 4), zeros(2, 5, 2))
+
+
+def test_a_scale_that_is_infinite_in_the_dtype_alone_is_refused_with_the_dtype() -> None:
+    with pytest.raises(ValueError, match=r"scale must be finite, not 1e\+40 in float32"):
+        dot_product.forward(*(zeros(4, 3, dtype=np.float32) for _ in range(3)), scale=1e40)

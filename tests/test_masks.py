@@ -341,3 +341,18 @@ def test_a_mask_takes_memory_in_proportion_to_its_size(make, masks_of_memory):
         tracemalloc.stop()
     assert mask.size == N * N
     assert peak <= (masks_of_memory + 0.2) * mask.nbytes
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: masks.as_mask([[1], [0, 1]], true_means="allowed"),
+            "^values must be an array of booleans or numbers:",
+        ),
+        (lambda: masks.packed([[1], [0, 1]]), "^query_segments must be an array of integers:"),
+    ],
+)
+def test_ragged_lists_are_refused_by_name_and_what_they_should_hold(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -579,3 +579,41 @@ def test_a_cache_of_another_op_is_refused() -> None:
             multi_head.backward(x, cache)
         with pytest.raises(TypeError, match=r"cache must be the one that multi_head\.forward returned, not"):
             multi_head.jvp(cache, query=x)
+
+
+def test_the_projections_that_attend_have_their_biases() -> None:
+    inputs = arrays()
+    parameters = inputs["parameters"]
+    _, cache = multi_head.forward(**inputs, num_heads=2)
+    for name in ("query", "key", "value"):
+        weights, bias = getattr(parameters, f"w_{name}"), getattr(parameters, f"b_{name}")
+        projected = inputs[name] @ weights + bias
+        assert_close(multi_head.combine_heads(getattr(cache.attention, name)), projected, 1e-15)
+        assert np.abs(bias).min() > 0
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_a_tangent_of_another_shape_is_refused_by_name(name: str) -> None:
+    _, cache = multi_head.forward(**arrays(), num_heads=2)
+    with pytest.raises(ValueError, match=rf"^the tangent of {name} must have the shape"):
+        multi_head.jvp(cache, **{name: np.zeros((1, 1))})
+
+
+def test_a_tangent_of_the_bias_moves_the_output() -> None:
+    bias = normal(5, 2, 4, 5)
+    _, cache = multi_head.forward(**arrays(), bias=bias, num_heads=2)
+    moved = multi_head.jvp(cache, bias=normal(6, 2, 4, 5))
+    step, _ = multi_head.forward(**arrays(), bias=bias + 1e-30j * normal(6, 2, 4, 5), num_heads=2)
+    assert_close(moved, step.imag / 1e-30, COMPLEX_STEP)
+
+
+def test_what_heads_cannot_be_made_of_is_refused_by_name() -> None:
+    ragged = [[[1.0], [1.0, 2.0]]]
+    with pytest.raises(ValueError, match=r"^x must be an array"):
+        multi_head.split_heads(ragged, 2)
+    with pytest.raises(ValueError, match=r"^x must be an array"):
+        multi_head.combine_heads(ragged)
+    with pytest.raises(TypeError, match=r"^num_heads must be an integer"):
+        multi_head.split_heads(np.zeros((3, 8)), "2")
+    with pytest.raises(TypeError, match=r"^c_attn_weight must hold floating-point numbers"):
+        Parameters.from_c_attn(np.zeros((2, 6), int), np.eye(2))

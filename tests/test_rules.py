@@ -178,3 +178,29 @@ def test_a_rule_of_ones_own_needs_its_blocks_alone() -> None:
 def test_bad_input_is_refused(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(("n", "m"), [(600, 500), (500, 600)])
+def test_a_block_of_any_size_is_that_of_the_mask(n: int, m: int) -> None:
+    np.testing.assert_array_equal(rules.causal(offset=7).mask(n, m), masks.causal(n, m, offset=7))
+
+
+def test_the_leading_axes_of_both_sides_broadcast() -> None:
+    queries, keys = np.stack([SEGMENTS, SEGMENTS[::-1]])[:, None], np.stack([KEY_SEGMENTS, UNSORTED, UNSORTED[::-1]])
+    expected = masks.packed(queries, keys)
+    assert expected.shape == (2, 3, N, M)
+    np.testing.assert_array_equal(rules.packed(queries, keys).mask(N, M), expected)
+    np.testing.assert_array_equal(rules.packed(keys, queries).mask(M, N), masks.packed(keys, queries))
+    few, many = [3, 5], [[2], [4], [9]]
+    both = np.broadcast_to(masks.padding(few, M) & masks.padding(many, M), (3, 2, N, M))
+    np.testing.assert_array_equal((rules.padding(few) & rules.padding(many)).mask(N, M), both)
+    np.testing.assert_array_equal((rules.padding(many) & rules.padding(few)).mask(N, M), both)
+
+
+def test_a_window_may_have_no_bound_on_either_side_and_none_that_is_negative() -> None:
+    for left, right in ((None, None), (2, None), (None, 1), (1, 2)):
+        rule = rules.sliding_window(left=left, right=right)
+        np.testing.assert_array_equal(rule.mask(N, M), masks.sliding_window(N, M, left=left, right=right))
+    for name in ("left", "right"):
+        with pytest.raises(ValueError, match=rf"^{name} must be at least 0, not -1"):
+            rules.sliding_window(**{"left": 1, "right": 1, name: -1})

@@ -7,7 +7,7 @@ import pytest
 from helpers import CENTRAL, COMPLEX_STEP, Array, assert_close, assert_same_bits, normal
 from scipy import special
 
-from attention_np import gradcheck, softmax
+from attention_np import dot_product, gradcheck, softmax
 
 SHAPES_AND_AXES = [((5,), -1), ((5,), 0), ((4, 5), 0), ((4, 5), 1), ((2, 3, 4), 1), ((2, 3, 4), -3), ((3, 1), -1)]
 
@@ -323,3 +323,45 @@ def test_nothing_warns() -> None:
         softmax.jvp(cache, scores=scores)
         softmax.jacobian(scores)
         softmax.logsumexp(scores)
+
+
+def test_several_rows_of_the_largest_numbers_are_as_each_alone() -> None:
+    scores, vectors = np.zeros((2, 3)), np.array([OVERFLOWING, [-1.7e308, 1.7e308, 1.7e308]])
+    for axis in (-1, 0):
+        rows = [softmax.backward(v, softmax.forward(s)[1]).scores for s, v in zip(scores, vectors, strict=True)]
+        there = np.moveaxis(vectors, -1, axis)
+        moved = softmax.backward(there, softmax.forward(np.moveaxis(scores, -1, axis), axis=axis)[1]).scores
+        assert_same_bits(np.moveaxis(moved, axis, -1), np.stack(rows))
+
+
+def test_an_infinite_cotangent_takes_the_rest_of_its_row_to_the_limit() -> None:
+    _, cache = softmax.forward(np.array([0.0, 1.0]))
+    np.testing.assert_array_equal(softmax.backward(np.array([2.0, np.inf]), cache).scores, [-np.inf, np.nan])
+    np.testing.assert_array_equal(softmax.backward(np.array([np.inf, 2.0]), cache).scores, [np.nan, -np.inf])
+
+
+@pytest.mark.parametrize("hidden", [np.nan, np.inf, -np.inf])
+def test_a_score_of_minus_infinity_takes_no_part_whatever_its_cotangent_holds(hidden: float) -> None:
+    _, cache = softmax.forward(np.array([-np.inf, 0.0, 1.0]))
+    _, alone = softmax.forward(np.array([0.0, 1.0]))
+    expected = [0.0, *softmax.backward(np.array([1.0, 2.0]), alone).scores]
+    np.testing.assert_array_equal(softmax.backward(np.array([hidden, 1.0, 2.0]), cache).scores, expected)
+
+
+def test_the_jacobian_of_a_row_with_nan_is_zero_where_a_score_is_masked() -> None:
+    jacobian = softmax.jacobian(np.array([np.nan, 1.0, 2.0]), mask=np.array([True, True, False]))
+    np.testing.assert_array_equal(jacobian, [[np.nan, np.nan, 0], [np.nan, np.nan, 0], [0, 0, 0]])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.complex64])
+def test_the_jacobian_and_logsumexp_keep_the_dtype_of_the_scores(dtype: type) -> None:
+    scores = normal(0, 3, 4).astype(dtype)
+    assert softmax.jacobian(scores).dtype == dtype
+    assert softmax.logsumexp(scores).dtype == dtype
+
+
+def test_a_cache_of_another_op_is_refused() -> None:
+    _, cache = dot_product.forward(*normal(0, 3, 2, 2))
+    for use in (lambda: softmax.backward(np.zeros(2), cache), lambda: softmax.jvp(cache)):
+        with pytest.raises(TypeError, match=r"cache must be the one that softmax\.forward returned, not"):
+            use()

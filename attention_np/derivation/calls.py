@@ -70,6 +70,7 @@ def _extreme(evaluator: Evaluator, node: nodes.Call, values: list[Value]) -> Val
     for value in values[1:]:
         left, right, shape = evaluator.arithmetic.shapes_of(total, value, node.span, "cannot compare")
         names, (one, two) = evaluator.arithmetic.together([left, right], node.span)
+        evaluator.arithmetic.charge([one.shape, two.shape], node.span)
         first = one.real >= two.real if node.function == "max" else one.real <= two.real
         # A NaN on either side is the result.
         data = np.where(np.isnan(two), two, np.where(first | np.isnan(one), one, two))

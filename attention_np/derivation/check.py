@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from attention_np.derivation import compare, limits, nodes
+from attention_np.derivation.account import Account
 from attention_np.derivation.draws import BOUND_DRAWS, DRAWS, complete, draw_sizes, draw_tensor
 from attention_np.derivation.environment import Definition, Definitions, Environment, Tensor, tensors_in
 from attention_np.derivation.errors import Problem, Span, show
@@ -46,7 +47,7 @@ class PageCheck:
         self.page = page
         self.seed = seed
         self.draws = draws
-        self.steps = 0
+        self.account = Account()
         self._examples: dict[int, Scope | None] = {}
         self._position = 0
         names = page.header.names()
@@ -67,7 +68,7 @@ class PageCheck:
             here = draw_sizes(header, self.seed, draw)
             here.update(sizes)
             complete(header, here)
-            arithmetic = Arithmetic(here, bool(values or sizes))
+            arithmetic = Arithmetic(here, bool(values or sizes), self.account)
             free = {
                 key: values.get(key) or draw_tensor(key, tensor, arithmetic, self.seed, draw, more > 0)
                 for key, tensor in header.tensors.items()
@@ -97,13 +98,14 @@ class PageCheck:
     def fork(self) -> PageCheck:
         """A copy that can go on from here by itself; what is evaluated already is shared."""
         other = copy.copy(self)
+        other.account = copy.copy(self.account)
         copies: dict[int, Scope] = {}
 
         def branch(scope: Scope) -> Scope:
             if id(scope) not in copies:
                 names, definitions = scope.names.copy(), scope.definitions.copy()
-                environments = [item.branch(names, definitions) for item in scope.environments]
-                more = [item.branch(names, definitions) for item in scope.more]
+                environments = [item.branch(names, definitions, other.account) for item in scope.environments]
+                more = [item.branch(names, definitions, other.account) for item in scope.more]
                 copies[id(scope)] = Scope(names, definitions, environments, scope.sizes, scope.values, more)
             return copies[id(scope)]
 
@@ -139,7 +141,7 @@ class PageCheck:
                 record.verdict = "not executed"
                 record.message = equation.reason
                 return record
-            if self.steps > limits.PAGE_STEPS:
+            if self.account.steps > limits.PAGE_STEPS:
                 raise Problem("limit", "the equations before this one took all the steps of the page")
             self._judge(equation, record)
         except Problem as problem:
@@ -210,7 +212,6 @@ class PageCheck:
                 if equal and not equation.mark:
                     message = "both sides are always equal: claim ="
                     raise Problem("claim", message, statement.places[position])
-        self.steps += sum(environment.arithmetic.steps for environment in scope.environments)
         record.error = worst
         if equation.mark == "malformed":
             raise Problem("claim", "marked as not well-formed, but it can be evaluated", parsed[0].relations[0].span)
@@ -233,7 +234,6 @@ class PageCheck:
         for environment in scope.more:
             environment.arithmetic.steps = 0
             error, holds = self._pair(statement, position, environment)
-            self.steps += environment.arithmetic.steps
             worst = max(worst, error)
             if not holds:
                 record.error = error
@@ -298,7 +298,7 @@ class PageCheck:
         if relation == "=":
             if environment.underflow is not None:
                 raise Problem("domain", "the exponential underflows here: claim \\approx", environment.underflow)
-            masked = _masks(left, environment.definitions) or _masks(right, environment.definitions)
+            masked = environment.definitions.mask(left) or environment.definitions.mask(right)
             return compare.equality(*sides, *scales, masked)
         return compare.ordering(*sides, relation, max(scales))
 
@@ -347,25 +347,32 @@ class PageCheck:
         if equation.example < 0:
             return self.scope
         if equation.example not in self._examples:
-            self._examples[equation.example] = self._example(equation)
+            self._examples[equation.example] = None  # if it cannot be set up, nobody tries again
+            self._examples[equation.example], problem = self._example(equation)
+            if problem is not None:
+                raise problem
         return self._examples[equation.example] or self.scope
 
-    def _example(self, first: Equation) -> Scope | None:
-        """The scope of a worked example: everything that its equations bind, before the first is judged."""
+    def _example(self, first: Equation) -> tuple[Scope | None, Problem | None]:
+        """The scope of a worked example: everything that its equations bind, before the first is judged.
+
+        And what is wrong with the first, if it binds something badly.
+        """
         names = self.scope.names.copy()
-        setting = Setting(self.page.header, names)
+        setting = Setting(self.page.header, names, self.account)
+        wrong: Problem | None = None
         for equation in self.page.equations:
             if equation.example == first.example and equation.problem is None and not equation.mark:
                 try:
                     setting.read(equation.text)
                 except Problem as problem:
                     if problem.kind in ("shape", "limit") and equation is first:
-                        raise
+                        wrong = problem
         if not setting.values and not setting.sizes:
-            return None
+            return None, wrong
         definitions = self.scope.definitions.copy()
         environments = self._environments(names, definitions, setting.sizes, setting.values)
-        return Scope(names, definitions, environments, setting.sizes, setting.values)
+        return Scope(names, definitions, environments, setting.sizes, setting.values), wrong
 
     def _check_binding(self, statement: Statement, scope: Scope) -> None:
         """The example was set up with this value; a second one for the same name was not."""
@@ -389,21 +396,6 @@ def _check_bound(node: nodes.Node, free: set[str]) -> None:
             for name, span in zip(bound.names, bound.spans, strict=True):
                 if name in free:
                     raise Problem("shape", f"index {name} is bound here, but free in the equation", span)
-
-
-def _masks(side: nodes.Node, definitions: Definitions) -> bool:
-    """Whether a case of an expression, or of what it is defined by, is a literal infinity."""
-    found = [side]
-    for name in tensors_in(side):
-        found += [item.body for item in definitions.order(name) if item.body is not None]
-    return any(
-        isinstance(item, nodes.Constant) and item.name == "infinity"
-        for body in found
-        for cases in body.walk()
-        if isinstance(cases, nodes.Cases)
-        for value in cases.values
-        for item in value.walk()
-    )
 
 
 def _mentions_derivative(statement: Statement) -> bool:

@@ -63,6 +63,8 @@ def draw_tensor(key: str, free: Free, arithmetic: Arithmetic, seed: int, draw: i
         count *= length
     if count > limits.ELEMENTS // 10:
         raise Problem("limit", f"{key} has too many elements")
+    arithmetic.account.hold(count)
+    arithmetic.account.work(10 * count)  # a random number takes about as long as ten sums
     rng = np.random.default_rng([seed, draw, zlib.crc32(key.encode())])
     spread = (1.0, 0.7, 1.4)[draw % 3]
     data: Array

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attention_np.derivation import limits, nodes
+from attention_np.derivation.account import Account
 from attention_np.derivation.errors import Problem, Span
 from attention_np.derivation.names import Names
 from attention_np.derivation.values import ONE, STEP, Arithmetic, Array, Value, top, top_tangent
@@ -56,12 +57,24 @@ def tensors_in(node: nodes.Node) -> frozenset[str]:
     return frozenset(item.name for item in node.walk() if isinstance(item, nodes.Ref))
 
 
+def has_infinite_case(node: nodes.Node) -> bool:
+    """Whether a case of an expression is a literal infinity."""
+    return any(
+        isinstance(item, nodes.Constant) and item.name == "infinity"
+        for cases in node.walk()
+        if isinstance(cases, nodes.Cases)
+        for value in cases.values
+        for item in value.walk()
+    )
+
+
 class Definitions:
     """The definitions of a page so far, with what each depends on directly and in the end."""
 
     def __init__(self) -> None:
         self.by_key: dict[str, Definition] = {}
         self._needs: dict[str, frozenset[str]] = {}
+        self._masking: set[str] = set()
         self.broken: dict[str, str] = {}
 
     def copy(self) -> Definitions:
@@ -69,6 +82,7 @@ class Definitions:
         other = Definitions()
         other.by_key = dict(self.by_key)
         other._needs = dict(self._needs)
+        other._masking = set(self._masking)
         other.broken = dict(self.broken)
         return other
 
@@ -79,10 +93,16 @@ class Definitions:
         for name in definition.needs:
             needs |= self._needs.get(name, frozenset())
         self._needs[definition.key] = frozenset(needs)
+        if self._masking & needs or (definition.body is not None and has_infinite_case(definition.body)):
+            self._masking.add(definition.key)
 
     def needs(self, key: str) -> frozenset[str]:
         """Every name, free or defined, that the value of ``key`` depends on."""
         return self._needs.get(key, frozenset())
+
+    def mask(self, node: nodes.Node) -> bool:
+        """Whether a case of an expression, or of what it is defined by, is a literal infinity."""
+        return bool(tensors_in(node) & self._masking) or has_infinite_case(node)
 
     def order(self, key: str) -> list[Definition]:
         """The definitions that lead up to ``key``, in the order of the page."""
@@ -122,10 +142,12 @@ class Environment:
         self._perturbed: dict[str, Perturbed] = {}
         self.underflow: Span | None = None
 
-    def branch(self, names: Names, definitions: Definitions) -> Environment:
-        """The same draw with other tables of names, which so far say the same."""
+    def branch(self, names: Names, definitions: Definitions, account: Account) -> Environment:
+        """The same draw with other tables of names, which so far say the same, and an account of its own."""
         other = copy.copy(self)
         other.names, other.definitions = names, definitions
+        other.arithmetic = copy.copy(self.arithmetic)
+        other.arithmetic.account = account
         other.free, other.values = dict(self.free), dict(self.values)
         other.jacobians, other._perturbed = dict(self.jacobians), {}
         return other
@@ -156,9 +178,11 @@ class Environment:
             reason = self.definitions.broken[definition.key]
             raise Problem("broken", f"{definition.key} has no value: its definition is broken ({reason})", span)
         if definition.body is None:
-            return self._functional(span)
-        value = self.evaluate(self, definition.body)
-        return as_tensor(self, value, definition.indices, definition.span)
+            tensor = self._functional(span)
+        else:
+            value = self.evaluate(self, definition.body)
+            tensor = as_tensor(self, value, definition.indices, definition.span)
+        return replace(tensor, data=self.arithmetic.hold(tensor.data, span))
 
     def _functional(self, span: Span) -> Tensor:
         assert self.output is not None
@@ -192,6 +216,7 @@ class Environment:
             moved = self.perturbed(bottom_key, span).tensor(top_key, span)
             axes = before.axes + bottom.axes
             shape = (*before.data.shape, *bottom.data.shape)
+            self.arithmetic.charge([shape], span)
             if moved.perturbed:
                 data = np.moveaxis(moved.data.imag, 0, -1).reshape(shape) / STEP
                 data = np.where(
@@ -199,7 +224,7 @@ class Environment:
                 )
             else:
                 data = np.zeros(shape)
-            self.jacobians[name] = Tensor(data, axes, max(top(data), moved.tangent))
+            self.jacobians[name] = Tensor(self.arithmetic.hold(data, span), axes, max(top(data), moved.tangent))
         return self.jacobians[name]
 
 
@@ -223,7 +248,8 @@ class Perturbed(Environment):
         count = base.data.size
         parent.arithmetic.charge([(count, count)], span)
         steps = (1j * STEP) * np.eye(count).reshape(count, *base.data.shape)
-        self.free[key] = replace(base, data=base.data + steps, tangent=1.0, perturbed=True)
+        data = parent.arithmetic.hold(base.data + steps, span)
+        self.free[key] = replace(base, data=data, tangent=1.0, perturbed=True)
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The symbol of that key, carried along with the perturbation."""
@@ -276,6 +302,7 @@ def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], 
         raise Problem("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
     if len(lengths) > limits.AXES:
         raise Problem("limit", f"a tensor of more than {limits.AXES} axes", span)
+    arithmetic.charge([lead + lengths], span)
     data = np.broadcast_to(data, lead + lengths)
     return Tensor(data, (*axes, *shape), value.scale, value.tangent, moving)
 

@@ -32,6 +32,7 @@ class Evaluator(Indexing):
 
     def value(self, node: nodes.Node, bound: tuple[str, ...] = ()) -> Value:
         """The value of a node; a problem without a place gets the place of the node."""
+        self.arithmetic.work(limits.OPERATION, node.span)
         try:
             return _METHODS[type(node)](self, node, bound)
         except Problem as problem:
@@ -99,6 +100,7 @@ class Evaluator(Indexing):
         if isinstance(node, nodes.Both):
             parts = [self.condition(part, bound) for part in node.parts]
             names, arrays = self.arithmetic.together(parts, node.span)
+            self.arithmetic.charge([array.shape for array in arrays], node.span)
             data = arrays[0]
             for array in arrays[1:]:
                 data = data & array if node.word == "and" else data | array
@@ -165,6 +167,7 @@ class Evaluator(Indexing):
         whole = left.data.dtype.kind != "c" and right.data.dtype.kind != "c"
         if left.shape or right.shape or not whole or np.any(one != np.rint(one)) or np.any(two != np.rint(two)):
             raise Problem("shape", "a remainder is of whole numbers", span)
+        self.arithmetic.charge([one.shape, two.shape], span)
         return Value(np.mod(one, two), names, (), right.scale)
 
     def _frac(self, node: nodes.Frac, bound: tuple[str, ...]) -> Value:
@@ -201,6 +204,7 @@ class Evaluator(Indexing):
         if power == 0:
             raise Problem("shape", "write I for a matrix to the power of zero", node.span)
         if power < 0:
+            self.arithmetic.work(base.data.size * base.data.shape[-1], node.span)
             try:
                 data = np.linalg.inv(base.data)
             except np.linalg.LinAlgError:
@@ -309,6 +313,7 @@ class Evaluator(Indexing):
         rows, columns = len(node.rows), len(node.rows[0])
         if max(rows, columns) > limits.SIZE:
             raise Problem("limit", f"a matrix with more than {limits.SIZE} rows or columns", node.span)
+        self.arithmetic.charge([*((*array.shape, 1) for array in arrays), (rows * columns,)], node.span)
         arrays = list(np.broadcast_arrays(*arrays))
         data = np.stack(arrays, axis=-1).reshape(*arrays[0].shape, rows, columns)
         shape: tuple[str, ...] = (str(rows), str(columns))
@@ -341,6 +346,7 @@ class Evaluator(Indexing):
             data = self.arithmetic.spread(value, ("@", *names))
             data = np.moveaxis(np.where(np.isnan(data.real), np.nan, data.imag), 0, -1) / STEP
         else:
+            self.arithmetic.charge([(*value.data.shape, bottom.data.size)], node.span)
             data = np.zeros((*value.data.shape, bottom.data.size))
         kept = tuple(self.arithmetic.size(axis) for axis in shape)
         data = data.reshape((*data.shape[: len(names)], *kept, *bottom.data.shape))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attention_np.derivation import limits, nodes
+from attention_np.derivation.account import Account
 from attention_np.derivation.environment import Definitions, Environment, Tensor
 from attention_np.derivation.errors import Problem, Span
 from attention_np.derivation.evaluate import evaluate
@@ -15,9 +16,10 @@ from attention_np.derivation.values import ONE, Arithmetic, top
 class Setting:
     """What the equations of one example set: ``sizes`` and ``values`` by name."""
 
-    def __init__(self, header: Header, names: Names) -> None:
+    def __init__(self, header: Header, names: Names, account: Account) -> None:
         self.header = header
         self.names = names
+        self.account = account
         self.sizes: dict[str, int] = {}
         self.values: dict[str, Tensor] = {}
 
@@ -34,10 +36,12 @@ class Setting:
         left, right = statement.sides
         assert left is not None
         assert right is not None
-        value = evaluate(Environment(self.names, Definitions(), Arithmetic({}), {}, evaluate), right)
+        value = evaluate(
+            Environment(self.names, Definitions(), Arithmetic({}, account=self.account), {}, evaluate), right
+        )
         if isinstance(left, nodes.SizeRef):
             length = float(value.data.real) if not value.shape else 0.0
-            if length != round(length) or not 1 < length <= limits.SIZE:
+            if not 1 < length <= limits.SIZE or length != round(length):
                 raise Problem("limit", f"a size between 2 and {limits.SIZE} is needed", right.span)
             self._bind_size(left.name, int(length), left.span)
             return

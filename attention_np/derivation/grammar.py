@@ -24,9 +24,10 @@ from attention_np.derivation.errors import Problem, Span
 
 _GRAMMAR = r"""
     ?start: expression | condition
-    expression: term                      -> expression_one
-              | (MINUS | PLUS) term       -> expression_signed
-              | expression (PLUS | MINUS) term     -> expression_more
+    expression: sum
+    sum: term                             -> sum_one
+       | (MINUS | PLUS) term              -> sum_signed
+       | sum (PLUS | MINUS) term          -> sum_more
     term: chain
     chain: factor                         -> chain_one
          | chain factor                   -> chain_next
@@ -50,8 +51,9 @@ _GRAMMAR = r"""
            | LBAR expression RBAR         -> absolute
            | LNORM expression RNORM       -> norm
     arguments: expression (COMMA expression)*
-    condition: relation                   -> condition_one
-             | condition (AND | OR) relation      -> condition_more
+    condition: parts
+    parts: relation                       -> parts_one
+         | parts (AND | OR) relation      -> parts_more
     relation: expression (RELATION expression)+
     %declare PLUS MINUS OPERATOR BIG FUNCTION SUPERSCRIPT SUBSCRIPT LPAREN RPAREN LBRACKET RBRACKET
     %declare NODE LBAR RBAR LNORM RNORM COMMA AND OR RELATION
@@ -116,23 +118,30 @@ def _product(pairs: list[tuple[str, nodes.Node]]) -> nodes.Node:
     return nodes.Mul(_join(factors[0].span, factors[-1].span), factors, operators)
 
 
+_SIGNS = {"PLUS": 1, "MINUS": -1}
+
+
 @v_args(inline=True)
 class _Builder(Transformer[Token, Any]):
     """Makes nodes while the parser reduces, so no tree is walked recursively."""
 
-    def expression_one(self, term: nodes.Node) -> nodes.Node:
-        return term
+    def expression(self, pairs: list[tuple[Token | None, nodes.Node]]) -> nodes.Node:
+        (sign, first), (_, last) = pairs[0], pairs[-1]
+        if sign is None and len(pairs) == 1:
+            return first
+        signs = tuple((1, None) if mark is None else (_SIGNS[mark.type], _place(mark)) for mark, _ in pairs)
+        start = first.span if sign is None else _place(sign)
+        return nodes.Add(_join(start, last.span), tuple(term for _, term in pairs), signs)
 
-    def expression_signed(self, sign: Token, term: nodes.Node) -> nodes.Node:
-        mark = (-1 if sign.type == "MINUS" else 1, _place(sign))
-        return nodes.Add(_join(_place(sign), term.span), (term,), (mark,))
+    def sum_one(self, term: nodes.Node) -> list[tuple[Token | None, nodes.Node]]:
+        return [(None, term)]
 
-    def expression_more(self, left: nodes.Node, sign: Token, term: nodes.Node) -> nodes.Node:
-        mark = (-1 if sign.type == "MINUS" else 1, _place(sign))
-        span = _join(left.span, term.span)
-        if isinstance(left, nodes.Add):
-            return nodes.Add(span, (*left.terms, term), (*left.signs, mark))
-        return nodes.Add(span, (left, term), ((1, None), mark))
+    def sum_signed(self, sign: Token, term: nodes.Node) -> list[tuple[Token | None, nodes.Node]]:
+        return [(sign, term)]
+
+    def sum_more(self, pairs: list[tuple[Token | None, nodes.Node]], sign: Token, term: nodes.Node) -> Any:
+        pairs.append((sign, term))
+        return pairs
 
     def term(self, pairs: list[tuple[str, nodes.Node]]) -> nodes.Node:
         return _product(pairs)
@@ -201,15 +210,21 @@ class _Builder(Transformer[Token, Any]):
     def arguments(self, *items: Any) -> tuple[nodes.Node, ...]:
         return tuple(item for item in items if isinstance(item, nodes.Node))
 
-    def condition_one(self, relation: nodes.Node) -> nodes.Node:
-        return relation
+    def condition(self, pairs: list[tuple[str, nodes.Node]]) -> nodes.Node:
+        parts = tuple(part for _, part in pairs)
+        if len(parts) == 1:
+            return parts[0]
+        return nodes.Both(_join(parts[0].span, parts[-1].span), parts, pairs[-1][0])
 
-    def condition_more(self, left: nodes.Node, word: Token, right: nodes.Node) -> nodes.Node:
+    def parts_one(self, relation: nodes.Node) -> list[tuple[str, nodes.Node]]:
+        return [("", relation)]
+
+    def parts_more(self, pairs: list[tuple[str, nodes.Node]], word: Token, right: nodes.Node) -> Any:
         name = "and" if word.type == "AND" else "or"
-        if isinstance(left, nodes.Both) and left.word != name:
+        if pairs[-1][0] not in ("", name):
             raise Problem("syntax", '"and" mixed with "or" needs brackets, which conditions do not have', right.span)
-        parts = left.parts if isinstance(left, nodes.Both) else (left,)
-        return nodes.Both(_join(left.span, right.span), (*parts, right), name)
+        pairs.append((name, right))
+        return pairs
 
     def relation(self, *items: Any) -> nodes.Node:
         sides = tuple(item for item in items if isinstance(item, nodes.Node))

@@ -183,7 +183,7 @@ def _fill(header: Header, front: dict[str, Any], places: dict[str, Span]) -> Non
             raise Problem("page", f"the size {name} is declared twice", header.place)
         factors: tuple[str, ...] = ()
         if value.isascii() and value.isdigit():
-            if not 1 < int(value[:6]) <= limits.SIZE:
+            if len(value) > 6 or not 1 < int(value) <= limits.SIZE:
                 raise Problem("limit", f"{name} is not between 2 and {limits.SIZE}", header.place)
             header.fixed[key] = int(value)
         elif value:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left as bisect
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from attention_np.derivation import limits
 from attention_np.derivation.errors import Problem, line_of, show
@@ -162,13 +164,13 @@ def _without_code(line: str) -> str:
     if "`" not in line:
         return line
     runs = [match.span() for match in re.finditer(r"`+", line)]
-    after: dict[int, list[int]] = {}
+    after: dict[int, deque[int]] = {}
     for position, (start, stop) in enumerate(runs):
-        after.setdefault(stop - start, []).append(position)
+        after.setdefault(stop - start, deque()).append(position)
     out, done = [], 0
-    for position, (start, stop) in enumerate(runs):
+    for start, stop in runs:
         same = after[stop - start]
-        same.remove(position) if same[0] != position else same.pop(0)
+        same.popleft()  # this run
         if start >= done and same:
             last = runs[same[0]][1]
             out += [line[done:start], " " * (last - start)]
@@ -196,9 +198,12 @@ def _equations(page: Page, start: int) -> None:
         places = places[: 2 * limits.EQUATIONS]
     inside = [(places[k] + 2, places[k + 1]) for k in range(0, len(places), 2)]
     headings = _headings(visible)
+    starts = [heading.place for heading in headings]
     for position, (first, last) in enumerate(inside):
         following = inside[position + 1][0] - 2 if position + 1 < len(inside) else len(text)
-        page.equations.append(_equation(page, first, last, text[last + 2 : following], headings))
+        section = bisect(starts, first) - 1
+        example = headings[section].example if section >= 0 else -1
+        page.equations.append(_equation(page, first, last, text[last + 2 : following], section, example))
     seen: dict[str, int] = {}
     for position, equation in enumerate(page.equations):
         if equation.tag in seen and equation.problem is None:
@@ -213,32 +218,33 @@ def _with_problem(equation: Equation, problem: Problem) -> Equation:
     return Equation(**{**equation.__dict__, "problem": problem})
 
 
-def _headings(visible: str) -> list[tuple[int, int, str]]:
+class _Heading(NamedTuple):
+    """Where a heading stands, and the position of the innermost one around what follows that announces an example."""
+
+    place: int
+    example: int  # or -1
+
+
+def _headings(visible: str) -> list[_Heading]:
     pattern = re.compile(r"^ {0,3}(#{1,6})[ \t]+(.*)$", re.MULTILINE)
-    return [(match.start(), len(match.group(1)), match.group(2)) for match in pattern.finditer(visible)]
+    found: list[_Heading] = []
+    around: list[tuple[int, int]] = []  # level and example of the headings that are open
+    for position, match in enumerate(pattern.finditer(visible)):
+        level = len(match.group(1))
+        while around and around[-1][0] >= level:
+            around.pop()
+        outer = around[-1][1] if around else -1
+        around.append((level, position if re.search(r"example", match.group(2), re.IGNORECASE) else outer))
+        found.append(_Heading(match.start(), around[-1][1]))
+    return found
 
 
-def _example(headings: list[tuple[int, int, str]], offset: int) -> tuple[int, int]:
-    """The heading above a place, and the innermost heading around it that announces an example (or -1)."""
-    section = -1
-    open_headings: list[tuple[int, int, str]] = []
-    for position, (place, level, title) in enumerate(headings):
-        if place > offset:
-            break
-        section = position
-        open_headings = [(rank, index, name) for rank, index, name in open_headings if rank < level]
-        open_headings.append((level, position, title))
-    examples = [index for _, index, name in open_headings if re.search(r"example", name, re.IGNORECASE)]
-    return section, examples[-1] if examples else -1
-
-
-def _equation(page: Page, first: int, last: int, after: str, headings: list[tuple[int, int, str]]) -> Equation:
+def _equation(page: Page, first: int, last: int, after: str, section: int, example: int) -> Equation:
     body = page.text[first:last]
     line = line_of(page.text, first + len(body) - len(body.lstrip()))
     tags = list(_TAG.finditer(body))
     blanked = _TAG.sub(lambda match: " " * len(match.group()), body)
     tag = tags[0].group(1).strip() if tags else ""
-    section, example = _example(headings, first)
     problem: Problem | None = None
     if not tags:
         shown = body.strip() or "$$"

@@ -439,7 +439,7 @@ def _bare(tokens: list[Token]) -> list[Token]:
 def parse_size(reader: Reader, below: list[Token], span: Span) -> str:
     r"""The range below ``I_n`` or ``\\mathbf{1}_m``: a declared size or a number."""
     if len(below) == 1 and below[0].type == "NUMBER" and below[0].text.isdigit():
-        if not 1 < int(below[0].text[:6]) <= limits.SIZE:
+        if len(below[0].text) > 6 or not 1 < int(below[0].text) <= limits.SIZE:
             raise Problem("limit", f"a size between 2 and {limits.SIZE} is needed", span)
         return below[0].text
     node = reader.expression(below, span)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.derivation import limits
+from attention_np.derivation.account import Account
 from attention_np.derivation.errors import Problem, Span
 
 Array = npt.NDArray[Any]
@@ -102,9 +103,10 @@ def _range(name: str) -> str:
 class Arithmetic:
     """Operations on values with the sizes of one draw, and the account of what they cost."""
 
-    def __init__(self, sizes: dict[str, int], literal_ranges: bool = False) -> None:
+    def __init__(self, sizes: dict[str, int], literal_ranges: bool = False, account: Account | None = None) -> None:
         self.sizes = sizes
         self.literal_ranges = literal_ranges
+        self.account = account or Account()
         self.steps = 0
 
     def size(self, name: str) -> int:
@@ -137,9 +139,25 @@ class Arithmetic:
             raise Problem("shape", "the lengths of these do not fit", span) from None
         if count > limits.ELEMENTS:
             raise Problem("limit", f"an intermediate array of more than {limits.ELEMENTS} elements", span)
-        self.steps += count + 20
+        self.work(count, span)
+
+    def work(self, count: int, span: Span) -> None:
+        """Refuse an operation of so many steps, before it is done, if there were too many already."""
+        self.steps += count
         if self.steps > limits.STEPS:
             raise Problem("limit", "this equation takes too many steps", span)
+        try:
+            self.account.work(count)
+        except Problem as problem:
+            raise problem.at(span) from None
+
+    def hold(self, data: Array, span: Span) -> Array:
+        """The array as it can be kept: without the larger one that it is a part of."""
+        try:
+            self.account.hold(data.size)
+        except Problem as problem:
+            raise problem.at(span) from None
+        return data.copy() if data.base is not None and data.size < data.base.size else data
 
     def spread(self, value: Value, names: tuple[str, ...], rank: int | None = None) -> Array:
         """The data with its named axes in the order of ``names``, length 1 where it has none."""

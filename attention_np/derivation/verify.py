@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attention_np._legible import legible
 from attention_np.derivation.check import PageCheck
 from attention_np.derivation.draws import DRAWS
 from attention_np.derivation.environment import Definitions
@@ -92,7 +93,7 @@ class Report:
             f"{self.count('refuted')} refuted as marked, {self.count('fails')} fail; "
             f"{self.count('not executed')} not executed, with a reason"
         )
-        return "\n".join(lines)
+        return legible("\n".join(lines))
 
 
 def _cited_line(place: str) -> tuple[str, int]:

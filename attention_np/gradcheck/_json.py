@@ -28,11 +28,15 @@ __all__ = [
     "is_optional",
     "plain",
     "read",
+    "shortened",
     "write",
 ]
 
 Item = TypeVar("Item")
 
+AXES = 32  # of an array: what all versions of NumPy can make
+DIGITS = 4000  # of a whole number: the time to read one grows with their square
+LARGEST = 2**63 - 1  # whole number: as many entries as an array can have
 INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -71,10 +75,28 @@ def write(path: str | os.PathLike[str], value: Any) -> None:
 
 def read(path: str | os.PathLike[str]) -> Any:
     """What the file at `path` holds; a ValueError if that is not JSON."""
+    file = Path(path)
+    if file.exists() and not file.is_file():
+        raise ValueError("it is not a file")  # what has no end cannot be read
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
+        return json.loads(
+            file.read_text(encoding="utf-8"), parse_constant=_refuse, parse_int=_whole, parse_float=_finite
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _whole(literal: str) -> int:
+    if len(literal) > DIGITS:
+        raise ValueError("a number is too large")
+    return int(literal)
+
+
+def _finite(literal: str) -> float:
+    number = float(literal)
+    if not math.isfinite(number):
+        raise ValueError("a number is too large")
+    return number
 
 
 def _refuse(constant: str) -> None:
@@ -84,10 +106,10 @@ def _refuse(constant: str) -> None:
 def as_record(value: Any, fields: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
     """The fields of an object, each in the form that `fields` gives for it; there must be these and no others."""
     if not isinstance(value, dict):
-        raise ValueError(f"an object is expected, with {', '.join(fields)}, not {_shortened(value)}")
+        raise ValueError(f"an object is expected, with {', '.join(fields)}, not {shortened(value)}")
     for key in value:
         if key not in fields:
-            raise ValueError(f"{_shortened(key)} is unknown")
+            raise ValueError(f"{shortened(key)} is unknown")
     record = {}
     for key, read_field in fields.items():
         if key not in value:
@@ -102,21 +124,23 @@ def as_record(value: Any, fields: Mapping[str, Callable[[Any], Any]]) -> dict[st
 def as_text(value: Any) -> str:
     """`value`, which must be a string."""
     if not isinstance(value, str):
-        raise ValueError(f"a string is expected, not {_shortened(value)}")
+        raise ValueError(f"a string is expected, not {shortened(value)}")
     return value
 
 
 def as_flag(value: Any) -> bool:
     """`value`, which must be true or false."""
     if not isinstance(value, bool):
-        raise ValueError(f"true or false is expected, not {_shortened(value)}")
+        raise ValueError(f"true or false is expected, not {shortened(value)}")
     return value
 
 
 def as_whole(value: Any) -> int:
     """`value`, which must be a whole number that is not negative."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"a whole number that is not negative is expected, not {_shortened(value)}")
+        raise ValueError(f"a whole number that is not negative is expected, not {shortened(value)}")
+    if value > LARGEST:
+        raise ValueError("a number is too large")
     return value
 
 
@@ -127,7 +151,7 @@ def as_number(value: Any) -> float:
     if isinstance(value, str) and value in INFINITIES:
         return INFINITIES[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"a number is expected, not {_shortened(value)}")
+        raise ValueError(f"a number is expected, not {shortened(value)}")
     try:
         return float(value)
     except OverflowError:
@@ -139,7 +163,7 @@ def as_tuple(read_item: Callable[[Any], Item]) -> Callable[[Any], tuple[Item, ..
 
     def read_all(value: Any) -> tuple[Item, ...]:
         if not isinstance(value, list):
-            raise ValueError(f"a list is expected, not {_shortened(value)}")
+            raise ValueError(f"a list is expected, not {shortened(value)}")
         return tuple(read_item(x) for x in value)
 
     return read_all
@@ -156,6 +180,8 @@ def as_array(read_item: Callable[[Any], Any], dtype: npt.DTypeLike) -> Callable[
     def read_array(value: Any) -> npt.NDArray[Any]:
         parts = as_record(value, {"shape": as_tuple(as_whole), "values": lambda values: values})
         shape = parts["shape"]
+        if len(shape) > AXES:
+            raise ValueError(f"an array of more than {AXES} axes")
         flat = [read_item(x) for x in _flat(parts["values"], shape)]
         array: npt.NDArray[Any] = np.array(flat, dtype).reshape(shape)
         return array
@@ -172,6 +198,10 @@ def _flat(values: Any, shape: tuple[int, ...]) -> list[Any]:
     return [x for part in values for x in _flat(part, shape[1:])]
 
 
-def _shortened(value: Any) -> str:
-    text = repr(value)
+def shortened(value: Any) -> str:
+    """`value` as it can stand in a message."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "what is nested so deeply"
     return text if len(text) <= 40 else f"{text[:40]}..."

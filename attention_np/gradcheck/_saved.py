@@ -13,6 +13,7 @@ from attention_np.gradcheck.report import Details, Entry, Escape, InputReport
 __all__ = ["HEADER", "REST", "inputs_of"]
 
 HEADER = {"format": "attention_np gradient report", "version": 1}
+LONGEST_NAME = 1000  # characters: every line of a table is as long as the longest
 REST = "checkpoint"  # the key of what a checkpoint keeps besides, and a report has no use for
 
 
@@ -21,7 +22,9 @@ def inputs_of(saved: Any) -> tuple[InputReport, ...]:
     if not isinstance(saved, dict) or saved.get("format") != HEADER["format"]:
         raise ValueError(f'it has no "format": "{HEADER["format"]}"')
     if saved.get("version") != HEADER["version"]:
-        raise ValueError(f"its version is {saved.get('version')!r}, and only {HEADER['version']} can be read")
+        raise ValueError(
+            f"its version is {_json.shortened(saved.get('version'))}, and only {HEADER['version']} can be read"
+        )
     report = {key: value for key, value in saved.items() if key != REST}
     inputs: tuple[InputReport, ...] = _json.as_record(report, REPORT)["inputs"]
     return inputs
@@ -32,16 +35,29 @@ def _input(value: Any) -> InputReport:
     return InputReport(**_json.as_record(with_details, INPUT))
 
 
+def _name(value: Any) -> str:
+    name = _json.as_text(value)
+    if len(name) > LONGEST_NAME:
+        raise ValueError(f"a name of more than {LONGEST_NAME} characters")
+    return name
+
+
 def _entry(value: Any) -> Entry:
     return Entry(**_json.as_record(value, ENTRY))
 
 
 def _escape(value: Any) -> Escape:
-    return Escape(**_json.as_record(value, ESCAPE))
+    escape = Escape(**_json.as_record(value, ESCAPE))
+    if not 0 < escape.size >= escape.entries:
+        raise ValueError(f"{escape.entries} entries cannot have been looked at of {escape.size}")
+    return escape
 
 
 def _details(value: Any) -> Details:
-    return Details(**_json.as_record(value, DETAILS))
+    details = Details(**_json.as_record(value, DETAILS))
+    if len({array.shape for array in details}) > 1:
+        raise ValueError("the arrays have different shapes")
+    return details
 
 
 def _verdict(value: Any) -> int:
@@ -72,8 +88,8 @@ DETAILS = {
     "verdict": _json.as_array(_verdict, np.int8),
 }
 INPUT = {
-    "name": _json.as_text,
-    "method": _json.as_text,
+    "name": _name,
+    "method": _name,
     "ok": _json.as_flag,
     "max_relative_error": _json.as_number,
     "worst_index": INDEX,

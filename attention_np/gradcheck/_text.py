@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from attention_np._legible import legible
+
 if TYPE_CHECKING:
     from attention_np.gradcheck.report import Entry, Escape, InputReport
 
@@ -44,7 +46,7 @@ def describe(inputs: Sequence[InputReport]) -> str:
         if shown:
             lines += [f"    {line}" for line in _table([WORST_COLUMNS, *map(worst_cells, shown)])]
         lines += [_wrapped(f"{entry.name}: {remark}") for remark in remarks(entry)]
-    return "\n".join(lines)
+    return legible("\n".join(lines))
 
 
 def cells(entry: InputReport) -> tuple[str, ...]:
@@ -120,7 +122,7 @@ def _sampled(escape: Escape) -> str:
     """What was looked at, and what may have been missed."""
     looked = f"looked at {escape.entries} of {_entries(escape.size)}"
     single = _probability(escape.probability(0))
-    if not (escape.directions and escape.norm):
+    if not (escape.directions and 0 < escape.norm < math.inf):
         some = max(1, escape.size // 100)
         return (
             f"{looked}: a single wrong entry escapes with probability {single}, "
@@ -137,7 +139,7 @@ def _sampled(escape: Escape) -> str:
 
 def _probability(probability: float) -> str:
     """Three digits, or one of a small probability, rounded up: it is a bound."""
-    if probability >= 1e-3 or probability == 0:
+    if not 0 < probability < 1e-3:
         return f"{probability:.3g}"
     unit = 10.0 ** math.floor(math.log10(probability))
     return f"{math.ceil(probability / unit) * unit:.0e}" if unit else f"{probability:.0e}"

@@ -188,7 +188,7 @@ def assert_gradients(forward: Forward, backward: Backward, inputs: Mapping[str, 
 
 def _cotangents(u: Any, output: Any, rng: np.random.Generator) -> Any:
     """`u`; another one; and `u` less its component along each row of the output, which tells causes apart."""
-    wide = np.result_type(u, np.float64)
+    wide = np.result_type(u.dtype, np.float64)
     first, rows = u.astype(wide), output.astype(wide)
     other = rng.standard_normal(u.shape).astype(u.dtype).astype(wide)
     if not u.ndim:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ __all__ = ["Checkpoint", "Interrupted", "fingerprint"]
 Array = npt.NDArray[Any]
 
 SAVE_EVERY = 10.0  # seconds
+DTYPES = re.compile(r"bool|(u?int|float|complex)[0-9]{1,3}")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -42,6 +44,13 @@ def fingerprint(parts: Iterable[Any]) -> str:
         else:
             digest.update(repr(part).encode())
     return digest.hexdigest()
+
+
+def _array(dtype: Any, numbers: Any) -> Array:
+    """The array that was kept; its dtype is a word from a file, and must be that of a number."""
+    if not isinstance(dtype, str) or not DTYPES.fullmatch(dtype) or not isinstance(numbers, list):
+        raise ValueError("no array was kept")
+    return np.array([np.dtype(dtype).type(number) for number in numbers], dtype)
 
 
 class Checkpoint:
@@ -86,10 +95,10 @@ class Checkpoint:
             return None
         try:
             return [
-                np.array([np.dtype(dtype).type(number) for number in numbers], dtype).reshape(shape)
+                _array(dtype, numbers).reshape(shape)
                 for (dtype, numbers), shape in zip(self.slopes[key], shapes, strict=True)
             ]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(f"checkpoint {self.path} is damaged at {key}: remove it") from None
 
     def put(self, key: str, arrays: Iterable[Array]) -> None:

@@ -173,7 +173,7 @@ def widened(forward: Forward, inputs: Sequence[Array], output: Array) -> list[Ar
 
     A kernel that is compiled for one dtype refuses others, or takes their memory for its own.
     """
-    wide = [x.astype(np.result_type(x, np.float64)) for x in inputs]
+    wide = [x.astype(np.result_type(x.dtype, np.float64)) for x in inputs]
     if all(x.dtype == y.dtype for x, y in zip(wide, inputs, strict=True)):
         return wide
     try:

@@ -66,7 +66,7 @@ def drift(
 
 def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array | None:
     """The difference between the two in a wider dtype; None where the functions take none, or there is none."""
-    narrow = np.result_type(cotangent, *inputs)
+    narrow = np.result_type(cotangent.dtype, *(x.dtype for x in inputs))
     wide = np.dtype(np.float64 if narrow.itemsize < 8 else np.longdouble)
     if not np.finfo(wide).eps < np.finfo(narrow).eps:
         return None

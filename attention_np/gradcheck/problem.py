@@ -54,7 +54,7 @@ class Problem:
     @property
     def wide(self) -> bool:
         """Whether the functions take a wider dtype than that of float32 inputs, or need none."""
-        return all(x.dtype == np.result_type(x, np.float64) for x in self.point)
+        return all(x.dtype == np.result_type(x.dtype, np.float64) for x in self.point)
 
     @property
     def question(self) -> tuple[Array, list[Array]]:
@@ -71,7 +71,7 @@ class Problem:
         """What `backward` claims, at the point or elsewhere."""
         there = list(self.inputs.values()) if inputs is None else inputs
         narrow = self.first.cotangent.dtype
-        u = cotangent.astype(narrow if inputs is None else np.result_type(narrow, *there))
+        u = cotangent.astype(narrow if inputs is None else np.result_type(narrow, *(x.dtype for x in there)))
         arrays = {name: x.copy() for name, x in zip(self.inputs, there, strict=True)}
         return dict(zip(self.inputs, call_backward(self.backward, u, arrays), strict=True))
 
@@ -106,7 +106,7 @@ class Measured:
 
     def __post_init__(self) -> None:
         size = self.subject.x.size
-        wide = np.result_type(self.subject.x, np.float64)
+        wide = np.result_type(self.subject.x.dtype, np.float64)
         self.looked = np.zeros(size, bool)
         self.numerical = np.full((len(self.subject.cotangents), size), np.nan, wide)
         self.errors, self.scales, self.lost, self.floor = np.zeros((4, size))
@@ -145,7 +145,7 @@ class Measured:
 
         def claimed(cotangent: Array, inputs: list[Array]) -> Array:
             gradient = np.asarray(self.problem.gradients(cotangent, inputs)[self.name])
-            return np.asarray(flat @ gradient.ravel().astype(np.result_type(gradient, np.float64)))
+            return np.asarray(flat @ gradient.ravel().astype(np.result_type(gradient.dtype, np.float64)))
 
         def measured(cotangent: Array, inputs: list[Array]) -> Array:
             return self.slopes_along(directions, self._there(cotangent, inputs)).values[:, 0]
@@ -162,5 +162,5 @@ class Measured:
         return replace(self.running, checkpoint=None, advance=ignore)
 
     def _there(self, cotangent: Array, inputs: list[Array]) -> Subject:
-        point = [x.astype(np.result_type(x, y)) for x, y in zip(inputs, self.problem.point, strict=True)]
+        point = [x.astype(np.result_type(x.dtype, y.dtype)) for x, y in zip(inputs, self.problem.point, strict=True)]
         return self.subject.at(point, cotangent[None])

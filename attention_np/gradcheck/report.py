@@ -16,6 +16,8 @@ __all__ = ["Details", "Entry", "Escape", "GradientError", "InputReport", "Report
 
 Array = npt.NDArray[Any]
 
+FACTORS = 10_000  # of a product over entries, that are computed one by one
+
 
 class GradientError(AssertionError):
     """A gradient does not agree with the numerical one."""
@@ -82,6 +84,8 @@ class Escape(NamedTuple):
         .. math:: \mathrm{erf}\left(\frac{t}{\sqrt 2 |e|}\right)^d
                   \prod_{k=0}^{w-1} \frac{N - n - k}{N - k} .
 
+        The factors decrease: behind ten thousand of them the last one stands for the rest, and the result is a bound.
+
         Examples
         --------
         >>> from attention_np.gradcheck.report import Escape
@@ -96,7 +100,9 @@ class Escape(NamedTuple):
         error = relative_error * self.norm
         below_threshold = math.erf(self.threshold / error / math.sqrt(2)) if error else 1.0
         fewer, more = sorted((wrong_entries, self.entries))  # who is drawn and who is wrong may be exchanged
-        not_drawn = math.prod(max(0, self.size - more - k) / (self.size - k) for k in range(fewer))
+        counted = min(fewer, FACTORS)
+        factors = [max(0, self.size - more - k) / (self.size - k) for k in range(counted)]
+        not_drawn = math.prod(factors) * (factors[-1] ** (fewer - counted) if factors else 1.0)
         return below_threshold**self.directions * not_drawn
 
 

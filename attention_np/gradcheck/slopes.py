@@ -101,7 +101,7 @@ class Subject:
     @property
     def weights(self) -> Array:
         """The cotangents as the columns of a matrix."""
-        wide = np.result_type(self.cotangents, np.float64)
+        wide = np.result_type(self.cotangents.dtype, np.float64)
         return np.asarray(self.cotangents.reshape(len(self.cotangents), -1).astype(wide).T)  # (outputs, cotangents)
 
     @property
@@ -114,8 +114,9 @@ class Subject:
 
     def outputs(self, moved: Array) -> Array:
         """The outputs, one a row, where the input takes each of the values in `moved`, (moves, *x.shape)."""
-        moved = moved.astype(np.result_type(self.x, np.complex64) if moved.dtype.kind == "c" else self.x.dtype)
-        point = [x.astype(np.result_type(x, moved)) for x in self.point]
+        # Of dtypes, not of arrays: NumPy 1 takes a single number for one of the narrowest dtype that holds it.
+        moved = moved.astype(np.result_type(self.x.dtype, np.complex64) if moved.dtype.kind == "c" else self.x.dtype)
+        point = [x.astype(np.result_type(x.dtype, moved.dtype)) for x in self.point]
         if not self.batched:
             rows = [self._output([*point[: self.position], x, *point[self.position + 1 :]]) for x in _each(moved)]
             return np.array(rows).reshape(len(moved), self.output.size)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from attention_np._commands import tables
 from attention_np.derivation import PageCheck, read_page, verify
 from attention_np.derivation.tokens import tokenize
 
 from .pages import DEFINITIONS, HEADER, judge, page
+
+ROOT = Path(__file__).parents[2]
+SECONDS, MEGABYTES = 40, 600  # more than any page takes: a machine may be slow, and have large pages of memory
 
 HOSTILE = [
     "{" * 2000 + "u" + "}" * 1000 + " = u",
@@ -118,6 +125,9 @@ def test_many_equations_are_cut_off_with_a_problem() -> None:
         "\n" * 300_000,
         "~" * 300_000,
         "x" * 5_000_000,
+        "` " * 190_000,
+        "# a\n" * 85_000 + "$$ 1 = 1 $$\n\n" * 390,
+        "<!-- -->" * 48_000,
     ],
 )
 def test_a_hostile_text_is_read_in_linear_time(text: str) -> None:
@@ -157,6 +167,120 @@ def test_a_hostile_file_is_a_problem_with_its_place(name: str, tmp_path: Path) -
     assert not report.ok
     assert all(problem.startswith(f"{path}:") for problem in report.problems)
     assert "\x00" not in str(report)
+
+
+BIG = """---
+sizes: n=64 m=64 p=n*m
+indices: {i: p, j: p, k: p, l: n}
+tensors: {x: [p], y: [p], z: [p], W: [p, n]}
+---
+
+"""
+APART = """---
+sizes: n=64 m=26 p=n*n q=n*m
+indices: {i: p, j: q, k: n}
+tensors: {x: [q], y: [p], z: [n]}
+---
+
+"""
+SQUARE = "---\nsizes: n=64 m=26 p=n*m\nindices: {i: p, j: p}\ntensors: {x: [p], y: [p]}\n---\n\n"
+NUMBERS = "---\nsizes: n\ntensors: {x: [], y: []}\n---\n\n"
+CELLS = r" \\ ".join([" & ".join(20 * ["W_{il}"])] * 20)
+
+
+def equations(*texts: str) -> str:
+    return "".join(f"$$ {text} \\tag{{t.{k}}} $$\n\n" for k, text in enumerate(texts, 1))
+
+
+def tensors(count: int, shape: str) -> str:
+    return ", ".join(f'"T_{{{k}}}": {shape}' for k in range(count))
+
+
+GREEDY = {
+    "a maximum over everything": BIG + equations(r"u = \sum_{ijk} \max(x_i, y_j, z_k)"),
+    "a condition on everything": BIG + equations(r"u = \sum_{ijk} [x_i > 0 \land y_j > 0 \land z_k > 0]"),
+    "a remainder of everything": BIG + equations(r"u = \sum_{ijk} (i \bmod (j \bmod k))"),
+    "a constant tensor": BIG + equations("T_{ijk} = 1"),
+    "a matrix of large cells": BIG + equations(rf"u = \sum_{{il}} \begin{{pmatrix}} {CELLS} \end{{pmatrix}}_{{11}}"),
+    "a derivative that is zero": APART + equations("Y_{ik} = y_i z_k", r"\frac{\partial Y_{ik}}{\partial x_j} = 0"),
+    "an operator that gives zero": APART + equations(r"\frac{\partial}{\partial x_j} (y_i z_k) = 0"),
+    "a size with zeros before it": "---\nsizes: n=000064999999999\n---\n\n" + equations(r"\mathbf{1}_n = \mathbf{1}_n"),
+    "a length with zeros before it": NUMBERS
+    + equations(r"u = \mathbf{1}_{000064999999999}^\top \mathbf{1}_{000064999999999}"),
+    "many tensors": "---\nsizes: m=64\ntensors: {" + tensors(350, "[m, m, m]") + "}\n---\n\n" + equations("u = 1"),
+    "many definitions": SQUARE + equations(*(rf"A_{{\mathrm{{v{k}}}}} = x y^\top" for k in range(1, 300))),
+    "many diagonals": SQUARE
+    + equations(*(rf"d_{{\mathrm{{v{k}}}}} = \mathrm{{diag}}(x y^\top)" for k in range(1, 300))),
+    "many inverses": SQUARE + equations(r"B = x y^\top + I_p", "B^{-1}" * 300 + " = B"),
+    "many sums that then fail": SQUARE
+    + equations(*["0 = " + "+".join([r"\sum_{ij} \cos(x_i y_j)"] * 30) + " + x"] * 300),
+    "many terms": NUMBERS + equations(*["x - x" + "+x-x" * 230 + " < 1"] * 380),
+    "many conditions": NUMBERS + equations(*["[" + r"x=x\land " * 100 + "x=x] = 1"] * 380),
+    "long definitions, and derivatives of them": NUMBERS
+    + equations(
+        r"z_{\mathrm{v1}} = x",
+        *(rf"z_{{\mathrm{{v{k}}}}} = z_{{\mathrm{{v{k - 1}}}}}" + "+x-x" * 900 for k in range(2, 100)),
+        "+".join(rf"\frac{{\partial z_{{\mathrm{{v99}}}}}}{{\partial z_{{\mathrm{{v{k}}}}}}}" for k in range(2, 60))
+        + "= 58",
+    ),
+    "many examples": "---\nsizes: m=64\ntensors: {"
+    + tensors(40, "[m, m, m]")
+    + ", x: []}\n---\n\n"
+    + "".join(f"# Example {k}\n\n$$ x = {k} \\tag{{t.{k}}} $$\n\n" for k in range(1, 190)),
+    "an example that fails again and again": "---\nsizes: n\ntensors: {X: [n]}\n---\n\n# Example\n\n"
+    + equations(*["n = 1000" + "+1" * 450] * 380),
+}
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_a_greedy_page_is_stopped_before_it_has_taken_much_time_or_memory(name: str) -> None:
+    program = (
+        "import resource, sys\n"
+        f"resource.setrlimit(resource.RLIMIT_CPU, ({SECONDS}, {SECONDS}))\n"
+        "from attention_np.derivation import read_page, verify\n"
+        "report = verify([read_page('t.md', sys.stdin.read())])\n"
+        "wrong = {record.message for record in report.records if record.kind == 'internal'}\n"
+        "wrong |= {record.message for record in report.records if 'too large' in record.message}  # after it was made\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, report.ok, *wrong)"
+    )
+    words = [sys.executable, "-c", program]
+    alone = {"OPENBLAS_NUM_THREADS": "1"}  # threads reserve memory, and spend time waiting
+    done = subprocess.run(
+        words, input=GREEDY[name], capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | alone
+    )
+    assert done.returncode == 0, done.stderr or "it took too long"
+    megabytes, holds, *wrong = done.stdout.split(maxsplit=2)
+    assert not wrong
+    assert holds == "False"
+    assert int(megabytes) < MEGABYTES
+
+
+def test_a_length_that_is_no_number_is_refused() -> None:
+    body = "# Example\n\n" + equations(r"n = 10^{400}", r"n = 0/0", r"n = -10^{400}")
+    records = PageCheck(read_page("t.md", "---\nsizes: n\ntensors: {X: [n]}\n---\n\n" + body)).run()
+    assert {record.verdict for record in records} == {"fails"}
+    assert all(record.kind != "internal" for record in records)
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        'tensors: {"\\e]0;title\\a": [n]}',
+        'indices: {i: "\\e[31m"}',
+        '"\\ud800\\e[2J": 1',
+        'op: "\\u202e"',
+        r'title: "\e[1m"',
+    ],
+)
+def test_a_page_gives_no_orders_to_a_terminal(front: str, capsys: pytest.CaptureFixture[str]) -> None:
+    report = verify([read_page("\x1b[2J.md", f"---\nsizes: n\n{front}\n---\n$$ 1 = 1 \\tag{{[/red][bold]}} $$\n")])
+    assert not report.ok
+    tables.print_report(report)
+    tables.print_faults([], report)
+    printed = capsys.readouterr().out
+    assert "[/red]" in printed
+    for text in (str(report), printed):
+        assert text.replace("\n", "").isprintable()
 
 
 def test_line_ends_of_windows_change_nothing(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ NOT_ANALYTIC_FUNCTIONS = {
     "hypot": lambda x: np.hypot(x, 1.0),
     "a norm": lambda x: np.linalg.norm(x) * x[:1],
     "a standard deviation": lambda x: x / x.std(),
-    "a sign of complex numbers": lambda x: np.sign(x) * x,
+    "a sign of complex numbers": lambda x: x / np.hypot(x.real, x.imag) * x,  # as np.sign is since NumPy 2
     "a cast": lambda x: np.array([float(v) ** 2 for v in x]),
     "a cast of an array": lambda x: x.astype(float) * x,
     "floor": np.floor,

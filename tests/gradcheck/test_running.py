@@ -274,6 +274,13 @@ def test_a_saved_report_is_no_checkpoint_to_go_on_from(tmp_path):
         lambda slopes: [["float64", ["one", *slopes[0][1][1:]]], *slopes[1:]],
         lambda slopes: [["int", *slopes[0][1:]], *slopes[1:]],
         lambda slopes: [["no dtype", *slopes[0][1:]], *slopes[1:]],
+        lambda slopes: [["S999999999", *slopes[0][1:]], *slopes[1:]],
+        lambda slopes: [["O", *slopes[0][1:]], *slopes[1:]],
+        lambda slopes: [["(99999,99999)f8", *slopes[0][1:]], *slopes[1:]],
+        lambda slopes: [["(" * 5000, *slopes[0][1:]], *slopes[1:]],
+        lambda slopes: [[None, *slopes[0][1:]], *slopes[1:]],
+        lambda slopes: [["uint8", ["300"] * len(slopes[0][1])], *slopes[1:]],
+        lambda slopes: [["float64", "1" * len(slopes[0][1])], *slopes[1:]],
         lambda slopes: [slopes[0][:1], *slopes[1:]],
     ],
 )

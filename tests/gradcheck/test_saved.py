@@ -1,4 +1,6 @@
 import json
+import os
+import time
 from dataclasses import fields, replace
 
 import numpy as np
@@ -106,6 +108,14 @@ def with_details(part, **values):
     return saved_with(lambda value: value["inputs"][0]["details"][part].update(values))
 
 
+def with_escape(**values):
+    return saved_with(lambda value: value["inputs"][0]["escape"].update(values))
+
+
+def nested(depth):
+    return [nested(depth - 1)] if depth else 1
+
+
 STRANGE = {
     "nothing": ("", "Expecting value"),
     "no JSON": ("input  method  holds", "Expecting value"),
@@ -140,6 +150,19 @@ STRANGE = {
     "values too deep": (with_details("floor", shape=[3]), "details: floor: a number is expected"),
     "values that are no numbers": (with_details("analytic", shape=[1], values=["1"]), "a number is expected, not '1'"),
     "an enormous shape": (with_details("analytic", shape=[0, 10**30], values=[]), "details: analytic: "),
+    "an infinity in digits": (with_input().replace("100000", "1e999"), "a number is too large"),
+    "a number of many digits": (with_input().replace("100000", 10**6 * "9"), "a number is too large"),
+    "a size beyond all arrays": (with_input(size=2**63), "size: a number is too large"),
+    "more axes than arrays have": (with_details("floor", shape=33 * [1], values=nested(33)), "more than 32 axes"),
+    "axes without end": (with_details("floor", shape=900 * [1], values=nested(900)), "more than 32 axes"),
+    "an endless name": (with_input(name=2000 * "x"), "name: a name of more than 1000 characters"),
+    "a sample of nothing": (with_escape(entries=0, size=0), "escape: 0 entries cannot have been looked at of 0"),
+    "a sample larger than all": (with_escape(entries=3, size=2), "escape: 3 entries cannot have been looked at of 2"),
+    "arrays of two shapes": (with_details("floor", shape=[1], values=[0]), "details: the arrays have different shapes"),
+    "a version of another form": (
+        saved_with(lambda value: value.update(version=nested(900))),
+        r"version is \[{40}\.\.\.,",
+    ),
     "a verdict that is none": (with_details("verdict", shape=[1], values=[4]), "verdict: 4 is no verdict"),
 }
 
@@ -157,6 +180,43 @@ def test_a_file_that_is_no_report_is_refused_by_its_path_with_the_reason(tmp_pat
 def test_the_report_that_the_strange_ones_are_made_from_is_fine(tmp_path):
     (tmp_path / "report").write_text(with_input())
     assert Report.load(tmp_path / "report")["x"].details is not None
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "report")
+    with pytest.raises(ValueError, match=r"it is not a file$"):
+        Report.load(tmp_path / "report")
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        {"entries": 10**12, "size": 10**13, "directions": 0},
+        {"entries": 10**15, "size": 2**63 - 1, "directions": 2**62},
+        {"threshold": None, "norm": None},
+        {"threshold": -1.0, "norm": -1.0},
+        {"threshold": "Infinity", "norm": "Infinity"},
+        {"threshold": 1e308, "norm": 1e-308},
+    ],
+)
+def test_a_report_that_can_be_loaded_can_be_printed_at_once(tmp_path, sample):
+    path = tmp_path / "report"
+    path.write_text(with_escape(**sample))
+    started = time.process_time()
+    report = Report.load(path)
+    assert "looked at" in str(report)
+    assert "looked at" in report._repr_html_()
+    assert time.process_time() - started < 1.0
+
+
+def test_a_report_gives_no_orders_to_a_terminal_or_a_browser(tmp_path):
+    path = tmp_path / "report"
+    path.write_text(with_input(name="\x1b[2J<script>", note="\ud800\u202e", diagnosis="\x1b]0;title\x07<img src=x>"))
+    report = Report.load(path)
+    assert str(report).replace("\n", "").isprintable()
+    assert r"\x1b[2J<script>" in str(report)
+    assert "<script>" not in report._repr_html_()
+    assert "<img" not in report._repr_html_()
 
 
 def test_a_file_that_is_not_there_is_no_strange_report(tmp_path):

@@ -1,0 +1,100 @@
+"""Mutation testing: change the code in one place, and some test must fail.
+
+    python -m tests.mutation [MODULE ...] [--sample N] [--jobs N] [--log FILE]
+
+Every survivor must stand in `survivors.yaml` with the reason why no test can or need notice it. Exit status 1 says that
+there is one which does not, 0 that there is none, 2 that the tests could not be run. The whole takes hours;
+`--sample 300` takes minutes, and says how sure the rate is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from .mutants import Module
+from .running import Outcome, Runner
+from .score import Score
+
+PACKAGE = Path("attention_np")
+OPS = "softmax dot_product masks additive multi_head rules blockwise _arrays _products _range _dropout _outputs"
+GROUPS = {
+    "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py"],
+    "gradcheck": ["gradcheck/*.py", "gradcheck/diagnosis/*.py"],
+}
+NOT_HERE = ("gradcheck/torch.py", "gradcheck/jax.py", "gradcheck/autograd.py", "gradcheck/plot.py")
+TESTED_BY = "arrays products outputs softmax dot_product masks rules additive multi_head blockwise corners properties"
+TESTS = {
+    "ops": [*(f"tests/test_{name}.py" for name in TESTED_BY.split()), "tests/hostile"],
+    "gradcheck": ["tests/gradcheck"],
+}
+COMMAND = ["--doctest-modules", "--quiet", "--capture=no", "--tb=native", "-p", "no:cacheprovider", "--no-header"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    paths = _paths(options.modules)
+    mutants = [mutant for path in paths for mutant in Module(path).mutants()]
+    if options.sample:
+        mutants = random.Random(options.seed).sample(mutants, min(options.sample, len(mutants)))
+    print(f"{len(mutants)} mutants of {len(paths)} modules. First the tests run without any.", flush=True)
+    score = Score(options.log)
+    killed = _killed(options.resume) if options.resume else {}
+    for mutant in mutants:
+        if mutant.key in killed:
+            score.add(Outcome(mutant, "killed", killed[mutant.key]))
+    rest = [mutant for mutant in mutants if mutant.key not in killed]
+    runner = Runner(rest, score.add, jobs=options.jobs, most_seconds=options.most_seconds)
+    pytest.main([*COMMAND, "-o", "tmp_path_retention_policy=none", *_tests(paths)], plugins=[runner])
+    if not runner.done:
+        return 2
+    for name in runner.unfit:
+        print(f"fails without any mutant, and has no say: {name}")
+    return score.show(complete=not options.sample)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Mutation testing.")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="a file, or ops, or gradcheck (default: both)")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N mutants, drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time (default: 1)")
+    parser.add_argument("--most-seconds", type=float, default=60, help="of tests for one mutant (default: 60)")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="write each outcome there, as a line of JSON")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="what this log of the same code says is killed, is")
+    return parser
+
+
+def _paths(names: Iterable[str]) -> list[Path]:
+    paths: list[Path] = []
+    for name in names or GROUPS:
+        if name in GROUPS:
+            found = [path for pattern in GROUPS[name] for path in sorted(PACKAGE.glob(pattern))]
+            paths += [path for path in found if str(path.relative_to(PACKAGE)) not in NOT_HERE]
+        elif Path(name).is_file():
+            paths.append(Path(name))
+        else:
+            raise SystemExit(f"there is no file {name}, and groups are {', '.join(GROUPS)}")
+    return paths
+
+
+def _killed(log: Path) -> dict[tuple[str, int], str]:
+    """Who killed which mutants, by their paths and numbers."""
+    lines = (json.loads(line) for line in log.read_text(encoding="utf-8").splitlines())
+    return {(line["path"], line["number"]): line["by"] for line in lines if line["verdict"] == "killed"}
+
+
+def _tests(paths: Iterable[Path]) -> list[str]:
+    groups = {"gradcheck" if "gradcheck" in path.parts else "ops" for path in paths}
+    tests = [test for group in sorted(groups) for test in TESTS[group] if Path(test).exists()]
+    return [*tests, *(str(path) for path in paths)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
