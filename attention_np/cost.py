@@ -26,13 +26,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np import _steps
-from attention_np._arrays import as_flag, as_integer, as_number, is_floating
+from attention_np._arrays import as_flag, as_integer, is_floating
 from attention_np._steps import Counts, Step
 
 __all__ = ["Cost", "Costs", "Sizes", "blockwise", "dot_product", "longest"]
@@ -337,7 +338,8 @@ def longest(algorithm: Callable[[Sizes], Costs], memory: float, sizes: Sizes, *,
     >>> cost.longest(cost.dot_product, 2**34, cost.Sizes(n=1, heads=32))
     5123
     """
-    memory = as_number("memory", memory)
+    if isinstance(memory, bool) or not isinstance(memory, Real):
+        raise TypeError(f"memory must be a number of bytes, not {type(memory).__name__}")
     if not 0 <= memory < np.inf:
         raise ValueError(f"memory must be a finite number of bytes, at least 0, not {memory}")
 
@@ -348,7 +350,10 @@ def longest(algorithm: Callable[[Sizes], Costs], memory: float, sizes: Sizes, *,
     least, most = 0, 1
     while fits(most):
         if most > memory:  # what grows takes a byte at least for each query
-            raise ValueError(f"there is no longest n: whatever it is, it fits in {memory} bytes ({sizes})")
+            raise ValueError(
+                f"there is no longest n, as any fits in {memory} bytes (batch={sizes.batch}, heads={sizes.heads}, "
+                f"m={sizes.m}, d_k={sizes.d_k}, d_v={sizes.d_v})"
+            )
         least, most = most, 2 * most
     while most - least > 1:
         middle = (least + most) // 2

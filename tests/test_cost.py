@@ -236,6 +236,33 @@ def test_nothing_fits_in_no_memory() -> None:
     assert cost.longest(cost.dot_product, 0, Sizes(n=1)) == 0
 
 
+@pytest.mark.parametrize("memory", [float("inf"), float("nan"), -1, -0.5])
+def test_memory_that_is_no_size_has_no_longest_length(memory: float) -> None:
+    with pytest.raises(ValueError, match=r"^memory must be a finite number of bytes, at least 0, not "):
+        cost.longest(cost.dot_product, memory, Sizes(n=1))
+
+
+@pytest.mark.parametrize("memory", ["8", None, True, 1j])
+def test_memory_that_is_no_number_is_refused(memory: Any) -> None:
+    with pytest.raises(TypeError, match=r"^memory must be a number of bytes, not "):
+        cost.longest(cost.dot_product, memory, Sizes(n=1))
+
+
+@pytest.mark.parametrize("algorithm", [cost.dot_product, cost.blockwise])
+@pytest.mark.parametrize("nothing", [{"heads": 0}, {"batch": 0}])
+def test_what_costs_nothing_has_no_longest_length(algorithm: Any, nothing: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"^there is no longest n, as any fits in 17179869184 bytes \(batch="):
+        cost.longest(algorithm, 2**34, Sizes(n=1, **nothing))
+
+
+def test_a_cost_of_few_bytes_a_query_ends_within_memory() -> None:
+    sizes = Sizes(n=1, m=0, d_k=0, d_v=1, dtype=np.float16)
+    n = cost.longest(cost.dot_product, 2**34, sizes)
+    assert cost.dot_product(replace(sizes, n=n)).memory <= 2**34 < cost.dot_product(replace(sizes, n=n + 1)).memory
+    assert cost.longest(cost.blockwise, np.float64(2**34), Sizes(n=1)) > 0
+    assert cost.longest(cost.blockwise, 2**70, Sizes(n=1)) > 2**50
+
+
 def test_memory_grows_with_the_square_of_the_length_in_one_algorithm_and_with_the_length_in_the_other() -> None:
     plain, linear = (
         [algorithm(Sizes(n=n)).memory for n in (2**14, 2**15)] for algorithm in (cost.dot_product, cost.blockwise)
@@ -327,7 +354,9 @@ def test_memory_that_is_not_known_is_asked_for(
         (["--n", "0"], "--n: must be a whole number of at least 1, not 0"),
         (["--heads", "many"], "--heads: must be a whole number of at least 1, not many"),
         (["--dtype", "int32"], "--dtype: must be one of real floating-point numbers, not int32"),
-        (["--memory", "nan"], "--memory: must be a number of GiB above 0, not nan"),
+        (["--memory", "nan"], "--memory: must be a number of GiB above 0, and at most 17179869184, not nan"),
+        (["--memory", "1e300"], "--memory: must be a number of GiB above 0, and at most 17179869184, not 1e300"),
+        (["--memory", "inf"], "--memory: must be a number of GiB above 0, and at most 17179869184, not inf"),
         (["--json", "there/is/no/such/folder.json"], "there is no folder"),
     ],
 )

@@ -22,6 +22,7 @@ __all__ = ["HELP", "add_arguments", "run"]
 
 HELP = "operations, bytes moved and memory of attention, plain and blockwise, and what fits in memory here"
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
+MOST_GIB = 2**34  # what addresses of 64 bits reach
 
 
 class Row(NamedTuple):
@@ -204,6 +205,6 @@ def _gib(text: str) -> int:
         size = float(text)
     except ValueError:
         size = math.nan
-    if not 0 < size < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number of GiB above 0, not {text}")
+    if not 0 < size <= MOST_GIB:
+        raise argparse.ArgumentTypeError(f"must be a number of GiB above 0, and at most {MOST_GIB}, not {text}")
     return round(size * 2**30)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from attention_np.known_answers.formats import FORMATS, dtype_of
 
-__all__ = ["code_of", "from_bytes", "require", "to_bytes"]
+__all__ = ["BOOLEAN", "code_of", "from_bytes", "require", "to_bytes"]
 
 Array = npt.NDArray[Any]
 

@@ -131,8 +131,15 @@ def resolve(directory: Path, entry: Entry) -> Path:
     return path
 
 
+def _text(value: Any) -> str:
+    text = _json.as_text(value)
+    if not text.isprintable():  # it is printed, and what it holds may give orders to a terminal
+        raise ValueError(f"{_json.shortened(text)} has characters that cannot be printed")
+    return text
+
+
 def _file(value: Any) -> str:
-    name = _json.as_text(value)
+    name = _text(value)
     parts = PurePosixPath(name)
     odd = "\\" in name or ":" in name or "\0" in name
     if odd or parts.is_absolute() or ".." in parts.parts or parts.as_posix() != name:
@@ -172,6 +179,8 @@ def _mapping(read_item: Any) -> Any:
     def read_all(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValueError("an object is expected")
+        for name in value:
+            _text(name)
         return _json.as_record(value, dict.fromkeys(value, read_item))
 
     return read_all
@@ -196,11 +205,11 @@ TENSOR = {
     "shape": _json.as_tuple(_json.as_whole),
 }
 ENTRY = {
-    "name": _json.as_text,
+    "name": _text,
     "op": _one_of(*OPS),
     "dtype": _one_of(*DTYPES),
-    "description": _json.as_text,
-    "tags": _json.as_tuple(_json.as_text),
+    "description": _text,
+    "tags": _json.as_tuple(_text),
     "options": _options,
     "file": _file,
     "bytes": _size,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.known_answers import files, manifest
-from attention_np.known_answers.formats import DTYPES, dtype_of
+from attention_np.known_answers.formats import DTYPES, FORMATS, dtype_of
 
 __all__ = ["KnownAnswer", "load"]
 
@@ -133,7 +133,7 @@ def _load(folder: Path, entry: manifest.Entry) -> KnownAnswer:
     try:
         arrays = _checked(path, entry)
     except ValueError as error:
-        raise ValueError(f"{path} is not the file that the manifest describes: {error}") from None
+        raise ValueError(f"{path} is not the file that the manifest describes: {_printable(str(error))}") from None
     groups: dict[str, dict[str, Array]] = {"input": {}, "answer": {}, "bound": {}}
     for name, tensor in entry.tensors.items():
         groups[tensor.role][name.removeprefix("bound.") if tensor.role == "bound" else name] = arrays[name]
@@ -160,7 +160,28 @@ def _checked(path: Path, entry: manifest.Entry) -> dict[str, Array]:
             _check_bound(name, x, arrays.get(name.removeprefix("bound.")))
         if tensor.role == "answer" and f"bound.{name}" not in arrays:
             raise ValueError(f"{name} has no bound")
+        _check_dtype(name, tensor, entry.dtype)
+    _check_axis(entry.options, arrays)
     return arrays
+
+
+def _check_dtype(name: str, tensor: manifest.Tensor, dtype: str) -> None:
+    is_mask = tensor.role == "input" and name == "mask"
+    code = files.BOOLEAN if is_mask else FORMATS[dtype].code
+    if tensor.role != "bound" and tensor.dtype != code:
+        raise ValueError(f"{name} is of {tensor.dtype}, and in a case of {dtype} it must be of {code}")
+
+
+def _check_axis(options: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    if "axis" in options:
+        shape = arrays["scores"].shape if "scores" in arrays else ()
+        if not -len(shape) <= options["axis"] < len(shape):
+            raise ValueError(f"axis {options['axis']} is none of the {len(shape)} axes of scores (scores.shape={shape})")
+
+
+def _printable(text: str) -> str:
+    """`text` with escapes for what would give orders to a terminal: names in a file may hold it."""
+    return "".join(x if x.isprintable() else ascii(x)[1:-1] for x in text)
 
 
 def _check_bound(name: str, x: Array, answer: Array | None) -> None:

@@ -75,7 +75,12 @@ class Report:
         return max(found, key=lambda x: (not x.ok, x.error))
 
     def __str__(self) -> str:
-        lines = _table(self.comparisons)
+        checked = len({comparison.case for comparison in self.comparisons})
+        lines = [
+            f"{checked} of {checked + len(self.skipped)} cases were checked, {len(self.skipped)} skipped",
+            "",
+            *_table(self.comparisons),
+        ]
         failed = self.failed
         if failed:
             lines += ["", *map(str, failed[:SHOWN])]

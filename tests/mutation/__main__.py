@@ -29,9 +29,9 @@ GROUPS = {
     "gradcheck": ["gradcheck/*.py", "gradcheck/diagnosis/*.py"],
 }
 NOT_HERE = ("gradcheck/torch.py", "gradcheck/jax.py", "gradcheck/autograd.py", "gradcheck/plot.py")
-TESTED_BY = "arrays products outputs softmax dot_product masks rules additive multi_head blockwise corners properties"
+ALSO = "arrays products range outputs corners properties"
 TESTS = {
-    "ops": [*(f"tests/test_{name}.py" for name in TESTED_BY.split()), "tests/hostile"],
+    "ops": [*(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()), "tests/hostile"],
     "gradcheck": ["tests/gradcheck"],
 }
 COMMAND = ["--doctest-modules", "--quiet", "--capture=no", "--tb=native", "-p", "no:cacheprovider", "--no-header"]

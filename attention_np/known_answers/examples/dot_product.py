@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from attention_np.known_answers.examples.example import Draws, Example, Shape
+from attention_np.known_answers.examples.example import Array, Draws, Example, Shape
 
 __all__ = ["examples", "of_dot_product"]
 
@@ -153,4 +154,62 @@ def examples() -> list[Example]:
             query=lambda _, x: np.abs(x),
             key=lambda _, x: np.abs(x) + np.arange(48)[:, None] / 4,
         ),
+        case(
+            "tiles-of-128",
+            "130 queries, 131 keys: just more than tiles of 128 hold. The largest scores are in the last tile.",
+            "tile",
+            n=130,
+            m=131,
+            d_k=3,
+            d_v=2,
+            leading=(),
+            query=lambda _, x: np.abs(x),
+            key=_largest_from(128),
+        ),
+        case(
+            "tiles-of-128-causal",
+            "130 queries, 257 keys, causal: the third tile of 128 keys is hidden from all, the second from nearly all. "
+            "The last two queries have their largest scores in the second.",
+            "tile",
+            "causal",
+            n=130,
+            m=257,
+            d_k=3,
+            d_v=2,
+            leading=(),
+            is_causal=True,
+            query=lambda _, x: np.abs(x),
+            key=_largest_from(128),
+        ),
+        case(
+            "keys-in-tiles-of-256",
+            "321 keys, and the largest scores in those after the first 256.",
+            "tile",
+            n=5,
+            m=321,
+            d_k=4,
+            leading=(),
+            query=lambda _, x: np.abs(x),
+            key=_largest_from(256),
+        ),
+        case(
+            "queries-in-tiles-of-256",
+            "321 queries: the gradients of keys and values are sums over more than tiles of 256.",
+            "tile",
+            n=321,
+            m=5,
+            d_k=4,
+            leading=(),
+        ),
+        case("heads-of-160", "160 features: more than 128, and no power of two.", "tile", d_k=160, d_v=160, leading=()),
     ]
+
+
+def _largest_from(first: int) -> Callable[[Draws, Array], Array]:
+    """For queries without negative numbers: the keys from `first` on beat all before them."""
+
+    def change(_: Draws, key: Array) -> Array:
+        later = np.arange(len(key))[:, None] >= first
+        return np.where(later, np.abs(key) + 3, key)
+
+    return change
