@@ -232,6 +232,120 @@ def test_a_planted_bug_is_found(answers: Path, planted: dict[str, Any], arrays: 
     assert not report.ok
 
 
+def with_sums_that_are_not_rescaled(tile: int) -> Callable[..., dict[str, Array]]:
+    """Online softmax that rescales the output where a later tile of keys has a larger score, but not the sum."""
+
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        if {"mask", "bias"} & inputs.keys():
+            raise NotImplementedError
+        q, k, v = (inputs[name] for name in ("query", "key", "value"))
+        scores = q @ k.swapaxes(-1, -2) * q.dtype.type(options.get("scale", q.shape[-1] ** -0.5))
+        if options.get("is_causal"):
+            scores = np.where(np.tri(*scores.shape[-2:], dtype=np.bool_), scores, q.dtype.type(-np.inf))
+        largest = np.full((*scores.shape[:-1], 1), -np.inf, q.dtype)
+        total, output = np.zeros_like(largest), q.dtype.type(0)
+        for first in range(0, k.shape[-2], tile):
+            part = scores[..., first : first + tile]
+            larger = np.maximum(largest, part.max(axis=-1, keepdims=True))
+            exponentials = np.exp(part - larger)
+            total = total + exponentials.sum(axis=-1, keepdims=True)
+            output = output * np.exp(largest - larger) + exponentials @ v[..., first : first + tile, :]
+            largest = larger
+        return {"output": output / total}
+
+    return function
+
+
+def with_gradients_of_the_first_queries(tile: int) -> Callable[..., dict[str, Array]]:
+    """The gradients of keys and values are summed over the first tile of queries alone."""
+
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        first = np.arange(inputs["query"].shape[-2])[:, None] < tile
+        some = inputs | {"d_output": np.where(first, inputs["d_output"], inputs["d_output"].dtype.type(0))}
+        partial = correct(some, options)
+        return correct(inputs, options) | {name: partial[name] for name in ("d_key", "d_value")}
+
+    return function
+
+
+def with_later_tiles_visible(tile: int) -> Callable[..., dict[str, Array]]:
+    """is_causal hides keys within the tile of a query, and no tile after it."""
+
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        if not options.get("is_causal"):
+            raise NotImplementedError
+        rows, columns = np.arange(inputs["query"].shape[-2])[:, None], np.arange(inputs["key"].shape[-2])
+        visible = (columns <= rows) | (columns // tile > rows // tile)
+        rest = {name: value for name, value in options.items() if name != "is_causal"}
+        return correct(inputs | {"mask": visible & inputs.get("mask", True)}, rest)
+
+    return function
+
+
+def with_the_first_features(most: int) -> Callable[..., dict[str, Array]]:
+    """Scores are products over so many features at most."""
+
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        query = inputs["query"]
+        first = np.arange(query.shape[-1]) < most
+        return correct(inputs | {"query": np.where(first, query, query.dtype.type(0))}, options)
+
+    return function
+
+
+correct = known_answers.of_op(dot_product)
+
+TILED: dict[str, tuple[Callable[..., dict[str, Array]], set[str]]] = {
+    "a sum of tiles of 128 keys is not rescaled": (with_sums_that_are_not_rescaled(128), {"output"}),
+    "a sum of tiles of 256 keys is not rescaled": (with_sums_that_are_not_rescaled(256), {"output"}),
+    "gradients of the first 128 queries only": (with_gradients_of_the_first_queries(128), {"d_key", "d_value"}),
+    "gradients of the first 256 queries only": (with_gradients_of_the_first_queries(256), {"d_key", "d_value"}),
+    "is_causal with tiles of 128 that are not skipped": (with_later_tiles_visible(128), {"output", "d_query"}),
+    "features after the first 128 are left out": (with_the_first_features(128), {"output", "d_key"}),
+}
+
+
+@pytest.mark.parametrize(("function", "arrays"), TILED.values(), ids=TILED)
+def test_a_bug_that_only_large_sizes_show_is_found(
+    answers: Path, function: Callable[..., dict[str, Array]], arrays: set[str]
+) -> None:
+    for dtype in ("float64", "float32"):
+        report = known_answers.verify(function, answers, dtypes=[dtype], skip=["hidden non-finite"])
+        assert {x.array for x in report.failed} >= arrays
+        assert {x.case for x in report.failed} <= {x.case for x in report if "tile" in TAGGED[x.case.split("/")[-1]]}
+
+
+TAGGED = {example.name: example.tags for example in all_examples() if example.op == "dot_product"}
+
+
+def test_the_largest_scores_of_the_cases_for_tiles_are_in_the_last_that_is_seen(answers: Path) -> None:
+    cases = {case.name: case for case in known_answers.load(answers, op="dot_product", dtypes=["float32"])}
+    for name, first, rows in (
+        ("tiles-of-128", 128, 0),
+        ("tiles-of-128-causal", 128, 128),
+        ("keys-in-tiles-of-256", 256, 0),
+    ):
+        case = cases[f"float32/dot_product/{name}"]
+        scores = case.inputs["query"] @ case.inputs["key"].swapaxes(-1, -2)
+        if case.options.get("is_causal"):
+            scores = np.where(np.tri(*scores.shape, dtype=np.bool_), scores, -np.inf)
+        assert (scores[rows:].argmax(axis=-1) >= first).all()
+        assert case.inputs["query"].shape[0] > rows
+
+
+def test_a_report_begins_with_how_many_cases_were_checked(small: Path) -> None:
+    def one_case(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        if inputs["scores"].shape != (1, 1000):
+            raise NotImplementedError
+        return known_answers.of_op(softmax)(inputs, options)
+
+    report = known_answers.verify(one_case, small, op="softmax")
+    assert report.ok
+    assert str(report).splitlines()[:2] == ["1 of 13 cases were checked, 12 skipped", ""]
+    report = known_answers.verify(known_answers.of_op(softmax), small, op="softmax")
+    assert str(report).splitlines()[0] == "13 of 13 cases were checked, 0 skipped"
+
+
 def test_a_report_says_where_by_how_much_and_what_it_looks_like(answers: Path) -> None:
     def missing_scale(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
         return standard(inputs, options, key_scale=np.float64(1))
@@ -508,10 +622,47 @@ def test_a_path_that_leaves_the_set_is_refused(small: Path, file: str) -> None:
     refused(small, "is no path within the set")
 
 
+NOT_PRINTED = ["\x1b[31m", "\u202e", "a\nb", "\x9b", "\u2066x"]
+
+
+@pytest.mark.parametrize("text", NOT_PRINTED, ids=ascii)
+@pytest.mark.parametrize("field", ["name", "description", "file", "tags", "tensors", "largest_bound"])
+def test_a_name_that_would_give_orders_to_a_terminal_is_refused(small: Path, field: str, text: str) -> None:
+    def change(manifest: Any) -> None:
+        case = manifest["cases"][0]
+        item = case[field]
+        case[field] = [text] if isinstance(item, list) else {text: 0} if isinstance(item, dict) else text + item
+
+    change_manifest(small, change)
+    refused(small, "has characters that cannot be printed")
+
+
+@pytest.mark.parametrize("text", NOT_PRINTED, ids=ascii)
+def test_a_name_in_a_file_is_printed_with_escapes(small: Path, text: str) -> None:
+    name = json.loads((small / "manifest.json").read_text(encoding="utf-8"))["cases"][0]["file"]
+    arrays = files.from_bytes((small / name).read_bytes())
+    replace_first_file(small, files.to_bytes(arrays | {text: arrays["scores"]}, "changed"))
+    refused(small, re.escape(f"{ascii(text)[1:-1]} is in one of the two only"))
+    code = json.dumps({"scores": {"dtype": text, "shape": [1], "data_offsets": [0, 4]}})
+    replace_first_file(small, header(code, b"abcd"))
+    refused(small, "it is no safetensors file")
+
+
+@pytest.mark.parametrize("axis", [2, -3])
+def test_an_axis_that_the_scores_do_not_have_is_refused(small: Path, axis: int) -> None:
+    change_manifest(small, lambda manifest: manifest["cases"][0].update(options={"axis": axis}))
+    refused(small, re.escape(f"axis {axis} is no axis of scores (scores.shape=(3, 5))"))
+
+
+def test_a_case_of_another_dtype_than_its_arrays_is_refused(small: Path) -> None:
+    change_manifest(small, lambda manifest: manifest["cases"][0].update(dtype="float16"))
+    refused(small, r"\w+ is of F32, and in a case of float16 it must be of F16")
+
+
 def refused(folder: Path, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         list(known_answers.load(folder))
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
     assert str(folder) in str(caught.value)
 
 

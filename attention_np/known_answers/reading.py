@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attention_np._legible import legible
 from attention_np.known_answers import files, manifest
 from attention_np.known_answers.formats import DTYPES, FORMATS, dtype_of
 
@@ -133,7 +134,8 @@ def _load(folder: Path, entry: manifest.Entry) -> KnownAnswer:
     try:
         arrays = _checked(path, entry)
     except ValueError as error:
-        raise ValueError(f"{path} is not the file that the manifest describes: {_printable(str(error))}") from None
+        why = legible(str(error)).replace("\n", "\\n")  # names in a file may hold what a terminal obeys
+        raise ValueError(f"{path} is not the file that the manifest describes: {why}") from None
     groups: dict[str, dict[str, Array]] = {"input": {}, "answer": {}, "bound": {}}
     for name, tensor in entry.tensors.items():
         groups[tensor.role][name.removeprefix("bound.") if tensor.role == "bound" else name] = arrays[name]
@@ -176,12 +178,7 @@ def _check_axis(options: Mapping[str, Any], arrays: Mapping[str, Array]) -> None
     if "axis" in options:
         shape = arrays["scores"].shape if "scores" in arrays else ()
         if not -len(shape) <= options["axis"] < len(shape):
-            raise ValueError(f"axis {options['axis']} is none of the {len(shape)} axes of scores (scores.shape={shape})")
-
-
-def _printable(text: str) -> str:
-    """`text` with escapes for what would give orders to a terminal: names in a file may hold it."""
-    return "".join(x if x.isprintable() else ascii(x)[1:-1] for x in text)
+            raise ValueError(f"axis {options['axis']} is no axis of scores (scores.shape={shape})")
 
 
 def _check_bound(name: str, x: Array, answer: Array | None) -> None:

@@ -29,7 +29,7 @@ GROUPS = {
     "gradcheck": ["gradcheck/*.py", "gradcheck/diagnosis/*.py"],
 }
 NOT_HERE = ("gradcheck/torch.py", "gradcheck/jax.py", "gradcheck/autograd.py", "gradcheck/plot.py")
-ALSO = "arrays products range outputs corners properties"
+ALSO = "arrays products range dropout outputs corners properties"
 TESTS = {
     "ops": [*(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()), "tests/hostile"],
     "gradcheck": ["tests/gradcheck"],

@@ -169,7 +169,7 @@ def examples() -> list[Example]:
         case(
             "tiles-of-128-causal",
             "130 queries, 257 keys, causal: the third tile of 128 keys is hidden from all, the second from nearly all. "
-            "The last two queries have their largest scores in the second.",
+            "The last two queries have their largest scores in the second. The first query has no incoming gradient.",
             "tile",
             "causal",
             n=130,
@@ -180,6 +180,8 @@ def examples() -> list[Example]:
             is_causal=True,
             query=lambda _, x: np.abs(x),
             key=_largest_from(128),
+            # It sees one key, and the zero that would flow back to it takes twice the digits to be sure of.
+            d_output=lambda _, x: np.where(np.arange(130)[:, None] == 0, 0, x),
         ),
         case(
             "keys-in-tiles-of-256",
