@@ -1,0 +1,80 @@
+"""A Sphinx extension: derivation pages with each equation beside its verdict and the code that carries it out."""
+
+from __future__ import annotations
+
+import importlib.resources
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+
+from attention_site import equations, examples, figures, reference
+from attention_site.running import Run, ShownEquation
+from attention_site.site import Site
+
+__all__ = ["copy_mathjax", "setup"]
+
+CARRIER = "sphinx-mathjax-offline"  # a package whose files are those of MathJax 3.2.2
+MATHJAX = "tex-svg.js"  # formulas as drawings: fonts are not loaded from a page that is opened as a file
+
+
+class _Build:
+    """One build: the check runs at its beginning, and each page is finished when its links are resolved."""
+
+    site: Site
+
+    def begin(self, app: Sphinx) -> None:
+        self.site = Site(Path(app.srcdir), app.builder)
+        self.site.check()
+
+    def read(self, app: Sphinx, doctree: nodes.document) -> None:
+        reference.link_files(self.site, doctree, app.env.docname)
+
+    def finish(self, app: Sphinx, doctree: nodes.document, page: str) -> None:
+        equations.show_equations(self.site, doctree, page)
+        figures.place_figures(doctree, page)
+        examples.show_results(doctree, page, self.site.root, Path(app.outdir))
+        equations.link_mentions(self.site, doctree, page)
+        equations.link_tags_of_code(self.site, doctree, page)
+        reference.number_citations(doctree)
+        reference.link_signatures(self.site, doctree, page)
+        reference.link_named_pages(self.site, doctree, page, app.env.found_docs)
+
+    def collect(self, _app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
+        yield from reference.source_pages(self.site)
+
+    def end(self, app: Sphinx, exception: Exception | None) -> None:
+        if exception is None:
+            copy_mathjax(Path(app.outdir) / "_static")
+            figures.draw_figures(Path(app.outdir))
+
+
+def copy_mathjax(folder: Path) -> None:
+    """Copy the one file of MathJax that is needed, so that nothing is fetched when the site is read."""
+    try:
+        carrier = importlib.resources.files(CARRIER)
+    except ModuleNotFoundError as error:
+        raise ExtensionError("MathJax is missing: pip install 'attention-np[site]'") from error
+    with importlib.resources.as_file(carrier / "static" / "mathjax" / MATHJAX) as file:
+        shutil.copy(file, folder / MATHJAX)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Connect to the build."""
+    build = _Build()
+    app.connect("builder-inited", build.begin)
+    app.connect("doctree-read", build.read, priority=400)  # before files are collected that links lead to
+    app.connect("doctree-resolved", build.finish)
+    app.connect("html-collect-pages", build.collect)
+    app.connect("build-finished", build.end)
+    app.connect("autodoc-process-docstring", reference.adapt_docstring, priority=400)  # before numpydoc
+    app.add_source_suffix(".py", "percent")
+    app.add_source_parser(examples.ExampleParser)
+    app.add_directive(examples.RESULTS, examples.Results)
+    app.add_directive("run", Run)
+    app.add_directive("equation", ShownEquation)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}

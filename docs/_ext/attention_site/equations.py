@@ -1,0 +1,106 @@
+"""Puts each equation of a derivation page beside its verdict and the code that carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from docutils import nodes
+
+from attention_site.excerpts import excerpts
+from attention_site.listings import TAG, excerpt_html, listing_html, output_html, source_page
+from attention_site.site import EXPLAINED, Site
+from attention_site.verdicts import badge, badge_html
+
+__all__ = ["link_mentions", "link_tags_of_code", "show_equations"]
+
+TEXT_ONLY = "Text only."
+NOT_PROSE = (nodes.title, nodes.reference, nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
+
+
+def show_equations(site: Site, doctree: nodes.document, page: str) -> None:
+    """Make a card of each equation that has a tag."""
+    for block in list(doctree.findall(nodes.math_block)):
+        tag = site.tag_of(block.astext())
+        if tag is not None:
+            outer = block.parent if "math-wrapper" in block.parent.get("classes", []) else block  # from the theme
+            _drop_text_only(outer)
+            outer.parent.replace(outer, _card(site, block, tag, page))  # without its classes
+
+
+def _card(site: Site, block: nodes.math_block, tag: str, page: str) -> nodes.container:
+    record = site.records[tag]
+    carried_out = "".join(
+        excerpt_html(excerpt, lambda other: site.equation(other, page), site.address(source_page(excerpt.file), page))
+        for excerpt in excerpts(site.root, record.cited_by)
+    )
+    verdict = badge_html(badge(record, block.astext(), site.reasons.get(tag, "")), site.address(EXPLAINED, page))
+    permalink = f'<a class="headerlink" href="#{tag}" title="Link to this equation">#</a>'
+    formula = nodes.math_block(rf"\[{block.astext()}\]", rf"\[{block.astext()}\]", number=None)
+    formula["nowrap"] = formula["no-wrap"] = True  # the page has its own environments, and \tag suffers no other
+    card = nodes.container(classes=["equation"], ids=[tag])
+    card += nodes.container("", formula, classes=["formula"])
+    card += _html(f'<p class="said">{permalink}{verdict}</p>')
+    if carried_out:
+        card += _html(f'<div class="carried-out" role="group" aria-label="Code of {escape(tag)}">{carried_out}</div>')
+    return card
+
+
+def _drop_text_only(equation: nodes.Element) -> None:
+    """What tells the checker that no code cites an equation tells a reader nothing."""
+    parent = equation.parent
+    following = parent[parent.index(equation) + 1 :][:1]
+    if following and isinstance(following[0], nodes.paragraph):
+        paragraph = following[0]
+        for word in [node for node in paragraph.findall(nodes.emphasis) if node.astext() == TEXT_ONLY]:
+            behind = word.next_node(nodes.Text, descend=False, siblings=True)
+            word.parent.remove(word)
+            if behind is not None and behind.parent is not None:
+                behind.parent.replace(behind, nodes.Text(behind.lstrip()))
+        if not paragraph.astext().strip():
+            parent.remove(paragraph)
+
+
+def link_mentions(site: Site, doctree: nodes.document, page: str) -> None:
+    """Let each tag in the prose lead to its equation."""
+    for text in list(doctree.findall(nodes.Text)):
+        if not any(isinstance(node, NOT_PROSE) for node in _ancestors(text)):
+            pieces = list(_pieces(site, str(text), page))
+            if len(pieces) > 1 and text.parent is not None:
+                text.parent.replace(text, pieces)
+
+
+def _pieces(site: Site, text: str, page: str) -> Iterator[nodes.Node]:
+    behind = 0
+    for match in TAG.finditer(text):
+        address = site.equation(match[0], page)
+        if address is not None:
+            yield nodes.Text(text[behind : match.start()])
+            yield nodes.reference(match[0], match[0], internal=True, refuri=address, classes=["tag"])
+            behind = match.end()
+    yield nodes.Text(text[behind:])
+
+
+def _ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
+    while node.parent is not None:
+        node = node.parent
+        yield node
+
+
+def link_tags_of_code(site: Site, doctree: nodes.document, page: str) -> None:
+    """Let each tag in the Python code of a page, or in the output of a program, lead to its equation."""
+
+    def link(tag: str) -> str | None:
+        return site.equation(tag, page)
+
+    for block in list(doctree.findall(nodes.literal_block)):
+        code = block.astext()
+        if any(map(link, TAG.findall(code))):
+            if block.get("language") == "python":
+                block.replace_self(_html(listing_html(code, link)))
+            elif "output" in block["classes"]:
+                block.replace_self(_html(output_html(code, link)))
+
+
+def _html(text: str) -> nodes.raw:
+    return nodes.raw("", text, format="html")

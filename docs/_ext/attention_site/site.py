@@ -1,0 +1,72 @@
+"""What all pages of the site share: the outcome of the check, and where things are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sphinx.util import logging
+
+from attention_np._commands.verification import check_pages
+from attention_np.derivation import Record, read_pages
+
+if TYPE_CHECKING:
+    from sphinx.builders import Builder
+
+__all__ = ["EXPLAINED", "Site"]
+
+EXPLAINED = "docs/verdicts"  # the page that says what verdicts mean
+_TAG = re.compile(r"\\tag\s*\{([^{}]*)\}")
+
+log = logging.getLogger(__name__)
+
+
+class Site:
+    """The outcome of checking all pages, by the tags of their equations.
+
+    Attributes
+    ----------
+    root : Path
+        The folder of the repository, to which places in the code are relative.
+    records : dict of str to Record
+        What the check said about each equation.
+    reasons : dict of str to str
+        Why an equation is not executed.
+    """
+
+    def __init__(self, root: Path, builder: Builder) -> None:
+        self.root = root
+        self.records: dict[str, Record] = {}
+        self.reasons: dict[str, str] = {}
+        self._builder = builder
+        self._pages: dict[str, str] = {}  # the document of each derivation, by the name that tags begin with
+
+    def check(self) -> None:
+        """Run the check that ``make check`` runs on the pages; what does not hold is a warning of the build."""
+        folder = self.root / "derivations"
+        report = check_pages(folder)
+        self.records = {record.tag: record for record in report.records if record.tag}
+        for page in read_pages([folder]):
+            self._pages[page.name] = f"derivations/{Path(page.path).stem}"
+            self.reasons |= {item.tag: item.reason for item in page.equations if item.mark == "skipped"}
+        for problem in report.problems:
+            log.warning("%s", problem)
+        for record in report.records:
+            if record.verdict == "fails":
+                log.warning("(%s) fails the check: %s", record.tag, record.message)
+
+    def tag_of(self, latex: str) -> str | None:
+        """The tag of a displayed equation that was checked."""
+        match = _TAG.search(latex)
+        return match[1] if match is not None and match[1] in self.records else None
+
+    def address(self, target: str, page: str) -> str:
+        """The address of the page `target` as a link on `page`."""
+        return self._builder.get_relative_uri(page, target)
+
+    def equation(self, tag: str, page: str) -> str | None:
+        """The address of an equation as a link on `page`; None if there is no such equation."""
+        if tag not in self.records:
+            return None
+        return f"{self.address(self._pages[self.records[tag].page], page)}#{tag}"
