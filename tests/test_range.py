@@ -152,3 +152,30 @@ def test_scores_of_any_size_have_the_weights_of_exact_arithmetic(
         if not behind or min(behind) > max(map(abs, exactly)) / 2**40:  # else rounding decides
             np.testing.assert_allclose(weights[b, i, seen], exact_weights(exactly), rtol=0, atol=1e-15)
         assert weights[b, i].sum() == pytest.approx(1)
+
+
+def test_complex_numbers_whose_absolute_value_alone_overflows_are_added_up() -> None:
+    z = 1.5e308 * (1 + 1j)
+    np.testing.assert_array_equal(product_in_range(np.array([[z, z, -z]]), np.ones((3, 1))), [[z]])
+
+
+@pytest.mark.parametrize("bias", [None, np.array([0.1, 0.2, 0.3])], ids=["no bias", "bias"])
+@pytest.mark.parametrize("poison", [1.0, np.nan, np.inf])
+def test_a_row_out_of_range_or_not_finite_changes_no_bit_of_any_other(poison: float, bias: Array | None) -> None:
+    q, k = normal(0, 4, 3), np.append(normal(1, 2, 3), 1e200 * np.ones((1, 3)), axis=0)
+    q[:, 2] = -q[:, :2].sum(axis=1)
+    q[1], q[2] = 1e200, poison
+    with quiet():
+        plain = q @ k.T * 0.3
+        scores = scores_in_range(plain, q, k, 0.3, bias, None)
+        alone = scores_in_range(plain[1:2], q[1:2], k, 0.3, bias, None)
+    assert_same_bits(scores[[0, 3]], (plain if bias is None else plain + bias)[[0, 3]])
+    assert_same_bits(scores[1], alone[0])
+    np.testing.assert_array_equal(softmax.forward(scores)[0][1], [0, 0, 1])
+
+
+def test_a_key_that_is_not_finite_leaves_the_others_of_a_row_out_of_range_as_they_are() -> None:
+    q, k = np.array([[1e200]]), np.array([[1e200], [-np.inf], [-1.0]])
+    with quiet():
+        scores = scores_in_range(q @ k.T, q, k, 1.0, None, None)
+    np.testing.assert_array_equal(softmax.forward(scores)[0], [[1, 0, 0]])
