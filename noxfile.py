@@ -21,8 +21,8 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")  # that are supported, as in setup.cf
 OLDEST_NUMPY = "numpy==1.26.*"  # as in setup.cfg
 WITH_OLDEST_NUMPY = PYTHONS[:3]  # those that it has wheels for
 SHIPPED = ("attention_np", "benchmarks", "derivations", "docs", "examples", "tests")  # folders of the sdist
-BESIDES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "SECURITY.md")
-BESIDES += ("_attention_np_pytest.py", "noxfile.py", "pyproject.toml", "setup.cfg")
+BESIDES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "README.zh.md")
+BESIDES += ("SECURITY.md", "_attention_np_pytest.py", "noxfile.py", "pyproject.toml", "setup.cfg")
 
 nox.options.sessions = ["oldest", "newest", "build", "wheel", "sdist"]
 

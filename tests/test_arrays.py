@@ -21,7 +21,7 @@ from helpers import (
 )
 
 from attention_np import additive, dot_product, multi_head, softmax
-from attention_np._arrays import scores_shape, sum_to
+from attention_np._arrays import as_mask, scores_shape, sum_to
 
 REAL = [np.float32, np.float64, np.longdouble]
 HALF = [np.float16, ml_dtypes.bfloat16]
@@ -465,6 +465,15 @@ def test_a_ragged_mask_is_refused_by_name_and_what_it_should_hold() -> None:
 
 
 def test_the_features_of_a_batch_are_counted_at_its_last_axis() -> None:
-    case = plain_cases(batch=(2,))["additive"]
+    case = plain_cases(6, 5, batch=(2,))["additive"]
     with pytest.raises(ValueError, match=rf"^w_query takes 9 features but query has {case.inputs['query'].shape[-1]} "):
         case.forward(w_query=np.zeros((9, 2)))
+
+
+def test_a_sum_over_an_axis_that_was_broadcast_does_not_ask_about_another() -> None:
+    assert_close(sum_to(np.ones((5, 2, 1)), (1, 1)), np.array([[10.0]]), 0)
+
+
+def test_a_mask_that_does_not_broadcast_is_told_to_what() -> None:
+    with pytest.raises(ValueError, match=r"^mask must broadcast to the weights, whose shape is \(5,\)"):
+        as_mask(np.ones(4, bool), (5,), "the weights")

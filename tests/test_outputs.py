@@ -158,3 +158,31 @@ def test_long_sequences_take_memory_in_proportion() -> None:
 def test_another_algorithm_is_refused() -> None:
     with pytest.raises(ValueError, match=r'^algorithm must be "auto", "dot_product" or "blockwise", not \'flash\'$'):
         anp.scaled_dot_product_attention(**BATCH, algorithm="flash")
+
+
+@pytest.mark.parametrize("enable_gqa", [False, True])
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_an_array_that_is_no_array_is_refused_by_name(name: str, enable_gqa: bool) -> None:
+    arrays = {"query": np.zeros((4, 3, 2)), "key": np.zeros((2, 3, 2)), "value": np.zeros((2, 3, 2))}
+    with pytest.raises(ValueError, match=rf"^{name} must be an array of floating-point numbers: "):
+        anp.scaled_dot_product_attention(**{**arrays, name: [[1.0], [1.0, 2.0]]}, enable_gqa=enable_gqa)
+
+
+@pytest.mark.parametrize(
+    ("attn_mask", "error", "message"),
+    [
+        ([[True], [True, False]], ValueError, r"^attn_mask must be an array of booleans or floating-point numbers: "),
+        (np.ones(4, bool), ValueError, r"^attn_mask must broadcast to the scores"),
+        (np.ones(3, object), TypeError, r"^attn_mask must hold floating-point numbers"),
+    ],
+)
+def test_what_is_no_attn_mask_is_refused_by_name(attn_mask: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        anp.scaled_dot_product_attention(*np.zeros((3, 3, 2)), attn_mask=attn_mask)
+
+
+def test_heads_are_shared_without_a_batch_too() -> None:
+    query, key = np.random.default_rng(0).normal(size=(4, 3, 2)), np.random.default_rng(1).normal(size=(2, 3, 2))
+    shared = anp.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+    each = np.repeat(key, 2, axis=0)
+    np.testing.assert_array_equal(shared, anp.scaled_dot_product_attention(query, each, each))

@@ -1,8 +1,17 @@
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from helpers import assert_close, normal
 
-from attention_np._products import TERMS, long_product
+from attention_np._arrays import quiet
+from attention_np._products import TERMS, backward_product, linear, long_product, pairs_that_flow, product
+
+
+@pytest.fixture(autouse=True)
+def _as_in_ops() -> Iterator[None]:
+    with quiet():
+        yield
 
 
 @pytest.mark.parametrize("m", [0, 1, TERMS - 1, TERMS, TERMS + 1, 2 * TERMS, 2 * TERMS + 1, 5 * TERMS])
@@ -10,3 +19,34 @@ from attention_np._products import TERMS, long_product
 def test_a_product_in_parts_has_all_terms_of_its_sums_once(batch: tuple[int, ...], m: int) -> None:
     a, b = normal(0, *batch, 3, m), normal(1, *batch, m, 2)
     assert_close(long_product(a, b), np.einsum("...ij,...jk->...ik", a, b), 1e-13)
+
+
+def test_a_gradient_of_zero_takes_no_part_where_the_product_overflows_without_its_factor() -> None:
+    product_of_one = backward_product(np.array([[1e200, 0.0]]), np.array([[1e200], [np.nan]]), 1e-150)
+    assert_close(product_of_one, np.array([[1e250]]), 1e-15)
+
+
+def test_a_sum_that_overflows_on_its_way_is_mended_beside_rows_and_columns_that_are_not_finite() -> None:
+    x = np.array([[1.5e308, 1.5e308, -1.5e308], [np.nan, 0.0, 0.0]])
+    w = np.array([[1.0, np.nan], [1.0, 0.0], [1.0, 0.0]])
+    np.testing.assert_array_equal(linear(x, w, None), [[1.5e308, np.nan], [np.nan, np.nan]])
+
+
+def test_a_sum_that_is_out_of_range_is_infinite() -> None:
+    np.testing.assert_array_equal(linear(np.full((1, 2), 1e308), np.full((2, 1), 10.0), None), [[np.inf]])
+    overflown = product(np.ones((1, 2), complex), np.full((2, 1), 1.7e308 + 5j), mean=True)
+    assert np.isinf(overflown.real)
+    assert overflown.imag == 10
+
+
+@pytest.mark.parametrize("m", [3, 7, 11, 100])
+def test_the_mean_of_the_largest_numbers_is_finite_beside_a_hidden_nan(m: int) -> None:
+    weights = np.append(np.full((1, m), 1 / m), [[0.0]], axis=1)
+    value = np.append(np.full((m, 1), np.finfo(float).max), [[np.nan]], axis=0)
+    assert np.isfinite(product(weights, value, weights > 0, mean=True)).all()
+
+
+def test_a_gradient_flows_through_visible_pairs_of_queries_that_have_one() -> None:
+    mask = np.array([[True, False], [True, True]])
+    np.testing.assert_array_equal(pairs_that_flow(mask, np.array([[1.0], [0.0]])), [[True, False], [False, False]])
+    assert pairs_that_flow(mask, np.ones((2, 1))) is mask

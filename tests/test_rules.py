@@ -204,3 +204,17 @@ def test_a_window_may_have_no_bound_on_either_side_and_none_that_is_negative() -
     for name in ("left", "right"):
         with pytest.raises(ValueError, match=rf"^{name} must be at least 0, not -1"):
             rules.sliding_window(**{"left": 1, "right": 1, name: -1})
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "what"),
+    [
+        (lambda ragged: rules.padding(ragged), "lengths", "integers"),
+        (lambda ragged: rules.packed(ragged), "query_segments", "integers"),
+        (lambda ragged: rules.packed([0], ragged), "key_segments", "integers"),
+        (lambda ragged: rules.whole(ragged), "mask", "booleans"),
+    ],
+)
+def test_ragged_lists_are_refused_by_name_and_what_they_should_hold(call: Any, name: str, what: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} must be an array of {what}: "):
+        call([[1], [0, 1]])
