@@ -5,13 +5,14 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: help check test peers mutants site site-test lint types bench clean
+.PHONY: help check test peers mutants mutation site site-test lint types bench clean
 
 help:
 	@echo "make check   verify every gradient and every equation, and print the tables"
 	@echo "make test    run the tests; those against other libraries are skipped where they are missing"
 	@echo "make peers   run the tests against PyTorch, after installing it (a large download)"
 	@echo "make mutants change every equation of the pages in every way, and see each change noticed"
+	@echo "make mutation change the code of the ops and of gradcheck in every way, and see each change noticed (hours)"
 	@echo "make site    build the pages as a site that needs no network, in build/site"
 	@echo "make lint    ruff"
 	@echo "make types   mypy, strict"
@@ -30,6 +31,9 @@ peers: $(VENV)/peers
 
 mutants: $(VENV)/test
 	$(RUN) -m tests.derivation.mutate derivations
+
+mutation: $(VENV)/mutation
+	$(RUN) -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE))
 
 site: $(VENV)/site
 	$(RUN) -m sphinx -b html -E -a -q -c docs -d build/doctrees . build/site
@@ -55,7 +59,7 @@ bench: $(VENV)/peers
 	$(RUN) -m benchmarks.accuracy
 
 # Each file is written when the extra of its name has been installed, and again when the metadata change.
-$(VENV)/check $(VENV)/test $(VENV)/lint $(VENV)/site $(VENV)/site-test: $(VENV)/%: setup.cfg pyproject.toml | $(VENV)/pip
+$(VENV)/check $(VENV)/test $(VENV)/lint $(VENV)/mutation $(VENV)/site $(VENV)/site-test: $(VENV)/%: setup.cfg pyproject.toml | $(VENV)/pip
 	$(RUN) -m pip install --quiet --editable '.[$*]'
 	@touch $@
 
