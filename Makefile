@@ -33,7 +33,7 @@ mutants: $(VENV)/test
 	$(RUN) -m tests.derivation.mutate derivations
 
 mutation: $(VENV)/mutation
-	$(RUN) -m tests.mutation $(if $(SAMPLE),--sample $(SAMPLE))
+	OPENBLAS_NUM_THREADS=1 $(RUN) -m tests.mutation $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE))
 
 site: $(VENV)/site
 	$(RUN) -m sphinx -b html -E -a -q -c docs -d build/doctrees . build/site
