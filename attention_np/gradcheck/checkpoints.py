@@ -22,7 +22,7 @@ __all__ = ["Checkpoint", "Interrupted", "fingerprint"]
 Array = npt.NDArray[Any]
 
 SAVE_EVERY = 10.0  # seconds
-DTYPES = re.compile(r"bool|(u?int|float|complex)[0-9]{1,3}")
+DTYPES = re.compile(r"(float|complex)[0-9]{2,3}")  # of slopes
 
 
 class Interrupted(KeyboardInterrupt):
