@@ -22,7 +22,8 @@ __all__ = ["Attended", "TileGradients", "attend", "differentiate"]
 
 KEYS = 2048  # that are prepared together
 _OF_ROWS = ("d_output", "shift", "total")
-PAIRS = 2**18  # of a query and a key that are worked on at once, at most, where several small tiles are taken together
+TOGETHER = 2048  # queries or keys of small tiles that are prepared together: what is called once delays others once
+PAIRS = 2**17  # of a query and a key that are worked on at once, at most, where blocks of several tiles fit the cache
 
 
 class TileGradients(NamedTuple):
@@ -106,24 +107,27 @@ def attend(tiles: Sequence[Tile]) -> list[Attended]:
 
 
 def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
-    dtype = tiles[0].dtype
-    if dtype.kind == "c" or not _is_moderate(_stacked(tiles, "value")):
+    if tiles[0].dtype.kind == "c" or not _is_moderate(_stacked(tiles, "value")):
         yield from (_plainly(tile) for tile in tiles)
         return
     sums, shifts = _sums(tiles)
     totals = sums[..., -1]  # (h, n)
-    empty = totals == 0
-    outputs = sums[..., :-1] / np.where(empty, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
+    outputs = sums[..., :-1] / np.where(totals == 0, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
     natural = abs(tiles[0].scale) if tiles[0].bias is None else 1  # what makes a score of a shift
-    logsumexps = np.where(empty, -np.inf, shifts * natural + np.log(totals))  # (h, n) (blockwise.5)
+    logsumexps = shifts * natural + np.log(totals)  # (h, n) (blockwise.5); of nothing it is minus infinity
+    is_finite = _is_finite(outputs) and bool((logsumexps < np.inf).all())
     for tile, *found in zip(tiles, outputs, logsumexps, shifts, totals, strict=True):
         attended = Attended(*found)
-        if not (np.isfinite(attended.output).all() and (attended.logsumexp < np.inf).all()):
-            for rows in tile.row_blocks():
-                if not (np.isfinite(attended.output[rows]).all() and (attended.logsumexp[rows] < np.inf).all()):
-                    attended.output[rows], attended.logsumexp[rows] = plain.attend(tile, rows)
-                    attended.total[rows] = np.nan
-        yield attended
+        yield attended if is_finite else _mended(tile, attended)
+
+
+def _mended(tile: Tile, attended: Attended) -> Attended:
+    """The same, with the rows that are not finite done plainly."""
+    for rows in tile.row_blocks():
+        if not (np.isfinite(attended.output[rows]).all() and (attended.logsumexp[rows] < np.inf).all()):
+            attended.output[rows], attended.logsumexp[rows] = plain.attend(tile, rows)
+            attended.total[rows] = np.nan
+    return attended
 
 
 def _plainly(tile: Tile) -> Attended:
@@ -139,30 +143,31 @@ def _sums(tiles: Sequence[Tile]) -> tuple[Array, Array]:
     in_range = _in_range(tiles, query)
     sums = np.zeros((len(tiles), tile.n, tile.value.shape[1] + 1), tile.dtype)
     largest = np.full((len(tiles), tile.n, 1), 0 if in_range else -np.inf, tile.dtype)
+    if in_range:  # the products are exponents then
+        query = query * _factor(tile)
     for part in slices(0, tile.m, KEYS):
         key, value = _stacked(tiles, "key", part), _with_column(_stacked(tiles, "value", part), 1)
-        for rows in tile.row_blocks():
-            own_query, own_sums = query[:, rows], sums[:, rows]
-            for columns, visible, bias in tile.blocks(rows, part):
-                own = slice(columns.start - part.start, columns.stop - part.start)
-                scores = _product("scores", own_query, transposed(key[:, own]))  # (h, b, c) (blockwise.1)
-                if in_range:  # any shift serves, and none is the cheapest
-                    scores *= _factor(tile)
-                else:
-                    _shift(tile, scores, visible, bias, largest[:, rows], own_sums)
-                    np.maximum(scores, least, out=scores)
-                weights = exponential(scores, out=scores)
-                if visible is not None:
-                    weights *= visible
-                if tile.dropout is not None:
-                    own_sums[..., -1] += weights.sum(axis=-1)
-                    weights *= tile.dropout.block(rows, columns, tile.dtype)  # (blockwise.29)
-                    own_sums[..., :-1] += weights @ value[:, own, :-1]
-                else:  # a column of ones beside the values adds the weights up, in a quarter of the time of a sum
-                    own_sums += _product("product", weights, value[:, own])  # (blockwise.3) (blockwise.4)
-    # Where nothing but minus infinity attends, the floor of the exponents has made weights of nothing.
-    sums[(largest[..., 0] == -np.inf) & (sums[..., -1] > 0)] = np.nan
-    return sums, np.where(largest == -np.inf, 0, largest)[..., 0]
+        for heads, rows, columns, visible, bias in _blocks(tiles, part):
+            own_sums, own_largest = sums[heads, rows], largest[heads, rows]
+            own = slice(columns.start - part.start, columns.stop - part.start)
+            scores = _product("scores", query[heads, rows], transposed(key[heads, own]))  # (h, b, c) (blockwise.1)
+            if not in_range:  # where they are, any shift serves, and none is the cheapest
+                _shift(tile, scores, visible, bias, own_largest, own_sums)
+                np.maximum(scores, least, out=scores)
+            weights = exponential(scores, out=scores)
+            if visible is not None:
+                weights *= visible
+            if tile.dropout is not None:
+                own_sums[..., -1] += weights.sum(axis=-1)
+                weights *= tile.dropout.block(rows, columns, tile.dtype)  # (blockwise.29)
+                own_sums[..., :-1] += weights @ value[heads, own, :-1]
+            else:  # a column of ones beside the values adds the weights up, in a quarter of the time of a sum
+                own_sums += _product("product", weights, value[heads, own])  # (blockwise.3) (blockwise.4)
+    shifts = largest[..., 0]
+    if not in_range:  # where nothing but minus infinity attends, the floor of the exponents has made weights of nothing
+        sums[(shifts == -np.inf) & (sums[..., -1] > 0)] = np.nan
+        shifts[shifts == -np.inf] = 0
+    return sums, shifts
 
 
 def _shift(tile: Tile, scores: Array, visible: Array | None, bias: Array | None, largest: Array, sums: Array) -> None:
@@ -211,14 +216,11 @@ def differentiate(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[TileGradients
 
 
 def _differentiate(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[TileGradients]:
-    if tiles[0].dtype.kind == "c" or not (
-        _is_moderate(_stacked(tiles, "value"))
-        and all(np.isfinite(one.total).all() and _is_moderate(one.d_output) for one in given)
-    ):
+    if tiles[0].dtype.kind == "c" or not all(np.isfinite(x.total).all() and _is_moderate(x.d_output) for x in given):
         yield from (TileGradients(*plain.differentiate(*both)) for both in zip(tiles, given, strict=True))
         return
     for tile, one, gradients in zip(tiles, given, _gradients(tiles, given), strict=True):
-        finite = all(np.isfinite(gradient).all() for gradient in gradients if gradient is not None)
+        finite = all(_is_finite(gradient) for gradient in gradients if gradient is not None)
         yield gradients if finite else TileGradients(*plain.differentiate(tile, one))
 
 
@@ -226,60 +228,69 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     tile = tiles[0]
     exponential, _, least, small = _exponential(tile.dtype)
     query, key, value = _queries(tiles), _stacked(tiles, "key"), _stacked(tiles, "value")  # (h, n, d_k) and so on
-    in_range = _in_range(tiles, query)
-    d_output, shift, total = (np.stack([getattr(one, name) for one in given]) for name in _OF_ROWS)
-    delta = np.stack([plain.delta(*both) for both in zip(tiles, given, strict=True)])[..., None]  # (blockwise.8)
+    d_output, shift, total = (_together([getattr(one, name) for one in given]) for name in _OF_ROWS)
+    delta = _together([plain.delta(*both) for both in zip(tiles, given, strict=True)])[..., None]  # (blockwise.8)
     # The weights stay undivided. What they are to be divided by goes to the rows of the other operands, which are few.
-    shift, inverse = shift[..., None], (1 / np.where(total == 0, np.inf, total))[..., None]  # (h, n, 1) (blockwise.55)
-    # One more column subtracts as it multiplies: q.k - s = [q, -s].[k, 1] (blockwise.38). That is nearly free. And the
-    # products come in pairs, since what a thread does between two of them keeps the others waiting.
-    rows_of_scores = _pair(
-        _with_column(query, -shift if tile.bias is None else 0),
-        _with_column(d_output, -delta if tile.dropout is None else 0),
-    )
-    columns_of_scores = _pair(_with_column(key, 1), _with_column(value, 1))
-    rows_of_gradients = _pair(d_output * inverse, query * inverse)
-    d_value_and_key = np.zeros((2, len(tiles), tile.m, rows_of_gradients.shape[-1]), tile.dtype)
-    d_query, d_bias = np.zeros_like(query), None if tile.bias is None else np.zeros(tile.bias.shape, tile.dtype)
-    for rows in tile.row_blocks():
-        own_rows, own_gradients = rows_of_scores[:, :, rows], rows_of_gradients[:, :, rows]
-        own_d_query = d_query[:, rows]
-        for columns, visible, bias in tile.blocks(rows, slice(0, tile.m)):
-            both = _product("both", own_rows, transposed(columns_of_scores[:, :, columns]))
-            weights, d_scores = both  # of the second as yet dA - delta (h, b, c) (blockwise.10)
+    inverse = (1 / np.where(total == 0, np.inf, total))[..., None]  # (h, n, 1) (blockwise.55)
+    query_over, d_output_over = query * inverse, d_output * inverse
+    in_range = tile.bias is None and not shift.any()  # as in the forward pass, or as good
+    factor, shift = _factor(tile), shift[..., None]
+    if in_range:
+        query = query * factor
+    # One more column subtracts as it multiplies: q.k - s = [q, -s].[k, 1] (blockwise.38). That is nearly free.
+    query, key_and_one = _with_column(query, -shift if tile.bias is None else 0), _with_column(key, 1)
+    d_output, value = _with_column(d_output, -delta if tile.dropout is None else 0), _with_column(value, 1)
+    d_query, d_key = np.zeros_like(query_over), np.zeros_like(key)
+    d_value = np.zeros((len(tiles), tile.m, value.shape[-1] - 1), tile.dtype)
+    d_bias = None if tile.bias is None else np.zeros(tile.bias.shape, tile.dtype)
+    for heads, rows, columns, visible, bias in _blocks(tiles, slice(0, tile.m)):
+        weights = _product("weights", query[heads, rows], transposed(key_and_one[heads, columns]))
+        if bias is not None:
             factor = _add_bias(tile, weights, bias)
-            if bias is not None:
-                weights -= shift[:, rows]
+            weights -= shift[heads, rows]
+        if not in_range:
             weights *= factor
-            if not in_range:
-                np.clip(weights, least, small, out=weights)  # above it is only what is hidden
-            exponential(weights, out=weights)  # (h, b, c) (blockwise.54)
-            if visible is not None:
-                weights *= visible
-            if tile.dropout is not None:
-                factors = tile.dropout.block(rows, columns, tile.dtype)
-                d_scores *= factors  # (blockwise.31)
-                d_scores -= delta[:, rows]
-            d_scores *= weights  # (h, b, c) (blockwise.11)
-            if tile.dropout is not None:
-                weights *= factors  # (blockwise.31)
-            if d_bias is not None:
-                plain.add_bias_gradient(d_bias, d_scores[0] * inverse[0, rows], rows, columns)
-            of_columns = d_value_and_key[:, :, columns]
-            of_columns += _product("of columns", transposed(both), own_gradients)  # (blockwise.9) (blockwise.13)
-            own_d_query += _product("of rows", d_scores, key[:, columns])  # (blockwise.12)
+            np.clip(weights, least, small, out=weights)  # above it is only what is hidden
+        exponential(weights, out=weights)  # (h, b, c) (blockwise.54)
+        if visible is not None:
+            weights *= visible
+        # dA - delta (h, b, c) (blockwise.10)
+        d_scores = _product("d_scores", d_output[heads, rows], transposed(value[heads, columns]))
+        if tile.dropout is not None:
+            factors = tile.dropout.block(rows, columns, tile.dtype)
+            d_scores *= factors  # (blockwise.31)
+            d_scores -= delta[heads, rows]
+        d_scores *= weights  # (h, b, c) (blockwise.11)
+        if tile.dropout is not None:
+            weights *= factors  # (blockwise.31)
+        if d_bias is not None:
+            plain.add_bias_gradient(d_bias, d_scores[0] * inverse[0, rows], rows, columns)
+        into = d_value[heads, columns]
+        into += _product("of columns", transposed(weights), d_output_over[heads, rows])  # (blockwise.9)
+        into = d_key[heads, columns]
+        into += _product("of columns", transposed(d_scores), query_over[heads, rows])  # (blockwise.13)
+        into = d_query[heads, rows]
+        into += _product("of rows", d_scores, key[heads, columns])  # (blockwise.12)
     d_query *= tile.scale * inverse
-    d_value, d_key = d_value_and_key[0, ..., : value.shape[-1]], d_value_and_key[1, ..., : key.shape[-1]]
     d_key *= abs(tile.scale)
     return (TileGradients(*found, d_bias) for found in zip(d_query, d_key, d_value, strict=True))
 
 
+def _blocks(tiles: Sequence[Tile], part: slice) -> Iterator[tuple[slice, slice, slice, Array | None, Array | None]]:
+    """Blocks of scores, of as many heads as fit the cache together."""
+    tile = tiles[0]
+    pairs = min(tile.block_size[0], tile.n) * min(tile.block_size[1], tile.m)
+    for heads in slices(0, len(tiles), max(1, PAIRS // max(1, pairs))):
+        for rows in tile.row_blocks():
+            for block in tile.blocks(rows, part):
+                yield heads, rows, *block
+
+
 def _batches(tiles: Sequence[Tile]) -> Iterator[list[Tile]]:
-    """Tiles that follow one another and differ in nothing but their numbers, as many as fit the cache together."""
+    """Tiles that follow one another and differ in nothing but their numbers, to be prepared together."""
     batch: list[Tile] = []
     for tile in tiles:
-        rows, columns = min(tile.block_size[0], tile.n), min(tile.block_size[1], tile.m)
-        if batch and ((len(batch) + 1) * rows * columns > PAIRS or not tile.is_like(batch[0])):
+        if batch and ((len(batch) + 1) * max(tile.n, tile.m) > TOGETHER or not tile.is_like(batch[0])):
             yield batch
             batch = []
         batch.append(tile)
@@ -290,6 +301,10 @@ def _batches(tiles: Sequence[Tile]) -> Iterator[list[Tile]]:
 def _stacked(tiles: Sequence[Tile], name: str, part: slice = slice(None)) -> Array:
     """One array of all tiles, in the dtype that is computed in."""
     arrays = [tile.take(getattr(tile, name), part) for tile in tiles]
+    return _together(arrays)
+
+
+def _together(arrays: Sequence[Array]) -> Array:
     return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)
 
 
@@ -308,9 +323,22 @@ def _pair(first: Array, second: Array) -> Array:
 
 def _is_moderate(array: Array) -> bool:
     """Whether products with weights neither underflow nor let those count that stand for zero: see `least`."""
+    info = np.finfo(array.dtype)
+    one, exponent = array.dtype.type(1), info.maxexp
+    if np.ldexp(one, -(exponent // 4)) < _squares(array) < np.ldexp(one, exponent // 2):  # and so is the largest
+        return True
     most = max(array.max(initial=0), -array.min(initial=0))
-    exponent = np.finfo(array.dtype).maxexp
     return bool(most == 0 or -(exponent // 2) < np.frexp(most)[1] < exponent // 3)
+
+
+def _is_finite(array: Array) -> bool:
+    return bool(np.isfinite(_squares(array)) or np.isfinite(array).all())
+
+
+def _squares(array: Array) -> Any:
+    """The sum of the squares, by one call to BLAS: the first look at an array is a cheap one."""
+    flat = array.ravel()
+    return flat @ flat
 
 
 def _in_range(tiles: Sequence[Tile], query: Array) -> bool:
@@ -329,7 +357,7 @@ def _in_range(tiles: Sequence[Tile], query: Array) -> bool:
 
 def _length(vectors: Array) -> float:
     """The length of the longest vector; NaN if one holds NaN."""
-    squares = np.square(vectors) @ np.ones(vectors.shape[-1], vectors.dtype)  # five times as fast as einsum
+    squares = np.einsum("...a,...a->...", vectors, vectors)
     return float(np.sqrt(squares.max(initial=0)))
 
 

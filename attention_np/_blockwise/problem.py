@@ -22,7 +22,7 @@ __all__ = ["Place", "Problem", "grouped"]
 BLOCK_BYTES, COLUMNS = 2**19, 256  # of a block of scores: what is there at once fits a second-level cache of 2 MiB
 # Queries and keys of a tile: the first of which there are as many tiles, so that they can be shared out.
 SIDES = {(2048, 2048): 16, (2048, 1024): 8, (1024, 1024): 4, (512, 512): 0}
-PAIRS_A_TASK = 2**19  # a task of fewer takes hardly longer than handing it over
+PAIRS_A_TASK, SIDES_A_TASK = 2**19, 2048  # a task of less takes hardly longer than handing it over
 
 
 class Place(NamedTuple):
@@ -155,13 +155,15 @@ class Problem:
 def grouped(places: list[Place]) -> Iterator[list[Place]]:
     """`places`, as many together as are worth a task."""
     group: list[Place] = []
-    pairs = 0
+    pairs = sides = 0
     for place in places:
         group.append(place)
-        pairs += (place.rows.stop - place.rows.start) * (place.columns.stop - place.columns.start)
-        if pairs >= PAIRS_A_TASK:
+        rows, columns = place.rows.stop - place.rows.start, place.columns.stop - place.columns.start
+        pairs += rows * columns
+        sides += max(rows, columns)
+        if pairs >= PAIRS_A_TASK and sides >= SIDES_A_TASK:
             yield group
-            group, pairs = [], 0
+            group, pairs, sides = [], 0, 0
     if group:
         yield group
 
