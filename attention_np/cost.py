@@ -34,12 +34,12 @@ import numpy.typing as npt
 
 from attention_np import _steps
 from attention_np._arrays import as_flag, as_integer, is_floating
+from attention_np._blockwise.problem import BLOCK, BLOCK_OF_A_RULE
 from attention_np._steps import Counts, Step
 
 __all__ = ["Cost", "Costs", "Sizes", "blockwise", "dot_product", "longest"]
 
-BLOCK_BYTES, BLOCK_KEYS = 2**19, 256  # of a block of scores of the blockwise algorithm
-TILE = 2048  # the most positions that one of its tasks works on
+TILE = 2048  # the most positions that a task of the blockwise algorithm works on
 TOGETHER = 2**18  # the pairs of several heads that are taken together where heads are small
 FORWARD_TILES, BACKWARD_TILES = 4, 12  # what a worker holds, in arrays as large as the keys and values of a tile
 
@@ -242,8 +242,8 @@ def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, worker
     of the usual size: from :math:`n = 2048` on, the measured peak is 50% to 100% of the one given here, and below 30%
     to 100%.
 
-    The operations are those of scores whose exponentials are in range. Where they may not be, the running maximum
-    adds three for each pair forward, and one backward.
+    The operations are those of scores whose exponentials are in range. Where they may not be, the running maximum and
+    the scale add four for each pair forward, and two backward.
 
     Examples
     --------
@@ -257,7 +257,7 @@ def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, worker
     """
     c = Counts.of(sizes)
     workers = as_integer("workers", workers, least=1)
-    rows, columns = _default_block(c, sizes) if block_size is None else block_size
+    rows, columns = block_size or (BLOCK_OF_A_RULE if sizes.is_causal else BLOCK)
     rows, columns = as_integer("block_size", rows, least=1), as_integer("block_size", columns, least=1)
     rows = max(1, min(rows, c.n))
     pairs = c.heads * (_causal_pairs(c.n, c.m, rows) if sizes.is_causal else c.n * c.m)
@@ -275,14 +275,14 @@ def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, worker
 
     forward = Cost(
         2 * pairs * width,  # twice (blockwise.41)
-        (4 + drops) * pairs,  # factor, exponential, and a column more to sum by; or sum, draw, multiplier
+        (3 + drops) * pairs,  # exponential, and a column more to sum by; or sum, draw, multiplier
         c.itemsize * (passes * width + c.queries + 2 * c.outputs),
         kept + c.converted * c.outputs + workers * (block * (1 + 3 * drops) + FORWARD_TILES * tile),
     )
     gradients = c.itemsize * c.inputs
     backward = Cost(
         2 * pairs * (3 * c.d_k + 2 * c.d_v),  # twice (blockwise.41)
-        (7 + 4 * drops) * pairs,  # factor, exponential, times the weights, two columns more to subtract by; draws
+        (6 + 4 * drops) * pairs,  # exponential, times the weights, two columns more to subtract by; draws
         c.itemsize * (3 * passes * width + 2 * c.queries + 2 * c.outputs),
         kept
         + gradients
@@ -290,11 +290,6 @@ def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, worker
         + workers * (block * (2 + 3 * drops) + BACKWARD_TILES * tile),
     )
     return Costs(forward, backward, c.stored * c.inputs, c.stored * c.outputs)
-
-
-def _default_block(c: Counts, sizes: Sizes) -> tuple[int, int]:
-    most = 256 if sizes.is_causal else 512
-    return max(1, min(most, BLOCK_BYTES // (BLOCK_KEYS * c.itemsize))), BLOCK_KEYS
 
 
 def _causal_pairs(n: int, m: int, rows: int) -> int:

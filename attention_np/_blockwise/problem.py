@@ -19,9 +19,10 @@ from attention_np.rules import Rule, cut, pick
 
 __all__ = ["Place", "Problem", "grouped"]
 
-BLOCK_BYTES, COLUMNS = 2**19, 256  # of a block of scores: what is there at once fits a second-level cache of 2 MiB
+# Queries and keys of a block of scores: two fit a second-level cache of 1 MiB in single precision, of 2 in double.
+BLOCK, BLOCK_OF_A_RULE = (512, 256), (256, 512)  # fewer queries follow a rule more closely
 # Queries and keys of a tile: the first of which there are as many tiles, so that they can be shared out.
-SIDES = {(2048, 2048): 16, (2048, 1024): 8, (1024, 1024): 4, (512, 512): 0}
+SIDES = {(2048, 2048): 8, (2048, 1024): 8, (1024, 1024): 4, (512, 512): 0}
 PAIRS_A_TASK, SIDES_A_TASK = 2**19, 2048  # a task of less takes hardly longer than handing it over
 
 
@@ -127,12 +128,8 @@ class Problem:
             dropout,
             self.scale,
             self.dtype,
-            self.block_size or self._block_size(),
+            self.block_size or (BLOCK if self.rule is None else BLOCK_OF_A_RULE),
         )
-
-    def _block_size(self) -> tuple[int, int]:
-        most = 512 if self.rule is None else 256  # smaller blocks follow a rule more closely
-        return min(most, BLOCK_BYTES // (COLUMNS * self.dtype.itemsize)), COLUMNS
 
     def limits(self, logsumexp: Array) -> Array | None:
         """How many scores of each query are plus infinity, in the shape of `logsumexp`; None if none is."""

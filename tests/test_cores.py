@@ -1,0 +1,86 @@
+"""Which cores the workers of blockwise attention keep to, and that it ends with the call."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from attention_np import blockwise, dot_product, rules
+from attention_np._blockwise import cores, workers
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="there are no two cores to tell of"
+)
+
+
+@pytest.fixture
+def two_cores() -> Iterator[set[int]]:
+    """This thread, and those that it starts, on two cores."""
+    before = os.sched_getaffinity(0)
+    two = set(sorted(before)[:2])
+    os.sched_setaffinity(0, two)
+    yield two
+    os.sched_setaffinity(0, before)
+
+
+def run_two(fails: bool = False) -> dict[int, set[int]]:
+    """Where each thread of two ran that worked at the same time."""
+    seen: dict[int, set[int]] = {}
+    both = threading.Barrier(2, timeout=60)
+
+    def work(_: int) -> None:
+        both.wait()
+        seen[threading.get_ident()] = os.sched_getaffinity(0)
+        if fails:
+            raise RuntimeError("no")
+
+    workers.run(work, ((number, number) for number in range(2)), lambda *_: None, None, 2)
+    return seen
+
+
+def test_two_workers_on_two_cores_have_one_each(two_cores: set[int]) -> None:
+    seen = run_two()
+    assert sorted(map(sorted, seen.values())) == [[core] for core in sorted(two_cores)]
+
+
+def test_afterwards_the_calling_thread_may_run_where_it_could_before(two_cores: set[int]) -> None:
+    run_two()
+    assert os.sched_getaffinity(0) == two_cores
+    with pytest.raises(RuntimeError, match="no"):
+        run_two(fails=True)
+    assert os.sched_getaffinity(0) == two_cores
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_workers_that_are_fewer_or_more_than_the_cores_go_where_they_like() -> None:
+    assert cores.of_workers(3) == [None, None, None]
+    assert cores.of_workers(1) == [None]
+
+
+def test_a_system_that_tells_of_no_cores_and_one_that_refuses_them(
+    two_cores: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("not here")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    assert all(seen == two_cores for seen in run_two().values())
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert cores.of_workers(2) == [None, None]
+
+
+def test_a_rule_that_uses_attention_itself_leaves_the_cores_as_they_were(two_cores: set[int]) -> None:
+    query, key, value = np.random.default_rng(0).standard_normal((3, 4, 600, 2))
+
+    class Nested(rules.Rule):
+        def block(self, *_: slice) -> bool:
+            blockwise.forward(query, key, value, workers=2)
+            return True
+
+    output, _ = blockwise.forward(query, key, value, mask=Nested(), workers=2)
+    np.testing.assert_allclose(output, dot_product.forward(query, key, value)[0], rtol=0, atol=1e-15)
+    assert os.sched_getaffinity(0) == two_cores
