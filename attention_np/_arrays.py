@@ -16,6 +16,7 @@ import numpy.typing as npt
 __all__ = [
     "Array",
     "Precision",
+    "added",
     "as_array",
     "as_bias",
     "as_flag",
@@ -174,6 +175,12 @@ def as_optional_tangent(
     if tangent is not None:
         raise ValueError(f"a tangent was given for {name}, but forward was called without {name}")
     return None
+
+
+def added(*terms: Array | None) -> Array | None:
+    """The sum of `terms`, of which None is zero; None if all are."""
+    given = [term for term in terms if term is not None]
+    return sum(given[1:], given[0]) if given else None
 
 
 def as_result(array: Array, dtype: np.dtype[Any]) -> Array:

@@ -8,7 +8,7 @@ two, so that nothing is rounded by it), and changes only what had left the range
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +18,12 @@ from attention_np._arrays import Array, transposed
 
 __all__ = [
     "all_finite",
+    "clipped_scores",
     "excess",
     "finite_or_scaled",
     "infinite_to_nan",
     "product_in_range",
+    "scores_and_tops",
     "scores_in_range",
     "times_power_of_two",
 ]
@@ -132,30 +134,58 @@ def scores_in_range(plain: Array, q: Array, k: Array, scale: Any, bias: Array | 
     A row whose largest score is out of range is given less that score, which the softmax of the row does not see.
     Where `q` or `k` is not finite itself, see :func:`infinite_to_nan`; where `bias` is not, it has its way.
     """
-    total = plain if bias is None else plain + bias
-    added = np.True_ if bias is None else np.isfinite(bias)
-    lost = added & ~np.isfinite(total)  # (..., n, m)
-    if not lost.any() and np.isfinite(plain).all():
-        return total  # minus infinity in the bias, as a mask
-    given = all_finite(q, -1) & transposed(all_finite(k, -1))  # (..., n, m)
-    lost = given & (lost | ~np.isfinite(plain))
-    if not lost.any():
-        scores = infinite_to_nan(plain, pairs)
-        return scores if bias is None else scores + bias
+    return scores_and_tops(plain, q, k, scale, bias, pairs)[0]
 
-    products = _scaled_products(q, k, scale)
-    scores = infinite_to_nan(np.where(lost, _clipped(products.value()), plain), pairs)
-    if bias is not None:
-        products = products.plus(_normalised(*np.broadcast_arrays(bias, products.exponent * 0)))
-        given = given & added
-        scores = np.where(lost & given, _clipped(products.value()), scores + bias)
 
+def scores_and_tops(
+    plain: Array, q: Array, k: Array, scale: Any, bias: Array | None, pairs: Array | None
+) -> tuple[Array, Array | None]:
+    """As :func:`scores_in_range`, and what is missing in each row: the infinity that its largest score is, or zero.
+
+    The latter is (..., n, 1), or None if nothing is missing.
+    """
+    scores, products, given = _clipped_scores(plain, q, k, scale, bias, lambda found: infinite_to_nan(found, pairs))
+    if products is None:
+        return scores, None
     beyond = given & (_magnitude(scores) == np.finfo(scores.dtype).max)
     largest = _largest(scores.real, pairs)
     out_of_range = (beyond & (scores.real == largest)).any(axis=-1, keepdims=True)  # (..., n, 1)
     if not out_of_range.any():
-        return scores
-    return np.where(out_of_range & given, _less_largest(products, given if pairs is None else given & pairs), scores)
+        return scores, None
+    less = _less_largest(products, given if pairs is None else given & pairs)
+    return np.where(out_of_range & given, less, scores), np.where(out_of_range, np.copysign(np.inf, largest), 0)
+
+
+def clipped_scores(plain: Array, q: Array, k: Array, scale: Any, bias: Array | None) -> Array:
+    """As :func:`scores_in_range` for some of the keys alone, and rows whose largest score of all keys is in range."""
+    return _clipped_scores(plain, q, k, scale, bias, lambda found: found)[0]
+
+
+def _clipped_scores(
+    plain: Array, q: Array, k: Array, scale: Any, bias: Array | None, settle: Callable[[Array], Array]
+) -> tuple[Array, _Scaled | None, Array]:
+    """Scores of which those that do not fit are the largest number, the same with exponents, and where both count.
+
+    `settle` is given the scores before the bias. No exponents are needed where nothing finite has left the range.
+    """
+    total = plain if bias is None else plain + bias
+    added = np.True_ if bias is None else np.isfinite(bias)
+    lost = added & ~np.isfinite(total)  # (..., n, m)
+    given = all_finite(q, -1) & transposed(all_finite(k, -1))  # (..., n, m)
+    if not lost.any() and np.isfinite(plain).all():
+        return total, None, given  # minus infinity in the bias, as a mask
+    lost = given & (lost | ~np.isfinite(plain))
+    if not lost.any():
+        scores = settle(plain)
+        return (scores if bias is None else scores + bias), None, given
+
+    products = _scaled_products(q, k, scale)
+    scores = settle(np.where(lost, _clipped(products.value()), plain))
+    if bias is not None:
+        products = products.plus(_normalised(*np.broadcast_arrays(bias, products.exponent * 0)))
+        given = given & added
+        scores = np.where(lost & given, _clipped(products.value()), scores + bias)
+    return scores, products, given
 
 
 def _scaled_products(q: Array, k: Array, scale: Any) -> _Scaled:

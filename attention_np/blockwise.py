@@ -2,8 +2,8 @@ r"""Scaled dot-product attention in linear memory and in parallel: the numbers o
 
 The n x m scores are never there at once. A query goes through the keys block by block and keeps three things: the
 largest score so far, the sum of the exponentials, and the output so far, each rescaled when a larger score comes
-(the online softmax). What is kept for the backward pass is one number a query, the log-sum-exp :math:`\ell_i`, from
-which any block of weights can be computed again (together with the two numbers that it is made of, which are exact):
+(the online softmax). What is kept for the backward pass is the output and the log-sum-exp :math:`\ell_i` of each query,
+from which any block of weights can be computed again (by the two numbers that it is made of, which are exact):
 
 .. math::
 
@@ -33,7 +33,6 @@ from attention_np._arrays import (
     as_mask,
     as_optional_tangent,
     as_result,
-    as_tangent,
     as_vector,
     check_broadcasts_to,
     check_cache,
@@ -47,9 +46,10 @@ from attention_np._arrays import (
 from attention_np._blockwise import kernels, plain
 from attention_np._blockwise.merging import Partial, merge, merge_backward
 from attention_np._blockwise.problem import Place, Problem, grouped
-from attention_np._blockwise.tiles import Cotangent, Tile
+from attention_np._blockwise.tiles import Cotangent, Tangent, Tile
 from attention_np._blockwise.workers import as_workers, run
 from attention_np._dropout import Rng, as_probability, draw_key
+from attention_np._range import excess, finite_or_scaled, times_power_of_two
 from attention_np.dot_product import Gradients
 from attention_np.rules import Rule, cut, pick
 
@@ -68,7 +68,7 @@ class Cache(NamedTuple):
     bias: Array | None  # broadcasts to (..., n, m)
     mask: Rule | None  # who attends to whom, all rules together; None: all to all
     scale: Any  # a real scalar of the precision computed in
-    logsumexp: Array  # (..., n)
+    logsumexp: Array  # (..., n); if it does not fit the dtype, infinite, or NaN where it would be minus infinity
     shift: Array  # (..., n), taken before the exponential: from the products of a query, or with a bias from its scores
     total: Array  # (..., n), the sum of the exponentials after that; NaN where only the log-sum-exp is known
     output: Array  # (..., n, d_v), in the precision computed in; a copy
@@ -121,7 +121,7 @@ def forward(
     executor : concurrent.futures.Executor, optional
         What runs the tasks: of threads, of processes, or of a cluster (``dask.distributed.Client.get_executor()``).
         Arrays travel to other processes in parts, those of a file mapped into memory by its name, under which the
-        workers must find it.
+        workers must find the same file. A few rows of each part are compared.
     workers : int, optional
         How many threads to use, by default one for each core; one if threadpoolctl is not installed, since threads
         that call a BLAS with threads of its own are slower than that BLAS alone. With an `executor`, how many tasks
@@ -138,20 +138,26 @@ def forward(
     ------
     TypeError, ValueError
         As :func:`attention_np.dot_product.forward`; and if `block_size`, `executor` or `workers` cannot be used.
+    OSError
+        If a worker of `executor` does not find the file of a mapped array under its name, or finds another.
 
     Notes
     -----
     The online softmax is that of [1]_, the two passes those of [2]_. Output and gradients agree with
     :mod:`attention_np.dot_product` to rounding, relative to the largest terms of their sums: where one key has nearly
     all the weight of a query, :mod:`attention_np.dot_product` is the more accurate in gradients that are nearly zero.
-    Finite arrays whose scores do not fit the dtype, in double precision those beyond 1e308, give NaN or infinity here;
-    :mod:`attention_np.dot_product` has the right weights for them, too.
+    Scores that do not fit the dtype, in double precision those beyond 1e308, have the weights that they say, too.
+    Queries whose log-sum-exp does not give their weights back (since it is infinite, NaN, or so large that its rounding
+    counts) are differentiated over all their keys at once: in linear memory, but not in blocks.
 
     With threadpoolctl (``pip install 'attention-np[fast]'``), every BLAS of the process is held to one thread until the
     call returns, since the tasks are what runs in parallel; so products elsewhere in the process run on one thread
     meanwhile. When the last of several calls returns, or fails, the number of threads is what it was. Results
     have the same bits then, whatever the workers and the executor. Inside a ``threadpool_limits`` of another thread of
     yours, that limit stays as it is.
+
+    On Linux, where threads of ours are as many as the cores, each keeps to one core until the call returns, the calling
+    thread too; then that may run where it could before.
 
     References
     ----------
@@ -274,37 +280,71 @@ def backward(
     problem = _problem(cache, dtype)
     of_output, of_logsumexp, output = in_dtype(dtype, of_output, of_logsumexp, cache.output)
     logsumexp, shift, total = in_dtype(dtype, cache.logsumexp, cache.shift, cache.total)
-    limits = problem.limits(logsumexp)
-    d_query, d_key, d_value = (np.zeros(x.shape, dtype) for x in (problem.query, problem.key, problem.value))
+    apart = plain.without_logsumexp(cache.logsumexp, cache.output)
+    # Without a rule the tiles cover everything, cut alike for all heads, and the first to come to a part sets it.
+    blank = np.empty if problem.rule is None and 0 not in (*problem.leading, problem.n, problem.m) else np.zeros
+    d_query, d_key, d_value = (blank(x.shape, dtype) for x in (problem.query, problem.key, problem.value))
+    begun: set[int] = set()  # the addresses of parts
+
+    def add(whole: Array, at: tuple[int, ...], part: slice, found: Array) -> None:
+        into = pick(whole, at, axes=2)[part]
+        address = into.__array_interface__["data"][0]
+        if blank is np.empty and address not in begun:
+            begun.add(address)
+            into[...] = found
+        else:
+            into += found
+
     d_bias = None if bias is None else np.zeros(bias.shape, dtype)
 
-    def cotangent(place: Place) -> Cotangent:
-        arrays = (of_logsumexp, logsumexp, shift, total, limits)
-        rows: list[Any] = [x if x is None else pick(x, place.at, axes=1)[place.rows] for x in arrays]
-        if not problem.is_first(place.at):  # several values share these scores, but it is one log-sum-exp
-            rows[0] = None
-        return Cotangent(of_output[place.at][place.rows], output[place.at][place.rows], *rows)
+    def cotangent(place: Place, of_apart: bool) -> Cotangent:
+        """What is given for a tile: for the rows that are apart, or for the others, and zero for the rest."""
+        of_rows = (pick(x, place.at, axes=1)[place.rows] for x in (logsumexp, shift, total))
+        d_output, d_rows = of_output[place.at][place.rows], None
+        # Where several values share these scores, it is one log-sum-exp.
+        if of_logsumexp is not None and problem.is_first(place.at):
+            d_rows = pick(of_logsumexp, place.at, axes=1)[place.rows]
+        if apart is not None:
+            rest = apart[place.at][place.rows] ^ of_apart
+            d_output = np.where(rest[:, None], 0, d_output)
+            d_rows = None if d_rows is None else np.where(rest, 0, d_rows)
+        return Cotangent(d_output, output[place.at][place.rows], d_rows, *of_rows)
 
     def consume(places: list[Place], results: list[kernels.TileGradients]) -> None:
         for place, found in zip(places, results, strict=True):
-            pick(d_query, place.at, axes=2)[place.rows] += found.query
-            pick(d_key, place.at, axes=2)[place.columns] += found.key
-            pick(d_value, place.at, axes=2)[place.columns] += found.value
+            add(d_query, place.at, place.rows, found.query)
+            add(d_key, place.at, place.columns, found.key)
+            add(d_value, place.at, place.columns, found.value)
             if d_bias is not None:
                 into = cut(pick(np.atleast_2d(d_bias), place.at, axes=2), place.rows, place.columns)
                 into += found.bias
 
     tasks = (
-        (places, [(problem.tile(place), cotangent(place)) for place in places]) for places in grouped(problem.squares())
+        (places, [(problem.tile(place), cotangent(place, of_apart=False)) for place in places])
+        for places in grouped(problem.squares())
     )
     run(kernels.differentiate, tasks, consume, executor, at_once)
+    blank = np.zeros  # every part has been begun, and strips are cut otherwise
+    if apart is not None:
+        strips = (x for x in problem.strips() if apart[x.at][x.rows].any())
+        tasks = (([x], [(problem.tile(x), cotangent(x, of_apart=True))]) for x in strips)
+        run(_differentiate_whole_rows, tasks, consume, executor, at_once)
     with quiet():
-        return Gradients(
+        gradients = Gradients(
             as_result(without_query_axis(d_query, query), query.dtype),
             as_result(d_key, cache.key.dtype),
             as_result(d_value, cache.value.dtype),
             None if bias is None or d_bias is None else as_result(d_bias, bias.dtype),
         )
+        if all(x is None or np.isfinite(x).all() for x in (d_query, d_key, d_value, d_bias)):
+            return gradients
+        shift = excess(of_output, cache.value.astype(dtype, copy=False))
+        if shift:  # the gradients are linear in what is given
+            given = times_power_of_two(without_query_axis(of_output, query), -shift)
+            of_rows = None if of_logsumexp is None else times_power_of_two(of_logsumexp, -shift)
+            smaller = backward(given, cache, d_logsumexp=of_rows, executor=executor, workers=workers)
+            gradients = Gradients._make(finite_or_scaled(gradients, smaller, shift))
+    return gradients
 
 
 def jvp(
@@ -343,6 +383,7 @@ def jvp(
     Notes
     -----
     A few queries at a time, as :func:`attention_np.dot_product.jvp` does it: in linear memory, without the kernels.
+    What is left out costs nothing: along `value` alone the scores do not move.
 
     Examples
     --------
@@ -354,29 +395,51 @@ def jvp(
     """
     cache = check_cache(cache, Cache, "blockwise")
     compute = cache.output.dtype
-    d_query = as_tangent("query", query, cache.query, compute)
-    d_key = as_tangent("key", key, cache.key, compute)
-    d_value = as_tangent("value", value, cache.value, compute)
-    d_bias = as_optional_tangent("bias", bias, cache.bias, compute)
+    tangents = {"query": query, "key": key, "value": value, "bias": bias}
+    d_query, d_key, d_value, d_bias = given = [
+        None if x is None else as_optional_tangent(name, x, getattr(cache, name), compute)
+        for name, x in tangents.items()
+    ]
     at_once = as_workers(executor, workers)
     problem = _problem(cache, compute)
-    wide = np.result_type(compute, *(x for x in (d_query, d_key, d_value, d_bias) if x is not None))
-    d_queries = with_query_axis(d_query, cache.query)
-    tangent = Problem(d_queries, d_key, d_value, d_bias, None, cache.scale, 0.0, None, None, wide)
+    wide = np.result_type(compute, *(x for x in given if x is not None))
     d_output = np.zeros((*problem.leading, problem.n, cache.value.shape[-1]), wide)
+
+    def tangent(place: Place) -> Tangent:
+        at, rows, columns = place
+        return Tangent(
+            None if d_query is None else pick(with_query_axis(d_query, cache.query), at, axes=2)[rows],
+            None if d_key is None else pick(d_key, at, axes=2)[columns],
+            None if d_value is None else pick(d_value, at, axes=2)[columns],
+            None if d_bias is None else cut(pick(np.atleast_2d(d_bias), at, axes=2), rows, columns),
+        )
 
     def consume(place: Place, found: Array) -> None:
         d_output[place.at][place.rows] = found
 
-    tasks = ((place, (problem.tile(place), tangent.tile(place))) for place in problem.strips())
-    run(_push_forward, tasks, consume, executor, at_once)
-    result = precision(cache.query, cache.key, cache.value, cache.bias).result
+    if any(x is not None for x in given):
+        tasks = ((place, (problem.tile(place), tangent(place))) for place in problem.strips())
+        run(_push_forward, tasks, consume, executor, at_once)
+    dtype = precision(cache.query, cache.key, cache.value, cache.bias).result
     with quiet():
-        return as_result(without_query_axis(d_output, cache.query), result)
+        result = as_result(without_query_axis(d_output, cache.query), dtype)
+        if np.isfinite(d_output).all():
+            return result
+        pairs = ((d_query, cache.key), (d_key, cache.query))
+        shift = max(0 if d is None else excess(d, x.astype(compute, copy=False), cache.scale) for d, x in pairs)
+        if shift:  # the result is linear in the tangents
+            small = (None if x is None else times_power_of_two(x, -shift) for x in given)
+            smaller = jvp(cache, **dict(zip(tangents, small, strict=True)), executor=executor, workers=workers)
+            (result,) = finite_or_scaled([result], [smaller], shift)
+    return result
 
 
-def _push_forward(tiles: tuple[Tile, Tile]) -> Array:
-    return plain.push_forward(*tiles)
+def _differentiate_whole_rows(tiles: list[tuple[Tile, Cotangent]]) -> list[kernels.TileGradients]:
+    return [kernels.TileGradients(*plain.differentiate_whole_rows(*both)) for both in tiles]
+
+
+def _push_forward(tile_and_tangent: tuple[Tile, Tangent]) -> Array:
+    return plain.push_forward(*tile_and_tangent)
 
 
 def _rule(shape: tuple[int, ...], mask: npt.ArrayLike | Rule | None, is_causal: bool) -> Rule | None:

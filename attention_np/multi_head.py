@@ -42,6 +42,7 @@ from attention_np._arrays import (
 )
 from attention_np._dropout import Rng, as_generator, as_probability
 from attention_np._products import linear, linear_backward
+from attention_np._range import excess, finite_or_scaled, times_power_of_two
 
 __all__ = ["Cache", "Gradients", "Parameters", "backward", "combine_heads", "forward", "jvp", "split_heads"]
 
@@ -515,13 +516,24 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
             None if array is None else as_gradient(d_array, array)
             for d_array, array in zip((*d_weights, *d_biases), parameters, strict=True)
         )
-        return Gradients(
+        gradients = Gradients(
             as_gradient(without_query_axis(d_query, query), query),
             as_gradient(d_key, cache.key),
             as_gradient(d_value, cache.value),
             Parameters._make(d_parameters),
             inner.bias,  # (multi-head.37)
         )
+        shift = 0
+        if not np.isfinite(d_combined).all():
+            shift = excess(d_output, w.w_output)
+        elif not all(np.isfinite(d).all() for d in (d_q, d_k, d_v)):
+            q_and_k = np.concatenate([x.ravel() for x in (cache.attention.query, cache.attention.key)])
+            largest = np.abs(q_and_k).max(initial=0, where=np.isfinite(q_and_k))
+            shift = excess(d_combined, cache.attention.value, cache.attention.scale * largest)
+        if shift:  # the gradients are linear in d_output
+            smaller = backward(times_power_of_two(without_query_axis(d_output, query), -shift), cache)
+            gradients = _finite_or_scaled(gradients, smaller, shift)
+    return gradients
 
 
 def jvp(
@@ -646,6 +658,12 @@ def _parameter_tangents(tangents: Parameters | None, primals: Parameters, comput
         as_optional_tangent(f"parameters.{name}", getattr(tangents, name), primal, compute)
         for name, primal in primals._asdict().items()
     )
+
+
+def _finite_or_scaled(plain: Gradients, small: Gradients, exponent: int) -> Gradients:
+    one, other = ((g.query, g.key, g.value, *g.parameters, g.bias) for g in (plain, small))
+    d_query, d_key, d_value, *d_parameters, d_bias = finite_or_scaled(one, other, exponent)
+    return Gradients(d_query, d_key, d_value, Parameters._make(d_parameters), d_bias)
 
 
 def _shaped(name: str, array: npt.ArrayLike, shape: tuple[int, ...]) -> Array:

@@ -6,12 +6,14 @@ give where arrays hold NaN, too.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from scipy import special
 
 from attention_np import additive, dot_product, multi_head, softmax
@@ -404,3 +406,21 @@ def summed_to(x: Array, shape: tuple[int, ...]) -> Array:
         if size == 1 and x.shape[axis] != 1:
             x = x.sum(axis=axis, keepdims=True)
     return x
+
+
+def in_child(look: Callable[[], int]) -> int:
+    """What `look` gives in a process that is forked here."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writer, bytes([look()]))
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as pipe:
+        return pipe.read()[0]
+
+
+def forks(test: Any) -> Any:
+    warned = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")(test)
+    return pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")(warned)

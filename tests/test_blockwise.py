@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import multiprocessing
 import pickle
 import re
@@ -17,13 +18,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Array, assert_close, assert_same_bits, normal
+from helpers import Array, assert_close, assert_same_bits, forks, in_child, normal
 from hypothesis import given
 from hypothesis import strategies as st
 from test_dot_product import BAD, BIAS_SHAPES, OPTIONS, SHAPES, SOME_HIDDEN, VAST, arrays, zeros
 
 from attention_np import blockwise, dot_product, gradcheck, masks, rules, softmax
-from attention_np._blockwise import kernels, plain, workers
+from attention_np._blockwise import blas, kernels, plain, workers
 from attention_np._blockwise.problem import SIDES
 from attention_np.blockwise import Partial, merge, merge_backward
 
@@ -626,6 +627,128 @@ def test_a_part_of_a_mapped_file_travels_by_name(mapped: dict[str, Array]) -> No
     assert_close(output, np.full_like(output, 0.5), 1e-6)
 
 
+class Meddling(Executor):
+    """Changes something after a task has been packed and before it is unpacked."""
+
+    def __init__(self, change: Callable[[], Any]) -> None:
+        self.change = change
+
+    def submit(self, function: Any, /, *args: Any, **_: Any) -> Future[Any]:
+        payload = pickle.dumps(args)
+        self.change()
+        future: Future[Any] = Future()
+        own, task = pickle.loads(payload)  # noqa: S301
+        try:
+            future.set_result(function(own, task))
+        except OSError as error:
+            future.set_exception(error)
+        return future
+
+
+Change = Callable[[bytes], bytes] | None  # of what a file holds; None: there is no file
+
+
+def replace(path: Path, change: Change) -> None:
+    """Put another file in the place of one, which stays as it is for those who have mapped it."""
+    content = path.read_bytes()
+    path.unlink()
+    if change is not None:
+        path.write_bytes(change(content))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (None, r"it cannot be opened \(.*No such file"),
+        (lambda content: content[:200], r"it cannot be opened \("),
+        (lambda content: content[:0], r"it cannot be opened \("),
+        (lambda content: content[::-1], "it holds other numbers"),
+    ],
+    ids=["no file", "too short", "empty", "other numbers"],
+)
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_a_worker_that_does_not_find_the_file_of_the_caller_says_so(
+    mapped: dict[str, Array], name: str, change: Change, problem: str
+) -> None:
+    path = Path(mapped[name].filename)
+    message = f"^the file {re.escape(str(path))}, of which a part was sent to a worker by its name, .*{problem}"
+    inputs = {other: x if other == name else np.array(x) for other, x in mapped.items()}
+    with pytest.raises(OSError, match=message):
+        blockwise.forward(**inputs, executor=Meddling(functools.cache(lambda: replace(path, change))))
+
+
+def test_a_file_that_a_worker_does_not_find_does_not_break_a_pool_of_processes(mapped: dict[str, Array]) -> None:
+    class Late(Executor):
+        def submit(self, function: Any, /, *args: Any, **_: Any) -> Future[Any]:
+            payload = pickle.dumps(args)
+            Path(mapped["key"].filename).unlink(missing_ok=True)
+            return pool.submit(call_pickled, function, payload)
+
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        with pytest.raises(OSError, match="it cannot be opened"):
+            blockwise.forward(**mapped, executor=Late())
+        assert pool.submit(abs, -3).result() == 3
+
+
+def call_pickled(function: Any, payload: bytes) -> Any:
+    return function(*pickle.loads(payload))  # noqa: S301
+
+
+@pytest.mark.parametrize("change", [None, lambda content: content[:500], lambda content: content[::-1]])
+def test_what_is_mapped_of_a_file_that_has_lost_its_name_is_sent_itself(
+    mapped: dict[str, Array], change: Change
+) -> None:
+    expected, _ = blockwise.forward(**{name: np.array(x) for name, x in mapped.items()})
+    for x in mapped.values():
+        replace(Path(x.filename), change)
+    assert_same_bits(blockwise.forward(**mapped, executor=Meddling(lambda: None))[0], expected)
+
+
+def test_a_file_is_found_by_workers_in_another_folder(
+    mapped: dict[str, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    relative = {name: np.memmap(name, x.dtype, "r", x.offset, x.shape) for name, x in mapped.items()}
+    (tmp_path / "folder").mkdir()
+    expected, _ = blockwise.forward(**mapped)
+    output, _ = blockwise.forward(**relative, executor=Meddling(lambda: monkeypatch.chdir(tmp_path / "folder")))
+    assert_same_bits(output, expected)
+
+
+@pytest.mark.parametrize("name", ["query", "value"])
+def test_forward_mode_takes_no_memory_for_what_is_left_out(name: str) -> None:
+    m = 200_000
+    x = {"query": normal(0, 1, 16), "key": normal(1, m, 16), "value": normal(2, m, 1)}
+    _, cache = blockwise.forward(**x)
+    assert x["key"].nbytes > 25 * 10**6
+    assert peak_of(lambda: blockwise.jvp(cache, **{name: x[name]}, workers=1)) < 15 * 2**20
+
+
+def test_forward_mode_along_the_values_alone_does_not_move_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = batch_of()
+    _, cache = blockwise.forward(**x)
+    expected = dot_product.jvp(dot_product.forward(**x)[1], value=x["value"])
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the scores were moved")
+
+    monkeypatch.setattr(softmax, "jvp", refuse)
+    assert_close(blockwise.jvp(cache, value=x["value"]), expected, 1e-14)
+    with pytest.raises(AssertionError, match="the scores were moved"):
+        blockwise.jvp(cache, query=x["query"])
+
+
+@pytest.mark.parametrize("count", range(5))
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_forward_mode_along_some_of_the_arrays(count: int, batch: tuple[int, ...]) -> None:
+    x = {"query": normal(0, 3, 4), "key": normal(1, *batch, 5, 4), "value": normal(2, 2, 1, 5, 2), "bias": normal(3, 5)}
+    caches = [op.forward(**x, mask=SOME_HIDDEN[:3], dropout_p=0.3, rng=1)[1] for op in (blockwise, dot_product)]
+    for names in itertools.combinations(x, count):
+        tangents = {name: normal(4, *x[name].shape) for name in names}
+        ours, theirs = (op.jvp(cache, **tangents) for op, cache in zip((blockwise, dot_product), caches, strict=True))
+        assert_alike(ours, theirs, 1e-14, str(names))
+
+
 def test_inputs_are_not_written_to_and_results_do_not_alias_them() -> None:
     inputs = {**batch_of(), "bias": normal(3, 6, 7)}
     copies = {name: x.copy() for name, x in inputs.items()}
@@ -886,7 +1009,7 @@ class FakeController:
 @pytest.fixture
 def controller(monkeypatch: pytest.MonkeyPatch) -> FakeController:
     fake = FakeController()
-    monkeypatch.setattr(workers, "_controller", lambda: fake)
+    monkeypatch.setattr(blas, "controller", lambda: fake)
     return fake
 
 
@@ -998,15 +1121,102 @@ def test_real_blas_is_held_for_every_thread_until_the_last_call_returns() -> Non
     assert threads() == before
 
 
+class Meeting(rules.Rule):
+    """Does something in a call, while it lasts."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self.act = act
+
+    def block(self, rows: slice, columns: slice) -> bool:
+        del rows, columns
+        self.act()
+        return True
+
+    def attend(self) -> None:
+        blockwise.forward(**arrays(), mask=self, workers=1)
+
+
+@forks
+def test_a_child_that_is_forked_in_a_call_has_all_threads_of_blas(controller: FakeController) -> None:
+    def act() -> None:
+        assert controller.threads == 1
+        assert in_child(lambda: controller.threads) == 8
+        assert controller.threads == 1
+
+    Meeting(act).attend()
+    assert controller.threads == 8
+    assert in_child(lambda: controller.threads) == 8
+
+
+@forks
+def test_a_child_that_another_thread_forks_during_a_call_has_all_threads_of_blas(controller: FakeController) -> None:
+    is_in, has_forked, first_has_left = threading.Event(), threading.Event(), threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(Meeting(lambda: (is_in.set(), has_forked.wait(30))).attend)
+        assert is_in.wait(30)
+        assert in_child(lambda: controller.threads) == 8
+        assert controller.threads == 1
+        is_in.clear()
+        second = pool.submit(Meeting(lambda: (is_in.set(), first_has_left.wait(30))).attend)
+        assert is_in.wait(30)
+        has_forked.set()
+        first.result()  # another thread holds BLAS for the second
+        assert in_child(lambda: controller.threads) == 8
+        assert controller.threads == 1
+        first_has_left.set()
+        second.result()
+    assert controller.threads == 8
+
+
+@forks
+def test_a_child_does_not_wait_for_a_blas_that_another_thread_has_locked(
+    controller: FakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blas, "SECONDS_TO_LET_GO", 0.1)
+    monkeypatch.setattr(FakeController, "__exit__", lambda *_: is_free.wait(30))
+    is_in, is_free = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(Meeting(lambda: (is_in.set(), is_free.wait(30))).attend)
+        assert is_in.wait(30)
+        start = time.monotonic()
+        assert in_child(lambda: controller.threads) == 1
+        assert time.monotonic() - start < 15
+        is_free.set()
+        call.result()
+
+
+@forks
+def test_real_blas_has_its_threads_in_a_child_and_a_call_there_gives_them_back() -> None:
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+
+    def most() -> int:
+        libraries = threadpoolctl.threadpool_info()
+        return int(max(library["num_threads"] for library in libraries if library["user_api"] == "blas"))
+
+    def after_a_call() -> int:
+        before = most()
+        blockwise.forward(**arrays())
+        return most() if before == most() else 0
+
+    found: list[int] = []
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        expected = most()
+        Meeting(lambda: found.append(in_child(after_a_call))).attend()
+        with ThreadPoolExecutor(1) as pool:
+            Meeting(lambda: found.append(pool.submit(in_child, after_a_call).result())).attend()
+        assert most() == expected
+    assert set(found) == {expected}
+
+
 def test_without_threadpoolctl_one_worker_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_controller", lambda: None)
+    monkeypatch.setattr(blas, "controller", lambda: None)
     assert workers.as_workers(None, None) == 1
     assert workers.as_workers(None, 3) == 3
     monkeypatch.setattr(workers, "_usable_cores", lambda: 5)
     assert workers.as_workers(None, None) == 1
-    monkeypatch.setattr(workers, "_controller", FakeController)
+    monkeypatch.setattr(blas, "controller", FakeController)
     assert workers.as_workers(None, None) == 5
-    monkeypatch.setattr(workers, "_controller", lambda: None)
+    monkeypatch.setattr(blas, "controller", lambda: None)
     for array, expected in zip(all_results(workers=2), expected_bits(), strict=True):
         assert_alike(array, expected, 1e-14)  # not to the bit: how BLAS shares out a product is its own affair
 
@@ -1248,3 +1458,173 @@ def test_a_rule_that_answers_something_else_is_refused(answer: Any, error: type[
 
     with pytest.raises(error, match=r"^the block of a rule must"):
         blockwise.forward(**arrays(), mask=Wrong())
+
+
+# Rows whose log-sum-exp does not say their weights
+
+
+def assert_as_dot_product(
+    inputs: dict[str, Array], tolerance: float, d_output: Array | None = None, sums: float = 1.0, **options: Any
+) -> None:
+    """That all results agree, relative to the largest entry or to `sums`, the size of the terms of their sums."""
+    block_size = options.pop("block_size", None)
+    ours = Results(blockwise, inputs, d_output=d_output, block_size=block_size, **options)
+    expected = dict(Results(dot_product, inputs, d_output=d_output, **options).items())
+    for name, array in ours.items():
+        finite = np.isfinite(expected[name])
+        np.testing.assert_array_equal(np.isfinite(array), finite, err_msg=name)
+        size = max(np.abs(expected[name][finite]).max(initial=0), sums)
+        assert (np.abs(array[finite] - expected[name][finite]) <= tolerance * size).all(), name
+
+
+@pytest.mark.parametrize("bad", ["query", "key", "value"])
+@pytest.mark.parametrize("poison", POISONS)
+@some_blocks
+@pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
+def test_a_row_of_which_everything_is_dropped_has_no_gradient_whatever_it_holds(
+    bad: str, poison: float, block_size: Any, has_mask: bool
+) -> None:
+    mask = np.random.default_rng(0).random((6, 7)) < 0.6 if has_mask else None
+    inputs = poisoned(batch_of(), poison, **{bad: (0, 3, 1)})
+    options = {"mask": mask, "dropout_p": 0.9, "rng": 1}
+    dropout = dot_product.forward(**inputs, **options)[1].dropout
+    assert ((dropout[0] == 0) | ~(np.True_ if mask is None else mask)).all(axis=-1).any()
+    assert_as_dot_product(inputs, 1e-13, block_size=block_size, **options)
+
+
+@some_blocks
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_a_weight_of_nothing_beside_a_bad_value_spoils_the_output_and_no_gradient_of_a_score(
+    block_size: Any, poison: float
+) -> None:
+    query, key, value = np.ones((3, 2)), normal(1, 6, 2), normal(2, 6, 2)
+    key[4, 0], value[4, 1] = -np.inf, poison  # a score of minus infinity, and so a weight of zero
+    inputs = {"query": query, "key": key, "value": value}
+    output, cache = blockwise.forward(**inputs, block_size=block_size)
+    assert np.isnan(output[:, 1]).all()
+    assert np.isfinite(blockwise.backward(np.ones((3, 2)), cache).query).all()
+    assert_as_dot_product(inputs, 1e-13, block_size=block_size)
+
+
+def out_of_range(dtype: Any, size: float) -> dict[str, Array]:
+    """Arrays of which some scores are about as large as the largest number to the power of 2 * `size`."""
+    large = np.ldexp(dtype(1), int(np.finfo(dtype).maxexp * size))
+    inputs = {name: x.astype(dtype) for name, x in batch_of().items()}
+    inputs["query"] = np.abs(inputs["query"])
+    inputs["query"][:, [1, 4]] *= large
+    inputs["key"][:, [2, 3, 5]] *= large
+    inputs["key"][:, 5] = np.abs(inputs["key"][:, 5])
+    return inputs
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("size", [0.6, 0.95])
+@pytest.mark.parametrize("hidden", [[], [5], [1, 2, 3, 4]], ids=str)
+@pytest.mark.parametrize("dropout", [{}, {"dropout_p": 0.3, "rng": 1}], ids=["plain", "dropout"])
+@some_blocks
+def test_scores_that_do_not_fit_have_the_weights_of_dot_product(
+    dtype: Any, size: float, hidden: list[int], dropout: dict[str, Any], block_size: Any
+) -> None:
+    inputs = out_of_range(dtype, size)
+    mask = ~np.isin(np.arange(7), hidden)
+    eps = np.finfo(dtype).eps
+    terms = float(np.abs(inputs["key"]).max())
+    output, cache = blockwise.forward(**inputs, mask=mask)
+    assert np.isfinite(output).all()
+    assert np.isfinite(cache.logsumexp).sum() == 8
+    assert_as_dot_product(inputs, 200 * eps, sums=10 * terms, block_size=block_size, mask=mask, **dropout)
+
+
+def test_a_log_sum_exp_that_does_not_fit_is_infinite_or_if_it_is_too_small_not_a_number() -> None:
+    query, key, value = np.array([[1e200], [-1e200], [1.0]]), np.array([[1e200], [2e200]]), np.array([[1.0], [2.0]])
+    output, cache = blockwise.forward(query, key, value)
+    np.testing.assert_array_equal(output, [[2], [1], [2]])
+    np.testing.assert_array_equal(cache.logsumexp, [np.inf, np.nan, 2e200])
+    merged = merge((output[:1], cache.logsumexp[:1]), (np.full((1, 1), 5.0), np.array([1e300])))
+    np.testing.assert_array_equal(merged.output, [[2]])
+    found = blockwise.backward(np.ones((3, 1)), cache, d_logsumexp=np.ones(3))
+    np.testing.assert_array_equal(found.query, [[2e200], [1e200], [2e200]])
+    np.testing.assert_array_equal(found.key, [[-1e200], [1e200 + 1]])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unit"),
+    [(np.float32, 1.0), (np.float64, 1.0), (np.float32, 1e-25), (np.float64, 1e-300)],
+    ids=["single", "double", "single, plain", "double, plain"],
+)
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e8, 1e16, 1e30])
+@pytest.mark.parametrize("has_bias", [False, True], ids=["no bias", "bias"])
+def test_weights_sum_to_one_in_the_backward_pass_however_large_the_scores_are(
+    dtype: Any, unit: float, size: float, has_bias: bool
+) -> None:
+    inputs = {"query": size * normal(0, 40, 8), "key": normal(1, 450, 8).repeat(2, axis=0), "value": normal(2, 900, 3)}
+    inputs |= {"bias": np.zeros((1, 900))} if has_bias else {}
+    inputs = {name: x.astype(dtype) for name, x in inputs.items()}
+    d_output = np.full((40, 3), unit, dtype)
+    d_value = blockwise.backward(d_output, blockwise.forward(**inputs)[1]).value
+    np.testing.assert_allclose(d_value.sum(axis=0), d_output.sum(axis=0), rtol=0.02)
+
+
+@pytest.mark.parametrize("bias", [None, np.zeros((1, 3))], ids=["no bias", "bias"])
+def test_gradients_of_which_the_terms_do_not_fit_are_those_of_dot_product(bias: Array | None) -> None:
+    inputs = {"query": 1e-200 * normal(0, 4, 2), "key": 1e-200 * normal(1, 3, 2), "value": 1e250 * normal(2, 3, 2)}
+    inputs |= {} if bias is None else {"bias": bias}
+    d_output = 1e100 * normal(3, 4, 2)
+    _, cache = blockwise.forward(**inputs, scale=1e100)
+    found = blockwise.backward(d_output, cache, d_logsumexp=np.ones(4))
+    expected = dot_product.backward(d_output, dot_product.forward(**inputs, scale=1e100)[1])
+    for name in ("query", "key", "value"):
+        assert np.isfinite(getattr(expected, name)).all()
+        assert_close(getattr(found, name), getattr(expected, name), 1e-12)
+    if bias is not None:
+        np.testing.assert_array_equal(found.bias, expected.bias)
+
+
+@pytest.mark.parametrize("name", ["query", "key"])
+def test_tangents_may_move_the_scores_out_of_range_where_they_do_not_move_the_output_there(name: str) -> None:
+    inputs = {"query": np.zeros((1, 2)), "key": np.zeros((3, 2)), "value": 1e-60 * normal(2, 3, 2)}
+    other = "key" if name == "query" else "query"
+    inputs[other] = 1e150 * normal(0, *inputs[other].shape)
+    moving = {name: 1e200 * normal(1, *inputs[name].shape)}
+    ours, theirs = (op.jvp(op.forward(**inputs)[1], **moving) for op in (blockwise, dot_product))
+    assert np.isfinite(theirs).all()
+    assert_close(ours, theirs, 1e-13)
+
+
+def test_no_head_gives_gradients_of_zero_to_what_all_heads_share() -> None:
+    output, cache = blockwise.forward(np.ones((3, 2)), np.ones((4, 2)), np.ones((0, 4, 2)))
+    for gradient in blockwise.backward(output, cache)[:3]:
+        assert (gradient == 0).all()
+
+
+def test_rows_that_are_done_whole_add_to_what_the_others_give() -> None:
+    inputs = {"query": normal(0, 600, 4), "key": normal(1, 4096, 4), "value": normal(2, 4096, 2)}
+    inputs["query"][550] *= 1e40  # tiles of some queries and all keys begin elsewhere than those of some keys
+    for count in (1, 2):
+        _, cache = blockwise.forward(**inputs, workers=count)
+        assert cache.logsumexp[550] > 1e39
+        given = normal(3, 600, 2)
+        found = blockwise.backward(given, cache, workers=count)
+        expected = dot_product.backward(given, dot_product.forward(**inputs)[1])
+        for gradient, other in zip(found[:3], expected[:3], strict=True):
+            assert_close(gradient, other, 1e-12)
+
+
+@pytest.mark.parametrize("has_bias", [False, True], ids=["no bias", "bias"])
+@some_blocks
+def test_a_product_that_leaves_the_range_downwards_is_not_lost_beside_others(has_bias: bool, block_size: Any) -> None:
+    key, value = np.array([[-2e154], [-1e154], [-1.5e154]]), normal(0, 3, 2)
+    inputs, scale = {"query": np.full((1, 1), 1e154), "key": key, "value": value}, 1e-308
+    if has_bias:
+        inputs, scale = inputs | {"bias": np.array([[1e308, -0.9e308, 0.0]])}, 1.0
+    _, cache = dot_product.forward(**inputs, scale=scale)
+    assert has_bias or (cache.weights > 0.1).all()
+    assert_same_as_dot_product(inputs, block_size, scale=scale)
+
+
+@pytest.mark.parametrize("bias", [None, np.zeros(2)], ids=["no bias", "bias"])
+def test_scores_of_minus_infinity_that_attend_are_not_forgotten_in_a_block_of_hidden_keys(bias: Array | None) -> None:
+    query, key, mask = np.array([[np.inf, 1.0], [1.0, 1.0]]), np.array([[-1.0, 0.0], [1.0, 0.0]]), np.tri(2, dtype=bool)
+    output, cache = blockwise.forward(query, key, np.ones((2, 1)), mask=mask, bias=bias, block_size=(2, 1))
+    np.testing.assert_array_equal(np.isnan(output), [[True], [False]])
+    np.testing.assert_array_equal(np.isnan(cache.logsumexp), [True, False])

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from helpers import forks, in_child
 
 from attention_np import blockwise, dot_product, rules
 from attention_np._blockwise import cores, workers
@@ -74,7 +75,7 @@ def test_a_system_that_tells_of_no_cores_and_one_that_refuses_them(
 
 
 def test_a_rule_that_uses_attention_itself_leaves_the_cores_as_they_were(two_cores: set[int]) -> None:
-    query, key, value = np.random.default_rng(0).standard_normal((3, 4, 600, 2))
+    query, key, value = np.random.default_rng(0).standard_normal((3, 4, 800, 2))
 
     class Nested(rules.Rule):
         def block(self, *_: slice) -> bool:
@@ -83,4 +84,19 @@ def test_a_rule_that_uses_attention_itself_leaves_the_cores_as_they_were(two_cor
 
     output, _ = blockwise.forward(query, key, value, mask=Nested(), workers=2)
     np.testing.assert_allclose(output, dot_product.forward(query, key, value)[0], rtol=0, atol=1e-15)
+    assert os.sched_getaffinity(0) == two_cores
+
+
+@forks
+def test_a_child_that_is_forked_in_a_call_may_run_where_the_call_began(two_cores: set[int]) -> None:
+    seen = []
+
+    class Forking(rules.Rule):
+        def block(self, *_: slice) -> bool:
+            seen.append((len(os.sched_getaffinity(0)), in_child(lambda: len(os.sched_getaffinity(0)))))
+            return True
+
+    query, key, value = np.random.default_rng(0).standard_normal((3, 4, 800, 2))
+    blockwise.forward(query, key, value, mask=Forking(), workers=2)
+    assert set(seen) == {(1, 2)}
     assert os.sched_getaffinity(0) == two_cores

@@ -8,10 +8,20 @@ as long as a small problem takes.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 __all__ = ["keep_to", "of_workers"]
+
+
+class _Before(threading.local):
+    """Where a thread that keeps to some cores could run before."""
+
+    cores: set[int] | None = None
+
+
+_before = _Before()
 
 
 def of_workers(workers: int) -> list[set[int] | None]:
@@ -25,15 +35,28 @@ def of_workers(workers: int) -> list[set[int] | None]:
 
 @contextmanager
 def keep_to(cores: set[int] | None) -> Iterator[None]:
-    """Run this thread on `cores` only. Afterwards it may run where it could before."""
+    """Run this thread on `cores` only. Afterwards, and in a child that it forks, it may run where it could before."""
     if cores is None:
         yield
         return
-    before = os.sched_getaffinity(0)
+    _before.cores = os.sched_getaffinity(0)
     try:
-        with suppress(OSError):  # the system may refuse it, and nothing is lost
-            os.sched_setaffinity(0, cores)
+        _move(cores)
         yield
     finally:
-        with suppress(OSError):
-            os.sched_setaffinity(0, before)
+        _move_back()
+
+
+def _move(cores: set[int]) -> None:
+    with suppress(OSError):  # the system may refuse it, and nothing is lost
+        os.sched_setaffinity(0, cores)
+
+
+def _move_back() -> None:
+    if _before.cores is not None:
+        _move(_before.cores)
+        _before.cores = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_move_back)

@@ -107,10 +107,12 @@ def attend(tiles: Sequence[Tile]) -> list[Attended]:
 
 
 def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
-    if tiles[0].dtype.kind == "c" or not _is_moderate(_stacked(tiles, "value")):
+    query, moderate = _queries(tiles), tiles[0].dtype.kind != "c" and _is_moderate(_stacked(tiles, "value"))
+    bound = _bound(tiles, query) if moderate else np.inf
+    if not moderate or _may_overflow(tiles[0], bound):
         yield from (_plainly(tile) for tile in tiles)
         return
-    sums, shifts = _sums(tiles)
+    sums, shifts = _sums(tiles, query, bound)
     totals = sums[..., -1]  # (h, n)
     outputs = sums[..., :-1] / np.where(totals == 0, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
     natural = abs(tiles[0].scale) if tiles[0].bias is None else 1  # what makes a score of a shift
@@ -135,12 +137,11 @@ def _plainly(tile: Tile) -> Attended:
     return Attended(output, logsumexp, np.zeros_like(logsumexp), np.full_like(logsumexp, np.nan))
 
 
-def _sums(tiles: Sequence[Tile]) -> tuple[Array, Array]:
+def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Array]:
     """The sums of weighted values and of weights (h, n, d_v + 1), and the shifts (h, n) that they are relative to."""
     tile = tiles[0]
-    exponential, _, least, _ = _exponential(tile.dtype)
-    query = _queries(tiles)  # (h, n, d_k)
-    in_range = _in_range(tiles, query)
+    exponential, _, least, small = _exponential(tile.dtype)
+    in_range = tile.bias is None and bool(bound * _factor(tile) <= small)
     sums = np.zeros((len(tiles), tile.n, tile.value.shape[1] + 1), tile.dtype)
     largest = np.full((len(tiles), tile.n, 1), 0 if in_range else -np.inf, tile.dtype)
     if in_range:  # the products are exponents then
@@ -183,7 +184,7 @@ def _shift(tile: Tile, scores: Array, visible: Array | None, bias: Array | None,
     before = largest.copy()
     np.maximum(largest, scores.max(axis=-1, keepdims=True), out=largest)  # (blockwise.2)
     now = np.where(largest == -np.inf, 0, largest)
-    sums *= exponential((before - now) * factor)  # (blockwise.3) (blockwise.4)
+    sums *= exponential((np.where(largest == -np.inf, now, before) - now) * factor)  # (blockwise.3) (blockwise.4)
     scores -= now
     scores *= factor
 
@@ -341,18 +342,20 @@ def _squares(array: Array) -> Any:
     return flat @ flat
 
 
-def _in_range(tiles: Sequence[Tile], query: Array) -> bool:
-    """Whether no score can be so large or so small that its exponential, unshifted, leaves the range of the dtype.
+def _bound(tiles: Sequence[Tile], query: Array) -> float:
+    """What no product of a query and a key exceeds: the product of their lengths (blockwise.34); NaN if one holds NaN.
 
-    By the inequality of Cauchy and Schwarz a score is at most the product of the lengths of its query and its key. It
+    Where no score can be so large or so small that its exponential, unshifted, leaves the range of the dtype, that
     saves the running maximum, which is a fifth of the time of the forward pass.
     """
-    tile = tiles[0]
-    if tile.bias is not None:
-        return False
-    longest = [_length(_stacked(tiles, "key", part)) for part in slices(0, tile.m, KEYS)]
-    bound = _length(query) * np.max(longest, initial=0) * _factor(tile)  # (blockwise.34)
-    return bool(bound <= _exponential(tile.dtype).small)
+    longest = [_length(_stacked(tiles, "key", part)) for part in slices(0, tiles[0].m, KEYS)]
+    return float(_length(query) * np.max(longest, initial=0))
+
+
+def _may_overflow(tile: Tile, bound: float) -> bool:
+    """Whether a product or a score may leave the range: one that became minus infinity would leave no trace."""
+    info = np.finfo(tile.dtype)
+    return bool(bound * max(1.0, abs(float(tile.scale))) > info.max * info.eps / 4)  # beside any bias that is finite
 
 
 def _length(vectors: Array) -> float:

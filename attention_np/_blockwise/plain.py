@@ -10,68 +10,100 @@ from typing import Any
 import numpy as np
 
 from attention_np import softmax
-from attention_np._arrays import Array, sum_to, transposed
-from attention_np._blockwise.tiles import Cotangent, Tile, slices
+from attention_np._arrays import Array, added, sum_to, transposed
+from attention_np._blockwise.tiles import Cotangent, Tangent, Tile, slices
 from attention_np._products import backward_product, pair_products, pairs_that_flow, product
-from attention_np._range import infinite_to_nan
+from attention_np._range import clipped_scores, scores_and_tops
 
-__all__ = ["add_bias_gradient", "attend", "delta", "differentiate", "push_forward", "zeros"]
+__all__ = [
+    "add_bias_gradient",
+    "attend",
+    "delta",
+    "differentiate",
+    "differentiate_whole_rows",
+    "push_forward",
+    "without_logsumexp",
+    "zeros",
+]
 
 PAIRS_AT_ONCE = 2**18
+MOST_ROUNDING = 1 / 64  # of a score, for its weight to be had from the log-sum-exp
 
 
 def attend(tile: Tile, rows: slice) -> tuple[Array, Array]:
-    """The output and the log-sum-exp of some rows of a tile that holds all the keys they attend to."""
+    """The output and the log-sum-exp of some rows of a tile that holds all the keys they attend to.
+
+    A log-sum-exp that is too large for the dtype is infinite; one that is too small is NaN, since minus infinity says
+    that there is nothing to attend to.
+    """
     outputs, logsumexps = [], []
     value = tile.take(tile.value, slice(None))
     for some in _few(tile, rows):
-        cache, visible = _weights(tile, some)
+        cache, visible, tops = _weights(tile, some)
         dropped = _dropped(tile, cache.weights, some, slice(0, tile.m))
         outputs.append(product(dropped, value, visible, mean=tile.dropout is None))
-        logsumexps.append(cache.logsumexp[:, 0])
+        logsumexp = cache.logsumexp
+        if tops is not None:
+            logsumexp = np.where(tops == -np.inf, np.nan, logsumexp + tops)
+        logsumexps.append(logsumexp[:, 0])
     return np.concatenate(outputs), np.concatenate(logsumexps)
 
 
-def push_forward(tile: Tile, tangent: Tile) -> Array:
+def push_forward(tile: Tile, tangent: Tangent) -> Array:
     """How the output of a tile that holds all keys moves along a tangent of its arrays, (n, d_v)."""
     key, value = tile.take(tile.key, slice(None)), tile.take(tile.value, slice(None))
-    d_output = np.zeros((tile.n, value.shape[1]), np.result_type(tile.dtype, tangent.dtype))
+    columns = slice(0, tile.m)
+    dtypes = (x.dtype for x in (tangent.query, tangent.key, tangent.value, tangent.bias) if x is not None)
+    d_output = np.zeros((tile.n, value.shape[1]), np.result_type(tile.dtype, *dtypes))
     for rows in tile.row_blocks():
         for some in _few(tile, rows):
-            cache, visible = _weights(tile, some)
-            d_products = tangent.query[some] @ transposed(key) + tile.take(tile.query, some) @ transposed(tangent.key)
-            d_scores = d_products * tile.scale
-            if tangent.bias is not None:
-                d_scores = d_scores + (tangent.bias if len(tangent.bias) == 1 else tangent.bias[some])
-            d_weights = softmax.jvp(cache, scores=d_scores)
-            columns = slice(0, tile.m)
-            d_output[some] = product(_dropped(tile, d_weights, some, columns), value, visible)
-            d_output[some] += product(_dropped(tile, cache.weights, some, columns), tangent.value, visible)
+            cache, visible, _ = _weights(tile, some)
+            d_scores = _pushed_scores(tile, tangent, some, key)
+            if d_scores is not None:
+                d_weights = softmax.jvp(cache, scores=np.broadcast_to(d_scores, cache.scores.shape))
+                d_output[some] += product(_dropped(tile, d_weights, some, columns), value, visible)
+            if tangent.value is not None:
+                d_output[some] += product(_dropped(tile, cache.weights, some, columns), tangent.value, visible)
     return d_output
+
+
+def _pushed_scores(tile: Tile, tangent: Tangent, rows: slice, key: Array) -> Array | None:
+    of_query = of_key = d_bias = None
+    if tangent.query is not None:
+        of_query = tangent.query[rows] @ transposed(key)
+    if tangent.key is not None:
+        of_key = tile.take(tile.query, rows) @ transposed(tangent.key)
+    if tangent.bias is not None:
+        d_bias = tangent.bias if len(tangent.bias) == 1 else tangent.bias[rows]
+    d_products = added(of_query, of_key)
+    return added(None if d_products is None else d_products * tile.scale, d_bias)
 
 
 def _few(tile: Tile, rows: slice) -> Any:
     return slices(rows.start, rows.stop, max(1, min(rows.stop - rows.start, PAIRS_AT_ONCE // max(tile.m, 1))))
 
 
-def _weights(tile: Tile, rows: slice) -> tuple[softmax.Cache, Array | None]:
-    """The softmax of some rows over all keys of a tile, and who attends to whom in them."""
+def _weights(tile: Tile, rows: slice) -> tuple[softmax.Cache, Array | None, Array | None]:
+    """The softmax of some rows over all keys of a tile, who attends to whom in them, and what the scores are less."""
     columns = slice(0, tile.m)
     block = tile.block(rows, columns)
     visible: Array | None = np.zeros((1, 1), np.bool_) if block is None else block.visible
-    scores = _scores(tile, rows, columns)
-    scores = infinite_to_nan(scores, visible)
-    if block is not None and block.bias is not None:
-        scores = scores + block.bias
-    return softmax.normalised(scores, mask=visible), visible
+    bias = None if block is None else block.bias
+    query, key = tile.take(tile.query, rows), tile.take(tile.key, columns)
+    scores, tops = query @ transposed(key) * tile.scale, None
+    if not np.isfinite(scores if bias is None else scores + bias).all():
+        scores, tops = scores_and_tops(scores, query, key, tile.scale, bias, visible)
+    elif bias is not None:
+        scores = scores + bias
+    return softmax.normalised(scores, mask=visible), visible, tops
 
 
-def _scores(tile: Tile, rows: slice, columns: slice) -> Array:
-    query, key = tile.take(tile.query, rows), transposed(tile.take(tile.key, columns))
-    scores: Array = query @ key * tile.scale
-    if np.isfinite(scores).all():
-        return scores
-    return np.where(np.isfinite(scores), scores, (query * tile.scale) @ key)  # only the products may be out of range
+def _scores(tile: Tile, rows: slice, columns: slice, bias: Array | None) -> Array:
+    """Of rows whose largest score is in range."""
+    query, key = tile.take(tile.query, rows), tile.take(tile.key, columns)
+    products: Array = query @ transposed(key) * tile.scale
+    scores = products if bias is None else products + bias
+    return scores if np.isfinite(scores).all() else clipped_scores(products, query, key, tile.scale, bias)
 
 
 def _dropped(tile: Tile, weights: Array, rows: slice, columns: slice) -> Array:
@@ -106,7 +138,10 @@ def add_bias_gradient(d_bias: Array | None, d_scores: Array, rows: slice, column
 
 
 def differentiate(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Array | None]:
-    """What a tile contributes to the gradients of query, key, value and bias."""
+    """What a tile contributes to the gradients of query, key, value and bias.
+
+    The rows of which :func:`without_logsumexp` tells must have a gradient of zero.
+    """
     gradients = zeros(tile)
     d_query, d_key, d_value, d_bias = gradients
     deltas = delta(tile, given)
@@ -125,8 +160,51 @@ def differentiate(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Ar
             d_weights = _dropped(tile, pair_products(d_output, value, flows), rows, columns)
             d_scores = np.where(moves, weights * (d_weights - deltas[rows, None]), 0)
             add_bias_gradient(d_bias, d_scores, rows, columns)
-            d_query[rows] += backward_product(d_scores, key) * tile.scale
-            d_key[columns] += backward_product(transposed(d_scores), query) * tile.scale
+            d_query[rows] += backward_product(d_scores, key, tile.scale)
+            d_key[columns] += backward_product(transposed(d_scores), query, tile.scale)
+    return gradients
+
+
+def without_logsumexp(logsumexp: Array, output: Array) -> Array | None:
+    """The rows (..., n) that cannot be differentiated block by block, from their log-sum-exp and output; None: none.
+
+    The log-sum-exp is NaN or plus infinity, or so large that scores which are rounded otherwise in the backward pass
+    than in the forward pass, since other keys are beside them, would have weights of another size. Or the output is
+    not finite: then the mean of the gradients of the weights is lost.
+    """
+    size = logsumexp.real
+    known = np.abs(size) < MOST_ROUNDING / np.finfo(logsumexp.dtype).eps
+    if known.all() and np.isfinite(output).all():
+        return None
+    known |= size == -np.inf
+    apart: Array = ~(known & np.isfinite(output).all(axis=-1))
+    return apart if apart.any() else None
+
+
+def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Array | None]:
+    """As :func:`differentiate`, from the scores alone; for a tile that holds all the keys its queries attend to."""
+    gradients = zeros(tile)
+    d_query, d_key, d_value, d_bias = gradients
+    columns = slice(0, tile.m)
+    key, value = tile.take(tile.key, columns), tile.take(tile.value, columns)
+    for rows in _few(tile, slice(0, tile.n)):
+        d_output = given.d_output[rows]
+        d_logsumexp = None if given.d_logsumexp is None else given.d_logsumexp[rows, None]
+        if not d_output.any() and (d_logsumexp is None or not d_logsumexp.any()):
+            continue
+        cache, visible, _ = _weights(tile, rows)
+        flows = pairs_that_flow(visible, d_output)
+        dropped = _dropped(tile, cache.weights, rows, columns)
+        d_value += product(transposed(dropped), d_output, transposed(_over(flows, dropped)))
+        d_weights = _dropped(tile, pair_products(d_output, value, flows), rows, columns)
+        d_scores = softmax.backward(d_weights, cache).scores
+        if d_logsumexp is not None:
+            moves = (cache.scores.real != -np.inf) & (cache.logsumexp.real != np.inf) & (d_logsumexp != 0)
+            moves = moves if visible is None else moves & visible
+            d_scores = d_scores + np.where(moves, cache.weights * d_logsumexp, 0)  # (blockwise.17)
+        add_bias_gradient(d_bias, d_scores, rows, columns)
+        d_query[rows] = backward_product(d_scores, key, tile.scale)
+        d_key += backward_product(transposed(d_scores), tile.take(tile.query, rows), tile.scale)
     return gradients
 
 
@@ -137,16 +215,8 @@ def _over(pairs: Array | None, weights: Array) -> Array | None:
 def _recomputed(tile: Tile, given: Cotangent, rows: slice, columns: slice) -> tuple[Array, Array]:
     """The weights of a block from the log-sum-exp of its rows (blockwise.7), and which of them move with the scores."""
     block = tile.block(rows, columns)
-    scores = _scores(tile, rows, columns)
-    if block is not None and block.bias is not None:
-        scores = scores + block.bias
-    logsumexp = given.logsumexp[rows, None]
-    takes_part = scores.real != -np.inf
+    scores = _scores(tile, rows, columns, None if block is None else block.bias)
+    takes_part: Array = scores.real != -np.inf
     if block is not None and block.visible is not None:
         takes_part = takes_part & block.visible
-    at_limit = logsumexp.real == np.inf
-    weights = np.where(takes_part & ~at_limit, np.exp(scores - logsumexp), 0)
-    if given.limits is not None:
-        share = (scores.real == np.inf) / np.maximum(given.limits[rows, None], 1).astype(scores.dtype)
-        weights = np.where(takes_part & at_limit, share, weights)
-    return weights, takes_part & ~at_limit
+    return np.where(takes_part, np.exp(scores - given.logsumexp[rows, None]), 0), takes_part

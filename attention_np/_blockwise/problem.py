@@ -21,9 +21,10 @@ __all__ = ["Place", "Problem", "grouped"]
 
 # Queries and keys of a block of scores: two fit a second-level cache of 1 MiB in single precision, of 2 in double.
 BLOCK, BLOCK_OF_A_RULE = (512, 256), (256, 512)  # fewer queries follow a rule more closely
-# Queries and keys of a tile: the first of which there are as many tiles, so that they can be shared out.
-SIDES = {(2048, 2048): 8, (2048, 1024): 8, (1024, 1024): 4, (512, 512): 0}
-PAIRS_A_TASK, SIDES_A_TASK = 2**19, 2048  # a task of less takes hardly longer than handing it over
+TASKS = 8  # of a large problem, at least: with fewer, there are machines some of whose cores would have none
+# Queries and keys of a tile: the first of which there are as many tiles.
+SIDES = {(2048, 2048): TASKS, (2048, 1024): TASKS, (1024, 1024): TASKS // 2, (512, 512): 0}
+PAIRS_A_TASK, POSITIONS_A_TASK = 2**19, 2048  # a task of less takes hardly longer than handing it over
 
 
 class Place(NamedTuple):
@@ -131,38 +132,25 @@ class Problem:
             self.block_size or (BLOCK if self.rule is None else BLOCK_OF_A_RULE),
         )
 
-    def limits(self, logsumexp: Array) -> Array | None:
-        """How many scores of each query are plus infinity, in the shape of `logsumexp`; None if none is."""
-        if not (logsumexp.real == np.inf).any():
-            return None
-        counts = np.zeros(logsumexp.shape, np.int64)
-        for place in self.strips():
-            at_limit = np.flatnonzero(pick(logsumexp, place.at, axes=1)[place.rows].real == np.inf)
-            tile = self.tile(place)
-            for row in map(int, at_limit):
-                block = tile.block(slice(row, row + 1), slice(0, tile.m))
-                assert block is not None
-                assert block.bias is not None  # nothing else makes it infinite
-                tops = block.bias.real == np.inf
-                tops = np.broadcast_to(tops if block.visible is None else tops & block.visible, (1, tile.m))
-                pick(counts, place.at, axes=1)[place.rows.start + row] = tops.sum()
-        return counts
-
 
 def grouped(places: list[Place]) -> Iterator[list[Place]]:
-    """`places`, as many together as are worth a task."""
+    """`places`, as many together as are worth a task, but not so many that there are too few tasks."""
     group: list[Place] = []
-    pairs = sides = 0
+    pairs = positions = 0
+    enough = min(POSITIONS_A_TASK, sum(map(_positions, places)) // TASKS)
     for place in places:
         group.append(place)
-        rows, columns = place.rows.stop - place.rows.start, place.columns.stop - place.columns.start
-        pairs += rows * columns
-        sides += max(rows, columns)
-        if pairs >= PAIRS_A_TASK and sides >= SIDES_A_TASK:
+        pairs += (place.rows.stop - place.rows.start) * (place.columns.stop - place.columns.start)
+        positions += _positions(place)
+        if pairs >= PAIRS_A_TASK and positions >= enough:
             yield group
-            group, pairs, sides = [], 0, 0
+            group, pairs, positions = [], 0, 0
     if group:
         yield group
+
+
+def _positions(place: Place) -> int:
+    return max(place.rows.stop - place.rows.start, place.columns.stop - place.columns.start)
 
 
 def _evenly(columns: slice, side: int) -> Iterator[slice]:

@@ -1,7 +1,7 @@
 """A tile: some queries of one head, some keys, and all that decides how they attend. What a task works on.
 
 A tile may travel to another process or machine. It holds views, so what travels is its own part of each array; a part
-of a file that is mapped into memory travels as the name of the file.
+of a file that is mapped into memory travels as the name of the file, and the worker looks whether it is the same file.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from attention_np._arrays import Array, in_dtype
 from attention_np._dropout import Draws
 from attention_np.rules import Rule, cut
 
-__all__ = ["Block", "Cotangent", "Tile", "slices"]
+__all__ = ["Block", "Cotangent", "Tangent", "Tile", "slices"]
+
+ROWS_OF_A_CHECKSUM = 8
 
 
 def slices(start: int, stop: int, step: int) -> Iterator[slice]:
@@ -34,23 +37,47 @@ class Block(NamedTuple):
 
 
 class _Mapped(NamedTuple):
-    """An array in a file."""
+    """A part of a file: where it is, and what its sender sees there."""
 
-    file: str
+    file: str  # an absolute path
     dtype: np.dtype[Any]
     offset: int  # in bytes
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    checksum: int
 
     def open(self) -> Array:
+        """The part, by the name of its file; OSError if that leads to anything else than what the sender sees."""
+        try:
+            found = self._found()
+        except (OSError, ValueError) as error:  # ValueError: the file is too short
+            raise OSError(self._message(f"it cannot be opened ({error})")) from error
+        if _checksum(found) != self.checksum:
+            raise OSError(self._message("it holds other numbers"))
+        return found
+
+    def _found(self) -> Array:
         extent = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
         length = (extent + self.dtype.itemsize) // self.dtype.itemsize
         flat = np.memmap(self.file, self.dtype, mode="r", offset=self.offset, shape=(length,))
         return np.lib.stride_tricks.as_strided(np.asarray(flat), self.shape, self.strides, writeable=False)
 
+    def _message(self, problem: str) -> str:
+        return (
+            f"the file {self.file}, of which a part was sent to a worker by its name, is not there what it is for "
+            f"the caller: {problem}. Give the workers the same file under that name, or pass a copy in memory, "
+            "np.array(...), which is sent itself"
+        )
+
+
+def _checksum(array: Array) -> int:
+    """What tells a file from another: of a few rows, since to read all of them may take as long as the task."""
+    rows = np.linspace(0, len(array) - 1, min(len(array), ROWS_OF_A_CHECKSUM)).astype(int)
+    return crc32(array[rows].tobytes())
+
 
 def _by_name(array: Any) -> Any:
-    """`array`, or where to find it if it is a part of a file that is mapped into memory."""
+    """`array`, or where to find it if it is a part of a file that is mapped into memory and still has its name."""
     if not isinstance(array, np.ndarray) or not array.size or min(array.strides, default=0) < 0:
         return array
     owner: Any = array
@@ -61,18 +88,33 @@ def _by_name(array: Any) -> Any:
     offset = owner.offset + array.ctypes.data - owner.ctypes.data
     if any(stride % array.dtype.itemsize for stride in array.strides):
         return array
-    return _Mapped(str(owner.filename), array.dtype, offset, array.shape, array.strides)
+    mapped = _Mapped(str(owner.filename), array.dtype, offset, array.shape, array.strides, _checksum(array))
+    try:
+        mapped.open()
+    except OSError:  # what is mapped has been deleted or replaced since, and can be had from here only
+        return array
+    return mapped
 
 
 class _Travels:
-    """A dataclass that is pickled with its mapped arrays by name."""
+    """A dataclass that is pickled with its mapped arrays by name.
+
+    A file is opened when its array is first asked for, in the task: an error while a task is unpacked would end the
+    process that it was sent to.
+    """
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: _by_name(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value.open() if isinstance(value, _Mapped) else value)
+        here = {name: value for name, value in state.items() if not isinstance(value, _Mapped)}
+        self.__dict__.update(here, _mapped={name: value for name, value in state.items() if name not in here})
+
+    def __getattr__(self, name: str) -> Any:
+        mapped = self.__dict__.get("_mapped", {})
+        if name not in mapped:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+        return self.__dict__.setdefault(name, mapped[name].open())
 
 
 def _checked(rule: Rule, rows: slice, columns: slice) -> bool | Array:
@@ -165,4 +207,13 @@ class Cotangent(_Travels):
     logsumexp: Array  # (n,)
     shift: Array  # (n,), as forward found it, and
     total: Array  # (n,)
-    limits: Array | None  # (n,), the number of scores that are plus infinity; None: none anywhere
+
+
+@dataclass(frozen=True)
+class Tangent(_Travels):
+    """What forward mode of a tile needs besides: the tangents that are not zero."""
+
+    query: Array | None  # (n, d_k)
+    key: Array | None  # (m, d_k)
+    value: Array | None  # (m, d_v)
+    bias: Array | None  # broadcasts to (n, m)

@@ -1,21 +1,20 @@
-"""Who runs the tasks: this thread, threads of our own, or any executor; and BLAS held to one thread meanwhile."""
+"""Who runs the tasks: this thread, threads of our own, or any executor."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from attention_np import _machine
 from attention_np._arrays import as_integer, quiet
+from attention_np._blockwise import blas, cores
 
-__all__ = ["as_workers", "one_blas_thread", "run"]
+__all__ = ["as_workers", "run"]
 
 Label = TypeVar("Label")
 Task = TypeVar("Task")
@@ -28,7 +27,7 @@ def as_workers(executor: Executor | None, workers: int | None) -> int:
         raise TypeError(f"executor must be a concurrent.futures.Executor, not {type(executor).__name__}")
     if workers is not None:
         return as_integer("workers", workers, least=1)
-    if executor is None and _controller() is None:
+    if executor is None and blas.controller() is None:
         return 1  # threads of ours that call a BLAS with threads of its own stand in each other's way
     return _usable_cores()
 
@@ -50,7 +49,7 @@ def run(
     However many workers there are, results are consumed in one order, so sums over them have the same bits. No more
     than a few results for each worker are there at once.
     """
-    with one_blas_thread(), quiet():
+    with blas.one_thread(), quiet():
         remaining = iter(tasks)
         first = list(islice(remaining, 2))
         tasks = chain(first, remaining)
@@ -74,11 +73,16 @@ def _run_here(
     A thread that only handed out tasks would take the interpreter lock from those that work, at every task.
     """
     source, turn = enumerate(tasks), threading.Condition()
+    seats = cores.of_workers(workers)
     ready: dict[int, tuple[Label, Result]] = {}
     due = 0
     stopped = False
 
-    def work() -> None:
+    def work(seat: set[int] | None) -> None:
+        with cores.keep_to(seat):
+            take_turns()
+
+    def take_turns() -> None:
         nonlocal due, stopped
         try:
             while True:
@@ -103,8 +107,8 @@ def _run_here(
             raise
 
     with ThreadPoolExecutor(workers - 1, thread_name_prefix="attention_np") as pool:
-        others = [pool.submit(work) for _ in range(workers - 1)]
-        work()
+        others = [pool.submit(work, seat) for seat in seats[1:]]
+        work(seats[0])
     for other in others:
         other.result()
 
@@ -136,103 +140,5 @@ def _run_in(
 
 def _call(function: Callable[[Task], Result], task: Task) -> Result:
     # Here again: this may be another process, and NumPy's error state is each thread's own.
-    with one_blas_thread(), quiet():
+    with blas.one_thread(), quiet():
         return function(task)
-
-
-class _Hold:
-    """How many calls want BLAS held in this process. The first holds it, the last lets go.
-
-    threadpoolctl lets the limit of a process be set by one thread only, and lifted by that thread only. So when the
-    thread that set it leaves before others, a thread that does nothing else takes its place until the last has left.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.calls = self.own = 0  # those of all threads, and of the thread that holds
-        self.holder: int | None = None  # that thread; None: it is the one that waits for `left`
-        self.limit: Any = None
-        self.left = threading.Event()
-        self.keeper: threading.Thread | None = None
-
-    def acquire(self, controller: Any) -> None:
-        with self.lock:
-            if self.calls == 0:
-                self.limit = _limit(controller)
-                self.limit.__enter__()
-                self.holder = threading.get_ident()
-            self.calls += 1
-            self.own += self.holder == threading.get_ident()
-
-    def release(self, controller: Any) -> None:
-        with self.lock:
-            self.calls -= 1
-            if self.holder == threading.get_ident():
-                self.own -= 1
-                if self.own:
-                    return
-                self.holder = None
-                self.limit.__exit__(None, None, None)
-                if self.calls:
-                    self._hand_over(controller)
-            elif self.calls == 0 and self.keeper is not None:
-                self.left.set()
-                self.keeper.join()
-                self.keeper = None
-
-    def _hand_over(self, controller: Any) -> None:
-        taken = threading.Event()
-
-        def keep() -> None:
-            with _limit(controller):
-                taken.set()
-                self.left.wait()
-
-        self.left.clear()
-        self.keeper = threading.Thread(target=keep, name="attention_np_blas", daemon=True)
-        self.keeper.start()
-        taken.wait()
-
-
-def _limit(controller: Any) -> Any:
-    return controller.limit(limits=1, user_api="blas")
-
-
-_hold = _Hold()
-
-
-def _forget() -> None:
-    global _hold
-    _hold = _Hold()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)  # of the calls that hold it here none goes on in the child
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS to one thread, if threadpoolctl is installed.
-
-    The number of threads of a BLAS belongs to the process: while this lasts, products elsewhere in the process run on
-    one thread too. Nested and concurrent uses count as one, and when the last ends the number is what it was.
-    """
-    controller = _controller()
-    if controller is None:
-        yield
-        return
-    hold = _hold
-    hold.acquire(controller)
-    try:
-        yield
-    finally:
-        hold.release(controller)
-
-
-@lru_cache
-def _controller() -> Any:
-    try:
-        from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
-    except ImportError:
-        return None
-    return ThreadpoolController()  # kept: to look through all loaded libraries takes longer than a small problem
