@@ -150,7 +150,7 @@ def grouped(places: list[Place]) -> Iterator[list[Place]]:
 
 
 def _positions(place: Place) -> int:
-    return max(place.rows.stop - place.rows.start, place.columns.stop - place.columns.start)
+    return int(max(place.rows.stop - place.rows.start, place.columns.stop - place.columns.start))
 
 
 def _evenly(columns: slice, side: int) -> Iterator[slice]:
