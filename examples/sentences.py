@@ -68,8 +68,8 @@ assert np.array_equal(weights[first], weights[second])
 r"""
 Now the loss is one number, the weight that *it* gives to *cat*, and the question is what each score of *it* does to
 it. The answer is one row of the Jacobian of softmax: $A_c (\delta_{cj} - A_j)$. A higher score of *cat* raises the
-weight, a higher score of any other word lowers it, in proportion to the weight of that word, since all share a sum of
-1. So one score moves *every* weight: that is why the gradient of softmax has a sum over j.
+weight. A higher score of any other word lowers it, in proportion to the weight of that word, since the weights always
+add up to one. So one score moves *every* weight: that is why the gradient of softmax has a sum over all of them.
 """
 
 # %%

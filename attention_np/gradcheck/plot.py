@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from attention_np._figures import new_figure, one_axes
 from attention_np.gradcheck import _text
 from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
 from attention_np.gradcheck.functions import Forward
@@ -66,7 +67,7 @@ def v_curve(
     ImportError
         If Matplotlib is missing.
     """
-    ax = _axes((7.0, 5.0)) if ax is None else ax
+    ax = one_axes(ax, 7.0, 5.0)
     found = step_errors(forward, inputs, cotangent, gradient=gradient, entries=entries, steps=steps)
     every = max(1, len(found.steps) // 12)
     for number, (formula, errors) in enumerate(found.errors.items()):
@@ -117,7 +118,7 @@ def places(input_report: InputReport, *, ax: Axes | None = None) -> Axes:
     """
     if input_report.details is None:
         raise ValueError(_nothing_to_plot([input_report.name]))
-    ax = _axes((6.0, 4.5)) if ax is None else ax
+    ax = one_axes(ax, 6.0, 4.5)
     ax.set_title(_title(input_report))
     if not input_report.details.verdict.size:
         ax.set_axis_off()
@@ -138,7 +139,7 @@ def all_places(inputs: Sequence[InputReport]) -> npt.NDArray[Any]:
         raise ValueError(_nothing_to_plot([entry.name for entry in inputs]))
     columns = math.ceil(math.sqrt(len(plotted)))
     rows = math.ceil(len(plotted) / columns)
-    figure = _pyplot().figure(figsize=(5.5 * columns, 4.2 * rows), layout="constrained")
+    figure = new_figure(5.5 * columns, 4.2 * rows)
     axes = [places(entry, ax=figure.add_subplot(rows, columns, k + 1)) for k, entry in enumerate(plotted)]
     return np.array(axes, object)
 
@@ -259,19 +260,6 @@ def _legend_below(ax: Axes, handles: list[Any]) -> None:
         frameon=False,
         fontsize="small",
     )
-
-
-def _axes(size: tuple[float, float]) -> Axes:
-    ax: Axes = _pyplot().figure(figsize=size, layout="constrained").add_subplot()
-    return ax
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError("plots need Matplotlib: pip install 'attention-np[plot]'") from error
-    return plt
 
 
 class _Layout(NamedTuple):

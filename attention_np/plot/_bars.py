@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from attention_np._arrays import as_mask
 from attention_np._columns import visible
-from attention_np.plot._figures import as_tokens, label_tokens, one_axes
+from attention_np._figures import one_axes
 from attention_np.plot._fonts import showing
+from attention_np.plot._tokens import as_tokens, label_tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from attention_np import cost as costs
 from attention_np import dot_product
 from attention_np._arrays import as_integer
 from attention_np._dropout import Rng, as_generator
-from attention_np.plot._figures import one_axes
+from attention_np._figures import one_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from attention_np import softmax
 from attention_np._arrays import as_mask
-from attention_np.plot._figures import as_tokens, label_tokens, new_figure, one_axes
+from attention_np._figures import new_figure, one_axes
+from attention_np.plot._tokens import as_tokens, label_tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

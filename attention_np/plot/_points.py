@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from attention_np import dot_product
 from attention_np._arrays import as_floating
-from attention_np.plot._figures import as_tokens, new_figure
+from attention_np._figures import new_figure
 from attention_np.plot._fonts import showing
+from attention_np.plot._tokens import as_tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

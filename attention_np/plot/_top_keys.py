@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from attention_np._arrays import as_integer
 from attention_np._columns import padded, width_of
-from attention_np.plot._figures import as_tokens, one_axes
+from attention_np._figures import one_axes
 from attention_np.plot._fonts import showing
 from attention_np.plot._heat_maps import as_matrix
+from attention_np.plot._tokens import as_tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

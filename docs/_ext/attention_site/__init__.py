@@ -12,8 +12,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
-from attention_site import equations, examples, figures, reference
-from attention_site.running import Run, ShownEquation
+from attention_site import equations, examples, figures, naming, reference, typography
+from attention_site.running import Program, Run, ShownEquation
 from attention_site.site import Site
 
 __all__ = ["copy_mathjax", "setup"]
@@ -40,6 +40,8 @@ class _Build:
         examples.show_results(doctree, page, self.site.root, Path(app.outdir))
         equations.link_mentions(self.site, doctree, page)
         equations.link_tags_of_code(self.site, doctree, page)
+        typography.keep_punctuation(doctree)
+        typography.leave_plain(doctree)
         reference.number_citations(doctree)
         reference.link_signatures(self.site, doctree, page)
         reference.link_named_pages(self.site, doctree, page, app.env.found_docs)
@@ -68,13 +70,17 @@ def setup(app: Sphinx) -> dict[str, Any]:
     build = _Build()
     app.connect("builder-inited", build.begin)
     app.connect("doctree-read", build.read, priority=400)  # before files are collected that links lead to
+    app.connect("env-updated", naming.name_pages)
     app.connect("doctree-resolved", build.finish)
+    app.connect("html-page-context", naming.set_language)
     app.connect("html-collect-pages", build.collect)
     app.connect("build-finished", build.end)
     app.connect("autodoc-process-docstring", reference.adapt_docstring, priority=400)  # before numpydoc
+    app.connect("autodoc-process-signature", reference.adapt_signature)
     app.add_source_suffix(".py", "percent")
     app.add_source_parser(examples.ExampleParser)
     app.add_directive(examples.RESULTS, examples.Results)
     app.add_directive("run", Run)
+    app.add_directive("run-python", Program)
     app.add_directive("equation", ShownEquation)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}

@@ -35,12 +35,14 @@ def _card(site: Site, block: nodes.math_block, tag: str, page: str) -> nodes.con
         for excerpt in excerpts(site.root, record.cited_by)
     )
     verdict = badge_html(badge(record, block.astext(), site.reasons.get(tag, "")), site.address(EXPLAINED, page))
-    permalink = f'<a class="headerlink" href="#{tag}" title="Link to this equation">#</a>'
-    formula = nodes.math_block(rf"\[{block.astext()}\]", rf"\[{block.astext()}\]", number=None)
-    formula["nowrap"] = formula["no-wrap"] = True  # the page has its own environments, and \tag suffers no other
-    card = nodes.container(classes=["equation"], ids=[tag])
-    card += nodes.container("", formula, classes=["formula"])
-    card += _html(f'<p class="said">{permalink}{verdict}</p>')
+    permalink = f'<a class="number" href="#{tag}" title="Link to this equation">({tag})</a>'
+    latex = rf"\[{site.without_tag(block.astext())}\]"
+    formula = nodes.math_block(latex, latex, number=None)
+    formula["nowrap"] = formula["no-wrap"] = True  # the page has its own environments
+    shown = nodes.container(classes=["shown"])
+    shown += nodes.container("", formula, classes=["formula"])
+    shown += _html(f'<p class="said">{verdict}{permalink}</p>')
+    card = nodes.container("", shown, classes=["equation"], ids=[tag])
     if carried_out:
         card += _html(f'<div class="carried-out" role="group" aria-label="Code of {escape(tag)}">{carried_out}</div>')
     return card

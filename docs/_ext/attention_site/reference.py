@@ -16,7 +16,15 @@ from sphinx import addnodes
 from attention_site.listings import source_html, source_page
 from attention_site.site import Site
 
-__all__ = ["adapt_docstring", "link_files", "link_named_pages", "link_signatures", "number_citations", "source_pages"]
+__all__ = [
+    "adapt_docstring",
+    "adapt_signature",
+    "link_files",
+    "link_named_pages",
+    "link_signatures",
+    "number_citations",
+    "source_pages",
+]
 
 PACKAGE = "attention_np"
 
@@ -86,14 +94,34 @@ def link_named_pages(site: Site, doctree: nodes.document, page: str, documents: 
 
 
 def adapt_docstring(_app: object, what: str, name: str, _object: object, _options: object, lines: list[str]) -> None:
-    """Say what the comment of a NamedTuple's field says; keep the headings of a module out of the table of contents."""
+    """Say what the comment of a NamedTuple's field says; show the code of a module, and no sections of it."""
     if lines and lines[0].startswith("Alias for field number"):
         comment = _comment(name)
         lines[:] = [re.sub(r"([\\*_`|])", r"\\\1", comment), ""] if comment else []
     text = re.sub(r"^(\.\. \[\d+\] )(?=[A-Z]\. )", r"\1\\", "\n".join(lines), flags=re.MULTILINE)  # no list A., B.
     if what == "module":
+        text = re.sub(r"^(\S.*[^:])\n\n(?=    \S)", r"\1\n\n.. code-block:: python\n\n", text, flags=re.MULTILINE)
         text = re.sub(r"^(\w.*)\n-{3,}$", r".. rubric:: \1\n", text, flags=re.MULTILINE)
     lines[:] = text.split("\n")
+
+
+def adapt_signature(
+    _app: object,
+    _what: object,
+    _name: object,
+    _object: object,
+    _options: object,
+    arguments: str | None,
+    returned: str | None,
+) -> tuple[str, str | None] | None:
+    """Write types as the source does, where autodoc writes what Python shows of them."""
+    if arguments is None:
+        return None
+    return _as_in_the_source(arguments), returned and _as_in_the_source(returned)
+
+
+def _as_in_the_source(types: str) -> str:
+    return re.sub(r"TypeAliasForwardRef\('(\w+)'\)|<class '([\w.]+)'>", r"\1\2", types)
 
 
 def _comment(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Directives: commands and what they print while the site is built, and equations of other pages."""
+"""Directives: commands and programs with what they print while the site is built, and equations of other pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from attention_np.derivation import read_page
 
-__all__ = ["Done", "Run", "ShownEquation", "output_block", "run"]
+__all__ = ["Done", "Program", "Run", "ShownEquation", "output_block", "run"]
 
 LONGEST = 300  # seconds
 COLUMNS = 76  # that fit beside the navigation
@@ -70,6 +70,20 @@ class Run(SphinxDirective):
             if done.code:
                 log.warning("%s failed: %s", command, done.errors, location=self.get_location())
             return [nodes.literal_block(command, command, language="text"), output_block(done.printed)]
+
+
+class Program(SphinxDirective):
+    """``{run-python}``: a few lines of Python, and what they print."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Run them."""
+        code = "\n".join(self.content)
+        with run(["-c", code], Path(self.env.srcdir)) as done:
+            if done.code:
+                log.warning("the program failed: %s", done.errors, location=self.get_location())
+            return [nodes.literal_block(code, code, language="python"), output_block(done.printed)]
 
 
 class ShownEquation(SphinxDirective):

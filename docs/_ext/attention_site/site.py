@@ -61,6 +61,11 @@ class Site:
         match = _TAG.search(latex)
         return match[1] if match is not None and match[1] in self.records else None
 
+    @staticmethod
+    def without_tag(latex: str) -> str:
+        """A displayed equation less its tag, which takes room that a narrow screen does not have."""
+        return _TAG.sub("", latex)
+
     def address(self, target: str, page: str) -> str:
         """The address of the page `target` as a link on `page`."""
         return self._builder.get_relative_uri(page, target)

@@ -1,4 +1,4 @@
-"""Figures, and axes that have tokens along them."""
+"""Tokens, and axes that have them along."""
 
 from __future__ import annotations
 
@@ -7,31 +7,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from attention_np._columns import cut, visible, width_of
-from attention_np.gradcheck.plot import _pyplot
 from attention_np.plot._fonts import showing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-__all__ = ["as_tokens", "label_tokens", "new_figure", "one_axes"]
+__all__ = ["as_tokens", "label_tokens"]
 
 LARGEST, SMALLEST = 10.0, 6.0  # points: the size of a token's letters
 FLAT = 8.0  # points: rather than making them smaller than this, the labels of columns are turned
 LINE = 1.25  # height of a line in sizes
 COLUMN = 0.62  # width of a column of text in sizes
 LONGEST = 16  # columns that a token may take
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """A figure of that size in inches."""
-    figure: Figure = _pyplot().figure(figsize=(width, height), layout="constrained")
-    return figure
-
-
-def one_axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """`ax`, or else Axes that fill a new figure of that size in inches."""
-    return new_figure(width, height).add_subplot() if ax is None else ax
 
 
 def as_tokens(name: str, tokens: Sequence[str] | None, count: int, of: str) -> list[str] | None:

@@ -1,0 +1,150 @@
+"""The pages of the site as they are built: equations, verdicts, code, links and pictures."""
+
+import copy
+import functools
+import hashlib
+import os
+import pkgutil
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attention_np
+from attention_np._commands.verification import check_pages
+from attention_np.derivation import Report, read_pages
+
+from .needed import ROOT, Built, page_of
+
+from attention_site.figures import FIGURES  # isort: skip
+
+MATHJAX = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a882"  # of es5/tex-svg.js in mathjax 3.2.2
+Soup = Callable[[str], Any]
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return check_pages(ROOT / "derivations")
+
+
+@pytest.fixture(scope="module")
+def ids(soup: Soup) -> Callable[[str], set[str]]:
+    @functools.cache
+    def read(page: str) -> set[str]:
+        return {tag["id"] for tag in soup(page).select("[id]")}
+
+    return read
+
+
+def test_the_build_warns_of_nothing(site: Built) -> None:
+    assert site.warnings == ""
+
+
+def test_every_equation_stands_in_its_page_with_its_verdict(soup: Soup, report: Report) -> None:
+    for page in read_pages([ROOT / "derivations"]):
+        cards = soup(f"derivations/{Path(page.path).stem}.html").select(".equation")
+        assert [card["id"] for card in cards] == [equation.tag for equation in page.equations]
+    for record in report.records:
+        shown = soup(page_of(record.page)).find(id=record.tag).select_one("a.verdict")
+        assert shown["class"][1] == record.verdict.replace(" ", "-")
+        assert shown["title"]
+
+
+def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(soup: Soup, report: Report) -> None:
+    for record in report.records:
+        card = soup(page_of(record.page)).find(id=record.tag)
+        shown = card.select_one(".carried-out")
+        assert (shown is None) == (not record.cited_by), record.tag
+        if shown is not None:
+            assert record.tag in {link.text for link in shown.select("a.tag")}
+            assert len(shown.select(".excerpt")) <= len(record.cited_by)
+
+
+def test_each_cited_line_of_the_source_leads_back_to_its_equation(soup: Soup, report: Report) -> None:
+    assert sum(len(record.cited_by) for record in report.records) > 100
+    for record in report.records:
+        for place in record.cited_by:
+            file, line = place.split(":")
+            page = f"source/{file.removesuffix('.py')}.html"
+            links = soup(page).find(id=f"L{line}").select("a.tag")
+            (link,) = [link for link in links if link.text == record.tag]
+            assert link["href"].endswith(f"{page_of(record.page)}#{record.tag}")
+
+
+def test_every_link_of_the_site_lands_on_its_target(site: Built, soup: Soup, ids: Callable[[str], set[str]]) -> None:
+    lost, followed = [], 0
+    for page in site.pages():
+        for link in soup(page).select("a[href]"):
+            address, _, target = link["href"].partition("#")
+            if re.match(r"[a-z]+:", address) or (link["href"] == "#" and not link.text.strip()):
+                continue
+            name = Path(os.path.normpath(Path(page).parent / address)).as_posix() if address else page
+            found = (site.folder / name).is_file()
+            if not found or (target and name.endswith(".html") and target not in ids(name)):
+                lost.append((page, link["href"]))
+            followed += 1
+    assert followed > 5000
+    assert not lost
+
+
+def test_every_picture_says_in_words_what_it_shows(site: Built, soup: Soup) -> None:
+    for page in site.pages():
+        for image in soup(page).select("img"):
+            assert len(image.get("alt", "")) > 20, (page, image)
+
+
+def test_every_figure_stands_behind_its_equation(site: Built, soup: Soup) -> None:
+    for drawing in FIGURES:
+        page = page_of(drawing.behind.partition(".")[0])
+        figure = soup(page).find(id=f"figure-{drawing.name}")
+        assert figure.find_previous(class_="equation")["id"] == drawing.behind
+        assert (site.folder / "_images" / f"{drawing.name}.svg").stat().st_size > 2000
+
+
+def test_every_public_module_is_in_the_reference() -> None:
+    shown = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "api").glob("*.md"))
+    modules = [module.name for module in pkgutil.iter_modules(attention_np.__path__) if not module.name.startswith("_")]
+    assert [name for name in modules if name != "cli" and f"attention_np.{name}\n" not in shown] == []
+
+
+def test_no_markdown_is_left_in_the_text(site: Built, soup: Soup) -> None:
+    for page in site.pages():
+        if "source/" not in page:
+            article = copy.copy(soup(page).find("article") or soup(page))
+            for part in article.find_all(["pre", "code", "script"]):
+                part.decompose()
+            assert not re.search(r"\$\$|```|\{eval-rst\}|:math:|:func:", article.get_text()), page
+
+
+def test_the_mathjax_that_is_shipped_is_that_of_its_authors(site: Built) -> None:
+    shipped = (site.folder / "_static" / "tex-svg.js").read_bytes()
+    assert hashlib.sha256(shipped).hexdigest() == MATHJAX
+
+
+def test_the_chinese_page_says_that_it_is_chinese_and_the_others_that_they_are_english(site: Built, soup: Soup) -> None:
+    spoken = {page: soup(page).html["lang"] for page in site.pages()}
+    assert {page for page, language in spoken.items() if language == "zh-Hans"} == {"README.zh.html"}
+    assert set(spoken.values()) == {"en", "zh-Hans"}
+
+
+def test_a_page_is_called_what_the_navigation_calls_it(soup: Soup) -> None:
+    assert soup("README.html").title.text == "Quick start - attention_np"
+    assert "Quick start" in soup("docs/index.html").select_one("a.next-page").text
+
+
+def test_the_number_of_an_equation_leads_to_it_and_is_not_a_part_of_the_formula(soup: Soup) -> None:
+    card = soup("derivations/softmax.html").find(id="softmax.19")
+    assert card.select_one("a.number").text == "(softmax.19)"
+    assert card.select_one("a.number")["href"] == "#softmax.19"
+    assert r"\tag" not in card.select_one(".formula").text
+
+
+def test_the_reference_shows_code_as_code_and_types_as_the_source_writes_them(site: Built, soup: Soup) -> None:
+    pages = [page for page in site.pages() if page.startswith("docs/api/")]
+    assert len(pages) > 10
+    for page in pages:
+        assert [quote for quote in soup(page).select("blockquote") if "import" in quote.text] == [], page
+        assert not re.search(r"ForwardRef|<class '", soup(page).text), page
+    assert "from attention_np import dot_product, plot" in soup("docs/api/plot.html").select_one("pre").text

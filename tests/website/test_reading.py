@@ -1,0 +1,123 @@
+"""What a reader does with the site: click, type, search, narrow the window, turn the light off."""
+
+import re
+from typing import Any
+
+import pytest
+
+from attention_np.derivation.trace import citations
+
+from .looking import LOOK
+from .needed import DESK, PHONE, ROOT, Built, page_of
+
+CITED = sorted({tag.partition(".")[0] for tag in citations((ROOT / "attention_np").rglob("*.py"))[0]})
+
+
+def test_the_first_page_leads_to_the_site(address: str, browser: Any) -> None:
+    tab = browser.new_page()
+    tab.goto(address)
+    tab.wait_for_url("**/docs/index.html")
+    assert tab.locator("h1").inner_text().strip("#\n ") == "attention_np"
+    tab.close()
+
+
+@pytest.mark.parametrize("name", CITED)
+def test_one_click_leads_from_an_equation_to_its_code_and_one_back(name: str, address: str, browser: Any) -> None:
+    from playwright.sync_api import expect
+
+    tab = browser.new_page(viewport={"width": DESK, "height": 900}, reduced_motion="reduce")
+    page = page_of(name)
+    tab.goto(address + page)
+    card = tab.locator(".equation:has(.carried-out)").first
+    tag = card.get_attribute("id")
+    card.locator(".place").first.click()
+    tab.wait_for_url("**/source/**")
+    line = tab.locator(":target")
+    assert tag in line.inner_text()
+    expect(line).to_be_in_viewport()
+    line.locator("a.tag", has_text=re.compile(f"^{re.escape(tag)}$")).click()
+    tab.wait_for_url(f"**/{page}#{tag}")
+    expect(tab.locator(":target")).to_have_id(tag)
+    expect(tab.locator(":target")).to_be_in_viewport()
+    tab.close()
+
+
+@pytest.mark.parametrize("width", [DESK, 1400, 1600, 1920])
+def test_code_stands_beside_its_equation_where_there_is_room(width: int, address: str, browser: Any) -> None:
+    formula, code = _boxes(width, address, browser)
+    assert code["x"] >= formula["x"] + formula["width"]
+    assert abs(code["y"] - formula["y"]) < 20
+
+
+@pytest.mark.parametrize("width", [PHONE, 800])
+def test_code_stands_below_its_equation_where_there_is_no_room(width: int, address: str, browser: Any) -> None:
+    formula, code = _boxes(width, address, browser)
+    assert code["y"] >= formula["y"] + formula["height"]
+
+
+def _boxes(width: int, address: str, browser: Any) -> tuple[Any, Any]:
+    """Where the first equation that has code stands, and where its code."""
+    tab = browser.new_page(viewport={"width": width, "height": 900})
+    tab.goto(f"{address}derivations/softmax.html")
+    tab.evaluate("() => MathJax.startup.promise")
+    card = tab.locator(".equation:has(.carried-out)").first
+    boxes = card.locator(".formula").bounding_box(), card.locator(".carried-out").bounding_box()
+    tab.close()
+    return boxes
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_and_verdicts_are_legible_in_the_light_and_in_the_dark(scheme: str, address: str, browser: Any) -> None:
+    tab = browser.new_page(color_scheme=scheme)
+    tab.goto(f"{address}derivations/errata.html")
+    look = "([selector, name]) => getComputedStyle(document.querySelector(selector))[name]"
+    behind = _luminance(tab.evaluate(look, ["body", "backgroundColor"]))
+    assert behind > 0.9 if scheme == "light" else behind < 0.1
+    for selector in ("article p", ".verdict.holds", ".verdict.refuted", "article p a"):
+        bright, dim = sorted((behind, _luminance(tab.evaluate(look, [selector, "color"]))), reverse=True)
+        assert (bright + 0.05) / (dim + 0.05) >= 4.5, selector  # as WCAG 2.1 AA asks of text
+    tab.close()
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_the_keyboard_skips_to_the_content_and_sees_where_it_is(address: str, browser: Any) -> None:
+    from playwright.sync_api import expect
+
+    tab = browser.new_page()
+    tab.goto(f"{address}derivations/softmax.html")
+    tab.keyboard.press("Tab")
+    focused = tab.locator(":focus")
+    expect(focused).to_have_attribute("href", "#furo-main-content")
+    expect(focused).to_be_in_viewport()
+    tab.keyboard.press("Enter")
+    tab.keyboard.press("Tab")
+    inside, outline = focused.evaluate("(at) => [!!at.closest('.content'), getComputedStyle(at).outlineStyle]")
+    assert inside
+    assert outline != "none"
+    tab.close()
+
+
+def test_search_finds_a_page_without_a_server(site: Built, browser: Any) -> None:
+    tab = browser.new_page()
+    tab.goto(f"{(site.folder / 'search.html').as_uri()}?q=jacobian")
+    results = tab.locator("#search-results li a")
+    results.first.wait_for()
+    assert "derivations/softmax.html" in " ".join(link.get_attribute("href") for link in results.all())
+    tab.close()
+
+
+def test_a_page_that_is_opened_as_a_file_is_typeset(site: Built, browser: Any) -> None:
+    tab = browser.new_page()
+    said: list[str] = []
+    tab.on("console", lambda message: said.append(message.text))
+    tab.goto((site.folder / "derivations" / "softmax.html").as_uri())
+    look = tab.evaluate(LOOK)
+    assert look["formulas"] == look["typeset"] > 100
+    assert not look["errors"]
+    assert not said
+    tab.close()
