@@ -193,7 +193,7 @@ def _diagnosis(
         return found.fault
     u = problem.cotangents
     with np.errstate(all="ignore"):
-        answers = [problem.gradients(v) for v in (*u, 0 * u[0])]
+        answers = [problem.gradients(v) for v in (*u, np.zeros(u.shape[1:]))]
     evidence = Evidence(
         name=found.name,
         inputs=problem.inputs,

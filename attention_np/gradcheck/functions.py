@@ -20,6 +20,7 @@ __all__ = [
     "first_call",
     "form_of",
     "on_copies",
+    "refuse_masked",
     "widened",
 ]
 
@@ -41,6 +42,7 @@ def as_inputs(inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
     for name, given in inputs.items():
         if not isinstance(name, str):
             raise TypeError(f"the names of inputs must be strings, not {name!r}")
+        refuse_masked(f"input {name} must not be", given)
         try:
             x = np.asarray(given)
         except ValueError:
@@ -56,6 +58,14 @@ def as_inputs(inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
             )
         arrays[name] = np.array(x, x.dtype.newbyteorder("="))
     return arrays
+
+
+def refuse_masked(must_not: str, values: Any) -> None:
+    """Refuse a masked array, whose mask would be lost."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(
+            f"{must_not} a masked array, whose mask would be lost: pass .data or .filled(...) (shape={values.shape})"
+        )
 
 
 def as_generator(rng: Any) -> np.random.Generator:
@@ -82,6 +92,7 @@ def check_mapping(inputs: object) -> None:
 def evaluate(forward: Forward, inputs: Iterable[Array]) -> Array:
     """The output of `forward`, refused if it is not one array of real floating-point numbers."""
     output = forward(*inputs)
+    refuse_masked("forward must not return", output)
     if not isinstance(output, np.ndarray | np.generic | float):
         raise TypeError(f"forward must return one array, not {type(output).__name__}")
     result = np.asarray(output)
@@ -155,6 +166,8 @@ def form_of(gradient: Any, x: Array) -> str | None:
     """What is wrong with the form of the gradient by `x`, if anything: shape and dtype are those of `x`."""
     if gradient is None:
         return "the gradient is missing"
+    if isinstance(gradient, np.ma.MaskedArray):
+        return "the gradient is a masked array, whose mask would be lost"
     try:
         array = np.asarray(gradient)
     except ValueError:

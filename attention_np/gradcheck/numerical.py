@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.checkpoints import Checkpoint
-from attention_np.gradcheck.functions import Forward, as_inputs, evaluate, on_copies, widened
+from attention_np.gradcheck.functions import Forward, as_inputs, evaluate, on_copies, refuse_masked, widened
 from attention_np.gradcheck.probes import rounding_of, why_not_analytic
 from attention_np.gradcheck.running import ignore, run
 from attention_np.gradcheck.slopes import (
@@ -114,6 +114,7 @@ def numerical_gradient(
     as_method(method)
     arrays = as_inputs(inputs)
     output = evaluate(forward, [x.copy() for x in arrays.values()])
+    refuse_masked("cotangent must not be", cotangent)
     u = np.asarray(cotangent)
     if u.dtype.kind not in "fiu":
         raise TypeError(f"cotangent must hold real numbers, not {u.dtype} (cotangent.shape={u.shape})")

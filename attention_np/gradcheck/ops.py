@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.checking import DIRECTIONS, MAX_ENTRIES, check
-from attention_np.gradcheck.functions import as_generator, as_inputs, check_mapping, widened
+from attention_np.gradcheck.functions import as_generator, as_inputs, check_mapping
 from attention_np.gradcheck.numerical import MEMORY, batched
 from attention_np.gradcheck.report import InputReport, Report
 from attention_np.gradcheck.slopes import Subject
@@ -118,7 +118,7 @@ def check_op(
         forwards = _dot(u, moved)
         backwards = float(sum(_dot(gradients[name], tangents[name]) for name in names if name in gradients))
         size = float(np.linalg.norm(u.astype(float).ravel()) * np.linalg.norm(moved.astype(float).ravel()))
-        error = abs(forwards - backwards) / size if size else abs(forwards - backwards)
+        error = abs(forwards - backwards) / size if size else abs(backwards)
         return forwards, backwards, error
 
     forwards, backwards, error = both_ways(flat)
@@ -135,11 +135,10 @@ def _vectorized(functions: _OpFunctions, flat: Mapping[str, Any], names: Iterabl
     """Those of `names` that may carry one more leading axis here: not with dropout, whose draws go by the place."""
     arrays = as_inputs(flat)
     output = np.asarray(functions.forward(*arrays.values()))
-    point = tuple(widened(functions.forward, list(arrays.values()), output))
     positions = {name: position for position, name in enumerate(arrays) if name in names}
 
     def takes_axis(position: int) -> bool:
-        subject = Subject(functions.forward, point, position, output, np.ones((1, *output.shape)))
+        subject = Subject(functions.forward, tuple(arrays.values()), position, output, np.ones((1, *output.shape)))
         others = tuple(k for k in positions.values() if k != position)
         return not isinstance(batched(subject, others), str)
 

@@ -205,7 +205,9 @@ def by_complex_step(subject: Subject, directions: Array, reach: Reach | None = N
         errors = eps * _summed(np.abs(slopes), weights) + step**2 * (np.abs(subject.output.ravel()) * weights).sum()
         values = _weighted(slopes, subject.weights)
         usable = np.isfinite(values[:, 0])
-        return Slopes(values, np.where(usable, errors, np.inf), step, 0 * step, _lost(subject, slopes, reach))
+        return Slopes(
+            values, np.where(usable, errors, np.inf), step, np.zeros(len(step)), _lost(subject, slopes, reach)
+        )
 
 
 def _complex_steps(subject: Subject, directions: Array) -> Array:
@@ -252,9 +254,9 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, re
         best, truncation = extrapolated(column)
         errors = truncation[:, 0] + 2 * last_bit / width  # of the last, shortest step (gradcheck.33)
         lost = _lost(subject, difference / width[:, None], reach)
-        coarse = (
-            2 * np.sqrt(_summed(_last_bits(subject, reach) ** 2, weights[:, 0] ** 2)) / width if reach else 0 * width
-        )
+        coarse = np.zeros(len(directions))
+        if reach is not None:
+            coarse = 2 * np.sqrt(_summed(_last_bits(subject, reach) ** 2, weights[:, 0] ** 2)) / width
     usable = np.isfinite(best[:, 0]) & np.isfinite(errors)
     return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), coarse, lost)
 

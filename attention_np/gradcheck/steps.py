@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.functions import Forward, as_generator, as_inputs, evaluate, widened
 from attention_np.gradcheck.numerical import METHODS, Running, analytic_or_not, measure
+from attention_np.gradcheck.probes import rounding_of
 from attention_np.gradcheck.slopes import Array, Subject, along, extrapolated, sizes
 
 __all__ = ["ORDERS", "StepErrors", "step_errors"]
@@ -108,6 +110,7 @@ def step_errors(
     places, references = [], set()
     for name, elements in drawn.items():
         subject = Subject(forward, point, list(arrays).index(name), output, u[None])
+        subject = replace(subject, noise=rounding_of(subject, np.random.default_rng(0)))
         if claimed is None:
             reference, against = _reference(subject, elements)
         else:

@@ -9,6 +9,8 @@ from hypothesis.extra.numpy import array_shapes
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose, diagnose_shape
+from attention_np.gradcheck.diagnosis.case import Case
+from attention_np.gradcheck.diagnosis.cotangents import correlation, unrelated
 
 from .planted import FUNCTIONS, PLANTED, normal, softmax
 
@@ -107,41 +109,6 @@ def test_the_names_of_the_planted_bugs_are_unique():
 
 
 # Factors
-
-
-@pytest.mark.parametrize(
-    ("factor", "constants", "expected"),
-    [
-        (3.0, {"num_heads": 3}, "3 times the numerical gradient throughout, and 3 is num_heads"),
-        (1 / 3, {"num_heads": 3}, "1/3, where 3 is num_heads"),
-        (4.0, {"num_heads": 3}, "12/3, where 12 is the length of the last axis"),
-        (1 / np.sqrt(3), {"num_heads": 4}, "1/sqrt(12/4), where 12 is the length of the last axis"),
-        (np.sqrt(12), {}, "sqrt(12), where 12 is the length of the last axis"),
-        (1 / 0.9, {"dropout_p": 0.1}, "1/(1 - 0.1), where 0.1 is dropout_p"),
-        (0.9, {"dropout_p": 0.1}, "1 - 0.1, where 0.1 is dropout_p"),
-        (0.3, {"scale": 0.3}, "0.3 times the numerical gradient throughout, and 0.3 is scale"),
-        (-1 / 0.75, {}, "-1/(1 - 0.25), as for a dropout probability of 0.25"),
-        (1.7, {}, "1.7 times the numerical gradient throughout"),
-        (1 + 1e-9, {}, "1 + 1e-09 times the numerical gradient throughout"),
-        (1e-6, {}, "1e-06 times the numerical gradient throughout"),
-        (-1e6, {}, "-1000000 times the numerical gradient throughout"),
-        (-1.0, {"causal": True, "window": math.inf, "dropout_p": 0.0}, "-1 times the numerical gradient throughout"),
-    ],
-)
-def test_a_factor_is_named_by_the_lengths_and_the_numbers_that_the_function_was_called_with(
-    factor, constants, expected
-):
-    forward, backward, inputs = FUNCTIONS["multi-head attention"]
-    found = evidence_of(forward, lambda *a: [factor * g for g in backward(*a)], inputs, "query", constants)
-    sentence = diagnose(found)
-    assert expected in sentence
-    assert sentence.startswith("it is")
-
-
-def test_a_usual_dropout_probability_is_no_name_where_the_numbers_are_known():
-    forward, backward, inputs = FUNCTIONS["multi-head attention"]
-    found = evidence_of(forward, lambda *a: [0.95 * g for g in backward(*a)], inputs, "query", {"num_heads": 3})
-    assert diagnose(found) == "it is 0.95 times the numerical gradient throughout"
 
 
 def test_a_factor_near_a_name_but_clearly_not_it_has_no_name():
@@ -752,3 +719,113 @@ def test_a_sample_of_the_entries_tells_what_another_shape_is():
     assert (
         diagnose_shape(np.stack([G - 1, np.ones((4, 5))]), numerical) == "the sum over the broadcast axis 0 is missing"
     )
+
+
+def test_more_than_six_axes_are_not_tried_in_every_order():
+    gradient = normal(*(2,) * 5, 3, seed=1)
+    assert diagnose_shape(gradient, gradient.swapaxes(0, 5)) == "axes 0 and 5 are transposed"
+    gradient = normal(*(2,) * 6, 3, seed=1)
+    assert diagnose_shape(gradient, gradient.swapaxes(0, 6)) is None
+
+
+def test_values_of_another_shape_that_overflow_when_they_are_compared_raise_no_warning():
+    assert diagnose_shape(np.full((5, 4), 1.5e308), np.full((4, 5), -1.5e308)) is None
+
+
+# How alike two arrays are
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        ([1.0, -2.0, 3.0], [1.0, -2.0, 3.0], 1),
+        ([1.0, -2.0, 3.0], [-1.0, 2.0, -3.0], -1),
+        ([1.0, 1.0], [1.0, -1.0], 0),
+        ([1.0, 1e9], [1.0, -1e9], 0),  # every pair counts the same
+        ([0.0, 2.0, 0.5], [0.0, 2.0, 0.5], 1),  # zeros do not count
+        ([0.0, 0.0], [0.0, 0.0], 0),
+        ([0.0, 0.0], [1.0, 2.0], 0),
+        ([2.0, 1.0], [1.0, 2.0], 0.8),
+    ],
+)
+def test_a_correlation_counts_every_pair_the_same(x, y, expected):
+    with np.errstate(all="ignore"):
+        found = correlation(np.array(x), np.array(y))
+    assert found == pytest.approx(expected, abs=1e-15)
+    assert -1 - 1e-15 <= found <= 1 + 1e-15
+
+
+@pytest.mark.parametrize(
+    ("entries", "parallel", "related", "expected"),
+    [
+        (30, True, False, True),
+        (29, True, False, False),  # too few
+        (400, False, False, False),  # for other cotangents, other numbers
+        (400, True, True, False),
+    ],
+)
+def test_numbers_are_unrelated_if_two_nearly_parallel_cotangents_give_others(entries, parallel, related, expected):
+    rng = np.random.default_rng(0)
+    u = rng.standard_normal((3, 50))
+    u[2] = 7 * (u[0] + (0.3 if parallel else 3) * rng.standard_normal(50))
+    matrix = rng.standard_normal((50, entries))
+    x, output = rng.standard_normal(entries), rng.standard_normal(50)
+    claimed = rng.standard_normal((3, entries))
+    if related:
+        claimed[2] = claimed[0] + 0.3 * rng.standard_normal(entries)
+    verdict = np.full(entries, WRONG)
+    found = Evidence("x", {"x": x}, output, u, {"x": claimed}, {"x": u @ matrix}, 0 * x, verdict, None, {})
+    case = Case.of(found)
+    assert unrelated(case, case.claimed) == expected
+
+
+@pytest.mark.parametrize(("pattern", "random"), [(0.0, True), (0.25, False)])
+def test_in_many_entries_a_slight_pattern_is_seen(pattern, random):
+    rng = np.random.default_rng(0)
+    u = rng.standard_normal((3, 50))
+    u[2] = u[0] + 0.1 * rng.standard_normal(50)
+    numerical = u @ rng.standard_normal((50, 3000))
+    noise = rng.standard_normal((3, 3001))
+    claimed = noise[:, 1:] + pattern * noise[:, :-1]  # each entry has something of its neighbour
+    x, verdict = rng.standard_normal(3000), np.full(3000, WRONG)
+    found = Evidence("x", {"x": x}, u[0], u, {"x": claimed}, {"x": numerical}, 1e-15 + 0 * x, verdict, None, {})
+    said = diagnose(found)
+    assert (said is not None and said.startswith("it looks random")) == random
+
+
+def rounding_errors(rng, shape):
+    return rng.uniform(-1, 1, shape) * 6e-8
+
+
+@pytest.mark.parametrize(
+    ("errors", "like_rounding"),
+    [
+        (rounding_errors, True),
+        (lambda rng, shape: rounding_errors(rng, shape) / 10, True),
+        (lambda rng, shape: rounding_errors(rng, shape) / 100, False),  # float32 is not so good
+        (lambda rng, shape: rounding_errors(rng, shape) * 5, True),
+        (lambda rng, shape: rounding_errors(rng, shape) * 50, False),  # nor so bad
+        (lambda rng, shape: abs(rounding_errors(rng, shape)), False),  # nor of one sign
+        (lambda rng, shape: rounding_errors(rng, shape) * np.where(np.arange(shape[1]) == 3, 1000, 1), False),
+    ],
+)
+def test_errors_like_rounding_are_of_that_size_everywhere_and_of_both_signs(errors, like_rounding):
+    rng = np.random.default_rng(0)
+    right = np.eye(60) + 0.1
+    found = linear_evidence(right, right, (60,), (60,), rng)
+    relative = errors(rng, (3, 60))
+    found = found._replace(
+        analytic={"x": found.numerical["x"] * (1 + relative)}, floor=1e-16 + 0 * found.floor, verdict=np.full(60, WRONG)
+    )
+    said = diagnose(found)
+    assert (said is not None and said.startswith("its errors are of the size of rounding to float32")) == like_rounding
+
+
+def test_cotangents_that_are_not_parallel_tell_nothing_however_alike_the_right_gradients_are():
+    rng = np.random.default_rng(0)
+    u, x = rng.standard_normal((3, 50)), rng.standard_normal(60)
+    u[0, 0] = u[2, 0] = 9  # or the sums, of which there is one, might have other signs
+    numerical = np.multiply.outer(u @ (np.arange(50) == 0), x)
+    verdict = np.full(60, WRONG)
+    found = Evidence("x", {"x": x}, u[1], u, {"x": 0 * numerical}, {"x": numerical}, 0 * x, verdict, None, {})
+    assert not unrelated(Case.of(found), rng.standard_normal((3, 60)))

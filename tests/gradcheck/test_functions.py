@@ -12,6 +12,7 @@ from attention_np.gradcheck.functions import (
     form_of,
     widened,
 )
+from attention_np.gradcheck.numerical import numerical_gradient
 
 EPS = float(np.finfo(np.float64).eps)
 INPUTS = {"x": np.array([[0.5, -1.5, 2.0], [1.0, 3.0, -0.25]]), "y": np.array([2.0, 3.0, 5.0])}
@@ -500,3 +501,28 @@ def test_trying_double_precision_writes_to_nobody():
     (wide,) = widened(writes, [x], np.full(3, 2, np.float32))
     np.testing.assert_array_equal(x, np.ones(3))
     np.testing.assert_array_equal(wide, np.ones(3))
+
+
+MASKED = np.ma.masked_array([1.0, 2.0, 3.0], [False, True, False])
+
+
+def test_a_masked_array_is_refused_wherever_its_mask_would_be_lost():
+    with pytest.raises(TypeError, match=r"^input x must not be a masked array, .* \(shape=\(3,\)\)$"):
+        as_inputs({"x": MASKED})
+    with pytest.raises(TypeError, match=r"^forward must not return a masked array, whose mask would be lost"):
+        evaluate(lambda x: MASKED * x, [np.ones(3)])
+    with pytest.raises(TypeError, match=r"^cotangent must not be a masked array, whose mask would be lost"):
+        numerical_gradient(np.exp, {"x": np.ones(3)}, MASKED)
+    assert form_of(MASKED, np.ones(3)) == "the gradient is a masked array, whose mask would be lost"
+    assert form_of(MASKED.data, np.ones(3)) is None
+
+
+def test_two_outputs_too_far_apart_to_subtract_are_different_and_raise_no_warning():
+    sign = iter([1.0, -1.0, 1.0])
+    found = first_call(
+        lambda x: 1.7e308 * next(sign) * np.ones_like(x),
+        lambda d, x: 0 * d * x,
+        {"x": np.ones(3)},
+        np.random.default_rng(0),
+    )
+    assert found.faults == {"x": "forward gives another output when it is called again"}

@@ -103,6 +103,9 @@ def test_of_very_many_pictures_those_with_something_to_see_are_drawn():
     many = wrong_in(*[(k, 0, 0) for k in range(19)], shape=(20, 2, 2))
     assert len(pictures(many)) == 16
     assert "and 3 more like these" in Elements(many._repr_html_()).text
+    sixteen = wrong_in((3, 0, 0), shape=(16, 2, 2))
+    assert len(pictures(sixteen)) == 16
+    assert "more like these" not in Elements(sixteen._repr_html_()).text
 
 
 @pytest.mark.parametrize(

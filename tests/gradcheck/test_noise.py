@@ -283,3 +283,15 @@ def test_a_function_that_takes_no_wider_dtype_has_no_wider_difference_but_a_floo
     claimed, x = partial(function, narrow), np.ones(2, narrow)
     assert wider_difference(pair_of(claimed, square), x, [x]) is None
     assert (floor_of(claimed, square, x) > 0).all()
+
+
+@needs_a_wider_dtype
+def test_in_a_wider_dtype_the_cotangent_and_every_input_are_wide():
+    seen = set()
+
+    def record(u, x, y):
+        seen.update([u.dtype, x.dtype, y.dtype])
+        return u * x * y
+
+    assert wider_difference(pair_of(record, record), np.ones(2), [np.ones(2), np.ones(2)]) is not None
+    assert seen == {np.dtype(np.longdouble)}

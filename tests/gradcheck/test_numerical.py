@@ -595,3 +595,27 @@ def test_a_function_that_takes_single_precision_only_is_differentiated_in_it(met
     x = np.linspace(0.3, 2, 5, dtype=np.float32)
     found = numerical_gradient(sine_in_single, {"x": x}, np.ones(5), method=method)["x"]
     np.testing.assert_allclose(found, np.cos(x.astype(float)), rtol=0, atol=1e-3)
+
+
+def test_auto_sees_an_input_that_is_not_analytic_beside_one_that_is():
+    """All inputs are complex where one of them moves, so that an `abs` is not betrayed by its dtype."""
+    inputs = {"x": np.array([0.5, 1.0]), "y": np.array([2.0, -3.0])}
+    found = numerical_gradient(lambda x, y: np.sin(x) * np.abs(y), inputs, np.ones(2))
+    np.testing.assert_allclose(found["x"], np.cos(inputs["x"]) * [2, 3], rtol=1e-14)
+    np.testing.assert_allclose(found["y"], np.sin(inputs["x"]) * [1, -1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_all_that_is_known_of_a_slope_is_in_its_units(method):
+    x = np.array([0.3, 1.0, 20.0, 25.0])  # of which the last ones are saturated
+
+    def known(unit):
+        subject = subject_of(lambda x: np.tanh(x / unit), x * unit)
+        return measure(subject, np.arange(4), method, Running(), best=True)
+
+    one, other = known(1.0), known(1024.0)
+    for name in ("values", "errors", "coarse", "lost"):
+        np.testing.assert_array_equal(1024 * getattr(other, name), getattr(one, name), err_msg=name)
+    np.testing.assert_array_equal(other.scales, one.scales)
+    assert one.lost[2:].all()
+    assert one.coarse.any() == (method == "central")

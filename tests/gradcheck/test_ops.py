@@ -174,3 +174,79 @@ def test_check_op_gives_each_evaluation_options_of_its_own():
     scales = [2.0, 3.0]
     assert check_op(op, {"x": normal(4)}, scales=scales).ok
     assert scales == [2.0, 3.0]
+
+
+class BiasedGradients(NamedTuple):
+    x: np.ndarray
+    b: np.ndarray
+
+
+def biased_op(calls):
+    """A bias that must not have more axes than what it is added to: it takes another axis along with that alone."""
+
+    def forward(x, b):
+        calls.append(1)
+        if b.ndim > x.ndim:
+            raise ValueError("b has more axes than x")
+        return np.sin(x + b), (x, b)
+
+    def backward(d_output, cache):
+        x, b = cache
+        d = d_output * np.cos(x + b)
+        return BiasedGradients(d, d)
+
+    return types.SimpleNamespace(forward=forward, backward=backward, VECTORIZED=("x", "b"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_input_that_takes_another_axis_along_with_another_goes_in_batches_too(dtype):
+    def calls_for(names):
+        calls, inputs = [], {"x": normal(20, 10, dtype=dtype), "b": normal(20, 10, seed=1, dtype=dtype)}
+        assert check_op(biased_op(calls), inputs, vectorized=names).ok
+        return len(calls)
+
+    by_itself, one_by_one = calls_for(None), calls_for([])
+    assert by_itself < one_by_one / 3
+
+
+def test_a_gradient_of_an_op_whose_output_does_not_move_is_held_against_zero():
+    class Gradients(NamedTuple):
+        x: np.ndarray
+
+    def op_with(gradient):
+        return types.SimpleNamespace(
+            forward=lambda x: (0 * x, x),
+            backward=lambda d_output, _: Gradients(gradient * d_output),
+            jvp=lambda _, x: 0 * x,
+        )
+
+    assert check_op(op_with(0.0), {"x": normal(4)})["jvp"].ok
+    found = check_op(op_with(1e-3), {"x": normal(4)})["jvp"]
+    assert (found.ok, found.numerical) == (False, 0)
+    assert found.max_relative_error == abs(found.analytic) > 0
+    assert found.diagnosis == "forward mode and backward disagree for x"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_op_is_given_gradients_and_tangents_of_its_own_dtypes(dtype):
+    seen = set()
+    op = affine_op()
+
+    def backward(d_output, cache):
+        seen.add(d_output.dtype)
+        return op.backward(d_output, cache)
+
+    def jvp(cache, *, x, weights):
+        seen.update([x.dtype, weights.w.dtype, weights.b.dtype])
+        return op.jvp(cache, x=x, weights=weights)
+
+    inputs = {
+        "x": normal(4, 3, dtype=dtype),
+        "weights": Weights(*(w.astype(dtype) for w in affine_inputs()["weights"])),
+    }
+    report = check_op(
+        types.SimpleNamespace(forward=op.forward, backward=backward, jvp=jvp), inputs, method="complex-step"
+    )
+    assert report["jvp"].ok
+    assert np.dtype(dtype) in seen
+    assert dtype == "float64" or np.dtype(np.float64) not in seen

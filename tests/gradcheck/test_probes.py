@@ -420,3 +420,13 @@ def test_a_function_of_single_precision_only_is_given_nothing_else(probe):
 
     probe(subject_of(forward, ORDINARY.astype(np.float32)), np.random.default_rng(0))
     assert seen <= {np.dtype(np.float32), np.dtype(np.complex64)}
+
+
+def test_a_function_that_warns_is_no_less_analytic():
+    def forward(x):
+        warnings.warn("slow", UserWarning, stacklevel=2)
+        return np.sin(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert why_not_analytic(heard(subject_of(forward, np.array([0.5, 1.0]))), np.random.default_rng(0)) is None

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from attention_np import dot_product
-from attention_np.gradcheck import METHODS, NotAnalyticError, Report, check, check_op, running
+from attention_np.gradcheck import METHODS, NotAnalyticError, Report, check, check_op, checkpoints, running
 from attention_np.gradcheck.checkpoints import Interrupted
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs
@@ -413,3 +413,35 @@ def test_the_bar_goes_when_the_check_ends_or_is_interrupted(bars):
     with pytest.raises(KeyboardInterrupt):
         check(Interrupting(bilinear, 300), bilinear_backward, square_inputs(10), progress=True)
     assert [bar.stopped for bar in bars] == [True, True]
+
+
+def test_a_long_check_is_kept_again_and_again_on_its_way(tmp_path, monkeypatch):
+    kept = tmp_path / "kept"
+    sizes = []
+
+    def forward(x):
+        sizes.append(kept.stat().st_size if kept.exists() else 0)
+        return np.sin(x)
+
+    monkeypatch.setattr(checkpoints, "SAVE_EVERY", 0.0)
+    check(forward, lambda d, x: d * np.cos(x), {"x": normal(100)}, checkpoint=kept)
+    assert len(set(sizes)) > 3
+
+
+def test_the_bar_on_a_terminal_counts_to_the_number_of_entries(monkeypatch):
+    added = []
+    progress = pytest.importorskip("rich.progress")
+    monkeypatch.setattr(progress.Progress, "add_task", lambda _, what, total: added.append((what, total)))
+    monkeypatch.setattr(running, "PATIENCE", -1)
+    monkeypatch.setattr(progress.Progress, "task_ids", (0,), raising=False)
+    monkeypatch.setattr(progress.Progress, "update", lambda *_, **__: None)
+    check(bilinear, bilinear_backward, square_inputs(3), progress=True)
+    assert added == [("checking gradients", 18)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "longdouble"])
+def test_a_question_with_another_last_digit_is_another_question(dtype):
+    x = np.array([1.0, 2.0], dtype)
+    assert checkpoints.fingerprint([x]) == checkpoints.fingerprint([x.copy()])
+    assert checkpoints.fingerprint([x]) != checkpoints.fingerprint([np.nextafter(x, 3)])
+    assert checkpoints.fingerprint([x]) != checkpoints.fingerprint([x.reshape(2, 1)])

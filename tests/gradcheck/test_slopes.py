@@ -17,6 +17,7 @@ from attention_np.gradcheck.slopes import (
     by_complex_step,
     by_differences,
     extrapolated,
+    moves_zero,
     reach_of,
     rows_in,
     sizes,
@@ -363,11 +364,12 @@ def test_a_step_that_leaves_the_domain_has_an_infinite_error_and_raises_no_warni
     assert np.isfinite([*found[1:], *errors[1:]]).all()
 
 
-@pytest.mark.parametrize("scale", SCALES[:-2])
-def test_a_line_has_its_slope_exactly_although_its_argument_is_rounded(scale):
-    x = np.array([0.1, 0.7, -1.3, 3.9])
-    found, _ = slopes_of_entries(by_differences, subject_of(lambda x: x * 1.0, x), scale)
-    np.testing.assert_allclose(found, 1, rtol=4 * EPS)
+@pytest.mark.parametrize(("dtype", "scales"), [("float64", SCALES[:-2]), ("float32", SCALES[:2])])
+def test_a_line_has_its_slope_exactly_although_its_argument_is_rounded(dtype, scales):
+    x = np.array([0.1, 0.7, -1.3, 3.9], dtype)
+    for scale in scales:
+        found, _ = slopes_of_entries(by_differences, subject_of(lambda x: x * 1.0, x), scale)
+        np.testing.assert_allclose(found, 1, rtol=4 * EPS)
 
 
 def test_a_step_that_rounding_swallows_has_an_infinite_error():
@@ -577,3 +579,21 @@ def test_measuring_memory_leaves_whoever_else_measures_it_alone(tracing):
             assert tracemalloc.is_tracing() == tracing
     finally:
         tracemalloc.stop()
+
+
+def test_a_direction_moves_zero_if_an_entry_that_it_moves_is_zero():
+    subject = subject_of(np.sin, np.array([[0.0, 1.0], [2.0, -0.0]]))
+    alone = moves_zero(subject, every_entry(subject))
+    np.testing.assert_array_equal(alone, [True, False, False, True])
+    together = np.array([[[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]]])
+    np.testing.assert_array_equal(moves_zero(subject, together), [False, True, False])
+
+
+def test_the_reach_is_that_of_entries_that_move_together_and_against_each_other():
+    for forward, x in (
+        (lambda x: (x * [1, -1, 1, -1]).sum(keepdims=True), np.ones(4)),
+        (lambda x: x.sum(keepdims=True), np.array([1.0, -1.0, 1.0, -1.0])),
+    ):
+        subject = subject_of(forward, x)
+        assert subject.output == 0
+        assert (reach_of(subject, every_entry(subject)).largest == 8).all()

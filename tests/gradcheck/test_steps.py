@@ -177,3 +177,23 @@ def test_arguments_that_cannot_be_used_are_refused(options, message):
 def test_inputs_without_an_entry_are_refused():
     with pytest.raises(ValueError, match="there is no entry to differentiate by"):
         step_errors(np.sin, {"x": np.ones((0, 3))})
+
+
+@pytest.mark.parametrize("steps", [np.float32([0.25, 0.5]), [1, 2], (0.25,)])
+def test_steps_come_back_in_double_precision(steps):
+    found = step_errors(np.exp, {"x": np.array([0.5])}, steps=steps)
+    assert found.steps.dtype == np.float64
+    np.testing.assert_array_equal(found.steps, steps)
+
+
+def test_inputs_with_different_references_name_both():
+    found = step_errors(
+        lambda x, y: np.sin(x) * np.abs(y), {"x": np.array([0.5, 1.0]), "y": np.array([2.0, -3.0])}, rng=0
+    )
+    assert found.reference == "differences at their best steps and the complex step"
+
+
+def test_an_output_of_one_number_has_the_cotangent_one():
+    found = step_errors(lambda x: (x**2).sum(), {"x": normal(3)}, gradient={"x": 2 * normal(3)}, steps=[1e-3])
+    assert found.errors["central differences"].max() < 1e-10
+    assert found.errors["extrapolated once"].max() < 1e-10

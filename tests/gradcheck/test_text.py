@@ -126,6 +126,12 @@ def test_a_check_of_a_sample_says_what_may_have_been_missed():
     assert "along 1 random direction: an error of" in lines_on(replace(report, escape=SAMPLE._replace(directions=1)))[0]
 
 
+def test_a_probability_has_three_digits_down_to_a_thousandth_and_then_one():
+    for size, said in ((800, "0.00125"), (1000, "0.001"), (1001, "1e-03"), (3000, "4e-04")):
+        entry = replace(HOLDS, escape=SAMPLE._replace(entries=size - 1, size=size, directions=0))
+        assert f"a single wrong entry escapes with probability {said}, " in " ".join(" ".join(lines_on(entry)).split())
+
+
 def test_a_sample_without_directions_says_how_many_wrong_entries_may_have_been_missed():
     report = replace(HOLDS, size=100_000, checked=200, escape=SAMPLE._replace(directions=0))
     assert " ".join(line.strip() for line in lines_on(report)) == (

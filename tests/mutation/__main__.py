@@ -24,17 +24,22 @@ from .score import Score
 
 PACKAGE = Path("attention_np")
 OPS = "softmax dot_product masks additive multi_head rules blockwise _arrays _products _range _dropout _outputs"
-GROUPS = {
+GROUPS = {  # a module belongs to the first group that has it
     "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py"],
+    "adapters": [f"gradcheck/{name}.py" for name in ("_adapting", "autograd", "torch", "jax")],
     "gradcheck": ["gradcheck/*.py", "gradcheck/diagnosis/*.py"],
 }
-NOT_HERE = ("gradcheck/torch.py", "gradcheck/jax.py", "gradcheck/autograd.py", "gradcheck/plot.py")
-ALSO = "arrays products range dropout outputs corners properties"
+USUAL = ("ops", "gradcheck")  # the adapters need the libraries that they adapt
+PICTURES = PACKAGE / "gradcheck/plot.py"  # how they look, no test sees
+ALSO = "arrays products range dropout outputs corners properties blockwise_details"
 TESTS = {
     "ops": [*(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()), "tests/hostile"],
+    "adapters": ["tests/gradcheck/test_adapting.py", "tests/peers/test_gradcheck_*.py"],
     "gradcheck": ["tests/gradcheck"],
 }
-COMMAND = ["--doctest-modules", "--quiet", "--capture=no", "--tb=native", "-p", "no:cacheprovider", "--no-header"]
+ELSEWHERE = "processes or dask or test_pytest_plugin"  # tests whose work other processes do: those know no mutant
+COMMAND = ["-k", f"not ({ELSEWHERE})", "--doctest-modules", "--quiet", "--capture=no", "--tb=native"]
+COMMAND += ["-p", "no:cacheprovider", "--no-header"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Mutation testing.")
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="a file, or ops, or gradcheck (default: both)")
+    parser.add_argument(
+        "modules", nargs="*", metavar="MODULE", help="a file, ops, gradcheck or adapters (default: ops gradcheck)"
+    )
     parser.add_argument("--sample", type=int, metavar="N", help="only N mutants, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes at a time (default: 1)")
@@ -73,15 +80,24 @@ def _parser() -> argparse.ArgumentParser:
 
 def _paths(names: Iterable[str]) -> list[Path]:
     paths: list[Path] = []
-    for name in names or GROUPS:
+    for name in names or USUAL:
         if name in GROUPS:
-            found = [path for pattern in GROUPS[name] for path in sorted(PACKAGE.glob(pattern))]
-            paths += [path for path in found if str(path.relative_to(PACKAGE)) not in NOT_HERE]
+            paths += [path for path, group in _groups().items() if group == name]
         elif Path(name).is_file():
             paths.append(Path(name))
         else:
             raise SystemExit(f"there is no file {name}, and groups are {', '.join(GROUPS)}")
     return paths
+
+
+def _groups() -> dict[Path, str]:
+    """The modules that can be changed, each with its group."""
+    found: dict[Path, str] = {}
+    for group, patterns in GROUPS.items():
+        for path in (path for pattern in patterns for path in sorted(PACKAGE.glob(pattern))):
+            if path != PICTURES:
+                found.setdefault(path, group)
+    return found
 
 
 def _killed(log: Path) -> dict[tuple[str, int], str]:
@@ -91,8 +107,8 @@ def _killed(log: Path) -> dict[tuple[str, int], str]:
 
 
 def _tests(paths: Iterable[Path]) -> list[str]:
-    groups = {"gradcheck" if "gradcheck" in path.parts else "ops" for path in paths}
-    tests = [test for group in sorted(groups) for test in TESTS[group] if Path(test).exists()]
+    groups = sorted({_groups().get(path, "ops") for path in paths})
+    tests = [str(test) for group in groups for pattern in TESTS[group] for test in sorted(Path().glob(pattern))]
     return [*tests, *(str(path) for path in paths)]
 
 

@@ -7,6 +7,7 @@ So a mutant costs milliseconds, and whoever has imported the function from elsew
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import re
 from collections.abc import Iterator
@@ -30,6 +31,9 @@ UNSEEN = (
     re.compile(r"\bcast\((None|\"[^\"]*\"|[\w.\[\], |]*), *"),  # the type is for the type checker
     re.compile(r"\bcast\((?=\w+\))"),  # likewise, with the type dropped
     re.compile(r",\s*(?=\))"),  # a comma that closes a list
+    re.compile(r"(?<=\brng\()(\w+(\.\w+)?, )?\"[^\"]*\""),  # what a stream of random numbers is for: any name will do
+    re.compile(r"(?<=\bdefault_rng\()\d+"),  # any seed will do
+    re.compile(r"(?<=\bencoding=\")utf-8", re.IGNORECASE),  # has two spellings
 )
 
 
@@ -76,6 +80,7 @@ class Mutant(NamedTuple):
         old, new = _function(self.module.loaded, self.name), _function(changed, self.name)
         if _parts(old) == _parts(new):
             return False
+        _change_inner(old.__code__, new.__code__)
         old.__code__, old.__defaults__, old.__kwdefaults__ = new.__code__, new.__defaults__, new.__kwdefaults__
         return True
 
@@ -163,6 +168,18 @@ def _function(module: ModuleType, name: str) -> FunctionType:
     found = getattr(found, "__func__", found)
     assert isinstance(found, FunctionType)
     return found
+
+
+def _change_inner(old: CodeType, new: CodeType) -> None:
+    """Change the functions that this one has made already, as of a reader of lists when its module was imported."""
+    before, after = ([c for c in code.co_consts if isinstance(c, CodeType)] for code in (old, new))
+    changed = {id(a): b for a, b in zip(before, after, strict=False) if a != b and a.co_freevars == b.co_freevars}
+    if not changed:
+        return
+    gc.unfreeze()  # what is frozen is not listed
+    for found in gc.get_objects():
+        if type(found) is FunctionType and id(found.__code__) in changed:
+            found.__code__ = changed[id(found.__code__)]
 
 
 def _parts(function: FunctionType) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import NamedTuple
@@ -155,7 +156,7 @@ Readings = Iterator[tuple[float, str, str]]  # a number, how it comes about, and
 
 def _powers(value: float, shown: str, meaning: str) -> Readings:
     yield value, shown, meaning
-    yield 1 / value, f"1/{shown}" if shown.isalnum() else f"1/({shown})", meaning
+    yield 1 / value, f"1/({shown})" if re.search("[ /]", shown) else f"1/{shown}", meaning
     yield math.sqrt(value), f"sqrt({shown})", meaning
     yield 1 / math.sqrt(value), f"1/sqrt({shown})", meaning
 
@@ -196,17 +197,20 @@ def _products(case: Case) -> Readings:
     """The features of a head; the number of entries of an array."""
     for name, parts in _constants(case).items():
         for length, places in _places(case).items():
-            if parts > 1 and length % parts == 0 and length > parts:
+            if parts > 1 and length % parts == 0:
                 meaning = f"where {length} is {places} and {parts:g} is {name}"
                 yield from _powers(length / parts, f"{length}/{parts:g}", meaning)
+    alike: dict[tuple[int, tuple[int, ...]], list[str]] = {}
     for name, x in _arrays(case).items():
         for start, stop in combinations(range(x.ndim + 1), 2):
             lengths = x.shape[start:stop]
-            if stop - start > 1 and min(lengths) > 1:
-                n = math.prod(lengths)
-                product = " * ".join(map(str, lengths))
-                meaning = f"where {n} = {product} is the length of axes {start} to {stop - 1} of {name}"
-                yield from _powers(n, f"{n}", meaning)
+            if len(lengths) > 1 and min(lengths) > 1:
+                alike.setdefault((start, lengths), []).append(name)
+    for (start, lengths), names in alike.items():
+        n, last = math.prod(lengths), start + len(lengths) - 1
+        product = " * ".join(map(str, lengths))
+        meaning = f"where {n} = {product} is the length of axes {start} to {last} of {_some(names)}"
+        yield from _powers(n, str(n), meaning)
 
 
 def _ratios(case: Case) -> Readings:
@@ -249,7 +253,6 @@ def _places(case: Case) -> dict[int, str]:
 
 def _which(case: Case, places: list[tuple[str, int]]) -> str:
     names = list(dict.fromkeys(name for name, _ in places))
-    some = [*names[:3], "others"] if len(names) > 4 else names
     axes = {axis for _, axis in places}
     if all(axis == _arrays(case)[name].ndim - 1 for name, axis in places):
         which = "the last axis"
@@ -257,4 +260,8 @@ def _which(case: Case, places: list[tuple[str, int]]) -> str:
         which = f"axis {axes.pop()}"
     else:
         which = "an axis"
-    return f"{which} of {in_words(some)}"
+    return f"{which} of {_some(names)}"
+
+
+def _some(names: list[str]) -> str:
+    return in_words([*names[:3], "others"] if len(names) > 4 else names)

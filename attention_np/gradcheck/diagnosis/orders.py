@@ -47,7 +47,7 @@ def another_order(case: Case) -> str | None:
     places = np.arange(math.prod(case.shape)).reshape(case.shape)
     probes = np.argsort(np.where(case.wrong, -np.abs(case.claimed[0]), np.inf), axis=None)[:PROBES]
     for what, order in _orders(case, places):
-        source = order.reshape(-1)
+        source = order.ravel()
         if _fits(case, source, probes) and _fits(case, source):
             return what
     return None

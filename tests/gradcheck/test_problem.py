@@ -1,0 +1,117 @@
+"""Two functions at one point: what they are asked, in which dtype, and what is kept of the answers."""
+
+import numpy as np
+import pytest
+
+from attention_np.gradcheck.numerical import METHODS
+
+from .programs import bilinear, bilinear_backward, normal, square_inputs
+from .test_judging import measured
+
+
+def test_a_function_of_single_precision_is_measured_at_the_same_point_in_double():
+    found = measured(bilinear, bilinear_backward, square_inputs(dtype="float32"))
+    problem = found.problem
+    assert [x.dtype for x in problem.point] == [np.float64] * 2
+    assert problem.first.output.dtype == np.float32
+    assert problem.output.dtype == np.float64
+    np.testing.assert_array_equal(problem.output, bilinear(*problem.point))
+    assert problem.wide
+    assert problem.subject("x").unit == np.finfo(np.float32).eps
+
+
+def test_a_function_of_single_precision_alone_stays_there_and_is_not_wide():
+    def only_single(x, y):
+        if x.dtype not in (np.float32, np.complex64):
+            raise TypeError("single precision only")
+        return bilinear(x, y)
+
+    found = measured(only_single, bilinear_backward, square_inputs(dtype="float32"))
+    assert not found.problem.wide
+    assert found.problem.output is found.problem.first.output
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_backward_is_given_a_cotangent_of_the_output_here_and_of_the_inputs_elsewhere_and_copies_of_those(dtype):
+    seen = []
+
+    def backward(d_output, x, y):
+        seen.append((d_output.dtype, x.dtype))
+        result = bilinear_backward(d_output, x, y)
+        x *= 0
+        return result
+
+    inputs = square_inputs(dtype=dtype)
+    problem = measured(bilinear, backward, inputs).problem
+    u = problem.cotangents[0]
+    assert u.dtype == np.float64
+    seen.clear()
+    here = problem.gradients(u)
+    wide = [x.astype(np.longdouble) for x in inputs.values()]
+    elsewhere = problem.gradients(u, wide)
+    assert seen == [(np.dtype(dtype),) * 2, (np.dtype(np.longdouble),) * 2]
+    assert list(here) == ["x", "y"]
+    assert (here["y"].dtype, elsewhere["y"].dtype) == (np.dtype(dtype), np.dtype(np.longdouble))
+    for x, same in zip(inputs.values(), square_inputs(dtype=dtype).values(), strict=True):
+        np.testing.assert_array_equal(x, same)
+    assert (wide[0] != 0).all()
+
+
+def test_randomness_is_its_own_for_each_input_and_purpose_and_the_same_again():
+    found = measured(bilinear, bilinear_backward, square_inputs())
+    other = measured(bilinear, bilinear_backward, square_inputs(), name="y")
+
+    def draws(rng):
+        return rng.random(4).tolist()
+
+    assert draws(found.rng("one")) == draws(found.rng("one")) == draws(found.problem.rng("x", "one"))
+    different = [draws(rng) for rng in (found.rng("one"), found.rng("two"), other.rng("one"))]
+    assert len({tuple(numbers) for numbers in different}) == 3
+    assert draws(measured(bilinear, bilinear_backward, square_inputs(), seed=1).rng("one")) != different[0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_both_ways_to_a_few_entries_agree_here_and_elsewhere(method):
+    inputs = square_inputs()
+    found = measured(bilinear, bilinear_backward, inputs, method=method)
+    assert not found.looked.any()
+    assert np.isnan(found.numerical).all()
+    elements = np.array([7, 2, 4])
+    found.look(elements, best=True)
+    np.testing.assert_array_equal(np.flatnonzero(found.looked), [2, 4, 7])
+    np.testing.assert_array_equal(np.isnan(found.numerical).all(axis=0), ~found.looked)
+    pair, tolerance = found.pair(elements), {"complex-step": 1e-14, "central": 1e-9}[method]
+    u, point = found.problem.question
+    for cotangent, place in ((u, point), (2 * u, [x + 0.1 for x in point])):
+        claimed, slopes = pair.claimed(cotangent, place), pair.measured(cotangent, place)
+        right = bilinear_backward(cotangent, *place)[0].ravel()[elements]
+        np.testing.assert_allclose(claimed, right, rtol=1e-15)
+        np.testing.assert_allclose(slopes, right, rtol=0, atol=tolerance)
+    np.testing.assert_array_equal(pair.measured(u, point), found.numerical[0, elements])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_both_ways_along_directions_agree_here_and_elsewhere(method):
+    inputs = square_inputs()
+    found = measured(bilinear, bilinear_backward, inputs, method=method)
+    directions = normal(4, 3, 3, seed=5)
+    pair, tolerance = found.pair_along(directions), {"complex-step": 1e-14, "central": 1e-9}[method]
+    u, point = found.problem.question
+    for cotangent, place in ((u, point), (2 * u, [x + 0.1 for x in point])):
+        right = np.tensordot(directions, bilinear_backward(cotangent, *place)[0], 2)
+        np.testing.assert_allclose(pair.claimed(cotangent, place), right, rtol=1e-14)
+        np.testing.assert_allclose(pair.measured(cotangent, place), right, rtol=0, atol=tolerance)
+    values = found.slopes_along(directions).values
+    np.testing.assert_array_equal(values[:, 0], pair.measured(u, point))
+    expected = [np.tensordot(directions, bilinear_backward(v, *point)[0], 2) for v in found.problem.cotangents]
+    np.testing.assert_allclose(values.T, expected, rtol=0, atol=10 * tolerance)
+
+
+def test_along_directions_nothing_is_lost_of_extended_precision():
+    found = measured(bilinear, bilinear_backward, square_inputs(dtype="longdouble"))
+    directions = normal(4, 3, 3, seed=5)
+    u, point = found.problem.question
+    claimed = found.pair_along(directions).claimed(u, point)
+    assert claimed.dtype == np.longdouble
+    right = np.tensordot(directions.astype(np.longdouble), bilinear_backward(u, *point)[0], 2)
+    np.testing.assert_allclose(claimed, right, rtol=100 * np.finfo(np.longdouble).eps)
