@@ -208,6 +208,9 @@ class _Moved(Rule):
     def __init__(self, rule: Rule, row: int, column: int) -> None:
         self.rule, self.row, self.column = rule, row, column
 
+    def __repr__(self) -> str:
+        return f"{self.rule!r} from query {self.row} and key {self.column} on"
+
     def _back(self, rows: slice, columns: slice) -> tuple[slice, slice]:
         return (
             slice(rows.start + self.row, rows.stop + self.row),

@@ -105,7 +105,11 @@ def test_of_a_rule_that_answers_something_else_it_is_said_what(answer: Any, what
             del rows, columns
             return answer
 
-    sentence = rf"^the block of a rule must be True, False or an array of booleans, not {what} \("
+        def __repr__(self) -> str:
+            return "Wrong()"
+
+    sentence = "^the block of a rule must be True, False or an array of booleans, not "
+    sentence += rf"{what} \(Wrong\(\) from query 0 and key 0 on\)$"
     with pytest.raises(TypeError, match=sentence):
         blockwise.forward(np.ones((4, 2)), np.ones((5, 2)), np.ones((5, 2)), mask=Wrong())
 
