@@ -299,7 +299,7 @@ def backward(
 
     def cotangent(place: Place, of_apart: bool) -> Cotangent:
         """What is given for a tile: for the rows that are apart, or for the others, and zero for the rest."""
-        of_rows = (pick(x, place.at, axes=1)[place.rows] for x in (logsumexp, shift, total))
+        own_logsumexp, own_shift, own_total = (pick(x, place.at, axes=1)[place.rows] for x in (logsumexp, shift, total))
         d_output, d_rows = of_output[place.at][place.rows], None
         # Where several values share these scores, it is one log-sum-exp.
         if of_logsumexp is not None and problem.is_first(place.at):
@@ -308,7 +308,8 @@ def backward(
             rest = apart[place.at][place.rows] ^ of_apart
             d_output = np.where(rest[:, None], 0, d_output)
             d_rows = None if d_rows is None else np.where(rest, 0, d_rows)
-        return Cotangent(d_output, output[place.at][place.rows], d_rows, *of_rows)
+        own_output, is_whole = output[place.at][place.rows], problem.is_whole(place)
+        return Cotangent(d_output, own_output, d_rows, own_logsumexp, own_shift, own_total, is_whole)
 
     def consume(places: list[Place], results: list[kernels.TileGradients]) -> None:
         for place, found in zip(places, results, strict=True):

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import gcd
 from numbers import Real
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ from attention_np._steps import Counts, Step
 __all__ = ["Cost", "Costs", "Sizes", "blockwise", "dot_product", "longest"]
 
 TILE = 2048  # the most positions that a task of the blockwise algorithm works on
+COUNTERS, FEATURES, PARTS = 4, 8, 8  # columns that count; features to one that subtracts, and those at most
 TOGETHER = 2**18  # the pairs of several heads that are taken together where heads are small
 FORWARD_TILES, BACKWARD_TILES = 4, 12  # what a worker holds, in arrays as large as the keys and values of a tile
 
@@ -275,14 +277,16 @@ def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, worker
 
     forward = Cost(
         2 * pairs * width,  # twice (blockwise.41)
-        (3 + drops) * pairs,  # exponential, and a column more to sum by; or sum, draw, multiplier
+        (1 + (3 if drops else 2 * COUNTERS)) * pairs,  # exponential, and columns to sum by; or sum, draw, multiplier
         c.itemsize * (passes * width + c.queries + 2 * c.outputs),
         kept + c.converted * c.outputs + workers * (block * (1 + 3 * drops) + FORWARD_TILES * tile),
     )
     gradients = c.itemsize * c.inputs
+    subtracting = 1 if drops else 1 + (max(1, gcd(c.d_v, FEATURES * PARTS) // FEATURES) if c.m > columns else 1)
+    residual = 0 if c.m > columns else 3
     backward = Cost(
         2 * pairs * (3 * c.d_k + 2 * c.d_v),  # twice (blockwise.41)
-        (6 + 4 * drops) * pairs,  # exponential, times the weights, two columns more to subtract by; draws
+        (2 + 2 * subtracting + residual + 4 * drops) * pairs,  # exponential, times the weights, columns; draws
         c.itemsize * (3 * passes * width + 2 * c.queries + 2 * c.outputs),
         kept
         + gradients

@@ -16,12 +16,15 @@ import numpy as np
 
 from attention_np._arrays import Array, transposed
 from attention_np._blockwise import plain
+from attention_np._blockwise.columns import COUNTERS, delta_parts, interleaved, with_column, with_counters
 from attention_np._blockwise.tiles import Cotangent, Tile, slices
 
 __all__ = ["Attended", "TileGradients", "attend", "differentiate"]
 
 KEYS = 2048  # that are prepared together
-_OF_ROWS = ("d_output", "shift", "total")
+_OF_ROWS = ("d_output", "output", "shift", "total")
+TERMS = 128  # of a sum that are added up in one product: its rounding grows with the root of their number
+MANY = 1024  # queries or keys: backward, shorter sums take a tenth of the error off then, for a twentieth of the time
 TOGETHER = 2048  # queries or keys of small tiles that are prepared together: what is called once delays others once
 PAIRS = 2**17  # of a query and a key that are worked on at once, at most, where blocks of several tiles fit the cache
 
@@ -112,9 +115,8 @@ def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
     if not moderate or _may_overflow(tiles[0], bound):
         yield from (_plainly(tile) for tile in tiles)
         return
-    sums, shifts = _sums(tiles, query, bound)
-    totals = sums[..., -1]  # (h, n)
-    outputs = sums[..., :-1] / np.where(totals == 0, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
+    sums, totals, shifts = _sums(tiles, query, bound)
+    outputs = sums / np.where(totals == 0, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
     natural = abs(tiles[0].scale) if tiles[0].bias is None else 1  # what makes a score of a shift
     logsumexps = shifts * natural + np.log(totals)  # (h, n) (blockwise.5); of nothing it is minus infinity
     is_finite = _is_finite(outputs) and bool((logsumexps < np.inf).all())
@@ -137,17 +139,18 @@ def _plainly(tile: Tile) -> Attended:
     return Attended(output, logsumexp, np.zeros_like(logsumexp), np.full_like(logsumexp, np.nan))
 
 
-def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Array]:
-    """The sums of weighted values and of weights (h, n, d_v + 1), and the shifts (h, n) that they are relative to."""
-    tile = tiles[0]
+def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Array, Array]:
+    """The sums of weighted values (h, n, d_v) and of weights (h, n), and the shifts (h, n) they are relative to."""
+    tile, d_v = tiles[0], tiles[0].value.shape[1]
     exponential, _, least, small = _exponential(tile.dtype)
     in_range = tile.bias is None and bool(bound * _factor(tile) <= small)
-    sums = np.zeros((len(tiles), tile.n, tile.value.shape[1] + 1), tile.dtype)
+    sums = np.zeros((len(tiles), tile.n, d_v + COUNTERS), tile.dtype)
     largest = np.full((len(tiles), tile.n, 1), 0 if in_range else -np.inf, tile.dtype)
-    if in_range:  # the products are exponents then
+    of_products = in_range and tile.m > TERMS  # whether products are exponents: a few keys average less of its rounding
+    if of_products:
         query = query * _factor(tile)
     for part in slices(0, tile.m, KEYS):
-        key, value = _stacked(tiles, "key", part), _with_column(_stacked(tiles, "value", part), 1)
+        key, value = _stacked(tiles, "key", part), with_counters(_stacked(tiles, "value", part))
         for heads, rows, columns, visible, bias in _blocks(tiles, part):
             own_sums, own_largest = sums[heads, rows], largest[heads, rows]
             own = slice(columns.start - part.start, columns.stop - part.start)
@@ -155,20 +158,22 @@ def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Arr
             if not in_range:  # where they are, any shift serves, and none is the cheapest
                 _shift(tile, scores, visible, bias, own_largest, own_sums)
                 np.maximum(scores, least, out=scores)
+            elif not of_products:
+                scores *= _factor(tile)
             weights = exponential(scores, out=scores)
             if visible is not None:
                 weights *= visible
             if tile.dropout is not None:
                 own_sums[..., -1] += weights.sum(axis=-1)
                 weights *= tile.dropout.block(rows, columns, tile.dtype)  # (blockwise.29)
-                own_sums[..., :-1] += weights @ value[heads, own, :-1]
-            else:  # a column of ones beside the values adds the weights up, in a quarter of the time of a sum
-                own_sums += _product("product", weights, value[heads, own])  # (blockwise.3) (blockwise.4)
-    shifts = largest[..., 0]
+                _add_product(own_sums[..., :d_v], weights, value[heads, own, :d_v], TERMS)
+            else:
+                _add_product(own_sums, weights, value[heads, own], TERMS)  # (blockwise.3) (blockwise.4)
+    totals, shifts = sums[..., d_v:].sum(axis=-1), largest[..., 0]
     if not in_range:  # where nothing but minus infinity attends, the floor of the exponents has made weights of nothing
-        sums[(shifts == -np.inf) & (sums[..., -1] > 0)] = np.nan
+        totals[(shifts == -np.inf) & (totals > 0)] = np.nan
         shifts[shifts == -np.inf] = 0
-    return sums, shifts
+    return sums[..., :d_v], totals, shifts
 
 
 def _shift(tile: Tile, scores: Array, visible: Array | None, bias: Array | None, largest: Array, sums: Array) -> None:
@@ -229,28 +234,36 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     tile = tiles[0]
     exponential, _, least, small = _exponential(tile.dtype)
     query, key, value = _queries(tiles), _stacked(tiles, "key"), _stacked(tiles, "value")  # (h, n, d_k) and so on
-    d_output, shift, total = (_together([getattr(one, name) for one in given]) for name in _OF_ROWS)
-    delta = _together([plain.delta(*both) for both in zip(tiles, given, strict=True)])[..., None]  # (blockwise.8)
+    d_output, output, shift, total = (_together([getattr(one, name) for one in given]) for name in _OF_ROWS)
+    in_one_block = tile.m <= tile.block_size[1] and all(one.is_whole and one.d_logsumexp is None for one in given)
+    delta = delta_parts(d_output, output, are_many=not in_one_block)  # (h, n, p) (blockwise.8)
+    for of_tile, one in zip(delta, given, strict=True):
+        if one.d_logsumexp is not None:
+            of_tile[:, -1] -= one.d_logsumexp  # (blockwise.17)
     # The weights stay undivided. What they are to be divided by goes to the rows of the other operands, which are few.
     inverse = (1 / np.where(total == 0, np.inf, total))[..., None]  # (h, n, 1) (blockwise.55)
     query_over, d_output_over = query * inverse, d_output * inverse
     in_range = tile.bias is None and not shift.any()  # as in the forward pass, or as good
     factor, shift = _factor(tile), shift[..., None]
-    if in_range:
+    of_products = in_range and tile.m > TERMS
+    if of_products:
         query = query * factor
-    # One more column subtracts as it multiplies: q.k - s = [q, -s].[k, 1] (blockwise.38). That is nearly free.
-    query, key_and_one = _with_column(query, -shift if tile.bias is None else 0), _with_column(key, 1)
-    d_output, value = _with_column(d_output, -delta if tile.dropout is None else 0), _with_column(value, 1)
+    d_value = np.zeros_like(value)
+    # More columns subtract as they multiply: q.k - s = [q, -s].[k, 1] (blockwise.38). That is nearly free.
+    query, key_and_one = with_column(query, -shift if tile.bias is None else 0), with_column(key, 1)
+    if tile.dropout is None:
+        d_output, value = interleaved(d_output, -delta), interleaved(value, np.ones(delta.shape[-1]))
     d_query, d_key = np.zeros_like(query_over), np.zeros_like(key)
-    d_value = np.zeros((len(tiles), tile.m, value.shape[-1] - 1), tile.dtype)
     d_bias = None if tile.bias is None else np.zeros(tile.bias.shape, tile.dtype)
+    terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
     for heads, rows, columns, visible, bias in _blocks(tiles, slice(0, tile.m)):
         weights = _product("weights", query[heads, rows], transposed(key_and_one[heads, columns]))
         if bias is not None:
             factor = _add_bias(tile, weights, bias)
             weights -= shift[heads, rows]
-        if not in_range:
+        if not of_products:
             weights *= factor
+        if not in_range:
             np.clip(weights, least, small, out=weights)  # above it is only what is hidden
         exponential(weights, out=weights)  # (h, b, c) (blockwise.54)
         if visible is not None:
@@ -260,18 +273,19 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
         if tile.dropout is not None:
             factors = tile.dropout.block(rows, columns, tile.dtype)
             d_scores *= factors  # (blockwise.31)
-            d_scores -= delta[heads, rows]
+            d_scores -= delta[heads, rows].sum(axis=-1, keepdims=True)
+        if in_one_block:  # the gradients of a row of scores sum to zero, and if not, then it is rounding
+            residual = np.einsum("hbc,hbc->hb", weights, d_scores)[..., None] * inverse[heads, rows]  # (h, b, 1)
+            d_scores -= residual  # (blockwise.56)
         d_scores *= weights  # (h, b, c) (blockwise.11)
         if tile.dropout is not None:
             weights *= factors  # (blockwise.31)
         if d_bias is not None:
             plain.add_bias_gradient(d_bias, d_scores[0] * inverse[0, rows], rows, columns)
-        into = d_value[heads, columns]
-        into += _product("of columns", transposed(weights), d_output_over[heads, rows])  # (blockwise.9)
-        into = d_key[heads, columns]
-        into += _product("of columns", transposed(d_scores), query_over[heads, rows])  # (blockwise.13)
-        into = d_query[heads, rows]
-        into += _product("of rows", d_scores, key[heads, columns])  # (blockwise.12)
+        own_d_value, own_d_key, own_d_query = d_value[heads, columns], d_key[heads, columns], d_query[heads, rows]
+        _add_product(own_d_value, transposed(weights), d_output_over[heads, rows], terms_of_columns)  # (blockwise.9)
+        _add_product(own_d_key, transposed(d_scores), query_over[heads, rows], terms_of_columns)  # (blockwise.13)
+        _add_product(own_d_query, d_scores, key[heads, columns], terms_of_rows)  # (blockwise.12)
     d_query *= tile.scale * inverse
     d_key *= abs(tile.scale)
     return (TileGradients(*found, d_bias) for found in zip(d_query, d_key, d_value, strict=True))
@@ -313,13 +327,10 @@ def _product(name: str, a: Array, b: Array) -> Array:
     return np.matmul(a, b, out=_scratch(name, (*a.shape[:-1], b.shape[-1]), a.dtype))
 
 
-def _pair(first: Array, second: Array) -> Array:
-    """Two arrays as one, the narrower with columns of zeros after its own."""
-    pair = np.empty((2, *first.shape[:-1], max(first.shape[-1], second.shape[-1])), first.dtype)
-    for into, array in zip(pair, (first, second), strict=True):
-        into[..., : array.shape[-1]] = array
-        into[..., array.shape[-1] :] = 0
-    return pair
+def _add_product(total: Array, a: Array, b: Array, terms: int) -> None:
+    """Add ``a @ b``, so many terms of its sums at a time."""
+    for part in slices(0, a.shape[-1], terms):
+        total += _product("product", a[..., part], b[..., part, :])
 
 
 def _is_moderate(array: Array) -> bool:
@@ -362,9 +373,3 @@ def _length(vectors: Array) -> float:
     """The length of the longest vector; NaN if one holds NaN."""
     squares = np.einsum("...a,...a->...", vectors, vectors)
     return float(np.sqrt(squares.max(initial=0)))
-
-
-def _with_column(array: Array, column: Any) -> Array:
-    wider = np.empty((*array.shape[:-1], array.shape[-1] + 1), array.dtype)
-    wider[..., :-1], wider[..., -1:] = array, column
-    return wider

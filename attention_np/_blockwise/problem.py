@@ -100,6 +100,10 @@ class Problem:
         if columns.start < columns.stop:
             yield Place(index, rows, columns)
 
+    def is_whole(self, place: Place) -> bool:
+        """Whether the tile at a place holds all the keys that its queries attend to."""
+        return place in self._reach(place.at, place.rows)
+
     def _of_scores(self, index: tuple[int, ...]) -> tuple[int, ...]:
         """A place in the leading axes of the output as one in those of the scores."""
         leading = self.scores_leading

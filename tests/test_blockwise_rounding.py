@@ -1,0 +1,62 @@
+"""The blockwise algorithm, which never sees a whole row of scores, rounds hardly more than the one that does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Array, normal
+
+from attention_np import blockwise, dot_product
+from attention_np._blockwise.columns import delta_parts, interleaved, with_counters
+
+
+def output_and_gradients(op: Any, query: Array, key: Array, value: Array, d_output: Array) -> list[Array]:
+    output, cache = op.forward(query, key, value)
+    gradients = op.backward(d_output, cache)
+    return [output, gradients.query, gradients.key, gradients.value]
+
+
+@pytest.mark.parametrize(
+    ("n", "score_scale"), [(64, 4), (64, 16), (256, 1), (256, 4), (256, 16), (512, 1), (512, 4), (512, 16), (512, 64)]
+)
+def test_blocks_round_hardly_more_than_whole_rows(n: int, score_scale: int) -> None:
+    arrays = [normal(i, 8, n, 64).astype(np.float32) for i in range(4)]
+    arrays[0] *= np.float32(score_scale)
+    exact = output_and_gradients(dot_product, *(x.astype(np.float64) for x in arrays))
+    errors = [
+        [np.sqrt(np.mean(np.abs(x - y).mean(axis=(1, 2)) ** 2)) for x, y in zip(found, exact, strict=True)]
+        for found in (output_and_gradients(op, *arrays) for op in (blockwise, dot_product))
+    ]
+    assert np.max(np.divide(*errors)) < 1.12
+
+
+@pytest.mark.parametrize("features", [0, 1, 7, 8, 24, 64, 100])
+@pytest.mark.parametrize("are_many", [False, True])
+def test_a_product_with_interleaved_columns_subtracts_delta(features: int, are_many: bool) -> None:
+    d_output, output, value = normal(1, 3, features), normal(2, 3, features), normal(3, 5, features)
+    parts = delta_parts(d_output, output, are_many)
+    assert are_many or parts.shape == (3, 1)
+    found = interleaved(d_output, -parts) @ interleaved(value, np.ones(parts.shape[-1])).T
+    expected = d_output @ value.T - (d_output * output).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_what_nearly_cancels_cancels_in_every_part_of_the_features() -> None:
+    d_output, value = normal(1, 1, 64), normal(2, 1, 64)
+    parts = delta_parts(d_output, value, are_many=True)
+    terms = interleaved(d_output, -parts) * interleaved(value, np.ones(8))
+    assert np.abs(terms.reshape(8, 9).sum(axis=-1)).max() < 1e-14
+
+
+def test_the_counters_count_every_key_once() -> None:
+    value = normal(1, 2, 7, 3)
+    counted = np.ones((2, 1, 7)) @ with_counters(value)
+    np.testing.assert_array_equal(counted[..., 3:], [[[2, 2, 2, 1]]] * 2)
+    np.testing.assert_array_equal(with_counters(value)[..., :3], value)
+
+
+def test_each_column_is_in_the_middle_of_its_part() -> None:
+    (row,) = interleaved(np.zeros((1, 64)), np.ones(8))
+    np.testing.assert_array_equal(np.flatnonzero(row), 4 + 9 * np.arange(8))
