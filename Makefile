@@ -1,11 +1,12 @@
 # `make check` and `make test` do all set-up by themselves, in a virtual environment beside this file.
-# PYTHON is the interpreter that the environment is made with, VENV where it is.
+# PYTHON is the interpreter that the environment is made with, VENV where it is; JOBS is how many tests run at a time.
 
 PYTHON ?= python3
 VENV ?= .venv
+JOBS ?= 2
 RUN := $(VENV)/bin/python
 
-.PHONY: help check test peers mutants mutation site site-test lint types bench clean
+.PHONY: help check test peers mutants mutation versions dist site site-test lint types bench clean
 
 help:
 	@echo "make check   verify every gradient and every equation, and print the tables"
@@ -13,6 +14,8 @@ help:
 	@echo "make peers   run the tests against PyTorch, after installing it (a large download)"
 	@echo "make mutants change every equation of the pages in every way, and see each change noticed"
 	@echo "make mutation change the code of the ops and of gradcheck in every way, and see each change noticed (hours)"
+	@echo "make versions run the tests on the oldest and the newest NumPy, from the sdist, after make dist"
+	@echo "make dist    build the sdist and the wheel in dist, look into them, and try the wheel with NumPy alone"
 	@echo "make site    build the pages as a site that needs no network, in build/site"
 	@echo "make lint    ruff"
 	@echo "make types   mypy, strict"
@@ -24,7 +27,7 @@ check: $(VENV)/check
 	$(RUN) -m attention_np check
 
 test: $(VENV)/test
-	$(RUN) -m pytest
+	OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -n $(JOBS) --dist loadfile
 
 peers: $(VENV)/peers
 	$(RUN) -m pytest tests/peers
@@ -35,12 +38,18 @@ mutants: $(VENV)/test
 mutation: $(VENV)/mutation
 	OPENBLAS_NUM_THREADS=1 $(RUN) -m tests.mutation $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE))
 
+versions: $(VENV)/versions
+	$(RUN) -m nox
+
+dist: $(VENV)/versions
+	$(RUN) -m nox -s build wheel
+
 site: $(VENV)/site
 	$(RUN) -m sphinx -b html -E -a -q -c docs -d build/doctrees . build/site
 	@echo "open build/site/index.html"
 
 site-test: $(VENV)/site-test
-	$(RUN) -m pytest tests/test_site.py
+	$(RUN) -m pytest tests/website
 
 lint: $(VENV)/lint
 	$(RUN) -m ruff check .
@@ -59,7 +68,7 @@ bench: $(VENV)/peers
 	$(RUN) -m benchmarks.accuracy
 
 # Each file is written when the extra of its name has been installed, and again when the metadata change.
-$(VENV)/check $(VENV)/test $(VENV)/lint $(VENV)/mutation $(VENV)/site $(VENV)/site-test: $(VENV)/%: setup.cfg pyproject.toml | $(VENV)/pip
+$(VENV)/check $(VENV)/test $(VENV)/lint $(VENV)/mutation $(VENV)/versions $(VENV)/site $(VENV)/site-test: $(VENV)/%: setup.cfg pyproject.toml | $(VENV)/pip
 	$(RUN) -m pip install --quiet --editable '.[$*]'
 	@touch $@
 
@@ -73,4 +82,4 @@ $(VENV)/pip:
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .nox build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,8 +17,7 @@ def nothing_else_is_installed():
     others = {found.metadata["Name"].lower().replace("_", "-") for found in distributions()} - TOOLS
     assert others == {"attention-np", "numpy"}, others
     assert version("attention-np") == anp.__version__
-    here = Path(__file__).resolve().parents[1]
-    assert here not in Path(anp.__file__).resolve().parents or ".nox" in anp.__file__, "this is the source, no wheel"
+    assert Path(anp.__file__).resolve().is_relative_to(Path(sys.prefix).resolve()), "this is the source, not the wheel"
     assert Path(anp.__file__).with_name("py.typed").is_file()
 
 
@@ -57,11 +56,12 @@ def gradients_are_checked_and_reports_printed(folder):
     assert not gradcheck.check(np.tanh, lambda d, _: d, inputs).ok
 
 
-def what_needs_more_says_so():
-    refused = command("check")
-    assert refused.returncode == 2, refused
-    assert "pip install 'attention-np[check]'" in refused.stderr, refused.stderr
-    assert "Traceback" not in refused.stderr, refused.stderr
+def what_needs_more_says_so(folder):
+    for words, extra in {("check",): "check", ("known-answers", str(folder / "answers")): "answers"}.items():
+        refused = command(*words)
+        assert refused.returncode == 2, refused
+        assert f"pip install 'attention-np[{extra}]'" in refused.stderr, refused.stderr
+        assert "Traceback" not in refused.stderr, refused.stderr
     reason = ""
     try:
         gradcheck.check(np.tanh, lambda d, _: d, {"x": np.ones(2)}).plot()
@@ -71,14 +71,11 @@ def what_needs_more_says_so():
 
 
 def the_command_line_works():
-    offered = command("--help")
-    assert offered.returncode == 0, offered.stderr
-    for name in ("cost", "info"):
-        if name in offered.stdout:
-            printed = command(name)
-            assert printed.returncode == 0, printed.stderr
-            assert printed.stdout, name
-            assert not printed.stderr, printed.stderr
+    for words in (["--help"], ["cost"], ["info"], ["trace", "The cat sat on the mat"]):
+        printed = command(*words)
+        assert printed.returncode == 0, printed.stderr
+        assert printed.stdout, words
+        assert not printed.stderr, printed.stderr
 
 
 def command(*arguments):
@@ -90,6 +87,6 @@ if __name__ == "__main__":
     nothing_else_is_installed()
     every_op_goes_forward_and_backward()
     gradients_are_checked_and_reports_printed(Path.cwd())
-    what_needs_more_says_so()
+    what_needs_more_says_so(Path.cwd())
     the_command_line_works()
     print(f"attention_np {anp.__version__} works with NumPy {np.__version__} alone, on Python {sys.version.split()[0]}")

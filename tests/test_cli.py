@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from attention_np import cases, cli, dot_product, softmax
+from attention_np._commands import verification
 
 PAGES = Path(__file__).parents[1] / "derivations"
 SOFTMAX_STEP = (
@@ -155,6 +156,16 @@ def test_a_gradient_that_is_not_finite_fails_and_is_still_valid_json(
 def test_an_op_without_its_page_does_not_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "softmax", "--derivations", str(tmp_path)]) == 1
     assert "there is no page for the op softmax" in capsys.readouterr().out
+
+
+def test_a_citation_of_no_equation_is_a_problem_in_whatever_module_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cases, "all_cases", lambda _: [])
+    (tmp_path / "_inner.py").write_text("x = 1  # (softmax.999)\n", encoding="utf-8")
+    monkeypatch.setattr(verification, "PACKAGE", tmp_path)
+    assert cli.main(["check", "--derivations", str(tmp_path)]) == 1
+    assert "_inner.py:1: cites (softmax.999), which stands in no page" in capsys.readouterr().out
 
 
 def test_a_page_goes_by_the_name_that_its_tags_have() -> None:

@@ -854,7 +854,10 @@ def test_the_example_of_the_page_prints_what_it_shows(
     code, shown = block("python")
     monkeypatch.chdir(tmp_path)
     exec(compile(code, str(DOCS), "exec"), {})  # noqa: S102
-    assert capsys.readouterr().out == shown
+    printed = capsys.readouterr().out
+    ratio = r"(?<=float64  output   22     22    )0\.0\d\d"  # each NumPy has its own way to add
+    assert re.search(ratio, printed)
+    assert re.sub(ratio, "", printed) == re.sub(ratio, "", shown)
 
 
 def test_the_page_counts_the_cases_right() -> None:

@@ -48,14 +48,13 @@ def run(options: argparse.Namespace) -> int:
 
     from attention_np._commands import tables
 
-    everything = [*cases.OPS, *pages]
     findings = verification.check_ops(tables.progress(cases.all_cases(names or cases.OPS)))
     tables.print_findings(findings)
     report = None
     if folder is None:
         tables.say("No derivation pages here: --derivations names their folder.")
     else:
-        report = verification.of_pages(verification.check_pages(folder), names or everything)
+        report = verification.check_pages(folder, names or None)
         tables.print_report(report)
     holds = all(finding.ok for finding in findings) and (report is None or report.ok)
     tables.print_faults(findings, report)

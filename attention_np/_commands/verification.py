@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +15,7 @@ from attention_np.gradcheck.agreement import relative_error
 if TYPE_CHECKING:
     from attention_np.derivation import Report
 
-__all__ = ["PAGES", "Finding", "against_pages", "check_ops", "check_pages", "of_pages", "page_names"]
+__all__ = ["PAGES", "Finding", "against_pages", "check_ops", "check_pages", "page_names"]
 
 TOLERANCE = 1e-13  # of the functions of softmax that are not an op's three, normwise
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -88,26 +87,18 @@ def page_names(folder: Path) -> list[str]:
     return sorted(file.stem for file in folder.glob("*.md"))
 
 
-def check_pages(folder: Path) -> Report:
-    """Every equation of every page in `folder`, the ops against the pages, and who cites what."""
+def check_pages(folder: Path, names: Sequence[str] | None = None) -> Report:
+    """Every equation of the pages in `folder`, or of those called `names`; the ops against them; who cites what."""
     from attention_np.derivation import read_pages, verify
 
+    only = None if names is None else {name.replace("_", "-") for name in names}
     sources = sorted(PACKAGE.rglob("*.py"))
-    report = verify(read_pages([folder]), sources=sources, operators=cases.OPS, root=PACKAGE.parent)
+    report = verify(read_pages([folder]), sources=sources, operators=cases.OPS, root=PACKAGE.parent, only=only)
     pages = page_names(folder)
     report.problems += [f"{folder / op}.md:1: there is no page for the op {op}" for op in cases.OPS if op not in pages]
+    if names is not None:
+        report.problems = [problem for problem in report.problems if Path(problem.partition(":")[0]).stem in names]
     return report
-
-
-def of_pages(report: Report, names: Sequence[str]) -> Report:
-    """The part of `report` that is about the pages called `names`, and the ops of the same names."""
-    stems = {name.replace("_", "-") for name in names}
-    return replace(
-        report,
-        records=[record for record in report.records if record.page in stems],
-        fields=[field for field in report.fields if field.page in stems],
-        problems=[problem for problem in report.problems if Path(problem.partition(":")[0]).stem in names],
-    )
 
 
 def against_pages(report: Report) -> list[Finding]:

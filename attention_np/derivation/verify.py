@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,7 @@ def verify(
     sources: Iterable[Path | str] | None = None,
     operators: dict[str, Any] | None = None,
     root: Path | str | None = None,
+    only: Collection[str] | None = None,
     seed: int = 0,
     draws: int = DRAWS,
 ) -> Report:
@@ -133,6 +134,8 @@ def verify(
         mathematics alone.
     root : path, optional
         Places in the code are given relative to it.
+    only : collection of str, optional
+        The names of the pages to check. The others are there to be cited, and are not executed.
     seed, draws : int
         Of the random tensors and sizes.
 
@@ -148,6 +151,8 @@ def verify(
         if page.name in names:
             report.problems.append(f"{page.path}:1: a second page of the name {page.name}, after {names[page.name]}")
         names.setdefault(page.name, page.path)
+        if only is not None and page.name not in only:
+            continue
         try:
             check = PageCheck(page, seed, draws)
         except Problem as problem:
@@ -185,7 +190,7 @@ def verify_against_op(page: Page, op: Any, *, seed: int = 0, draws: int = DRAWS)
 def _trace(report: Report, pages: Sequence[Page], sources: Iterable[Path | str], root: Path | str | None) -> None:
     found, problems = citations(sources, root)
     report.problems += problems
-    known = {record.tag for record in report.records if record.tag}
+    known = {equation.tag for page in pages for equation in page.equations}
     for tag, places in sorted(found.items()):
         if tag not in known:
             report.problems += [f"{place}: cites ({tag}), which stands in no page" for place in places]

@@ -138,10 +138,10 @@ def _additive(inputs: Mapping[str, Array], options: Mapping[str, Any]) -> dict[s
         logsumexp[_within(index, scores_leading)] = head.logsumexp
         d_q, d_k = _zeros(q.shape), _zeros(k.shape)
         for i, j in np.argwhere(head.d_scores != 0):
-            d_sum = head.d_scores[i, j] * w_score * (1 - hidden[i, j] ** 2)
+            d_sum = w_score * head.d_scores[i, j] * (1 - hidden[i, j] ** 2)
             d_q[i] += d_sum
             d_k[j] += d_sum
-            d_w_score += head.d_scores[i, j] * hidden[i, j]
+            d_w_score += hidden[i, j] * head.d_scores[i, j]
         results.append((head.output, d_q, d_k, head.d_value))
 
     output, d_queries, d_keys, d_value = (
@@ -247,7 +247,7 @@ def _attend(scores: Array, visible: Array, value: Array, d_output: Array) -> _He
         d_weights = np.array([_dot(d_output[i], value[j]) for j in shown], object)
         d_scores[i, shown] = _row_backward(row, d_weights)
         for j, weight in zip(shown, row.weights, strict=True):
-            d_value[j] += weight * d_output[i]
+            d_value[j] += d_output[i] * weight  # the array first: else mpmath writes it out, to say it is no number
     return _Head(output, logsumexp, d_scores, d_value)
 
 

@@ -93,10 +93,10 @@ HOSTILE = [
 
 @pytest.mark.parametrize("equation", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_equation_fails_quickly_with_a_message(equation: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     found = page(DEFINITIONS + f"\n$$ {equation} \\tag{{t.3}} $$\n")
     records = PageCheck(found).run()
-    assert time.perf_counter() - started < 3.0
+    assert time.process_time() - started < 3.0
     assert all(record.kind != "internal" for record in records), records[-1].message
     if r"\begin{aligned} u &= u" in equation:
         assert records[2].verdict == "holds" or "characters" in records[2].message
@@ -131,9 +131,9 @@ def test_many_equations_are_cut_off_with_a_problem() -> None:
     ],
 )
 def test_a_hostile_text_is_read_in_linear_time(text: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     verify([read_page("t.md", HEADER + text)])
-    assert time.perf_counter() - started < 5.0
+    assert time.process_time() - started < 5.0
 
 
 FILES = {
@@ -161,9 +161,9 @@ FILES = {
 def test_a_hostile_file_is_a_problem_with_its_place(name: str, tmp_path: Path) -> None:
     path = tmp_path / "t.md"
     path.write_bytes(FILES[name])
-    started = time.perf_counter()
+    started = time.process_time()
     report = verify([read_page(path)])
-    assert time.perf_counter() - started < 3.0
+    assert time.process_time() - started < 3.0
     assert not report.ok
     assert all(problem.startswith(f"{path}:") for problem in report.problems)
     assert "\x00" not in str(report)
@@ -236,12 +236,13 @@ GREEDY = {
 def test_a_greedy_page_is_stopped_before_it_has_taken_much_time_or_memory(name: str) -> None:
     program = (
         "import resource, sys\n"
+        "from benchmarks._peak import peak\n"
         f"resource.setrlimit(resource.RLIMIT_CPU, ({SECONDS}, {SECONDS}))\n"
         "from attention_np.derivation import read_page, verify\n"
         "report = verify([read_page('t.md', sys.stdin.read())])\n"
         "wrong = {record.message for record in report.records if record.kind == 'internal'}\n"
         "wrong |= {record.message for record in report.records if 'too large' in record.message}  # after it was made\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, report.ok, *wrong)"
+        "print(peak() >> 20, report.ok, *wrong)"
     )
     words = [sys.executable, "-c", program]
     alone = {"OPENBLAS_NUM_THREADS": "1"}  # threads reserve memory, and spend time waiting
@@ -386,7 +387,7 @@ def test_random_edits_never_reach_the_last_resort() -> None:
             r"S_{ij} s_j = \sum_a Q_{ia} \left( K_{ja} s_j \right)^2 + \frac{\partial O_i}{\partial s_j}"
         )
     ]
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(400):
         tokens = list(base)
         for _ in range(rng.randint(1, 3)):
@@ -397,4 +398,4 @@ def test_random_edits_never_reach_the_last_resort() -> None:
                 tokens.insert(place, rng.choice(vocabulary))
         record = judge(" ".join(tokens).replace("$", ""))
         assert record.kind != "internal", record.message
-    assert time.perf_counter() - started < 60.0
+    assert time.process_time() - started < 60.0

@@ -211,6 +211,16 @@ def test_gradients_are_cited_and_citations_exist(tmp_path: Path, text: str, comm
         assert any(words in problem for problem in report.problems)
 
 
+def test_a_page_that_is_not_asked_for_is_there_to_be_cited(tmp_path: Path) -> None:
+    source = tmp_path / "code.py"
+    source.write_text("x = 1  # (t.1, toy.4, toy.5)\n")
+    found = [page(r"$$ 1 = 2 \tag{t.1} $$"), toy()]
+    report = verify(found, sources=[source], only={"toy"})
+    assert report.ok, str(report)
+    assert {record.page for record in report.records} == {"toy"}
+    assert not verify(found, sources=[source]).ok
+
+
 def test_a_page_may_be_text_only_as_a_whole() -> None:
     assert verify([page(GRADIENT, HEADER.replace("output: O", "cited: false\noutput: O"))], sources=[]).ok
 
