@@ -293,7 +293,7 @@ ORDERS = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "change", "sentence"), ORDERS, ids=str)
+@pytest.mark.parametrize(("shape", "change", "sentence"), ORDERS, ids=[sentence for *_, sentence in ORDERS])
 def test_of_another_order_it_is_said(shape, change, sentence):
     assert said_of(lambda g, _: change(g), shape) == sentence
 
@@ -327,7 +327,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "where", "change", "sentence"), PLACES, ids=str)
+@pytest.mark.parametrize(("shape", "where", "change", "sentence"), PLACES, ids=[sentence for *_, sentence in PLACES])
 def test_of_places_it_is_said(shape, where, change, sentence):
     def wrong(g, rng):
         inside = (slice(None), *(where if isinstance(where, tuple) else (where,)))
