@@ -157,7 +157,8 @@ def forward(
     yours, that limit stays as it is.
 
     On Linux, where threads of ours are as many as the cores, each keeps to one core until the call returns, the calling
-    thread too; then that may run where it could before.
+    thread too; then that may run where it could before. What a rule starts meanwhile, threads or processes, begins on
+    the core of its thread.
 
     References
     ----------

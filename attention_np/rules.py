@@ -204,6 +204,11 @@ class _Whole(Rule):
             raise ValueError(f"mask must broadcast to {n} queries and {m} keys (mask.shape={self.given.shape})")
 
 
+def are_same(one: Rule | None, other: Rule | None) -> bool:
+    """Whether two rules are known to say the same. What others mean by ``==`` of theirs is not."""
+    return one is other or (isinstance(one, _Band) and isinstance(other, _Band) and one == other)
+
+
 class _Moved(Rule):
     def __init__(self, rule: Rule, row: int, column: int) -> None:
         self.rule, self.row, self.column = rule, row, column

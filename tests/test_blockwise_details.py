@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import normal
 
 from attention_np import blockwise, dot_product, masks, rules
+from attention_np._blockwise import kernels, scratch
 
 FAR = 2.0**48  # scores of that size are multiples of 2**-4
 
@@ -155,3 +158,93 @@ def test_the_cache_of_another_op_is_refused_by_name() -> None:
         blockwise.jvp(cache, query=np.ones((3, 2)))
     with pytest.raises(TypeError, match=r"^cache must be the one that blockwise.forward returned"):
         blockwise.backward(output, cache)
+
+
+def test_memory_that_is_in_use_is_not_given_out_again() -> None:
+    with scratch.own():
+        outer = scratch.array("scores", (3, 4), np.dtype(float))
+        with scratch.own():
+            assert not np.shares_memory(outer, scratch.array("scores", (3, 4), np.dtype(float)))
+        assert scratch.array("scores", (3, 4), np.dtype(float)) is outer
+    with scratch.own():
+        again = scratch.array("scores", (3, 4), np.dtype(float))
+    with scratch.own():
+        assert np.shares_memory(again, scratch.array("scores", (2, 2), np.dtype(float)))
+
+
+def test_attention_between_two_steps_of_attention_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key, value, d_output = (normal(seed, 2, 9, 4) for seed in range(4))
+    expected, cache = blockwise.forward(query, key, value)
+    gradients = blockwise.backward(d_output, cache)
+    exponential, inside = kernels._exponential(np.dtype(float)), []
+
+    def interrupted(x: Any, out: Any) -> Any:
+        """As the handler of a signal might do it."""
+        if not inside:
+            inside.append(True)
+            _, other = blockwise.forward(-query, -key + 1, value)
+            blockwise.backward(-d_output, other)
+            inside.clear()
+        return exponential.function(x, out=out)
+
+    monkeypatch.setattr(kernels, "_exponential", lambda _: exponential._replace(function=interrupted))
+    output, cache = blockwise.forward(query, key, value)
+    np.testing.assert_array_equal(output, expected)
+    for found, wanted in zip(blockwise.backward(d_output, cache)[:3], gradients[:3], strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_rules_that_call_themselves_equal_are_asked_one_by_one() -> None:
+    @dataclass(frozen=True)
+    class Padded(rules.Rule):
+        lengths: Any = field(compare=False)
+        leading = (3,)
+
+        def at(self, index: tuple[int, ...]) -> rules.Rule:
+            return Padded(self.lengths[index])
+
+        def within(self, rows: slice, columns: slice) -> rules.Rule:
+            assert (rows.start, columns.start) == (0, 0)
+            return self
+
+        def block(self, rows: slice, columns: slice) -> Any:
+            del rows
+            return np.arange(columns.start, columns.stop)[None] < self.lengths
+
+    query, key, value = (normal(seed, 3, 8, 2) for seed in range(3))
+    lengths = np.array([2, 5, 8])
+    output, _ = blockwise.forward(query, key, value, mask=Padded(lengths))
+    mask = np.arange(8) < lengths[:, None, None]
+    np.testing.assert_allclose(output, dot_product.forward(query, key, value, mask=mask)[0], rtol=0, atol=1e-15)
+
+
+TINY = {
+    "queries whose squares are zero": (
+        {"query": np.full((3, 1), 1e-163), "key": np.full((4, 1), 1e153), "value": np.arange(1.0, 5.0)[:, None]},
+        np.ones((3, 1)),
+        {"scale": -1e13},
+    ),
+    "values, beside small weights": (
+        {"query": np.full((4, 1), -21), "key": np.ones((4, 1)), "value": np.array([[1, 1e-35]] * 4)},
+        np.ones((4, 2)),
+        {"scale": 1.0},
+    ),
+    "gradients, beside large weights": (
+        {"query": np.full((4, 1), 21), "key": np.ones((4, 1)), "value": np.ones((4, 1))},
+        np.array([[1], [1], [1], [1e-36]]),
+        {"scale": 1.0, "is_causal": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TINY)
+def test_tiny_numbers_count_beside_others(case: str) -> None:
+    arrays, d_output, options = TINY[case]
+    dtype: Any = np.float64 if "squares" in case else np.float32
+    arrays, d_output = {name: x.astype(dtype) for name, x in arrays.items()}, d_output.astype(dtype)
+    found, expected = [], []
+    for op, into in ((blockwise, found), (dot_product, expected)):
+        output, cache = op.forward(**arrays, **options)
+        into += [output, op.backward(d_output, cache).value]
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-6)

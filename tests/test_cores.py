@@ -11,7 +11,7 @@ import pytest
 from helpers import forks, in_child
 
 from attention_np import blockwise, dot_product, rules
-from attention_np._blockwise import cores, workers
+from attention_np._blockwise import blas, cores, workers
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="there are no two cores to tell of"
@@ -99,4 +99,36 @@ def test_a_child_that_is_forked_in_a_call_may_run_where_the_call_began(two_cores
     query, key, value = np.random.default_rng(0).standard_normal((3, 4, 800, 2))
     blockwise.forward(query, key, value, mask=Forking(), workers=2)
     assert set(seen) == {(1, 2)}
+    assert os.sched_getaffinity(0) == two_cores
+
+
+@forks
+def test_a_child_is_free_before_blas_is_let_go_and_starts_its_threads(
+    two_cores: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    class Limit:
+        """As threadpoolctl's; it says where the thread that lets go may run."""
+
+        cores_at_end = 0
+
+        def limit(self, **_: object) -> Limit:
+            return self
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None:
+            Limit.cores_at_end = len(os.sched_getaffinity(0))
+
+    class Forking(rules.Rule):
+        def block(self, *_: slice) -> bool:
+            if threading.current_thread() is threading.main_thread():
+                found.append(in_child(lambda: Limit.cores_at_end))
+            return True
+
+    monkeypatch.setattr(blas, "controller", Limit)
+    query, key, value = np.random.default_rng(0).standard_normal((3, 4, 800, 2))
+    blockwise.forward(query, key, value, mask=Forking(), workers=2)
+    assert set(found) == {2}
     assert os.sched_getaffinity(0) == two_cores

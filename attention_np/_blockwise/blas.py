@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
+from attention_np._blockwise import cores
+
 __all__ = ["controller", "one_thread"]
 
 SECONDS_TO_LET_GO = 1.0  # a thousand times what it takes
@@ -87,6 +89,7 @@ def _after_fork() -> None:
 def _after_fork_in_child() -> None:
     """Let BLAS go in the child: the calls that hold it go on in the parent alone."""
     global _hold
+    cores.move_back()  # first: threads that BLAS starts may run where this one may
     held, _hold = _hold, _Hold()
     held.lock.release()
     if not held.calls:

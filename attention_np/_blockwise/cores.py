@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["keep_to", "of_workers"]
+__all__ = ["keep_to", "move_back", "of_workers"]
 
 
 class _Before(threading.local):
@@ -44,7 +44,7 @@ def keep_to(cores: set[int] | None) -> Iterator[None]:
         _move(cores)
         yield
     finally:
-        _move_back()
+        move_back()
 
 
 def _move(cores: set[int]) -> None:
@@ -52,11 +52,8 @@ def _move(cores: set[int]) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def _move_back() -> None:
+def move_back() -> None:
+    """Let this thread run where it could before."""
     if _before.cores is not None:
         _move(_before.cores)
         _before.cores = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_move_back)

@@ -6,16 +6,14 @@ Arrays that hold NaN or infinity, and complex ones, go the way of :mod:`attentio
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attention_np._arrays import Array, transposed
-from attention_np._blockwise import plain
+from attention_np._blockwise import plain, scratch
 from attention_np._blockwise.columns import COUNTERS, delta_parts, interleaved, with_column, with_counters
 from attention_np._blockwise.tiles import Cotangent, Tile, slices
 
@@ -65,36 +63,6 @@ def _is_vectorised(name: str, dtype: np.dtype[Any]) -> bool:
     return not found.get(2 * dtype.char, {}).get("current", "baseline").startswith("baseline")
 
 
-class _Scratch(threading.local):
-    """Arrays of each thread that are used again and again, and so are in its core's cache.
-
-    What is asked for under one name is valid until it is asked for again: never across a block, since the rule that is
-    asked for the next one may itself use attention. A thread keeps a few MiB.
-    """
-
-    def __init__(self) -> None:
-        self.buffers: dict[str, Array] = {}
-        self.views: dict[tuple[str, tuple[int, ...], np.dtype[Any]], Array] = {}
-
-    def __call__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        view = self.views.get((name, shape, dtype))
-        return self._view(name, shape, dtype) if view is None else view
-
-    def _view(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        size = prod(shape) * dtype.itemsize
-        if name not in self.buffers or self.buffers[name].nbytes < size:
-            self.buffers[name] = np.empty(size, np.uint8)
-            self.views.clear()
-        if len(self.views) == 64:
-            self.views.clear()
-        view: Array = self.buffers[name][:size].view(dtype).reshape(shape)
-        self.views[name, shape, dtype] = view
-        return view
-
-
-_scratch = _Scratch()
-
-
 class Attended(NamedTuple):
     """What a tile that holds all the keys its queries attend to gives."""
 
@@ -106,7 +74,8 @@ class Attended(NamedTuple):
 
 def attend(tiles: Sequence[Tile]) -> list[Attended]:
     """The attention of tiles that hold all the keys their queries attend to."""
-    return [found for batch in _batches(tiles) for found in _attend(batch)]
+    with scratch.own():
+        return [found for batch in _batches(tiles) for found in _attend(batch)]
 
 
 def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
@@ -143,13 +112,15 @@ def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Arr
     """The sums of weighted values (h, n, d_v) and of weights (h, n), and the shifts (h, n) they are relative to."""
     tile, d_v = tiles[0], tiles[0].value.shape[1]
     exponential, _, least, small = _exponential(tile.dtype)
+    parts = list(slices(0, tile.m, KEYS))
     in_range = tile.bias is None and bool(bound * _factor(tile) <= small)
+    in_range = in_range and not any(_any_lost(_stacked(tiles, "value", part)) for part in parts)
     sums = np.zeros((len(tiles), tile.n, d_v + COUNTERS), tile.dtype)
     largest = np.full((len(tiles), tile.n, 1), 0 if in_range else -np.inf, tile.dtype)
-    of_products = in_range and tile.m > TERMS  # whether products are exponents: a few keys average less of its rounding
+    of_products = in_range and _is_to_scale_queries(tile)  # whether products are exponents
     if of_products:
         query = query * _factor(tile)
-    for part in slices(0, tile.m, KEYS):
+    for part in parts:
         key, value = _stacked(tiles, "key", part), with_counters(_stacked(tiles, "value", part))
         for heads, rows, columns, visible, bias in _blocks(tiles, part):
             own_sums, own_largest = sums[heads, rows], largest[heads, rows]
@@ -208,6 +179,15 @@ def _factor(tile: Tile) -> Any:
     return tile.dtype.type(abs(np.longdouble(tile.scale)) * _exponential(tile.dtype).unit)
 
 
+def _is_to_scale_queries(tile: Tile) -> bool:
+    """Whether queries are multiplied by the factor, which is faster, or scores, which rounds less.
+
+    In single precision exponents that are in range are small, and so is their rounding; over a few keys it does not
+    average out.
+    """
+    return tile.dtype == np.float32 and tile.m > TERMS
+
+
 def _queries(tiles: Sequence[Tile]) -> Array:
     """The queries (h, n, d_k), turned round where the scale is negative: the factor is not."""
     queries = _stacked(tiles, "query")
@@ -218,16 +198,23 @@ def differentiate(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[TileGradients
     """What each tile contributes to the gradients of its arrays."""
     given = {id(tile): cotangent for tile, cotangent in tiles}
     batches = _batches([tile for tile, _ in tiles])
-    return [found for batch in batches for found in _differentiate(batch, [given[id(tile)] for tile in batch])]
+    with scratch.own():
+        return [found for batch in batches for found in _differentiate(batch, [given[id(tile)] for tile in batch])]
 
 
 def _differentiate(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[TileGradients]:
-    if tiles[0].dtype.kind == "c" or not all(np.isfinite(x.total).all() and _is_moderate(x.d_output) for x in given):
+    if tiles[0].dtype.kind == "c" or not all(map(_can_be_divided, given)):
         yield from (TileGradients(*plain.differentiate(*both)) for both in zip(tiles, given, strict=True))
         return
     for tile, one, gradients in zip(tiles, given, _gradients(tiles, given), strict=True):
         finite = all(_is_finite(gradient) for gradient in gradients if gradient is not None)
         yield gradients if finite else TileGradients(*plain.differentiate(tile, one))
+
+
+def _can_be_divided(given: Cotangent) -> bool:
+    """Whether the gradient of the output may be divided by the sums of weights, instead of the weights."""
+    total = given.total.max(initial=1)
+    return bool(np.isfinite(total)) and _is_moderate(given.d_output) and not _any_lost(given.d_output, total)
 
 
 def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[TileGradients]:
@@ -245,7 +232,7 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     query_over, d_output_over = query * inverse, d_output * inverse
     in_range = tile.bias is None and not shift.any()  # as in the forward pass, or as good
     factor, shift = _factor(tile), shift[..., None]
-    of_products = in_range and tile.m > TERMS
+    of_products = in_range and _is_to_scale_queries(tile)
     if of_products:
         query = query * factor
     d_value = np.zeros_like(value)
@@ -324,7 +311,7 @@ def _together(arrays: Sequence[Array]) -> Array:
 
 
 def _product(name: str, a: Array, b: Array) -> Array:
-    return np.matmul(a, b, out=_scratch(name, (*a.shape[:-1], b.shape[-1]), a.dtype))
+    return np.matmul(a, b, out=scratch.array(name, (*a.shape[:-1], b.shape[-1]), a.dtype))
 
 
 def _add_product(total: Array, a: Array, b: Array, terms: int) -> None:
@@ -341,6 +328,16 @@ def _is_moderate(array: Array) -> bool:
         return True
     most = max(array.max(initial=0), -array.min(initial=0))
     return bool(most == 0 or -(exponent // 2) < np.frexp(most)[1] < exponent // 3)
+
+
+def _any_lost(array: Array, factor: Any = None) -> bool:
+    """Whether a number that is normal is not when divided by `factor`, by default the largest of unshifted weights."""
+    info = np.finfo(array.dtype)
+    least = info.tiny * (np.ldexp(array.dtype.type(1), info.maxexp // 4) if factor is None else factor)
+    size = np.abs(array)
+    if size.min(initial=least) >= least:
+        return False
+    return bool(((size >= info.tiny) & (size < least)).any())
 
 
 def _is_finite(array: Array) -> bool:
@@ -371,5 +368,7 @@ def _may_overflow(tile: Tile, bound: float) -> bool:
 
 def _length(vectors: Array) -> float:
     """The length of the longest vector; NaN if one holds NaN."""
-    squares = np.einsum("...a,...a->...", vectors, vectors)
-    return float(np.sqrt(squares.max(initial=0)))
+    squares = np.einsum("...a,...a->...", vectors, vectors).max(initial=0)
+    if squares < np.finfo(vectors.dtype).tiny:  # they may have underflowed
+        return float(np.abs(vectors).max(initial=0) * np.sqrt(vectors.shape[-1]))
+    return float(np.sqrt(squares))

@@ -15,7 +15,7 @@ import numpy as np
 
 from attention_np._arrays import Array, in_dtype
 from attention_np._dropout import Draws
-from attention_np.rules import Rule, cut
+from attention_np.rules import Rule, are_same, cut
 
 __all__ = ["Block", "Cotangent", "Tangent", "Tile", "slices"]
 
@@ -160,7 +160,7 @@ class Tile(_Travels):
     def is_like(self, other: Tile) -> bool:
         """Whether both have the same shapes and the same rule, and nothing else that differs from head to head."""
         return (
-            self.rule == other.rule
+            are_same(self.rule, other.rule)
             and all(tile.bias is None and tile.dropout is None for tile in (self, other))
             and all(getattr(self, name).shape == getattr(other, name).shape for name in ("query", "key", "value"))
         )

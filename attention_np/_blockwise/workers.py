@@ -57,7 +57,7 @@ def run(
             _run_in(executor, function, tasks, consume, 2 * workers + 1)
         elif workers == 1 or len(first) < 2:
             for label, task in tasks:
-                consume(label, _call(function, task))
+                consume(label, function(task))
         else:
             _run_here(function, tasks, consume, workers)
 
@@ -93,7 +93,7 @@ def _run_here(
                     number, (label, task) = taken
                     while number - due > 2 * workers and not stopped:
                         turn.wait()
-                result = _call(function, task)
+                result = _quietly(function, task)
                 with turn:
                     ready[number] = label, result
                     while due in ready:
@@ -139,6 +139,10 @@ def _run_in(
 
 
 def _call(function: Callable[[Task], Result], task: Task) -> Result:
-    # Here again: this may be another process, and NumPy's error state is each thread's own.
-    with blas.one_thread(), quiet():
+    with blas.one_thread():  # this may be another process
+        return _quietly(function, task)
+
+
+def _quietly(function: Callable[[Task], Result], task: Task) -> Result:
+    with quiet():  # NumPy's error state is each thread's own
         return function(task)

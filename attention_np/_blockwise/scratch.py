@@ -1,0 +1,66 @@
+"""Arrays of each thread that are used again and again, and so are in its core's cache."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from attention_np._arrays import Array
+
+__all__ = ["array", "own"]
+
+
+class _Arrays:
+    """Arrays by name. What is asked for under one name is valid until it is asked for again."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[str, Array] = {}
+        self.views: dict[tuple[str, tuple[int, ...], np.dtype[Any]], Array] = {}
+
+    def get(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        view = self.views.get((name, shape, dtype))
+        return self._view(name, shape, dtype) if view is None else view
+
+    def _view(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        size = prod(shape) * dtype.itemsize
+        if name not in self.buffers or self.buffers[name].nbytes < size:
+            self.buffers[name] = np.empty(size, np.uint8)
+            self.views.clear()
+        if len(self.views) == 64:
+            self.views.clear()
+        view: Array = self.buffers[name][:size].view(dtype).reshape(shape)
+        self.views[name, shape, dtype] = view
+        return view
+
+
+class _Of(threading.local):
+    """What a thread has: a few MiB."""
+
+    def __init__(self) -> None:
+        self.taken: list[_Arrays] = []
+        self.spare: list[_Arrays] = []
+
+
+_of = _Of()
+
+
+@contextmanager
+def own() -> Iterator[None]:
+    """Arrays that nobody else uses meanwhile: a rule, or the handler of a signal, may itself use attention."""
+    _of.taken.append(_of.spare.pop() if _of.spare else _Arrays())
+    try:
+        yield
+    finally:
+        used = _of.taken.pop()
+        if not _of.spare:
+            _of.spare.append(used)
+
+
+def array(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array of this thread, whose numbers are whatever they were."""
+    return _of.taken[-1].get(name, shape, dtype)
