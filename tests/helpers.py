@@ -423,4 +423,5 @@ def in_child(look: Callable[[], int]) -> int:
 
 def forks(test: Any) -> Any:
     warned = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")(test)
+    warned = pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning")(warned)  # of JAX, if another test imported it
     return pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")(warned)
