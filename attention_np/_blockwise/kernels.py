@@ -315,9 +315,18 @@ def _product(name: str, a: Array, b: Array) -> Array:
 
 
 def _add_product(total: Array, a: Array, b: Array, terms: int) -> None:
-    """Add ``a @ b``, so many terms of its sums at a time."""
-    for part in slices(0, a.shape[-1], terms):
-        total += _product("product", a[..., part], b[..., part, :])
+    """Add ``a @ b``, of which no more than so many terms are added up in one go."""
+    parts, rest = divmod(a.shape[-1], terms)
+    if parts > 1:  # in one call
+        whole = parts * terms
+        several = a[..., :whole].reshape(*a.shape[:-1], parts, terms).swapaxes(-2, -3)  # (h, p, b, t)
+        others = b[..., :whole, :].reshape(*b.shape[:-2], parts, terms, b.shape[-1])  # (h, p, t, d)
+        total += np.add.reduce(_product("product", several, others), axis=-3)
+        if rest:
+            total += _product("product", a[..., whole:], b[..., whole:, :])
+    else:
+        for part in slices(0, a.shape[-1], terms):
+            total += _product("product", a[..., part], b[..., part, :])
 
 
 def _is_moderate(array: Array) -> bool:
