@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from attention_np._legible import shortened
+
 __all__ = [
     "Array",
     "Precision",
@@ -87,10 +89,18 @@ def in_dtype(compute: np.dtype[Any], *arrays: Array | None) -> list[Any]:
 
 def as_number(name: str, value: Any) -> Any:
     """`value`, a real number or an array of no axes that holds one, as a scalar of its own precision."""
-    number = as_array(name, value)
+    number = as_array(name, _as_float(name, value) if type(value) is int else value)
     if number.ndim or number.dtype.kind not in "iuf":
-        raise TypeError(f"{name} must be a number, not {value!r}")
+        raise TypeError(f"{name} must be a number, not {shortened(value)}")
     return number[()]
+
+
+def _as_float(name: str, integer: int) -> int | float:
+    """`integer`, as a float if it is too large for NumPy's integers."""
+    try:
+        return integer if -(2**63) <= integer < 2**63 else float(integer)
+    except OverflowError:
+        raise ValueError(f"{name} must be finite in floating point, not {shortened(integer)}") from None
 
 
 def as_flag(name: str, value: bool) -> bool:
@@ -101,13 +111,15 @@ def as_flag(name: str, value: bool) -> bool:
 
 
 def as_integer(name: str, value: int, least: int | None = None) -> int:
-    """`value` as an integer, which is at least `least`."""
+    """`value` as an integer, which is at least `least`; True and False are none."""
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be an integer, not {value}")
     try:
         integer = int(operator.index(value))
     except TypeError:
         raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
     if least is not None and integer < least:
-        raise ValueError(f"{name} must be at least {least}, not {integer}")
+        raise ValueError(f"{name} must be at least {least}, not {shortened(integer)}")
     return integer
 
 
@@ -284,6 +296,8 @@ def as_bias(bias: npt.ArrayLike, *others: Array) -> Array:
 
 def as_mask(mask: npt.ArrayLike, shape: tuple[int, ...], what: str = "the scores") -> npt.NDArray[np.bool_]:
     """`mask` as a boolean array, True where attending is allowed, that broadcasts to `shape`."""
+    if callable(getattr(mask, "mask", None)):
+        raise TypeError("mask must be an array here: a rule gives its own by rule.mask(n, m)")
     result = as_array("mask", mask, "booleans")
     if result.dtype != np.bool_:
         raise TypeError(
@@ -300,7 +314,7 @@ def sum_to(array: Array, shape: tuple[int, ...]) -> Array:
         return array
     added = array.ndim - len(shape)
     stretched = tuple(i + added for i, size in enumerate(shape) if size == 1 and array.shape[i + added] != 1)
-    summed: Array = array.sum(axis=(*range(added), *stretched)).reshape(shape)
+    summed: Array = array.sum(axis=(*range(added), *stretched)).reshape(shape)  # (dot-product.32, notation.33)
     return summed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from attention_np import additive, blockwise, dot_product, multi_head
 from attention_np._arrays import Array, as_array, as_floating, check_broadcasts_to, scores_shape
 from attention_np._dropout import Rng
+from attention_np.rules import Rule
 
 __all__ = ["additive_attention", "multi_head_attention", "scaled_dot_product_attention"]
 
@@ -18,14 +20,16 @@ ALGORITHMS: dict[str, Callable[..., tuple[Array, Any]]] = {
     "dot_product": dot_product.forward,
     "blockwise": blockwise.forward,
 }
-LARGE = 2**17  # scores of one head: from about 2**16 on it is blockwise attention that is the faster
+# Scores of one head, or of all, from which on blockwise attention is the faster; and queries and keys below which there
+# are hardly more scores than numbers in the keys and values, so that it saves nothing.
+LARGE, LARGE_TOGETHER, FEW = 2**17, 2**22, 128
 
 
 def scaled_dot_product_attention(
     query: npt.ArrayLike,
     key: npt.ArrayLike,
     value: npt.ArrayLike,
-    attn_mask: npt.ArrayLike | None = None,
+    attn_mask: npt.ArrayLike | Rule | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
@@ -41,9 +45,10 @@ def scaled_dot_product_attention(
     query : array_like of float, (..., n, d_k)
     key : array_like of float, (..., m, d_k)
     value : array_like of float, (..., m, d_v)
-    attn_mask : array_like of bool or float, optional
+    attn_mask : array_like of bool or float, or Rule, optional
         Broadcasts to the scores, (..., n, m). Booleans are a mask, True where attending is allowed; floats are a bias,
-        added to the scores. Unlike PyTorch's, it may be given together with `is_causal`.
+        added to the scores; one of :mod:`attention_np.rules` is a mask that is never whole in memory. Unlike PyTorch's,
+        it may be given together with `is_causal`.
     dropout_p : float, optional
         The probability with which a weight is dropped. As in PyTorch, it applies whenever it is not zero.
     is_causal : bool, optional
@@ -56,9 +61,10 @@ def scaled_dot_product_attention(
     rng : int or numpy.random.Generator, optional
         A seed or generator; needed for dropout.
     algorithm : {"auto", "dot_product", "blockwise"}, optional
-        The module that computes it. "auto" is :mod:`attention_np.blockwise`, on all cores and in linear memory, where
-        the scores would be large: where n times m is at least 2**17; and else :mod:`attention_np.dot_product`. Both
-        give the same to rounding, and a seed the same draws.
+        The module that computes it. "auto" is :mod:`attention_np.blockwise`, on all cores and in linear memory, with a
+        rule, and where the scores would be large: at least 2**17 of one head, or 2**22 of all heads, of 128 queries and
+        keys or more; and else :mod:`attention_np.dot_product`. Both give the same to rounding, and a seed the same
+        draws.
 
     Returns
     -------
@@ -88,8 +94,11 @@ def scaled_dot_product_attention(
         query = as_floating("query", query)
         key, value = _repeat_heads("key", key, query), _repeat_heads("value", value, query)
     shape = scores_shape(as_floating("query", query), as_floating("key", key), as_floating("value", value))
-    mask = bias = None
-    if attn_mask is not None:
+    mask: Any = None
+    bias = None
+    if isinstance(attn_mask, Rule):
+        mask = attn_mask.mask(*shape[-2:]) if algorithm == "dot_product" else attn_mask
+    elif attn_mask is not None:
         given = as_array("attn_mask", attn_mask, "booleans or floating-point numbers")
         if given.dtype.kind in "iu":
             raise TypeError(
@@ -103,11 +112,17 @@ def scaled_dot_product_attention(
             as_floating("attn_mask", given)
             bias = attn_mask
     if algorithm == "auto":
-        algorithm = "blockwise" if shape[-2] * shape[-1] >= LARGE else "dot_product"
+        algorithm = "blockwise" if isinstance(mask, Rule) or _are_large(shape) else "dot_product"
     output, _ = ALGORITHMS[algorithm](
         query, key, value, mask=mask, bias=bias, scale=scale, is_causal=is_causal, dropout_p=dropout_p, rng=rng
     )
     return output
+
+
+def _are_large(shape: tuple[int, ...]) -> bool:
+    """Whether scores of this shape are better never held."""
+    *_, n, m = shape
+    return min(n, m) >= FEW and (n * m >= LARGE or prod(shape) >= LARGE_TOGETHER)
 
 
 def additive_attention(

@@ -17,6 +17,7 @@ from attention_np._arrays import Array, transposed
 from attention_np._range import all_finite, infinite_to_nan, product_in_range
 
 __all__ = [
+    "apart",
     "backward_product",
     "backward_times",
     "infinite_to_nan",
@@ -93,10 +94,19 @@ def backward_product(d_rows: Array, x: Array, factor: Any = 1) -> Array:
     return np.where(np.isfinite(result), result, product(d_rows * factor, x, d_rows != 0))
 
 
-def pair_products(a: Array, b: Array, pairs: Array | None) -> Array:
+def pair_products(a: Array, b: Array, pairs: Array | None = None) -> Array:
     """The product of row i of `a` with row j of `b`, for each pair (i, j): ``a @ b^T``, and zero outside `pairs`."""
-    products: Array = a @ transposed(b)
+    products: Array = apart(a, b) @ transposed(b)
     return products if pairs is None else np.where(pairs, products, 0)
+
+
+def apart(a: Array, b: Array) -> Array:
+    """`a`, or a copy if it may be the memory of `b`.
+
+    The product of an array with itself NumPy takes in another way, which rounds otherwise. It must not matter whether
+    queries and keys are one array, or have been sent to another process as two.
+    """
+    return a.copy() if np.may_share_memory(a, b) else a
 
 
 def backward_times(d_array: Array, factor: Array) -> Array:
@@ -144,6 +154,6 @@ def linear_backward(d_y: Array, x: Array, w: Array) -> tuple[Array, Array, Array
     rows = prod(d_y.shape[:-1])
     d_rows = d_y.reshape(rows, d_y.shape[-1])  # (rows, d_out)
     x_rows = x.reshape(rows, x.shape[-1])  # (rows, d_in)
-    d_x = backward_product(d_rows, w.T).reshape(x.shape)
-    d_w = backward_product(d_rows.T, x_rows).T
-    return d_x, d_w, d_rows.sum(axis=0)
+    d_x = backward_product(d_rows, w.T).reshape(x.shape)  # (multi-head.29, multi-head.30, notation.28, notation.29)
+    d_w = backward_product(d_rows.T, x_rows).T  # (multi-head.28, multi-head.30, notation.30, notation.31)
+    return d_x, d_w, d_rows.sum(axis=0)  # (multi-head.29, multi-head.30, notation.33)

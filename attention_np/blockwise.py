@@ -29,7 +29,6 @@ from attention_np._arrays import (
     as_bias,
     as_flag,
     as_floating,
-    as_integer,
     as_mask,
     as_optional_tangent,
     as_result,
@@ -45,7 +44,7 @@ from attention_np._arrays import (
 )
 from attention_np._blockwise import kernels, plain
 from attention_np._blockwise.merging import Partial, merge, merge_backward
-from attention_np._blockwise.problem import Place, Problem, grouped
+from attention_np._blockwise.problem import Place, Problem, as_block_size, grouped
 from attention_np._blockwise.tiles import Cotangent, Tangent, Tile
 from attention_np._blockwise.workers import as_workers, run
 from attention_np._dropout import Rng, as_probability, draw_key
@@ -125,7 +124,8 @@ def forward(
     workers : int, optional
         How many threads to use, by default one for each core; one if threadpoolctl is not installed, since threads
         that call a BLAS with threads of its own are slower than that BLAS alone. With an `executor`, how many tasks
-        it is thought to run at once.
+        it is thought to run at once. Tasks are heads and blocks of queries, of at least 512; for a few queries over
+        very many keys, give each worker some of the keys and :func:`merge` what comes of them.
 
     Returns
     -------
@@ -187,7 +187,7 @@ def forward(
     rule = _rule(shape, mask, is_causal)
     if bias is not None:
         check_broadcasts_to("bias", bias, shape)
-    sizes = None if block_size is None else _pair(block_size)
+    sizes = as_block_size(block_size)
     at_once = as_workers(executor, workers)
     dropout_key = draw_key(rng) if dropout_p else None
 
@@ -315,8 +315,8 @@ def backward(
     def consume(places: list[Place], results: list[kernels.TileGradients]) -> None:
         for place, found in zip(places, results, strict=True):
             add(d_query, place.at, place.rows, found.query)
-            add(d_key, place.at, place.columns, found.key)
-            add(d_value, place.at, place.columns, found.value)
+            add(d_key, place.at, place.columns, found.key)  # (blockwise.14)
+            add(d_value, place.at, place.columns, found.value)  # (blockwise.14)
             if d_bias is not None:
                 into = cut(pick(np.atleast_2d(d_bias), place.at, axes=2), place.rows, place.columns)
                 into += found.bias
@@ -340,7 +340,7 @@ def backward(
         )
         if all(x is None or np.isfinite(x).all() for x in (d_query, d_key, d_value, d_bias)):
             return gradients
-        shift = excess(of_output, cache.value.astype(dtype, copy=False))
+        shift = excess(of_output, *in_dtype(dtype, cache.value))
         if shift:  # the gradients are linear in what is given
             given = times_power_of_two(without_query_axis(of_output, query), -shift)
             of_rows = None if of_logsumexp is None else times_power_of_two(of_logsumexp, -shift)
@@ -385,7 +385,8 @@ def jvp(
     Notes
     -----
     A few queries at a time, as :func:`attention_np.dot_product.jvp` does it: in linear memory, without the kernels.
-    What is left out costs nothing: along `value` alone the scores do not move.
+    What is left out costs nothing, and adds nothing: along `value` alone the scores do not move, and a NaN that the
+    tangent zero of a query would meet is not met.
 
     Examples
     --------
@@ -428,7 +429,7 @@ def jvp(
         if np.isfinite(d_output).all():
             return result
         pairs = ((d_query, cache.key), (d_key, cache.query))
-        shift = max(0 if d is None else excess(d, x.astype(compute, copy=False), cache.scale) for d, x in pairs)
+        shift = max(0 if d is None else excess(d, in_dtype(compute, x)[0], cache.scale) for d, x in pairs)
         if shift:  # the result is linear in the tangents
             small = (None if x is None else times_power_of_two(x, -shift) for x in given)
             smaller = jvp(cache, **dict(zip(tangents, small, strict=True)), executor=executor, workers=workers)
@@ -472,10 +473,3 @@ def _problem(cache: Cache, dtype: np.dtype[Any]) -> Problem:
         cache.block_size,
         dtype,
     )
-
-
-def _pair(block_size: int | tuple[int, int]) -> tuple[int, int]:
-    sizes = block_size if isinstance(block_size, tuple) else (block_size, block_size)
-    if len(sizes) != 2:
-        raise ValueError(f"block_size must be one number, or one of queries and one of keys, not {block_size}")
-    return as_integer("block_size", sizes[0], least=1), as_integer("block_size", sizes[1], least=1)

@@ -35,7 +35,14 @@ import numpy.typing as npt
 
 from attention_np import _steps
 from attention_np._arrays import as_flag, as_integer, is_floating
-from attention_np._blockwise.problem import BLOCK, BLOCK_OF_A_RULE
+from attention_np._blockwise.problem import (
+    BLOCK,
+    BLOCK_OF_A_RULE,
+    PAIRS_A_TASK,
+    PAIRS_TO_A_POSITION,
+    POSITIONS_A_TASK,
+    as_block_size,
+)
 from attention_np._steps import Counts, Step
 
 __all__ = ["Cost", "Costs", "Sizes", "blockwise", "dot_product", "longest"]
@@ -44,6 +51,7 @@ TILE = 2048  # the most positions that a task of the blockwise algorithm works o
 COUNTERS, FEATURES, PARTS = 4, 8, 8  # columns that count; features to one that subtracts, and those at most
 TOGETHER = 2**18  # the pairs of several heads that are taken together where heads are small
 FORWARD_TILES, BACKWARD_TILES = 4, 12  # what a worker holds, in arrays as large as the keys and values of a tile
+PLACE = 600  # bytes of the objects that say where a tile is
 
 
 @dataclass(frozen=True)
@@ -204,21 +212,21 @@ def _sum_of(c: Counts, steps: Iterator[Step]) -> Cost:
     counted = list(steps)
     array = c.pairs * c.itemsize
     return Cost(
-        c.pairs * sum(step.flops for step in counted if step.is_product),
+        c.pairs * sum(step.flops for step in counted if step.is_product),  # twice (dot-product.52, dot-product.53)
         c.pairs * sum(step.flops for step in counted if not step.is_product),
         round(array * sum(step.reads + step.writes for step in counted)),
         round(array * max(step.held for step in counted)),
     )
 
 
-def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, workers: int = 1) -> Costs:
+def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, workers: int = 1) -> Costs:
     r"""What :mod:`attention_np.blockwise` costs, which holds a block of scores for each worker.
 
     Parameters
     ----------
     sizes : Sizes
         With `is_causal` the blocks that are hidden as a whole are left out.
-    block_size : (int, int), optional
+    block_size : int or (int, int), optional
         How many queries, and how many keys, are looked at together; by default as
         :func:`attention_np.blockwise.forward` chooses.
     workers : int, optional
@@ -241,8 +249,8 @@ def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, worker
 
     Besides what goes in and out, only a copy of the output, the log-sum-exp and the two numbers that it is made of are
     kept, :math:`n (d_v + 3)` numbers a head. What a worker holds beside them is an upper bound, from blocks and tiles
-    of the usual size: from :math:`n = 2048` on, the measured peak is 50% to 100% of the one given here, and below 30%
-    to 100%.
+    of the usual size. What NumPy and Python allocate has its peak at 20% to 100% of the one given here where queries
+    and keys are about as many, and at less where either are few.
 
     The operations are those of scores whose exponentials are in range. Where they may not be, the running maximum and
     the scale add four for each pair forward, and two backward.
@@ -259,8 +267,7 @@ def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, worker
     """
     c = Counts.of(sizes)
     workers = as_integer("workers", workers, least=1)
-    rows, columns = block_size or (BLOCK_OF_A_RULE if sizes.is_causal else BLOCK)
-    rows, columns = as_integer("block_size", rows, least=1), as_integer("block_size", columns, least=1)
+    rows, columns = as_block_size(block_size) or (BLOCK_OF_A_RULE if sizes.is_causal else BLOCK)
     rows = max(1, min(rows, c.n))
     pairs = c.heads * (_causal_pairs(c.n, c.m, rows) if sizes.is_causal else c.n * c.m)
     passes = -(-pairs // rows)  # how often a key passes through the cache, summed over keys
@@ -270,9 +277,9 @@ def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, worker
     if c.n * c.m < 2 * TOGETHER:
         at_once = max(at_once, min(c.pairs, TOGETHER))
     block = c.itemsize * at_once
-    positions = min(c.heads * max(c.n, c.m), max(TILE, TOGETHER // max(c.n, c.m, 1)))
-    tile = c.itemsize * positions * width
+    tile = c.itemsize * _positions_of_a_task(c) * (width + 2 * COUNTERS)
     kept = c.stored * c.outputs + c.itemsize * (c.outputs + 3 * c.heads * c.n)  # output, its copy, numbers of queries
+    kept += PLACE * c.heads * -(-c.n // TILE)
     drops = int(sizes.dropout)
 
     forward = Cost(
@@ -296,12 +303,20 @@ def blockwise(sizes: Sizes, *, block_size: tuple[int, int] | None = None, worker
     return Costs(forward, backward, c.stored * c.inputs, c.stored * c.outputs)
 
 
+def _positions_of_a_task(c: Counts) -> int:
+    """The queries or the keys, whichever are more, of the tiles that a worker is given at once."""
+    rows, columns = max(1, min(c.n, TILE)), max(1, min(c.m, TILE))
+    weight = rows * columns + PAIRS_TO_A_POSITION * (rows + columns)
+    tiles = max(-(-PAIRS_A_TASK // weight), -(-POSITIONS_A_TASK // max(rows, columns)))
+    return min(c.heads * max(c.n, c.m), tiles * max(rows, columns))
+
+
 def _causal_pairs(n: int, m: int, rows: int) -> int:
     """The pairs of all blocks of `rows` queries, each with the keys up to its last query."""
     whole = min(n, m) // rows  # blocks of queries that end before the keys do
     after = n - whole * rows
     next_rows = min(rows, after)
-    before_end = rows * rows * whole * (whole + 1) // 2
+    before_end = rows * rows * whole * (whole + 1) // 2  # (blockwise.44)
     return before_end + next_rows * min(m, whole * rows + next_rows) + (after - next_rows) * m
 
 

@@ -48,10 +48,10 @@ class Rule:
 
     def block(self, rows: slice, columns: slice) -> bool | Mask:
         """True if all pairs of a block may attend, False if none may, else a mask that broadcasts to the block."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define block(rows, columns)")
 
     def columns(self, rows: slice, columns: slice) -> slice:
-        """The part of `columns` outside of which none of `rows` attends to anything."""
+        """The part of `columns`, a slice within it, outside of which none of `rows` attends to anything."""
         del rows
         return columns
 
@@ -90,9 +90,9 @@ class _Band(Rule):
         least, most = columns.start - (rows.stop - 1), columns.stop - 1 - rows.start  # of j - i in the block
         lower = least if self.lower is None else self.lower
         upper = most if self.upper is None else self.upper
-        if most < lower or least > upper:
+        if most < lower or least > upper:  # nothing of the block is visible (blockwise.43, blockwise.45)
             return False
-        if lower <= least and most <= upper:
+        if lower <= least and most <= upper:  # all of it is (blockwise.43)
             return True
         n, m, moved = rows.stop - rows.start, columns.stop - columns.start, rows.start - columns.start
         mask = _triangle(n, m, upper + moved)
@@ -204,6 +204,23 @@ class _Whole(Rule):
             raise ValueError(f"mask must broadcast to {n} queries and {m} keys (mask.shape={self.given.shape})")
 
 
+def reach(rule: Rule, rows: slice, columns: slice) -> slice:
+    """What a rule, which may be the caller's, says of `columns`: checked, since a wrong slice would hide keys."""
+    found = rule.columns(rows, columns)
+    bounds = (found.start, found.stop) if isinstance(found, slice) and found.step in (None, 1) else ()
+    if len(bounds) != 2 or not all(isinstance(bound, int | np.integer) for bound in bounds):
+        raise TypeError(f"the columns of a rule must be a slice of two integers and no step, not {found!r} ({rule!r})")
+    start, stop = map(int, bounds)
+    if start >= stop:
+        return slice(columns.start, columns.start)
+    if start < columns.start or stop > columns.stop:
+        raise ValueError(
+            f"the columns of a rule must be within those it is asked for, {columns.start} to {columns.stop}, "
+            f"not {start} to {stop} ({rule!r})"
+        )
+    return slice(start, stop)
+
+
 def are_same(one: Rule | None, other: Rule | None) -> bool:
     """Whether two rules are known to say the same. What others mean by ``==`` of theirs is not."""
     return one is other or (isinstance(one, _Band) and isinstance(other, _Band) and one == other)
@@ -226,7 +243,7 @@ class _Moved(Rule):
         return self.rule.block(*self._back(rows, columns))
 
     def columns(self, rows: slice, columns: slice) -> slice:
-        found = self.rule.columns(*self._back(rows, columns))
+        found = reach(self.rule, *self._back(rows, columns))
         return slice(found.start - self.column, found.stop - self.column)
 
 
@@ -245,7 +262,7 @@ class _Both(Rule):
         return first if second is True else np.logical_and(first, second)
 
     def columns(self, rows: slice, columns: slice) -> slice:
-        return self.second.columns(rows, self.first.columns(rows, columns))
+        return reach(self.second, rows, reach(self.first, rows, columns))
 
     def at(self, index: tuple[int, ...]) -> Rule:
         return _Both(self.first.at(index), self.second.at(index))

@@ -214,6 +214,30 @@ def test_the_blockwise_peak_is_a_close_upper_bound(
         assert found <= expected.peak_bytes <= found / 0.6
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        Sizes(n=1, m=50_000),
+        Sizes(n=16, m=20_000, dtype=np.float64),
+        Sizes(n=20_000, m=16),
+        Sizes(n=2048, d_k=1, d_v=1),
+        Sizes(n=16, heads=1000, d_k=8),
+        Sizes(n=8, heads=1000),
+    ],
+)
+def test_the_blockwise_peak_is_an_upper_bound_for_few_queries_keys_and_features(sizes: Sizes) -> None:
+    costs = cost.blockwise(sizes)
+    for found, expected in zip(measured_peaks(blockwise, sizes, workers=1), costs[:2], strict=True):
+        assert found <= expected.peak_bytes
+
+
+def test_a_block_size_may_be_one_number() -> None:
+    sizes = Sizes(n=1000)
+    assert cost.blockwise(sizes, block_size=64) == cost.blockwise(sizes, block_size=(64, 64))
+    with pytest.raises(ValueError, match=r"^block_size must be one number, or one of queries and one of keys, not "):
+        cost.blockwise(sizes, block_size=(1, 2, 3))  # type: ignore[arg-type]
+
+
 def test_a_pass_that_reads_keys_for_twice_as_many_queries_moves_them_half_as_often() -> None:
     sizes = Sizes(n=4096)
     small, large = (cost.blockwise(sizes, block_size=(rows, 256)) for rows in (128, 256))

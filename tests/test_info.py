@@ -156,6 +156,18 @@ def test_kernels_are_left_alone_where_others_are_not_faster() -> None:
     assert advice(FACTS, RATES._replace(kernels="Haswell"), factor=1.05) == []
 
 
+@pytest.mark.parametrize(("products", "is_advised"), [((1.7, 0.3), False), ((1.7, 0.95), True)])
+def test_nothing_is_advised_that_one_dtype_loses_by(products: tuple[float, float], is_advised: bool) -> None:
+    def measure(variables: Mapping[str, str | None]) -> Rates:
+        factors = products if variables else (1.0, 1.0)
+        return RATES._replace(
+            products={name: f * RATES.products[name] for f, name in zip(factors, ("float32", "float64"), strict=True)}
+        )
+
+    found = list(advise(FACTS, RATES._replace(kernels="Haswell"), measure))
+    assert len(found) == is_advised
+
+
 def test_kernels_for_avx2_are_right_for_a_processor_without_avx512() -> None:
     assert advice(FACTS._replace(simd=["X86_V2", "X86_V3"], exp2="baseline"), RATES._replace(kernels="Haswell")) == []
 

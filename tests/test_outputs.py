@@ -9,7 +9,7 @@ from helpers import Array, assert_same_bits, normal, random_parameters
 from scipy import special
 
 import attention_np as anp
-from attention_np import _outputs
+from attention_np import _outputs, rules
 
 BATCH = {"query": normal(0, 2, 4, 3), "key": normal(1, 2, 5, 3), "value": normal(2, 2, 5, 6)}
 SOME_HIDDEN = np.arange(20).reshape(4, 5) % 3 > 0
@@ -129,14 +129,26 @@ def test_an_attn_mask_that_is_a_number_does_not_upcast(attn_mask: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "m", "chosen"), [(4, 5, "dot_product"), (1, 4096, "dot_product"), (512, 256, "blockwise")]
+    ("heads", "n", "m", "chosen"),
+    [
+        (2, 4, 5, "dot_product"),
+        (2, 1, 4096, "dot_product"),
+        (1, 127, 2048, "dot_product"),  # hardly more scores than numbers in the keys and values
+        (1, 2048, 127, "dot_product"),
+        (2, 512, 256, "blockwise"),
+        (2, 128, 1024, "blockwise"),
+        (127, 128, 256, "dot_product"),
+        (128, 128, 256, "blockwise"),  # small heads, but many
+    ],
 )
-def test_large_scores_are_computed_blockwise(n: int, m: int, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_scores_are_computed_blockwise(
+    heads: int, n: int, m: int, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     used: list[str] = []
     for name, forward in _outputs.ALGORITHMS.items():
         spy = functools.partial(lambda name, forward, *a, **k: (used.append(name), forward(*a, **k))[1], name, forward)
         monkeypatch.setitem(_outputs.ALGORITHMS, name, spy)
-    query, key, value = normal(0, 2, n, 3), normal(1, 2, m, 3), normal(2, 2, m, 4)
+    query, key, value = normal(0, heads, n, 3), normal(1, heads, m, 3), normal(2, heads, m, 4)
     anp.scaled_dot_product_attention(query, key, value)
     assert used == [chosen]
     options = {"attn_mask": normal(3, n, m), "is_causal": True, "scale": 0.3, "dropout_p": 0.4, "rng": 5}
@@ -153,6 +165,19 @@ def test_long_sequences_take_memory_in_proportion() -> None:
         assert tracemalloc.get_traced_memory()[1] < x.shape[0] ** 2  # bytes: a quarter of the scores
     finally:
         tracemalloc.stop()
+
+
+def test_a_rule_is_a_mask() -> None:
+    query, key, value = normal(0, 2, 5, 3), normal(1, 2, 6, 3), normal(2, 2, 6, 4)
+    rule = rules.sliding_window(left=1) & rules.padding([2, 6])
+    expected = anp.scaled_dot_product_attention(query, key, value, attn_mask=rule.mask(5, 6))
+    for algorithm in ("auto", *_outputs.ALGORITHMS):
+        found = anp.scaled_dot_product_attention(query, key, value, attn_mask=rule, algorithm=algorithm)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-15)
+    with pytest.raises(ValueError, match=r"^lengths must be from 0 to m=6, not 7"):
+        anp.scaled_dot_product_attention(query, key, value, attn_mask=rules.padding([7, 6]))
+    with pytest.raises(TypeError, match=r"^mask must be an array here: a rule gives its own by rule.mask\(n, m\)$"):
+        anp.dot_product.forward(query, key, value, mask=rule)
 
 
 def test_another_algorithm_is_refused() -> None:

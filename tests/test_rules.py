@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from helpers import Array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention_np import masks, rules
+from attention_np import blockwise, masks, rules
 from attention_np.rules import Rule
 
 N, M = 7, 9
@@ -218,3 +219,59 @@ def test_a_window_may_have_no_bound_on_either_side_and_none_that_is_negative() -
 def test_ragged_lists_are_refused_by_name_and_what_they_should_hold(call: Any, name: str, what: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must be an array of {what}: "):
         call([[1], [0, 1]])
+
+
+class Claims(rules.Rule):
+    """All pairs attend, and the columns are whatever it is told to say."""
+
+    def __init__(self, columns: Any) -> None:
+        self.given = columns
+
+    def __repr__(self) -> str:
+        return "claims"
+
+    def block(self, rows: slice, columns: slice) -> bool:
+        del rows, columns
+        return True
+
+    def columns(self, rows: slice, columns: slice) -> slice:
+        del rows, columns
+        return self.given
+
+
+@pytest.mark.parametrize("combine", [lambda rule: rule, lambda rule: rule & rules.causal(offset=M)], ids=["it", "both"])
+@pytest.mark.parametrize(
+    ("columns", "error", "message"),
+    [
+        (slice(-3, M), ValueError, f"must be within those it is asked for, 0 to {M}, not -3 to {M} (claims)"),
+        (slice(0, M + 1), ValueError, f"must be within those it is asked for, 0 to {M}, not 0 to {M + 1} (claims)"),
+        (slice(0, M, 2), TypeError, f"must be a slice of two integers and no step, not slice(0, {M}, 2) (claims)"),
+        (slice(None), TypeError, "must be a slice of two integers and no step, not slice(None, None, None) (claims)"),
+        (slice(0.0, 2.0), TypeError, "must be a slice of two integers and no step, not slice(0.0, 2.0, None) (claims)"),
+        ((0, M), TypeError, f"must be a slice of two integers and no step, not (0, {M}) (claims)"),
+    ],
+)
+def test_columns_that_are_no_part_of_those_asked_for_are_refused(
+    columns: Any, error: type[Exception], message: str, combine: Any
+) -> None:
+    x = np.ones((M, 2))
+    with pytest.raises(error, match=f"^{re.escape('the columns of a rule ' + message)}$"):
+        blockwise.forward(x[:N], x, x, mask=combine(Claims(columns)))
+
+
+def test_columns_may_be_numpy_integers_and_an_empty_slice_anywhere_is_none() -> None:
+    x = np.arange(2.0 * M).reshape(M, 2)
+    some, _ = blockwise.forward(x[:N] * 0, x * 0, x, mask=Claims(slice(np.int64(1), np.int64(3), 1)))
+    np.testing.assert_allclose(some, np.broadcast_to(x[1:3].mean(axis=0), some.shape))
+    for nothing in (slice(0, 0), slice(M + 3, M + 3), slice(2, 1)):
+        output, cache = blockwise.forward(x[:N], x, x, mask=Claims(nothing))
+        assert (output == 0).all()
+        assert (cache.logsumexp == -np.inf).all()
+
+
+def test_a_rule_without_a_block_says_what_it_lacks() -> None:
+    class Lacking(rules.Rule):
+        pass
+
+    with pytest.raises(NotImplementedError, match=r"^Lacking must define block\(rows, columns\)$"):
+        blockwise.forward(np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2)), mask=Lacking())

@@ -16,6 +16,7 @@ from attention_np._arrays import Array, transposed
 from attention_np._blockwise import plain, scratch
 from attention_np._blockwise.columns import COUNTERS, delta_parts, interleaved, with_column, with_counters
 from attention_np._blockwise.tiles import Cotangent, Tile, slices
+from attention_np._products import apart
 
 __all__ = ["Attended", "TileGradients", "attend", "differentiate"]
 
@@ -88,7 +89,7 @@ def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
     outputs = sums / np.where(totals == 0, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
     natural = abs(tiles[0].scale) if tiles[0].bias is None else 1  # what makes a score of a shift
     logsumexps = shifts * natural + np.log(totals)  # (h, n) (blockwise.5); of nothing it is minus infinity
-    is_finite = _is_finite(outputs) and bool((logsumexps < np.inf).all())
+    is_finite = _is_finite(outputs) and not np.isnan(logsumexps).any()
     for tile, *found in zip(tiles, outputs, logsumexps, shifts, totals, strict=True):
         attended = Attended(*found)
         yield attended if is_finite else _mended(tile, attended)
@@ -97,14 +98,14 @@ def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
 def _mended(tile: Tile, attended: Attended) -> Attended:
     """The same, with the rows that are not finite done plainly."""
     for rows in tile.row_blocks():
-        if not (np.isfinite(attended.output[rows]).all() and (attended.logsumexp[rows] < np.inf).all()):
+        if not np.isfinite(attended.output[rows]).all() or np.isnan(attended.logsumexp[rows]).any():
             attended.output[rows], attended.logsumexp[rows] = plain.attend(tile, rows)
             attended.total[rows] = np.nan
     return attended
 
 
 def _plainly(tile: Tile) -> Attended:
-    output, logsumexp = plain.attend(tile, slice(0, tile.n))
+    output, logsumexp = plain.attend(tile, tile.rows)
     return Attended(output, logsumexp, np.zeros_like(logsumexp), np.full_like(logsumexp, np.nan))
 
 
@@ -160,7 +161,7 @@ def _shift(tile: Tile, scores: Array, visible: Array | None, bias: Array | None,
     before = largest.copy()
     np.maximum(largest, scores.max(axis=-1, keepdims=True), out=largest)  # (blockwise.2)
     now = np.where(largest == -np.inf, 0, largest)
-    sums *= exponential((np.where(largest == -np.inf, now, before) - now) * factor)  # (blockwise.3) (blockwise.4)
+    sums *= exponential((before - now) * factor)  # (blockwise.3) (blockwise.4)
     scores -= now
     scores *= factor
 
@@ -176,7 +177,7 @@ def _add_bias(tile: Tile, products: Array, bias: Array | None) -> Any:
 
 def _factor(tile: Tile) -> Any:
     """What makes an exponent of the exponential out of a product of a query and a key."""
-    return tile.dtype.type(abs(np.longdouble(tile.scale)) * _exponential(tile.dtype).unit)
+    return tile.dtype.type(abs(np.longdouble(tile.scale)) * _exponential(tile.dtype).unit)  # (blockwise.33)
 
 
 def _is_to_scale_queries(tile: Tile) -> bool:
@@ -189,9 +190,8 @@ def _is_to_scale_queries(tile: Tile) -> bool:
 
 
 def _queries(tiles: Sequence[Tile]) -> Array:
-    """The queries (h, n, d_k), turned round where the scale is negative: the factor is not."""
-    queries = _stacked(tiles, "query")
-    return queries if tiles[0].scale >= 0 else -queries
+    """The queries (h, n, d_k), negated if the scale is: the factor is not. Memory of their own: see :func:`apart`."""
+    return _stacked(tiles, "query") * (1 if tiles[0].scale >= 0 else -1)
 
 
 def differentiate(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[TileGradients]:
@@ -213,7 +213,7 @@ def _differentiate(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterato
 
 def _can_be_divided(given: Cotangent) -> bool:
     """Whether the gradient of the output may be divided by the sums of weights, instead of the weights."""
-    total = given.total.max(initial=1)
+    total = given.total.max()
     return bool(np.isfinite(total)) and _is_moderate(given.d_output) and not _any_lost(given.d_output, total)
 
 
@@ -240,10 +240,12 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     query, key_and_one = with_column(query, -shift if tile.bias is None else 0), with_column(key, 1)
     if tile.dropout is None:
         d_output, value = interleaved(d_output, -delta), interleaved(value, np.ones(delta.shape[-1]))
+    else:
+        d_output = apart(d_output, value)
     d_query, d_key = np.zeros_like(query_over), np.zeros_like(key)
     d_bias = None if tile.bias is None else np.zeros(tile.bias.shape, tile.dtype)
     terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
-    for heads, rows, columns, visible, bias in _blocks(tiles, slice(0, tile.m)):
+    for heads, rows, columns, visible, bias in _blocks(tiles, tile.columns):
         weights = _product("weights", query[heads, rows], transposed(key_and_one[heads, columns]))
         if bias is not None:
             factor = _add_bias(tile, weights, bias)
@@ -336,7 +338,7 @@ def _is_moderate(array: Array) -> bool:
     if np.ldexp(one, -(exponent // 4)) < _squares(array) < np.ldexp(one, exponent // 2):  # and so is the largest
         return True
     most = max(array.max(initial=0), -array.min(initial=0))
-    return bool(most == 0 or -(exponent // 2) < np.frexp(most)[1] < exponent // 3)
+    return bool(-(exponent // 2) < np.frexp(most)[1] < exponent // 3)
 
 
 def _any_lost(array: Array, factor: Any = None) -> bool:
@@ -366,7 +368,7 @@ def _bound(tiles: Sequence[Tile], query: Array) -> float:
     saves the running maximum, which is a fifth of the time of the forward pass.
     """
     longest = [_length(_stacked(tiles, "key", part)) for part in slices(0, tiles[0].m, KEYS)]
-    return float(_length(query) * np.max(longest, initial=0))
+    return float(_length(query) * np.max(longest))  # (blockwise.34)
 
 
 def _may_overflow(tile: Tile, bound: float) -> bool:
@@ -377,7 +379,7 @@ def _may_overflow(tile: Tile, bound: float) -> bool:
 
 def _length(vectors: Array) -> float:
     """The length of the longest vector; NaN if one holds NaN."""
-    squares = np.einsum("...a,...a->...", vectors, vectors).max(initial=0)
+    squares = np.einsum("...a,...a->...", vectors, vectors).max()
     if squares < np.finfo(vectors.dtype).tiny:  # they may have underflowed
         return float(np.abs(vectors).max(initial=0) * np.sqrt(vectors.shape[-1]))
     return float(np.sqrt(squares))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_np._arrays import Array, as_floating, in_dtype, precision, quiet
+from attention_np._arrays import Array, as_floating, in_dtype, precision, quiet, sum_to
 
 __all__ = ["Partial", "merge", "merge_backward"]
 
@@ -14,8 +14,8 @@ __all__ = ["Partial", "merge", "merge_backward"]
 class Partial(NamedTuple):
     """Attention over some of the keys: what :func:`merge` takes and gives."""
 
-    output: Array  # (..., n, d_v)
-    logsumexp: Array  # (..., n)
+    output: Array  # (..., n, d_v), or (d_v,) for a single query
+    logsumexp: Array  # (..., n), with fewer leading axes or of length one where several values share the scores
 
 
 class Dtypes(NamedTuple):
@@ -30,9 +30,9 @@ def merge(first: Partial | tuple[Array, Array], second: Partial | tuple[Array, A
 
     Parameters
     ----------
-    first, second : Partial, or (output, logsumexp)
-        Attention of the same queries over keys that no other has: (..., n, d_v) and (..., n). What had no key to
-        attend to has the output zero and the log-sum-exp minus infinity.
+    first, second : Partial, or (output, logsumexp), or (output, cache)
+        Attention of the same queries over keys that no other has: (..., n, d_v) and (..., n), or what :func:`forward`
+        gave. What had no key to attend to has the output zero and the log-sum-exp minus infinity.
 
     Returns
     -------
@@ -57,10 +57,7 @@ def merge(first: Partial | tuple[Array, Array], second: Partial | tuple[Array, A
     >>> import numpy as np
     >>> from attention_np import blockwise
     >>> query, key, value = np.zeros((1, 2)), np.ones((4, 2)), np.array([[1.0], [2.0], [3.0], [4.0]])
-    >>> parts = []
-    >>> for keys in (slice(0, 1), slice(1, 4)):
-    ...     output, cache = blockwise.forward(query, key[keys], value[keys])
-    ...     parts.append((output, cache.logsumexp))
+    >>> parts = [blockwise.forward(query, key[keys], value[keys]) for keys in (slice(0, 1), slice(1, 4))]
     >>> print(blockwise.merge(*parts).output)
     [[2.5]]
     """
@@ -71,7 +68,7 @@ def merge(first: Partial | tuple[Array, Array], second: Partial | tuple[Array, A
     with quiet():
         shares, logsumexp = _shares(one, other)
         output = _shared(shares[0], one.output) + _shared(shares[1], other.output)  # (blockwise.6)
-        return _cast(Partial(output, logsumexp), dtypes)
+        return _cast(Partial(output.reshape(one.output.shape), logsumexp), dtypes)
 
 
 def merge_backward(
@@ -123,29 +120,48 @@ def merge_backward(
             "d_merged must have the shape of what was merged "
             f"(the output of d_merged: {d.output.shape}, the outputs of first and second: {one.output.shape})"
         )
+    of_rows = np.broadcast_shapes(one.logsumexp.shape, other.logsumexp.shape)
+    if d.logsumexp.shape != of_rows:
+        raise ValueError(
+            "d_merged must have the shape of what was merged "
+            f"(the logsumexp of d_merged: {d.logsumexp.shape}, that of first and second together: {of_rows})"
+        )
     dtypes = [Dtypes(part.output.dtype, part.logsumexp.dtype) for part in (one, other)]
     one, other, d = _widened(one, other, d)
     with quiet():
         shares, _ = _shares(one, other)
-        merged = _shared(shares[0], one.output) + _shared(shares[1], other.output)
+        merged = _shared(shares[0], one.output) + _shared(shares[1], other.output)  # (blockwise.22)
         found = []
         for share, part in zip(shares, (one, other), strict=True):
             d_output = _shared(share, d.output)  # (blockwise.23)
-            d_share = (d.output * (part.output - merged)).sum(axis=-1) + d.logsumexp
-            found.append(Partial(d_output, np.where(share == 0, 0, share * d_share)))  # (blockwise.24)
+            d_share = sum_to((d.output * (part.output - merged)).sum(axis=-1), of_rows) + d.logsumexp  # (blockwise.24)
+            d_logsumexp = np.where(share == 0, 0, share * d_share)  # (blockwise.24)
+            found.append(Partial(d_output.reshape(part.output.shape), sum_to(d_logsumexp, part.logsumexp.shape)))
         first_found, second_found = map(_cast, found, dtypes)
     return first_found, second_found
 
 
-def _partial(name: str, pair: Partial | tuple[Array, Array]) -> Partial:
+def _partial(name: str, pair: Any) -> Partial:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        what = f"{len(pair)} items" if isinstance(pair, tuple | list) else type(pair).__name__
+        raise TypeError(f"{name} must be a pair of an output and its logsumexp, or cache, not {what}")
     output, logsumexp = pair
+    logsumexp = getattr(logsumexp, "logsumexp", logsumexp)  # of a cache
     part = Partial(as_floating(f"the output of {name}", output), as_floating(f"the logsumexp of {name}", logsumexp))
-    if part.output.shape[:-1] != part.logsumexp.shape:
+    if not part.output.ndim or not _are_of_rows(part.logsumexp.shape, part.output.shape[:-1]):
         raise ValueError(
             f"the logsumexp of {name} must have one number for each row of its output "
             f"(output.shape={part.output.shape}, logsumexp.shape={part.logsumexp.shape})"
         )
     return part
+
+
+def _are_of_rows(shape: tuple[int, ...], rows: tuple[int, ...]) -> bool:
+    """Whether log-sum-exps of this shape are those of such rows, or of scores that several values share."""
+    if not rows:
+        return shape in ((), (1,))  # a single query's, which :func:`forward` gives an axis
+    leading = zip(shape[-2::-1], rows[-2::-1], strict=False)
+    return shape[-1:] == rows[-1:] and len(shape) <= len(rows) and all(size in (1, full) for size, full in leading)
 
 
 def _check_alike(first: Partial, second: Partial) -> None:
@@ -183,7 +199,7 @@ def _shares(first: Partial, second: Partial) -> tuple[tuple[Array, Array], Array
     ]
     powers[0] = np.where(limits[0] & limits[1], np.nan, powers[0])
     total = powers[0] + powers[1]
-    shares = [np.where(power == 0, 0, power / total) for power in powers]
+    shares = [np.where(power == 0, 0, power / total) for power in powers]  # (blockwise.18, blockwise.21)
     return (shares[0], shares[1]), np.where(at_limit, np.inf, shift + np.log(total))  # (blockwise.18)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from attention_np import softmax
 from attention_np._arrays import Array, added, sum_to, transposed
-from attention_np._blockwise.tiles import Cotangent, Tangent, Tile, slices
+from attention_np._blockwise.tiles import Block, Cotangent, Tangent, Tile, slices
 from attention_np._products import backward_product, pair_products, pairs_that_flow, product
 from attention_np._range import clipped_scores, scores_and_tops
 
@@ -37,10 +37,10 @@ def attend(tile: Tile, rows: slice) -> tuple[Array, Array]:
     that there is nothing to attend to.
     """
     outputs, logsumexps = [], []
-    value = tile.take(tile.value, slice(None))
+    value = tile.take(tile.value)
     for some in _few(tile, rows):
         cache, visible, tops = _weights(tile, some)
-        dropped = _dropped(tile, cache.weights, some, slice(0, tile.m))
+        dropped = _dropped(tile, cache.weights, some, tile.columns)
         outputs.append(product(dropped, value, visible, mean=tile.dropout is None))
         logsumexp = cache.logsumexp
         if tops is not None:
@@ -51,46 +51,45 @@ def attend(tile: Tile, rows: slice) -> tuple[Array, Array]:
 
 def push_forward(tile: Tile, tangent: Tangent) -> Array:
     """How the output of a tile that holds all keys moves along a tangent of its arrays, (n, d_v)."""
-    key, value = tile.take(tile.key, slice(None)), tile.take(tile.value, slice(None))
-    columns = slice(0, tile.m)
+    key, value = tile.take(tile.key), tile.take(tile.value)
     dtypes = (x.dtype for x in (tangent.query, tangent.key, tangent.value, tangent.bias) if x is not None)
-    d_output = np.zeros((tile.n, value.shape[1]), np.result_type(tile.dtype, *dtypes))
+    d_output = np.zeros((tile.n, value.shape[1]), np.result_type(*dtypes))
     for rows in tile.row_blocks():
         for some in _few(tile, rows):
             cache, visible, _ = _weights(tile, some)
             d_scores = _pushed_scores(tile, tangent, some, key)
             if d_scores is not None:
                 d_weights = softmax.jvp(cache, scores=np.broadcast_to(d_scores, cache.scores.shape))
-                d_output[some] += product(_dropped(tile, d_weights, some, columns), value, visible)
+                d_output[some] += product(_dropped(tile, d_weights, some, tile.columns), value, visible)
             if tangent.value is not None:
-                d_output[some] += product(_dropped(tile, cache.weights, some, columns), tangent.value, visible)
+                weights = _dropped(tile, cache.weights, some, tile.columns)
+                d_output[some] += product(weights, tangent.value, visible)
     return d_output
 
 
 def _pushed_scores(tile: Tile, tangent: Tangent, rows: slice, key: Array) -> Array | None:
     of_query = of_key = d_bias = None
     if tangent.query is not None:
-        of_query = tangent.query[rows] @ transposed(key)
+        of_query = pair_products(tangent.query[rows], key)
     if tangent.key is not None:
-        of_key = tile.take(tile.query, rows) @ transposed(tangent.key)
+        of_key = pair_products(tile.take(tile.query, rows), tangent.key)
     if tangent.bias is not None:
         d_bias = tangent.bias if len(tangent.bias) == 1 else tangent.bias[rows]
     d_products = added(of_query, of_key)
-    return added(None if d_products is None else d_products * tile.scale, d_bias)
+    return added(None if d_products is None else d_products * tile.scale, d_bias)  # (blockwise.26)
 
 
 def _few(tile: Tile, rows: slice) -> Any:
-    return slices(rows.start, rows.stop, max(1, min(rows.stop - rows.start, PAIRS_AT_ONCE // max(tile.m, 1))))
+    return slices(rows.start, rows.stop, max(1, PAIRS_AT_ONCE // tile.m))
 
 
 def _weights(tile: Tile, rows: slice) -> tuple[softmax.Cache, Array | None, Array | None]:
     """The softmax of some rows over all keys of a tile, who attends to whom in them, and what the scores are less."""
-    columns = slice(0, tile.m)
-    block = tile.block(rows, columns)
+    block = tile.block(rows, tile.columns)
     visible: Array | None = np.zeros((1, 1), np.bool_) if block is None else block.visible
     bias = None if block is None else block.bias
-    query, key = tile.take(tile.query, rows), tile.take(tile.key, columns)
-    scores, tops = query @ transposed(key) * tile.scale, None
+    query, key = tile.take(tile.query, rows), tile.take(tile.key)
+    scores, tops = pair_products(query, key) * tile.scale, None
     if not np.isfinite(scores if bias is None else scores + bias).all():
         scores, tops = scores_and_tops(scores, query, key, tile.scale, bias, visible)
     elif bias is not None:
@@ -98,10 +97,10 @@ def _weights(tile: Tile, rows: slice) -> tuple[softmax.Cache, Array | None, Arra
     return softmax.normalised(scores, mask=visible), visible, tops
 
 
-def _scores(tile: Tile, rows: slice, columns: slice, bias: Array | None) -> Array:
+def _scores(tile: Tile, rows: slice, block: Block) -> Array:
     """Of rows whose largest score is in range."""
-    query, key = tile.take(tile.query, rows), tile.take(tile.key, columns)
-    products: Array = query @ transposed(key) * tile.scale
+    query, key, bias = tile.take(tile.query, rows), tile.take(tile.key, block.columns), block.bias
+    products: Array = pair_products(query, key) * tile.scale
     scores = products if bias is None else products + bias
     return scores if np.isfinite(scores).all() else clipped_scores(products, query, key, tile.scale, bias)
 
@@ -125,7 +124,7 @@ def zeros(tile: Tile) -> tuple[Array, Array, Array, Array | None]:
 
 def delta(tile: Tile, given: Cotangent) -> Array:
     """What is subtracted in each row of the gradient of the weights, (n,) (blockwise.8)."""
-    result: Array = np.einsum("ib,ib->i", given.d_output, tile.take(given.output, slice(None)))
+    result: Array = np.einsum("ib,ib->i", given.d_output, tile.take(given.output))  # (blockwise.8)
     return result if given.d_logsumexp is None else result - given.d_logsumexp  # (blockwise.17)
 
 
@@ -148,10 +147,10 @@ def differentiate(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Ar
     for rows in tile.row_blocks():
         query, d_output = tile.take(tile.query, rows), given.d_output[rows]
         incoming = d_output if given.d_logsumexp is None else np.c_[d_output, given.d_logsumexp[rows]]
-        for block in tile.blocks(rows, slice(0, tile.m)):
+        for block in tile.blocks(rows, tile.columns):
             columns = block.columns
             key, value = tile.take(tile.key, columns), tile.take(tile.value, columns)
-            weights, moves = _recomputed(tile, given, rows, columns)
+            weights, moves = _recomputed(tile, given, rows, block)
             flows = pairs_that_flow(block.visible, incoming)
             if flows is not None:
                 moves = moves & flows
@@ -185,9 +184,9 @@ def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array
     """As :func:`differentiate`, from the scores alone; for a tile that holds all the keys its queries attend to."""
     gradients = zeros(tile)
     d_query, d_key, d_value, d_bias = gradients
-    columns = slice(0, tile.m)
-    key, value = tile.take(tile.key, columns), tile.take(tile.value, columns)
-    for rows in _few(tile, slice(0, tile.n)):
+    columns = tile.columns
+    key, value = tile.take(tile.key), tile.take(tile.value)
+    for rows in _few(tile, tile.rows):
         d_output = given.d_output[rows]
         d_logsumexp = None if given.d_logsumexp is None else given.d_logsumexp[rows, None]
         if not d_output.any() and (d_logsumexp is None or not d_logsumexp.any()):
@@ -212,11 +211,10 @@ def _over(pairs: Array | None, weights: Array) -> Array | None:
     return None if pairs is None else np.broadcast_to(pairs, weights.shape)
 
 
-def _recomputed(tile: Tile, given: Cotangent, rows: slice, columns: slice) -> tuple[Array, Array]:
+def _recomputed(tile: Tile, given: Cotangent, rows: slice, block: Block) -> tuple[Array, Array]:
     """The weights of a block from the log-sum-exp of its rows (blockwise.7), and which of them move with the scores."""
-    block = tile.block(rows, columns)
-    scores = _scores(tile, rows, columns, None if block is None else block.bias)
+    scores = _scores(tile, rows, block)
     takes_part: Array = scores.real != -np.inf
-    if block is not None and block.visible is not None:
+    if block.visible is not None:
         takes_part = takes_part & block.visible
-    return np.where(takes_part, np.exp(scores - given.logsumexp[rows, None]), 0), takes_part
+    return np.where(takes_part, np.exp(scores - given.logsumexp[rows, None]), 0), takes_part  # (blockwise.7)

@@ -12,19 +12,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_np._arrays import Array
+from attention_np._arrays import Array, as_integer
 from attention_np._blockwise.tiles import Tile, slices
 from attention_np._dropout import Draws
-from attention_np.rules import Rule, cut, pick
+from attention_np.rules import Rule, cut, pick, reach
 
-__all__ = ["Place", "Problem", "grouped"]
+__all__ = ["Place", "Problem", "as_block_size", "grouped"]
 
 # Queries and keys of a block of scores: two fit a second-level cache of 1 MiB in single precision, of 2 in double.
 BLOCK, BLOCK_OF_A_RULE = (512, 256), (256, 512)  # fewer queries follow a rule more closely
 TASKS = 8  # of a large problem, at least: with fewer, there are machines some of whose cores would have none
 # Queries and keys of a tile: the first of which there are as many tiles.
 SIDES = {(2048, 2048): TASKS, (2048, 1024): TASKS, (1024, 1024): TASKS // 2, (512, 512): 0}
-PAIRS_A_TASK, POSITIONS_A_TASK = 2**19, 2048  # a task of less takes hardly longer than handing it over
+POSITIONS_A_TASK = 2048  # a task of less takes hardly longer than handing it over, and one of less than so many pairs
+PAIRS_A_TASK, PAIRS_TO_A_POSITION = 2**19, 64  # where to prepare a query or a key takes as long as 64 pairs
+
+
+def as_block_size(block_size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """The sizes of a block as a pair; None: ours."""
+    if block_size is None:
+        return None
+    sizes = block_size if isinstance(block_size, tuple | list) else (block_size, block_size)
+    if len(sizes) != 2:
+        raise ValueError(f"block_size must be one number, or one of queries and one of keys, not {block_size}")
+    return as_integer("block_size", sizes[0], least=1), as_integer("block_size", sizes[1], least=1)
 
 
 class Place(NamedTuple):
@@ -96,7 +107,7 @@ class Problem:
     def _reach(self, index: tuple[int, ...], rows: slice) -> Iterator[Place]:
         columns = slice(0, self.m)
         if self.rule is not None:
-            columns = self.rule.at(self._of_scores(index)).columns(rows, columns)
+            columns = reach(self.rule.at(self._of_scores(index)), rows, columns)
         if columns.start < columns.stop:
             yield Place(index, rows, columns)
 
@@ -144,7 +155,8 @@ def grouped(places: list[Place]) -> Iterator[list[Place]]:
     enough = min(POSITIONS_A_TASK, sum(map(_positions, places)) // TASKS)
     for place in places:
         group.append(place)
-        pairs += (place.rows.stop - place.rows.start) * (place.columns.stop - place.columns.start)
+        rows, columns = place.rows.stop - place.rows.start, place.columns.stop - place.columns.start
+        pairs += rows * columns + PAIRS_TO_A_POSITION * (rows + columns)
         positions += _positions(place)
         if pairs >= PAIRS_A_TASK and positions >= enough:
             yield group

@@ -15,7 +15,7 @@ import numpy as np
 
 from attention_np._arrays import Array, in_dtype
 from attention_np._dropout import Draws
-from attention_np.rules import Rule, are_same, cut
+from attention_np.rules import Rule, are_same, cut, reach
 
 __all__ = ["Block", "Cotangent", "Tangent", "Tile", "slices"]
 
@@ -60,7 +60,7 @@ class _Mapped(NamedTuple):
         extent = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
         length = (extent + self.dtype.itemsize) // self.dtype.itemsize
         flat = np.memmap(self.file, self.dtype, mode="r", offset=self.offset, shape=(length,))
-        return np.lib.stride_tricks.as_strided(np.asarray(flat), self.shape, self.strides, writeable=False)
+        return np.lib.stride_tricks.as_strided(np.asarray(flat), self.shape, self.strides)
 
     def _message(self, problem: str) -> str:
         return (
@@ -78,7 +78,7 @@ def _checksum(array: Array) -> int:
 
 def _by_name(array: Any) -> Any:
     """`array`, or where to find it if it is a part of a file that is mapped into memory and still has its name."""
-    if not isinstance(array, np.ndarray) or not array.size or min(array.strides, default=0) < 0:
+    if not isinstance(array, np.ndarray) or not array.size or min(array.strides) < 0:
         return array
     owner: Any = array
     while isinstance(owner.base, np.ndarray):
@@ -165,8 +165,18 @@ class Tile(_Travels):
             and all(getattr(self, name).shape == getattr(other, name).shape for name in ("query", "key", "value"))
         )
 
-    def take(self, array: Array, part: slice) -> Array:
-        """Some rows of an array, in the dtype that is computed in."""
+    @property
+    def rows(self) -> slice:
+        """All queries."""
+        return slice(0, self.n)
+
+    @property
+    def columns(self) -> slice:
+        """All keys."""
+        return slice(0, self.m)
+
+    def take(self, array: Array, part: slice = slice(None)) -> Array:
+        """Some rows of an array, by default all, in the dtype that is computed in."""
         taken: Array
         (taken,) = in_dtype(self.dtype, array[part])
         return taken
@@ -177,8 +187,8 @@ class Tile(_Travels):
 
     def blocks(self, rows: slice, columns: slice) -> Iterator[Block]:
         """Some keys beside some queries, block by block, without those that the rule hides from all of them."""
-        reach = columns if self.rule is None else self.rule.columns(rows, columns)
-        for columns in slices(reach.start, reach.stop, self.block_size[1]):
+        some = columns if self.rule is None else reach(self.rule, rows, columns)
+        for columns in slices(some.start, some.stop, self.block_size[1]):
             block = self.block(rows, columns)
             if block is not None:
                 yield block

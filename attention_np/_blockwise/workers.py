@@ -79,7 +79,7 @@ def _run_here(
     stopped = False
 
     def work(seat: set[int] | None) -> None:
-        with cores.keep_to(seat):
+        with cores.keep_to(seat), quiet():  # NumPy's error state is each thread's own
             take_turns()
 
     def take_turns() -> None:
@@ -93,7 +93,7 @@ def _run_here(
                     number, (label, task) = taken
                     while number - due > 2 * workers and not stopped:
                         turn.wait()
-                result = _quietly(function, task)
+                result = function(task)
                 with turn:
                     ready[number] = label, result
                     while due in ready:
@@ -139,10 +139,5 @@ def _run_in(
 
 
 def _call(function: Callable[[Task], Result], task: Task) -> Result:
-    with blas.one_thread():  # this may be another process
-        return _quietly(function, task)
-
-
-def _quietly(function: Callable[[Task], Result], task: Task) -> Result:
-    with quiet():  # NumPy's error state is each thread's own
+    with blas.one_thread(), quiet():  # this may be another process
         return function(task)

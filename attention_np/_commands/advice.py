@@ -41,7 +41,8 @@ def advise(facts: Facts, rates: Rates | None, measure: Measure) -> Iterator[Advi
                 continue
             text, variables = remedy
             ratios = _gain(rates, measure, variables)
-            if ratios and max(ratios.values()) >= WORTH_IT:
+            # Where one dtype would lose it is no advice; or the machine was busy, and nothing has been measured.
+            if ratios and max(ratios.values()) >= WORTH_IT and min(ratios.values()) > 1 / WORTH_IT:
                 yield Advice(text, "matrix products", ratios)
         if facts.exp2 is None and rates.exp["float32"] >= WORTH_IT * rates.exp2["float32"]:
             yield Advice(
