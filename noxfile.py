@@ -1,7 +1,8 @@
 """The suite on the oldest and the newest NumPy, and the files of a release: `nox`, or `make versions` and `make dist`.
 
 The suite runs from the unpacked sdist, so that it also shows that nothing is missing there. The oldest NumPy runs on
-the oldest Python that is here, the newest on the newest. A Python that is missing is named, and is no error.
+the oldest Python that is here and that it has wheels for, the newest on the newest. The Python that runs nox is always
+one that is here. The others that are supported and missing are named; but a session without any Python fails.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from configparser import ConfigParser
@@ -29,7 +31,7 @@ SHIPPED = ("attention_np", "benchmarks", "derivations", "docs", "examples", "tes
 BESIDES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md")
 BESIDES += ("README.zh.md", "SECURITY.md", "_attention_np_pytest.py", "noxfile.py", "pyproject.toml", "setup.cfg")
 
-nox.options.error_on_missing_interpreters = False
+nox.options.error_on_missing_interpreters = True  # a session that is left out would pass
 
 
 def choose_all_of_pyenv() -> None:
@@ -38,6 +40,11 @@ def choose_all_of_pyenv() -> None:
     found = sorted(path.name for path in folder.glob("3.*") if path.name.rpartition(".")[0] in PYTHONS)
     if found:
         os.environ.setdefault("PYENV_VERSION", ":".join(found))
+
+
+def find_the_one_that_runs() -> None:
+    """Its command, `python3.11` or so, is beside it, in a virtual environment too; it is the last to be found."""
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
 
 
 def is_here(python: str) -> bool:
@@ -49,6 +56,7 @@ def is_here(python: str) -> bool:
 
 
 choose_all_of_pyenv()
+find_the_one_that_runs()
 HERE = [python for python in PYTHONS if is_here(python)]
 OLDEST = next((python for python in HERE if python in WITH_OLDEST_NUMPY), WITH_OLDEST_NUMPY[0])
 NEWEST = HERE[-1] if HERE else PYTHONS[-1]

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from attention_np._arrays import Array, as_number, real_types
+from attention_np._legible import shortened
 
 __all__ = ["Draws", "Rng", "as_generator", "as_probability", "draw_key", "multipliers"]
 
@@ -31,7 +32,7 @@ def as_probability(dropout_p: float, rng: Rng | None) -> float:
     """`dropout_p` as a number, refused outside [0, 1) or, where it is not zero, without a usable `rng`."""
     probability = float(as_number("dropout_p", dropout_p))
     if not 0 <= probability < 1:
-        raise ValueError(f"dropout_p must be at least 0 and less than 1, not {dropout_p}")
+        raise ValueError(f"dropout_p must be at least 0 and less than 1, not {shortened(dropout_p)}")
     if probability and rng is None:
         raise ValueError(f"dropout_p={dropout_p} needs an rng: a seed or a numpy.random.Generator")
     if probability:
@@ -45,11 +46,13 @@ def draw_key(rng: Rng | None) -> int:
 
 
 def as_generator(rng: Rng | None) -> np.random.Generator:
-    """`rng`, a seed or a generator, as a generator."""
+    """`rng`, a seed or a generator, as a generator; True and False are no seeds."""
     try:
+        if isinstance(rng, bool | np.bool_):
+            raise TypeError
         return np.random.default_rng(rng)
     except (TypeError, ValueError):
-        raise TypeError(f"rng must be a seed or a numpy.random.Generator, not {rng!r}") from None
+        raise TypeError(f"rng must be a seed or a numpy.random.Generator, not {shortened(rng)}") from None
 
 
 def multipliers(key: int, dropout_p: float, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -13,6 +13,7 @@ References
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np._arrays import as_array, as_integer, is_floating
+from attention_np._legible import shortened
 
 __all__ = [
     "as_mask",
@@ -53,7 +55,7 @@ def causal(n: int, m: int | None = None, *, offset: int = 0) -> Mask:
     Raises
     ------
     TypeError, ValueError
-        If `n` or `m` is not an integer, or negative; if `offset` is not an integer.
+        If `n` or `m` is not an integer, negative, or larger than an array can be; if `offset` is not an integer.
 
     Examples
     --------
@@ -69,7 +71,7 @@ def causal(n: int, m: int | None = None, *, offset: int = 0) -> Mask:
     n, m = _lengths(n, m)
     # Further off nothing changes, and NumPy may not count so far.
     offset = max(-n, min(as_integer("offset", offset), m))
-    return np.tri(n, m, offset, dtype=np.bool_)
+    return np.tri(n, m, offset, dtype=np.bool_)  # (masks.33, masks.35)
 
 
 def padding(lengths: npt.ArrayLike, m: int, *, heads: bool = False) -> Mask:
@@ -105,7 +107,7 @@ def padding(lengths: npt.ArrayLike, m: int, *, heads: bool = False) -> Mask:
     counts = _integers("lengths", lengths)
     if counts.size and not (counts.min() >= 0 and counts.max() <= m):
         raise ValueError(f"lengths must be from 0 to m={m}, not from {counts.min()} to {counts.max()}")
-    return _over_queries(np.arange(m) < counts[..., None], heads)
+    return _over_queries(np.arange(m) < counts[..., None], heads)  # (masks.46)
 
 
 def padding_from_tokens(tokens: npt.ArrayLike, pad_id: int, *, heads: bool = False) -> Mask:
@@ -170,9 +172,9 @@ def sliding_window(n: int, m: int | None = None, *, left: int | None, right: int
     n, m = _lengths(n, m)
     window = np.ones((n, m), dtype=np.bool_)
     if right is not None:
-        window = causal(n, m, offset=as_integer("right", right, least=0))
+        window = causal(n, m, offset=as_integer("right", right, least=0))  # (masks.37, masks.39)
     if left is not None:
-        window &= ~causal(n, m, offset=-as_integer("left", left, least=0) - 1)
+        window &= ~causal(n, m, offset=-as_integer("left", left, least=0) - 1)  # (masks.37, masks.39)
     return window
 
 
@@ -205,8 +207,8 @@ def block_causal(n: int, block_size: int) -> Mask:
      [1 1 1 1]]
     """
     n, _ = _lengths(n, None)
-    block = np.arange(n) // min(as_integer("block_size", block_size, least=1), max(n, 1))  # (n,)
-    return block[:, None] >= block
+    block = np.arange(n) // min(as_integer("block_size", block_size, least=1), max(n, 1))  # (n,) (masks.40)
+    return block[:, None] >= block  # (masks.42)
 
 
 def multi_level_causal(n: int, levels: Sequence[int] = (1, 4, 16)) -> Mask:
@@ -240,12 +242,12 @@ def multi_level_causal(n: int, levels: Sequence[int] = (1, 4, 16)) -> Mask:
     n, _ = _lengths(n, None)
     steps = _integers("levels", levels, axes=1).astype(np.int64)
     if steps.ndim != 1 or not steps.size or steps[0] != 1 or (np.diff(steps) <= 0).any():
-        raise ValueError(f"levels must increase from 1, as (1, 4, 16) do, not {levels}")
+        raise ValueError(f"levels must increase from 1, as (1, 4, 16) do, not {shortened(levels)}")
     position = np.arange(n)
-    step = steps[np.searchsorted(steps, np.maximum(position, 1), side="right") - 1]  # (n,), by distance
+    step = steps[np.searchsorted(steps, np.maximum(position, 1), side="right") - 1]  # (n,), by distance (masks.44)
     mask = np.zeros((n, n), dtype=np.bool_)
-    for i in range(n):
-        mask[i, : i + 1] = (position[: i + 1] + 1) % step[i::-1] == 0  # row by row: n^2 integers take 8 times the mask
+    for i in range(n):  # row by row: n^2 integers take 8 times the mask
+        mask[i, : i + 1] = (position[: i + 1] + 1) % step[i::-1] == 0  # (masks.45)
     return mask
 
 
@@ -281,7 +283,7 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
     queries = _integers("query_segments", query_segments, axes=1)
     keys = queries if key_segments is None else _integers("key_segments", key_segments, axes=1)
     try:
-        same: Mask = queries[..., :, None] == keys[..., None, :]
+        same: Mask = queries[..., :, None] == keys[..., None, :]  # (masks.47)
     except ValueError:
         raise ValueError(
             "the leading axes of query_segments and key_segments do not broadcast together "
@@ -343,8 +345,18 @@ def _over_queries(keys: Mask, heads: bool) -> Mask:
 
 
 def _lengths(n: int, m: int | None) -> tuple[int, int]:
-    count = as_integer("n", n, least=0)
-    return count, count if m is None else as_integer("m", m, least=0)
+    n = _length("n", n)
+    m = n if m is None else _length("m", m)
+    if n * m > sys.maxsize:
+        raise ValueError(f"a mask of {n} queries and {m} keys is larger than an array can be (n={n}, m={m})")
+    return n, m
+
+
+def _length(name: str, value: int) -> int:
+    length = as_integer(name, value, least=0)
+    if length > sys.maxsize:
+        raise ValueError(f"{name} must be at most {sys.maxsize}, the length of an axis, not {shortened(length)}")
+    return length
 
 
 def _integers(name: str, values: npt.ArrayLike, axes: int = 0) -> npt.NDArray[Any]:

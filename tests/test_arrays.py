@@ -21,7 +21,7 @@ from helpers import (
 )
 
 from attention_np import additive, dot_product, multi_head, softmax
-from attention_np._arrays import as_mask, scores_shape, sum_to
+from attention_np._arrays import as_integer, as_mask, as_number, scores_shape, sum_to
 
 REAL = [np.float32, np.float64, np.longdouble]
 HALF = [np.float16, ml_dtypes.bfloat16]
@@ -477,3 +477,39 @@ def test_a_sum_over_an_axis_that_was_broadcast_does_not_ask_about_another() -> N
 def test_a_mask_that_does_not_broadcast_is_told_to_what() -> None:
     with pytest.raises(ValueError, match=r"^mask must broadcast to the weights, whose shape is \(5,\)"):
         as_mask(np.ones(4, bool), (5,), "the weights")
+
+
+@pytest.mark.parametrize("value", [True, False, np.True_, np.False_])
+def test_true_and_false_are_no_integers_and_no_numbers(value: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^n must be an integer, not {value}$"):
+        as_integer("n", value)
+    with pytest.raises(TypeError, match=r"^scale must be a number, not (np\.)?(True|False)_?$"):
+        as_number("scale", value)
+
+
+@pytest.mark.parametrize("integer", [2**63, -(2**70), 10**300])
+def test_an_integer_beyond_those_of_numpy_is_a_number(integer: int) -> None:
+    assert as_number("scale", integer) == float(integer)
+
+
+@pytest.mark.parametrize("integer", [2**63 - 1, -(2**63), 3])
+def test_an_integer_of_numpy_is_not_rounded(integer: int) -> None:
+    assert int(as_number("scale", integer)) == integer
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_message_shows_no_more_of_a_large_number_than_fits(digits: int) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: as_number("scale", 10**digits),
+        lambda: dot_product.forward(np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1)), scale=10**digits),
+        lambda: as_integer("scale", -(10**digits), least=0),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"^scale must be ") as caught:
+            call()
+        assert len(str(caught.value)) < 120
+
+
+def test_what_is_no_number_is_shown_in_part() -> None:
+    with pytest.raises(TypeError, match=r"^scale must be a number, not \['x', .{34}\.\.\.$"):
+        as_number("scale", ["x"] * 1000)

@@ -1,13 +1,11 @@
-"""Known answers: they are right, their bounds are met and tight, files are written whole and read without trust."""
+"""Known answers: they are right, their bounds are met and tight, and files are written whole."""
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -45,24 +43,6 @@ def small(answers: Path, tmp_path: Path) -> Path:
     manifest["cases"] = [x for x in manifest["cases"] if x["name"].startswith("float32/softmax/")]
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     return folder
-
-
-def change_manifest(folder: Path, change: Callable[[Any], None]) -> None:
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    change(manifest)
-    path.write_text(json.dumps(manifest), encoding="utf-8")
-
-
-def replace_first_file(folder: Path, content: bytes) -> None:
-    """Another content, of which the manifest is made to say that it is the right one."""
-
-    def change(manifest: Any) -> None:
-        entry = manifest["cases"][0]
-        (folder / entry["file"]).write_bytes(content)
-        entry["bytes"], entry["sha256"] = len(content), hashlib.sha256(content).hexdigest()
-
-    change_manifest(folder, change)
 
 
 @pytest.mark.parametrize("op", [softmax, dot_product, blockwise, additive, multi_head], ids=lambda op: op.__name__)
@@ -604,197 +584,6 @@ def test_what_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> No
         known_answers.write(tmp_path / "set", dtypes="float32")
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        "/etc/passwd",
-        "../outside.safetensors",
-        "float32/../../outside.safetensors",
-        "C:\\x",
-        "a\\..\\b",
-        "",
-        "./x",
-        "a//b",
-    ],
-)
-def test_a_path_that_leaves_the_set_is_refused(small: Path, file: str) -> None:
-    change_manifest(small, lambda manifest: manifest["cases"][0].update(file=file))
-    refused(small, "is no path within the set")
-
-
-NOT_PRINTED = ["\x1b[31m", "\u202e", "a\nb", "\x9b", "\u2066x"]
-
-
-@pytest.mark.parametrize("text", NOT_PRINTED, ids=ascii)
-@pytest.mark.parametrize("field", ["name", "description", "file", "tags", "tensors", "largest_bound"])
-def test_a_name_that_would_give_orders_to_a_terminal_is_refused(small: Path, field: str, text: str) -> None:
-    def change(manifest: Any) -> None:
-        case = manifest["cases"][0]
-        item = case[field]
-        case[field] = [text] if isinstance(item, list) else {text: 0} if isinstance(item, dict) else text + item
-
-    change_manifest(small, change)
-    refused(small, "has characters that cannot be printed")
-
-
-@pytest.mark.parametrize("text", NOT_PRINTED, ids=ascii)
-def test_a_name_in_a_file_is_printed_with_escapes(small: Path, text: str) -> None:
-    name = json.loads((small / "manifest.json").read_text(encoding="utf-8"))["cases"][0]["file"]
-    arrays = files.from_bytes((small / name).read_bytes())
-    replace_first_file(small, files.to_bytes(arrays | {text: arrays["scores"]}, "changed"))
-    refused(small, re.escape(f"{ascii(text)[1:-1]} is in one of the two only"))
-    code = json.dumps({"scores": {"dtype": text, "shape": [1], "data_offsets": [0, 4]}})
-    replace_first_file(small, header(code, b"abcd"))
-    refused(small, "it is no safetensors file")
-
-
-@pytest.mark.parametrize("axis", [2, -3])
-def test_an_axis_that_the_scores_do_not_have_is_refused(small: Path, axis: int) -> None:
-    change_manifest(small, lambda manifest: manifest["cases"][0].update(options={"axis": axis}))
-    refused(small, re.escape(f"axis {axis} is no axis of scores (scores.shape=(3, 5))"))
-
-
-def test_a_case_of_another_dtype_than_its_arrays_is_refused(small: Path) -> None:
-    change_manifest(small, lambda manifest: manifest["cases"][0].update(dtype="float16"))
-    refused(small, r"\w+ is of F32, and in a case of float16 it must be of F16")
-
-
-def refused(folder: Path, message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        list(known_answers.load(folder))
-    assert str(caught.value).isprintable()
-    assert str(folder) in str(caught.value)
-
-
-def test_a_link_that_leaves_the_set_is_refused(small: Path) -> None:
-    entry = json.loads((small / "manifest.json").read_text(encoding="utf-8"))["cases"][0]["file"]
-    (small / entry).rename(small.parent / "outside")
-    (small / entry).symlink_to(small.parent / "outside")
-    refused(small, "names a file outside of it")
-
-
-CHANGES: dict[str, tuple[Callable[[Any], None], str]] = {
-    "another format": (lambda m: m.update(format="x"), 'it has no "format"'),
-    "another version": (lambda m: m.update(version=2), "its version is 2, and only 1 can be read"),
-    "no cases": (lambda m: m.pop("cases"), "cases is missing"),
-    "cases that are no list": (lambda m: m.update(cases={}), "cases: a list is expected"),
-    "an unknown field": (lambda m: m["cases"][0].update(code="import os"), "'code' is unknown"),
-    "an unknown op": (lambda m: m["cases"][0].update(op="os.system"), "op: it must be one of softmax"),
-    "an unknown dtype": (lambda m: m["cases"][0].update(dtype="object"), "dtype: it must be one of float64"),
-    "an unknown option": (lambda m: m["cases"][0].update(options={"out": 1}), "options: 'out' is unknown"),
-    "an option of another type": (lambda m: m["cases"][0].update(options={"axis": [1]}), "axis: an axis is expected"),
-    "a huge file": (lambda m: m["cases"][0].update(bytes=10**15), "a file of more than 67108864 bytes is refused"),
-    "a negative size": (lambda m: m["cases"][0].update(bytes=-1), "a whole number that is not negative is expected"),
-    "a case twice": (lambda m: m["cases"].append(m["cases"][0]), "1 names of cases are there twice"),
-    "an unknown role": (
-        lambda m: m["cases"][0]["tensors"]["scores"].update(role="code"),
-        "tensors: scores: role: it must be one of",
-    ),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
-def test_a_manifest_that_is_none_is_refused(small: Path, change: Callable[[Any], None], message: str) -> None:
-    change_manifest(small, change)
-    refused(small, re.escape(message))
-
-
-@pytest.mark.parametrize("text", ["", "[1", "null", "[" * 100_000, '{"version": NaN}', "{}{}"])
-def test_a_manifest_that_is_no_json_is_refused(small: Path, text: str) -> None:
-    (small / "manifest.json").write_text(text, encoding="utf-8")
-    refused(small, "is no manifest of known answers")
-
-
-def test_a_manifest_of_many_bytes_is_refused_unread(small: Path) -> None:
-    os.truncate(small / "manifest.json", 2**40)  # sparse: it takes no space
-    refused(small, "it is larger than 67108864 bytes")
-
-
-ARRAYS: dict[str, tuple[Callable[[Any], None], str]] = {
-    "another shape": (lambda t: t["scores"].update(shape=[5, 3]), "scores is of F32 (3, 5), not of F32 (5, 3)"),
-    "a huge shape": (lambda t: t["scores"].update(shape=[10**15]), "scores is of F32 (3, 5), not of F32 (1000"),
-    "another dtype": (lambda t: t["scores"].update(dtype="F64"), "scores is of F32 (3, 5), not of F64 (3, 5)"),
-    "an array too few": (lambda t: t.pop("scores"), "scores is in one of the two only"),
-    "an array that is not there": (lambda t: t.update(more=t["scores"]), "more is in one of the two only"),
-    "an answer for a bound": (lambda t: t["scores"].update(role="bound"), "scores is no array of float64"),
-    "a bound for an answer": (lambda t: t["bound.output"].update(role="answer"), "bound.output has no bound"),
-}
-
-
-@pytest.mark.parametrize(("change", "message"), ARRAYS.values(), ids=ARRAYS)
-def test_a_file_that_is_not_what_the_manifest_says_is_refused(
-    small: Path, change: Callable[[Any], None], message: str
-) -> None:
-    change_manifest(small, lambda manifest: change(manifest["cases"][0]["tensors"]))
-    refused(small, re.escape(message))
-
-
-def test_a_file_that_was_changed_or_cut_is_refused(small: Path) -> None:
-    path = small / json.loads((small / "manifest.json").read_text(encoding="utf-8"))["cases"][0]["file"]
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    refused(small, "its SHA-256 is another")
-    path.write_bytes(content[:-1])
-    refused(small, r"it has \d+ bytes, not \d+")
-    path.unlink()
-    with pytest.raises(FileNotFoundError, match="lacks a file that its manifest names: float32/softmax/rows"):
-        list(known_answers.load(small))
-
-
-def header(text: str, data: bytes = b"") -> bytes:
-    return len(text).to_bytes(8, "little") + text.encode() + data
-
-
-class Planted:
-    """Unpickled, it would leave a trace."""
-
-    def __reduce__(self) -> Any:
-        return (os.putenv, ("UNPICKLED", "1"))
-
-
-def pickled(path: Path) -> bytes:
-    np.savez(path, scores=np.array([Planted()], object))
-    assert zipfile.is_zipfile(path)
-    return path.read_bytes()
-
-
-def test_a_file_of_pickled_objects_is_refused(small: Path, tmp_path: Path) -> None:
-    replace_first_file(small, pickled(tmp_path / "planted.npz"))
-    refused(small, "it is no safetensors file")
-    assert "UNPICKLED" not in os.environ
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "it is no safetensors file"),
-        (b"\xff" * 8, "it is no safetensors file"),
-        (header("{}")[:9], "it is no safetensors file"),
-        (
-            header('{"scores":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}}', b"abcd"),
-            "no safetensors file",
-        ),
-        (header('{"scores":{"dtype":"F32","shape":[1],"data_offsets":[0,4000]}}', b"abcd"), "no safetensors file"),
-        (header('{"scores":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}', b"abcd"), "no safetensors file"),
-        (header('{"scores":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}', b"abcd"), "scores is of the type I32"),
-        (header('{"scores":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]}}', b"abcd"), "numbers other than 0 and 1"),
-        (header('{"scores":{"dtype":"O","shape":[1],"data_offsets":[0,4]}}', b"abcd"), "no safetensors file"),
-    ],
-)
-def test_a_file_of_another_kind_is_refused(small: Path, content: bytes, message: str) -> None:
-    replace_first_file(small, content)
-    refused(small, message)
-
-
-@pytest.mark.parametrize("number", [np.nan, np.inf, -1.0])
-def test_a_bound_that_is_none_is_refused(small: Path, number: float) -> None:
-    name = json.loads((small / "manifest.json").read_text(encoding="utf-8"))["cases"][0]["file"]
-    arrays = files.from_bytes((small / name).read_bytes())
-    arrays["bound.output"][0, 0] = number
-    replace_first_file(small, files.to_bytes(arrays, "changed"))
-    refused(small, "bound.output holds what is no bound")
-
-
 def test_a_directory_without_a_set_is_no_set(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"holds no known answers: there is no manifest\.json$"):
         known_answers.load(tmp_path)
@@ -864,37 +653,3 @@ def test_the_page_counts_the_cases_right() -> None:
     text = DOCS.read_text(encoding="utf-8")
     for op in OPS:
         assert f"| `{op}` | {sum(example.op == op for example in all_examples())} |" in text
-
-
-def runs(program: Path, answers: Path, name: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(program), str(answers / name)], capture_output=True, text=True, check=False, timeout=60)
-
-
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
-def test_the_reader_in_c_compiles_and_holds_a_forward_pass_against_a_case(answers: Path, tmp_path: Path) -> None:
-    source, program = tmp_path / "check.c", tmp_path / "check"
-    source.write_text(block("c")[0], encoding="utf-8")
-    strict = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([shutil.which("gcc"), *strict, str(source), "-o", str(program), "-lm"], check=True)
-    for case, entries in (("no-leading-axes", 12), ("tile-edges", 33 * 32), ("many-keys", 16)):
-        done = runs(program, answers, f"float32/dot_product/{case}.safetensors")
-        assert (done.returncode, done.stdout) == (0, f"0 of {entries} entries are wrong\n")
-    done = runs(program, answers, "float32/dot_product/tile-edges-causal.safetensors")  # it has no mask
-    assert done.returncode == 1
-    done = runs(program, answers, "manifest.json")
-    assert (done.returncode, done.stderr) == (2, "the header is longer than the file\n")
-
-
-@pytest.mark.skipif(shutil.which("rustc") is None, reason="there is no rustc")
-def test_the_reader_in_rust_compiles_and_reads_a_case(answers: Path, tmp_path: Path) -> None:
-    source, program = tmp_path / "check.rs", tmp_path / "check"
-    source.write_text(block("rust")[0], encoding="utf-8")
-    subprocess.run(
-        [shutil.which("rustc"), "--edition", "2021", "-D", "warnings", str(source), "-o", str(program)], check=True
-    )
-    done = runs(program, answers, "float32/dot_product/plain.safetensors")
-    case = next(known_answers.load(answers, op="dot_product", dtypes=["float32"]))
-    first = float(re.match(r"query: F32 \[2, 4, 5\], the first (\S+)\n", done.stdout)[1])
-    assert np.float32(first) == case.inputs["query"][0, 0, 0]
-    assert done.stdout.endswith("0 of 24 entries are wrong\n")
-    assert runs(program, answers, "manifest.json").returncode == 1

@@ -356,3 +356,39 @@ def test_a_mask_takes_memory_in_proportion_to_its_size(make, masks_of_memory):
 def test_ragged_lists_are_refused_by_name_and_what_they_should_hold(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("large", [10**30, 2**63, 10**5000], ids=["10^30", "2^63", "10^5000"])
+def test_a_length_beyond_all_arrays_is_refused_by_its_name(large):
+    for name, call in (
+        ("n", lambda: masks.causal(large)),
+        ("n", lambda: masks.causal(large, 0)),
+        ("m", lambda: masks.causal(0, large)),
+        ("m", lambda: masks.padding([1], large)),
+        ("n", lambda: masks.sliding_window(large, left=1)),
+        ("n", lambda: masks.block_causal(large, 2)),
+        ("n", lambda: masks.multi_level_causal(large)),
+    ):
+        with pytest.raises(ValueError, match=rf"^{name} must be at most \d+, the length of an axis, not ") as caught:
+            call()
+        assert len(str(caught.value)) < 120
+
+
+def test_a_mask_larger_than_an_array_can_be_is_refused_by_its_lengths():
+    for call in (lambda: masks.causal(2**40), lambda: masks.sliding_window(2**40, left=1)):
+        with pytest.raises(ValueError, match=rf"^a mask of {2**40} queries and {2**40} keys is larger than an array"):
+            call()
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_true_is_no_length(flag):
+    for call in (
+        lambda: masks.causal(flag),
+        lambda: masks.causal(1, flag),
+        lambda: masks.causal(1, offset=flag),
+        lambda: masks.sliding_window(1, left=flag),
+        lambda: masks.block_causal(1, flag),
+        lambda: masks.padding_from_tokens([1], flag),
+    ):
+        with pytest.raises(TypeError, match=rf"^\w+ must be an integer, not {flag}$"):
+            call()

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from attention_np.gradcheck import _json
+from attention_np import _json
+from attention_np._legible import shortened
+from attention_np.gradcheck._json import as_array, as_number
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
 from attention_np.gradcheck.report import Details, Entry, Escape, InputReport
 
@@ -22,9 +24,7 @@ def inputs_of(saved: Any) -> tuple[InputReport, ...]:
     if not isinstance(saved, dict) or saved.get("format") != HEADER["format"]:
         raise ValueError(f'it has no "format": "{HEADER["format"]}"')
     if saved.get("version") != HEADER["version"]:
-        raise ValueError(
-            f"its version is {_json.shortened(saved.get('version'))}, and only {HEADER['version']} can be read"
-        )
+        raise ValueError(f"its version is {shortened(saved.get('version'))}, and only {HEADER['version']} can be read")
     report = {key: value for key, value in saved.items() if key != REST}
     inputs: tuple[InputReport, ...] = _json.as_record(report, REPORT)["inputs"]
     return inputs
@@ -70,32 +70,32 @@ def _verdict(value: Any) -> int:
 INDEX = _json.as_tuple(_json.as_whole)
 ENTRY = {
     "index": INDEX,
-    "analytic": _json.as_number,
-    "numerical": _json.as_number,
-    "floor": _json.as_number,
+    "analytic": as_number,
+    "numerical": as_number,
+    "floor": as_number,
 }
 ESCAPE = {
     "entries": _json.as_whole,
     "size": _json.as_whole,
     "directions": _json.as_whole,
-    "threshold": _json.as_number,
-    "norm": _json.as_number,
+    "threshold": as_number,
+    "norm": as_number,
 }
 DETAILS = {
-    "analytic": _json.as_array(_json.as_number, np.float64),
-    "numerical": _json.as_array(_json.as_number, np.float64),
-    "floor": _json.as_array(_json.as_number, np.float64),
-    "verdict": _json.as_array(_verdict, np.int8),
+    "analytic": as_array(as_number, np.float64),
+    "numerical": as_array(as_number, np.float64),
+    "floor": as_array(as_number, np.float64),
+    "verdict": as_array(_verdict, np.int8),
 }
 INPUT = {
     "name": _name,
     "method": _name,
     "ok": _json.as_flag,
-    "max_relative_error": _json.as_number,
+    "max_relative_error": as_number,
     "worst_index": INDEX,
-    "analytic": _json.as_number,
-    "numerical": _json.as_number,
-    "floor": _json.as_number,
+    "analytic": as_number,
+    "numerical": as_number,
+    "floor": as_number,
     "size": _json.as_whole,
     "checked": _json.as_whole,
     "wrong": _json.as_whole,

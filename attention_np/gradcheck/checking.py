@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.checkpoints import Checkpoint, Interrupted, fingerprint
+from attention_np.gradcheck.checkpoints import Checkpoint, Interrupted, Parts, fingerprint
 from attention_np.gradcheck.examining import examine
 from attention_np.gradcheck.functions import Backward, Forward, as_generator, as_inputs, first_call, on_copies, widened
-from attention_np.gradcheck.numerical import MEMORY, Running, as_method, batched
+from attention_np.gradcheck.numerical import MEMORY, METHODS, Running, as_method, batched
 from attention_np.gradcheck.problem import Options, Problem
 from attention_np.gradcheck.report import Report
 from attention_np.gradcheck.running import track
@@ -143,14 +143,14 @@ def check(
                 f"({name}.shape={arrays[name].shape})"
             )
         subjects[name] = found
+    entries = {name: min(x.size, max_entries or x.size) for name, x in arrays.items()}
     kept = None
     if checkpoint is not None:
         elsewhere = next(iter(subjects.values())).values(_elsewhere(point[0]))
         question = [*arrays.items(), first.output, elsewhere, cotangents, options, sorted(vectorized), seed]
-        kept = Checkpoint(checkpoint, fingerprint(question))
+        kept = Checkpoint(checkpoint, fingerprint(question), Parts(entries, METHODS, len(cotangents)))
 
-    total = sum(min(x.size, max_entries or x.size) for x in arrays.values())
-    with track(total, "checking gradients", progress) as advance:
+    with track(sum(entries.values()), "checking gradients", progress) as advance:
         running = Running(executor, int(memory), kept, advance)
         try:
             with np.errstate(all="ignore"):

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from attention_np.gradcheck import _html, _json, _text
+from attention_np import _json
+from attention_np.gradcheck import _html, _text
+from attention_np.gradcheck._json import plain
 
 __all__ = ["Details", "Entry", "Escape", "GradientError", "InputReport", "Report"]
 
@@ -101,9 +103,9 @@ class Escape(NamedTuple):
         below_threshold = math.erf(self.threshold / error / math.sqrt(2)) if error else 1.0
         fewer, more = sorted((wrong_entries, self.entries))  # who is drawn and who is wrong may be exchanged
         counted = min(fewer, FACTORS)
-        factors = [max(0, self.size - more - k) / (self.size - k) for k in range(counted)]
+        factors = [max(0, self.size - more - k) / (self.size - k) for k in range(counted)]  # (gradcheck.74)
         not_drawn = math.prod(factors) * (factors[-1] ** (fewer - counted) if factors else 1.0)
-        return below_threshold**self.directions * not_drawn
+        return below_threshold**self.directions * not_drawn  # (gradcheck.73)
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ class InputReport:
 
     def to_dict(self, *, details: bool = False) -> dict[str, Any]:
         """The report in the types of JSON; see :meth:`Report.to_dict`."""
-        return {key: _json.plain(value) for key, value in self.__dict__.items() if details or key != "details"}
+        return {key: plain(value) for key, value in self.__dict__.items() if details or key != "details"}
 
     def _repr_html_(self) -> str:
         return _html.render([self])

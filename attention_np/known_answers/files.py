@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from attention_np._legible import legible
 from attention_np.known_answers.formats import FORMATS, dtype_of
 
-__all__ = ["BOOLEAN", "code_of", "from_bytes", "require", "to_bytes"]
+__all__ = ["BOOLEAN", "code_of", "from_bytes", "refusing", "require", "to_bytes"]
 
 Array = npt.NDArray[Any]
 
 BOOLEAN = "BOOL"
+LARGEST_HEADER = 2**18  # bytes; to read those of a header takes up to thirty times their number
 NAMES = {form.code: name for name, form in FORMATS.items()}
 
 
@@ -29,6 +32,19 @@ def require() -> None:
         import safetensors.numpy  # noqa: F401
     except ImportError as error:
         raise ImportError("known answers need safetensors: pip install 'attention-np[answers]'") from error
+
+
+@contextmanager
+def refusing(verdict: str) -> Iterator[None]:
+    """Whatever goes wrong in reading a file is a ValueError that begins with the verdict; a missing file is missing."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:  # RuntimeError is what pathlib says of loops
+        why = getattr(error, "strerror", None) or str(error)
+        legibly = legible(why).replace("\n", "\\n")  # names in a file may hold what a terminal obeys
+        raise ValueError(f"{verdict}: {legibly}") from None
 
 
 def code_of(array: Array) -> str:
@@ -53,6 +69,8 @@ def from_bytes(content: bytes) -> dict[str, Array]:
     """
     from safetensors import SafetensorError, deserialize
 
+    if int.from_bytes(content[:8], "little") > LARGEST_HEADER:
+        raise ValueError("it is no safetensors file of a case: its header is too large")
     try:
         tensors = deserialize(content)  # type: ignore[no-untyped-call,unused-ignore]
     except SafetensorError as error:

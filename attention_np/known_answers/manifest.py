@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from attention_np.gradcheck import _json
+from attention_np import _json
+from attention_np._legible import shortened
 from attention_np.known_answers.examples import OPS, TAGS
+from attention_np.known_answers.files import BOOLEAN, refusing
 from attention_np.known_answers.formats import DTYPES, FORMATS
+from attention_np.known_answers.signatures import SIGNATURES
 
 __all__ = ["MANIFEST", "Entry", "Tensor", "as_json", "is_ours", "read", "resolve"]
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "attention_np known answers", 1
-LARGEST_MANIFEST, LARGEST_FILE = 2**26, 2**26  # bytes
+LARGEST_MANIFEST, LARGEST_FILE = 2**22, 2**26  # bytes; what is read takes up to thirty times those of the manifest
+LONGEST_TEXT = 1000  # characters
+MOST_AXES = 32  # that all versions of NumPy can make
 ROLES = ("input", "answer", "bound")
 
 ABOUT = (
@@ -70,7 +76,7 @@ def as_json(entries: list[Entry]) -> dict[str, Any]:
             if name in dtypes
         },
         "cases": [
-            _json.plain(entry) | {"tensors": {name: _json.plain(tensor) for name, tensor in entry.tensors.items()}}
+            entry._asdict() | {"tensors": {name: tensor._asdict() for name, tensor in entry.tensors.items()}}
             for entry in entries
         ],
     }
@@ -84,25 +90,22 @@ def read(directory: Path) -> list[Entry]:
     FileNotFoundError
         If there is none.
     ValueError
-        If it is something else than a manifest of this version.
+        If it cannot be read, or is something else than a manifest of this version. Then no case has been looked at.
     """
     path = directory / MANIFEST
-    if not path.is_file():
-        raise FileNotFoundError(f"{directory} holds no known answers: there is no {MANIFEST}")
-    try:
-        if path.stat().st_size > LARGEST_MANIFEST:
-            raise ValueError(f"it is larger than {LARGEST_MANIFEST} bytes")
-        manifest = _json.read(path)
+    with refusing(f"{path} is no manifest of known answers"):
+        try:
+            manifest = _json.read(path, LARGEST_MANIFEST)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{directory} holds no known answers: there is no {MANIFEST}") from None
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise ValueError(f'it has no "format": "{FORMAT}"')
         if manifest.get("version") != VERSION:
-            raise ValueError(f"its version is {manifest.get('version')!r}, and only {VERSION} can be read")
+            raise ValueError(f"its version is {shortened(manifest.get('version'))}, and only {VERSION} can be read")
         entries: tuple[Entry, ...] = _json.as_record(manifest, FIELDS)["cases"]
-        twice = len(entries) - len({entry.name for entry in entries})
-        if twice:
-            raise ValueError(f"{twice} names of cases are there twice")
-    except ValueError as error:
-        raise ValueError(f"{path} is no manifest of known answers: {error}") from None
+        for what, named in (("cases", {entry.name for entry in entries}), ("files", {entry.file for entry in entries})):
+            if twice := len(entries) - len(named):
+                raise ValueError(f"{twice} names of {what} are there twice")
     return list(entries)
 
 
@@ -127,14 +130,16 @@ def resolve(directory: Path, entry: Entry) -> Path:
     root = directory.resolve()
     path = (root / entry.file).resolve()
     if not path.is_relative_to(root):
-        raise ValueError(f"the manifest of {directory} names a file outside of it: {entry.file!r}")
+        raise ValueError("it is outside of the set")
     return path
 
 
 def _text(value: Any) -> str:
     text = _json.as_text(value)
     if not text.isprintable():  # it is printed, and what it holds may give orders to a terminal
-        raise ValueError(f"{_json.shortened(text)} has characters that cannot be printed")
+        raise ValueError(f"{shortened(text)} has characters that cannot be printed")
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"a text of more than {LONGEST_TEXT} characters")
     return text
 
 
@@ -143,29 +148,17 @@ def _file(value: Any) -> str:
     parts = PurePosixPath(name)
     odd = "\\" in name or ":" in name or "\0" in name
     if odd or parts.is_absolute() or ".." in parts.parts or parts.as_posix() != name:
-        raise ValueError(f"{name!r} is no path within the set")
+        raise ValueError(f"{shortened(name)} is no path within the set")
     return name
 
 
 def _one_of(*names: str) -> Any:
     def read_name(value: Any) -> str:
         if value not in names:
-            raise ValueError(f"it must be one of {', '.join(names)}, not {value!r:.40}")
+            raise ValueError(f"it must be one of {', '.join(names)}, not {shortened(value)}")
         return str(value)
 
     return read_name
-
-
-def _options(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("an object is expected")
-    return _json.as_record(value, {name: OPTIONS[name] for name in OPTIONS if name in value})
-
-
-def _axis(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > 32:
-        raise ValueError("an axis is expected")
-    return value
 
 
 def _size(value: Any) -> int:
@@ -186,23 +179,53 @@ def _mapping(read_item: Any) -> Any:
     return read_all
 
 
+def _shape(value: Any) -> tuple[int, ...]:
+    shape = SHAPE(value)
+    if len(shape) > MOST_AXES:
+        raise ValueError(f"an array of more than {MOST_AXES} axes")
+    if not 0 < prod(shape) <= LARGEST_FILE:
+        raise ValueError(f"an array of {shortened(prod(shape))} entries: there must be from 1 to {LARGEST_FILE}")
+    return shape
+
+
 def _tensor(value: Any) -> Tensor:
     return Tensor(**_json.as_record(value, TENSOR))
 
 
 def _entry(value: Any) -> Entry:
-    return Entry(**_json.as_record(value, ENTRY))
+    record = _json.as_record(value, ENTRY)
+    try:
+        record["options"] = SIGNATURES[record["op"]].read_options(record["options"])
+        entry = Entry(**record)
+        _check(entry)
+    except ValueError as error:
+        raise ValueError(f"{record['name']}: {error}") from None
+    return entry
+
+
+def _check(entry: Entry) -> None:
+    """Refuse a case that lacks an array of its op, or has another, or one of another shape or dtype."""
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {role: {} for role in ROLES}
+    for name, tensor in entry.tensors.items():
+        shapes[tensor.role][name] = tensor.shape
+        code = "F64" if tensor.role == "bound" else BOOLEAN if name == "mask" else FORMATS[entry.dtype].code
+        if tensor.dtype != code:
+            raise ValueError(f"{name} is of {tensor.dtype}, and in a case of {entry.dtype} it must be of {code}")
+    inputs, answers, bounds = (shapes[role] for role in ROLES)
+    SIGNATURES[entry.op].check(inputs, answers, entry.options)
+    if bounds != {f"bound.{name}": shape for name, shape in answers.items()}:
+        raise ValueError("there must be a bound for each answer, of its shape, and no other")
 
 
 def _anything(value: Any) -> Any:
     return value
 
 
-OPTIONS = {"axis": _axis, "scale": _json.as_number, "is_causal": _json.as_flag, "num_heads": _json.as_whole}
+SHAPE = _json.as_tuple(_json.as_whole)
 TENSOR = {
     "role": _one_of(*ROLES),
-    "dtype": _one_of("BOOL", *(form.code for form in FORMATS.values())),
-    "shape": _json.as_tuple(_json.as_whole),
+    "dtype": _one_of(BOOLEAN, *(form.code for form in FORMATS.values())),
+    "shape": _shape,
 }
 ENTRY = {
     "name": _text,
@@ -210,11 +233,11 @@ ENTRY = {
     "dtype": _one_of(*DTYPES),
     "description": _text,
     "tags": _json.as_tuple(_text),
-    "options": _options,
+    "options": _anything,
     "file": _file,
     "bytes": _size,
     "sha256": _json.as_text,
-    "largest_bound": _mapping(_json.as_number),
+    "largest_bound": _mapping(_json.as_finite),
     "tensors": _mapping(_tensor),
 }
 FIELDS = {

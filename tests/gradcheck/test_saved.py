@@ -123,6 +123,7 @@ STRANGE = {
     "a number": ("1", 'it has no "format"'),
     "a list": ("[]", 'it has no "format"'),
     "another object": ("{}", 'it has no "format"'),
+    "a name twice": (with_input().replace('"version": 1', '"version": 2, "version": 1'), "'version' is there twice"),
     "NaN": (with_input().replace("100000", "NaN"), "JSON has no NaN"),
     "deep nesting": (100_000 * "[", "nested too deeply"),
     "another version": (saved_with(lambda value: value.update(version=2)), "its version is 2, and only 1 can be read"),

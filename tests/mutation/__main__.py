@@ -27,7 +27,7 @@ OPS = "softmax dot_product masks additive multi_head rules blockwise _arrays _pr
 GROUPS = {  # a module belongs to the first group that has it
     "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py"],
     "adapters": [f"gradcheck/{name}.py" for name in ("_adapting", "autograd", "torch", "jax")],
-    "gradcheck": ["gradcheck/*.py", "gradcheck/diagnosis/*.py"],
+    "gradcheck": ["gradcheck/*.py", "gradcheck/diagnosis/*.py", "_json.py"],
 }
 USUAL = ("ops", "gradcheck")  # the adapters need the libraries that they adapt
 PICTURES = PACKAGE / "gradcheck/plot.py"  # how they look, no test sees
@@ -35,7 +35,7 @@ ALSO = "arrays products range dropout outputs corners properties blockwise_detai
 TESTS = {
     "ops": [*(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()), "tests/hostile"],
     "adapters": ["tests/gradcheck/test_adapting.py", "tests/peers/test_gradcheck_*.py"],
-    "gradcheck": ["tests/gradcheck"],
+    "gradcheck": ["tests/gradcheck", "tests/test_json.py"],
 }
 ELSEWHERE = "processes or dask or test_pytest_plugin"  # tests whose work other processes do: those know no mutant
 COMMAND = ["-k", f"not ({ELSEWHERE})", "--doctest-modules", "--quiet", "--capture=no", "--tb=native"]

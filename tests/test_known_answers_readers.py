@@ -1,0 +1,190 @@
+"""The readers of known answers that the page shows, in C and in Rust: they read a case, and refuse what is none."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_np import known_answers
+
+DOCS = Path(__file__).parents[1] / "docs" / "known-answers.md"
+SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]  # what is read beyond an array ends a program
+WRONG = re.compile(r"Sanitizer|runtime error|panicked")
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("answers") / "set"
+    known_answers.write(folder, ops=["dot_product"], dtypes=["float32"])
+    return folder
+
+
+def source(language: str, folder: Path) -> Path:
+    """The program of the page in a language, as a file."""
+    found = re.search(rf"```{language}\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert found is not None
+    path = folder / f"check.{language[:2].removesuffix('u')}"
+    path.write_text(found[1], encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def in_c(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("there is no gcc")
+    folder = tmp_path_factory.mktemp("c")
+    program = folder / "check"
+    words = [
+        "gcc",
+        "-std=c11",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        str(source("c", folder)),
+        "-o",
+        str(program),
+        "-lm",
+    ]
+    if subprocess.run([*words, *SANITIZED], capture_output=True, check=False).returncode:
+        subprocess.run(words, check=True)  # there are no sanitizers
+    return program
+
+
+@pytest.fixture(scope="module")
+def in_rust(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("rustc") is None:
+        pytest.skip("there is no rustc")
+    folder = tmp_path_factory.mktemp("rust")
+    program = folder / "check"
+    words = ["rustc", "--edition", "2021", "-D", "warnings", str(source("rust", folder)), "-o", str(program)]
+    subprocess.run(words, check=True)
+    return program
+
+
+def runs(program: Path, path: Path) -> subprocess.CompletedProcess[str]:
+    quietly = os.environ | {"ASAN_OPTIONS": "detect_leaks=0"}  # what it has at its end goes with it
+    done = subprocess.run([program, path], capture_output=True, text=True, check=False, timeout=60, env=quietly)
+    assert not WRONG.search(done.stderr), done.stderr
+    return done
+
+
+def test_the_reader_in_c_holds_a_forward_pass_against_a_case(answers: Path, in_c: Path) -> None:
+    for case, entries in (("no-leading-axes", 12), ("tile-edges", 33 * 32), ("many-keys", 16)):
+        done = runs(in_c, answers / f"float32/dot_product/{case}.safetensors")
+        assert (done.returncode, done.stdout) == (0, f"0 of {entries} entries are wrong\n")
+    done = runs(in_c, answers / "float32/dot_product/tile-edges-causal.safetensors")  # it has no mask
+    assert done.returncode == 1
+    done = runs(in_c, answers / "manifest.json")
+    assert (done.returncode, done.stderr) == (2, "the header is longer than the file\n")
+    done = runs(in_c, answers / "float32/dot_product/plain.safetensors")
+    assert done.returncode == 2
+    assert "has not two axes" in done.stderr
+
+
+def test_the_reader_in_rust_reads_a_case(answers: Path, in_rust: Path) -> None:
+    done = runs(in_rust, answers / "float32/dot_product/plain.safetensors")
+    case = next(known_answers.load(answers, op="dot_product", dtypes=["float32"]))
+    first = re.match(r"query: \[2, 4, 5\], the first (\S+)\n", done.stdout)
+    assert first is not None
+    assert np.float32(first[1]) == case.inputs["query"][0, 0, 0]
+    assert done.stdout.endswith("0 of 24 entries are wrong\n")
+    assert runs(in_rust, answers / "manifest.json").returncode == 1
+
+
+SIZES = {"query": (2, 3), "key": (4, 3), "value": (4, 5), "output": (2, 5), "bound.output": (2, 5)}
+
+
+def entries() -> dict[str, Any]:
+    """The header of a case without leading axes."""
+    found, start = {}, 0
+    for name, shape in SIZES.items():
+        code, size = ("F64", 8) if name.startswith("bound.") else ("F32", 4)
+        stop = start + size * shape[0] * shape[1]
+        found[name] = {"dtype": code, "shape": list(shape), "data_offsets": [start, stop]}
+        start = stop
+    return found
+
+
+def file_of(header: dict[str, Any], data: bytes = bytes(272), length: int | None = None) -> bytes:
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def other(name: str, **fields: Any) -> bytes:
+    header = entries()
+    header[name] |= fields
+    return file_of(header)
+
+
+HOSTILE = {
+    "a shape beyond its bytes": other("query", shape=[1000000, 1000]),
+    "a shape of fewer entries": other("output", shape=[1, 5]),
+    "a shape whose product overflows": other("query", shape=[2**33, 2**33]),
+    "a shape whose product overflows to its bytes": other("query", shape=[2**63 + 6, 4], data_offsets=[0, 96]),
+    "a shape without entries": other("query", shape=[0, 3], data_offsets=[0, 0]),
+    "many keys without features": other("key", shape=[2**62, 0], data_offsets=[0, 0]),
+    "an axis of more than 64 bits": other("query", shape=[2**64 + 2, 3]),
+    "a negative axis": other("query", shape=[-2, -3]),
+    "an axis that is no number": other("query", shape=["2", 3]),
+    "an axis that is not whole": other("query", shape=[2.0, 3]),
+    "no shape": file_of({name: dict(list(x.items())[::2]) for name, x in entries().items()}),
+    "another dtype": other("query", dtype="F64"),
+    "another dtype of a bound": other("bound.output", dtype="F32"),
+    "offsets beyond the file": other("query", data_offsets=[2**40, 2**40 + 24]),
+    "offsets the other way round": other("query", data_offsets=[24, 0]),
+    "offsets that overflow": other("query", data_offsets=[2**64 - 24, 2**64 - 1]),
+    "offsets that are cut": other("query", data_offsets=[0]),
+    "data that is cut": file_of(entries(), bytes(271)),
+    "no data": file_of(entries(), b""),
+    "no header": file_of({}),
+    "a header longer than the file": file_of(entries(), length=10**6),
+    "a header of all bytes that there are": file_of(entries(), length=2**64 - 1),
+    "a header that is cut": file_of(entries(), length=100),
+    "seven bytes": bytes(7),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_the_reader_in_c_refuses_a_file_that_lies(in_c: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "case").write_bytes(content)
+    done = runs(in_c, tmp_path / "case")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if "keys" not in name])  # it does not look at those
+def test_the_reader_in_rust_refuses_a_file_that_lies(in_rust: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "case").write_bytes(HOSTILE[name])
+    done = runs(in_rust, tmp_path / "case")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "entries are wrong" not in done.stdout
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_reader_in_c_refuses_arrays_that_do_not_fit_together(in_c: Path, tmp_path: Path, name: str) -> None:
+    header = entries()
+    rows, columns = SIZES[name]
+    for shape in ([columns, rows], [rows * columns, 1]):
+        header[name]["shape"] = shape
+        (tmp_path / "case").write_bytes(file_of(header))
+        done = runs(in_c, tmp_path / "case")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_the_file_that_those_are_made_from_is_read(in_c: Path, in_rust: Path, tmp_path: Path) -> None:
+    (tmp_path / "case").write_bytes(file_of(entries()))
+    assert runs(in_c, tmp_path / "case").stdout == "0 of 10 entries are wrong\n"
+    assert runs(in_rust, tmp_path / "case").stdout.endswith("0 of 10 entries are wrong\n")
+
+
+def test_a_header_of_any_length_is_no_matter_of_alignment(in_c: Path, tmp_path: Path) -> None:
+    for pad in range(8):
+        (tmp_path / "case").write_bytes(file_of({"__metadata__": {"about": "x" * pad}} | entries()))
+        assert runs(in_c, tmp_path / "case").stdout == "0 of 10 entries are wrong\n"

@@ -1,0 +1,489 @@
+"""Known answers of others: a case is what its op takes, a file is what the manifest says, or they are refused."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Array
+
+from attention_np import additive, dot_product, known_answers, multi_head, softmax
+from attention_np.known_answers import files
+from attention_np.known_answers.examples import all_examples
+from attention_np.known_answers.manifest import LARGEST_MANIFEST
+from attention_np.known_answers.signatures import MOST_SCORES, SIGNATURES
+
+MODULES = {"softmax": softmax, "dot_product": dot_product, "additive": additive, "multi_head": multi_head}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set of softmax in float32."""
+    folder = tmp_path_factory.mktemp("answers") / "set"
+    known_answers.write(folder, ops=["softmax"], dtypes=["float32"])
+    return folder
+
+
+@pytest.fixture
+def small(answers: Path, tmp_path: Path) -> Path:
+    """One of its own."""
+    return Path(shutil.copytree(answers, tmp_path / "small"))
+
+
+def first_file(folder: Path) -> Path:
+    return folder / json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["cases"][0]["file"]
+
+
+def change_manifest(folder: Path, change: Callable[[Any], None]) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    change(manifest)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def replace_first_file(folder: Path, content: bytes) -> None:
+    """Another content, of which the manifest is made to say that it is the right one."""
+
+    def change(manifest: Any) -> None:
+        entry = manifest["cases"][0]
+        (folder / entry["file"]).write_bytes(content)
+        entry["bytes"], entry["sha256"] = len(content), hashlib.sha256(content).hexdigest()
+
+    change_manifest(folder, change)
+
+
+def rewrite_first_case(folder: Path, change: Callable[[dict[str, Array]], None]) -> None:
+    """Other arrays, of which the manifest is made to say that they are the right ones."""
+    arrays = files.from_bytes(first_file(folder).read_bytes())
+    change(arrays)
+    replace_first_file(folder, files.to_bytes(arrays, "changed"))
+
+    def describe(manifest: Any) -> None:
+        tensors = manifest["cases"][0]["tensors"]
+        roles = {name: tensor["role"] for name, tensor in tensors.items()}
+        manifest["cases"][0]["tensors"] = {
+            name: {"role": roles.get(name, "input"), "dtype": files.code_of(x), "shape": list(x.shape)}
+            for name, x in arrays.items()
+        }
+
+    change_manifest(folder, describe)
+
+
+def refused(folder: Path, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        list(known_answers.load(folder))
+    assert str(caught.value).isprintable()
+    assert str(folder) in str(caught.value)
+    assert type(caught.value) is ValueError
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/etc/passwd",
+        "../outside.safetensors",
+        "float32/../../outside.safetensors",
+        "C:\\x",
+        "a\\..\\b",
+        "",
+        "./x",
+        "a//b",
+    ],
+)
+def test_a_path_that_leaves_the_set_is_refused(small: Path, file: str) -> None:
+    change_manifest(small, lambda manifest: manifest["cases"][0].update(file=file))
+    refused(small, "is no path within the set")
+
+
+NOT_PRINTED = ["\x1b[31m", "\u202e", "a\nb", "\x9b", "\u2066x"]
+
+
+@pytest.mark.parametrize("text", NOT_PRINTED, ids=ascii)
+@pytest.mark.parametrize("field", ["name", "description", "file", "tags", "tensors", "largest_bound"])
+def test_a_name_that_would_give_orders_to_a_terminal_is_refused(small: Path, field: str, text: str) -> None:
+    def change(manifest: Any) -> None:
+        case = manifest["cases"][0]
+        item = case[field]
+        case[field] = [text] if isinstance(item, list) else {text: 0} if isinstance(item, dict) else text + item
+
+    change_manifest(small, change)
+    refused(small, "has characters that cannot be printed")
+
+
+@pytest.mark.parametrize("text", NOT_PRINTED, ids=ascii)
+def test_a_name_in_a_file_is_printed_with_escapes(small: Path, text: str) -> None:
+    arrays = files.from_bytes(first_file(small).read_bytes())
+    replace_first_file(small, files.to_bytes(arrays | {text: arrays["scores"]}, "changed"))
+    refused(small, re.escape(f"{ascii(text)[1:-1]} is in one of the two only"))
+    code = json.dumps({"scores": {"dtype": text, "shape": [1], "data_offsets": [0, 4]}})
+    replace_first_file(small, header(code, b"abcd"))
+    refused(small, "it is no safetensors file")
+
+
+@pytest.mark.parametrize("axis", [2, -3])
+def test_an_axis_that_the_scores_do_not_have_is_refused(small: Path, axis: int) -> None:
+    change_manifest(small, lambda manifest: manifest["cases"][0].update(options={"axis": axis}))
+    refused(small, re.escape(f"axis {axis} is no axis of scores (scores.shape=(3, 5))"))
+
+
+def test_a_case_of_another_dtype_than_its_arrays_is_refused(small: Path) -> None:
+    change_manifest(small, lambda manifest: manifest["cases"][0].update(dtype="float16"))
+    refused(small, r"\w+ is of F32, and in a case of float16 it must be of F16")
+
+
+def test_a_link_that_leaves_the_set_is_refused(small: Path) -> None:
+    path = first_file(small)
+    path.rename(small.parent / "outside")
+    path.symlink_to(small.parent / "outside")
+    refused(small, "is not the file that the manifest describes: it is outside of the set")
+
+
+CHANGES: dict[str, tuple[Callable[[Any], None], str]] = {
+    "another format": (lambda m: m.update(format="x"), 'it has no "format"'),
+    "another version": (lambda m: m.update(version=2), "its version is 2, and only 1 can be read"),
+    "no cases": (lambda m: m.pop("cases"), "cases is missing"),
+    "cases that are no list": (lambda m: m.update(cases={}), "cases: a list is expected"),
+    "an unknown field": (lambda m: m["cases"][0].update(code="import os"), "'code' is unknown"),
+    "an unknown op": (lambda m: m["cases"][0].update(op="os.system"), "op: it must be one of softmax"),
+    "an unknown dtype": (lambda m: m["cases"][0].update(dtype="object"), "dtype: it must be one of float64"),
+    "an unknown option": (lambda m: m["cases"][0].update(options={"out": 1}), "options: 'out' is unknown"),
+    "an option of another type": (lambda m: m["cases"][0].update(options={"axis": [1]}), "axis: an axis is expected"),
+    "a huge file": (lambda m: m["cases"][0].update(bytes=10**15), "a file of more than 67108864 bytes is refused"),
+    "a negative size": (lambda m: m["cases"][0].update(bytes=-1), "a whole number that is not negative is expected"),
+    "a case twice": (lambda m: m["cases"].append(m["cases"][0]), "1 names of cases are there twice"),
+    "an unknown role": (
+        lambda m: m["cases"][0]["tensors"]["scores"].update(role="code"),
+        "tensors: scores: role: it must be one of",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
+def test_a_manifest_that_is_none_is_refused(small: Path, change: Callable[[Any], None], message: str) -> None:
+    change_manifest(small, change)
+    refused(small, re.escape(message))
+
+
+@pytest.mark.parametrize("text", ["", "[1", "null", "[" * 100_000, '{"version": NaN}', "{}{}"])
+def test_a_manifest_that_is_no_json_is_refused(small: Path, text: str) -> None:
+    (small / "manifest.json").write_text(text, encoding="utf-8")
+    refused(small, "is no manifest of known answers")
+
+
+def test_a_manifest_of_many_bytes_is_refused_unread(small: Path) -> None:
+    os.truncate(small / "manifest.json", 2**40)  # sparse: it takes no space
+    refused(small, f"it is larger than {LARGEST_MANIFEST} bytes")
+
+
+def transpose(tensors: Any) -> None:
+    for tensor in tensors.values():
+        tensor["shape"] = [5, 3] if tensor["shape"] == [3, 5] else [5]
+
+
+def rename(tensors: Any) -> None:
+    tensors["mask"] = {"role": "input", "dtype": "BOOL", "shape": [3, 5]}
+
+
+def widen(tensors: Any) -> None:
+    for tensor in tensors.values():
+        tensor["dtype"] = "F64"
+
+
+ARRAYS: dict[str, tuple[Callable[[Any], None], str]] = {
+    "other shapes": (lambda c: transpose(c["tensors"]), "scores is of F32 (3, 5), not of F32 (5, 3)"),
+    "other dtypes": (
+        lambda c: (widen(c["tensors"]), c.update(dtype="float64")),
+        "scores is of F32 (3, 5), not of F64 (3, 5)",
+    ),
+    "an array that is not there": (lambda c: rename(c["tensors"]), "mask is in one of the two only"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), ARRAYS.values(), ids=ARRAYS)
+def test_a_file_that_is_not_what_the_manifest_says_is_refused(
+    small: Path, change: Callable[[Any], None], message: str
+) -> None:
+    change_manifest(small, lambda manifest: change(manifest["cases"][0]))
+    refused(small, re.escape(f"{first_file(small)} is not the file that the manifest describes: {message}"))
+
+
+CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "an option of another op": (lambda c: c.update(options={"is_causal": True}), "options: 'is_causal' is unknown"),
+    "heads, of softmax": (lambda c: c.update(options={"num_heads": 1}), "options: 'num_heads' is unknown"),
+    "options that are no object": (lambda c: c.update(options=[]), "options: an object is expected"),
+    "another op": (
+        lambda c: c.update(op="additive"),
+        "query, key, value, w_query, w_key, w_score is missing among the",
+    ),
+    "another op with options": (lambda c: c.update(op="multi_head"), "options: num_heads is missing"),
+    "no scores": (lambda c: c["tensors"].pop("scores"), "scores is missing among the inputs"),
+    "no d_output": (lambda c: c["tensors"].pop("d_output"), "d_output is missing among the inputs"),
+    "no output": (lambda c: c["tensors"].pop("output"), "output is missing among the answers"),
+    "no gradient": (lambda c: c["tensors"].pop("d_scores"), "d_scores is missing among the answers"),
+    "an input too many": (
+        lambda c: c["tensors"].update(key=c["tensors"]["scores"]),
+        "key is among the inputs, and the op has none of that name",
+    ),
+    "an answer too many": (
+        lambda c: c["tensors"].update(d_mask=c["tensors"]["d_scores"]),
+        "d_mask is among the answers, and the op has none of that name",
+    ),
+    "no bound": (lambda c: c["tensors"].pop("bound.output"), "there must be a bound for each answer"),
+    "a bound too many": (
+        lambda c: c["tensors"].update({"bound.scores": c["tensors"]["bound.output"]}),
+        "there must be a bound for each answer",
+    ),
+    "a bound of another shape": (
+        lambda c: c["tensors"]["bound.output"].update(shape=[1]),
+        "there must be a bound for each answer, of its shape",
+    ),
+    "a bound of another dtype": (lambda c: c["tensors"]["bound.output"].update(dtype="F32"), "it must be of F64"),
+    "an answer as a bound": (lambda c: c["tensors"]["output"].update(role="bound"), "it must be of F64"),
+    "another shape": (
+        lambda c: c["tensors"]["d_output"].update(shape=[1, 5]),
+        "d_output must have the shape (3, 4), not (1, 5)",
+    ),
+    "no entries": (lambda c: c["tensors"]["scores"].update(shape=[0, 5]), "shape: an array of 0 entries"),
+    "many entries": (lambda c: c["tensors"]["scores"].update(shape=[10**15]), "shape: an array of 1000000000000000 e"),
+    "entries without end": (lambda c: c["tensors"]["scores"].update(shape=[2**62] * 30), "shape: an array of 8237"),
+    "many axes": (lambda c: c["tensors"]["scores"].update(shape=[1] * 33), "shape: an array of more than 32 axes"),
+    "a long name": (lambda c: c.update(name="x" * 1001), "name: a text of more than 1000 characters"),
+    "a long path": (lambda c: c.update(file="x/" * 1000 + "x"), "file: a text of more than 1000 characters"),
+    "a scale that is none": (
+        lambda c: c.update(op="dot_product", options={"scale": None}),
+        "options: scale: a number is expected, not None",
+    ),
+    "a scale too large": (
+        lambda c: c.update(op="dot_product", options={"scale": 10**400}),
+        "options: scale: a number is too large",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), CASES.values(), ids=CASES)
+def test_a_case_that_is_not_one_of_its_op_is_refused_with_the_whole_manifest(
+    small: Path, change: Callable[[Any], Any], message: str
+) -> None:
+    change_manifest(small, lambda manifest: change(manifest["cases"][-1]))
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        known_answers.load(small)  # before the first case is read
+    assert str(caught.value).startswith(f"{small / 'manifest.json'} is no manifest of known answers: cases: ")
+
+
+def cut_d_output(arrays: dict[str, Array]) -> None:
+    arrays["d_output"] = arrays["d_output"][:1]
+
+
+def empty_all(arrays: dict[str, Array]) -> None:
+    for name, x in arrays.items():
+        arrays[name] = x[:0]
+
+
+FORGED: dict[str, tuple[Callable[[dict[str, Array]], Any], str]] = {
+    "no entries at all": (empty_all, "an array of 0 entries"),
+    "d_output of another shape": (cut_d_output, "d_output must have the shape (3, 5), not (1, 5)"),
+    "no scores": (lambda arrays: arrays.pop("scores"), "scores is missing among the inputs"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), FORGED.values(), ids=FORGED)
+def test_a_case_that_its_file_bears_out_is_refused_all_the_same(
+    small: Path, change: Callable[[dict[str, Array]], Any], message: str
+) -> None:
+    rewrite_first_case(small, change)
+    refused(small, re.escape(message))
+
+
+def shapes_of_answers(op: str, inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    with np.errstate(all="ignore"):
+        found = known_answers.of_op(MODULES[op])(inputs, options)
+    return {name: np.shape(x) for name, x in found.items() if x is not None}
+
+
+def does(example: Any, inputs: dict[str, tuple[int, ...]], answers: dict[str, tuple[int, ...]]) -> bool:
+    """Whether the op gives answers of these shapes for inputs of those."""
+    arrays = {name: np.zeros(shape, example.inputs[name].dtype) for name, shape in inputs.items()}
+    try:
+        return shapes_of_answers(example.op, arrays, example.options) == answers
+    except ValueError:
+        return False
+
+
+def is_said(example: Any, inputs: dict[str, tuple[int, ...]], answers: dict[str, tuple[int, ...]]) -> bool:
+    try:
+        SIGNATURES[example.op].check(inputs, answers, example.options)
+    except ValueError:
+        return False
+    return True
+
+
+def changed(shapes: dict[str, tuple[int, ...]], name: str) -> list[dict[str, tuple[int, ...]]]:
+    """The shapes with one axis of one array, and of its gradient, longer, missing or added."""
+    shape = shapes[name]
+    longer = [
+        (*shape[:axis], size, *shape[axis + 1 :])
+        for axis in range(len(shape))
+        for size in (shape[axis] + 1, 2 * shape[axis])  # which as many heads divide
+    ]
+    others = [*longer, shape[1:], shape[:-1], (2, *shape), (*shape, 1)]
+    together = {name, f"d_{name}"} if f"d_{name}" in shapes and name != "output" else {name}
+    return [shapes | dict.fromkeys(together, other) for other in others if 0 not in other]
+
+
+@pytest.mark.parametrize(
+    "example",
+    [example for example in all_examples() if "tile" not in example.tags],
+    ids=lambda example: f"{example.op}-{example.name}",
+)
+def test_arrays_fit_together_if_the_op_takes_them(example: Any) -> None:
+    inputs = {name: x.shape for name, x in example.inputs.items()}
+    answers = shapes_of_answers(example.op, example.inputs, example.options)
+    assert is_said(example, inputs, answers)
+    assert SIGNATURES[example.op].read_options(example.options) == example.options
+    for name in (*inputs, *answers):
+        for shapes in changed(inputs | answers, name):
+            given = {x: shapes[x] for x in inputs}, {x: shapes[x] for x in answers}
+            assert is_said(example, *given) == does(example, *given), (name, shapes[name])
+
+
+@pytest.mark.parametrize("heads", [0, 4])
+def test_features_that_heads_do_not_divide_are_refused(heads: int) -> None:
+    example = next(example for example in all_examples() if example.op == "multi_head")
+    inputs = {name: x.shape for name, x in example.inputs.items()}
+    answers = shapes_of_answers(example.op, example.inputs, example.options)
+    with pytest.raises(ValueError, match=rf"w_query cannot be split into {heads} heads"):
+        SIGNATURES["multi_head"].check(inputs, answers, {"num_heads": heads})
+
+
+def test_small_files_that_ask_for_scores_without_end_are_refused() -> None:
+    long = MOST_SCORES // 2
+    inputs = {"query": (long, 1), "key": (3, 1), "value": (3, 1), "d_output": (long, 1)}
+    answers = {"output": (long, 1), "logsumexp": (long,)} | {f"d_{x}": inputs[x] for x in ("query", "key", "value")}
+    with pytest.raises(ValueError, match=rf"^scores of the shape \({long}, 3\) are more than a case may have$"):
+        SIGNATURES["dot_product"].check(inputs, answers, {})
+
+
+def test_a_file_that_was_changed_or_cut_is_refused(small: Path) -> None:
+    path = first_file(small)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    refused(small, "its SHA-256 is another")
+    path.write_bytes(content[:-1])
+    refused(small, r"it has \d+ bytes, not \d+")
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="lacks a file that its manifest names: float32/softmax/rows"):
+        list(known_answers.load(small))
+
+
+def header(text: str, data: bytes = b"") -> bytes:
+    return len(text).to_bytes(8, "little") + text.encode() + data
+
+
+class Planted:
+    """Unpickled, it would leave a trace."""
+
+    def __reduce__(self) -> Any:
+        return (os.putenv, ("UNPICKLED", "1"))
+
+
+def pickled(path: Path) -> bytes:
+    np.savez(path, scores=np.array([Planted()], object))
+    assert zipfile.is_zipfile(path)
+    return path.read_bytes()
+
+
+def test_a_file_of_pickled_objects_is_refused(small: Path, tmp_path: Path) -> None:
+    replace_first_file(small, pickled(tmp_path / "planted.npz"))
+    refused(small, "it is no safetensors file")
+    assert "UNPICKLED" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it is no safetensors file"),
+        (b"\xff" * 8, "it is no safetensors file"),
+        (header("{}")[:9], "it is no safetensors file"),
+        (
+            header('{"scores":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4]}}', b"abcd"),
+            "no safetensors file",
+        ),
+        (header('{"scores":{"dtype":"F32","shape":[1],"data_offsets":[0,4000]}}', b"abcd"), "no safetensors file"),
+        (header('{"scores":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}', b"abcd"), "no safetensors file"),
+        (header('{"scores":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}', b"abcd"), "scores is of the type I32"),
+        (header('{"scores":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]}}', b"abcd"), "numbers other than 0 and 1"),
+        (header('{"scores":{"dtype":"O","shape":[1],"data_offsets":[0,4]}}', b"abcd"), "no safetensors file"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(small: Path, content: bytes, message: str) -> None:
+    replace_first_file(small, content)
+    refused(small, message)
+
+
+def test_a_header_of_many_entries_is_refused_unread(small: Path) -> None:
+    entry = '"{}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}'
+    replace_first_file(small, header("{" + ",".join(entry.format(k) for k in range(10_000)) + "}"))
+    refused(small, "it is no safetensors file of a case: its header is too large$")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -1.0])
+def test_a_bound_that_is_none_is_refused(small: Path, number: float) -> None:
+    arrays = files.from_bytes(first_file(small).read_bytes())
+    arrays["bound.output"][0, 0] = number
+    replace_first_file(small, files.to_bytes(arrays, "changed"))
+    refused(small, "bound.output holds what is no bound")
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_its_name(small: Path) -> None:
+    path = first_file(small)
+    path.unlink()
+    path.symlink_to(path.name)  # to itself
+    refused(small, re.escape(f"{path} is not the file that the manifest describes: "))
+    path.unlink()
+    path.mkdir()
+    refused(small, re.escape(f"{path} is not the file that the manifest describes: it is not a file"))
+    path.rmdir()
+    os.mkfifo(path)  # whoever opens it waits for ever
+    refused(small, re.escape(f"{path} is not the file that the manifest describes: it is not a file"))
+    name = "x" * 300
+    change_manifest(small, lambda manifest: manifest["cases"][0].update(file=name))
+    refused(small, re.escape(f"{small / name} is not the file that the manifest describes: File name too long"))
+    change_manifest(small, lambda manifest: manifest["cases"][0].update(file="manifest.json/x"))
+    refused(small, "is not the file that the manifest describes: Not a directory")
+
+
+def test_a_manifest_that_cannot_be_read_is_refused_by_its_name(small: Path) -> None:
+    path = small / "manifest.json"
+    path.unlink()
+    path.symlink_to("manifest.json")
+    refused(small, re.escape(f"{path} is no manifest of known answers: "))
+    path.unlink()
+    os.mkfifo(path)
+    refused(small, re.escape(f"{path} is no manifest of known answers: it is not a file"))
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="everything can be read here")
+def test_a_file_that_may_not_be_read_is_refused_by_its_name(small: Path) -> None:
+    first_file(small).chmod(0)
+    refused(small, "is not the file that the manifest describes: Permission denied")
+
+
+def test_a_name_that_is_there_twice_is_refused(small: Path) -> None:
+    path = small / "manifest.json"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"version": 1', '"version": 2, "version": 1'), encoding="utf-8")
+    refused(small, "'version' is there twice")
+    path.write_text(text.replace('"scores": {', '"scores": {}, "scores": {', 1), encoding="utf-8")
+    refused(small, "'scores' is there twice")
+
+
+def test_a_file_stands_for_one_case_alone(small: Path) -> None:
+    change_manifest(small, lambda manifest: manifest["cases"].append(manifest["cases"][0] | {"name": "again"}))
+    refused(small, "1 names of files are there twice")
