@@ -113,9 +113,14 @@ def places(input_report: InputReport, *, ax: Axes | None = None) -> Axes:
     ------
     ImportError
         If Matplotlib is missing.
+    TypeError
+        If it is given the report of all inputs.
     ValueError
         If the report holds no arrays.
     """
+    if not isinstance(input_report, InputReport):
+        what = type(input_report).__name__
+        raise TypeError(f"places draws one input of a report, such as report['x'], not a whole {what}")
     if input_report.details is None:
         raise ValueError(_nothing_to_plot([input_report.name]))
     ax = one_axes(ax, 6.0, 4.5)

@@ -10,8 +10,10 @@ import numpy.typing as npt
 
 from attention_np._arrays import as_mask
 from attention_np._columns import visible
-from attention_np._figures import one_axes
+from attention_np._figures import legend_below, one_axes
 from attention_np.plot._fonts import showing
+from attention_np.plot._heat_maps import as_real
+from attention_np.plot._looks import HIDDEN, NAN, marks, number
 from attention_np.plot._tokens import as_tokens, label_tokens
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ __all__ = ["query_weights"]
 
 COLOUR = "#0072B2"  # the blue of Okabe and Ito
 ROW, LEAST, MOST = 0.24, 1.8, 10.0  # inches: of a bar, and of a new figure
+THICK = 0.75  # of a row: a bar
+ROOM = 0.15  # of the axis: for a number behind a bar
 WRITTEN = 30  # bars up to which the weights are written behind them
 
 
@@ -34,6 +38,9 @@ def query_weights(
 ) -> Axes:
     """Draw the weights of one query as bars, a row for each key in the order of the keys.
 
+    Keys that are hidden and weights that are NaN have a hatch in the place of a bar; an infinite weight reaches the
+    edge.
+
     Parameters
     ----------
     weights : array_like, (m,)
@@ -43,7 +50,7 @@ def query_weights(
     query : str, optional
         The token of the query, for the title.
     mask : array_like of bool, (m,), optional
-        True for the keys that the query may attend to; the others are marked as hidden.
+        True for the keys that the query may attend to; the others are hatched.
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on a new figure.
 
@@ -58,28 +65,61 @@ def query_weights(
     TypeError, ValueError
         If `weights` are not the real numbers of one query, or tokens or mask do not fit them.
     """
-    row = np.asarray(weights)
-    if row.dtype.kind not in "fiu":
-        raise TypeError(f"weights must hold real numbers, not {row.dtype} (weights.shape={row.shape})")
+    row = as_real("weights", weights)
     if row.ndim != 1 or not row.size:
         raise ValueError(f"weights must be those of one query, (m,) (weights.shape={row.shape})")
     keys = as_tokens("key_tokens", key_tokens, len(row), "keys")
     seen = np.ones(row.shape, bool) if mask is None else as_mask(mask, row.shape, "the weights")
     seen = np.broadcast_to(seen, row.shape)
+    nan = np.isnan(row) & seen
     ax = one_axes(ax, 5.0, min(max(ROW * len(row), LEAST), MOST) + 0.8)
+    limits = _limits(row[seen])
+    ends = np.clip(row, *limits)  # what is infinite reaches the edge
     places = np.arange(len(row))
-    ax.barh(places[seen], row[seen].astype(np.float64), color=COLOUR, height=0.75)
+    drawn = seen & ~nan
+    ax.barh(places[drawn], ends[drawn], color=COLOUR, height=THICK)
+    for rows, look in ((~seen, HIDDEN), (nan, NAN)):  # from edge to edge: neither is a length
+        ax.barh(places[rows], 1, height=THICK, transform=ax.get_yaxis_transform(), **look)
+    ax.set_xlim(limits)
     ax.set_ylim(len(row) - 0.5, -0.5)  # the first key above
-    ax.set_xlim(left=0)
-    ax.margins(x=0.12)
+    if limits[0] < 0:
+        ax.axvline(0, color="0.5", lw=0.8)
     ax.set_xlabel("weight")
     label_tokens(ax, "y", keys, len(row), "key")
-    for place in places if len(row) <= WRITTEN else ():
-        text = f"{row[place]:.3f}" if seen[place] else "hidden"
-        end = float(row[place]) if seen[place] else 0.0
-        ax.annotate(text, (end, place), (3, 0), textcoords="offset points", va="center", fontsize=8, color="0.3")
+    for place in places[drawn] if len(row) <= WRITTEN else ():
+        _write(ax, row[place], ends[place], place)
     ax.spines[["top", "right"]].set_visible(False)
+    if handles := marks(hidden=not seen.all(), nan=bool(nan.any())):
+        legend_below(ax, handles)
     if query is not None:
         properties, (title,) = showing([f"weights of the query {visible(query)}"])
         ax.set_title(title, **properties)
     return ax
+
+
+def _limits(shown: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """The ends of the axis: zero, all that is finite, and room for the numbers behind the bars."""
+    finite = shown[np.isfinite(shown)]
+    least, most = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
+    if least == most:
+        most = 1.0
+    room = ROOM * (most - least)
+    below = least < 0 or bool(np.isneginf(shown).any())
+    return least - room if below else 0.0, most + room
+
+
+def _write(ax: Axes, value: float, end: float, place: int) -> None:
+    """The weight behind the end of its bar; if the bar reaches the edge, in the bar."""
+    outward = 1 if value >= 0 else -1
+    inside = bool(np.isinf(value))
+    right = (outward < 0) != inside  # the text ends at the end of the bar
+    ax.annotate(
+        number(value, 3),
+        (end, place),
+        (-3 if right else 3, 0),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="center",
+        fontsize=8,
+        color="white" if inside else None,
+    )

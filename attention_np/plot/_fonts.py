@@ -2,19 +2,63 @@
 
 from __future__ import annotations
 
-import unicodedata
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 __all__ = ["showing"]
 
-SHOWN_FIRST = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans", "PingFang", "Microsoft YaHei", "Noto Sans")
+SHOWN_FIRST = (
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "Source Han Sans",
+    "PingFang",
+    "Microsoft YaHei",
+    "Noto Sans",
+    "Noto Emoji",
+    "Symbola",
+)
 # In the names of fonts without letters of their own, without outlines, or of another weight:
-UNFIT = ("Last Resort", "Emoji", "Bold", "Light", "Thin", "Black", "Condensed")
+UNFIT = ("Last Resort", "Color Emoji", "Bold", "Light", "Thin", "Black", "Condensed")
 LACKING_SHOWN = 8  # letters that the warning names
+NO_LETTERS = dict.fromkeys(range(0xFE00, 0xFE10))  # selectors of a variant, as behind an emoji: nothing to draw
+FONTS = {  # and the beginnings of the names of the Unicode blocks that they cover
+    "Noto Sans CJK (fonts-noto-cjk on Debian and Ubuntu, google-noto-sans-cjk-fonts on Fedora, noto-fonts-cjk on Arch "
+    "Linux, font-noto-sans-cjk in Homebrew)": (
+        "CJK",
+        "Hiragana",
+        "Katakana",
+        "Kanbun",
+        "Bopomofo",
+        "Hangul",
+        "Ideographic",
+        "Enclosed CJK",
+        "Enclosed Ideographic",
+        "Halfwidth and Fullwidth",
+        "Kangxi",
+        "Kana",
+        "Small Kana",
+    ),
+    "Symbola (fonts-symbola on Debian and Ubuntu) or Noto Emoji, the one without colours": (
+        "Emoticons",
+        "Miscellaneous Symbols",
+        "Supplemental Symbols and Pictographs",
+        "Symbols and Pictographs Extended",
+        "Symbols for Legacy Computing",
+        "Transport and Map",
+        "Dingbats",
+        "Ornamental Dingbats",
+        "Enclosed Alphanumeric Supplement",
+        "Geometric Shapes Extended",
+        "Mahjong",
+        "Domino",
+        "Playing Cards",
+    ),
+}
 BOX = "\N{WHITE SQUARE}"
 
 
@@ -32,6 +76,7 @@ def showing(texts: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     from matplotlib import rcParams
 
     families = list(rcParams["font.family"])
+    texts = [text.translate(NO_LETTERS) for text in texts]
     lacking = {letter for text in texts for letter in text if not letter.isspace()}
     for path in _default_fonts(families):
         lacking -= _letters(path)
@@ -43,7 +88,7 @@ def showing(texts: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             break
     if not lacking:
         return {"fontfamily": families, "parse_math": False}, list(texts)
-    warnings.warn(_what_to_install(lacking), stacklevel=2)
+    warnings.warn(_what_to_install(lacking), stacklevel=_level_of_the_caller())
     box = BOX if any(BOX in _letters(path) for path in _default_fonts(families)) else "?"
     shown = ["".join(box if letter in lacking else letter for letter in text) for text in texts]
     return {"fontfamily": families, "parse_math": False}, shown
@@ -83,19 +128,30 @@ def _letters(path: Any) -> frozenset[str]:
         return frozenset()
 
 
+def _level_of_the_caller() -> int:
+    """The `stacklevel` at which a warning of the calling function points to the first line outside this package."""
+    package = str(Path(__file__).resolve().parents[1])
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(package):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _what_to_install(lacking: Iterable[str]) -> str:
     from matplotlib import get_cachedir
 
     letters = sorted(lacking)
     shown = ", ".join(letters[:LACKING_SHOWN]) + (", ..." if len(letters) > LACKING_SHOWN else "")
-    if any(unicodedata.east_asian_width(letter) in "WF" for letter in letters):
-        package = (
-            "Noto Sans CJK, for example (fonts-noto-cjk on Debian and Ubuntu, google-noto-sans-cjk-fonts on Fedora, "
-            "noto-fonts-cjk on Arch Linux, font-noto-sans-cjk in Homebrew)"
-        )
-    else:
-        package = "one of the Noto fonts, for example"
+    packages = dict.fromkeys(map(_package_with, letters))
     return (
-        f"no font on this machine has {shown}, so boxes are shown: install {package}, then delete Matplotlib's list of "
-        f"fonts, {get_cachedir()}/fontlist*.json"
+        f"no font on this machine has {shown}, so boxes are shown: install {' and '.join(packages)}, then delete "
+        f"Matplotlib's list of fonts, {get_cachedir()}/fontlist*.json"
     )
+
+
+def _package_with(letter: str) -> str:
+    """The fonts that have letters of the same Unicode block."""
+    from fontTools.unicodedata import block  # type: ignore[import-untyped]  # comes with Matplotlib
+
+    name = block(letter)
+    return next((fonts for fonts, starts in FONTS.items() if name.startswith(starts)), "one of the Noto fonts")

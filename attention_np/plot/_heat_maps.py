@@ -10,23 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import softmax
-from attention_np._arrays import as_mask
-from attention_np._figures import new_figure, one_axes
+from attention_np._arrays import as_array, as_mask, is_floating
+from attention_np._figures import as_axes, new_figure, one_axes
+from attention_np.plot._cells import LINES, colour_bar, draw_cells, draw_grid, largest
+from attention_np.plot._looks import marks
 from attention_np.plot._tokens import as_tokens, label_tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
 
-__all__ = ["as_matrix", "heads", "mask", "softmax_jacobian", "weights"]
+__all__ = ["as_matrix", "as_real", "heads", "mask", "softmax_jacobian", "weights"]
 
 Array = npt.NDArray[Any]
 
-COLOURS = "cividis"  # grows lighter evenly, and looks alike to people who see fewer colours
-HIDDEN, HATCH, LINES = "0.85", "////", "0.6"  # of pairs that are masked out
-WRITTEN = 8  # rows and columns up to which the numbers are written into their cells
 CELL, LEAST, MOST = 0.45, 3.5, 10.0  # inches: of a cell, and of a new figure
-ELONGATED = 4  # times longer one way than the other: cells are no squares then
 
 
 def weights(
@@ -38,6 +35,8 @@ def weights(
     ax: Axes | None = None,
 ) -> Axes:
     """Draw the weights of one head: a row for each query, a column for each key.
+
+    NaN has a hatch of its own. What is infinite lies beyond the end of the colour bar.
 
     Parameters
     ----------
@@ -66,9 +65,9 @@ def weights(
     seen = None if mask is None else as_mask(mask, matrix.shape, "the weights")
     queries, keys = _both_tokens(query_tokens, key_tokens, matrix.shape)
     ax = one_axes(ax, *_size(matrix.shape, bar=True))
-    image = _draw(ax, matrix, seen, 0.0, _largest(matrix, seen))
+    image = draw_cells(ax, matrix, seen, (0.0, largest(matrix, seen)))
     _label(ax, matrix.shape, queries, keys)
-    _bar(ax.figure, image, [ax], "weight")
+    colour_bar(ax.figure, image, [ax], "weight", matrix, seen)
     return ax
 
 
@@ -78,7 +77,7 @@ def heads(
     key_tokens: Sequence[str] | None = None,
     *,
     mask: npt.ArrayLike | None = None,
-    axes: Sequence[Axes] | None = None,
+    axes: Axes | Sequence[Axes] | None = None,
 ) -> npt.NDArray[Any]:
     """Draw the weights of all heads, a panel for each, in colours that mean the same in all.
 
@@ -87,8 +86,9 @@ def heads(
     weights : array_like, (heads, n, m)
     query_tokens, key_tokens, mask
         As for :func:`weights`; `mask` broadcasts to all heads.
-    axes : sequence of matplotlib.axes.Axes, optional
-        Where to draw, one for each head, of one figure; by default on a new figure.
+    axes : (sequence of) matplotlib.axes.Axes, optional
+        Where to draw, one for each head, of one figure, such as the grid of ``plt.subplots``; by default on a new
+        figure.
 
     Returns
     -------
@@ -99,26 +99,27 @@ def heads(
     ImportError, TypeError, ValueError
         As for :func:`weights`.
     """
-    array = _as_real("weights", weights)
+    array = as_real("weights", weights)
     if array.ndim != 3 or not array.size:
         raise ValueError(
             f"weights must be those of all heads of one sample, (heads, n, m) (weights.shape={array.shape})"
         )
     seen = None if mask is None else np.broadcast_to(as_mask(mask, array.shape, "the weights"), array.shape)
     queries, keys = _both_tokens(query_tokens, key_tokens, array.shape[1:])
-    if axes is not None and len(axes) != len(array):
-        raise ValueError(f"axes must be one for each of the {len(array)} heads, not {len(axes)}")
     columns = _columns(len(array))
-    given, axes = axes, _panels(len(array), columns, array.shape[1:]) if axes is None else axes
-    largest = _largest(array, seen)
-    for head, ax in enumerate(axes):
-        image = _draw(ax, array[head], None if seen is None else seen[head], 0.0, largest)
+    if axes is None:
+        panels = _panels(len(array), columns, array.shape[1:])
+    else:
+        panels = as_axes(axes, len(array), f"one for each of the {len(array)} heads")
+    limits = 0.0, largest(array, seen)
+    for head, ax in enumerate(panels):
+        image = draw_cells(ax, array[head], None if seen is None else seen[head], limits)
         _label(ax, array.shape[1:], queries, keys)
         ax.set_title(f"head {head}")
-        if given is None:
+        if axes is None:
             _label_outside_only(ax, first=head % columns == 0, last=head + columns >= len(array))
-    _bar(axes[0].figure, image, list(axes), "weight")
-    return np.array(axes, object)
+    colour_bar(panels[0].figure, image, panels, "weight", array, seen)
+    return np.array(panels, object)
 
 
 def mask(
@@ -150,19 +151,19 @@ def mask(
     if seen.ndim != 2 or not seen.size:
         raise ValueError(f"mask must be that of one head, (n, m) (mask.shape={shape})")
     queries, keys = _both_tokens(query_tokens, key_tokens, shape)
-    ax = one_axes(ax, *_size(shape, bar=False))
-    _draw(ax, np.zeros(shape), seen, 0.0, 1.0, colours="Greys", written=False)
-    _grid(ax, shape)
+    ax = one_axes(ax, *_size(shape, bar=True))
+    draw_cells(ax, np.zeros(shape), seen, (0.0, 1.0), colours="Greys", written=False)
+    draw_grid(ax, shape)
     _label(ax, shape, queries, keys)
     from matplotlib.patches import Patch
 
-    hidden = Patch(facecolor=HIDDEN, edgecolor=LINES, hatch=HATCH, label="hidden")
     allowed = Patch(facecolor="white", edgecolor=LINES, label="may attend")
     ax.legend(
-        handles=[allowed, hidden],
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-        ncols=2,
+        handles=[allowed, *marks(hidden=True, nan=False)],
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        handlelength=1.2,
+        handletextpad=0.5,
         frameon=False,
         fontsize="small",
     )
@@ -184,7 +185,7 @@ def softmax_jacobian(
     tokens : sequence of str, optional
         Of the m keys.
     mask : array_like of bool, (m,), optional
-        True for the keys that the query may attend to.
+        True for the keys that the query may attend to; the others have neither weight nor gradient, and are hatched.
     ax : matplotlib.axes.Axes, optional
         Where to draw; by default on a new figure.
 
@@ -204,31 +205,36 @@ def softmax_jacobian(
     :math:`\frac{\partial A_j}{\partial S_l} = A_j (\delta_{jl} - A_l)`: positive on the diagonal, negative elsewhere,
     and every row and column sums to zero. Derived in ``derivations/softmax.md``.
     """
-    row = _as_real("scores", scores)
+    row = as_real("scores", scores)
     if row.ndim != 1 or not row.size:
         raise ValueError(f"scores must be those of one query, (m,) (scores.shape={row.shape})")
     listed = as_tokens("tokens", tokens, len(row), "keys")
     jacobian = softmax.jacobian(row, mask=mask)  # (m, m)
+    keys = (
+        np.ones(row.shape, bool) if mask is None else np.broadcast_to(as_mask(mask, row.shape, "the scores"), row.shape)
+    )
+    seen = keys[:, None] & keys
     ax = one_axes(ax, *_size(jacobian.shape, bar=True))
-    largest = float(np.abs(jacobian).max()) or 1.0
-    image = _draw(ax, jacobian, None, -largest, largest)
+    end = largest(np.abs(jacobian), seen)
+    image = draw_cells(ax, jacobian, seen, (-end, end))
     label_tokens(ax, "x", listed, len(row), "score of")
     label_tokens(ax, "y", listed, len(row), "weight of")
-    _bar(ax.figure, image, [ax], "derivative of the weight by the score")
+    colour_bar(ax.figure, image, [ax], "derivative of the weight by the score", jacobian, seen)
     return ax
 
 
 def as_matrix(name: str, array: npt.ArrayLike, otherwise: str) -> Array:
     """`array` as a matrix of real numbers with at least one entry."""
-    matrix = _as_real(name, array)
+    matrix = as_real(name, array)
     if matrix.ndim != 2 or not matrix.size:
         raise ValueError(f"{name} must be those of one head, (n, m): {otherwise} ({name}.shape={matrix.shape})")
     return matrix
 
 
-def _as_real(name: str, array: npt.ArrayLike) -> Array:
-    result = np.asarray(array)
-    if result.dtype.kind not in "fiu":
+def as_real(name: str, array: npt.ArrayLike) -> Array:
+    """`array` in double precision, if it holds real numbers."""
+    result = as_array(name, array)
+    if result.dtype.kind not in "iu" and (result.dtype.kind == "c" or not is_floating(result.dtype)):
         raise TypeError(f"{name} must hold real numbers, not {result.dtype} ({name}.shape={result.shape})")
     return result.astype(np.float64)
 
@@ -271,70 +277,6 @@ def _label_outside_only(ax: Axes, *, first: bool, last: bool) -> None:
         ax.tick_params(labelbottom=False)
 
 
-def _largest(matrix: Array, seen: Array | None) -> float:
-    shown = matrix if seen is None else matrix[np.broadcast_to(seen, matrix.shape)]
-    finite = shown[np.isfinite(shown)]
-    return float(finite.max(initial=0.0)) or 1.0
-
-
-def _draw(
-    ax: Axes,
-    matrix: Array,
-    seen: Array | None,
-    least: float,
-    largest: float,
-    colours: str = COLOURS,
-    written: bool = True,
-) -> AxesImage:
-    hidden = np.zeros(matrix.shape, bool) if seen is None else ~np.broadcast_to(seen, matrix.shape)
-    square = max(matrix.shape) <= ELONGATED * min(matrix.shape)
-    image = ax.imshow(
-        np.ma.masked_where(hidden, matrix),
-        vmin=least,
-        vmax=largest,
-        cmap=colours,
-        aspect="equal" if square else "auto",
-        interpolation="nearest",
-    )
-    _hatch(ax, hidden)
-    if written and max(matrix.shape) <= WRITTEN:
-        for row, column in zip(*np.nonzero(~hidden), strict=True):
-            value = matrix[row, column]
-            dark = value < (least + largest) / 2
-            text = f"{round(value, 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")  # adding zero: no minus before a zero
-            ax.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
-    return image
-
-
-def _hatch(ax: Axes, hidden: Array) -> None:
-    """Grey and a hatch over what is hidden, in one piece for each run of cells of a row."""
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path
-
-    edges = np.diff(np.pad(hidden.astype(np.int8), ((0, 0), (1, 1))), axis=1)
-    rows, starts = np.nonzero(edges == 1)
-    _, stops = np.nonzero(edges == -1)
-    if not len(rows):
-        return
-    left, right, top, bottom = starts - 0.5, stops - 0.5, rows - 0.5, rows + 0.5
-    corners = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
-    vertices = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1).reshape(-1, 2)
-    codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], len(rows))
-    ax.add_patch(PathPatch(Path(vertices, codes), facecolor=HIDDEN, edgecolor=LINES, hatch=HATCH, linewidth=0))
-
-
-def _grid(ax: Axes, shape: tuple[int, ...]) -> None:
-    """Lines between the cells, where these are few enough to be seen."""
-    if max(shape) > 64:
-        return
-    ax.hlines(np.arange(1, shape[0]) - 0.5, -0.5, shape[1] - 0.5, colors=LINES, linewidths=0.5)
-    ax.vlines(np.arange(1, shape[1]) - 0.5, -0.5, shape[0] - 0.5, colors=LINES, linewidths=0.5)
-
-
 def _label(ax: Axes, shape: tuple[int, ...], queries: Sequence[str] | None, keys: Sequence[str] | None) -> None:
     label_tokens(ax, "x", keys, shape[1], "key")
     label_tokens(ax, "y", queries, shape[0], "query")
-
-
-def _bar(figure: Any, image: AxesImage, axes: Sequence[Axes], name: str) -> None:
-    figure.colorbar(image, ax=list(axes), label=name, shrink=0.8)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np import dot_product
-from attention_np._arrays import as_floating
-from attention_np._figures import new_figure
+from attention_np._columns import cut
+from attention_np._figures import as_axes, legend_below, new_figure
 from attention_np.plot._fonts import showing
+from attention_np.plot._heat_maps import as_real
+from attention_np.plot._hull import faces
 from attention_np.plot._tokens import as_tokens
 
 if TYPE_CHECKING:
@@ -23,10 +24,15 @@ __all__ = ["points"]
 Array = npt.NDArray[Any]
 
 MOST_POINTS = 40  # more are a cloud, not a picture
+MOST_NAMED, LONGEST = 3, 12  # of the points without a place: how many the legend names, in how many columns each
 KEY, QUERY, HULL = "#0072B2", "#D55E00", "#56B4E9"  # of Okabe and Ito
 SMALLEST, HEAVIEST = 25.0, 300.0  # square points: the area of a dot, and what a weight of 1 adds to it
 WIDEST = 4.0  # points: the line to a value of weight 1
-FLAT = 1e-9  # of the size of a set of points: what is so near to a plane lies in it
+NEEDLE = 8.0  # times longer one way than the other: the features of the plane have scales of their own then
+ROOM = 1.3  # of the extent of the points: for their names at the edge
+FLATTEST = 2.0  # times longer than the shortest may the longest side of a box be
+TICKS = 4  # intervals between the numbers along the longest side of a box
+DIGIT = 4.0  # points: for each digit of these numbers, the label of the side stands further out
 
 
 def points(
@@ -37,19 +43,23 @@ def points(
     key_tokens: Sequence[str] | None = None,
     *,
     mask: npt.ArrayLike | None = None,
-    axes: Sequence[Axes] | None = None,
+    axes: Axes | Sequence[Axes] | None = None,
 ) -> npt.NDArray[Any]:
     """Draw queries among the keys, and their outputs among the values, in the plane or in space.
 
     A query is an arrow. The convex hull of the values is shaded: no output can leave it. With a single query the dots
-    are as large as its weights are, and lines lead from the output to the values that it is the mean of.
+    are as large as its weights are, and lines lead from the output to the values that it is the mean of. What holds
+    NaN or infinity has no place; the legend names it, and the hull is that of the other values.
+
+    A unit is as long along each feature, unless the points extend so much further along one than along another that
+    one would see a line.
 
     Parameters
     ----------
-    query : array_like of float, (n, 2) or (n, 3)
+    query : array_like, (n, 2) or (n, 3)
         Or without the axis of length n: a single query.
-    key : array_like of float, (m, 2) or (m, 3)
-    value : array_like of float, (m, 2) or (m, 3)
+    key : array_like, (m, 2) or (m, 3)
+    value : array_like, (m, 2) or (m, 3)
     query_tokens, key_tokens : sequence of str, optional
         What queries and keys are called; by default their numbers, from 0.
     mask : array_like of bool, optional
@@ -68,7 +78,7 @@ def points(
     TypeError, ValueError
         If the arrays are not as above, or not those of :func:`attention_np.dot_product.forward`.
     """
-    query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
+    query, key, value = as_real("query", query), as_real("key", key), as_real("value", value)
     query = query[None] if query.ndim == 1 else query
     for name, array in {"query": query, "key": key, "value": value}.items():
         if array.ndim != 2 or array.shape[1] not in (2, 3) or not 1 <= len(array) <= MOST_POINTS:
@@ -80,56 +90,95 @@ def points(
     keys = as_tokens("key_tokens", key_tokens, len(key), "keys") or list(map(str, range(len(key))))
     of_keys, of_values = _two_axes(axes, key.shape[1], value.shape[1])
     single = cache.weights[0] if len(query) == 1 else None
-
-    _dots(of_keys, key, keys, single, "key")
-    for place, token in zip(query, queries, strict=True):
-        _arrow(of_keys, place)
-        _name(of_keys, place, token, QUERY)
-    of_keys.plot(*np.zeros((key.shape[1], 1)), ls="", marker="+", color="0.4", label="origin")
-    of_keys.plot([], [], color=QUERY, marker=">", label="query")
-
-    for number, polygon in enumerate(_faces(value)):
-        _shade(of_values, polygon, "convex hull of the values" if number == 0 else None)
-    _dots(of_values, value, keys, single, "value")
-    if single is not None:
-        for place, weight in zip(value, single, strict=True):
-            of_values.plot(*np.stack([output[0], place], axis=1), color=QUERY, lw=WIDEST * weight, zorder=1.5)
-    of_values.plot(*output.T, ls="", marker="*", ms=13, color=QUERY, mec="white", label="output")
-    for place, token in zip(output, queries, strict=True) if single is None else ():
-        _name(of_values, place, token, QUERY)
-    _finish(of_keys, "keys and queries" if single is None else "keys and query")
-    _finish(of_values, "values and outputs" if single is None else "values and output")
+    font, names = showing([*queries, *keys])
+    queries, keys = names[: len(queries)], names[len(queries) :]
+    _draw_keys(of_keys, _Named("query", query, queries, font), _Named("key", key, keys, font), single)
+    _draw_values(of_values, _Named("output", output, queries, font), _Named("value", value, keys, font), single)
     return np.array([of_keys, of_values], object)
 
 
-def _two_axes(axes: Sequence[Axes] | None, d_k: int, d_v: int) -> Sequence[Axes]:
+class _Named(NamedTuple):
+    """Points with their names; those that hold NaN or infinity have no place in a picture."""
+
+    kind: str
+    places: Array
+    names: list[str]
+    font: dict[str, Any]
+
+    @property
+    def finite(self) -> npt.NDArray[np.bool_]:
+        return np.asarray(np.isfinite(self.places).all(axis=1))
+
+    def placed(self) -> Iterator[tuple[Array, str]]:
+        """The points that have a place, with their names."""
+        for place, name, finite in zip(self.places, self.names, self.finite, strict=True):
+            if finite:
+                yield place, name
+
+    def lost(self) -> list[str]:
+        """What the legend says of the others."""
+        names = [name for name, finite in zip(self.names, self.finite, strict=True) if not finite]
+        shown = ", ".join(cut(name, LONGEST) for name in names[:MOST_NAMED]) + (", ..." if names[MOST_NAMED:] else "")
+        return [f"{self.kind} {shown}: NaN or infinite"] if names else []
+
+
+def _draw_keys(ax: Any, query: _Named, key: _Named, weights: Array | None) -> None:
+    _dots(ax, key, weights)
+    for place, name in query.placed():
+        _arrow(ax, place)
+        _name(ax, place, name, query.font, QUERY)
+    ax.plot(*np.zeros((key.places.shape[1], 1)), ls="", marker="+", color="0.5", label="origin")
+    ax.plot([], [], color=QUERY, marker=">", label="query")
+    _finish(ax, "keys and queries" if weights is None else "keys and query", key.lost() + query.lost(), key.font)
+
+
+def _draw_values(ax: Any, output: _Named, value: _Named, weights: Array | None) -> None:
+    for number, polygon in enumerate(faces(value.places[value.finite])):
+        _shade(ax, polygon, "convex hull of the values" if number == 0 else None)
+    _dots(ax, value, weights)
+    if weights is not None and output.finite.all():
+        for place, weight in zip(value.places[value.finite], weights[value.finite], strict=True):
+            ax.plot(*np.stack([output.places[0], place], axis=1), color=QUERY, lw=WIDEST * weight, zorder=1.5)
+    ax.plot(
+        *output.places[output.finite].T, ls="", marker="*", ms=13, color=QUERY, mec=ax.get_facecolor(), label="output"
+    )
+    for place, name in output.placed() if weights is None else ():
+        _name(ax, place, name, output.font, QUERY)
+    _finish(
+        ax, "values and outputs" if weights is None else "values and output", value.lost() + output.lost(), value.font
+    )
+
+
+def _two_axes(axes: Axes | Sequence[Axes] | None, d_k: int, d_v: int) -> list[Axes]:
     """Axes for points of so many features, as given or on a new figure."""
     if axes is None:
         figure = new_figure(10.5, 5.4)
         projections = ["3d" if d == 3 else "rectilinear" for d in (d_k, d_v)]
         return [figure.add_subplot(1, 2, place + 1, projection=kind) for place, kind in enumerate(projections)]
-    if len(axes) != 2:
-        raise ValueError(f"axes must be two, for keys and for values, not {len(axes)}")
-    for ax, d, name in zip(axes, (d_k, d_v), ("keys", "values"), strict=True):
+    listed = as_axes(axes, 2, "two, for keys and for values")
+    for ax, d, name in zip(listed, (d_k, d_v), ("keys", "values"), strict=True):
         if (ax.name == "3d") != (d == 3):
             raise ValueError(f"the axes for the {name}, which have {d} features, must be {d}-dimensional")
-    return axes
+    return listed
 
 
-def _dots(ax: Any, places: Array, tokens: Sequence[str], weights: Array | None, label: str) -> None:
-    area = SMALLEST + HEAVIEST * (0.06 if weights is None else weights)
-    ax.scatter(*places.T, s=area, color=KEY, edgecolors="white", linewidths=0.8, label=label, zorder=2)
-    for place, token in zip(places, tokens, strict=True):
-        _name(ax, place, token, "black")
+def _dots(ax: Any, points: _Named, weights: Array | None) -> None:
+    added = 0.06 if weights is None else np.nan_to_num(weights[points.finite])
+    area = SMALLEST + HEAVIEST * added
+    behind = ax.get_facecolor()  # a rim, so that dots upon each other are told apart
+    places = points.places[points.finite].T
+    ax.scatter(*places, s=area, color=KEY, edgecolors=behind, linewidths=0.8, label=points.kind, zorder=2)
+    for place, name in points.placed():
+        _name(ax, place, name, points.font)
 
 
-def _name(ax: Any, place: Array, token: str, colour: str) -> None:
+def _name(ax: Any, place: Array, name: str, font: dict[str, Any], colour: str | None = None) -> None:
     """The token beside its point."""
-    properties, (text,) = showing([token])
+    look = {"fontsize": 9, **font, **({"color": colour} if colour else {})}
     if len(place) == 3:
-        ax.text(*place, f"  {text}", color=colour, fontsize=9, **properties)
+        ax.text(*place, f"  {name}", **look)
     else:
-        ax.annotate(text, place, (7, 5), textcoords="offset points", color=colour, fontsize=9, zorder=4, **properties)
+        ax.annotate(name, place, (7, 5), textcoords="offset points", zorder=4, **look)
 
 
 def _arrow(ax: Any, place: Array) -> None:
@@ -138,7 +187,7 @@ def _arrow(ax: Any, place: Array) -> None:
         ax.quiver(0, 0, 0, *place, color=QUERY, arrow_length_ratio=0.12)
     else:
         ax.quiver(0, 0, *place, color=QUERY, angles="xy", scale_units="xy", scale=1, width=0.008, zorder=3)
-        ax.plot(*place, alpha=0)  # an arrow alone does not widen the limits
+    ax.plot(*place[:, None], alpha=0)  # an arrow alone does not widen the limits
 
 
 def _shade(ax: Any, polygon: Array, label: str | None) -> None:
@@ -152,57 +201,43 @@ def _shade(ax: Any, polygon: Array, label: str | None) -> None:
         )
 
 
-def _finish(ax: Any, title: str) -> None:
+def _finish(ax: Any, title: str, lost: Sequence[str], font: dict[str, Any]) -> None:
     ax.set_title(title)
     ax.set_xlabel("feature 1")
     ax.set_ylabel("feature 2")
     if ax.name == "3d":
         ax.set_zlabel("feature 3")
-        lengths = [high - low for low, high in (ax.get_xlim(), ax.get_ylim(), ax.get_zlim())]
-        ax.set_box_aspect(lengths, zoom=0.95)  # as long as they are, and with room for the labels
+        _shape_box(ax)
     else:
-        ax.set_aspect("equal", adjustable="datalim")
-        ax.margins(0.15)
+        if np.isfinite(ax.dataLim.get_points()).all():  # there are points
+            ax.update_datalim(ax.dataLim.expanded(ROOM, ROOM).get_points())  # a margin would not survive the aspect
+            ax.set_aspect(_aspect(ax.dataLim.width, ax.dataLim.height), adjustable="datalim")
+        ax.margins(0)
         ax.grid(alpha=0.25)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, fontsize="small", frameon=False)
+    for text in lost:
+        ax.plot([], [], ls="", marker="x", color="0.5", label=text)
+    legend_below(ax, columns=2, outside=ax.name != "3d")  # in space the labels are within
+    for text in ax.get_legend().get_texts():
+        text.set(**font)
 
 
-def _faces(places: Array) -> Iterator[Array]:
-    """The polygons around a convex hull, the corners of each in order: one in the plane, one for each side in space."""
-    places = places.astype(np.float64)
-    if places.shape[1] == 2:
-        border = _round(places)
-        if border:
-            yield places[border]
-        return
-    for face in _sides(places):
-        corners = places[list(face)]
-        centred = corners - corners.mean(axis=0)
-        within = centred @ np.linalg.svd(centred)[2][:2].T  # coordinates in the plane of this side
-        yield corners[_round(within)]
+def _aspect(width: float, height: float) -> float:
+    """How many times longer a unit of the second feature is drawn than one of the first: 1 unless that is a needle."""
+    if not width or not height:
+        return 1.0
+    ratio = width / height
+    return ratio / min(max(ratio, 1 / NEEDLE), NEEDLE)
 
 
-def _round(places: Array) -> list[int]:
-    """The points on the border of the convex hull of points of the plane, in order."""
-    border = sorted({point for side in _sides(places) for point in side})
-    if not border:  # there is a single point
-        return []
-    x, y = (places[border] - places[border].mean(axis=0)).T
-    return [border[number] for number in np.argsort(np.arctan2(y, x))]
+def _shape_box(ax: Any) -> None:
+    """Sides as long as they are, or at least half of the longest: labels need room."""
+    from matplotlib.ticker import MaxNLocator
 
-
-def _sides(places: Array) -> list[tuple[int, ...]]:
-    """The sets of points that lie on one line (in space: one plane) with all others on one side of it."""
-    size = float(np.ptp(places, axis=0).max())
-    found = set()
-    for chosen in combinations(range(len(places)), places.shape[1]):
-        base, *others = places[list(chosen)]
-        spans = np.array(others) - base
-        normal = np.array([-spans[0, 1], spans[0, 0]]) if len(base) == 2 else np.cross(spans[0], spans[1])
-        length = float(np.linalg.norm(normal))
-        if length <= FLAT * size ** len(spans):
-            continue  # these points lie on each other, or on one line: no plane goes through them alone
-        heights = (places - base) @ normal / length
-        if heights.min() >= -FLAT * size or heights.max() <= FLAT * size:
-            found.add(tuple(np.flatnonzero(np.abs(heights) <= FLAT * size).tolist()))
-    return sorted(found)
+    lengths = np.array([high - low for low, high in (ax.get_xlim(), ax.get_ylim(), ax.get_zlim())])
+    ax.patch.set_visible(False)  # it would cover the labels of a neighbour
+    sides = np.maximum(lengths / lengths.max(), 1 / FLATTEST)
+    ax.set_box_aspect(sides, zoom=0.8)
+    for axis, side in zip((ax.xaxis, ax.yaxis, ax.zaxis), sides, strict=True):
+        axis.set_major_locator(MaxNLocator(round(TICKS * side)))
+        numbers = axis.get_major_formatter().format_ticks(axis.get_majorticklocs())
+        axis.labelpad = DIGIT * max(map(len, numbers), default=0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TopKeys", "top_keys"]
 
-ROW = 0.26  # inches: of a row of the table, in a new figure
+ROW, LETTER = 0.22, 0.07  # inches: of a row of the table and of a column of text, in a new figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class TopKeys:
     queries, keys : tuple of str
         What queries and keys are called.
     places : ndarray of int, (n, k)
-        Which keys, the one of largest weight first; of equal weights, the earlier key.
+        Which keys: any whose weight is NaN, then those of the largest weights; of equal ones, the earlier key.
     weights : ndarray, (n, k)
         Their weights. A key of weight zero is not shown.
     """
@@ -52,7 +52,7 @@ class TopKeys:
         for query, places, weights in zip(self.queries, self.places, self.weights, strict=True):
             row = [query]
             for place, weight in zip(places, weights, strict=True):
-                row += [self.keys[place], f"{weight:.3f}"] if weight > 0 else ["-", ""]
+                row += ["-", ""] if weight == 0 else [self.keys[place], f"{weight:.3f}".replace("nan", "NaN")]
             rows.append(row)
         return rows
 
@@ -81,7 +81,8 @@ class TopKeys:
             If Matplotlib is missing.
         """
         head, *rows = self.rows()
-        ax = one_axes(ax, 1.2 * len(head), ROW * (len(rows) + 1) + 0.3)
+        widths = [max(map(width_of, column)) + 2 for column in zip(head, *rows, strict=True)]
+        ax = one_axes(ax, LETTER * sum(widths) + 0.3, ROW * (len(rows) + 1) + 0.3)
         ax.set_axis_off()
         properties, texts = showing([cell for row in rows for cell in row])
         wide = len(head)
@@ -91,7 +92,7 @@ class TopKeys:
         table.set_fontsize(9)
         table.auto_set_column_width(range(wide))
         for (row, _), cell in table.get_celld().items():
-            cell.set_edgecolor("0.8")
+            cell.set(edgecolor="0.8", facecolor="none")
             if row:
                 cell.get_text().set(**properties)
             else:
@@ -107,6 +108,8 @@ def top_keys(
     k: int = 3,
 ) -> TopKeys:
     """The `k` keys that each query attends to most.
+
+    A weight that is NaN comes before all others: it is what one has to see.
 
     Parameters
     ----------
@@ -140,5 +143,6 @@ def top_keys(
         key_tokens = query_tokens
     queries = as_tokens("query_tokens", query_tokens, n, "queries") or list(map(str, range(n)))
     keys = as_tokens("key_tokens", key_tokens, m, "keys") or list(map(str, range(m)))
-    places = np.argsort(-matrix, axis=1, kind="stable")[:, :k]
+    ranks = np.where(np.isnan(matrix), -np.inf, -matrix)
+    places = np.lexsort((ranks, ~np.isnan(matrix)), axis=1)[:, :k]
     return TopKeys(tuple(queries), tuple(keys), places, np.take_along_axis(matrix, places, axis=1))

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from attention_np import gradcheck
 from attention_np.gradcheck import InputReport, Report
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
 from attention_np.gradcheck.plot import places, v_curve
@@ -159,6 +160,12 @@ def test_a_report_plots_the_inputs_that_are_wrong():
     drawn(axes[0])
     assert [ax.get_title() for ax in report.plot("holds")] == ["holds: holds"]
     assert [ax.get_title() for ax in Report((holds,)).plot()] == ["holds: holds"]
+
+
+def test_the_report_of_all_inputs_has_no_places_of_its_own():
+    report = gradcheck.check(lambda x: x * x, lambda d, x: (2 * x * d,), {"x": np.ones(3)})
+    with pytest.raises(TypeError, match=r"^places draws one input of a report, such as report\['x'\], not a whole"):
+        places(report)
 
 
 def test_a_report_without_arrays_cannot_be_plotted(tmp_path):

@@ -5,31 +5,21 @@ from __future__ import annotations
 import builtins
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from attention_np import cost, dot_product, masks, plot, softmax, trace
+from attention_np import cost, plot, softmax
 from attention_np._columns import cut, padded, width_of
 from attention_np.gradcheck import plot as gradcheck_plot
-from attention_np.plot import _fonts, _points
+
+from .seen import CAUSAL, CHINESE, CHINESE_FONT, ENGLISH, A, drawn, hatched, image_of, legend_of, normal, ticks
 
 matplotlib = pytest.importorskip("matplotlib")
-matplotlib.use("Agg")
 plt = pytest.importorskip("matplotlib.pyplot")
-font_manager = pytest.importorskip("matplotlib.font_manager")
-
-ENGLISH, CHINESE = ["The", "cat", "sat", "on", "the", "mat"], list("猫坐在垫子上")
-A = trace.dot_product("The cat sat on the mat", is_causal=True)["A"].array  # (6, 6)
-CAUSAL = masks.causal(6)
-CHINESE_FONT = any("CJK" in font.name for font in font_manager.fontManager.ttflist)
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 PICTURES: dict[str, Callable[..., Any]] = {  # each on the Axes that it is given
@@ -42,28 +32,6 @@ PICTURES: dict[str, Callable[..., Any]] = {  # each on the Axes that it is given
     "cost": lambda ax=None: plot.cost((128, 256), ax=ax),
 }
 every_picture = pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES.keys())
-
-
-@pytest.fixture(autouse=True)
-def nothing_shown_or_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(plt, "show", lambda: pytest.fail("a plot must not be shown by us"))
-    before = dict(matplotlib.rcParams)
-    yield
-    assert dict(matplotlib.rcParams) == before
-    plt.close("all")
-
-
-def drawn(ax: Any) -> None:
-    """The whole figure is drawn; a warning would be an error."""
-    ax.figure.canvas.draw()
-
-
-def image_of(ax: Any) -> np.ndarray:
-    return np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
-
-
-def ticks(axis: Any) -> list[str]:
-    return [label.get_text() for label in axis.get_ticklabels()]
 
 
 @every_picture
@@ -108,11 +76,10 @@ def test_hidden_pairs_have_no_colour_but_a_hatch() -> None:
     ax = plot.weights(A, ENGLISH, mask=CAUSAL)
     drawn(ax)
     assert np.array_equal(np.isnan(image_of(ax)), ~CAUSAL)
-    (patch,) = ax.patches
-    assert patch.get_hatch()
-    centres = [(column, row) for row in range(6) for column in range(6)]
-    inside = [patch.get_path().contains_point(centre) for centre in centres]
-    assert np.array_equal(np.reshape(inside, (6, 6)), ~CAUSAL)
+    ((_, cells),) = hatched(ax).items()
+    assert np.array_equal(cells, ~CAUSAL)
+    assert legend_of(ax.figure.axes[1]) == ["hidden"]
+    assert not legend_of(plot.weights(A).figure.axes[1])
 
 
 def test_the_scale_ends_at_the_largest_weight_that_is_seen() -> None:
@@ -150,7 +117,10 @@ def test_a_mask_is_white_where_attending_is_allowed_and_hatched_elsewhere() -> N
     drawn(ax)
     assert np.array_equal(np.isnan(image_of(ax)), ~CAUSAL)
     assert ax.images[0].cmap(ax.images[0].norm(0.0)) == (1.0, 1.0, 1.0, 1.0)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["may attend", "hidden"]
+    assert legend_of(ax) == ["may attend", "hidden"]
+    ax.set_title("a mask")
+    drawn(ax)
+    assert not ax.get_legend().get_window_extent().overlaps(ax.title.get_window_extent())
 
 
 def test_the_jacobian_is_that_of_softmax_in_colours_that_put_zero_in_the_middle() -> None:
@@ -164,8 +134,17 @@ def test_the_jacobian_is_that_of_softmax_in_colours_that_put_zero_in_the_middle(
     written = {text.get_text() for text in ax.texts}
     assert "0.00" in written
     assert "\N{MINUS SIGN}0.00" not in written
-    hidden = plot.softmax_jacobian(scores, mask=CAUSAL[2])
-    assert not image_of(hidden)[3:].any()
+
+
+def test_the_jacobian_of_hidden_keys_is_hatched_and_not_zero() -> None:
+    ax = plot.softmax_jacobian(normal(6), ENGLISH, mask=CAUSAL[2])
+    drawn(ax)
+    seen = np.outer(CAUSAL[2], CAUSAL[2])
+    assert np.array_equal(np.isnan(image_of(ax)), ~seen)
+    ((_, cells),) = hatched(ax).items()
+    assert np.array_equal(cells, ~seen)
+    assert len(ax.texts) == 9
+    assert legend_of(ax.figure.axes[1]) == ["hidden"]
 
 
 @pytest.mark.parametrize("name", ["cividis"])
@@ -179,9 +158,11 @@ def test_the_colours_grow_lighter_along_with_the_numbers(name: str) -> None:
 def test_the_bars_are_the_weights_in_the_order_of_the_keys() -> None:
     ax = plot.query_weights(A[3], ENGLISH, query="on", mask=CAUSAL[3])
     drawn(ax)
-    bars = {round(bar.get_y() + bar.get_height() / 2): bar.get_width() for bar in ax.patches}
-    assert bars == dict(enumerate(A[3, :4]))
-    assert [text.get_text() for text in ax.texts][-3:] == [f"{A[3, 3]:.3f}", "hidden", "hidden"]
+    middle = {bar: round(bar.get_y() + bar.get_height() / 2) for bar in ax.patches}
+    assert {middle[bar]: bar.get_width() for bar in ax.patches if not bar.get_hatch()} == dict(enumerate(A[3, :4]))
+    assert [middle[bar] for bar in ax.patches if bar.get_hatch()] == [4, 5]
+    assert [text.get_text() for text in ax.texts] == [f"{weight:.3f}" for weight in A[3, :4]]
+    assert legend_of(ax) == ["hidden"]
     assert ax.get_title() == "weights of the query on"
     bottom, top = ax.get_ylim()
     assert bottom > top, "the first key stands above"
@@ -245,57 +226,6 @@ def test_cost_is_that_of_both_algorithms_over_the_length(quantity: Any, value: f
     assert ("16 GiB of memory" in lines) == (quantity == "memory")
 
 
-def test_an_output_is_drawn_among_the_values_and_the_hull_is_around_them() -> None:
-    key, value, query = normal(6, 2), normal(6, 2, seed=1), normal(2, seed=2)
-    of_keys, of_values = plot.points(query, key, value, ["on"], ENGLISH)
-    drawn(of_keys)
-    output, cache = dot_product.forward(query[None], key, value)
-    star = next(line for line in of_values.get_lines() if line.get_marker() == "*")
-    assert star.get_xydata() == pytest.approx(output)
-    assert of_keys.collections[0].get_offsets().data == pytest.approx(key)
-    assert of_values.collections[0].get_offsets().data == pytest.approx(value)
-    areas = of_values.collections[0].get_sizes()
-    assert np.array_equal(np.argsort(areas), np.argsort(cache.weights[0]))
-    (hull,) = of_values.patches
-    outline = hull.get_path()
-    for point in value:
-        assert any(outline.contains_point(point, radius=radius) for radius in (1e-9, -1e-9)), "on the border or inside"
-    assert outline.contains_point(output[0])
-
-
-@pytest.mark.parametrize("d", [2, 3])
-def test_points_are_drawn_in_the_plane_and_in_space(d: int) -> None:
-    axes = plot.points(normal(3, d), normal(5, d), normal(5, d, seed=1))
-    drawn(axes[0])
-    assert [ax.name == "3d" for ax in axes] == [d == 3] * 2
-    _, (first, second) = plt.subplots(1, 2, subplot_kw={"projection": "3d" if d == 3 else None})
-    assert list(plot.points(normal(d), normal(5, d), normal(5, d), axes=[first, second])) == [first, second]
-    with pytest.raises(
-        ValueError, match=f"the axes for the keys, which have {5 - d} features, must be {5 - d}-dimension"
-    ):
-        plot.points(normal(5 - d), normal(5, 5 - d), normal(5, d), axes=[first, second])
-
-
-def test_the_hull_of_a_square_has_its_four_corners_in_order() -> None:
-    square = np.array([[0.0, 0], [1, 1], [0, 1], [0.5, 0.5], [1, 0]])
-    (polygon,) = _points._faces(square)
-    assert len(polygon) == 4
-    assert np.abs(np.diff(polygon, axis=0)).sum(axis=1).tolist() == [1, 1, 1], "each side is one of the square"
-
-
-def test_the_hull_of_a_cube_has_its_six_sides() -> None:
-    cube = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)] + [[0.5, 0.5, 0.5]], float)
-    faces = list(_points._faces(cube))
-    assert len(faces) == 6
-    assert all(face.shape == (4, 3) and np.ptp(face, axis=0).min() == 0 for face in faces)
-
-
-@pytest.mark.parametrize("value", [np.ones((1, 2)), np.ones((4, 2)), np.outer(np.arange(4.0), [1, 2]), np.ones((2, 3))])
-def test_values_on_one_point_or_one_line_are_drawn_as_well(value: np.ndarray) -> None:
-    axes = plot.points(normal(2), normal(len(value), 2), value)
-    drawn(axes[0])
-
-
 def test_labels_become_smaller_and_then_fewer_where_there_is_little_room() -> None:
     words = ["token"] * 60
     _, ax = plt.subplots(figsize=(10, 10))
@@ -319,84 +249,6 @@ def test_long_tokens_are_turned_and_cut_and_short_ones_are_not() -> None:
     boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
     assert all(left.x1 <= right.x0 for left, right in pairwise(boxes))
     assert {label.get_rotation() for label in plot.weights(A, ENGLISH).get_xticklabels()} == {0}
-
-
-@pytest.mark.skipif(not CHINESE_FONT, reason="this machine has no font with Chinese letters")
-def test_chinese_tokens_show_as_letters_and_stay_upright() -> None:
-    ax = plot.weights(A, ["transformer", *CHINESE[1:]])
-    drawn(ax)  # a letter that a font lacks would be a warning
-    assert ticks(ax.xaxis) == ["transformer", *CHINESE[1:]]
-    assert [label.get_rotation() for label in ax.get_xticklabels()] == [90, 0, 0, 0, 0, 0]
-    chosen = ax.get_xticklabels()[1].get_fontfamily()
-    assert chosen[:-1] == matplotlib.rcParams["font.family"], "the default comes first"
-    assert ax.xaxis.label.get_fontfamily() == matplotlib.rcParams["font.family"], "other texts are left alone"
-    drawn(plot.query_weights(A[0], CHINESE, query="猫"))
-    drawn(plot.points(normal(3), normal(6, 3), normal(6, 3), ["猫"], CHINESE)[0])
-
-
-def test_a_letter_that_the_default_font_lacks_is_taken_from_another() -> None:
-    with matplotlib.rc_context({"font.family": ["cmr10"]}):
-        properties, texts = _fonts.showing(["Ж", "cat"])
-        families = properties["fontfamily"]
-        assert families[0] == "cmr10"
-        assert len(families) == 2
-        assert texts == ["Ж", "cat"]
-        text = plt.figure().text(0, 0, "Ж", fontfamily=families)
-        drawn(text)
-    assert _fonts.showing(["Ж"])[0]["fontfamily"] == matplotlib.rcParams["font.family"]
-
-
-def test_letters_that_no_font_has_become_boxes_and_one_warning_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(_fonts, "_other_fonts", lambda: iter([("DejaVu Serif", font_manager.findfont("DejaVu Serif"))]))
-    with pytest.warns(UserWarning, match="no font on this machine has") as caught:
-        ax = plot.top_keys(A, ["猫", *ENGLISH[1:]]).plot()
-    assert len(caught) == 1
-    message = str(caught[0].message)
-    assert "has 猫, so boxes are shown: install Noto Sans CJK" in message
-    assert "fonts-noto-cjk" in message
-    assert matplotlib.get_cachedir() in message
-    drawn(ax)  # Matplotlib has nothing more to warn of
-    (table,) = ax.tables
-    assert table[1, 0].get_text().get_text() == "\N{WHITE SQUARE}"
-    with pytest.warns(UserWarning, match="has \U0001e900, so boxes are shown: install one of the Noto fonts"):
-        _fonts.showing(["\U0001e900"])  # a letter of the Adlam script
-
-
-def test_the_warning_names_a_few_letters_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_fonts, "_other_fonts", lambda: iter([]))
-    with pytest.warns(UserWarning, match=r"has (\w, ){8}\.\.\., so boxes"):
-        _fonts.showing(["我爱自然语言处理很有趣"])
-
-
-def test_a_damaged_font_is_passed_over(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    damaged = tmp_path / "damaged.ttf"
-    damaged.write_bytes(b"no font")
-    whole = font_manager.findfont("DejaVu Sans")
-    monkeypatch.setattr(_fonts, "_other_fonts", lambda: iter([("damaged", str(damaged)), ("DejaVu Sans", whole)]))
-    with matplotlib.rc_context({"font.family": ["cmr10"]}):
-        assert _fonts.showing(["Ж"])[0]["fontfamily"] == ["cmr10", "DejaVu Sans"]
-
-
-def test_a_dollar_is_a_dollar_and_the_end_of_a_line_does_not_end_the_label() -> None:
-    tokens = ["$x^$", "costs", "5$", "$", "\n", "\t"]
-    ax = plot.weights(A, tokens)
-    drawn(ax)
-    assert ticks(ax.xaxis) == ["$x^$", "costs", "5$", "$", r"\n", r"\t"]
-    drawn(plot.query_weights(A[0], tokens, query="$x^$"))
-    drawn(plot.top_keys(A, tokens).plot())
-    drawn(plot.points(normal(2), normal(6, 2), normal(6, 2), ["$x^$"], tokens)[0])
-    drawn(plot.points(normal(3), normal(6, 3), normal(6, 3), ["$x^$"], tokens)[0])
-
-
-def test_numbers_that_are_not_finite_are_drawn_as_what_they_are() -> None:
-    weights = np.array([[np.nan, 0.5], [np.inf, 0.25]])
-    ax = plot.weights(weights)
-    drawn(ax)
-    assert [text.get_text() for text in ax.texts] == ["nan", "0.50", "inf", "0.25"]
-    assert ax.images[0].get_clim() == (0, 0.5)
-    drawn(plot.query_weights(weights[0]))
 
 
 def test_curves_and_places_are_those_of_gradcheck() -> None:
