@@ -9,7 +9,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]
 import attention_np  # noqa: E402
 
 project = "attention_np"
-author = "the authors of attention_np"
+author = "The attention_np developers"
 version = release = attention_np.__version__
 root_doc = "docs/index"
 include_patterns = [

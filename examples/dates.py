@@ -207,5 +207,6 @@ ax.set(xlabel="given", ylabel="answer")
 folder = Path("build/examples")
 folder.mkdir(parents=True, exist_ok=True)
 ax.figure.savefig(folder / "dates.png", dpi=120)
+print(f"The picture is {folder / 'dates.png'}; --show opens it in a window.")
 if "--show" in sys.argv:
     plt.show()

@@ -55,6 +55,7 @@ ax = plot.weights(weights, words)
 folder = Path("build/examples")
 folder.mkdir(parents=True, exist_ok=True)
 ax.figure.savefig(folder / "sentences.png", dpi=120)
+print(f"The picture is {folder / 'sentences.png'}; --show opens it in a window.")
 if "--show" in sys.argv:
     plt.show()
 
@@ -66,22 +67,27 @@ assert np.array_equal(weights[first], weights[second])
 
 # %% [markdown]
 r"""
-Now the loss is one number, the weight that *it* gives to *cat*, and the question is what each score of *it* does to
-it. The answer is one row of the Jacobian of softmax: $A_c (\delta_{cj} - A_j)$. A higher score of *cat* raises the
-weight. A higher score of any other word lowers it, in proportion to the weight of that word, since the weights always
-add up to one. So one score moves *every* weight: that is why the gradient of softmax has a sum over all of them.
+Is *it* the cat or the mat? Let $L$ be the weight that *it* gives to *cat*, less the one that it gives to *mat*, and
+ask what each score of *it* does to $L$. The weights always add up to one, so a score that rises takes from *all* other
+weights. It moves every one of them, and through each of them it moves $L$: that is why the gradient of softmax has a
+sum over all weights. What is left of that sum is the mean of the incoming gradient $G$ over the row,
+$r = \sum_l A_l G_l$, here with two terms, and the gradient of score $j$ is $A_j (G_j - r)$. *Sat* has no part in $L$,
+so its $G_j$ is zero, and yet a higher score of *sat* lowers $L$, by $-A_j r$.
 """
 
 # %%
 d_output = np.zeros_like(output)
-d_output[it, cat] = 1.0
+d_output[it, cat], d_output[it, mat] = 1.0, -1.0
 d_scores = anp.dot_product.backward(d_output, cache).bias[it]
+mean = weights[it] @ d_output[it]  # r; as the values are the identity matrix, G is d_output
 
-print("What 'it' attends to, and how its weight of 'cat' moves with each score:")
+print(f"r = {weights[it, cat]:.4f} * 1 + {weights[it, mat]:.4f} * (-1) = {mean:.4f}")
+print("What 'it' attends to, and how 'cat' less 'mat' moves with each score:")
 for word, weight, slope in zip(words, weights[it], d_scores, strict=True):
     print(f"  {word:8} weight {weight:.3f}   gradient {slope:+.3f}")
 print(f"  sum             {weights[it].sum():.3f}            {abs(d_scores.sum()):.3f}")
 assert d_scores[cat] > 0 > np.delete(d_scores, cat).max()
+assert np.allclose(d_scores, weights[it] * (d_output[it] - mean))
 
 # %% [markdown]
 """

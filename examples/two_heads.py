@@ -118,5 +118,6 @@ axes = plot.heads(weights)
 folder = Path("build/examples")
 folder.mkdir(parents=True, exist_ok=True)
 axes[0].figure.savefig(folder / "two_heads.png", dpi=120)
+print(f"The picture is {folder / 'two_heads.png'}; --show opens it in a window.")
 if "--show" in sys.argv:
     plt.show()

@@ -1,10 +1,9 @@
-"""The site, built once for all tests, and a real Chromium; skipped where Sphinx, Playwright or Chromium is missing."""
+"""The site, built once for all tests, and a real Chromium. Without them tests are skipped, or fail: see `needed.py`."""
 
 from __future__ import annotations
 
 import functools
 import http.server
-import shutil
 import subprocess
 import sys
 import threading
@@ -57,11 +56,13 @@ def address(site: Built) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is missing, which drives the browser")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("Chromium is missing")
+    from .needed import chromium, lack
+
+    try:
+        from playwright import sync_api as playwright
+    except ModuleNotFoundError:
+        lack("Playwright is missing, which drives the browser: pip install 'attention-np[site-test]'")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(executable_path=chromium(driver), args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()

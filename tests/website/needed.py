@@ -1,18 +1,43 @@
-"""What the tests of the site need: whoever imports this is skipped where something is missing that builds the site."""
+"""What the tests of the site need: whoever imports this is skipped where something is missing that builds the site.
 
+Where ``REQUIRE_BROWSER`` is set, as in ``.ci/run``, what is missing is a failure instead: a site that nobody has looked
+at must not pass.
+"""
+
+import importlib.util
+import os
+import shutil
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
-__all__ = ["DESK", "PHONE", "ROOT", "Built", "page_of"]
+__all__ = ["DESK", "PHONE", "ROOT", "Built", "chromium", "lack", "page_of"]
 
 ROOT = Path(__file__).parents[2]
 PHONE, DESK = 390, 1280  # pixels
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def lack(reason: str) -> NoReturn:
+    """Skip because of what is missing, or fail where nothing may be."""
+    if os.environ.get("REQUIRE_BROWSER"):
+        pytest.fail(f"{reason}, and REQUIRE_BROWSER is set", pytrace=False)
+    pytest.skip(reason, allow_module_level=True)
+
+
+def chromium(driver: Any) -> str:
+    """Where Chromium is: that of the system, or the one that Playwright has installed."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None) or driver.chromium.executable_path
+    if not Path(found).is_file():
+        lack("Chromium is missing: install it, or run python -m playwright install chromium")
+    return str(found)
+
 
 for package in ("sphinx", "myst_parser", "furo", "jupytext", "numpydoc", "sphinx-mathjax-offline"):
-    pytest.importorskip(package, reason=f"{package} is missing, which the site is built with")
+    if importlib.util.find_spec(package) is None:
+        lack(f"{package} is missing, which the site is built with")
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
 
 

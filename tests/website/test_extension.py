@@ -12,7 +12,7 @@ from attention_np.derivation import Record
 from . import needed  # noqa: F401
 
 from attention_site.examples import as_markdown  # isort: skip
-from attention_site.excerpts import excerpts  # isort: skip
+from attention_site.excerpts import citing_only, excerpts  # isort: skip
 from attention_site.listings import excerpt_html, linked  # isort: skip
 from attention_site.typography import keep_punctuation, leave_plain  # isort: skip
 from attention_site.verdicts import badge  # isort: skip
@@ -60,6 +60,19 @@ def test_statements_that_touch_are_one_excerpt_and_others_are_not(source: Path) 
     assert [(excerpt.first, excerpt.last, excerpt.cited) for excerpt in together] == [(2, 6, (3, 5))]
     apart = excerpts(source, ["module.py:9", "module.py:3", "module.py:13"])
     assert [excerpt.within for excerpt in apart] == ["forward", "forward", "Cache"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = 1  # (n,) (page.1, page.2)", "x = 1  # (n,) (page.2)"),
+        ("# the sum (page.1), then (page.2)\nx = 1  # (page.3)", "# the sum, then (page.2)\nx = 1"),
+        ("# (page.1)\nx = f(1)  # why", "x = f(1)  # why"),
+        ("x = 1\n\ny = 2  # (page.21)", "x = 1\n\ny = 2"),
+    ],
+)
+def test_beside_an_equation_the_code_cites_no_other(text: str, expected: str) -> None:
+    assert citing_only("page.2", text) == expected
 
 
 def test_only_tags_of_equations_become_links() -> None:

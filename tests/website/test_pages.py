@@ -62,6 +62,38 @@ def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(so
             assert len(shown.select(".excerpt")) <= len(record.cited_by)
 
 
+@pytest.mark.parametrize(
+    ("tag", "line"),
+    [
+        *((f"softmax.{number}", "(weights * vector).sum(axis=axis") for number in (27, 28, 29, 30)),
+        ("dot-product.14", "(weights * vector).sum(axis=axis"),
+        ("dot-product.16", "(weights * vector).sum(axis=axis"),
+        ("softmax.31", "weights * (vector - mean)"),
+        ("softmax.32", "weights * (vector - mean)"),
+        ("masks.5", "np.where(mask, scores, -np.inf)"),
+        ("masks.33", "np.tri(n, m, offset"),
+        ("masks.49", "reduce(operator.and_, rules)"),
+        ("scaling.2", "q @ transposed(k) * scale"),
+        ("multi-head.28", "backward_product(d_rows.T, x_rows).T"),
+        ("dot-product.25", "backward_product(transposed(d_scores), q, cache.scale)"),
+    ],
+)
+def test_the_line_that_does_what_an_equation_says_stands_beside_it(tag: str, line: str, soup: Soup) -> None:
+    card = soup(page_of(tag.partition(".")[0])).find(id=tag)
+    assert line in card.select_one(".carried-out").text
+
+
+def test_no_equation_that_code_cites_is_called_text_only(report: Report) -> None:
+    assert [record.tag for record in report.records if record.cited_by and record.text_only] == []
+
+
+def test_each_derivation_says_once_what_an_equation_without_code_is(soup: Soup, report: Report) -> None:
+    for name in {record.page for record in report.records}:
+        (guide,) = soup(page_of(name)).select("p.guide")
+        has_code = any(record.cited_by for record in report.records if record.page == name)
+        assert guide.text.startswith("Beside an equation stands the code" if has_code else "The equations of this page")
+
+
 def test_each_cited_line_of_the_source_leads_back_to_its_equation(soup: Soup, report: Report) -> None:
     assert sum(len(record.cited_by) for record in report.records) > 100
     for record in report.records:
@@ -93,6 +125,23 @@ def test_every_picture_says_in_words_what_it_shows(site: Built, soup: Soup) -> N
     for page in site.pages():
         for image in soup(page).select("img"):
             assert len(image.get("alt", "")) > 20, (page, image)
+
+
+def test_every_picture_leads_to_its_own_file(site: Built, soup: Soup) -> None:
+    shown = 0
+    for page in site.pages():
+        for image in soup(page).select("article img"):
+            link = image.find_parent("a")
+            assert link is not None, (page, image["src"])
+            assert link["href"] == image["src"]
+            shown += 1
+    assert shown > 10
+
+
+def test_the_site_and_the_citation_name_the_same_authors() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    (name,) = re.findall(r"^  - name: (.*)$", citation, flags=re.MULTILINE)
+    assert f'author = "{name}"' in (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
 
 
 def test_every_figure_stands_behind_its_equation(site: Built, soup: Soup) -> None:

@@ -102,15 +102,6 @@ def test_the_keyboard_skips_to_the_content_and_sees_where_it_is(address: str, br
     tab.close()
 
 
-def test_search_finds_a_page_without_a_server(site: Built, browser: Any) -> None:
-    tab = browser.new_page()
-    tab.goto(f"{(site.folder / 'search.html').as_uri()}?q=jacobian")
-    results = tab.locator("#search-results li a")
-    results.first.wait_for()
-    assert "derivations/softmax.html" in " ".join(link.get_attribute("href") for link in results.all())
-    tab.close()
-
-
 def test_a_page_that_is_opened_as_a_file_is_typeset(site: Built, browser: Any) -> None:
     tab = browser.new_page()
     said: list[str] = []
@@ -120,4 +111,32 @@ def test_a_page_that_is_opened_as_a_file_is_typeset(site: Built, browser: Any) -
     assert look["formulas"] == look["typeset"] > 100
     assert not look["errors"]
     assert not said
+    tab.close()
+
+
+@pytest.mark.parametrize("page", ["README.html", "docs/index.html", "docs/trace.html"])
+def test_no_code_or_output_is_cut_on_a_desktop(page: str, address: str, browser: Any) -> None:
+    tab = browser.new_page(viewport={"width": DESK, "height": 900})
+    tab.goto(address + page)
+    cut = "(blocks) => blocks.filter((block) => block.scrollWidth > block.clientWidth).map((block) => block.innerText)"
+    blocks = tab.locator("article pre")
+    assert blocks.count() > 0
+    assert blocks.evaluate_all(cut) == []
+    tab.close()
+
+
+def test_a_wide_picture_can_be_read_on_a_phone_and_leads_to_its_own_file(address: str, browser: Any) -> None:
+    tab = browser.new_page(viewport={"width": PHONE, "height": 900})
+    tab.goto(f"{address}examples/two_heads.html")
+    tab.wait_for_load_state("load")
+    size = """(image) => [image.getBoundingClientRect().width / image.naturalWidth,
+        image.closest("a").scrollWidth - image.closest("a").clientWidth,
+        document.documentElement.scrollWidth - innerWidth]"""
+    picture = tab.locator("a.enlarge.wide img").first
+    share, hidden, wider = picture.evaluate(size)
+    assert share > 0.7
+    assert hidden > 0
+    assert wider <= 0
+    picture.click()
+    tab.wait_for_url("**/_images/*.png")
     tab.close()

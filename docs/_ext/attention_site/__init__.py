@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
-from attention_site import equations, examples, figures, naming, reference, typography
+from attention_site import equations, examples, figures, naming, pictures, reference, typography
 from attention_site.running import Program, Run, ShownEquation
+from attention_site.searching import SearchIndex
 from attention_site.site import Site
 
 __all__ = ["copy_mathjax", "setup"]
@@ -26,10 +28,13 @@ class _Build:
     """One build: the check runs at its beginning, and each page is finished when its links are resolved."""
 
     site: Site
+    found: SearchIndex
 
     def begin(self, app: Sphinx) -> None:
         self.site = Site(Path(app.srcdir), app.builder)
         self.site.check()
+        self.found = SearchIndex()
+        figures.draw_figures(Path(app.outdir))
 
     def read(self, app: Sphinx, doctree: nodes.document) -> None:
         reference.link_files(self.site, doctree, app.env.docname)
@@ -38,6 +43,7 @@ class _Build:
         equations.show_equations(self.site, doctree, page)
         figures.place_figures(doctree, page)
         examples.show_results(doctree, page, self.site.root, Path(app.outdir))
+        pictures.let_enlarge(doctree, page, self.site.root, Path(app.outdir))
         equations.link_mentions(self.site, doctree, page)
         equations.link_tags_of_code(self.site, doctree, page)
         typography.keep_punctuation(doctree)
@@ -45,6 +51,11 @@ class _Build:
         reference.number_citations(doctree)
         reference.link_signatures(self.site, doctree, page)
         reference.link_named_pages(self.site, doctree, page, app.env.found_docs)
+        self.found.add(doctree, app.builder.get_target_uri(page))
+
+    def prepare_search(self, app: Sphinx, page: str, _template: str, context: dict[str, Any], _doctree: object) -> None:
+        if page == "search":
+            context |= {"mathjax": json.dumps(app.config.mathjax3_config), "mathjax_file": MATHJAX}
 
     def collect(self, _app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         yield from reference.source_pages(self.site)
@@ -52,7 +63,7 @@ class _Build:
     def end(self, app: Sphinx, exception: Exception | None) -> None:
         if exception is None:
             copy_mathjax(Path(app.outdir) / "_static")
-            figures.draw_figures(Path(app.outdir))
+            self.found.write(Path(app.outdir) / "_static")
 
 
 def copy_mathjax(folder: Path) -> None:
@@ -73,6 +84,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-updated", naming.name_pages)
     app.connect("doctree-resolved", build.finish)
     app.connect("html-page-context", naming.set_language)
+    app.connect("html-page-context", build.prepare_search)
     app.connect("html-collect-pages", build.collect)
     app.connect("build-finished", build.end)
     app.connect("autodoc-process-docstring", reference.adapt_docstring, priority=400)  # before numpydoc

@@ -7,7 +7,7 @@ from html import escape
 
 from docutils import nodes
 
-from attention_site.excerpts import excerpts
+from attention_site.excerpts import citing_only, excerpts
 from attention_site.listings import TAG, excerpt_html, listing_html, output_html, source_page
 from attention_site.site import EXPLAINED, Site
 from attention_site.verdicts import badge, badge_html
@@ -15,23 +15,41 @@ from attention_site.verdicts import badge, badge_html
 __all__ = ["link_mentions", "link_tags_of_code", "show_equations"]
 
 TEXT_ONLY = "Text only."
+WITH_CODE = (
+    "Beside an equation stands the code that carries it out. An equation without code is a definition, an example or a "
+    "step of a proof."
+)
+WITHOUT_CODE = (
+    "The equations of this page are definitions, examples and steps of arguments: no code has to carry them out."
+)
 NOT_PROSE = (nodes.title, nodes.reference, nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
 
 
 def show_equations(site: Site, doctree: nodes.document, page: str) -> None:
-    """Make a card of each equation that has a tag."""
+    """Make a card of each equation that has a tag, and say at the top of a derivation what stands beside them."""
+    shown = []
     for block in list(doctree.findall(nodes.math_block)):
         tag = site.tag_of(block.astext())
         if tag is not None:
             outer = block.parent if "math-wrapper" in block.parent.get("classes", []) else block  # from the theme
             _drop_text_only(outer)
             outer.parent.replace(outer, _card(site, block, tag, page))  # without its classes
+            shown.append(tag)
+    if shown and page.startswith("derivations/"):
+        has_code = any(site.records[tag].cited_by for tag in shown)
+        guide = nodes.paragraph("", WITH_CODE if has_code else WITHOUT_CODE, classes=["guide"])
+        title = next(iter(doctree.findall(nodes.title)))
+        title.parent.insert(title.parent.index(title) + 1, guide)
 
 
 def _card(site: Site, block: nodes.math_block, tag: str, page: str) -> nodes.container:
     record = site.records[tag]
     carried_out = "".join(
-        excerpt_html(excerpt, lambda other: site.equation(other, page), site.address(source_page(excerpt.file), page))
+        excerpt_html(
+            excerpt._replace(text=citing_only(tag, excerpt.text)),
+            lambda other: site.equation(other, page),
+            site.address(source_page(excerpt.file), page),
+        )
         for excerpt in excerpts(site.root, record.cited_by)
     )
     verdict = badge_html(badge(record, block.astext(), site.reasons.get(tag, "")), site.address(EXPLAINED, page))

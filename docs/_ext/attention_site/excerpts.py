@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
 
-__all__ = ["Excerpt", "excerpts"]
+__all__ = ["Excerpt", "citing_only", "excerpts"]
 
 MOST_LINES = 14  # of a statement; of a longer one, those around the citation
 AROUND = 4
+TAG = r"[a-z][a-z0-9-]*\.[1-9][0-9]*"
+CITATION = re.compile(rf" ?\(({TAG}(?:, {TAG})*)\)")
 
 
 class Excerpt(NamedTuple):
@@ -41,6 +44,23 @@ def excerpts(root: Path, places: Iterable[str]) -> list[Excerpt]:
         text = dedent("\n".join(source.splitlines()[first - 1 : last]))
         found.append(Excerpt(file, first, last, cited, within, text))
     return found
+
+
+def citing_only(tag: str, text: str) -> str:
+    """`text` without what its comments say of other equations than `tag`: beside one equation that is noise."""
+
+    def kept(match: re.Match[str]) -> str:
+        return f"{match[0][: match[0].index('(')]}({tag})" if tag in match[1].split(", ") else ""
+
+    lines = []
+    for line in text.split("\n"):
+        code, sign, comment = line.partition("#")
+        left = CITATION.sub(kept, comment)
+        if left.strip():
+            lines.append(f"{code}{sign}{left}")
+        elif code.strip() or not sign:
+            lines.append(code.rstrip())
+    return "\n".join(lines)
 
 
 def _split(place: str) -> tuple[str, int]:
