@@ -88,10 +88,7 @@ def _mended(result: Array, a: Array, b: Array, mean: bool = False) -> Array:
 def backward_product(d_rows: Array, x: Array, factor: Any = 1) -> Array:
     """``d_rows @ x * factor`` for a gradient `d_rows`, of which an entry that is exactly zero takes no part."""
     result: Array = long_product(d_rows, x) * factor
-    if np.isfinite(result).all():
-        return result
-    result = product(d_rows, x, d_rows != 0) * factor
-    return np.where(np.isfinite(result), result, product(d_rows * factor, x, d_rows != 0))
+    return result if np.isfinite(result).all() else product(d_rows, x, d_rows != 0) * factor
 
 
 def pair_products(a: Array, b: Array, pairs: Array | None = None) -> Array:
@@ -129,8 +126,6 @@ def pairs_that_flow(mask: Array | None, d_output: Array) -> Array | None:
 def linear(x: Array, w: Array, b: Array | None) -> Array:
     """``x @ w + b``."""
     y: Array = x @ w
-    if not np.isfinite(y).all():
-        y = _mended(y, x, w)
     return y if b is None else y + b
 
 

@@ -1,81 +1,66 @@
-"""Sums of products that leave the range of the floating-point numbers on their way, though what goes in is finite.
+"""What leaves the range of the floating-point numbers on its way, though what goes in is finite.
 
-The product of two numbers, or a part of a sum, can be too large for the dtype where the result is not: the scale of
-the scores is less than one, terms cancel, weights sum to one. Each function here is called only after the plain
-arithmetic gave something that is not finite. It works on numbers with an exponent of its own beside each (a power of
-two, so that nothing is rounded by it), and changes only what had left the range.
+The product of two numbers, or a part of a sum, can be too large for the dtype, or too small, where the result is not:
+the scale of the scores is less than one, terms cancel, weights sum to one. An op looks once, at its results
+(:func:`left_range`), and then works them out again with numbers whose range has no end (:mod:`attention_np._scaled`).
+Scores, of which a softmax sees the differences alone, are changed only where they had left the range.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np._arrays import Array, transposed
+from attention_np._scaled import LEAST, Scaled, magnitude, times_power_of_two, widened
 
 __all__ = [
     "all_finite",
     "clipped_scores",
-    "excess",
-    "finite_or_scaled",
     "infinite_to_nan",
+    "left_range",
     "product_in_range",
     "scores_and_tops",
     "scores_in_range",
-    "times_power_of_two",
+    "widened",
 ]
 
-LEAST = -(2**20)  # the exponent of zero: less than that of any number
 ROOM = 40  # for the number of terms of a sum, and the multipliers of dropout: a power of two
 
 
-class _Scaled(NamedTuple):
-    """The numbers ``mantissa * 2**exponent``, whose range is that of the exponent."""
+def left_range(results: Iterable[Array | None], arrays: Iterable[Any]) -> bool:
+    """Whether what is between `arrays` and `results`, products of some of them, may have left the range of the dtype.
 
-    mantissa: Array
-    exponent: Array
-
-    def plus(self, other: _Scaled) -> _Scaled:
-        exponent = np.maximum(self.exponent, other.exponent)
-        parts = [times_power_of_two(x.mantissa, x.exponent - exponent) for x in (self, other)]
-        return _normalised(parts[0] + parts[1], exponent)
-
-    def value(self) -> Array:
-        """As plain numbers: infinite where they do not fit."""
-        return times_power_of_two(self.mantissa, self.exponent)
-
-
-def times_power_of_two(array: Array, exponent: Any) -> Array:
-    """``array * 2**exponent``, also where ``2**exponent`` alone does not fit."""
-    if array.dtype.kind == "V":  # bfloat16
-        array = array.astype(np.float32)
-    if array.dtype.kind != "c":
-        scaled: Array = np.ldexp(array, exponent)
-        return scaled
-    result = np.empty(np.broadcast_shapes(array.shape, np.shape(exponent)), array.dtype)
-    result.real, result.imag = np.ldexp(array.real, exponent), np.ldexp(array.imag, exponent)
-    return result
+    That is so if some result is not finite, or hardly a normal number at its largest, and the sizes of `arrays` can be
+    why. None is not there.
+    """
+    if all(x is None or not x.size or _is_usual(x) for x in results):
+        return False
+    given = [np.asarray(x) for x in arrays if x is not None]
+    exponents = [int(_exponent(x.ravel(), 0)[0]) for x in given]
+    limits = [np.finfo(x.dtype) for x in given]
+    largest, least = min(x.maxexp for x in limits) - ROOM, max(x.minexp + x.nmant for x in limits)
+    return bool(sum(x for x in exponents if x > 0) > largest or sum(x for x in exponents if x < 0) < least)
 
 
-def _magnitude(array: Array) -> Array:
-    """The larger of the absolute values of the real and the imaginary part."""
-    return np.maximum(np.abs(array.real), np.abs(array.imag)) if array.dtype.kind == "c" else np.abs(array)
+def _is_usual(array: Array) -> bool:
+    """Whether all is finite, and the largest of it so large that what is beside it loses no digit that counts."""
+    if array.dtype.kind == "V" or array.dtype.itemsize == 2:  # computed in float32
+        return bool(np.isfinite(array).all())
+    largest = magnitude(array).max() if array.dtype.kind == "c" else max(array.max(), -array.min())
+    limits = np.finfo(array.dtype)
+    return bool(limits.tiny / limits.eps < largest < np.inf)
 
 
-def _exponent(array: Array, axis: int | tuple[int, ...]) -> Array:
+def _exponent(array: Array, axis: int) -> Array:
     """The exponent of the largest finite number along `axis`, which stays as an axis of length one."""
-    size = _magnitude(array)
+    size = magnitude(array)
     largest = np.where(np.isfinite(size), size, 0).max(axis=axis, keepdims=True, initial=0)
     exponent: Array = np.frexp(largest)[1]
     return exponent
-
-
-def _normalised(mantissa: Array, exponent: Array) -> _Scaled:
-    size = np.frexp(_magnitude(mantissa))[1]
-    return _Scaled(times_power_of_two(mantissa, -size), np.where(mantissa == 0, LEAST, exponent + size))
 
 
 def all_finite(array: Array, axis: int) -> npt.NDArray[np.bool_]:
@@ -86,32 +71,7 @@ def all_finite(array: Array, axis: int) -> npt.NDArray[np.bool_]:
 
 def product_in_range(a: Array, b: Array) -> Array:
     """``a @ b`` without a partial sum that is out of range: infinite only where the sum itself is."""
-    rows, columns = _exponent(a, -1), _exponent(b, -2)  # (..., n, 1), (..., 1, d)
-    products = times_power_of_two(a, -rows) @ times_power_of_two(b, -columns)
-    return times_power_of_two(products, rows + columns)
-
-
-def excess(a: Array, b: Array, factor: Any = 1) -> int:
-    """A k for which no sum of products of entries of ``2**-k * a`` and of `b`, times `factor`, overflows.
-
-    It is zero where they are far from that.
-    """
-    if not np.where(np.isfinite(a), a, 0).any():
-        return 0
-    exponent = int(_exponent(a.ravel(), -1)[0]) + int(_exponent(b.ravel(), -1)[0]) + max(int(np.frexp(factor)[1]), 0)
-    return max(exponent + ROOM - int(np.finfo(a.dtype).maxexp), 0)
-
-
-def finite_or_scaled(plain: Sequence[Array | None], small: Sequence[Array | None], exponent: int) -> list[Any]:
-    """Each of `plain`, and where it is not finite, that of `small` times ``2**exponent``; None stays None."""
-    return [
-        x if x is None or y is None else _where_finite(x, times_power_of_two(y, exponent))
-        for x, y in zip(plain, small, strict=True)
-    ]
-
-
-def _where_finite(x: Array, otherwise: Array) -> Array:
-    return np.where(np.isfinite(x), x, otherwise).astype(x.dtype, copy=False)
+    return np.asarray(widened(a) @ b)
 
 
 def infinite_to_nan(scores: Array, pairs: Array | None) -> Array:
@@ -129,7 +89,8 @@ def infinite_to_nan(scores: Array, pairs: Array | None) -> Array:
 def scores_in_range(plain: Array, q: Array, k: Array, scale: Any, bias: Array | None, pairs: Array | None) -> Array:
     """``scale * q @ k^T + bias`` for a softmax over the last axis, (..., n, m), where some of that is not finite.
 
-    `plain` is what arithmetic gives for it without the bias; what is finite stays as it is to the last bit.
+    `plain` is what arithmetic gives for it without the bias; what is finite stays as it is to the last bit. `q` and `k`
+    may be :func:`widened`.
 
     A row whose largest score is out of range is given less that score, which the softmax of the row does not see.
     Where `q` or `k` is not finite itself, see :func:`infinite_to_nan`; where `bias` is not, it has its way.
@@ -147,13 +108,14 @@ def scores_and_tops(
     scores, products, given = _clipped_scores(plain, q, k, scale, bias, lambda found: infinite_to_nan(found, pairs))
     if products is None:
         return scores, None
-    beyond = given & (_magnitude(scores) == np.finfo(scores.dtype).max)
+    beyond = given & (magnitude(scores) == np.finfo(scores.dtype).max)
     largest = _largest(scores.real, pairs)
     out_of_range = (beyond & (scores.real == largest)).any(axis=-1, keepdims=True)  # (..., n, 1)
     if not out_of_range.any():
         return scores, None
     less = _less_largest(products, given if pairs is None else given & pairs)
-    return np.where(out_of_range & given, less, scores), np.where(out_of_range, np.copysign(np.inf, largest), 0)
+    scores = np.where(out_of_range & given, less.astype(scores.dtype), scores)
+    return scores, np.where(out_of_range, np.copysign(np.inf, largest), 0)
 
 
 def clipped_scores(plain: Array, q: Array, k: Array, scale: Any, bias: Array | None) -> Array:
@@ -163,7 +125,7 @@ def clipped_scores(plain: Array, q: Array, k: Array, scale: Any, bias: Array | N
 
 def _clipped_scores(
     plain: Array, q: Array, k: Array, scale: Any, bias: Array | None, settle: Callable[[Array], Array]
-) -> tuple[Array, _Scaled | None, Array]:
+) -> tuple[Array, Scaled | None, Array]:
     """Scores of which those that do not fit are the largest number, the same with exponents, and where both count.
 
     `settle` is given the scores before the bias. No exponents are needed where nothing finite has left the range.
@@ -179,23 +141,16 @@ def _clipped_scores(
         scores = settle(plain)
         return (scores if bias is None else scores + bias), None, given
 
-    products = _scaled_products(q, k, scale)
-    scores = settle(np.where(lost, _clipped(products.value()), plain))
+    products = Scaled.of(q) @ transposed(widened(k)) * scale
+    scores = settle(np.where(lost, _clipped(products, plain.dtype), plain))
     if bias is not None:
-        products = products.plus(_normalised(*np.broadcast_arrays(bias, products.exponent * 0)))
+        products = products + bias
         given = given & added
-        scores = np.where(lost & given, _clipped(products.value()), scores + bias)
+        scores = np.where(lost & given, _clipped(products, plain.dtype), scores + bias)
     return scores, products, given
 
 
-def _scaled_products(q: Array, k: Array, scale: Any) -> _Scaled:
-    rows, columns = _exponent(q, -1), _exponent(k, -1)  # (..., n, 1), (..., m, 1)
-    factor, exponent = np.frexp(np.asarray(scale, np.finfo(q.dtype).dtype))
-    products = times_power_of_two(q, -rows) @ transposed(times_power_of_two(k, -columns)) * factor
-    return _normalised(products, rows + transposed(columns) + exponent)
-
-
-def _less_largest(scores: _Scaled, pairs: Array) -> Array:
+def _less_largest(scores: Scaled, pairs: Array) -> Array:
     """`scores`, of which `pairs` count, less the largest of each row."""
     mantissa, exponent = scores.mantissa, scores.exponent
     positive = pairs & (mantissa.real > 0)
@@ -214,12 +169,10 @@ def _largest(scores: Array, pairs: Array | None) -> Array:
     return largest
 
 
-def _clipped(array: Array) -> Array:
-    """`array` with the largest number of its dtype in the place of infinity."""
-    most = np.finfo(array.dtype).max
-    if array.dtype.kind != "c":
-        clipped: Array = np.clip(array, -most, most)
-        return clipped
-    result: Array = array.copy()
-    result.real, result.imag = np.clip(array.real, -most, most), np.clip(array.imag, -most, most)
-    return result
+def _clipped(numbers: Scaled, dtype: np.dtype[Any]) -> Array:
+    """`numbers` in `dtype`, with its largest number in the place of infinity."""
+    array, most = numbers.__array__(dtype), np.finfo(dtype).max
+    if dtype.kind != "c":
+        return np.clip(array, -most, most)
+    array.real, array.imag = np.clip(array.real, -most, most), np.clip(array.imag, -most, most)
+    return array

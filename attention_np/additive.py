@@ -13,7 +13,8 @@ The derivation, with the gradients of all seven arrays, is ``derivations/additiv
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +49,7 @@ from attention_np._products import (
     pairs_that_flow,
     product,
 )
-from attention_np._range import excess, finite_or_scaled, scores_in_range, times_power_of_two
+from attention_np._range import left_range, scores_in_range, widened
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
 
@@ -131,8 +132,8 @@ def forward(
     Notes
     -----
     :math:`S_{ij} = w_s \cdot \tanh(q_i W_q + k_j W_k + b)` [1]_. A pair that is masked out contributes nothing, even
-    where its arrays hold NaN or infinity. Scores that do not fit the dtype have the weights that they say; a projection
-    that does not fit is infinite.
+    where its arrays hold NaN or infinity. Scores and projections that do not fit the dtype have the weights that they
+    say.
 
     References
     ----------
@@ -158,19 +159,28 @@ def forward(
     dtype = precision(query, key, value, w_query, w_key, w_score, b)
     arrays = (query, key, value, w_query, w_key, w_score, b)
     q, k, v, w_q, w_k, w_s, bias = in_dtype(dtype.compute, *arrays)
+    q = with_query_axis(q, query)
     with quiet():
-        queries = linear(with_query_axis(q, query), w_q, None)  # (..., n, h) (additive.1)
-        keys = linear(k, w_k, bias)  # (..., m, h) (additive.2)
+        queries, keys = _projected(q, k, w_q, w_k, bias)
+        if left_range((queries, keys), (q, k, w_q, w_k, bias)):
+            queries, keys = _projected(widened(q), widened(k), w_q, w_k, bias)
+        # every query with every key (additive.9)
         hidden = np.tanh(queries[..., :, None, :] + keys[..., None, :, :])  # (..., n, m, h) (additive.3, additive.4)
-        scores = hidden @ w_s  # (..., n, m) (additive.5)
+        scores = hidden @ w_s  # (..., n, m) (additive.5, additive.9, additive.10)
         if not np.isfinite(scores).all():
             rows = None if visible is None else visible[..., None, :]
             scores = scores_in_range(scores[..., None, :], w_s[None, :], hidden, 1, None, rows)[..., 0, :]
         softmax_cache = softmax.normalised(scores, mask=visible)
         weights = softmax_cache.weights  # (..., n, m) (additive.6)
-        output = product(weights, v, visible, mean=True)  # (..., n, d_v) (additive.7)
+        output = product(weights, v, visible, mean=True)  # (..., n, d_v) (additive.7, additive.10)
         output = as_result(without_query_axis(output, query), dtype.result)
     return output, Cache(*arrays, visible, hidden, scores, weights, softmax_cache, output.shape)
+
+
+def _projected(q: Array, k: Array, w_q: Array, w_k: Array, b: Array | None) -> tuple[Array, Array]:
+    queries = linear(q, w_q, None)  # (..., n, h) (additive.1, additive.8)
+    keys = linear(k, w_k, b)  # (..., m, h) (additive.2, additive.8)
+    return queries, keys
 
 
 def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
@@ -208,6 +218,7 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
 
     These and the others are derived in ``derivations/additive.md``.
     A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
+    A gradient that does not fit the dtype is infinite; one below its normal numbers loses digits.
 
     Examples
     --------
@@ -219,47 +230,51 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
     [-2.2384]
     """
     cache = check_cache(cache, Cache, "additive")
-    query, b, hidden = cache.query, cache.b, cache.hidden
-    compute = cache.weights.dtype
-    d_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), query)
-    q, k, v, w_q, w_k, w_s, _ = in_dtype(compute, *cache[:7])
-    q = with_query_axis(q, query)
+    d_output = as_vector("d_output", d_output, cache.output_shape, cache.weights.dtype)
+    d_output = with_query_axis(d_output, cache.query)
+    arrays = _arrays(cache)
 
     with quiet():
-        flows = pairs_that_flow(cache.mask, d_output)
-
-        # forward was output = weights @ value
-        d_value = product(transposed(cache.weights), d_output, transposed(flows))  # (..., m, d_v) (additive.12)
-        d_weights = sum_to(pair_products(d_output, v, flows), cache.weights.shape)  # (..., n, m) (additive.13)
-        shift = 0 if np.isfinite(d_weights).all() else excess(d_output, v)
-
-        # forward was weights = softmax(scores)
-        d_scores = softmax.backward(d_weights, cache.softmax).scores  # (..., n, m) (additive.14)
-
-        # forward was scores = hidden @ w_score, hidden = tanh(queries + keys)
-        d_score = d_scores[..., None]  # (..., n, m, 1)
-        d_hidden, d_w_score, _ = linear_backward(d_score, hidden, w_s[:, None])  # (additive.15, additive.16)
-        d_sum = backward_times(d_hidden, 1 - hidden * hidden)  # (..., n, m, h) (additive.18)
-        d_queries = sum_to(d_sum.sum(axis=-2), (*q.shape[:-1], w_q.shape[1]))  # (..., n, h) (additive.19)
-        d_keys = sum_to(d_sum.sum(axis=-3), (*k.shape[:-1], w_k.shape[1]))  # (..., m, h) (additive.20)
-
-        # forward was queries = query @ w_query, keys = key @ w_key + b
-        d_query, d_w_query, _ = linear_backward(d_queries, q, w_q)  # (additive.21, additive.22)
-        d_key, d_w_key, d_b = linear_backward(d_keys, k, w_k)  # (additive.23, additive.24, additive.25)
-
-        gradients = Gradients(
-            as_gradient(without_query_axis(d_query, query), query),
-            as_gradient(d_key, cache.key),
-            as_gradient(d_value, cache.value),
-            as_gradient(d_w_query, cache.w_query),
-            as_gradient(d_w_key, cache.w_key),
-            as_gradient(d_w_score[:, 0], cache.w_score),
-            None if b is None else as_gradient(d_b, b),
-        )
-        if shift:  # the gradients are linear in d_output
-            smaller = backward(times_power_of_two(without_query_axis(d_output, query), -shift), cache)
-            gradients = Gradients._make(finite_or_scaled(gradients, smaller, shift))
+        gradients, between = _pull_back(d_output, arrays, cache)
+        if left_range((*gradients, *between), (d_output, *arrays)):
+            gradients, _ = _pull_back(widened(d_output), arrays, cache)
     return gradients
+
+
+def _pull_back(d_output: Array, arrays: Sequence[Array], cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
+    """What :func:`backward` computes, of a `d_output` that may be `widened`, and what is on the way to it."""
+    q, k, v, w_q, w_k, w_s = arrays
+    hidden = cache.hidden
+    flows = pairs_that_flow(cache.mask, d_output)
+
+    # forward was output = weights @ value
+    d_value = product(transposed(cache.weights), d_output, transposed(flows))  # (..., m, d_v) (additive.12)
+    d_weights = sum_to(pair_products(d_output, v, flows), cache.weights.shape)  # (..., n, m) (additive.13)
+
+    # forward was weights = softmax(scores)
+    d_scores = softmax.times_jacobian(d_weights, cache.softmax)  # (..., n, m) (additive.14)
+
+    # forward was scores = hidden @ w_score, hidden = tanh(queries + keys)
+    d_score = d_scores[..., None]  # (..., n, m, 1)
+    d_hidden, d_w_score, _ = linear_backward(d_score, hidden, w_s[:, None])  # (additive.15, additive.16)
+    d_sum = backward_times(d_hidden, 1 - hidden * hidden)  # (..., n, m, h) (additive.18)
+    d_queries = sum_to(d_sum.sum(axis=-2), (*q.shape[:-1], w_q.shape[1]))  # (..., n, h) (additive.19)
+    d_keys = sum_to(d_sum.sum(axis=-3), (*k.shape[:-1], w_k.shape[1]))  # (..., m, h) (additive.20)
+
+    # forward was queries = query @ w_query, keys = key @ w_key + b
+    d_query, d_w_query, _ = linear_backward(d_queries, q, w_q)  # (additive.21, additive.22)
+    d_key, d_w_key, d_b = linear_backward(d_keys, k, w_k)  # (additive.23, additive.24, additive.25)
+
+    gradients = Gradients(
+        as_gradient(without_query_axis(d_query, cache.query), cache.query),
+        as_gradient(d_key, cache.key),
+        as_gradient(d_value, cache.value),
+        as_gradient(d_w_query, cache.w_query),
+        as_gradient(d_w_key, cache.w_key),
+        as_gradient(d_w_score[:, 0], cache.w_score),
+        None if cache.b is None else as_gradient(d_b, cache.b),
+    )
+    return gradients, (d_scores, d_queries, d_keys)
 
 
 def jvp(
@@ -299,6 +314,7 @@ def jvp(
     :math:`\dot S_{ij} = \dot w_s \cdot T_{ij} + w_s \cdot ((1 - T_{ij} \odot T_{ij}) \odot \dot Z_{ij})` with
     :math:`\dot Z_{ij} = \dot q_i W_q + q_i \dot W_q + \dot k_j W_k + k_j \dot W_k + \dot b`; then as in
     :func:`attention_np.dot_product.jvp`. Derived in ``derivations/additive.md``.
+    A tangent that does not fit the dtype is infinite; one below its normal numbers loses digits.
 
     Examples
     --------
@@ -318,20 +334,37 @@ def jvp(
     d_w_key = as_tangent("w_key", w_key, cache.w_key, compute)
     d_w_score = as_tangent("w_score", w_score, cache.w_score, compute)
     d_b = as_optional_tangent("b", b, cache.b, compute)
-    q, k, v, w_q, w_k, w_s, _ = in_dtype(compute, *cache[:7])
-    q, hidden = with_query_axis(q, cache.query), cache.hidden
+    tangents = d_query, d_key, d_value, d_w_query, d_w_key, d_w_score, d_b
+    arrays = _arrays(cache)
 
     with quiet():
-        d_queries = d_query @ w_q + q @ d_w_query  # (..., n, h) (additive.27)
-        d_keys = linear(d_key, w_k, d_b) + k @ d_w_key  # (..., m, h) (additive.28)
-        d_sum = d_queries[..., :, None, :] + d_keys[..., None, :, :]  # (..., n, m, h) (additive.29)
-        d_hidden = (1 - hidden * hidden) * d_sum  # (..., n, m, h) (additive.29)
-        d_scores = d_hidden @ w_s + hidden @ d_w_score  # (..., n, m) (additive.30)
-        d_weights = softmax.jvp(cache.softmax, scores=d_scores)  # (..., n, m) (additive.31)
-        d_output = product(d_weights, v, cache.mask) + product(cache.weights, d_value, cache.mask)  # (additive.32)
-
+        d_output, between = _push_forward(tangents, arrays, cache)
+        if left_range((d_output, *between), (*tangents, *arrays)):
+            wide = [None if x is None else widened(x) for x in tangents]
+            d_output = np.asarray(_push_forward(wide, arrays, cache)[0])
         dtype = precision(*cache[:7]).result
         return as_result(without_query_axis(d_output, cache.query), dtype)
+
+
+def _push_forward(tangents: Sequence[Any], arrays: Sequence[Array], cache: Cache) -> tuple[Array, tuple[Array, ...]]:
+    """What :func:`jvp` computes, of tangents that may be `widened`, and what is on the way to it."""
+    d_query, d_key, d_value, d_w_query, d_w_key, d_w_score, d_b = tangents
+    q, k, v, w_q, w_k, w_s = arrays
+    hidden = cache.hidden
+    d_queries = d_query @ w_q + q @ d_w_query  # (..., n, h) (additive.27)
+    d_keys = linear(d_key, w_k, d_b) + k @ d_w_key  # (..., m, h) (additive.28)
+    d_sum = d_queries[..., :, None, :] + d_keys[..., None, :, :]  # (..., n, m, h) (additive.29)
+    d_hidden = (1 - hidden * hidden) * d_sum  # (..., n, m, h) (additive.29)
+    d_scores = d_hidden @ w_s + hidden @ d_w_score  # (..., n, m) (additive.30)
+    d_weights = softmax.times_jacobian(d_scores, cache.softmax)  # (..., n, m) (additive.31)
+    d_output = product(d_weights, v, cache.mask) + product(cache.weights, d_value, cache.mask)  # (additive.32)
+    return d_output, (d_queries, d_keys, d_scores)
+
+
+def _arrays(cache: Cache) -> tuple[Array, ...]:
+    """All arrays but b, in the precision computed in."""
+    q, *others = in_dtype(cache.weights.dtype, *cache[:6])
+    return (with_query_axis(q, cache.query), *others)
 
 
 def _check_parameters(query: Array, key: Array, w_query: Array, w_key: Array, w_score: Array, b: Array | None) -> None:

@@ -17,7 +17,9 @@ whole in memory are in :mod:`attention_np.rules`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +50,7 @@ from attention_np._blockwise.problem import Place, Problem, as_block_size, group
 from attention_np._blockwise.tiles import Cotangent, Tangent, Tile
 from attention_np._blockwise.workers import as_workers, run
 from attention_np._dropout import Rng, as_probability, draw_key
-from attention_np._range import excess, finite_or_scaled, times_power_of_two
+from attention_np._range import left_range, widened
 from attention_np.dot_product import Gradients
 from attention_np.rules import Rule, cut, pick
 
@@ -258,6 +260,9 @@ def backward(
         \frac{\partial L}{\partial \ell_i}\right), \qquad
         \delta_i = \sum_b \frac{\partial L}{\partial O_{ib}} O_{ib}
 
+    A gradient that does not fit the dtype is infinite; one that is below its normal numbers, or worked out from an
+    output or from products below them, loses digits.
+
     Examples
     --------
     >>> import numpy as np
@@ -298,14 +303,14 @@ def backward(
 
     d_bias = None if bias is None else np.zeros(bias.shape, dtype)
 
-    def cotangent(place: Place, of_apart: bool) -> Cotangent:
-        """What is given for a tile: for the rows that are apart, or for the others, and zero for the rest."""
+    def cotangent(place: Place, of_apart: bool | None = None) -> Cotangent:
+        """What is given for a tile: for the rows that are apart, or for the others, and zero for the rest; or all."""
         own_logsumexp, own_shift, own_total = (pick(x, place.at, axes=1)[place.rows] for x in (logsumexp, shift, total))
         d_output, d_rows = of_output[place.at][place.rows], None
         # Where several values share these scores, it is one log-sum-exp.
         if of_logsumexp is not None and problem.is_first(place.at):
             d_rows = pick(of_logsumexp, place.at, axes=1)[place.rows]
-        if apart is not None:
+        if apart is not None and of_apart is not None:
             rest = apart[place.at][place.rows] ^ of_apart
             d_output = np.where(rest[:, None], 0, d_output)
             d_rows = None if d_rows is None else np.where(rest, 0, d_rows)
@@ -332,21 +337,36 @@ def backward(
         tasks = (([x], [(problem.tile(x), cotangent(x, of_apart=True))]) for x in strips)
         run(_differentiate_whole_rows, tasks, consume, executor, at_once)
     with quiet():
-        gradients = Gradients(
+        arrays = in_dtype(dtype, of_output, of_logsumexp, query, cache.key, cache.value)
+        if left_range((d_query, d_key, d_value, d_bias), (*arrays, cache.scale)):
+            d_query, d_key, d_value, d_bias = _gradients_in_range(problem, cotangent)
+        return Gradients(
             as_result(without_query_axis(d_query, query), query.dtype),
             as_result(d_key, cache.key.dtype),
             as_result(d_value, cache.value.dtype),
             None if bias is None or d_bias is None else as_result(d_bias, bias.dtype),
         )
-        if all(x is None or np.isfinite(x).all() for x in (d_query, d_key, d_value, d_bias)):
-            return gradients
-        shift = excess(of_output, *in_dtype(dtype, cache.value))
-        if shift:  # the gradients are linear in what is given
-            given = times_power_of_two(without_query_axis(of_output, query), -shift)
-            of_rows = None if of_logsumexp is None else times_power_of_two(of_logsumexp, -shift)
-            smaller = backward(given, cache, d_logsumexp=of_rows, executor=executor, workers=workers)
-            gradients = Gradients._make(finite_or_scaled(gradients, smaller, shift))
-    return gradients
+
+
+def _gradients_in_range(
+    problem: Problem, cotangent: Callable[[Place], Cotangent]
+) -> tuple[Array, Array, Array, Array | None]:
+    """The gradients by numbers whose range has no end, one strip after the other."""
+    arrays = problem.query, problem.key, problem.value, np.zeros((1, 1)) if problem.bias is None else problem.bias
+    d_query, d_key, d_value, d_bias = (widened(np.zeros(np.atleast_2d(x).shape, problem.dtype)) for x in arrays)
+    for place in problem.strips():
+        at, rows, columns = place
+        given = cotangent(place)
+        given = replace(given, d_output=widened(given.d_output))
+        of_query, of_key, of_value, of_bias = plain.differentiate_whole_rows(problem.tile(place), given)
+        pick(d_query, at, axes=2)[rows] += of_query
+        pick(d_key, at, axes=2)[columns] += of_key
+        pick(d_value, at, axes=2)[columns] += of_value
+        if of_bias is not None:
+            into = cut(pick(d_bias, at, axes=2), rows, columns)
+            into += of_bias
+    bias = None if problem.bias is None else np.asarray(d_bias).reshape(problem.bias.shape)
+    return np.asarray(d_query), np.asarray(d_key), np.asarray(d_value), bias
 
 
 def jvp(
@@ -386,7 +406,8 @@ def jvp(
     -----
     A few queries at a time, as :func:`attention_np.dot_product.jvp` does it: in linear memory, without the kernels.
     What is left out costs nothing, and adds nothing: along `value` alone the scores do not move, and a NaN that the
-    tangent zero of a query would meet is not met.
+    tangent zero of a query would meet is not met. A tangent that does not fit the dtype is infinite; one that is below
+    its normal numbers, or worked out from products below them, loses digits.
 
     Examples
     --------
@@ -425,16 +446,12 @@ def jvp(
         run(_push_forward, tasks, consume, executor, at_once)
     dtype = precision(cache.query, cache.key, cache.value, cache.bias).result
     with quiet():
-        result = as_result(without_query_axis(d_output, cache.query), dtype)
-        if np.isfinite(d_output).all():
-            return result
-        pairs = ((d_query, cache.key), (d_key, cache.query))
-        shift = max(0 if d is None else excess(d, in_dtype(compute, x)[0], cache.scale) for d, x in pairs)
-        if shift:  # the result is linear in the tangents
-            small = (None if x is None else times_power_of_two(x, -shift) for x in given)
-            smaller = jvp(cache, **dict(zip(tangents, small, strict=True)), executor=executor, workers=workers)
-            (result,) = finite_or_scaled([result], [smaller], shift)
-    return result
+        if left_range((d_output,), (*given, *in_dtype(compute, cache.query, cache.key, cache.value), cache.scale)):
+            for place in problem.strips():
+                along = tangent(place)
+                arrays = (None if x is None else widened(x) for x in (along.query, along.key, along.value, along.bias))
+                consume(place, plain.push_forward(problem.tile(place), Tangent(*arrays)))
+        return as_result(without_query_axis(d_output, cache.query), dtype)
 
 
 def _differentiate_whole_rows(tiles: list[tuple[Tile, Cotangent]]) -> list[kernels.TileGradients]:

@@ -14,6 +14,7 @@ The derivation is ``derivations/dot_product.md``; each line below that carries o
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -46,13 +47,14 @@ from attention_np._arrays import (
     without_query_axis,
 )
 from attention_np._dropout import Rng, as_probability, draw_key, multipliers
+from attention_np._legible import shortened
 from attention_np._products import (
     backward_product,
     pair_products,
     pairs_that_flow,
     product,
 )
-from attention_np._range import excess, finite_or_scaled, scores_in_range, times_power_of_two
+from attention_np._range import left_range, scores_in_range, widened
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
 
@@ -144,7 +146,8 @@ def forward(
 
     Finite arrays have a finite output: where a product, or a sum with the bias, leaves the range of the dtype on its
     way, it is computed again with an exponent of its own. A row whose largest score does not fit, too, has the weights
-    that its scores say.
+    that its scores say. A weight below the normal numbers of the dtype loses digits, or is zero, and with it what a
+    gradient has of it.
 
     References
     ----------
@@ -171,19 +174,30 @@ def forward(
     visible = visible_pairs(shape, mask, bias, is_causal)
 
     q, k, v, b = in_dtype(dtype.compute, query, key, value, bias)
+    q = with_query_axis(q, query)
     with quiet():
-        q = with_query_axis(q, query)
-        scores = q @ transposed(k) * scale  # (..., n, m) (dot-product.1)
-        plain, scores = scores, scores if b is None else scores + b
-        if not np.isfinite(scores).all():
-            scores = scores_in_range(plain, q, k, scale, b, visible)
-        softmax_cache = softmax.normalised(scores, mask=visible)
-        weights = softmax_cache.weights  # (..., n, m) (dot-product.3)
         dropout = multipliers(draw_key(rng), dropout_p, shape, dtype.compute) if dropout_p else None
-        output = product(_dropped(weights, dropout), v, visible, mean=not dropout_p)  # (..., n, d_v) (dot-product.4)
+        output, softmax_cache = attend(q, k, v, b, visible, scale, dropout)
         output = as_result(without_query_axis(output, query), dtype.result)
 
+    scores, weights = softmax_cache.scores, softmax_cache.weights
     cache = Cache(query, key, value, bias, visible, scale, scores, weights, dropout, softmax_cache, output.shape)
+    return output, cache
+
+
+def attend(
+    q: Array, k: Array, v: Array, bias: Array | None, visible: Array | None, scale: Any, dropout: Array | None
+) -> tuple[Array, softmax.Cache]:
+    """What :func:`forward` computes, for ops: the output, and its softmax. `q`, `k` and `v` may be `widened`."""
+    scores = np.asarray(q @ transposed(k) * scale)  # (..., n, m) (dot-product.1, masks.1, scaling.1, scaling.2)
+    plain, scores = scores, scores if bias is None else scores + bias  # (dot-product.1, dot-product.2, dot-product.28)
+    if not np.isfinite(scores).all():
+        scores = scores_in_range(plain, q, k, scale, bias, visible)
+    cache = softmax.normalised(scores, mask=visible)
+    weights = cache.weights  # (..., n, m) (dot-product.3, scaling.42, scaling.47, properties.1)
+    # a mean of the values (dot-product.5, masks.3, masks.15, properties.1, properties.2)
+    # that are left after dropout (dot-product.33, dot-product.34)
+    output = product(drop(weights, dropout), v, visible, mean=dropout is None)  # (..., n, d_v) (dot-product.4)
     return output, cache
 
 
@@ -222,7 +236,8 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
         \frac{\partial L}{\partial K} = \tfrac{1}{\sqrt{d_k}} \frac{\partial L}{\partial S}^{\!\top} Q
 
     They are derived in ``derivations/dot_product.md``. A query whose row of `d_output` is exactly zero contributes
-    nothing to the other gradients, whatever it holds. A gradient that does not fit the dtype is infinite.
+    nothing to the other gradients, whatever it holds.
+    A gradient that does not fit the dtype is infinite; one below its normal numbers loses digits.
 
     Examples
     --------
@@ -236,39 +251,50 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
     [[-2.2249  2.2249]]
     """
     cache = check_cache(cache, Cache, "dot_product")
-    query, key, value, bias = cache.query, cache.key, cache.value, cache.bias
-    compute = cache.weights.dtype
+    query, compute = cache.query, cache.weights.dtype
     d_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), query)
-    q, k, v = in_dtype(compute, query, key, value)
+    q, k, v = in_dtype(compute, query, cache.key, cache.value)
     q = with_query_axis(q, query)
 
     with quiet():
-        flows = pairs_that_flow(cache.mask, d_output)
-        dropped = _dropped(cache.weights, cache.dropout)
-
-        # forward was output = dropped @ value, dropped = weights * dropout (dot-product.8, dot-product.35)
-        d_value = product(transposed(dropped), d_output, transposed(flows))  # (..., m, d_v) (dot-product.9)
-        d_dropped = sum_to(pair_products(d_output, v, flows), dropped.shape)  # (dot-product.10, dot-product.11)
-        d_weights = _dropped(d_dropped, cache.dropout)  # (..., n, m) (dot-product.36)
-        shift = 0 if np.isfinite(d_weights).all() else excess(d_output, v)
-
-        # forward was weights = softmax(scores) (dot-product.14)
-        d_scores = softmax.backward(d_weights, cache.softmax).scores  # (..., n, m) (dot-product.17)
-
-        # forward was scores = scale * query @ key^T + bias (dot-product.20, dot-product.22, dot-product.25)
-        d_query = backward_product(d_scores, k, cache.scale)  # (..., n, d_k) (dot-product.23)
-        d_key = backward_product(transposed(d_scores), q, cache.scale)  # (..., m, d_k) (dot-product.26)
-
-        gradients = Gradients(
-            as_gradient(without_query_axis(d_query, query), query),
-            as_gradient(d_key, key),
-            as_gradient(d_value, value),
-            None if bias is None else as_gradient(d_scores, bias),  # (dot-product.31, dot-product.32)
-        )
-        if shift:  # the gradients are linear in d_output
-            smaller = backward(times_power_of_two(without_query_axis(d_output, query), -shift), cache)
-            gradients = Gradients._make(finite_or_scaled(gradients, smaller, shift))
+        found = pull_back(d_output, q, k, v, cache)
+        gradients = _as_given(found, cache)
+        if left_range((*found, *gradients), (d_output, q, k, v, cache.scale)):
+            gradients = _as_given(pull_back(widened(d_output), q, k, v, cache), cache)
     return gradients
+
+
+def pull_back(d_output: Array, q: Array, k: Array, v: Array, cache: Cache) -> tuple[Array, Array, Array, Array]:
+    """What :func:`backward` computes, for ops: the gradients of q, k, v and the scores. Arrays may be `widened`."""
+    flows = pairs_that_flow(cache.mask, d_output)
+    dropped = drop(cache.weights, cache.dropout)
+
+    # forward was output = dropped @ value, dropped = weights * dropout (dot-product.8, dot-product.35)
+    # (masks.11, properties.57)
+    d_value = product(transposed(dropped), d_output, transposed(flows))  # (..., m, d_v) (dot-product.9, masks.12)
+    d_dropped = sum_to(pair_products(d_output, v, flows), dropped.shape)  # (dot-product.10, dot-product.11)
+    d_weights = drop(d_dropped, cache.dropout)  # (..., n, m) (dot-product.36)
+
+    # forward was weights = softmax(scores) (dot-product.14, dot-product.18, masks.8, masks.10)
+    d_scores = softmax.times_jacobian(d_weights, cache.softmax)  # (..., n, m) (dot-product.17)
+
+    # forward was scores = scale * query @ key^T + bias, and the scale comes along (scaling.43)
+    # (masks.13, masks.14, masks.16, scaling.44, scaling.45)
+    d_query = backward_product(d_scores, k, cache.scale)  # (..., n, d_k) (dot-product.22, dot-product.23)
+    # (dot-product.25, masks.13, masks.14, scaling.44, scaling.45)
+    d_key = backward_product(transposed(d_scores), q, cache.scale)  # (..., m, d_k) (dot-product.26)
+    return d_query, d_key, d_value, d_scores
+
+
+def _as_given(found: tuple[Array, Array, Array, Array], cache: Cache) -> Gradients:
+    d_query, d_key, d_value, d_scores = found
+    query, bias = cache.query, cache.bias
+    return Gradients(
+        as_gradient(without_query_axis(d_query, query), query),
+        as_gradient(d_key, cache.key),  # (dot-product.51)
+        as_gradient(d_value, cache.value),  # (dot-product.51)
+        None if bias is None else as_gradient(d_scores, bias),  # (dot-product.20, dot-product.31, dot-product.32)
+    )
 
 
 def jvp(
@@ -305,6 +331,7 @@ def jvp(
     :math:`\dot S = (\dot Q K^\top + Q \dot K^\top) / \sqrt{d_k} + \dot B`, then
     :math:`\dot A_{ij} = A_{ij} (\dot S_{ij} - \sum_l A_{il} \dot S_{il})`, then
     :math:`\dot O = \dot A V + A \dot V`; derived in ``derivations/dot_product.md``.
+    A tangent that does not fit the dtype is infinite; one below its normal numbers loses digits.
 
     Examples
     --------
@@ -324,26 +351,28 @@ def jvp(
     q = with_query_axis(q, cache.query)
 
     with quiet():
-        d_products = d_query @ transposed(k) + q @ transposed(d_key)
-        d_scores = d_products * cache.scale  # (..., n, m) (dot-product.40, dot-product.41)
-        if d_bias is not None:
-            d_scores = d_scores + d_bias  # (dot-product.40)
-        d_weights = softmax.jvp(cache.softmax, scores=d_scores)  # (..., n, m) (dot-product.42, dot-product.43)
-
-        d_output = product(_dropped(d_weights, cache.dropout), v, cache.mask)  # (..., n, d_v) (dot-product.44)
-        d_output = d_output + product(_dropped(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
-        shift = 0
-        if not np.isfinite(d_output).all():
-            shift = max(excess(d_query, k, cache.scale), excess(d_key, q, cache.scale))
-
+        d_output, d_scores = push_forward((d_query, d_key, d_value, d_bias), q, k, v, cache)
+        if left_range((d_output, d_scores), (d_query, d_key, d_value, d_bias, q, k, v, cache.scale)):
+            wide = (widened(d_query), widened(d_key), widened(d_value), d_bias)
+            d_output = np.asarray(push_forward(wide, q, k, v, cache)[0])
         dtype = precision(cache.query, cache.key, cache.value, cache.bias).result
-        result = as_result(without_query_axis(d_output, cache.query), dtype)
-        if shift:  # the result is linear in the tangents
-            tangents = (without_query_axis(d_query, cache.query), d_key, d_value, d_bias)
-            small = [None if x is None else times_power_of_two(x, -shift) for x in tangents]
-            smaller = jvp(cache, **dict(zip(Gradients._fields, small, strict=True)))
-            (result,) = finite_or_scaled([result], [smaller], shift)
-    return result
+        return as_result(without_query_axis(d_output, cache.query), dtype)
+
+
+def push_forward(tangents: Sequence[Any], q: Array, k: Array, v: Array, cache: Cache) -> tuple[Array, Array]:
+    """What :func:`jvp` computes, for ops: the tangents of output and scores. Arrays may be `widened`."""
+    d_query, d_key, d_value, d_bias = tangents
+    d_products = d_query @ transposed(k) + q @ transposed(d_key)  # (..., n, m) (dot-product.40, dot-product.41)
+    d_scores = d_products * cache.scale  # (..., n, m) (dot-product.40, dot-product.41)
+    if d_bias is not None:
+        d_scores = d_scores + d_bias  # (dot-product.40, dot-product.41)
+    d_weights = softmax.times_jacobian(d_scores, cache.softmax)  # (..., n, m) (dot-product.42, dot-product.43)
+
+    # forward was output = dropped @ value: a term for the weights that move (dot-product.45)
+    of_weights = product(drop(d_weights, cache.dropout), v, cache.mask)  # (..., n, d_v) (dot-product.44)
+    # and one for the values (dot-product.44)
+    d_output = of_weights + product(drop(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
+    return d_output, d_scores
 
 
 def check_features(query: Array, key: Array) -> None:
@@ -377,26 +406,27 @@ def visible_pairs(
     if mask is not None:
         rules.append(as_mask(mask, shape))
     if as_flag("is_causal", is_causal):
-        rules.append(masks.causal(*shape[-2:]))
+        rules.append(masks.causal(*shape[-2:]))  # (masks.33, properties.48)
     if bias is not None:
         check_broadcasts_to("bias", bias, shape)
-        hidden = bias.real == -np.inf
+        hidden = bias.real == -np.inf  # (masks.5)
         if hidden.any():
             rules.append(~hidden)
-    return np.atleast_2d(reduce(operator.and_, rules)) if rules else None
+    return np.atleast_2d(reduce(operator.and_, rules)) if rules else None  # (masks.49)
 
 
 def as_scale(scale: Any, d_k: int, compute: np.dtype[Any]) -> Any:
     """The scale in the precision that is computed in, so that it neither upcasts nor rounds."""
     real, wide = real_types(compute)
     if scale is None:
-        return real(1 / np.sqrt(wide(max(d_k, 1))))  # without features the products are zero anyway
+        return real(1 / np.sqrt(wide(max(d_k, 1))))  # (scaling.2); without features the products are zero anyway
     with quiet():
         number = real(as_number("scale", scale))
     if not np.isfinite(number):
-        raise ValueError(f"scale must be finite, not {scale} in {np.dtype(real)}")
+        raise ValueError(f"scale must be finite, not {shortened(scale)} in {np.dtype(real)}")
     return number
 
 
-def _dropped(weights: Array, dropout: Array | None) -> Array:
+def drop(weights: Array, dropout: Array | None) -> Array:
+    """What the values are multiplied by: `weights`, or what dropout leaves of them."""
     return weights if dropout is None else weights * dropout

@@ -11,13 +11,14 @@ Head h has columns ``h * d_k`` to ``(h + 1) * d_k`` of Q and K, and likewise of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import dot_product
+from attention_np import dot_product, softmax
 from attention_np._arrays import (
     Array,
     as_array,
@@ -37,12 +38,13 @@ from attention_np._arrays import (
     precision,
     quiet,
     scores_shape,
+    sum_to,
     with_query_axis,
     without_query_axis,
 )
-from attention_np._dropout import Rng, as_generator, as_probability
-from attention_np._products import linear, linear_backward
-from attention_np._range import excess, finite_or_scaled, times_power_of_two
+from attention_np._dropout import Rng, as_generator, as_probability, draw_key, multipliers
+from attention_np._products import linear, linear_backward, product
+from attention_np._range import left_range, widened
 
 __all__ = ["Cache", "Gradients", "Parameters", "backward", "combine_heads", "forward", "jvp", "split_heads"]
 
@@ -305,8 +307,12 @@ def split_heads(x: npt.ArrayLike, num_heads: int) -> Array:
     if x.ndim < 2:
         raise ValueError(f"x must have at least two axes, (..., n, features) (x.shape={x.shape})")
     _check_heads("x", x.shape[-1], num_heads, x.shape)
-    by_position = x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads)  # (..., n, num_heads, d)
-    by_head: Array = by_position.swapaxes(-2, -3)
+    return _split(x, num_heads)
+
+
+def _split(x: Array, num_heads: int) -> Array:
+    by_position = x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads)  # (..., n, num_heads, d) (multi-head.5)
+    by_head: Array = by_position.swapaxes(-2, -3)  # (..., num_heads, n, d) (multi-head.5)
     return by_head
 
 
@@ -338,8 +344,12 @@ def combine_heads(x: npt.ArrayLike) -> Array:
     x = as_array("x", x)
     if x.ndim < 3:
         raise ValueError(f"x must have at least three axes, (..., num_heads, n, features) (x.shape={x.shape})")
-    by_position = x.swapaxes(-2, -3)  # (..., n, num_heads, d)
-    combined: Array = by_position.reshape(*by_position.shape[:-2], x.shape[-3] * x.shape[-1])
+    return _combine(x)
+
+
+def _combine(x: Array) -> Array:
+    by_position = x.swapaxes(-2, -3)  # (..., n, num_heads, d) (multi-head.12)
+    combined: Array = by_position.reshape(*by_position.shape[:-2], x.shape[-3] * x.shape[-1])  # (multi-head.12)
     return combined
 
 
@@ -394,7 +404,7 @@ def forward(
     Notes
     -----
     Vaswani et al. [1]_, with each head's scores scaled by :math:`1 / \sqrt{d_k}`, its own width. A projection that does
-    not fit the dtype is infinite.
+    not fit the dtype is infinite in the cache; the output and the gradients are those of the numbers that it is.
 
     References
     ----------
@@ -419,26 +429,52 @@ def forward(
     dropout_p = as_probability(dropout_p, rng)
 
     dtype = precision(query, key, value, *parameters, bias)
-    x_q, x_k, x_v, *arrays = in_dtype(dtype.compute, query, key, value, *parameters)
-    w = Parameters(*arrays)
+    x_q, x_k, x_v, added, *arrays = in_dtype(dtype.compute, query, key, value, bias, *parameters)
+    x, w = (with_query_axis(x_q, query), x_k, x_v), Parameters(*arrays)
+    scale = dot_product.as_scale(None, w.w_query.shape[1] // num_heads, dtype.compute)
+    shape = (*leading, num_heads, n, m)
     with quiet():
-        q = linear(with_query_axis(x_q, query), w.w_query, w.b_query)  # (..., n, num_heads * d_k) (multi-head.1)
-        k = linear(x_k, w.w_key, w.b_key)  # (..., m, num_heads * d_k) (multi-head.2)
-        v = linear(x_v, w.w_value, w.b_value)  # (..., m, num_heads * d_v) (multi-head.3)
-        heads, attention = dot_product.forward(  # (..., num_heads, n, d_v) (multi-head.9)
-            split_heads(q, num_heads),
-            split_heads(k, num_heads),
-            split_heads(v, num_heads),
-            mask=visible,
-            bias=bias,
-            dropout_p=dropout_p,
-            rng=rng,
-        )
-        combined = combine_heads(heads)  # (..., n, num_heads * d_v) (multi-head.11)
-        output = linear(combined, w.w_output, w.b_output)  # (..., n, d_output) (multi-head.14)
-        output = as_result(without_query_axis(output, query), dtype.result)
-    cache = Cache(query, key, value, parameters, bias, num_heads, attention.weights, attention, combined, output.shape)
-    return output, cache
+        dropout = multipliers(draw_key(rng), dropout_p, shape, dtype.compute) if dropout_p else None
+        options = added, visible, scale, dropout
+        output, inside, of_scores = _attend(x, w, num_heads, *options)
+        if left_range((output, *inside), (*x, *w)):
+            output, inside, of_scores = _attend(_widened(x), Parameters._make(_widened(w)), num_heads, *options)
+        q, k, v, combined = map(np.asarray, inside)
+        output = as_result(without_query_axis(np.asarray(output), query), dtype.result)
+
+    weights = of_scores.weights
+    of_heads = (*v.shape[:-2], n, v.shape[-1])
+    attention = dot_product.Cache(
+        q, k, v, bias, visible, scale, of_scores.scores, weights, dropout, of_scores, of_heads
+    )
+    return output, Cache(query, key, value, parameters, bias, num_heads, weights, attention, combined, output.shape)
+
+
+class _Inside(NamedTuple):
+    """What is between the projections."""
+
+    q: Array  # (..., num_heads, n, d_k)
+    k: Array  # (..., num_heads, m, d_k)
+    v: Array  # (..., num_heads, m, d_v)
+    combined: Array  # (..., n, num_heads * d_v)
+
+
+def _attend(x: Sequence[Array], w: Parameters, num_heads: int, *options: Any) -> tuple[Array, _Inside, softmax.Cache]:
+    """What :func:`forward` computes, of arrays that may be `widened`: the output, and what leads to it."""
+    q, k, v = _project(x, w, num_heads)
+    # scores, weights and outputs, the heads being one more leading axis (multi-head.6, multi-head.7, multi-head.8)
+    heads, of_scores = dot_product.attend(q, k, v, *options)  # (..., num_heads, n, d_v) (multi-head.9, multi-head.10)
+    combined = _combine(heads)  # (..., n, num_heads * d_v) (multi-head.11, multi-head.12)
+    output = linear(combined, w.w_output, w.b_output)  # (..., n, d_output) (multi-head.13, multi-head.14)
+    return output, _Inside(q, k, v, combined), of_scores
+
+
+def _project(x: Sequence[Array], w: Parameters, num_heads: int) -> list[Array]:
+    # each projection for all heads at once (multi-head.4)
+    q = linear(x[0], w.w_query, w.b_query)  # (..., n, num_heads * d_k) (multi-head.1)
+    k = linear(x[1], w.w_key, w.b_key)  # (..., m, num_heads * d_k) (multi-head.2, multi-head.4)
+    v = linear(x[2], w.w_value, w.b_value)  # (..., m, num_heads * d_v) (multi-head.3, multi-head.4)
+    return [_split(array, num_heads) for array in (q, k, v)]
 
 
 def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
@@ -477,6 +513,7 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
 
     and likewise for key and value; a bias gets the sum of the rows. Derived in ``derivations/multi_head.md``.
     The gradient of `b_key` is zero but for rounding: it moves all scores of a query alike, which softmax does not see.
+    A gradient that does not fit the dtype is infinite; one below its normal numbers loses digits.
 
     Examples
     --------
@@ -490,50 +527,52 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
     ((2, 5, 8), (8, 8))
     """
     cache = check_cache(cache, Cache, "multi_head")
-    query, parameters, num_heads = cache.query, cache.parameters, cache.num_heads
-    compute = cache.weights.dtype
+    query, compute = cache.query, cache.weights.dtype
     d_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), query)
-    x_q, x_k, x_v, *arrays = in_dtype(compute, query, cache.key, cache.value, *parameters)
-    w = Parameters(*arrays)
+    x, w = _arrays(cache)
 
     with quiet():
-        # forward was output = combined @ w_output + b_output
-        d_combined, d_w_output, d_b_output = linear_backward(d_output, cache.combined, w.w_output)  # (multi-head.30)
-
-        # forward was combined = the heads side by side, each attention(q, k, v)
-        d_heads = split_heads(d_combined, num_heads)  # (..., num_heads, n, d_v) (multi-head.32)
-        inner = dot_product.backward(d_heads, cache.attention)  # (multi-head.34, multi-head.35, multi-head.36)
-
-        # forward was q = query @ w_query + b_query, and so on
-        d_q, d_k, d_v = (combine_heads(d) for d in (inner.query, inner.key, inner.value))  # (multi-head.38)
-        d_query, d_w_query, d_b_query = linear_backward(d_q, with_query_axis(x_q, query), w.w_query)  # (multi-head.40)
-        d_key, d_w_key, d_b_key = linear_backward(d_k, x_k, w.w_key)  # (multi-head.41)
-        d_value, d_w_value, d_b_value = linear_backward(d_v, x_v, w.w_value)  # (multi-head.42)
-
-        d_weights = (d_w_query, d_w_key, d_w_value, d_w_output)
-        d_biases = (d_b_query, d_b_key, d_b_value, d_b_output)
-        d_parameters = (
-            None if array is None else as_gradient(d_array, array)
-            for d_array, array in zip((*d_weights, *d_biases), parameters, strict=True)
-        )
-        gradients = Gradients(
-            as_gradient(without_query_axis(d_query, query), query),
-            as_gradient(d_key, cache.key),
-            as_gradient(d_value, cache.value),
-            Parameters._make(d_parameters),
-            inner.bias,  # (multi-head.37)
-        )
-        shift = 0
-        if not np.isfinite(d_combined).all():
-            shift = excess(d_output, w.w_output)
-        elif not all(np.isfinite(d).all() for d in (d_q, d_k, d_v)):
-            q_and_k = np.concatenate([x.ravel() for x in (cache.attention.query, cache.attention.key)])
-            largest = np.abs(q_and_k).max(initial=0, where=np.isfinite(q_and_k))
-            shift = excess(d_combined, cache.attention.value, cache.attention.scale * largest)
-        if shift:  # the gradients are linear in d_output
-            smaller = backward(times_power_of_two(without_query_axis(d_output, query), -shift), cache)
-            gradients = _finite_or_scaled(gradients, smaller, shift)
+        gradients, between = _pull_back(d_output, x, w, _Inside(*cache.attention[:3], cache.combined), cache)
+        results = (gradients.query, gradients.key, gradients.value, *gradients.parameters, gradients.bias)
+        if left_range((*results, *between), (d_output, *x, *w, cache.attention.scale)):
+            gradients, _ = _pull_back(widened(d_output), *_in_range(x, w, cache), cache)
     return gradients
+
+
+def _pull_back(
+    d_output: Array, x: Sequence[Array], w: Parameters, inside: _Inside, cache: Cache
+) -> tuple[Gradients, tuple[Array, ...]]:
+    """What :func:`backward` computes, of arrays that may be `widened`, and what is on the way to it."""
+    # forward was output = combined @ w_output + b_output (multi-head.28, multi-head.29)
+    d_combined, d_w_output, d_b_output = linear_backward(d_output, inside.combined, w.w_output)  # (multi-head.30)
+
+    # forward was combined = the heads side by side, each attention(q, k, v)
+    d_heads = _split(d_combined, cache.num_heads)  # (..., num_heads, n, d_v) (multi-head.32, multi-head.33)
+    # (multi-head.34, multi-head.35, multi-head.36)
+    *d_projected, d_scores = dot_product.pull_back(d_heads, inside.q, inside.k, inside.v, cache.attention)
+
+    # forward was q = query @ w_query + b_query, and so on
+    shapes = (part.shape for part in (inside.q, inside.k, inside.v))
+    d_q, d_k, d_v = (_combine(sum_to(d, axes)) for d, axes in zip(d_projected, shapes, strict=True))  # (multi-head.38)
+    # each is a linear map, as the one of the output is (multi-head.39)
+    d_query, d_w_query, d_b_query = linear_backward(d_q, x[0], w.w_query)  # (multi-head.40)
+    d_key, d_w_key, d_b_key = linear_backward(d_k, x[1], w.w_key)  # (multi-head.41)
+    d_value, d_w_value, d_b_value = linear_backward(d_v, x[2], w.w_value)  # (multi-head.42)
+
+    d_weights = (d_w_query, d_w_key, d_w_value, d_w_output)
+    d_biases = (d_b_query, d_b_key, d_b_value, d_b_output)
+    d_parameters = (
+        None if array is None else as_gradient(d_array, array)
+        for d_array, array in zip((*d_weights, *d_biases), cache.parameters, strict=True)
+    )
+    gradients = Gradients(
+        as_gradient(without_query_axis(d_query, cache.query), cache.query),
+        as_gradient(d_key, cache.key),
+        as_gradient(d_value, cache.value),
+        Parameters._make(d_parameters),
+        None if cache.bias is None else as_gradient(d_scores, cache.bias),  # (multi-head.37)
+    )
+    return gradients, (d_combined, d_scores, d_q, d_k, d_v)
 
 
 def jvp(
@@ -573,6 +612,7 @@ def jvp(
     :math:`\dot Q = \dot X_q W_q + X_q \dot W_q + \dot b_q`, likewise for key and value; each head as in
     :func:`attention_np.dot_product.jvp`; then :math:`\dot Y = \dot C W_o + C \dot W_o + \dot b_o`. Derived in
     ``derivations/multi_head.md``.
+    A tangent that does not fit the dtype is infinite; one below its normal numbers loses digits.
 
     Examples
     --------
@@ -591,25 +631,58 @@ def jvp(
     d_value = as_tangent("value", value, cache.value, compute)
     d_bias = as_optional_tangent("bias", bias, cache.bias, compute)
     d_w = _parameter_tangents(parameters, cache.parameters, compute)
-    x_q, x_k, x_v, *arrays = in_dtype(compute, cache.query, cache.key, cache.value, *cache.parameters)
-    x_q, w, num_heads = with_query_axis(x_q, cache.query), Parameters(*arrays), cache.num_heads
+    d_x = [d_query, d_key, d_value]
+    x, w = _arrays(cache)
 
     with quiet():
-        d_q = linear(d_query, w.w_query, d_w.b_query) + x_q @ d_w.w_query  # (multi-head.58)
-        d_k = linear(d_key, w.w_key, d_w.b_key) + x_k @ d_w.w_key  # (multi-head.58)
-        d_v = linear(d_value, w.w_value, d_w.b_value) + x_v @ d_w.w_value  # (multi-head.58)
-        d_heads = dot_product.jvp(  # (multi-head.59)
-            cache.attention,
-            query=split_heads(d_q, num_heads),
-            key=split_heads(d_k, num_heads),
-            value=split_heads(d_v, num_heads),
-            bias=d_bias,
-        )
-        d_combined = combine_heads(d_heads)  # (..., n, num_heads * d_v) (multi-head.60)
-        d_output = linear(d_combined, w.w_output, d_w.b_output) + cache.combined @ d_w.w_output  # (multi-head.60)
+        inside = _Inside(*cache.attention[:3], cache.combined)
+        d_output, between = _push_forward(d_x, d_w, d_bias, x, w, inside, cache)
+        if left_range((d_output, *between), (*d_x, *d_w, *x, *w, cache.attention.scale)):
+            d_x, d_w = _widened(d_x), Parameters._make(_widened(d_w))
+            d_output = np.asarray(_push_forward(d_x, d_w, d_bias, *_in_range(x, w, cache), cache)[0])
 
         dtype = precision(cache.query, cache.key, cache.value, *cache.parameters, cache.bias).result
         return as_result(without_query_axis(d_output, cache.query), dtype)
+
+
+def _push_forward(
+    d_x: Sequence[Array],
+    d_w: Parameters,
+    d_bias: Array | None,
+    x: Sequence[Array],
+    w: Parameters,
+    inside: _Inside,
+    cache: Cache,
+) -> tuple[Array, tuple[Array, ...]]:
+    """What :func:`jvp` computes, of arrays that may be `widened`, and what is on the way to it."""
+    d_q = linear(d_x[0], w.w_query, d_w.b_query) + x[0] @ d_w.w_query  # (multi-head.58)
+    d_k = linear(d_x[1], w.w_key, d_w.b_key) + x[1] @ d_w.w_key  # (multi-head.58)
+    d_v = linear(d_x[2], w.w_value, d_w.b_value) + x[2] @ d_w.w_value  # (multi-head.58)
+    q, k, v, combined = inside
+    tangents = (*(_split(d, cache.num_heads) for d in (d_q, d_k, d_v)), d_bias)
+    d_heads, d_scores = dot_product.push_forward(tangents, q, k, v, cache.attention)  # (multi-head.59)
+    d_combined = _combine(d_heads)  # (..., n, num_heads * d_v) (multi-head.60)
+    d_output: Array = linear(d_combined, w.w_output, d_w.b_output) + combined @ d_w.w_output  # (multi-head.60)
+    return d_output, (d_scores, d_combined)
+
+
+def _arrays(cache: Cache) -> tuple[tuple[Array, Array, Array], Parameters]:
+    """The inputs and the parameters, in the precision computed in."""
+    x_q, x_k, x_v, *w = in_dtype(cache.weights.dtype, cache.query, cache.key, cache.value, *cache.parameters)
+    return (with_query_axis(x_q, cache.query), x_k, x_v), Parameters(*w)
+
+
+def _in_range(x: Sequence[Array], w: Parameters, cache: Cache) -> tuple[Sequence[Array], Parameters, _Inside]:
+    """The arrays `widened`, and what is between the projections, which need not fit the dtype."""
+    x, w = _widened(x), Parameters._make(_widened(w))
+    q, k, v = _project(x, w, cache.num_heads)
+    attention = cache.attention
+    dropped = dot_product.drop(attention.weights, attention.dropout)
+    return x, w, _Inside(q, k, v, _combine(product(dropped, v, attention.mask)))
+
+
+def _widened(arrays: Iterable[Array | None]) -> list[Any]:
+    return [None if array is None else widened(array) for array in arrays]
 
 
 def _check_parameters(query: Array, key: Array, value: Array, parameters: Parameters, num_heads: int) -> Parameters:
@@ -658,12 +731,6 @@ def _parameter_tangents(tangents: Parameters | None, primals: Parameters, comput
         as_optional_tangent(f"parameters.{name}", getattr(tangents, name), primal, compute)
         for name, primal in primals._asdict().items()
     )
-
-
-def _finite_or_scaled(plain: Gradients, small: Gradients, exponent: int) -> Gradients:
-    one, other = ((g.query, g.key, g.value, *g.parameters, g.bias) for g in (plain, small))
-    d_query, d_key, d_value, *d_parameters, d_bias = finite_or_scaled(one, other, exponent)
-    return Gradients(d_query, d_key, d_value, Parameters._make(d_parameters), d_bias)
 
 
 def _shaped(name: str, array: npt.ArrayLike, shape: tuple[int, ...]) -> Array:

@@ -30,6 +30,7 @@ from attention_np._arrays import (
     precision,
     quiet,
 )
+from attention_np._scaled import widened
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jacobian", "jvp", "logsumexp"]
 
@@ -119,7 +120,7 @@ def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cach
 
 def _normalise(scores: Array, axis: int, mask: Array | None) -> tuple[Array, Array]:
     """The weights (..., n) and the log-sum-exp (..., 1)."""
-    scores = scores if mask is None else np.where(mask, scores, -np.inf)  # (..., n) (softmax.66)
+    scores = scores if mask is None else np.where(mask, scores, -np.inf)  # (..., n) (softmax.65, softmax.66, masks.5)
     largest = scores.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.6)
     shift = largest
     has_limits = not np.isfinite(largest).all()
@@ -129,10 +130,10 @@ def _normalise(scores: Array, axis: int, mask: Array | None) -> tuple[Array, Arr
         shift = np.where(np.isfinite(largest), largest, 0)
 
     exponentials = np.exp(scores - shift)  # (..., n) (softmax.7)
-    total = exponentials.sum(axis=axis, keepdims=True)  # (..., 1)
-    weights = exponentials / total  # (..., n) (softmax.9)
+    total = exponentials.sum(axis=axis, keepdims=True)  # (..., 1) (softmax.9, softmax.10)
+    weights = exponentials / total  # (..., n) (softmax.1, softmax.9, softmax.10, masks.6, notation.13)
     if has_limits:  # no weight where none takes part, though 0/0 and 0/nan are nan
-        weights = np.where(scores.real == -np.inf, 0, weights)
+        weights = np.where(scores.real == -np.inf, 0, weights)  # (masks.2)
     return weights, largest + np.log(total)  # (softmax.12)
 
 
@@ -161,7 +162,8 @@ def backward(d_weights: npt.ArrayLike, cache: Cache) -> Gradients:
     Notes
     -----
     :math:`\frac{\partial L}{\partial S_{ij}} = A_{ij} \left(\frac{\partial L}{\partial A_{ij}} -
-    \sum_l A_{il} \frac{\partial L}{\partial A_{il}}\right)`, without ever forming the Jacobian.
+    \sum_l A_{il} \frac{\partial L}{\partial A_{il}}\right)`, without ever forming the Jacobian. A gradient that does
+    not fit the dtype is infinite; one below its normal numbers loses digits.
 
     Examples
     --------
@@ -174,7 +176,7 @@ def backward(d_weights: npt.ArrayLike, cache: Cache) -> Gradients:
     cache = check_cache(cache, Cache, "softmax")
     d_weights = as_vector("d_weights", d_weights, cache.weights.shape, cache.weights.dtype)
     with quiet():
-        d_scores = _times_jacobian(d_weights, cache)  # (..., n) (softmax.31, softmax.32)
+        d_scores = times_jacobian(d_weights, cache)  # (..., n) (softmax.31, softmax.32)
         return Gradients(as_gradient(d_scores, cache.scores))
 
 
@@ -216,15 +218,15 @@ def jvp(cache: Cache, *, scores: npt.ArrayLike | None = None) -> Array:
     cache = check_cache(cache, Cache, "softmax")
     d_scores = as_tangent("scores", scores, cache.scores, cache.weights.dtype)
     with quiet():
-        d_weights = _times_jacobian(d_scores, cache)  # (..., n) (softmax.36, softmax.37)
+        d_weights = times_jacobian(d_scores, cache)  # (..., n) (softmax.36, softmax.37)
         return as_result(d_weights, precision(cache.scores).result)
 
 
-def _times_jacobian(vector: Array, cache: Cache) -> Array:
-    """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric (softmax.23)."""
+def times_jacobian(vector: Array, cache: Cache) -> Array:
+    """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric (softmax.23). For ops."""
     weights, axis = cache.weights, cache.axis
     if not weights.size:
-        return np.zeros_like(vector)
+        return vector
     result = _deviation_from_mean(weights, vector, axis)  # (softmax.23)
     if np.isfinite(result).all() and np.isfinite(cache.logsumexp).all():
         return result
@@ -232,9 +234,12 @@ def _times_jacobian(vector: Array, cache: Cache) -> Array:
     weights, vector = np.where(moves, weights, 0), np.where(moves, vector, 0)
     result = _deviation_from_mean(weights, vector, axis)  # (softmax.68)
     overflowed = (np.isfinite(vector) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
-    in_range = 4 * _deviation_from_mean(weights, vector / 4, axis, shift=False)
-    result = np.where(overflowed, in_range, result)
-    return np.where(moves, result, 0)
+    if overflowed.any():
+        wide = widened(vector)
+        shifted, other = (np.asarray(_deviation_from_mean(weights, wide, axis, shift)) for shift in (True, False))
+        in_range = np.where(np.isfinite(vector).all(axis=axis, keepdims=True), shifted, other)
+        result = np.where(overflowed, in_range, result)
+    return np.where(moves, result, 0)  # (masks.9)
 
 
 def _deviation_from_mean(weights: Array, vector: Array, axis: int, shift: bool = True) -> Array:
@@ -246,8 +251,11 @@ def _deviation_from_mean(weights: Array, vector: Array, axis: int, shift: bool =
         heaviest = weights.real.argmax(axis=axis, keepdims=True)
         nearly_one = _entries(weights, heaviest, axis).real > 0.5
         vector = vector - np.where(nearly_one, _entries(vector, heaviest, axis), 0)  # (..., n) (softmax.42)
-    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.40)
-    deviation: Array = weights * (vector - mean)  # (..., n) (softmax.41, softmax.43)
+    # In backward the vector is d_weights (softmax.27, softmax.28, dot-product.14, dot-product.16),
+    # in jvp it is the tangent of the scores (softmax.35).
+    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.29, softmax.30, softmax.40)
+    # What counts is how far an entry is above that mean (softmax.27, softmax.28, softmax.35, dot-product.14).
+    deviation: Array = weights * (vector - mean)  # (..., n) (softmax.31, softmax.32, softmax.41, softmax.43)
     return deviation
 
 
@@ -256,7 +264,7 @@ def _entries(vector: Array, index: Array, axis: int) -> Array:
     if axis != vector.ndim - 1:
         return np.take_along_axis(vector, index, axis=axis)
     rows = vector.reshape(-1, vector.shape[-1])
-    entries: Array = rows[np.arange(len(rows)), index.ravel()].reshape(index.shape)
+    entries: Array = rows[np.arange(index.size), index.ravel()].reshape(index.shape)
     return entries
 
 
@@ -302,10 +310,10 @@ def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | Non
     weights = np.moveaxis(cache.weights, cache.axis, -1)  # (..., n)
     with quiet():
         eye = np.eye(weights.shape[-1], dtype=weights.dtype)
-        products = weights[..., :, None] * weights[..., None, :] * (1 - eye)  # (..., n, n), of two different weights
+        products = weights[..., :, None] * weights[..., None, :] * (1 - eye)  # (..., n, n) (softmax.17)
         # As 1 - a is the sum of the other weights, a (1 - a) is a row sum, exact even where a is nearly one.
-        diagonal = products.sum(axis=-1)[..., None] * eye  # (softmax.20, softmax.21)
-        matrix = diagonal - products  # (..., n, n) (softmax.19, softmax.68)
+        diagonal = products.sum(axis=-1)[..., None] * eye  # (softmax.2, softmax.16, softmax.20, softmax.21, softmax.24)
+        matrix = diagonal - products  # (..., n, n) (softmax.19, softmax.20, softmax.21, softmax.68, masks.7)
         if not np.isfinite(cache.logsumexp).all():
             moves = np.moveaxis(_moves(cache), cache.axis, -1)
             matrix = np.where(moves[..., :, None] & moves[..., None, :], matrix, 0)

@@ -521,3 +521,28 @@ def test_features_that_differ_are_counted_at_the_last_axis() -> None:
 def test_a_scale_that_is_infinite_in_the_dtype_alone_is_refused_with_the_dtype() -> None:
     with pytest.raises(ValueError, match=r"scale must be finite, not 1e\+40 in float32"):
         dot_product.forward(*(zeros(4, 3, dtype=np.float32) for _ in range(3)), scale=1e40)
+
+
+def test_a_gradient_that_does_not_fit_is_infinite_though_it_is_a_difference() -> None:
+    query, value = np.array([[8.0], [-8.0]]), np.array([[1.0], [0.0]])
+    _, cache = dot_product.forward(query, np.zeros((2, 1)), value, scale=256.0)
+    gradients = dot_product.backward(np.array([[1e308], [1e307]]), cache)
+    np.testing.assert_array_equal(gradients.key, [[np.inf], [-np.inf]])
+    np.testing.assert_allclose(gradients.value, 5.5e307)
+    np.testing.assert_array_equal(gradients.query, 0)
+
+
+def test_the_gradient_of_a_narrow_key_that_does_not_fit_is_infinite() -> None:
+    query, value = np.array([[8.0], [-8.0]]), np.array([[1.0], [0.0]])
+    _, cache = dot_product.forward(query, np.zeros((2, 1), np.float32), value, scale=256.0)
+    gradients = dot_product.backward(np.array([[1e308], [1e307]]), cache)
+    assert gradients.key.dtype == np.float32
+    np.testing.assert_array_equal(gradients.key, [[np.inf], [-np.inf]])
+
+
+def test_gradients_and_tangents_are_found_where_what_is_between_is_too_small_for_the_dtype() -> None:
+    query, key, value = np.array([[0.0]]), np.array([[1e300], [-1e300]]), np.array([[1e-200], [0.0]])
+    _, cache = dot_product.forward(query, key, value, scale=1.0)
+    np.testing.assert_allclose(dot_product.backward(np.array([[1e-200]]), cache).query, [[0.5e-100]])
+    _, cache = dot_product.forward(query, np.array([[1e-200], [-1e-200]]), np.array([[1e300], [0.0]]), scale=1.0)
+    np.testing.assert_allclose(dot_product.jvp(cache, query=np.array([[1e-200]])), [[0.5e-100]], rtol=1e-12)

@@ -8,55 +8,9 @@ from helpers import Array, assert_same_bits, normal
 
 from attention_np import softmax
 from attention_np._arrays import quiet
-from attention_np._range import (
-    LEAST,
-    _normalised,
-    _Scaled,
-    all_finite,
-    excess,
-    finite_or_scaled,
-    product_in_range,
-    scores_in_range,
-    times_power_of_two,
-)
+from attention_np._range import all_finite, left_range, product_in_range, scores_in_range
 
 VAST, TINY = 2.0**700, 2.0**-700
-
-
-def exact(number: _Scaled, place: int) -> Fraction:
-    return Fraction(float(number.mantissa[place])) * Fraction(2) ** int(number.exponent[place])
-
-
-def test_numbers_with_exponents_of_their_own_add_up_whichever_is_larger() -> None:
-    one = _Scaled(np.array([0.75, 0.5, -0.5, 0.0]), np.array([5000, -5000, 9, LEAST]))
-    other = _Scaled(np.array([-0.5, 0.625, 0.5, 0.5]), np.array([4990, -4990, 9, -4000]))
-    for total in (one.plus(other), other.plus(one)):
-        for place in range(4):
-            assert exact(total, place) == exact(one, place) + exact(other, place)
-        assert total.exponent[2] == LEAST
-        assert ((np.abs(total.mantissa) >= 0.5) | (total.mantissa == 0)).all()
-
-
-def test_zero_has_the_least_exponent_and_other_numbers_keep_theirs() -> None:
-    normalised = _normalised(np.array([0.0, 1.0, 12.0]), np.array([7, 7, 7]))
-    assert_same_bits(normalised.mantissa, np.array([0.0, 0.5, 0.75]))
-    np.testing.assert_array_equal(normalised.exponent, [LEAST, 8, 11])
-    assert_same_bits(normalised.value(), np.array([0.0, 128.0, 12 * 128.0]))
-
-
-@pytest.mark.parametrize("unit", [np.float32(3), np.float64(3), np.complex64(3 - 1j), np.complex128(3 - 1j)], ids=repr)
-def test_a_power_of_two_that_does_not_fit_alone_may_fit_with_the_number(unit: Any) -> None:
-    most = np.finfo(unit.dtype).maxexp - 8
-    small = times_power_of_two(np.array([[unit], [0]], unit.dtype), -most)
-    scaled = times_power_of_two(small, np.array([most, most + 10]))
-    np.testing.assert_array_equal(scaled, [[unit, 1024 * unit], [0, 0]])
-    assert scaled.dtype == unit.dtype
-
-
-def test_bfloat16_is_multiplied_in_float32() -> None:
-    scaled = times_power_of_two(np.array([1.5], ml_dtypes.bfloat16), 3)
-    assert scaled.dtype == np.float32
-    assert scaled == 12
 
 
 def spread(seed: int, n: int, d: int, rows: list[float]) -> Array:
@@ -82,32 +36,47 @@ def test_partial_sums_that_overflow_do_not_matter_nor_do_what_is_not_finite_else
     assert_same_bits(product_in_range(np.zeros((2, 0)), np.zeros((0, 3))), np.zeros((2, 3)))
 
 
-@pytest.mark.parametrize("size", [2.0**-300, 1.0, 2.0**300, 2.0**600, 2.0**1000])
-@pytest.mark.parametrize("factor", [2.0**-3, 0.5, 1.0, 2.0**100])
-def test_the_excess_is_enough_and_not_much_more(size: float, factor: float) -> None:
-    a, b = size * normal(0, 4, 5), 2.0**200 * normal(1, 3, 5)
-    shift = excess(a, b, factor)
-    bits = np.log2(np.abs(a).max()) + np.log2(np.abs(b).max()) + max(np.log2(factor), -1)
-    assert shift == 0 or bits + 35 < 1024 + shift < bits + 45
-    assert bits - shift < 1024 - 35
-    if factor == 1:
-        assert shift == excess(a, b)
-    assert excess(a, b, 2.0**-3) == excess(a, b, 0.5)
-    if shift:
-        assert excess(a, b, factor * 2) == shift + (factor >= 0.5)
+ONE = np.ones((2, 3))
 
 
-def test_there_is_no_excess_without_a_finite_number() -> None:
-    assert excess(np.array([0.0, np.inf, np.nan]), np.array([1e308])) == 0
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+def test_results_of_a_usual_size_have_not_left_the_range_whatever_they_were_made_of(dtype: Any) -> None:
+    limits = np.finfo(dtype)
+    for size in (1.0, limits.max, 2 * limits.tiny / limits.eps):
+        one = np.array([0, size], dtype)
+        assert not left_range([one, None, np.zeros((0, 3), dtype)], [one, one, np.array([limits.max], dtype)])
 
 
-def test_what_is_finite_stays_and_what_is_not_is_taken_from_the_smaller_problem() -> None:
-    plain = [np.array([1.0, np.inf, np.nan], np.float32), None, np.array([np.inf])]
-    small = [np.array([7.0, 1.0, 2.0], np.float32), np.array([1.0]), None]
-    first, second, third = finite_or_scaled(plain, small, 3)
-    assert_same_bits(first, np.array([1.0, 8.0, 16.0], np.float32))
-    assert second is None
-    assert third is plain[2]
+@pytest.mark.parametrize("lost", [np.inf, -np.inf, np.nan])
+def test_a_result_that_is_not_finite_has_left_the_range_if_products_of_the_arrays_can(lost: float) -> None:
+    spoiled = np.array([1.0, lost])
+    assert left_range([ONE, spoiled], [1e200 * ONE, None, 1e200 * ONE])
+    assert left_range([spoiled], [1e100 * ONE, 1e100 * ONE, np.float64(1e110)])
+    assert not left_range([spoiled], [1e100 * ONE, 1e100 * ONE, np.float64(1e90)])
+    assert not left_range([spoiled], [ONE, np.array([1.0, np.nan, np.inf])])
+    assert left_range([spoiled], [np.array([1e200, np.nan]), 1e-200 * ONE, 1e200 * ONE])
+
+
+@pytest.mark.parametrize("lost", [0.0, 5e-324, 1e-300])
+def test_a_result_that_is_hardly_there_has_left_the_range_if_products_of_the_arrays_can(lost: float) -> None:
+    small = np.array([0.0, lost])
+    assert left_range([ONE, small], [1e-200 * ONE, 1e-200 * ONE, 1e200 * ONE])
+    assert not left_range([small], [1e-100 * ONE, 1e-100 * ONE])
+    assert not left_range([small], [0 * ONE, ONE])
+
+
+def test_the_narrowest_of_the_arrays_sets_the_range() -> None:
+    narrow = np.array([1e30], np.float32)
+    assert left_range([np.array([np.inf])], [narrow, ONE * 1e10])
+    assert not left_range([np.array([np.inf])], [narrow * ONE, ONE * 1e10])
+    assert left_range([np.array([0.0], np.float32)], [np.array([1e-30], np.float32), ONE * 1e-10])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_is_computed_in_single_and_leaves_its_range_upwards_alone(dtype: Any) -> None:
+    single = np.array([1e30], np.float32)
+    assert left_range([np.array([np.inf], dtype)], [single, single])
+    assert not left_range([np.array([0.0], dtype)], [1 / single, 1 / single])
 
 
 def test_rows_and_columns_are_finite_each_for_itself() -> None:

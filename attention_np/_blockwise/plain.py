@@ -14,6 +14,7 @@ from attention_np._arrays import Array, added, sum_to, transposed
 from attention_np._blockwise.tiles import Block, Cotangent, Tangent, Tile, slices
 from attention_np._products import backward_product, pair_products, pairs_that_flow, product
 from attention_np._range import clipped_scores, scores_and_tops
+from attention_np._scaled import is_wide, widened
 
 __all__ = [
     "add_bias_gradient",
@@ -50,16 +51,21 @@ def attend(tile: Tile, rows: slice) -> tuple[Array, Array]:
 
 
 def push_forward(tile: Tile, tangent: Tangent) -> Array:
-    """How the output of a tile that holds all keys moves along a tangent of its arrays, (n, d_v)."""
+    """How the output of a tile that holds all keys moves along a tangent of its arrays, (n, d_v).
+
+    The tangents may be `widened`, and then the result is, too.
+    """
     key, value = tile.take(tile.key), tile.take(tile.value)
     dtypes = (x.dtype for x in (tangent.query, tangent.key, tangent.value, tangent.bias) if x is not None)
-    d_output = np.zeros((tile.n, value.shape[1]), np.result_type(*dtypes))
+    d_output: Array = np.zeros((tile.n, value.shape[1]), np.result_type(*dtypes))
+    if any(map(is_wide, (tangent.query, tangent.key, tangent.value))):
+        d_output = widened(d_output)
     for rows in tile.row_blocks():
         for some in _few(tile, rows):
             cache, visible, _ = _weights(tile, some)
             d_scores = _pushed_scores(tile, tangent, some, key)
             if d_scores is not None:
-                d_weights = softmax.jvp(cache, scores=np.broadcast_to(d_scores, cache.scores.shape))
+                d_weights = softmax.times_jacobian(np.broadcast_to(d_scores, cache.scores.shape), cache)
                 d_output[some] += product(_dropped(tile, d_weights, some, tile.columns), value, visible)
             if tangent.value is not None:
                 weights = _dropped(tile, cache.weights, some, tile.columns)
@@ -112,10 +118,12 @@ def _dropped(tile: Tile, weights: Array, rows: slice, columns: slice) -> Array:
     return dropped
 
 
-def zeros(tile: Tile) -> tuple[Array, Array, Array, Array | None]:
-    """Gradients of the arrays of a tile to add to."""
+def zeros(tile: Tile, wide: bool = False) -> tuple[Array, Array, Array, Array | None]:
+    """Gradients of the arrays of a tile to add to; `wide`: they are `widened`."""
     arrays = tile.query, tile.key, tile.value, tile.bias
     query, key, value, bias = (None if array is None else np.zeros(array.shape, tile.dtype) for array in arrays)
+    if wide:
+        query, key, value, bias = (None if array is None else widened(array) for array in (query, key, value, bias))
     assert query is not None
     assert key is not None
     assert value is not None
@@ -181,22 +189,25 @@ def without_logsumexp(logsumexp: Array, output: Array) -> Array | None:
 
 
 def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Array | None]:
-    """As :func:`differentiate`, from the scores alone; for a tile that holds all the keys its queries attend to."""
-    gradients = zeros(tile)
+    """As :func:`differentiate`, from the scores alone; for a tile that holds all the keys its queries attend to.
+
+    If the gradient of the output is `widened`, the results are, too.
+    """
+    gradients = zeros(tile, is_wide(given.d_output))
     d_query, d_key, d_value, d_bias = gradients
     columns = tile.columns
     key, value = tile.take(tile.key), tile.take(tile.value)
     for rows in _few(tile, tile.rows):
         d_output = given.d_output[rows]
         d_logsumexp = None if given.d_logsumexp is None else given.d_logsumexp[rows, None]
-        if not d_output.any() and (d_logsumexp is None or not d_logsumexp.any()):
+        if not (d_output != 0).any() and (d_logsumexp is None or not d_logsumexp.any()):
             continue
         cache, visible, _ = _weights(tile, rows)
         flows = pairs_that_flow(visible, d_output)
         dropped = _dropped(tile, cache.weights, rows, columns)
         d_value += product(transposed(dropped), d_output, transposed(_over(flows, dropped)))
         d_weights = _dropped(tile, pair_products(d_output, value, flows), rows, columns)
-        d_scores = softmax.backward(d_weights, cache).scores
+        d_scores = softmax.times_jacobian(d_weights, cache)
         if d_logsumexp is not None:
             moves = (cache.scores.real != -np.inf) & (cache.logsumexp.real != np.inf) & (d_logsumexp != 0)
             moves = moves if visible is None else moves & visible

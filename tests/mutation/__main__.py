@@ -23,7 +23,7 @@ from .running import Outcome, Runner
 from .score import Score
 
 PACKAGE = Path("attention_np")
-OPS = "softmax dot_product masks additive multi_head rules blockwise _arrays _products _range _dropout _outputs"
+OPS = "softmax dot_product masks additive multi_head rules blockwise _arrays _products _range _scaled _dropout _outputs"
 GROUPS = {  # a module belongs to the first group that has it
     "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py"],
     "adapters": [f"gradcheck/{name}.py" for name in ("_adapting", "autograd", "torch", "jax")],

@@ -1,0 +1,192 @@
+"""Numbers whose range has no end: an array, and beside each number the power of two that it is to be multiplied by.
+
+What the ops are made of works on them as on arrays, so the lines that carry out a formula run on either. They are for
+the second look, where the plain arithmetic has left the range of the dtype (:mod:`attention_np._range`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from attention_np._arrays import Array
+
+__all__ = ["LEAST", "Scaled", "is_wide", "magnitude", "times_power_of_two", "widened"]
+
+LEAST = -(2**20)  # the exponent of zero: less than that of any number
+SLICE = 480  # products of numbers of that many powers of two, and their sums, are within the range of float64
+
+
+class Scaled(NDArrayOperatorsMixin):
+    """The numbers ``mantissa * 2**exponent``, with mantissas of at least the precision of float64.
+
+    Infinity and NaN are infinity and NaN, and nothing else becomes so. :func:`numpy.asarray` makes plain numbers of
+    `dtype` of it: infinite where they do not fit.
+    """
+
+    def __init__(self, mantissa: Array, exponent: Any, dtype: npt.DTypeLike) -> None:
+        size = np.frexp(magnitude(mantissa))[1]
+        size = np.where(np.isfinite(mantissa), size, 0)
+        self.mantissa: Array = times_power_of_two(mantissa, -size)
+        self.exponent: Array = np.where(mantissa == 0, LEAST, exponent + size)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+
+    @classmethod
+    def of(cls, array: Any) -> Scaled:
+        """`array`, or a number."""
+        if isinstance(array, Scaled):
+            return array
+        array = np.asarray(array)
+        dtype = np.dtype(np.float16) if array.dtype.kind in "biu" else array.dtype  # an integer upcasts nothing
+        return cls(array.astype(np.result_type(dtype, np.float64)), 0, dtype)
+
+    def _each(self, function: Callable[[Array], Array]) -> Scaled:
+        """What `function`, which moves entries, makes of both arrays."""
+        result = object.__new__(Scaled)
+        result.mantissa, result.exponent, result.dtype = function(self.mantissa), function(self.exponent), self.dtype
+        return result
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        """As plain numbers."""
+        value: Array = times_power_of_two(self.mantissa, self.exponent).astype(self.dtype if dtype is None else dtype)
+        return value
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None) -> Any:
+        """What NumPy asks for the result of `ufunc` on such numbers; with `out`, it is an addition in place."""
+        if method != "__call__" or ufunc not in UFUNCS:
+            return NotImplemented
+        result = UFUNCS[ufunc](*map(Scaled.of, inputs))
+        if out is None:
+            return result
+        out[0][...] = result
+        return out[0]
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """What NumPy asks for the result of any other function."""
+        return FUNCTIONS[function](*args, **kwargs) if function in FUNCTIONS else NotImplemented
+
+    def __getitem__(self, index: Any) -> Scaled:
+        return self._each(lambda x: x[index])
+
+    def __setitem__(self, index: Any, numbers: Any) -> None:
+        numbers = Scaled.of(numbers)
+        self.mantissa[index], self.exponent[index] = numbers.mantissa, numbers.exponent
+
+    def __len__(self) -> int:
+        return len(self.mantissa)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an array."""
+        return self.mantissa.shape
+
+    @property
+    def ndim(self) -> int:
+        """As of an array."""
+        return self.mantissa.ndim
+
+    @property
+    def T(self) -> Scaled:  # noqa: N802
+        """As of an array."""
+        return self._each(lambda x: x.T)
+
+    def reshape(self, *shape: Any) -> Scaled:
+        """As of an array."""
+        return self._each(lambda x: x.reshape(*shape))
+
+    def swapaxes(self, one: int, other: int) -> Scaled:
+        """As of an array."""
+        return self._each(lambda x: x.swapaxes(one, other))
+
+    def sum(self, axis: int | tuple[int, ...], keepdims: bool = False) -> Scaled:
+        """As of an array."""
+        top = self.exponent.max(axis=axis, keepdims=True, initial=LEAST)
+        total = times_power_of_two(self.mantissa, self.exponent - top).sum(axis=axis, keepdims=keepdims)
+        return Scaled(total, top.reshape(total.shape), self.dtype)
+
+    def slices(self) -> Iterator[tuple[int, Array]]:
+        """The finite numbers as a sum of arrays times ``2**place``, of numbers of SLICE powers of two at most."""
+        counts = np.isfinite(self.mantissa) & (self.mantissa != 0)
+        slices = self.exponent // SLICE
+        for number in np.unique(slices[counts]).tolist():
+            inside = np.where(counts & (slices == number), self.mantissa, 0)
+            yield number * SLICE, times_power_of_two(inside, self.exponent - number * SLICE)
+
+
+def is_wide(array: Any) -> bool:
+    """Whether `array` has been :func:`widened`."""
+    return isinstance(array, Scaled)
+
+
+def widened(array: Array) -> Array:
+    """`array` as numbers whose range has no end; for types, an array like any other."""
+    return cast(Array, Scaled.of(array))
+
+
+def times_power_of_two(array: Array, exponent: Any) -> Array:
+    """``array * 2**exponent``, also where ``2**exponent`` alone does not fit."""
+    if array.dtype.kind != "c":
+        scaled: Array = np.ldexp(array, exponent)
+        return scaled
+    result = np.empty(np.broadcast_shapes(array.shape, np.shape(exponent)), array.dtype)
+    result.real, result.imag = np.ldexp(array.real, exponent), np.ldexp(array.imag, exponent)
+    return result
+
+
+def magnitude(array: Array) -> Array:
+    """The larger of the absolute values of the real and the imaginary part."""
+    return np.maximum(np.abs(array.real), np.abs(array.imag)) if array.dtype.kind == "c" else np.abs(array)
+
+
+def _add(x: Scaled, y: Scaled) -> Scaled:
+    top = np.maximum(x.exponent, y.exponent)
+    parts = [times_power_of_two(part.mantissa, part.exponent - top) for part in (x, y)]
+    return Scaled(parts[0] + parts[1], top, np.result_type(x.dtype, y.dtype))
+
+
+def _negative(x: Scaled) -> Scaled:
+    return Scaled(-x.mantissa, x.exponent, x.dtype)
+
+
+def _multiply(x: Scaled, y: Scaled) -> Scaled:
+    return Scaled(x.mantissa * y.mantissa, x.exponent + y.exponent, np.result_type(x.dtype, y.dtype))
+
+
+def _matmul(x: Scaled, y: Scaled) -> Scaled:
+    of_mantissas = x.mantissa @ y.mantissa  # infinity and NaN are where they are in the result
+    dtype = np.result_type(x.dtype, y.dtype)
+    total = Scaled(np.where(np.isfinite(of_mantissas), 0, of_mantissas), 0, dtype)
+    others = list(y.slices())
+    for place, one in x.slices():
+        for other_place, other in others:
+            total = _add(total, Scaled(one @ other, place + other_place, dtype))
+    return total
+
+
+def _where(condition: Array, x: Any, y: Any) -> Scaled:
+    one, other = Scaled.of(x), Scaled.of(y)
+    mantissa, exponent = (np.where(condition, getattr(one, of), getattr(other, of)) for of in ("mantissa", "exponent"))
+    return Scaled(mantissa, exponent, np.result_type(one.dtype, other.dtype))
+
+
+UFUNCS: dict[Any, Callable[..., Any]] = {
+    np.add: _add,
+    np.subtract: lambda x, y: _add(x, _negative(y)),
+    np.negative: _negative,
+    np.multiply: _multiply,
+    np.matmul: _matmul,
+    np.not_equal: lambda x, y: _add(x, _negative(y)).mantissa != 0,
+    np.equal: lambda x, y: _add(x, _negative(y)).mantissa == 0,
+    np.isfinite: lambda x: np.isfinite(x.mantissa),
+    np.tanh: lambda x: np.tanh(np.asarray(x)),
+}
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    np.where: _where,
+    np.take_along_axis: lambda x, index, axis: x._each(lambda part: np.take_along_axis(part, index, axis)),
+    np.broadcast_to: lambda x, shape: x._each(lambda part: np.broadcast_to(part, shape)),
+    np.may_share_memory: lambda *_: False,
+}
