@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_np._arrays import Array, transposed
+from attention_np._arrays import Array, is_finite, transposed
 from attention_np._range import all_finite, infinite_to_nan, product_in_range
 
 __all__ = [
@@ -55,7 +55,7 @@ def product(a: Array, b: Array, pairs: Array | None = None, *, mean: bool = Fals
         The rows of `a` are weights that sum to one, so that rounding alone can carry the result out of range.
     """
     result: Array = long_product(a, b)
-    if np.isfinite(result).all():
+    if is_finite(result):
         return result  # an excluded pair has a zero in `a`, and zero times a finite number is zero
     if pairs is None:
         return _mended(result, a, b, mean)
@@ -88,7 +88,7 @@ def _mended(result: Array, a: Array, b: Array, mean: bool = False) -> Array:
 def backward_product(d_rows: Array, x: Array, factor: Any = 1) -> Array:
     """``d_rows @ x * factor`` for a gradient `d_rows`, of which an entry that is exactly zero takes no part."""
     result: Array = long_product(d_rows, x) * factor
-    return result if np.isfinite(result).all() else product(d_rows, x, d_rows != 0) * factor
+    return result if is_finite(result) else product(d_rows, x, d_rows != 0) * factor
 
 
 def pair_products(a: Array, b: Array, pairs: Array | None = None) -> Array:
@@ -109,7 +109,7 @@ def apart(a: Array, b: Array) -> Array:
 def backward_times(d_array: Array, factor: Array) -> Array:
     """``d_array * factor`` for a gradient, of which an entry that is exactly zero stays so, whatever the factor."""
     result: Array = d_array * factor
-    return result if np.isfinite(result).all() else np.where(d_array == 0, 0, result)
+    return result if is_finite(result) else np.where(d_array == 0, 0, result)
 
 
 def pairs_that_flow(mask: Array | None, d_output: Array) -> Array | None:

@@ -9,6 +9,7 @@ Scores, of which a softmax sees the differences alone, are changed only where th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ def left_range(results: Iterable[Array | None], arrays: Iterable[Any]) -> bool:
     That is so if some result is not finite, or hardly a normal number at its largest, and the sizes of `arrays` can be
     why. None is not there.
     """
-    if all(x is None or not x.size or _is_usual(x) for x in results):
+    different = {id(x): x for x in results}.values()  # of a gradient that nothing was summed in there is one array
+    if all(x is None or not x.size or _is_usual(x) for x in different):
         return False
     given = [np.asarray(x) for x in arrays if x is not None]
     exponents = [int(_exponent(x.ravel(), 0)[0]) for x in given]
@@ -50,9 +52,18 @@ def _is_usual(array: Array) -> bool:
     """Whether all is finite, and the largest of it so large that what is beside it loses no digit that counts."""
     if array.dtype.kind == "V" or array.dtype.itemsize == 2:  # computed in float32
         return bool(np.isfinite(array).all())
-    largest = magnitude(array).max() if array.dtype.kind == "c" else max(array.max(), -array.min())
-    limits = np.finfo(array.dtype)
-    return bool(limits.tiny / limits.eps < largest < np.inf)
+    least = _least_usual(array.dtype)
+    if array.dtype.kind != "c":
+        flat = array.ravel()
+        if least < flat @ flat < np.inf:  # then so is its largest number: by one call to BLAS
+            return True
+    return bool(least < magnitude(array).max() < np.inf)
+
+
+@lru_cache
+def _least_usual(dtype: np.dtype[Any]) -> Any:
+    limits = np.finfo(dtype)
+    return limits.tiny / limits.eps
 
 
 def _exponent(array: Array, axis: int) -> Array:

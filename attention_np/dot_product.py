@@ -37,6 +37,7 @@ from attention_np._arrays import (
     check_broadcasts_to,
     check_cache,
     in_dtype,
+    is_finite,
     precision,
     quiet,
     real_types,
@@ -191,7 +192,7 @@ def attend(
     """What :func:`forward` computes, for ops: the output, and its softmax. `q`, `k` and `v` may be `widened`."""
     scores = np.asarray(q @ transposed(k) * scale)  # (..., n, m) (dot-product.1, masks.1, scaling.1, scaling.2)
     plain, scores = scores, scores if bias is None else scores + bias  # (dot-product.1, dot-product.2, dot-product.28)
-    if not np.isfinite(scores).all():
+    if not is_finite(scores):
         scores = scores_in_range(plain, q, k, scale, bias, visible)
     cache = softmax.normalised(scores, mask=visible)
     weights = cache.weights  # (..., n, m) (dot-product.3, scaling.42, scaling.47, properties.1)

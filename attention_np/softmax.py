@@ -27,6 +27,7 @@ from attention_np._arrays import (
     as_tangent,
     as_vector,
     check_cache,
+    is_finite,
     precision,
     quiet,
 )
@@ -123,7 +124,7 @@ def _normalise(scores: Array, axis: int, mask: Array | None) -> tuple[Array, Arr
     scores = scores if mask is None else np.where(mask, scores, -np.inf)  # (..., n) (softmax.65, softmax.66, masks.5)
     largest = scores.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.6)
     shift = largest
-    has_limits = not np.isfinite(largest).all()
+    has_limits = not is_finite(largest)
     if has_limits:
         at_infinity = np.where(scores.real == np.inf, 0, -np.inf).astype(scores.dtype)
         scores = np.where(largest.real == np.inf, at_infinity, scores)
@@ -228,7 +229,7 @@ def times_jacobian(vector: Array, cache: Cache) -> Array:
     if not weights.size:
         return vector
     result = _deviation_from_mean(weights, vector, axis)  # (softmax.23)
-    if np.isfinite(result).all() and np.isfinite(cache.logsumexp).all():
+    if is_finite(result) and is_finite(cache.logsumexp):
         return result
     moves = _moves(cache) & (vector != 0).any(axis=axis, keepdims=True)  # (..., n)
     weights, vector = np.where(moves, weights, 0), np.where(moves, vector, 0)

@@ -32,6 +32,7 @@ from rich.text import Text
 
 from attention_np import blockwise, dot_product
 from benchmarks import _truth
+from benchmarks._machine import describe
 from benchmarks._truth import Results
 from benchmarks.checkers import installed
 
@@ -227,8 +228,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, count in found.items():
         print(f"{name}: {count} of {len(rows)} ratios above {LIMIT}")
     if options.json is not None:
-        versions = {library: installed(library) for library in ("numpy", "torch", "jax")}
-        result = {"versions": versions, "seeds": options.seeds, "limit": LIMIT, "above_limit": found, "rows": rows}
+        machine = describe("torch", "jax")
+        result = {**machine, "seeds": options.seeds, "limit": LIMIT, "above_limit": found, "rows": rows}
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     return 1 if any(found.values()) else 0
 

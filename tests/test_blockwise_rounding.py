@@ -50,6 +50,18 @@ def test_what_nearly_cancels_cancels_in_every_part_of_the_features() -> None:
     assert np.abs(terms.reshape(8, 9).sum(axis=-1)).max() < 1e-14
 
 
+@pytest.mark.parametrize(("dtype", "wide"), [(np.float32, np.float64), (np.float64, np.longdouble)])
+def test_many_parts_of_delta_add_up_to_it_beyond_their_own_precision(dtype: Any, wide: Any) -> None:
+    if np.finfo(wide).eps == np.finfo(dtype).eps:
+        pytest.skip("there is nothing wider here")
+    d_output, output = normal(1, 5, 64).astype(dtype), normal(2, 5, 64).astype(dtype)
+    d_output[:, 56:] *= dtype(1e-4)  # so the last part is small, and rounds little
+    found = delta_parts(d_output, output, are_many=True)
+    assert (found.dtype, found.shape) == (dtype, (5, 8))
+    exact = (d_output.astype(wide) * output).sum(axis=-1)
+    assert np.abs(found.astype(wide).sum(axis=-1) - exact).max() < 1e-2 * np.finfo(dtype).eps
+
+
 def test_the_counters_count_every_key_once() -> None:
     value = normal(1, 2, 7, 3)
     counted = np.ones((2, 1, 7)) @ with_counters(value)

@@ -31,15 +31,18 @@ def two_cores() -> Iterator[set[int]]:
 def run_two(fails: bool = False) -> dict[int, set[int]]:
     """Where each thread of two ran that worked at the same time."""
     seen: dict[int, set[int]] = {}
+    names: set[str] = set()
     both = threading.Barrier(2, timeout=60)
 
     def work(_: int) -> None:
         both.wait()
         seen[threading.get_ident()] = os.sched_getaffinity(0)
+        names.add(threading.current_thread().name.partition("_0")[0])
         if fails:
             raise RuntimeError("no")
 
     workers.run(work, ((number, number) for number in range(2)), lambda *_: None, None, 2)
+    assert names == {threading.current_thread().name, "attention_np"}
     return seen
 
 
@@ -54,6 +57,12 @@ def test_afterwards_the_calling_thread_may_run_where_it_could_before(two_cores: 
     with pytest.raises(RuntimeError, match="no"):
         run_two(fails=True)
     assert os.sched_getaffinity(0) == two_cores
+
+
+def test_the_cores_are_those_of_the_calling_thread(two_cores: set[int]) -> None:
+    for core in two_cores:
+        os.sched_setaffinity(0, {core})
+        assert cores.of_workers(1) == [{core}]
 
 
 @pytest.mark.usefixtures("two_cores")

@@ -354,8 +354,13 @@ def test_the_jacobian_of_a_row_with_nan_is_zero_where_a_score_is_masked() -> Non
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.complex64])
-def test_the_jacobian_and_logsumexp_keep_the_dtype_of_the_scores(dtype: type) -> None:
+def test_all_results_keep_the_dtype_of_the_scores(dtype: type) -> None:
     scores = normal(0, 3, 4).astype(dtype)
+    weights, cache = softmax.forward(scores)
+    assert weights.dtype == dtype
+    assert softmax.backward(weights, cache).scores.dtype == dtype
+    assert softmax.jvp(cache, scores=scores).dtype == dtype
+    assert softmax.jvp(cache).dtype == dtype
     assert softmax.jacobian(scores).dtype == dtype
     assert softmax.logsumexp(scores).dtype == dtype
 

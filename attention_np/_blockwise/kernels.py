@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_np._arrays import Array, transposed
+from attention_np._arrays import Array, is_finite, transposed
 from attention_np._blockwise import plain, scratch
 from attention_np._blockwise.columns import COUNTERS, delta_parts, interleaved, with_column, with_counters
 from attention_np._blockwise.tiles import Cotangent, Tile, slices
@@ -89,10 +89,10 @@ def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
     outputs = sums / np.where(totals == 0, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
     natural = abs(tiles[0].scale) if tiles[0].bias is None else 1  # what makes a score of a shift
     logsumexps = shifts * natural + np.log(totals)  # (h, n) (blockwise.5); of nothing it is minus infinity
-    is_finite = _is_finite(outputs) and not np.isnan(logsumexps).any()
+    all_finite = is_finite(outputs) and not np.isnan(logsumexps).any()
     for tile, *found in zip(tiles, outputs, logsumexps, shifts, totals, strict=True):
         attended = Attended(*found)
-        yield attended if is_finite else _mended(tile, attended)
+        yield attended if all_finite else _mended(tile, attended)
 
 
 def _mended(tile: Tile, attended: Attended) -> Attended:
@@ -207,7 +207,7 @@ def _differentiate(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterato
         yield from (TileGradients(*plain.differentiate(*both)) for both in zip(tiles, given, strict=True))
         return
     for tile, one, gradients in zip(tiles, given, _gradients(tiles, given), strict=True):
-        finite = all(_is_finite(gradient) for gradient in gradients if gradient is not None)
+        finite = all(is_finite(gradient) for gradient in gradients if gradient is not None)
         yield gradients if finite else TileGradients(*plain.differentiate(tile, one))
 
 
@@ -349,10 +349,6 @@ def _any_lost(array: Array, factor: Any = None) -> bool:
     if size.min(initial=least) >= least:
         return False
     return bool(((size >= info.tiny) & (size < least)).any())
-
-
-def _is_finite(array: Array) -> bool:
-    return bool(np.isfinite(_squares(array)) or np.isfinite(array).all())
 
 
 def _squares(array: Array) -> Any:

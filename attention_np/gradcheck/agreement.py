@@ -41,7 +41,7 @@ def relative_error(actual: Array, expected: Array) -> tuple[float, tuple[int, ..
         return 0.0, ()
     index = np.unravel_index(int(difference.argmax()), difference.shape)
     largest = float(difference[index])
-    return (largest / scale if largest else 0.0), tuple(map(int, index))
+    return (largest / scale if largest else 0.0), tuple(map(int, index))  # (gradcheck.45)
 
 
 def judge(actual: Array, expected: Array, floor: Array, resolution: float) -> Array:
@@ -64,7 +64,7 @@ def judge(actual: Array, expected: Array, floor: Array, resolution: float) -> Ar
     with np.errstate(all="ignore"):
         difference = np.abs(actual - expected)
         wrong = difference > UNDECIDABLE * floor
-        fine = difference <= resolution * np.maximum(np.abs(actual), np.abs(expected))
+        fine = difference <= resolution * np.maximum(np.abs(actual), np.abs(expected))  # (gradcheck.58)
     return np.where(wrong, WRONG, np.where(fine, HOLDS, UNDECIDED)).astype(np.int8)
 
 

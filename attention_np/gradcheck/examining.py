@@ -192,8 +192,7 @@ def _diagnosis(
     if found.fault is not None or not (found.verdict == WRONG).any():
         return found.fault
     u = problem.cotangents
-    with np.errstate(all="ignore"):
-        answers = [problem.gradients(v) for v in (*u, np.zeros(u.shape[1:]))]
+    answers = [problem.gradients(v) for v in (*u, np.zeros(u.shape[1:]))]
     evidence = Evidence(
         name=found.name,
         inputs=problem.inputs,

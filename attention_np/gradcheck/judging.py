@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
-from attention_np.gradcheck.noise import drift, noise_floor, wider_difference
+from attention_np.gradcheck.noise import drift, moved_relatively, noise_floor, wider_difference
 from attention_np.gradcheck.numerical import METHODS, measure
 from attention_np.gradcheck.probes import NOT_ANALYTIC
 from attention_np.gradcheck.problem import Measured
@@ -25,7 +25,7 @@ LEAST_RESOLUTION = 1e3  # units in the last place of the gradient's dtype
 OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to look closer
 GROSS = 1e-6  # a relative error of an entry
 STILL_LARGER = 0.6  # moves of eps to this power, where no wider dtype can be asked
-ELSEWHERE = 2.0**-7  # relative: how far off another point is
+ELSEWHERE, POINTS = 2.0**-7, 2  # relative: how far off other points are; how many are asked
 CLOSER = 64  # doubtful entries that are looked at together
 ENOUGH = 512  # doubtful entries, after which the clearest wrong ones are believed
 WITNESSES = 16  # wrong entries whose complex step is held against differences
@@ -37,14 +37,13 @@ def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
     With `method` "auto", an input whose complex step proves wrong is measured again by differences.
     """
     _settle(found, rtol)
-    if found.method == COMPLEX_STEP and (found.verdict == WRONG).any():
-        reason = _contradiction(found)
-        if reason is not None and method != "auto":
+    reason = _contradiction(found) if found.method == COMPLEX_STEP else None
+    if reason is not None:
+        if method != "auto":
             raise NotAnalyticError(f"input {found.name}: {reason}, so the complex step does not apply: use central")
-        if reason is not None:
-            found.method, found.note = CENTRAL, reason
-            found.look(np.flatnonzero(found.looked))
-            _settle(found, rtol)
+        found.method, found.note = CENTRAL, reason
+        found.look(np.flatnonzero(found.looked))
+        _settle(found, rtol)
     if not found.looked.all():
         _project(found, rtol, directions)
 
@@ -52,14 +51,15 @@ def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
 def first_verdict(found: Measured) -> Array:
     """The verdicts by the method's own errors and the last bits of the entries; the entries to look at more closely."""
     gradient = found.problem.claimed(found.name)
-    claimed, numerical = gradient.ravel(), found.numerical[0]
-    last_bits = float(np.finfo(gradient.dtype).eps) * np.fmax(np.abs(claimed), np.abs(numerical))
-    found.floor = found.errors + OWN_ROUNDING * last_bits
-    _judge(found, np.arange(claimed.size))
+    last_bits = float(np.finfo(gradient.dtype).eps) * np.fmax(np.abs(gradient.ravel()), np.abs(found.numerical[0]))
+    found.floor = found.errors.copy()
+    _add_noise(found, np.arange(gradient.size), OWN_ROUNDING * last_bits)
     return np.flatnonzero((found.verdict == WRONG) | ((found.verdict == UNDECIDED) & np.isfinite(found.floor)))
 
 
-def _judge(found: Measured, some: Array) -> None:
+def _add_noise(found: Measured, some: Array, noise: Array) -> None:
+    """Raise the floor of some entries, and judge them by it."""
+    found.floor[some] += noise
     gradient = found.problem.claimed(found.name)
     resolution = max(RESOLUTION[found.method], LEAST_RESOLUTION * float(np.finfo(gradient.dtype).eps))
     verdict = judge(gradient.ravel()[some], found.numerical[0, some], found.floor[some], resolution)
@@ -68,19 +68,15 @@ def _judge(found: Measured, some: Array) -> None:
 
 def _settle(found: Measured, rtol: float) -> None:
     doubtful = first_verdict(found)
-    if doubtful.size and found.method == CENTRAL:
+    if found.method == CENTRAL:
         found.look(doubtful, best=True)
         doubtful = first_verdict(found)
     claimed = found.problem.claimed(found.name).ravel()
-    with np.errstate(all="ignore"):
-        difference = np.abs(claimed - found.numerical[0])
-        doubtful = doubtful[
-            np.argsort(difference[doubtful] / found.floor[doubtful], kind="stable")
-        ]  # the clearest last
+    difference = np.abs(claimed - found.numerical[0])
+    doubtful = doubtful[np.lexsort([difference[doubtful] / found.floor[doubtful]])]  # the clearest last
     for start in range(0, len(doubtful), CLOSER):
         some = doubtful[start : start + CLOSER]
-        found.floor[some] += noise_floor(found.pair(some), *found.problem.question, found.rng("noise"))
-        _judge(found, some)
+        _add_noise(found, some, noise_floor(found.pair(some), *found.problem.question, found.rng("noise")))
         _look_closer(found, some[found.verdict[some] == WRONG])
         if start + CLOSER >= ENOUGH and (found.verdict[some] == WRONG).all():
             break  # the others are clearer still
@@ -99,12 +95,10 @@ def _look_closer(found: Measured, some: Array) -> None:
     wider = wider_difference(pair, *question) if found.problem.wide else None
     larger = found.rng("larger moves")
     change = drift(pair, difference, *question, larger, STILL_LARGER) if wider is None else np.abs(wider - difference)
-    found.floor[some] += np.fmax(np.where(np.isfinite(change), change, 0), found.errors[some]).astype(np.float64)
-    _judge(found, some)
-    some = some[found.verdict[some] == WRONG]
-    some = some[_may_be_lost(found, some)]
-    found.floor[some] += found.lost[some]
-    _judge(found, some)
+    _add_noise(found, some, np.fmax(np.where(np.isfinite(change), change, 0), found.errors[some]))
+    wrong = some[found.verdict[some] == WRONG]
+    lost = wrong[_may_be_lost(found, wrong)]
+    _add_noise(found, lost, found.lost[lost])
 
 
 def _may_be_lost(found: Measured, some: Array) -> Array:
@@ -120,14 +114,11 @@ def _may_be_lost(found: Measured, some: Array) -> Array:
     claimed, numerical = problem.claimed(found.name).ravel()[some], found.numerical[0, some]
     gross = np.abs(claimed - numerical) > GROSS * np.fmax(np.abs(claimed), np.abs(numerical))
     rng = found.rng("elsewhere")
-    with np.errstate(all="ignore"):
-        first = claimed / numerical
-        ratios = [pair.claimed(v.astype(u.dtype), inputs) / pair.measured(v, inputs) for v in problem.cotangents[1:2]]
-        for _ in range(2):
-            point = [x * (1 + ELSEWHERE * rng.uniform(-1, 1, x.shape)).astype(x.dtype) for x in inputs]
-            ratios.append(pair.claimed(u, point) / pair.measured(u, point))
-        near = max(GROSS, LEAST_RESOLUTION * float(np.finfo(u.dtype).eps))
-        fixed = np.all([np.abs(ratio - first) <= near * np.abs(first) for ratio in ratios], axis=0) & (first != 0)
+    elsewhere = [(u, [moved_relatively(x, rng, ELSEWHERE) for x in inputs]) for _ in range(POINTS)]
+    first = claimed / numerical
+    ratios = [pair.claimed(*there) / pair.measured(*there) for there in ((problem.cotangents[1], inputs), *elsewhere)]
+    near = max(GROSS, LEAST_RESOLUTION * float(np.finfo(u.dtype).eps))
+    fixed = np.all([np.abs(ratio - first) <= near * np.abs(first) for ratio in ratios], axis=0) & (first != 0)
     return np.asarray(gross & ~fixed)
 
 
@@ -140,11 +131,10 @@ def _contradiction(found: Measured) -> str | None:
     steps, claimed = found.numerical[0, wrong], found.problem.claimed(found.name).ravel()[wrong]
     witnesses = measure(found.subject, wrong, CENTRAL, found.aside, best=True)
     slopes = witnesses.values[:, 0]
-    with np.errstate(all="ignore"):
-        apart = np.abs(slopes - steps)
-        gross = apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))
-        agree = np.abs(slopes - claimed) < 0.1 * apart
-        sure = (apart > UNDECIDABLE * (witnesses.errors + found.floor[wrong] + witnesses.lost)) & (gross | agree)
+    apart = np.abs(slopes - steps)
+    gross = apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))
+    agree = np.abs(slopes - claimed) < 0.1 * apart
+    sure = (apart > UNDECIDABLE * (witnesses.errors + found.floor[wrong] + witnesses.lost)) & (gross | agree)
     if not sure.any():
         return None
     k = int(np.flatnonzero(sure)[0])
@@ -158,7 +148,7 @@ def _project(found: Measured, rtol: float, count: int) -> None:
     directions = size * found.rng("directions").standard_normal((count, *x.shape))
     difference, floor = _projections(found, directions)
     claimed = np.abs(found.problem.claimed(found.name)).max()
-    allowed = rtol * float(claimed) * np.linalg.norm(directions.reshape(count, -1), axis=1)
+    allowed = rtol * float(claimed) * np.linalg.norm(directions.reshape(count, x.size), axis=1)
     off = np.flatnonzero(np.abs(difference) > UNDECIDABLE * floor + 4 * allowed)
     if off.size and not (found.verdict == WRONG).any():
         found.look(_hunt(found, directions[off[0]]))
@@ -169,7 +159,7 @@ def _project(found: Measured, rtol: float, count: int) -> None:
         size=x.size,
         directions=count,
         threshold=float(UNDECIDABLE * floor.max()),
-        norm=float(np.linalg.norm((gradient.astype(np.float64) * size).ravel())),
+        norm=float(np.linalg.norm((gradient * size).ravel())),
     )
     if off.size and not (found.verdict == WRONG).any():
         found.fault = (
@@ -180,8 +170,8 @@ def _project(found: Measured, rtol: float, count: int) -> None:
 
 def _projections(found: Measured, directions: Array) -> tuple[Array, Array]:
     """Along each direction: by how much the two gradients differ, and the noise floor of that."""
-    gradient = found.problem.claimed(found.name).ravel().astype(np.float64)
-    flat = directions.reshape(len(directions), -1)
+    gradient = found.problem.claimed(found.name).ravel()
+    flat = directions.reshape(len(directions), gradient.size)
     slopes = found.slopes_along(directions)
     pair = found.pair_along(directions)
     noise = noise_floor(pair, *found.problem.question, found.rng("noise along directions"))
@@ -191,7 +181,7 @@ def _projections(found: Measured, directions: Array) -> tuple[Array, Array]:
 
 def _hunt(found: Measured, direction: Array) -> Array:
     """The few entries that make most of a difference along a direction, found by halving."""
-    gradient = found.problem.claimed(found.name).ravel().astype(np.float64)
+    gradient = found.problem.claimed(found.name).ravel()
     elements = np.arange(direction.size)
     while len(elements) > CLOSER:
         halves = np.array_split(elements, 2)

@@ -22,14 +22,14 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import moved
 
-__all__ = ["Pair", "drift", "noise_floor", "wider_difference"]
+__all__ = ["Pair", "drift", "moved_relatively", "noise_floor", "wider_difference"]
 
 Array = npt.NDArray[Any]
 
 ULPS = 4  # by how many units in the last place, at most, the inputs are moved
 SMALL_MOVES = 4
 LARGER_MOVES = 2
-LARGER = 0.75  # a larger move is eps to this power, relative
+LARGER = 0.75  # a larger move is eps to this power, relative (gradcheck.55)
 
 
 class Pair(NamedTuple):
@@ -59,7 +59,8 @@ def drift(
     furthest = np.zeros(difference.shape)
     with np.errstate(all="ignore"):
         for _ in range(LARGER_MOVES):
-            u, *point = (_moved_relatively(x, rng, power) for x in (cotangent, *inputs))
+            u, *point = (moved_relatively(x, rng, float(np.finfo(x.dtype).eps) ** power) for x in (cotangent, *inputs))
+            # (gradcheck.54)
             furthest = np.fmax(furthest, np.abs(pair.claimed(u, point) - pair.measured(u, point) - difference))
     return np.where(np.isfinite(furthest), furthest, 0)
 
@@ -84,12 +85,12 @@ def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array
         return np.asarray(claimed - measured)
 
 
+def moved_relatively(x: Array, rng: np.random.Generator, most: float) -> Array:
+    """`x`, with each entry moved up or down by at most so much of itself."""
+    with np.errstate(all="ignore"):
+        y = x * (1 + most * rng.uniform(-1, 1, x.shape)).astype(x.dtype)
+    return np.where(np.isfinite(y), y, x)
+
+
 def _cast(cotangent: Array, inputs: list[Array], dtype: np.dtype[Any]) -> tuple[Array, list[Array]]:
     return cotangent.astype(dtype), [x.astype(dtype) for x in inputs]
-
-
-def _moved_relatively(x: Array, rng: np.random.Generator, power: float) -> Array:
-    eps = float(np.finfo(x.dtype).eps)
-    with np.errstate(all="ignore"):
-        y = x * (1 + eps**power * rng.uniform(-1, 1, x.shape)).astype(x.dtype)
-    return np.where(np.isfinite(y), y, x)

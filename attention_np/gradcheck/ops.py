@@ -118,7 +118,7 @@ def check_op(
         forwards = _dot(u, moved)
         backwards = float(sum(_dot(gradients[name], tangents[name]) for name in names if name in gradients))
         size = float(np.linalg.norm(u.astype(float).ravel()) * np.linalg.norm(moved.astype(float).ravel()))
-        error = abs(forwards - backwards) / size if size else abs(backwards)
+        error = abs(forwards - backwards) / size if size else abs(backwards)  # (gradcheck.8)
         return forwards, backwards, error
 
     forwards, backwards, error = both_ways(flat)

@@ -149,7 +149,7 @@ def _contradiction(subject: Subject, direction: Array, slope: Array, error: Arra
     noise = UNDECIDABLE * (rounding[1:] + rounding[:-1]) + error
     differ = np.abs(found[1:] - found[:-1])
     apart = np.minimum(np.abs(slope - found[1:]), np.abs(slope - found[:-1])) - differ
-    enough = CLEARLY * np.maximum(np.abs(slope), larger).max(axis=-1, keepdims=True, initial=0)
+    enough = CLEARLY * np.maximum(np.abs(slope), larger).max(axis=1, keepdims=True, initial=0)
     wrong = (differ <= CONVERGED * larger + noise) & (apart > enough) & (apart > noise)  # (scales, outputs)
     if not wrong.any():
         return None
@@ -220,21 +220,20 @@ def _breaks(subject: Subject, directions: Array) -> Array:
     before, over = np.zeros(shape), np.zeros(shape, bool)  # over: the steps have become too short to tell
     kinked, jumped = np.zeros(shape, int), np.zeros(shape, int)  # steps in a row at which that was the same
     last = np.ones(shape)  # the shortest step that told something
-    with np.errstate(all="ignore"):
-        for step in KINK_STEPS:
-            raised = subject.x + step * directions
-            over |= ((raised == subject.x) & (directions != 0)).reshape(len(directions), -1).any(axis=1)[:, None]
-            up, down = subject.values(raised), subject.values(subject.x - step * directions)
-            second = up - 2 * output + down
-            gone = ~(np.abs(second) > np.fmax(4 * noise, SLIGHT * np.abs(up - down))) & ~over
-            over |= gone
-            for count, expected in ((kinked, before / 16), (jumped, before)):
-                count[gone & (np.abs(expected) > 8 * noise)] = 0  # what is not seen where it should be is elsewhere
-                same = np.abs(second - expected) <= 0.05 * np.abs(second) + 0.4 * noise
-                count[~over] = np.where(same, count + 1, 0)[~over]
-            if over.all():
-                break
-            before, last = second, np.where(over, last, step)
+    for step in KINK_STEPS:
+        raised = subject.x + step * directions
+        over |= ((raised == subject.x) & (directions != 0)).reshape(len(directions), -1).any(axis=1)[:, None]
+        up, down = subject.values(raised), subject.values(subject.x - step * directions)
+        second = up - 2 * output + down  # (gradcheck.59, gradcheck.60, gradcheck.61)
+        gone = ~(np.abs(second) > np.fmax(4 * noise, SLIGHT * np.abs(up - down))) & ~over
+        over |= gone
+        for count, expected in ((kinked, before / 16), (jumped, before)):
+            count[gone & (np.abs(expected) > 8 * noise)] = 0  # what is not seen where it should be is elsewhere
+            same = np.abs(second - expected) <= 0.05 * np.abs(second) + 0.4 * noise
+            count[~over] = np.where(same, count + 1, 0)[~over]
+        if over.all():
+            break
+        before, last = second, np.where(over, last, step)
     told = ~at_zero[:, None] | (last <= CLOSE_TO_ZERO)
     kink, jump = (((count >= CONFIRMED - 1) & told).any(axis=1) for count in (kinked, jumped))
     return np.where(jump, JUMP, np.where(kink, KINK, 0))

@@ -198,7 +198,7 @@ def by_complex_step(subject: Subject, directions: Array, reach: Reach | None = N
             f"forward turns complex arrays into {outputs.dtype}, so the complex step does not apply: use central"
         )
     with np.errstate(all="ignore"):
-        slopes = outputs.imag / step[:, None]  # (moves, outputs)
+        slopes = outputs.imag / step[:, None]  # (moves, outputs) (gradcheck.14)
         eps = float(np.finfo(outputs.dtype).eps)
         weights = np.abs(subject.weights[:, 0])
         # (gradcheck.48), and what the square of the step leaves (gradcheck.14)
@@ -243,11 +243,11 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, re
     last_bit = np.zeros(len(directions))  # by which rounding moves the weighted sum
     with np.errstate(all="ignore"):
         for level in range(LEVELS):
-            step = scale / 2**level
+            step = scale / 2**level  # (gradcheck.23)
             h = step.reshape(-1, *(1,) * subject.x.ndim) * directions
             up, down = ((subject.x + sign * h).astype(subject.x.dtype) for sign in (1, -1))
             width = _width(up, down, h) * step  # what rounding made of 2 h
-            difference = subject.values(up) - subject.values(down)
+            difference = subject.values(up) - subject.values(down)  # (gradcheck.25)
             column.append(_weighted(difference, weights) / width[:, None])  # (gradcheck.25)
             moving = difference != 0 if reach is None else reach.touched
             last_bit = np.fmax(last_bit, np.sqrt(_summed(moving, loudness**2)))
@@ -268,7 +268,7 @@ def _weighted(slopes: Array, weights: Array) -> Array:
 
 def _summed(rows: Array, weights: Array) -> Array:
     """``rows @ weights``, so that the bits of no row depend on how many there are."""
-    return np.asarray((rows * weights).sum(axis=1))
+    return np.asarray((rows * weights).sum(axis=1))  # (gradcheck.5)
 
 
 def _lost(subject: Subject, slopes: Array, reach: Reach | None) -> Array:

@@ -154,7 +154,7 @@ def _claimed(gradient: Mapping[str, npt.ArrayLike], inputs: Mapping[str, Array])
 def _draw(arrays: Mapping[str, Array], count: int, rng: np.random.Generator) -> dict[str, Array]:
     """So many entries of all arrays together, as places in each of the flattened arrays."""
     ends = np.cumsum([x.size for x in arrays.values()])
-    total = int(ends[-1]) if len(ends) else 0
+    total = sum(x.size for x in arrays.values())
     if not total:
         raise ValueError("there is no entry to differentiate by")
     if count < 1:

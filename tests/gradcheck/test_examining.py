@@ -186,3 +186,22 @@ def test_a_kink_that_shorter_steps_deny_is_a_steep_function_and_the_gradient_is_
     found = check(steep, backward, {"x": np.array([0.5, 1.0, 2.0])})["x"]
     assert found.ok == (factor == 1)
     assert found.diagnosis is None or "1.5 times" in found.diagnosis
+
+
+def test_an_input_without_entries_has_zeros_in_the_place_of_a_worst_entry():
+    found = check(np.sin, lambda d, x: d * np.cos(x), {"x": np.zeros((0, 3))})["x"]
+    assert (found.worst_index, found.analytic, found.numerical, found.floor) == ((), 0.0, 0.0, 0.0)
+
+
+def test_of_a_gradient_of_another_shape_it_is_said_too_why_the_complex_step_does_not_serve():
+    report = check(lambda x: x.astype(float) ** 2, lambda d, x: (2 * d * x)[np.newaxis], {"x": normal(4)})
+    assert report["x"].diagnosis.startswith("the gradient has the shape (1, 4), the input (4,)")
+    assert report["x"].note.startswith("forward ")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "longdouble"])
+def test_the_details_keep_slopes_at_least_in_double_and_in_the_precision_of_the_input(dtype):
+    details = check(np.sin, lambda d, x: d * np.cos(x), {"x": normal(4).astype(dtype)})["x"].details
+    assert details.numerical.dtype == np.result_type(dtype, np.float64)
+    assert details.analytic.dtype == dtype
+    assert details.verdict.dtype == np.int8

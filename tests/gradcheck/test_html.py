@@ -133,3 +133,22 @@ def test_html_of_the_largest_pictures_is_of_reasonable_size():
     rng = np.random.default_rng(0)
     numerical = rng.standard_normal((16, 64, 64))
     assert len(compared("x", -numerical, numerical)._repr_html_()) < 40_000
+
+
+def test_of_an_input_that_holds_there_is_nothing_below_the_table():
+    assert "section" not in html_of(HOLDS).seen
+
+
+def test_a_picture_is_no_wider_than_its_place_however_many_entries_there_are():
+    for columns in (3, 30, _html.LARGEST):
+        seen = html_of(wrong_in((1, 2), shape=(3, columns)))
+        widths = [float(value) for name, value in seen.attributes if name == "width" and float(value) != columns]
+        assert max(widths) <= max(_html.PICTURE_WIDTH, 16) + 2
+
+
+def test_neighbours_are_one_bar_up_to_a_length():
+    where = np.array([[True, True, True, False], [False, False, False, True], [True, False, True, True]])
+    alone = [(0, 0, 1), (0, 1, 1), (0, 2, 1), (1, 3, 1), (2, 0, 1), (2, 2, 1), (2, 3, 1)]
+    assert _html._runs(where, longest=1) == alone
+    assert _html._runs(where, longest=2) == [(0, 0, 2), (0, 2, 1), (1, 3, 1), (2, 0, 1), (2, 2, 2)]
+    assert _html._runs(where, longest=4) == [(0, 0, 3), (1, 3, 1), (2, 0, 1), (2, 2, 2)]

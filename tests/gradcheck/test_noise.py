@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.noise import SMALL_MOVES, ULPS, Pair, noise_floor, wider_difference
+from attention_np.gradcheck.noise import SMALL_MOVES, ULPS, Pair, drift, moved_relatively, noise_floor, wider_difference
 
 EPS = float(np.finfo(np.float64).eps)
 WIDER = np.finfo(np.longdouble).eps < EPS
@@ -295,3 +295,76 @@ def test_in_a_wider_dtype_the_cotangent_and_every_input_are_wide():
 
     assert wider_difference(pair_of(record, record), np.ones(2), [np.ones(2), np.ones(2)]) is not None
     assert seen == {np.dtype(np.longdouble)}
+
+
+@needs_a_wider_dtype
+@pytest.mark.parametrize("narrow", ["float16", "float32"])
+def test_what_is_narrower_than_double_is_measured_in_long_double_where_that_is_taken(narrow):
+    seen = set()
+
+    def measured(u, x):
+        seen.update([u.dtype, x.dtype])
+        return u * x
+
+    wider_difference(pair_of(square, measured), np.ones(3, narrow), [np.ones(3, narrow)])
+    assert seen == {np.dtype(np.longdouble)}
+
+
+@needs_a_wider_dtype
+def test_what_takes_double_and_no_more_is_measured_in_double():
+    def measured(u, x):
+        if x.dtype == np.longdouble:
+            raise TypeError("double at most")
+        assert u.dtype == x.dtype == np.float64
+        return u * x
+
+    x = np.array([0.5, 1.5], np.float32)
+    found = wider_difference(pair_of(square, measured), np.full(2, 3, np.float32), [x])
+    np.testing.assert_array_equal(found, 3.0 * x * x - 3.0 * x)
+    assert wider_difference(pair_of(square, measured), np.ones(2), [np.ones(2)]) is None
+
+
+@needs_a_wider_dtype
+def test_for_a_cotangent_of_long_double_there_is_no_wider_dtype():
+    assert wider_difference(pair_of(square, square), np.ones(2, np.longdouble), [np.ones(2)]) is None
+
+
+def test_a_wider_difference_is_infinite_where_the_functions_are_and_raises_no_warning():
+    found = wider_difference(
+        pair_of(lambda u, x: u * np.log(x), square), np.ones(2, np.float32), [np.eye(2, dtype="f")[0]]
+    )
+    np.testing.assert_array_equal(found, [-1, -np.inf])
+
+
+def beyond_one(u, x):
+    return u * np.where(x > 1, np.inf, 1.0)
+
+
+def test_a_move_to_where_a_function_is_infinite_tells_nothing():
+    pair = pair_of(beyond_one, lambda u, x: 0 * x)  # noqa: ARG005
+    assert (floor_of(*(lambda u, x, f=f: f(u, [x]) for f in pair), np.ones(20), cotangent=np.ones(20)) < 1e-14).all()
+    assert (drift(pair, np.ones(20), np.ones(20), [np.ones(20)], np.random.default_rng(0), 0.6) <= 1e-8).all()
+
+
+def test_a_drift_that_overflows_raises_no_warning():
+    pair = pair_of(lambda u, x: 1e308 * (u * x * 10), lambda u, x: 0 * x)  # noqa: ARG005
+    found = drift(pair, np.ones(5), np.ones(5), [np.ones(5)], np.random.default_rng(0), 0.6)
+    np.testing.assert_array_equal(found, np.zeros(5))
+
+
+@pytest.mark.parametrize("most", [0.5, 2.0**-7, 1e-9])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_relative_move_goes_up_and_down_by_at_most_so_much(most, dtype):
+    x = np.linspace(1, 2, 400, dtype=dtype)
+    moves = moved_relatively(x, np.random.default_rng(0), most) / x.astype(float) - 1
+    least_seen = most / 2 if most > np.finfo(dtype).eps else 0
+    assert moves.dtype == float
+    assert -most - np.finfo(dtype).eps <= moves.min() <= -least_seen
+    assert least_seen <= moves.max() <= most + np.finfo(dtype).eps
+    assert moved_relatively(x, np.random.default_rng(0), most).dtype == dtype
+
+
+@pytest.mark.parametrize("strange", [np.nan, np.inf, np.finfo(float).max])
+def test_a_relative_move_leaves_what_is_not_finite_and_does_not_leave_the_range(strange):
+    found = moved_relatively(np.full(20, strange), np.random.default_rng(0), 0.5)
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(strange))

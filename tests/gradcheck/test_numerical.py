@@ -619,3 +619,13 @@ def test_all_that_is_known_of_a_slope_is_in_its_units(method):
     np.testing.assert_array_equal(other.scales, one.scales)
     assert one.lost[2:].all()
     assert one.coarse.any() == (method == "central")
+
+
+def test_the_same_question_has_the_same_answer_to_the_last_bit():
+    def forward(x):
+        return np.exp(x.astype(np.float32)).astype(float)  # whose noise is estimated
+
+    x = {"x": np.linspace(0.1, 2, 50)}
+    first, again = (numerical_gradient(forward, x, np.ones(50), method="central", return_error=True) for _ in range(2))
+    for found, expected in zip(again, first, strict=True):
+        np.testing.assert_array_equal(found["x"], expected["x"])

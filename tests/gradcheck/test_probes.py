@@ -1,4 +1,5 @@
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_np.gradcheck.numerical import MEMORY
-from attention_np.gradcheck.probes import KINK_STEPS, LOCATED, NOT_ANALYTIC, Cusp, cusps, rounding_of, why_not_analytic
+from attention_np.gradcheck.probes import (
+    KINK_STEPS,
+    LOCATED,
+    NOT_ANALYTIC,
+    Cusp,
+    _slopes,
+    cusps,
+    rounding_of,
+    why_not_analytic,
+)
 from tests.gradcheck.subjects import heard, subject_of
 
 EPS = float(np.finfo(np.float64).eps)
@@ -430,3 +440,31 @@ def test_a_function_that_warns_is_no_less_analytic():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert why_not_analytic(heard(subject_of(forward, np.array([0.5, 1.0]))), np.random.default_rng(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("slope", "allowed"),
+    [(-3, True), (-3.1, False), (0, True), (3, True), (3.1, False), (np.nan, True), (-np.inf, False)],
+)
+@pytest.mark.parametrize(("below", "above"), [(-1, 1), (1, -1)])
+def test_a_cusp_allows_slopes_as_far_outside_its_two_sides_as_those_are_apart(slope, allowed, below, above):
+    assert kink(0, below, above).allows(slope) == allowed
+
+
+def test_where_all_entries_are_zero_the_noise_around_zero_is_heard():
+    noise = rounding_of(subject_of(in_single, np.zeros(3)), np.random.default_rng(0))
+    assert (noise >= EPS_IN_SINGLE / 100).all()
+    assert (noise <= 10 * EPS_IN_SINGLE).all()
+
+
+def test_what_is_close_to_a_zero_tells_nothing_of_the_noise_elsewhere():
+    subject = subject_of(lambda x: x[1:] + np.floor(1e7 * x[0]) % 2, np.array([0.0, 0.7, 1.0]))
+    assert (rounding_of(subject, np.random.default_rng(0)) <= 2 * EPS).all()
+
+
+@pytest.mark.parametrize("scale", [2.0**-5, 2.0**-15])
+def test_a_slope_along_a_direction_is_known_to_within_the_noise_over_the_shortest_step(scale):
+    noise = np.array([1e-12, 3e-12, 0.0])
+    slope, error = _slopes(replace(subject_of(np.sin, ORDINARY), noise=noise), np.ones(3), scale)
+    np.testing.assert_allclose(slope, np.cos(ORDINARY), rtol=1e-9)
+    np.testing.assert_allclose(error, 2 * noise / (scale / 4), rtol=1e-12)

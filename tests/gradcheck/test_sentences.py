@@ -202,6 +202,7 @@ FACTORS = [  # where, the factor, what the function was called with, and what is
     (HEADS, 3, {"num_heads": 3}, "3", ", and 3 is num_heads"),
     (HEADS, 1 / 3, {"num_heads": 3}, "0.333333333", ": 1/3, where 3 is num_heads"),
     (HEADS, 4, {"num_heads": 3}, "4", f": 12/3, where {LAST} and 3 is num_heads"),
+    (HEADS, 6, {"num_heads": 2}, "6", f": 12/2, where {LAST} and 2 is num_heads"),
     (HEADS, 1 / 4, {"num_heads": 3}, "0.25", f": 1/(12/3), where {LAST} and 3 is num_heads"),
     (HEADS, 3**-0.5, {"num_heads": 4}, "0.577350269", f": 1/sqrt(12/4), where {LAST} and 4 is num_heads"),
     (HEADS, 12**0.5, {}, "3.46410162", f": sqrt(12), where {LAST}"),
@@ -285,6 +286,20 @@ ORDERS = [
         "the blocks of 2 along axis 0 are in another order: 2, 1, 0, 3",
     ),
     ((2, 4), lambda g: g[:, :, [0, 3, 2, 1]], "indices 1 and 3 of axis 1 are exchanged"),
+    ((2, 5), lambda g: g[:, ::-1], "axis 0 is reversed"),
+    ((1500,), lambda g: np.roll(g, 300, 1), "it is shifted by 300 along axis 0, around the end"),
+    ((2,) * 6, lambda g: g.swapaxes(1, 6), "axes 0 and 5 are transposed"),
+    (
+        (12, 3),
+        lambda g: g.reshape(-1, 3, 4, 3).swapaxes(1, 2).reshape(g.shape),
+        "the slices along axis 0 are in another order: 0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11",
+    ),
+    (
+        (14, 3),
+        lambda g: g.reshape(-1, 2, 7, 3).swapaxes(1, 2).reshape(g.shape),
+        "a reshape stands where a transpose belongs, or the other way round: as (2, 7, 3), "
+        "its axes are permuted to the order 1, 0 and 2 before it is reshaped to (14, 3)",
+    ),
     (
         (2, 3, 4),
         lambda g: g.transpose(0, 3, 1, 2).reshape(g.shape),
@@ -296,6 +311,19 @@ ORDERS = [
 @pytest.mark.parametrize(("shape", "change", "sentence"), ORDERS, ids=[sentence for *_, sentence in ORDERS])
 def test_of_another_order_it_is_said(shape, change, sentence):
     assert said_of(lambda g, _: change(g), shape) == sentence
+
+
+def test_axes_in_another_order_are_looked_for_up_to_six():
+    assert "transposed" not in str(said_of(lambda g, _: g.swapaxes(1, 7), (2,) * 7))
+
+
+def test_of_equal_slices_each_is_taken_to_be_where_it_was():
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, 4, 3))
+    right[:, 1] = right[:, 0]
+    wrong = right[:, [3, 1, 2, 0]]
+    found = linear_evidence(right.reshape(7, 12), wrong.reshape(7, 12), (4, 3), (7,), rng)
+    assert diagnose(found) == "indices 0 and 3 of axis 0 are exchanged"
 
 
 def times_minus_one(g, rng):  # noqa: ARG001
@@ -420,6 +448,14 @@ def test_a_factor_of_an_index_explains_two_wrong_entries_at_least(shape, sentenc
     assert said == sentence or (sentence is None and "own factor" not in str(said))
 
 
+@pytest.mark.parametrize("size", [1e-9, 1e9])
+def test_factors_along_an_axis_are_said_at_any_scale(size):
+    right = size * RIGHT
+    wrong = np.array([0.3, 1.0, np.e])[:, np.newaxis] * right
+    found = linear_evidence(right.reshape(7, 12), wrong.reshape(7, 12), (3, 4), (7,), np.random.default_rng(2))
+    assert diagnose(found) == "each index of axis 0 has its own factor, 0.3 to 2.718"
+
+
 @pytest.mark.parametrize(("length", "sentence"), [(2, None), (3, "the same number is added to every entry: ")])
 def test_the_same_number_is_evidence_in_three_entries(length, sentence):
     rng = np.random.default_rng(0)
@@ -427,6 +463,26 @@ def test_the_same_number_is_evidence_in_three_entries(length, sentence):
     wrong = right + rng.standard_normal((7, 1))
     said = diagnose(linear_evidence(right, wrong, (length,), (7,), rng))
     assert said is None if sentence is None else said.startswith(sentence)
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (2, 4), (2, 2)])
+def test_the_same_number_is_evidence_in_entries_of_all_axes(shape):
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, math.prod(shape)))
+    found = linear_evidence(right, right + rng.standard_normal((7, 1)), shape, (7,), rng)
+    assert diagnose(found).startswith("the same number is added to every entry: ")
+
+
+@pytest.mark.parametrize(("entries", "said"), [(1, False), (2, True)])
+def test_two_entries_are_about_the_same_for_every_cotangent_by_no_accident(entries, said):
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, entries))
+    found = linear_evidence(right, right, (entries,), (7,), rng)
+    claimed = np.array([1.7, -2.9])[:entries] * np.array([[1.0], [1 + 1e-7], [1 - 1e-7]])
+    found = found._replace(
+        analytic={"x": claimed}, floor=np.full(entries, 1e-6), verdict=np.ones(entries, int), at_zero=None
+    )
+    assert ("it is the same whatever the cotangent" in str(diagnose(found))) == said
 
 
 # What lengths are called

@@ -197,3 +197,33 @@ def test_an_output_of_one_number_has_the_cotangent_one():
     found = step_errors(lambda x: (x**2).sum(), {"x": normal(3)}, gradient={"x": 2 * normal(3)}, steps=[1e-3])
     assert found.errors["central differences"].max() < 1e-10
     assert found.errors["extrapolated once"].max() < 1e-10
+
+
+def test_sixteen_entries_are_drawn_unless_another_number_is_asked_for():
+    inputs = {"x": np.linspace(0.1, 1, 40)}
+    found = step_errors(np.sin, inputs, steps=[1e-3])
+    assert len(found.places) == 16
+    assert found.places == step_errors(np.sin, inputs, steps=[1e-3], rng=0).places
+    assert len(step_errors(np.sin, inputs, steps=[1e-3], entries=1).places) == 1
+
+
+def test_errors_of_a_gradient_that_is_zero_are_absolute():
+    found = step_errors(np.cos, {"x": np.zeros(1)}, steps=[2.0**-7])
+    np.testing.assert_allclose(found.errors["forward differences"], [[2.0**-8]], rtol=1e-4)
+
+
+def test_a_function_that_warns_of_something_else_takes_complex_steps():
+    def forward(x):
+        warnings.warn("this is slow", UserWarning, stacklevel=2)
+        return np.sin(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = step_errors(forward, {"x": np.ones(2)}, steps=[1e-3])
+    assert "complex step" in found.errors
+
+
+def test_differences_that_errors_are_taken_against_are_those_at_the_best_steps():
+    found = step_errors(lambda x: np.sin(100 * x.real), {"x": np.linspace(0.5, 1.2, 8)})
+    assert found.reference == "differences at their best steps"
+    assert (np.nanmin(found.errors["extrapolated twice"], axis=0) < 1e-9).all()

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from attention_np.gradcheck import Report
+from attention_np.gradcheck._text import _probability, _sampled, _wrapped
 
 from .reports import FLAT, HOLDS, MISSING, SAMPLE, WRONG, compared, wrong_in
 
@@ -153,3 +155,17 @@ def test_a_printed_report_fits_a_terminal():
     assert "[2, 0, 16, 13], [2, 0, 16, 14], ..." in text.replace("\n   ", "")
     assert all(line.count("[") == line.count("]") for line in text.splitlines())  # no index is broken
     assert text.isascii()
+
+
+def test_the_smallest_probability_there_is_has_a_digit():
+    assert _probability(5e-324) == "5e-324"
+
+
+@pytest.mark.parametrize(("threshold", "error"), [(0.0, "1e-16"), (1e9, "1")])
+def test_the_error_that_hardly_escapes_is_named_from_the_last_bit_to_the_whole(threshold, error):
+    assert f"an error of {error} of the gradient's norm escapes" in _sampled(SAMPLE._replace(threshold=threshold))
+
+
+def test_lines_are_not_broken_at_hyphens():
+    words = _wrapped("complex-step " * 40).split()
+    assert words == ["complex-step"] * 40

@@ -226,3 +226,15 @@ def test_an_op_with_dropout_takes_no_other_axis_and_is_checked_one_by_one():
     assert report == check_op(anp.dot_product, inputs, vectorized=(), **options)
     with pytest.raises(ValueError, match=r"^vectorized names query, but forward does not take one more leading axis"):
         check_op(anp.dot_product, inputs, vectorized=["query"], **options)
+
+
+def test_a_function_that_refuses_complex_arrays_goes_in_batches_all_the_same():
+    def forward(x):
+        if x.dtype.kind == "c":
+            raise TypeError("no complex arrays")
+        return np.sin(x)
+
+    counted = Counted(forward)
+    report = check(counted, lambda d, x: d * np.cos(x), {"x": normal(3, 4)}, vectorized=["x"])
+    assert (report.ok, report["x"].method) == (True, "central")
+    assert [(12, 3, 4)] in counted.shapes

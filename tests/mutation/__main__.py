@@ -31,7 +31,10 @@ GROUPS = {  # a module belongs to the first group that has it
 }
 USUAL = ("ops", "gradcheck")  # the adapters need the libraries that they adapt
 PICTURES = PACKAGE / "gradcheck/plot.py"  # how they look, no test sees
-ALSO = "arrays products range dropout outputs corners properties blockwise_details"
+ALSO = (
+    "arrays products range scaled dropout outputs corners properties blockwise_details blockwise_work blockwise_tasks "
+    "blockwise_rounding cores merging"
+)
 TESTS = {
     "ops": [*(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()), "tests/hostile"],
     "adapters": ["tests/gradcheck/test_adapting.py", "tests/peers/test_gradcheck_*.py"],

@@ -34,6 +34,7 @@ UNSEEN = (
     re.compile(r"(?<=\brng\()(\w+(\.\w+)?, )?\"[^\"]*\""),  # what a stream of random numbers is for: any name will do
     re.compile(r"(?<=\bdefault_rng\()\d+"),  # any seed will do
     re.compile(r"(?<=\bencoding=\")utf-8", re.IGNORECASE),  # has two spellings
+    re.compile(r"(?<=\b_product\()\"\w+\""),  # the name of a piece of memory: any that is not taken will do
 )
 
 

@@ -82,14 +82,14 @@ class Case:
         )
         looked_at = np.isfinite(right).all(axis=0) & (np.asarray(evidence.verdict) != UNCHECKED)
         size = np.maximum(np.abs(claimed), np.abs(right))
-        floor = np.where(np.isfinite(evidence.floor), evidence.floor, 0).astype(np.float64)
+        floor = np.where(np.isfinite(evidence.floor), evidence.floor, 0)
         relative = (floor / size[0])[looked_at & (size[0] > 0)]
         precision = max(float(np.median(relative)) if relative.size else 0.0, 2 * EPS)
         # The floor is that of the first cotangent; the terms of another are of another size, as a rule a similar one.
         others = 2 * np.maximum(floor, precision * size[1:])
         noise = np.concatenate([floor[np.newaxis], others]) + 4 * EPS * size
-        hide = np.where(looked_at, 0.0, np.nan)
-        return cls(evidence, claimed + hide, right + hide, noise, precision)
+        claimed, right = (np.where(looked_at, x, np.nan) for x in (claimed, right))
+        return cls(evidence, claimed, right, noise, precision)
 
     @property
     def name(self) -> str:
@@ -133,21 +133,20 @@ class Case:
 
     def among(self, entries: Array) -> Case:
         """The same, as if only `entries`, a boolean array, had been looked at."""
-        hide = np.where(entries, 0.0, np.nan)
-        return replace(self, claimed=self.claimed + hide, right=self.right + hide)
+        claimed, right = (np.where(entries, x, np.nan) for x in (self.claimed, self.right))
+        return replace(self, claimed=claimed, right=right)
 
-    def allowed(self, other: Array, scale: float | Array = 1.0, noise: Array | None = None) -> Array:
-        """How far the claimed gradient may be from `other` and still equal it.
+    def noisier(self, noise: Array) -> Case:
+        """The same, as if nothing were known better than to within `noise`."""
+        return replace(self, noise=np.maximum(self.noise, noise))
 
-        `scale` is how much `other` magnifies the noise of the numerical gradient, `noise` is its own.
-        """
-        own = self.noise if noise is None else np.maximum(self.noise, noise)
-        allowed: Array = UNDECIDABLE * np.maximum(np.maximum(scale, 1.0) * own, self.precision * np.abs(other))
+    def allowed(self, other: Array, scale: float | Array = 1.0) -> Array:
+        """How far the claimed gradient may be from `other`, which magnifies the noise so much, and still equal it."""
+        noise = np.maximum(scale, 1.0) * self.noise
+        allowed: Array = UNDECIDABLE * np.maximum(noise, self.precision * np.abs(other))
         return allowed
 
-    def is_explained_by(
-        self, other: Array, scale: float | Array = 1.0, noise: Array | None = None, in_entries: int = 1
-    ) -> bool:
+    def is_explained_by(self, other: Array, scale: float | Array = 1.0, in_entries: int = 1) -> bool:
         """Whether the claimed gradient is `other`, of shape ``(3, *shape)``, and evidently not the numerical one.
 
         That is evident if so many entries are off by far more than the noise could make them, or else a dozen values
@@ -155,7 +154,7 @@ class Case:
         known; of the wrong ones, at least half or ten must be.
         """
         known = np.isfinite(other) & self.looked_at
-        allowed = self.allowed(other, scale, noise)
+        allowed = self.allowed(other, scale)
         left, error = np.abs(self.claimed - other), np.abs(self.error)
         if not ((left <= allowed) | ~known).all():
             return False

@@ -31,7 +31,7 @@ def added_regardless(case: Case) -> str | None:
         return f"a constant is added to it, {number(high, 6)} in every entry, whatever the cotangent"
     x = np.asarray(case.evidence.inputs[case.name], np.float64)
     multiple = float((x * added)[where].sum() / (x * x)[where].sum())
-    if where.sum() > 1 and case.is_explained_by(case.right + multiple * x):
+    if case.is_explained_by(case.right + multiple * x):
         return f"{number(multiple, 6)} times {case.name} itself is added to it, whatever the cotangent"
     return f"something is added to it that does not depend on the cotangent, from {number(low, 4)} to {number(high, 4)}"
 
@@ -42,9 +42,11 @@ def same_number_added(case: Case) -> str | None:
     At least three entries must agree on it that differ in the right gradient: where those are equal, anything wrong
     with one is wrong with all.
     """
-    sums = [float(np.nanmedian(error)) for error in case.error] if case.looked_at.any() else [0.0]
-    added = np.array(sums).reshape(-1, *[1] * len(case.shape))
-    if _distinct(case) < 3 or not case.is_explained_by(case.right + added, in_entries=3):
+    if _distinct(case) < 3:
+        return None
+    sums = [float(np.nanmedian(error)) for error in case.error]
+    added = np.array(sums).reshape(3, *[1] * len(case.shape))
+    if not case.is_explained_by(case.right + added, in_entries=3):
         return None
     return f"the same number is added to every entry: {in_words([number(x, 4) for x in sums])} for three cotangents"
 

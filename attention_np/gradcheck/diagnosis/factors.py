@@ -176,7 +176,7 @@ def _broadcast_lengths(case: Case) -> list[int]:
     longest: list[int] = []
     for other in (case.evidence.output, *case.evidence.inputs.values()):
         missing = other.ndim - len(case.shape)
-        padded = (1,) * missing + case.shape if missing >= 0 else case.shape[-other.ndim or len(case.shape) :]
+        padded = ((1,) * missing + case.shape)[-other.ndim or len(case.shape) :]
         found = [n for mine, n in zip(padded, other.shape, strict=True) if mine == 1 and n > 1]
         longest = max(longest, found, key=len)
     return longest

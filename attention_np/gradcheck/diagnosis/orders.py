@@ -45,7 +45,7 @@ def _equal(a: Array, b: Array, rtol: float) -> bool:
 def another_order(case: Case) -> str | None:
     """The entries of the numerical gradient in another order."""
     places = np.arange(math.prod(case.shape)).reshape(case.shape)
-    probes = np.argsort(np.where(case.wrong, -np.abs(case.claimed[0]), np.inf), axis=None)[:PROBES]
+    probes = np.flatnonzero(case.wrong)[:PROBES]
     for what, order in _orders(case, places):
         source = order.ravel()
         if _fits(case, source, probes) and _fits(case, source):
@@ -58,13 +58,13 @@ def _fits(case: Case, source: Array, places: Array | None = None) -> bool:
     right, noise = case.right.reshape(3, -1), case.noise.reshape(3, -1)
     if places is None:
         shape = case.claimed.shape
-        return case.is_explained_by(right[:, source].reshape(shape), noise=noise[:, source].reshape(shape))
+        return case.noisier(noise[:, source].reshape(shape)).is_explained_by(right[:, source].reshape(shape))
     other = right[:, source[places]]
     spread = np.maximum(np.maximum(noise[:, places], noise[:, source[places]]), case.precision * np.abs(other))
     return not (np.abs(case.claimed.reshape(3, -1)[:, places] - other) > UNDECIDABLE * spread).any()  # NaN: not known
 
 
-Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place the one its entry was taken from
+Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place in turn where its entry was taken from
 
 
 def _orders(case: Case, places: Array) -> Orders:
@@ -121,7 +121,7 @@ def _shifted(places: Array) -> Orders:
 def _match(case: Case, axis: int) -> list[int] | None:
     """For each slice of the claimed gradient along `axis`, the slice of the numerical one that it equals."""
     length = case.shape[axis]
-    if not 2 <= length <= LONGEST_AXIS or not case.looked_at.all():
+    if length > LONGEST_AXIS:
         return None
     claimed, right, noise = (
         np.moveaxis(x, axis + 1, 0).reshape(length, -1) for x in (case.claimed, case.right, case.noise)
@@ -137,7 +137,7 @@ def _match(case: Case, axis: int) -> list[int] | None:
         if not free:
             return None
         order.append(k if k in free else free[0])
-    return order if order != sorted(order) else None
+    return order
 
 
 def _order_in_words(order: list[int], axis: int) -> str | None:
@@ -161,7 +161,7 @@ def _reshaped(places: Array) -> Orders:
                     f"it is transposed to {transposed.shape} and then reshaped to {places.shape}: "
                     "a reshape stands where a transpose belongs"
                 ),
-                transposed.reshape(places.shape),
+                transposed,
             )
 
 
@@ -177,5 +177,5 @@ def _taken_apart(places: Array) -> Orders:
                         f"a reshape stands where a transpose belongs, or the other way round: as {shape}, "
                         f"its axes are permuted to the order {in_words(axes)} before it is reshaped to {places.shape}"
                     ),
-                    whole.transpose(axes).reshape(places.shape),
+                    whole.transpose(axes),
                 )

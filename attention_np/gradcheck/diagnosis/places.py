@@ -157,7 +157,7 @@ def _indices(
     if list(bad) == [k for k in used if first <= k <= last]:
         return _range(first, last, used, axis, length, constants)
     regular = list(bad) == [k for k in used if k >= first and (k - first) % step == 0]
-    if step > 1 and len(bad) >= 3 and regular and first < step:
+    if len(bad) >= 3 and regular and first < step:
         every = "second" if step == 2 else "third" if step == 3 else f"{step}th"
         return Indices(f"at every {every} index of axis {axis}, from {first} on", len(used) + step)
     if len(bad) <= 4:

@@ -15,22 +15,20 @@ PRECISIONS = {"bfloat16": (8, 16), "float16": (11, 64), "float32": (24, 1000)}
 
 def rounded(case: Case) -> str | None:
     """Only of single or half precision."""
-    size = np.abs(case.right[:, case.looked_at]).max(initial=0)
-    error = np.abs(case.error[:, case.looked_at]).max(initial=0)
-    if not case.wrong.any() or not size or not np.isfinite(case.claimed[:, case.looked_at]).all():
-        return None
+    size, error = (np.abs(x[:, case.looked_at]).max() for x in (case.right, case.error))
     off = f"{number(error / size, 2)} of the largest entry"
-    expected = np.finfo(case.evidence.output.dtype).nmant + 1
-    for name, (bits, units) in PRECISIONS.items():
-        if bits >= expected or error > units * 0.5**bits * size:
-            continue
+    own = np.finfo(case.evidence.output.dtype).nmant + 1
+    allowed = {name: units * 0.5**bits for name, (bits, units) in PRECISIONS.items() if bits < own}
+    possible = [name for name, largest in allowed.items() if error <= largest * size]
+    for name in possible:
+        bits, _ = PRECISIONS[name]
         if _have_bits(case.claimed, bits, case.looked_at) and not _have_bits(case.right, bits, case.wrong):
             return f"it is rounded to {name}: every entry is such a number, off by at most {off}"
-        if name == "float32" and _is_like_rounding(case, size):
-            return (
-                f"its errors are of the size of rounding to {name}, at most {off}, and without a pattern: "
-                "some of it seems to be computed in that precision"
-            )
+    if "float32" in possible and _is_like_rounding(case, size):
+        return (
+            f"its errors are of the size of rounding to float32, at most {off}, and without a pattern: "
+            "some of it seems to be computed in that precision"
+        )
     return None
 
 

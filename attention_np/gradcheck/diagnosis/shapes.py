@@ -53,7 +53,7 @@ def _close(a: Array, b: Array) -> bool:
     known = np.isfinite(b)
     if known.sum() < min(2, known.size) or not b[known].any():
         return False
-    off = np.abs(a[known].astype(np.float64) - b[known]).max()
+    off = np.abs(a[known] - b[known]).max()
     return bool(off <= max(CLOSE, 100 * np.finfo(a.dtype).eps) * np.abs(b[known]).max())
 
 

@@ -10,6 +10,8 @@ right for a cotangent whose rows are orthogonal to those of the output: the thir
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from attention_np.gradcheck.diagnosis.case import Array, Case
@@ -28,28 +30,23 @@ def _by_orthogonal_rows(case: Case) -> str | None:
     An error that is linear in the cotangent and vanishes for a random one with rows orthogonal to those of the output
     is a multiple of <dO_i, O_i>. The right gradient must not vanish for it, or nothing could be wrong.
     """
-    output = case.evidence.output
-    if output.ndim == 0 or output.shape[-1] < 2 or case.wrong.sum() < 2:
-        return None
     error, tolerance = np.abs(case.error), case.tolerance
-    evident: Array = np.any((error > 100 * tolerance).reshape(3, -1), axis=-1)
-    if (error[2] > tolerance[2]).any() or not evident[:2].all():
+    if case.wrong.sum() < 2 or (error[2] > tolerance[2]).any():
         return None
-    sizes = [np.abs(gradient[case.wrong]).max() for gradient in case.right[[0, 2]]]
-    if sizes[1] < 1e-3 * sizes[0] or not (np.abs(case.right[2]) > 100 * tolerance[2])[case.wrong].any():
+    seen = [(off > 100 * noise).any() for off, noise in zip(error[:2], tolerance[:2], strict=True)]
+    if not all(seen) or not (np.abs(case.right[2]) > 100 * tolerance[2])[case.wrong].any():
         return None
     return (
-        f"{_which_term(output)} is missing or wrong: it is right for a cotangent with rows orthogonal to the rows of "
-        "the output, and wrong for others"
+        f"{_which_term(case.evidence.output)} is missing or wrong: it is right for a cotangent with rows orthogonal to "
+        "the rows of the output, and wrong for others"
     )
 
 
 def _which_term(output: Array) -> str:
     """What multiplies the products of the rows, by what the rows of the output look like."""
-    o = np.asarray(output, np.float64)
-    norms = np.sqrt((o * o).sum(axis=-1))
-    size = float(np.sqrt(o.shape[-1]))
-    if (o >= 0).all() and np.allclose(o.sum(axis=-1), 1, rtol=1e-4):
+    norms = np.sqrt((output * output).sum(axis=-1))
+    size = float(np.sqrt(output.shape[-1]))
+    if (output >= 0).all() and np.allclose(output.sum(axis=-1), 1, rtol=1e-4):
         return "the softmax correction, weights * sum(weights * d_weights) along the rows,"
     if np.allclose(norms, 1, rtol=1e-4):
         return "the projection term of an L2 normalization, output * sum(output * d_output) along the rows,"
@@ -60,8 +57,12 @@ def _which_term(output: Array) -> str:
 
 def _by_sums_of_rows(case: Case) -> str | None:
     """The rows of the right gradient sum to zero; an error is a multiple of one vector of one sign in each row."""
-    for axis in range(len(case.shape)):
-        if case.shape[axis] >= 2 and case.looked_at.all() and _has_errors_like_weights(case, axis):
+    if not case.looked_at.all() or not case.right.any():
+        return None
+    for axis, length in enumerate(case.shape):
+        arrays = (np.moveaxis(x, (0, axis + 1), (-2, -1)) for x in (case.error, case.right, case.tolerance))
+        rows = zip(*(x.reshape(-1, 3, length) for x in arrays), strict=True)
+        if _have_errors_like_weights(rows):
             return (
                 f"the softmax correction along axis {axis}, weights * sum(weights * d_weights), is missing or wrong: "
                 "the errors of each row are a multiple of one positive vector whatever the cotangent, and the right "
@@ -70,27 +71,31 @@ def _by_sums_of_rows(case: Case) -> str | None:
     return None
 
 
-def _has_errors_like_weights(case: Case, axis: int) -> bool:
-    length = case.shape[axis]
-    error, right, tolerance = (
-        np.moveaxis(x, axis + 1, -1).reshape(3, -1, length) for x in (case.error, case.right, case.tolerance)
-    )
-    sums = np.abs(right.sum(axis=-1))
-    if (sums > tolerance.sum(axis=-1) + 1e-12 * np.abs(right).sum(axis=-1)).any() or not right.any():
-        return False
-    spread = np.maximum(tolerance, tolerance.max(axis=-1, keepdims=True))
+def _have_errors_like_weights(rows: Iterable[tuple[Array, Array, Array]]) -> bool:
+    """Of each row the error, the right gradient and the tolerance, (3, length)."""
+    evidence = 0
+    for error, right, tolerance in rows:
+        if (np.abs(right.sum(axis=1)) > tolerance.sum(axis=1)).any():
+            return False
+        entries = _entries_like_weights(error, tolerance.max(axis=1, keepdims=True))
+        if entries is None:
+            return False
+        evidence += entries
+    return evidence >= 3
+
+
+def _entries_like_weights(error: Array, spread: Array) -> int | None:
+    """How many entries show that the errors of a row are multiples of positive weights; None if they are not."""
     evident = np.abs(error) > 30 * spread
-    rows = np.arange(error.shape[1])
-    largest = np.abs(error / spread).max(axis=-1).argmax(axis=0)  # of the cotangents, in each row
-    weights = error[largest, rows]  # (rows, length), and of one sign if they are weights
-    peak = np.abs(weights).argmax(axis=-1)
-    multiple = error[:, rows, peak] / weights[rows, peak]  # (3, rows)
-    with_error = evident.any(axis=(0, 2))
-    unlike = np.abs(error - multiple[..., np.newaxis] * weights) > 2 * spread
-    signed = weights * np.sign(weights[rows, peak])[:, np.newaxis]
-    if unlike[:, with_error].any() or (signed < -spread[largest, rows])[with_error].any():
-        return False
-    # Softmax weights are positive and differ; a constant along the rows would be the mean that was not taken off.
-    differ = np.ptp(weights, axis=-1) > 30 * spread[largest, rows].max(axis=-1)
-    entries = (evident[largest, rows].sum(axis=-1) - 1) * (evident.any(axis=-1).sum(axis=0) - 1)
-    return bool((differ & with_error).any() and entries[with_error].clip(0).sum() >= 3)
+    if not evident.any():
+        return 0
+    largest, peak = np.unravel_index(np.abs(error).argmax(), error.shape)
+    weights = error[largest] / error[largest, peak]
+    if (np.abs(error - np.outer(error[:, peak], weights)) > 2 * spread).any():
+        return None
+    noise = spread[largest] / np.abs(error[largest, peak])
+    if (weights < -noise).any():
+        return None
+    if np.ptp(weights) <= 30 * noise:
+        return 0  # softmax weights differ: a constant along the row would be the mean that was not taken off
+    return int((evident[largest].sum() - 1) * (evident.any(axis=1).sum() - 1))

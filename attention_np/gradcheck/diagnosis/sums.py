@@ -23,19 +23,19 @@ def part_of_a_sum(case: Case) -> str | None:
     """Some of the terms: one, all but one, those up to or from an index on. They equal it for all three cotangents."""
     for terms in _candidates(case):
         summed = _summed_axes(case, terms)
-        noise = 1e-14 * _sum(case, np.abs(terms), summed)
-        known = case.looked_at & np.isfinite(noise).all(axis=0)
         total = _sum(case, terms, summed)
-        if not known.any() or (np.abs(total - case.right) > case.tolerance + 10 * noise)[:, known].any():
+        noisy = case.noisier(1e-14 * _sum(case, np.abs(terms), summed))
+        off, allowed = np.abs(total - case.right), noisy.allowed(total)
+        if (off > allowed).any() or not (off <= allowed).any():  # NaN: not known
             continue
         for axis in summed:
             others = tuple(k for k in summed if k != axis)
             partial = np.moveaxis(terms.sum(axis=others, keepdims=True), axis, 0)
-            found = _part(case, [term.reshape(case.claimed.shape) for term in partial[:MOST_TERMS]], noise)
+            found = _part(noisy, [term.reshape(case.claimed.shape) for term in partial[:MOST_TERMS]])
             if found is not None:
                 return f"{found} over the broadcast axis {axis - 1} (of {terms.shape[axis]})"
         first = terms[tuple(0 if k in summed else slice(None) for k in range(terms.ndim))]
-        if len(summed) > 1 and case.is_explained_by(first.reshape(case.claimed.shape), noise=noise):
+        if noisy.is_explained_by(first.reshape(case.claimed.shape)):
             return "it is only the first term of the sum over all broadcast axes"
     return _a_single_term(case)
 
@@ -45,7 +45,7 @@ def _a_single_term(case: Case) -> str | None:
 
     A sum of several terms is not: three cotangents give three equations for every entry. Still, two entries must do so.
     """
-    u = np.asarray(case.evidence.cotangents, np.float64)
+    u = case.evidence.cotangents
     missing = u.ndim - case.claimed.ndim
     padded = (1,) * missing + case.shape
     if missing < 0 or any(n not in (1, length) for n, length in zip(padded, u.shape[1:], strict=True)):
@@ -53,16 +53,16 @@ def _a_single_term(case: Case) -> str | None:
     summed = tuple(k + 1 for k, n in enumerate(padded) if n == 1 and u.shape[k + 1] > 1)
     if not summed or math.prod(u.shape[k] for k in summed) > MOST_TERMS:
         return None
+    case = case.noisier(case.noise.max(axis=0))
     for index in np.ndindex(*(u.shape[k] for k in summed)):
         where: list[int | slice] = [slice(None)] * u.ndim
         for axis, k in zip(summed, index, strict=True):
             where[axis] = k
         place = u[tuple(where)].reshape(case.claimed.shape)
         of = in_words([f"index {k} of axis {axis - 1}" for axis, k in zip(summed, index, strict=True)])
-        noise = np.broadcast_to(case.noise.max(axis=0), case.noise.shape)
-        if case.is_explained_by(_multiple(case.claimed, place), noise=noise, in_entries=2):
+        if case.is_explained_by(_multiple(case.claimed, place), in_entries=2):
             return f"it is only the term at {of} of the sum over the broadcast axes: no other cotangent matters"
-        if case.is_explained_by(case.right + _multiple(case.error, place), noise=noise, in_entries=2):
+        if case.is_explained_by(case.right + _multiple(case.error, place), in_entries=2):
             return f"the term at {of} is missing from the sum over the broadcast axes, or wrong: it is all that differs"
     return None
 
@@ -74,31 +74,30 @@ def _multiple(x: Array, of: Array) -> Array:
     return multiple
 
 
-def _part(case: Case, terms: list[Array], noise: Array) -> str | None:
+def _part(case: Case, terms: list[Array]) -> str | None:
     for k, term in enumerate(terms):
-        if case.is_explained_by(term, noise=noise):
+        if case.is_explained_by(term):
             return f"it is only the term of index {k} of the sum"
     for k, term in enumerate(terms):
-        if case.is_explained_by(case.right - term, noise=noise):
+        if case.is_explained_by(case.right - term):
             return f"the term of index {k} is missing from the sum"
     so_far = np.zeros_like(case.right)
     for k, term in enumerate(terms):
         so_far = so_far + term
-        if case.is_explained_by(so_far, noise=noise):
+        if case.is_explained_by(so_far):
             return f"only the terms up to index {k} are in the sum"
-        if case.is_explained_by(case.right - so_far, noise=noise):
+        if case.is_explained_by(case.right - so_far):
             return f"only the terms from index {k + 1} on are in the sum"
     return None
 
 
 def _summed_axes(case: Case, terms: Array) -> tuple[int, ...]:
     new = terms.ndim - case.claimed.ndim
-    shape = (1,) * new + case.shape
-    return tuple(k + 1 for k, n in enumerate(shape) if n == 1 and terms.shape[k + 1] > 1)
+    return tuple(k + 1 for k, n in enumerate((1,) * new + case.shape) if n == 1)
 
 
 def _sum(case: Case, terms: Array, axes: tuple[int, ...]) -> Array:
-    total: Array = terms.sum(axis=axes, keepdims=True).reshape(case.claimed.shape)
+    total: Array = terms.sum(axis=axes).reshape(case.claimed.shape)
     return total
 
 
@@ -116,19 +115,19 @@ def _candidates(case: Case) -> Iterator[Array]:
 
 def _products(case: Case) -> Iterator[Array]:
     evidence = case.evidence
-    u = np.asarray(evidence.cotangents, np.float64)
-    others = {name: np.asarray(y, np.float64) for name, y in evidence.inputs.items()}
-    x, output = others.pop(case.name), np.asarray(evidence.output, np.float64)
+    u, output = evidence.cotangents, evidence.output
+    others = {name: np.asarray(y, np.float64) for name, y in evidence.inputs.items()}  # beside others of more precision
+    inverse = 1 / others.pop(case.name)
     yield u
-    yield from _times(u, output, 1 / x)
+    yield from _times(u, output, inverse)
     for name, y in others.items():
         yield from _times(u, y)
-        yield from _times(u, *_shifted(output, y), 1 / x)
+        yield from _times(u, *_shifted(output, y), inverse)
         if name not in evidence.numerical:
             continue
         yield evidence.numerical[name]
-        yield from _times(evidence.numerical[name], y, 1 / x)
-        if y.ndim > 2 and u.ndim > 3 and y.shape[:-1] == u.shape[1:-1]:  # a matrix that multiplies a batch
+        yield from _times(evidence.numerical[name], y, inverse)
+        if y.shape[:-2] and y.shape[:-1] == u.shape[1:-1]:  # a matrix that multiplies a batch
             yield np.swapaxes(y, -1, -2) @ u
 
 

@@ -1,0 +1,87 @@
+"""When an array explains a wrong gradient."""
+
+import numpy as np
+import pytest
+
+from attention_np.gradcheck.agreement import HOLDS, WRONG
+from attention_np.gradcheck.diagnosis import Evidence, diagnose
+from attention_np.gradcheck.diagnosis.case import Case
+
+
+def case_of(error, floor=1e-6, size=1.0):
+    """A case whose claimed gradient is off by `error`, (3, entries), in units of what it may be off."""
+    rng = np.random.default_rng(0)
+    right = size * rng.choice([-1.0, 1.0], error.shape)
+    floor = np.broadcast_to(np.float64(floor * size), error.shape[1:])
+
+    def case(claimed):
+        verdict = np.where((claimed != right).any(axis=0), WRONG, HOLDS)
+        x = rng.standard_normal(error.shape[1:])
+        return Case.of(Evidence("x", {"x": x}, x, right, {"x": claimed}, {"x": right}, floor, verdict, None, {}))
+
+    return case(right + error * case(right).allowed(right))
+
+
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize(
+    ("entries", "error", "left", "explained"),
+    [
+        (1, 9.0, 0.0, True),  # one is enough if it is off by far more than the noise
+        (1, 9.0, 0.9, True),
+        (1, 9.0, 1.1, False),
+        (1, 7.0, 0.0, False),
+        (3, 7.0, 0.0, False),
+        (4, 7.0, 0.0, True),  # or a dozen values in four entries
+        (4, 7.0, 0.03 * 7, True),  # of which next to nothing is left
+        (4, 7.0, 0.07 * 7, False),
+        (8, 7.0, 0.0, True),
+        (8, 0.9, 0.0, False),
+    ],
+)
+def test_an_array_explains_a_gradient_that_is_evidently_something_else(entries, error, left, explained, size):
+    errors = np.where(np.arange(12) < entries, error, 0.0) * np.ones((3, 1))
+    case = case_of(errors, size=size)
+    leaves = np.where(errors != 0, left, 0.0) * case.allowed(case.right)
+    assert case.is_explained_by(case.claimed - leaves) == explained
+
+
+@pytest.mark.parametrize(
+    ("cotangents", "entries", "explained"), [(3, 4, True), (2, 6, True), (2, 5, False), (1, 12, True)]
+)
+def test_a_dozen_values_are_evidence_whatever_cotangents_they_belong_to(cotangents, entries, explained):
+    errors = np.where(np.arange(12) < entries, 7.0, 0.0) * (np.arange(3) < cotangents)[:, np.newaxis]
+    case = case_of(errors)
+    assert case.is_explained_by(case.claimed) == explained
+
+
+@pytest.mark.parametrize(("wrong", "known", "explained"), [(4, 2, True), (4, 1, False), (30, 10, True), (30, 9, False)])
+def test_of_the_wrong_entries_half_or_ten_must_be_known(wrong, known, explained):
+    case = case_of(np.where(np.arange(40) < wrong, 1e3, 0.0) * np.ones((3, 1)))
+    other = np.where((np.arange(40) < known) | (np.arange(40) >= wrong), case.claimed, np.nan)
+    assert case.is_explained_by(other) == explained
+
+
+def test_more_noise_makes_less_evident():
+    case = case_of(np.full((3, 2), 20.0))
+    assert case.is_explained_by(case.claimed)
+    assert not case.noisier(5 * case.noise).is_explained_by(case.claimed)
+    np.testing.assert_array_equal(case.noisier(0 * case.noise).noise, case.noise)
+
+
+def test_a_floor_that_is_not_finite_counts_as_none():
+    x = np.random.default_rng(0).standard_normal(6)
+    u = np.random.default_rng(1).standard_normal((3, 6))
+    for strange in (np.inf, np.nan):
+        floor = np.where(np.arange(6) == 2, strange, 1e-15)
+        found = Evidence("x", {"x": x}, x, u, {"x": -u * x}, {"x": u * x}, floor, np.full(6, WRONG), None, {})
+        assert diagnose(found) == "it is -1 times the numerical gradient throughout"
+
+
+def test_what_is_allowed_is_ten_times_the_noise_or_the_precision_of_the_other_array():
+    case = case_of(np.full((3, 2), 20.0))
+    for size in (1.0, 1e9):
+        other = size * case.right
+        for scale, magnified in ((1.0, 1), (0.5, 1), (3.0, 3)):
+            expected = 10 * np.maximum(magnified * case.noise, case.precision * np.abs(other))
+            np.testing.assert_allclose(case.allowed(other, scale), expected, rtol=1e-12)
+        np.testing.assert_array_equal(case.allowed(other), case.allowed(other, 1.0))
