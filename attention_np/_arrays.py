@@ -310,7 +310,10 @@ def as_mask(mask: npt.ArrayLike, shape: tuple[int, ...], what: str = "the scores
 
 
 def is_finite(array: Array) -> bool:
-    """Whether all numbers are finite. The first look, which mostly is enough, is one call to BLAS: at their squares."""
+    """Whether all numbers are finite; for use within :func:`quiet`.
+
+    The first look, which mostly is enough, is one call to BLAS: at the sum of their squares.
+    """
     if type(array) is np.ndarray and array.dtype.kind == "f":
         flat = array.ravel()
         if flat @ flat < np.inf:

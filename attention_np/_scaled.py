@@ -18,14 +18,16 @@ from attention_np._arrays import Array
 __all__ = ["LEAST", "Scaled", "is_wide", "magnitude", "times_power_of_two", "widened"]
 
 LEAST = -(2**20)  # the exponent of zero: less than that of any number
+WEAK = {int: np.float16, float: np.float16, complex: np.complex64}  # numbers of Python upcast no array
 SLICE = 480  # products of numbers of that many powers of two, and their sums, are within the range of float64
 
 
 class Scaled(NDArrayOperatorsMixin):
     """The numbers ``mantissa * 2**exponent``, with mantissas of at least the precision of float64.
 
-    Infinity and NaN are infinity and NaN, and nothing else becomes so. :func:`numpy.asarray` makes plain numbers of
-    `dtype` of it: infinite where they do not fit.
+    Infinity and NaN are infinity and NaN, and nothing else becomes so. A part of a complex number that is ``2**1000``
+    times smaller than the other loses digits. :func:`numpy.asarray` makes plain numbers of `dtype` of it: infinite
+    where they do not fit.
     """
 
     def __init__(self, mantissa: Array, exponent: Any, dtype: npt.DTypeLike) -> None:
@@ -40,9 +42,9 @@ class Scaled(NDArrayOperatorsMixin):
         """`array`, or a number."""
         if isinstance(array, Scaled):
             return array
-        array = np.asarray(array)
-        dtype = np.dtype(np.float16) if array.dtype.kind in "biu" else array.dtype  # an integer upcasts nothing
-        return cls(array.astype(np.result_type(dtype, np.float64)), 0, dtype)
+        numbers = np.asarray(array)
+        dtype = WEAK.get(type(array), numbers.dtype)
+        return cls(numbers.astype(np.result_type(dtype, np.float64)), 0, dtype)
 
     def _each(self, function: Callable[[Array], Array]) -> Scaled:
         """What `function`, which moves entries, makes of both arrays."""
@@ -62,6 +64,8 @@ class Scaled(NDArrayOperatorsMixin):
         result = UFUNCS[ufunc](*map(Scaled.of, inputs))
         if out is None:
             return result
+        if not np.can_cast(result.dtype, out[0].dtype, "same_kind"):
+            return NotImplemented
         out[0][...] = result
         return out[0]
 
@@ -78,6 +82,9 @@ class Scaled(NDArrayOperatorsMixin):
 
     def __len__(self) -> int:
         return len(self.mantissa)
+
+    def __bool__(self) -> bool:
+        return bool(self.mantissa)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -167,6 +174,11 @@ def _matmul(x: Scaled, y: Scaled) -> Scaled:
     return total
 
 
+def _equal(x: Scaled, y: Scaled) -> Array:
+    equal: Array = (x.mantissa == y.mantissa) & ((x.exponent == y.exponent) | np.isinf(x.mantissa))
+    return equal
+
+
 def _where(condition: Array, x: Any, y: Any) -> Scaled:
     one, other = Scaled.of(x), Scaled.of(y)
     mantissa, exponent = (np.where(condition, getattr(one, of), getattr(other, of)) for of in ("mantissa", "exponent"))
@@ -179,8 +191,8 @@ UFUNCS: dict[Any, Callable[..., Any]] = {
     np.negative: _negative,
     np.multiply: _multiply,
     np.matmul: _matmul,
-    np.not_equal: lambda x, y: _add(x, _negative(y)).mantissa != 0,
-    np.equal: lambda x, y: _add(x, _negative(y)).mantissa == 0,
+    np.equal: _equal,
+    np.not_equal: lambda x, y: ~_equal(x, y),
     np.isfinite: lambda x: np.isfinite(x.mantissa),
     np.tanh: lambda x: np.tanh(np.asarray(x)),
 }

@@ -142,9 +142,73 @@ def test_a_part_is_a_view_that_can_be_added_to() -> None:
 
 def test_what_the_ops_do_not_need_is_refused() -> None:
     wide = widened(np.ones(3))
-    for refused in (np.exp, np.mean, np.add.reduce, np.linalg.norm):
+    for refused in (np.exp, np.mean, np.add.reduce, np.linalg.norm, lambda x: np.multiply.outer(x, x)):
         with pytest.raises(TypeError):
             refused(wide)
+
+
+def test_complex_numbers_are_not_added_to_real_ones_in_place() -> None:
+    for real in (np.ones(3), widened(np.ones(3))):
+        with pytest.raises(TypeError):
+            real += widened(np.full(3, 1 + 1j))
+        np.testing.assert_array_equal(np.asarray(real), np.ones(3))
+    narrow = np.ones(3, np.float32)
+    narrow += widened(np.full(3, 0.5))
+    assert_same_bits(narrow, np.full(3, 1.5, np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble, np.complex64, np.complex128])
+def test_the_dtype_of_a_result_is_that_of_arrays(dtype: Any) -> None:
+    array, other = np.ones((2, 2), dtype), np.ones((2, 2), np.float64)
+    for of in (
+        lambda x: x + 1,
+        lambda x: 0.5 * x,
+        lambda x: x - 1j,
+        lambda x: -x,
+        lambda x: x @ array,
+        lambda x: x @ other,
+        lambda x: other * x,
+        lambda x: x * np.float32(2),
+        lambda x: x * np.arange(2),
+        lambda x: x * np.array([True, False]),
+        lambda x: x.sum(axis=0),
+        lambda x: np.where(array == 1, x, 0),
+        lambda x: np.where(array == 1, x, 0.5),
+        lambda x: np.where(array == 1, x, other),
+    ):
+        assert np.asarray(of(widened(array))).dtype == of(array).dtype
+    assert np.asarray(widened(array), np.complex64).dtype == np.complex64
+
+
+def test_narrow_numbers_are_worked_with_in_float64() -> None:
+    x = np.array([1 + 2.0**-12], np.float32)
+    square = widened(x) * x
+    np.testing.assert_array_equal(square - np.float32(1 + 2.0**-11), [np.float32(2.0**-24)])
+    assert square.dtype == np.float32
+
+
+def test_numbers_are_equal_where_they_are_those_of_an_array_that_are() -> None:
+    array = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, 2.0, -2.0, 1e-300, 0.5])
+    one, other = (x.ravel() for x in np.meshgrid(array, array))
+    assert_same_bits(widened(one) == other, one == other)
+    assert_same_bits(widened(one) != other, one != other)
+    vast = widened(one) * 1e300 * 1e300
+    assert_same_bits(vast == widened(other) * 1e300 * 1e300, one == other)
+    assert_same_bits(1j * widened(one) == 1j * widened(other), 1j * one == 1j * other)
+
+
+def test_a_single_number_alone_is_true_or_false() -> None:
+    assert widened(np.ones(1))
+    assert not widened(np.zeros(1))
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(widened(np.ones(2)))
+
+
+def test_a_sum_of_no_numbers_is_zero() -> None:
+    for axis, keepdims in ((1, False), (1, True), (2, False), ((0, 1), True)):
+        array = np.zeros((2, 0, 3))
+        assert_same_bits(np.asarray(widened(array).sum(axis, keepdims)), array.sum(axis, keepdims=keepdims))
+    assert_same_bits(np.asarray(widened(np.zeros((2, 0))) @ np.zeros((0, 3))), np.zeros((2, 3)))
 
 
 @pytest.mark.parametrize("unit", [np.float32(3), np.float64(3), np.complex64(3 - 1j), np.complex128(3 - 1j)], ids=repr)
