@@ -42,7 +42,7 @@ def left_range(results: Iterable[Array | None], arrays: Iterable[Any]) -> bool:
     if all(x is None or not x.size or _is_usual(x) for x in different):
         return False
     given = [np.asarray(x) for x in arrays if x is not None]
-    exponents = [int(_exponent(x.ravel(), 0)[0]) for x in given]
+    exponents = [_exponent(x) for x in given]
     limits = [np.finfo(x.dtype) for x in given]
     largest, least = min(x.maxexp for x in limits) - ROOM, max(x.minexp + x.nmant for x in limits)
     return bool(sum(x for x in exponents if x > 0) > largest or sum(x for x in exponents if x < 0) < least)
@@ -50,7 +50,7 @@ def left_range(results: Iterable[Array | None], arrays: Iterable[Any]) -> bool:
 
 def _is_usual(array: Array) -> bool:
     """Whether all is finite, and the largest of it so large that what is beside it loses no digit that counts."""
-    if array.dtype.kind == "V" or array.dtype.itemsize == 2:  # computed in float32
+    if array.dtype.itemsize == 2:  # computed in float32
         return bool(np.isfinite(array).all())
     least = _least_usual(array.dtype)
     if array.dtype.kind != "c":
@@ -66,12 +66,10 @@ def _least_usual(dtype: np.dtype[Any]) -> Any:
     return limits.tiny / limits.eps
 
 
-def _exponent(array: Array, axis: int) -> Array:
-    """The exponent of the largest finite number along `axis`, which stays as an axis of length one."""
+def _exponent(array: Array) -> int:
+    """The exponent of the largest finite number."""
     size = magnitude(array)
-    largest = np.where(np.isfinite(size), size, 0).max(axis=axis, keepdims=True, initial=0)
-    exponent: Array = np.frexp(largest)[1]
-    return exponent
+    return int(np.frexp(np.where(np.isfinite(size), size, 0).max(initial=0))[1])
 
 
 def all_finite(array: Array, axis: int) -> npt.NDArray[np.bool_]:
@@ -153,11 +151,11 @@ def _clipped_scores(
         return (scores if bias is None else scores + bias), None, given
 
     products = Scaled.of(q) @ transposed(widened(k)) * scale
-    scores = settle(np.where(lost, _clipped(products, plain.dtype), plain))
+    scores = settle(np.where(lost, _clipped(products), plain))
     if bias is not None:
         products = products + bias
         given = given & added
-        scores = np.where(lost & given, _clipped(products, plain.dtype), scores + bias)
+        scores = np.where(lost & given, _clipped(products), scores + bias)
     return scores, products, given
 
 
@@ -180,10 +178,11 @@ def _largest(scores: Array, pairs: Array | None) -> Array:
     return largest
 
 
-def _clipped(numbers: Scaled, dtype: np.dtype[Any]) -> Array:
-    """`numbers` in `dtype`, with its largest number in the place of infinity."""
-    array, most = numbers.__array__(dtype), np.finfo(dtype).max
-    if dtype.kind != "c":
+def _clipped(numbers: Scaled) -> Array:
+    """`numbers` in their dtype, with its largest number in the place of infinity."""
+    array: Array = np.asarray(numbers)
+    most = np.finfo(array.dtype).max
+    if array.dtype.kind != "c":
         return np.clip(array, -most, most)
     array.real, array.imag = np.clip(array.real, -most, most), np.clip(array.imag, -most, most)
     return array

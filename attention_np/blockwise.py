@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ from attention_np._arrays import (
     without_query_axis,
 )
 from attention_np._blockwise import kernels, plain
+from attention_np._blockwise.blas import one_thread
 from attention_np._blockwise.merging import Partial, merge, merge_backward
 from attention_np._blockwise.problem import Place, Problem, as_block_size, grouped
 from attention_np._blockwise.tiles import Cotangent, Tangent, Tile
@@ -336,9 +338,11 @@ def backward(
         strips = (x for x in problem.strips() if apart[x.at][x.rows].any())
         tasks = (([x], [(problem.tile(x), cotangent(x, of_apart=True))]) for x in strips)
         run(_differentiate_whole_rows, tasks, consume, executor, at_once)
-    with quiet():
-        arrays = in_dtype(dtype, of_output, of_logsumexp, query, cache.key, cache.value)
-        if left_range((d_query, d_key, d_value, d_bias), (*arrays, cache.scale)):
+    with one_thread(), quiet():  # threads of BLAS that have been woken stand in the way of those of the next call
+        arrays = (
+            x if x is None else in_dtype(dtype, x)[0] for x in (of_output, of_logsumexp, query, cache.key, cache.value)
+        )
+        if left_range((d_query, d_key, d_value, d_bias), chain(arrays, [cache.scale])):
             d_query, d_key, d_value, d_bias = _gradients_in_range(problem, cotangent)
         return Gradients(
             as_result(without_query_axis(d_query, query), query.dtype),
@@ -445,12 +449,13 @@ def jvp(
         tasks = ((place, (problem.tile(place), tangent(place))) for place in problem.strips())
         run(_push_forward, tasks, consume, executor, at_once)
     dtype = precision(cache.query, cache.key, cache.value, cache.bias).result
-    with quiet():
-        if left_range((d_output,), (*given, *in_dtype(compute, cache.query, cache.key, cache.value), cache.scale)):
+    with one_thread(), quiet():
+        arrays = (in_dtype(compute, x)[0] for x in (cache.query, cache.key, cache.value))
+        if left_range((d_output,), chain(given, arrays, [cache.scale])):
             for place in problem.strips():
                 along = tangent(place)
-                arrays = (None if x is None else widened(x) for x in (along.query, along.key, along.value, along.bias))
-                consume(place, plain.push_forward(problem.tile(place), Tangent(*arrays)))
+                parts = (None if x is None else widened(x) for x in (along.query, along.key, along.value, along.bias))
+                consume(place, plain.push_forward(problem.tile(place), Tangent(*parts)))
         return as_result(without_query_axis(d_output, cache.query), dtype)
 
 

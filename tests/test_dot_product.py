@@ -523,6 +523,22 @@ def test_a_scale_that_is_infinite_in_the_dtype_alone_is_refused_with_the_dtype()
         dot_product.forward(*(zeros(4, 3, dtype=np.float32) for _ in range(3)), scale=1e40)
 
 
+@pytest.mark.parametrize("j", range(3))
+def test_plus_infinity_in_a_bias_takes_all_the_weight_also_where_the_product_does_not_fit(j: int) -> None:
+    q, k, bias = np.full((2, 1), 1e200), np.array([[1e200], [-1e200], [1.0]]), np.zeros((2, 3))
+    bias[0, j] = np.inf
+    _, cache = dot_product.forward(q, k, np.ones((3, 1)), bias=bias)
+    np.testing.assert_array_equal(cache.weights, [np.eye(3)[j], [1, 0, 0]])
+
+
+def test_a_mean_of_the_largest_numbers_is_finite_though_weights_add_up_to_more_than_one() -> None:
+    most = np.finfo(np.float64).max
+    q, k, v = normal(0, 50, 3), normal(1, 7, 3), np.full((7, 2), most)
+    output, cache = dot_product.forward(q, k, v)
+    assert (cache.weights.sum(axis=1) > 1).any()
+    np.testing.assert_allclose(output, most, rtol=1e-14)
+
+
 def test_a_gradient_that_does_not_fit_is_infinite_though_it_is_a_difference() -> None:
     query, value = np.array([[8.0], [-8.0]]), np.array([[1.0], [0.0]])
     _, cache = dot_product.forward(query, np.zeros((2, 1)), value, scale=256.0)

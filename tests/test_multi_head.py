@@ -673,6 +673,16 @@ def test_values_that_do_not_fit_have_an_output_gradients_and_a_tangent_that_do()
     np.testing.assert_allclose(tangent, output)
 
 
+@pytest.mark.parametrize("vast", [1.0, 1e200])
+def test_a_tangent_of_the_bias_moves_the_output_also_where_queries_do_not_fit(vast: float) -> None:
+    x, eye = normal(0, 3, 2), np.eye(2)
+    parameters = Parameters(vast * eye, 0 * eye, eye, eye)  # keys of zero: all weights are 1/3
+    _, cache = multi_head.forward(vast * np.ones((4, 2)), x, x, parameters, num_heads=1, bias=np.zeros((4, 3)))
+    d_bias = normal(1, 4, 3)
+    expected = (d_bias - d_bias.mean(axis=1, keepdims=True)) @ x / 3
+    np.testing.assert_allclose(multi_head.jvp(cache, bias=d_bias), expected, rtol=1e-13, atol=1e-15)
+
+
 def test_gradients_are_found_where_those_of_the_heads_are_too_small_for_the_dtype() -> None:
     weights = multi_head.Parameters(EYE * 1e100, EYE * 1e100, EYE * 1e100, EYE * 1e-200)
     _, cache = multi_head.forward(0 * EYE, EYE, EYE, weights, num_heads=1)

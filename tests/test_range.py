@@ -36,6 +36,16 @@ def test_partial_sums_that_overflow_do_not_matter_nor_do_what_is_not_finite_else
     assert_same_bits(product_in_range(np.zeros((2, 0)), np.zeros((0, 3))), np.zeros((2, 3)))
 
 
+@pytest.mark.parametrize("pairs", [None, np.array([True, True, False])], ids=["all pairs", "some pairs"])
+def test_each_row_of_negative_scores_has_the_weights_that_they_say_however_far_apart_the_rows_are(
+    pairs: Array | None,
+) -> None:
+    q, k = np.array([[[1e300], [1e-30]]]), np.array([[[-1e300], [-2e300], [1.0 if pairs is not None else -3e300]]])
+    with quiet():
+        scores = scores_in_range(q @ k.swapaxes(1, 2), q, k, 1.0, None, pairs)
+    np.testing.assert_array_equal(softmax.forward(scores, mask=pairs)[0], [[[1, 0, 0], [1, 0, 0]]])
+
+
 ONE = np.ones((2, 3))
 
 

@@ -177,7 +177,7 @@ def test_the_dtype_of_a_result_is_that_of_arrays(dtype: Any) -> None:
         lambda x: np.where(array == 1, x, other),
     ):
         assert np.asarray(of(widened(array))).dtype == of(array).dtype
-    assert np.asarray(widened(array), np.complex64).dtype == np.complex64
+    assert widened(array).__array__(np.complex64).dtype == np.complex64
 
 
 def test_narrow_numbers_are_worked_with_in_float64() -> None:
@@ -194,6 +194,7 @@ def test_numbers_are_equal_where_they_are_those_of_an_array_that_are() -> None:
     assert_same_bits(widened(one) != other, one != other)
     vast = widened(one) * 1e300 * 1e300
     assert_same_bits(vast == widened(other) * 1e300 * 1e300, one == other)
+    assert_same_bits(vast == other, np.isinf(one) & (one == other) | (one == 0) & (other == 0))
     assert_same_bits(1j * widened(one) == 1j * widened(other), 1j * one == 1j * other)
 
 
