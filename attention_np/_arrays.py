@@ -314,7 +314,7 @@ def is_finite(array: Array) -> bool:
 
     The first look, which mostly is enough, is one call to BLAS: at the sum of their squares.
     """
-    if type(array) is np.ndarray and array.dtype.kind == "f":
+    if isinstance(array, np.ndarray) and array.dtype.kind == "f":
         flat = array.ravel()
         if flat @ flat < np.inf:
             return True

@@ -69,22 +69,24 @@ class Step(NamedTuple):
 def forward(c: Counts, sizes: Sizes) -> Iterator[Step]:
     """The steps of :func:`attention_np.dot_product.forward`."""
     flag = 1 / c.itemsize  # an array of booleans
-    masked = int(sizes.is_causal)
-    yield Step(2 * c.d_k, 0, 1, 1, is_product=True)  # query @ key^T
-    yield Step(1, 1, 1, 1)  # * scale, in place
-    yield Step(0, 1 + flag, flag, 1 + flag)  # are they finite?
-    if sizes.is_causal:
-        yield Step(0, 1 + flag, 1, 2)  # the scores, minus infinity where a pair is hidden
-    yield Step(1, 1, 0, 1 + masked)  # the maximum
-    yield Step(1, 1, 1, 2 + masked)  # less the maximum
-    yield Step(1, 1, 1, 3 + masked)  # the exponentials
-    yield Step(1, 1, 0, 2 + masked)  # their sum
-    yield Step(1, 1, 1, 3 + masked)  # the weights
+    masked, dropped = int(sizes.is_causal), int(sizes.dropout)
     if sizes.dropout:
-        draws = 4 / c.itemsize  # 32 bits each, beside scores and weights
-        yield Step(0, 0, draws, 2 + draws)
-        yield Step(1, draws, flag, 2 + draws + flag)  # which of them drop a weight?
-        yield Step(0, flag, 1, 2 + draws + flag + 1)  # the multipliers
+        draws = 4 / c.itemsize  # 32 bits each
+        yield Step(0, 0, draws, draws)
+        yield Step(1, draws, flag, draws + flag)  # which of them drop a weight?
+        yield Step(0, flag, 1, draws + flag + 1)  # the multipliers, which stay
+    yield Step(2 * c.d_k, 0, 1, dropped + 1, is_product=True)  # query @ key^T
+    yield Step(1, 1, 1, dropped + 1)  # * scale, in place
+    yield Step(1, 1, 0, dropped + 1)  # are they finite? the sum of their squares
+    held = dropped + masked
+    if sizes.is_causal:
+        yield Step(0, 1 + flag, 1, held + 1)  # the scores, minus infinity where a pair is hidden
+    yield Step(1, 1, 0, held + 1)  # the maximum
+    yield Step(1, 1, 1, held + 2)  # less the maximum
+    yield Step(1, 1, 1, held + 3)  # the exponentials
+    yield Step(1, 1, 0, held + 2)  # their sum
+    yield Step(1, 1, 1, held + 3)  # the weights
+    if sizes.dropout:
         yield Step(1, 2, 1, 4)  # the weights that are left
     yield Step(2 * c.d_v, 1, 0, 2, is_product=True)  # weights @ value
 
@@ -104,13 +106,13 @@ def backward(c: Counts, sizes: Sizes) -> Iterator[Step]:
     if sizes.dropout:
         held += 1
         yield Step(1, 2, 1, held)  # times the multipliers
-    yield Step(0, 1 + flag, flag, held + flag)  # are they finite?
     yield Step(1, 1, 0, held)  # where is the largest weight?
     yield Step(1, 1, 1, held + 1)  # d_weights less what is there
     yield Step(1, 2, 1, held + 2)  # times the weights
     yield Step(1, 1, 0, held + 2)  # their sum
     yield Step(1, 1, 1, held + 2)  # less the sum
     yield Step(1, 2, 1, held + 2)  # times the weights, in place
-    yield Step(0, 1 + flag, flag, held + 2 + flag - 1)  # are they finite?
+    yield Step(1, 1, 0, held + 1)  # are they finite?
     yield Step(2 * c.d_k, 1, 0, held + 1, is_product=True)  # d_query
     yield Step(2 * c.d_k, 1, 0, held + 1, is_product=True)  # d_key
+    yield Step(1, 1, 0, held + 1)  # has anything left the range?

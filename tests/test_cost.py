@@ -29,7 +29,7 @@ class Tally:
         self.product_flops = self.other_flops = self.bytes_moved = 0
 
     def add(self, name: str, inputs: list[Array], output: Array) -> None:
-        self.bytes_moved += sum(x.nbytes for x in inputs) + output.nbytes
+        self.bytes_moved += sum(x.nbytes for x in {id(x): x for x in inputs}.values()) + output.nbytes
         if name == "matmul" and all(x.ndim > 1 for x in inputs):
             self.product_flops += 2 * output.size * inputs[0].shape[-1]
         elif name not in WITHOUT_FLOPS:
