@@ -79,7 +79,7 @@ def all_finite(array: Array, axis: int) -> npt.NDArray[np.bool_]:
 
 
 def product_in_range(a: Array, b: Array) -> Array:
-    """``a @ b`` without a partial sum that is out of range: infinite only where the sum itself is."""
+    """``a @ b`` without a partial sum that is out of range: infinite only where the sum itself is, but for rounding."""
     return np.asarray(widened(a) @ b)
 
 

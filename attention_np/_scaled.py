@@ -54,8 +54,8 @@ class Scaled(NDArrayOperatorsMixin):
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
         """As plain numbers."""
-        value: Array = times_power_of_two(self.mantissa, self.exponent).astype(self.dtype if dtype is None else dtype)
-        return value
+        value = times_power_of_two(self.mantissa, self.exponent)
+        return np.asarray(value, self.dtype if dtype is None else dtype)  # of a number, too, an array
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None) -> Any:
         """What NumPy asks for the result of `ufunc` on such numbers; with `out`, it is an addition in place."""

@@ -238,7 +238,8 @@ def backward(d_output: npt.ArrayLike, cache: Cache) -> Gradients:
 
     They are derived in ``derivations/dot_product.md``. A query whose row of `d_output` is exactly zero contributes
     nothing to the other gradients, whatever it holds.
-    A gradient that does not fit the dtype is infinite; one below its normal numbers loses digits.
+    A gradient that does not fit the dtype is infinite; one that is below its normal numbers, or worked out from weights
+    or products near them, beside a far larger one in the same array too, loses digits or is zero.
 
     Examples
     --------

@@ -443,7 +443,7 @@ def forward(
         output = as_result(without_query_axis(np.asarray(output), query), dtype.result)
 
     weights = of_scores.weights
-    of_heads = (*v.shape[:-2], n, v.shape[-1])
+    of_heads = (*np.broadcast_shapes(weights.shape[:-2], v.shape[:-2]), n, v.shape[-1])
     attention = dot_product.Cache(
         q, k, v, bias, visible, scale, of_scores.scores, weights, dropout, of_scores, of_heads
     )

@@ -134,8 +134,12 @@ def test_a_child_is_free_before_blas_is_let_go_and_starts_its_threads(
         def block(self, *_: slice) -> bool:
             if threading.current_thread() is threading.main_thread():
                 found.append(in_child(lambda: Limit.cores_at_end))
+                forked.set()
+            else:
+                forked.wait(60)  # or this thread might do all the tasks
             return True
 
+    forked = threading.Event()
     monkeypatch.setattr(blas, "controller", Limit)
     query, key, value = np.random.default_rng(0).standard_normal((3, 4, 800, 2))
     blockwise.forward(query, key, value, mask=Forking(), workers=2)

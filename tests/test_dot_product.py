@@ -562,3 +562,15 @@ def test_gradients_and_tangents_are_found_where_what_is_between_is_too_small_for
     np.testing.assert_allclose(dot_product.backward(np.array([[1e-200]]), cache).query, [[0.5e-100]])
     _, cache = dot_product.forward(query, np.array([[1e-200], [-1e-200]]), np.array([[1e300], [0.0]]), scale=1.0)
     np.testing.assert_allclose(dot_product.jvp(cache, query=np.array([[1e-200]])), [[0.5e-100]], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("size", "of_output"), [(1e30, 1e8), (1e-30, 1e-8)])
+def test_a_bias_of_one_number_has_a_gradient_where_the_range_was_left_too(size: float, of_output: float) -> None:
+    query, key = normal(0, 3, 4).astype(np.float32), normal(1, 3, 4).astype(np.float32)
+    value = (normal(2, 3, 4) * size).astype(np.float32)
+    _, cache = dot_product.forward(query, key / np.float32(of_output), value, bias=0.0)
+    found = dot_product.backward(np.full((3, 4), of_output, np.float32), cache)
+    assert found.bias is not None
+    assert found.bias.shape == ()
+    for array in found:
+        assert np.isfinite(array).all()

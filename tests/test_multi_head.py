@@ -689,3 +689,15 @@ def test_gradients_are_found_where_those_of_the_heads_are_too_small_for_the_dtyp
     gradients = multi_head.backward(np.array([[1e-200, 0.0], [0.0, 0.0]]), cache)
     np.testing.assert_allclose(gradients.query, np.array([[0.25, -0.25], [0, 0]]) / np.sqrt(2) * 1e-100)
     np.testing.assert_allclose(gradients.value[:, 0], 0.5e-300)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((2, 5, 4), (2, 6, 4), (6, 4)), ((5, 4), (2, 6, 4), (6, 4)), ((5, 4), (6, 4), (3, 6, 4))]
+)
+def test_the_cache_of_the_heads_is_one_of_dot_product(shapes: Any) -> None:
+    query, key, value = (normal(i, *shape) for i, shape in enumerate(shapes))
+    output, cache = multi_head.forward(query, key, value, random_parameters(0), num_heads=2)
+    heads = (*output.shape[:-2], 2, 5, 2)
+    assert cache.attention.output_shape == heads
+    gradients = dot_product.backward(np.ones(heads), cache.attention)
+    assert gradients.value.shape == cache.attention.value.shape

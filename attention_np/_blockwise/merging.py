@@ -32,7 +32,8 @@ def merge(first: Partial | tuple[Array, Array], second: Partial | tuple[Array, A
     ----------
     first, second : Partial, or (output, logsumexp), or (output, cache)
         Attention of the same queries over keys that no other has: (..., n, d_v) and (..., n), or what :func:`forward`
-        gave. What had no key to attend to has the output zero and the log-sum-exp minus infinity.
+        gave; a single query with leading axes needs its axis, ``output[..., None, :]``. What had no key to attend to
+        has the output zero and the log-sum-exp minus infinity.
 
     Returns
     -------
