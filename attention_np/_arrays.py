@@ -42,6 +42,7 @@ __all__ = [
     "quiet",
     "real_types",
     "scores_shape",
+    "sum_of_squares",
     "sum_to",
     "transposed",
     "with_query_axis",
@@ -312,13 +313,17 @@ def as_mask(mask: npt.ArrayLike, shape: tuple[int, ...], what: str = "the scores
 def is_finite(array: Array) -> bool:
     """Whether all numbers are finite; for use within :func:`quiet`.
 
-    The first look, which mostly is enough, is one call to BLAS: at the sum of their squares.
+    The first look, which mostly is enough, is :func:`sum_of_squares`.
     """
-    if isinstance(array, np.ndarray) and array.dtype.kind == "f":
-        flat = array.ravel()
-        if flat @ flat < np.inf:
-            return True
+    if isinstance(array, np.ndarray) and array.dtype.kind == "f" and sum_of_squares(array) < np.inf:
+        return True
     return bool(np.isfinite(array).all())
+
+
+def sum_of_squares(array: Array) -> Any:
+    """Of all numbers, by one call to BLAS: the first look at an array is a cheap one."""
+    flat = array.ravel()
+    return flat @ flat
 
 
 def sum_to(array: Array, shape: tuple[int, ...]) -> Array:

@@ -20,6 +20,7 @@ __all__ = [
     "as_finite",
     "as_flag",
     "as_record",
+    "as_shape",
     "as_text",
     "as_tuple",
     "as_whole",
@@ -33,6 +34,7 @@ Item = TypeVar("Item")
 
 DIGITS = 4000  # of a whole number: the time to read one grows with their square
 LARGEST = 2**63 - 1  # whole number: as many entries as an array can have
+MOST_AXES = 32  # that all versions of NumPy can make
 
 
 def write(path: str | os.PathLike[str], value: Any) -> None:
@@ -166,6 +168,14 @@ def as_tuple(read_item: Callable[[Any], Item]) -> Callable[[Any], tuple[Item, ..
         return tuple(read_item(x) for x in value)
 
     return read_all
+
+
+def as_shape(value: Any) -> tuple[int, ...]:
+    """`value`, which must be a list of the lengths of the axes of an array."""
+    shape = as_tuple(as_whole)(value)
+    if len(shape) > MOST_AXES:
+        raise ValueError(f"an array of more than {MOST_AXES} axes")
+    return shape
 
 
 def is_optional(read_value: Callable[[Any], Item]) -> Callable[[Any], Item | None]:

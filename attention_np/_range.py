@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._arrays import Array, transposed
+from attention_np._arrays import Array, sum_of_squares, transposed
 from attention_np._scaled import LEAST, Scaled, magnitude, times_power_of_two, widened
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "product_in_range",
     "scores_and_tops",
     "scores_in_range",
-    "widened",
 ]
 
 ROOM = 40  # for the number of terms of a sum, and the multipliers of dropout: a power of two
@@ -53,10 +52,8 @@ def _is_usual(array: Array) -> bool:
     if array.dtype.itemsize == 2:  # computed in float32
         return bool(np.isfinite(array).all())
     least = _least_usual(array.dtype)
-    if array.dtype.kind != "c":
-        flat = array.ravel()
-        if least < flat @ flat < np.inf:  # then so is its largest number: by one call to BLAS
-            return True
+    if array.dtype.kind != "c" and least < sum_of_squares(array) < np.inf:  # then so is its largest number
+        return True
     return bool(least < magnitude(array).max() < np.inf)
 
 

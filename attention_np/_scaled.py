@@ -7,7 +7,7 @@ the second look, where the plain arithmetic has left the range of the dtype (:mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -129,9 +129,13 @@ def is_wide(array: Any) -> bool:
     return isinstance(array, Scaled)
 
 
-def widened(array: Array) -> Array:
-    """`array` as numbers whose range has no end; for types, an array like any other."""
-    return cast(Array, Scaled.of(array))
+@overload
+def widened(array: Array) -> Array: ...
+@overload
+def widened(array: None) -> None: ...
+def widened(array: Array | None) -> Array | None:
+    """`array` as numbers whose range has no end; for types, an array like any other. None stays None."""
+    return None if array is None else cast(Array, Scaled.of(array))
 
 
 def times_power_of_two(array: Array, exponent: Any) -> Array:

@@ -33,6 +33,7 @@ from attention_np._arrays import (
     check_vector,
     check_weight,
     in_dtype,
+    is_finite,
     precision,
     quiet,
     scores_shape,
@@ -49,7 +50,8 @@ from attention_np._products import (
     pairs_that_flow,
     product,
 )
-from attention_np._range import left_range, scores_in_range, widened
+from attention_np._range import left_range, scores_in_range
+from attention_np._scaled import widened
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
 
@@ -167,7 +169,7 @@ def forward(
         # every query with every key (additive.9)
         hidden = np.tanh(queries[..., :, None, :] + keys[..., None, :, :])  # (..., n, m, h) (additive.3, additive.4)
         scores = hidden @ w_s  # (..., n, m) (additive.5, additive.9, additive.10)
-        if not np.isfinite(scores).all():
+        if not is_finite(scores):
             rows = None if visible is None else visible[..., None, :]
             scores = scores_in_range(scores[..., None, :], w_s[None, :], hidden, 1, None, rows)[..., 0, :]
         softmax_cache = softmax.normalised(scores, mask=visible)
@@ -340,7 +342,7 @@ def jvp(
     with quiet():
         d_output, between = _push_forward(tangents, arrays, cache)
         if left_range((d_output, *between), (*tangents, *arrays)):
-            wide = [None if x is None else widened(x) for x in tangents]
+            wide = [widened(x) for x in tangents]
             d_output = np.asarray(_push_forward(wide, arrays, cache)[0])
         dtype = precision(*cache[:7]).result
         return as_result(without_query_axis(d_output, cache.query), dtype)

@@ -52,7 +52,8 @@ from attention_np._blockwise.problem import Place, Problem, as_block_size, group
 from attention_np._blockwise.tiles import Cotangent, Tangent, Tile
 from attention_np._blockwise.workers import as_workers, run
 from attention_np._dropout import Rng, as_probability, draw_key
-from attention_np._range import left_range, widened
+from attention_np._range import left_range
+from attention_np._scaled import widened
 from attention_np.dot_product import Gradients
 from attention_np.rules import Rule, cut, pick
 
@@ -454,7 +455,7 @@ def jvp(
         if left_range((d_output,), chain(given, arrays, [cache.scale])):
             for place in problem.strips():
                 along = tangent(place)
-                parts = (None if x is None else widened(x) for x in (along.query, along.key, along.value, along.bias))
+                parts = (widened(x) for x in (along.query, along.key, along.value, along.bias))
                 consume(place, plain.push_forward(problem.tile(place), Tangent(*parts)))
         return as_result(without_query_axis(d_output, cache.query), dtype)
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import gcd
 from numbers import Real
 from typing import NamedTuple
 
@@ -35,6 +34,7 @@ import numpy.typing as npt
 
 from attention_np import _steps
 from attention_np._arrays import as_flag, as_integer, is_floating
+from attention_np._blockwise.columns import COUNTERS, number_of_parts
 from attention_np._blockwise.problem import (
     BLOCK,
     BLOCK_OF_A_RULE,
@@ -48,7 +48,6 @@ from attention_np._steps import Counts, Step
 __all__ = ["Cost", "Costs", "Sizes", "blockwise", "dot_product", "longest"]
 
 TILE = 2048  # the most positions that a task of the blockwise algorithm works on
-COUNTERS, FEATURES, PARTS = 4, 8, 8  # columns that count; features to one that subtracts, and those at most
 TOGETHER = 2**18  # the pairs of several heads that are taken together where heads are small
 FORWARD_TILES, BACKWARD_TILES = 4, 12  # what a worker holds, in arrays as large as the keys and values of a tile
 PLACE = 600  # bytes of the objects that say where a tile is
@@ -289,7 +288,7 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
         kept + c.converted * c.outputs + workers * (block * (1 + 3 * drops) + FORWARD_TILES * tile),
     )
     gradients = c.itemsize * c.inputs
-    subtracting = 1 if drops else 1 + (max(1, gcd(c.d_v, FEATURES * PARTS) // FEATURES) if c.m > columns else 1)
+    subtracting = 1 if drops else 1 + (number_of_parts(c.d_v) if c.m > columns else 1)
     residual = 0 if c.m > columns else 3
     backward = Cost(
         2 * pairs * (3 * c.d_k + 2 * c.d_v),  # twice (blockwise.41)

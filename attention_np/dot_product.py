@@ -55,7 +55,8 @@ from attention_np._products import (
     pairs_that_flow,
     product,
 )
-from attention_np._range import left_range, scores_in_range, widened
+from attention_np._range import left_range, scores_in_range
+from attention_np._scaled import widened
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
 

@@ -44,7 +44,8 @@ from attention_np._arrays import (
 )
 from attention_np._dropout import Rng, as_generator, as_probability, draw_key, multipliers
 from attention_np._products import linear, linear_backward, product
-from attention_np._range import left_range, widened
+from attention_np._range import left_range
+from attention_np._scaled import widened
 
 __all__ = ["Cache", "Gradients", "Parameters", "backward", "combine_heads", "forward", "jvp", "split_heads"]
 
@@ -682,7 +683,7 @@ def _in_range(x: Sequence[Array], w: Parameters, cache: Cache) -> tuple[Sequence
 
 
 def _widened(arrays: Iterable[Array | None]) -> list[Any]:
-    return [None if array is None else widened(array) for array in arrays]
+    return [widened(array) for array in arrays]
 
 
 def _check_parameters(query: Array, key: Array, value: Array, parameters: Parameters, num_heads: int) -> Parameters:

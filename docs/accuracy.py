@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from docs.tables import table, written
+
 __all__ = ["page"]
 
 HERE = Path(__file__).resolve().parent
 PAGE, MEASURED = HERE / "accuracy.md", HERE / "measured/accuracy.json"
-BEGIN, END = "<!-- written by python -m docs.accuracy -->\n", "<!-- end of what is written -->\n"
+COMMENTS = "<!-- written by python -m docs.accuracy -->", "<!-- end of what is written -->"
 RESULTS = {"output": "output", "query": "d_query", "key": "d_key", "value": "d_value"}
 OURS = ("dot_product", "blockwise")
 SCALE, SIZE = 1.0, 1024  # of the table of errors
@@ -25,24 +27,20 @@ def page(text: str, measured: dict[str, Any]) -> str:
     ValueError
         If the text does not have the two comments that the tables stand between.
     """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{PAGE.name} has no place for the tables: {BEGIN.strip()} and {END.strip()}")
-    return f"{before}{begin}\n{''.join(_tables(measured))}{end}{after}"
+    return written(PAGE.name, text, COMMENTS, "\n".join(_tables(measured)))
 
 
 def _tables(measured: dict[str, Any]) -> Iterator[str]:
     rows = measured["rows"]
     libraries = ", ".join(f"{name} {version}" for name, version in measured["versions"].items() if version)
-    yield f"Measured with {libraries} on {measured['processor']}, {measured['seeds']} seeds.\n\n"
+    yield f"Measured with {libraries} on {measured['processor']}, {measured['seeds']} seeds.\n"
     for op in OURS:
         above = measured["above_limit"][op]
-        yield f"**`{op}`**: the largest ratio to the best peer. {above} of {len(rows)} ratios are above 1.05.\n\n"
-        yield from _table(("dtype", "n", *RESULTS.values()), _ratios(rows, op))
+        yield f"**`{op}`**: the largest ratio to the best peer. {above} of {len(rows)} ratios are above 1.05.\n"
+        yield table(("dtype", "n", *RESULTS.values()), _ratios(rows, op))
     names = list(rows[0]["root_mean_squares"])
-    yield f"The mean relative error at n = {SIZE}, scale {SCALE:g}.\n\n"
-    yield from _table(("dtype", "of", *names), _errors(rows, names))
+    yield f"The mean relative error at n = {SIZE}, scale {SCALE:g}.\n"
+    yield table(("dtype", "of", *names), _errors(rows, names), left=2)
 
 
 def _ratios(rows: list[dict[str, Any]], op: str) -> Iterator[list[str]]:
@@ -59,13 +57,6 @@ def _errors(rows: list[dict[str, Any]], names: list[str]) -> Iterator[list[str]]
     for row in rows:
         if (row["n"], row["scale"], row["error"]) == (SIZE, SCALE, "mean"):
             yield [row["dtype"], RESULTS[row["result"]], *(f"{row['root_mean_squares'][name]:.2e}" for name in names)]
-
-
-def _table(headings: tuple[str, ...], lines: Iterator[list[str]]) -> Iterator[str]:
-    rule = ["---" if heading in ("dtype", "of") else "---:" for heading in headings]
-    for line in (headings, rule, *lines):
-        yield f"| {' | '.join(line)} |\n"
-    yield "\n"
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 from attention_np import cases
 from attention_np.derivation import Page, read_pages
+from docs.tables import table, written
 
-__all__ = ["HEADINGS", "Row", "rows", "table", "with_table"]
+__all__ = ["HEADINGS", "Row", "rows", "with_table"]
 
 ROOT = Path(__file__).resolve().parents[1]
-BEGIN, END = "<!-- verified: written by python -m docs.verified -->\n", "<!-- end of verified -->\n"
+COMMENTS = "<!-- verified: written by python -m docs.verified -->", "<!-- end of verified -->"
 HEADINGS = {
     "README.md": ("page", "cases", "gradients", "equations that hold", "refuted mistakes", "not executed"),
     "README.zh.md": ("页面", "算例", "梯度", "成立的等式", "推翻的错误", "未执行"),
@@ -56,14 +57,12 @@ def _arrays(inputs: Mapping[str, Any]) -> Iterator[Any]:
         yield from (part for part in (value if isinstance(value, tuple) else (value,)) if part is not None)
 
 
-def table(headings: tuple[str, ...], total: str) -> str:
-    """The table, in Markdown."""
+def _lines(total: str) -> Iterator[tuple[str, ...]]:
     found = rows()
-    sums = [sum(numbers) for numbers in zip(*(row[1:] for row in found), strict=True)]
-    lines = [headings, ("---", *("---:",) * (len(headings) - 1))]
-    lines += [(f"[{row.page}](derivations/{row.page}.md)", *(str(number or "") for number in row[1:])) for row in found]
-    lines += [(f"**{total}**", *(f"**{number}**" for number in sums))]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    for row in found:
+        yield f"[{row.page}](derivations/{row.page}.md)", *(str(number or "") for number in row[1:])
+    sums = (sum(numbers) for numbers in zip(*(row[1:] for row in found), strict=True))
+    yield f"**{total}**", *(f"**{number}**" for number in sums)
 
 
 def with_table(name: str, text: str) -> str:
@@ -74,11 +73,7 @@ def with_table(name: str, text: str) -> str:
     ValueError
         If the text does not have the two comments that the table stands between.
     """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{name} has no place for the table: {BEGIN.strip()} and {END.strip()}")
-    return f"{before}{begin}\n{table(HEADINGS[name], TOTAL[name])}\n{end}{after}"
+    return written(name, text, COMMENTS, table(HEADINGS[name], _lines(TOTAL[name])))
 
 
 if __name__ == "__main__":

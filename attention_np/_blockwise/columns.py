@@ -13,7 +13,7 @@ import numpy as np
 
 from attention_np._arrays import Array
 
-__all__ = ["COUNTERS", "delta_parts", "interleaved", "with_column", "with_counters"]
+__all__ = ["COUNTERS", "delta_parts", "interleaved", "number_of_parts", "with_column", "with_counters"]
 
 COUNTERS = 4  # sums of a quarter of the weights each
 FEATURES, PARTS = 8, 8  # features to one column of delta, and columns at most
@@ -42,12 +42,17 @@ def delta_parts(d_output: Array, output: Array, are_many: bool) -> Array:
     if not are_many:
         whole: Array = np.einsum("...b,...b->...", d_output, output)[..., None]  # (blockwise.8)
         return whole
-    parts = max(1, gcd(features, FEATURES * PARTS) // FEATURES)
+    parts = number_of_parts(features)
     given = (array.reshape(*array.shape[:-1], parts, features // parts) for array in (d_output, output))
     wide: Array = np.einsum("...b,...b->...", *given, dtype=WIDER.get(dtype))  # (blockwise.8, blockwise.58)
     rounded = wide.astype(dtype)
     rounded[..., -1] += (wide - rounded).sum(axis=-1)
     return rounded
+
+
+def number_of_parts(features: int) -> int:
+    """How many columns :func:`delta_parts` makes, where they are many."""
+    return max(1, gcd(features, FEATURES * PARTS) // FEATURES)
 
 
 def interleaved(array: Array, columns: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_np._arrays import Array, is_finite, transposed
+from attention_np._arrays import Array, is_finite, sum_of_squares, transposed
 from attention_np._blockwise import plain, scratch
 from attention_np._blockwise.columns import COUNTERS, delta_parts, interleaved, with_column, with_counters
 from attention_np._blockwise.tiles import Cotangent, Tile, slices
@@ -335,7 +335,7 @@ def _is_moderate(array: Array) -> bool:
     """Whether products with weights neither underflow nor let those count that stand for zero: see `least`."""
     info = np.finfo(array.dtype)
     one, exponent = array.dtype.type(1), info.maxexp
-    if np.ldexp(one, -(exponent // 4)) < _squares(array) < np.ldexp(one, exponent // 2):  # and so is the largest
+    if np.ldexp(one, -(exponent // 4)) < sum_of_squares(array) < np.ldexp(one, exponent // 2):  # and so is the largest
         return True
     most = max(array.max(initial=0), -array.min(initial=0))
     return bool(-(exponent // 2) < np.frexp(most)[1] < exponent // 3)
@@ -349,12 +349,6 @@ def _any_lost(array: Array, factor: Any = None) -> bool:
     if size.min(initial=least) >= least:
         return False
     return bool(((size >= info.tiny) & (size < least)).any())
-
-
-def _squares(array: Array) -> Any:
-    """The sum of the squares, by one call to BLAS: the first look at an array is a cheap one."""
-    flat = array.ravel()
-    return flat @ flat
 
 
 def _bound(tiles: Sequence[Tile], query: Array) -> float:

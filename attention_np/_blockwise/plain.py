@@ -123,7 +123,7 @@ def zeros(tile: Tile, wide: bool = False) -> tuple[Array, Array, Array, Array | 
     arrays = tile.query, tile.key, tile.value, tile.bias
     query, key, value, bias = (None if array is None else np.zeros(array.shape, tile.dtype) for array in arrays)
     if wide:
-        query, key, value, bias = (None if array is None else widened(array) for array in (query, key, value, bias))
+        query, key, value, bias = (widened(array) for array in (query, key, value, bias))
     assert query is not None
     assert key is not None
     assert value is not None

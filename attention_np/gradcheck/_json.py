@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._json import as_finite, as_record, as_tuple, as_whole
+from attention_np._json import as_finite, as_record, as_shape
 
 __all__ = ["as_array", "as_number", "plain"]
 
-AXES = 32  # of an array: what all versions of NumPy can make
 INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -53,10 +52,8 @@ def as_array(read_item: Callable[[Any], Any], dtype: npt.DTypeLike) -> Callable[
     """A reader of the arrays that :func:`plain` writes, of entries that `read_item` reads."""
 
     def read_array(value: Any) -> npt.NDArray[Any]:
-        parts = as_record(value, {"shape": as_tuple(as_whole), "values": lambda values: values})
+        parts = as_record(value, {"shape": as_shape, "values": lambda values: values})
         shape = parts["shape"]
-        if len(shape) > AXES:
-            raise ValueError(f"an array of more than {AXES} axes")
         flat = [read_item(x) for x in _flat(parts["values"], shape)]
         array: npt.NDArray[Any] = np.array(flat, dtype).reshape(shape)
         return array

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._figures import new_figure, one_axes
+from attention_np._figures import legend_below, new_figure, one_axes
 from attention_np.gradcheck import _text
 from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
 from attention_np.gradcheck.functions import Forward
@@ -34,7 +34,6 @@ SMALLEST_ERROR = 1e-17  # what is smaller, zero for one, is drawn here
 LEAST, MOST = 1e-3, 1e3  # of the scale of errors over their tolerance
 ASPECT = 1.5  # how much wider than high all panels together are
 ELONGATED = 6  # times longer one way than the other: cells are no squares then
-BELOW = -36  # points from the axes to the legend
 LABELLED = 24  # panels: where they are more, there is no room for their indices
 
 
@@ -89,7 +88,7 @@ def v_curve(
         else "Error of the numerical gradient of one entry"
     )
     ax.grid(alpha=0.25)
-    _legend_below(ax, ax.get_legend_handles_labels()[0])
+    legend_below(ax)
     return ax
 
 
@@ -207,7 +206,7 @@ def _mark(ax: Axes, verdict: Array) -> None:
         ax.imshow(behind, cmap="gray", vmin=0, vmax=1, aspect=ax.get_aspect(), interpolation="nearest")
         handles.append(Patch(fc="0.93", ec="0.7", label="not looked at"))
     if handles:
-        _legend_below(ax, handles)
+        legend_below(ax, handles)
 
 
 def _outline(inside: npt.NDArray[np.bool_]) -> Array:
@@ -250,21 +249,6 @@ def _label(ax: Axes, layout: _Layout) -> None:
         for index, top, left in corners:
             ax.text(left - 0.5, top - 0.7, f"[{', '.join(map(str, index))}]", fontsize=8, va="bottom")
         ax.set_ylim(top=-0.5 - layout.gap[0])  # the indices of the first row, too, have their room
-
-
-def _legend_below(ax: Axes, handles: list[Any]) -> None:
-    from matplotlib.transforms import ScaledTranslation
-
-    below_the_label = ScaledTranslation(0, BELOW / 72, ax.figure.dpi_scale_trans)
-    ax.legend(
-        handles=handles,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0),
-        bbox_transform=ax.transAxes + below_the_label,
-        ncols=3,
-        frameon=False,
-        fontsize="small",
-    )
 
 
 class _Layout(NamedTuple):

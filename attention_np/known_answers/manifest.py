@@ -20,7 +20,6 @@ MANIFEST = "manifest.json"
 FORMAT, VERSION = "attention_np known answers", 1
 LARGEST_MANIFEST, LARGEST_FILE = 2**22, 2**26  # bytes; what is read takes up to thirty times those of the manifest
 LONGEST_TEXT = 1000  # characters
-MOST_AXES = 32  # that all versions of NumPy can make
 ROLES = ("input", "answer", "bound")
 
 ABOUT = (
@@ -180,9 +179,7 @@ def _mapping(read_item: Any) -> Any:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    shape = SHAPE(value)
-    if len(shape) > MOST_AXES:
-        raise ValueError(f"an array of more than {MOST_AXES} axes")
+    shape = _json.as_shape(value)
     if not 0 < prod(shape) <= LARGEST_FILE:
         raise ValueError(f"an array of {shortened(prod(shape))} entries: there must be from 1 to {LARGEST_FILE}")
     return shape
@@ -221,7 +218,6 @@ def _anything(value: Any) -> Any:
     return value
 
 
-SHAPE = _json.as_tuple(_json.as_whole)
 TENSOR = {
     "role": _one_of(*ROLES),
     "dtype": _one_of(BOOLEAN, *(form.code for form in FORMATS.values())),

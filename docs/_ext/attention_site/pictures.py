@@ -7,9 +7,10 @@ from pathlib import Path, PurePosixPath
 from docutils import nodes
 from sphinx.util.images import get_image_size
 
+from attention_site.figures import FOLDER
+
 __all__ = ["let_enlarge"]
 
-FOLDER = "_images"
 WIDE = 500  # pixels; on a phone the letters of a wider one would be too small to read
 
 
