@@ -43,7 +43,7 @@ def write(path: str | os.PathLike[str], value: Any) -> None:
     target = Path(path).resolve()  # of a link, what it points to
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        beside.write_text(text + "\n", encoding="utf-8")
+        beside.write_text(f"{text}\n", encoding="utf-8")
         beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)
@@ -71,7 +71,7 @@ def content_of(path: str | os.PathLike[str], most: int | None = None) -> bytes:
 
 def read(path: str | os.PathLike[str], most: int | None = None) -> Any:
     """What the file at `path`, of `most` bytes at most, holds; a ValueError if that is not JSON."""
-    text = content_of(path, most).decode("utf-8")
+    text = content_of(path, most).decode()
     try:
         return json.loads(
             text, parse_constant=_refuse, parse_int=_whole, parse_float=_finite, object_pairs_hook=_object

@@ -62,3 +62,100 @@ def test_a_whole_number_is_a_number(tmp_path):
     path = tmp_path / "file"
     path.write_text("[3, 2.5, -1e-3]")
     assert [_json.as_finite(x) for x in _json.read(path)] == [3.0, 2.5, -1e-3]
+
+
+def test_a_number_of_very_many_digits_is_read_as_long_as_that_takes_no_time(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("9" * 4000)
+    assert _json.read(path) == 10**4000 - 1
+
+
+def test_what_is_written_is_read_again_and_ends_with_its_line(tmp_path):
+    path = tmp_path / "file"
+    value = {"a": [1, 2.5, None, True, "\N{SNOWMAN}"], "": {}}
+    _json.write(path, value)
+    assert _json.read(path) == value
+    assert path.read_bytes().endswith(b"}\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_is_no_json_leaves_the_old_file_as_it_was(tmp_path):
+    path = tmp_path / "file"
+    _json.write(path, 1)
+    for value, error in ((float("nan"), ValueError), (object(), TypeError)):
+        with pytest.raises(error):
+            _json.write(path, [2, value])
+    assert _json.read(path) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing_beside(tmp_path):
+    (tmp_path / "folder" / "inside").mkdir(parents=True)
+    with pytest.raises(OSError, match="folder"):
+        _json.write(tmp_path / "folder", 1)
+    assert [file.name for file in tmp_path.iterdir()] == ["folder"]
+
+
+def test_behind_a_link_the_file_is_written_and_the_link_stays(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere" / "file")
+    _json.write(link, [1])
+    assert link.is_symlink()
+    assert _json.read(tmp_path / "elsewhere" / "file") == [1]
+
+
+def test_a_folder_is_refused_and_a_file_that_is_missing_is_called_so(tmp_path):
+    with pytest.raises(ValueError, match=r"^it is not a file$"):
+        _json.content_of(tmp_path)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        _json.content_of(tmp_path / "missing")
+
+
+PAIR = {"name": _json.as_text, "sizes": _json.as_tuple(_json.as_whole)}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([], r"^an object is expected, with name, sizes, not \[\]$"),
+        ({"name": "a"}, "^sizes is missing$"),
+        ({"name": "a", "sizes": [], "more": 1}, "^'more' is unknown$"),
+        ({"name": 1, "sizes": []}, "^name: a string is expected, not 1$"),
+        ({"name": "a", "sizes": 1}, "^sizes: a list is expected, not 1$"),
+        ({"name": "a", "sizes": [1, -1]}, "^sizes: a whole number that is not negative is expected, not -1$"),
+    ],
+)
+def test_an_object_of_another_form_is_refused_with_where_it_differs(value, reason):
+    with pytest.raises(ValueError, match=reason):
+        _json.as_record(value, PAIR)
+
+
+def test_the_fields_of_an_object_come_in_the_order_in_which_they_are_asked_for():
+    assert list(_json.as_record({"sizes": [2, 0], "name": "a"}, PAIR).items()) == [("name", "a"), ("sizes", (2, 0))]
+
+
+@pytest.mark.parametrize(
+    ("read", "fits", "others"),
+    [
+        (_json.as_text, ["", "1"], [1, None, ["a"]]),
+        (_json.as_flag, [True, False], [0, 1, None, "true"]),
+        (_json.as_whole, [0, 1, 2**63 - 1], [True, False, -1, 1.0, "1", None, 2**63]),
+        (_json.as_finite, [-1.5, 0.0], [True, "1", None]),
+        (_json.as_shape, [(), (0, 3), (1,) * 32], [[1] * 33, [-1], 3, "12"]),
+    ],
+)
+def test_a_value_is_read_in_the_form_that_is_asked_for_or_refused(read, fits, others):
+    for value in fits:
+        found = read(list(value) if isinstance(value, tuple) else value)
+        assert (found, type(found)) == (value, type(value))
+    for value in others:
+        with pytest.raises(ValueError, match=r"expected|too large|more than 32 axes"):
+            read(value)
+
+
+def test_what_may_be_left_out_is_null_or_of_its_form():
+    read = _json.is_optional(_json.as_text)
+    assert (read(None), read("a")) == (None, "a")
+    with pytest.raises(ValueError, match=r"^a string is expected, not False$"):
+        read(False)

@@ -13,7 +13,6 @@ from importlib import import_module
 from numbers import Number, Real
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.checking import check
@@ -78,7 +77,11 @@ class Adapter(ABC):
                 self.leaves[path] = leaf
         self.inputs = {name: self.as_input(name, leaf) for name, leaf in self.leaves.items() if self.is_input(leaf)}
         if not self.inputs:
-            raise ValueError("inputs hold no real floating-point array: there is nothing to differentiate by")
+            held = ", ".join(f"{name} ({getattr(x, 'dtype', type(x).__name__)})" for name, x in self.leaves.items())
+            raise ValueError(
+                "inputs hold no real floating-point array: there is nothing to differentiate by"
+                + (held and f" in {held}")
+            )
 
     def check(self, **options: Any) -> Report:
         """The report of the harness, which is told the numbers among the arguments, too."""
@@ -130,8 +133,9 @@ class Adapter(ABC):
             raise TypeError(f"{name} is complex: pass its real and its imaginary part instead")
         try:
             array = self.to_numpy(leaf)
-        except TypeError:
-            array = np.empty(0, object)
+        except TypeError as error:
+            why = str(error).partition("\n")[0]
+            raise TypeError(f"{name} ({leaf.dtype}) cannot be turned into an array of NumPy: {why}") from error
         if array.dtype.kind != "f":
             raise TypeError(f"{name} holds {leaf.dtype}, which NumPy does not have: pass it as float32 or wider")
         return array

@@ -27,6 +27,8 @@ def inputs_of(saved: Any) -> tuple[InputReport, ...]:
         raise ValueError(f"its version is {shortened(saved.get('version'))}, and only {HEADER['version']} can be read")
     report = {key: value for key, value in saved.items() if key != REST}
     inputs: tuple[InputReport, ...] = _json.as_record(report, REPORT)["inputs"]
+    if not inputs:
+        raise ValueError("it reports on no input")
     return inputs
 
 

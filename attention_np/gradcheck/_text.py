@@ -31,6 +31,7 @@ MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?", "unfinished": "..."}
 WIDTH = 110
 HARD_SPACE = "\N{NO-BREAK SPACE}"
 ENTRIES_SHOWN = 5
+ERRORS = [10.0**k for k in range(-16, 0)]  # of which the smallest is named that is vouched for
 RARE = 1e-6  # the probability of escape that the smallest error that is vouched for may have
 
 
@@ -51,13 +52,14 @@ def describe(inputs: Sequence[InputReport]) -> str:
 
 def cells(entry: InputReport) -> tuple[str, ...]:
     """What stands in the columns for one input."""
-    if math.isnan(entry.analytic) and math.isnan(entry.numerical):  # nothing was compared
+    if _is_empty(entry) or (math.isnan(entry.analytic) and math.isnan(entry.numerical)):  # nothing was compared
         values: tuple[str, ...] = ("-", "-", "-")
     else:
         analytic, numerical = _values(entry.analytic, entry.numerical, apart=entry.wrong > 0)
         values = analytic, numerical, f"{entry.floor:.1e}"
-    error = f"{entry.max_relative_error:.1e}"
-    return entry.name, entry.method, MARKS[entry.verdict], error, place(entry.worst_index), *values
+    error = "-" if _is_empty(entry) or math.isnan(entry.max_relative_error) else f"{entry.max_relative_error:.1e}"
+    mark = "-" if _is_empty(entry) else MARKS[entry.verdict]
+    return " ".join(entry.name.splitlines()), entry.method, mark, error, place(entry.worst_index), *values
 
 
 def worst_shown(entry: InputReport) -> tuple[Entry, ...]:
@@ -85,6 +87,8 @@ def remarks(entry: InputReport) -> list[str]:
         sentences.append(f"{_of_all(entry.undecidable, entry)} cannot be decided at this precision{_named(entry)}")
     if entry.note is not None:
         sentences.append(entry.note)
+    if _is_empty(entry):
+        sentences.append("it has no entries: there is nothing to check")
     if entry.escape is not None:
         sentences.append(_sampled(entry.escape))
     elif entry.checked < entry.size and (entry.checked or entry.diagnosis is None):  # else nothing could be compared
@@ -97,13 +101,17 @@ def place(index: tuple[int, ...]) -> str:
     return str(list(map(int, index))) if index else "-"
 
 
+def _is_empty(entry: InputReport) -> bool:
+    """Whether there are no entries; what is said of forward mode has none, and is still something."""
+    return not entry.size and entry.method != "adjoint"
+
+
 def _looked_at(entry: InputReport) -> int:
     return entry.checked or entry.size
 
 
 def _of_all(count: int, entry: InputReport) -> str:
-    total = _looked_at(entry)
-    return f"{count} of {_entries(total)}" if total else _entries(count)
+    return f"{count} of {_entries(_looked_at(entry))}"
 
 
 def _entries(count: int) -> str:
@@ -112,7 +120,7 @@ def _entries(count: int) -> str:
 
 def _named(entry: InputReport) -> str:
     """The places of undecided entries, if they are some and not all."""
-    if not entry.undecided or entry.undecidable == entry.checked:
+    if entry.undecidable == entry.checked:
         return ""
     shown = entry.undecided[:ENTRIES_SHOWN]
     return f": {', '.join(map(place, shown))}{', ...' if len(shown) < entry.undecidable else ''}"
@@ -128,7 +136,7 @@ def _sampled(escape: Escape) -> str:
             f"{looked}: a single wrong entry escapes with probability {single}, "
             f"errors in {_entries(some)} with {_probability(escape.probability(0, some))}"
         )
-    error = next((10.0**k for k in range(-16, 0) if escape.probability(10.0**k) <= RARE), 1.0)
+    error = next((error for error in ERRORS if escape.probability(error) <= RARE), 1.0)
     directions = f"{escape.directions} random direction{'s' if escape.directions > 1 else ''}"
     return (
         f"{looked} and along {directions}: an error of {error:g} of the gradient's norm escapes with probability "

@@ -56,7 +56,7 @@ def _array(kept: Any, size: int) -> Array:
         raise ValueError("it is of no dtype of numbers")
     if not isinstance(numbers, list) or len(numbers) != size or not all(isinstance(x, str) for x in numbers):
         raise ValueError("there is no number for each entry")
-    return np.array([np.dtype(dtype).type(x) for x in numbers], dtype)
+    return np.array([np.dtype(dtype).type(x) for x in numbers])
 
 
 class Parts(NamedTuple):

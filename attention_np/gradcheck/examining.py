@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDED, WRONG, normwise
+from attention_np.gradcheck.asking import Asked
 from attention_np.gradcheck.checkpoints import Interrupted
 from attention_np.gradcheck.diagnosis import Evidence, diagnose, diagnose_shape
 from attention_np.gradcheck.functions import form_of
 from attention_np.gradcheck.judging import decide, first_verdict
 from attention_np.gradcheck.numerical import METHODS, Running
-from attention_np.gradcheck.probes import cusps, rounding_of, why_not_analytic
+from attention_np.gradcheck.probes import cusps, refusal_of, rounding_of, why_not_analytic
 from attention_np.gradcheck.problem import Measured, Options, Problem
 from attention_np.gradcheck.report import Details, Entry, InputReport, Report
 from attention_np.gradcheck.slopes import NotAnalyticError, Subject, rows_in
@@ -41,12 +43,7 @@ def examine(problem: Problem, subjects: Mapping[str, Subject], options: Options,
         name: form_of(gradient, x)
         for (name, x), gradient in zip(problem.inputs.items(), problem.first.gradients, strict=True)
     }
-    known = {
-        name: _prepared(problem, name, subject, options, running)
-        for name, subject in subjects.items()
-        if name not in faults
-    }
-    sound = {name: found for name, found in known.items() if forms[name] is None}
+    known: dict[str, Measured] = {}
 
     def unfinished() -> Report:
         return Report(tuple(_report_on_part(name, known.get(name), forms[name], problem) for name in problem.inputs))
@@ -54,6 +51,11 @@ def examine(problem: Problem, subjects: Mapping[str, Subject], options: Options,
     if running.checkpoint:
         running.checkpoint.report = unfinished
     try:
+        for name, subject in subjects.items():
+            if name not in faults:
+                known[name] = _prepared(problem, name, subject, options, running)
+                running.advance(0)
+        sound = {name: found for name, found in known.items() if forms[name] is None}
         for found in known.values():
             _look_at_all(found, options)
         for found in sound.values():
@@ -97,36 +99,43 @@ def _prepared(problem: Problem, name: str, subject: Subject, options: Options, r
 
 def _look_at_all(found: Measured, options: Options) -> None:
     """Measure what there is to measure; by differences if a complex step is refused on the way."""
-    elements = _sample(found, options.max_entries)
+    elements = _sample(found, options.most(found.subject.x.size))
+    refusal = None
     try:
         found.look(elements, key=f"{found.name}/{found.method}")
+        if elements.size and not np.isfinite(found.numerical[0, elements]).any():
+            refusal = "the complex step gives no finite slope"
     except NotAnalyticError as error:
         if options.method != "auto":
             raise NotAnalyticError(f"input {found.name}: {error}") from error
-        found.method, found.note = METHODS[1], str(error).partition(",")[0]
+        refusal = str(error).partition(",")[0]
+    if refusal is not None and options.method == "auto" and found.method == METHODS[0]:
+        found.method, found.note = METHODS[1], refusal
         found.look(elements, key=f"{found.name}/{found.method}")
 
 
-def _sample(found: Measured, most: int | None) -> Array:
+def _sample(found: Measured, most: int) -> Array:
     """The entries to look at: all, or so many at random."""
     elements = np.arange(found.subject.x.size)
-    if most is None or elements.size <= most:
+    if elements.size <= most:
         return elements
     return np.sort(found.problem.rng(found.name, "entries").choice(elements, most, replace=False))
 
 
 def _report_on_part(name: str, found: Measured | None, form: str | None, problem: Problem) -> InputReport:
     """On an input that not everything is known of: the entries that hold so far."""
-    x = problem.inputs[name]
-    if found is None or form is not None:
-        return _unequal(name, "auto" if found is None else found.method, x, form or problem.first.faults[name])
+    fault = form or problem.first.faults.get(name)
+    if found is None or fault is not None:
+        return _unequal(name, "auto" if found is None else found.method, problem.inputs[name], fault)
     found.verdict[first_verdict(found)] = UNCHECKED
     return replace(_report(found, None), ok=False, details=None)
 
 
-def _unequal(name: str, method: str, x: Array, diagnosis: str) -> InputReport:
-    """On a gradient that there is no sense in comparing."""
-    return InputReport(name, method, False, float("inf"), size=x.size, diagnosis=diagnosis)
+def _unequal(name: str, method: str, x: Array, diagnosis: str | None) -> InputReport:
+    """On a gradient that was not compared, as there is no sense in it, or no time was left."""
+    return InputReport(
+        name, method, False, math.nan if diagnosis is None else math.inf, size=x.size, diagnosis=diagnosis
+    )
 
 
 def _report_on_form(found: Measured, fault: str) -> InputReport:
@@ -145,6 +154,8 @@ def _report(found: Measured, diagnosis: str | None) -> InputReport:
     shape, a, n = claimed.shape, claimed.ravel(), found.numerical[0]
     looked = np.flatnonzero(found.verdict != UNCHECKED)
     known = looked[np.isfinite(n[looked])]
+    if looked.size and not known.size and diagnosis is None:
+        diagnosis = "it could not be checked"
     wrong, undecided = np.flatnonzero(found.verdict == WRONG), np.flatnonzero(found.verdict == UNDECIDED)
     rest = np.setdiff1d(looked, np.concatenate([wrong, undecided]))
 
@@ -152,18 +163,18 @@ def _report(found: Measured, diagnosis: str | None) -> InputReport:
         return Entry(_index(k, shape), float(a[k]), float(n[k]), float(found.floor[k]))
 
     def worst_first(elements: Array) -> Array:
-        return elements[np.argsort(-np.abs(a - n)[elements], kind="stable")]
+        return elements[np.lexsort([-np.abs(a - n)[elements]])]
 
     eps = float(np.finfo(claimed.dtype).eps)
     precision = eps if found.method == METHODS[0] else eps ** (2 / 3)
     ranked = np.concatenate([worst_first(part) for part in (wrong, undecided, rest)])
     candidates = worst_first(wrong if wrong.size else known if known.size else looked)
-    worst = entry(int(candidates[0])) if candidates.size else Entry((), 0.0, 0.0, 0.0)
+    worst = entry(int(candidates[0])) if candidates.size else Entry((), math.nan, math.nan, math.nan)
     return InputReport(
         found.name,
         found.method,
         diagnosis is None,
-        normwise(a[known], n[known], found.floor[known], precision),
+        normwise(a[known], n[known], found.floor[known], precision) if known.size or not looked.size else math.nan,
         worst.index,
         worst.analytic,
         worst.numerical,
@@ -175,7 +186,7 @@ def _report(found: Measured, diagnosis: str | None) -> InputReport:
         undecided=tuple(_index(int(k), shape) for k in undecided[:NAMED]),
         worst=tuple(entry(int(k)) for k in ranked[:SHOWN]),
         diagnosis=diagnosis,
-        note=found.note if known.size == looked.size else _with_missing(found.note, looked.size - known.size),
+        note=found.note if known.size == looked.size else _with_missing(found, looked[~np.isfinite(n[looked])]),
         escape=found.escape,
         details=Details(claimed, n.reshape(shape), found.floor.reshape(shape), found.verdict.reshape(shape)),
     )
@@ -185,12 +196,28 @@ def _diagnosis(
     found: Measured, known: Mapping[str, Measured], sound: Mapping[str, Measured], constants: Mapping[str, float]
 ) -> str | None:
     """What is wrong with a gradient, in a sentence; None if nothing is."""
-    problem, claimed = found.problem, found.problem.claimed(found.name)
+    shape = found.subject.x.shape
+    numerical, verdict = found.numerical[0].reshape(shape), found.verdict.reshape(shape).copy()
+    broken = None
     for cusp in cusps(found.subject, found.rng("cusps"), found.running.memory):
-        if cusp.jumps or cusp.allows(float(found.numerical[0].reshape(claimed.shape)[cusp.index])):
-            return str(cusp)
-    if found.fault is not None or not (found.verdict == WRONG).any():
-        return found.fault
+        if cusp.jumps or cusp.allows(float(numerical[cusp.index])):
+            broken = broken or str(cusp)
+            verdict[cusp.index] = UNDECIDED  # it has no gradient there
+    if not (verdict == WRONG).any():
+        return broken or found.fault
+    cause = _cause(found, verdict, known, sound, constants)
+    return cause if broken is None else f"{broken}; besides, in other entries: {cause}"
+
+
+def _cause(
+    found: Measured,
+    verdict: Array,
+    known: Mapping[str, Measured],
+    sound: Mapping[str, Measured],
+    constants: Mapping[str, float],
+) -> str:
+    """What the entries that are wrong look like."""
+    problem, claimed = found.problem, found.problem.claimed(found.name)
     u = problem.cotangents
     answers = [problem.gradients(v) for v in (*u, np.zeros(u.shape[1:]))]
     evidence = Evidence(
@@ -201,16 +228,21 @@ def _diagnosis(
         analytic={name: np.stack([np.asarray(answer[name]) for answer in answers[:3]]) for name in sound},
         numerical={name: m.numerical.reshape(3, *m.subject.x.shape) for name, m in known.items()},
         floor=found.floor.reshape(claimed.shape),
-        verdict=found.verdict.reshape(claimed.shape),
+        verdict=verdict,
         at_zero=np.asarray(answers[3][found.name]),
         constants=constants,
+        ask=Asked(found),
     )
     return diagnose(evidence) or "no simple cause"
 
 
-def _with_missing(note: str | None, missing: int) -> str:
-    said = f"forward has no finite slope by the numerical method in {missing} {'entry' if missing == 1 else 'entries'}"
-    return said if note is None else f"{note}; {said}"
+def _with_missing(found: Measured, missing: Array) -> str:
+    count = f"{missing.size} {'entry' if missing.size == 1 else 'entries'}"
+    said = f"forward has no finite slope by the numerical method in {count}"
+    refusal = refusal_of(found.subject, missing[0])
+    if refusal is not None:
+        said += f": where one of them moves, it raises {refusal}"
+    return said if found.note is None else f"{found.note}; {said}"
 
 
 def _index(k: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ __all__ = [
     "form_of",
     "on_copies",
     "refuse_masked",
+    "wide_dtype",
     "widened",
 ]
 
@@ -111,6 +112,8 @@ def call_backward(backward: Backward, cotangent: Array, inputs: Mapping[str, Arr
     result = backward(cotangent, *inputs.values())
     if isinstance(result, Mapping):
         raise TypeError("backward must return the gradients as a tuple in the order of the inputs, not as a mapping")
+    if isinstance(result, Iterator):
+        raise TypeError(f"backward must return the gradients as a tuple, not as a {type(result).__name__}")
     gradients = list(result) if isinstance(result, tuple | list) else [result]
     if len(gradients) != len(inputs):
         raise ValueError(
@@ -139,7 +142,7 @@ def first_call(
     """
     arrays = {name: x.copy() for name, x in inputs.items()}
     output = evaluate(forward, arrays.values())
-    faults = _written("forward", inputs, arrays) | _views("the output", output, arrays)
+    faults = _views("the output", output, arrays) | _written("forward", inputs, arrays)
     output = output.copy()
     cotangent = rng.standard_normal(output.shape).astype(output.dtype)
 
@@ -181,12 +184,17 @@ def form_of(gradient: Any, x: Array) -> str | None:
     return _strange(array, "gradient")
 
 
+def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Double precision, or `dtype` where that is wider."""
+    return np.result_type(dtype, np.float64)
+
+
 def widened(forward: Forward, inputs: Sequence[Array], output: Array) -> list[Array]:
     """`inputs` in double precision, or as they are if `forward` does not compute the same with those.
 
     A kernel that is compiled for one dtype refuses others, or takes their memory for its own.
     """
-    wide = [x.astype(np.result_type(x.dtype, np.float64)) for x in inputs]
+    wide = [x.astype(wide_dtype(x.dtype)) for x in inputs]
     if all(x.dtype == y.dtype for x, y in zip(wide, inputs, strict=True)):
         return wide
     try:
@@ -228,8 +236,6 @@ def _views(what: str, result: Any, arrays: Mapping[str, Array]) -> dict[str, str
 
 def _same(first: Any, again: Any) -> bool:
     """Whether two answers to the same question are equal, but for the order in which they were summed."""
-    if first is None or again is None:
-        return first is again
     try:
         a, b = np.asarray(first), np.asarray(again)
     except ValueError:
@@ -239,8 +245,8 @@ def _same(first: Any, again: Any) -> bool:
     if np.array_equal(a, b, equal_nan=True):
         return True
     with np.errstate(all="ignore"):
-        difference = np.abs(a - b).max(initial=0)
-        return bool(difference <= SAME_CALL_ULPS * np.finfo(a.dtype).eps * np.abs(a).max(initial=0))
+        difference = np.abs(a - b).max()
+        return bool(difference <= SAME_CALL_ULPS * np.finfo(a.dtype).eps * np.abs(a).max())
 
 
 def _strange(array: Array, what: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,11 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.noise import drift, moved_relatively, noise_floor, wider_difference
-from attention_np.gradcheck.numerical import METHODS, measure
+from attention_np.gradcheck.numerical import METHODS, measure, measure_along
 from attention_np.gradcheck.probes import NOT_ANALYTIC
 from attention_np.gradcheck.problem import Measured
 from attention_np.gradcheck.report import Escape
-from attention_np.gradcheck.slopes import NotAnalyticError, sizes
+from attention_np.gradcheck.slopes import REFUSALS, NotAnalyticError, sizes
 
 __all__ = ["decide", "first_verdict"]
 
@@ -26,7 +27,10 @@ OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to lo
 GROSS = 1e-6  # a relative error of an entry
 STILL_LARGER = 0.6  # moves of eps to this power, where no wider dtype can be asked
 ELSEWHERE, POINTS = 2.0**-7, 2  # relative: how far off other points are; how many are asked
+ASKED, FAR = 8, 100  # entries that are looked at there; noise floors that do not count there
 CLOSER = 64  # doubtful entries that are looked at together
+ALIKE = 13  # slopes within so many powers of two move together
+SHORT = 2.0**-12  # relative: a step
 ENOUGH = 512  # doubtful entries, after which the clearest wrong ones are believed
 WITNESSES = 16  # wrong entries whose complex step is held against differences
 
@@ -46,6 +50,8 @@ def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
         _settle(found, rtol)
     if not found.looked.all():
         _project(found, rtol, directions)
+    if found.fault is None and not (found.verdict == WRONG).any():
+        found.fault = _fault_elsewhere(found, rtol)
 
 
 def first_verdict(found: Measured) -> Array:
@@ -116,7 +122,8 @@ def _may_be_lost(found: Measured, some: Array) -> Array:
     rng = found.rng("elsewhere")
     elsewhere = [(u, [moved_relatively(x, rng, ELSEWHERE) for x in inputs]) for _ in range(POINTS)]
     first = claimed / numerical
-    ratios = [pair.claimed(*there) / pair.measured(*there) for there in ((problem.cotangents[1], inputs), *elsewhere)]
+    answers = [pair.at(*there) for there in ((problem.cotangents[1], inputs), *elsewhere)]
+    ratios = [of_claimed / of_measured for of_claimed, of_measured in answers]
     near = max(GROSS, LEAST_RESOLUTION * float(np.finfo(u.dtype).eps))
     fixed = np.all([np.abs(ratio - first) <= near * np.abs(first) for ratio in ratios], axis=0) & (first != 0)
     return np.asarray(gross & ~fixed)
@@ -127,18 +134,84 @@ def _contradiction(found: Measured) -> str | None:
 
     Differences say something else; and grossly so, or they say what is claimed: two against one.
     """
-    wrong = np.flatnonzero(found.verdict == WRONG)[:WITNESSES]
-    steps, claimed = found.numerical[0, wrong], found.problem.claimed(found.name).ravel()[wrong]
-    witnesses = measure(found.subject, wrong, CENTRAL, found.aside, best=True)
+    asked = np.append(np.flatnonzero(found.verdict == WRONG)[:WITNESSES], _suspects(found))
+    steps, claimed = found.numerical[0, asked], found.problem.claimed(found.name).ravel()[asked]
+    witnesses = measure(found.subject, asked, CENTRAL, found.aside, best=True)
     slopes = witnesses.values[:, 0]
     apart = np.abs(slopes - steps)
     gross = apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))
     agree = np.abs(slopes - claimed) < 0.1 * apart
-    sure = (apart > UNDECIDABLE * (witnesses.errors + found.floor[wrong] + witnesses.lost)) & (gross | agree)
+    sure = (apart > UNDECIDABLE * (witnesses.errors + found.floor[asked] + witnesses.lost)) & (gross | agree)
     if not sure.any():
         return None
     k = int(np.flatnonzero(sure)[0])
     return f"the complex step gives the slope {steps[k]:.9g}, differences {slopes[k]:.9g}: {NOT_ANALYTIC}"
+
+
+def _suspects(found: Measured) -> Array:
+    """Entries whose complex step differences may contradict, at most one for each size of slopes.
+
+    Entries move together whose slopes are of one size, the zeros for themselves: no large one hides a small one.
+    """
+    x = found.subject.x
+    moves = (np.where(x == 0, sizes(x), x) * found.rng("suspects").choice([-1, 1], x.shape)).ravel()
+    with np.errstate(all="ignore"):
+        expected = found.numerical[0] * moves
+        kinds = np.where(expected == 0, np.inf, np.floor(np.log2(np.abs(expected)) / ALIKE))
+
+    def apart(parts: Array, scale: float | None = None) -> Array:
+        """How far differences and complex steps are apart along parts of the moves, in noise floors."""
+        slopes = measure_along(found.subject, parts.reshape(-1, *x.shape), CENTRAL, found.aside, scale)
+        floor = slopes.errors + slopes.lost + (found.floor * np.abs(parts)).sum(axis=1)
+        terms = np.where(parts == 0, 0, expected)
+        difference = np.abs(slopes.values[:, 0] - terms.sum(axis=1))
+        return np.where(difference > GROSS * np.abs(terms).sum(axis=1), difference / floor, 0)
+
+    suspects = []
+    for kind in np.unique(kinds[found.looked & ~np.isnan(kinds)]):
+        direction = np.where(found.looked & (kinds == kind), moves, 0)
+        if apart(direction[None], SHORT)[0] > UNDECIDABLE:
+            suspects.append(_halved(direction, apart, 1)[0])
+    return np.array(suspects, int)
+
+
+def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
+    """What shows that backward is right for one cotangent at one point, and keeps to that; seen in a few entries."""
+    problem, (u, inputs) = found.problem, found.problem.question
+    rng = found.rng("elsewhere")
+    holding = np.flatnonzero(found.verdict == HOLDS)
+    some = rng.choice(holding, min(ASKED, holding.size), replace=False)
+    if not some.size:
+        return None
+    if _is_wrong_at(found, some, (problem.cotangents[1], inputs), rtol):
+        return (
+            "it is right for one cotangent and wrong for another: backward is not linear in the gradient of the "
+            "output, or keeps something from call to call"
+        )
+    if _is_wrong_at(found, some, (u, [moved_relatively(x, rng, ELSEWHERE) for x in inputs]), rtol):
+        return (
+            "it is right at this point and wrong close by, where all inputs are moved by less than a hundredth: "
+            "backward keeps something of an earlier call"
+        )
+    return None
+
+
+def _is_wrong_at(found: Measured, some: Array, question: tuple[Array, list[Array]], rtol: float) -> bool:
+    """Whether some entries are grossly wrong there."""
+    near = max(GROSS, LEAST_RESOLUTION * float(np.finfo(question[0].dtype).eps))
+    allowed = 4 * rtol * np.abs(found.problem.claimed(found.name)).max()
+    pair = found.pair(some)
+    try:
+        claimed = pair.claimed(*question)
+        slopes = measure(found.there(*question), some, found.method, found.aside, best=True)
+        apart = np.abs(claimed - slopes.values[:, 0])
+        known = near * np.fmax(np.abs(claimed), np.abs(slopes.values[:, 0]))
+        off = apart > known + allowed + FAR * (slopes.errors + slopes.lost + found.floor[some])
+        if off.any():
+            off &= apart > FAR * noise_floor(pair, *question, found.rng("noise elsewhere"))
+    except REFUSALS:
+        return False
+    return bool(off.any())
 
 
 def _project(found: Measured, rtol: float, count: int) -> None:
@@ -149,7 +222,8 @@ def _project(found: Measured, rtol: float, count: int) -> None:
     difference, floor = _projections(found, directions)
     claimed = np.abs(found.problem.claimed(found.name)).max()
     allowed = rtol * float(claimed) * np.linalg.norm(directions.reshape(count, x.size), axis=1)
-    off = np.flatnonzero(np.abs(difference) > UNDECIDABLE * floor + 4 * allowed)
+    threshold = UNDECIDABLE * floor + 4 * allowed
+    off = np.flatnonzero(np.abs(difference) > threshold)
     if off.size and not (found.verdict == WRONG).any():
         found.look(_hunt(found, directions[off[0]]))
         _settle(found, rtol)
@@ -158,8 +232,8 @@ def _project(found: Measured, rtol: float, count: int) -> None:
         entries=int((found.verdict != UNCHECKED).sum()),
         size=x.size,
         directions=count,
-        threshold=float(UNDECIDABLE * floor.max()),
-        norm=float(np.linalg.norm((gradient * size).ravel())),
+        threshold=float(threshold.max()),
+        norm=float(size.min() * np.linalg.norm(gradient.ravel())),
     )
     if off.size and not (found.verdict == WRONG).any():
         found.fault = (
@@ -180,14 +254,23 @@ def _projections(found: Measured, directions: Array) -> tuple[Array, Array]:
 
 
 def _hunt(found: Measured, direction: Array) -> Array:
-    """The few entries that make most of a difference along a direction, found by halving."""
+    """The few entries that make most of the difference of the two gradients along a direction."""
     gradient = found.problem.claimed(found.name).ravel()
-    elements = np.arange(direction.size)
-    while len(elements) > CLOSER:
+
+    def apart(parts: Array) -> Array:
+        slopes = found.slopes_along(parts.reshape(-1, *direction.shape))
+        return np.asarray(np.abs(parts @ gradient - slopes.values[:, 0]))
+
+    return _halved(direction.ravel(), apart, CLOSER)
+
+
+def _halved(direction: Array, off: Callable[[Array], Array], most: int) -> Array:
+    """The few entries that make most of what is off along a direction, found by halving."""
+    elements = np.flatnonzero(direction)
+    while len(elements) > most:
         halves = np.array_split(elements, 2)
         parts = np.zeros((2, direction.size))
         for part, half in zip(parts, halves, strict=True):
-            part[half] = direction.ravel()[half]
-        slopes = found.slopes_along(parts.reshape(2, *direction.shape))
-        elements = halves[int(np.argmax(np.abs(parts @ gradient - slopes.values[:, 0])))]
+            part[half] = direction[half]
+        elements = halves[int(np.argmax(off(parts)))]
     return elements

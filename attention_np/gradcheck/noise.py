@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import moved
+from attention_np.gradcheck.slopes import REFUSALS
 
 __all__ = ["Pair", "drift", "moved_relatively", "noise_floor", "wider_difference"]
 
@@ -33,10 +34,14 @@ LARGER = 0.75  # a larger move is eps to this power, relative (gradcheck.55)
 
 
 class Pair(NamedTuple):
-    """Two ways to the same numbers, as functions of the cotangent and of all inputs; NaN where one fails."""
+    """Two ways to the same numbers, as functions of the cotangent and of all inputs."""
 
     claimed: Callable[[Array, list[Array]], Array]
     measured: Callable[[Array, list[Array]], Array]
+
+    def at(self, cotangent: Array, inputs: list[Array]) -> tuple[Any, Any]:
+        """Both; NaN for one that refuses this point, as a function of probabilities that no more sum to one."""
+        return _or_nan(self.claimed, cotangent, inputs), _or_nan(self.measured, cotangent, inputs)
 
 
 def noise_floor(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:
@@ -46,7 +51,7 @@ def noise_floor(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rando
     with np.errstate(all="ignore"):
         for _ in range(SMALL_MOVES):
             u, *point = (moved(x, rng, ULPS) for x in (cotangent, *inputs))
-            for k, (there, here) in enumerate(((pair.claimed(u, point), claimed), (pair.measured(u, point), measured))):
+            for k, (there, here) in enumerate(zip(pair.at(u, point), (claimed, measured), strict=True)):
                 sensitivity[k] = np.fmax(sensitivity[k], np.abs(there - here))
         floor: Array = sum(sensitivity) + drift(pair, claimed - measured, cotangent, inputs, rng, LARGER)
     return np.where(np.isfinite(floor), floor, 0)
@@ -60,8 +65,8 @@ def drift(
     with np.errstate(all="ignore"):
         for _ in range(LARGER_MOVES):
             u, *point = (moved_relatively(x, rng, float(np.finfo(x.dtype).eps) ** power) for x in (cotangent, *inputs))
-            # (gradcheck.54)
-            furthest = np.fmax(furthest, np.abs(pair.claimed(u, point) - pair.measured(u, point) - difference))
+            claimed, measured = pair.at(u, point)
+            furthest = np.fmax(furthest, np.abs(claimed - measured - difference))  # (gradcheck.54)
     return np.where(np.isfinite(furthest), furthest, 0)
 
 
@@ -90,6 +95,13 @@ def moved_relatively(x: Array, rng: np.random.Generator, most: float) -> Array:
     with np.errstate(all="ignore"):
         y = x * (1 + most * rng.uniform(-1, 1, x.shape)).astype(x.dtype)
     return np.where(np.isfinite(y), y, x)
+
+
+def _or_nan(function: Callable[[Array, list[Array]], Array], cotangent: Array, inputs: list[Array]) -> Any:
+    try:
+        return function(cotangent, inputs)
+    except REFUSALS:
+        return np.nan
 
 
 def _cast(cotangent: Array, inputs: list[Array], dtype: np.dtype[Any]) -> tuple[Array, list[Array]]:

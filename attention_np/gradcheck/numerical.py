@@ -130,8 +130,8 @@ def numerical_gradient(
         if method == "auto":
             chosen = METHODS[0] if analytic_or_not(subject) is None else METHODS[1]
         found = measure(subject, np.arange(subject.x.size), chosen, Running(executor), best=chosen == METHODS[1])
-        gradients[name] = found.values[:, 0].reshape(subject.x.shape).astype(np.float64)
-        errors[name] = found.errors.reshape(subject.x.shape).astype(np.float64)
+        gradients[name] = np.asarray(found.values[:, 0].reshape(subject.x.shape), np.float64)
+        errors[name] = np.asarray(found.errors.reshape(subject.x.shape), np.float64)
     return (gradients, errors) if return_error else gradients
 
 
@@ -199,26 +199,31 @@ def measure(
         take(missing[done], slopes)
         if kept:
             kept.put(f"{key}/{size}/{missing[done]}", slopes)
-    empty = Slopes(*(np.zeros(shape) for shape in _shapes(subject, elements[:0])))
-    ordered = [parts[number] for number in range(len(chunks))] or [empty]
+    if not chunks:
+        return Slopes(*map(np.zeros, _shapes(subject, elements)))
+    ordered = [parts[number] for number in range(len(chunks))]
     return Slopes(*(np.concatenate(column) for column in zip(*ordered, strict=True)))
 
 
-def measure_along(subject: Subject, directions: Array, method: str, running: Running) -> Slopes:
-    """The slopes along `directions`, (moves, *x.shape)."""
-    tasks = [partial(_slopes, subject, v[None], method, None, True) for v in directions]
+def measure_along(
+    subject: Subject, directions: Array, method: str, running: Running, scale: float | None = None
+) -> Slopes:
+    """The slopes along `directions`, (moves, *x.shape); by differences, at one `scale` or the best."""
+    tasks = [partial(_slopes, subject, v[None], method, scale, scale is None) for v in directions]
     parts = dict(run(tasks, running.executor))
     return Slopes(*(np.concatenate(column) for column in zip(*(parts[k] for k in range(len(tasks))), strict=True)))
 
 
-def _slopes_of_entries(subject: Subject, elements: Array, method: str, scales: Array | None, best: bool) -> Slopes:
+def _slopes_of_entries(
+    subject: Subject, elements: Array, method: str, scales: Array | float | None, best: bool
+) -> Slopes:
     found = _slopes(subject, along(subject.x, elements), method, scales, best)
     size = sizes(subject.x).ravel()[elements]
     values, errors, scales, coarse, lost = found
     return Slopes(values / size[:, None], errors / size, scales, coarse / size, lost / size)
 
 
-def _slopes(subject: Subject, directions: Array, method: str, scales: Array | None, best: bool) -> Slopes:
+def _slopes(subject: Subject, directions: Array, method: str, scales: Array | float | None, best: bool) -> Slopes:
     with np.errstate(all="ignore"):  # of a thread of its own, too
         if method == METHODS[1]:
             if best and scales is None:
@@ -247,14 +252,14 @@ def batched(subject: Subject, others: tuple[int, ...]) -> Subject | str:
     reason = _refusal(subject, alone)
     if reason is None:
         return alone
-    return together if others and _refusal(subject, together) is None else reason
+    return together if _refusal(subject, together) is None else reason
 
 
 def _refusal(subject: Subject, in_batches: Subject) -> str | None:
     """Why one function is not the other, many moves at once; None if it is."""
     rng = np.random.default_rng(0)
     spread = rng.uniform(-0.1, 0.1, (3, *subject.x.shape)) * sizes(subject.x)
-    trial = (subject.x + spread).astype(subject.x.dtype)
+    trial = subject.x + spread
     with np.errstate(all="ignore"):
         expected = subject.outputs(trial)
         try:

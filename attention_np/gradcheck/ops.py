@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from numbers import Real
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.checking import DIRECTIONS, MAX_ENTRIES, check
+from attention_np.gradcheck.checking import DIRECTIONS, check
 from attention_np.gradcheck.functions import as_generator, as_inputs, check_mapping
 from attention_np.gradcheck.numerical import MEMORY, batched
 from attention_np.gradcheck.report import InputReport, Report
@@ -39,7 +39,7 @@ def check_op(
     executor: Executor | None = None,
     vectorized: Sequence[str] | None = None,
     memory: int = MEMORY,
-    max_entries: int | None = MAX_ENTRIES,
+    max_entries: int | Literal["auto"] | None = "auto",
     directions: int = DIRECTIONS,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
@@ -117,7 +117,7 @@ def check_op(
         moved = op.jvp(cache, **unflatten(inputs, moving))
         forwards = _dot(u, moved)
         backwards = float(sum(_dot(gradients[name], tangents[name]) for name in names if name in gradients))
-        size = float(np.linalg.norm(u.astype(float).ravel()) * np.linalg.norm(moved.astype(float).ravel()))
+        size = float(np.linalg.norm(u.astype(float)) * np.linalg.norm(moved.astype(float)))
         error = abs(forwards - backwards) / size if size else abs(backwards)  # (gradcheck.8)
         return forwards, backwards, error
 
@@ -138,7 +138,7 @@ def _vectorized(functions: _OpFunctions, flat: Mapping[str, Any], names: Iterabl
     positions = {name: position for position, name in enumerate(arrays) if name in names}
 
     def takes_axis(position: int) -> bool:
-        subject = Subject(functions.forward, tuple(arrays.values()), position, output, np.ones((1, *output.shape)))
+        subject = Subject(functions.forward, tuple(arrays.values()), position, output, output[np.newaxis])
         others = tuple(k for k in positions.values() if k != position)
         return not isinstance(batched(subject, others), str)
 
@@ -204,4 +204,4 @@ def _op_functions(module: str, like: Mapping[str, Any], options: Mapping[str, An
 
 def _dot(a: Array, b: Array) -> float:
     """The sum of the products, in extended precision: its rounding is not what is checked."""
-    return float((a.astype(np.longdouble) * b.astype(np.longdouble)).sum())
+    return float((a.astype(np.longdouble) * b).sum())

@@ -34,6 +34,7 @@ SMALLEST_ERROR = 1e-17  # what is smaller, zero for one, is drawn here
 LEAST, MOST = 1e-3, 1e3  # of the scale of errors over their tolerance
 ASPECT = 1.5  # how much wider than high all panels together are
 ELONGATED = 6  # times longer one way than the other: cells are no squares then
+SPARSE = 20  # times as many entries as were looked at
 LABELLED = 24  # panels: where they are more, there is no room for their indices
 
 
@@ -52,8 +53,8 @@ def v_curve(
     Parameters
     ----------
     forward, inputs, cotangent, gradient, entries, steps
-        As for :func:`attention_np.gradcheck.steps.step_errors`. A wrong `gradient` shows as a plateau: no step makes
-        the difference small.
+        As for :func:`attention_np.gradcheck.steps.step_errors`. A wrong `gradient` shows as a plateau, if a wrong entry
+        is among those that are drawn: no step makes the difference small.
     ax : matplotlib.axes.Axes, optional
         Where to plot; by default on a new figure.
 
@@ -174,13 +175,12 @@ def _draw_errors(ax: Axes, image: Array) -> None:
 
     high, wide = image.shape
     square = max(high, wide) <= ELONGATED * min(high, wide)
-    picture = ax.imshow(
-        np.clip(image, LEAST, MOST),
-        norm=LogNorm(LEAST, MOST),
-        cmap="cividis",
-        aspect="equal" if square else "auto",
-        interpolation="nearest",
-    )
+    looks: dict[str, Any] = {"norm": LogNorm(LEAST, MOST), "cmap": "cividis"}
+    shown = np.clip(image, LEAST, MOST)
+    picture = ax.imshow(shown, aspect="equal" if square else "auto", interpolation="nearest", **looks)
+    rows, columns = np.nonzero(~np.isnan(image))
+    if len(rows) < image.size / SPARSE:  # cells of which would be lost among the others
+        ax.scatter(columns, rows, s=9, c=shown[rows, columns], zorder=2, **looks)
     bar = ax.figure.colorbar(picture, ax=ax, extend="both", shrink=0.85)
     bar.set_label(f"difference / ({UNDECIDABLE} noise floors)")
     bar.ax.axhline(1, color="black", lw=1.5)

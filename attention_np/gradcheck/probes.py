@@ -16,19 +16,21 @@ from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.slopes import (
     COMPLEX_STEP,
     LEVELS,
+    REFUSALS,
     SCALES,
     SMALLEST,
     Array,
     Subject,
     along,
     extrapolated,
+    flattened,
     moves_zero,
     reach_of,
     rows_at_once,
     sizes,
 )
 
-__all__ = ["NOT_ANALYTIC", "Cusp", "cusps", "rounding_of", "why_not_analytic"]
+__all__ = ["NOT_ANALYTIC", "Cusp", "cusps", "refusal_of", "rounding_of", "why_not_analytic"]
 
 TRIALS = SCALES[:5]  # relative steps of differences, that the complex step is held against
 SHORTER = (*SCALES[5:8], *(2.0**-k for k in (52, 62, 72, 82)))  # the last ones for entries that are zero
@@ -37,6 +39,8 @@ CLEARLY = 1e-8  # a discrepancy of a slope, relative to the largest, that is not
 CLOSE, CLOSER = 2.0**-20, 2.0**-25  # relative: so short that only rounding is left of the differences
 CLOSEST, AT_ZERO = 2.0**-45, 2.0**-90  # for outputs that those leave a large part of: STEEP
 FAR, FARTHER = 2.0**-12, 2.0**-9  # for outputs that do not change within those, as in half precision
+BEYOND = tuple(sign * 2.0**k for k in range(-2, 63, 4) for sign in (1, -1))  # for outputs that none of those move
+LARGEST_STEP = 1e-3  # that rounding of a term can make; larger ones are those of a function that is made of steps
 STEEP = 1e-4
 POINTS, ORDER = 16, 5
 KINK_STEPS = tuple(2.0**-k for k in range(10, 130, 4))  # relative; the shortest are for entries that are zero
@@ -74,11 +78,21 @@ class Cusp:
         return f"forward is not differentiable at {place}: its slope is {sides}"
 
 
+def refusal_of(subject: Subject, element: int) -> str | None:
+    """What forward raises where an entry moves a little, if it does."""
+    try:
+        subject.outputs(subject.x + TRIALS[0] * along(subject.x, np.array([element])))
+    except REFUSALS as error:
+        return f"{type(error).__name__} ({error})"
+    return None
+
+
 def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
     """How far rounding moves each output: by its last bit at least.
 
     Besides, by what is left of the outputs at equally spaced points close by after differences of a high order, to
     which whatever is smooth contributes nothing [1]_. It sees rounding inside the function, such as single precision.
+    Outputs that stay what they are at all those points, as 1 - cos(x) near zero, are asked farther off.
 
     References
     ----------
@@ -96,25 +110,42 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
             loud = np.isfinite(least) & (least > last_bit)
             if loud.any():
                 estimate, largest = _left_over(subject, spacing * direction)
-                least = np.where(loud & (least > STEEP * largest), np.fmin(least, estimate), least)
+                least = np.where(least > STEEP * largest, np.fmin(least, estimate), least)
         for spacing in (FAR, FARTHER):
             unseen = np.isinf(least)
             if unseen.any():
                 least = np.where(unseen, _left_over(subject, spacing * direction)[0], least)
+        unseen = np.isinf(least)
+        if unseen.any():
+            least = np.where(unseen, _stairs_beyond(subject, direction), least)
         size = np.abs(subject.output.ravel())
         seen = np.isfinite(least) & (size > 0)
         typical = float(np.median(least[seen] / size[seen])) if seen.any() else 0.0  # relative, of other outputs
         noise = np.fmax(last_bit, np.where(np.isfinite(least), least, typical * size))
-    return np.where(np.isfinite(noise), noise, 0).astype(np.float64).reshape(subject.output.shape)
+    return np.asarray(np.where(np.isfinite(noise), noise, 0), np.float64).reshape(subject.output.shape)
 
 
 def _left_over(subject: Subject, step: Array) -> tuple[Array, Array]:
     """What differences of a high order leave of each output, infinite if nothing; and the largest that it gets."""
-    places = np.arange(1, POINTS + 1).reshape(-1, *(1,) * subject.x.ndim)
-    outputs = subject.values(subject.x + places * step).astype(np.float64)
+    places = np.arange(1, POINTS + 1).reshape(POINTS, *(1,) * subject.x.ndim)
+    outputs = np.asarray(subject.values(subject.x + places * step), np.float64)
     differences = np.diff(outputs, n=ORDER, axis=0)  # (points - order, outputs)
     left = np.sqrt((differences**2).mean(axis=0) / comb(2 * ORDER, ORDER))
+    steps = np.abs(np.diff(outputs, axis=0))
+    left = np.where(np.median(steps, axis=0) == 0, steps.max(axis=0), left)  # of stairs, with a landing here
     return np.where(left > 0, left, np.inf), np.abs(outputs).max(axis=0)  # or the points were too close to differ
+
+
+def _stairs_beyond(subject: Subject, direction: Array) -> Array:
+    """The first step that each output takes farther off, if it is flat there, too; infinite if it moves smoothly."""
+    places = np.array(BEYOND).reshape(-1, *(1,) * subject.x.ndim) * direction
+    there, beside = (
+        np.asarray(subject.values(subject.x + some), np.float64) for some in (places, (1 + CLOSE) * places)
+    )
+    steps = np.abs(there - np.asarray(subject.output.ravel(), np.float64))
+    first = np.argmax((steps > 0) & np.isfinite(steps), axis=0)[None]  # (1, outputs)
+    step, flat = (np.take_along_axis(x, first, axis=0)[0] for x in (steps, there == beside))
+    return np.where((step > 0) & flat & (step <= LARGEST_STEP), step, np.inf)
 
 
 def why_not_analytic(subject: Subject, rng: np.random.Generator) -> str | None:
@@ -146,7 +177,7 @@ def _contradiction(subject: Subject, direction: Array, slope: Array, error: Arra
     """
     found, rounding = map(np.array, zip(*(_slopes(subject, direction, scale) for scale in TRIALS), strict=True))
     larger = np.maximum(np.abs(found[1:]), np.abs(found[:-1]))
-    noise = UNDECIDABLE * (rounding[1:] + rounding[:-1]) + error
+    noise = UNDECIDABLE * rounding[1:] + error  # of the shorter steps, which is far larger
     differ = np.abs(found[1:] - found[:-1])
     apart = np.minimum(np.abs(slope - found[1:]), np.abs(slope - found[:-1])) - differ
     enough = CLEARLY * np.maximum(np.abs(slope), larger).max(axis=1, keepdims=True, initial=0)
@@ -154,12 +185,9 @@ def _contradiction(subject: Subject, direction: Array, slope: Array, error: Arra
     if not wrong.any():
         return None
     excess = np.where(wrong, apart, 0).max(axis=0)
-    agrees = [
-        np.abs(slope - one) + UNDECIDABLE * error < 0.1 * excess for one, error in zip(found, rounding, strict=True)
-    ]
-    for scale in SHORTER:
-        one, error = _slopes(subject, direction, scale)
-        agrees.append(np.abs(slope - one) + UNDECIDABLE * error < 0.1 * excess)
+    shorter = [_slopes(subject, direction, scale) for scale in SHORTER]
+    known = [*zip(found, rounding, strict=True), *shorter]
+    agrees = [np.abs(slope - one) + UNDECIDABLE * off < 0.1 * excess for one, off in known]
     excess = np.where(np.any(agrees, axis=0), 0, excess)
     k = int(excess.argmax())
     if not excess[k]:
@@ -183,7 +211,7 @@ def _slopes(subject: Subject, direction: Array, scale: float) -> tuple[Array, Ar
         up, down = subject.values(np.stack([subject.x + step * direction, subject.x - step * direction]))
         column.append((up - down) / (2 * step))
     noise = np.zeros(subject.output.size) if subject.noise is None else subject.noise.ravel()
-    return extrapolated(column)[0], 2 * noise / scale * 2 ** (LEVELS - 1)
+    return extrapolated(column)[0], 2 * noise / step  # of the last, shortest step
 
 
 def cusps(subject: Subject, rng: np.random.Generator, memory: int, most: int = 5) -> list[Cusp]:
@@ -192,7 +220,7 @@ def cusps(subject: Subject, rng: np.random.Generator, memory: int, most: int = 5
     The second difference (f(x + h v) - 2 f(x) + f(x - h v)) / h tends to zero with h where f is smooth, and to the jump
     of the slope where it is not (gradcheck.59).
     """
-    if not 0 < subject.x.size <= LOCATED or not _breaks(subject, _direction(subject, rng)[None]).any():
+    if subject.x.size > LOCATED or not _breaks(subject, _direction(subject, rng)[None]).any():
         return []
     found: list[Cusp] = []
     rows = min(TOGETHER, rows_at_once(memory, subject))
@@ -218,11 +246,11 @@ def _breaks(subject: Subject, directions: Array) -> Array:
     noise = UNDECIDABLE * floor
     shape = (len(directions), output.size)
     before, over = np.zeros(shape), np.zeros(shape, bool)  # over: the steps have become too short to tell
-    kinked, jumped = np.zeros(shape, int), np.zeros(shape, int)  # steps in a row at which that was the same
+    kinked, jumped = np.zeros((2, *shape))  # steps in a row at which that was the same
     last = np.ones(shape)  # the shortest step that told something
     for step in KINK_STEPS:
         raised = subject.x + step * directions
-        over |= ((raised == subject.x) & (directions != 0)).reshape(len(directions), -1).any(axis=1)[:, None]
+        over |= flattened((raised == subject.x) & (directions != 0)).any(axis=1, keepdims=True)
         up, down = subject.values(raised), subject.values(subject.x - step * directions)
         second = up - 2 * output + down  # (gradcheck.59, gradcheck.60, gradcheck.61)
         gone = ~(np.abs(second) > np.fmax(4 * noise, SLIGHT * np.abs(up - down))) & ~over

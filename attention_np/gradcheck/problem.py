@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.functions import Backward, FirstCall, Forward, call_backward
+from attention_np.gradcheck.functions import Backward, FirstCall, Forward, call_backward, wide_dtype
 from attention_np.gradcheck.noise import Pair
 from attention_np.gradcheck.numerical import Running, measure, measure_along
 from attention_np.gradcheck.report import Escape
 from attention_np.gradcheck.running import ignore
-from attention_np.gradcheck.slopes import Slopes, Subject
+from attention_np.gradcheck.slopes import Slopes, Subject, flattened
 
 __all__ = ["Measured", "Options", "Problem"]
 
 Array = npt.NDArray[Any]
+
+WORK = 10**10  # entries looked at, times the entries that each of those looks computes with
+LEAST_ENTRIES = 100  # looked at, however large the input
 
 
 class Options(NamedTuple):
@@ -27,9 +30,15 @@ class Options(NamedTuple):
 
     method: str
     rtol: float
-    max_entries: int | None
+    max_entries: int | Literal["auto"] | None
     directions: int
     constants: Mapping[str, float]
+
+    def most(self, size: int) -> int:
+        """How many entries are looked at one by one, of an input of so many."""
+        if self.max_entries == "auto":
+            return min(size, max(LEAST_ENTRIES, WORK // max(size, 1)))
+        return size if self.max_entries is None else min(size, self.max_entries)
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,7 @@ class Problem:
     @property
     def wide(self) -> bool:
         """Whether the functions take a wider dtype than that of float32 inputs, or need none."""
-        return all(x.dtype == np.result_type(x.dtype, np.float64) for x in self.point)
+        return all(x.dtype == wide_dtype(x.dtype) for x in self.point)
 
     @property
     def question(self) -> tuple[Array, list[Array]]:
@@ -68,10 +77,11 @@ class Problem:
         return Subject(self.forward, self.point, position, self.output, self.cotangents, unit=unit)
 
     def gradients(self, cotangent: Array, inputs: list[Array] | None = None) -> dict[str, Any]:
-        """What `backward` claims, at the point or elsewhere."""
+        """What `backward` claims, at the point or elsewhere; it may use what `forward` kept of its last call."""
         there = list(self.inputs.values()) if inputs is None else inputs
         narrow = self.first.cotangent.dtype
         u = cotangent.astype(narrow if inputs is None else np.result_type(narrow, *(x.dtype for x in there)))
+        self.forward(*(x.copy() for x in there))
         arrays = {name: x.copy() for name, x in zip(self.inputs, there, strict=True)}
         return dict(zip(self.inputs, call_backward(self.backward, u, arrays), strict=True))
 
@@ -106,9 +116,8 @@ class Measured:
 
     def __post_init__(self) -> None:
         size = self.subject.x.size
-        wide = np.result_type(self.subject.x.dtype, np.float64)
         self.looked = np.zeros(size, bool)
-        self.numerical = np.full((len(self.subject.cotangents), size), np.nan, wide)
+        self.numerical = np.full((len(self.subject.cotangents), size), np.nan, wide_dtype(self.subject.x.dtype))
         self.errors, self.scales, self.lost, self.floor = np.zeros((4, size))
         self.verdict = np.zeros(size, np.int8)
 
@@ -131,24 +140,24 @@ class Measured:
 
         def claimed(cotangent: Array, inputs: list[Array]) -> Array:
             gradient = np.asarray(self.problem.gradients(cotangent, inputs)[self.name])
-            return gradient.reshape(-1)[elements]
+            return gradient.ravel()[elements]
 
         def measured(cotangent: Array, inputs: list[Array]) -> Array:
-            there = self._there(cotangent, inputs)
+            there = self.there(cotangent, inputs)
             return measure(there, elements, self.method, self.aside, scales=self.scales[elements]).values[:, 0]
 
         return Pair(claimed, measured)
 
     def pair_along(self, directions: Array) -> Pair:
         """The same of the slopes along some directions."""
-        flat = directions.reshape(len(directions), -1)
+        flat = flattened(directions)
 
         def claimed(cotangent: Array, inputs: list[Array]) -> Array:
             gradient = np.asarray(self.problem.gradients(cotangent, inputs)[self.name])
-            return np.asarray(flat @ gradient.ravel().astype(np.result_type(gradient.dtype, np.float64)))
+            return np.asarray(flat @ gradient.ravel().astype(wide_dtype(gradient.dtype)))
 
         def measured(cotangent: Array, inputs: list[Array]) -> Array:
-            return self.slopes_along(directions, self._there(cotangent, inputs)).values[:, 0]
+            return self.slopes_along(directions, self.there(cotangent, inputs)).values[:, 0]
 
         return Pair(claimed, measured)
 
@@ -161,6 +170,7 @@ class Measured:
         """For measurements that do not count as entries done."""
         return replace(self.running, checkpoint=None, advance=ignore)
 
-    def _there(self, cotangent: Array, inputs: list[Array]) -> Subject:
+    def there(self, cotangent: Array, inputs: list[Array]) -> Subject:
+        """The function elsewhere."""
         point = [x.astype(np.result_type(x.dtype, y.dtype)) for x, y in zip(inputs, self.problem.point, strict=True)]
         return self.subject.at(point, cotangent[None])

@@ -57,7 +57,7 @@ class Escape(NamedTuple):
     size: int
     directions: int  # random directions along which the whole gradient was projected
     threshold: float  # a projection of the error that is smaller goes unnoticed, by the noise floor along a direction
-    norm: float  # of the gradient, in the measure of the directions
+    norm: float  # of the gradient, times the least size by which directions count an entry
 
     def probability(self, relative_error: float, wrong_entries: int = 1) -> float:
         r"""Of not noticing an error of `relative_error` times the norm of the gradient, in so many entries.
@@ -99,7 +99,7 @@ class Escape(NamedTuple):
             raise ValueError(f"relative_error must be a finite number that is not negative, not {relative_error}")
         if not 0 <= wrong_entries <= self.size:
             raise ValueError(f"wrong_entries must be from 0 to the {self.size} that there are, not {wrong_entries}")
-        error = relative_error * self.norm
+        error = relative_error * self.norm if relative_error else 0.0  # though the norm be infinite
         below_threshold = math.erf(self.threshold / error / math.sqrt(2)) if error else 1.0
         fewer, more = sorted((wrong_entries, self.entries))  # who is drawn and who is wrong may be exchanged
         counted = min(fewer, FACTORS)
@@ -118,7 +118,7 @@ class InputReport:
     method : str
         How the numerical gradient was taken; "adjoint" for the check of forward mode.
     ok : bool
-        No entry is wrong.
+        No entry is wrong, and there is one that could be measured.
     max_relative_error : float
         The largest difference over the largest magnitude that takes part (:mod:`attention_np.gradcheck.agreement`).
     worst_index : tuple of int
@@ -166,9 +166,11 @@ class InputReport:
     @property
     def verdict(self) -> str:
         """One of "holds", "wrong", "unfinished", and "undecidable": not one entry could be decided, or looked at."""
-        if not self.ok:
-            return "unfinished" if self.diagnosis is None and not self.wrong else "wrong"
-        return "undecidable" if self.size and self.undecidable == self.checked else "holds"
+        if self.size and self.undecidable == self.checked and (self.ok or self.checked):
+            return "undecidable"
+        if self.ok:
+            return "holds"
+        return "unfinished" if self.diagnosis is None and not self.wrong else "wrong"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, InputReport) and self.to_dict() == other.to_dict()  # where NaN equals NaN

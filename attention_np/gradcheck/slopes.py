@@ -6,6 +6,7 @@ and an estimate of the error. The formulas are derived in ``derivations/gradchec
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.functions import Forward
+from attention_np.gradcheck.functions import Forward, wide_dtype
 
 __all__ = [
+    "REFUSALS",
     "SCALES",
     "NotAnalyticError",
     "Slopes",
@@ -26,6 +28,7 @@ __all__ = [
     "by_complex_step",
     "by_differences",
     "extrapolated",
+    "flattened",
     "moves_zero",
     "reach_of",
     "rows_at_once",
@@ -42,6 +45,7 @@ SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 2, 47, 52, 57)) 
 AT_ZERO = tuple(2.0**-k for k in (67, 77, 87, 97, 107, 117))  # more of them: only zero moves by so little
 SATURATED = 4  # units in the last place of an output, that it moves by when an input moves by its own size
 WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
+CLEAR = 24  # times how far rounding moves the outputs: a jump of the slope
 APART = 3  # times the errors of two slopes, that contradict each other
 KNOWN = 0.1  # a slope whose relative error is less
 GOOD = 1e-11  # a relative error that is not worth improving
@@ -49,8 +53,9 @@ LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
 SMALLEST = 1e-300  # whatever is smaller counts as zero: a fraction of it could not be told from it
 
 
-# What a function raises that is asked outside its domain, as for the Cholesky factor of an indefinite matrix.
-OUTSIDE = (ArithmeticError, ValueError, np.linalg.LinAlgError)
+# What a function raises that is asked outside its domain, as for the Cholesky factor of an indefinite matrix, or for a
+# place in a table that NaN stands for. Anything else is an error in the function.
+REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError, np.linalg.LinAlgError)
 
 
 class AnotherShapeError(ValueError):
@@ -101,8 +106,8 @@ class Subject:
     @property
     def weights(self) -> Array:
         """The cotangents as the columns of a matrix."""
-        wide = np.result_type(self.cotangents.dtype, np.float64)
-        return np.asarray(self.cotangents.reshape(len(self.cotangents), -1).astype(wide).T)  # (outputs, cotangents)
+        wide = self.cotangents.astype(wide_dtype(self.cotangents.dtype))
+        return np.asarray(flattened(wide).T)  # (outputs, cotangents)
 
     @property
     def loudness(self) -> Array:
@@ -131,7 +136,7 @@ class Subject:
         shape = (len(moved), *self.output.shape)
         if found.shape not in (shape, self.output.shape):  # the output may not depend on this input
             raise AnotherShapeError(f"it returns an array of shape {found.shape}, where {shape} is needed")
-        return np.broadcast_to(found, shape).reshape(len(moved), -1)
+        return flattened(np.broadcast_to(found, shape))
 
     def _output(self, point: Sequence[Array]) -> Array:
         found = np.array(self.forward(*point))
@@ -143,14 +148,20 @@ class Subject:
         """The same for real moves, some of which may leave the domain of the function: NaN where it says so."""
         try:
             return self.outputs(moved)
-        except OUTSIDE:
+        except REFUSALS:
             if len(moved) == 1:
                 return np.full((1, self.output.size), np.nan, self.output.dtype)
             return np.concatenate([self.values(moved[k : k + 1]) for k in range(len(moved))])
 
     def at(self, point: Sequence[Array], cotangents: Array) -> Subject:
         """The same function at another point."""
-        return replace(self, point=tuple(point), cotangents=cotangents)
+        output = self._output(point).reshape(self.output.shape)
+        return replace(self, point=tuple(point), output=output, cotangents=cotangents)
+
+
+def flattened(rows: Array) -> Array:
+    """Each of the rows as a flat one: (rows, entries)."""
+    return rows.reshape(len(rows), math.prod(rows.shape[1:]))
 
 
 def _each(moved: Array) -> list[Array]:
@@ -178,7 +189,7 @@ def along(x: Array, elements: Array) -> Array:
 
 def moves_zero(subject: Subject, directions: Array) -> Array:
     """Which directions move an entry that is zero, of which nothing tells the scale: (moves,)."""
-    return np.asarray(((directions != 0) & (subject.x == 0)).reshape(len(directions), -1).any(axis=1))
+    return np.asarray(flattened((directions != 0) & (subject.x == 0)).any(axis=1))
 
 
 def by_complex_step(subject: Subject, directions: Array, reach: Reach | None = None, shortness: float = 1.0) -> Slopes:
@@ -188,7 +199,7 @@ def by_complex_step(subject: Subject, directions: Array, reach: Reach | None = N
     """
     step = shortness * _complex_steps(subject, directions)  # (moves,)
     try:
-        outputs = subject.outputs(subject.x + 1j * step.reshape(-1, *(1,) * subject.x.ndim) * directions)
+        outputs = subject.outputs(subject.x + 1j * _steps(step, directions))
     except Exception as error:
         raise NotAnalyticError(
             f"forward refuses complex arrays, so the complex step does not apply: use central ({error})"
@@ -221,8 +232,13 @@ def _room(subject: Subject, directions: Array) -> Array:
     """The magnitude of the entry that moves most for its own, relative to its move; at most 1, a power of two."""
     with np.errstate(all="ignore"):
         room = np.where((directions != 0) & (np.abs(subject.x) > SMALLEST), np.abs(subject.x / directions), np.inf)
-    least = np.fmin(room.reshape(len(directions), -1).min(axis=1, initial=np.inf), 1.0)
-    return np.asarray(np.ldexp(1.0, np.frexp(least)[1] - 1).astype(np.float64))
+    least = np.fmin(flattened(room).min(axis=1), 1.0)
+    return np.asarray(np.ldexp(1.0, np.frexp(least)[1] - 1))
+
+
+def _steps(step: Array, directions: Array) -> Array:
+    """Each of the directions times a number of its own."""
+    return np.asarray(step.reshape(len(step), *(1,) * (directions.ndim - 1)) * directions)
 
 
 def by_differences(subject: Subject, directions: Array, scale: Array | float, reach: Reach | None = None) -> Slopes:
@@ -240,24 +256,31 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, re
     scale = np.broadcast_to(scale, len(directions))
     weights, loudness = subject.weights, subject.loudness  # (outputs, cotangents), (outputs,)
     column = []  # one for each step: (moves, cotangents)
+    bends = []  # for each step, by how much the slopes of the first cotangent on both sides differ: (moves,)
     last_bit = np.zeros(len(directions))  # by which rounding moves the weighted sum
     with np.errstate(all="ignore"):
         for level in range(LEVELS):
             step = scale / 2**level  # (gradcheck.23)
-            h = step.reshape(-1, *(1,) * subject.x.ndim) * directions
+            h = _steps(step, directions)
             up, down = ((subject.x + sign * h).astype(subject.x.dtype) for sign in (1, -1))
             width = _width(up, down, h) * step  # what rounding made of 2 h
-            difference = subject.values(up) - subject.values(down)  # (gradcheck.25)
+            above, below = subject.values(up), subject.values(down)
+            difference = above - below  # (gradcheck.25)
             column.append(_weighted(difference, weights) / width[:, None])  # (gradcheck.25)
             moving = difference != 0 if reach is None else reach.touched
             last_bit = np.fmax(last_bit, np.sqrt(_summed(moving, loudness**2)))
+            bend = above - 2 * subject.output.ravel() + below  # (gradcheck.59)
+            bends.append(2 * _summed(bend, weights[:, 0]) / width)
+            noise_of_bend = 2 * np.sqrt(_summed(bend != 0, loudness**2)) / width
         best, truncation = extrapolated(column)
-        errors = truncation[:, 0] + 2 * last_bit / width  # of the last, shortest step (gradcheck.33)
+        jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, at a kink within the step
+        jump[~(jump > CLEAR * noise_of_bend)] = 0
+        errors = truncation[:, 0] + 2 * last_bit / width + jump  # of the last, shortest step (gradcheck.33)
         lost = _lost(subject, difference / width[:, None], reach)
         coarse = np.zeros(len(directions))
         if reach is not None:
             coarse = 2 * np.sqrt(_summed(_last_bits(subject, reach) ** 2, weights[:, 0] ** 2)) / width
-    usable = np.isfinite(best[:, 0]) & np.isfinite(errors)
+    usable = np.isfinite(errors)  # which they are not where the slope is not
     return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), coarse, lost)
 
 
@@ -298,9 +321,9 @@ def reach_of(subject: Subject, directions: Array) -> Reach:
     with np.errstate(all="ignore"):
         touched = np.isnan(subject.values(np.where(directions != 0, np.nan, subject.x)))
         for sign in (2, -2):
-            largest = np.fmax(largest, np.abs(subject.values(subject.x + sign * everything)).max(axis=0))
-        for sign in (2, -2):
-            largest = np.fmax(largest, np.abs(subject.values(subject.x + sign * directions)))
+            together = np.abs(subject.values(subject.x + sign * everything)).max(axis=0)
+            alone = np.abs(subject.values(subject.x + sign * directions))
+            largest = np.fmax(largest, np.fmax(together, alone))
     return Reach(touched, np.where(np.isfinite(largest), largest, np.abs(subject.output.ravel())))
 
 
@@ -364,8 +387,7 @@ def _compare(found: Slopes, before: Slopes, at_zero: Array) -> tuple[Array, Arra
 
 def _width(up: Array, down: Array, h: Array) -> Array:
     """By how much more, or less, than 2 h the input moved: about 2, for each move."""
-    moves = len(h)
-    asked, got = h.reshape(moves, -1), (up - down).reshape(moves, -1)
+    asked, got = flattened(h), flattened(up - down)
     usable = np.isfinite(got) & (asked != 0)
     single = (asked != 0).sum(axis=1) == 1  # of a direction of several entries, each is rounded by itself
     ratio = np.where(usable, got, 0).sum(axis=1) / np.where(usable, asked, 0).sum(axis=1)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.functions import Forward, as_generator, as_inputs, evaluate, widened
 from attention_np.gradcheck.numerical import METHODS, Running, analytic_or_not, measure
 from attention_np.gradcheck.probes import rounding_of
-from attention_np.gradcheck.slopes import Array, Subject, along, extrapolated, sizes
+from attention_np.gradcheck.slopes import Array, Subject, along, extrapolated, flattened, sizes
 
 __all__ = ["ORDERS", "StepErrors", "step_errors"]
 
@@ -189,7 +189,7 @@ def _slope(subject: Subject, elements: Array, step: float, other: float) -> Arra
     """The difference quotient between two steps, for each entry."""
     directions = along(subject.x, elements)
     up, down = subject.x + step * directions, subject.x + other * directions
-    width = (up - down).reshape(len(elements), -1)[np.arange(len(elements)), elements]  # what rounding made of it
+    width = flattened(up - down)[np.arange(len(elements)), elements]  # what rounding made of it
     slope: Array = (subject.outputs(up) - subject.outputs(down)) @ subject.weights[:, 0] / width
     return slope
 
@@ -202,7 +202,7 @@ def _complex_step(subject: Subject, elements: Array, step: float) -> Array:
             warnings.simplefilter("error", np.exceptions.ComplexWarning)
             outputs = subject.outputs(subject.x + 1j * step * along(subject.x, elements))
     except Exception:
-        outputs = np.empty(0)
+        outputs = subject.output  # which is real
     if outputs.dtype.kind != "c":
         return np.full(len(elements), np.nan)
     slope: Array = outputs.imag @ subject.weights[:, 0] / width

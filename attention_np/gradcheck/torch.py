@@ -102,6 +102,10 @@ class _TorchAdapter(Adapter):
         self.without: set[str] = set()  # the inputs for which PyTorch gives None
         leaves = (leaf for _, leaf in self.flatten(inputs, ""))
         inputs = self.fill(inputs, (torch.tensor(x) if _is_floating_array(x) else x for x in leaves))
+        if isinstance(function, torch.jit.ScriptModule):
+            raise TypeError(
+                "function must not be a scripted module, whose parameters cannot be moved: pass what it was"
+            )
         if isinstance(function, torch.nn.Module):
             functional = _Functional(function)
             super().__init__(functional, inputs, signature_of(function.forward), parameters=functional.trainable())
@@ -115,15 +119,12 @@ class _TorchAdapter(Adapter):
 
     def forward(self, *arrays: Array) -> Array:
         torch = _torch()
-        try:
-            with torch.no_grad():
-                return self.to_numpy(self.output(self.tensors(arrays)))
-        except torch.linalg.LinAlgError as error:  # as NumPy says that it was asked outside the domain
-            raise np.linalg.LinAlgError(str(error)) from error
+        with torch.inference_mode(False), torch.no_grad():
+            return self.to_numpy(self.output(self.tensors(arrays)))
 
     def backward(self, d_output: Array, *arrays: Array) -> list[Array]:
         torch = _torch()
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             tensors = [x.requires_grad_() for x in self.tensors(arrays)]
             output = self.output([x.clone() for x in tensors])  # which the function may overwrite
             found: Any = [None] * len(tensors)

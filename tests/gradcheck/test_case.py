@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from attention_np.gradcheck.agreement import HOLDS, WRONG
+from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
-from attention_np.gradcheck.diagnosis.case import Case
+from attention_np.gradcheck.diagnosis.case import Case, number
 
 
 def case_of(error, floor=1e-6, size=1.0):
@@ -54,7 +54,10 @@ def test_a_dozen_values_are_evidence_whatever_cotangents_they_belong_to(cotangen
     assert case.is_explained_by(case.claimed) == explained
 
 
-@pytest.mark.parametrize(("wrong", "known", "explained"), [(4, 2, True), (4, 1, False), (30, 10, True), (30, 9, False)])
+@pytest.mark.parametrize(
+    ("wrong", "known", "explained"),
+    [(4, 2, True), (4, 1, False), (5, 3, True), (5, 2, False), (30, 10, True), (30, 9, False)],
+)
 def test_of_the_wrong_entries_half_or_ten_must_be_known(wrong, known, explained):
     case = case_of(np.where(np.arange(40) < wrong, 1e3, 0.0) * np.ones((3, 1)))
     other = np.where((np.arange(40) < known) | (np.arange(40) >= wrong), case.claimed, np.nan)
@@ -75,6 +78,19 @@ def test_a_floor_that_is_not_finite_counts_as_none():
         floor = np.where(np.arange(6) == 2, strange, 1e-15)
         found = Evidence("x", {"x": x}, x, u, {"x": -u * x}, {"x": u * x}, floor, np.full(6, WRONG), None, {})
         assert diagnose(found) == "it is -1 times the numerical gradient throughout"
+        found.analytic["x"][:, 2] *= 1.001
+        assert diagnose(found) is None
+
+
+def test_the_precision_is_that_of_a_typical_entry_for_the_cotangent_whose_noise_is_known():
+    x = np.random.default_rng(0).standard_normal(6)
+    right = np.array([[1.0], [1e3], [1e-3]]) * np.random.default_rng(1).uniform(1, 2, (3, 6))
+    right[0, :3] = 0
+    floor = np.where(np.arange(6) == 5, 1.0, 1e-6 * right[0])
+    verdict = np.where(np.arange(6) == 5, UNCHECKED, WRONG)
+    with np.errstate(all="ignore"):
+        case = Case.of(Evidence("x", {"x": x}, x, right, {"x": 0 * right}, {"x": right}, floor, verdict, None, {}))
+    assert case.precision == pytest.approx(1e-6, rel=1e-12)
 
 
 def test_what_is_allowed_is_ten_times_the_noise_or_the_precision_of_the_other_array():
@@ -85,3 +101,23 @@ def test_what_is_allowed_is_ten_times_the_noise_or_the_precision_of_the_other_ar
             expected = 10 * np.maximum(magnified * case.noise, case.precision * np.abs(other))
             np.testing.assert_allclose(case.allowed(other, scale), expected, rtol=1e-12)
         np.testing.assert_array_equal(case.allowed(other), case.allowed(other, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("x", "digits", "said"),
+    [
+        (np.pi, 9, "3.14159265"),
+        (np.pi, 3, "3.14"),
+        (1.0, 9, "1"),
+        (1 + 2e-12, 9, "1 + 2e-12"),
+        (1 - 1.23456e-9, 2, "1 - 1.23e-09"),
+        (1 + 0.9e-5, 9, "1 + 9e-06"),
+        (1 + 1.1e-5, 9, "1.000011"),
+        (1 + 0.5e-12, 9, "1"),
+        (2 + 1e-9, 9, "2"),
+        (-1 - 1e-9, 9, "-1"),
+    ],
+)
+def test_a_number_close_to_one_is_shown_as_its_distance(x, digits, said):
+    assert number(x, digits) == said
+    assert digits != 9 or number(x) == said

@@ -134,3 +134,93 @@ def test_slopes_in_batches_of_other_sizes_are_kept_as_they_are(path):
     after = json.loads(path.read_text())["checkpoint"]["slopes"]
     assert {key: after[key] for key in before} == before
     assert check(forward, backward, INPUTS, checkpoint=path).ok
+
+
+def test_the_bytes_that_extended_precision_does_not_use_are_no_part_of_the_question():
+    x = np.array([1.0, -2.0], np.longdouble)
+    other = x.copy()
+    if np.finfo(np.longdouble).nmant != 63:
+        pytest.skip("this machine has no extended precision of 80 bits")
+    other.view(np.uint8).reshape(2, -1)[:, 10:] ^= 0xFF
+    assert x.tobytes() != other.tobytes()
+    np.testing.assert_array_equal(x, other)
+    assert checkpoints.fingerprint([x]) == checkpoints.fingerprint([other])
+    assert checkpoints.fingerprint([x]) != checkpoints.fingerprint([-x])
+
+
+def test_a_question_of_the_same_numbers_in_another_order_or_dtype_is_another():
+    x = np.array([1.0, 2.0])
+    questions = [[x], [x[::-1]], [x, x], [x.astype(np.float32)], [x.astype(np.longdouble)], [1.0, 2.0], ["1.0", 2.0]]
+    assert len({checkpoints.fingerprint(question) for question in questions}) == len(questions)
+
+
+PARTS = checkpoints.Parts({"x": 40, "y/z": 6}, ("complex-step", "central"), 3)
+
+
+@pytest.mark.parametrize(
+    ("key", "sizes"),
+    [
+        ("x/central/16/0", (48, 16, 16, 16, 16)),
+        ("x/central/16/2", (24, 8, 8, 8, 8)),
+        ("y/z/complex-step/16/0", (18, 6, 6, 6, 6)),
+        ("x/central/39/1", (3, 1, 1, 1, 1)),
+    ],
+)
+def test_a_part_has_a_slope_for_each_entry_and_cotangent_and_four_numbers_more_for_each_entry(key, sizes):
+    assert PARTS.sizes(key) == sizes
+
+
+@pytest.mark.parametrize(
+    "key", ["x/central/16/3", "x/central/16/-1", "x/auto/16/0", "w/central/1/0", "x/central/016/0"]
+)
+def test_of_a_part_that_there_is_not_it_is_said_so(key):
+    with pytest.raises(ValueError, match=r"^there is no such part$"):
+        PARTS.sizes(key)
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ((3, ["1.0"]), "it is of no dtype of numbers"),
+        (("int64", ["1.0"]), "it is of no dtype of numbers"),
+        (("float64", "1"), "there is no number for each entry"),
+        (("float64", ["1.0", "2.0"]), "there is no number for each entry"),
+        (("float64", [1.0]), "there is no number for each entry"),
+    ],
+)
+def test_what_is_kept_of_an_array_is_its_dtype_and_a_word_for_each_number(kept, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        checkpoints._array(kept, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "longdouble", "complex64"])
+def test_a_number_that_is_kept_comes_back_to_the_last_bit(dtype):
+    x = np.array([1 / np.longdouble(3), -7, np.inf]).astype(dtype)
+    kept = checkpoints._array((x.dtype.name, [str(number) for number in x]), 3)
+    np.testing.assert_array_equal(kept, x)
+    assert kept.dtype == x.dtype
+
+
+def test_an_interruption_says_where_its_report_is():
+    stopped = checkpoints.Interrupted(report=None)
+    assert str(stopped) == "the check was interrupted: its report is in the attribute called report"
+
+
+def test_a_checkpoint_is_written_when_ten_seconds_have_gone_by_and_not_before(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(checkpoints, "SAVE_EVERY", 10.0)
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[-1])
+    path = tmp_path / "kept"
+    kept = checkpoints.Checkpoint(path, "question", PARTS)
+    written = []
+    for now in (100.0, 110.0, 111.0, 112.0, 120.0, 122.0):
+        clock.append(now)
+        path.unlink(missing_ok=True)
+        kept.put("x/central/16/0", [np.ones(2)])
+        written.append(path.exists())
+    assert written == [False, False, True, False, False, True]
+
+
+def test_a_path_that_is_none_is_refused():
+    with pytest.raises(TypeError, match=r"^checkpoint must be a path, not 3$"):
+        checkpoints.Checkpoint(3, "question", PARTS)

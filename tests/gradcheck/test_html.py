@@ -35,6 +35,12 @@ class Elements(HTMLParser):
             self.text.append(data)
 
 
+WRONG_BELOW = ["1 of 12 entries is wrong"]
+WORST = ["index", "analytic", "numerical", "relative error", "floor"]
+WORST += ["[1, 1, 0]", "9", "7", "2.2e-01", "1.0e-16", "[1, 0, 1]", "7", "6", "1.4e-01", "1.0e-16"]
+KINDS = [" wrong", " holds"]
+
+
 def html_of(*entries):
     return Elements(Report(entries)._repr_html_())
 
@@ -75,6 +81,31 @@ def test_a_report_on_one_input_has_html_too():
     assert "key" in Elements(WRONG._repr_html_()).text
 
 
+def test_what_is_said_of_several_inputs_stands_side_by_side_and_nothing_between():
+    pairs = [(wrong_in((1, 2), (0, 0), diagnosis="a cause"), WRONG), (HOLDS, FLAT), (FLAT, compared("x", 1.0, 2.0))]
+    for one, other in pairs:
+        first, second = html_of(one).text, html_of(other).text
+        assert html_of(one, other).text == [*first[:16], *second[8:16], *first[16:], *second[16:]]
+
+
+@pytest.mark.parametrize(
+    ("entry", "below"),
+    [
+        (HOLDS, []),
+        (compared("x", np.ones((3, 4)), np.ones((3, 4))), []),
+        (WRONG, ["key", "1 of 12 entries is wrong"]),
+        (compared("x", 1.0, 2.0), []),
+        (replace(WRONG, note="a note", diagnosis="a cause"), ["key", ": ", "a cause", *WRONG_BELOW, "a note"]),
+        (
+            wrong_in((1, 0, 1), (1, 1, 0), shape=(2, 2, 2)),
+            ["x", "2 of 8 entries are wrong", *WORST, "[0, :, :]", "[1, :, :]", *KINDS],
+        ),
+    ],
+)
+def test_below_the_table_there_is_what_there_is_to_say_and_no_more(entry, below):
+    assert html_of(entry).text[16:] == below
+
+
 def test_the_wrong_entries_are_folded_away():
     page = html_of(wrong_in((1, 2), (0, 0)))
     assert page.seen.count("details") == page.seen.count("summary") == 1
@@ -88,6 +119,8 @@ def pictures(entry):
 def test_a_picture_shows_where_entries_are_wrong():
     assert pictures(wrong_in((1, 2), (0, 0))) == ["3 by 4 entries: 2 wrong, 10 holds"]
     assert "M2 1h1v1h-1z" in wrong_in((1, 2))._repr_html_()
+    alone = "M0.06 0.06h0.88v0.88h-0.88zM1.06 0.06h0.88v0.88h-0.88z"  # but those that hold, which have a margin
+    assert alone in wrong_in((1, 2))._repr_html_()
     assert "M1 2h3v1h-3z" in wrong_in((2, 1), (2, 2), (2, 3))._repr_html_()  # neighbours together
 
 
@@ -105,7 +138,8 @@ def test_of_very_many_pictures_those_with_something_to_see_are_drawn():
     assert "and 3 more like these" in Elements(many._repr_html_()).text
     sixteen = wrong_in((3, 0, 0), shape=(16, 2, 2))
     assert len(pictures(sixteen)) == 16
-    assert "more like these" not in Elements(sixteen._repr_html_()).text
+    assert "more like these" not in " ".join(Elements(sixteen._repr_html_()).text)
+    assert len(pictures(wrong_in((3, 0, 0), shape=(65, 2, 2)))) == 1
 
 
 @pytest.mark.parametrize(
@@ -125,6 +159,8 @@ def test_there_is_no_picture_where_it_would_show_nothing(entry):
 
 def test_arrays_of_one_axis_have_a_picture_and_so_have_undecided_and_skipped_entries():
     assert pictures(wrong_in(3, shape=(5,))) == ["1 by 5 entries: 1 wrong, 4 holds"]
+    assert pictures(wrong_in(1, shape=(2,))) == ["1 by 2 entries: 1 wrong, 1 holds"]
+    assert pictures(wrong_in((0, 0), shape=(64, 1))) == ["64 by 1 entries: 1 wrong, 63 holds"]
     unclear = compared("x", np.ones(4), np.ones(4), coarse=[True, False, False, False], looked_at=[1, 1, 0, 0])
     assert pictures(unclear) == ["1 by 4 entries: 1 undecidable, 1 holds, 2 not looked at"]
 

@@ -5,12 +5,14 @@ import pytest
 
 from attention_np.gradcheck.agreement import WRONG
 from attention_np.gradcheck.diagnosis import diagnose
+from attention_np.gradcheck.diagnosis.case import Case
 from attention_np.gradcheck.diagnosis.softmax import _which_term
 
-from .test_diagnosis import linear_evidence
+from .evidence import evidence_of, linear_evidence, sampled
+from .planted import normal, normalized, on_sphere, softmax
 
 ORTHOGONAL = "is missing or wrong: it is right for a cotangent with rows orthogonal to the rows of the output"
-BY_SUMS = "the softmax correction along axis"
+BY_SUMS = "a term along axis"
 
 
 def with_errors(right, error, floor=1e-12):
@@ -31,9 +33,6 @@ def said_of(found):
     return diagnose(found) or ""
 
 
-# By rows that are orthogonal to those of the output
-
-
 @pytest.mark.parametrize(("entries", "said"), [(1, False), (2, True), (3, True)])
 def test_two_entries_that_are_right_for_orthogonal_rows_tell_of_a_normalization(entries, said):
     right = np.random.default_rng(1).standard_normal((3, 9))
@@ -51,47 +50,57 @@ def test_a_gradient_that_is_right_for_other_cotangents_lacks_no_normalization(ri
     assert ORTHOGONAL not in said_of(with_errors(right, error))
 
 
-WEIGHTS = np.random.default_rng(3).dirichlet(np.ones(6), (2, 5))
-VECTORS = np.random.default_rng(4).standard_normal((2, 5, 6))
-UNIT = VECTORS / np.sqrt((VECTORS**2).sum(axis=-1, keepdims=True))
-CENTERED = VECTORS - VECTORS.mean(axis=-1, keepdims=True)
-LAYER = CENTERED / np.sqrt((CENTERED**2).mean(axis=-1, keepdims=True) + 1e-5)
-EXACT_IN_HALF = np.random.default_rng(5).multinomial(8192, np.full(64, 1 / 64), 40) / 8192  # each row sums to 1
+def by_its_sum(x):
+    return x / x.sum(axis=-1, keepdims=True)
+
+
+def by_its_rms(x):
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-5)
+
+
+def masked(x):
+    return softmax(np.where(np.tri(*x.shape[-2:], dtype=bool), x, -np.inf)[..., 1:, :])
 
 
 @pytest.mark.parametrize(
-    ("output", "term"),
+    ("forward", "shape", "term"),
     [
-        (WEIGHTS, "the softmax correction, weights"),
-        (WEIGHTS[0, 0], "the softmax correction, weights"),
-        (np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, np.newaxis], "the softmax correction, weights"),  # masked
-        (WEIGHTS + 1e-5, "the softmax correction, weights"),  # in single precision they do not sum to 1 exactly
-        (EXACT_IN_HALF.astype(np.float16), "the softmax correction, weights"),
-        (1.5 * WEIGHTS, "a term with"),
-        (2 * WEIGHTS, "a term with"),
-        (np.concatenate([WEIGHTS, [[[-1, 2, 0, 0, 0, 0]] * 5]]), "a term with"),  # of both signs
-        (UNIT, "the projection term of an L2 normalization"),
-        (np.abs(UNIT), "the projection term of an L2 normalization"),
-        (UNIT[0, 0], "the projection term of an L2 normalization"),
-        (UNIT * (1 + 5e-5), "the projection term of an L2 normalization"),
-        (LAYER, "the term of a layer normalization"),
-        (LAYER[0, :2], "the term of a layer normalization"),
-        (LAYER[0, :1], "a term with"),  # one row may have any norm by accident
-        (LAYER[0, 0], "a term with"),
-        (VECTORS, "a term with"),
+        (softmax, (2, 5, 6), "the softmax correction, weights"),
+        (softmax, (6,), "the softmax correction, weights"),
+        (lambda x: softmax(x / 3), (5, 6), "the softmax correction, weights"),
+        (lambda x: np.concatenate([softmax(x[:1]), masked(x)]), (5, 5), "the softmax correction, weights"),
+        (lambda x: softmax(x).astype(np.float32) if x.dtype.kind == "f" else softmax(x), (5, 6), "the softmax corr"),
+        (lambda x: 1.5 * softmax(x), (5, 6), "a term with"),
+        (lambda x: by_its_sum(np.exp(x) + x * x), (5, 6), "a term with"),
+        (lambda x: by_its_sum(x * x), (5, 6), "a term with"),
+        (by_its_sum, (5, 6), "the term of a division by the sum"),
+        (on_sphere, (2, 5, 6), "the projection term of an L2 normalization"),
+        (on_sphere, (6,), "the projection term of an L2 normalization"),
+        (normalized, (5, 6), "the term of a layer normalization"),
+        (normalized, (6,), "the term of a layer normalization"),
+        (by_its_rms, (5, 6), "the term of an RMS normalization"),
+        (lambda x: np.tanh(on_sphere(x)), (5, 6), "a term with"),
     ],
 )
-def test_the_rows_of_the_output_tell_what_normalization_it_is(output, term):
-    assert _which_term(output).startswith(term)
+def test_the_right_gradient_tells_what_normalization_it_is(forward, shape, term):
+    found = evidence_of(forward, lambda _, x: (0 * x,), {"x": normal(*shape, seed=1)}, "x")
+    with np.errstate(all="ignore"):
+        assert _which_term(Case.of(found)).startswith(term)
+
+
+@pytest.mark.parametrize(
+    ("forward", "term"), [(softmax, "the softmax correction"), (on_sphere, "the projection term of an L2")]
+)
+def test_a_sample_of_the_entries_tells_what_normalization_it_is(forward, term):
+    found = evidence_of(forward, lambda _, x: (0 * x,), {"x": normal(5, 6, seed=1)}, "x")
+    assert _which_term(Case.of(sampled(found, share=0.7))).startswith(term)
 
 
 def test_of_other_rows_the_softmax_correction_is_given_as_an_example():
-    assert _which_term(VECTORS) == (
+    found = evidence_of(np.tanh, lambda _, x: (0 * x,), {"x": normal(5, 6, seed=1)}, "x")
+    assert _which_term(Case.of(found)) == (
         "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij,"
     )
-
-
-# By sums of rows
 
 
 def rows_that_sum_to_zero(*shape, seed=0):
@@ -115,7 +124,7 @@ def test_errors_like_weights_are_those_of_a_softmax_correction_in_any_shape(shap
     if shape == (2,):
         assert BY_SUMS not in said  # two entries for three cotangents are too few
     else:
-        assert said.startswith(f"{BY_SUMS} {len(shape) - 1}, weights * sum(weights * d_weights), is missing or wrong")
+        assert said.startswith(f"{BY_SUMS} {len(shape) - 1} is missing or wrong")
 
 
 @pytest.mark.parametrize(
@@ -181,3 +190,116 @@ def test_rows_of_which_some_are_not_known_tell_nothing_of_a_softmax_correction()
     found = with_errors(right, error)
     right[:, 3, 2] = np.nan
     assert BY_SUMS not in said_of(found._replace(numerical={"x": right}))
+
+
+def heads_of_scores(scores, value, w):
+    return np.concatenate(list(softmax(scores) @ value), axis=-1) @ w
+
+
+def heads_of_scores_backward(correction):
+    def backward(d, scores, value, w):
+        heads = (d @ w.T).reshape(len(d), len(scores), -1).swapaxes(0, 1)
+        weights = softmax(scores)
+        d_weights = heads @ np.swapaxes(value, -1, -2)
+        return weights * (d_weights - correction * (weights * d_weights).sum(axis=-1, keepdims=True)), None, None
+
+    return backward
+
+
+SCORES = {"scores": normal(3, 4, 5, seed=1), "value": normal(3, 5, 4, seed=2), "w": normal(12, 6, seed=3)}
+
+
+@pytest.mark.parametrize("correction", [0, 2, -1])
+def test_the_softmax_correction_is_missed_behind_a_projection_of_heads(correction):
+    """Where the rows of the output are not those that the correction is about."""
+    backward = heads_of_scores_backward(correction)
+    found = evidence_of(heads_of_scores, lambda *a: [backward(*a)[0], 0 * a[2], 0 * a[3]], SCORES, "scores")
+    assert not np.allclose(found.analytic["scores"][2], found.numerical["scores"][2])
+    assert diagnose(found).startswith("the softmax correction along axis 2")
+
+
+def test_the_softmax_may_be_along_another_axis():
+    def forward(x):
+        return softmax(x.T).T
+
+    found = evidence_of(forward, lambda d, x: (d * forward(x),), {"x": normal(5, 3, seed=1)}, "x")
+    assert diagnose(found).startswith("the softmax correction along axis 0")
+
+
+def test_a_mean_that_is_not_taken_off_is_not_the_softmax_correction():
+    x = normal(3, 5, seed=1)
+    found = evidence_of(lambda x: x - x.mean(axis=-1, keepdims=True), lambda d, _: (d,), {"x": x}, "x")
+    assert diagnose(found) is None
+
+
+def test_a_factor_on_a_gradient_that_is_zero_for_orthogonal_rows_is_that_factor():
+    inputs = {"x": normal(4, 5, seed=1), "scale": normal(4, 1, seed=2)}
+
+    def backward(d, x, scale):
+        return d * scale * np.cos(x), np.pi * (d * np.sin(x)).sum(axis=-1, keepdims=True)
+
+    found = evidence_of(lambda x, scale: np.sin(x) * scale, backward, inputs, "scale")
+    assert abs(found.numerical["scale"][2]).max() < 1e-14
+    assert diagnose(found) == "it is 3.14159265 times the numerical gradient throughout"
+
+
+def test_a_formula_that_is_wrong_where_orthogonal_rows_give_zero_anyway_has_no_simple_cause():
+    inputs = {"x": normal(4, 5, seed=1), "scale": normal(4, 1, seed=2)}
+
+    def backward(d, x, scale):
+        return d * scale * np.cos(x), (d * np.sin(x)).sum(axis=-1, keepdims=True) * np.sinh(scale)
+
+    assert diagnose(evidence_of(lambda x, scale: np.sin(x) * scale, backward, inputs, "scale")) is None
+
+
+@pytest.mark.parametrize(
+    ("vectors", "offset", "expected"),
+    [
+        ([[1, 2, 3, 4, 5, 6]], 0, "a term along axis 0"),
+        ([[1, 2, 3, -4, 5, 6]], 0, None),  # weights are of one sign
+        ([[1, 2, 3, 4, 5, 6], [6, 2, 5, 1, 4, 4]], 0, None),  # and the same for every cotangent
+        ([[1, 2, 3, 4, 5, 6]], 1, None),  # and the right rows sum to zero
+        ([[1, 2]], 0, None),  # and there are enough of them
+    ],
+)
+def test_the_softmax_correction_takes_errors_like_weights(vectors, offset, expected):
+    n = len(vectors[0])
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        right = np.eye(n) - 1 / n + offset * rng.standard_normal((n, n))
+        wrong = right + sum(np.outer(rng.standard_normal(n), vector) for vector in vectors)
+        sentence = diagnose(linear_evidence(right, wrong, (n,), (n,), rng))
+        assert sentence.startswith(expected) if expected else sentence is None, sentence
+
+
+@pytest.mark.parametrize("cotangents", [[0, 1, 1], [1, 1, 0.5], [1, -2, 0.5]])
+@pytest.mark.parametrize("length", [2, 3])
+def test_the_softmax_correction_shows_in_rows_of_any_length_and_whatever_cotangent_shows_it(length, cotangents):
+    rng = np.random.default_rng(0)
+    projection = np.kron(np.eye(4), np.eye(length) - 1 / length)
+    found = linear_evidence(projection, projection, (4, length), (4 * length,), rng)
+    weights = rng.uniform(0.1, 1, (4, length)) + np.arange(length)
+    error = np.multiply.outer(cotangents, weights)
+    found = found._replace(
+        analytic={"x": found.numerical["x"] + error}, at_zero=None, verdict=np.ones((4, length), int)
+    )
+    said = diagnose(found)
+    assert said is not None
+    assert said.startswith(
+        "a term along axis 1 is missing or wrong: the errors of each row are a multiple of one positive vector"
+    )
+
+
+def test_a_softmax_correction_that_is_missing_in_one_row_alone_is_called_so():
+    def backward(d, x):
+        weights = np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True)
+        correction = (weights * d).sum(axis=-1, keepdims=True)
+        correction[-1] = 0
+        return (weights * (d - correction),)
+
+    def softmax(x):
+        exponentials = np.exp(x)
+        return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+    found = evidence_of(softmax, backward, {"x": np.random.default_rng(0).standard_normal((4, 6))}, "x")
+    assert diagnose(found).startswith("the softmax correction, weights * sum(weights * d_weights) along the rows,")

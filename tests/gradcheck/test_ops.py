@@ -1,3 +1,5 @@
+import contextlib
+import copy
 import json
 import types
 from typing import NamedTuple
@@ -6,7 +8,7 @@ import numpy as np
 import pytest
 
 from attention_np import dot_product, multi_head, softmax
-from attention_np.gradcheck import METHODS, check_op
+from attention_np.gradcheck import METHODS, check_op, checking, ops
 
 from .programs import normal
 
@@ -52,8 +54,13 @@ def affine_inputs(b=True):
 def test_check_op_reports_nested_arrays_by_dotted_names_and_forward_mode_last(method):
     report = check_op(affine_op(), affine_inputs(), method=method, scale=3.0)
     assert report.ok, str(report)
-    assert [entry.name for entry in report] == ["x", "weights.w", "weights.b", "jvp"]
-    assert report["jvp"].method == "adjoint"
+    assert [(entry.name, entry.diagnosis) for entry in report] == [
+        ("x", None),
+        ("weights.w", None),
+        ("weights.b", None),
+        ("jvp", None),
+    ]
+    assert (report["jvp"].method, report["jvp"].worst_index) == ("adjoint", ())
     assert report["jvp"].max_relative_error <= 1e-15
     assert report["jvp"].analytic == pytest.approx(report["jvp"].numerical, rel=1e-14)
     json.dumps(report.to_dict(), allow_nan=False)
@@ -70,6 +77,7 @@ def test_check_op_finds_what_is_wrong_backward_and_forward():
     assert [(entry.name, entry.ok) for entry in report][:3] == [("x", True), ("weights.w", False), ("weights.b", True)]
     report = check_op(affine_op(jvp_factor=1 + 1e-13), affine_inputs())
     assert [entry.ok for entry in report] == [True, True, True, False]
+    assert report["jvp"].diagnosis == "forward mode and backward disagree"  # no input is clearly to blame
     report = check_op(affine_op(gradients=lambda x, _: types.SimpleNamespace(x=x)), affine_inputs())
     assert report["weights.w"].diagnosis == "the gradient is missing"
 
@@ -101,6 +109,7 @@ def test_check_op_draws_the_same_dropout_at_every_evaluation():
 def test_check_op_takes_the_seed_of_the_cotangent_and_of_the_tangents():
     first, again, other = (check_op(affine_op(), affine_inputs(), cotangent_rng=seed) for seed in (1, 1, 2))
     assert first == again
+    assert check_op(affine_op(), affine_inputs()) == check_op(affine_op(), affine_inputs(), cotangent_rng=0)
     for name in ("x", "jvp"):
         assert first[name].numerical != other[name].numerical
 
@@ -250,3 +259,75 @@ def test_an_op_is_given_gradients_and_tangents_of_its_own_dtypes(dtype):
     assert report["jvp"].ok
     assert np.dtype(dtype) in seen
     assert dtype == "float64" or np.dtype(np.float64) not in seen
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("method", "backward"),
+        ("rtol", -1.0),
+        ("cotangent_rng", -1),
+        ("executor", "threads"),
+        ("vectorized", ["y"]),
+        ("memory", 0),
+        ("max_entries", 0),
+        ("directions", 0),
+    ],
+)
+def test_check_op_refuses_the_options_that_check_refuses(name, value):
+    with pytest.raises((TypeError, ValueError), match=f"^{name.removeprefix('cotangent_')} "):
+        check_op(affine_op(), affine_inputs(), **{name: value})
+
+
+def test_check_op_draws_its_progress_if_it_is_to(monkeypatch):
+    asked = []
+
+    def track(_, __, progress):
+        asked.append(progress)
+        return contextlib.nullcontext(lambda _: None)
+
+    monkeypatch.setattr(checking, "track", track)
+    for progress in (None, True, False):
+        check_op(affine_op(), affine_inputs(), progress=progress)
+    assert asked == [None, True, False]
+
+
+@pytest.mark.parametrize("op", [dot_product, affine_op()])
+def test_the_functions_of_an_op_are_the_same_wherever_they_are_made_again(op):
+    inputs = affine_inputs()
+    options = {"scale": 3.0}
+    if op is dot_product:
+        inputs = {"query": normal(3, 4), "key": normal(5, 4, seed=1), "value": normal(5, 2, seed=2)}
+    functions = ops._OpFunctions(op, inputs, options)
+    again = copy.copy(functions)
+    assert again is not functions
+    assert (again.op, again.like, again.options) == (op, inputs, options)
+
+
+class Twice(NamedTuple):
+    outer: np.ndarray
+    weights: Weights
+
+
+def test_named_tuples_in_named_tuples_are_flattened_and_put_together_again():
+    weights = Weights(normal(3, 2), None)
+    inputs = {"x": normal(4), "twice": Twice(normal(2), weights), "twice_not": normal(5), "none": None}
+    flat = ops.flatten(inputs)
+    assert list(flat) == ["x", "twice.outer", "twice.weights.w", "twice_not"]
+    assert flat["twice.weights.w"] is weights.w
+    assert ops.unflatten(inputs, flat) == inputs
+
+
+def test_the_rounding_of_a_sum_is_not_what_forward_mode_is_checked_for():
+    if np.finfo(np.longdouble).nmant < 60:
+        pytest.skip("there is no extended precision on this machine")
+    ones, terms = np.ones(3), np.array([2.0**60, 1.0, -(2.0**60)])
+    assert ops._dot(ones, terms) == ops._dot(terms, ones) == 1
+
+
+def test_large_numbers_of_single_precision_do_not_hide_that_forward_mode_is_wrong():
+    inputs = {
+        "x": normal(4, 3, dtype="float32") * np.float32(1e20),
+        "weights": Weights(normal(3, 2, seed=1, dtype="float32") * np.float32(1e5)),
+    }
+    assert not check_op(affine_op(jvp_factor=1.5), inputs)["jvp"].ok

@@ -6,7 +6,8 @@ import pytest
 from attention_np.gradcheck.agreement import UNCHECKED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
 
-from .test_diagnosis import linear_evidence
+from .evidence import evidence_of, linear_evidence
+from .planted import FUNCTIONS, PLANTED
 
 ROUNDED = "it is rounded to float16"
 LIKE_SINGLE = "its errors are of the size of rounding to float32"
@@ -20,6 +21,27 @@ def starts(sentence, beginning):
     return sentence is not None and sentence.startswith(beginning)
 
 
+class OtherErrorsNearby:
+    """A point very close by has errors like those here, each somewhere else."""
+
+    def __init__(self, right, claimed):
+        self.right, self.claimed = right, claimed
+
+    def nearby(self):
+        errors = (self.claimed - self.right) / self.right
+        moved = np.random.default_rng(9).permutation(errors, axis=-1) * np.random.default_rng(9).choice(
+            [-1, 1], errors.shape
+        )
+        return self.right * (1 + moved), self.right
+
+
+class TheSameErrorsNearby(OtherErrorsNearby):
+    """As of a formula."""
+
+    def nearby(self):
+        return self.claimed * (1 + 1e-5), self.right * (1 + 1e-5)
+
+
 def claimed_for(right, claimed, dtype=float):
     """Evidence of a gradient for three cotangents, (3, entries), known far better than it is claimed."""
     rng = np.random.default_rng(0)
@@ -31,10 +53,8 @@ def claimed_for(right, claimed, dtype=float):
         numerical={"x": right},
         floor=1e-16 + 0 * found.floor,
         verdict=np.full(right.shape[1:], WRONG),
+        ask=OtherErrorsNearby(right, claimed),
     )
-
-
-# Rounded
 
 
 def rounded_to_half(rng, entries=40):
@@ -107,9 +127,6 @@ def test_zeros_do_not_hide_that_the_rest_is_like_rounding():
     assert starts(diagnose(found), LIKE_SINGLE)
 
 
-# Random
-
-
 def random_gradient(*shape, change=None, seed=2):
     """Evidence of random numbers in the place of a gradient; ``change(claimed, right)`` makes some less so."""
     rng = np.random.default_rng(seed)
@@ -160,3 +177,135 @@ def test_a_slice_of_one_sign_does_not_look_random():
         claimed[1, 17] = np.abs(claimed[1, 17])
 
     assert not starts(diagnose(random_gradient(50, 50, change=change)), RANDOM)
+
+
+def test_a_wrong_formula_is_not_a_matter_of_precision_because_it_was_rounded():
+    planted = next(planted for planted in PLANTED if planted.name == "layer, x: no tanh derivative")
+    found = evidence_of(
+        planted.forward,
+        lambda *a: [g.astype(np.float32).astype(float) for g in planted.wrong_backward(*a)],
+        planted.inputs,
+        "x",
+    )
+    assert diagnose(found) is None
+
+
+def test_a_number_of_single_precision_is_no_evidence_where_the_right_one_is_such_a_number_too():
+    rng = np.random.default_rng(0)
+    found = linear_evidence(np.eye(12), 2 * np.eye(12), (12,), (12,), rng)
+    right = found.numerical["x"].astype(np.float32)
+    wrong = (right * (1 + rng.uniform(-3e-5, 3e-5, right.shape))).astype(np.float32)
+    found = found._replace(numerical={"x": right.astype(float)}, analytic={"x": wrong.astype(float)})
+    assert diagnose(found) is None
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"), [(9, None), (60, "its errors are of the size of rounding to float32")]
+)
+def test_errors_of_the_size_of_rounding_are_so_only_in_many_entries(entries, expected):
+    for seed in range(4 if expected else 20):
+        rng = np.random.default_rng(seed)
+        right = rng.standard_normal((5, entries))
+        found = linear_evidence(right, right, (entries,), (5,), rng)
+        right = found.numerical["x"]
+        wrong = right * (1 + rng.uniform(-6e-8, 6e-8, right.shape))
+        sentence = diagnose(found._replace(analytic={"x": wrong}, ask=OtherErrorsNearby(right, wrong)))
+        assert sentence.startswith(expected) if expected else sentence is None, sentence
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"), [(OtherErrorsNearby, True), (TheSameErrorsNearby, False), (lambda *_: None, False)]
+)
+def test_errors_that_are_the_same_nearby_are_not_those_of_rounding(ask, said):
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((3, 40))
+    found = claimed_for(right, right * (1 + rounding_errors(rng, right.shape)))
+    found = found._replace(ask=ask(right, found.analytic["x"]))
+    assert starts(diagnose(found), LIKE_SINGLE) == said
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"), [(OtherErrorsNearby, True), (TheSameErrorsNearby, False), (lambda *_: None, False)]
+)
+@pytest.mark.parametrize("units", [1, 3])
+def test_numbers_of_few_bits_are_computed_in_that_precision_if_they_are_off_by_more_than_rounding(ask, said, units):
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((3, 40))
+    claimed = (right + units * rng.choice([-1, 1], right.shape) * np.spacing(right.astype(np.float16))).astype(
+        np.float16
+    )
+    found = claimed_for(right, claimed.astype(float))
+    found = found._replace(ask=ask(right, claimed.astype(float)))
+    if units == 3:
+        assert starts(diagnose(found), "it seems to be computed in float16: every entry is such a number") == said
+    else:
+        assert not starts(diagnose(found), ROUNDED)  # half a unit more than rounding makes
+
+
+def rounding_errors(rng, shape):
+    return rng.uniform(-1, 1, shape) * 6e-8
+
+
+@pytest.mark.parametrize(
+    ("errors", "like_rounding"),
+    [
+        (rounding_errors, True),
+        (lambda rng, shape: rounding_errors(rng, shape) / 10, True),
+        (lambda rng, shape: rounding_errors(rng, shape) / 100, False),  # float32 is not so good
+        (lambda rng, shape: rounding_errors(rng, shape) * 5, True),
+        (lambda rng, shape: rounding_errors(rng, shape) * 50, False),  # nor so bad
+        (lambda rng, shape: abs(rounding_errors(rng, shape)), False),  # nor of one sign
+        (lambda rng, shape: rounding_errors(rng, shape) * np.where(np.arange(shape[1]) == 3, 1000, 1), False),
+    ],
+)
+def test_errors_like_rounding_are_of_that_size_everywhere_and_of_both_signs(errors, like_rounding):
+    rng = np.random.default_rng(0)
+    right = np.eye(60) + 0.1
+    found = linear_evidence(right, right, (60,), (60,), rng)
+    relative = errors(rng, (3, 60))
+    right = found.numerical["x"]
+    claimed = right * (1 + relative)
+    found = found._replace(
+        analytic={"x": claimed},
+        floor=1e-16 + 0 * found.floor,
+        verdict=np.full(60, WRONG),
+        ask=OtherErrorsNearby(right, claimed),
+    )
+    said = diagnose(found)
+    assert (said is not None and said.startswith("its errors are of the size of rounding to float32")) == like_rounding
+
+
+def test_random_numbers_look_random():
+    forward, backward, inputs = FUNCTIONS["multi-head attention"]
+
+    def wrong(d, *arrays):
+        rng = np.random.default_rng(list(d.tobytes()[:64]))
+        return [rng.standard_normal(g.shape) for g in backward(d, *arrays)]
+
+    found = evidence_of(forward, wrong, inputs, "query")
+    assert diagnose(found._replace(at_zero=None)).startswith("it looks random")
+
+
+def test_random_numbers_with_a_pattern_do_not_look_random():
+    forward, backward, inputs = FUNCTIONS["multi-head attention"]
+
+    def wrong(d, *arrays):
+        rng = np.random.default_rng(list(d.tobytes()[:64]))
+        return [np.repeat(rng.standard_normal((*g.shape[:-1], 4)), 3, axis=-1) for g in backward(d, *arrays)]
+
+    found = evidence_of(forward, wrong, inputs, "query")
+    assert diagnose(found._replace(at_zero=None)) is None
+
+
+@pytest.mark.parametrize(("pattern", "random"), [(0.0, True), (0.25, False)])
+def test_in_many_entries_a_slight_pattern_is_seen(pattern, random):
+    rng = np.random.default_rng(0)
+    u = rng.standard_normal((3, 50))
+    u[2] = u[0] + 0.1 * rng.standard_normal(50)
+    numerical = u @ rng.standard_normal((50, 3000))
+    noise = rng.standard_normal((3, 3001))
+    claimed = noise[:, 1:] + pattern * noise[:, :-1]  # each entry has something of its neighbour
+    x, verdict = rng.standard_normal(3000), np.full(3000, WRONG)
+    found = Evidence("x", {"x": x}, u[0], u, {"x": claimed}, {"x": numerical}, 1e-15 + 0 * x, verdict, None, {})
+    said = diagnose(found)
+    assert (said is not None and said.startswith("it looks random")) == random

@@ -333,7 +333,8 @@ def test_no_kink_is_seen_in_a_smooth_function_whatever_its_units(numbers, expone
     if forward is np.cbrt:
         numbers = [x for x in numbers if abs(x) > 1e-2] or [1.0]  # it is infinitely steep at zero
     x = np.array(numbers) * unit
-    assert cusps_of(heard(subject_of(lambda x: forward(x / unit), x))) == []
+    with np.errstate(all="ignore"):  # as in a check: steps from zero go as far as they go
+        assert cusps_of(heard(subject_of(lambda x: forward(x / unit), x))) == []
 
 
 @given(st.lists(st.floats(0.02, 3), min_size=1, max_size=5), st.floats(-9, 9), st.sampled_from([-1, 1]))

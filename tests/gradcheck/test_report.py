@@ -71,6 +71,7 @@ def test_a_report_cannot_be_changed():
 def test_reports_are_equal_if_they_say_the_same_whatever_their_arrays():
     assert replace(MISSING, analytic=float("nan")) == MISSING  # though no NaN equals another
     assert hash(replace(MISSING, analytic=float("nan"))) == hash(MISSING)
+    assert len({hash(entry) for entry in (HOLDS, WRONG, MISSING, FLAT)}) > 1
     assert wrong_in((1, 2)) == replace(wrong_in((1, 2)), details=None)
     assert wrong_in((1, 2)) != wrong_in((1, 1))
     assert replace(HOLDS, note="by another method") != HOLDS
@@ -192,6 +193,7 @@ def test_an_error_too_small_for_the_directions_is_left_to_the_entries():
     assert SAMPLE.probability(0, 0) == 1
     assert SAMPLE._replace(norm=0.0).probability(1.0) == pytest.approx(0.998)
     assert SAMPLE._replace(directions=0).probability(1.0) == pytest.approx(0.998)
+    assert SAMPLE._replace(norm=math.inf).probability(0) == pytest.approx(0.998)
 
 
 def test_what_is_looked_at_throughout_lets_nothing_escape():
@@ -224,3 +226,10 @@ def test_an_error_that_is_no_size_is_refused(error):
 def test_more_wrong_entries_than_there_are_are_refused(wrong):
     with pytest.raises(ValueError, match=f"wrong_entries must be from 0 to the 100000 that there are, not {wrong}"):
         SAMPLE.probability(1e-3, wrong)
+
+
+def test_the_probability_of_very_many_factors_is_a_close_bound():
+    n, size = 20_000, 10**9
+    choices = [math.lgamma(k + 1) for k in (size - n, size - n, size, size - 2 * n)]
+    exact = math.exp(choices[0] + choices[1] - choices[2] - choices[3])
+    assert Escape(n, size, 0, 0.0, 1.0).probability(0, n) == pytest.approx(exact, rel=1e-4)

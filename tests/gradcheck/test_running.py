@@ -7,7 +7,7 @@ import pickle
 import re
 import sys
 import threading
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,16 @@ import numpy as np
 import pytest
 
 from attention_np import dot_product
-from attention_np.gradcheck import METHODS, NotAnalyticError, Report, check, check_op, checkpoints, running
+from attention_np.gradcheck import (
+    METHODS,
+    GradientError,
+    NotAnalyticError,
+    Report,
+    check,
+    check_op,
+    checkpoints,
+    running,
+)
 from attention_np.gradcheck.checkpoints import Interrupted
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs
@@ -56,7 +65,7 @@ def not_analytic_backward(d_output, x):
 
 def busy_elsewhere(x):
     if threading.current_thread() is not threading.main_thread() or multiprocessing.parent_process() is not None:
-        raise RuntimeError("no more memory in this place")
+        raise MemoryError("no more memory in this place")
     return np.tanh(x)
 
 
@@ -96,7 +105,7 @@ def test_an_op_is_checked_on_an_executor_too(executor):
 def test_an_error_in_a_worker_reaches_the_caller(executor):
     inputs = {"x": normal(5, 5)}
     assert check(busy_elsewhere, not_analytic_backward, inputs, method="central")
-    with pytest.raises(RuntimeError, match=r"^no more memory in this place$"):
+    with pytest.raises(MemoryError, match=r"^no more memory in this place$"):
         check(busy_elsewhere, not_analytic_backward, inputs, method="central", executor=executor)
     with pytest.raises(NotAnalyticError, match="use central"):
         check(np.abs, np.multiply, inputs, method="complex-step", executor=executor)
@@ -177,6 +186,48 @@ def test_a_check_can_be_interrupted_anywhere(tmp_path, method, share):
     assert equal_to_the_bit(check(rest, wrong_backward, square_inputs(6), **options), report)
     assert rest.calls <= whole.calls
     assert share < 0.5 or rest.calls < whole.calls
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
+def test_the_file_of_a_check_that_stops_before_anything_is_measured_is_no_report_of_success(tmp_path, stop):
+    def stopped(x):
+        if len(calls) > 8:  # in the midst of the probes
+            raise stop
+        calls.append(x)
+        return np.sin(x)
+
+    calls, path = [], tmp_path / "long.json"
+    with pytest.raises(stop) as raised:
+        check(stopped, lambda d, x: d * np.cos(x), {"x": normal(50)}, checkpoint=path)
+    report = Report.load(path)
+    assert not report.ok
+    assert report["x"].verdict == "unfinished"
+    with pytest.raises(GradientError):
+        report.raise_if_failed()
+    if stop is KeyboardInterrupt:
+        assert raised.value.report == report
+    assert check(np.sin, lambda d, x: d * np.cos(x), {"x": normal(50)}, checkpoint=path).ok
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
+def test_tasks_that_have_not_begun_are_called_off_when_one_fails(stop):
+    class Pool(Executor):
+        """The first task fails; the others have not begun."""
+
+        def __init__(self):
+            self.futures = []
+
+        def submit(self, *_, **__):
+            self.futures.append(Future())
+            if len(self.futures) == 1:
+                self.futures[0].set_exception(stop())
+            return self.futures[-1]
+
+    pool = Pool()
+    with pytest.raises(stop):
+        check(bilinear, bilinear_backward, square_inputs(10), executor=pool)
+    assert len(pool.futures) > 4
+    assert all(future.cancelled() for future in pool.futures[1:])
 
 
 def test_an_interruption_brings_the_report_so_far(interrupted):

@@ -6,6 +6,7 @@ import pytest
 
 from attention_np.gradcheck import METHODS, check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
+from attention_np.gradcheck.problem import Options
 
 from .programs import normal, with_entry
 
@@ -99,8 +100,18 @@ def test_an_input_is_sampled_by_its_own_size_alone():
     assert report["y"].escape is None
 
 
-def test_by_default_more_than_a_hundred_thousand_entries_are_too_many():
-    assert inspect.signature(check).parameters["max_entries"].default == 100_000
+@pytest.mark.parametrize(
+    ("size", "most"),
+    [(0, 0), (1, 1), (99_999, 99_999), (100_000, 100_000), (200_000, 50_000), (10**6, 10_000), (10**9, 100)],
+)
+def test_by_default_the_fewer_entries_are_looked_at_the_more_there_are_beyond_a_hundred_thousand(size, most):
+    default = inspect.signature(check).parameters["max_entries"].default
+    assert Options("auto", 0.0, default, 8, {}).most(size) == most
+
+
+def test_as_many_entries_are_looked_at_as_are_asked_for_or_there_are():
+    for most, expected in ((None, 10**7), (5, 5), (10**8, 10**7)):
+        assert Options("auto", 0.0, most, 8, {}).most(10**7) == expected
 
 
 def test_more_directions_see_smaller_chances_to_escape():
@@ -129,8 +140,8 @@ def escapes(factor_of, trials=80, **options):
         def backward(d_output, x, place=place, factor=factor):
             return with_entry(2 * d_output * x, place, factor * 2 * d_output[place] * x[place])
 
-        error = abs((factor - 1) * right.details.analytic[place])  # in directions of size one
-        expected += right.escape.probability(error / right.escape.norm)
+        error = abs((factor - 1) * right.details.analytic[place])
+        expected += right.escape.probability(error / np.linalg.norm(right.details.analytic))
         missed += check(forward, backward, inputs, rng=seed, **options).ok
     return missed / trials, expected / trials
 
@@ -149,3 +160,37 @@ def test_an_error_of_the_size_that_directions_just_see_escapes_at_most_as_often_
     assert 0.2 < expected < 0.4
     assert often <= expected + 3 * math.sqrt(expected * (1 - expected) / 80)
     assert often >= expected - 3 * math.sqrt(expected * (1 - expected) / 80)
+
+
+def test_an_error_in_a_small_entry_escapes_no_more_often_than_the_report_says():
+    rng, missed, most = np.random.default_rng(0), 0, 0.0
+    x = np.append(1e6 * normal(80), normal(120, seed=1))  # directions count the large ones a million times
+    for seed in range(40):
+        place = int(rng.integers(80, 200))
+
+        def backward(d_output, x, place=place):
+            gradient = 2 * d_output * x
+            return with_entry(gradient, place, gradient[place] + 1e-13 * np.linalg.norm(gradient))
+
+        report = check(lambda x: x**2, backward, {"x": x}, rng=seed, max_entries=20, directions=2)
+        missed += report.ok
+        most = max(most, report["x"].escape.probability(1e-13) if report.ok else 0.0)
+    assert missed > 10  # what directions do not see
+    assert missed / 40 <= most + 3 * math.sqrt(most * (1 - most) / 40)
+
+
+@pytest.mark.parametrize("rtol", [1e-6, 1e-4])
+def test_what_rtol_allows_escapes_along_directions_too_and_the_report_says_so(rtol):
+    rng, missed, most = np.random.default_rng(0), 0, 0.0
+    for seed in range(40):
+        place = int(rng.integers(400))
+
+        def backward(d_output, x, place=place):
+            gradient = d_output * np.cos(x)
+            return with_entry(gradient, place, gradient[place] + 10 * rtol * np.linalg.norm(gradient))
+
+        report = check(np.sin, backward, {"x": normal(400)}, rng=seed, max_entries=40, directions=2, rtol=rtol)
+        missed += report.ok
+        most = max(most, report["x"].escape.probability(10 * rtol))
+    assert missed > 0
+    assert missed / 40 <= most + 3 * math.sqrt(most * (1 - most) / 40)

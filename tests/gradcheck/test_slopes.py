@@ -569,7 +569,8 @@ def test_measuring_memory_leaves_whoever_else_measures_it_alone(tracing):
         return x * 1.0
 
     subjects = [subject_of(forward, np.ones(10), batched=True) for forward in (np.sin, refuses)]
-    alone = [rows_in(10**6, subject) for subject in subjects]
+    for _ in range(2):  # whatever is done once is done by then
+        alone = [rows_in(10**6, subject) for subject in subjects]
     if tracing:
         tracemalloc.start()
         np.ones(10**6)  # somebody else's peak

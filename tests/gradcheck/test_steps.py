@@ -227,3 +227,11 @@ def test_differences_that_errors_are_taken_against_are_those_at_the_best_steps()
     found = step_errors(lambda x: np.sin(100 * x.real), {"x": np.linspace(0.5, 1.2, 8)})
     assert found.reference == "differences at their best steps"
     assert (np.nanmin(found.errors["extrapolated twice"], axis=0) < 1e-9).all()
+
+
+def test_only_the_inputs_that_a_gradient_is_claimed_for_are_looked_at():
+    x, y = normal(6), normal(6, seed=1)
+    inputs = {"x": x, "y": y}
+    found = step_errors(np.multiply, inputs, np.ones(6), gradient={"y": x}, steps=[1e-3])
+    assert found.places == tuple(("y", (k,)) for k in range(6))
+    assert found.errors["central differences"].max() < 1e-11

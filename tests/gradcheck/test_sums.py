@@ -6,8 +6,8 @@ import pytest
 from attention_np.gradcheck.agreement import WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
 
+from .evidence import cotangents_for, evidence_of
 from .planted import softmax
-from .test_diagnosis import cotangents_for, evidence_of
 
 
 def normal(*shape, seed=0):
@@ -67,6 +67,22 @@ def test_some_of_the_terms_are_called_by_their_indices_at_any_scale(part, said, 
 def test_terms_are_known_from_the_output_and_the_other_inputs(forward, terms, part, said, shape):
     inputs = {"x": normal(5, 3, seed=1), "b": normal(*shape, seed=2)}
     assert said_of(forward, lambda d, x, b: part(terms(d, x, b)).reshape(shape), inputs, "b") == said
+
+
+@pytest.mark.parametrize("single", ["x", "b"])
+def test_terms_are_known_as_well_where_an_input_is_stored_in_single_precision(single):
+    inputs = {"x": normal(5, 3, seed=1), "b": normal(3, seed=2)}
+    inputs[single] = inputs[single].astype(np.float32).astype(float)
+
+    def forward(x, b):
+        return np.sin(x) * b if single == "b" else x * b + x**2
+
+    def backward(d, x, b):
+        return [0 * x, (d * (np.sin(x) if single == "b" else x))[1:].sum(axis=0) + 0 * b]
+
+    found = evidence_of(forward, backward, inputs, "b")
+    found = found._replace(inputs={**inputs, single: inputs[single].astype(np.float32)})
+    assert diagnose(found) == "the term of index 0 is missing from the sum over the broadcast axis 0 (of 5)"
 
 
 def test_the_order_of_the_inputs_does_not_matter():
@@ -139,9 +155,6 @@ def test_terms_that_cancel_are_known_no_better_than_their_rounding():
     assert diagnose(found) == "only the terms up to index 5 are in the sum over the broadcast axis 0 (of 8)"
 
 
-# Terms that are not known
-
-
 def layer(x, w, b):
     return np.tanh(x @ w + b)
 
@@ -194,10 +207,57 @@ def test_what_are_the_terms_in_some_entries_alone_are_not_the_terms():
     def forward(x, b):
         return np.where(np.arange(4) < 2, x + b, np.tanh(x + b))
 
-    assert said_of(forward, lambda d, x, b: d[1], inputs, "b") == ONLY  # noqa: ARG005
+    assert said_of(forward, lambda d, x, b: d[1], inputs, "b") == (  # noqa: ARG005
+        "it depends on the cotangent at index 1 of axis 0 alone, where a sum over the broadcast axes belongs"
+    )
 
 
 def test_an_entry_that_is_zero_anyway_speaks_against_no_terms():
     inputs = {"x": normal(5, 4, seed=1) * [1, 0, 1, 1], "b": normal(4, seed=2)}
     said = said_of(times, lambda d, x, b: (d * x)[:2].sum(axis=0), inputs, "b")  # noqa: ARG005
     assert said == "only the terms up to index 1 are in the sum over the broadcast axis 0 (of 5)"
+
+
+@pytest.mark.parametrize(
+    ("forward", "slope"),
+    [
+        (lambda x, b: softmax(x + b), lambda x, b: np.ones_like(x)),  # noqa: ARG005
+        (lambda x, b: softmax(x * b), lambda x, b: x),  # noqa: ARG005
+    ],
+)
+def test_terms_of_a_sum_are_known_by_the_gradient_of_an_input_that_is_not_broadcast(forward, slope):
+    inputs = {"x": normal(4, 3, seed=1), "b": normal(3, seed=2)}
+
+    def backward(d, x, b):
+        weights = forward(x, b)
+        inner = weights * (d - (weights * d).sum(axis=-1, keepdims=True))
+        return 0 * x, (inner * slope(x, b))[1:].sum(axis=0)
+
+    found = evidence_of(forward, backward, inputs, "b")
+    assert diagnose(found) == "the term of index 0 is missing from the sum over the broadcast axis 0 (of 4)"
+
+
+def test_terms_of_a_sum_over_a_batch_of_matrices_are_known():
+    inputs = {"x": normal(3, 5, 4, seed=1), "w": normal(4, 2, seed=2)}
+    found = evidence_of(lambda x, w: x @ w, lambda d, x, w: (d @ w.T, x[1].T @ d[1]), inputs, "w")
+    assert diagnose(found) == "it is only the term of index 1 of the sum over the broadcast axis 0 (of 3)"
+
+
+def test_the_first_term_of_a_sum_over_two_axes_is_called_so():
+    inputs = {"x": np.random.default_rng(0).standard_normal((4, 3)), "b": np.array(0.7)}
+    found = evidence_of(lambda x, b: x * b, lambda d, x, b: (d * b, np.asarray((d * x)[0, 0])), inputs, "b")
+    assert diagnose(found) == "it is only the first term of the sum over all broadcast axes"
+
+
+def test_a_term_of_a_sum_is_placed_along_the_axes_that_were_summed_alone():
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.standard_normal((5, 1, 4)), "w": rng.standard_normal((4, 6)), "b": rng.standard_normal((1, 6))}
+
+    def backward(d, x, w, b):
+        inner = d * (1 - np.tanh(x @ w + b) ** 2)
+        return 0 * x, 0 * w, inner[2]
+
+    found = evidence_of(lambda x, w, b: np.tanh(x @ w + b), backward, inputs, "b")
+    assert diagnose(found) == (
+        "it is only the term at index 2 of axis 0 of the sum over the broadcast axes: no other cotangent matters"
+    )

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 
 from attention_np.gradcheck import Report
 from attention_np.gradcheck._text import _probability, _sampled, _wrapped
+from attention_np.gradcheck.report import InputReport
 
 from .reports import FLAT, HOLDS, MISSING, SAMPLE, WRONG, compared, wrong_in
 
@@ -29,7 +31,20 @@ def test_a_printed_report_has_a_line_an_input_with_both_values_the_place_the_err
 def test_an_input_that_holds_has_its_line_and_nothing_else():
     assert lines_on(HOLDS) == []
     assert lines_on(compared("x", np.ones((2, 3)), np.ones((2, 3)))) == []
-    assert lines_on(compared("x", np.ones((0, 3)), np.ones((0, 3)))) == []
+
+
+def test_of_an_input_without_entries_it_is_said_that_nothing_was_checked_but_not_of_forward_mode():
+    empty = compared("x", np.ones((0, 3)), np.ones((0, 3)))
+    assert lines_on(empty) == ["x: it has no entries: there is nothing to check"]
+    assert str(Report((empty,))).splitlines()[1].split()[2] == "-"
+    forward_mode = InputReport("jvp", "adjoint", True, 1e-16, (), 1.0, 1.0)
+    assert lines_on(forward_mode) == []
+    assert str(Report((forward_mode,))).splitlines()[1].split()[2] == "yes"
+
+
+def test_the_line_of_an_input_is_one_line_and_says_nothing_of_an_error_that_is_not_known():
+    row = str(Report((replace(WRONG, name="two\nlines", max_relative_error=math.nan),))).splitlines()[1]
+    assert row.split()[:5] == ["two", "lines", "central", "NO", "-"]
 
 
 def test_an_input_of_which_nothing_can_be_decided_neither_holds_nor_fails():
@@ -52,6 +67,14 @@ def test_values_of_which_one_is_wrong_never_look_the_same():
     row = str(Report((close,))).splitlines()[1].split()
     assert (float(row[6]), float(row[7])) == (1 + 2**-50, 1.0)
     assert str(Report((replace(close, wrong=0),))).splitlines()[1].split()[6:8] == ["1", "1"]
+    near = replace(WRONG, analytic=1 + 1.23456e-11, numerical=1.0)  # no more digits than it takes
+    assert str(Report((near,))).splitlines()[1].split()[6:8] == ["1.00000000001", "1"]
+
+
+def test_a_value_that_is_not_a_number_is_shown_beside_the_other():
+    for analytic, numerical, shown in ((math.nan, 4.25, ["nan", "4.25"]), (1.5, math.nan, ["1.5", "nan"])):
+        entry = replace(WRONG, analytic=analytic, numerical=numerical)
+        assert str(Report((entry,))).splitlines()[1].split()[6:8] == shown
 
 
 def test_several_wrong_entries_are_counted_and_the_worst_five_shown():
@@ -126,6 +149,8 @@ def test_a_check_of_a_sample_says_what_may_have_been_missed():
     assert 1e-13 < SAMPLE.probability(1e-11) < 2e-13  # rounded up, as it is a bound
     assert SAMPLE.probability(1e-12) > 1e-6  # not the rare one
     assert "along 1 random direction: an error of" in lines_on(replace(report, escape=SAMPLE._replace(directions=1)))[0]
+    two = lines_on(replace(report, escape=SAMPLE._replace(directions=2, norm=0.5)))
+    assert "along 2 random directions: an error of" in two[0]
 
 
 def test_a_probability_has_three_digits_down_to_a_thousandth_and_then_one():
@@ -140,8 +165,12 @@ def test_a_sample_without_directions_says_how_many_wrong_entries_may_have_been_m
         "query: looked at 200 of 100000 entries: a single wrong entry escapes with probability 0.998, "
         "errors in 1000 entries with 0.134"
     )
-    without_a_norm = replace(report, escape=SAMPLE._replace(norm=0.0))  # no error is a part of a gradient of zeros
-    assert lines_on(without_a_norm) == lines_on(report)
+    for norm in (0.0, math.inf):  # no error is a part of a gradient of zeros
+        assert lines_on(replace(report, escape=SAMPLE._replace(norm=norm))) == lines_on(report)
+    small = replace(report, escape=SAMPLE._replace(directions=0, size=150, entries=100))
+    assert " ".join(" ".join(lines_on(small)).split()).endswith(
+        "escapes with probability 0.333, errors in 1 entry with 0.333"
+    )
 
 
 def test_a_printed_report_fits_a_terminal():
@@ -166,6 +195,13 @@ def test_the_error_that_hardly_escapes_is_named_from_the_last_bit_to_the_whole(t
     assert f"an error of {error} of the gradient's norm escapes" in _sampled(SAMPLE._replace(threshold=threshold))
 
 
+def test_of_a_probability_of_nothing_or_of_all_no_digit_is_lost():
+    assert (_probability(0.0), _probability(1.0)) == ("0", "1")
+
+
+def test_words_are_not_broken_however_long_they_are():
+    assert _wrapped(f"x: {150 * 'n'} y").split() == ["x:", 150 * "n", "y"]
+
+
 def test_lines_are_not_broken_at_hyphens():
-    words = _wrapped("complex-step " * 40).split()
-    assert words == ["complex-step"] * 40
+    assert _wrapped(f"{100 * 'n'} complex-step").splitlines() == [100 * "n", "    complex-step"]

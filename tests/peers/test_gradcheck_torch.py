@@ -301,7 +301,7 @@ def test_complex_outputs_are_refused() -> None:
 
 
 def test_types_that_numpy_does_not_have_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"^x holds torch.bfloat16, which NumPy does not have"):
+    with pytest.raises(TypeError, match=r"^x \(torch.bfloat16\) cannot be turned into an array of NumPy: "):
         check(lambda x: x, torch.ones(3, dtype=torch.bfloat16))
 
 
@@ -354,3 +354,26 @@ def test_the_example_of_the_documentation_finds_its_error(capsys: pytest.Capture
     printed = capsys.readouterr().out
     assert "NO" in printed
     assert "yes" not in printed
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+def test_a_check_does_not_depend_on_what_is_recorded_around_it(mode: str) -> None:
+    layer = torch.nn.Linear(4, 3, dtype=torch.float64)
+    with getattr(torch, mode)():
+        right = gradcheck.torch.check(torch.sin, torch.linspace(-1, 1, 5, dtype=torch.float64))
+        module = gradcheck.torch.check(layer, torch.ones(2, 4, dtype=torch.float64))
+    assert right.ok, str(right)
+    assert module.ok, str(module)
+    assert not right[right.inputs[0].name].undecidable
+
+
+def test_what_numpy_cannot_hold_and_what_cannot_be_moved_is_refused_with_the_reason() -> None:
+    sparse = torch.eye(3, dtype=torch.float64).to_sparse()
+    with pytest.raises(TypeError, match=r"^x \(torch.float64\) cannot be turned into an array of NumPy: can't"):
+        gradcheck.torch.check(lambda x: x, {"x": sparse})
+    with pytest.raises(ValueError, match=r"there is nothing to differentiate by in x \(torch.int64\), _ \(float\)$"):
+        gradcheck.torch.check(lambda x, _: x, {"x": torch.arange(3), "_": 1.0})
+    with pytest.warns(DeprecationWarning, match="is deprecated"):
+        scripted = torch.jit.script(torch.nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"^function must not be a scripted module"):
+        gradcheck.torch.check(scripted, torch.ones(2))

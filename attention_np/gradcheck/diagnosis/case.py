@@ -10,19 +10,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
 
-__all__ = ["Array", "Case", "Evidence", "in_words", "number"]
+__all__ = ["Array", "Case", "Evidence", "Questions", "in_words", "number"]
 
 Array = npt.NDArray[Any]
 
 EVIDENT = 8  # an error that a hypothesis is to explain is at least so many times what the hypothesis may be off
 EPS = float(np.finfo(np.float64).eps)
+
+
+class Questions(Protocol):
+    """What may be asked of the functions beyond the evidence; arrays are NaN in the entries that were not looked at."""
+
+    def slopes(self, cotangents: Array) -> Array:
+        """The numerical gradients for other cotangents, (cotangents, *shape)."""
+
+    def nearby(self) -> tuple[Array, Array]:
+        """The claimed and the numerical gradient, (3, *shape) each, at a point very close by."""
+
+    def have_an_effect(self, entries: Array) -> bool:
+        """Whether any output changes when one of `entries`, a boolean array, moves by a finite step."""
 
 
 class Evidence(NamedTuple):
@@ -50,6 +63,8 @@ class Evidence(NamedTuple):
         The claimed gradient for a cotangent of zeros. A right one is zero.
     constants : mapping of str to float
         Numbers that the function was called with, such as ``{"num_heads": 4}``.
+    ask : Questions or None
+        What else may be asked of the functions. Without it, less is claimed.
     """
 
     name: str
@@ -62,6 +77,7 @@ class Evidence(NamedTuple):
     verdict: Array
     at_zero: Array | None
     constants: Mapping[str, float]
+    ask: Questions | None = None
 
 
 @dataclass(frozen=True)
@@ -133,8 +149,15 @@ class Case:
 
     def among(self, entries: Array) -> Case:
         """The same, as if only `entries`, a boolean array, had been looked at."""
-        claimed, right = (np.where(entries, x, np.nan) for x in (self.claimed, self.right))
-        return replace(self, claimed=claimed, right=right)
+        return replace(self, right=np.where(entries, self.right, np.nan))
+
+    @cached_property
+    def of_those_looked_at(self) -> Case:
+        """The same with the entries that were looked at alone, as one axis: of a large input, few are."""
+        seen = self.looked_at
+        evidence = self.evidence._replace(verdict=np.asarray(self.evidence.verdict)[seen])
+        claimed, right, noise = (x[:, seen] for x in (self.claimed, self.right, self.noise))
+        return replace(self, evidence=evidence, claimed=claimed, right=right, noise=noise)
 
     def noisier(self, noise: Array) -> Case:
         """The same, as if nothing were known better than to within `noise`."""

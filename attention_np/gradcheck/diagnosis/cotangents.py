@@ -66,7 +66,7 @@ def unrelated(case: Case, x: Array) -> bool:
     Whatever depends on the cotangent linearly does, as the right gradient shows, and a random matrix included. It
     cannot be said of fewer than 30 entries, or if the cotangents are not nearly parallel.
     """
-    u, v = (np.asarray(case.evidence.cotangents[k], np.float64).ravel() for k in (0, 2))
+    u, v = (case.evidence.cotangents[k].ravel() for k in (0, 2))
     if case.looked_at.sum() < 30 or u @ v < 0.8 * np.sqrt((u @ u) * (v @ v)):
         return False
     seen = case.looked_at

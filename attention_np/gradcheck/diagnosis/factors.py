@@ -18,7 +18,11 @@ __all__ = ["constant_factor", "factor_along_an_axis", "is_zero", "times_the_grad
 USUAL_DROPOUT = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 COMMON = (2.0, 0.5, 1.0)  # and their negatives: what a factor may be that one entry alone tells
 NAMEABLE = 1e-3  # a factor that is known less well could have many a name
+LISTED = 3  # so many things that a factor may be are listed
 TELLING = 1.0  # an entry tells a factor if the noise leaves it at least so precise
+
+
+Readings = Iterator[tuple[float, str, str]]  # a number, how it comes about, and what is in it
 
 
 class Factor(NamedTuple):
@@ -26,8 +30,7 @@ class Factor(NamedTuple):
 
     value: float
     precision: float  # relative
-    ratios: int  # how many independent ones agree on it
-    entries: int  # in how many entries
+    entries: int  # how many agree on it
 
     @property
     def is_common(self) -> bool:
@@ -67,9 +70,12 @@ def times_the_gradient(case: Case) -> str | None:
     Of some entries only. If that is one, then where it depends on one cotangent any two of its values have some ratio.
     """
     factor = _factor(case)
-    if factor is None or (factor.entries < 2 and not factor.is_no_accident and not _name(case, factor)):
+    if factor is None:
         return None
-    return f"{_shown(factor)} times the numerical gradient{_name(case, factor)}"
+    name = _name(case, factor)
+    if factor.entries < 2 and not factor.is_no_accident and (not name or "perhaps" in name):
+        return None
+    return f"{_shown(factor)} times the numerical gradient{name}"
 
 
 def factor_along_an_axis(case: Case) -> str | None:
@@ -79,28 +85,28 @@ def factor_along_an_axis(case: Case) -> str | None:
         factors = _fit(case, others)
         if length < 2 or not case.is_explained_by(factors * case.right, np.abs(factors)):
             continue
-        telling = np.any(case.allowed(factors * case.right) < TELLING * np.abs(case.right), axis=0)
+        telling = np.any(case.allowed(factors * case.right) / np.abs(case.right) <= TELLING, axis=0)
         outside = tuple(k - 1 for k in others if k)
         entries, wrong = telling.sum(axis=outside), (telling & case.wrong).sum(axis=outside)
-        known = factors.reshape(-1)[entries > 0]
+        known = factors.ravel()[entries > 0]
         if (wrong >= 2).sum() >= 2:
             low, high = float(known.min()), float(known.max())
             return f"each index of axis {axis} has its own factor, {number(low, 4)} to {number(high, 4)}"
     return None
 
 
-def _fit(case: Case, axes: tuple[int, ...]) -> Array:
-    """The factors that fit best, in units of the noise, with `axes` as axes of length 1."""
-    noise = np.where(case.noise > 0, case.noise, np.inf)
+def _fit(case: Case, axes: tuple[int, ...] | None = None) -> Array:
+    """The factors that fit best, in units of the noise, with `axes`, by default all, as axes of length 1."""
+    noise = np.where(case.noise > 0, case.noise, np.inf)  # that of the smallest numbers is lost
     claimed, right = case.claimed / noise, case.right / noise
     fit: Array = np.nansum(claimed * right, axis=axes, keepdims=True) / np.nansum(right**2, axis=axes, keepdims=True)
     return fit
 
 
 def _factor(case: Case) -> Factor | None:
-    value = float(_fit(case, tuple(range(case.claimed.ndim))).item())
+    value = float(_fit(case).item())
     other = value * case.right
-    if not math.isfinite(value) or value == 0 or not case.is_explained_by(other, abs(value)):
+    if not case.is_explained_by(other, abs(value)):
         return None
     off = case.allowed(other, abs(value)) / np.abs(other)
     telling = off <= TELLING
@@ -110,12 +116,13 @@ def _factor(case: Case) -> Factor | None:
     ratios = entries if one_output else int(telling.sum())
     if not ratios:
         return None
-    factor = Factor(value, 2 * float(off[telling].min()) / UNDECIDABLE, ratios, entries)
+    precision = max(2 * float(off[telling].min()) / UNDECIDABLE, EPS)
+    factor = Factor(value, precision, entries)
     if ratios >= (3 if one_output else 2):
         return factor
     # Round numbers in make round numbers out, of any formula; but hardly ever -1.
     plain = all(_are_round(x, EPS) for x in case.evidence.inputs.values())
-    return factor if factor.is_no_accident and (not plain or (factor.value < 0 and _shown(factor) == "-1")) else None
+    return factor if factor.is_no_accident and (not plain or _shown(factor) == "-1") else None
 
 
 def _are_round(x: Array, precision: float) -> bool:
@@ -132,26 +139,51 @@ def _shown(factor: Factor) -> str:
 
 
 def _name(case: Case, factor: Factor) -> str:
-    """What the number is, if anything: ": sqrt(8), where 8 is the length of the last axis of query and key"."""
+    """What the number may be, if anything: ": sqrt(8), where 8 is the length of the last axis of query and key"."""
+    means = _that_fit(case, factor, _means(case))
+    lengths = [reading for reading in _that_fit(case, factor, _lengths(case)) if reading[0] not in dict(means)]
+    likely = means + lengths or _that_fit(case, factor, _products(case))
+    if likely:
+        return _in_a_sentence(factor, likely)
+    ratios = _that_fit(case, factor, _ratios(case))[:1]  # of some two lengths, many a number is the ratio
+    others = ratios + _that_fit(case, factor, _dropouts(case, factor))
+    listed = "; or ".join(f"{expression}, {meaning}" for expression, meaning in others)
+    return f": {'perhaps ' if ratios else ''}{listed}" if others else ""
+
+
+def _that_fit(case: Case, factor: Factor, readings: Readings) -> list[tuple[str, str]]:
+    """Those whose number the factor is, the likelier ones first."""
     inputs = case.evidence.inputs.values()
     if factor.precision > NAMEABLE or all(x.size and (x == x.flat[0]).all() for x in inputs):
-        return ""  # of equal numbers, any formula makes a constant factor
+        return []  # of equal numbers, any formula makes a constant factor
     size, sign = abs(factor.value), "-" if factor.value < 0 else ""
-    for readings in (_means(case), _lengths(case), _products(case), _ratios(case), _dropouts(case, factor)):
-        found: dict[str, list[str]] = {}
-        for value, expression, meaning in readings:
-            if abs(size - value) <= max(3 * factor.precision, 1e-12) * value and value != 1:
-                found.setdefault(expression, []).append(meaning)
-        for expression, meanings in found.items():
-            meaning = in_words(list(dict.fromkeys(meanings)))
-            if sign + expression == _shown(factor):
-                return f", {meaning.replace('where', 'and', 1)}"
-            doubtful = factor.is_common and not expression.startswith("1/")
-            return f" (also {sign}{expression}, {meaning})" if doubtful else f": {sign}{expression}, {meaning}"
-    return ""
+    found: dict[str, list[str]] = {}
+    for value, expression, meaning in readings:
+        if abs(size - value) <= max(3 * factor.precision, 1e-12) * value and value != 1:
+            found.setdefault(sign + expression, []).append(meaning)
+    fitting = [(expression, in_words(list(dict.fromkeys(meanings)))) for expression, meanings in found.items()]
+    return sorted(fitting, key=lambda reading: _rank(*reading))
 
 
-Readings = Iterator[tuple[float, str, str]]  # a number, how it comes about, and what is in it
+def _rank(expression: str, meaning: str) -> int:
+    """First a number of the call, then the root of the length of a last axis, as of scores, then a length."""
+    if "length of" not in meaning:
+        return 0
+    return 3 - 2 * ("sqrt" in expression) - ("last axis" in meaning)
+
+
+def _in_a_sentence(factor: Factor, readings: list[tuple[str, str]]) -> str:
+    shown = _shown(factor)
+    if len(readings) == 1 and readings[0][0] == shown:
+        return f", and {readings[0][1].removeprefix('where ')}"
+    parts = [
+        f"{expression}, {meaning.replace(f'where {shown} is', 'which is', 1) if expression == shown else meaning}"
+        for expression, meaning in readings[:LISTED]
+    ]
+    listed = "; or ".join(parts)
+    if factor.is_common:
+        return f" (also {listed})"
+    return f": {'perhaps ' if len(parts) > 1 else ''}{listed}"
 
 
 def _powers(value: float, shown: str, meaning: str) -> Readings:
@@ -162,24 +194,34 @@ def _powers(value: float, shown: str, meaning: str) -> Readings:
 
 
 def _means(case: Case) -> Readings:
-    """1/N, where the input is broadcast along an axis of length N."""
-    lengths = _broadcast_lengths(case)
-    for count in range(1, len(lengths) + 1):
-        for some in combinations(sorted(lengths), count):
-            n = math.prod(some)
-            axes = "axis of length" if count == 1 else "axes of lengths"
-            yield 1 / n, f"1/{n}", f"as a mean in the place of the sum over the broadcast {axes} {in_words(some)} gives"
+    """1/N, where the input is repeated along axes of lengths whose product is N."""
+    seen: set[tuple[int, ...]] = set()
+    for lengths in _repeated(case):
+        for count in range(1, len(lengths) + 1):
+            seen.update(combinations(sorted(lengths), count))
+    for some in sorted(seen, key=len):
+        n = math.prod(some)
+        axes = "axis of length" if len(some) == 1 else "axes of lengths"
+        yield 1 / n, f"1/{n}", f"as a mean in the place of the sum over the broadcast {axes} {in_words(some)} gives"
 
 
-def _broadcast_lengths(case: Case) -> list[int]:
-    """The lengths of the axes, of the output or another input, along which this input is repeated."""
+def _repeated(case: Case) -> Iterator[list[int]]:
+    """The lengths of the axes along which this input is repeated, as far as the shapes tell.
+
+    Those that broadcasting adds, of the output or another input; or those of the output beside axes of its own lengths,
+    as for a bias of the channels, (3,), of an output (2, 3, 4, 5).
+    """
     longest: list[int] = []
     for other in (case.evidence.output, *case.evidence.inputs.values()):
         missing = other.ndim - len(case.shape)
         padded = ((1,) * missing + case.shape)[-other.ndim or len(case.shape) :]
         found = [n for mine, n in zip(padded, other.shape, strict=True) if mine == 1 and n > 1]
         longest = max(longest, found, key=len)
-    return longest
+    yield longest
+    own, shape = [n for n in case.shape if n > 1], case.evidence.output.shape
+    for axes in combinations(range(len(shape)), len(own)) if own else ():
+        if [shape[axis] for axis in axes] == own:
+            yield [n for axis, n in enumerate(shape) if axis not in axes and n > 1]
 
 
 def _lengths(case: Case) -> Readings:
@@ -204,7 +246,7 @@ def _products(case: Case) -> Readings:
     for name, x in _arrays(case).items():
         for start, stop in combinations(range(x.ndim + 1), 2):
             lengths = x.shape[start:stop]
-            if len(lengths) > 1 and min(lengths) > 1:
+            if min(lengths) > 1:
                 alike.setdefault((start, lengths), []).append(name)
     for (start, lengths), names in alike.items():
         n, last = math.prod(lengths), start + len(lengths) - 1

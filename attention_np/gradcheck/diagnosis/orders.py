@@ -33,8 +33,21 @@ def of_another_input(case: Case) -> str | None:
         back = analytic.get(other)
         if back is not None and _equal(back, numerical[case.name], max(1e-6, 2 * UNDECIDABLE * case.precision)):
             return f"the gradients of {case.name} and {other} are swapped: each is the other's"
+        if _is_the_cotangent(case, gradient):
+            continue  # as where a derivative was forgotten, which may be all that the two have in common
         return f"it is the gradient of {other} in the place of its own"
     return None
+
+
+def _is_the_cotangent(case: Case, gradient: Array) -> bool:
+    """Whether a gradient is but the cotangent, or the sum of it over axes that were broadcast."""
+    u = case.evidence.cotangents
+    missing = u.ndim - gradient.ndim
+    padded = (1,) * missing + gradient.shape[1:]
+    if missing < 0 or any(n not in (1, length) for n, length in zip(padded, u.shape[1:], strict=True)):
+        return False
+    axes = tuple(k + 1 for k, n in enumerate(padded) if n == 1)
+    return _equal(u.sum(axis=axes).reshape(gradient.shape), gradient, max(1e-6, 2 * UNDECIDABLE * case.precision))
 
 
 def _equal(a: Array, b: Array, rtol: float) -> bool:
@@ -57,8 +70,8 @@ def _fits(case: Case, source: Array, places: Array | None = None) -> bool:
     """Whether the claimed entry at each place (by default all, and then evidently) is the right one of `source`."""
     right, noise = case.right.reshape(3, -1), case.noise.reshape(3, -1)
     if places is None:
-        shape = case.claimed.shape
-        return case.noisier(noise[:, source].reshape(shape)).is_explained_by(right[:, source].reshape(shape))
+        source = source[case.looked_at.ravel()]
+        return case.of_those_looked_at.noisier(noise[:, source]).is_explained_by(right[:, source])
     other = right[:, source[places]]
     spread = np.maximum(np.maximum(noise[:, places], noise[:, source[places]]), case.precision * np.abs(other))
     return not (np.abs(case.claimed.reshape(3, -1)[:, places] - other) > UNDECIDABLE * spread).any()  # NaN: not known

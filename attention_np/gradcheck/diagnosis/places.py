@@ -14,6 +14,7 @@ from attention_np.gradcheck.diagnosis.factors import is_zero, times_the_gradient
 __all__ = ["leak", "simply_wrong_in_places", "wrong_in_places"]
 
 BY_ACCIDENT = math.log(1e-2)  # the logarithm of the chance at which places are no evidence
+SEVERAL = 4  # right entries, beside which a wrong one stands out
 DIAGONALS: dict[str, Callable[[Array], Array]] = {  # of the last two axes, by column - row
     "on the diagonal": lambda offset: offset == 0,
     "above the diagonal": lambda offset: offset > 0,
@@ -39,16 +40,19 @@ class Indices(NamedTuple):
 
 
 def leak(case: Case) -> str | None:
-    """Wrong where the numerical gradient is exactly zero for every cotangent, and right wherever it is not.
+    """Wrong where the output does not depend on the input at all, and right wherever it does.
 
-    That is evidence if all those are wrong, or if as many entries strewn at random would hardly ever be among them.
+    That is evidence if all those are wrong, or if as many entries strewn at random would hardly ever be among them. A
+    gradient of zero alone is not: that of x^2 at zero, which backward may guard against dividing by.
     """
     masked = (case.right == 0).all(axis=0) & case.looked_at
-    if not case.wrong.any() or (case.wrong & ~masked).any():
+    if (case.wrong & ~masked).any():
         return None
     wrong, zeros, entries = (int(x.sum()) for x in (case.wrong, masked, case.looked_at))
     by_chance = _log_choices(zeros, wrong) - _log_choices(entries, wrong)
     if by_chance > (BY_ACCIDENT if wrong < zeros else math.log(0.1)):
+        return None
+    if case.evidence.ask is None or case.evidence.ask.have_an_effect(case.wrong):
         return None
     place = where_wrong(case)
     where = f", {place.text}" if place is not None and place.chance <= BY_ACCIDENT else ""
@@ -64,17 +68,32 @@ def simply_wrong_in_places(case: Case) -> str | None:
     All entries outside are right, and one simple thing explains all that are inside.
     """
     place = where_wrong(case)
-    inside = None if place is None else _inside(case.among(case.wrong))
-    return None if place is None or inside is None else f"{_only(case, place)}, where it is {inside}"
+    if place is None:
+        return None
+    inside = _inside(case.among(case.wrong))
+    return None if inside is None else f"{_only(case, place)}, where it is {inside}"
 
 
 def wrong_in_places(case: Case) -> str | None:
     """Wrong only in places that have a name.
 
     All entries outside are right, all inside wrong, and as many wrong entries strewn at random would hardly ever do so.
+    A single entry has a place anyhow, if it is wrong by so much that errors of others would show, too.
     """
     place = where_wrong(case)
-    return None if place is None or place.chance > BY_ACCIDENT else _only(case, place)
+    if place is None or (place.chance > BY_ACCIDENT and not _is_a_single_entry(case)):
+        return None
+    return _only(case, place)
+
+
+def _is_a_single_entry(case: Case) -> bool:
+    """Whether one of several entries is wrong, and beyond all noise."""
+    others = case.looked_at & ~case.wrong
+    return bool(
+        case.wrong.sum() == 1
+        and others.sum() >= SEVERAL
+        and (np.abs(case.error) > 100 * case.tolerance)[:, case.wrong].any()
+    )
 
 
 def _only(case: Case, place: Place) -> str:
@@ -89,14 +108,14 @@ def _inside(case: Case) -> str | None:
     if factor is not None:
         return factor
     values = case.claimed[:, case.looked_at]
-    same = values.size and (values == values.flat[0]).all()
-    return f"{number(float(values.flat[0]))} whatever the cotangent" if same else None
+    least = float(values.min())
+    return f"{number(least)} whatever the cotangent" if least == values.max() else None
 
 
 def where_wrong(case: Case) -> Place | None:
     """The name of the places that are wrong, if all others are right."""
     right = case.looked_at & ~case.wrong & ~case.neutral
-    if not case.wrong.any() or not right.any():
+    if not right.any():
         return None
     strewn = _log_choices(int((case.wrong | right).sum()), int(case.wrong.sum()))
     return _box(case, right, strewn) or _diagonal(case, right, strewn)
@@ -110,12 +129,12 @@ def _box(case: Case, right: Array, strewn: float) -> Place | None:
     """Certain indices of one axis, and of other axes as far as they are needed."""
     used = {axis: _projected(case.wrong | right, axis) for axis in range(case.wrong.ndim)}
     bad = {axis: _projected(case.wrong, axis) for axis in used}
-    limited = [axis for axis in used if (bad[axis] != used[axis]).any()]
+    limited = list(used)
     if (_within(bad, limited, case.shape) & right).any():
         return None
-    for axis in tuple(limited):
+    for axis in used:
         fewer = [k for k in limited if k != axis]
-        if fewer and not (_within(bad, fewer, case.shape) & right).any():
+        if not (_within(bad, fewer, case.shape) & right).any():
             limited = fewer
     constants = {name: int(value) for name, value in case.evidence.constants.items() if 1 < value == value // 1}
     names = []
@@ -141,9 +160,8 @@ def _projected(entries: Array, axis: int) -> Array:
 
 def _within(bad: Mapping[int, Array], axes: Sequence[int], shape: tuple[int, ...]) -> Array:
     """All entries whose indices of each of `axes` are `bad` ones."""
-    box = np.ones(shape, bool)
-    for axis in axes:
-        box &= bad[axis].reshape([-1 if k == axis else 1 for k in range(len(shape))])
+    box = np.zeros(shape, bool)
+    box[np.ix_(*(bad[k] if k in axes else np.ones(n, bool) for k, n in enumerate(shape)))] = True
     return box
 
 
@@ -178,7 +196,7 @@ def _block(first: int, last: int, length: int, constants: Mapping[str, int]) -> 
     """Which head, or which block, a range is, if it is one."""
     for name, n in constants.items():
         size = length // n
-        if length % n == 0 and size > 1 and first % size == 0 and last == first + size - 1:
+        if length % n == 0 and first % size == 0 and last == first + size - 1:
             return f": number {first // size}, counted from 0, of the {n} parts that {name} makes"
         if first % n == 0 and last == length - 1 and length - first < n:
             return f": the last, partial block of {name}={n}"

@@ -11,25 +11,47 @@ __all__ = ["looks_random", "rounded"]
 
 # The bits of the significand, and how many times its last place a computation in that precision may be off.
 PRECISIONS = {"bfloat16": (8, 16), "float16": (11, 64), "float32": (24, 1000)}
+LEAST = 2.0**-24  # of float16, whose small numbers are that far apart
+FEW = 30  # values, of which nothing can be said about a pattern
 
 
 def rounded(case: Case) -> str | None:
-    """Only of single or half precision."""
+    """Only of single or half precision, while the function and its gradient are of more."""
     size, error = (np.abs(x[:, case.looked_at]).max() for x in (case.right, case.error))
     off = f"{number(error / size, 2)} of the largest entry"
-    own = np.finfo(case.evidence.output.dtype).nmant + 1
+    dtypes = (case.evidence.output.dtype, np.asarray(case.evidence.analytic[case.name]).dtype)
+    own = min(np.finfo(dtype).nmant + 1 for dtype in dtypes if dtype.kind == "f")
     allowed = {name: units * 0.5**bits for name, (bits, units) in PRECISIONS.items() if bits < own}
     possible = [name for name, largest in allowed.items() if error <= largest * size]
     for name in possible:
         bits, _ = PRECISIONS[name]
-        if _have_bits(case.claimed, bits, case.looked_at) and not _have_bits(case.right, bits, case.wrong):
+        if not _have_bits(case.claimed, bits, case.looked_at) or _have_bits(case.right, bits, case.wrong):
+            continue
+        unit = 2 * 0.5**bits * np.abs(case.right) + LEAST * (name == "float16") + case.tolerance
+        if (np.abs(case.error) <= unit)[:, case.looked_at].all():
             return f"it is rounded to {name}: every entry is such a number, off by at most {off}"
-    if "float32" in possible and _is_like_rounding(case, size):
+        if _are_other_errors_nearby(case):
+            return f"it seems to be computed in {name}: every entry is such a number, off by at most {off}"
+    if "float32" in possible and _is_like_rounding(case, size) and _are_other_errors_nearby(case):
         return (
             f"its errors are of the size of rounding to float32, at most {off}, and without a pattern: "
             "some of it seems to be computed in that precision"
         )
     return None
+
+
+def _are_other_errors_nearby(case: Case) -> bool:
+    """Whether the errors at a point very close by have nothing in common with those here.
+
+    Rounding makes such errors; whatever else a formula does wrong, as by a constant that lacks a digit or a series that
+    is cut off, it does there, too.
+    """
+    if case.evidence.ask is None:
+        return False
+    claimed, right = case.evidence.ask.nearby()
+    here, there = case.error / case.right, (claimed - right) / right
+    seen = np.isfinite(here) & np.isfinite(there) & ~case.neutral
+    return bool(seen.sum() >= FEW and abs(correlation(here[seen], there[seen])) <= 0.5)
 
 
 def _have_bits(x: Array, bits: int, entries: Array) -> bool:
@@ -45,7 +67,7 @@ def _is_like_rounding(case: Case, size: float) -> bool:
     """
     telling = case.looked_at & ~case.neutral
     relative = (case.error / case.right)[:, telling]
-    if relative.size < 30:
+    if relative.size < FEW:
         return False
     unit = 0.5**24
     typical, largest = float(np.median(np.abs(relative))), float(np.abs(case.error[:, telling]).max())

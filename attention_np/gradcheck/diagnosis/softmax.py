@@ -10,7 +10,8 @@ right for a cotangent whose rows are orthogonal to those of the output: the thir
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,10 +19,44 @@ from attention_np.gradcheck.diagnosis.case import Array, Case
 
 __all__ = ["normalization"]
 
+CLOSE = 1e-4  # of a row: formulas of different normalizations differ by far more
+HARDLY = 1e-9  # what rounding may make of the numbers that a direction is compared with
+
+
+class Normalization(NamedTuple):
+    """One whose output is its own row: what its term is called, and the right gradient but for a factor of each row."""
+
+    term: str
+    gradient: Callable[[Array, Array], Array]  # of the cotangent and the output
+
+
+NORMALIZATIONS = (
+    Normalization(
+        "the softmax correction, weights * sum(weights * d_weights) along the rows,",
+        lambda d, y: y * (d - (y * d).sum(axis=-1, keepdims=True)),
+    ),
+    Normalization(
+        "the term of a division by the sum, sum(output * d_output) along the rows,",
+        lambda d, y: d - (y * d).sum(axis=-1, keepdims=True),
+    ),
+    Normalization(
+        "the projection term of an L2 normalization, output * sum(output * d_output) along the rows,",
+        lambda d, y: d - y * (y * d).sum(axis=-1, keepdims=True),
+    ),
+    Normalization(
+        "the term of a layer normalization with output * mean(output * d_output) along the rows",
+        lambda d, y: d - d.mean(axis=-1, keepdims=True) - y * (y * d).mean(axis=-1, keepdims=True),
+    ),
+    Normalization(
+        "the term of an RMS normalization with output * mean(output * d_output) along the rows",
+        lambda d, y: d - y * (y * d).mean(axis=-1, keepdims=True),
+    ),
+)
+
 
 def normalization(case: Case) -> str | None:
     """The term of a normalisation is missing, by either of two routes."""
-    return _by_orthogonal_rows(case) or _by_sums_of_rows(case)
+    return _by_orthogonal_rows(case) or _by_directions(case)
 
 
 def _by_orthogonal_rows(case: Case) -> str | None:
@@ -37,65 +72,138 @@ def _by_orthogonal_rows(case: Case) -> str | None:
     if not all(seen) or not (np.abs(case.right[2]) > 100 * tolerance[2])[case.wrong].any():
         return None
     return (
-        f"{_which_term(case.evidence.output)} is missing or wrong: it is right for a cotangent with rows orthogonal to "
+        f"{_which_term(case)} is missing or wrong: it is right for a cotangent with rows orthogonal to "
         "the rows of the output, and wrong for others"
     )
 
 
-def _which_term(output: Array) -> str:
-    """What multiplies the products of the rows, by what the rows of the output look like."""
-    norms = np.sqrt((output * output).sum(axis=-1))
-    size = float(np.sqrt(output.shape[-1]))
-    if (output >= 0).all() and np.allclose(output.sum(axis=-1), 1, rtol=1e-4):
-        return "the softmax correction, weights * sum(weights * d_weights) along the rows,"
-    if np.allclose(norms, 1, rtol=1e-4):
-        return "the projection term of an L2 normalization, output * sum(output * d_output) along the rows,"
-    if np.allclose(norms, size, rtol=1e-2) and norms.size > 1:
-        return "the term of a layer normalization with output * mean(output * d_output) along the rows"
+def _which_term(case: Case) -> str:
+    """What multiplies the products of the rows: that of the normalization whose right gradient the numerical one is."""
+    d, output = case.evidence.cotangents, np.asarray(case.evidence.output, np.float64)
+    if output.shape == case.shape and output.ndim:
+        for term, gradient in NORMALIZATIONS:
+            if _are_multiples(case, gradient(np.asarray(d, np.float64), output)):
+                return term
     return "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij,"
 
 
-def _by_sums_of_rows(case: Case) -> str | None:
-    """The rows of the right gradient sum to zero; an error is a multiple of one vector of one sign in each row."""
+def _are_multiples(case: Case, other: Array) -> bool:
+    """Whether the right gradient is `other`, but for a factor of each row, the same for every cotangent."""
+    right = case.right
+    products, squares = (
+        np.where(case.looked_at, x, 0).sum(axis=(0, -1), keepdims=True) for x in (right * other, other * other)
+    )
+    factor = np.where(squares > 0, products / squares, 0)
+    close = max(CLOSE, 30 * float(np.finfo(case.evidence.output.dtype).eps))
+    size = np.nanmax(np.abs(right), axis=(0, -1), keepdims=True)
+    near = np.abs(right - factor * other) <= close * size + case.tolerance
+    return bool((near | ~case.looked_at).all())
+
+
+class Direction(NamedTuple):
+    """The vector that all errors of one row are multiples of."""
+
+    vector: Array  # 1 where it is largest; zeros where there is no error
+    noise: float  # of the vector
+    entries: int  # how many values show it, beyond those that fit anyway
+
+
+def _by_directions(case: Case) -> str | None:
+    """The errors of each row are multiples of one vector, whatever the cotangent: that of a known normalization.
+
+    Where a row has a single output, they always are. But then so are errors and right gradients together.
+    """
     if not case.looked_at.all() or not case.right.any():
         return None
+    x, output = (np.asarray(y, np.float64) for y in (case.evidence.inputs[case.name], case.evidence.output))
     for axis, length in enumerate(case.shape):
-        arrays = (np.moveaxis(x, (0, axis + 1), (-2, -1)) for x in (case.error, case.right, case.tolerance))
-        rows = zip(*(x.reshape(-1, 3, length) for x in arrays), strict=True)
-        if _have_errors_like_weights(rows):
-            return (
-                f"the softmax correction along axis {axis}, weights * sum(weights * d_weights), is missing or wrong: "
-                "the errors of each row are a multiple of one positive vector whatever the cotangent, and the right "
-                "rows sum to zero"
-            )
+        error, right, tolerance = (
+            np.moveaxis(y, (0, axis + 1), (-2, -1)).reshape(-1, 3, length)
+            for y in (case.error, case.right, case.tolerance)
+        )
+        rows = [_direction(*row) for row in zip(error, right, tolerance, strict=True)]
+        directions = [row for row in rows if row is not None]
+        if len(directions) < len(rows) or sum(row.entries for row in directions) < 3:
+            continue
+        of_rows = np.moveaxis(x, axis, -1).reshape(-1, length)
+        outputs = np.moveaxis(output, axis, -1).reshape(-1, length) if output.shape == x.shape else None
+        sums_to_zero = bool((np.abs(right.sum(axis=-1)) <= tolerance.sum(axis=-1)).all())
+        if sums_to_zero and all((row.vector >= -row.noise).all() for row in directions):
+            return _of_positive_vectors(directions, of_rows, outputs, axis)
+        centered = of_rows - of_rows.mean(axis=-1, keepdims=True)
+        for what, vectors in ((f"{case.name} less its mean", centered), (case.name, of_rows)):
+            if _are_along(directions, vectors) and _is_orthogonal(right, vectors):
+                return (
+                    f"the projection term of a normalization along axis {axis}, y * mean(y * d_y), is missing or "
+                    f"wrong: the errors of each row are a multiple of {what} whatever the cotangent, and the right "
+                    "rows are orthogonal to it"
+                )
     return None
 
 
-def _have_errors_like_weights(rows: Iterable[tuple[Array, Array, Array]]) -> bool:
-    """Of each row the error, the right gradient and the tolerance, (3, length)."""
-    evidence = 0
-    for error, right, tolerance in rows:
-        if (np.abs(right.sum(axis=1)) > tolerance.sum(axis=1)).any():
-            return False
-        entries = _entries_like_weights(error, tolerance.max(axis=1, keepdims=True))
-        if entries is None:
-            return False
-        evidence += entries
-    return evidence >= 3
-
-
-def _entries_like_weights(error: Array, spread: Array) -> int | None:
-    """How many entries show that the errors of a row are multiples of positive weights; None if they are not."""
+def _direction(error: Array, right: Array, tolerance: Array) -> Direction | None:
+    """That of one row: the errors, the right gradient and the tolerance, (3, length). None if there is none."""
+    spread = tolerance.max(axis=1, keepdims=True)
     evident = np.abs(error) > 30 * spread
     if not evident.any():
-        return 0
-    largest, peak = np.unravel_index(np.abs(error).argmax(), error.shape)
-    weights = error[largest] / error[largest, peak]
-    if (np.abs(error - np.outer(error[:, peak], weights)) > 2 * spread).any():
+        return Direction(np.zeros(error.shape[1]), np.inf, 0)
+    vector, noise, off = _multiples(error, spread)
+    if (off > 2).any():
         return None
-    noise = spread[largest] / np.abs(error[largest, peak])
-    if (weights < -noise).any():
-        return None
-    if np.ptp(weights) <= 30 * noise:
-        return 0  # softmax weights differ: a constant along the row would be the mean that was not taken off
-    return int((evident[largest].sum() - 1) * (evident.any(axis=1).sum() - 1))
+    *_, off = _multiples(np.concatenate([error, right], axis=1), spread)
+    if np.ptp(vector) <= 30 * noise or (off <= 30).all():
+        return Direction(vector, noise, 0)  # a constant along the row would be the mean that was not taken off
+    largest = np.abs(error).max(axis=1).argmax()
+    return Direction(vector, noise, int((evident[largest].sum() - 1) * (evident.any(axis=1).sum() - 1)))
+
+
+def _multiples(x: Array, spread: Array) -> tuple[Array, float, Array]:
+    """The row of `x` with the largest entry, scaled, its noise, and how far `x` is from multiples of it, in spreads."""
+    largest, peak = np.unravel_index(np.abs(x).argmax(), x.shape)
+    vector = x[largest] / x[largest, peak]
+    noise = float(spread[largest, 0] / np.abs(x[largest, peak]))
+    return vector, noise, np.abs(x - np.outer(x[:, peak], vector)) / spread
+
+
+def _of_positive_vectors(directions: list[Direction], x: Array, outputs: Array | None, axis: int) -> str:
+    """Of a softmax, if the vectors are the weights of one; else only what is known."""
+    weights = outputs is not None and (outputs >= 0).all() and np.allclose(outputs.sum(axis=-1), 1, rtol=CLOSE)
+    if _are_exponentials(directions, x) or (weights and outputs is not None and _are_along(directions, outputs)):
+        return (
+            f"the softmax correction along axis {axis}, weights * sum(weights * d_weights), is missing or wrong: "
+            "the errors of each row are a multiple of the weights whatever the cotangent, and the right rows sum to "
+            "zero"
+        )
+    return (
+        f"a term along axis {axis} is missing or wrong: the errors of each row are a multiple of one positive vector "
+        "whatever the cotangent, as those of a softmax without its correction are, and the right rows sum to zero"
+    )
+
+
+def _are_along(directions: list[Direction], vectors: Array) -> bool:
+    """Whether the directions are those of `vectors`, (rows, length)."""
+    for row, vector in zip(directions, vectors, strict=True):
+        scaled = vector / vector[np.abs(row.vector).argmax()]
+        if np.isfinite(row.noise) and not (np.abs(row.vector - scaled) <= 2 * row.noise + HARDLY).all():
+            return False
+    return True
+
+
+def _is_orthogonal(right: Array, vectors: Array) -> bool:
+    """Whether the right gradients, (rows, 3, length), are orthogonal to `vectors`, but for what an epsilon changes."""
+    products = right * vectors[:, np.newaxis]
+    return bool((np.abs(products.sum(axis=-1)) <= 0.01 * np.abs(products).sum(axis=-1)).all())
+
+
+def _are_exponentials(directions: list[Direction], x: Array) -> bool:
+    """Whether the vectors are those of exp(c x), with one c for all rows; where they are not zero, as behind a mask."""
+    known = [(row.vector > 30 * row.noise) & np.isfinite(row.noise) for row in directions]
+    logs = [np.log(row.vector[seen]) for row, seen in zip(directions, known, strict=True)]
+    noise = np.concatenate([row.noise / row.vector[seen] for row, seen in zip(directions, known, strict=True)])
+    left = np.concatenate([log - log.mean() for log in logs if log.size])
+    centered = [own[seen] - own[seen].mean() for own, seen in zip(x, known, strict=True) if seen.any()]
+    scores = np.concatenate(centered)
+    factor = (left @ scores) / (scores @ scores)
+    if left.size - len(centered) < 3:
+        return False
+    return bool((np.abs(left - factor * scores) <= 4 * noise + HARDLY).all())

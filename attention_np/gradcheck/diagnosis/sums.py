@@ -61,10 +61,20 @@ def _a_single_term(case: Case) -> str | None:
         place = u[tuple(where)].reshape(case.claimed.shape)
         of = in_words([f"index {k} of axis {axis - 1}" for axis, k in zip(summed, index, strict=True)])
         if case.is_explained_by(_multiple(case.claimed, place), in_entries=2):
-            return f"it is only the term at {of} of the sum over the broadcast axes: no other cotangent matters"
+            return _of_one_cotangent(case, tuple(where), of)
         if case.is_explained_by(case.right + _multiple(case.error, place), in_entries=2):
             return f"the term at {of} is missing from the sum over the broadcast axes, or wrong: it is all that differs"
     return None
+
+
+def _of_one_cotangent(case: Case, where: tuple[int | slice, ...], of: str) -> str:
+    """What is known if only the cotangent at `where` matters: perhaps it is the term there, perhaps something else."""
+    u, ask = case.evidence.cotangents, case.evidence.ask
+    alone = np.zeros_like(u)
+    alone[where] = u[where]
+    if ask is not None and case.is_explained_by(ask.slopes(alone)):
+        return f"it is only the term at {of} of the sum over the broadcast axes: no other cotangent matters"
+    return f"it depends on the cotangent at {of} alone, where a sum over the broadcast axes belongs"
 
 
 def _multiple(x: Array, of: Array) -> Array:

@@ -1,0 +1,157 @@
+"""What a check would find of a function and a backward, and what is then said of it."""
+
+import math
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes
+
+from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
+from attention_np.gradcheck.diagnosis import Evidence, diagnose, diagnose_shape
+
+EPS = float(np.finfo(float).eps)
+seeds = st.integers(0, 2**32 - 1)
+shapes = array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=5)
+matrices = array_shapes(min_dims=1, max_dims=4, min_side=2, max_side=5)
+noises = st.sampled_from([8 * EPS, 1e-10, 1e-6])  # of the complex step, central differences, and float32
+
+
+def jacobian(forward, inputs, name):
+    """By the complex step, (*output.shape, *input.shape)."""
+    x = inputs[name]
+    columns = []
+    for k in range(x.size):
+        moved = {other: y.astype(complex) for other, y in inputs.items()}
+        moved[name].flat[k] += 1e-30j
+        columns.append(np.asarray(forward(*moved.values())).imag / 1e-30)
+    return np.stack(columns, axis=-1).reshape((*np.shape(columns[0]), *x.shape))
+
+
+def cotangents_for(output, rng):
+    u = rng.standard_normal((3, *output.shape))
+    if not output.ndim:
+        return u
+    squares = (output**2).sum(axis=-1, keepdims=True)
+    along = (u[0] * output).sum(axis=-1, keepdims=True) / np.where(squares > 0, squares, 1)
+    u[2] = u[0] - along * output
+    return u
+
+
+class Asked:
+    """What a diagnosis may ask of `forward` and `backward`, both of which take the inputs by name."""
+
+    def __init__(self, forward, backward, inputs, where, cotangents):
+        self.forward, self.backward, self.inputs, self.where = forward, backward, inputs, where
+        self.cotangents = cotangents
+
+    def _slopes(self, cotangents, inputs):
+        slopes = jacobian(self.forward, inputs, self.where)
+        return np.tensordot(cotangents, slopes, cotangents.ndim - 1)
+
+    def slopes(self, cotangents):
+        return self._slopes(cotangents, self.inputs)
+
+    def nearby(self):
+        rng = np.random.default_rng(8)
+        u, *point = (x * (1 + 1e-5 * rng.uniform(-1, 1, np.shape(x))) for x in (self.cotangents, *self.inputs.values()))
+        position = list(self.inputs).index(self.where)
+        claimed = np.stack([self.backward(cotangent, *point)[position] for cotangent in u])
+        return claimed, self._slopes(u, dict(zip(self.inputs, point, strict=True)))
+
+    def have_an_effect(self, entries):
+        here = self.forward(*self.inputs.values())
+        for k in np.flatnonzero(entries):
+            moved = {name: np.array(x) for name, x in self.inputs.items()}
+            moved[self.where].flat[k] += 0.1
+            if not np.array_equal(self.forward(*moved.values()), here):
+                return True
+        return False
+
+
+class AskedOfALinearFunction:
+    """The same of a function with given slopes, (outputs, *shape), for which `claim` takes any cotangents."""
+
+    def __init__(self, right, claim, cotangents, shape):
+        self.right, self.claim, self.cotangents, self.shape = right, claim, cotangents, shape
+
+    def slopes(self, cotangents):
+        return (cotangents.reshape(len(cotangents), -1) @ self.right).reshape(-1, *self.shape)
+
+    def nearby(self):
+        u = self.cotangents * (1 + 1e-5 * np.random.default_rng(8).uniform(-1, 1, self.cotangents.shape))
+        return self.claim(u), self.slopes(u)
+
+    def have_an_effect(self, entries):
+        return bool(self.right[:, entries.ravel()].any())
+
+
+def evidence_of(forward, backward, inputs, where, constants=None, seed=0):
+    """What a check would find."""
+    output = np.asarray(forward(*inputs.values()))
+    u = cotangents_for(output, np.random.default_rng(seed))
+    slopes = {name: jacobian(forward, inputs, name) for name in inputs}
+    numerical = {name: np.tensordot(u, slope, output.ndim) for name, slope in slopes.items()}
+    answers = [backward(cotangent, *inputs.values()) for cotangent in (*u, 0 * u[0])]
+    analytic = {name: np.stack([answer[k] for answer in answers[:3]]) for k, name in enumerate(inputs)}
+    analytic = {name: a for name, a in analytic.items() if a.shape[1:] == inputs[name].shape}
+    floor = 8 * EPS * np.tensordot(abs(u[0]), abs(slopes[where]), output.ndim)
+    verdict = np.full(inputs[where].shape, WRONG)
+    if where in analytic:
+        floor = floor + 4 * EPS * abs(analytic[where][0])
+        verdict = np.where(abs(analytic[where][0] - numerical[where][0]) > 10 * floor, WRONG, HOLDS)
+    at_zero = np.asarray(answers[3][list(inputs).index(where)])
+    ask = Asked(forward, backward, inputs, where, u)
+    return Evidence(where, inputs, output, u, analytic, numerical, floor, verdict, at_zero, constants or {}, ask)
+
+
+def linear_evidence(right, wrong, shape, output_shape, rng, noise=8 * EPS, constants=None):
+    """Evidence of a function with the Jacobian `right`, (output, input), and a backward with the Jacobian `wrong`."""
+    output, x = rng.standard_normal(output_shape), rng.standard_normal(shape)
+    u = cotangents_for(output, rng)
+    flat = u.reshape(3, -1)
+    sizes = (abs(flat) @ (abs(right) + abs(wrong))).reshape(3, *shape)
+    numerical, analytic = ((flat @ slopes).reshape(3, *shape) for slopes in (right, wrong))
+    numerical = numerical + noise * sizes * rng.uniform(-1, 1, sizes.shape)
+    floor = noise * sizes[0]
+    verdict = np.where(abs(analytic[0] - numerical[0]) > 10 * floor, WRONG, HOLDS)
+    ask = AskedOfALinearFunction(right, lambda v: (v.reshape(3, -1) @ wrong).reshape(3, *shape), u, shape)
+    return Evidence(
+        "x", {"x": x}, output, u, {"x": analytic}, {"x": numerical}, floor, verdict, 0 * x, constants or {}, ask
+    )
+
+
+def diagnosis_of(planted, seed=0):
+    found = evidence_of(planted.forward, planted.wrong_backward, planted.inputs, planted.where, seed=seed)
+    if planted.where in found.analytic:
+        return diagnose(found)
+    gradient = planted.wrong_backward(found.cotangents[0], *planted.inputs.values())
+    return diagnose_shape(gradient[list(planted.inputs).index(planted.where)], found.numerical[planted.where][0])
+
+
+def said_of(change, shape, output_shape=(7,), constants=None, noise=8 * EPS):
+    """What is said where ``change(right, rng)`` is claimed, the right slopes being random: (outputs, *shape)."""
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((math.prod(output_shape), *shape))
+    wrong = np.asarray(change(right.copy(), rng))
+    flat = (x.reshape(len(right), -1) for x in (right, wrong))
+    return diagnose(linear_evidence(*flat, shape, output_shape, rng, noise, constants))
+
+
+RIGHT = np.random.default_rng(1).standard_normal((7, 3, 4))
+
+
+def evidence_with(added=0.0, factor=1.0, at_zero=None):
+    found = linear_evidence(
+        RIGHT.reshape(7, 12), (factor * RIGHT).reshape(7, 12), (3, 4), (7,), np.random.default_rng(2)
+    )
+    return found._replace(analytic={"x": found.analytic["x"] + added}, at_zero=at_zero)
+
+
+def sampled(found, share, seed=0):
+    """The same, with only some of the entries looked at."""
+    skipped = np.random.default_rng(seed).random(found.verdict.shape) >= share
+    numerical = found.numerical[found.name].copy()
+    numerical[:, skipped] = np.nan
+    return found._replace(
+        numerical={**found.numerical, found.name: numerical}, verdict=np.where(skipped, UNCHECKED, found.verdict)
+    )

@@ -1,0 +1,180 @@
+"""What three cotangents tell that one does not."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from attention_np.gradcheck.agreement import WRONG
+from attention_np.gradcheck.diagnosis import Evidence, diagnose
+from attention_np.gradcheck.diagnosis.case import Case
+from attention_np.gradcheck.diagnosis.cotangents import correlation, unrelated
+
+from .evidence import evidence_of, evidence_with, linear_evidence, sampled
+from .planted import PLANTED
+
+
+@pytest.mark.parametrize(
+    ("claimed", "expected"),
+    [([1.0, 1.001, 0.999], None), ([1.0, 1.0, 1.0], "it is the same whatever the cotangent")],
+)
+def test_one_entry_is_the_same_for_every_cotangent_only_if_it_is_so_exactly(claimed, expected):
+    rng = np.random.default_rng(0)
+    found = linear_evidence(np.ones((6, 1)), np.ones((6, 1)), (1,), (6,), rng, noise=1e-3)
+    found = found._replace(
+        analytic={"x": np.array(claimed)[:, np.newaxis]},
+        verdict=np.full(1, WRONG),
+        at_zero=None,
+        floor=np.full(1, 1e-3),
+    )
+    sentence = diagnose(found)
+    assert sentence.startswith(expected) if expected else sentence is None, sentence
+
+
+@pytest.mark.parametrize(("entries", "said"), [(1, False), (2, True)])
+def test_two_entries_are_about_the_same_for_every_cotangent_by_no_accident(entries, said):
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, entries))
+    found = linear_evidence(right, right, (entries,), (7,), rng)
+    claimed = np.array([1.7, -2.9])[:entries] * np.array([[1.0], [1 + 1e-7], [1 - 1e-7]])
+    found = found._replace(
+        analytic={"x": claimed}, floor=np.full(entries, 1e-6), verdict=np.ones(entries, int), at_zero=None
+    )
+    assert ("it is the same whatever the cotangent" in str(diagnose(found))) == said
+
+
+@pytest.mark.parametrize(
+    ("added", "sentence"),
+    [
+        (lambda x: 0 * x + 0.123456789, "a constant is added to it, 0.123457 in every entry, whatever the cotangent"),
+        (lambda x: 0.123456789 * x, "0.123457 times x itself is added to it, whatever the cotangent"),
+        (
+            lambda x: 1.23456789 + np.arange(12).reshape(x.shape),
+            "something is added to it that does not depend on the cotangent, from 1.235 to 12.23",
+        ),
+    ],
+)
+def test_of_what_is_added_whatever_the_cotangent_it_is_said(added, sentence):
+    plain = evidence_with()
+    added = added(plain.inputs["x"])
+    found = evidence_with(added, at_zero=added)
+    assert diagnose(found._replace(verdict=np.ones_like(found.verdict))) == sentence
+
+
+def test_without_the_gradient_for_a_cotangent_of_zeros_the_same_constants_are_found():
+    planted = [planted for planted in PLANTED if planted.kind == "constant"]
+    for bug in planted:
+        found = evidence_of(bug.forward, bug.wrong_backward, bug.inputs, bug.where)._replace(at_zero=None)
+        assert re.search(bug.expected, diagnose(found)), bug.name
+
+
+def test_what_is_there_for_a_cotangent_of_zeros_is_known_without_the_noise_of_others():
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, 12))
+    found = linear_evidence(right, right, (3, 4), (7,), rng, noise=1e-6)
+    added = {"x": found.analytic["x"] + 0.01}
+    found = found._replace(analytic=added, at_zero=np.full((3, 4), 0.01), verdict=np.ones((3, 4), int))
+    assert diagnose(found) == "a constant is added to it, 0.01 in every entry, whatever the cotangent"
+
+
+def test_a_multiple_of_an_input_is_known_as_well_where_that_is_stored_in_single_precision():
+    x = evidence_with().inputs["x"].astype(np.float32)
+    added = 0.123456789 * x.astype(float)
+    found = evidence_with(added, at_zero=added)._replace(inputs={"x": x}, verdict=np.ones((3, 4), int))
+    assert diagnose(found) == "0.123457 times x itself is added to it, whatever the cotangent"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_sample_of_the_entries_tells_what_is_added(known):
+    found = evidence_with(0.01, at_zero=np.full((3, 4), 0.01) if known else None)
+    found = sampled(found._replace(verdict=np.ones((3, 4), int)), share=0.75)
+    assert diagnose(found) == "a constant is added to it, 0.01 in every entry, whatever the cotangent"
+
+
+@pytest.mark.parametrize(("length", "sentence"), [(2, None), (3, "the same number is added to every entry: ")])
+def test_the_same_number_is_evidence_in_three_entries(length, sentence):
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, length))
+    wrong = right + rng.standard_normal((7, 1))
+    said = diagnose(linear_evidence(right, wrong, (length,), (7,), rng))
+    assert said is None if sentence is None else said.startswith(sentence)
+
+
+@pytest.mark.parametrize(("known", "entries", "said"), [(2, 3, False), (3, 5, True)])
+def test_entries_that_are_hardly_known_are_no_evidence_of_the_same_number(known, entries, said):
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, entries))
+    found = linear_evidence(right, right + rng.standard_normal((7, 1)), (entries,), (7,), rng)
+    found = found._replace(floor=np.where(np.arange(entries) < known, found.floor, 10.0))
+    found = found._replace(verdict=np.where(found.floor < 1, WRONG, 0))
+    assert str(diagnose(found)).startswith("the same number is added to every entry: ") == said
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (2, 4), (2, 2)])
+def test_the_same_number_is_evidence_in_entries_of_all_axes(shape):
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, math.prod(shape)))
+    found = linear_evidence(right, right + rng.standard_normal((7, 1)), shape, (7,), rng)
+    assert diagnose(found).startswith("the same number is added to every entry: ")
+
+
+def test_the_same_number_added_to_entries_that_are_equal_anyway_is_no_evidence():
+    rng = np.random.default_rng(0)
+    right = np.repeat(rng.standard_normal((5, 2)), 3, axis=1)
+    wrong = right + rng.standard_normal((5, 1))
+    assert diagnose(linear_evidence(right, wrong, (2, 3), (5,), rng)) is None
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        ([1.0, -2.0, 3.0], [1.0, -2.0, 3.0], 1),
+        ([1.0, -2.0, 3.0], [-1.0, 2.0, -3.0], -1),
+        ([1.0, 1.0], [1.0, -1.0], 0),
+        ([1.0, 1e9], [1.0, -1e9], 0),  # every pair counts the same
+        ([0.0, 2.0, 0.5], [0.0, 2.0, 0.5], 1),  # zeros do not count
+        ([0.0, 0.0], [0.0, 0.0], 0),
+        ([0.0, 0.0], [1.0, 2.0], 0),
+        ([2.0, 1.0], [1.0, 2.0], 0.8),
+    ],
+)
+def test_a_correlation_counts_every_pair_the_same(x, y, expected):
+    with np.errstate(all="ignore"):
+        found = correlation(np.array(x), np.array(y))
+    assert found == pytest.approx(expected, abs=1e-15)
+    assert -1 - 1e-15 <= found <= 1 + 1e-15
+
+
+@pytest.mark.parametrize(
+    ("entries", "parallel", "related", "expected"),
+    [
+        (30, True, False, True),
+        (29, True, False, False),  # too few
+        (400, False, False, False),  # for other cotangents, other numbers
+        (400, True, True, False),
+    ],
+)
+def test_numbers_are_unrelated_if_two_nearly_parallel_cotangents_give_others(entries, parallel, related, expected):
+    rng = np.random.default_rng(0)
+    u = rng.standard_normal((3, 50))
+    u[2] = 7 * (u[0] + (0.3 if parallel else 3) * rng.standard_normal(50))
+    matrix = rng.standard_normal((50, entries))
+    x, output = rng.standard_normal(entries), rng.standard_normal(50)
+    claimed = rng.standard_normal((3, entries))
+    if related:
+        claimed[2] = claimed[0] + 0.3 * rng.standard_normal(entries)
+    verdict = np.full(entries, WRONG)
+    found = Evidence("x", {"x": x}, output, u, {"x": claimed}, {"x": u @ matrix}, 0 * x, verdict, None, {})
+    case = Case.of(found)
+    assert unrelated(case, case.claimed) == expected
+
+
+def test_cotangents_that_are_not_parallel_tell_nothing_however_alike_the_right_gradients_are():
+    rng = np.random.default_rng(0)
+    u, x = rng.standard_normal((3, 50)), rng.standard_normal(60)
+    u[0, 0] = u[2, 0] = 9  # or the sums, of which there is one, might have other signs
+    numerical = np.multiply.outer(u @ (np.arange(50) == 0), x)
+    verdict = np.full(60, WRONG)
+    found = Evidence("x", {"x": x}, u[1], u, {"x": 0 * numerical}, {"x": numerical}, 0 * x, verdict, None, {})
+    assert not unrelated(Case.of(found), rng.standard_normal((3, 60)))

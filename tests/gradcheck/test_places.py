@@ -1,0 +1,291 @@
+"""A gradient that is wrong in some places only: what the places are called, and what is there."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes
+
+from attention_np.gradcheck.diagnosis import diagnose
+from attention_np.gradcheck.diagnosis.case import Case
+from attention_np.gradcheck.diagnosis.places import where_wrong
+
+from .evidence import linear_evidence, matrices, noises, said_of, sampled, seeds
+
+
+def times_minus_one(g, rng):  # noqa: ARG001
+    return -g
+
+
+def by_something(g, rng):
+    return g + rng.standard_normal(g.shape)
+
+
+def zero(g, rng):  # noqa: ARG001
+    return 0 * g
+
+
+AT = np.s_
+PLACES = [
+    ((10, 3), AT[1::3], by_something, "at every third index of axis 0, from 1 on"),
+    ((12, 3), AT[2::4], by_something, "at every 4th index of axis 0, from 2 on"),
+    ((3, 9), AT[:, ::2], by_something, "at every second index of axis 1, from 0 on"),
+    ((9, 3), AT[[0, 3, 4]], by_something, "at the indices 0, 3 and 4 of axis 0"),
+    ((10, 3), AT[2::2], by_something, "at the indices 2, 4, 6 and 8 of axis 0"),  # every second would have 0
+    ((8, 3), AT[[1, 2, 5]], by_something, "at the indices 1, 2 and 5 of axis 0"),
+    ((20, 3), AT[[1, 2, 5, 7]], by_something, "at the indices 1, 2, 5 and 7 of axis 0"),
+    ((9, 3), AT[2:5], by_something, "from index 2 to 4 of axis 0 (of 9)"),
+    ((9, 3), AT[4:], by_something, "from index 4 of axis 0 on (of 9)"),
+    ((9, 3), AT[:4], by_something, "up to index 3 of axis 0 (of 9)"),
+    ((5, 6), AT[2, 3], zero, "at one entry, [2, 3], where it is zero"),
+    ((5,), AT[2], times_minus_one, "at index 2 of axis 0, where it is -1 times the numerical gradient"),
+]
+
+
+@pytest.mark.parametrize(("shape", "where", "change", "sentence"), PLACES, ids=[sentence for *_, sentence in PLACES])
+def test_of_places_it_is_said(shape, where, change, sentence):
+    def wrong(g, rng):
+        inside = (slice(None), *(where if isinstance(where, tuple) else (where,)))
+        g[inside] = change(g[inside], rng)
+        return g
+
+    assert said_of(wrong, shape) == f"wrong only {sentence}"
+
+
+def test_of_five_indices_without_a_rule_nothing_is_said():
+    def wrong(g, rng):
+        g[:, [1, 2, 5, 7, 12]] = by_something(g[:, [1, 2, 5, 7, 12]], rng)
+        return g
+
+    assert said_of(wrong, (20, 3)) is None
+
+
+@pytest.mark.parametrize(
+    ("side", "text"),
+    [
+        (np.equal, "on the diagonal"),
+        (np.less, "above the diagonal"),
+        (np.greater, "below the diagonal"),
+        (np.less_equal, "on and above the diagonal"),
+        (np.greater_equal, "on and below the diagonal"),
+        (np.not_equal, "off the diagonal"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (zero, ", where it is zero"),
+        (times_minus_one, ", where it is -1 times the numerical gradient"),
+        (by_something, ""),
+    ],
+)
+def test_of_a_triangle_it_is_said(side, text, change, what):
+    rows, columns = np.indices((6, 6))
+    for shape in ((6, 6), (2, 6, 6)):
+        sentence = said_of(lambda g, rng: np.where(side(rows, columns), change(g, rng), g), shape)
+        assert sentence == f"wrong only {text} of the last two axes{what}"
+
+
+@given(array_shapes(min_dims=2, max_dims=4, min_side=3, max_side=5), matrices, seeds, noises, st.data())
+def test_a_slice_is_found_in_any_shape_with_what_it_holds(shape, output_shape, seed, noise, data):
+    rng = np.random.default_rng(seed)
+    axis = data.draw(st.sampled_from(range(len(shape))))
+    index = data.draw(st.sampled_from(range(shape[axis])))
+    change, expected = data.draw(
+        st.sampled_from([(0.0, ", where it is zero$"), (-1.0, ", where it is -1 times"), (None, "$")])
+    )
+    right = rng.standard_normal((math.prod(output_shape), math.prod(shape)))
+    wrong = right.copy()
+    slices = np.take(np.arange(math.prod(shape)).reshape(shape), index, axis).ravel()
+    wrong[:, slices] = rng.standard_normal(wrong[:, slices].shape) if change is None else change * wrong[:, slices]
+    if change is None and len(slices) < 5:
+        return  # a few wrong entries are in a row by chance every now and then
+    sentence = diagnose(linear_evidence(right, wrong, shape, output_shape, rng, noise))
+    assert re.search(f"^wrong only at index {index} of axis {axis}{expected}", sentence), sentence
+
+
+@given(array_shapes(min_dims=1, max_dims=3, min_side=4, max_side=12), seeds, st.data())
+def test_a_range_is_found_in_any_shape(shape, seed, data):
+    rng = np.random.default_rng(seed)
+    axis = data.draw(st.sampled_from(range(len(shape))))
+    length = shape[axis]
+    first = data.draw(st.integers(0, length - 2))
+    last = data.draw(st.integers(first + 1, length - 1))
+    if (first, last) == (0, length - 1):
+        return
+    right = rng.standard_normal((7, math.prod(shape)))
+    wrong = right.copy()
+    wrong[:, np.take(np.arange(math.prod(shape)).reshape(shape), range(first, last + 1), axis).ravel()] *= -1
+    where = (
+        f"from index {first} of axis {axis} on"
+        if last == length - 1
+        else f"up to index {last} of axis {axis}"
+        if first == 0
+        else f"from index {first} to {last} of axis {axis}"
+    )
+    sentence = diagnose(linear_evidence(right, wrong, shape, (7,), rng))
+    assert sentence.startswith(f"wrong only {where} (of {length})"), sentence
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "constants", "expected"),
+    [
+        (
+            4,
+            8,
+            {"num_heads": 3},
+            "from index 4 to 7 of axis 1 (of 12: number 1, counted from 0, of the 3 parts that num_heads makes)",
+        ),
+        (
+            8,
+            12,
+            {"num_heads": 3},
+            "from index 8 of axis 1 on (of 12: number 2, counted from 0, of the 3 parts that num_heads makes)",
+        ),
+        (10, 12, {"block_size": 5}, "from index 10 of axis 1 on (of 12: the last, partial block of block_size=5)"),
+        (3, 5, {"num_heads": 3}, "from index 3 to 4 of axis 1 (of 12)"),
+        (
+            6,
+            12,
+            {"parts": 2},
+            "from index 6 of axis 1 on (of 12: number 1, counted from 0, of the 2 parts that parts makes)",
+        ),
+        (6, 12, {"scale": 2.5}, "from index 6 of axis 1 on (of 12)"),  # no number of parts
+        (6, 12, {"scale": 0.0, "p": np.inf, "block_size": 5}, "from index 6 of axis 1 on (of 12)"),
+        (5, 12, {"block_size": 5}, "from index 5 of axis 1 on (of 12)"),
+        (8, 11, {"block_size": 5}, "from index 8 to 10 of axis 1 (of 12)"),
+        (10, 12, {"block_size": 4}, "from index 10 of axis 1 on (of 12)"),
+        (6, 12, {"block_size": 6}, "from index 6 of axis 1 on (of 12)"),  # a whole one
+        (2, 6, {"num_heads": 3}, "from index 2 to 5 of axis 1 (of 12)"),  # as long as a head, but across two
+    ],
+)
+def test_a_head_or_a_partial_block_is_called_so(start, stop, constants, expected):
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, 60))
+    wrong = right.reshape(7, 5, 12).copy()
+    wrong[..., start:stop] *= np.pi
+    found = linear_evidence(right, wrong.reshape(7, 60), (5, 12), (7,), rng, constants=constants)
+    assert diagnose(found) == f"wrong only {expected}, where it is 3.14159265 times the numerical gradient"
+
+
+def test_what_was_not_looked_at_is_not_claimed():
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, 60))
+    wrong = right * np.where(np.arange(60) < 30, 1, np.pi)
+    sentence = diagnose(sampled(linear_evidence(right, wrong, (6, 10), (7,), rng), share=0.5))
+    assert sentence.startswith("wrong only from index 3 of axis 0 on (of 6) (of the entries that were looked at)")
+
+
+def test_what_is_masked_belongs_to_any_slice():
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, 6, 6)) * np.tri(6)
+    wrong = right.copy()
+    wrong[:, :, 2] *= -1
+    found = linear_evidence(right.reshape(7, 36), wrong.reshape(7, 36), (6, 6), (7,), rng)
+    assert diagnose(found) == "wrong only at index 2 of axis 1, where it is -1 times the numerical gradient"
+
+
+@pytest.mark.parametrize(
+    ("masked", "leaks", "expected"),
+    [
+        (1, 1, "wrong only at index 0 of axis 0"),
+        (3, 1, "wrong only at index 0 of axis 0"),
+        (3, 2, None),
+        (3, 3, "in all 3 entries"),
+    ],
+)
+def test_what_leaks_in_a_few_places_may_do_so_by_accident(masked, leaks, expected):
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, 9)) * (np.arange(9) >= masked)
+    wrong = right + rng.standard_normal((7, 9)) * (np.arange(9) < leaks)
+    found = linear_evidence(right, wrong, (9,), (7,), rng)
+    numerical = np.where(np.arange(9) < masked, 0, found.numerical["x"])
+    sentence = diagnose(found._replace(numerical={"x": numerical}))
+    assert expected in sentence if expected else sentence is None, sentence
+
+
+@pytest.mark.parametrize(
+    ("zeros", "leaking", "sentence", "place"),
+    [
+        ([0], [0], "in the only entry", ""),
+        ([2, 5, 9], [2, 5, 9], "in all 3 entries", ""),
+        ([3, 4, 5, 6], [3, 4, 5], "in 3 of 4 entries", ""),  # of 19, three are a range by accident
+        ([3, 4, 5, 6, 7], [3, 4, 5, 6], "in 4 of 5 entries", ", from index 3 to 6 of axis 0 (of 20)"),
+        ([1, 2, 5, 7, 12, 13], [1, 2, 5, 7, 12], "in 5 of 6 entries", ""),  # of no place with a name
+    ],
+)
+def test_of_a_leak_it_is_said(zeros, leaking, sentence, place):
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, 20))
+    right[:, zeros] = 0
+    wrong = right.copy()
+    wrong[:, leaking] = rng.standard_normal((7, len(leaking)))
+    found = linear_evidence(right, wrong, (20,), (7,), rng)
+    numerical = found.numerical["x"].copy()
+    numerical[:, zeros] = 0
+    said = diagnose(found._replace(numerical={"x": numerical}))
+    assert said == f"it is not zero where it must be, as behind a mask: {sentence} without any effect{place}"
+
+
+@pytest.mark.parametrize(
+    ("entries", "zeros", "leaking", "said"),
+    [(24, 3, 2, False), (26, 3, 2, True), (9, 1, 1, False), (11, 1, 1, True)],
+)
+def test_a_leak_is_said_if_as_many_entries_would_hardly_ever_be_zeros(entries, zeros, leaking, said):
+    """Of 24 entries, two are among certain three with a chance of 1/92, of 26 with one of 1/108."""
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, entries)) * (np.arange(entries) >= zeros)
+    wrong = right + rng.standard_normal((7, entries)) * (np.arange(entries) < leaking)
+    found = linear_evidence(right, wrong, (entries,), (7,), rng)
+    numerical = np.where(np.arange(entries) < zeros, 0, found.numerical["x"])
+    sentence = str(diagnose(found._replace(numerical={"x": numerical})))
+    assert sentence.startswith("it is not zero where it must be") == said
+
+
+@pytest.mark.parametrize(
+    ("shape", "where", "text", "chance"),
+    [
+        ((10,), AT[7:], "from index 7 of axis 0 on (of 10)", 2 / math.comb(10, 3)),
+        ((10,), AT[:3], "up to index 2 of axis 0 (of 10)", 2 / math.comb(10, 3)),
+        ((10,), AT[2:5], "from index 2 to 4 of axis 0 (of 10)", 10 / math.comb(10, 3)),
+        ((10,), AT[4], "at index 4 of axis 0", 1),
+        ((12,), AT[1::3], "at every third index of axis 0, from 1 on", (12 + 3) / math.comb(12, 4)),
+        ((9,), AT[[0, 3, 4]], "at the indices 0, 3 and 4 of axis 0", 1),
+        ((4, 5), AT[2], "at index 2 of axis 0", 4 / math.comb(20, 5)),
+        (
+            (6, 6),
+            AT[2:, 4:],
+            "from index 2 of axis 0 on (of 6) and from index 4 of axis 1 on (of 6)",
+            10 * 2 * 2 / math.comb(36, 8),
+        ),
+        ((4, 5), AT[2, 3], "at one entry, [2, 3]", 10 * 4 * 5 / math.comb(20, 1)),
+        ((6, 6), np.diag_indices(6), "on the diagonal of the last two axes", 6 / math.comb(36, 6)),
+        ((3, 4, 5), AT[1, 2], "at index 1 of axis 0 and at index 2 of axis 1", 10 * 3 * 4 / math.comb(60, 5)),
+    ],
+)
+def test_a_place_comes_with_the_chance_that_entries_strewn_at_random_make_one_like_it(shape, where, text, chance):
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, *shape))
+    wrong = right.copy()
+    inside = (slice(None), *(where if isinstance(where, tuple) else (where,)))
+    wrong[inside] = by_something(wrong[inside], rng)
+    found = linear_evidence(right.reshape(7, -1), wrong.reshape(7, -1), shape, (7,), rng)
+    place = where_wrong(Case.of(found))
+    assert place.text == text
+    assert place.chance == pytest.approx(math.log(chance), abs=1e-9)
+
+
+def test_entries_that_are_zero_anyway_do_not_hide_of_which_axes_a_place_is():
+    """Of the last axis every index is wrong in some place, and right in another, but for those that are masked."""
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, 3, 4, 5))
+    right[:, 1, 2, 3:] = 0
+    wrong = right.copy()
+    wrong[:, 1, 2] *= -1
+    found = linear_evidence(right.reshape(7, 60), wrong.reshape(7, 60), (3, 4, 5), (7,), rng)
+    assert diagnose(found) == (
+        "wrong only at index 1 of axis 0 and at index 2 of axis 1, where it is -1 times the numerical gradient"
+    )
