@@ -141,7 +141,8 @@ def _contradiction(found: Measured) -> str | None:
     apart = np.abs(slopes - steps)
     gross = apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))
     agree = np.abs(slopes - claimed) < 0.1 * apart
-    sure = (apart > UNDECIDABLE * (witnesses.errors + found.floor[asked] + witnesses.lost)) & (gross | agree)
+    told = (slopes != 0) | (witnesses.errors > 0)  # what is zero, and stays it, tells nothing
+    sure = told & (apart > UNDECIDABLE * (witnesses.errors + found.floor[asked] + witnesses.lost)) & (gross | agree)
     if not sure.any():
         return None
     k = int(np.flatnonzero(sure)[0])
@@ -165,7 +166,8 @@ def _suspects(found: Measured) -> Array:
         floor = slopes.errors + slopes.lost + (found.floor * np.abs(parts)).sum(axis=1)
         terms = np.where(parts == 0, 0, expected)
         difference = np.abs(slopes.values[:, 0] - terms.sum(axis=1))
-        return np.where(difference > GROSS * np.abs(terms).sum(axis=1), difference / floor, 0)
+        told = (slopes.values[:, 0] != 0) | (slopes.errors > 0)
+        return np.where(told & (difference > GROSS * np.abs(terms).sum(axis=1)), difference / floor, 0)
 
     suspects = []
     for kind in np.unique(kinds[found.looked & ~np.isnan(kinds)]):

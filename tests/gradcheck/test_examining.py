@@ -120,7 +120,7 @@ def test_an_interrupted_check_says_what_cannot_be_compared_whatever_was_measured
 
 
 def test_an_interrupted_check_counts_what_holds_so_far_and_nothing_else():
-    report = interrupted_after(120, lambda g: with_entry(g, (0, 1), 5.0))
+    report = interrupted_after(200, lambda g: with_entry(g, (0, 1), 5.0))
     x, y, _ = report
     assert (x.method, x.ok, x.diagnosis, x.wrong) == ("central", False, None, 0)
     assert x.checked == 8  # the wrong one would have been looked at again
