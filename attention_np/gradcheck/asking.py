@@ -11,7 +11,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.noise import moved_relatively
 from attention_np.gradcheck.numerical import measure
 from attention_np.gradcheck.problem import Measured
-from attention_np.gradcheck.slopes import along
+from attention_np.gradcheck.subject import along
 
 __all__ = ["Asked"]
 

@@ -29,7 +29,7 @@ from attention_np.gradcheck.numerical import MEMORY, METHODS, Running, as_method
 from attention_np.gradcheck.problem import Options, Problem
 from attention_np.gradcheck.report import Report
 from attention_np.gradcheck.running import track
-from attention_np.gradcheck.slopes import sizes
+from attention_np.gradcheck.subject import sizes
 
 __all__ = ["assert_gradients", "check"]
 

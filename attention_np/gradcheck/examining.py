@@ -20,7 +20,8 @@ from attention_np.gradcheck.numerical import METHODS, Running
 from attention_np.gradcheck.probes import cusps, refusal_of, rounding_of, why_not_analytic
 from attention_np.gradcheck.problem import Measured, Options, Problem
 from attention_np.gradcheck.report import Details, Entry, InputReport, Report
-from attention_np.gradcheck.slopes import NotAnalyticError, Subject, rows_in
+from attention_np.gradcheck.slopes import NotAnalyticError
+from attention_np.gradcheck.subject import Subject, rows_in
 
 __all__ = ["examine"]
 

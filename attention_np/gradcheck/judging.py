@@ -14,7 +14,8 @@ from attention_np.gradcheck.numerical import METHODS, measure, measure_along
 from attention_np.gradcheck.probes import NOT_ANALYTIC
 from attention_np.gradcheck.problem import Measured
 from attention_np.gradcheck.report import Escape
-from attention_np.gradcheck.slopes import REFUSALS, NotAnalyticError, sizes
+from attention_np.gradcheck.slopes import NotAnalyticError
+from attention_np.gradcheck.subject import REFUSALS, sizes
 
 __all__ = ["decide", "first_verdict"]
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import moved
-from attention_np.gradcheck.slopes import REFUSALS
+from attention_np.gradcheck.subject import REFUSALS
 
 __all__ = ["Pair", "drift", "moved_relatively", "noise_floor", "wider_difference"]
 

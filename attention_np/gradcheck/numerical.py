@@ -17,18 +17,14 @@ from attention_np.gradcheck.probes import rounding_of, why_not_analytic
 from attention_np.gradcheck.running import ignore, run
 from attention_np.gradcheck.slopes import (
     SCALES,
-    AnotherShapeError,
     Array,
     Slopes,
-    Subject,
-    along,
     by_best_differences,
     by_complex_step,
     by_differences,
     reach_of,
-    rows_at_once,
-    sizes,
 )
+from attention_np.gradcheck.subject import AnotherShapeError, Subject, along, rows_at_once, sizes
 
 __all__ = [
     "METHODS",

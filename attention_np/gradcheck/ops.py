@@ -19,7 +19,7 @@ from attention_np.gradcheck.checking import DIRECTIONS, check
 from attention_np.gradcheck.functions import as_generator, as_inputs, check_mapping
 from attention_np.gradcheck.numerical import MEMORY, batched
 from attention_np.gradcheck.report import InputReport, Report
-from attention_np.gradcheck.slopes import Subject
+from attention_np.gradcheck.subject import Subject
 
 __all__ = ["check_op"]
 

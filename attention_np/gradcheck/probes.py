@@ -13,19 +13,14 @@ from math import comb
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.slopes import (
-    COMPLEX_STEP,
-    LEVELS,
+from attention_np.gradcheck.slopes import COMPLEX_STEP, LEVELS, SCALES, Array, extrapolated, reach_of
+from attention_np.gradcheck.subject import (
     REFUSALS,
-    SCALES,
     SMALLEST,
-    Array,
     Subject,
     along,
-    extrapolated,
     flattened,
     moves_zero,
-    reach_of,
     rows_at_once,
     sizes,
 )

@@ -15,7 +15,8 @@ from attention_np.gradcheck.noise import Pair
 from attention_np.gradcheck.numerical import Running, measure, measure_along
 from attention_np.gradcheck.report import Escape
 from attention_np.gradcheck.running import ignore
-from attention_np.gradcheck.slopes import Slopes, Subject, flattened
+from attention_np.gradcheck.slopes import Slopes
+from attention_np.gradcheck.subject import Subject, flattened
 
 __all__ = ["Measured", "Options", "Problem"]
 

@@ -18,7 +18,8 @@ import numpy.typing as npt
 from attention_np.gradcheck.functions import Forward, as_generator, as_inputs, evaluate, widened
 from attention_np.gradcheck.numerical import METHODS, Running, analytic_or_not, measure
 from attention_np.gradcheck.probes import rounding_of
-from attention_np.gradcheck.slopes import Array, Subject, along, extrapolated, flattened, sizes
+from attention_np.gradcheck.slopes import Array, extrapolated
+from attention_np.gradcheck.subject import Subject, along, flattened, sizes
 
 __all__ = ["ORDERS", "StepErrors", "step_errors"]
 

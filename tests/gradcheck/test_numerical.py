@@ -15,7 +15,8 @@ from attention_np.gradcheck.numerical import (
     measure,
     measure_along,
 )
-from attention_np.gradcheck.slopes import SCALES, Subject
+from attention_np.gradcheck.slopes import SCALES
+from attention_np.gradcheck.subject import Subject
 from tests.gradcheck.subjects import subject_of
 
 EXACT = {"complex-step": 1e-15, "central": 1e-9, "auto": 1e-15}

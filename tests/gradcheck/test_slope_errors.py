@@ -10,14 +10,11 @@ from attention_np.gradcheck.slopes import (
     COMPLEX_STEP_IN_SINGLE,
     Reach,
     _width,
-    along,
     by_complex_step,
     by_differences,
-    flattened,
     reach_of,
-    rows_at_once,
-    rows_in,
 )
+from attention_np.gradcheck.subject import along, flattened, rows_at_once, rows_in
 from tests.gradcheck.subjects import every_entry, subject_of
 
 EPS = float(np.finfo(np.float64).eps)

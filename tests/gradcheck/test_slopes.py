@@ -10,18 +10,14 @@ from hypothesis import strategies as st
 from attention_np.gradcheck.slopes import (
     GOOD,
     SCALES,
-    SMALLEST,
     NotAnalyticError,
-    along,
     by_best_differences,
     by_complex_step,
     by_differences,
     extrapolated,
-    moves_zero,
     reach_of,
-    rows_in,
-    sizes,
 )
+from attention_np.gradcheck.subject import SMALLEST, along, moves_zero, rows_in, sizes
 from tests.gradcheck.subjects import every_entry, heard, subject_of
 
 EPS = float(np.finfo(np.float64).eps)
