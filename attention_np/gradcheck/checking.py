@@ -81,11 +81,12 @@ def check(
         Inputs that may carry one more leading axis, by NumPy's rules of broadcasting: the output then carries it, too.
         Many moves of such an input go through `forward` at once.
     memory : int, optional
-        The bytes that may take; by default 256 MiB.
+        The bytes that may take; by default 256 MiB. They are measured, of what NumPy and Python allocate; libraries
+        with memory of their own, as PyTorch and JAX, may take several times as much.
     max_entries : int, "auto" or None, optional
         Of an input with more entries only so many are looked at one by one, drawn at random, and the whole gradient
-        along random directions. The report says what can escape. "auto", the default, looks at all of 100 000 entries,
-        at 10 000 of a million, and so on: the time stays the same. None: look at all.
+        along random directions. The report says what can escape. "auto", the default, looks at all of 30 000 entries,
+        at 10 000 of 100 000, at 1000 of a million, and so on: the time stays the same. None: look at all.
     directions : int, optional
         Along how many, by default 8.
     checkpoint : path, optional

@@ -22,7 +22,7 @@ __all__ = ["Measured", "Options", "Problem"]
 
 Array = npt.NDArray[Any]
 
-WORK = 10**10  # entries looked at, times the entries that each of those looks computes with
+WORK = 10**9  # entries looked at, times the entries that each of those looks computes with
 LEAST_ENTRIES = 100  # looked at, however large the input
 
 

@@ -138,11 +138,11 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, re
             column.append(_weighted(difference, weights) / width[:, None])  # (gradcheck.25)
             moving = difference != 0 if reach is None else reach.touched
             last_bit = np.fmax(last_bit, np.sqrt(_summed(moving, loudness**2)))
-            bend = above - 2 * subject.output.ravel() + below  # (gradcheck.59)
-            bends.append(2 * _summed(bend, weights[:, 0]) / width)
+            bend = above - 2 * subject.output.ravel() + below
+            bends.append(2 * _summed(bend, weights[:, 0]) / width)  # (gradcheck.80)
             noise_of_bend = 2 * np.sqrt(_summed(bend != 0, loudness**2)) / width
         best, truncation = extrapolated(column)
-        jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, at a kink within the step
+        jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, within the step (gradcheck.81)
         jump[~(jump > CLEAR * noise_of_bend)] = 0
         errors = truncation[:, 0] + 2 * last_bit / width + jump  # of the last, shortest step (gradcheck.33)
         lost = _lost(subject, difference / width[:, None], reach)
