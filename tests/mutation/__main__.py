@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -59,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             score.add(Outcome(mutant, "killed", killed[mutant.key]))
     rest = [mutant for mutant in mutants if mutant.key not in killed]
     runner = Runner(rest, score.add, jobs=options.jobs, most_seconds=options.most_seconds)
-    pytest.main([*COMMAND, "-o", "tmp_path_retention_policy=none", *_tests(paths)], plugins=[runner])
+    with TemporaryDirectory() as folder:  # of its own: another pytest would clear what is not kept
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = folder
+        pytest.main([*COMMAND, "-o", "tmp_path_retention_policy=none", *_tests(paths)], plugins=[runner])
     if not runner.done:
         return 2
     for name in runner.unfit:

@@ -32,7 +32,8 @@ UNSEEN = (
     re.compile(r"\bcast\((?=\w+\))"),  # likewise, with the type dropped
     re.compile(r",\s*(?=\))"),  # a comma that closes a list
     re.compile(r"(?<=\brng\()(\w+(\.\w+)?, )?\"[^\"]*\""),  # what a stream of random numbers is for: any name will do
-    re.compile(r"(?<=\bdefault_rng\()\d+"),  # any seed will do
+    re.compile(r"(?<=\bdefault_rng\()(\d+|None)"),  # any seed will do
+    re.compile(r"\breplace=(False|None)"),  # NumPy takes the one for the other
     re.compile(r"(?<=\bencoding=\")utf-8", re.IGNORECASE),  # has two spellings
     re.compile(r"(?<=\b_product\()\"\w+\""),  # the name of a piece of memory: any that is not taken will do
 )
