@@ -620,19 +620,20 @@ def test_what_heads_cannot_be_made_of_is_refused_by_name() -> None:
         Parameters.from_c_attn(np.zeros((2, 6), int), np.eye(2))
 
 
+@pytest.mark.parametrize("options", [{}, {"dropout_p": 0.4, "rng": 3}])
 @pytest.mark.parametrize(
     ("w_value", "w_output", "w_query", "w_key", "d_output"),
     [(1e-200, 1e200, 1.0, 1.0, 1e200), (1e-120, 1e120, 1.0, 1.0, 1e250), (1e150, 1.0, 1e-200, 1e200, 1e100)],
 )
 def test_gradients_that_fit_are_found_where_those_of_the_heads_do_not_fit(
-    w_value: float, w_output: float, w_query: float, w_key: float, d_output: float
+    w_value: float, w_output: float, w_query: float, w_key: float, d_output: float, options: Any
 ) -> None:
     x, d = normal(0, 3, 4), normal(1, 3, 4)
     parameters = multi_head.Parameters.random(4, rng=1)
     factors = {"w_query": w_query, "w_key": w_key, "w_value": w_value, "w_output": w_output}
     scaled = parameters._replace(**{name: factor * getattr(parameters, name) for name, factor in factors.items()})
-    expected = multi_head.backward(d, multi_head.forward(x, x, x, parameters, num_heads=2)[1])
-    found = multi_head.backward(d_output * d, multi_head.forward(x, x, x, scaled, num_heads=2)[1])
+    expected = multi_head.backward(d, multi_head.forward(x, x, x, parameters, num_heads=2, **options)[1])
+    found = multi_head.backward(d_output * d, multi_head.forward(x, x, x, scaled, num_heads=2, **options)[1])
     unit = d_output * w_value * w_output
     for name in ("query", "key", "value"):
         assert_close(getattr(found, name) / unit, getattr(expected, name), 1e-13)
