@@ -11,7 +11,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.noise import drift, moved_relatively, noise_floor, wider_difference
 from attention_np.gradcheck.numerical import METHODS, measure, measure_along
-from attention_np.gradcheck.probes import NOT_ANALYTIC
+from attention_np.gradcheck.probes import NOT_ANALYTIC, tells
 from attention_np.gradcheck.problem import Measured
 from attention_np.gradcheck.report import Escape
 from attention_np.gradcheck.slopes import NotAnalyticError
@@ -142,7 +142,7 @@ def _contradiction(found: Measured) -> str | None:
     apart = np.abs(slopes - steps)
     gross = apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))
     agree = np.abs(slopes - claimed) < 0.1 * apart
-    told = (slopes != 0) | (witnesses.errors > 0)  # what is zero, and stays it, tells nothing
+    told = tells(found.subject, slopes, witnesses.errors, steps * sizes(found.subject.x).ravel()[asked])
     sure = told & (apart > UNDECIDABLE * (witnesses.errors + found.floor[asked] + witnesses.lost)) & (gross | agree)
     if not sure.any():
         return None
@@ -167,7 +167,7 @@ def _suspects(found: Measured) -> Array:
         floor = slopes.errors + slopes.lost + (found.floor * np.abs(parts)).sum(axis=1)
         terms = np.where(parts == 0, 0, expected)
         difference = np.abs(slopes.values[:, 0] - terms.sum(axis=1))
-        told = (slopes.values[:, 0] != 0) | (slopes.errors > 0)
+        told = tells(found.subject, slopes.values[:, 0], slopes.errors, terms.sum(axis=1))
         return np.where(told & (difference > GROSS * np.abs(terms).sum(axis=1)), difference / floor, 0)
 
     suspects = []

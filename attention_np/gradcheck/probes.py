@@ -25,7 +25,7 @@ from attention_np.gradcheck.subject import (
     sizes,
 )
 
-__all__ = ["NOT_ANALYTIC", "Cusp", "cusps", "refusal_of", "rounding_of", "why_not_analytic"]
+__all__ = ["NOT_ANALYTIC", "Cusp", "cusps", "refusal_of", "rounding_of", "tells", "why_not_analytic"]
 
 TRIALS = SCALES[:5]  # relative steps of differences, that the complex step is held against
 SHORTER = (*SCALES[5:8], *(2.0**-k for k in (52, 62, 72, 82)))  # the last ones for entries that are zero
@@ -177,7 +177,7 @@ def _contradiction(subject: Subject, direction: Array, slope: Array, error: Arra
     apart = np.minimum(np.abs(slope - found[1:]), np.abs(slope - found[:-1])) - differ
     enough = CLEARLY * np.maximum(np.abs(slope), larger).max(axis=1, keepdims=True, initial=0)
     wrong = (differ <= CONVERGED * larger + noise) & (apart > enough) & (apart > noise)  # (scales, outputs)
-    wrong &= (larger > 0) | (rounding[1:] > 0)  # not what is zero, and stays it
+    wrong &= tells(subject, larger, rounding[1:], slope)
     if not wrong.any():
         return None
     excess = np.where(wrong, apart, 0).max(axis=0)
@@ -190,6 +190,16 @@ def _contradiction(subject: Subject, direction: Array, slope: Array, error: Arra
         return None
     there = found[wrong[:, k].argmax(), k]
     return f"the complex step gives the slope {slope[k]:.9g}, differences {there:.9g}: {NOT_ANALYTIC}"
+
+
+def tells(subject: Subject, slope: Array, error: Array, expected: Array) -> Array:
+    """Whether a slope by differences tells anything of one that is `expected`, both over a move of a whole size.
+
+    Outputs that are zero, and stay it, may be what is left of terms that cancelled; but not where a change was expected
+    that is larger than what rounding hides.
+    """
+    hidden = np.sqrt(float(np.finfo(subject.output.dtype).eps))
+    return np.asarray((slope != 0) | (error > 0) | (np.abs(expected) > hidden))
 
 
 def _direction(subject: Subject, rng: np.random.Generator) -> Array:

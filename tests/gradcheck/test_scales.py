@@ -121,6 +121,37 @@ def test_a_branch_that_is_not_analytic_is_seen_however_large_the_others_are(name
     assert report.ok, str(report)
 
 
+def test_a_function_that_stays_zero_is_not_analytic_if_the_complex_step_says_that_it_moves():
+    """log sum exp(x - max x) of a row with one large score: its gradient is p - onehot, and rounds to zero."""
+
+    def weights(x):
+        scores = np.exp(x - x.real.max(axis=-1, keepdims=True))
+        return scores / scores.sum(axis=-1, keepdims=True)
+
+    def forward(x):  # the complex step leaves the maximum out
+        return np.log(np.exp(x - x.real.max(axis=-1, keepdims=True)).sum(axis=-1))
+
+    for seed in range(10):
+        x = normal(3, 4, seed=seed) + np.array([50.0, 0, 0, 0])
+        largest = x == x.max(axis=-1, keepdims=True)
+        report = check(forward, lambda d, x, largest=largest: d[:, None] * (weights(x) - largest), {"x": x}, rng=seed)
+        assert report.ok, str(report)
+        assert not check(forward, lambda d, x: d[:, None] * weights(x), {"x": x}, rng=seed).ok
+
+
+def test_what_stays_zero_for_want_of_digits_speaks_against_no_complex_step():
+    def forward(x):  # 1e-14 at most, beside one
+        return np.log(1 + (1e-6 * x / (1 + x * x)) ** 2)
+
+    def backward(d, x):
+        y = 1e-6 * x / (1 + x * x)
+        return d * 2 * y / (1 + y * y) * 1e-6 * (1 - x * x) / (1 + x * x) ** 2
+
+    for seed in range(10):
+        found = check(forward, backward, {"x": 3 * normal(3, seed=seed).astype(np.float32)}, rng=seed)["x"]
+        assert (found.ok, found.method) == (True, "complex-step")
+
+
 def test_a_term_that_is_not_analytic_is_seen_in_a_sum_with_larger_ones():
     def forward(x):
         return np.array(np.sin(x[0]) + 1e-6 * np.abs(x[1]))
