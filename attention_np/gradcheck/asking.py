@@ -44,6 +44,11 @@ class Asked:
         answers = np.stack([np.broadcast_arrays(*pair.at(u, inputs), self._elements)[:2] for u in cotangents], axis=1)
         return self._placed(answers[0]), self._placed(answers[1])
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether the claimed gradient is linear in the cotangent."""
+        return self.found.is_linear
+
     def have_an_effect(self, entries: Array) -> bool:
         """Whether any output changes when one of `entries`, a boolean array, moves alone, by a part of its size."""
         elements = np.flatnonzero(entries)

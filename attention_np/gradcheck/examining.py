@@ -100,7 +100,7 @@ def _prepared(problem: Problem, name: str, subject: Subject, options: Options, r
 
 def _look_at_all(found: Measured, options: Options) -> None:
     """Measure what there is to measure; by differences if a complex step is refused on the way."""
-    elements = _sample(found, options.most(found.subject.x.size))
+    elements = _sample(found, options.most(found.subject.x.size, found.problem.size))
     refusal = None
     try:
         found.look(elements, key=f"{found.name}/{found.method}")

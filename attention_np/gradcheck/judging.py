@@ -15,7 +15,7 @@ from attention_np.gradcheck.probes import NOT_ANALYTIC, tells
 from attention_np.gradcheck.problem import Measured
 from attention_np.gradcheck.report import Escape
 from attention_np.gradcheck.slopes import NotAnalyticError
-from attention_np.gradcheck.subject import REFUSALS, sizes
+from attention_np.gradcheck.subject import REFUSALS, along, flattened, sizes
 
 __all__ = ["decide", "first_verdict"]
 
@@ -97,15 +97,21 @@ def _look_closer(found: Measured, some: Array) -> None:
     if not some.size:
         return
     found.look(some, best=True)
-    pair, question = found.pair(some), found.problem.question
     difference = found.problem.claimed(found.name).ravel()[some] - found.numerical[0, some]
-    wider = wider_difference(pair, *question) if found.problem.wide else None
-    larger = found.rng("larger moves")
-    change = drift(pair, difference, *question, larger, STILL_LARGER) if wider is None else np.abs(wider - difference)
-    _add_noise(found, some, np.fmax(np.where(np.isfinite(change), change, 0), found.errors[some]))
+    change = _change(found, some, found.problem.question, difference)
+    _add_noise(found, some, np.fmax(change, found.errors[some]))
     wrong = some[found.verdict[some] == WRONG]
     lost = wrong[_may_be_lost(found, wrong)]
     _add_noise(found, lost, found.lost[lost])
+
+
+def _change(found: Measured, some: Array, question: tuple[Array, list[Array]], difference: Array) -> Array:
+    """By how much the difference of the two gradients is another one in a wider dtype, or after larger moves."""
+    pair = found.pair(some)
+    wider = wider_difference(pair, *question) if found.problem.wide else None
+    larger = found.rng("larger moves")
+    change = drift(pair, difference, *question, larger, STILL_LARGER) if wider is None else np.abs(wider - difference)
+    return np.where(np.isfinite(change), change, 0)
 
 
 def _may_be_lost(found: Measured, some: Array) -> Array:
@@ -142,7 +148,8 @@ def _contradiction(found: Measured) -> str | None:
     apart = np.abs(slopes - steps)
     gross = apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))
     agree = np.abs(slopes - claimed) < 0.1 * apart
-    told = tells(found.subject, slopes, witnesses.errors, steps * sizes(found.subject.x).ravel()[asked])
+    moves = along(found.subject.x, asked)
+    told = tells(found.subject, moves, slopes, witnesses.errors, steps * flattened(moves).sum(axis=1))
     sure = told & (apart > UNDECIDABLE * (witnesses.errors + found.floor[asked] + witnesses.lost)) & (gross | agree)
     if not sure.any():
         return None
@@ -163,11 +170,12 @@ def _suspects(found: Measured) -> Array:
 
     def apart(parts: Array, scale: float | None = None) -> Array:
         """How far differences and complex steps are apart along parts of the moves, in noise floors."""
-        slopes = measure_along(found.subject, parts.reshape(-1, *x.shape), CENTRAL, found.aside, scale)
+        moved = parts.reshape(-1, *x.shape)
+        slopes = measure_along(found.subject, moved, CENTRAL, found.aside, scale)
         floor = slopes.errors + slopes.lost + (found.floor * np.abs(parts)).sum(axis=1)
         terms = np.where(parts == 0, 0, expected)
         difference = np.abs(slopes.values[:, 0] - terms.sum(axis=1))
-        told = tells(found.subject, slopes.values[:, 0], slopes.errors, terms.sum(axis=1))
+        told = tells(found.subject, moved, slopes.values[:, 0], slopes.errors, terms.sum(axis=1))
         return np.where(told & (difference > GROSS * np.abs(terms).sum(axis=1)), difference / floor, 0)
 
     suspects = []
@@ -180,22 +188,26 @@ def _suspects(found: Measured) -> Array:
 
 def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
     """What shows that backward is right for one cotangent at one point, and keeps to that; seen in a few entries."""
-    problem, (u, inputs) = found.problem, found.problem.question
+    u, inputs = found.problem.question
     rng = found.rng("elsewhere")
     holding = np.flatnonzero(found.verdict == HOLDS)
     some = rng.choice(holding, min(ASKED, holding.size), replace=False)
     if not some.size:
         return None
-    if _is_wrong_at(found, some, (problem.cotangents[1], inputs), rtol):
+    if not found.is_linear:
         return (
-            "it is right for one cotangent and wrong for another: backward is not linear in the gradient of the "
-            "output, or keeps something from call to call"
+            "it is right for one cotangent, but backward is not linear in the gradient of the output: for a sum it "
+            "does not give the sum, as if it clipped something or kept something from call to call"
         )
-    if _is_wrong_at(found, some, (u, [moved_relatively(x, rng, ELSEWHERE) for x in inputs]), rtol):
-        return (
-            "it is right at this point and wrong close by, where all inputs are moved by less than a hundredth: "
-            "backward keeps something of an earlier call"
-        )
+    position = found.subject.position
+    nearby = [moved_relatively(x, rng, ELSEWHERE) if k == position else x for k, x in enumerate(inputs)]
+    if _is_wrong_at(found, some, (u, nearby), rtol):
+        if np.array_equal(found.pair(some).claimed(u, nearby), found.problem.claimed(found.name).ravel()[some]):
+            return (
+                "it is right at this point and the same close by, where forward has other slopes: backward keeps "
+                "something of an earlier call"
+            )
+        found.remark("it holds here and not close by: is it right by something that is true of this point alone?")
     return None
 
 
@@ -211,7 +223,12 @@ def _is_wrong_at(found: Measured, some: Array, question: tuple[Array, list[Array
         known = near * np.fmax(np.abs(claimed), np.abs(slopes.values[:, 0]))
         off = apart > known + allowed + FAR * (slopes.errors + slopes.lost + found.floor[some])
         if off.any():
-            off &= apart > FAR * noise_floor(pair, *question, found.rng("noise elsewhere"))
+            noise = noise_floor(pair, *question, found.rng("noise elsewhere"))
+            off &= apart > FAR * (noise + _change(found, some, question, claimed - slopes.values[:, 0]))
+        if off.any() and found.method == COMPLEX_STEP:  # which need not be right there, too
+            there = found.there(*question).with_its_output()
+            slopes = measure(there, some, CENTRAL, found.aside, best=True)
+            off &= np.abs(claimed - slopes.values[:, 0]) > known + allowed + FAR * (slopes.errors + slopes.lost)
     except REFUSALS:
         return False
     return bool(off.any())

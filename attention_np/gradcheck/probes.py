@@ -35,7 +35,7 @@ CLOSE, CLOSER = 2.0**-20, 2.0**-25  # relative: so short that only rounding is l
 CLOSEST, AT_ZERO = 2.0**-45, 2.0**-90  # for outputs that those leave a large part of: STEEP
 FAR, FARTHER = 2.0**-12, 2.0**-9  # for outputs that do not change within those, as in half precision
 BEYOND = tuple(sign * 2.0**k for k in range(-2, 63, 4) for sign in (1, -1))  # for outputs that none of those move
-LARGEST_STEP = 1e-3  # that rounding of a term can make; larger ones are those of a function that is made of steps
+TINY_STEP = 2.0**-10  # parts of the largest that an output comes to; functions that are made of steps take longer ones
 STEEP = 1e-4
 POINTS, ORDER = 16, 5
 KINK_STEPS = tuple(2.0**-k for k in range(10, 130, 4))  # relative; the shortest are for entries that are zero
@@ -98,9 +98,11 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
         direction = np.where(subject.x != 0, direction, 0)  # nothing tells what is close to a zero
     last_bit = float(np.finfo(subject.output.dtype).eps) * np.abs(subject.output.ravel())
     with np.errstate(all="ignore"):
-        closer = [_left_over(subject, spacing * direction)[0] for spacing in (CLOSER, 0.7 * CLOSER)]
-        closest = np.where(np.isinf(closer).any(axis=0), np.fmin(*closer), np.fmax(*closer))  # one may fit the grid
-        least = np.fmin(_left_over(subject, CLOSE * direction)[0], closest)
+        least = _left_over(subject, CLOSE * direction)[0]
+        if (least > last_bit).any():
+            closer = [_left_over(subject, spacing * direction)[0] for spacing in (CLOSER, 0.7 * CLOSER)]
+            closest = np.where(np.isinf(closer).any(axis=0), np.fmin(*closer), np.fmax(*closer))  # one may fit the grid
+            least = np.fmin(least, closest)
         for spacing in (CLOSEST, AT_ZERO):
             loud = np.isfinite(least) & (least > last_bit)
             if loud.any():
@@ -132,15 +134,24 @@ def _left_over(subject: Subject, step: Array) -> tuple[Array, Array]:
 
 
 def _stairs_beyond(subject: Subject, direction: Array) -> Array:
-    """The first step that each output takes farther off, if it is flat there, too; infinite if it moves smoothly."""
-    places = np.array(BEYOND).reshape(-1, *(1,) * subject.x.ndim) * direction
-    there, beside = (
-        np.asarray(subject.values(subject.x + some), np.float64) for some in (places, (1 + CLOSE) * places)
-    )
-    steps = np.abs(there - np.asarray(subject.output.ravel(), np.float64))
-    first = np.argmax((steps > 0) & np.isfinite(steps), axis=0)[None]  # (1, outputs)
-    step, flat = (np.take_along_axis(x, first, axis=0)[0] for x in (steps, there == beside))
-    return np.where((step > 0) & flat & (step <= LARGEST_STEP), step, np.inf)
+    """The first step that outputs take farther off, if it is flat there, too, and tiny beside what they come to.
+
+    Infinite for others. It is not asked farther than numbers of the size of one, whose last bits these may be.
+    """
+    output = np.asarray(subject.output.ravel(), np.float64)
+    step, largest = np.full(output.shape, np.inf), np.abs(output)
+    farthest = np.where(direction == 0, 0, np.maximum(4 * np.abs(direction), 8.0))
+    for place in BEYOND:
+        move = np.clip(place * direction, -farthest, farthest)
+        moves = np.stack([move, (1 + CLOSE) * move])
+        there, beside = np.asarray(subject.values(subject.x + moves), np.float64)
+        moved = np.abs(there - output)
+        first = np.isinf(step) & (moved > 0) & np.isfinite(moved)
+        step = np.where(first, np.where(there == beside, moved, np.nan), step)
+        largest = np.fmax(largest, np.where(np.isfinite(there), np.abs(there), 0))
+        if place < 0 and (np.abs(move) == farthest).all():
+            break
+    return np.where(step <= TINY_STEP * largest, step, np.inf)
 
 
 def why_not_analytic(subject: Subject, rng: np.random.Generator) -> str | None:
@@ -177,7 +188,7 @@ def _contradiction(subject: Subject, direction: Array, slope: Array, error: Arra
     apart = np.minimum(np.abs(slope - found[1:]), np.abs(slope - found[:-1])) - differ
     enough = CLEARLY * np.maximum(np.abs(slope), larger).max(axis=1, keepdims=True, initial=0)
     wrong = (differ <= CONVERGED * larger + noise) & (apart > enough) & (apart > noise)  # (scales, outputs)
-    wrong &= tells(subject, larger, rounding[1:], slope)
+    wrong &= tells(subject, direction[None], larger, rounding[1:], slope)
     if not wrong.any():
         return None
     excess = np.where(wrong, apart, 0).max(axis=0)
@@ -192,14 +203,20 @@ def _contradiction(subject: Subject, direction: Array, slope: Array, error: Arra
     return f"the complex step gives the slope {slope[k]:.9g}, differences {there:.9g}: {NOT_ANALYTIC}"
 
 
-def tells(subject: Subject, slope: Array, error: Array, expected: Array) -> Array:
-    """Whether a slope by differences tells anything of one that is `expected`, both over a move of a whole size.
+def tells(subject: Subject, directions: Array, slopes: Array, errors: Array, expected: Array) -> Array:
+    """Whether slopes by differences tell anything of those that are `expected`, (moves, outputs) or (moves,).
 
-    Outputs that are zero, and stay it, may be what is left of terms that cancelled; but not where a change was expected
-    that is larger than what rounding hides.
+    Outputs that are zero, and stay it, may be what is left of terms that cancelled. Then nothing is told; but where
+    they do move within two sizes of the input, all there is to see is seen.
     """
-    hidden = np.sqrt(float(np.finfo(subject.output.dtype).eps))
-    return np.asarray((slope != 0) | (error > 0) | (np.abs(expected) > hidden))
+    told = (slopes != 0) | (errors > 0)
+    if told.all():
+        return np.asarray(told)
+    reached = reach_of(subject, directions).largest  # (moves, outputs)
+    if slopes.ndim == 1:
+        reached = reached @ np.abs(subject.weights[:, 0])
+    hidden = np.sqrt(float(np.finfo(subject.output.dtype).eps)) * reached
+    return np.asarray(told | ((reached > 0) & (np.abs(expected) > hidden)))
 
 
 def _direction(subject: Subject, rng: np.random.Generator) -> Array:

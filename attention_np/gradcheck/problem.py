@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.functions import Backward, FirstCall, Forward, call_backward, wide_dtype
 from attention_np.gradcheck.noise import Pair
-from attention_np.gradcheck.numerical import Running, measure, measure_along
+from attention_np.gradcheck.numerical import METHODS, Running, measure, measure_along
 from attention_np.gradcheck.report import Escape
 from attention_np.gradcheck.running import ignore
 from attention_np.gradcheck.slopes import Slopes
@@ -23,6 +23,7 @@ __all__ = ["Measured", "Options", "Problem"]
 Array = npt.NDArray[Any]
 
 WORK = 10**9  # entries looked at, times the entries that each of those looks computes with
+GROSS, COARSE, FAR = 1e-6, 1e3, 100  # relative; units in the last place; noise floors: no rounding comes so far
 LEAST_ENTRIES = 100  # looked at, however large the input
 
 
@@ -35,10 +36,10 @@ class Options(NamedTuple):
     directions: int
     constants: Mapping[str, float]
 
-    def most(self, size: int) -> int:
-        """How many entries are looked at one by one, of an input of so many."""
+    def most(self, size: int, total: int) -> int:
+        """How many entries are looked at one by one, of an input of so many; `total`: of all inputs and the output."""
         if self.max_entries == "auto":
-            return min(size, max(LEAST_ENTRIES, WORK // max(size, 1)))
+            return min(size, max(LEAST_ENTRIES, WORK // max(total, 1)))
         return size if self.max_entries is None else min(size, self.max_entries)
 
 
@@ -60,6 +61,11 @@ class Problem:
         if all(x.dtype == y.dtype for x, y in zip(self.inputs.values(), self.point, strict=True)):
             return self.first.output
         return np.array(self.forward(*self.point))
+
+    @property
+    def size(self) -> int:
+        """The entries of all inputs and the output."""
+        return self.first.output.size + sum(x.size for x in self.point)
 
     @property
     def wide(self) -> bool:
@@ -132,6 +138,20 @@ class Measured:
         self.numerical[:, elements] = found.values.T
         self.errors[elements], self.scales[elements], self.lost[elements] = found.errors, found.scales, found.lost
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether what is claimed for the sum of two cotangents is the sum of what is claimed for each."""
+        u, v, _ = self.problem.cotangents
+        each, other, of_sum = (self.problem.gradients(w)[self.name].ravel() for w in (u, v, u + v))
+        near = max(GROSS, COARSE * float(np.finfo(of_sum.dtype).eps))
+        largest = (np.abs(each) + np.abs(other)).max(initial=0)
+        known = self.floor[self.looked].max(initial=0)
+        return bool((np.abs(of_sum - each - other) <= near * largest + FAR * known).all())
+
+    def remark(self, sentence: str) -> None:
+        """Add a sentence to the note."""
+        self.note = sentence if self.note is None else f"{self.note}; {sentence}"
+
     def rng(self, purpose: str) -> np.random.Generator:
         """Randomness of its own for each purpose."""
         return self.problem.rng(self.name, purpose)
@@ -174,4 +194,5 @@ class Measured:
     def there(self, cotangent: Array, inputs: list[Array]) -> Subject:
         """The function elsewhere."""
         point = [x.astype(np.result_type(x.dtype, y.dtype)) for x, y in zip(inputs, self.problem.point, strict=True)]
-        return self.subject.at(point, cotangent[None])
+        subject = self.subject.at(point, cotangent[None])
+        return subject.with_its_output() if self.method == METHODS[1] else subject  # differences look at it

@@ -188,12 +188,19 @@ def reach_of(subject: Subject, directions: Array) -> Reach:
     everything = np.stack([sizes(subject.x), signs * sizes(subject.x), subject.x / 2])  # and to zero
     largest = np.abs(subject.output.ravel())
     with np.errstate(all="ignore"):
-        touched = np.isnan(subject.values(np.where(directions != 0, np.nan, subject.x)))
+        touched = _touched(subject, directions)
         for sign in (2, -2):
             together = np.abs(subject.values(subject.x + sign * everything)).max(axis=0)
             alone = np.abs(subject.values(subject.x + sign * directions))
             largest = np.fmax(largest, np.fmax(together, alone))
     return Reach(touched, np.where(np.isfinite(largest), largest, np.abs(subject.output.ravel())))
+
+
+def _touched(subject: Subject, directions: Array) -> Array:
+    try:
+        return np.isnan(subject.values(np.where(directions != 0, np.nan, subject.x)))
+    except Exception:  # NaN is more than some functions can take
+        return np.ones((len(directions), subject.output.size), bool)
 
 
 def extrapolated(column: list[Array]) -> tuple[Array, Array]:

@@ -29,8 +29,8 @@ Array = npt.NDArray[Any]
 
 SMALLEST = 1e-300  # whatever is smaller counts as zero: a fraction of it could not be told from it
 # What a function raises that is asked outside its domain, as for the Cholesky factor of an indefinite matrix, or for a
-# place in a table that NaN stands for. Anything else is an error in the function.
-REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError, np.linalg.LinAlgError)
+# place beyond the end of a table. Anything else, such as no more memory or no more workers, is an error.
+REFUSALS = (ArithmeticError, AssertionError, LookupError, ValueError, np.linalg.LinAlgError)
 
 
 class AnotherShapeError(ValueError):
@@ -108,9 +108,12 @@ class Subject:
             return np.concatenate([self.values(moved[k : k + 1]) for k in range(len(moved))])
 
     def at(self, point: Sequence[Array], cotangents: Array) -> Subject:
-        """The same function at another point."""
-        output = self._output(point).reshape(self.output.shape)
-        return replace(self, point=tuple(point), output=output, cotangents=cotangents)
+        """The same function at another point, with the output as it was at the first."""
+        return replace(self, point=tuple(point), cotangents=cotangents)
+
+    def with_its_output(self) -> Subject:
+        """The same, with the output as it is at this point."""
+        return replace(self, output=self._output([x.copy() for x in self.point]).reshape(self.output.shape))
 
 
 def flattened(rows: Array) -> Array:

@@ -10,7 +10,7 @@ from .planted import normal, softmax
 from .test_normalization import errors_like_weights, positive, with_errors
 
 SOFTMAX = (
-    "the softmax correction along axis 1, weights * sum(weights * d_weights), is missing or wrong: the errors of each "
+    "the softmax correction along axis 1, the weights times one sum a row, is missing or wrong: the errors of each "
     "row are a multiple of the weights whatever the cotangent, and the right rows sum to zero"
 )
 SOME_VECTOR = (

@@ -24,6 +24,8 @@ def starts(sentence, beginning):
 class OtherErrorsNearby:
     """A point very close by has errors like those here, each somewhere else."""
 
+    is_linear = True
+
     def __init__(self, right, claimed):
         self.right, self.claimed = right, claimed
 

@@ -106,12 +106,13 @@ def test_an_input_is_sampled_by_its_own_size_alone():
 )
 def test_by_default_the_fewer_entries_are_looked_at_the_more_there_are_beyond_thirty_thousand(size, most):
     default = inspect.signature(check).parameters["max_entries"].default
-    assert Options("auto", 0.0, default, 8, {}).most(size) == most
+    assert Options("auto", 0.0, default, 8, {}).most(size, size) == most
+    assert Options("auto", 0.0, default, 8, {}).most(size, 10**9) == min(size, 100)
 
 
 def test_as_many_entries_are_looked_at_as_are_asked_for_or_there_are():
     for most, expected in ((None, 10**7), (5, 5), (10**8, 10**7)):
-        assert Options("auto", 0.0, most, 8, {}).most(10**7) == expected
+        assert Options("auto", 0.0, most, 8, {}).most(10**7, 10**7) == expected
 
 
 def test_more_directions_see_smaller_chances_to_escape():
@@ -182,14 +183,17 @@ def test_an_error_in_a_small_entry_escapes_no_more_often_than_the_report_says():
 @pytest.mark.parametrize("rtol", [1e-6, 1e-4])
 def test_what_rtol_allows_escapes_along_directions_too_and_the_report_says_so(rtol):
     rng, missed, most = np.random.default_rng(0), 0, 0.0
+    options = {"max_entries": 40, "directions": 2, "rtol": rtol}
     for seed in range(40):
-        place = int(rng.integers(400))
+        x, place = normal(400), int(rng.integers(400))
+        right = check(np.sin, lambda d, x: d * np.cos(x), {"x": x}, rng=seed, **options)["x"].details.analytic
+        factor = 1 + 10 * rtol * np.linalg.norm(right) / abs(right[place])
 
-        def backward(d_output, x, place=place):
+        def backward(d_output, x, place=place, factor=factor):
             gradient = d_output * np.cos(x)
-            return with_entry(gradient, place, gradient[place] + 10 * rtol * np.linalg.norm(gradient))
+            return with_entry(gradient, place, factor * gradient[place])
 
-        report = check(np.sin, backward, {"x": normal(400)}, rng=seed, max_entries=40, directions=2, rtol=rtol)
+        report = check(np.sin, backward, {"x": x}, rng=seed, **options)
         missed += report.ok
         most = max(most, report["x"].escape.probability(10 * rtol))
     assert missed > 0

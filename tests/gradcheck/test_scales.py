@@ -160,3 +160,19 @@ def test_a_term_that_is_not_analytic_is_seen_in_a_sum_with_larger_ones():
     found = check(forward, lambda d, x: d * np.array([np.cos(x[0]), 0.0]), inputs)["x"]
     assert (found.method, found.worst_index, found.wrong) == ("central", (1,), 1)
     assert check(forward, lambda d, x: d * np.array([np.cos(x[0]), 1e-6 * np.sign(x[1])]), inputs).ok
+
+
+STAIRS = {
+    "a clipped straight-through": (lambda x: np.clip(x.real, -1, 1), lambda d, _: d, [3.0, 0.5], 1),
+    "sign": (lambda x: np.sign(x.real), lambda d, x: 0 * d * x, [0.5, -2.0, 3.0], 0),
+    "a rounded straight-through": (lambda x: np.round(x.real), lambda d, _: d, [3.2, 0.7], 2),
+    "max(-x, 0)": (lambda x: (np.abs(x) - x) / 2, lambda d, x: 0 * d * x, [1.5, 0.3], 0),
+}
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-4, 1e-9, 1e-12])
+@pytest.mark.parametrize("name", STAIRS)
+def test_the_verdict_on_what_is_flat_does_not_depend_on_the_unit_of_the_output(name, unit):
+    forward, backward, x, wrong = STAIRS[name]
+    found = check(lambda x: unit * forward(x), lambda d, x: unit * backward(d, x), {"x": np.array(x)})["x"]
+    assert (found.ok, found.wrong, found.undecidable) == (wrong == 0, wrong, 0)

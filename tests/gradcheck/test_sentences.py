@@ -150,7 +150,7 @@ PLANTED_BUGS = {
         "wrong: it is right for a cotangent with rows orthogonal to the rows of the output, and wrong for others"
     ),
     "softmax, scores: the mean for the weighted mean": (
-        "the softmax correction along axis 1, weights * sum(weights * d_weights), is missing or wrong: the errors"
+        "the softmax correction along axis 1, the weights times one sum a row, is missing or wrong: the errors"
         " of each row are a multiple of the weights whatever the cotangent, and the right rows sum to zero"
     ),
     "layer, w: float32": (

@@ -57,7 +57,7 @@ def test_the_correction_of_a_softmax_inside_a_layer_is_called_so_by_its_weights(
         return weights * (d_sums @ w.T), weights.T @ d_sums
 
     found = said(inner_softmax, backward, {"x": normal(4, 6, seed=1), "w": normal(6, 3, seed=2)})
-    assert found.startswith("the softmax correction along axis 1, weights * sum(weights * d_weights), is missing")
+    assert found.startswith("the softmax correction along axis 1, the weights times one sum a row, is missing")
 
 
 def rms(x):

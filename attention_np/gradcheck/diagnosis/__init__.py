@@ -12,6 +12,7 @@ import numpy as np
 from attention_np.gradcheck.diagnosis.case import Case, Evidence
 from attention_np.gradcheck.diagnosis.cotangents import (
     added_regardless,
+    not_linear,
     same_number_added,
     same_whatever_the_cotangent,
 )
@@ -41,6 +42,7 @@ CAUSES = (
     factor_along_an_axis,
     wrong_in_places,
     same_number_added,
+    not_linear,
     looks_random,
 )
 

@@ -34,6 +34,10 @@ class Questions(Protocol):
     def nearby(self) -> tuple[Array, Array]:
         """The claimed and the numerical gradient, (3, *shape) each, at a point very close by."""
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether what is claimed for the sum of two cotangents is the sum of what is claimed for each."""
+
     def have_an_effect(self, entries: Array) -> bool:
         """Whether any output changes when one of `entries`, a boolean array, moves by a finite step."""
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from attention_np.gradcheck.diagnosis.case import EVIDENT, Array, Case, in_words, number
 
-__all__ = ["added_regardless", "same_number_added", "same_whatever_the_cotangent"]
+__all__ = ["added_regardless", "not_linear", "same_number_added", "same_whatever_the_cotangent"]
 
 
 def same_whatever_the_cotangent(case: Case) -> str | None:
@@ -34,6 +34,16 @@ def added_regardless(case: Case) -> str | None:
     if case.is_explained_by(case.right + multiple * x):
         return f"{number(multiple, 6)} times {case.name} itself is added to it, whatever the cotangent"
     return f"something is added to it that does not depend on the cotangent, from {number(low, 4)} to {number(high, 4)}"
+
+
+def not_linear(case: Case) -> str | None:
+    """Not linear in the cotangent, as all gradients are; what else it looks like for some cotangents is no evidence."""
+    if case.evidence.ask is None or case.evidence.ask.is_linear:
+        return None
+    return (
+        "backward is not linear in the gradient of the output: for a sum it does not give the sum, as if it clipped "
+        "something or kept something from call to call"
+    )
 
 
 def same_number_added(case: Case) -> str | None:

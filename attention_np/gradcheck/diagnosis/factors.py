@@ -145,7 +145,8 @@ def _name(case: Case, factor: Factor) -> str:
     likely = means + lengths or _that_fit(case, factor, _products(case))
     if likely:
         return _in_a_sentence(factor, likely)
-    ratios = _that_fit(case, factor, _ratios(case))[:1]  # of some two lengths, many a number is the ratio
+    ratios = _that_fit(case, factor, _degrees(case))
+    ratios += _that_fit(case, factor, _ratios(case))[:1]  # of some two lengths, many a number is the ratio
     others = ratios + _that_fit(case, factor, _dropouts(case, factor))
     listed = "; or ".join(f"{expression}, {meaning}" for expression, meaning in others)
     return f": {'perhaps ' if ratios else ''}{listed}" if others else ""
@@ -253,6 +254,13 @@ def _products(case: Case) -> Readings:
         product = " * ".join(map(str, lengths))
         meaning = f"where {n} = {product} is the length of axes {start} to {last} of {_some(names)}"
         yield from _powers(n, str(n), meaning)
+
+
+def _degrees(case: Case) -> Readings:
+    """A length less one taken for the length, or the other way round."""
+    for n, places in _places(case).items():
+        for value, shown in ((1 - 1 / n, f"{n - 1}/{n}"), (n / (n - 1), f"{n}/{n - 1}")):
+            yield value, shown, f"as of a variance, with n - 1 or n, where n = {n} is {places}"
 
 
 def _ratios(case: Case) -> Readings:

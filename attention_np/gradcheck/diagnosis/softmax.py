@@ -71,6 +71,8 @@ def _by_orthogonal_rows(case: Case) -> str | None:
     seen = [(off > 100 * noise).any() for off, noise in zip(error[:2], tolerance[:2], strict=True)]
     if not all(seen) or not (np.abs(case.right[2]) > 100 * tolerance[2])[case.wrong].any():
         return None
+    if case.evidence.ask is not None and not case.evidence.ask.is_linear:
+        return None
     return (
         f"{_which_term(case)} is missing or wrong: it is right for a cotangent with rows orthogonal to "
         "the rows of the output, and wrong for others"
@@ -170,7 +172,7 @@ def _of_positive_vectors(directions: list[Direction], x: Array, outputs: Array |
     weights = outputs is not None and (outputs >= 0).all() and np.allclose(outputs.sum(axis=-1), 1, rtol=CLOSE)
     if _are_exponentials(directions, x) or (weights and outputs is not None and _are_along(directions, outputs)):
         return (
-            f"the softmax correction along axis {axis}, weights * sum(weights * d_weights), is missing or wrong: "
+            f"the softmax correction along axis {axis}, the weights times one sum a row, is missing or wrong: "
             "the errors of each row are a multiple of the weights whatever the cotangent, and the right rows sum to "
             "zero"
         )
