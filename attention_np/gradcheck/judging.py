@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
-from attention_np.gradcheck.noise import drift, moved_relatively, noise_floor, wider_difference
+from attention_np.gradcheck.noise import drift, moved_relatively, noise_floor, unsteadiness, wider_difference
 from attention_np.gradcheck.numerical import METHODS, measure, measure_along
 from attention_np.gradcheck.probes import NOT_ANALYTIC, tells
 from attention_np.gradcheck.problem import Measured
@@ -28,6 +28,7 @@ OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to lo
 GROSS = 1e-6  # a relative error of an entry
 STILL_LARGER = 0.6  # moves of eps to this power, where no wider dtype can be asked
 ELSEWHERE, POINTS = 2.0**-7, 2  # relative: how far off other points are; how many are asked
+LAST_BITS = 64  # units in the last place of the largest: what rounding may leave of terms that cancel
 ASKED, FAR = 8, 100  # entries that are looked at there; noise floors that do not count there
 CLOSER = 64  # doubtful entries that are looked at together
 ALIKE = 13  # slopes within so many powers of two move together
@@ -109,8 +110,15 @@ def _change(found: Measured, some: Array, question: tuple[Array, list[Array]], d
     """By how much the difference of the two gradients is another one in a wider dtype, or after larger moves."""
     pair = found.pair(some)
     wider = wider_difference(pair, *question) if found.problem.wide else None
-    larger = found.rng("larger moves")
-    change = drift(pair, difference, *question, larger, STILL_LARGER) if wider is None else np.abs(wider - difference)
+    if wider is not None:
+        change = np.abs(wider - difference)
+    else:
+        change = drift(pair, difference, *question, found.rng("larger moves"), STILL_LARGER)
+        largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
+        slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest
+        if slight.any():
+            unsteady = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
+            change[slight] = np.fmax(change[slight], unsteady)
     return np.where(np.isfinite(change), change, 0)
 
 

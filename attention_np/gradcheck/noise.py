@@ -15,6 +15,7 @@ Derived in ``derivations/gradcheck.md``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,13 +24,14 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import moved
 from attention_np.gradcheck.subject import REFUSALS
 
-__all__ = ["Pair", "drift", "moved_relatively", "noise_floor", "wider_difference"]
+__all__ = ["Pair", "drift", "moved_relatively", "noise_floor", "unsteadiness", "wider_difference"]
 
 Array = npt.NDArray[Any]
 
 ULPS = 4  # by how many units in the last place, at most, the inputs are moved
 SMALL_MOVES = 4
 LARGER_MOVES = 2
+SPACINGS, POINTS, ORDER = (2.0**-20, 2.0**-14, 2.0**-9), 10, 5  # relative
 LARGER = 0.75  # a larger move is eps to this power, relative (gradcheck.55)
 
 
@@ -68,6 +70,27 @@ def drift(
             claimed, measured = pair.at(u, point)
             furthest = np.fmax(furthest, np.abs(claimed - measured - difference))  # (gradcheck.54)
     return np.where(np.isfinite(furthest), furthest, 0)
+
+
+def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:
+    """What differences of a high order leave of the difference between the two, at equally spaced points.
+
+    A wrong formula is smooth, and leaves next to nothing. Rounding is not, as that of 1 - y * y where y is nearly one:
+    so long as y stays the same number, it looks like an error.
+    """
+    furthest: Array = np.zeros(())
+    ways = [rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape) for x in inputs]
+    with np.errstate(all="ignore"):
+        for spacing in SPACINGS:
+            places = (
+                [(x * (1 + k * spacing * v)).astype(x.dtype) for x, v in zip(inputs, ways, strict=True)]
+                for k in range(POINTS)
+            )
+            answers = [pair.at(cotangent, point) for point in places]
+            differences = np.diff([claimed - measured for claimed, measured in answers], n=ORDER, axis=0)
+            left = np.sqrt((differences**2).mean(axis=0) / comb(2 * ORDER, ORDER))
+            furthest = np.fmax(furthest, np.where(np.isfinite(left), left, 0))
+    return furthest
 
 
 def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array | None:

@@ -377,3 +377,26 @@ def test_what_numpy_cannot_hold_and_what_cannot_be_moved_is_refused_with_the_rea
         scripted = torch.jit.script(torch.nn.Linear(2, 2))
     with pytest.raises(TypeError, match=r"^function must not be a scripted module"):
         gradcheck.torch.check(scripted, torch.ones(2))
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid"])
+@pytest.mark.parametrize("scale", [1, 5, 10, 20])
+def test_saturated_functions_of_torch_hold_or_cannot_be_decided(name: str, scale: float) -> None:
+    for seed in range(8):
+        x = torch.from_numpy(scale * np.random.default_rng(seed).standard_normal(12))
+        report = gradcheck.torch.check(getattr(torch, name), {"x": x})
+        assert report.ok, f"{x}\n{report}"
+
+
+def test_a_slight_error_of_a_function_in_double_precision_is_no_rounding() -> None:
+    class Almost(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return torch.sin(x)
+
+        @staticmethod
+        def backward(ctx: Any, d_output: Any) -> Any:  # type: ignore[override]
+            return d_output * torch.cos(ctx.saved_tensors[0]) * (1 + 1e-8)
+
+    assert gradcheck.torch.check(Almost, {"x": torch.linspace(0.1, 1, 6, dtype=torch.float64)})["x"].wrong == 6
