@@ -174,3 +174,32 @@ def test_a_kink_does_not_hide_what_is_wrong_beside_it():
     found = check(lambda x: np.maximum(x, 0), lambda d, x: d * (x > 0), {"x": x})["x"]
     assert found.diagnosis.startswith("forward is not differentiable at [2]: its slope is ")
     assert "besides" not in found.diagnosis
+
+
+def test_clipping_is_not_called_a_missing_normalization():
+    x, w = normal(3, 2), normal(2, 2, seed=1)
+
+    def by_rows(d, x, w):
+        return (d * np.minimum(1, 1.2 / np.sqrt((d * d).sum(axis=1, keepdims=True)))) @ w.T, x.T @ d
+
+    def by_entries(d, x, w):
+        return np.clip(d, -0.5, 0.5) @ w.T, x.T @ d
+
+    for backward in (by_rows, by_entries):
+        named = 0
+        for seed in range(12):
+            found = check(lambda x, w: x @ w, backward, {"x": x, "w": w}, rng=seed)["x"]
+            if not found.ok:
+                assert "along the rows" not in found.diagnosis
+                named += "not linear in the gradient of the output" in found.diagnosis
+        assert named > 4
+
+
+@pytest.mark.parametrize("n", [5, 10, 20])
+def test_a_length_less_one_is_a_reading_of_a_factor(n):
+    found = check(
+        lambda x: ((x - x.mean(axis=0)) ** 2).sum(axis=0) / (n - 1),
+        lambda d, x: 2 * d * (x - x.mean(axis=0)) / n,
+        {"x": normal(n, 3)},
+    )["x"]
+    assert f"perhaps {n - 1}/{n}, as of a variance, with n - 1 or n, where n = {n} is the length of" in found.diagnosis
