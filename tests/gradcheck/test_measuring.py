@@ -188,7 +188,8 @@ def test_backward_is_given_the_dtype_of_the_output_at_the_point_and_a_wider_one_
 @pytest.mark.skipif(np.finfo(np.longdouble).eps >= np.finfo(float).eps, reason="there is no wider dtype than float64")
 def test_a_question_in_extended_precision_is_answered_in_that():
     found = measured(np.sin, lambda d, x: d * np.cos(x), {"x": normal(4)})
-    u, (x,) = (np.longdouble(1) * found.problem.question[0], [found.problem.question[1][0] + np.longdouble(1) / 3])
+    u, x = (array.astype(np.longdouble) for array in (found.problem.question[0], found.problem.question[1][0]))
+    x += np.longdouble(1) / 3
     slopes = found.pair(np.arange(4)).measured(u, [x])
     assert slopes.dtype == np.longdouble
     np.testing.assert_allclose(slopes, u * np.cos(x), rtol=20 * np.finfo(np.longdouble).eps)
