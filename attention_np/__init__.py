@@ -14,7 +14,7 @@ import importlib
 from typing import Any
 
 from attention_np import additive, blockwise, dot_product, masks, multi_head, rules, softmax
-from attention_np._outputs import additive_attention, multi_head_attention, scaled_dot_product_attention
+from attention_np.functional import additive_attention, multi_head_attention, scaled_dot_product_attention
 
 __all__ = [
     "additive",

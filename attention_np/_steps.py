@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from attention_np._arrays import precision
+from attention_np._lib.arrays import precision
 
 if TYPE_CHECKING:
     from attention_np.cost import Sizes

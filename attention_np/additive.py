@@ -20,29 +20,31 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import softmax
-from attention_np._arrays import (
-    Array,
+from attention_np._lib.arguments import (
     as_floating,
-    as_gradient,
     as_mask,
     as_optional_tangent,
-    as_result,
     as_tangent,
     as_vector,
     check_cache,
     check_vector,
     check_weight,
+    scores_shape,
+)
+from attention_np._lib.arrays import (
+    Array,
+    as_gradient,
+    as_result,
     in_dtype,
     is_finite,
     precision,
     quiet,
-    scores_shape,
     sum_to,
     transposed,
     with_query_axis,
     without_query_axis,
 )
-from attention_np._products import (
+from attention_np._lib.products import (
     backward_times,
     linear,
     linear_backward,
@@ -50,8 +52,8 @@ from attention_np._products import (
     pairs_that_flow,
     product,
 )
-from attention_np._range import left_range, scores_in_range
-from attention_np._scaled import widened
+from attention_np._lib.second_look import left_range, scores_in_range
+from attention_np._lib.wide import widened
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
 

@@ -1,4 +1,4 @@
-r"""Scaled dot-product attention in linear memory and in parallel: the numbers of :mod:`attention_np.dot_product`.
+r"""Wide dot-product attention in linear memory and in parallel: the numbers of :mod:`attention_np.dot_product`.
 
 The n x m scores are never there at once. A query goes through the keys block by block and keeps three things: the
 largest score so far, the sum of the exponentials, and the output so far, each rescaled when a larger score comes
@@ -27,33 +27,27 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import dot_product, rules
-from attention_np._arrays import (
-    Array,
-    as_bias,
-    as_flag,
-    as_floating,
-    as_mask,
-    as_optional_tangent,
-    as_result,
-    as_vector,
-    check_broadcasts_to,
-    check_cache,
-    in_dtype,
-    precision,
-    quiet,
-    scores_shape,
-    with_query_axis,
-    without_query_axis,
-)
 from attention_np._blockwise import kernels, plain
 from attention_np._blockwise.blas import one_thread
 from attention_np._blockwise.merging import Partial, merge, merge_backward
 from attention_np._blockwise.problem import Place, Problem, as_block_size, grouped
 from attention_np._blockwise.tiles import Cotangent, Tangent, Tile
 from attention_np._blockwise.workers import as_workers, run
-from attention_np._dropout import Rng, as_probability, draw_key
-from attention_np._range import left_range
-from attention_np._scaled import widened
+from attention_np._lib.arguments import (
+    as_bias,
+    as_flag,
+    as_floating,
+    as_mask,
+    as_optional_tangent,
+    as_vector,
+    check_broadcasts_to,
+    check_cache,
+    scores_shape,
+)
+from attention_np._lib.arrays import Array, as_result, in_dtype, precision, quiet, with_query_axis, without_query_axis
+from attention_np._lib.dropout import Rng, as_probability, draw_key
+from attention_np._lib.second_look import left_range
+from attention_np._lib.wide import widened
 from attention_np.dot_product import Gradients
 from attention_np.rules import Rule, cut, pick
 

@@ -33,7 +33,6 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import _steps
-from attention_np._arrays import as_flag, as_integer, is_floating
 from attention_np._blockwise.columns import COUNTERS, number_of_parts
 from attention_np._blockwise.problem import (
     BLOCK,
@@ -43,6 +42,8 @@ from attention_np._blockwise.problem import (
     POSITIONS_A_TASK,
     as_block_size,
 )
+from attention_np._lib.arguments import as_flag, as_integer
+from attention_np._lib.arrays import is_floating
 from attention_np._steps import Counts, Step
 
 __all__ = ["Cost", "Costs", "Sizes", "blockwise", "dot_product", "longest"]

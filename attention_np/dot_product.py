@@ -1,4 +1,4 @@
-r"""Scaled dot-product attention: each query takes a weighted mean of the values, weighted by how its keys agree.
+r"""Wide dot-product attention: each query takes a weighted mean of the values, weighted by how its keys agree.
 
 .. math::
 
@@ -22,41 +22,43 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import masks, softmax
-from attention_np._arrays import (
-    Array,
+from attention_np._lib.arguments import (
     as_bias,
     as_flag,
     as_floating,
-    as_gradient,
     as_mask,
     as_number,
     as_optional_tangent,
-    as_result,
     as_tangent,
     as_vector,
     check_broadcasts_to,
     check_cache,
+    scores_shape,
+)
+from attention_np._lib.arrays import (
+    Array,
+    as_gradient,
+    as_result,
     in_dtype,
     is_finite,
     precision,
     quiet,
     real_types,
-    scores_shape,
     sum_to,
     transposed,
     with_query_axis,
     without_query_axis,
 )
-from attention_np._dropout import Rng, as_probability, draw_key, multipliers
-from attention_np._legible import shortened
-from attention_np._products import (
+from attention_np._lib.dropout import Rng, as_probability, draw_key, multipliers
+from attention_np._lib.products import (
     backward_product,
     pair_products,
     pairs_that_flow,
     product,
 )
-from attention_np._range import left_range, scores_in_range
-from attention_np._scaled import widened
+from attention_np._lib.second_look import left_range, scores_in_range
+from attention_np._lib.text import shortened
+from attention_np._lib.wide import widened
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
 

@@ -20,8 +20,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._arrays import as_array, as_integer, is_floating
-from attention_np._legible import shortened
+from attention_np._lib.arguments import as_array, as_integer
+from attention_np._lib.arrays import is_floating
+from attention_np._lib.text import shortened
 
 __all__ = [
     "as_mask",

@@ -19,33 +19,35 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import dot_product, softmax
-from attention_np._arrays import (
-    Array,
+from attention_np._lib.arguments import (
     as_array,
     as_bias,
     as_floating,
-    as_gradient,
     as_integer,
     as_optional_tangent,
-    as_result,
     as_tangent,
     as_vector,
     check_cache,
     check_vector,
     check_weight,
+    scores_shape,
+)
+from attention_np._lib.arrays import (
+    Array,
+    as_gradient,
+    as_result,
     in_dtype,
     is_floating,
     precision,
     quiet,
-    scores_shape,
     sum_to,
     with_query_axis,
     without_query_axis,
 )
-from attention_np._dropout import Rng, as_generator, as_probability, draw_key, multipliers
-from attention_np._products import linear, linear_backward, product
-from attention_np._range import left_range
-from attention_np._scaled import widened
+from attention_np._lib.dropout import Rng, as_generator, as_probability, draw_key, multipliers
+from attention_np._lib.products import linear, linear_backward, product
+from attention_np._lib.second_look import left_range
+from attention_np._lib.wide import widened
 
 __all__ = ["Cache", "Gradients", "Parameters", "backward", "combine_heads", "forward", "jvp", "split_heads"]
 

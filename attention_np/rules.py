@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import masks
-from attention_np._arrays import as_array, as_integer
+from attention_np._lib.arguments import as_array, as_integer
 
 __all__ = ["Rule", "causal", "packed", "padding", "sliding_window", "whole"]
 

@@ -17,21 +17,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._arrays import (
-    Array,
-    as_floating,
-    as_gradient,
-    as_integer,
-    as_mask,
-    as_result,
-    as_tangent,
-    as_vector,
-    check_cache,
-    is_finite,
-    precision,
-    quiet,
-)
-from attention_np._scaled import widened
+from attention_np._lib.arguments import as_floating, as_integer, as_mask, as_tangent, as_vector, check_cache
+from attention_np._lib.arrays import Array, as_gradient, as_result, is_finite, precision, quiet
+from attention_np._lib.wide import widened
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jacobian", "jvp", "logsumexp"]
 

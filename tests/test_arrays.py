@@ -21,7 +21,8 @@ from helpers import (
 )
 
 from attention_np import additive, dot_product, multi_head, softmax
-from attention_np._arrays import as_integer, as_mask, as_number, scores_shape, sum_to
+from attention_np._lib.arguments import as_integer, as_mask, as_number, scores_shape
+from attention_np._lib.arrays import sum_to
 
 REAL = [np.float32, np.float64, np.longdouble]
 HALF = [np.float16, ml_dtypes.bfloat16]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attention_np import cases, cli, dot_product, softmax
-from attention_np._commands import verification
+from attention_np.cli import verification
 
 PAGES = Path(__file__).parents[1] / "derivations"
 SOFTMAX_STEP = (

@@ -22,8 +22,9 @@ from helpers import (
     tangents_of,
 )
 
-from attention_np import _products, additive, multi_head, softmax
-from attention_np._arrays import quiet
+from attention_np import additive, multi_head, softmax
+from attention_np._lib import products
+from attention_np._lib.arrays import quiet
 
 POISONS = [np.nan, np.inf, -np.inf]
 ATTENTIONS = [op for op in OPS if op != "softmax"]
@@ -548,11 +549,11 @@ def test_a_nan_row_that_nobody_in_its_own_sample_uses_is_not_looked_at(monkeypat
     padded = b.copy()
     padded[1], padded[2, 7:] = np.nan, np.inf
     with quiet():
-        assert_same_bits(_products.product(a, padded, pairs), expected)
+        assert_same_bits(products.product(a, padded, pairs), expected)
     assert looked_at == []
     padded[2, 4, 1] = np.nan  # which sample 2 uses, and no other holds
     with quiet():
-        result = _products.product(a, padded, pairs)
+        result = products.product(a, padded, pairs)
     assert looked_at == [4]
     expected[2, pairs[2, :, 4], 1] = np.nan
     finite = np.isfinite(expected)

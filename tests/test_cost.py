@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from attention_np import _machine as machine
 from attention_np import blockwise, cli, cost, dot_product
+from attention_np._lib import machine
 from attention_np.cost import Sizes
 
 Array = npt.NDArray[Any]

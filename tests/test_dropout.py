@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import assert_same_bits
 
-from attention_np._dropout import Draws, as_probability, multipliers
+from attention_np._lib.dropout import Draws, as_probability, multipliers
 
 ROWS, COLUMNS, KEY = 6, 21, 2**62 + 5
 WHOLE = multipliers(KEY, 0.4, (ROWS, COLUMNS), np.dtype(float))

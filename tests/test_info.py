@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from attention_np import _machine as machine
 from attention_np import cli
-from attention_np._commands import facts as facts_module
-from attention_np._commands import info, rates, text
-from attention_np._commands.advice import Advice, advise
-from attention_np._commands.facts import Blas, Facts
-from attention_np._commands.rates import Rates
-from attention_np._machine import Cores
+from attention_np._lib import machine, text
+from attention_np._lib.machine import Cores
+from attention_np.cli import facts as facts_module
+from attention_np.cli import info, rates
+from attention_np.cli.advice import Advice, advise
+from attention_np.cli.facts import Blas, Facts
+from attention_np.cli.rates import Rates
 
 RATES = Rates(
     {"float32": 100.0, "float64": 50.0}, {"float32": 0.4, "float64": 0.8}, {"float32": 0.2, "float64": 0.8}, "SkylakeX"

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from attention_np import _json
+from attention_np._lib import json
 
 
 @pytest.mark.parametrize(
@@ -26,73 +26,73 @@ from attention_np import _json
 def test_what_the_standard_leaves_open_is_refused(tmp_path, text, reason):
     (tmp_path / "file").write_text(text)
     with pytest.raises(ValueError, match=reason):
-        _json.read(tmp_path / "file")
+        json.read(tmp_path / "file")
 
 
 @pytest.mark.parametrize("content", [b"\xff", '"a"'.encode("utf-16"), b"\xef\xbb\xbf1"])
 def test_what_is_not_utf_8_is_refused(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match=r"codec|BOM"):
-        _json.read(tmp_path / "file")
+        json.read(tmp_path / "file")
 
 
 def test_names_are_told_apart_in_time_that_grows_with_their_number(tmp_path):
     names = ", ".join(f'"{k}": 0' for k in range(200_000))  # by pairs it would take hours
     (tmp_path / "file").write_text(f'{{{names}, "7": 0}}')
     with pytest.raises(ValueError, match=r"^'7' is there twice$"):
-        _json.read(tmp_path / "file")
+        json.read(tmp_path / "file")
 
 
 def test_a_file_is_read_up_to_its_limit_and_no_further(tmp_path):
     path = tmp_path / "file"
     path.write_text("[1]")
-    assert _json.read(path, 3) == [1]
+    assert json.read(path, 3) == [1]
     os.truncate(path, 2**40)  # sparse: it takes no space
     with pytest.raises(ValueError, match=r"^it is larger than 3 bytes$"):
-        _json.read(path, 3)
+        json.read(path, 3)
 
 
 @pytest.mark.parametrize("value", [None, True, "1", "Infinity", [], 10**400])
 def test_what_is_no_finite_number_is_refused(value):
     with pytest.raises(ValueError, match=r"^a number is (expected, not|too large)"):
-        _json.as_finite(value)
+        json.as_finite(value)
 
 
 def test_a_whole_number_is_a_number(tmp_path):
     path = tmp_path / "file"
     path.write_text("[3, 2.5, -1e-3]")
-    assert [_json.as_finite(x) for x in _json.read(path)] == [3.0, 2.5, -1e-3]
+    assert [json.as_finite(x) for x in json.read(path)] == [3.0, 2.5, -1e-3]
 
 
 def test_a_number_of_very_many_digits_is_read_as_long_as_that_takes_no_time(tmp_path):
     path = tmp_path / "file"
     path.write_text("9" * 4000)
-    assert _json.read(path) == 10**4000 - 1
+    assert json.read(path) == 10**4000 - 1
 
 
 def test_what_is_written_is_read_again_and_ends_with_its_line(tmp_path):
     path = tmp_path / "file"
     value = {"a": [1, 2.5, None, True, "\N{SNOWMAN}"], "": {}}
-    _json.write(path, value)
-    assert _json.read(path) == value
+    json.write(path, value)
+    assert json.read(path) == value
     assert path.read_bytes().endswith(b"}\n")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 def test_what_is_no_json_leaves_the_old_file_as_it_was(tmp_path):
     path = tmp_path / "file"
-    _json.write(path, 1)
+    json.write(path, 1)
     for value, error in ((float("nan"), ValueError), (object(), TypeError)):
         with pytest.raises(error):
-            _json.write(path, [2, value])
-    assert _json.read(path) == 1
+            json.write(path, [2, value])
+    assert json.read(path) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing_beside(tmp_path):
     (tmp_path / "folder" / "inside").mkdir(parents=True)
     with pytest.raises(OSError, match="folder"):
-        _json.write(tmp_path / "folder", 1)
+        json.write(tmp_path / "folder", 1)
     assert [file.name for file in tmp_path.iterdir()] == ["folder"]
 
 
@@ -100,19 +100,19 @@ def test_behind_a_link_the_file_is_written_and_the_link_stays(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere" / "file")
-    _json.write(link, [1])
+    json.write(link, [1])
     assert link.is_symlink()
-    assert _json.read(tmp_path / "elsewhere" / "file") == [1]
+    assert json.read(tmp_path / "elsewhere" / "file") == [1]
 
 
 def test_a_folder_is_refused_and_a_file_that_is_missing_is_called_so(tmp_path):
     with pytest.raises(ValueError, match=r"^it is not a file$"):
-        _json.content_of(tmp_path)
+        json.content_of(tmp_path)
     with pytest.raises(FileNotFoundError, match="missing"):
-        _json.content_of(tmp_path / "missing")
+        json.content_of(tmp_path / "missing")
 
 
-PAIR = {"name": _json.as_text, "sizes": _json.as_tuple(_json.as_whole)}
+PAIR = {"name": json.as_text, "sizes": json.as_tuple(json.as_whole)}
 
 
 @pytest.mark.parametrize(
@@ -128,21 +128,21 @@ PAIR = {"name": _json.as_text, "sizes": _json.as_tuple(_json.as_whole)}
 )
 def test_an_object_of_another_form_is_refused_with_where_it_differs(value, reason):
     with pytest.raises(ValueError, match=reason):
-        _json.as_record(value, PAIR)
+        json.as_record(value, PAIR)
 
 
 def test_the_fields_of_an_object_come_in_the_order_in_which_they_are_asked_for():
-    assert list(_json.as_record({"sizes": [2, 0], "name": "a"}, PAIR).items()) == [("name", "a"), ("sizes", (2, 0))]
+    assert list(json.as_record({"sizes": [2, 0], "name": "a"}, PAIR).items()) == [("name", "a"), ("sizes", (2, 0))]
 
 
 @pytest.mark.parametrize(
     ("read", "fits", "others"),
     [
-        (_json.as_text, ["", "1"], [1, None, ["a"]]),
-        (_json.as_flag, [True, False], [0, 1, None, "true"]),
-        (_json.as_whole, [0, 1, 2**63 - 1], [True, False, -1, 1.0, "1", None, 2**63]),
-        (_json.as_finite, [-1.5, 0.0], [True, "1", None]),
-        (_json.as_shape, [(), (0, 3), (1,) * 32], [[1] * 33, [-1], 3, "12"]),
+        (json.as_text, ["", "1"], [1, None, ["a"]]),
+        (json.as_flag, [True, False], [0, 1, None, "true"]),
+        (json.as_whole, [0, 1, 2**63 - 1], [True, False, -1, 1.0, "1", None, 2**63]),
+        (json.as_finite, [-1.5, 0.0], [True, "1", None]),
+        (json.as_shape, [(), (0, 3), (1,) * 32], [[1] * 33, [-1], 3, "12"]),
     ],
 )
 def test_a_value_is_read_in_the_form_that_is_asked_for_or_refused(read, fits, others):
@@ -155,7 +155,7 @@ def test_a_value_is_read_in_the_form_that_is_asked_for_or_refused(read, fits, ot
 
 
 def test_what_may_be_left_out_is_null_or_of_its_form():
-    read = _json.is_optional(_json.as_text)
+    read = json.is_optional(json.as_text)
     assert (read(None), read("a")) == (None, "a")
     with pytest.raises(ValueError, match=r"^a string is expected, not False$"):
         read(False)

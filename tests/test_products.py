@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from helpers import assert_close, normal
 
-from attention_np._arrays import quiet
-from attention_np._products import TERMS, backward_product, long_product, pairs_that_flow, product
+from attention_np._lib.arrays import quiet
+from attention_np._lib.products import TERMS, backward_product, long_product, pairs_that_flow, product
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from attention_np import additive, cli, dot_product, masks, multi_head, trace
-from attention_np._columns import width_of
+from attention_np._lib.text import width_of
 from attention_np.derivation import Page, PageCheck, read_page
 from attention_np.derivation.environment import Environment, Tensor
 from attention_np.derivation.evaluate import evaluate

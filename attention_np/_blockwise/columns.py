@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_np._arrays import Array
+from attention_np._lib.arrays import Array
 
 __all__ = ["COUNTERS", "delta_parts", "interleaved", "number_of_parts", "with_column", "with_counters"]
 

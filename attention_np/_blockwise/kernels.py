@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_np._arrays import Array, is_finite, sum_of_squares, transposed
 from attention_np._blockwise import plain, scratch
 from attention_np._blockwise.columns import COUNTERS, delta_parts, interleaved, with_column, with_counters
 from attention_np._blockwise.tiles import Cotangent, Tile, slices
-from attention_np._products import apart
+from attention_np._lib.arrays import Array, is_finite, sum_of_squares, transposed
+from attention_np._lib.products import apart
 
 __all__ = ["Attended", "TileGradients", "attend", "differentiate"]
 

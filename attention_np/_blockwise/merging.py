@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_np._arrays import Array, as_floating, in_dtype, precision, quiet, sum_to
+from attention_np._lib.arguments import as_floating
+from attention_np._lib.arrays import Array, in_dtype, precision, quiet, sum_to
 
 __all__ = ["Partial", "merge", "merge_backward"]
 

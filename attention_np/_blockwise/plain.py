@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from attention_np import softmax
-from attention_np._arrays import Array, added, sum_to, transposed
 from attention_np._blockwise.tiles import Block, Cotangent, Tangent, Tile, slices
-from attention_np._products import backward_product, pair_products, pairs_that_flow, product
-from attention_np._range import clipped_scores, scores_and_tops
-from attention_np._scaled import is_wide, widened
+from attention_np._lib.arrays import Array, added, sum_to, transposed
+from attention_np._lib.products import backward_product, pair_products, pairs_that_flow, product
+from attention_np._lib.second_look import clipped_scores, scores_and_tops
+from attention_np._lib.wide import is_wide, widened
 
 __all__ = [
     "add_bias_gradient",

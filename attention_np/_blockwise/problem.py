@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_np._arrays import Array, as_integer
 from attention_np._blockwise.tiles import Tile, slices
-from attention_np._dropout import Draws
+from attention_np._lib.arguments import as_integer
+from attention_np._lib.arrays import Array
+from attention_np._lib.dropout import Draws
 from attention_np.rules import Rule, cut, pick, reach
 
 __all__ = ["Place", "Problem", "as_block_size", "grouped"]

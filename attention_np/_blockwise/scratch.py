@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_np._arrays import Array
+from attention_np._lib.arrays import Array
 
 __all__ = ["array", "own"]
 

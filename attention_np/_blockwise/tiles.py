@@ -13,8 +13,8 @@ from zlib import crc32
 
 import numpy as np
 
-from attention_np._arrays import Array, in_dtype
-from attention_np._dropout import Draws
+from attention_np._lib.arrays import Array, in_dtype
+from attention_np._lib.dropout import Draws
 from attention_np.rules import Rule, are_same, cut, reach
 
 __all__ = ["Block", "Cotangent", "Tangent", "Tile", "slices"]

@@ -10,9 +10,10 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import TypeVar
 
-from attention_np import _machine
-from attention_np._arrays import as_integer, quiet
 from attention_np._blockwise import blas, cores
+from attention_np._lib import machine
+from attention_np._lib.arguments import as_integer
+from attention_np._lib.arrays import quiet
 
 __all__ = ["as_workers", "run"]
 
@@ -34,7 +35,7 @@ def as_workers(executor: Executor | None, workers: int | None) -> int:
 
 @lru_cache
 def _usable_cores() -> int:
-    return _machine.cores().usable
+    return machine.cores().usable
 
 
 def run(

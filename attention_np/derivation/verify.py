@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attention_np._legible import legible
+from attention_np._lib.text import legible
 from attention_np.derivation.check import PageCheck
 from attention_np.derivation.draws import DRAWS
 from attention_np.derivation.environment import Definitions

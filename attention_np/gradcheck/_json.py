@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._json import as_finite, as_record, as_shape
+from attention_np._lib.json import as_finite, as_record, as_shape
 
 __all__ = ["as_array", "as_number", "plain"]
 

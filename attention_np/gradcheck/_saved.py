@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_np import _json
-from attention_np._legible import shortened
+from attention_np._lib import json
+from attention_np._lib.text import shortened
 from attention_np.gradcheck._json import as_array, as_number
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
 from attention_np.gradcheck.report import Details, Entry, Escape, InputReport
@@ -26,7 +26,7 @@ def inputs_of(saved: Any) -> tuple[InputReport, ...]:
     if saved.get("version") != HEADER["version"]:
         raise ValueError(f"its version is {shortened(saved.get('version'))}, and only {HEADER['version']} can be read")
     report = {key: value for key, value in saved.items() if key != REST}
-    inputs: tuple[InputReport, ...] = _json.as_record(report, REPORT)["inputs"]
+    inputs: tuple[InputReport, ...] = json.as_record(report, REPORT)["inputs"]
     if not inputs:
         raise ValueError("it reports on no input")
     return inputs
@@ -34,42 +34,42 @@ def inputs_of(saved: Any) -> tuple[InputReport, ...]:
 
 def _input(value: Any) -> InputReport:
     with_details = {"details": None, **value} if isinstance(value, dict) else value
-    return InputReport(**_json.as_record(with_details, INPUT))
+    return InputReport(**json.as_record(with_details, INPUT))
 
 
 def _name(value: Any) -> str:
-    name = _json.as_text(value)
+    name = json.as_text(value)
     if len(name) > LONGEST_NAME:
         raise ValueError(f"a name of more than {LONGEST_NAME} characters")
     return name
 
 
 def _entry(value: Any) -> Entry:
-    return Entry(**_json.as_record(value, ENTRY))
+    return Entry(**json.as_record(value, ENTRY))
 
 
 def _escape(value: Any) -> Escape:
-    escape = Escape(**_json.as_record(value, ESCAPE))
+    escape = Escape(**json.as_record(value, ESCAPE))
     if not 0 < escape.size >= escape.entries:
         raise ValueError(f"{escape.entries} entries cannot have been looked at of {escape.size}")
     return escape
 
 
 def _details(value: Any) -> Details:
-    details = Details(**_json.as_record(value, DETAILS))
+    details = Details(**json.as_record(value, DETAILS))
     if len({array.shape for array in details}) > 1:
         raise ValueError("the arrays have different shapes")
     return details
 
 
 def _verdict(value: Any) -> int:
-    verdict = _json.as_whole(value)
+    verdict = json.as_whole(value)
     if verdict not in (HOLDS, WRONG, UNDECIDED, UNCHECKED):
         raise ValueError(f"{verdict} is no verdict on an entry")
     return verdict
 
 
-INDEX = _json.as_tuple(_json.as_whole)
+INDEX = json.as_tuple(json.as_whole)
 ENTRY = {
     "index": INDEX,
     "analytic": as_number,
@@ -77,9 +77,9 @@ ENTRY = {
     "floor": as_number,
 }
 ESCAPE = {
-    "entries": _json.as_whole,
-    "size": _json.as_whole,
-    "directions": _json.as_whole,
+    "entries": json.as_whole,
+    "size": json.as_whole,
+    "directions": json.as_whole,
     "threshold": as_number,
     "norm": as_number,
 }
@@ -92,26 +92,26 @@ DETAILS = {
 INPUT = {
     "name": _name,
     "method": _name,
-    "ok": _json.as_flag,
+    "ok": json.as_flag,
     "max_relative_error": as_number,
     "worst_index": INDEX,
     "analytic": as_number,
     "numerical": as_number,
     "floor": as_number,
-    "size": _json.as_whole,
-    "checked": _json.as_whole,
-    "wrong": _json.as_whole,
-    "undecidable": _json.as_whole,
-    "undecided": _json.as_tuple(INDEX),
-    "worst": _json.as_tuple(_entry),
-    "diagnosis": _json.is_optional(_json.as_text),
-    "note": _json.is_optional(_json.as_text),
-    "escape": _json.is_optional(_escape),
-    "details": _json.is_optional(_details),
+    "size": json.as_whole,
+    "checked": json.as_whole,
+    "wrong": json.as_whole,
+    "undecidable": json.as_whole,
+    "undecided": json.as_tuple(INDEX),
+    "worst": json.as_tuple(_entry),
+    "diagnosis": json.is_optional(json.as_text),
+    "note": json.is_optional(json.as_text),
+    "escape": json.is_optional(_escape),
+    "details": json.is_optional(_details),
 }
 REPORT = {
-    "format": _json.as_text,
-    "version": _json.as_whole,
-    "ok": _json.as_flag,
-    "inputs": _json.as_tuple(_input),
+    "format": json.as_text,
+    "version": json.as_whole,
+    "ok": json.as_flag,
+    "inputs": json.as_tuple(_input),
 }

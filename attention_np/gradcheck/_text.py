@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from attention_np._legible import legible
+from attention_np._lib.text import legible
 
 if TYPE_CHECKING:
     from attention_np.gradcheck.report import Entry, Escape, InputReport

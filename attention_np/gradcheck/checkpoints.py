@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import _json
-from attention_np._legible import legible
+from attention_np._lib import json
+from attention_np._lib.text import legible
 from attention_np.gradcheck._saved import HEADER, REST, inputs_of
 from attention_np.gradcheck.report import Report
 from attention_np.gradcheck.slopes import Slopes
@@ -101,7 +101,7 @@ class Checkpoint:
     def _read(self, parts: Parts) -> None:
         """Take over what the file holds: all of it, or nothing."""
         try:
-            saved = _json.read(self.path)
+            saved = json.read(self.path)
             inputs_of(saved)
             rest = saved[REST]
             question, slopes = rest["question"], rest["slopes"]
@@ -145,5 +145,5 @@ class Checkpoint:
             for key, arrays in self.slopes.items()
         }
         rest = {"question": self.question, "slopes": slopes}
-        _json.write(self.path, {**HEADER, **report.to_dict(), REST: rest})
+        json.write(self.path, {**HEADER, **report.to_dict(), REST: rest})
         self.saved = time.monotonic()

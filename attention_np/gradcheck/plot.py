@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._figures import legend_below, new_figure, one_axes
+from attention_np._lib.figures import legend_below, new_figure, one_axes
 from attention_np.gradcheck import _text
 from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
 from attention_np.gradcheck.functions import Forward

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from attention_np import _json
+from attention_np._lib import json
 from attention_np.gradcheck import _html, _text
 from attention_np.gradcheck._json import plain
 
@@ -227,7 +227,7 @@ class Report:
         """
         from attention_np.gradcheck import _saved
 
-        _json.write(path, {**_saved.HEADER, **self.to_dict(details=details)})
+        json.write(path, {**_saved.HEADER, **self.to_dict(details=details)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Report:
@@ -241,7 +241,7 @@ class Report:
         from attention_np.gradcheck import _saved
 
         try:
-            return cls(_saved.inputs_of(_json.read(path)))
+            return cls(_saved.inputs_of(json.read(path)))
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)} is not a saved gradient report: {error}") from error
 

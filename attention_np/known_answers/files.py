@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._legible import legible
+from attention_np._lib.text import legible
 from attention_np.known_answers.formats import FORMATS, dtype_of
 
 __all__ = ["BOOLEAN", "code_of", "from_bytes", "refusing", "require", "to_bytes"]

@@ -7,8 +7,8 @@ from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from attention_np import _json
-from attention_np._legible import shortened
+from attention_np._lib import json
+from attention_np._lib.text import shortened
 from attention_np.known_answers.examples import OPS, TAGS
 from attention_np.known_answers.files import BOOLEAN, refusing
 from attention_np.known_answers.formats import DTYPES, FORMATS
@@ -94,14 +94,14 @@ def read(directory: Path) -> list[Entry]:
     path = directory / MANIFEST
     with refusing(f"{path} is no manifest of known answers"):
         try:
-            manifest = _json.read(path, LARGEST_MANIFEST)
+            manifest = json.read(path, LARGEST_MANIFEST)
         except FileNotFoundError:
             raise FileNotFoundError(f"{directory} holds no known answers: there is no {MANIFEST}") from None
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise ValueError(f'it has no "format": "{FORMAT}"')
         if manifest.get("version") != VERSION:
             raise ValueError(f"its version is {shortened(manifest.get('version'))}, and only {VERSION} can be read")
-        entries: tuple[Entry, ...] = _json.as_record(manifest, FIELDS)["cases"]
+        entries: tuple[Entry, ...] = json.as_record(manifest, FIELDS)["cases"]
         for what, named in (("cases", {entry.name for entry in entries}), ("files", {entry.file for entry in entries})):
             if twice := len(entries) - len(named):
                 raise ValueError(f"{twice} names of {what} are there twice")
@@ -134,7 +134,7 @@ def resolve(directory: Path, entry: Entry) -> Path:
 
 
 def _text(value: Any) -> str:
-    text = _json.as_text(value)
+    text = json.as_text(value)
     if not text.isprintable():  # it is printed, and what it holds may give orders to a terminal
         raise ValueError(f"{shortened(text)} has characters that cannot be printed")
     if len(text) > LONGEST_TEXT:
@@ -161,7 +161,7 @@ def _one_of(*names: str) -> Any:
 
 
 def _size(value: Any) -> int:
-    size = _json.as_whole(value)
+    size = json.as_whole(value)
     if size > LARGEST_FILE:
         raise ValueError(f"a file of more than {LARGEST_FILE} bytes is refused")
     return size
@@ -173,24 +173,24 @@ def _mapping(read_item: Any) -> Any:
             raise ValueError("an object is expected")
         for name in value:
             _text(name)
-        return _json.as_record(value, dict.fromkeys(value, read_item))
+        return json.as_record(value, dict.fromkeys(value, read_item))
 
     return read_all
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    shape = _json.as_shape(value)
+    shape = json.as_shape(value)
     if not 0 < prod(shape) <= LARGEST_FILE:
         raise ValueError(f"an array of {shortened(prod(shape))} entries: there must be from 1 to {LARGEST_FILE}")
     return shape
 
 
 def _tensor(value: Any) -> Tensor:
-    return Tensor(**_json.as_record(value, TENSOR))
+    return Tensor(**json.as_record(value, TENSOR))
 
 
 def _entry(value: Any) -> Entry:
-    record = _json.as_record(value, ENTRY)
+    record = json.as_record(value, ENTRY)
     try:
         record["options"] = SIGNATURES[record["op"]].read_options(record["options"])
         entry = Entry(**record)
@@ -228,19 +228,19 @@ ENTRY = {
     "op": _one_of(*OPS),
     "dtype": _one_of(*DTYPES),
     "description": _text,
-    "tags": _json.as_tuple(_text),
+    "tags": json.as_tuple(_text),
     "options": _anything,
     "file": _file,
     "bytes": _size,
-    "sha256": _json.as_text,
-    "largest_bound": _mapping(_json.as_finite),
+    "sha256": json.as_text,
+    "largest_bound": _mapping(json.as_finite),
     "tensors": _mapping(_tensor),
 }
 FIELDS = {
-    "format": _json.as_text,
-    "version": _json.as_whole,
-    "about": _json.as_tuple(_json.as_text),
+    "format": json.as_text,
+    "version": json.as_whole,
+    "about": json.as_tuple(json.as_text),
     "tags": _anything,
     "dtypes": _anything,
-    "cases": _json.as_tuple(_entry),
+    "cases": json.as_tuple(_entry),
 }

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._json import content_of
+from attention_np._lib.json import content_of
 from attention_np.known_answers import files, manifest
 from attention_np.known_answers.formats import DTYPES, dtype_of
 

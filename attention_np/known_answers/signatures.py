@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from attention_np import _json
+from attention_np._lib import json
 
 __all__ = ["SIGNATURES", "Signature"]
 
@@ -38,7 +38,7 @@ class Signature(NamedTuple):
             raise ValueError("options: an object is expected")
         try:
             left_out = {name for name in self.options if name not in value} - set(self.needed)
-            return _json.as_record(value, {name: x for name, x in self.options.items() if name not in left_out})
+            return json.as_record(value, {name: x for name, x in self.options.items() if name not in left_out})
         except ValueError as error:
             raise ValueError(f"options: {error}") from None
 
@@ -161,13 +161,13 @@ BIASES = ("b_query", "b_key", "b_value", "b_output")
 SIGNATURES = {
     "softmax": Signature(("scores",), ("mask",), {"axis": _axis}, (), _softmax),
     "dot_product": Signature(
-        ATTENDING, ("mask", "bias"), {"scale": _json.as_finite, "is_causal": _json.as_flag}, (), _dot_product
+        ATTENDING, ("mask", "bias"), {"scale": json.as_finite, "is_causal": json.as_flag}, (), _dot_product
     ),
     "additive": Signature((*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive),
     "multi_head": Signature(
         (*ATTENDING, *WEIGHTS),
         (*BIASES, "mask", "bias"),
-        {"num_heads": _json.as_whole, "is_causal": _json.as_flag},
+        {"num_heads": json.as_whole, "is_causal": json.as_flag},
         ("num_heads",),
         _multi_head,
     ),

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._arrays import as_mask
-from attention_np._columns import visible
-from attention_np._figures import legend_below, one_axes
+from attention_np._lib.arguments import as_mask
+from attention_np._lib.figures import legend_below, one_axes
+from attention_np._lib.text import visible
 from attention_np.plot._fonts import showing
 from attention_np.plot._heat_maps import as_real
 from attention_np.plot._looks import HIDDEN, NAN, marks, number

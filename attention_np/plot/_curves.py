@@ -11,9 +11,10 @@ import numpy as np
 
 from attention_np import cost as costs
 from attention_np import dot_product
-from attention_np._arrays import Array, as_integer, as_number
-from attention_np._dropout import Rng, as_generator
-from attention_np._figures import legend_below, one_axes
+from attention_np._lib.arguments import as_integer, as_number
+from attention_np._lib.arrays import Array
+from attention_np._lib.dropout import Rng, as_generator
+from attention_np._lib.figures import legend_below, one_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import softmax
-from attention_np._arrays import as_array, as_mask, is_floating
-from attention_np._figures import as_axes, new_figure, one_axes
+from attention_np._lib.arguments import as_array, as_mask
+from attention_np._lib.arrays import is_floating
+from attention_np._lib.figures import as_axes, new_figure, one_axes
 from attention_np.plot._cells import LINES, colour_bar, draw_cells, draw_grid, largest
 from attention_np.plot._looks import marks
 from attention_np.plot._tokens import as_tokens, label_tokens

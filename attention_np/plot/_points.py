@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import dot_product
-from attention_np._columns import cut
-from attention_np._figures import as_axes, legend_below, new_figure
+from attention_np._lib.figures import as_axes, legend_below, new_figure
+from attention_np._lib.text import cut
 from attention_np.plot._fonts import showing
 from attention_np.plot._heat_maps import as_real
 from attention_np.plot._hull import faces

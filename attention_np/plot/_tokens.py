@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from attention_np._columns import cut, visible, width_of
+from attention_np._lib.text import cut, visible, width_of
 from attention_np.plot._fonts import showing
 
 if TYPE_CHECKING:

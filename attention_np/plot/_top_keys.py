@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._arrays import as_integer
-from attention_np._columns import padded, width_of
-from attention_np._figures import one_axes
+from attention_np._lib.arguments import as_integer
+from attention_np._lib.figures import one_axes
+from attention_np._lib.text import padded, width_of
 from attention_np.plot._fonts import showing
 from attention_np.plot._heat_maps import as_matrix
 from attention_np.plot._tokens import as_tokens

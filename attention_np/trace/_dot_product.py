@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attention_np import dot_product as op
 from attention_np import softmax
-from attention_np._arrays import as_flag, as_integer
+from attention_np._lib.arguments import as_flag, as_integer
 from attention_np.trace._inputs import as_tokens, as_width, loss_gradient, small_numbers
 from attention_np.trace._shared import (
     forward,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import cases
-from attention_np._arrays import as_integer
+from attention_np._lib.arguments import as_integer
 
 __all__ = ["as_tokens", "as_width", "loss_gradient", "numbered", "small_numbers"]
 

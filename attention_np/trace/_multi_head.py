@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from attention_np import dot_product, softmax
 from attention_np import multi_head as op
-from attention_np._arrays import Array, as_flag, as_integer, transposed
+from attention_np._lib.arguments import as_flag, as_integer
+from attention_np._lib.arrays import Array, transposed
 from attention_np.trace._inputs import as_tokens, as_width, loss_gradient, numbered, small_numbers
 from attention_np.trace._shared import (
     backward,

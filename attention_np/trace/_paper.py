@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._columns import cut, padded, width_of
+from attention_np._lib.text import cut, padded, width_of
 
 if TYPE_CHECKING:
     from attention_np.trace._steps import Step, Trace

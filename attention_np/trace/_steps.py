@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
-from attention_np._columns import visible
+from attention_np._lib.text import visible
 from attention_np.trace import _paper
 
 __all__ = ["Step", "Trace"]

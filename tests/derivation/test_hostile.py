@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_np._commands import tables
+from attention_np.cli import tables
 from attention_np.derivation import PageCheck, read_page, verify
 from attention_np.derivation.tokens import tokenize
 

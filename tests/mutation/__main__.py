@@ -25,16 +25,16 @@ from .running import Outcome, Runner
 from .score import Score
 
 PACKAGE = Path("attention_np")
-OPS = "softmax dot_product masks additive multi_head rules blockwise _arrays _products _range _scaled _dropout _outputs"
+OPS = "softmax dot_product masks additive multi_head rules blockwise functional"
 GROUPS = {  # a module belongs to the first group that has it
-    "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py"],
+    "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py", "_lib/*.py"],
     "adapters": [f"gradcheck/{name}.py" for name in ("_adapting", "autograd", "torch", "jax")],
-    "gradcheck": ["gradcheck/*.py", "gradcheck/diagnosis/*.py", "_json.py"],
+    "gradcheck": ["gradcheck/*.py", "gradcheck/diagnosis/*.py"],
 }
 USUAL = ("ops", "gradcheck")  # the adapters need the libraries that they adapt
 PICTURES = PACKAGE / "gradcheck/plot.py"  # how they look, no test sees
 ALSO = (
-    "arrays products range scaled dropout outputs corners properties blockwise_details blockwise_work blockwise_tasks "
+    "arrays products second_look wide dropout corners properties blockwise_details blockwise_work blockwise_tasks "
     "blockwise_rounding cores merging"
 )
 TESTS = {

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attention_np import cost, plot, softmax
-from attention_np._columns import cut, padded, width_of
+from attention_np._lib.text import cut, padded, width_of
 from attention_np.gradcheck import plot as gradcheck_plot
 
 from .seen import CAUSAL, CHINESE, CHINESE_FONT, ENGLISH, A, drawn, hatched, image_of, legend_of, normal, ticks

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import attention_np
-from attention_np._commands.verification import check_pages
+from attention_np.cli.verification import check_pages
 from attention_np.derivation import Report, read_pages
 
 from .needed import ROOT, Built, page_of

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_np import dot_product, gradcheck, masks, multi_head, plot
-from attention_np._figures import legend_below
+from attention_np._lib.figures import legend_below
 
 __all__ = ["FIGURES", "WIDE", "Drawing"]
 

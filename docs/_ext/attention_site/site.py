@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sphinx.util import logging
 
-from attention_np._commands.verification import check_pages
+from attention_np.cli.verification import check_pages
 from attention_np.derivation import Record, read_pages
 
 if TYPE_CHECKING:

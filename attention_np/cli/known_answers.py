@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attention_np._commands.outcome import HOLDS, missing, refuse
+from attention_np.cli.outcome import HOLDS, missing, refuse
 from attention_np.known_answers import write
 from attention_np.known_answers.examples import OPS
 from attention_np.known_answers.formats import DTYPES
@@ -45,6 +45,6 @@ def _progress() -> Callable[[Any], Any]:
     """A bar on the terminal, if Rich is installed."""
     if missing({"rich": "rich"}):
         return iter
-    from attention_np._commands import tables
+    from attention_np.cli import tables
 
     return tables.progress

@@ -1,11 +1,14 @@
-"""The command line: ``python -m attention_np``, also installed as ``attention-np``."""
+"""The command line: ``python -m attention_np``, also installed as ``attention-np``; a module for each command.
+
+Each has ``HELP``, one line; ``add_arguments(parser)``; and ``run(options)``, which returns the exit code.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 
-from attention_np._commands import check, cost, info, known_answers, trace
+from attention_np.cli import check, cost, info, known_answers, trace
 
 __all__ = ["main"]
 

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from attention_np import trace
-from attention_np._commands.outcome import HOLDS, refuse
+from attention_np.cli.outcome import HOLDS, refuse
 
 __all__ = ["HELP", "add_arguments", "run"]
 

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import additive, blockwise, dot_product, multi_head
-from attention_np._arrays import Array, as_array, as_floating, check_broadcasts_to, scores_shape
-from attention_np._dropout import Rng
+from attention_np._lib.arguments import as_array, as_floating, check_broadcasts_to, scores_shape
+from attention_np._lib.arrays import Array
+from attention_np._lib.dropout import Rng
 from attention_np.rules import Rule
 
 __all__ = ["additive_attention", "multi_head_attention", "scaled_dot_product_attention"]

@@ -1,7 +1,7 @@
 """Numbers whose range has no end: an array, and beside each number the power of two that it is to be multiplied by.
 
 What the ops are made of works on them as on arrays, so the lines that carry out a formula run on either. They are for
-the second look, where the plain arithmetic has left the range of the dtype (:mod:`attention_np._range`).
+the second look, where the plain arithmetic has left the range of the dtype (:mod:`attention_np._lib.second_look`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from attention_np._arrays import Array
+from attention_np._lib.arrays import Array
 
-__all__ = ["LEAST", "Scaled", "is_wide", "magnitude", "times_power_of_two", "widened"]
+__all__ = ["LEAST", "Wide", "is_wide", "magnitude", "times_power_of_two", "widened"]
 
 LEAST = -(2**20)  # the exponent of zero: less than that of any number
 WEAK = {int: np.float16, float: np.float16, complex: np.complex64}  # numbers of Python upcast no array
 SLICE = 480  # products of numbers of that many powers of two, and their sums, are within the range of float64
 
 
-class Scaled(NDArrayOperatorsMixin):
+class Wide(NDArrayOperatorsMixin):
     """The numbers ``mantissa * 2**exponent``, with mantissas of at least the precision of float64.
 
     Infinity and NaN are infinity and NaN, and nothing else becomes so. A part of a complex number that is ``2**1000``
@@ -38,17 +38,17 @@ class Scaled(NDArrayOperatorsMixin):
         self.dtype: np.dtype[Any] = np.dtype(dtype)
 
     @classmethod
-    def of(cls, array: Any) -> Scaled:
+    def of(cls, array: Any) -> Wide:
         """`array`, or a number."""
-        if isinstance(array, Scaled):
+        if isinstance(array, Wide):
             return array
         numbers = np.asarray(array)
         dtype = WEAK.get(type(array), numbers.dtype)
         return cls(numbers.astype(np.result_type(dtype, np.float64)), 0, dtype)
 
-    def _each(self, function: Callable[[Array], Array]) -> Scaled:
+    def _each(self, function: Callable[[Array], Array]) -> Wide:
         """What `function`, which moves entries, makes of both arrays."""
-        result = object.__new__(Scaled)
+        result = object.__new__(Wide)
         result.mantissa, result.exponent, result.dtype = function(self.mantissa), function(self.exponent), self.dtype
         return result
 
@@ -61,7 +61,7 @@ class Scaled(NDArrayOperatorsMixin):
         """What NumPy asks for the result of `ufunc` on such numbers; with `out`, it is an addition in place."""
         if method != "__call__" or ufunc not in UFUNCS:
             return NotImplemented
-        result = UFUNCS[ufunc](*map(Scaled.of, inputs))
+        result = UFUNCS[ufunc](*map(Wide.of, inputs))
         if out is None:
             return result
         if not np.can_cast(result.dtype, out[0].dtype, "same_kind"):
@@ -73,11 +73,11 @@ class Scaled(NDArrayOperatorsMixin):
         """What NumPy asks for the result of any other function."""
         return FUNCTIONS[function](*args, **kwargs) if function in FUNCTIONS else NotImplemented
 
-    def __getitem__(self, index: Any) -> Scaled:
+    def __getitem__(self, index: Any) -> Wide:
         return self._each(lambda x: x[index])
 
     def __setitem__(self, index: Any, numbers: Any) -> None:
-        numbers = Scaled.of(numbers)
+        numbers = Wide.of(numbers)
         self.mantissa[index], self.exponent[index] = numbers.mantissa, numbers.exponent
 
     def __len__(self) -> int:
@@ -97,23 +97,23 @@ class Scaled(NDArrayOperatorsMixin):
         return self.mantissa.ndim
 
     @property
-    def T(self) -> Scaled:  # noqa: N802
+    def T(self) -> Wide:  # noqa: N802
         """As of an array."""
         return self._each(lambda x: x.T)
 
-    def reshape(self, *shape: Any) -> Scaled:
+    def reshape(self, *shape: Any) -> Wide:
         """As of an array."""
         return self._each(lambda x: x.reshape(*shape))
 
-    def swapaxes(self, one: int, other: int) -> Scaled:
+    def swapaxes(self, one: int, other: int) -> Wide:
         """As of an array."""
         return self._each(lambda x: x.swapaxes(one, other))
 
-    def sum(self, axis: int | tuple[int, ...], keepdims: bool = False) -> Scaled:
+    def sum(self, axis: int | tuple[int, ...], keepdims: bool = False) -> Wide:
         """As of an array."""
         top = self.exponent.max(axis=axis, keepdims=True, initial=LEAST)
         total = times_power_of_two(self.mantissa, self.exponent - top).sum(axis=axis, keepdims=keepdims)
-        return Scaled(total, top.reshape(total.shape), self.dtype)
+        return Wide(total, top.reshape(total.shape), self.dtype)
 
     def slices(self) -> Iterator[tuple[int, Array]]:
         """The finite numbers as a sum of arrays times ``2**place``, of numbers of SLICE powers of two at most."""
@@ -126,7 +126,7 @@ class Scaled(NDArrayOperatorsMixin):
 
 def is_wide(array: Any) -> bool:
     """Whether `array` has been :func:`widened`."""
-    return isinstance(array, Scaled)
+    return isinstance(array, Wide)
 
 
 @overload
@@ -135,7 +135,7 @@ def widened(array: Array) -> Array: ...
 def widened(array: None) -> None: ...
 def widened(array: Array | None) -> Array | None:
     """`array` as numbers whose range has no end; for types, an array like any other. None stays None."""
-    return None if array is None else cast(Array, Scaled.of(array))
+    return None if array is None else cast(Array, Wide.of(array))
 
 
 def times_power_of_two(array: Array, exponent: Any) -> Array:
@@ -153,40 +153,40 @@ def magnitude(array: Array) -> Array:
     return np.maximum(np.abs(array.real), np.abs(array.imag)) if array.dtype.kind == "c" else np.abs(array)
 
 
-def _add(x: Scaled, y: Scaled) -> Scaled:
+def _add(x: Wide, y: Wide) -> Wide:
     top = np.maximum(x.exponent, y.exponent)
     parts = [times_power_of_two(part.mantissa, part.exponent - top) for part in (x, y)]
-    return Scaled(parts[0] + parts[1], top, np.result_type(x.dtype, y.dtype))
+    return Wide(parts[0] + parts[1], top, np.result_type(x.dtype, y.dtype))
 
 
-def _negative(x: Scaled) -> Scaled:
-    return Scaled(-x.mantissa, x.exponent, x.dtype)
+def _negative(x: Wide) -> Wide:
+    return Wide(-x.mantissa, x.exponent, x.dtype)
 
 
-def _multiply(x: Scaled, y: Scaled) -> Scaled:
-    return Scaled(x.mantissa * y.mantissa, x.exponent + y.exponent, np.result_type(x.dtype, y.dtype))
+def _multiply(x: Wide, y: Wide) -> Wide:
+    return Wide(x.mantissa * y.mantissa, x.exponent + y.exponent, np.result_type(x.dtype, y.dtype))
 
 
-def _matmul(x: Scaled, y: Scaled) -> Scaled:
+def _matmul(x: Wide, y: Wide) -> Wide:
     of_mantissas = x.mantissa @ y.mantissa  # infinity and NaN are where they are in the result
     dtype = np.result_type(x.dtype, y.dtype)
-    total = Scaled(np.where(np.isfinite(of_mantissas), 0, of_mantissas), 0, dtype)
+    total = Wide(np.where(np.isfinite(of_mantissas), 0, of_mantissas), 0, dtype)
     others = list(y.slices())
     for place, one in x.slices():
         for other_place, other in others:
-            total = _add(total, Scaled(one @ other, place + other_place, dtype))
+            total = _add(total, Wide(one @ other, place + other_place, dtype))
     return total
 
 
-def _equal(x: Scaled, y: Scaled) -> Array:
+def _equal(x: Wide, y: Wide) -> Array:
     equal: Array = (x.mantissa == y.mantissa) & ((x.exponent == y.exponent) | np.isinf(x.mantissa))
     return equal
 
 
-def _where(condition: Array, x: Any, y: Any) -> Scaled:
-    one, other = Scaled.of(x), Scaled.of(y)
+def _where(condition: Array, x: Any, y: Any) -> Wide:
+    one, other = Wide.of(x), Wide.of(y)
     mantissa, exponent = (np.where(condition, getattr(one, of), getattr(other, of)) for of in ("mantissa", "exponent"))
-    return Scaled(mantissa, exponent, np.result_type(one.dtype, other.dtype))
+    return Wide(mantissa, exponent, np.result_type(one.dtype, other.dtype))
 
 
 UFUNCS: dict[Any, Callable[..., Any]] = {

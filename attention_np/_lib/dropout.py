@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from attention_np._arrays import Array, as_number, real_types
-from attention_np._legible import shortened
+from attention_np._lib.arguments import as_number
+from attention_np._lib.arrays import Array, real_types
+from attention_np._lib.text import shortened
 
 __all__ = ["Draws", "Rng", "as_generator", "as_probability", "draw_key", "multipliers"]
 

@@ -9,7 +9,7 @@ from helpers import Array, assert_same_bits, normal, random_parameters
 from scipy import special
 
 import attention_np as anp
-from attention_np import _outputs, rules
+from attention_np import functional, rules
 
 BATCH = {"query": normal(0, 2, 4, 3), "key": normal(1, 2, 5, 3), "value": normal(2, 2, 5, 6)}
 SOME_HIDDEN = np.arange(20).reshape(4, 5) % 3 > 0
@@ -145,15 +145,17 @@ def test_large_scores_are_computed_blockwise(
     heads: int, n: int, m: int, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[str] = []
-    for name, forward in _outputs.ALGORITHMS.items():
+    for name, forward in functional.ALGORITHMS.items():
         spy = functools.partial(lambda name, forward, *a, **k: (used.append(name), forward(*a, **k))[1], name, forward)
-        monkeypatch.setitem(_outputs.ALGORITHMS, name, spy)
+        monkeypatch.setitem(functional.ALGORITHMS, name, spy)
     query, key, value = normal(0, heads, n, 3), normal(1, heads, m, 3), normal(2, heads, m, 4)
     anp.scaled_dot_product_attention(query, key, value)
     assert used == [chosen]
     options = {"attn_mask": normal(3, n, m), "is_causal": True, "scale": 0.3, "dropout_p": 0.4, "rng": 5}
-    results = [anp.scaled_dot_product_attention(query, key, value, **options, algorithm=a) for a in _outputs.ALGORITHMS]
-    assert used == [chosen, *_outputs.ALGORITHMS]
+    results = [
+        anp.scaled_dot_product_attention(query, key, value, **options, algorithm=a) for a in functional.ALGORITHMS
+    ]
+    assert used == [chosen, *functional.ALGORITHMS]
     np.testing.assert_allclose(*results, rtol=1e-12, atol=1e-13)
 
 
@@ -171,7 +173,7 @@ def test_a_rule_is_a_mask() -> None:
     query, key, value = normal(0, 2, 5, 3), normal(1, 2, 6, 3), normal(2, 2, 6, 4)
     rule = rules.sliding_window(left=1) & rules.padding([2, 6])
     expected = anp.scaled_dot_product_attention(query, key, value, attn_mask=rule.mask(5, 6))
-    for algorithm in ("auto", *_outputs.ALGORITHMS):
+    for algorithm in ("auto", *functional.ALGORITHMS):
         found = anp.scaled_dot_product_attention(query, key, value, attn_mask=rule, algorithm=algorithm)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-15)
     with pytest.raises(ValueError, match=r"^lengths must be from 0 to m=6, not 7"):

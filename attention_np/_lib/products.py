@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_np._arrays import Array, is_finite, transposed
-from attention_np._range import all_finite, infinite_to_nan, product_in_range
+from attention_np._lib.arrays import Array, is_finite, transposed
+from attention_np._lib.second_look import all_finite, infinite_to_nan, product_in_range
 
 __all__ = [
     "apart",

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_np import _machine as machine
 from attention_np import cost
-from attention_np._commands.outcome import HOLDS, refuse, why_not_writable
-from attention_np._commands.text import in_bytes, in_thousands, table
+from attention_np._lib import machine
+from attention_np._lib.text import in_bytes, in_thousands, table
+from attention_np.cli.outcome import HOLDS, refuse, why_not_writable
 
 __all__ = ["HELP", "add_arguments", "run"]
 

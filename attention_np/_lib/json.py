@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attention_np._legible import shortened
+from attention_np._lib.text import shortened
 
 __all__ = [
     "as_finite",

@@ -12,8 +12,8 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from attention_np._commands.verification import Finding
-from attention_np._legible import legible
+from attention_np._lib.text import legible
+from attention_np.cli.verification import Finding
 
 if TYPE_CHECKING:
     from attention_np.derivation import Report

@@ -2,7 +2,7 @@
 
 The product of two numbers, or a part of a sum, can be too large for the dtype, or too small, where the result is not:
 the scale of the scores is less than one, terms cancel, weights sum to one. An op looks once, at its results
-(:func:`left_range`), and then works them out again with numbers whose range has no end (:mod:`attention_np._scaled`).
+(:func:`left_range`), and then works them out again with numbers whose range has no end (:mod:`attention_np._lib.wide`).
 Scores, of which a softmax sees the differences alone, are changed only where they had left the range.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._arrays import Array, sum_of_squares, transposed
-from attention_np._scaled import LEAST, Scaled, magnitude, times_power_of_two, widened
+from attention_np._lib.arrays import Array, sum_of_squares, transposed
+from attention_np._lib.wide import LEAST, Wide, magnitude, times_power_of_two, widened
 
 __all__ = [
     "all_finite",
@@ -131,7 +131,7 @@ def clipped_scores(plain: Array, q: Array, k: Array, scale: Any, bias: Array | N
 
 def _clipped_scores(
     plain: Array, q: Array, k: Array, scale: Any, bias: Array | None, settle: Callable[[Array], Array]
-) -> tuple[Array, Scaled | None, Array]:
+) -> tuple[Array, Wide | None, Array]:
     """Scores of which those that do not fit are the largest number, the same with exponents, and where both count.
 
     `settle` is given the scores before the bias. No exponents are needed where nothing finite has left the range.
@@ -147,7 +147,7 @@ def _clipped_scores(
         scores = settle(plain)
         return (scores if bias is None else scores + bias), None, given
 
-    products = Scaled.of(q) @ transposed(widened(k)) * scale
+    products = Wide.of(q) @ transposed(widened(k)) * scale
     scores = settle(np.where(lost, _clipped(products), plain))
     if bias is not None:
         products = products + bias
@@ -156,7 +156,7 @@ def _clipped_scores(
     return scores, products, given
 
 
-def _less_largest(scores: Scaled, pairs: Array) -> Array:
+def _less_largest(scores: Wide, pairs: Array) -> Array:
     """`scores`, of which `pairs` count, less the largest of each row."""
     mantissa, exponent = scores.mantissa, scores.exponent
     positive = pairs & (mantissa.real > 0)
@@ -175,7 +175,7 @@ def _largest(scores: Array, pairs: Array | None) -> Array:
     return largest
 
 
-def _clipped(numbers: Scaled) -> Array:
+def _clipped(numbers: Wide) -> Array:
     """`numbers` in their dtype, with its largest number in the place of infinity."""
     array: Array = np.asarray(numbers)
     most = np.finfo(array.dtype).max

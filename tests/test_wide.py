@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from helpers import assert_same_bits
 
-from attention_np._arrays import quiet
-from attention_np._scaled import LEAST, Scaled, is_wide, times_power_of_two, widened
+from attention_np._lib.arrays import quiet
+from attention_np._lib.wide import LEAST, Wide, is_wide, times_power_of_two, widened
 
 
 @pytest.fixture(autouse=True)
@@ -17,16 +17,16 @@ def _as_in_ops() -> Iterator[None]:
         yield
 
 
-def exact(number: Scaled) -> list[Fraction]:
+def exact(number: Wide) -> list[Fraction]:
     """The numbers that it stands for."""
     places = zip(number.mantissa.ravel().tolist(), number.exponent.ravel().tolist(), strict=True)
     return [Fraction(mantissa) * Fraction(2) ** exponent for mantissa, exponent in places]
 
 
-def numbers(seed: int, *shape: int, most: int = 3000) -> Scaled:
+def numbers(seed: int, *shape: int, most: int = 3000) -> Wide:
     """Small integers times powers of two."""
     rng = np.random.default_rng(seed)
-    return Scaled(rng.integers(-9, 10, shape) * 1.0, rng.integers(-most, most, shape).astype(np.intc), np.float64)
+    return Wide(rng.integers(-9, 10, shape) * 1.0, rng.integers(-most, most, shape).astype(np.intc), np.float64)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -60,7 +60,7 @@ def test_a_product_of_small_integers_of_one_size_is_exact() -> None:
 
 
 def test_zero_has_the_least_exponent_and_other_mantissas_are_at_least_one_half() -> None:
-    scaled = Scaled(np.array([0.0, 1.0, 12.0]), np.array([7, 7, 7]), np.float64)
+    scaled = Wide(np.array([0.0, 1.0, 12.0]), np.array([7, 7, 7]), np.float64)
     assert_same_bits(scaled.mantissa, np.array([0.0, 0.5, 0.75]))
     np.testing.assert_array_equal(scaled.exponent, [LEAST, 8, 11])
     assert_same_bits(np.asarray(scaled), np.array([0.0, 128.0, 12 * 128.0]))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_np import _machine as machine
+from attention_np._lib import machine
 
 __all__ = ["THREAD_VARIABLES", "Blas", "Facts", "gather"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from attention_np._commands.facts import THREAD_VARIABLES, Facts
-from attention_np._commands.rates import Rates
+from attention_np.cli.facts import THREAD_VARIABLES, Facts
+from attention_np.cli.rates import Rates
 
 __all__ = ["Advice", "advise"]
 

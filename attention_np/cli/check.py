@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from attention_np import cases
-from attention_np._commands import verification
-from attention_np._commands.outcome import FAILS, HOLDS, missing, refuse, why_not_writable
+from attention_np.cli import verification
+from attention_np.cli.outcome import FAILS, HOLDS, missing, refuse, why_not_writable
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     if unwritable:
         return refuse(unwritable)
 
-    from attention_np._commands import tables
+    from attention_np.cli import tables
 
     findings = verification.check_ops(tables.progress(cases.all_cases(names or cases.OPS)))
     tables.print_findings(findings)

@@ -7,8 +7,8 @@ import pytest
 from helpers import Array, assert_same_bits, normal
 
 from attention_np import softmax
-from attention_np._arrays import quiet
-from attention_np._range import all_finite, left_range, product_in_range, scores_in_range
+from attention_np._lib.arrays import quiet
+from attention_np._lib.second_look import all_finite, left_range, product_in_range, scores_in_range
 
 VAST, TINY = 2.0**700, 2.0**-700
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from attention_np._commands import rates
-from attention_np._commands.advice import Advice, advise
-from attention_np._commands.facts import THREAD_VARIABLES, Blas, Facts, gather
-from attention_np._commands.outcome import HOLDS, refuse, why_not_writable
-from attention_np._commands.text import in_bytes, table
+from attention_np._lib.text import in_bytes, table
+from attention_np.cli import rates
+from attention_np.cli.advice import Advice, advise
+from attention_np.cli.facts import THREAD_VARIABLES, Blas, Facts, gather
+from attention_np.cli.outcome import HOLDS, refuse, why_not_writable
 
 __all__ = ["HELP", "add_arguments", "run"]
 

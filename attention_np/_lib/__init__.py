@@ -1,0 +1,1 @@
+"""What the ops stand on: what makes them robust, never what they compute. Private, and read last."""

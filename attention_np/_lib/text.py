@@ -1,0 +1,109 @@
+"""Text as it may be shown: legible, on one line, short, in columns, and numbers with their unit.
+
+A Chinese character takes two columns, a combining mark none.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["cut", "in_bytes", "in_thousands", "legible", "padded", "shortened", "table", "visible", "width_of"]
+
+LONGEST = 40  # characters
+
+
+def legible(text: str) -> str:
+    """`text` with everything that does not print, but for the ends of lines, as Python writes it in a literal.
+
+    A terminal obeys some characters instead of printing them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(x if x.isprintable() or x == "\n" else x.encode("unicode_escape").decode() for x in text)
+
+
+def shortened(value: Any) -> str:
+    """`value` as it can stand in a message."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "what is nested so deeply"
+    except ValueError:  # Python writes no integer of more than 4300 digits
+        return "a number of so many digits"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def width_of(text: str) -> int:
+    """How many columns `text` takes.
+
+    Examples
+    --------
+    >>> width_of("mat"), width_of("垫子")
+    (3, 4)
+    """
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+
+
+def padded(text: str, width: int, align: str = "<") -> str:
+    """`text` filled up with spaces to so many columns, behind it or, with ``align=">"``, before it."""
+    spaces = " " * (width - width_of(text))
+    return spaces + text if align == ">" else text + spaces
+
+
+def cut(text: str, width: int) -> str:
+    """`text` if it fits into so many columns, else its beginning and two dots.
+
+    Examples
+    --------
+    >>> cut("transformer", 8)
+    'transf..'
+    """
+    if width_of(text) <= width:
+        return text
+    while width_of(text) > width - 2:
+        text = text[:-1]
+    return text + ".."
+
+
+def visible(text: str) -> str:
+    r"""`text` with escapes for what does not print, such as the end of a line.
+
+    Examples
+    --------
+    >>> print(visible("the\n"))
+    the\n
+    """
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """`rows` in columns, of which the first `left` are aligned to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def in_bytes(number: float) -> str:
+    """Such as "1.5 GiB"."""
+    return _scaled(number, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
+
+
+def in_thousands(number: float) -> str:
+    """Such as "1.5 G"."""
+    return _scaled(number, 1000, ("", "k", "M", "G", "T", "P", "E")).rstrip()
+
+
+def _scaled(number: float, step: int, units: Sequence[str]) -> str:
+    power = 0
+    while number >= 999.5 and power < len(units) - 1:
+        number, power = number / step, power + 1
+    digits = 0 if power == 0 or number >= 99.95 else 1 if number >= 9.995 else 2
+    return f"{number:.{digits}f} {units[power]}"
