@@ -16,7 +16,7 @@ help:
 	@echo "make mutants change every equation of the pages in every way, and see each change noticed"
 	@echo "make mutation change the code of the ops and of gradcheck in every way, and see each change noticed (hours)"
 	@echo "make versions run the tests on the oldest and the newest NumPy, from the sdist, after make dist"
-	@echo "make dist    build the sdist and the wheel in dist, look into them, and try the wheel with NumPy alone"
+	@echo "make dist    build the sdist and the wheel in dist, look into them, and try the wheel"
 	@echo "make site    build the pages as a site that needs no network, in build/site"
 	@echo "make lint    ruff"
 	@echo "make types   mypy, strict"
