@@ -18,10 +18,9 @@ whole in memory are in :mod:`attention_np.rules`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +50,9 @@ from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import widened
 from attention_np.dot_product import Gradients
 from attention_np.rules import Rule, cut, pick
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 __all__ = ["Cache", "Gradients", "Partial", "backward", "forward", "jvp", "merge", "merge_backward"]
 
