@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,7 +47,7 @@ def call(evaluator: Evaluator, node: nodes.Call, bound: tuple[str, ...]) -> Valu
         if len(value.shape) != 2 or evaluator.arithmetic.unify(*value.shape) is None:
             raise Problem("shape", f"no trace of {describe(value)}", node.span)
         data = np.trace(value.data, axis1=-2, axis2=-1)
-        return replace(value, data=data, shape=(), scale=max(value.scale, top(data)))
+        return value._replace(data=data, shape=(), scale=max(value.scale, top(data)))
     if name == "norm":
         return _norm(evaluator, value)
     if name == "abs" and value.shape:
@@ -63,7 +62,7 @@ def _extreme(evaluator: Evaluator, node: nodes.Call, values: list[Value]) -> Val
         value = values[0]
         data = value.data.reshape(*value.data.shape[: len(value.names)], -1)
         sign = 1 if node.function == "max" else -1
-        return replace(value, data=functions.largest(data, -1, sign), shape=())
+        return value._replace(data=functions.largest(data, -1, sign), shape=())
     if len(values) < 2:
         raise Problem("syntax", f"{node.text} takes several numbers, or an index below", node.span)
     total = values[0]
@@ -129,10 +128,10 @@ def _diag(evaluator: Evaluator, value: Value, span: Span) -> Value:
         length = value.data.shape[-2]
         evaluator.arithmetic.charge([(*value.data.shape[:-1], length)], span)
         data = np.where(np.eye(length, dtype=bool), value.data, 0.0)
-        return replace(value, data=data, shape=(value.shape[0], value.shape[0]))
+        return value._replace(data=data, shape=(value.shape[0], value.shape[0]))
     if len(value.shape) == 2 and evaluator.arithmetic.unify(*value.shape) is not None:
         data = np.diagonal(value.data, axis1=-2, axis2=-1)[..., None]
-        return replace(value, data=data, shape=(value.shape[0], ONE))
+        return value._replace(data=data, shape=(value.shape[0], ONE))
     raise Problem("shape", f"diag of {describe(value)}", span)
 
 
@@ -163,10 +162,10 @@ def _concat(evaluator: Evaluator, node: nodes.Call, under: nodes.Bound, value: V
     data = evaluator.arithmetic.spread(value, (*rest, index))
     if column:
         data = data.reshape(*data.shape[:-3], -1, 1)
-        return replace(value, data=data, names=rest, shape=(ranges[0], ONE))
+        return value._replace(data=data, names=rest, shape=(ranges[0], ONE))
     data = np.moveaxis(data, -3, -2)
     data = data.reshape(*data.shape[:-2], -1)
-    return replace(value, data=data, names=rest, shape=(value.shape[0], ranges[0]))
+    return value._replace(data=data, names=rest, shape=(value.shape[0], ranges[0]))
 
 
 def _einsum(evaluator: Evaluator, node: nodes.Call, bound: tuple[str, ...]) -> Value:

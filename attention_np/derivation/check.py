@@ -7,14 +7,14 @@ page, and one for each worked example, in which some of the free tensors have pr
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attention_np.derivation import compare, limits, nodes
 from attention_np.derivation.account import Account
 from attention_np.derivation.draws import BOUND_DRAWS, DRAWS, complete, draw_sizes, draw_tensor
-from attention_np.derivation.environment import Definition, Definitions, Environment, Tensor, tensors_in
+from attention_np.derivation.environment import Definition, Definitions, Environment, Tensor
 from attention_np.derivation.errors import Problem, Span, show
 from attention_np.derivation.evaluate import evaluate
 from attention_np.derivation.examples import Setting, binds
@@ -186,6 +186,7 @@ class PageCheck:
                     raise Problem("page", "a refuted equation cannot define a name", statement.target.span)
                 record.defines += (statement.target.key,)
                 self._define(statement, scope)
+            before: list[_Side | None] = [None] * self.draws  # in the middle of a chain: what the last pair ended with
             for position in range(len(statement.relations)):
                 if statement.sides[position] is None and len(statement.sides) == 2:
                     break
@@ -194,8 +195,10 @@ class PageCheck:
                 equal = statement.relations[position] in ("<=", ">=")
                 record.rounded = record.rounded or statement.relations[position] == "~"
                 for draw, environment in enumerate(scope.environments):
-                    error, holds = self._pair(statement, position, environment)
-                    equal = equal and holds and self._pair(statement, position, environment, "=")[1]
+                    sides = _both(statement, position, environment, before[draw])
+                    before[draw] = sides[1]
+                    error, holds = self._pair(statement, position, environment, sides)
+                    equal = equal and holds and self._pair(statement, position, environment, sides, "=")[1]
                     worst = max(worst, error)
                     if holds:
                         continue
@@ -233,7 +236,7 @@ class PageCheck:
         worst = 0.0
         for environment in scope.more:
             environment.arithmetic.steps = 0
-            error, holds = self._pair(statement, position, environment)
+            error, holds = self._pair(statement, position, environment, _both(statement, position, environment))
             worst = max(worst, error)
             if not holds:
                 record.error = error
@@ -262,45 +265,33 @@ class PageCheck:
         return f"this does not hold: relative error {error:.2g}" + (f" (with {sizes})" if sizes else "")
 
     def _pair(
-        self, statement: Statement, position: int, environment: Environment, instead: str | None = None
+        self,
+        statement: Statement,
+        position: int,
+        environment: Environment,
+        sides: tuple[_Side, _Side],
+        instead: str | None = None,
     ) -> tuple[float, bool]:
-        left, right = statement.sides[position], statement.sides[position + 1]
-        assert left is not None
-        assert right is not None
+        """The error of one relation in one draw, and whether it holds."""
         relation, place = instead or statement.relations[position], statement.places[position]
-        environment.underflow = None
-        one, two = evaluate(environment, left), evaluate(environment, right)
+        (left, one, _), (right, two, _) = sides
         free = set(one.names) | set(two.names)
         _check_bound(left, free)
         _check_bound(right, free)
         where = self._where(statement.condition, environment)
         a, b = compare.aligned_sides(environment.arithmetic, one, two, where, place)
         try:
-            return self._related(statement, position, environment, relation, (one, two), (a, b))
+            if relation == "~":
+                return _approximately(left, right, a, b, place)
+            if relation != "=":
+                return compare.ordering(a, b, relation, max(one.scale, two.scale))
+            for side in sides:
+                if side.underflow is not None:
+                    raise Problem("domain", "the exponential underflows here: claim \\approx", side.underflow)
+            masked = environment.definitions.mask(left) or environment.definitions.mask(right)
+            return compare.equality(a, b, one.scale, two.scale, masked)
         except Problem as problem:
             raise problem.at(place) from None
-
-    def _related(
-        self,
-        statement: Statement,
-        position: int,
-        environment: Environment,
-        relation: str,
-        values: tuple[Value, Value],
-        sides: tuple[Any, Any],
-    ) -> tuple[float, bool]:
-        left, right = statement.sides[position], statement.sides[position + 1]
-        assert left is not None
-        assert right is not None
-        scales = values[0].scale, values[1].scale
-        if relation == "~":
-            return _approximately(left, right, *sides, statement.places[position])
-        if relation == "=":
-            if environment.underflow is not None:
-                raise Problem("domain", "the exponential underflows here: claim \\approx", environment.underflow)
-            masked = environment.definitions.mask(left) or environment.definitions.mask(right)
-            return compare.equality(*sides, *scales, masked)
-        return compare.ordering(*sides, relation, max(scales))
 
     def _where(self, condition: nodes.Node | None, environment: Environment) -> Value | None:
         if condition is None:
@@ -315,9 +306,9 @@ class PageCheck:
         assert target is not None
         assert body is not None
         self._position += 1
-        opaque = any(isinstance(item, nodes.Derivative) for item in body.walk())
-        needs = tensors_in(body)
-        definition = Definition(target.key, target.indices, body, body.span, self._position, needs, opaque, target.span)
+        definition = Definition(
+            target.key, target.indices, body, body.span, self._position, body.tensors, body.has_derivative, target.span
+        )
         _check_bound(body, set(target.indices))
         scope.names.add(Symbol(target.key, "defined"), target.span)
         scope.definitions.add(definition)
@@ -386,9 +377,31 @@ class PageCheck:
                 raise Problem("shape", "this has another value in this example", statement.span)
 
 
+class _Side(NamedTuple):
+    """One side of a relation in one draw, and the place of an exponential that underflowed in it."""
+
+    node: nodes.Node
+    value: Value
+    underflow: Span | None
+
+
+def _both(
+    statement: Statement, position: int, environment: Environment, before: _Side | None = None
+) -> tuple[_Side, _Side]:
+    """The sides of one relation; the first is known where the relation ``before`` it ended there."""
+    return before or _side(statement.sides[position], environment), _side(statement.sides[position + 1], environment)
+
+
+def _side(node: nodes.Node | None, environment: Environment) -> _Side:
+    assert node is not None
+    environment.underflow = None
+    value = evaluate(environment, node)
+    return _Side(node, value, environment.underflow)
+
+
 def _check_bound(node: nodes.Node, free: set[str]) -> None:
     """An index that is free in the equation must not be bound somewhere inside of it."""
-    for item in node.walk():
+    for item in node.walk:
         bound = None
         if isinstance(item, nodes.Reduce) or (isinstance(item, nodes.Call) and item.function != "softmax"):
             bound = item.bound
@@ -399,9 +412,7 @@ def _check_bound(node: nodes.Node, free: set[str]) -> None:
 
 
 def _mentions_derivative(statement: Statement) -> bool:
-    return any(
-        isinstance(node, nodes.Derivative) for side in statement.sides if side is not None for node in side.walk()
-    )
+    return any(side.has_derivative for side in statement.sides if side is not None)
 
 
 def _approximately(left: nodes.Node, right: nodes.Node, a: Any, b: Any, place: Span) -> tuple[float, bool]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +20,7 @@ from attention_np.derivation.names import Names
 from attention_np.derivation.values import ONE, STEP, Arithmetic, Array, Value, top, top_tangent
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """The value of a name: an array whose axes have ranges, with a leading perturbation axis or without."""
 
     data: Array
@@ -52,22 +52,6 @@ class Definition:
     place: Span = (0, 0)
 
 
-def tensors_in(node: nodes.Node) -> frozenset[str]:
-    """The names that an expression uses."""
-    return frozenset(item.name for item in node.walk() if isinstance(item, nodes.Ref))
-
-
-def has_infinite_case(node: nodes.Node) -> bool:
-    """Whether a case of an expression is a literal infinity."""
-    return any(
-        isinstance(item, nodes.Constant) and item.name == "infinity"
-        for cases in node.walk()
-        if isinstance(cases, nodes.Cases)
-        for value in cases.values
-        for item in value.walk()
-    )
-
-
 class Definitions:
     """The definitions of a page so far, with what each depends on directly and in the end."""
 
@@ -93,7 +77,7 @@ class Definitions:
         for name in definition.needs:
             needs |= self._needs.get(name, frozenset())
         self._needs[definition.key] = frozenset(needs)
-        if self._masking & needs or (definition.body is not None and has_infinite_case(definition.body)):
+        if self._masking & needs or (definition.body is not None and definition.body.has_infinite_case):
             self._masking.add(definition.key)
 
     def needs(self, key: str) -> frozenset[str]:
@@ -102,7 +86,7 @@ class Definitions:
 
     def mask(self, node: nodes.Node) -> bool:
         """Whether a case of an expression, or of what it is defined by, is a literal infinity."""
-        return bool(tensors_in(node) & self._masking) or has_infinite_case(node)
+        return bool(node.tensors & self._masking) or node.has_infinite_case
 
     def order(self, key: str) -> list[Definition]:
         """The definitions that lead up to ``key``, in the order of the page."""
@@ -182,7 +166,7 @@ class Environment:
         else:
             value = self.evaluate(self, definition.body)
             tensor = as_tensor(self, value, definition.indices, definition.span)
-        return replace(tensor, data=self.arithmetic.hold(tensor.data, span))
+        return tensor._replace(data=self.arithmetic.hold(tensor.data, span))
 
     def _functional(self, span: Span) -> Tensor:
         assert self.output is not None
@@ -249,7 +233,7 @@ class Perturbed(Environment):
         parent.arithmetic.charge([(count, count)], span)
         steps = (1j * STEP) * np.eye(count).reshape(count, *base.data.shape)
         data = parent.arithmetic.hold(base.data + steps, span)
-        self.free[key] = replace(base, data=data, tangent=1.0, perturbed=True)
+        self.free[key] = base._replace(data=data, tangent=1.0, perturbed=True)
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The symbol of that key, carried along with the perturbation."""

@@ -7,7 +7,6 @@ skipped), so an ill-typed page cannot pass by luck.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +51,7 @@ class Evaluator(Indexing):
         return Value(np.arange(1.0, length + 1.0), (node.name,), (), float(length))
 
     def _eye(self, node: nodes.Eye, bound: tuple[str, ...]) -> Value:
-        value = replace(number(1.0), eye=True)
+        value = number(1.0)._replace(eye=True)
         return value if node.size is None else self.arithmetic.expand_eye(value, node.size, node.span)
 
     def _ones(self, node: nodes.Ones, bound: tuple[str, ...]) -> Value:
@@ -93,7 +92,7 @@ class Evaluator(Indexing):
         return self._truth(self.condition(node.condition, bound))
 
     def _truth(self, value: Value) -> Value:
-        return replace(value, data=value.data.astype(float), scale=1.0, tangent=0.0, zero=False)
+        return value._replace(data=value.data.astype(float), scale=1.0, tangent=0.0, zero=False)
 
     def condition(self, node: nodes.Node, bound: tuple[str, ...]) -> Value:
         """Where a condition holds, as a value of booleans."""
@@ -132,7 +131,7 @@ class Evaluator(Indexing):
         for term, (sign, _) in zip(node.terms, node.signs, strict=True):
             value = self.value(term, bound)
             if total is None:
-                total = value if sign > 0 else replace(value, data=-value.data)
+                total = value if sign > 0 else value._replace(data=-value.data)
             else:
                 total = self.arithmetic.add(total, value, sign, (node.span[0], term.span[1]))
         assert total is not None
@@ -211,7 +210,7 @@ class Evaluator(Indexing):
                 raise Problem("domain", "this matrix has no inverse", node.span) from None
             size = top(data)
             scale = max(size, size * size * base.scale)
-            base = replace(base, data=data, scale=scale, tangent=size * size * base.tangent)
+            base = base._replace(data=data, scale=scale, tangent=size * size * base.tangent)
         total = base
         for _ in range(abs(power) - 1):
             total = self.arithmetic.matrix_product(total, base, node.span)
@@ -238,7 +237,7 @@ class Evaluator(Indexing):
                 length = self.arithmetic.size(symbol.axes[0])
                 self.arithmetic.charge([(length, *body.data.shape)], bound.span)
                 data = np.broadcast_to(body.data, (length, *body.data.shape))
-                body = replace(body, data=data, names=(name, *body.names), zero=False)
+                body = body._replace(data=data, names=(name, *body.names), zero=False)
         if bound.condition is None:
             return body
         self._check_limits(bound, inner)
@@ -246,7 +245,7 @@ class Evaluator(Indexing):
         names, (data, mask) = self.arithmetic.together([body, where], bound.span)
         mask = mask.reshape(mask.shape + (1,) * (data.ndim - mask.ndim))
         self.arithmetic.charge([data.shape, mask.shape], bound.span)
-        return replace(body, data=np.where(mask, data, fill), names=names, zero=False)
+        return body._replace(data=np.where(mask, data, fill), names=names, zero=False)
 
     def _check_limits(self, bound: nodes.Bound, inner: tuple[str, ...]) -> None:
         r"""``\\sum_{j=1}^{n}`` with j over m is an error, and so is a limit beyond the range."""

@@ -63,7 +63,9 @@ class Setting:
 
 
 def _plausible(chain: Chain) -> bool:
-    return len(chain.sides[0]) <= 24
+    """Whether it may be a name beside a literal, in which stands no letter but a transposition's, e and I."""
+    left, right = chain.sides
+    return len(left) <= 24 and not any(token.type == "LETTER" and token.text not in "TeI" for token in right)
 
 
 def binds(statement: Statement, names: Names) -> bool:
@@ -72,7 +74,7 @@ def binds(statement: Statement, names: Names) -> bool:
         return False
     left, right = statement.sides
     if right is None or any(
-        isinstance(node, (nodes.Ref, nodes.IndexRef, nodes.SizeRef, nodes.Derivative)) for node in right.walk()
+        isinstance(node, (nodes.Ref, nodes.IndexRef, nodes.SizeRef, nodes.Derivative)) for node in right.walk
     ):
         return False
     if isinstance(left, nodes.SizeRef):

@@ -11,7 +11,7 @@ indices, the head of a sum) into a single token. What is left is what mathematic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -241,8 +241,10 @@ class _Builder(Transformer[Token, Any]):
 _PARSER = Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_Builder(), maybe_placeholders=False)
 
 
-def parse(tokens: Iterable[Resolved], whole: Span) -> nodes.Node:
+def parse(tokens: Sequence[Resolved], whole: Span) -> nodes.Node:
     """The tree of a resolved token list; ``whole`` is the place to blame when it stops too early."""
+    if len(tokens) == 1 and tokens[0].type == "NODE":
+        return tokens[0].content  # type: ignore[no-any-return]
     run = _PARSER.parse_interactive()
     last = whole
     try:

@@ -23,6 +23,7 @@ KINDS = (
     "orthogonal",
     "probability",
 )
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same one, where PyYAML was built with libyaml
 _KEYS = frozenset(
     ["op", "sizes", "indices", "tensors", "output", "cotangent", "code", "options", "names", "cited", "title"]
 )
@@ -77,7 +78,7 @@ def front_matter(text: str) -> tuple[dict[str, Any], dict[str, Span], int]:
         raise Problem("limit", f"front matter of more than {limits.FRONT_MATTER_CHARACTERS} characters", (0, 3))
     try:
         depth = 0
-        for token in yaml.scan(source, Loader=yaml.SafeLoader):
+        for token in yaml.scan(source, Loader=_LOADER):
             place = (offset + token.start_mark.index, offset + token.end_mark.index)
             if isinstance(token, (yaml.AnchorToken, yaml.AliasToken, yaml.TagToken)):
                 raise Problem("page", "front matter has no anchors, aliases or tags", place)
@@ -87,10 +88,10 @@ def front_matter(text: str) -> tuple[dict[str, Any], dict[str, Span], int]:
                 depth -= 1
             if depth > limits.FRONT_MATTER_DEPTH:
                 raise Problem("limit", "the front matter is nested too deep", place)
-        tree = yaml.compose(source, Loader=yaml.SafeLoader)
+        tree = yaml.compose(source, Loader=_LOADER)
         places: dict[str, Span] = {}
         _unique(tree, offset, places)
-        front = yaml.safe_load(source)
+        front = yaml.load(source, Loader=_LOADER)  # noqa: S506
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = (0, 3) if mark is None else (offset + mark.index, offset + mark.index + 1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from attention_np.derivation import nodes
 from attention_np.derivation.environment import Environment
 from attention_np.derivation.errors import Problem, Span
 from attention_np.derivation.values import ONE, Array, Value
+
+_UNREAD = Value(np.zeros(()))  # the place of an index that only names an axis
 
 
 class Indexing:
@@ -48,7 +48,10 @@ class Indexing:
     ) -> Value:
         """Index an array whose axes are ``lead`` (named) and then ``axes``, one item for each of these."""
         names = list(lead)
-        simple = True
+        letters = [item.name for item in items if isinstance(item, nodes.IndexRef)]
+        whole = sum(isinstance(item, nodes.Slice) for item in items)
+        # Different letters, each over its own axis, only reorder the axes: nothing is looked up.
+        simple = len({*lead, *letters}) == len(lead) + len(letters) == len(lead) + len(items) - whole
         picked: list[Value | None] = []
         for item, axis in zip(items, axes, strict=True):
             if isinstance(item, nodes.Slice):
@@ -59,9 +62,10 @@ class Indexing:
                 if not self.arithmetic.same(own, axis):
                     message = f"index {item.name} runs over {plain(own)}, but this axis over {plain(axis)}"
                     raise Problem("shape", message, item.span)
-                simple = simple and item.name not in names
-            else:
-                simple = False
+                if simple:
+                    picked.append(_UNREAD)
+                    names.append(item.name)
+                    continue
             counted = self._place(item, axis, bound)
             picked.append(counted)
             names += [name for name in counted.names if name not in names]
@@ -109,7 +113,7 @@ class Indexing:
         if not value.names and not 1 <= float(whole) <= self.arithmetic.size(axis):
             message = f"index {int(whole)} is outside of 1 to {plain(axis)} (here {self.arithmetic.size(axis)})"
             raise Problem("domain", message, item.span)
-        return replace(value, data=whole)
+        return value._replace(data=whole)
 
 
 def plain(name: str) -> str:

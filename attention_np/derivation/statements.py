@@ -7,6 +7,7 @@ that begins with ``&``, or that has no relation, continues the statement before 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from attention_np.derivation import nodes
 from attention_np.derivation.errors import Problem, Span
@@ -51,17 +52,18 @@ class Chain:
     span: Span
 
 
-def chains(text: str) -> list[Chain]:
+@lru_cache(256)  # an equation of a worked example is read twice
+def chains(text: str) -> tuple[Chain, ...]:
     """The statements of an equation, still as tokens."""
     tokens = tokenize(text)
     while tokens and (tokens[-1].type == "WIDE" or tokens[-1].text in (",", ".", ";")):
         tokens.pop()
     if not tokens:
         raise Problem("syntax", "the equation is empty", (0, max(1, len(text))))
-    found = []
+    found: list[Chain] = []
     for line in _lines(tokens):
         found += _separate(line)
-    return found
+    return tuple(found)
 
 
 def _lines(tokens: list[Token]) -> list[list[Token]]:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from attention_np.derivation.environment import tensors_in
 from attention_np.derivation.errors import Problem
 from attention_np.derivation.names import Names
 from attention_np.derivation.tokens import FONTS
@@ -26,7 +25,7 @@ def names_in(statement: Statement) -> frozenset[str]:
     found: set[str] = set()
     for node in (*statement.sides, statement.condition):
         if node is not None:
-            found |= tensors_in(node)
+            found |= node.tensors
     return frozenset(found - {statement.target.key if statement.target is not None else ""})
 
 

@@ -11,9 +11,9 @@ rounding error of the value is relative to (so the small rest of large terms tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,7 @@ ANY = "*"  # a range that the neighbours determine: the value is the same all al
 ONE = "1"
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """An array with its axes.
 
     Attributes
@@ -63,7 +62,7 @@ def top(data: Array) -> float:
         return 0.0
     magnitudes = np.abs(data.real)
     largest = float(magnitudes.max())
-    if not np.isfinite(largest):
+    if not math.isfinite(largest):
         magnitudes = magnitudes[np.isfinite(magnitudes)]
         largest = float(magnitudes.max()) if magnitudes.size else 0.0
     return largest
@@ -75,12 +74,12 @@ def top_tangent(data: Array) -> float:
         return 0.0
     magnitudes = np.abs(data.imag)
     largest = float(np.nanmax(magnitudes, initial=0.0))
-    return largest / STEP if np.isfinite(largest) else 0.0
+    return largest / STEP if math.isfinite(largest) else 0.0
 
 
 def number(value: float) -> Value:
     """A plain number."""
-    return Value(np.array(value), scale=abs(value) if np.isfinite(value) else 0.0, zero=value == 0)
+    return Value(np.array(value), scale=abs(value) if math.isfinite(value) else 0.0, zero=value == 0)
 
 
 def describe(value: Value) -> str:
@@ -131,12 +130,13 @@ class Arithmetic:
 
     def charge(self, shapes: Sequence[tuple[int, ...]], span: Span) -> None:
         """Refuse an operation that would make too large an array, before it is made."""
-        count = 1
-        try:
-            for length in np.broadcast_shapes(*shapes):
-                count *= length
-        except ValueError:
-            raise Problem("shape", "the lengths of these do not fit", span) from None
+        common = shapes[0]
+        if any(shape != common for shape in shapes[1:]):
+            try:
+                common = np.broadcast_shapes(*shapes)
+            except ValueError:
+                raise Problem("shape", "the lengths of these do not fit", span) from None
+        count = math.prod(common)
         if count > limits.ELEMENTS:
             raise Problem("limit", f"an intermediate array of more than {limits.ELEMENTS} elements", span)
         self.work(count, span)
@@ -162,6 +162,8 @@ class Arithmetic:
     def spread(self, value: Value, names: tuple[str, ...], rank: int | None = None) -> Array:
         """The data with its named axes in the order of ``names``, length 1 where it has none."""
         data = np.asarray(value.data)
+        if value.names == names and (value.shape or not rank):
+            return data
         here = [name for name in names if name in value.names]
         order = [value.names.index(name) for name in here]
         named = len(value.names)
@@ -190,7 +192,7 @@ class Arithmetic:
         length = self.size(size)
         self.charge([(*value.data.shape, length, length)], span)
         data = value.data[..., None, None] * np.eye(length)
-        return replace(value, data=data, shape=(size, size), eye=False)
+        return value._replace(data=data, shape=(size, size), eye=False)
 
     def _known(self, shape: tuple[str, ...], span: Span) -> str:
         known = [name for name in shape if name not in (ANY, ONE)]
@@ -312,7 +314,7 @@ class Arithmetic:
             raise Problem("shape", message, span)
         if len(value.shape) != 2:
             raise Problem("shape", f"cannot transpose {describe(value)}", span)
-        return replace(value, data=np.swapaxes(value.data, -1, -2), shape=value.shape[::-1])
+        return value._replace(data=np.swapaxes(value.data, -1, -2), shape=value.shape[::-1])
 
 
 def product(left: Array, right: Array) -> Array:
