@@ -15,8 +15,8 @@ from attention_np.derivation import compare, limits, nodes
 from attention_np.derivation.account import Account
 from attention_np.derivation.draws import BOUND_DRAWS, DRAWS, complete, draw_sizes, draw_tensor
 from attention_np.derivation.environment import Definition, Definitions, Environment, Tensor
-from attention_np.derivation.errors import Problem, Span, show
-from attention_np.derivation.evaluate import evaluate
+from attention_np.derivation.errors import Fault, Span, show
+from attention_np.derivation.evaluate import Evaluator, evaluate
 from attention_np.derivation.examples import Setting, binds
 from attention_np.derivation.header import Free
 from attention_np.derivation.names import Names, Symbol
@@ -120,32 +120,32 @@ class PageCheck:
             record, equation = records[position], self.page.equations[position]
             if record.verdict == "holds":
                 record.verdict = "fails"
-                self._judge_problem(equation, record, self._unused(equation, key))
+                self._judge_fault(equation, record, self._unused(equation, key))
         return records
 
-    def _unused(self, equation: Equation, key: str) -> Problem:
+    def _unused(self, equation: Equation, key: str) -> Fault:
         scope = self._scope_of(equation)
         slip = same_value(scope, key)
         message = f"{key} is defined here and used nowhere: a definition that nothing holds to account, or a slip"
         definition = scope.definitions.by_key.get(key)
         place = None if definition is None else definition.place
-        return Problem("name", message + (f" for {slip}?" if slip else "?"), place)
+        return Fault("name", message + (f" for {slip}?" if slip else "?"), place)
 
     def equation(self, equation: Equation) -> Record:
         """Judge one equation. What it defines is known to those after it."""
         record = Record(equation.tag, self.page.name, equation.line, "fails", text_only=equation.text_only)
         try:
-            if equation.problem is not None:
-                raise equation.problem
+            if equation.fault is not None:
+                raise equation.fault
             if equation.mark == "skipped":
                 record.verdict = "not executed"
                 record.message = equation.reason
                 return record
             if self.account.steps > limits.PAGE_STEPS:
-                raise Problem("limit", "the equations before this one took all the steps of the page")
+                raise Fault("limit", "the equations before this one took all the steps of the page")
             self._judge(equation, record)
-        except Problem as problem:
-            self._judge_problem(equation, record, problem)
+        except Fault as fault:
+            self._judge_fault(equation, record, fault)
         except (RecursionError, MemoryError):
             record.message = f"{self.page.path}:{equation.line}: this equation is too large"
             record.kind = "limit"
@@ -156,13 +156,13 @@ class PageCheck:
             record.kind = "internal"
         return record
 
-    def _judge_problem(self, equation: Equation, record: Record, problem: Problem) -> None:
-        record.kind = problem.kind
-        record.message = show(self.page.path, self.page.text, problem, equation.offset)
-        if problem.span is None:
-            record.message = f"{self.page.path}:{equation.line}: {problem.message}"
+    def _judge_fault(self, equation: Equation, record: Record, fault: Fault) -> None:
+        record.kind = fault.kind
+        record.message = show(self.page.path, self.page.text, fault, equation.offset)
+        if fault.span is None:
+            record.message = f"{self.page.path}:{equation.line}: {fault.message}"
         record.uses |= mentioned(equation.text, self.scope.names)
-        if equation.mark == "malformed" and problem.kind == "shape":
+        if equation.mark == "malformed" and fault.kind == "shape":
             record.verdict = "refuted"
 
     def _judge(self, equation: Equation, record: Record) -> None:
@@ -183,7 +183,7 @@ class PageCheck:
                 continue
             if statement.target is not None:
                 if equation.mark:
-                    raise Problem("page", "a refuted equation cannot define a name", statement.target.span)
+                    raise Fault("page", "a refuted equation cannot define a name", statement.target.span)
                 record.defines += (statement.target.key,)
                 self._define(statement, scope)
             before: list[_Side | None] = [None] * self.draws  # in the middle of a chain: what the last pair ended with
@@ -205,7 +205,7 @@ class PageCheck:
                     refutations[draw] = True
                     if equation.mark != "refuted":
                         record.error = error
-                        raise Problem(
+                        raise Fault(
                             "claim",
                             self._complaint(statement, position, error, environment),
                             (statement.places[position]),
@@ -214,13 +214,13 @@ class PageCheck:
                     worst = max(worst, self._bounded(statement, position, scope, record))
                 if equal and not equation.mark:
                     message = "both sides are always equal: claim ="
-                    raise Problem("claim", message, statement.places[position])
+                    raise Fault("claim", message, statement.places[position])
         record.error = worst
         if equation.mark == "malformed":
-            raise Problem("claim", "marked as not well-formed, but it can be evaluated", parsed[0].relations[0].span)
+            raise Fault("claim", "marked as not well-formed, but it can be evaluated", parsed[0].relations[0].span)
         if equation.mark == "refuted":
             if not all(refutations):
-                raise Problem(
+                raise Fault(
                     "claim",
                     "marked as refuted, but it holds" + (" at some draws" if any(refutations) else ""),
                     parsed[0].relations[0].span,
@@ -241,7 +241,7 @@ class PageCheck:
             if not holds:
                 record.error = error
                 message = self._complaint(statement, position, error, environment)
-                raise Problem("claim", message, statement.places[position])
+                raise Fault("claim", message, statement.places[position])
         return worst
 
     def _gradient_of(self, statement: Statement, scope: Scope) -> tuple[str, ...]:
@@ -287,17 +287,15 @@ class PageCheck:
                 return compare.ordering(a, b, relation, max(one.scale, two.scale))
             for side in sides:
                 if side.underflow is not None:
-                    raise Problem("domain", "the exponential underflows here: claim \\approx", side.underflow)
+                    raise Fault("domain", "the exponential underflows here: claim \\approx", side.underflow)
             masked = environment.definitions.mask(left) or environment.definitions.mask(right)
             return compare.equality(a, b, one.scale, two.scale, masked)
-        except Problem as problem:
-            raise problem.at(place) from None
+        except Fault as fault:
+            raise fault.at(place) from None
 
     def _where(self, condition: nodes.Node | None, environment: Environment) -> Value | None:
         if condition is None:
             return None
-        from .evaluate import Evaluator
-
         return Evaluator(environment).condition(condition, ())
 
     def _define(self, statement: Statement, scope: Scope) -> None:
@@ -315,9 +313,9 @@ class PageCheck:
         try:
             tensors = [environment.tensor(target.key, target.span) for environment in scope.environments]
             if any(np.isnan(tensor.data).any() for tensor in tensors):
-                raise Problem("domain", "this is not a number", body.span)
-        except Problem as problem:
-            scope.definitions.broken[target.key] = problem.message
+                raise Fault("domain", "this is not a number", body.span)
+        except Fault as fault:
+            scope.definitions.broken[target.key] = fault.message
             raise
         scope.names.settle(target.key, tensors[0].axes)
         if target.key == self.page.header.output:
@@ -339,26 +337,26 @@ class PageCheck:
             return self.scope
         if equation.example not in self._examples:
             self._examples[equation.example] = None  # if it cannot be set up, nobody tries again
-            self._examples[equation.example], problem = self._example(equation)
-            if problem is not None:
-                raise problem
+            self._examples[equation.example], fault = self._example(equation)
+            if fault is not None:
+                raise fault
         return self._examples[equation.example] or self.scope
 
-    def _example(self, first: Equation) -> tuple[Scope | None, Problem | None]:
+    def _example(self, first: Equation) -> tuple[Scope | None, Fault | None]:
         """The scope of a worked example: everything that its equations bind, before the first is judged.
 
         And what is wrong with the first, if it binds something badly.
         """
         names = self.scope.names.copy()
         setting = Setting(self.page.header, names, self.account)
-        wrong: Problem | None = None
+        wrong: Fault | None = None
         for equation in self.page.equations:
-            if equation.example == first.example and equation.problem is None and not equation.mark:
+            if equation.example == first.example and equation.fault is None and not equation.mark:
                 try:
                     setting.read(equation.text)
-                except Problem as problem:
-                    if problem.kind in ("shape", "limit") and equation is first:
-                        wrong = problem
+                except Fault as fault:
+                    if fault.kind in ("shape", "limit") and equation is first:
+                        wrong = fault
         if not setting.values and not setting.sizes:
             return None, wrong
         definitions = self.scope.definitions.copy()
@@ -374,7 +372,7 @@ class PageCheck:
             one, two = evaluate(environment, left), evaluate(environment, right)
             a, b = compare.aligned_sides(environment.arithmetic, one, two, None, statement.places[0])
             if not np.array_equal(a, b):
-                raise Problem("shape", "this has another value in this example", statement.span)
+                raise Fault("shape", "this has another value in this example", statement.span)
 
 
 class _Side(NamedTuple):
@@ -408,7 +406,7 @@ def _check_bound(node: nodes.Node, free: set[str]) -> None:
         if bound is not None:
             for name, span in zip(bound.names, bound.spans, strict=True):
                 if name in free:
-                    raise Problem("shape", f"index {name} is bound here, but free in the equation", span)
+                    raise Fault("shape", f"index {name} is bound here, but free in the equation", span)
 
 
 def _mentions_derivative(statement: Statement) -> bool:
@@ -420,5 +418,5 @@ def _approximately(left: nodes.Node, right: nodes.Node, a: Any, b: Any, place: S
     if units is None:
         units = compare.half_units(left)
     if units is None:
-        raise Problem("syntax", "\\approx needs printed numbers on one side", place)
+        raise Fault("syntax", "\\approx needs printed numbers on one side", place)
     return compare.printed(a, b, units)

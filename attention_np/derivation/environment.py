@@ -15,7 +15,7 @@ import numpy as np
 
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.account import Account
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.names import Names
 from attention_np.derivation.values import ONE, STEP, Arithmetic, Array, Value, top, top_tangent
 
@@ -147,12 +147,12 @@ class Environment:
             if key == self.cotangent:
                 return self._draw_cotangent(span)
         if key not in self.values:
-            raise Problem("broken", f"{key} has no value: its definition is broken", span)
+            raise Fault("broken", f"{key} has no value: its definition is broken", span)
         return self.values[key]
 
     def _draw_cotangent(self, span: Span) -> Tensor:
         if self.output is None or self.draw is None:
-            raise Problem("name", "the page names no output", span)
+            raise Fault("name", "the page names no output", span)
         output = self.tensor(self.output, span)
         self.free[self.cotangent] = self.draw(self.cotangent, output.axes)
         return self.free[self.cotangent]
@@ -160,7 +160,7 @@ class Environment:
     def _define(self, definition: Definition, span: Span) -> Tensor:
         if definition.key in self.definitions.broken:
             reason = self.definitions.broken[definition.key]
-            raise Problem("broken", f"{definition.key} has no value: its definition is broken ({reason})", span)
+            raise Fault("broken", f"{definition.key} has no value: its definition is broken ({reason})", span)
         if definition.body is None:
             tensor = self._functional(span)
         else:
@@ -173,7 +173,7 @@ class Environment:
         output = self.tensor(self.output, span)
         cotangent = self.tensor(self.cotangent, span)
         if not (output.perturbed or cotangent.perturbed) and cotangent.data.shape != output.data.shape:
-            raise Problem("shape", f"{self.cotangent} has not the shape of the output", span)
+            raise Fault("shape", f"{self.cotangent} has not the shape of the output", span)
         moving = output.perturbed or cotangent.perturbed
         terms = output.data * cotangent.data
         axes = tuple(range(1 if moving else 0, terms.ndim))
@@ -248,13 +248,13 @@ class Perturbed(Environment):
                     continue
                 if definition.opaque:
                     message = f"{name} is itself defined by a derivative: define it by a formula first"
-                    raise Problem("name", message, span)
+                    raise Fault("name", message, span)
                 self.values[name] = self._define(definition, span)
         return self.values[key]
 
     def jacobian(self, top_key: str, bottom_key: str, span: Span) -> Tensor:
         """Refuses: the imaginary step is taken already."""
-        raise Problem("name", "a derivative of a derivative: define the first one by a formula", span)
+        raise Fault("name", "a derivative of a derivative: define the first one by a formula", span)
 
 
 def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], span: Span) -> Tensor:
@@ -266,9 +266,9 @@ def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], 
         missing = [name for name in indices if name not in named]
         extra = [name for name in named if name not in indices]
         if missing or extra:
-            raise Problem("shape", free_indices(indices, named), span)
+            raise Fault("shape", free_indices(indices, named), span)
     if value.eye:
-        raise Problem("shape", "the size of I is not known here: write I_n", span)
+        raise Fault("shape", "the size of I is not known here: write I_n", span)
     axes: list[str] = []
     for name in indices:
         symbol = environment.names.get(name)
@@ -283,9 +283,9 @@ def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], 
     lead = data.shape[:1] if moving else ()
     lengths = tuple(arithmetic.size(axis) for axis in (*axes, *shape) if axis != "*")
     if "*" in shape:
-        raise Problem("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
+        raise Fault("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
     if len(lengths) > limits.AXES:
-        raise Problem("limit", f"a tensor of more than {limits.AXES} axes", span)
+        raise Fault("limit", f"a tensor of more than {limits.AXES} axes", span)
     arithmetic.charge([lead + lengths], span)
     data = np.broadcast_to(data, lead + lengths)
     return Tensor(data, (*axes, *shape), value.scale, value.tangent, moving)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from attention_np.derivation import limits
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 
 
 def _children(value: object) -> Iterator[Node]:
@@ -33,7 +33,7 @@ class Node:
         object.__setattr__(self, "children", below)
         depth = 1 + max((child.depth for child in below), default=0)
         if depth > limits.DEPTH:
-            raise Problem("limit", f"the expression is nested more than {limits.DEPTH} deep", self.span)
+            raise Fault("limit", f"the expression is nested more than {limits.DEPTH} deep", self.span)
         object.__setattr__(self, "depth", depth)
 
     @cached_property

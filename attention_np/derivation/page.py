@@ -6,12 +6,12 @@ import re
 from bisect import bisect_left as bisect
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from attention_np.derivation import limits
-from attention_np.derivation.errors import Problem, line_of, show
+from attention_np.derivation.errors import Fault, line_of, show
 from attention_np.derivation.header import Header, front_matter, read_header
 
 _TAG = re.compile(r"\\tag\s*\{([^{}]*)\}")
@@ -36,7 +36,7 @@ class Equation:
     text_only: bool = False
     section: int = -1
     example: int = -1
-    problem: Problem | None = None
+    fault: Fault | None = None
 
 
 @dataclass
@@ -82,8 +82,8 @@ def read_page(path: Path | str, text: str | None = None) -> Page:
         front, places, start = front_matter(text)
         page.header = read_header(front, places)
         page.header.names()
-    except Problem as problem:
-        page.problems.append(show(str(path), text, problem, 0))
+    except Fault as fault:
+        page.problems.append(show(str(path), text, fault, 0))
     except (ValueError, TypeError, RecursionError) as error:  # none is known; a page must never bring a traceback
         page.problems.append(f"{path}:1: the front matter cannot be read: {error}")
     _equations(page, start)
@@ -102,7 +102,7 @@ def missing(page: Page) -> list[str]:
     if page.header.op is not None and not page.header.code:
         place = re.search(r"^[ \t{]*op\b.*$", page.text, re.MULTILINE)
         message = "a page with op also has code: which array is which"
-        found.append(show(page.path, page.text, Problem("page", message, place.span() if place else (0, 3))))
+        found.append(show(page.path, page.text, Fault("page", message, place.span() if place else (0, 3))))
     return found
 
 
@@ -185,13 +185,13 @@ def _equations(page: Page, start: int) -> None:
             show(
                 page.path,
                 text,
-                Problem("page", "write displayed equations between dollar signs", match.span()),
+                Fault("page", "write displayed equations between dollar signs", match.span()),
             )
         )
     places = [match.start() for match in re.finditer(r"\$\$", visible)]
     if len(places) % 2:
-        problem = Problem("page", "these dollar signs are never closed", (places[-1], places[-1] + 2))
-        page.problems.append(show(page.path, text, problem))
+        fault = Fault("page", "these dollar signs are never closed", (places[-1], places[-1] + 2))
+        page.problems.append(show(page.path, text, fault))
         places.pop()
     if len(places) // 2 > limits.EQUATIONS:
         page.problems.append(f"{page.path}:1: more than {limits.EQUATIONS} equations")
@@ -206,16 +206,12 @@ def _equations(page: Page, start: int) -> None:
         page.equations.append(_equation(page, first, last, text[last + 2 : following], section, example))
     seen: dict[str, int] = {}
     for position, equation in enumerate(page.equations):
-        if equation.tag in seen and equation.problem is None:
+        if equation.tag in seen and equation.fault is None:
             message = f"the tag {equation.tag} stands twice, first on line {seen[equation.tag]}"
             found = _TAG.search(text, equation.offset)
             place = found and (found.start() - equation.offset, found.end() - equation.offset)
-            page.equations[position] = _with_problem(equation, Problem("page", message, place))
+            page.equations[position] = replace(equation, fault=Fault("page", message, place))
         seen.setdefault(equation.tag, equation.line)
-
-
-def _with_problem(equation: Equation, problem: Problem) -> Equation:
-    return Equation(**{**equation.__dict__, "problem": problem})
 
 
 class _Heading(NamedTuple):
@@ -245,27 +241,27 @@ def _equation(page: Page, first: int, last: int, after: str, section: int, examp
     tags = list(_TAG.finditer(body))
     blanked = _TAG.sub(lambda match: " " * len(match.group()), body)
     tag = tags[0].group(1).strip() if tags else ""
-    problem: Problem | None = None
+    fault: Fault | None = None
     if not tags:
         shown = body.strip() or "$$"
         before = len(body) - len(body.lstrip()) if body.strip() else -2
         place = (before, before + len(shown))
-        problem = Problem("page", f"this equation has no tag: \\tag{{{page.name}.N}}", place)
+        fault = Fault("page", f"this equation has no tag: \\tag{{{page.name}.N}}", place)
     elif len(tags) > 1:
-        problem = Problem("page", "this equation has two tags", tags[1].span())
+        fault = Fault("page", "this equation has two tags", tags[1].span())
     elif not _TAG_FORM.fullmatch(tag) or tag.rpartition(".")[0] != page.name:
-        problem = Problem("page", f"the tag should be {page.name}.N", tags[0].span())
+        fault = Fault("page", f"the tag should be {page.name}.N", tags[0].span())
     elif len(body) > limits.EQUATION_CHARACTERS:
-        problem = Problem("limit", f"an equation of more than {limits.EQUATION_CHARACTERS} characters")
+        fault = Fault("limit", f"an equation of more than {limits.EQUATION_CHARACTERS} characters")
     elif "\n\n" in re.sub(r"[ \t]+", "", body.strip()):
-        problem = Problem("page", "a blank line ends the equation where Markdown is rendered")
+        fault = Fault("page", "a blank line ends the equation where Markdown is rendered")
     mark, reason, text_only = _marker(after)
     if mark == "unknown":
-        problem = problem or Problem("page", f"the marker *{reason}* is not known")
+        fault = fault or Fault("page", f"the marker *{reason}* is not known")
         mark = ""
     if mark == "skipped" and not reason:
-        problem = problem or Problem("page", "*Not executed:* needs a reason")
-    return Equation(tag, blanked, first, line, mark, reason, text_only, section, example, problem)
+        fault = fault or Fault("page", "*Not executed:* needs a reason")
+    return Equation(tag, blanked, first, line, mark, reason, text_only, section, example, fault)
 
 
 def _marker(after: str) -> tuple[str, str, bool]:

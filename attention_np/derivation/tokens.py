@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from attention_np.derivation import limits
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 
 # Only what MathJax shows is a token. "%" would hide the rest of a line from the reader, "#" and "$" have
 # other meanings, so they are refused by having no rule.
@@ -81,7 +81,7 @@ def tokenize(text: str) -> list[Token]:
     while stop < len(text):
         match = _WORD.match(text, stop)
         if match is None:
-            raise Problem("syntax", f"{text[stop]!r} is not part of the grammar", (stop, stop + 1))
+            raise Fault("syntax", f"{text[stop]!r} is not part of the grammar", (stop, stop + 1))
         (start, stop), kind, word = match.span(), str(match.lastgroup), match.group()
         if kind == "SPACE" and "quad" in word:
             tokens.append(Token("WIDE", word, start, stop))
@@ -136,13 +136,13 @@ def _check_braces(tokens: Tokens) -> None:
         if token.text == "{":
             stack.append(token)
             if len(stack) > limits.DEPTH:
-                raise Problem("limit", f"braces are nested more than {limits.DEPTH} deep", token.span)
+                raise Fault("limit", f"braces are nested more than {limits.DEPTH} deep", token.span)
         elif token.text == "}":
             if not stack:
-                raise Problem("syntax", "this brace closes nothing", token.span)
+                raise Fault("syntax", "this brace closes nothing", token.span)
             stack.pop()
     if stack:
-        raise Problem("syntax", "this brace is never closed", stack[-1].span)
+        raise Fault("syntax", "this brace is never closed", stack[-1].span)
 
 
 def closing(tokens: Tokens, start: int) -> int:
@@ -155,7 +155,7 @@ def closing(tokens: Tokens, start: int) -> int:
             depth -= 1
             if depth == 0:
                 return position
-    raise Problem("syntax", "this brace is never closed", tokens[start].span)
+    raise Fault("syntax", "this brace is never closed", tokens[start].span)
 
 
 def ending(tokens: Tokens, start: int) -> int:
@@ -168,9 +168,9 @@ def ending(tokens: Tokens, start: int) -> int:
             depth -= 1
             if depth == 0:
                 if tokens[position].inner != tokens[start].inner:
-                    raise Problem("syntax", "this \\end does not fit its \\begin", tokens[position].span)
+                    raise Fault("syntax", "this \\end does not fit its \\begin", tokens[position].span)
                 return position
-    raise Problem("syntax", "this \\begin has no \\end", tokens[start].span)
+    raise Fault("syntax", "this \\begin has no \\end", tokens[start].span)
 
 
 def argument(tokens: Tokens, start: int, owner: Span) -> tuple[list[Token], int]:
@@ -182,17 +182,17 @@ def argument(tokens: Tokens, start: int, owner: Span) -> tuple[list[Token], int]
     while start < len(tokens) and tokens[start].type == "WIDE":
         start += 1
     if start >= len(tokens):
-        raise Problem("syntax", "something is missing after this", owner)
+        raise Fault("syntax", "something is missing after this", owner)
     token = tokens[start]
     if token.text == "{":
         stop = closing(tokens, start)
         return list(tokens[start + 1 : stop]), stop + 1
     if token.text in "}^_&)]" or token.type in ("BREAK", "END", "BEGIN"):
-        raise Problem("syntax", "something is missing before this", token.span)
+        raise Fault("syntax", "something is missing before this", token.span)
     if token.type == "NUMBER" and len(token.text) > 1:
         # Splitting needs the rest of the number to stay a token; the caller passes a list it owns.
         if not isinstance(tokens, list) or not token.text.isdigit():
-            raise Problem("syntax", "put braces around this number", token.span)
+            raise Fault("syntax", "put braces around this number", token.span)
         tokens[start : start + 1] = [
             Token("NUMBER", token.text[0], token.start, token.start + 1),
             Token("NUMBER", token.text[1:], token.start + 1, token.stop),

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from attention_np.derivation.errors import Problem
+from attention_np.derivation.errors import Fault
+from attention_np.derivation.header import Header
 from attention_np.derivation.names import Names
+from attention_np.derivation.record import Record, Scope
+from attention_np.derivation.statements import Statement
 from attention_np.derivation.tokens import FONTS
-
-if TYPE_CHECKING:
-    from attention_np.derivation.header import Header
-    from attention_np.derivation.record import Record, Scope
-    from attention_np.derivation.statements import Statement
 
 
 def names_in(statement: Statement) -> frozenset[str]:
@@ -66,6 +63,6 @@ def same_value(scope: Scope, key: str) -> str | None:
                     break
             else:
                 return other.key
-        except Problem:
+        except Fault:
             continue
     return None

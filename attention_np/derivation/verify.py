@@ -9,17 +9,17 @@ from typing import Any
 
 from attention_np._lib.text import legible
 from attention_np.derivation.check import PageCheck
+from attention_np.derivation.citations import citations
 from attention_np.derivation.draws import DRAWS
 from attention_np.derivation.environment import Definitions
-from attention_np.derivation.errors import Problem
+from attention_np.derivation.errors import Fault
 from attention_np.derivation.operators import FieldRecord, check_operator
 from attention_np.derivation.page import Page, missing, read_page
 from attention_np.derivation.record import Record
-from attention_np.derivation.trace import citations
 
 
 @dataclass
-class Report:
+class Verification:
     """What came out for a set of pages.
 
     Attributes
@@ -120,7 +120,7 @@ def verify(
     only: Collection[str] | None = None,
     seed: int = 0,
     draws: int = DRAWS,
-) -> Report:
+) -> Verification:
     """Check every equation of every page.
 
     Parameters
@@ -141,10 +141,10 @@ def verify(
 
     Returns
     -------
-    Report
+    Verification
         Never raises for what is written in a page.
     """
-    report = Report()
+    report = Verification()
     names: dict[str, str] = {}
     for page in pages:
         report.problems += page.problems or missing(page)
@@ -155,8 +155,8 @@ def verify(
             continue
         try:
             check = PageCheck(page, seed, draws)
-        except Problem as problem:
-            report.problems.append(f"{page.path}:1: {problem.message}")
+        except Fault as fault:
+            report.problems.append(f"{page.path}:1: {fault.message}")
             report.records += [Record(item.tag, page.name, item.line, "fails") for item in page.equations]
             continue
         report.records += check.run()
@@ -187,7 +187,7 @@ def verify_against_op(page: Page, op: Any, *, seed: int = 0, draws: int = DRAWS)
     return check_operator(check, op)
 
 
-def _trace(report: Report, pages: Sequence[Page], sources: Iterable[Path | str], root: Path | str | None) -> None:
+def _trace(report: Verification, pages: Sequence[Page], sources: Iterable[Path | str], root: Path | str | None) -> None:
     found, problems = citations(sources, root)
     report.problems += problems
     known = {equation.tag for page in pages for equation in page.equations}
