@@ -7,6 +7,7 @@ page, and one for each worked example, in which some of the free tensors have pr
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from attention_np.derivation import compare, limits, nodes
 from attention_np.derivation.account import Account
 from attention_np.derivation.draws import BOUND_DRAWS, DRAWS, complete, draw_sizes, draw_tensor
-from attention_np.derivation.environment import Definition, Definitions, Environment, Tensor
+from attention_np.derivation.environment import Definition, Definitions, Environment, Tensor, as_tensor
 from attention_np.derivation.errors import Fault, Span, show
 from attention_np.derivation.evaluate import Evaluator, evaluate
 from attention_np.derivation.examples import Setting, binds
@@ -41,10 +42,16 @@ class PageCheck:
         Of the draws.
     draws : int
         How many; sizes and values differ between them.
+    elsewhere : mapping of str to Equation, optional
+        The equations of all pages by their tags, of which this page says that some are the same as its own. Without
+        them that is not asked.
     """
 
-    def __init__(self, page: Page, seed: int = 0, draws: int = DRAWS) -> None:
+    def __init__(
+        self, page: Page, seed: int = 0, draws: int = DRAWS, elsewhere: Mapping[str, Equation] | None = None
+    ) -> None:
         self.page = page
+        self.elsewhere = elsewhere
         self.seed = seed
         self.draws = draws
         self.account = Account()
@@ -133,7 +140,9 @@ class PageCheck:
 
     def equation(self, equation: Equation) -> Record:
         """Judge one equation. What it defines is known to those after it."""
-        record = Record(equation.tag, self.page.name, equation.line, "fails", text_only=equation.text_only)
+        record = Record(
+            equation.tag, self.page.name, equation.line, "fails", text_only=equation.text_only, same=equation.same
+        )
         try:
             if equation.fault is not None:
                 raise equation.fault
@@ -170,11 +179,13 @@ class PageCheck:
         scope = self._scope_of(equation)
         record.example = -1 if scope is self.scope else equation.example
         worst = 0.0
+        statements: list[Statement] = []
         refutations: list[bool] = [False] * self.draws
         for environment in scope.environments:
             environment.arithmetic.steps = 0
         for chain in parsed:
             statement = read_statement(chain, scope.names)
+            statements.append(statement)
             record.gradient = record.gradient or _mentions_derivative(statement)
             record.uses |= names_in(statement)
             record.of += self._gradient_of(statement, scope)
@@ -227,7 +238,44 @@ class PageCheck:
                 )
             record.verdict = "refuted"
         else:
+            self._same(equation, statements, scope)
             record.verdict = "holds"
+
+    def _same(self, equation: Equation, statements: Sequence[Statement], scope: Scope) -> None:
+        """What the equation is the same as must hold with the names of this page too, of the same left sides.
+
+        All sides of a chain are equal, so then every side of the one equals every side of the other, in every draw.
+        """
+        if self.elsewhere is None or not equation.same:
+            return
+        others: list[Statement] = []
+        for tag in equation.same:
+            other = self.elsewhere.get(tag)
+            if other is None:
+                raise Fault("page", f"the same as ({tag}), which stands in no page")
+            if other.mark or other.same:
+                raise Fault(
+                    "page", f"the same as ({tag}), which is {'marked itself' if other.mark else 'a repetition'}"
+                )
+            try:
+                for chain in chains(other.text):
+                    others.append(read_statement(chain, scope.names))
+                    if others[-1].target is not None:
+                        raise Fault("name", f"the symbol {others[-1].target.key} is not known here")
+                    self._holds(others[-1], scope)
+            except Fault as fault:
+                raise Fault("claim", f"the same as ({tag}), which does not hold here: {fault.message}") from None
+        for statement in statements:
+            if not any(_one_subject(statement, other, scope) for other in others):
+                message = f"not the same as ({', '.join(equation.same)}): no left side there has this value"
+                raise Fault("claim", message, statement.span)
+
+    def _holds(self, statement: Statement, scope: Scope) -> None:
+        for position in range(len(statement.relations)):
+            for environment in scope.environments:
+                error, holds = self._pair(statement, position, environment, _both(statement, position, environment))
+                if not holds:
+                    raise Fault("claim", self._complaint(statement, position, error, environment))
 
     def _bounded(self, statement: Statement, position: int, scope: Scope, record: Record) -> float:
         """An inequality at many more draws: at a few of them also a wrong one may happen to be true."""
@@ -373,6 +421,22 @@ class PageCheck:
             a, b = compare.aligned_sides(environment.arithmetic, one, two, None, statement.places[0])
             if not np.array_equal(a, b):
                 raise Fault("shape", "this has another value in this example", statement.span)
+
+
+def _one_subject(one: Statement, two: Statement, scope: Scope) -> bool:
+    """Whether two statements are about the same array, in index form or in matrix form: their left sides are equal."""
+    for environment in scope.environments:
+        found = []
+        for statement in (one, two):
+            left = statement.sides[0] or statement.sides[1]
+            assert left is not None
+            value = evaluate(environment, left)
+            found.append(as_tensor(environment, value, value.names, left.span))
+        if found[0].axes != found[1].axes:
+            return False
+        if not compare.equality(found[0].data, found[1].data, found[0].scale, found[1].scale)[1]:
+            return False
+    return True
 
 
 class _Side(NamedTuple):

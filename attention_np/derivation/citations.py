@@ -1,8 +1,9 @@
 """Which line of code carries out which equation.
 
 A line of code cites an equation in a comment, ``# (dot-product.7)`` or ``# (dot-product.7, dot-product.8)``. Every
-cited tag must stand in a page, exactly once; every executed claim about a gradient must be cited, unless the page says
-``*Text only.*`` behind it or ``cited: false`` in its front matter.
+cited tag must stand in a page, exactly once, and a module of a page's name cites that page alone. Every executed claim
+about a gradient must be cited, unless the page says ``*Same as (dot-product.7).*`` behind it, and that one is cited, or
+``*Text only.*``, or ``cited: false`` in its front matter.
 """
 
 from __future__ import annotations

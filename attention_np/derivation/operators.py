@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from attention_np.derivation.check import PageCheck
+from attention_np.derivation.check import LOSS, PageCheck
 from attention_np.derivation.compare import TOLERANCE, equality
 from attention_np.derivation.environment import Environment
 from attention_np.derivation.errors import Fault
 from attention_np.derivation.values import Array, top
-
-LOSS = "L"
 
 
 @dataclass

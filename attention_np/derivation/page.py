@@ -16,6 +16,7 @@ from attention_np.derivation.header import Header, front_matter, read_header
 
 _TAG = re.compile(r"\\tag\s*\{([^{}]*)\}")
 _TAG_FORM = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*\.[1-9][0-9]{0,3}")
+_SAME = re.compile(rf"Same as \((?P<tags>{_TAG_FORM.pattern}(?:, ?{_TAG_FORM.pattern})*)\)\.")
 _MARKER = re.compile(r"\*([^*\n]+)\*\s*(.*)")
 
 
@@ -24,7 +25,8 @@ class Equation:
     """A displayed equation.
 
     ``text`` is what stands between the dollar signs with the tag blanked out, and starts at ``offset`` in the file.
-    ``mark`` is "", "refuted", "malformed", "skipped"; ``section`` is the position of its heading.
+    ``mark`` is "", "refuted", "malformed", "skipped"; ``section`` is the position of its heading; ``same`` are the tags
+    of the equations that say the same.
     """
 
     tag: str
@@ -34,6 +36,7 @@ class Equation:
     mark: str = ""
     reason: str = ""
     text_only: bool = False
+    same: tuple[str, ...] = ()
     section: int = -1
     example: int = -1
     fault: Fault | None = None
@@ -255,30 +258,35 @@ def _equation(page: Page, first: int, last: int, after: str, section: int, examp
         fault = Fault("limit", f"an equation of more than {limits.EQUATION_CHARACTERS} characters")
     elif "\n\n" in re.sub(r"[ \t]+", "", body.strip()):
         fault = Fault("page", "a blank line ends the equation where Markdown is rendered")
-    mark, reason, text_only = _marker(after)
+    mark, reason, text_only, same = _marker(after)
     if mark == "unknown":
         fault = fault or Fault("page", f"the marker *{reason}* is not known")
         mark = ""
     if mark == "skipped" and not reason:
         fault = fault or Fault("page", "*Not executed:* needs a reason")
-    return Equation(tag, blanked, first, line, mark, reason, text_only, section, example, fault)
+    if mark and same:
+        fault = fault or Fault("page", "only an equation that holds is the same as another")
+    return Equation(tag, blanked, first, line, mark, reason, text_only, same, section, example, fault)
 
 
-def _marker(after: str) -> tuple[str, str, bool]:
+def _marker(after: str) -> tuple[str, str, bool, tuple[str, ...]]:
     """What the paragraph behind an equation says about it."""
     paragraph = after.lstrip(" \t\n.,").split("\n\n")[0]
-    text_only = False
+    text_only, same = False, ()
     while True:
         match = _MARKER.match(paragraph)
         if match is None:
-            return "", "", text_only
+            return "", "", text_only, same
         word, rest = match.group(1).strip(), paragraph[match.end(1) + 1 :].strip()
         if word == "Text only.":
             text_only, paragraph = True, rest
             continue
+        if _SAME.fullmatch(word):
+            same, paragraph = tuple(re.findall(_TAG_FORM, word)), rest
+            continue
         if word in ("Refuted:", "Refuted, not well-formed:", "Not executed:"):
             mark = {"Refuted:": "refuted", "Not executed:": "skipped"}.get(word, "malformed")
-            return mark, rest, text_only or rest.endswith("*Text only.*")
-        if re.match(r"(refuted|not executed|text only)", word, re.IGNORECASE):
-            return "unknown", word, text_only
-        return "", "", text_only
+            return mark, rest, text_only or rest.endswith("*Text only.*"), same
+        if re.match(r"(refuted|not executed|text only|same as)", word, re.IGNORECASE):
+            return "unknown", word, text_only, same
+        return "", "", text_only, same

@@ -66,6 +66,7 @@ class Verification:
             for record in self.records
             if record.page == item.page
             and record.cited_by
+            and not record.same
             and any(key == item.symbol or item.symbol in definitions.needs(key) for key in record.of)
         ]
         return sorted(found, key=lambda record: min(map(_cited_line, record.cited_by)))
@@ -145,6 +146,7 @@ def verify(
         Never raises for what is written in a page.
     """
     report = Verification()
+    elsewhere = {equation.tag: equation for page in pages for equation in page.equations}
     names: dict[str, str] = {}
     for page in pages:
         report.problems += page.problems or missing(page)
@@ -154,7 +156,7 @@ def verify(
         if only is not None and page.name not in only:
             continue
         try:
-            check = PageCheck(page, seed, draws)
+            check = PageCheck(page, seed, draws, elsewhere)
         except Fault as fault:
             report.problems.append(f"{page.path}:1: {fault.message}")
             report.records += [Record(item.tag, page.name, item.line, "fails") for item in page.equations]
@@ -194,13 +196,25 @@ def _trace(report: Verification, pages: Sequence[Page], sources: Iterable[Path |
     for tag, places in sorted(found.items()):
         if tag not in known:
             report.problems += [f"{place}: cites ({tag}), which stands in no page" for place in places]
-    headers = {page.name: page for page in pages}
+    named = {page.name: page for page in pages}
+    for tag, places in sorted(found.items()):
+        for place in places:
+            own = Path(place.rpartition(":")[0]).stem.replace("_", "-")
+            if own in named and tag in known and tag.rpartition(".")[0] != own:
+                report.problems.append(
+                    f"{place}: cites ({tag}), but this module cites its own page, {own}: "
+                    f"write *Same as ({own}.N).* behind ({tag})"
+                )
     for record in report.records:
+        page = named[record.page]
         record.cited_by = found.get(record.tag, [])
-        page = headers[record.page]
+        for tag in record.same:
+            record.cited_by = record.cited_by + found.get(tag, [])
+            if tag in known and tag not in found:
+                report.problems.append(f"{page.path}:{record.line}: the same as ({tag}), which no code cites")
         wants = record.gradient and record.verdict == "holds" and not record.text_only and page.header.cited
         if wants and not record.cited_by:
             report.problems.append(
                 f"{page.path}:{record.line}: ({record.tag}) is about a gradient and no code cites it: "
-                "cite it, or write *Text only.* behind it"
+                "cite it, or write *Same as (...).* or *Text only.* behind it"
             )
