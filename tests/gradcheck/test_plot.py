@@ -122,7 +122,7 @@ def test_panels_that_are_very_many_have_no_labels():
     drawn(ax)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (1, 1), (1, 500), (500, 1), (1, 1, 1, 1), (7, 1, 1), (11, 3, 2)])
+@pytest.mark.parametrize("shape", [(), (1, 500), (1, 1, 1, 1), (11, 3, 2)])
 def test_arrays_of_any_shape_are_plotted(shape):
     ax = places(wrong_in((0,) * len(shape), shape=shape))
     drawn(ax)
