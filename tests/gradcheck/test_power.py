@@ -118,9 +118,7 @@ def test_a_wrong_gradient_of_an_analytic_function_is_never_excused_by_central_di
     inputs = {"x": np.linspace(-1, 1, 7) / 10}
     for error in (1e-9, 1e-8, 1.05e-7, -1e-9):
         report = check(
-            lambda x: np.sin(scale * x),
-            lambda d, x, e=error: (1 + e) * d * scale * np.cos(scale * x),
-            inputs,
+            lambda x: np.sin(scale * x), lambda d, x, e=error: (1 + e) * d * scale * np.cos(scale * x), inputs
         )
         assert not report.ok, error
         assert report["x"].method == "complex-step"
