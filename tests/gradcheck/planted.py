@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .programs import normal, softmax
+
 __all__ = ["FUNCTIONS", "PLANTED", "Function", "Planted", "like"]
 
 Array = npt.NDArray[Any]
@@ -42,15 +44,6 @@ class Planted(NamedTuple):
     def expected(self) -> str | None:
         """What is said of it, word for word: people read these sentences, and search for them."""
         return SENTENCES.get(self.name)
-
-
-def normal(*shape: int, seed: int) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape)
-
-
-def softmax(x: Array) -> Array:
-    exponentials = np.exp(x - x.real.max(axis=-1, keepdims=True))
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
 def back_through_softmax(d: Array, weights: Array) -> Array:

@@ -12,7 +12,8 @@ from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
 
 from .evidence import EPS, diagnosis_of, evidence_of, jacobian, linear_evidence, sampled, seeds, shapes
-from .planted import FUNCTIONS, PLANTED, like, normal
+from .planted import FUNCTIONS, PLANTED, like
+from .programs import normal
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

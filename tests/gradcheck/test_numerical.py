@@ -11,11 +11,9 @@ from attention_np.gradcheck.slopes import SCALES
 from attention_np.gradcheck.subject import Subject
 from tests.gradcheck.subjects import subject_of
 
+from .programs import normal
+
 EXACT = {"complex-step": 1e-15, "central": 1e-9, "auto": 1e-15}
-
-
-def normal(*shape, seed=0, dtype=float):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 @pytest.mark.parametrize("method", [*METHODS, "auto"])

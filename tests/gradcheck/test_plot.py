@@ -9,6 +9,7 @@ from attention_np.gradcheck import InputReport, Report
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
 from attention_np.gradcheck.plot import places, v_curve
 
+from .programs import normal
 from .reports import compared
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -23,10 +24,6 @@ def closed_figures(monkeypatch):
     monkeypatch.setattr(plt, "show", lambda: pytest.fail("a plot must not be shown by us"))
     yield
     plt.close("all")
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def wrong_in(*indices, shape=(3, 4), name="x", **fields):

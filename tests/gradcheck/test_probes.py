@@ -19,6 +19,8 @@ from attention_np.gradcheck.probes import (
 )
 from tests.gradcheck.subjects import heard, subject_of
 
+from .programs import normal
+
 EPS = float(np.finfo(np.float64).eps)
 EPS_IN_SINGLE = float(np.finfo(np.float32).eps)
 ORDINARY = np.array([0.5, -1.5, 2.0])
@@ -31,10 +33,6 @@ def cusps_of(subject, seed=0, **options):
 
 def kink(place, below, above):
     return Cusp((place,), below, above, False)
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def in_single(x, forward=np.exp):

@@ -5,16 +5,9 @@ import pytest
 
 from attention_np.gradcheck.steps import ORDERS, step_errors
 
+from .programs import normal, softmax
+
 EPS = float(np.finfo(float).eps)
-
-
-def softmax(scores):
-    shifted = np.exp(scores - scores.real.max(axis=-1, keepdims=True))
-    return shifted / shifted.sum(axis=-1, keepdims=True)
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def slope(x, y):
