@@ -279,7 +279,7 @@ def test_a_tag_is_not_broken_between_lines() -> None:
 
 
 def test_no_zero_has_a_sign() -> None:
-    texts = [OPS[op](SENTENCE, is_causal=True, seed=seed).text() for op in OPS for seed in range(3)]
+    texts = [OPS[op](SENTENCE, is_causal=True, seed=seed).text() for op in OPS for seed in range(2)]
     numbers = [word for text in texts for word in text.split()]
     assert "0.000" in numbers
     assert not {"-0.0", "-0.00", "-0.000"} & set(numbers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -54,7 +55,7 @@ class Executed:
         """How far its sides are from each other, relatively, where they are finite."""
         sides = [evaluate(self.environment, side) for side in self.statement.sides if side is not None]
         worst = 0.0
-        for left, right in zip(sides, sides[1:], strict=False):
+        for left, right in pairwise(sides):
             one, two = compare.aligned_sides(self.environment.arithmetic, left, right, None, self.statement.span)
             finite = np.isfinite(one) & np.isfinite(two)
             worst = max(worst, compare.equality(one[finite], two[finite], left.scale, right.scale)[0])

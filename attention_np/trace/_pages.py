@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from attention_np import cases, masks
 from attention_np._lib.arrays import Array
+from attention_np._lib.pages import PAGES
 from attention_np.derivation import Page, PageCheck, Problem, read_page
 from attention_np.derivation.environment import Tensor
 from attention_np.derivation.execution import Executed, execute
@@ -22,7 +22,6 @@ from attention_np.trace._plain import formula, prose
 
 __all__ = ["traced"]
 
-PAGES = Path(__file__).resolve().parents[2] / "derivations"
 WORDS = ("n", "m")  # the ranges of queries and of keys
 
 
