@@ -31,6 +31,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+OPS = ("softmax", "dot_product", "blockwise", "additive", "multi_head")  # the one list of them: a module, a page each
 LATER = ("cost", "gradcheck", "known_answers", "plot", "trace")  # imported when they are asked for
 
 
