@@ -34,7 +34,9 @@ Array = npt.NDArray[Any]
 
 OPS: dict[str, ModuleType] = {name: import_module(f"attention_np.{name}") for name in attention_np.OPS}
 PACKAGE = Path(__file__).resolve().parent
-PAGES = (PACKAGE / "derivations", PACKAGE.parent / "derivations")  # as installed, and beside the package in a clone
+PAGES = PACKAGE / "derivations"  # where they are installed
+if not PAGES.is_dir():
+    PAGES = PACKAGE.parent / "derivations"  # beside the package, as in a clone
 
 ENGLISH = ("The cat sat on the mat", "Thinking strictly is hard", "I love AI", "Deep learning transforms the world")
 CHINESE = ("猫坐在垫子上", "严谨地思考很难", "我爱人工智能", "深度学习改变世界")  # the same four sentences
@@ -177,11 +179,11 @@ def _header(op: str) -> Header:
     except ImportError as error:
         needed = f"cases are made from derivation pages, and {error.name} is missing, which reads them"
         raise ImportError(f"{needed}: pip install 'attention-np[check]'") from error
-    for page in (folder / f"{op}.md" for folder in PAGES):
-        if page.is_file():
-            front, places, _ = front_matter(page.read_text(encoding="utf-8"))
-            return read_header(front, places)
-    raise FileNotFoundError(f"there is no page {op}.md to make cases from, in {' or '.join(map(str, PAGES))}")
+    page = PAGES / f"{op}.md"
+    if not page.is_file():
+        raise FileNotFoundError(f"there is no page to make cases of {op} from: {page}")
+    front, places, _ = front_matter(page.read_text(encoding="utf-8"))
+    return read_header(front, places)
 
 
 def _lengths(header: Header, given: Mapping[str, int]) -> dict[str, int]:

@@ -41,8 +41,8 @@ def test_widths_of_a_page_are_those_of_the_arrays() -> None:
 
 def test_cases_that_cannot_be_made_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases._header.cache_clear()
-    monkeypatch.setattr(cases, "PAGES", (tmp_path,))
-    with pytest.raises(FileNotFoundError, match=r"^there is no page softmax\.md to make cases from, in "):
+    monkeypatch.setattr(cases, "PAGES", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"^there is no page to make cases of softmax from: "):
         cases.all_cases(["softmax"])
     monkeypatch.setitem(sys.modules, "attention_np.derivation.header", None)
     with pytest.raises(ImportError, match=r"^cases are made from derivation pages, .*'attention-np\[check\]'$"):
