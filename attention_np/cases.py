@@ -138,7 +138,7 @@ def drawn(op: str, *, optional: bool = True, leading: tuple[int, ...] = (), seed
     seed : int, optional
         Of the numbers.
     **sizes
-        Lengths of ranges by the names of the page, such as ``n=4``; the others are small.
+        Lengths of ranges by the names of the page, such as ``d_k=4``; the others are small.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def drawn(op: str, *, optional: bool = True, leading: tuple[int, ...] = (), seed
     {'query': (2, 4, 5), 'key': (2, 7, 5), 'value': (2, 7, 3), 'bias': (4, 7)}
     """
     header, module, rng = _header(op), OPS[op], np.random.default_rng(seed)
-    lengths = _lengths(header, sizes)
+    lengths = _lengths(header, {_key(name): size for name, size in sizes.items()})
     takes = signature(module.forward).parameters
     inputs: dict[str, Any] = {}
     groups: dict[str, dict[str, Array]] = {}
@@ -184,6 +184,13 @@ def _header(op: str) -> Header:
         raise FileNotFoundError(f"there is no page to make cases of {op} from: {page}")
     front, places, _ = front_matter(page.read_text(encoding="utf-8"))
     return read_header(front, places)
+
+
+def _key(name: str) -> str:
+    """What a range that a page calls so is known by."""
+    from attention_np.derivation.names import parse_name
+
+    return parse_name(name)
 
 
 def _lengths(header: Header, given: Mapping[str, int]) -> dict[str, int]:

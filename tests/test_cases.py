@@ -31,10 +31,10 @@ def test_every_op_has_cases_of_its_page_its_options_and_real_sentences(op: str) 
 
 
 def test_widths_of_a_page_are_those_of_the_arrays() -> None:
-    case = cases.drawn("multi_head", leading=(2, 1), n=3, m=7, H=5)
+    case = cases.drawn("multi_head", leading=(2, 1), n=3, m=7, H=5, d_x=6)
     assert case.options == {"num_heads": 5}
     shapes = {name: x.shape for name, x in case.inputs.items() if name != "parameters"}
-    assert shapes == {"query": (2, 1, 3, 5), "key": (2, 1, 7, 3), "value": (2, 1, 7, 4), "bias": (3, 7)}
+    assert shapes == {"query": (2, 1, 3, 6), "key": (2, 1, 7, 3), "value": (2, 1, 7, 4), "bias": (3, 7)}
     assert case.inputs["parameters"].w_key.shape == (3, 15)
     assert cases.drawn("multi_head", optional=False).inputs["parameters"].b_query is None
 
