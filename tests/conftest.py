@@ -10,6 +10,7 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
+collect_ignore = ["fixtures"]  # what test_new_op adds to a copy of the whole
 LONG = ("hostile", "mutation", "peers", "website")  # folders beside this file
 
 
