@@ -1,6 +1,11 @@
+import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "suite", deadline=None, derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("suite")
+for profile, examples in {"suite": 40, "quick": 8}.items():
+    settings.register_profile(
+        profile, deadline=None, derandomize=True, max_examples=examples, suppress_health_check=[HealthCheck.too_slow]
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("quick" if config.option.markexpr == "not long" else "suite")
