@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Case, assert_same_bits, leaves, map_arrays, normal, plain_cases
+from helpers import BIASED, OPS, Array, Case, assert_same_bits, leaves, map_arrays, normal, plain_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
 import attention_np as anp
-from attention_np import blockwise, masks, multi_head, rules, softmax
+from attention_np import masks, multi_head, rules, softmax
 
-from .strategies import COMPLEX, DRESSES, EVERY_OP, REAL, Everything, cases, dressed, hostile
+from .strategies import COMPLEX, DRESSES, REAL, Everything, cases, dressed, hostile
 
 EPS = {"e": 1e-3, "f": 1e-6}
 
@@ -87,23 +87,22 @@ def test_the_weights_that_softmax_returns_are_the_callers_own(dtype: Any) -> Non
     assert_same_bits(softmax.backward(d_weights, cache).scores.astype(complex), expected.astype(complex))
 
 
-@pytest.mark.parametrize("op", [*EVERY_OP])
+@pytest.mark.parametrize("op", OPS)
 def test_a_masked_array_is_refused_since_its_mask_would_be_lost(op: str) -> None:
-    case = plain_cases()["dot_product" if op == "blockwise" else op]
-    module = blockwise if op == "blockwise" else case.op
+    case = plain_cases()[op]
     for name, _ in leaves(case.inputs):
         names = iter([other for other, _ in leaves(case.inputs)])
         changed = case.map(lambda x, names=names, name=name: np.ma.masked_array(x) if next(names) == name else x)
         with pytest.raises(TypeError, match=rf"^{name} must not be a masked array"):
-            module.forward(**changed.inputs, **changed.options)
+            case.op.forward(**changed.inputs, **changed.options)
     with pytest.raises(TypeError, match=r"^mask must not be a masked array"):
-        module.forward(**case.inputs, **case.options, mask=np.ma.masked_array(np.ones((4, 5), bool)))
-    output, cache = module.forward(**case.inputs, **case.options)
+        case.op.forward(**case.inputs, **case.options, mask=np.ma.masked_array(np.ones((4, 5), bool)))
+    output, cache = case.op.forward(**case.inputs, **case.options)
     with pytest.raises(TypeError, match=r"must not be a masked array"):
-        module.backward(np.ma.masked_array(output), cache)
+        case.op.backward(np.ma.masked_array(output), cache)
     tangents = map_arrays(np.ma.masked_array, case.inputs)
     with pytest.raises(TypeError, match=r"must not be a masked array"):
-        module.jvp(cache, **tangents)
+        case.op.jvp(cache, **tangents)
 
 
 @pytest.mark.parametrize(
@@ -161,12 +160,11 @@ def test_a_rule_does_not_lend_the_mask_that_it_was_given() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
-@pytest.mark.parametrize("op", ["dot_product", "blockwise", "multi_head"])
+@pytest.mark.parametrize("op", BIASED)
 def test_a_complex_number_as_a_bias_makes_the_result_complex(op: str, dtype: Any) -> None:
-    case = plain_cases()["dot_product" if op == "blockwise" else op].map(lambda x: x.astype(dtype))
-    module = blockwise if op == "blockwise" else case.op
+    case = plain_cases()[op].map(lambda x: x.astype(dtype))
     arrays = {**case.inputs, **case.options, "bias": 0.5j}
-    output, _ = module.forward(**arrays)
+    output, _ = case.op.forward(**arrays)
     assert output.dtype == np.result_type(dtype, np.complex64)
 
 
