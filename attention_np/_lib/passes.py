@@ -1,0 +1,327 @@
+"""The shell of an op's passes: what makes formulas robust, once, for all ops.
+
+An op's pass *is* its formulas. A decorator carries the rest: arguments are checked, the inputs come in the dtype that
+is computed in and a single query with an axis of its own, arithmetic is quiet, what left the range of the dtype on its
+way is worked out again (:mod:`attention_np._lib.second_look`), and each result is summed over what was broadcast, in
+the dtype of what it belongs to.
+
+It can, because the module of an op has `Gradients` with the names of its inputs, and a `Cache` that begins with the
+inputs, in the same order, and ends with the shape of the output. The formulas alone are ``mathematics`` of the pass:
+for another op, whose own shell has done all that. They return their result; or a pair of it and of arrays on the way to
+it, and then the second look is theirs too: the sizes of those tell it what the result does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
+from inspect import cleandoc, signature
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np._lib.arguments import as_tangent, as_vector, check_cache
+from attention_np._lib.arrays import (
+    Array,
+    as_gradient,
+    as_result,
+    precision,
+    quiet,
+    with_query_axis,
+    without_query_axis,
+)
+from attention_np._lib.second_look import left_range
+from attention_np._lib.wide import is_wide, widened
+
+__all__ = ["Tangent", "backward", "forward", "jvp", "widened_inputs"]
+
+Tangent: TypeAlias = Any  # array_like of the shape of its input, None for zero; to the formulas an array
+
+Given = ParamSpec("Given")
+Cache = TypeVar("Cache")
+CacheIn = TypeVar("CacheIn", contravariant=True)
+Gradients = TypeVar("Gradients")
+Between: TypeAlias = tuple[Array, ...]
+Found = TypeVar("Found", covariant=True)
+
+ADDED = ("bias", "b")  # inputs that are terms of a sum: they are factors of nothing
+
+
+class Pass(Protocol[Given, Found]):
+    """A pass as users call it, and its formulas alone."""
+
+    mathematics: Callable[..., Any]
+
+    def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Found:
+        """The whole of it."""
+        ...
+
+
+class Backward(Protocol[CacheIn, Found]):
+    """A backward pass as users call it, and its formulas alone."""
+
+    mathematics: Callable[..., Any]
+
+    def __call__(self, d_output: npt.ArrayLike, cache: CacheIn) -> Found:
+        """The whole of it."""
+        ...
+
+
+@overload
+def forward(mathematics: Callable[Given, tuple[Array, Cache, Between]]) -> Pass[Given, tuple[Array, Cache]]: ...
+@overload
+def forward(mathematics: Callable[Given, tuple[Array, Cache]]) -> Pass[Given, tuple[Array, Cache]]: ...
+def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
+    """A forward pass of arguments that have been checked, all given by keyword: output and cache.
+
+    Formulas that ask for the second look return a third, the arrays on the way, and hold for inputs that are `widened`.
+    """
+    names, kind = _op_of(mathematics)
+
+    @wraps(mathematics)
+    def shell(**arguments: Any) -> tuple[Array, Any]:
+        inputs = [arguments.pop(name) for name in names]
+        dtype = precision(*_flat(inputs))
+        ready = _ready(names, inputs, dtype.compute)
+        with quiet():
+            output, cache, *between = mathematics(*ready, **arguments)
+            if between and left_range((output, *between[0]), _factors(names, ready)):
+                output, cache, _ = _plain(mathematics(*_wide(names, ready), **arguments))
+            output = as_result(_without_query_axis(names, output, inputs), dtype.result)
+        return output, kind._make((*inputs, *cache[len(names) : -1], output.shape))
+
+    return cast("Pass[..., Any]", _as_pass(shell, mathematics))
+
+
+@overload
+def backward(mathematics: Callable[[Array, Cache], tuple[Gradients, Between]]) -> Backward[Cache, Gradients]: ...
+@overload
+def backward(mathematics: Callable[[Array, Cache], Gradients]) -> Backward[Cache, Gradients]: ...
+def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
+    """A backward pass: `Gradients`, of the shapes and dtypes of the inputs, None where there was none."""
+    names, kind = _op_of(mathematics)
+    given = signature(mathematics)
+    vector = next(iter(given.parameters))
+
+    @wraps(mathematics)
+    def shell(*args: Any, **kwargs: Any) -> Any:
+        d_output, cache = given.bind(*args, **kwargs).args if kwargs or len(args) != 2 else args
+        check_cache(cache, kind, _name_of(mathematics))
+        compute = cache.weights.dtype
+        d_output = as_vector(vector, d_output, cache.output_shape, compute)
+        inputs = cache[: len(names)]
+        if names[0] == "query":
+            d_output = with_query_axis(d_output, inputs[0])
+        ready = _ready(names, inputs, compute)
+        cache = kind._make((*ready, *cache[len(names) :]))
+        with quiet():
+            found, between = _split(mathematics(d_output, cache))
+            gradients = _as_given(names, found, inputs)
+            if between and left_range(_flat((*found, *between, *gradients)), _with(d_output, names, ready, cache)):
+                found, _ = _split(mathematics(widened(d_output), _in_range(cache)))
+                gradients = _as_given(names, found, inputs)
+        return gradients
+
+    shell.__doc__ = _documented(mathematics, BACKWARD.replace("d_output", vector))
+    return cast("Backward[Any, Any]", _as_pass(shell, mathematics))
+
+
+def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Given, Array]:
+    """A pass in forward mode: the tangent of the output, along those of the inputs."""
+    names, kind = _op_of(mathematics)
+    given = signature(mathematics)
+    formulas: Callable[..., Any] = mathematics
+
+    @wraps(mathematics)
+    def shell(cache: Any, **tangents: Any) -> Array:
+        check_cache(cache, kind, _name_of(mathematics))
+        compute = cache.weights.dtype
+        inputs = cache[: len(names)]
+        along = {
+            name: _tangent(name, tangents.pop(name, None), x, compute) for name, x in zip(names, inputs, strict=True)
+        }
+        if tangents:
+            given.bind(cache, **tangents)  # which says what is not an argument
+        if names[0] == "query":
+            along["query"] = with_query_axis(along["query"], inputs[0])
+        ready = _ready(names, inputs, compute)
+        cache = kind._make((*ready, *cache[len(names) :]))
+        with quiet():
+            d_output, between = _split(formulas(cache, **along))
+            if between and left_range((d_output, *between), _with(tuple(along.values()), names, ready, cache)):
+                wide = {name: _each(widened, x) for name, x in along.items()}
+                d_output = np.asarray(_split(formulas(_in_range(cache), **wide))[0])
+            return as_result(_without_query_axis(names, d_output, inputs), precision(*_flat(inputs)).result)
+
+    shell.__doc__ = _documented(mathematics, JVP)
+    return cast("Pass[Given, Array]", _as_pass(shell, mathematics))
+
+
+def widened_inputs(cache: Cache, names: Sequence[str]) -> Cache:
+    """`cache` with its inputs, which have these names, `widened`."""
+    fields: Any = cache
+    wide: Cache = type(fields)._make((*_wide(names, fields[: len(names)]), *fields[len(names) :]))
+    return wide
+
+
+def _as_pass(shell: Callable[..., Any], mathematics: Callable[..., Any]) -> Any:
+    cast(Any, shell).mathematics = mathematics
+    return shell
+
+
+def _op_of(mathematics: Callable[..., Any]) -> tuple[tuple[str, ...], Any]:
+    """The names of the inputs, and the type of the cache, of the op that these formulas are of."""
+    op = mathematics.__globals__
+    return op["Gradients"]._fields, op["Cache"]
+
+
+def _name_of(mathematics: Callable[..., Any]) -> str:
+    return mathematics.__module__.rpartition(".")[2]
+
+
+def _ready(names: Sequence[str], inputs: Sequence[Any], compute: np.dtype[Any]) -> list[Any]:
+    """The inputs in the dtype that is computed in, without a copy where they are, the query with its axis."""
+    ready = [_in_dtype(x, compute) for x in inputs]
+    if names[0] == "query":
+        ready[0] = with_query_axis(ready[0], inputs[0])
+    return ready
+
+
+def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
+    if isinstance(value, tuple):
+        return type(value)(*(_in_dtype(x, compute) for x in value))
+    return value if value is None or value.dtype == compute else value.astype(compute)
+
+
+def _without_query_axis(names: Sequence[str], output: Array, inputs: Sequence[Any]) -> Array:
+    return without_query_axis(output, inputs[0]) if names[0] == "query" else output
+
+
+def _as_given(names: Sequence[str], found: Any, inputs: Sequence[Any]) -> Any:
+    """The gradients `found`, as those of the inputs as they were given."""
+    first = _without_query_axis(names, found[0], inputs)
+    return type(found)._make(map(_as_gradient, (first, *found[1:]), inputs))
+
+
+def _as_gradient(found: Any, value: Any) -> Any:
+    """`found`, as the gradient of an array, or of each in a NamedTuple; None where there is none."""
+    if isinstance(value, tuple):
+        return type(found)(*map(_as_gradient, found, value))
+    return None if value is None else as_gradient(found, value)
+
+
+def _tangent(name: str, tangent: Any, primal: Any, compute: np.dtype[Any]) -> Any:
+    """`tangent` of the input called `name`, which may be a NamedTuple of arrays; what is left out is zero."""
+    if not isinstance(primal, tuple):
+        return as_tangent(name, tangent, primal, compute)
+    kind: Any = type(primal)
+    if tangent is not None and not isinstance(tangent, kind):
+        what = f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
+        raise TypeError(f"the tangent of {name} must be a {what}, not {type(tangent).__name__}")
+    given = [None] * len(primal) if tangent is None else tangent
+    parts = zip(kind._fields, given, primal, strict=True)
+    return kind(*(_tangent(f"{name}.{of}", d, x, compute) for of, d, x in parts))
+
+
+def _with(vectors: Any, names: Sequence[str], ready: Sequence[Any], cache: Any) -> Iterator[Any]:
+    """All that the products of a pass are of."""
+    yield from _flat((vectors, getattr(cache, "scale", None)))
+    yield from _factors(names, ready)
+
+
+def _factors(names: Sequence[str], inputs: Sequence[Any]) -> Iterator[Any]:
+    """Of the inputs, the arrays that products are of."""
+    for name, value in zip(names, inputs, strict=True):
+        if name not in ADDED:
+            yield from _flat((value,))
+
+
+def _in_range(cache: Any) -> Any:
+    """`cache` for the second look: an op whose cache holds products that need not fit the dtype says how."""
+    return cache.in_range() if hasattr(cache, "in_range") else cache
+
+
+def _split(found: Any) -> tuple[Any, Any]:
+    """The result of formulas, and what they tell of the way to it."""
+    return found if type(found) is tuple else (found, ())
+
+
+def _flat(values: Iterable[Any]) -> list[Any]:
+    """All arrays in `values`, those in tuples too."""
+    flat = []
+    for value in values:
+        if isinstance(value, tuple):
+            flat += _flat(value)
+        elif value is not None:
+            flat.append(value)
+    return flat
+
+
+def _wide(names: Sequence[str], inputs: Sequence[Any]) -> list[Any]:
+    return [x if name in ADDED else _each(widened, x) for name, x in zip(names, inputs, strict=True)]
+
+
+def _each(function: Callable[..., Any], value: Any) -> Any:
+    """`function` of an array, or of each in a NamedTuple."""
+    return type(value)(*map(function, value)) if isinstance(value, tuple) else function(value)
+
+
+def _plain(value: Any) -> Any:
+    """`value` with plain arrays in the place of those that are `widened`."""
+    if isinstance(value, tuple):
+        parts = map(_plain, value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return np.asarray(value) if is_wide(value) else value
+
+
+BACKWARD = """
+Parameters
+----------
+d_output : array_like of float
+    The gradient of the loss with respect to what :func:`forward` returned first, of its shape.
+cache : Cache
+    From :func:`forward`.
+
+Returns
+-------
+Gradients
+    Of each array of :func:`forward`, its shape and dtype, summed over axes that were broadcast; None where there was
+    none. A gradient that does not fit the dtype is infinite; one that is below its normal numbers, or worked out from
+    what is, loses digits.
+
+Raises
+------
+TypeError
+    If `cache` is another op's, or `d_output` is not of floating-point numbers.
+ValueError
+    If `d_output` does not have the shape of what it belongs to.
+"""
+
+JVP = """
+Parameters
+----------
+cache : Cache
+    From :func:`forward`.
+**tangents : array_like of float, optional
+    Under the name of each array of :func:`forward` its tangent, of its shape; one that is left out is zero.
+
+Returns
+-------
+ndarray
+    The tangent of what :func:`forward` returned first. A tangent that does not fit the dtype is infinite; one below its
+    normal numbers loses digits.
+
+Raises
+------
+TypeError
+    If `cache` is another op's, or a tangent is not of floating-point numbers.
+ValueError
+    If a tangent does not have the shape of its array, or is given for an array that there was not.
+"""
+
+
+def _documented(mathematics: Callable[..., Any], usual: str) -> str:
+    """The docstring of formulas, with what is the same for all ops before its notes."""
+    own, notes, rest = cleandoc(mathematics.__doc__ or "").partition("Notes\n-----")
+    return f"{own.rstrip()}\n{usual}\n{notes}{rest}".rstrip() + "\n"
