@@ -28,8 +28,8 @@ PACKAGE = Path("attention_np")
 OPS = "softmax dot_product masks additive multi_head rules blockwise functional"
 GROUPS = {  # a module belongs to the first group that has it
     "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py", "_lib/*.py"],
-    "adapters": [f"gradcheck/{name}.py" for name in ("_adapting", "autograd", "torch", "jax")],
-    "gradcheck": ["gradcheck/*.py", "gradcheck/diagnosis/*.py"],
+    "adapters": ["gradcheck/adapters/*.py"],
+    "gradcheck": ["gradcheck/**/*.py"],
 }
 USUAL = ("ops", "gradcheck")  # the adapters need the libraries that they adapt
 PICTURES = PACKAGE / "gradcheck/plot.py"  # how they look, no test sees
