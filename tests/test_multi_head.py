@@ -274,18 +274,6 @@ def test_the_projections_that_attend_have_their_biases() -> None:
         assert np.abs(bias).min() > 0
 
 
-def test_what_heads_cannot_be_made_of_is_refused_by_name() -> None:
-    ragged = [[[1.0], [1.0, 2.0]]]
-    with pytest.raises(ValueError, match=r"^x must be an array"):
-        multi_head.split_heads(ragged, 2)
-    with pytest.raises(ValueError, match=r"^x must be an array"):
-        multi_head.combine_heads(ragged)
-    with pytest.raises(TypeError, match=r"^num_heads must be an integer"):
-        multi_head.split_heads(np.zeros((3, 8)), "2")
-    with pytest.raises(TypeError, match=r"^c_attn_weight must hold floating-point numbers"):
-        Parameters.from_c_attn(np.zeros((2, 6), int), np.eye(2))
-
-
 @pytest.mark.parametrize("options", [{}, {"dropout_p": 0.4, "rng": 3}])
 @pytest.mark.parametrize(
     ("w_value", "w_output", "w_query", "w_key", "d_output"),
