@@ -6,16 +6,17 @@ VENV ?= .venv
 JOBS ?= 2
 RUN := $(VENV)/bin/python
 
-.PHONY: help check test peers mutants mutation versions dist site site-test lint types bench clean
+.PHONY: help check test test-all peers mutants mutation versions dist site site-test lint types bench clean
 
 help:
 	@echo "make check   verify every gradient and every equation, and print the tables"
-	@echo "make test    run the tests; those against other libraries are skipped where they are missing"
+	@echo "make test    run the tests, but for those that are marked as long"
+	@echo "make test-all run all tests; those against other libraries are skipped where they are missing"
 	@echo "make peers   run the tests against PyTorch, after installing it (a large download)"
 	@echo "make mutants change every equation of the pages in every way, and see each change noticed"
 	@echo "make mutation change the code of the ops and of gradcheck in every way, and see each change noticed (hours)"
 	@echo "make versions run the tests on the oldest and the newest NumPy, from the sdist, after make dist"
-	@echo "make dist    build the sdist and the wheel in dist, look into them, and try the wheel with NumPy alone"
+	@echo "make dist    build the sdist and the wheel in dist, look into them, and try the wheel"
 	@echo "make site    build the pages as a site that needs no network, in build/site"
 	@echo "make lint    ruff"
 	@echo "make types   mypy, strict"
@@ -26,8 +27,12 @@ help:
 check: $(VENV)/check
 	$(RUN) -m attention_np check
 
+test test-all: export OPENBLAS_NUM_THREADS = 1
 test: $(VENV)/test
-	OPENBLAS_NUM_THREADS=1 $(RUN) -m pytest -n $(JOBS) --dist loadfile
+	$(RUN) -m pytest -q --no-header -n $(JOBS) --dist loadfile -m "not long"
+
+test-all: $(VENV)/test
+	$(RUN) -m pytest -q --no-header -n $(JOBS) --dist loadfile
 
 peers: $(VENV)/peers
 	$(RUN) -m pytest tests/peers

@@ -30,6 +30,7 @@ WITH_OLDEST_NUMPY = ("3.10", "3.11", "3.12")  # there are wheels of it for no ot
 SHIPPED = ("attention_np", "benchmarks", "derivations", "docs", "examples", "tests")  # folders of the sdist
 BESIDES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md")
 BESIDES += ("README.zh.md", "SECURITY.md", "_attention_np_pytest.py", "noxfile.py", "pyproject.toml", "setup.cfg")
+BESIDES += ("setup.py",)
 
 nox.options.error_on_missing_interpreters = True  # a session that is left out would pass
 
@@ -75,10 +76,12 @@ def build(session: nox.Session) -> None:
 
 @nox.session(python=sorted({OLDEST, NEWEST}), requires=["build"])
 def wheel(session: nox.Session) -> None:
-    """The wheel in an environment with NumPy alone."""
+    """The wheel in an environment with NumPy alone, and then `attention-np check` with what that needs."""
     session.install(str(only("*.whl")), OLDEST_NUMPY if session.python == OLDEST else "numpy")
     session.chdir(session.create_tmp())  # away from the sources
     session.run("python", "-I", "-W", "error", str(ROOT / "tests" / "smoke.py"))
+    session.install(f"attention-np[check] @ {only('*.whl').as_uri()}")
+    session.run("attention-np", "check", silent=True)  # it is shown where it fails
 
 
 @nox.session(python=OLDEST, requires=["build"])
@@ -121,7 +124,7 @@ def look_into_sdist(session: nox.Session) -> None:
 
 
 def look_into_wheel(session: nox.Session) -> None:
-    """It holds the package, its data, its licence and its entry points, and needs NumPy alone."""
+    """It holds the package, its data, the pages, its licence and its entry points, and needs NumPy alone."""
     with zipfile.ZipFile(only("*.whl")) as packed:
         held = set(packed.namelist())
         metadata = next(name for name in held if name.endswith(".dist-info/METADATA"))
@@ -129,6 +132,7 @@ def look_into_wheel(session: nox.Session) -> None:
         required = [line for line in packed.read(metadata).decode().splitlines() if line.startswith("Requires-Dist: ")]
     package = (file for file in (ROOT / "attention_np").rglob("*") if file.suffix in (".py", ".typed", ".md"))
     expected = {file.relative_to(ROOT).as_posix() for file in package} | {"_attention_np_pytest.py"}
+    expected |= {f"attention_np/derivations/{page.name}" for page in (ROOT / "derivations").glob("*.md")}
     modules = {name for name in held if ".dist-info/" not in name}
     if missing := sorted(expected - modules):
         session.error(f"the wheel lacks {', '.join(missing)}")

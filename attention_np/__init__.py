@@ -10,35 +10,40 @@ implementation in any language can be held against; :mod:`~attention_np.cost` co
 :mod:`~attention_np.trace` shows every step on a sentence, and :mod:`~attention_np.plot` draws.
 """
 
-import importlib
-from typing import Any
-
-from attention_np import additive, blockwise, dot_product, masks, multi_head, rules, softmax
-from attention_np.functional import additive_attention, multi_head_attention, scaled_dot_product_attention
-
-__all__ = [
-    "additive",
-    "additive_attention",
-    "blockwise",
-    "dot_product",
-    "masks",
-    "multi_head",
-    "multi_head_attention",
-    "rules",
-    "scaled_dot_product_attention",
-    "softmax",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-LATER = ("cost", "gradcheck", "known_answers", "plot", "trace")  # imported when they are asked for
+OPS = ("softmax", "dot_product", "blockwise", "additive", "multi_head")  # the one list of them, in the order to read
+FUNCTIONS = ("additive_attention", "multi_head_attention", "scaled_dot_product_attention")  # of `functional`
+LATER = ("cost", "gradcheck", "known_answers", "plot", "trace")  # not among what `*` imports
 
+if TYPE_CHECKING:  # for whoever reads this without running it; what runs imports a module when it is asked for
+    from attention_np import additive as additive
+    from attention_np import blockwise as blockwise
+    from attention_np import cost as cost
+    from attention_np import dot_product as dot_product
+    from attention_np import gradcheck as gradcheck
+    from attention_np import known_answers as known_answers
+    from attention_np import masks as masks
+    from attention_np import multi_head as multi_head
+    from attention_np import plot as plot
+    from attention_np import rules as rules
+    from attention_np import softmax as softmax
+    from attention_np import trace as trace
+    from attention_np.functional import additive_attention as additive_attention
+    from attention_np.functional import multi_head_attention as multi_head_attention
+    from attention_np.functional import scaled_dot_product_attention as scaled_dot_product_attention
+else:
+    __all__ = [*OPS, *FUNCTIONS, "masks", "rules"]
 
-def __getattr__(name: str) -> Any:
-    if name in LATER:
-        return importlib.import_module(f"attention_np.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in FUNCTIONS:
+            return getattr(import_module("attention_np.functional"), name)
+        if name in __all__ or name in LATER:
+            return import_module(f"attention_np.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, *LATER, "__version__"])
+    def __dir__() -> list[str]:
+        return sorted([*__all__, *LATER, "OPS", "__version__"])

@@ -18,15 +18,14 @@ whole in memory are in :mod:`attention_np.rules`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import dot_product, rules
+from attention_np import rules
 from attention_np._blockwise import kernels, plain
 from attention_np._blockwise.blas import one_thread
 from attention_np._blockwise.merging import Partial, merge, merge_backward
@@ -34,14 +33,15 @@ from attention_np._blockwise.problem import Place, Problem, as_block_size, group
 from attention_np._blockwise.tiles import Cotangent, Tangent, Tile
 from attention_np._blockwise.workers import as_workers, run
 from attention_np._lib.arguments import (
-    as_bias,
+    as_attended,
     as_flag,
-    as_floating,
     as_mask,
-    as_optional_tangent,
+    as_scale,
+    as_tangent,
     as_vector,
     check_broadcasts_to,
     check_cache,
+    check_features,
     scores_shape,
 )
 from attention_np._lib.arrays import Array, as_result, in_dtype, precision, quiet, with_query_axis, without_query_axis
@@ -50,6 +50,9 @@ from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import widened
 from attention_np.dot_product import Gradients
 from attention_np.rules import Rule, cut, pick
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 __all__ = ["Cache", "Gradients", "Partial", "backward", "forward", "jvp", "merge", "merge_backward"]
 
@@ -176,13 +179,12 @@ def forward(
     >>> print(output.round(4), cache.logsumexp.round(4))
     [[11.9557]] [1.6318]
     """
-    query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
-    bias = None if bias is None else as_bias(bias, query, key, value)
+    query, key, value, bias = as_attended(query, key, value, bias)
     shape = scores_shape(query, key, value)
-    dot_product.check_features(query, key)
+    check_features(query, key)
     dropout_p = as_probability(dropout_p, rng)
     dtype = precision(query, key, value, bias)
-    scale = dot_product.as_scale(scale, key.shape[-1], dtype.compute)
+    scale = as_scale(scale, key.shape[-1], dtype.compute)
     rule = _rule(shape, mask, is_causal)
     if bias is not None:
         check_broadcasts_to("bias", bias, shape)
@@ -191,7 +193,18 @@ def forward(
     dropout_key = draw_key(rng) if dropout_p else None
 
     queries = with_query_axis(query, query)
-    problem = Problem(queries, key, value, bias, rule, scale, dropout_p, dropout_key, sizes, dtype.compute)
+    problem = Problem(
+        query=queries,
+        key=key,
+        value=value,
+        bias=bias,
+        rule=rule,
+        scale=scale,
+        dropout_p=dropout_p,
+        dropout_key=dropout_key,
+        block_size=sizes,
+        dtype=dtype.compute,
+    )
     # Two outputs, one of which stays in the cache: what callers do to theirs must not change the gradients.
     blank = np.empty if rule is None and problem.m else np.zeros  # without a rule every place is written
     output, kept = (blank((*problem.leading, problem.n, value.shape[-1]), dtype.compute) for _ in range(2))
@@ -208,9 +221,22 @@ def forward(
 
     with quiet():
         output = as_result(without_query_axis(output, query), dtype.result)
-    of_rows = logsumexp, shift, total
-    cache = Cache(query, key, value, bias, rule, scale, *of_rows, kept, dropout_p, dropout_key, sizes, output.shape)
-    return output, cache
+    return output, Cache(
+        query=query,
+        key=key,
+        value=value,
+        bias=bias,
+        mask=rule,
+        scale=scale,
+        logsumexp=logsumexp,
+        shift=shift,
+        total=total,
+        output=kept,
+        dropout_p=dropout_p,
+        dropout_key=dropout_key,
+        block_size=sizes,
+        output_shape=output.shape,
+    )
 
 
 def backward(
@@ -420,8 +446,7 @@ def jvp(
     compute = cache.output.dtype
     tangents = {"query": query, "key": key, "value": value, "bias": bias}
     d_query, d_key, d_value, d_bias = given = [
-        None if x is None else as_optional_tangent(name, x, getattr(cache, name), compute)
-        for name, x in tangents.items()
+        None if x is None else as_tangent(name, x, getattr(cache, name), compute) for name, x in tangents.items()
     ]
     at_once = as_workers(executor, workers)
     problem = _problem(cache, compute)
@@ -479,14 +504,14 @@ def _rule(shape: tuple[int, ...], mask: npt.ArrayLike | Rule | None, is_causal: 
 def _problem(cache: Cache, dtype: np.dtype[Any]) -> Problem:
     """The problem of a call of forward, to be computed in `dtype`."""
     return Problem(
-        with_query_axis(cache.query, cache.query),
-        cache.key,
-        cache.value,
-        cache.bias,
-        cache.mask,
-        cache.scale,
-        cache.dropout_p,
-        cache.dropout_key,
-        cache.block_size,
-        dtype,
+        query=with_query_axis(cache.query, cache.query),
+        key=cache.key,
+        value=cache.value,
+        bias=cache.bias,
+        rule=cache.mask,
+        scale=cache.scale,
+        dropout_p=cache.dropout_p,
+        dropout_key=cache.dropout_key,
+        block_size=cache.block_size,
+        dtype=dtype,
     )

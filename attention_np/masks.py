@@ -13,15 +13,18 @@ References
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arguments import as_array, as_integer
-from attention_np._lib.arrays import is_floating
+from attention_np._lib import arguments
+from attention_np._lib.arguments import as_array, as_flag, as_integer, check_broadcasts_to
+from attention_np._lib.arrays import Array, is_floating
 from attention_np._lib.text import shortened
 
 __all__ = [
@@ -367,3 +370,28 @@ def _integers(name: str, values: npt.ArrayLike, axes: int = 0) -> npt.NDArray[An
     if array.ndim < axes:
         raise ValueError(f"{name} must have at least {axes} axis ({name}.shape={array.shape})")
     return array
+
+
+def visible_pairs(
+    shape: tuple[int, ...], mask: npt.ArrayLike | None, bias: Array | None, is_causal: bool
+) -> Array | None:
+    """Who attends to whom by all that says so, for scores of the given `shape`, (..., n, m); None: all to all. For ops.
+
+    Raises
+    ------
+    TypeError
+        If `mask` is not boolean.
+    ValueError
+        If `mask` or `bias` does not broadcast to the scores.
+    """
+    together = []
+    if mask is not None:
+        together.append(arguments.as_mask(mask, shape))
+    if as_flag("is_causal", is_causal):
+        together.append(causal(*shape[-2:]))  # (masks.33, properties.48)
+    if bias is not None:
+        check_broadcasts_to("bias", bias, shape)
+        hidden = bias.real == -np.inf  # (masks.5)
+        if hidden.any():
+            together.append(~hidden)
+    return np.atleast_2d(reduce(operator.and_, together)) if together else None  # (masks.49)

@@ -17,8 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arguments import as_floating, as_integer, as_mask, as_tangent, as_vector, check_cache
-from attention_np._lib.arrays import Array, as_gradient, as_result, is_finite, precision, quiet
+from attention_np._lib import passes
+from attention_np._lib.arguments import as_floating, as_integer, as_mask
+from attention_np._lib.arrays import Array, as_result, is_finite, precision, quiet
+from attention_np._lib.passes import Tangent
 from attention_np._lib.wide import widened
 
 __all__ = ["Cache", "Gradients", "backward", "forward", "jacobian", "jvp", "logsumexp"]
@@ -40,6 +42,11 @@ class Cache(NamedTuple):
     axis: int
     logsumexp: Array  # (..., 1)
     weights: Array  # (..., n), in the dtype computed in
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of the weights."""
+        return self.weights.shape
 
 
 def forward(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None = None) -> tuple[Array, Cache]:
@@ -88,6 +95,11 @@ def forward(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None
     >>> weights, cache = softmax.forward(np.array([1.0, 2.0, 3.0]), mask=np.array([True, False, True]))
     >>> print(weights.round(4))
     [0.1192 0.     0.8808]
+    >>> weights, cache = softmax.forward(np.array([0.0, 0.0, 0.0, 0.0]))
+    >>> print(softmax.backward(np.array([1.0, 0.0, 0.0, 0.0]), cache).scores)
+    [ 0.1875 -0.0625 -0.0625 -0.0625]
+    >>> print(softmax.jvp(cache, scores=np.array([1.0, 0.0, 0.0, 0.0])))
+    [ 0.1875 -0.0625 -0.0625 -0.0625]
     """
     cache = _checked(scores, axis, mask)
     weights = as_result(cache.weights, precision(cache.scores).result)
@@ -103,149 +115,74 @@ def _checked(scores: npt.ArrayLike, axis: int, mask: npt.ArrayLike | None) -> Ca
 
 def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cache:
     """What :func:`forward` leaves, for ops: arguments are not checked, and the weights are not copied."""
-    weights, log_sum = _normalise(scores.astype(precision(scores).compute, copy=False), axis, mask)
-    return Cache(scores, mask, axis % scores.ndim, log_sum, weights)
-
-
-def _normalise(scores: Array, axis: int, mask: Array | None) -> tuple[Array, Array]:
-    """The weights (..., n) and the log-sum-exp (..., 1)."""
-    scores = scores if mask is None else np.where(mask, scores, -np.inf)  # (..., n) (softmax.65, softmax.66, masks.5)
-    largest = scores.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.6)
-    shift = largest
+    computed = scores.astype(precision(scores).compute, copy=False)
+    # (..., n) (softmax.65, softmax.66, masks.5)
+    visible = computed if mask is None else np.where(mask, computed, -np.inf)
+    largest = visible.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.6)
     has_limits = not is_finite(largest)
-    if has_limits:
-        at_infinity = np.where(scores.real == np.inf, 0, -np.inf).astype(scores.dtype)
-        scores = np.where(largest.real == np.inf, at_infinity, scores)
-        shift = np.where(np.isfinite(largest), largest, 0)
+    visible, shift = _limits(visible, largest) if has_limits else (visible, largest)
 
-    exponentials = np.exp(scores - shift)  # (..., n) (softmax.7)
+    exponentials = np.exp(visible - shift)  # (..., n) (softmax.7)
     total = exponentials.sum(axis=axis, keepdims=True)  # (..., 1) (softmax.9, softmax.10)
     weights = exponentials / total  # (..., n) (softmax.1, softmax.9, softmax.10, masks.6, notation.13)
     if has_limits:  # no weight where none takes part, though 0/0 and 0/nan are nan
-        weights = np.where(scores.real == -np.inf, 0, weights)  # (masks.2)
-    return weights, largest + np.log(total)  # (softmax.12)
+        weights = np.where(visible.real == -np.inf, 0, weights)  # (masks.2)
+    logsumexp = largest + np.log(total)  # (..., 1) (softmax.12)
+    return Cache(scores=scores, mask=mask, axis=axis % scores.ndim, logsumexp=logsumexp, weights=weights)
 
 
-def backward(d_weights: npt.ArrayLike, cache: Cache) -> Gradients:
-    r"""The gradient of a loss with respect to the scores: a vector-Jacobian product.
+def _limits(scores: Array, largest: Array) -> tuple[Array, Array]:
+    """Scores with the same weights, and what to take from them, where the largest of a row is infinite or NaN."""
+    at_infinity = np.where(scores.real == np.inf, 0, -np.inf).astype(scores.dtype)
+    scores = np.where(largest.real == np.inf, at_infinity, scores)
+    return scores, np.where(np.isfinite(largest), largest, 0)
 
-    Parameters
-    ----------
-    d_weights : array_like, (..., n)
-        The gradient of the loss with respect to the weights.
-    cache : Cache
-        From :func:`forward`.
 
-    Returns
-    -------
-    Gradients
-        `scores`, (..., n): zero wherever a score does not take part, and in every row whose `d_weights` is zero.
+@passes.backward
+def backward(d_weights: Array, cache: Cache) -> Gradients:
+    """The gradient of a loss with respect to the scores: a vector-Jacobian product, without forming the Jacobian.
 
-    Raises
-    ------
-    TypeError
-        If `cache` is another op's, or `d_weights` is not of floating-point numbers.
-    ValueError
-        If `d_weights` does not have the shape of the weights.
-
-    Notes
-    -----
-    :math:`\frac{\partial L}{\partial S_{ij}} = A_{ij} \left(\frac{\partial L}{\partial A_{ij}} -
-    \sum_l A_{il} \frac{\partial L}{\partial A_{il}}\right)`, without ever forming the Jacobian. A gradient that does
-    not fit the dtype is infinite; one below its normal numbers loses digits.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attention_np import softmax
-    >>> weights, cache = softmax.forward(np.array([0.0, 0.0, 0.0, 0.0]))
-    >>> print(softmax.backward(np.array([1.0, 0.0, 0.0, 0.0]), cache).scores)
-    [ 0.1875 -0.0625 -0.0625 -0.0625]
+    It is zero wherever a score does not take part, and in every row whose `d_weights` is zero.
     """
-    cache = check_cache(cache, Cache, "softmax")
-    d_weights = as_vector("d_weights", d_weights, cache.weights.shape, cache.weights.dtype)
-    with quiet():
-        d_scores = times_jacobian(d_weights, cache)  # (..., n) (softmax.31, softmax.32)
-        return Gradients(as_gradient(d_scores, cache.scores))
+    return Gradients(scores=times_jacobian(d_weights, cache))  # (..., n) (softmax.31, softmax.32)
 
 
-def jvp(cache: Cache, *, scores: npt.ArrayLike | None = None) -> Array:
-    r"""Forward mode: how the weights move when the scores move along a tangent.
-
-    Parameters
-    ----------
-    cache : Cache
-        From :func:`forward`.
-    scores : array_like, (..., n), optional
-        The tangent of the scores; left out, it is zero.
-
-    Returns
-    -------
-    ndarray, (..., n)
-        The tangent of the weights.
-
-    Raises
-    ------
-    TypeError
-        If `cache` is another op's, or the tangent is not of floating-point numbers.
-    ValueError
-        If the tangent does not have the shape of the scores.
-
-    Notes
-    -----
-    :math:`\dot A_{ij} = A_{ij} (\dot S_{ij} - \sum_l A_{il} \dot S_{il})`: the Jacobian is symmetric, so this is the
-    formula of :func:`backward`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attention_np import softmax
-    >>> weights, cache = softmax.forward(np.array([0.0, 0.0]))
-    >>> print(softmax.jvp(cache, scores=np.array([1.0, 0.0])))
-    [ 0.25 -0.25]
-    """
-    cache = check_cache(cache, Cache, "softmax")
-    d_scores = as_tangent("scores", scores, cache.scores, cache.weights.dtype)
-    with quiet():
-        d_weights = times_jacobian(d_scores, cache)  # (..., n) (softmax.36, softmax.37)
-        return as_result(d_weights, precision(cache.scores).result)
+@passes.jvp
+def jvp(cache: Cache, *, scores: Tangent = None) -> Array:
+    """Forward mode: how the weights move when the scores do. The Jacobian is symmetric, so this is `backward` again."""
+    return times_jacobian(scores, cache)  # (..., n) (softmax.36, softmax.37)
 
 
 def times_jacobian(vector: Array, cache: Cache) -> Array:
     """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric (softmax.23). For ops."""
-    weights, axis = cache.weights, cache.axis
-    if not weights.size:
+    if not cache.weights.size:
         return vector
-    result = _deviation_from_mean(weights, vector, axis)  # (softmax.23)
-    if is_finite(result) and is_finite(cache.logsumexp):
-        return result
-    moves = _moves(cache) & (vector != 0).any(axis=axis, keepdims=True)  # (..., n)
-    weights, vector = np.where(moves, weights, 0), np.where(moves, vector, 0)
-    result = _deviation_from_mean(weights, vector, axis)  # (softmax.68)
-    overflowed = (np.isfinite(vector) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
-    if overflowed.any():
-        wide = widened(vector)
-        shifted, other = (np.asarray(_deviation_from_mean(weights, wide, axis, shift)) for shift in (True, False))
-        in_range = np.where(np.isfinite(vector).all(axis=axis, keepdims=True), shifted, other)
-        result = np.where(overflowed, in_range, result)
-    return np.where(moves, result, 0)  # (masks.9)
+    result = deviation_from_mean(vector, cache.weights, cache.axis)  # (softmax.23)
+    return result if is_finite(result) and is_finite(cache.logsumexp) else _where_it_moves(vector, cache)
 
 
-def _deviation_from_mean(weights: Array, vector: Array, axis: int, shift: bool = True) -> Array:
+def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = True) -> Array:
     """How far each entry of `vector` is from their weighted mean, times its weight."""
     if shift:
-        # Any number may be taken from a whole row first. Taking the entry with the largest weight keeps full relative
-        # accuracy where that weight is nearly one, and the deviations are the small differences of large numbers.
-        # Where it is not, that would only make the numbers larger.
-        heaviest = weights.real.argmax(axis=axis, keepdims=True)
-        nearly_one = _entries(weights, heaviest, axis).real > 0.5
-        vector = vector - np.where(nearly_one, _entries(vector, heaviest, axis), 0)  # (..., n) (softmax.42)
+        vector = _less_the_heaviest(vector, weights, axis)  # (..., n) (softmax.42)
     # In backward the vector is d_weights (softmax.27, softmax.28, dot-product.14, dot-product.16),
     # in jvp it is the tangent of the scores (softmax.35).
     mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.29, softmax.30, softmax.40)
     # What counts is how far an entry is above that mean (softmax.27, softmax.28, softmax.35, dot-product.14).
     deviation: Array = weights * (vector - mean)  # (..., n) (softmax.31, softmax.32, softmax.41, softmax.43)
     return deviation
+
+
+def _less_the_heaviest(vector: Array, weights: Array, axis: int) -> Array:
+    """`vector` less its entry at the largest weight of its row, where that is more than a half.
+
+    Any number may be taken from a whole row. This one keeps full relative accuracy where that weight is nearly one, and
+    the deviations are the small differences of large numbers; elsewhere it would only make the numbers larger.
+    """
+    heaviest = weights.real.argmax(axis=axis, keepdims=True)
+    nearly_one = _entries(weights, heaviest, axis).real > 0.5
+    less: Array = vector - np.where(nearly_one, _entries(vector, heaviest, axis), 0)
+    return less
 
 
 def _entries(vector: Array, index: Array, axis: int) -> Array:
@@ -255,6 +192,21 @@ def _entries(vector: Array, index: Array, axis: int) -> Array:
     rows = vector.reshape(-1, vector.shape[-1])
     entries: Array = rows[np.arange(index.size), index.ravel()].reshape(index.shape)
     return entries
+
+
+def _where_it_moves(vector: Array, cache: Cache) -> Array:
+    """The second look of :func:`times_jacobian`: zero where no weight moves, and without overflow on the way."""
+    weights, axis = cache.weights, cache.axis
+    moves = _moves(cache) & (vector != 0).any(axis=axis, keepdims=True)  # (..., n)
+    weights, vector = np.where(moves, weights, 0), np.where(moves, vector, 0)
+    result = deviation_from_mean(vector, weights, axis)  # (softmax.68)
+    overflowed = (np.isfinite(vector) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
+    if overflowed.any():
+        wide = widened(vector)
+        shifted, other = (np.asarray(deviation_from_mean(wide, weights, axis, shift)) for shift in (True, False))
+        in_range = np.where(np.isfinite(vector).all(axis=axis, keepdims=True), shifted, other)
+        result = np.where(overflowed, in_range, result)
+    return np.where(moves, result, 0)  # (masks.9)
 
 
 def _moves(cache: Cache) -> Array:

@@ -106,7 +106,18 @@ def _block_sizes(inputs: Inputs) -> list[tuple[int, int]]:
     """How many queries and keys ours looks at together, forward and backward."""
     query, key, value, _, is_causal = inputs
     rule = rules.causal() if is_causal else None
-    problem = Problem(query, key, value, None, rule, query.dtype.type(1), 0.0, None, None, query.dtype)
+    problem = Problem(
+        query=query,
+        key=key,
+        value=value,
+        bias=None,
+        rule=rule,
+        scale=query.dtype.type(1),
+        dropout_p=0.0,
+        dropout_key=None,
+        block_size=None,
+        dtype=query.dtype,
+    )
     return [problem.tile(places[0]).block_size for places in (problem.strips(), problem.squares())]
 
 

@@ -1,47 +1,46 @@
-"""How much longer `import attention_np` takes than `import numpy`: the median over fresh processes, in turn.
+"""How much longer `import attention_np` takes than `import numpy`, and how much longer all of its ops: CPU time.
 
-Also lists what the import pulls in besides NumPy, the standard library and the package itself: it should be nothing.
+Each number is the median over fresh processes, in turn. Also lists what the import of the ops pulls in besides NumPy,
+the standard library and the package itself: it should be nothing.
 """
 
 import statistics
 import subprocess
 import sys
-from time import perf_counter
 
 REPEATS = 15
+STATEMENTS = ("import numpy", "import numpy, attention_np", "import numpy; from attention_np import *")
 
 FOREIGN = """
 import sys
 import numpy
 before = set(sys.modules)
-import attention_np
+from attention_np import *
 tops = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(tops - set(sys.stdlib_module_names) - {"numpy", "attention_np"}))
 """
 
 
-def seconds(statement: str) -> float:
-    """The wall time of a fresh process that runs `statement`."""
-    start = perf_counter()
-    subprocess.run([sys.executable, "-c", statement], check=True)  # noqa: S603
-    return perf_counter() - start
+def printed(code: str) -> str:
+    """What a fresh process prints that runs `code`."""
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout  # noqa: S603
+
+
+def milliseconds(statement: str) -> float:
+    """The CPU time of a fresh process that runs `statement`."""
+    return 1000 * float(printed(f"{statement}\nimport time; print(time.process_time())"))
 
 
 def main() -> None:
-    """Print the two medians, their difference and the foreign modules."""
-    times: dict[str, list[float]] = {"import numpy": [], "import attention_np": []}
-    for statement in times:
-        seconds(statement)  # once to fill the caches
-    for _ in range(REPEATS):
+    """Print the medians, how far they are above that of NumPy, and the foreign modules."""
+    times: dict[str, list[float]] = {statement: [] for statement in STATEMENTS}
+    for _ in range(REPEATS + 1):  # once more to fill the caches
         for statement, measured in times.items():
-            measured.append(seconds(statement))
-    medians = {statement: 1000 * statistics.median(measured) for statement, measured in times.items()}
+            measured.append(milliseconds(statement))
+    medians = {statement: statistics.median(measured[1:]) for statement, measured in times.items()}
     for statement, median in medians.items():
-        spread = 1000 * (max(times[statement]) - min(times[statement]))
-        print(f"{statement:20}  {median:6.1f} ms  (spread {spread:.1f} ms over {REPEATS} runs)")
-    print(f"{'difference':20}  {medians['import attention_np'] - medians['import numpy']:6.1f} ms")
-    foreign = subprocess.run([sys.executable, "-c", FOREIGN], check=True, capture_output=True, text=True)  # noqa: S603
-    print(f"besides NumPy and the standard library: {foreign.stdout.strip() or 'nothing'}")
+        print(f"{statement:40} {median:6.1f} ms, {median - medians[STATEMENTS[0]]:5.1f} above NumPy")
+    print(f"besides NumPy and the standard library: {printed(FOREIGN).strip() or 'nothing'}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ Array = npt.NDArray[Any]
 
 def problem(n: int, m: int, heads: int) -> Problem:
     query, key, value = (np.broadcast_to(np.float32(0), (heads, size, 64)) for size in (n, m, m))
-    return Problem(query, key, value, None, None, 0.125, 0.0, None, None, np.dtype(np.float32))
+    options = {"bias": None, "rule": None, "scale": 0.125, "dropout_p": 0.0, "dropout_key": None, "block_size": None}
+    return Problem(query=query, key=key, value=value, dtype=np.dtype(np.float32), **options)
 
 
 @pytest.mark.parametrize(

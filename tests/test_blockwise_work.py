@@ -28,7 +28,7 @@ def arranged(n: int, m: int, leading: tuple[int, ...] = (), **options: Any) -> P
     """A problem of that size, to be looked at; its arrays take no memory."""
     query, key, value = (np.broadcast_to(np.float32(0), (*leading, size, 1)) for size in (n, m, m))
     given = {"bias": None, "rule": None, "scale": 1.0, "dropout_p": 0.0, "dropout_key": None, "block_size": None}
-    return Problem(query, key, value, dtype=np.dtype(np.float32), **{**given, **options})
+    return Problem(query=query, key=key, value=value, dtype=np.dtype(np.float32), **{**given, **options})
 
 
 def sizes_of(places: list[Place]) -> Counter[tuple[int, int]]:

@@ -86,10 +86,10 @@ def test_a_flipped_sign_in_the_code_fails_naming_the_input_and_the_equation_that
     package = tmp_path / "attention_np"
     shutil.copytree(PAGES.parent / "attention_np", package, ignore=shutil.ignore_patterns("__pycache__"))
     module = package / "dot_product.py"
-    before, backward = module.read_text(encoding="utf-8").split("def pull_back(")
+    before, backward = module.read_text(encoding="utf-8").split("def backward(")
     start = backward.index(f"    {line}") + 4 + len(line)
     cited = re.findall(r"dot-product\.\d+", backward[start : backward.index("\n", start)])
-    module.write_text(f"{before}def pull_back({backward[:start]}-{backward[start:]}", encoding="utf-8")
+    module.write_text(f"{before}def backward({backward[:start]}-{backward[start:]}", encoding="utf-8")
 
     done = subprocess.run(
         [sys.executable, "-m", "attention_np", "check", "dot_product"],

@@ -1,22 +1,40 @@
 """What `import attention_np` gives."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import attention_np
 
 
+def imported_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
 def test_every_public_name_is_there() -> None:
-    for name in [*attention_np.__all__, *attention_np.LATER]:
+    names = [*attention_np.__all__, *attention_np.LATER]
+    for name in names:
         assert getattr(attention_np, name).__name__ in {name, f"attention_np.{name}"}
-        assert name in dir(attention_np)
+    assert {*names, "OPS", "__version__"} == set(dir(attention_np))
     with pytest.raises(AttributeError, match=r"^module 'attention_np' has no attribute 'flash'$"):
         attention_np.flash  # noqa: B018
 
 
+def test_tools_that_run_nothing_find_the_same_names() -> None:
+    tree = ast.parse(Path(attention_np.__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    read = {alias.asname for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert read == {*attention_np.__all__, *attention_np.LATER}
+
+
 def test_what_is_not_asked_for_is_not_imported() -> None:
-    code = "import attention_np, sys; print(set(sys.modules) & {f'attention_np.{name}' for name in attention_np.LATER})"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout == "set()\n"
+    assert {name for name in imported_by("import attention_np") if name.startswith("attention_np")} == {"attention_np"}
+    modules = imported_by("from attention_np import *")
+    assert {f"attention_np.{op}" for op in attention_np.OPS} <= modules
+    assert modules.isdisjoint(f"attention_np.{name}" for name in attention_np.LATER)
+    slow = {"concurrent.futures", "logging", "secrets"}  # they take longer than all ops
+    assert slow & modules <= imported_by("import numpy")

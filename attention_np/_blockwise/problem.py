@@ -47,7 +47,7 @@ class Place(NamedTuple):
     columns: slice
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Problem:
     """The arrays and options of a call, checked."""
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import lru_cache
 from itertools import chain, islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from attention_np._blockwise import blas, cores
 from attention_np._lib import machine
 from attention_np._lib.arguments import as_integer
 from attention_np._lib.arrays import quiet
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 __all__ = ["as_workers", "run"]
 
@@ -24,8 +26,11 @@ Result = TypeVar("Result")
 
 def as_workers(executor: Executor | None, workers: int | None) -> int:
     """How many tasks run at once, or with an executor how many are on their way at once."""
-    if executor is not None and not isinstance(executor, Executor):
-        raise TypeError(f"executor must be a concurrent.futures.Executor, not {type(executor).__name__}")
+    if executor is not None:
+        from concurrent.futures import Executor  # here and below: it takes as long to import as all of this package
+
+        if not isinstance(executor, Executor):
+            raise TypeError(f"executor must be a concurrent.futures.Executor, not {type(executor).__name__}")
     if workers is not None:
         return as_integer("workers", workers, least=1)
     if executor is None and blas.controller() is None:
@@ -106,6 +111,8 @@ def _run_here(
                 stopped = True
                 turn.notify_all()
             raise
+
+    from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(workers - 1, thread_name_prefix="attention_np") as pool:
         others = [pool.submit(work, seat) for seat in seats[1:]]

@@ -8,22 +8,24 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arrays import Array, computed_in, is_floating, precision, quiet, with_query_axis
+from attention_np._lib.arrays import Array, computed_in, is_floating, precision, quiet, real_types, with_query_axis
 from attention_np._lib.text import shortened
 
 __all__ = [
     "as_array",
+    "as_attended",
     "as_bias",
     "as_flag",
     "as_floating",
     "as_integer",
     "as_mask",
     "as_number",
-    "as_optional_tangent",
+    "as_scale",
     "as_tangent",
     "as_vector",
     "check_broadcasts_to",
     "check_cache",
+    "check_features",
     "check_vector",
     "check_weight",
     "scores_shape",
@@ -105,22 +107,15 @@ def as_vector(name: str, array: npt.ArrayLike, shape: tuple[int, ...], compute: 
     return result.astype(np.result_type(compute, computed_in(result.dtype)), copy=False)
 
 
-def as_tangent(name: str, tangent: npt.ArrayLike | None, primal: Array, compute: np.dtype[Any]) -> Array:
-    """`tangent` as an array of the shape of `primal`, the array called `name`; None is a zero tangent."""
+def as_tangent(name: str, tangent: npt.ArrayLike | None, primal: Array | None, compute: np.dtype[Any]) -> Array | None:
+    """`tangent` as an array of the shape of `primal`, the array called `name`, if there was one; None is zero."""
+    if primal is None:
+        if tangent is not None:
+            raise ValueError(f"a tangent was given for {name}, but forward was called without {name}")
+        return None
     if tangent is None:
         return np.zeros(primal.shape, compute)
     return as_vector(f"the tangent of {name}", tangent, primal.shape, compute)
-
-
-def as_optional_tangent(
-    name: str, tangent: npt.ArrayLike | None, primal: Array | None, compute: np.dtype[Any]
-) -> Array | None:
-    """As :func:`as_tangent`, for an array that forward can be called without."""
-    if primal is not None:
-        return as_tangent(name, tangent, primal, compute)
-    if tangent is not None:
-        raise ValueError(f"a tangent was given for {name}, but forward was called without {name}")
-    return None
 
 
 def check_cache(cache: object, kind: type[CacheType], op: str) -> CacheType:
@@ -214,3 +209,32 @@ def as_mask(mask: npt.ArrayLike, shape: tuple[int, ...], what: str = "the scores
         )
     check_broadcasts_to("mask", result, shape, what)
     return result
+
+
+def as_attended(
+    query: npt.ArrayLike, key: npt.ArrayLike, value: npt.ArrayLike, bias: npt.ArrayLike | None
+) -> tuple[Array, Array, Array, Array | None]:
+    """The arrays of an attention, as arrays."""
+    query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
+    return query, key, value, None if bias is None else as_bias(bias, query, key, value)
+
+
+def check_features(query: Array, key: Array) -> None:
+    """Refuse keys that have not as many features as the queries."""
+    if key.shape[-1] != query.shape[-1]:
+        raise ValueError(
+            f"key has {key.shape[-1]} features but query has {query.shape[-1]} "
+            f"(key.shape={key.shape}, query.shape={query.shape})"
+        )
+
+
+def as_scale(scale: Any, d_k: int, compute: np.dtype[Any]) -> Any:
+    """The scale in the precision that is computed in, so that it neither upcasts nor rounds."""
+    real, wide = real_types(compute)
+    if scale is None:
+        return real(1 / np.sqrt(wide(max(d_k, 1))))  # (scaling.2); without features the products are zero anyway
+    with quiet():
+        number = real(as_number("scale", scale))
+    if not np.isfinite(number):
+        raise ValueError(f"scale must be finite, not {shortened(scale)} in {np.dtype(real)}")
+    return number

@@ -21,7 +21,7 @@ from attention_np._lib.arguments import as_number
 from attention_np._lib.arrays import Array, real_types
 from attention_np._lib.text import shortened
 
-__all__ = ["Draws", "Rng", "as_generator", "as_probability", "draw_key", "multipliers"]
+__all__ = ["Draws", "Rng", "as_generator", "as_probability", "draw", "draw_key", "drop", "multipliers"]
 
 Rng: TypeAlias = "int | np.random.Generator"  # a string: NumPy imports its random module on first use only
 
@@ -63,6 +63,16 @@ def multipliers(key: int, dropout_p: float, shape: tuple[int, ...], dtype: np.dt
     words = np.random.Philox(key=key).random_raw(prod(leading) * width // 2)  # 64-bit
     draws = words.astype("<u8", copy=False).view("<u4").reshape(*leading, width)[..., :columns]
     return _factors(draws, dropout_p, dtype)
+
+
+def draw(rng: Rng | None, dropout_p: float, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+    """The multipliers of weights of that `shape`, by one integer that is drawn from `rng`; None without dropout."""
+    return multipliers(draw_key(rng), dropout_p, shape, dtype) if dropout_p else None
+
+
+def drop(weights: Array, dropout: Array | None) -> Array:
+    """What the values are multiplied by: `weights`, or what dropout leaves of them."""
+    return weights if dropout is None else weights * dropout
 
 
 class Draws(NamedTuple):

@@ -21,6 +21,7 @@ from attention_np._lib.wide import LEAST, Wide, magnitude, times_power_of_two, w
 __all__ = [
     "all_finite",
     "clipped_scores",
+    "in_range",
     "infinite_to_nan",
     "left_range",
     "product_in_range",
@@ -45,6 +46,12 @@ def left_range(results: Iterable[Array | None], arrays: Iterable[Any]) -> bool:
     limits = [np.finfo(x.dtype) for x in given]
     largest, least = min(x.maxexp for x in limits) - ROOM, max(x.minexp + x.nmant for x in limits)
     return bool(sum(x for x in exponents if x > 0) > largest or sum(x for x in exponents if x < 0) < least)
+
+
+def in_range(function: Callable[..., Any], *arrays: Array | None) -> Any:
+    """``function(*arrays)``, a tuple of arrays; where it may have left the range, of arrays that are `widened`."""
+    found = function(*arrays)
+    return function(*(widened(x) for x in arrays)) if left_range(found, arrays) else found
 
 
 def _is_usual(array: Array) -> bool:

@@ -19,7 +19,9 @@ __all__ = ["PAGES", "Finding", "against_pages", "check_ops", "check_pages", "pag
 
 TOLERANCE = 1e-13  # of the functions of softmax that are not an op's three, normwise
 PACKAGE = Path(__file__).resolve().parents[1]
-PAGES = PACKAGE.parent / "derivations"  # beside the package in a clone; an installed package has no pages
+PAGES = PACKAGE / "derivations"  # where they are installed
+if not PAGES.is_dir():
+    PAGES = PACKAGE.parent / "derivations"  # beside the package, as in a clone
 
 
 class Finding(NamedTuple):

@@ -1,0 +1,256 @@
+"""The parameters of multi-head attention: what they are, the layouts that others keep them in, how they must fit."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np._lib.arguments import as_floating, as_integer, check_vector, check_weight
+from attention_np._lib.arrays import Array, is_floating
+from attention_np._lib.dropout import Rng, as_generator
+
+__all__ = ["Parameters", "as_parameters", "check_heads"]
+
+
+class Parameters(NamedTuple):
+    """The projections: weights that multiply from the right, ``x @ w + b``, and their biases.
+
+    The same type holds their gradients and tangents. `from_in_proj` and `from_c_attn` read the two fused layouts in
+    use, `random` draws them.
+    """
+
+    w_query: Array  # (d_query, num_heads * d_k)
+    w_key: Array  # (d_key, num_heads * d_k)
+    w_value: Array  # (d_value, num_heads * d_v)
+    w_output: Array  # (num_heads * d_v, d_output)
+    b_query: Array | None = None  # (num_heads * d_k,)
+    b_key: Array | None = None  # (num_heads * d_k,)
+    b_value: Array | None = None  # (num_heads * d_v,)
+    b_output: Array | None = None  # (d_output,)
+
+    @classmethod
+    def from_in_proj(
+        cls,
+        in_proj_weight: npt.ArrayLike,
+        out_proj_weight: npt.ArrayLike,
+        in_proj_bias: npt.ArrayLike | None = None,
+        out_proj_bias: npt.ArrayLike | None = None,
+    ) -> Parameters:
+        """Parameters from the layout of PyTorch's `nn.MultiheadAttention`: stacked, and multiplying from the left.
+
+        Parameters
+        ----------
+        in_proj_weight : array_like, (3 * d_model, d_model)
+            The transposed weights of query, key and value, one below the other.
+        out_proj_weight : array_like, (d_model, d_model)
+            `out_proj.weight`: the transposed weight of the output.
+        in_proj_bias : array_like, (3 * d_model,), optional
+        out_proj_bias : array_like, (d_model,), optional
+
+        Returns
+        -------
+        parameters : Parameters
+            Views of the given arrays where they are NumPy arrays.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array is not of floating-point numbers, or its shape is not as above.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attention_np import multi_head
+        >>> stacked = np.arange(12.0).reshape(6, 2)  # in_proj_weight of nn.MultiheadAttention(2, num_heads)
+        >>> print(multi_head.Parameters.from_in_proj(stacked, np.eye(2)).w_key)
+        [[4. 6.]
+         [5. 7.]]
+        """
+        w_in = as_floating("in_proj_weight", in_proj_weight)
+        if w_in.ndim != 2 or w_in.shape[0] != 3 * w_in.shape[1]:
+            raise ValueError(
+                f"in_proj_weight must have the shape (3 * d_model, d_model) (in_proj_weight.shape={w_in.shape})"
+            )
+        w_out = _shaped("out_proj_weight", out_proj_weight, (w_in.shape[1], w_in.shape[1]))
+        return cls._from_fused(w_in.T, w_out.T, "in_proj_bias", in_proj_bias, "out_proj_bias", out_proj_bias)
+
+    @classmethod
+    def from_c_attn(
+        cls,
+        c_attn_weight: npt.ArrayLike,
+        c_proj_weight: npt.ArrayLike,
+        c_attn_bias: npt.ArrayLike | None = None,
+        c_proj_bias: npt.ArrayLike | None = None,
+    ) -> Parameters:
+        """Parameters from the layout of GPT-2: columns side by side, weights multiplying from the right.
+
+        Parameters
+        ----------
+        c_attn_weight : array_like, (d_model, 3 * d_model)
+            The weights of query, key and value, side by side.
+        c_proj_weight : array_like, (d_model, d_model)
+            The weight of the output.
+        c_attn_bias : array_like, (3 * d_model,), optional
+        c_proj_bias : array_like, (d_model,), optional
+
+        Returns
+        -------
+        parameters : Parameters
+            Views of the given arrays where they are NumPy arrays.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array is not of floating-point numbers, or its shape is not as above.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attention_np import multi_head
+        >>> side_by_side = np.arange(12.0).reshape(2, 6)  # c_attn.weight of a GPT-2 of width 2
+        >>> print(multi_head.Parameters.from_c_attn(side_by_side, np.eye(2)).w_key)
+        [[2. 3.]
+         [8. 9.]]
+        """
+        w_in = as_floating("c_attn_weight", c_attn_weight)
+        if w_in.ndim != 2 or w_in.shape[1] != 3 * w_in.shape[0]:
+            raise ValueError(
+                f"c_attn_weight must have the shape (d_model, 3 * d_model) (c_attn_weight.shape={w_in.shape})"
+            )
+        w_out = _shaped("c_proj_weight", c_proj_weight, (w_in.shape[0], w_in.shape[0]))
+        return cls._from_fused(w_in, w_out, "c_attn_bias", c_attn_bias, "c_proj_bias", c_proj_bias)
+
+    @classmethod
+    def _from_fused(
+        cls,
+        w_in: Array,
+        w_out: Array,
+        b_in_name: str,
+        b_in: npt.ArrayLike | None,
+        b_out_name: str,
+        b_out: npt.ArrayLike | None,
+    ) -> Parameters:
+        d_model = w_in.shape[0]
+        w_query, w_key, w_value = (w_in[:, i * d_model : (i + 1) * d_model] for i in range(3))
+        b_query = b_key = b_value = None
+        if b_in is not None:
+            fused = _shaped(b_in_name, b_in, (3 * d_model,))
+            b_query, b_key, b_value = (fused[i * d_model : (i + 1) * d_model] for i in range(3))
+        b_output = None if b_out is None else _shaped(b_out_name, b_out, (d_model,))
+        return cls(w_query, w_key, w_value, w_out, b_query, b_key, b_value, b_output)
+
+    @classmethod
+    def random(
+        cls,
+        d_model: int,
+        *,
+        rng: Rng,
+        d_key: int | None = None,
+        d_value: int | None = None,
+        biases: bool = True,
+        dtype: npt.DTypeLike = np.float64,
+    ) -> Parameters:
+        r"""Parameters with the usual scaled initialisation: Glorot's uniform weights and zero biases.
+
+        Parameters
+        ----------
+        d_model : int
+            Features of the query, of all heads together, and of the output.
+        rng : int or numpy.random.Generator
+            A seed or a generator.
+        d_key, d_value : int, optional
+            Features of the key and of the value where they differ from `d_model` (PyTorch's `kdim` and `vdim`).
+        biases : bool, optional
+            With zero biases, or with none.
+        dtype : dtype, optional
+
+        Returns
+        -------
+        parameters : Parameters
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a width is not an integer of at least 1, `rng` neither seed nor generator, or `dtype` not floating.
+
+        Notes
+        -----
+        Weights of shape (d_in, d_out) are uniform on :math:`\pm\sqrt{6 / (d_{in} + d_{out})}`, so that neither the
+        outputs nor the gradients grow or shrink with the width [1]_.
+
+        References
+        ----------
+        .. [1] X. Glorot, Y. Bengio, "Understanding the difficulty of training deep feedforward neural networks",
+           AISTATS 2010.
+
+        Examples
+        --------
+        >>> from attention_np import multi_head
+        >>> parameters = multi_head.Parameters.random(8, rng=0)
+        >>> parameters.w_query.shape, parameters.b_query.shape
+        ((8, 8), (8,))
+        """
+        d_model = as_integer("d_model", d_model, least=1)
+        d_key = d_model if d_key is None else as_integer("d_key", d_key, least=1)
+        d_value = d_model if d_value is None else as_integer("d_value", d_value, least=1)
+        if not is_floating(np.dtype(dtype)):
+            raise TypeError(f"dtype must hold floating-point numbers, not {np.dtype(dtype)}")
+        generator = as_generator(rng)
+        widths = (d_model, d_key, d_value, d_model)
+        weights = []
+        for d_in in widths:
+            bound = sqrt(6 / (d_in + d_model))
+            weights.append(generator.uniform(-bound, bound, (d_in, d_model)).astype(dtype))
+        zeros = [np.zeros(d_model, dtype) if biases else None for _ in range(4)]
+        return cls(*weights, *zeros)
+
+
+Parameters.__module__ = "attention_np.multi_head"  # where users have it
+
+
+def as_parameters(parameters: Parameters, query: Array, key: Array, value: Array, num_heads: int) -> Parameters:
+    """`parameters` as arrays, if they fit the inputs and the heads."""
+    if not isinstance(parameters, Parameters):
+        raise TypeError(f"parameters must be a multi_head.Parameters, not {type(parameters).__name__}")
+    parameters = Parameters._make(
+        None if array is None and name.startswith("b_") else as_floating(f"parameters.{name}", array)
+        for name, array in parameters._asdict().items()
+    )
+    check_weight("parameters.w_query", parameters.w_query, "query", query)
+    check_weight("parameters.w_key", parameters.w_key, "key", key)
+    check_weight("parameters.w_value", parameters.w_value, "value", value)
+    d_qk, d_v = parameters.w_query.shape[1], parameters.w_value.shape[1]
+    if parameters.w_key.shape[1] != d_qk:
+        raise ValueError(
+            f"w_query and w_key must map to one number of features, not to {d_qk} and {parameters.w_key.shape[1]} "
+            f"(parameters.w_query.shape={parameters.w_query.shape}, parameters.w_key.shape={parameters.w_key.shape})"
+        )
+    check_heads("parameters.w_query", d_qk, num_heads, parameters.w_query.shape)
+    check_heads("parameters.w_value", d_v, num_heads, parameters.w_value.shape)
+    if parameters.w_output.ndim != 2 or parameters.w_output.shape[0] != d_v:
+        raise ValueError(
+            f"w_output must take the {d_v} features that w_value gives (parameters.w_output.shape="
+            f"{parameters.w_output.shape}, parameters.w_value.shape={parameters.w_value.shape})"
+        )
+    widths = {"b_query": d_qk, "b_key": d_qk, "b_value": d_v, "b_output": parameters.w_output.shape[1]}
+    for name, size in widths.items():
+        b = getattr(parameters, name)
+        if b is not None:
+            check_vector(f"parameters.{name}", b, size)
+    return parameters
+
+
+def check_heads(name: str, features: int, num_heads: int, shape: tuple[int, ...]) -> None:
+    """Refuse a number of heads that does not divide the features of the array called `name`."""
+    if num_heads < 1 or features % num_heads:
+        raise ValueError(f"num_heads={num_heads} must divide the {features} features of {name} ({name}.shape={shape})")
+
+
+def _shaped(name: str, array: npt.ArrayLike, shape: tuple[int, ...]) -> Array:
+    result = as_floating(name, array)
+    if result.shape != shape:
+        raise ValueError(f"{name} must have the shape {shape} ({name}.shape={result.shape})")
+    return result
