@@ -40,7 +40,7 @@ __all__ = [
 METHODS = ("complex-step", "central")
 MEMORY = 2**28  # bytes that a batch of moves may take
 SAME_IN_A_BATCH = 1e3  # units in the last place of the largest output
-TASK_ELEMENTS, BATCH_ELEMENTS = 16, 64  # moves that one task takes on, one by one or at once, whoever carries it out
+TASK_ELEMENTS, BATCH_ELEMENTS = 16, 256  # moves that one task takes on, one by one or at once, whoever carries it out
 
 
 @dataclass(frozen=True)
