@@ -15,7 +15,6 @@ PACKAGE = Path(attention_np.__file__).parent
 MENDED_ELSEWHERE = {  # circles that are there today
     frozenset({"derivation.calls", "derivation.evaluate"}),
     frozenset({"_steps", "cost"}),
-    frozenset({"trace._paper", "trace._steps"}),
 }
 
 
