@@ -14,7 +14,6 @@ import attention_np
 PACKAGE = Path(attention_np.__file__).parent
 MENDED_ELSEWHERE = {  # circles that are there today
     frozenset({"derivation.calls", "derivation.evaluate"}),
-    frozenset({"_steps", "cost"}),
 }
 
 
