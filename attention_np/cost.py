@@ -9,8 +9,8 @@ The operations of the matrix products, a multiplication and an addition counting
     2 n m (3 d_k + 2 d_v) \text{ backward, blockwise},
 
 since the blockwise algorithm computes the scores again: ``derivations/dot_product.md`` and
-``derivations/blockwise.md``, "What it costs". What else the plain algorithm does and moves is counted as
-it runs (``attention_np/_lib/counting.py``). In the blockwise algorithm a block of scores stays in the cache; what moves is
+``derivations/blockwise.md``, "What it costs". What else the plain algorithm does and moves is counted as it runs
+(``attention_np/_lib/counting.py``). In the blockwise algorithm a block of scores stays in the cache; what moves is
 counted as in [1]_.
 
 What grows with the number of pairs of a query and a key is counted in full. Of what grows with the number of positions,
