@@ -10,6 +10,7 @@ for profile, examples in {"suite": 40, "quick": 8}.items():
         profile, deadline=None, derandomize=True, max_examples=examples, suppress_health_check=[HealthCheck.too_slow]
     )
 
+collect_ignore = ["fixtures"]  # what test_new_op adds to a copy of the whole
 LONG = ("mutation", "peers", "website")  # folders beside this file
 
 

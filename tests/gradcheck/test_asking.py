@@ -5,7 +5,7 @@ import pytest
 
 from attention_np.gradcheck import check, examining
 
-from .planted import normal
+from .programs import normal
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """What three cotangents tell that one does not."""
 
 import math
-import re
 
 import numpy as np
 import pytest
@@ -16,8 +15,7 @@ from .planted import PLANTED
 
 
 @pytest.mark.parametrize(
-    ("claimed", "expected"),
-    [([1.0, 1.001, 0.999], None), ([1.0, 1.0, 1.0], "it is the same whatever the cotangent")],
+    ("claimed", "expected"), [([1.0, 1.001, 0.999], None), ([1.0, 1.0, 1.0], "it is the same whatever the cotangent")]
 )
 def test_one_entry_is_the_same_for_every_cotangent_only_if_it_is_so_exactly(claimed, expected):
     rng = np.random.default_rng(0)
@@ -63,10 +61,9 @@ def test_of_what_is_added_whatever_the_cotangent_it_is_said(added, sentence):
 
 
 def test_without_the_gradient_for_a_cotangent_of_zeros_the_same_constants_are_found():
-    planted = [planted for planted in PLANTED if planted.kind == "constant"]
-    for bug in planted:
+    for bug in (planted for planted in PLANTED if planted.kind == "constant"):
         found = evidence_of(bug.forward, bug.wrong_backward, bug.inputs, bug.where)._replace(at_zero=None)
-        assert re.search(bug.expected, diagnose(found)), bug.name
+        assert diagnose(found) == bug.expected
 
 
 def test_what_is_there_for_a_cotangent_of_zeros_is_known_without_the_noise_of_others():

@@ -383,10 +383,7 @@ def test_functions_without_entries_have_no_faults():
         ([[1.0], [1.0, 2.0]], "the gradient is not an array, but a list of uneven lists"),
         (np.ones(3), "the gradient is float64, the input float32"),
         (np.ones(3, np.float16), "the gradient is float16, the input float32"),
-        (
-            np.array([1, np.nan, np.inf], np.float32),
-            "the gradient is NaN or infinite in 2 of 3 entries, first at [1]",
-        ),
+        (np.array([1, np.nan, np.inf], np.float32), "the gradient is NaN or infinite in 2 of 3 entries, first at [1]"),
     ],
 )
 def test_what_is_wrong_with_the_form_of_a_gradient_is_said_in_a_sentence(gradient, sentence):

@@ -231,8 +231,7 @@ def test_of_a_leak_it_is_said(zeros, leaking, sentence, place):
 
 
 @pytest.mark.parametrize(
-    ("entries", "zeros", "leaking", "said"),
-    [(24, 3, 2, False), (26, 3, 2, True), (9, 1, 1, False), (11, 1, 1, True)],
+    ("entries", "zeros", "leaking", "said"), [(24, 3, 2, False), (26, 3, 2, True), (9, 1, 1, False), (11, 1, 1, True)]
 )
 def test_a_leak_is_said_if_as_many_entries_would_hardly_ever_be_zeros(entries, zeros, leaking, said):
     """Of 24 entries, two are among certain three with a chance of 1/92, of 26 with one of 1/108."""

@@ -16,11 +16,7 @@ def entry_with_everything():
     numerical[0, 1], numerical[1, 2] = 1 + 2**-40, 4
     report = compared("x", analytic, numerical, coarse=analytic == 3, looked_at=analytic != 4)
     return replace(
-        report,
-        undecidable=1,
-        undecided=((1, 0),),
-        diagnosis="no simple cause",
-        note="forward refuses complex arrays",
+        report, undecidable=1, undecided=((1, 0),), diagnosis="no simple cause", note="forward refuses complex arrays"
     )
 
 
