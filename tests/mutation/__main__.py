@@ -35,7 +35,7 @@ GROUPS = {  # a module belongs to the first group that has it
 }
 USUAL = ("ops", "gradcheck")  # the adapters need the libraries that they adapt
 PICTURES = PACKAGE / "gradcheck/plot.py"  # how they look, no test sees
-ALSO = "ops passes arrays products second_look wide dropout corners properties"
+ALSO = "passes arrays products second_look wide dropout corners properties ops"
 TESTS = {
     "ops": [*(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()), "tests/blockwise", "tests/hostile"],
     "adapters": ["tests/gradcheck/test_adapting.py", "tests/peers/test_gradcheck_*.py"],
