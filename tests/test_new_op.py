@@ -50,7 +50,9 @@ def test_check_verifies_its_gradients_and_its_page(house: Path) -> None:
 
 
 def test_tests_of_every_op_are_its_own_too(house: Path) -> None:
-    files = [f"tests/{name}.py" for name in ("test_gated", "test_cases")]
-    told = run(house, "pytest", *files, "-k", "gated", "-q", "--no-header", "-p", "no:cacheprovider", "-rA")
+    files = [f"tests/{name}.py" for name in ("test_gated", "test_cases", "test_ops", "test_arrays", "test_corners")]
+    told = run(
+        house, "pytest", *files, "-k", "gated", "-m", "not long", "-q", "--no-header", "-p", "no:cacheprovider", "-rA"
+    )
     for name in files:
         assert f"PASSED {name}::" in told, told

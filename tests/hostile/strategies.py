@@ -22,6 +22,7 @@ hostile = settings(max_examples=EXAMPLES, derandomize="HOSTILE_EXAMPLES" not in 
 
 REAL = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.longdouble)
 COMPLEX = (np.complex64, np.complex128)
+KNOWN = ("dot_product", "blockwise", "additive", "multi_head")  # whose options and widths are drawn, too
 SIZES = st.sampled_from([2, 1, 3, 0, 5, 4])
 
 
@@ -141,6 +142,10 @@ def cases(draw: Any, ops: tuple[str, ...] = OPS, dtypes: tuple[Any, ...] = REAL)
         shape = (*batch, n, m)
         axis = draw(st.integers(-len(shape), len(shape) - 1))
         return Case(softmax, {"scores": array(*shape)}, {"axis": axis, **mask_for(shape)})
+
+    if name not in KNOWN:
+        case = plain_cases(n, m, batch)[name].map(lambda x: np.asarray(x, common))
+        return case._replace(options={**case.options, **mask_for((*batch, n, m))})
 
     single = draw(st.integers(0, 5)) == 0
     heads, n = 1, 1 if single else n

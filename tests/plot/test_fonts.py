@@ -74,6 +74,7 @@ def test_a_damaged_font_is_passed_over(tmp_path: Any, monkeypatch: pytest.Monkey
         assert _fonts.showing(["Ж"])[0]["fontfamily"] == ["cmr10", "DejaVu Sans"]
 
 
+@pytest.mark.long
 def test_a_dollar_is_a_dollar_and_the_end_of_a_line_does_not_end_the_label() -> None:
     tokens = ["$x^$", "costs", "5$", "$", "\n", "\t"]
     ax = plot.weights(A, tokens)
