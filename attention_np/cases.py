@@ -15,7 +15,6 @@ from importlib import import_module
 from inspect import Parameter, signature
 from itertools import cycle
 from math import prod
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ import numpy.typing as npt
 
 import attention_np
 from attention_np import masks
+from attention_np._lib.pages import PAGES
 
 if TYPE_CHECKING:
     from attention_np.derivation.header import Header
@@ -33,10 +33,6 @@ __all__ = ["ENGLISH", "MIXED", "OPS", "PAD", "Batch", "Case", "all_cases", "batc
 Array = npt.NDArray[Any]
 
 OPS: dict[str, ModuleType] = {name: import_module(f"attention_np.{name}") for name in attention_np.OPS}
-PACKAGE = Path(__file__).resolve().parent
-PAGES = PACKAGE / "derivations"  # where they are installed
-if not PAGES.is_dir():
-    PAGES = PACKAGE.parent / "derivations"  # beside the package, as in a clone
 
 ENGLISH = ("The cat sat on the mat", "Thinking strictly is hard", "I love AI", "Deep learning transforms the world")
 CHINESE = ("猫坐在垫子上", "严谨地思考很难", "我爱人工智能", "深度学习改变世界")  # the same four sentences
