@@ -22,6 +22,8 @@ import pytest
 
 import attention_np
 
+import attention_np
+
 from .mutants import Module
 from .running import Outcome, Runner
 from .score import Score
