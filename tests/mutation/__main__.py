@@ -22,8 +22,6 @@ import pytest
 
 import attention_np
 
-import attention_np
-
 from .mutants import Module
 from .running import Outcome, Runner
 from .score import Score
