@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 RUN := $(VENV)/bin/python
+# To compile what most of the time nobody imports would take longer than the rest of an installation.
+INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: help check test test-all peers mutants mutation versions dist site site-test lint types bench clean
 
@@ -31,7 +33,7 @@ test test-all: export OPENBLAS_NUM_THREADS = 1
 test: $(VENV)/test
 	$(RUN) -m pytest -q --no-header -n $(JOBS) --dist loadfile -m "not long"
 
-test-all: $(VENV)/test
+test-all: $(VENV)/test-all
 	$(RUN) -m pytest -q --no-header -n $(JOBS) --dist loadfile
 
 peers: $(VENV)/peers
@@ -73,13 +75,13 @@ bench: $(VENV)/peers
 	$(RUN) -m benchmarks.accuracy
 
 # Each file is written when the extra of its name has been installed, and again when the metadata change.
-$(VENV)/check $(VENV)/test $(VENV)/lint $(VENV)/mutation $(VENV)/versions $(VENV)/site $(VENV)/site-test: $(VENV)/%: setup.cfg pyproject.toml | $(VENV)/pip
-	$(RUN) -m pip install --quiet --editable '.[$*]'
+$(VENV)/check $(VENV)/test $(VENV)/test-all $(VENV)/lint $(VENV)/mutation $(VENV)/versions $(VENV)/site $(VENV)/site-test: $(VENV)/%: setup.cfg pyproject.toml | $(VENV)/pip
+	$(INSTALL) --editable '.[$*]'
 	@touch $@
 
-$(VENV)/peers: $(VENV)/test
-	$(RUN) -m pip install --quiet 'torch==2.13.0'
-	$(RUN) -m pip install --quiet --editable '.[peers]'
+$(VENV)/peers: $(VENV)/test-all
+	$(INSTALL) 'torch==2.13.0'
+	$(INSTALL) --editable '.[peers]'
 	@touch $@
 
 $(VENV)/pip:

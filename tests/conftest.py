@@ -11,7 +11,7 @@ settings.register_profile(
 settings.load_profile("suite")
 
 collect_ignore = ["fixtures"]  # what test_new_op adds to a copy of the whole
-LONG = ("hostile", "mutation", "peers", "website")  # folders beside this file
+LONG = ("hostile", "mutation", "peers", "plot", "website")  # folders beside this file
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
