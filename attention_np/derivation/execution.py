@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -49,7 +49,7 @@ class Executed:
         if not self.gradient:
             return self.environment.tensor(self.key, self.statement.span)
         found = self.environment.jacobian(LOSS, self.key, self.statement.span)
-        return replace(found, data=np.where(abs(found.data) < ROUNDING * found.scale, 0.0, found.data))
+        return found._replace(data=np.where(abs(found.data) < ROUNDING * found.scale, 0.0, found.data))
 
     def error(self) -> float:
         """How far its sides are from each other, relatively, where they are finite."""
@@ -84,7 +84,7 @@ def execute(
 
     Raises
     ------
-    Problem
+    Fault
         If an equation cannot be read or evaluated.
     """
 
@@ -100,7 +100,7 @@ def execute(
     environment.draw = tensor
     check.scope = Scope(names, definitions, [environment], sizes, values)
     for equation in check.page.equations:
-        if equation.problem is not None or equation.mark or equation.example >= 0:
+        if equation.fault is not None or equation.mark or equation.example >= 0:
             continue
         environment.arithmetic.steps = 0
         for chain in chains(equation.text):

@@ -11,7 +11,7 @@ import numpy as np
 from attention_np import cases, masks
 from attention_np._lib.arrays import Array
 from attention_np._lib.pages import PAGES
-from attention_np.derivation import Page, PageCheck, Problem, read_page
+from attention_np.derivation import Fault, Page, PageCheck, read_page
 from attention_np.derivation.environment import Tensor
 from attention_np.derivation.execution import Executed, execute
 from attention_np.derivation.header import Header
@@ -56,7 +56,7 @@ def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is
             page, list(execute(check, _lengths(header, len(words), sizes, d), value_of, hidden)), check
         )
         errors = [each.error() for each in shown]
-    except Problem as problem:
+    except Fault as problem:
         raise ValueError(f"{op} cannot be traced on these tokens: {problem.message}") from None
     if is_causal:
         header.code.pop("scores", None)  # of a hidden pair the op keeps what it has

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from attention_np.derivation.errors import Problem
+from attention_np.derivation.errors import Fault
 from attention_np.derivation.tokens import ACCENTS, FONTS, Token, argument, tokenize
 
 __all__ = ["formula", "prose"]
@@ -54,7 +54,7 @@ def formula(latex: str) -> str:
     try:
         tokens = tokenize(latex)
         lines = _written([token for token in tokens if token.text not in ("&", r"\begin{aligned}", r"\end{aligned}")])
-    except Problem:
+    except Fault:
         return latex.strip()
     return "\n".join(line.strip(" ,") for line in lines.split("\n") if line.strip(" ,"))
 
