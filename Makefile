@@ -13,8 +13,8 @@ INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-compil
 help:
 	@echo "make check   verify every gradient and every equation, and print the tables"
 	@echo "make test    run the tests, but for those that are marked as long"
-	@echo "make test-all run all tests; those against other libraries are skipped where they are missing"
-	@echo "make peers   run the tests against PyTorch, after installing it (a large download)"
+	@echo "make test-all run all tests; those that need more than it installs are skipped, and say what"
+	@echo "make peers   run the tests against PyTorch, JAX and autograd, after installing them (a large download)"
 	@echo "make mutants change every equation of the pages in every way, and see each change noticed"
 	@echo "make mutation change the code of the ops and of gradcheck in every way, and see each change noticed (hours)"
 	@echo "make versions run the tests on the oldest and the newest NumPy, from the sdist, after make dist"
