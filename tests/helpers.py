@@ -152,7 +152,7 @@ def attentions(
 ) -> dict[str, Case]:
     """One case of each attention, for arrays of these shapes and features, without a bias."""
     rng = np.random.default_rng(seed)
-    d_query, d_key, d_value = features
+    d_query, d_key, _ = features
     q, k, v = (rng.standard_normal((*shape, d)) for shape, d in zip(shapes, features, strict=True))
     arrays = {"query": q, "key": k, "value": v}
     wide = {"query": q, "key": rng.standard_normal((*shapes[1], d_query)), "value": v} if d_query != d_key else arrays

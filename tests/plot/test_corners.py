@@ -11,7 +11,7 @@ from attention_np import plot
 
 from .seen import CAUSAL, A, drawn, hatched, image_of, legend_of, normal, overlap, ticks
 
-plt = pytest.importorskip("matplotlib.pyplot")
+plt = pytest.importorskip("matplotlib.pyplot", reason="pip install 'attention-np[plot]'")
 
 nan, inf = np.nan, np.inf
 

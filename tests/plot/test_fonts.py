@@ -11,9 +11,9 @@ from attention_np.plot import _fonts
 
 from .seen import CHINESE, CHINESE_FONT, ENGLISH, A, drawn, normal, ticks
 
-matplotlib = pytest.importorskip("matplotlib")
-plt = pytest.importorskip("matplotlib.pyplot")
-font_manager = pytest.importorskip("matplotlib.font_manager")
+matplotlib = pytest.importorskip("matplotlib", reason="pip install 'attention-np[plot]'")
+plt = pytest.importorskip("matplotlib.pyplot", reason="pip install 'attention-np[plot]'")
+font_manager = pytest.importorskip("matplotlib.font_manager", reason="pip install 'attention-np[plot]'")
 
 
 @pytest.mark.skipif(not CHINESE_FONT, reason="this machine has no font with Chinese letters")

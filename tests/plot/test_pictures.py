@@ -18,8 +18,8 @@ from attention_np.gradcheck import plot as gradcheck_plot
 
 from .seen import CAUSAL, CHINESE, CHINESE_FONT, ENGLISH, A, drawn, hatched, image_of, legend_of, normal, ticks
 
-matplotlib = pytest.importorskip("matplotlib")
-plt = pytest.importorskip("matplotlib.pyplot")
+matplotlib = pytest.importorskip("matplotlib", reason="pip install 'attention-np[plot]'")
+plt = pytest.importorskip("matplotlib.pyplot", reason="pip install 'attention-np[plot]'")
 
 
 PICTURES: dict[str, Callable[..., Any]] = {  # each on the Axes that it is given

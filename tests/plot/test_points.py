@@ -12,8 +12,8 @@ from attention_np.plot import _hull, _points
 
 from .seen import ENGLISH, drawn, legend_of, normal, overlap
 
-matplotlib = pytest.importorskip("matplotlib")
-plt = pytest.importorskip("matplotlib.pyplot")
+matplotlib = pytest.importorskip("matplotlib", reason="pip install 'attention-np[plot]'")
+plt = pytest.importorskip("matplotlib.pyplot", reason="pip install 'attention-np[plot]'")
 
 
 def test_an_output_is_drawn_among_the_values_and_the_hull_is_around_them() -> None:
