@@ -434,6 +434,6 @@ def test_what_is_close_to_a_zero_tells_nothing_of_the_noise_elsewhere():
 @pytest.mark.parametrize("scale", [2.0**-5, 2.0**-15])
 def test_a_slope_along_a_direction_is_known_to_within_the_noise_over_the_shortest_step(scale):
     noise = np.array([1e-12, 3e-12, 0.0])
-    slope, error = _slopes(replace(subject_of(np.sin, ORDINARY), noise=noise), np.ones(3), scale)
-    np.testing.assert_allclose(slope, np.cos(ORDINARY), rtol=1e-9)
-    np.testing.assert_allclose(error, 2 * noise / (scale / 4), rtol=1e-12)
+    slope, error = _slopes(replace(subject_of(np.sin, ORDINARY), noise=noise), np.ones(3), [scale])
+    np.testing.assert_allclose(slope, [np.cos(ORDINARY)], rtol=1e-9)
+    np.testing.assert_allclose(error, [2 * noise / (scale / 4)], rtol=1e-12)

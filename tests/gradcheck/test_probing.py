@@ -54,14 +54,14 @@ def test_noise_is_looked_for_at_sixteen_points_in_a_row():
     subject = subject_of(forward, np.array([1.0, 2.0]))
     seen.clear()
     step = np.array([0.25, -0.5])
-    left, largest = _left_over(subject, step)
+    (left,), (largest,) = _left_over(subject, step)
     np.testing.assert_array_equal(seen, [subject.x + k * step for k in range(1, 17)])
     np.testing.assert_allclose(left, 32 * np.array([7, 9]) / np.sqrt(252), rtol=1e-12)  # of what alternates
     np.testing.assert_array_equal(largest, [7 + 5, 9 + 5.5])  # at the last points
 
 
 def test_differences_leave_nothing_of_a_quartic_and_then_say_that_they_saw_nothing():
-    left, largest = _left_over(subject_of(lambda x: x * x * x * x - 3 * x, np.array([0.0])), np.array([1.0]))
+    (left,), (largest,) = _left_over(subject_of(lambda x: x * x * x * x - 3 * x, np.array([0.0])), np.array([1.0]))
     assert (left[0], largest[0]) == (np.inf, 16**4 - 48)
 
 
