@@ -12,9 +12,7 @@ import pytest
 import attention_np
 
 PACKAGE = Path(attention_np.__file__).parent
-MENDED_ELSEWHERE = {  # circles that are there today
-    frozenset({"", "cases", "trace", "trace._inputs", "trace._pages"}),
-}
+MENDED_ELSEWHERE = {frozenset({"", "cases", "trace", "trace._inputs", "trace._pages"})}  # circles that are there today
 
 
 def modules_of(folder: Path) -> dict[str, Path]:
