@@ -18,7 +18,7 @@ from attention_np._lib.text import legible
 from attention_np.cli.verification import Finding
 
 if TYPE_CHECKING:
-    from attention_np.derivation import Report
+    from attention_np.derivation import Verification
 
 __all__ = ["print_faults", "print_findings", "print_report", "progress", "say"]
 
@@ -64,7 +64,7 @@ def print_findings(findings: Sequence[Finding], every: bool = False) -> None:
     say("Allowed: ten times what rounding and the method's own error can be blamed for there.\n")
 
 
-def print_report(report: Report, every: bool = False) -> None:
+def print_report(report: Verification, every: bool = False) -> None:
     """One line for each page; or with `every`, for each equation, and for each array that was held against its page."""
     if every:
         _print_every(report)
@@ -95,7 +95,7 @@ def print_report(report: Report, every: bool = False) -> None:
     )
 
 
-def _print_every(report: Report) -> None:
+def _print_every(report: Verification) -> None:
     table = _Table("Equations of the derivation pages")
     table.add_columns(equation="left", verdict="left", error="right", **{"carried out by": "left"})
     for record in report.records:
@@ -115,7 +115,7 @@ def _print_every(report: Report) -> None:
         table.print()
 
 
-def print_faults(findings: Sequence[Finding], report: Report | None) -> None:
+def print_faults(findings: Sequence[Finding], report: Verification | None) -> None:
     """Everything that does not hold, with what is known of where."""
     wrong: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:

@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attention_np import cases, softmax
+from attention_np._lib.pages import PAGES
 from attention_np.gradcheck import METHODS, check_op, numerical_gradient
 from attention_np.gradcheck.agreement import UNDECIDABLE, relative_error
 from attention_np.gradcheck.ops import ADJOINT_ULPS
 
 if TYPE_CHECKING:
-    from attention_np.derivation import Report
-    from attention_np.gradcheck.report import InputReport
+    from attention_np.derivation import Verification
+    from attention_np.gradcheck.reporting import InputReport
 
 __all__ = ["PAGES", "Finding", "against_pages", "check_ops", "check_pages", "page_names"]
 
 ADJOINT = ADJOINT_ULPS * float(np.finfo(np.float64).eps)
 TOLERANCE = 1e-13  # of the functions of softmax that are not an op's three, normwise
 PACKAGE = Path(__file__).resolve().parents[1]
-PAGES = PACKAGE / "derivations"  # where they are installed
-if not PAGES.is_dir():
-    PAGES = PACKAGE.parent / "derivations"  # beside the package, as in a clone
 
 
 class Finding(NamedTuple):
@@ -107,7 +105,7 @@ def page_names(folder: Path) -> list[str]:
     return sorted(file.stem for file in folder.glob("*.md"))
 
 
-def check_pages(folder: Path, names: Sequence[str] | None = None) -> Report:
+def check_pages(folder: Path, names: Sequence[str] | None = None) -> Verification:
     """Every equation of the pages in `folder`, or of those called `names`; the ops against them; who cites what."""
     from attention_np.derivation import read_pages, verify
 
@@ -121,7 +119,7 @@ def check_pages(folder: Path, names: Sequence[str] | None = None) -> Report:
     return report
 
 
-def against_pages(report: Report) -> list[Finding]:
+def against_pages(report: Verification) -> list[Finding]:
     """What the comparison of ops with pages found, in the form of the other findings on ops."""
     return [
         Finding(field.op, f"page {field.page}", field.name, "page", field.error, bool(field.ok), TOLERANCE)

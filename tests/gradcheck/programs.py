@@ -95,10 +95,7 @@ BINARY = {
     "add": (lambda x, y: x + y, lambda d, _x, _y: (d, d)),
     "product": (lambda x, y: x * y, lambda d, x, y: (d * y, d * x)),
     "matmul": (lambda x, y: x @ y, lambda d, x, y: (d @ y.T, x.T @ d)),
-    "division": (
-        lambda x, y: x / (1 + y * y),
-        lambda d, x, y: (d / (1 + y * y), -2 * d * x * y / (1 + y * y) ** 2),
-    ),
+    "division": (lambda x, y: x / (1 + y * y), lambda d, x, y: (d / (1 + y * y), -2 * d * x * y / (1 + y * y) ** 2)),
 }
 
 

@@ -16,10 +16,7 @@ ALL = [*METHODS, "auto"]
         (lambda *_: None, "the gradient is missing"),
         (lambda g: g[:2], "the gradient has the shape (2, 3), the input (3, 3): it is right, but"),
         (lambda g: g.sum(), "the gradient has the shape (), the input (3, 3): it is summed over axes 0 and 1"),
-        (
-            lambda g: g[None],
-            "the gradient has the shape (1, 3, 3), the input (3, 3): it is right, but has an extra",
-        ),
+        (lambda g: g[None], "the gradient has the shape (1, 3, 3), the input (3, 3): it is right, but has an extra"),
         (lambda g: with_entry(g, (1, 2), np.nan), "the gradient is NaN or infinite in 1 of 9 entries, first at [1, 2]"),
         (lambda g: g / 0.0, "the gradient is NaN or infinite in 9 of 9 entries, first at [0, 0]"),
         (lambda g: g + 0j, "the gradient holds complex128, not real floating-point numbers"),
@@ -37,11 +34,6 @@ def test_what_is_no_gradient_is_said_to_be_none(bug, diagnosis):
     assert f"x: {diagnosis}" in str(report)
 
 
-def test_a_scalar_gradient_that_is_not_finite_is_said_to_be():
-    report = check(np.sin, lambda _, __: np.nan, {"x": 0.5})
-    assert report["x"].diagnosis == "the gradient is NaN or infinite in 1 of 1 entries, first at []"
-
-
 def test_a_backward_that_gives_another_gradient_each_time_is_not_excused_as_noise():
     rng = np.random.default_rng(0)
 
@@ -52,30 +44,6 @@ def test_a_backward_that_gives_another_gradient_each_time_is_not_excused_as_nois
     report = check(bilinear, backward, square_inputs())
     assert (report["x"].ok, report["y"].ok) == (False, True)
     assert report["x"].diagnosis == "backward gives another gradient when it is called again"
-
-
-def test_a_backward_may_use_its_memory_again():
-    memory = np.zeros((3, 3)), np.zeros((3, 3))
-
-    def backward(d_output, x, y):
-        for buffer, gradient in zip(memory, bilinear_backward(d_output, x, y), strict=True):
-            buffer[...] = gradient
-        return memory
-
-    assert check(bilinear, backward, square_inputs()).ok
-
-    def wrong(d_output, x, y):
-        return tuple(2 * gradient for gradient in backward(d_output, x, y))
-
-    assert not check(bilinear, wrong, square_inputs()).ok
-
-
-def test_a_function_whose_value_is_not_finite_has_no_gradient_that_holds():
-    for x, method in ((0.0, "auto"), (-1.0, "auto"), (-1.0, "complex-step"), (-1.0, "central")):
-        with np.errstate(all="ignore"):
-            report = check(np.log, lambda d, x: d / (x + 1e-9), {"x": np.array([1.0, x])}, method=method)
-        assert not report.ok
-        assert report["x"].diagnosis == "the output is NaN or infinite in 1 of 2 entries, first at [1]"
 
 
 NOT_ANALYTIC = {
@@ -173,90 +141,6 @@ def test_under_auto_a_part_that_is_not_analytic_is_looked_at_again_by_central_di
         check(drowned, drowned_backward, inputs, method="complex-step")
 
 
-@pytest.mark.parametrize("method", ALL)
-def test_functions_that_write_to_their_inputs_are_found_and_write_to_copies(method):
-    def forward(x, y):
-        result = bilinear(x, y)
-        x[...] = 7
-        y *= 0
-        return result
-
-    def backward(d_output, x, y):
-        result = bilinear_backward(d_output, x, y)
-        d_output[...] = 0
-        return result
-
-    inputs = square_inputs()
-    report = check(forward, bilinear_backward, inputs, method=method)
-    assert [entry.diagnosis for entry in report] == ["forward writes to this input"] * 2
-    report = check(bilinear, backward, inputs, method=method)
-    assert not report.ok
-    assert report["x"].diagnosis == "backward writes to the gradient of the output that it is given"
-    np.testing.assert_array_equal(inputs["x"], square_inputs()["x"])
-    np.testing.assert_array_equal(inputs["y"], square_inputs()["y"])
-
-
-def test_a_function_that_writes_to_one_input_is_at_fault_for_that_one_alone():
-    def forward(x, y):
-        result = bilinear(x, y)
-        y[0, 0] += 1
-        return result
-
-    def backward(d_output, x, y):
-        result = bilinear_backward(d_output, x, y)
-        x[1, 1] = 0
-        return result
-
-    report = check(forward, bilinear_backward, square_inputs())
-    assert [entry.diagnosis for entry in report] == [None, "forward writes to this input"]
-    report = check(bilinear, backward, square_inputs())
-    assert [entry.diagnosis for entry in report] == ["backward writes to this input", None]
-    assert [entry.ok for entry in report] == [False, True]
-
-
-@pytest.mark.parametrize("view", [lambda x: x, lambda x: x.T, lambda x: x.reshape(-1), lambda x: x[1:, ::2]])
-def test_an_output_that_is_a_view_of_an_input_is_found(view):
-    def backward(d_output, x):
-        gradient = np.zeros_like(x)
-        view(gradient)[...] = d_output
-        return gradient
-
-    report = check(view, backward, {"x": normal(3, 4)})
-    assert not report.ok
-    assert report["x"].diagnosis == "the output is a view of this input: whoever changes one changes the other"
-    assert check(lambda x: view(x).copy(), backward, {"x": normal(3, 4)}).ok
-
-
-def test_a_gradient_that_is_a_view_of_an_input_is_found_in_that_input():
-    report = check(lambda x, y: x.T * y, lambda d, x, _: (x.T, d * x.T), square_inputs())
-    assert report["x"].diagnosis == "a gradient is a view of this input: whoever changes one changes the other"
-    assert report["y"].ok
-
-
-def test_a_forward_that_gives_another_output_each_time_is_found():
-    calls = []
-
-    def forward(x):
-        calls.append(x)
-        return np.sin(x) + 1e-9 * len(calls)
-
-    report = check(forward, lambda d, x: d * np.cos(x), {"x": normal(3)})
-    assert not report.ok
-    assert report["x"].diagnosis == "forward gives another output when it is called again"
-
-
-def test_outputs_that_differ_by_their_last_bits_from_call_to_call_are_excused():
-    orders = []
-
-    def forward(x):  # as several threads may add up
-        orders.append(1)
-        return np.cumsum(x[:: (-1) ** len(orders)])[-1] * np.ones(2)
-
-    x = normal(1000)
-    assert forward(x)[0] != forward(x)[0]
-    assert check(forward, lambda d, x: d.sum() * np.ones_like(x), {"x": x[:50]}, method="central").ok
-
-
 KINKED = {  # the function, two gradients that agree with one side each, the point, and the slopes at the kink
     "abs": (np.abs, lambda d, x: d * np.where(x > 0, 1, -1), lambda d, x: d * np.where(x >= 0, 1, -1), [1.0, 0.0], -1),
     "relu": (lambda x: np.where(x.real > 0, x, 0), lambda d, x: d * (x > 0), lambda d, x: d * (x >= 0), [1.0, 0.0], 0),
@@ -331,18 +215,3 @@ def test_a_kink_that_is_close_by_is_none(distance, method):
     assert report.ok, str(report)
     report = check(forward, lambda d, x: (d @ np.ones((2, 3))) * (x > -0.5), {"x": x}, method=method)
     assert report.ok == (distance > 0), str(report)
-
-
-@pytest.mark.parametrize("method", ALL)
-def test_a_kink_is_laid_to_the_input_that_has_it_alone(method):
-    def forward(x, y):
-        return np.where(x.real > 0, x, 0) * y
-
-    def backward(d_output, x, y):
-        return d_output * (x > 0) * y, d_output * np.where(x > 0, x, 0)
-
-    inputs = {"x": np.array([1.0, -1.0, 2.0]), "y": np.array([0.0, 3.0, 1.0])}
-    assert check(forward, backward, inputs, method=method).ok
-    if method != "complex-step":
-        report = check(forward, backward, {"x": np.array([1.0, 0.0, 2.0]), "y": np.ones(3)}, method=method)
-        assert [entry.ok for entry in report] == [False, True]

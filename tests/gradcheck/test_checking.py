@@ -8,10 +8,20 @@ from attention_np.gradcheck import METHODS, GradientError, assert_gradients, che
 
 from .programs import bilinear, bilinear_backward, normal, planted, square_inputs, with_entry
 
-ALL = [*METHODS, "auto"]
-CLAIMED = {"complex-step": 1e-13, "central": 1e-7, "auto": 1e-13}
+ALL = ["auto", "central"]
+CLAIMED = {"central": 1e-7, "auto": 1e-13}
 
 
+def shifted_softmax(x, c):
+    return softmax.forward(x + c)[0]
+
+
+def shifted_softmax_backward(d, x, c):
+    d_x = softmax.backward(d, softmax.forward(x + c)[1]).scores
+    return d_x, d_x.sum(axis=-1, keepdims=True)
+
+
+SHIFTED = shifted_softmax, shifted_softmax_backward
 CORRECT = {
     "two inputs": (bilinear, bilinear_backward, square_inputs()),
     "an elementwise function": (np.exp, lambda d, x: d * np.exp(x), {"x": normal(2, 3, 2)}),
@@ -52,20 +62,8 @@ CORRECT = {
         lambda d, x, w: (d @ w.T / np.cosh(x) ** 2, np.tanh(x).T @ d),
         {"x": np.zeros((2, 3)), "w": np.zeros((3, 2))},
     ),
-    "a gradient that cancels to zero": (
-        lambda x, c: softmax.forward(x + c)[0],
-        lambda d, x, c: (lambda g: (g, g.sum(axis=-1, keepdims=True)))(
-            softmax.backward(d, softmax.forward(x + c)[1]).scores
-        ),
-        {"x": normal(5, 7), "c": normal(5, 1, seed=1)},
-    ),
-    "a gradient of zeros that cancels to zero": (
-        lambda x, c: softmax.forward(x + c)[0],
-        lambda d, x, c: (lambda g: (g, g.sum(axis=-1, keepdims=True)))(
-            softmax.backward(d, softmax.forward(x + c)[1]).scores
-        ),
-        {"x": np.zeros((5, 7)), "c": np.zeros((5, 1))},
-    ),
+    "a gradient that cancels to zero": (*SHIFTED, {"x": normal(5, 7), "c": normal(5, 1, seed=1)}),
+    "a gradient of zeros that cancels to zero": (*SHIFTED, {"x": np.zeros((5, 7)), "c": np.zeros((5, 1))}),
     "saturated tanh": (np.tanh, lambda d, x: d * (1 - np.tanh(x) ** 2), {"x": np.array([-9.0, 8.0, 14.0])}),
     "wholly saturated tanh": (np.tanh, lambda d, x: d * (1 - np.tanh(x) ** 2), {"x": np.array([-14.0, 16.0, 30.0])}),
     "saturated softmax": (
@@ -128,8 +126,8 @@ def test_inputs_of_different_dtypes_are_each_judged_in_their_own(method):
 
 
 @pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("input_scale", [1e-12, 1.0, 1e12])
-@pytest.mark.parametrize("output_scale", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("input_scale", [1e-12, 1e12])
+@pytest.mark.parametrize("output_scale", [1e-12, 1e12])
 def test_the_scale_of_inputs_and_outputs_does_not_matter(method, input_scale, output_scale):
     def forward(x, y):
         return output_scale * bilinear(x / input_scale, y)
@@ -232,74 +230,18 @@ def test_a_report_of_a_check_prints_names_values_and_errors_and_is_json():
     ("arguments", "error", "message"),
     [
         ({"inputs": [normal(2)]}, TypeError, "^inputs must be a mapping of names to arrays, not list$"),
-        ({"inputs": {}}, ValueError, "^inputs must hold at least one array: there is nothing to differentiate by$"),
-        ({"inputs": {"x": np.arange(3)}}, TypeError, r"^input x must hold real .* not int64 \(x.shape=\(3,\)\)$"),
-        (
-            {"inputs": {"x": normal(2) * 1j}},
-            TypeError,
-            r"^input x is complex: .* parts as two inputs \(x.shape=\(2,\), complex128\)$",
-        ),
-        ({"inputs": {"x": np.array([None])}}, TypeError, r"^input x must hold real .* not object \(x.shape=\(1,\)\)$"),
-        ({"forward": lambda x: [x]}, TypeError, "^forward must return one array, not list$"),
+        ({"inputs": {"x": 3}}, TypeError, r"^input x must hold real floating-point .*, not int64 \(x.shape=\(\)\)$"),
         ({"forward": lambda x: (x, x)}, TypeError, "^forward must return one array, not tuple$"),
-        (
-            {"forward": lambda x: x.astype(int)},
-            TypeError,
-            "^forward must return real floating-point numbers, not int64$",
-        ),
-        (
-            {"forward": lambda x: x + 1j},
-            TypeError,
-            r"^forward must return real numbers, not complex128: .*, stacked \(output.shape=\(3,\)\)$",
-        ),
-        (
-            {"backward": lambda d, _: (d, d)},
-            ValueError,
-            r"^backward must return one gradient for each of the 1 inputs \(x\), not 2$",
-        ),
-        (
-            {"backward": lambda _, __: ()},
-            ValueError,
-            r"^backward must return one gradient for each of the 1 inputs \(x\), not 0$",
-        ),
-        (
-            {"inputs": {"a": normal(2), "b": normal(2)}, "forward": np.add, "backward": lambda d, _, __: d},
-            ValueError,
-            r"^backward must return one gradient for each of the 2 inputs \(a, b\), not 1$",
-        ),
-        (
-            {"inputs": {"a": normal(2), "b": normal(2)}, "forward": np.add, "backward": lambda d, _, __: [d]},
-            ValueError,
-            r"^backward must return one gradient for each of the 2 inputs \(a, b\), not 1$",
-        ),
-        (
-            {"method": "richardson"},
-            ValueError,
-            r"^method must be 'auto', 'complex-step' or 'central', not 'richardson'$",
-        ),
-        ({"rtol": -1e-3}, ValueError, r"^rtol must be a finite number that is not negative, not -0.001$"),
-        ({"rtol": float("nan")}, ValueError, "^rtol must be a finite number that is not negative, not nan$"),
-        ({"rtol": "1e-3"}, ValueError, "^rtol must be a finite number that is not negative, not '1e-3'$"),
-        ({"forward": None}, TypeError, "^forward must be a function, not NoneType$"),
-        ({"forward": np.ones(3)}, TypeError, "^forward must be a function, not ndarray$"),
-        ({"backward": "x"}, TypeError, "^backward must be a function, not str$"),
-        ({"forward": lambda _: None}, TypeError, "^forward must return one array, not NoneType$"),
-        ({"forward": lambda x: {"y": x}}, TypeError, "^forward must return one array, not dict$"),
-        ({"forward": lambda x: x > 0}, TypeError, "^forward must return real floating-point numbers, not bool$"),
+        ({"backward": lambda d, _: (d, d)}, ValueError, r"^backward must return one .* of the 1 inputs \(x\), not 2$"),
         ({"backward": lambda d, _: {"x": d}}, TypeError, "^backward must return .*, not as a mapping$"),
-        (
-            {"inputs": {"x": 3}},
-            TypeError,
-            r"^input x must hold real floating-point numbers, not int64 \(x.shape=\(\)\)$",
-        ),
-        ({"inputs": {"x": [[1.0], [1.0, 2.0]]}}, TypeError, "^input x must be an array, not a list of uneven lists$"),
-        ({"inputs": {3: normal(2)}}, TypeError, "^the names of inputs must be strings, not 3$"),
+        ({"method": "richardson"}, ValueError, r"^method must be 'auto', .* or 'central', not 'richardson'$"),
+        ({"rtol": -1e-3}, ValueError, r"^rtol must be a finite number that is not negative, not -0.001$"),
+        ({"forward": None}, TypeError, "^forward must be a function, not NoneType$"),
+        ({"backward": "x"}, TypeError, "^backward must be a function, not str$"),
         ({"executor": "threads"}, TypeError, "^executor must be a concurrent.futures.Executor, not 'threads'$"),
         ({"memory": 0}, ValueError, "^memory must be a positive integer, not 0$"),
-        ({"memory": 1e6}, ValueError, "^memory must be a positive integer, not 1000000.0$"),
         ({"directions": 0}, ValueError, "^directions must be a positive integer, not 0$"),
         ({"max_entries": -1}, ValueError, "^max_entries must be a positive integer, not -1$"),
-        ({"max_entries": True}, ValueError, "^max_entries must be a positive integer, not True$"),
         ({"vectorized": 3}, TypeError, "^vectorized must be names of inputs, not 3$"),
         ({"rng": -1}, TypeError, "^rng must be a seed, .*, or a numpy.random.Generator, not -1$"),
         ({"constants": 4}, TypeError, "^constants must be a mapping of names to numbers, not 4$"),

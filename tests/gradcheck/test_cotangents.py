@@ -1,23 +1,21 @@
 """What three cotangents tell that one does not."""
 
 import math
-import re
 
 import numpy as np
 import pytest
 
 from attention_np.gradcheck.agreement import WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
-from attention_np.gradcheck.diagnosis.case import Case
 from attention_np.gradcheck.diagnosis.cotangents import correlation, unrelated
+from attention_np.gradcheck.diagnosis.mistake import Mistake
 
 from .evidence import evidence_of, evidence_with, linear_evidence, sampled
 from .planted import PLANTED
 
 
 @pytest.mark.parametrize(
-    ("claimed", "expected"),
-    [([1.0, 1.001, 0.999], None), ([1.0, 1.0, 1.0], "it is the same whatever the cotangent")],
+    ("claimed", "expected"), [([1.0, 1.001, 0.999], None), ([1.0, 1.0, 1.0], "it is the same whatever the cotangent")]
 )
 def test_one_entry_is_the_same_for_every_cotangent_only_if_it_is_so_exactly(claimed, expected):
     rng = np.random.default_rng(0)
@@ -63,10 +61,9 @@ def test_of_what_is_added_whatever_the_cotangent_it_is_said(added, sentence):
 
 
 def test_without_the_gradient_for_a_cotangent_of_zeros_the_same_constants_are_found():
-    planted = [planted for planted in PLANTED if planted.kind == "constant"]
-    for bug in planted:
+    for bug in (planted for planted in PLANTED if planted.kind == "constant"):
         found = evidence_of(bug.forward, bug.wrong_backward, bug.inputs, bug.where)._replace(at_zero=None)
-        assert re.search(bug.expected, diagnose(found)), bug.name
+        assert diagnose(found) == bug.expected
 
 
 def test_what_is_there_for_a_cotangent_of_zeros_is_known_without_the_noise_of_others():
@@ -166,7 +163,7 @@ def test_numbers_are_unrelated_if_two_nearly_parallel_cotangents_give_others(ent
         claimed[2] = claimed[0] + 0.3 * rng.standard_normal(entries)
     verdict = np.full(entries, WRONG)
     found = Evidence("x", {"x": x}, output, u, {"x": claimed}, {"x": u @ matrix}, 0 * x, verdict, None, {})
-    case = Case.of(found)
+    case = Mistake.of(found)
     assert unrelated(case, case.claimed) == expected
 
 
@@ -177,4 +174,4 @@ def test_cotangents_that_are_not_parallel_tell_nothing_however_alike_the_right_g
     numerical = np.multiply.outer(u @ (np.arange(50) == 0), x)
     verdict = np.full(60, WRONG)
     found = Evidence("x", {"x": x}, u[1], u, {"x": 0 * numerical}, {"x": numerical}, 0 * x, verdict, None, {})
-    assert not unrelated(Case.of(found), rng.standard_normal((3, 60)))
+    assert not unrelated(Mistake.of(found), rng.standard_normal((3, 60)))

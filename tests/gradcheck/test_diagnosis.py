@@ -1,7 +1,6 @@
 """What is said of a wrong gradient, whatever is wrong with it, and of which nothing is said."""
 
 import math
-import re
 
 import numpy as np
 import pytest
@@ -13,7 +12,8 @@ from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
 
 from .evidence import EPS, diagnosis_of, evidence_of, jacobian, linear_evidence, sampled, seeds, shapes
-from .planted import FUNCTIONS, PLANTED, normal
+from .planted import FUNCTIONS, PLANTED, like
+from .programs import normal
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -27,18 +27,9 @@ def test_the_functions_in_which_bugs_are_planted_are_correct_and_nothing_is_said
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_planted_bug_is_named_and_of_a_wrong_formula_nothing_is_said(planted, seed):
-    sentence = diagnosis_of(planted, seed)
-    if planted.expected is None:
-        assert sentence is None
-        return
-    assert sentence is not None
-    assert re.search(planted.expected, sentence), sentence
-    assert sentence[0].islower() or sentence[0].isdigit()
-    assert sentence[-1] != "."
-    assert "\n" not in sentence
-    assert "nan" not in sentence
+def test_of_a_planted_bug_it_is_said_and_of_a_wrong_formula_nothing(planted):
+    assert diagnosis_of(planted) == planted.expected
+    assert like(diagnosis_of(planted, seed=1)) == like(planted.expected)
 
 
 def test_the_names_of_the_planted_bugs_are_unique():
@@ -149,7 +140,7 @@ def test_a_sample_of_the_entries_is_enough(name):
     found = sampled(found, share=0.75)
     assert np.isnan(found.numerical[planted.where]).any()
     sentence = diagnose(found)
-    assert (sentence is None) if planted.expected is None else re.search(planted.expected, sentence), sentence
+    assert like(sentence) == like(planted.expected) or sentence.startswith(planted.expected), sentence
 
 
 def test_what_a_verdict_calls_unchecked_is_not_looked_at_whatever_stands_there():

@@ -6,7 +6,7 @@ import pytest
 from attention_np.gradcheck.diagnosis import diagnose
 
 from .evidence import evidence_of
-from .planted import normal, softmax
+from .programs import normal, softmax
 from .test_normalization import errors_like_weights, positive, with_errors
 
 SOFTMAX = (

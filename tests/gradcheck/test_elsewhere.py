@@ -5,7 +5,7 @@ import pytest
 
 from attention_np.gradcheck import METHODS, GradientError, assert_gradients, check
 
-from .programs import normal
+from .programs import normal, softmax
 
 X = normal(3, seed=3)
 
@@ -53,11 +53,6 @@ def test_activations_that_are_kept_from_the_first_call_are_wrong_close_by(method
     report = check(np.tanh, backward, {"x": X}, method=method)
     assert not report.ok
     assert "backward keeps something of an earlier call" in report["x"].diagnosis
-
-
-def softmax(z):
-    weights = np.exp(z - z.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 SYMMETRIC = np.array([[2.0, 0.5, 0.1], [0.5, 3.0, 0.2], [0.1, 0.2, 1.5]])

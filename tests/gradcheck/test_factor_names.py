@@ -93,92 +93,49 @@ def test_of_a_factor_it_is_said(place, factor, constants, shown, name):
     assert diagnose(found) == f"it is {shown} times the numerical gradient throughout{name}"
 
 
-def said_of_factor(factor, inputs, where, output_shape):
-    """What is said of a factor on the gradient of one of several inputs."""
+MEAN = ", as a mean in the place of the sum over the broadcast"
+LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what is said of it
+    (11, dict.fromkeys("abcde", (11, 3)), (2, 5), ", and 11 is the length of axis 0 of a, b, c and others"),
+    (33, dict.fromkeys("abcd", (11, 3)), (2, 5), ", and 33 = 11 * 3 is the length of axes 0 to 1 of a, b, c and d"),
+    (22, {"a": (11, 1, 2), "b": (3,)}, (5,), ""),
+    (1 / 8, {"a": (3, 1), "b": (3, 5)}, (2, 3, 4), f": 1/8{MEAN} axes of lengths 2 and 4 gives"),
+    (1 / 5, {"a": (1, 3, 1), "b": (), "c": (5,)}, (1, 3, 1), f": 1/5{MEAN} axis of length 5 gives"),
+    (
+        np.sqrt(5 / 3),
+        {"a": (5, 2), "empty": (0, 3)},
+        (2,),
+        ": perhaps sqrt(5/3), where 5 is the length of axis 0 of a and 3 is the length of the last axis of empty",
+    ),
+    (
+        1.5,
+        {"a": (6, 4), "b": (9,)},  # 9/6 and 6/4 as well
+        (5,),
+        ": perhaps sqrt(9/4), where 9 is the length of the last axis of b and 4 is the length of the last axis of a",
+    ),
+    (1 / 4, {"a": (3,), "b": (7,)}, (1, 3, 4), f": 1/4{MEAN} axis of length 4 gives"),
+    (1 / 8, {"a": (2, 3), "b": (7,)}, (2, 3, 4), ""),  # along 4 it is broadcast, and not along 2
+    # along the axis of length 2 it is not broadcast
+    (
+        1 / 40,
+        {"a": (2,), "b": (3,)},
+        (5, 2, 4),
+        ": 1/40, where 40 = 5 * 2 * 4 is the length of axes 0 to 2 of the output",
+    ),
+    (11, {"a": (11, 3), "where": (11, 2)}, (2,), ", and 11 is the length of axis 0 of a and where"),
+]
+
+
+@pytest.mark.parametrize(("factor", "inputs", "output_shape", "name"), LENGTHS)
+def test_of_a_length_it_is_said(factor, inputs, output_shape, name):
     rng = np.random.default_rng(0)
-    shape = inputs[where]
+    shape = inputs["a"]
     right = rng.standard_normal((math.prod(output_shape), math.prod(shape)))
     found = linear_evidence(right, factor * right, shape, output_shape, rng)
     arrays = {name: rng.standard_normal(length) for name, length in inputs.items()}
-    numerical, analytic = {where: found.numerical["x"]}, {where: found.analytic["x"]}
-    return diagnose(found._replace(name=where, inputs=arrays, numerical=numerical, analytic=analytic))
-
-
-@pytest.mark.parametrize(
-    ("factor", "inputs", "output_shape", "said"),
-    [
-        (
-            11.0,
-            dict.fromkeys("abcde", (11, 3)),
-            (2, 5),
-            "it is 11 times the numerical gradient throughout, and 11 is the length of axis 0 of a, b, c and others",
-        ),
-        (
-            33.0,
-            dict.fromkeys("abcd", (11, 3)),
-            (2, 5),
-            "it is 33 times the numerical gradient throughout, "
-            "and 33 = 11 * 3 is the length of axes 0 to 1 of a, b, c and d",
-        ),
-        (22.0, {"a": (11, 1, 2), "b": (3,)}, (5,), "it is 22 times the numerical gradient throughout"),
-        (
-            1 / 8,
-            {"a": (3, 1), "b": (3, 5)},
-            (2, 3, 4),
-            "it is 0.125 times the numerical gradient throughout: 1/8, "
-            "as a mean in the place of the sum over the broadcast axes of lengths 2 and 4 gives",
-        ),
-        (
-            1 / 5,
-            {"a": (1, 3, 1), "b": (), "c": (5,)},
-            (1, 3, 1),
-            "it is 0.2 times the numerical gradient throughout: 1/5, "
-            "as a mean in the place of the sum over the broadcast axis of length 5 gives",
-        ),
-        (
-            np.sqrt(5 / 3),
-            {"a": (5, 2), "empty": (0, 3)},
-            (2,),
-            "it is 1.29099445 times the numerical gradient throughout: perhaps sqrt(5/3), "
-            "where 5 is the length of axis 0 of a and 3 is the length of the last axis of empty",
-        ),
-        (
-            1.5,
-            {"a": (6, 4), "b": (9,)},  # 9/6 and 6/4 as well
-            (5,),
-            "it is 1.5 times the numerical gradient throughout: perhaps sqrt(9/4), "
-            "where 9 is the length of the last axis of b and 4 is the length of the last axis of a",
-        ),
-        (
-            1 / 4,
-            {"a": (3,), "b": (7,)},
-            (1, 3, 4),
-            "it is 0.25 times the numerical gradient throughout: 1/4, "
-            "as a mean in the place of the sum over the broadcast axis of length 4 gives",
-        ),
-        (
-            1 / 8,
-            {"a": (2, 3), "b": (7,)},  # along 4 it is broadcast, and not along 2
-            (2, 3, 4),
-            "it is 0.125 times the numerical gradient throughout",
-        ),
-        (
-            1 / 40,
-            {"a": (2,), "b": (3,)},  # along the axis of length 2 it is not broadcast
-            (5, 2, 4),
-            "it is 0.025 times the numerical gradient throughout: 1/40, "
-            "where 40 = 5 * 2 * 4 is the length of axes 0 to 2 of the output",
-        ),
-        (
-            11.0,
-            {"a": (11, 3), "where": (11, 2)},
-            (2,),
-            "it is 11 times the numerical gradient throughout, and 11 is the length of axis 0 of a and where",
-        ),
-    ],
-)
-def test_of_a_length_it_is_said(factor, inputs, output_shape, said):
-    assert said_of_factor(factor, inputs, "a", output_shape) == said
+    found = found._replace(
+        name="a", inputs=arrays, numerical={"a": found.numerical["x"]}, analytic={"a": found.analytic["x"]}
+    )
+    assert diagnose(found) == f"it is {factor:.9g} times the numerical gradient throughout{name}"
 
 
 def test_of_equal_numbers_any_formula_makes_a_factor_that_needs_no_name():

@@ -12,7 +12,8 @@ from attention_np.gradcheck.diagnosis import Evidence, diagnose
 from attention_np.gradcheck.diagnosis.factors import _are_round
 
 from .evidence import EPS, RIGHT, evidence_of, evidence_with, linear_evidence, matrices, noises, said_of, seeds
-from .planted import FUNCTIONS, normal
+from .planted import FUNCTIONS
+from .programs import normal
 
 
 def test_a_factor_near_a_name_but_clearly_not_it_has_no_name():

@@ -6,10 +6,10 @@ import pytest
 from attention_np.gradcheck import check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, WRONG
 from attention_np.gradcheck.checking import _cotangents
-from attention_np.gradcheck.functions import as_generator, first_call, on_copies, widened
-from attention_np.gradcheck.judging import CLOSER, _hunt, _projections, decide
-from attention_np.gradcheck.numerical import Running
-from attention_np.gradcheck.problem import Measured, Problem
+from attention_np.gradcheck.judging.measured import Candidate, Measured
+from attention_np.gradcheck.judging.verdicts import CLOSER, _hunt, _projections, decide
+from attention_np.gradcheck.measuring.functions import as_generator, first_call, in_double_precision, on_copies
+from attention_np.gradcheck.measuring.running import Running
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs, with_entry
 
@@ -20,9 +20,9 @@ def measured(forward, backward, inputs, name="x", method="complex-step", seed=0)
     """One input before anything is judged."""
     rng = as_generator(seed)
     first = first_call(forward, backward, inputs, rng)
-    point = tuple(widened(forward, list(inputs.values()), first.output))
+    point = tuple(in_double_precision(forward, list(inputs.values()), first.output))
     cotangents = _cotangents(first.cotangent, first.output, rng)
-    problem = Problem(lambda *x: on_copies(forward, *x), backward, inputs, point, first, cotangents, seed)
+    problem = Candidate(lambda *x: on_copies(forward, *x), backward, inputs, point, first, cotangents, seed)
     return Measured(name, problem, problem.subject(name), method, Running())
 
 
@@ -62,19 +62,6 @@ def test_of_an_output_of_one_number_nothing_is_left_along_it():
     assert found[1] not in (0, 1.5)
 
 
-def test_a_wrong_gradient_is_asked_for_with_all_three_cotangents_and_with_zeros():
-    seen = []
-
-    def backward(d_output, x):
-        seen.append(d_output)
-        return d_output * np.sin(x)
-
-    assert not check(np.sin, backward, {"x": normal(3, 4)}).ok
-    output = np.sin(normal(3, 4))
-    assert sum(not d.any() for d in seen) == 1
-    assert sum(bool(d.any() and (abs((d * output).sum(axis=-1)) < 1e-14).all()) for d in seen) == 1
-
-
 # What a closer look excuses
 
 
@@ -86,39 +73,6 @@ def test_a_method_that_was_chosen_is_kept_where_its_slopes_are_right():
         assert (found.method, found.note, found.escape, found.fault) == (method, None, None, None)
         assert (found.verdict == HOLDS).all()
         assert (found.floor > 0).all()
-
-
-@pytest.mark.parametrize("method", ["complex-step", "central"])
-def test_a_right_entry_is_not_looked_at_again(method):
-    calls = []
-
-    def backward(d_output, x):
-        calls.append(1)
-        return with_entry(d_output * np.cos(x), 4, 9.0)
-
-    report = check(np.sin, backward, {"x": normal(200)}, method=method)
-    assert report["x"].wrong == 1
-    alone = len(calls)
-    calls.clear()
-    check(np.sin, lambda d, x: 2 * backward(d, x), {"x": normal(200)}, method=method)
-    assert alone < len(calls)
-
-
-def test_of_very_many_wrong_entries_the_clearest_are_believed_without_a_closer_look():
-    def calls_for(size):
-        calls = []
-
-        def backward(d_output, x):
-            calls.append(1)
-            return 2 * d_output * np.cos(x)
-
-        report = check(np.sin, backward, {"x": np.linspace(0.1, 1.4, size)}, vectorized=["x"])
-        assert report["x"].wrong == size
-        return len(calls)
-
-    few, some, many, more = (calls_for(size) for size in (CLOSER, 2 * CLOSER, 1000, 2000))
-    assert few < some < many
-    assert more == many
 
 
 @pytest.mark.parametrize("rtol", [0.0, 1e-3])
@@ -133,11 +87,6 @@ def test_an_error_that_is_allowed_is_allowed_relative_to_the_largest_entry_of_th
     largest = abs(report["x"].details.analytic).max()
     expected = np.where(np.array([2e-3, 0, 0.1]) <= rtol * largest, HOLDS, WRONG)
     np.testing.assert_array_equal(report["x"].details.verdict, expected)
-
-
-def test_small_gradients_are_allowed_no_more_than_their_own_size():
-    report = check(lambda x: 1e-9 * x, lambda d, _: 1.1e-9 * d, {"x": normal(3)}, rtol=1e-3)
-    assert report["x"].wrong == 3
 
 
 def test_an_error_that_is_allowed_does_not_decide_what_was_not_looked_at():
@@ -185,7 +134,7 @@ def test_along_a_direction_the_two_gradients_differ_by_what_the_error_has_of_it(
     assert (abs(difference - directions @ error) <= UNDECIDABLE * floor).all()
     size = np.linalg.norm(directions, axis=1)
     assert (floor <= {"complex-step": 1e-14, "central": 1e-8}[method] * size).all()
-    assert (floor >= EPS * np.linalg.norm(directions * backward(found.problem.first.cotangent, None), axis=1)).all()
+    assert (floor >= EPS * np.linalg.norm(directions * backward(found.candidate.first.cotangent, None), axis=1)).all()
 
 
 def test_the_noise_along_one_direction_is_not_that_along_another():
@@ -208,17 +157,6 @@ def test_the_entry_behind_a_difference_is_among_the_few_that_are_then_looked_at(
     assert len(set(elements.tolist())) == len(elements)
 
 
-def test_of_a_matrix_the_entries_behind_a_difference_are_found_by_their_places():
-    def forward(x):
-        return np.sin(x).sum(axis=0)
-
-    def backward(d_output, x):
-        return with_entry(d_output * np.cos(x), (17, 3), 5.0)
-
-    found = measured(forward, backward, {"x": normal(40, 5)})
-    assert 17 * 5 + 3 in _hunt(found, normal(40, 5, seed=6))
-
-
 def test_what_can_escape_is_measured_by_the_least_size_that_an_entry_has_in_the_directions():
     x = np.array([2.0] * 25 + [1024.0] * 15)
 
@@ -230,15 +168,6 @@ def test_what_can_escape_is_measured_by_the_least_size_that_an_entry_has_in_the_
     assert found.escape.norm == pytest.approx(2 * np.linalg.norm(gradient), rel=1e-12)
     assert found.escape.entries == 10
     assert 0 < found.escape.threshold < 1e-10 * found.escape.norm
-
-
-def test_an_error_along_directions_that_rtol_allows_is_none():
-    x = normal(300)
-    for rtol, ok in ((1e-6, True), (1e-9, False)):
-        report = check(
-            np.sin, lambda d, x: d * np.cos(x) * (1 + 1e-7), {"x": x}, max_entries=5, directions=4, rtol=rtol
-        )
-        assert report.ok == ok
 
 
 def test_an_error_that_is_allowed_is_allowed_in_very_many_entries():

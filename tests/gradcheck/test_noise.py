@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.noise import SMALL_MOVES, ULPS, Pair, drift, moved_relatively, noise_floor, wider_difference
+from attention_np.gradcheck.measuring.noise import (
+    SMALL_MOVES,
+    ULPS,
+    Pair,
+    drift,
+    moved_relatively,
+    noise_floor,
+    wider_difference,
+)
 
 EPS = float(np.finfo(np.float64).eps)
 WIDER = np.finfo(np.longdouble).eps < EPS
@@ -220,21 +228,6 @@ def test_a_wider_dtype_sees_the_rounding_near_saturation_that_no_move_of_the_inp
 
 
 @needs_a_wider_dtype
-def test_a_wider_dtype_sees_what_a_large_constant_rounds_away():
-    def cancels(u, x):
-        return u * ((x + 1e8) - 1e8)
-
-    def plain(u, x):
-        return u * x
-
-    x, u = np.array([1.1, 2.3]), np.ones(2)
-    difference = cancels(u, x) - x
-    assert (np.abs(difference) > 1e-10).all()
-    change = wider_difference(pair_of(cancels, plain), u, [x]) - difference
-    assert (np.abs(difference) <= 2 * np.abs(change)).all()
-
-
-@needs_a_wider_dtype
 def test_in_a_wider_dtype_the_difference_that_a_bug_makes_stays():
     x, u = np.array([0.5, 14.0]), np.ones(2)
     wider = wider_difference(pair_of(lambda u, x: 1.001 * unsaturated(u, x), unsaturated), u, [x])
@@ -283,18 +276,6 @@ def test_a_function_that_takes_no_wider_dtype_has_no_wider_difference_but_a_floo
     claimed, x = partial(function, narrow), np.ones(2, narrow)
     assert wider_difference(pair_of(claimed, square), x, [x]) is None
     assert (floor_of(claimed, square, x) > 0).all()
-
-
-@needs_a_wider_dtype
-def test_in_a_wider_dtype_the_cotangent_and_every_input_are_wide():
-    seen = set()
-
-    def record(u, x, y):
-        seen.update([u.dtype, x.dtype, y.dtype])
-        return u * x * y
-
-    assert wider_difference(pair_of(record, record), np.ones(2), [np.ones(2), np.ones(2)]) is not None
-    assert seen == {np.dtype(np.longdouble)}
 
 
 @needs_a_wider_dtype

@@ -1,5 +1,4 @@
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -7,23 +6,15 @@ import pytest
 
 from attention_np import gradcheck
 from attention_np.gradcheck import METHODS, NotAnalyticError, numerical_gradient
-from attention_np.gradcheck.numerical import (
-    BATCH_ELEMENTS,
-    TASK_ELEMENTS,
-    Running,
-    batched,
-    measure,
-    measure_along,
-)
-from attention_np.gradcheck.slopes import SCALES
-from attention_np.gradcheck.subject import Subject
+from attention_np.gradcheck.measuring.numerical import BATCH_ELEMENTS, TASK_ELEMENTS, batched, measure, measure_along
+from attention_np.gradcheck.measuring.running import Running
+from attention_np.gradcheck.measuring.slopes import SCALES
+from attention_np.gradcheck.measuring.subject import Subject
 from tests.gradcheck.subjects import subject_of
 
+from .programs import normal
+
 EXACT = {"complex-step": 1e-15, "central": 1e-9, "auto": 1e-15}
-
-
-def normal(*shape, seed=0, dtype=float):
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 @pytest.mark.parametrize("method", [*METHODS, "auto"])
@@ -99,15 +90,6 @@ def test_a_function_that_writes_to_its_inputs_is_differentiated_at_the_point_tha
     np.testing.assert_array_equal(inputs["b"], y)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_function_sees_arrays_even_where_an_input_is_a_single_number(method):
-    def forward(x):
-        assert isinstance(x, np.ndarray)
-        return x * x
-
-    assert numerical_gradient(forward, {"x": 3.0}, 1.0, method=method)["x"] == pytest.approx(6, rel=1e-10)
-
-
 NOT_ANALYTIC = {
     "abs": (lambda x: np.abs(x) * x, lambda x: 2 * np.abs(x)),
     "real": (lambda x: np.real(x) ** 2, lambda x: 2 * x),
@@ -142,57 +124,6 @@ def test_auto_takes_central_differences_where_the_function_is_not_analytic(what)
         np.testing.assert_allclose(auto, u * derivative(x), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6, 1e12])
-def test_auto_sees_that_a_function_is_not_analytic_whatever_the_size_of_its_inputs(scale):
-    x = np.array([0.5, -1.5, 2.0]) * scale
-    found = numerical_gradient(lambda a: np.abs(a) * a, {"a": x}, np.ones(3))["a"]
-    np.testing.assert_allclose(found, 2 * np.abs(x), rtol=1e-8)
-
-
-def test_auto_keeps_the_warnings_of_its_trial_to_itself():
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        found = numerical_gradient(lambda x: x.astype(float) * x, {"x": np.array([0.5, 2.0])}, np.ones(2))["x"]
-    assert not seen
-    np.testing.assert_allclose(found, [1.0, 4.0], rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "forward",
-    [
-        lambda x: np.where(x > 0, x, 0.1 * x),
-        lambda x: np.maximum(x, 0) * x,
-        lambda x: np.sin(1e6 * x),
-        lambda x: np.sin(1e-9 * x),
-        lambda x: np.exp(100 * x),
-        lambda x: 1e-12 * x,
-        lambda x: np.tanh(50 * x),
-        lambda x: x + 1e9,
-    ],
-)
-@pytest.mark.parametrize("scale", [1e-3, 1.0])
-def test_auto_takes_the_complex_step_where_the_function_is_analytic_however_steep_or_flat(forward, scale):
-    inputs = {"x": np.array([0.5, -1.5, 2.0, 0.3]) * scale}
-    auto = numerical_gradient(forward, inputs, np.ones(4))["x"]
-    exact = numerical_gradient(forward, inputs, np.ones(4), method="complex-step")["x"]
-    np.testing.assert_array_equal(auto, exact)
-
-
-def test_auto_takes_the_complex_step_for_a_steep_function_of_zeros():
-    found = numerical_gradient(lambda x: np.sin(1e12 * x), {"x": np.zeros(2)}, np.ones(2))["x"]
-    np.testing.assert_allclose(found, [1e12, 1e12], rtol=1e-15)
-
-
-@pytest.mark.parametrize("what", ["abs", "real", "hypot", "a cast", "an error of its own"])
-@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
-def test_a_complex_step_that_does_not_apply_says_so(what):
-    forward = NOT_ANALYTIC[what][0] or refuses
-    if what == "abs":
-        forward = np.abs
-    with pytest.raises(NotAnalyticError, match=r"^forward (refuses complex|turns complex).* use central"):
-        numerical_gradient(forward, {"x": np.array([0.5, 1.0])}, np.ones(2), method="complex-step")
-
-
 def test_not_analytic_is_a_value_error_that_keeps_its_cause():
     assert issubclass(NotAnalyticError, ValueError)
     with pytest.raises(NotAnalyticError, match="no complex arrays here") as raised:
@@ -220,60 +151,6 @@ def test_the_error_of_a_method_is_bounded_by_its_estimate(method, forward):
     rounding = 1e-14 * np.abs(wide)  # 20 * x is rounded before tanh sees it
     assert (np.abs(found - wide) <= 3 * error + rounding).all()
     assert (error <= (rounding if method == "complex-step" else 1e-6 * np.abs(wide) + 1e-6)).all()
-
-
-def test_a_single_precision_function_has_an_honest_estimate():
-    def forward(x):
-        return np.exp(2 * x.astype(np.float32))
-
-    x = np.linspace(-1, 1, 5)
-    found, estimate = numerical_gradient(forward, {"x": x}, np.ones(5), method="central", return_error=True)
-    found, estimate = found["x"], estimate["x"]
-    error = np.abs(found - 2 * np.exp(2 * x))
-    assert error.max() > 1e-6
-    assert (error <= 3 * estimate).all()
-    assert (estimate < 1e-1 * found.max()).all()
-
-
-@pytest.mark.parametrize(
-    ("inputs", "error", "message"),
-    [
-        ([np.ones(2)], TypeError, "^inputs must be a mapping of names to arrays, not list$"),
-        (np.ones(2), TypeError, "^inputs must be a mapping of names to arrays, not ndarray$"),
-        ({}, ValueError, "^inputs must hold at least one array"),
-        ({"x": [1, 2]}, TypeError, r"^input x must hold real floating-point numbers, not int64 \(x.shape=\(2,\)\)$"),
-        ({"x": 3}, TypeError, r"^input x must hold real .* not int64 \(x.shape=\(\)\)$"),
-        (
-            {"a": np.ones(1), "x": np.ones(2) * 1j},
-            TypeError,
-            "^input x is complex: .* parts as two inputs",
-        ),
-        ({"x": [True]}, TypeError, "^input x must hold real .* not bool"),
-        ({"x": None}, TypeError, "^input x must hold real .* not object"),
-        ({"x": "abc"}, TypeError, "^input x must hold real .* not <U3"),
-    ],
-)
-def test_inputs_that_cannot_be_differentiated_by_are_refused(inputs, error, message):
-    with pytest.raises(error, match=message):
-        numerical_gradient(lambda *x: x[0] * 1.0, inputs, np.ones(2))
-
-
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        ([1.0, 2.0], "^forward must return one array, not list$"),
-        ((np.ones(2), None), "^forward must return one array, not tuple$"),
-        (None, "^forward must return one array, not NoneType$"),
-        (3, "^forward must return one array, not int$"),
-        (np.array([1, 2]), "^forward must return real floating-point numbers, not int64$"),
-        (np.array([1j, 2]), "^forward must return real numbers, not complex128: return the real and imaginary parts"),
-        (np.array([True]), "^forward must return real floating-point numbers, not bool$"),
-        (np.array([None]), "^forward must return real floating-point numbers, not object$"),
-    ],
-)
-def test_outputs_that_cannot_be_differentiated_are_refused(result, message):
-    with pytest.raises(TypeError, match=message):
-        numerical_gradient(lambda _: result, {"x": np.ones(2)}, np.ones(2))
 
 
 @pytest.mark.parametrize("cotangent", [1.0, np.ones(2), np.ones((3, 1)), np.ones((1, 3))])
@@ -321,27 +198,6 @@ def test_the_entries_that_are_asked_for_are_measured_in_their_order_whatever_the
     alone = [measure(subject, chosen[k : k + 1], method, Running(), best=True) for k in range(len(chosen))]
     for k, one in enumerate(alone):
         assert [part[k] for part in found] == [part[0] for part in one]
-
-
-def test_slopes_errors_and_losses_are_by_the_entry_itself_and_scales_relative_to_its_size():
-    unit = 2.0**20
-    x = np.array([1.3, 0.4, 2.2])
-    plain, scaled = (
-        measure(subject_of(lambda x, unit=unit: np.sin(x / unit), x * unit), np.arange(3), "central", Running())
-        for unit in (1, unit)
-    )
-    np.testing.assert_array_equal(scaled.values * unit, plain.values)
-    np.testing.assert_array_equal(scaled.errors * unit, plain.errors)
-    np.testing.assert_array_equal(scaled.scales, plain.scales)
-
-
-def test_losses_are_by_the_entry_itself():
-    x = np.array([60.0, 8.0])
-    for method in METHODS:
-        subject = subject_of(lambda x: 1 / (1 + np.exp(-x[:1])), x)
-        found = measure(subject, np.arange(2), method, Running(), best=True)
-        assert 2.0**-52 / 32 <= found.lost[0] <= 2.0**-48 / 32
-        assert found.lost[1] == 0
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -466,25 +322,6 @@ def test_slopes_along_directions_are_those_of_the_entries_put_together(method):
             assert [part.shape for part in found[1:]] == [(5,)] * 4
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_batch_of_entries_has_the_slopes_that_they_have_one_by_one(method):
-    x, y = normal(4, 5), normal(5, 3, seed=1)
-    for position in (0, 1):
-        one, many = (
-            measure(
-                subject_of(
-                    lambda x, y: np.tanh(x @ y), x, y, position=position, cotangent=normal(4, 3), batched=batched
-                ),
-                np.arange((x, y)[position].size),
-                method,
-                Running(),
-                best=True,
-            )
-            for batched in (False, True)
-        )
-        np.testing.assert_allclose(many.values, one.values, rtol=0, atol=1e-10)
-
-
 def sine_in_single(x):
     if x.dtype not in (np.float32, np.complex64):
         raise TypeError("float32 only")
@@ -518,25 +355,6 @@ def raises_at_three_axes(x):
     if x.ndim > 2:
         raise ValueError("two axes, please")
     return x * 2
-
-
-NOT_LEADING = {
-    "a sum over the first axis": lambda x: x.sum(axis=0),
-    "a sum over everything": lambda x: x.sum(),
-    "the first row": lambda x: x[0] * 2,
-    "a mean over everything": lambda x: x - x.mean(),
-    "a slight share of the mean": lambda x: x - 1e-6 * x.mean(),
-    "a reversal of the first axis": lambda x: x[::-1] * 2,
-    "a function of the shape": lambda x: x * x.ndim,
-}
-
-
-@pytest.mark.parametrize("what", NOT_LEADING)
-def test_a_function_that_computes_something_else_of_one_more_axis_does_not_take_it(what):
-    subject = subject_of(NOT_LEADING[what], normal(3, 3))
-    reason = batched(subject, ())
-    assert isinstance(reason, str)
-    assert reason.startswith(("it computes something else", "it raises ValueError: ", "it returns an array of shape "))
 
 
 def test_why_one_more_axis_is_not_taken_is_said():

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from attention_np import dot_product, multi_head, softmax
+from attention_np import dot_product, multi_head
 from attention_np.gradcheck import METHODS, check_op, checking, ops
 
 from .programs import normal
@@ -114,15 +114,6 @@ def test_check_op_takes_the_seed_of_the_cotangent_and_of_the_tangents():
         assert first[name].numerical != other[name].numerical
 
 
-def test_check_op_refuses_inputs_that_are_not_a_mapping_or_not_floating_point():
-    with pytest.raises(TypeError, match=r"^inputs must be a mapping of names to arrays, not list$"):
-        check_op(softmax, [normal(3)])
-    with pytest.raises(TypeError, match=r"^input scores must hold real floating-point numbers, not int64"):
-        check_op(softmax, {"scores": np.arange(3)})
-    with pytest.raises(ValueError, match="at least one array"):
-        check_op(softmax, {})
-
-
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_ops_of_this_library_hold_with_nested_parameters(method, dtype):
@@ -166,11 +157,6 @@ def test_check_op_takes_the_options_of_check(tmp_path):
     assert report["x"].checked == 4
     assert (report["x"].escape.directions, report["x"].method) == (3, "central")
     assert path.exists()
-
-
-def test_check_op_allows_the_error_that_is_asked_for():
-    assert not check_op(affine_op(d_w_factor=1 + 1e-4), affine_inputs())["weights.w"].ok
-    assert check_op(affine_op(d_w_factor=1 + 1e-4), affine_inputs(), rtol=1e-3)["weights.w"].ok
 
 
 def test_check_op_gives_each_evaluation_options_of_its_own():

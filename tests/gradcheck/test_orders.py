@@ -31,11 +31,7 @@ ORDERS = [
         "the slices along axis 0 are in another order: 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10",
     ),
     ((13, 3), lambda g: g[:, exchanged_in_pairs(13)], "the slices along axis 0 are in another order"),
-    (
-        (8, 3),
-        lambda g: g[:, [4, 5, 2, 3, 0, 1, 6, 7]],
-        "the blocks of 2 along axis 0 are in another order: 2, 1, 0, 3",
-    ),
+    ((8, 3), lambda g: g[:, [4, 5, 2, 3, 0, 1, 6, 7]], "the blocks of 2 along axis 0 are in another order: 2, 1, 0, 3"),
     ((2, 4), lambda g: g[:, :, [0, 3, 2, 1]], "indices 1 and 3 of axis 1 are exchanged"),
     ((2, 5), lambda g: g[:, ::-1], "axis 0 is reversed"),
     ((1500,), lambda g: np.roll(g, 300, 1), "it is shifted by 300 along axis 0, around the end"),

@@ -9,6 +9,7 @@ from attention_np.gradcheck import InputReport, Report
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
 from attention_np.gradcheck.plot import places, v_curve
 
+from .programs import normal
 from .reports import compared
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -23,10 +24,6 @@ def closed_figures(monkeypatch):
     monkeypatch.setattr(plt, "show", lambda: pytest.fail("a plot must not be shown by us"))
     yield
     plt.close("all")
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def wrong_in(*indices, shape=(3, 4), name="x", **fields):
@@ -122,7 +119,7 @@ def test_panels_that_are_very_many_have_no_labels():
     drawn(ax)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (1, 1), (1, 500), (500, 1), (1, 1, 1, 1), (7, 1, 1), (11, 3, 2)])
+@pytest.mark.parametrize("shape", [(), (1, 500), (1, 1, 1, 1), (11, 3, 2)])
 def test_arrays_of_any_shape_are_plotted(shape):
     ax = places(wrong_in((0,) * len(shape), shape=shape))
     drawn(ax)

@@ -6,44 +6,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_np import softmax
-from attention_np.gradcheck import METHODS, check, numerical_gradient
+from attention_np.gradcheck import check
 from attention_np.gradcheck.agreement import HOLDS, UNDECIDED, WRONG
 
 from .planted import FUNCTIONS
 from .programs import bilinear, bilinear_backward, normal, planted, programs, square_inputs, with_entry
 
-ALL = [*METHODS, "auto"]
+ALL = ["auto", "central"]
 
 
-EXAMPLES = int(os.environ.get("GRADCHECK_EXAMPLES", "100"))  # random functions, for each method and dtype
+MANY = int(os.environ.get("GRADCHECK_EXAMPLES", "100"))  # random functions, for each method and dtype
+how_many = pytest.mark.parametrize("examples", [6, pytest.param(MANY, marks=pytest.mark.long)])
 
 
+@how_many
+@pytest.mark.parametrize("badly_scaled", [False, True])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("method", ALL)
-@given(programs())
-@settings(max_examples=EXAMPLES)
-def test_no_random_correct_function_is_called_wrong(method, dtype, program_and_inputs):
-    program, inputs = program_and_inputs
-    inputs = {name: x.astype(dtype) for name, x in inputs.items()}
-    report = check(program.forward, program.backward, inputs, method=method)
-    assert report.ok, str(report)
+def test_no_random_correct_function_is_called_wrong(method, dtype, badly_scaled, examples):
+    @given(programs(badly_scaled=badly_scaled))
+    @settings(max_examples=examples)
+    def holds(program_and_inputs):
+        program, inputs = program_and_inputs
+        if badly_scaled and method == "central":  # nothing tells how far to step from zero if its scale is its own
+            inputs = {name: np.where(x == 0, 1 / program.scales[k], x) for k, (name, x) in enumerate(inputs.items())}
+        inputs = {name: x.astype(dtype) for name, x in inputs.items()}
+        report = check(program.forward, program.backward, inputs, method=method)
+        assert report.ok, str(report)
 
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("method", ALL)
-@given(programs(badly_scaled=True))
-@settings(max_examples=EXAMPLES)
-def test_no_random_badly_scaled_function_is_called_wrong(method, dtype, program_and_inputs):
-    program, inputs = program_and_inputs
-    if method == "central":  # nothing tells how far to step from zero if its scale is not that of the other entries
-        inputs = {name: np.where(x == 0, 1 / program.scales[k], x) for k, (name, x) in enumerate(inputs.items())}
-    inputs = {name: x.astype(dtype) for name, x in inputs.items()}
-    report = check(program.forward, program.backward, inputs, method=method)
-    assert report.ok, str(report)
+    holds()
 
 
 @pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("power", [2, 3, 4, 5])
+@pytest.mark.parametrize("power", [2, 5])
 def test_a_power_of_zeros_has_a_gradient_of_zeros(power, method):
     report = check(lambda x: x**power, lambda d, x: power * d * x ** (power - 1), {"x": np.zeros(3)}, method=method)
     assert report.ok, str(report)
@@ -52,7 +47,7 @@ def test_a_power_of_zeros_has_a_gradient_of_zeros(power, method):
 
 
 @pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("width", [1e-2, 1e-3, 1e-4, 1e-6])
+@pytest.mark.parametrize("width", [1e-2, 1e-4, 1e-6])
 def test_a_function_that_is_flat_but_for_the_surroundings_of_the_point_is_not_taken_for_flat(width, method):
     def forward(x):
         return np.exp(-(((x - 1) / width) ** 2))
@@ -81,24 +76,28 @@ def test_an_entry_on_a_scale_of_its_own_is_not_taken_for_one_that_does_not_matte
     assert report.ok, str(report)
 
 
-@given(programs(), st.integers(0, 2), st.sampled_from([1 + 1e-9, -1.0, 2.0, 0.5, 0.0]))
-@settings(max_examples=EXAMPLES)
-def test_a_factor_on_a_random_gradient_is_found_unless_rounding_hides_it(program_and_inputs, which, factor):
-    program, inputs = program_and_inputs
-    position = which % len(inputs)
+@how_many
+def test_a_factor_on_a_random_gradient_is_found_unless_rounding_hides_it(examples):
+    @given(programs(), st.integers(0, 2), st.sampled_from([1 + 1e-9, -1.0, 2.0, 0.5, 0.0]))
+    @settings(max_examples=examples)
+    def is_found(program_and_inputs, which, factor):
+        program, inputs = program_and_inputs
+        position = which % len(inputs)
 
-    def backward(d_output, *arrays):
-        gradients = program.backward(d_output, *arrays)
-        gradients[position] = gradients[position] * factor
-        return gradients
+        def backward(d_output, *arrays):
+            gradients = program.backward(d_output, *arrays)
+            gradients[position] = gradients[position] * factor
+            return gradients
 
-    report = check(program.forward, backward, inputs)
-    entries = list(report)
-    right = check(program.forward, program.backward, inputs).inputs[position]
-    largest = np.abs(right.details.numerical).max()
-    hidden = right.max_relative_error > 1e-13 or right.undecidable or largest <= 1e-6 * ordinary(program, inputs)
-    assert hidden or not entries[position].ok, str(report)
-    assert all(entry.ok for k, entry in enumerate(entries) if k != position)
+        report = check(program.forward, backward, inputs)
+        entries = list(report)
+        right = check(program.forward, program.backward, inputs).inputs[position]
+        largest = np.abs(right.details.numerical).max()
+        hidden = right.max_relative_error > 1e-13 or right.undecidable or largest <= 1e-6 * ordinary(program, inputs)
+        assert hidden or not entries[position].ok, str(report)
+        assert all(entry.ok for k, entry in enumerate(entries) if k != position)
+
+    is_found()
 
 
 def ordinary(program, inputs):
@@ -107,57 +106,23 @@ def ordinary(program, inputs):
     return output / (max(np.abs(x).max() for x in inputs.values()) or 1)
 
 
-@pytest.mark.parametrize("error", [1e-10, 1e-12, -1e-10, 3e-13])
+@pytest.mark.parametrize("error", [1e-12, -1e-10, 3e-13])
 def test_the_complex_step_finds_a_tiny_relative_error_of_a_whole_gradient(error):
-    for method in ("complex-step", "auto"):
-        report = check(bilinear, planted(lambda g, h, _: (g * (1 + error), h)), square_inputs(), method=method)
-        assert (report["x"].ok, report["y"].ok) == (False, True)
-        assert report["x"].max_relative_error == pytest.approx(abs(error), rel=1e-2)
+    report = check(bilinear, planted(lambda g, h, _: (g * (1 + error), h)), square_inputs())
+    assert (report["x"].ok, report["y"].ok) == (False, True)
+    assert report["x"].max_relative_error == pytest.approx(abs(error), rel=1e-2)
 
 
-@pytest.mark.parametrize(("method", "error"), [("complex-step", 1e-10), ("auto", 1e-10), ("central", 1e-6)])
-@pytest.mark.parametrize("index", [(0, 0), (1, 2), (2, 1)])
-def test_a_single_entry_that_is_off_by_little_of_the_largest_is_found_and_named(method, error, index):
-    def bug(d_x, d_y, _):
-        return with_entry(d_x, index, d_x[index] + error * np.abs(d_x).max()), d_y
-
-    report = check(bilinear, planted(bug), square_inputs(), method=method, rng=np.random.default_rng(0))
-    entry = report["x"]
-    assert not entry.ok
-    assert entry.worst_index == index
-    assert entry.max_relative_error == pytest.approx(error, rel=1e-2)
-    assert entry.analytic != entry.numerical
-    assert entry.analytic == pytest.approx(entry.numerical, rel=1e-3)
-    numerical = numerical_gradient(
-        bilinear, square_inputs(), np.random.default_rng(0).standard_normal((3, 3)), method=method
-    )
-    assert entry.numerical == numerical["x"][index]
-
-
-@pytest.mark.parametrize("method", ["complex-step", "auto"])
-@pytest.mark.parametrize(
-    "scale", [1e-6, 1.0, 30.0, 1e3, 1e6]
-)  # the larger, the worse central differences of step 6e-6 are
-def test_a_wrong_gradient_of_an_analytic_function_is_never_excused_by_central_differences(scale, method):
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 30.0, 1e3, 1e6])  # the larger, the worse differences of step 6e-6 are
+def test_a_wrong_gradient_of_an_analytic_function_is_never_excused_by_central_differences(scale):
     inputs = {"x": np.linspace(-1, 1, 7) / 10}
     for error in (1e-9, 1e-8, 1.05e-7, -1e-9):
         report = check(
-            lambda x: np.sin(scale * x),
-            lambda d, x, e=error: (1 + e) * d * scale * np.cos(scale * x),
-            inputs,
-            method=method,
+            lambda x: np.sin(scale * x), lambda d, x, e=error: (1 + e) * d * scale * np.cos(scale * x), inputs
         )
         assert not report.ok, error
         assert report["x"].method == "complex-step"
-    assert check(lambda x: np.sin(scale * x), lambda d, x: d * scale * np.cos(scale * x), inputs, method=method).ok
-
-
-@pytest.mark.parametrize("power", np.arange(2.0, 5.0, 0.25))
-def test_no_step_that_happens_to_fit_excuses_an_error_of_a_billionth(power):
-    k = 10**power
-    inputs = {"x": np.array([0.3])}
-    report = check(lambda x: np.exp(k * (x - 0.3)), lambda d, x: (1 + 1e-9) * d * k * np.exp(k * (x - 0.3)), inputs)
-    assert not report.ok
+    assert check(lambda x: np.sin(scale * x), lambda d, x: d * scale * np.cos(scale * x), inputs).ok
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-4), ("float16", 0.2)])
@@ -166,15 +131,6 @@ def test_a_wrong_gradient_in_low_precision_is_found(dtype, error):
         return tuple((g * (1 + error)).astype(dtype) for g in bilinear_backward(d, x, y))
 
     assert not check(bilinear, wrong, square_inputs(dtype=dtype)).ok
-
-
-def test_a_gradient_of_single_precision_in_a_double_function_is_found():
-    def single(d, x, y):
-        return [g.astype(np.float32).astype(float) for g in bilinear_backward(d, x, y)]
-
-    report = check(bilinear, single, square_inputs())
-    assert not report.ok
-    assert 1e-9 < report["x"].max_relative_error < 1e-6
 
 
 def test_a_function_that_computes_in_single_precision_holds_by_central_differences():
@@ -259,8 +215,16 @@ SHARP = {  # functions, each entry of whose gradients is far above its own round
 }
 
 
-@pytest.mark.parametrize(("method", "error"), [("complex-step", 1e-10), ("auto", -1e-10), ("central", 1e-7)])
-@pytest.mark.parametrize(("what", "where"), [(what, name) for what in SHARP for name in SHARP[what][2]])
+EACH_INPUT = [
+    (what, name, *by) for what in SHARP for name in SHARP[what][2] for by in (("auto", -1e-10), ("central", 1e-7))
+]
+QUICK = [("attention", "key", "auto"), ("softmax", "scores", "central"), ("inputs from 1e-12 to 1e12", "x", "auto")]
+
+
+@pytest.mark.parametrize(
+    ("what", "where", "method", "error"),
+    [case if case[:3] in QUICK else pytest.param(*case, marks=pytest.mark.long) for case in EACH_INPUT],
+)
 def test_a_small_relative_error_of_any_single_entry_is_found_and_named_and_nothing_else(what, where, method, error):
     forward, backward, inputs = SHARP[what]
     right = check(forward, backward, inputs, method=method)
@@ -316,7 +280,7 @@ def test_entries_that_are_the_residue_of_a_cancellation_are_undecided_and_named_
         d_x = softmax.backward(d_output, softmax.forward(x + shift)[1]).scores
         return d_x, d_x.sum(axis=-1, keepdims=True)
 
-    inputs = {"x": normal(20, 7), "shift": normal(20, 1, seed=1)}
+    inputs = {"x": normal(8, 7), "shift": normal(8, 1, seed=1)}
     for factor in (1, -1, 3):
         report = check(
             forward,
@@ -326,13 +290,13 @@ def test_entries_that_are_the_residue_of_a_cancellation_are_undecided_and_named_
         )
         assert report.ok, str(report)
         shift = report["shift"]
-        assert shift.undecidable + (shift.details.verdict == HOLDS).sum() == 20
-        assert shift.undecidable > 12
+        assert shift.undecidable + (shift.details.verdict == HOLDS).sum() == 8
+        assert shift.undecidable > 4
         assert shift.undecided == tuple(map(tuple, np.argwhere(shift.details.verdict == UNDECIDED)[:10].tolist()))
-        assert f"shift: {shift.undecidable} of 20 entries cannot be decided at this precision" in str(report)
+        assert f"shift: {shift.undecidable} of 8 entries cannot be decided at this precision" in str(report)
     report = check(forward, lambda *a: (backward(*a)[0], backward(*a)[1] + 1e-12), inputs, method=method)
     assert [entry.ok for entry in report] == [True, False]
-    assert report["shift"].wrong == 20
+    assert report["shift"].wrong == 8
 
 
 @pytest.mark.parametrize("error", [1e-9, 1e-3, 1.0])

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention_np.gradcheck.numerical import MEMORY
-from attention_np.gradcheck.probes import (
+from attention_np.gradcheck.measuring.probes import (
     KINK_STEPS,
     LOCATED,
     NOT_ANALYTIC,
@@ -17,12 +16,15 @@ from attention_np.gradcheck.probes import (
     rounding_of,
     why_not_analytic,
 )
+from attention_np.gradcheck.measuring.running import MEMORY
 from tests.gradcheck.subjects import heard, subject_of
+
+from .programs import normal
 
 EPS = float(np.finfo(np.float64).eps)
 EPS_IN_SINGLE = float(np.finfo(np.float32).eps)
 ORDINARY = np.array([0.5, -1.5, 2.0])
-SEEDS = range(8)
+SEEDS = range(3)
 
 
 def cusps_of(subject, seed=0, **options):
@@ -31,10 +33,6 @@ def cusps_of(subject, seed=0, **options):
 
 def kink(place, below, above):
     return Cusp((place,), below, above, False)
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
 
 
 def in_single(x, forward=np.exp):
@@ -233,21 +231,13 @@ def test_no_more_kinks_are_returned_than_asked_for_the_first_ones():
     assert len(cusps_of(subject)) == 5
 
 
+@pytest.mark.long
 def test_a_kink_behind_many_smooth_entries_is_found_up_to_a_size():
     x = np.full(LOCATED, 0.5)
     x[-1] = 0
     (cusp,) = cusps_of(heard(subject_of(np.abs, x, batched=True)))
     assert cusp.index == (LOCATED - 1,)
     assert cusps_of(heard(subject_of(np.abs, np.append(x, 0.0), batched=True))) == []
-
-
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("memory", [1, 10**4])
-def test_a_kink_is_found_with_little_memory_too(memory, batched):
-    x = normal(100)
-    x[[3, 77]] = 0
-    subject = heard(subject_of(np.abs, x, batched=batched))
-    assert [cusp.index for cusp in cusps(subject, np.random.default_rng(0), memory)] == [(3,), (77,)]
 
 
 @pytest.mark.parametrize(
@@ -376,28 +366,6 @@ def test_rounding_shows_a_cancellation_inside_the_function(large):
             noise >= EPS / 100 * large
         ).mean() >= 0.9  # where no point of a few was rounded otherwise, it is not seen
         assert (noise <= 16 * EPS * (large + 20)).all()
-
-
-def test_the_rounding_of_one_output_is_not_that_of_another():
-    subject = subject_of(lambda x: np.stack([(np.exp(x[0]) + 1e9) - 1e9, np.exp(x[1])]), np.array([0.3, 0.4]))
-    noise = rounding_of(subject, np.random.default_rng(0))
-    assert noise[0] > 1e-9
-    assert noise[1] < 1e-14
-
-
-@pytest.mark.parametrize("steepness", [1e3, 1e6, 1e9])
-def test_rounding_is_not_mistaken_for_the_bends_of_a_steep_function(steepness):
-    subject = subject_of(lambda x: np.sin(steepness * x), np.array([0.3, 1.2, -2.0]))
-    noise = rounding_of(subject, np.random.default_rng(0))
-    assert (noise <= 100 * EPS * steepness).all()  # the argument is rounded before sin sees it
-
-
-def test_rounding_of_a_single_precision_output_is_its_last_bit():
-    subject = subject_of(np.sin, np.linspace(0.3, 2, 20).astype(np.float32))
-    noise = rounding_of(subject, np.random.default_rng(0))
-    assert noise.dtype == np.float64
-    assert (noise >= EPS_IN_SINGLE * np.abs(subject.output)).all()
-    assert (noise <= 16 * EPS_IN_SINGLE).all()
 
 
 def test_the_rounding_of_a_constant_is_its_last_bit_and_of_zero_nothing():

@@ -45,7 +45,7 @@ FROM_ONE = {
 @pytest.mark.parametrize("name", BENT)
 def test_a_step_longer_than_an_entry_sees_a_bend_between_and_does_not_look_past_it(name, powers):
     forward, backward = BENT[name]
-    for seed in range(8):
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         x = rng.choice([-1, 1], 6) * 10.0 ** rng.uniform(-powers, powers, 6)
         report = check(forward, backward, {"x": x}, rng=seed)
@@ -64,12 +64,14 @@ def test_what_differences_cannot_tell_beside_a_large_term_is_not_called_known():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("method", ["auto", "central"])
-@pytest.mark.parametrize("name", FROM_ONE)
+@pytest.mark.parametrize(
+    "name", [*list(FROM_ONE)[:1], *(pytest.param(n, marks=pytest.mark.long) for n in list(FROM_ONE)[1:])]
+)
 def test_what_is_left_of_one_moves_in_last_bits_of_one(name, method, dtype):
     forward, backward = FROM_ONE[name]
     eps = float(np.finfo(dtype).eps)
     for size in (0.01 * eps, 0.1 * eps**0.5, eps**0.5, 30 * eps**0.5, 1000 * eps**0.5):
-        for seed in range(3):
+        for seed in range(2):
             x = (size * normal(4, seed=seed)).astype(dtype)
             report = check(forward, backward, {"x": x}, rng=seed, method=method)
             assert report.ok, f"{x.tolist()}\n{report}"
@@ -131,7 +133,7 @@ def test_a_function_that_stays_zero_is_not_analytic_if_the_complex_step_says_tha
     def forward(x):  # the complex step leaves the maximum out
         return np.log(np.exp(x - x.real.max(axis=-1, keepdims=True)).sum(axis=-1))
 
-    for seed in range(10):
+    for seed in range(3):
         x = normal(3, 4, seed=seed) + np.array([50.0, 0, 0, 0])
         largest = x == x.max(axis=-1, keepdims=True)
         report = check(forward, lambda d, x, largest=largest: d[:, None] * (weights(x) - largest), {"x": x}, rng=seed)
@@ -170,7 +172,7 @@ STAIRS = {
 }
 
 
-@pytest.mark.parametrize("unit", [1.0, 1e-4, 1e-9, 1e-12])
+@pytest.mark.parametrize("unit", [1.0, 1e-12])
 @pytest.mark.parametrize("name", STAIRS)
 def test_the_verdict_on_what_is_flat_does_not_depend_on_the_unit_of_the_output(name, unit):
     forward, backward, x, wrong = STAIRS[name]

@@ -5,7 +5,7 @@ import pytest
 
 from attention_np.gradcheck.diagnosis import diagnose_shape
 
-from .planted import normal
+from .programs import normal
 
 TERMS = normal(3, 4, 5, seed=1)
 G = normal(4, 5, seed=2)

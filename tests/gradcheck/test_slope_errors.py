@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attention_np.gradcheck.slopes import (
+from attention_np.gradcheck.measuring.slopes import (
     COMPLEX_STEP,
     COMPLEX_STEP_IN_SINGLE,
     Reach,
@@ -14,7 +14,7 @@ from attention_np.gradcheck.slopes import (
     by_differences,
     reach_of,
 )
-from attention_np.gradcheck.subject import along, flattened, rows_at_once, rows_in
+from attention_np.gradcheck.measuring.subject import along, flattened, rows_at_once, rows_in
 from tests.gradcheck.subjects import every_entry, subject_of
 
 EPS = float(np.finfo(np.float64).eps)
@@ -65,10 +65,7 @@ def test_noise_is_heard_at_any_of_the_three_steps():
     assert found.errors[0] >= 2 * 3e-9 / (2 * 2.0**-4)
 
 
-@pytest.mark.parametrize(
-    ("noise", "last_bits"),
-    [(None, [EPS * 6, EPS * 8]), ([1e-12, 1e-20], [1e-12, EPS * 8])],
-)
+@pytest.mark.parametrize(("noise", "last_bits"), [(None, [EPS * 6, EPS * 8]), ([1e-12, 1e-20], [1e-12, EPS * 8])])
 def test_the_coarse_error_is_that_of_the_last_bits_where_the_outputs_are_largest(noise, last_bits):
     subject = with_noise(lambda x: np.stack([x[0], 2 * x[0]]), [1.0], noise)
     direction, scale = every_entry(subject), 2.0**-10
@@ -148,10 +145,7 @@ def test_in_no_direction_the_complex_step_moves_an_entry_by_much_of_itself():
 # What is lost
 
 
-@pytest.mark.parametrize(
-    ("noise", "last_bits"),
-    [(None, [EPS * 6, EPS * 8]), ([1e-12, 1e-20], [1e-12, EPS * 8])],
-)
+@pytest.mark.parametrize(("noise", "last_bits"), [(None, [EPS * 6, EPS * 8]), ([1e-12, 1e-20], [1e-12, EPS * 8])])
 @pytest.mark.parametrize("touched", [[True, True], [True, False], [False, True]])
 def test_outputs_that_are_flat_lose_eight_last_bits_of_where_they_are_largest(noise, last_bits, touched):
     subject = with_noise(lambda x: np.stack([5.0 + 0 * x[0], -7.0 + 0 * x[0]]), [1.0], noise)

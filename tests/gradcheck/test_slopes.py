@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention_np.gradcheck.slopes import (
+from attention_np.gradcheck.measuring.slopes import (
     GOOD,
     SCALES,
     NotAnalyticError,
@@ -17,8 +17,10 @@ from attention_np.gradcheck.slopes import (
     extrapolated,
     reach_of,
 )
-from attention_np.gradcheck.subject import SMALLEST, along, moves_zero, rows_in, sizes
+from attention_np.gradcheck.measuring.subject import SMALLEST, along, moves_zero, rows_in, sizes
 from tests.gradcheck.subjects import every_entry, heard, subject_of
+
+from .programs import softmax
 
 EPS = float(np.finfo(np.float64).eps)
 LEAST = 3  # of its own last bits, which no estimate of an error can promise to get below
@@ -223,12 +225,6 @@ def test_the_complex_step_estimates_the_rounding_of_outputs_that_cancel():
     assert error.max() > 1e-9
     assert (error <= errors).all()
     assert (errors <= 1e9 * EPS).all()
-
-
-def test_the_complex_step_of_an_entry_is_short_beside_the_entry_itself_too():
-    x = np.array([1e-40, 1.0, 2.0])
-    found, _ = slopes_of_entries(by_complex_step, subject_of(np.log, x))
-    np.testing.assert_allclose(found, 1 / x, rtol=1e-14)
 
 
 def test_a_complex_step_that_gives_nan_has_an_infinite_error():
@@ -467,11 +463,6 @@ def test_the_reach_of_an_output_is_the_largest_magnitude_that_it_takes_nearby():
     assert (largest[:, 0] >= 5).all()
     assert (largest[:, 1] >= 2).all()  # although it is zero here
     assert np.isfinite(largest).all()  # although the logarithm is not
-
-
-def softmax(x):
-    e = np.exp(x - x.max(axis=-1, keepdims=True).real)
-    return e / e.sum(axis=-1, keepdims=True)
 
 
 def lost_of(method, subject):

@@ -116,12 +116,6 @@ def test_only_the_inputs_that_are_named_carry_another_axis():
     assert {len(w) for _, w in counted.shapes} == {2}
 
 
-def test_a_single_name_will_do():
-    counted = Counted(np.sin)
-    assert check(counted, lambda d, x: d * np.cos(x), {"scores": normal(5)}, vectorized="scores").ok
-    assert max(len(x) for (x,) in counted.shapes) == 2
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_the_memory_limit_bounds_what_goes_through_at_once(method):
     inputs = {"x": normal(16, 16)}

@@ -20,25 +20,24 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+import attention_np
+
 from .mutants import Module
 from .running import Outcome, Runner
 from .score import Score
 
 PACKAGE = Path("attention_np")
-OPS = "softmax dot_product masks additive multi_head rules blockwise functional"
+OPS = " ".join((*attention_np.OPS, "masks", "rules", "functional"))
 GROUPS = {  # a module belongs to the first group that has it
     "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py", "_lib/*.py"],
-    "adapters": [f"gradcheck/{name}.py" for name in ("_adapting", "autograd", "torch", "jax")],
-    "gradcheck": ["gradcheck/*.py", "gradcheck/diagnosis/*.py"],
+    "adapters": ["gradcheck/adapters/*.py"],
+    "gradcheck": ["gradcheck/**/*.py"],
 }
 USUAL = ("ops", "gradcheck")  # the adapters need the libraries that they adapt
 PICTURES = PACKAGE / "gradcheck/plot.py"  # how they look, no test sees
-ALSO = (
-    "arrays products second_look wide dropout corners properties blockwise_details blockwise_work blockwise_tasks "
-    "blockwise_rounding cores merging"
-)
+ALSO = "passes arrays products second_look wide dropout corners properties ops"
 TESTS = {
-    "ops": [*(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()), "tests/hostile"],
+    "ops": [*(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()), "tests/blockwise", "tests/hostile"],
     "adapters": ["tests/gradcheck/test_adapting.py", "tests/peers/test_gradcheck_*.py"],
     "gradcheck": ["tests/gradcheck", "tests/test_json.py"],
 }

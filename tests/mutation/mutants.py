@@ -25,6 +25,10 @@ from mutmut.mutation.file_mutation import Mutation, create_mutations, deep_repla
 
 from .survivors import one_line
 
+# mutmut leaves decorated functions alone. These are a pass in its shell: within it, they are functions like others.
+SHELL = re.compile(r"^( *)@(?=passes\.)", re.MULTILINE)
+HIDDEN = re.compile(r"^( *)# @(?=passes\.)", re.MULTILINE)
+
 # Differences that no test can see, wherever they stand.
 UNSEEN = (
     re.compile(r"(, *)?\bstrict=(True|False|None)"),  # of `zip`: a guard against our own slips
@@ -78,7 +82,7 @@ class Mutant(NamedTuple):
         before, after = self._statements()
         if _seen(before) == _seen(after):
             return False
-        changed = _load(self.module, self.module.source.replace(before, after, 1))
+        changed = _load(self.module, HIDDEN.sub(r"\1@", self.module.source.replace(before, after, 1)))
         old, new = _function(self.module.loaded, self.name), _function(changed, self.name)
         if _parts(old) == _parts(new):
             return False
@@ -98,7 +102,7 @@ class Module:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.source = path.read_text(encoding="utf-8")
+        self.source = SHELL.sub(r"\1# @", path.read_text(encoding="utf-8"))
         self.tree, self._mutations, _, _ = create_mutations(str(path), self.source)
         wrapper = MetadataWrapper(self.tree, unsafe_skip_copy=True)
         self.parents = wrapper.resolve(ParentNodeProvider)
@@ -168,6 +172,7 @@ def _function(module: ModuleType, name: str) -> FunctionType:
     for part in name.split("."):
         found = vars(found)[part]
     found = getattr(found, "__func__", found)
+    found = getattr(found, "mathematics", found)
     assert isinstance(found, FunctionType)
     return found
 

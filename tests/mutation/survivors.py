@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ class Survivor(NamedTuple):
     after: str
 
 
+@cache
 def listed() -> set[Survivor]:
     """All survivors that have a reason."""
     reasons = yaml.safe_load(FILE.read_text(encoding="utf-8")) or {}

@@ -1,0 +1,187 @@
+"""What the adapters of other libraries share: their functions, seen as functions of NumPy arrays.
+
+The arguments of a function are taken apart into leaves (nested tuples, lists and mappings included). Those that are
+real floating-point arrays are the inputs that the harness moves; all others are passed on as they are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from numbers import Number, Real
+from typing import Any
+
+import numpy.typing as npt
+
+from attention_np.gradcheck.checking import check
+from attention_np.gradcheck.reporting import Report
+
+__all__ = ["Adapter", "library", "signature_of"]
+
+Array = npt.NDArray[Any]
+Signature = inspect.Signature
+
+BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def library(name: str, title: str) -> Any:
+    """The library of that name, or a module of it, imported now."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        package = name.partition(".")[0]
+        raise ImportError(f"gradcheck.{package} needs {title}: pip install {package}") from error
+
+
+def signature_of(function: Callable[..., Any]) -> Signature | None:
+    """The signature of a function, if it can be read."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+class Adapter(ABC):
+    """A function of a library's arrays as the pair of functions that the harness takes, `forward` and `backward`.
+
+    Parameters
+    ----------
+    function : callable
+        A function of the library's arrays.
+    inputs : mapping, tuple, list or array
+        Its arguments.
+    signature : inspect.Signature or None
+        That of the function, where it can be read.
+    **further
+        Arguments beyond `inputs`, passed by keyword.
+
+    Attributes
+    ----------
+    inputs : dict of str to ndarray
+        The leaves to differentiate by.
+    """
+
+    def __init__(self, function: Callable[..., Any], inputs: Any, signature: Signature | None, **further: Any) -> None:
+        if not callable(function):
+            raise TypeError(f"function must be callable, not {type(function).__name__}")
+        self.function = function
+        self.arguments, self.positional = _arguments(inputs, signature)
+        self.arguments |= further
+        self.leaves: dict[str, Any] = {}
+        for name, argument in self.arguments.items():
+            for path, leaf in self.flatten(argument, name):
+                if path in self.leaves:
+                    raise ValueError(f"inputs hold two arrays that would both be called {path}")
+                self.leaves[path] = leaf
+        self.inputs = {name: self.as_input(name, leaf) for name, leaf in self.leaves.items() if self.is_input(leaf)}
+        if not self.inputs:
+            held = ", ".join(f"{name} ({getattr(x, 'dtype', type(x).__name__)})" for name, x in self.leaves.items())
+            raise ValueError(
+                "inputs hold no real floating-point array: there is nothing to differentiate by"
+                + (held and f" in {held}")
+            )
+
+    def check(self, **options: Any) -> Report:
+        """The report of the harness, which is told the numbers among the arguments, too."""
+        numbers = {name: float(x) for name, x in self.leaves.items() if isinstance(x, Real) and not isinstance(x, bool)}
+        return check(self.forward, self.backward, self.inputs, **{"constants": numbers, **options})
+
+    @abstractmethod
+    def forward(self, *arrays: Array) -> Array:
+        """The output of the function, without anything being recorded for its gradient."""
+
+    @abstractmethod
+    def backward(self, d_output: Array, *arrays: Array) -> list[Array]:
+        """The gradients by the library's own reverse mode."""
+
+    @abstractmethod
+    def kind(self, leaf: Any) -> str:
+        """Whether a leaf is an array of real floating-point numbers ("f"), of complex ones ("c") or neither ("")."""
+
+    @abstractmethod
+    def to_numpy(self, leaf: Any) -> Array:
+        """An array of the library as NumPy's; a TypeError if NumPy has no such numbers."""
+
+    @abstractmethod
+    def join(self, outputs: list[Any]) -> Any:
+        """All of several outputs as one vector, differentiable."""
+
+    def output(self, arrays: Sequence[Any]) -> Any:
+        """What the function returns if the inputs are these arrays of the library; several outputs are joined."""
+        leaves = iter((self.leaves | dict(zip(self.inputs, arrays, strict=True))).values())
+        values = {name: self.fill(argument, leaves) for name, argument in self.arguments.items()}
+        named = {name: values.pop(name) for name in list(values)[self.positional :]}
+        results = self.flatten(self.function(*values.values(), **named), "output")
+        outputs = {path: leaf for path, leaf in results if self.kind(leaf)}
+        if not outputs:
+            raise TypeError("function must return at least one array of real floating-point numbers")
+        if not any(self.kind(x) == "c" for x in arrays):
+            for path, leaf in outputs.items():
+                if self.kind(leaf) == "c":
+                    raise TypeError(f"{path} of function is complex: return its real and its imaginary part instead")
+        return next(iter(outputs.values())) if len(outputs) == 1 else self.join(list(outputs.values()))
+
+    def is_input(self, leaf: Any) -> bool:
+        """Whether to differentiate by a leaf of the arguments: a lone number is a constant."""
+        return bool(self.kind(leaf)) and not isinstance(leaf, Number)
+
+    def as_input(self, name: str, leaf: Any) -> Array:
+        """A leaf to differentiate by as NumPy's array."""
+        if self.kind(leaf) == "c":
+            raise TypeError(f"{name} is complex: pass its real and its imaginary part instead")
+        try:
+            array = self.to_numpy(leaf)
+        except TypeError as error:
+            why = str(error).partition("\n")[0]
+            raise TypeError(f"{name} ({leaf.dtype}) cannot be turned into an array of NumPy: {why}") from error
+        if array.dtype.kind != "f":
+            raise TypeError(f"{name} holds {leaf.dtype}, which NumPy does not have: pass it as float32 or wider")
+        return array
+
+    def children(self, tree: Any) -> dict[Any, Any] | None:
+        """What a tuple, a list or a mapping holds, by key; None for a leaf."""
+        if isinstance(tree, Mapping):
+            return dict(tree)
+        if hasattr(tree, "_asdict"):
+            return dict(tree._asdict())
+        return dict(enumerate(tree)) if isinstance(tree, tuple | list) else None
+
+    def flatten(self, tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+        """The leaves of nested tuples, lists and mappings, each with its path."""
+        children = self.children(tree)
+        if children is None:
+            yield path, tree
+            return
+        for key, child in children.items():
+            yield from self.flatten(child, f"{path}.{key}")
+
+    def fill(self, tree: Any, leaves: Iterator[Any]) -> Any:
+        """The inverse of :meth:`flatten`: the same tree with the next of these leaves."""
+        children = self.children(tree)
+        if children is None:
+            return next(leaves)
+        filled = {key: self.fill(child, leaves) for key, child in children.items()}
+        if isinstance(tree, Mapping):
+            return filled
+        if hasattr(tree, "_asdict"):
+            return type(tree)(*filled.values())
+        return type(tree)(filled.values())
+
+
+def _arguments(inputs: Any, signature: Signature | None) -> tuple[dict[str, Any], int]:
+    """The arguments by name, and how many of them, the first ones, are passed by position."""
+    parameters = list(signature.parameters.values()) if signature is not None else []
+    if not isinstance(inputs, Mapping):
+        values = inputs if isinstance(inputs, tuple | list) else (inputs,)
+        names = [p.name for p in parameters if p.kind in BY_POSITION]
+        names += [f"input {i}" for i in range(len(names), len(values))]
+        return dict(zip(names, values, strict=False)), len(values)
+    if signature is not None and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        try:
+            bound = signature.bind(**inputs)
+        except TypeError:  # the names are not those of the parameters: they are for the report
+            return dict(inputs), len(inputs)
+        return {**dict(zip(signature.parameters, bound.args, strict=False)), **bound.kwargs}, len(bound.args)
+    return dict(inputs), len(inputs)

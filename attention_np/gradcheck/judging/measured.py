@@ -1,0 +1,204 @@
+"""Two functions at one point, and what has been measured of them there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.findings import Escape
+from attention_np.gradcheck.measuring.functions import Backward, FirstCall, Forward, call_backward, wide_dtype
+from attention_np.gradcheck.measuring.noise import Pair, noise_floor
+from attention_np.gradcheck.measuring.numerical import METHODS, measure, measure_along
+from attention_np.gradcheck.measuring.running import Running, ignore
+from attention_np.gradcheck.measuring.slopes import Slopes
+from attention_np.gradcheck.measuring.subject import Subject, flattened
+
+__all__ = ["Candidate", "Measured", "Options"]
+
+Array = npt.NDArray[Any]
+
+WORK = 10**9  # entries looked at, times the entries that each of those looks computes with
+GROSS, COARSE, FAR = 1e-6, 1e3, 100  # relative; units in the last place; noise floors: no rounding comes so far
+MOST_ASKED = 8  # entries
+LEAST_ENTRIES = 100  # looked at, however large the input
+
+
+class Options(NamedTuple):
+    """What the caller asks for."""
+
+    method: str
+    rtol: float
+    max_entries: int | Literal["auto"] | None
+    directions: int
+    constants: Mapping[str, float]
+
+    def most(self, size: int, total: int) -> int:
+        """How many entries are looked at one by one, of an input of so many; `total`: of all inputs and the output."""
+        if self.max_entries == "auto":
+            return min(size, max(LEAST_ENTRIES, WORK // max(total, 1)))
+        return size if self.max_entries is None else min(size, self.max_entries)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Two functions at one point."""
+
+    forward: Forward
+    backward: Backward
+    inputs: Mapping[str, Array]  # as they were given
+    point: tuple[Array, ...]  # the same, in the precision in which slopes are measured
+    first: FirstCall
+    cotangents: Array  # (3, *output.shape)
+    seed: int
+
+    @cached_property
+    def output(self) -> Array:
+        """The output at `point`."""
+        if all(x.dtype == y.dtype for x, y in zip(self.inputs.values(), self.point, strict=True)):
+            return self.first.output
+        return np.array(self.forward(*self.point))
+
+    @property
+    def size(self) -> int:
+        """The entries of all inputs and the output."""
+        return self.first.output.size + sum(x.size for x in self.point)
+
+    @property
+    def wide(self) -> bool:
+        """Whether the functions take a wider dtype than that of float32 inputs, or need none."""
+        return all(x.dtype == wide_dtype(x.dtype) for x in self.point)
+
+    @property
+    def question(self) -> tuple[Array, list[Array]]:
+        """The cotangent and all inputs."""
+        return self.first.cotangent, list(self.inputs.values())
+
+    def subject(self, name: str) -> Subject:
+        """The function, to be differentiated with respect to the input called `name`."""
+        position = list(self.inputs).index(name)
+        unit = float(np.finfo(self.inputs[name].dtype).eps)
+        return Subject(self.forward, self.point, position, self.output, self.cotangents, unit=unit)
+
+    def gradients(self, cotangent: Array, inputs: list[Array] | None = None) -> dict[str, Any]:
+        """What `backward` claims, at the point or elsewhere; it may use what `forward` kept of its last call."""
+        there = list(self.inputs.values()) if inputs is None else inputs
+        narrow = self.first.cotangent.dtype
+        u = cotangent.astype(narrow if inputs is None else np.result_type(narrow, *(x.dtype for x in there)))
+        self.forward(*(x.copy() for x in there))
+        arrays = {name: x.copy() for name, x in zip(self.inputs, there, strict=True)}
+        return dict(zip(self.inputs, call_backward(self.backward, u, arrays), strict=True))
+
+    def claimed(self, name: str) -> Array:
+        """The gradient that is claimed for one input."""
+        return np.asarray(self.first.gradients[list(self.inputs).index(name)])
+
+    def rng(self, name: str, purpose: str) -> np.random.Generator:
+        """Randomness of its own for each input and purpose, so that no choice depends on another."""
+        return np.random.default_rng([self.seed, list(self.inputs).index(name), *purpose.encode()])
+
+
+@dataclass
+class Measured:
+    """What is known of one input; arrays are flat, an element for each entry."""
+
+    name: str
+    candidate: Candidate
+    subject: Subject
+    method: str
+    running: Running
+    note: str | None = None
+    escape: Escape | None = None
+    fault: str | None = None
+    looked: Array = field(init=False)  # of bool
+    numerical: Array = field(init=False)  # (cotangents, entries), NaN where not looked at, or where there is no slope
+    errors: Array = field(init=False)
+    scales: Array = field(init=False)
+    lost: Array = field(init=False)
+    floor: Array = field(init=False)
+    verdict: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        size = self.subject.x.size
+        self.looked = np.zeros(size, bool)
+        self.numerical = np.full((len(self.subject.cotangents), size), np.nan, wide_dtype(self.subject.x.dtype))
+        self.errors, self.scales, self.lost, self.floor = np.zeros((4, size))
+        self.verdict = np.zeros(size, np.int8)
+
+    def look(self, elements: Array, *, best: bool = False, key: str | None = None) -> None:
+        """Measure the slopes of some entries."""
+        running = self.running if key else self.aside  # entries that are looked at again are not more entries done
+        measure(self.subject, elements, self.method, running, best=best, key=key, keep=self._keep)
+
+    def _keep(self, elements: Array, found: Slopes) -> None:
+        self.looked[elements] = True
+        self.numerical[:, elements] = found.values.T
+        self.errors[elements], self.scales[elements], self.lost[elements] = found.errors, found.scales, found.lost
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether what is claimed for the sum of two cotangents is the sum of what is claimed for each."""
+        u, v, _ = self.candidate.cotangents
+        each, other, of_sum = (self.candidate.gradients(w)[self.name].ravel() for w in (u, v, u + v))
+        near = max(GROSS, COARSE * float(np.finfo(of_sum.dtype).eps))
+        largest = (np.abs(each) + np.abs(other)).max(initial=0)
+        known = self.floor[self.looked].max(initial=0)
+        off = np.flatnonzero(np.abs(of_sum - each - other) > near * largest + FAR * known)[:MOST_ASKED]
+        if not off.size:
+            return True
+        narrow, inputs = self.candidate.question
+        noise = [noise_floor(self.pair(off), w.astype(narrow.dtype), inputs, self.rng("sum")) for w in (u, v, u + v)]
+        return bool((np.abs(of_sum - each - other)[off] <= FAR * sum(noise)).all())
+
+    def remark(self, sentence: str) -> None:
+        """Add a sentence to the note."""
+        self.note = sentence if self.note is None else f"{self.note}; {sentence}"
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Randomness of its own for each purpose."""
+        return self.candidate.rng(self.name, purpose)
+
+    def pair(self, elements: Array) -> Pair:
+        """The claimed and the measured gradient of some entries, as functions of the cotangent and of all inputs."""
+
+        def claimed(cotangent: Array, inputs: list[Array]) -> Array:
+            gradient = np.asarray(self.candidate.gradients(cotangent, inputs)[self.name])
+            return gradient.ravel()[elements]
+
+        def measured(cotangent: Array, inputs: list[Array]) -> Array:
+            there = self.there(cotangent, inputs)
+            return measure(there, elements, self.method, self.aside, scales=self.scales[elements]).values[:, 0]
+
+        return Pair(claimed, measured)
+
+    def pair_along(self, directions: Array) -> Pair:
+        """The same of the slopes along some directions."""
+        flat = flattened(directions)
+
+        def claimed(cotangent: Array, inputs: list[Array]) -> Array:
+            gradient = np.asarray(self.candidate.gradients(cotangent, inputs)[self.name])
+            return np.asarray(flat @ gradient.ravel().astype(wide_dtype(gradient.dtype)))
+
+        def measured(cotangent: Array, inputs: list[Array]) -> Array:
+            return self.slopes_along(directions, self.there(cotangent, inputs)).values[:, 0]
+
+        return Pair(claimed, measured)
+
+    def slopes_along(self, directions: Array, subject: Subject | None = None) -> Slopes:
+        """Slopes along directions, here or at another point."""
+        return measure_along(subject or self.subject, directions, self.method, self.aside)
+
+    @property
+    def aside(self) -> Running:
+        """For measurements that do not count as entries done."""
+        return replace(self.running, checkpoint=None, advance=ignore)
+
+    def there(self, cotangent: Array, inputs: list[Array]) -> Subject:
+        """The function elsewhere."""
+        point = [x.astype(np.result_type(x.dtype, y.dtype)) for x, y in zip(inputs, self.candidate.point, strict=True)]
+        subject = self.subject.at(point, cotangent[None])
+        return subject.with_its_output() if self.method == METHODS[1] else subject  # differences look at it

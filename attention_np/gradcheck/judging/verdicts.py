@@ -1,0 +1,309 @@
+"""A verdict on every entry of a gradient: by the method's own errors first, and by closer looks where those say no."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
+from attention_np.gradcheck.findings import Escape
+from attention_np.gradcheck.judging.measured import Measured
+from attention_np.gradcheck.measuring.noise import drift, moved_relatively, noise_floor, unsteadiness, wider_difference
+from attention_np.gradcheck.measuring.numerical import METHODS, measure, measure_along
+from attention_np.gradcheck.measuring.probes import NOT_ANALYTIC, tells
+from attention_np.gradcheck.measuring.slopes import NotAnalyticError
+from attention_np.gradcheck.measuring.subject import REFUSALS, along, flattened, sizes
+
+__all__ = ["decide", "first_verdict"]
+
+Array = npt.NDArray[Any]
+
+COMPLEX_STEP, CENTRAL = METHODS
+RESOLUTION = {COMPLEX_STEP: 1e-10, CENTRAL: 1e-7}  # the relative error of an entry that must be seen
+LEAST_RESOLUTION = 1e3  # units in the last place of the gradient's dtype
+OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to look closer
+GROSS = 1e-6  # a relative error of an entry
+STILL_LARGER = 0.6  # moves of eps to this power, where no wider dtype can be asked
+ELSEWHERE, POINTS = 2.0**-7, 2  # relative: how far off other points are; how many are asked
+LAST_BITS = 64  # units in the last place of the largest: what rounding may leave of terms that cancel
+ASKED, FAR = 8, 100  # entries that are looked at there; noise floors that do not count there
+CLOSER = 64  # doubtful entries that are looked at together
+ALIKE = 13  # slopes within so many powers of two move together
+SHORT = 2.0**-12  # relative: a step
+ENOUGH = 512  # doubtful entries, after which the clearest wrong ones are believed
+WITNESSES = 16  # wrong entries whose complex step is held against differences
+
+
+def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
+    """The verdicts on all entries that were looked at, and on the whole if those are not all.
+
+    With `method` "auto", an input whose complex step proves wrong is measured again by differences.
+    """
+    _settle(found, rtol)
+    reason = _why_not_complex_step(found) if found.method == COMPLEX_STEP else None
+    if reason is not None:
+        if method != "auto":
+            raise NotAnalyticError(f"input {found.name}: {reason}, so the complex step does not apply: use central")
+        found.method, found.note = CENTRAL, reason
+        found.look(np.flatnonzero(found.looked))
+        _settle(found, rtol)
+    if not found.looked.all():
+        _project(found, rtol, directions)
+    if found.fault is None and not (found.verdict == WRONG).any():
+        found.fault = _fault_elsewhere(found, rtol)
+
+
+def first_verdict(found: Measured) -> Array:
+    """The verdicts by the method's own errors and the last bits of the entries; the entries to look at more closely."""
+    gradient = found.candidate.claimed(found.name)
+    last_bits = float(np.finfo(gradient.dtype).eps) * np.fmax(np.abs(gradient.ravel()), np.abs(found.numerical[0]))
+    found.floor = found.errors.copy()
+    _add_noise(found, np.arange(gradient.size), OWN_ROUNDING * last_bits)
+    return np.flatnonzero((found.verdict == WRONG) | ((found.verdict == UNDECIDED) & np.isfinite(found.floor)))
+
+
+def _add_noise(found: Measured, some: Array, noise: Array) -> None:
+    """Raise the floor of some entries, and judge them by it."""
+    found.floor[some] += noise
+    gradient = found.candidate.claimed(found.name)
+    resolution = max(RESOLUTION[found.method], LEAST_RESOLUTION * float(np.finfo(gradient.dtype).eps))
+    verdict = judge(gradient.ravel()[some], found.numerical[0, some], found.floor[some], resolution)
+    found.verdict[some] = np.where(found.looked[some], verdict, UNCHECKED)
+
+
+def _settle(found: Measured, rtol: float) -> None:
+    doubtful = first_verdict(found)
+    if found.method == CENTRAL:
+        found.look(doubtful, best=True)
+        doubtful = first_verdict(found)
+    claimed = found.candidate.claimed(found.name).ravel()
+    difference = np.abs(claimed - found.numerical[0])
+    doubtful = doubtful[np.lexsort([difference[doubtful] / found.floor[doubtful]])]  # the clearest last
+    for start in range(0, len(doubtful), CLOSER):
+        some = doubtful[start : start + CLOSER]
+        _add_noise(found, some, noise_floor(found.pair(some), *found.candidate.question, found.rng("noise")))
+        _look_closer(found, some[found.verdict[some] == WRONG])
+        if start + CLOSER >= ENOUGH and (found.verdict[some] == WRONG).all():
+            break  # the others are clearer still
+    if rtol:
+        largest = np.fmax(np.abs(claimed), np.abs(found.numerical[0])).max(initial=0)
+        found.verdict[(difference <= rtol * largest) & found.looked] = HOLDS
+
+
+def _look_closer(found: Measured, some: Array) -> None:
+    """See, before entries are called wrong, that the difference stays in a wider dtype, and is no loss of last bits."""
+    if not some.size:
+        return
+    found.look(some, best=True)
+    difference = found.candidate.claimed(found.name).ravel()[some] - found.numerical[0, some]
+    change = _change(found, some, found.candidate.question, difference)
+    _add_noise(found, some, np.fmax(change, found.errors[some]))
+    wrong = some[found.verdict[some] == WRONG]
+    lost = wrong[_may_be_lost(found, wrong)]
+    _add_noise(found, lost, found.lost[lost])
+
+
+def _change(found: Measured, some: Array, question: tuple[Array, list[Array]], difference: Array) -> Array:
+    """By how much the difference of the two gradients is another one in a wider dtype, or after larger moves."""
+    pair = found.pair(some)
+    wider = wider_difference(pair, *question) if found.candidate.wide else None
+    if wider is not None:
+        change = np.abs(wider - difference)
+    else:
+        change = drift(pair, difference, *question, found.rng("larger moves"), STILL_LARGER)
+        largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
+        slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest
+        if slight.any():
+            unsteady = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
+            change[slight] = np.fmax(change[slight], unsteady)
+    return np.where(np.isfinite(change), change, 0)
+
+
+def _may_be_lost(found: Measured, some: Array) -> Array:
+    """Whether a difference may be what saturated outputs lose of a gradient, as where 1 - p rounds to zero in softmax.
+
+    Such a loss is gross: it takes a term of the entry, or all of it; a slight error has another cause. And it leaves no
+    fixed multiple of the entry, but nothing, or something else for another cotangent and at another point.
+    """
+    if not some.size:
+        return np.zeros(0, bool)
+    candidate, pair = found.candidate, found.pair(some)
+    u, inputs = candidate.question
+    claimed, numerical = candidate.claimed(found.name).ravel()[some], found.numerical[0, some]
+    gross = np.abs(claimed - numerical) > GROSS * np.fmax(np.abs(claimed), np.abs(numerical))
+    rng = found.rng("elsewhere")
+    elsewhere = [(u, [moved_relatively(x, rng, ELSEWHERE) for x in inputs]) for _ in range(POINTS)]
+    first = claimed / numerical
+    answers = [pair.at(*there) for there in ((candidate.cotangents[1], inputs), *elsewhere)]
+    ratios = [of_claimed / of_measured for of_claimed, of_measured in answers]
+    near = max(GROSS, LEAST_RESOLUTION * float(np.finfo(u.dtype).eps))
+    fixed = np.all([np.abs(ratio - first) <= near * np.abs(first) for ratio in ratios], axis=0) & (first != 0)
+    return np.asarray(gross & ~fixed)
+
+
+def _why_not_complex_step(found: Measured) -> str | None:
+    """Why the complex step of entries that look wrong cannot be right itself.
+
+    Differences say something else; and grossly so, or they say what is claimed: two against one.
+    """
+    asked = np.append(np.flatnonzero(found.verdict == WRONG)[:WITNESSES], _suspects(found))
+    steps, claimed = found.numerical[0, asked], found.candidate.claimed(found.name).ravel()[asked]
+    witnesses = measure(found.subject, asked, CENTRAL, found.aside, best=True)
+    slopes = witnesses.values[:, 0]
+    apart = np.abs(slopes - steps)
+    gross = apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))
+    agree = np.abs(slopes - claimed) < 0.1 * apart
+    moves = along(found.subject.x, asked)
+    told = tells(found.subject, moves, slopes, witnesses.errors, steps * flattened(moves).sum(axis=1))
+    sure = told & (apart > UNDECIDABLE * (witnesses.errors + found.floor[asked] + witnesses.lost)) & (gross | agree)
+    if not sure.any():
+        return None
+    k = int(np.flatnonzero(sure)[0])
+    return f"the complex step gives the slope {steps[k]:.9g}, differences {slopes[k]:.9g}: {NOT_ANALYTIC}"
+
+
+def _suspects(found: Measured) -> Array:
+    """Entries whose complex step differences may contradict, at most one for each size of slopes.
+
+    Entries move together whose slopes are of one size, the zeros for themselves: no large one hides a small one.
+    """
+    x = found.subject.x
+    moves = (np.where(x == 0, sizes(x), x) * found.rng("suspects").choice([-1, 1], x.shape)).ravel()
+    with np.errstate(all="ignore"):
+        expected = found.numerical[0] * moves
+        kinds = np.where(expected == 0, np.inf, np.floor(np.log2(np.abs(expected)) / ALIKE))
+
+    def apart(parts: Array, scale: float | None = None) -> Array:
+        """How far differences and complex steps are apart along parts of the moves, in noise floors."""
+        moved = parts.reshape(-1, *x.shape)
+        slopes = measure_along(found.subject, moved, CENTRAL, found.aside, scale)
+        floor = slopes.errors + slopes.lost + (found.floor * np.abs(parts)).sum(axis=1)
+        terms = np.where(parts == 0, 0, expected)
+        difference = np.abs(slopes.values[:, 0] - terms.sum(axis=1))
+        told = tells(found.subject, moved, slopes.values[:, 0], slopes.errors, terms.sum(axis=1))
+        return np.where(told & (difference > GROSS * np.abs(terms).sum(axis=1)), difference / floor, 0)
+
+    suspects = []
+    for kind in np.unique(kinds[found.looked & ~np.isnan(kinds)]):
+        direction = np.where(found.looked & (kinds == kind), moves, 0)
+        if apart(direction[None], SHORT)[0] > UNDECIDABLE:
+            suspects.append(_halved(direction, apart, 1)[0])
+    return np.array(suspects, int)
+
+
+def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
+    """What shows that backward is right for one cotangent at one point, and keeps to that; seen in a few entries."""
+    u, inputs = found.candidate.question
+    rng = found.rng("elsewhere")
+    holding = np.flatnonzero(found.verdict == HOLDS)
+    some = rng.choice(holding, min(ASKED, holding.size), replace=False)
+    if not some.size:
+        return None
+    if not found.is_linear:
+        return (
+            "it is right for one cotangent, but backward is not linear in the gradient of the output: for a sum it "
+            "does not give the sum, as if it clipped something or kept something from call to call"
+        )
+    position = found.subject.position
+    nearby = [moved_relatively(x, rng, ELSEWHERE) if k == position else x for k, x in enumerate(inputs)]
+    if _is_wrong_at(found, some, (u, nearby), rtol):
+        if np.array_equal(found.pair(some).claimed(u, nearby), found.candidate.claimed(found.name).ravel()[some]):
+            return (
+                "it is right at this point and the same close by, where forward has other slopes: backward keeps "
+                "something of an earlier call"
+            )
+        found.remark("it holds here and not close by: is it right by something that is true of this point alone?")
+    return None
+
+
+def _is_wrong_at(found: Measured, some: Array, question: tuple[Array, list[Array]], rtol: float) -> bool:
+    """Whether some entries are grossly wrong there."""
+    near = max(GROSS, LEAST_RESOLUTION * float(np.finfo(question[0].dtype).eps))
+    allowed = 4 * rtol * np.abs(found.candidate.claimed(found.name)).max()
+    pair = found.pair(some)
+    try:
+        claimed, measured = pair.claimed(*question), pair.measured(*question)
+        some = some[~(np.abs(claimed - measured) <= near * np.fmax(np.abs(claimed), np.abs(measured)))]
+        if not some.size:
+            return False  # nothing is gained by a closer look at what agrees
+        pair = found.pair(some)
+        claimed = pair.claimed(*question)
+        slopes = measure(found.there(*question), some, found.method, found.aside, best=True)
+        apart = np.abs(claimed - slopes.values[:, 0])
+        known = near * np.fmax(np.abs(claimed), np.abs(slopes.values[:, 0]))
+        off = apart > known + allowed + FAR * (slopes.errors + slopes.lost + found.floor[some])
+        if off.any():
+            noise = noise_floor(pair, *question, found.rng("noise elsewhere"))
+            off &= apart > FAR * (noise + _change(found, some, question, claimed - slopes.values[:, 0]))
+        if off.any() and found.method == COMPLEX_STEP:  # which need not be right there, too
+            there = found.there(*question).with_its_output()
+            slopes = measure(there, some, CENTRAL, found.aside, best=True)
+            off &= np.abs(claimed - slopes.values[:, 0]) > known + allowed + FAR * (slopes.errors + slopes.lost)
+    except REFUSALS:
+        return False
+    return bool(off.any())
+
+
+def _project(found: Measured, rtol: float, count: int) -> None:
+    """Hold the whole gradient against slopes along random directions; look at the entries behind what is off."""
+    x = found.subject.x
+    size = sizes(x)
+    directions = size * found.rng("directions").standard_normal((count, *x.shape))
+    difference, floor = _projections(found, directions)
+    claimed = np.abs(found.candidate.claimed(found.name)).max()
+    allowed = rtol * float(claimed) * np.linalg.norm(directions.reshape(count, x.size), axis=1)
+    threshold = UNDECIDABLE * floor + 4 * allowed
+    off = np.flatnonzero(np.abs(difference) > threshold)
+    if off.size and not (found.verdict == WRONG).any():
+        found.look(_hunt(found, directions[off[0]]))
+        _settle(found, rtol)
+    gradient = found.candidate.claimed(found.name)
+    found.escape = Escape(
+        entries=int((found.verdict != UNCHECKED).sum()),
+        size=x.size,
+        directions=count,
+        threshold=float(threshold.max()),
+        norm=float(size.min() * np.linalg.norm(gradient.ravel())),
+    )
+    if off.size and not (found.verdict == WRONG).any():
+        found.fault = (
+            f"along {off.size} of {count} random directions the gradient differs from the slope of forward, yet no "
+            "single entry stands out"
+        )
+
+
+def _projections(found: Measured, directions: Array) -> tuple[Array, Array]:
+    """Along each direction: by how much the two gradients differ, and the noise floor of that."""
+    gradient = found.candidate.claimed(found.name).ravel()
+    flat = directions.reshape(len(directions), gradient.size)
+    slopes = found.slopes_along(directions)
+    pair = found.pair_along(directions)
+    noise = noise_floor(pair, *found.candidate.question, found.rng("noise along directions"))
+    terms = found.subject.unit * np.linalg.norm(flat * gradient, axis=1)
+    return flat @ gradient - slopes.values[:, 0], noise + slopes.errors + OWN_ROUNDING * terms
+
+
+def _hunt(found: Measured, direction: Array) -> Array:
+    """The few entries that make most of the difference of the two gradients along a direction."""
+    gradient = found.candidate.claimed(found.name).ravel()
+
+    def apart(parts: Array) -> Array:
+        slopes = found.slopes_along(parts.reshape(-1, *direction.shape))
+        return np.asarray(np.abs(parts @ gradient - slopes.values[:, 0]))
+
+    return _halved(direction.ravel(), apart, CLOSER)
+
+
+def _halved(direction: Array, off: Callable[[Array], Array], most: int) -> Array:
+    """The few entries that make most of what is off along a direction, found by halving."""
+    elements = np.flatnonzero(direction)
+    while len(elements) > most:
+        halves = np.array_split(elements, 2)
+        parts = np.zeros((2, direction.size))
+        for part, half in zip(parts, halves, strict=True):
+            part[half] = direction[half]
+        elements = halves[int(np.argmax(off(parts)))]
+    return elements

@@ -1,0 +1,256 @@
+"""The functions that are checked, called with care: what they take, what they give back, and how they behave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Backward",
+    "Forward",
+    "as_generator",
+    "as_inputs",
+    "call_backward",
+    "check_mapping",
+    "evaluate",
+    "first_call",
+    "form_of",
+    "in_double_precision",
+    "on_copies",
+    "refuse_masked",
+    "wide_dtype",
+]
+
+Array = npt.NDArray[Any]
+Forward = Callable[..., Array]
+Backward = Callable[..., Any]
+
+OURS = 0x67726164
+SAME_CALL_ULPS = 50  # what two equal calls may differ by: sums in another order, of several threads
+SAME_FUNCTION = (
+    1e-2  # what the output may change by, of its largest entry, when the inputs are given in double precision
+)
+
+
+def as_inputs(inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+    """Copies of `inputs`, as arrays of real floating-point numbers."""
+    check_mapping(inputs)
+    arrays = {}
+    for name, given in inputs.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the names of inputs must be strings, not {name!r}")
+        refuse_masked(f"input {name} must not be", given)
+        try:
+            x = np.asarray(given)
+        except ValueError:
+            raise TypeError(f"input {name} must be an array, not a {type(given).__name__} of uneven lists") from None
+        if x.dtype.kind == "c":
+            raise TypeError(
+                f"input {name} is complex: gradients are checked of real functions of real arrays, so pass its real "
+                f"and imaginary parts as two inputs ({name}.shape={x.shape}, {x.dtype})"
+            )
+        if x.dtype.kind != "f":
+            raise TypeError(
+                f"input {name} must hold real floating-point numbers, not {x.dtype} ({name}.shape={x.shape})"
+            )
+        arrays[name] = np.array(x, x.dtype.newbyteorder("="))
+    return arrays
+
+
+def refuse_masked(must_not: str, values: Any) -> None:
+    """Refuse a masked array, whose mask would be lost."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(
+            f"{must_not} a masked array, whose mask would be lost: pass .data or .filled(...) (shape={values.shape})"
+        )
+
+
+def as_generator(rng: Any) -> np.random.Generator:
+    """`rng`, a seed or a generator, as a generator.
+
+    A seed gives other numbers here than elsewhere: whoever draws inputs with the same one must not find the cotangent
+    equal to them.
+    """
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if isinstance(rng, Integral) and not isinstance(rng, bool) and int(rng) >= 0:
+        return np.random.default_rng([OURS, int(rng)])
+    raise TypeError(f"rng must be a seed, an integer that is not negative, or a numpy.random.Generator, not {rng!r}")
+
+
+def check_mapping(inputs: object) -> None:
+    """Refuse `inputs` that are not a mapping, or an empty one."""
+    if not isinstance(inputs, Mapping):
+        raise TypeError(f"inputs must be a mapping of names to arrays, not {type(inputs).__name__}")
+    if not inputs:
+        raise ValueError("inputs must hold at least one array: there is nothing to differentiate by")
+
+
+def evaluate(forward: Forward, inputs: Iterable[Array]) -> Array:
+    """The output of `forward`, refused if it is not one array of real floating-point numbers."""
+    output = forward(*inputs)
+    refuse_masked("forward must not return", output)
+    if not isinstance(output, np.ndarray | np.generic | float):
+        raise TypeError(f"forward must return one array, not {type(output).__name__}")
+    result = np.asarray(output)
+    if result.dtype.kind == "c":
+        raise TypeError(
+            f"forward must return real numbers, not {result.dtype}: return the real and imaginary parts, stacked "
+            f"(output.shape={result.shape})"
+        )
+    if result.dtype.kind != "f":
+        raise TypeError(f"forward must return real floating-point numbers, not {result.dtype}")
+    return result
+
+
+def call_backward(backward: Backward, cotangent: Array, inputs: Mapping[str, Array]) -> list[Any]:
+    """What `backward` returns, one for each input, copied: it may use its memory again."""
+    result = backward(cotangent, *inputs.values())
+    if isinstance(result, Mapping):
+        raise TypeError("backward must return the gradients as a tuple in the order of the inputs, not as a mapping")
+    if isinstance(result, Iterator):
+        raise TypeError(f"backward must return the gradients as a tuple, not as a {type(result).__name__}")
+    gradients = list(result) if isinstance(result, tuple | list) else [result]
+    if len(gradients) != len(inputs):
+        raise ValueError(
+            f"backward must return one gradient for each of the {len(inputs)} inputs "
+            f"({', '.join(inputs)}), not {len(gradients)}"
+        )
+    return [gradient.copy() if isinstance(gradient, np.ndarray) else gradient for gradient in gradients]
+
+
+class FirstCall(NamedTuple):
+    """The functions' answers at the point, and what is wrong with how they came by them."""
+
+    output: Array
+    cotangent: Array
+    gradients: list[Any]
+    faults: dict[str, str]  # by input
+
+
+def first_call(
+    forward: Forward, backward: Backward, inputs: Mapping[str, Array], rng: np.random.Generator
+) -> FirstCall:
+    """Call both functions twice, on copies, and watch them.
+
+    They must not write to their inputs, nor return views of them, and must answer alike when they are asked again.
+    The cotangent is drawn from `rng`.
+    """
+    arrays = {name: x.copy() for name, x in inputs.items()}
+    output = evaluate(forward, arrays.values())
+    faults = _views("the output", output, arrays) | _written("forward", inputs, arrays)
+    output = output.copy()
+    cotangent = rng.standard_normal(output.shape).astype(output.dtype)
+
+    arrays = {name: x.copy() for name, x in inputs.items()}
+    result = backward(given := cotangent.copy(), *arrays.values())
+    faults = _written("backward", inputs, arrays) | faults
+    if not np.array_equal(given, cotangent):
+        faults = dict.fromkeys(inputs, "backward writes to the gradient of the output that it is given") | faults
+    for gradient in result if isinstance(result, tuple | list) else [result]:
+        faults = _views("a gradient", gradient, arrays) | faults
+    gradients = call_backward(lambda *_: result, cotangent, inputs)
+
+    if not _same(output, evaluate(forward, _copies(inputs))):
+        faults = dict.fromkeys(inputs, "forward gives another output when it is called again")
+    again = call_backward(backward, cotangent.copy(), dict(zip(inputs, _copies(inputs), strict=True)))
+    for name, gradient, repeated in zip(inputs, gradients, again, strict=True):
+        if name not in faults and not _same(gradient, repeated):
+            faults[name] = "backward gives another gradient when it is called again"
+    strange = _strange(output, "output")
+    return FirstCall(output, cotangent, gradients, dict.fromkeys(inputs, strange) if strange else faults)
+
+
+def form_of(gradient: Any, x: Array) -> str | None:
+    """What is wrong with the form of the gradient by `x`, if anything: shape and dtype are those of `x`."""
+    if gradient is None:
+        return "the gradient is missing"
+    if isinstance(gradient, np.ma.MaskedArray):
+        return "the gradient is a masked array, whose mask would be lost"
+    try:
+        array = np.asarray(gradient)
+    except ValueError:
+        return f"the gradient is not an array, but a {type(gradient).__name__} of uneven lists"
+    if array.shape != x.shape:
+        return f"the gradient has the shape {array.shape}, the input {x.shape}"
+    if array.dtype.kind != "f":
+        return f"the gradient holds {array.dtype}, not real floating-point numbers"
+    if isinstance(gradient, np.ndarray) and array.dtype.newbyteorder("=") != x.dtype:
+        return f"the gradient is {array.dtype}, the input {x.dtype}"
+    return _strange(array, "gradient")
+
+
+def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Double precision, or `dtype` where that is wider."""
+    return np.result_type(dtype, np.float64)
+
+
+def in_double_precision(forward: Forward, inputs: Sequence[Array], output: Array) -> list[Array]:
+    """`inputs` in double precision, or as they are if `forward` does not compute the same with those.
+
+    A kernel that is compiled for one dtype refuses others, or takes their memory for its own.
+    """
+    wide = [x.astype(wide_dtype(x.dtype)) for x in inputs]
+    if all(x.dtype == y.dtype for x, y in zip(wide, inputs, strict=True)):
+        return wide
+    try:
+        with np.errstate(all="ignore"):
+            found = np.asarray(forward(*(x.copy() for x in wide)))
+            change = np.abs(found - output).max(initial=0)
+    except Exception:
+        return list(inputs)
+    same = found.shape == output.shape and change <= SAME_FUNCTION * np.abs(output).max(initial=0)
+    return wide if same else list(inputs)
+
+
+def on_copies(forward: Forward, *inputs: Array) -> Array:
+    """What a function gives that may write to its inputs."""
+    return forward(*(x.copy() for x in inputs))
+
+
+def _copies(inputs: Mapping[str, Array]) -> list[Array]:
+    return [x.copy() for x in inputs.values()]
+
+
+def _written(who: str, before: Mapping[str, Array], after: Mapping[str, Array]) -> dict[str, str]:
+    return {
+        name: f"{who} writes to this input"
+        for name, x in before.items()
+        if not np.array_equal(x, after[name], equal_nan=True)
+    }
+
+
+def _views(what: str, result: Any, arrays: Mapping[str, Array]) -> dict[str, str]:
+    if not isinstance(result, np.ndarray):
+        return {}
+    return {
+        name: f"{what} is a view of this input: whoever changes one changes the other"
+        for name, x in arrays.items()
+        if np.may_share_memory(result, x)  # each of them has its own memory, so that this is exact
+    }
+
+
+def _same(first: Any, again: Any) -> bool:
+    """Whether two answers to the same question are equal, but for the order in which they were summed."""
+    try:
+        a, b = np.asarray(first), np.asarray(again)
+    except ValueError:
+        return True  # no array at all, as form_of says
+    if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind != "f":
+        return a.shape == b.shape and a.dtype == b.dtype
+    if np.array_equal(a, b, equal_nan=True):
+        return True
+    with np.errstate(all="ignore"):
+        difference = np.abs(a - b).max()
+        return bool(difference <= SAME_CALL_ULPS * np.finfo(a.dtype).eps * np.abs(a).max())
+
+
+def _strange(array: Array, what: str) -> str | None:
+    places = np.argwhere(~np.isfinite(array))
+    if not len(places):
+        return None
+    return f"the {what} is NaN or infinite in {len(places)} of {array.size} entries, first at {places[0].tolist()}"

@@ -1,0 +1,131 @@
+"""The noise floor: of a difference between two gradients, how much rounding can be blamed for.
+
+It is estimated from the functions as they are, in three ways that see different things.
+
+- *Inputs moved in their last bit*, the cotangent too: how far each of the two gradients moves. It sees cancellation
+  inside the functions.
+- *Inputs moved a little more*: how far the difference between the two moves. It is zero everywhere for a right
+  gradient, so that its moves are noise; while the difference that a bug makes stays, but for a small part of itself.
+- *A wider dtype*, where the functions take one: how far the difference moves then. It sees what no small move of the
+  inputs reaches, as the rounding in 1 - tanh(x)^2 near saturation.
+
+Derived in ``derivations/gradcheck.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import comb
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.agreement import moved
+from attention_np.gradcheck.measuring.subject import REFUSALS
+
+__all__ = ["Pair", "drift", "moved_relatively", "noise_floor", "unsteadiness", "wider_difference"]
+
+Array = npt.NDArray[Any]
+
+ULPS = 4  # by how many units in the last place, at most, the inputs are moved
+SMALL_MOVES = 4
+LARGER_MOVES = 2
+SPACINGS, POINTS, ORDER = (2.0**-20, 2.0**-14, 2.0**-7), 10, 5  # relative
+LARGER = 0.75  # a larger move is eps to this power, relative (gradcheck.55)
+
+
+class Pair(NamedTuple):
+    """Two ways to the same numbers, as functions of the cotangent and of all inputs."""
+
+    claimed: Callable[[Array, list[Array]], Array]
+    measured: Callable[[Array, list[Array]], Array]
+
+    def at(self, cotangent: Array, inputs: list[Array]) -> tuple[Any, Any]:
+        """Both; NaN for one that refuses this point, as a function of probabilities that no more sum to one."""
+        return _or_nan(self.claimed, cotangent, inputs), _or_nan(self.measured, cotangent, inputs)
+
+
+def noise_floor(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:
+    """How far the difference between the two moves when the inputs do, entry by entry."""
+    claimed, measured = pair.claimed(cotangent, inputs), pair.measured(cotangent, inputs)
+    sensitivity = [np.zeros(claimed.shape), np.zeros(claimed.shape)]
+    with np.errstate(all="ignore"):
+        for _ in range(SMALL_MOVES):
+            u, *point = (moved(x, rng, ULPS) for x in (cotangent, *inputs))
+            for k, (there, here) in enumerate(zip(pair.at(u, point), (claimed, measured), strict=True)):
+                sensitivity[k] = np.fmax(sensitivity[k], np.abs(there - here))
+        floor: Array = sum(sensitivity) + drift(pair, claimed - measured, cotangent, inputs, rng, LARGER)
+    return np.where(np.isfinite(floor), floor, 0)
+
+
+def drift(
+    pair: Pair, difference: Array, cotangent: Array, inputs: list[Array], rng: np.random.Generator, power: float
+) -> Array:
+    """How far the difference between the two moves when the inputs do by eps to a power, relative (gradcheck.54)."""
+    furthest = np.zeros(difference.shape)
+    with np.errstate(all="ignore"):
+        for _ in range(LARGER_MOVES):
+            u, *point = (moved_relatively(x, rng, float(np.finfo(x.dtype).eps) ** power) for x in (cotangent, *inputs))
+            claimed, measured = pair.at(u, point)
+            furthest = np.fmax(furthest, np.abs(claimed - measured - difference))  # (gradcheck.54)
+    return np.where(np.isfinite(furthest), furthest, 0)
+
+
+def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:
+    """What differences of a high order leave of the difference between the two, at equally spaced points.
+
+    A wrong formula is smooth, and leaves next to nothing. Rounding is not, as that of 1 - y * y where y is nearly one:
+    so long as y stays the same number, it looks like an error.
+    """
+    furthest: Array = np.zeros(())
+    ways = [rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape) for x in inputs]
+    with np.errstate(all="ignore"):
+        for spacing in SPACINGS:
+            places = (
+                [(x * (1 + k * spacing * v)).astype(x.dtype) for x, v in zip(inputs, ways, strict=True)]
+                for k in range(-POINTS // 2, POINTS // 2)
+            )
+            answers = [pair.at(cotangent, point) for point in places]
+            differences = np.diff([claimed - measured for claimed, measured in answers], n=ORDER, axis=0)
+            left = np.sqrt((differences**2).mean(axis=0) / comb(2 * ORDER, ORDER))
+            furthest = np.fmax(furthest, np.where(np.isfinite(left), left, 0))
+    return furthest
+
+
+def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array | None:
+    """The difference between the two in a wider dtype; None where the functions take none, or there is none."""
+    narrow = np.result_type(cotangent.dtype, *(x.dtype for x in inputs))
+    wide = np.dtype(np.float64 if narrow.itemsize < 8 else np.longdouble)
+    if not np.finfo(wide).eps < np.finfo(narrow).eps:
+        return None
+    with np.errstate(all="ignore"):
+        try:
+            claimed = pair.claimed(*_cast(cotangent, inputs, wide))
+            if claimed.dtype != wide:
+                return None
+            try:  # of float32, the slopes are measured in double precision anyway
+                measured = pair.measured(*_cast(cotangent, inputs, np.dtype(np.longdouble)))
+            except Exception:
+                measured = pair.measured(*_cast(cotangent, inputs, wide))
+        except Exception:
+            return None  # not every function takes every dtype
+        return np.asarray(claimed - measured)
+
+
+def moved_relatively(x: Array, rng: np.random.Generator, most: float) -> Array:
+    """`x`, with each entry moved up or down by at most so much of itself."""
+    with np.errstate(all="ignore"):
+        y = x * (1 + most * rng.uniform(-1, 1, x.shape)).astype(x.dtype)
+    return np.where(np.isfinite(y), y, x)
+
+
+def _or_nan(function: Callable[[Array, list[Array]], Array], cotangent: Array, inputs: list[Array]) -> Any:
+    try:
+        return function(cotangent, inputs)
+    except REFUSALS:
+        return np.nan
+
+
+def _cast(cotangent: Array, inputs: list[Array], dtype: np.dtype[Any]) -> tuple[Array, list[Array]]:
+    return cotangent.astype(dtype), [x.astype(dtype) for x in inputs]

@@ -1,0 +1,272 @@
+"""How a function moves when entries of one input move: by the complex step, and by extrapolated central differences.
+
+Both give, for each entry that moves, the derivative of ``(cotangent * output).sum()`` for several cotangents at once,
+and an estimate of the error. The formulas are derived in ``derivations/gradcheck.md``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.measuring.subject import SMALLEST, Subject, flattened, moves_zero, sizes
+
+__all__ = [
+    "SCALES",
+    "NotAnalyticError",
+    "Slopes",
+    "by_best_differences",
+    "by_complex_step",
+    "by_differences",
+    "extrapolated",
+    "reach_of",
+]
+
+Array = npt.NDArray[Any]
+
+COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever the function multiplies it with
+COMPLEX_STEP_IN_SINGLE = 2.0**-40
+TINY = 2.0**-800  # of an entry, where a shorter step would be lost
+SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 2, 47, 52, 57))  # relative steps, as they are tried
+AT_ZERO = tuple(2.0**-k for k in (67, 77, 87, 97, 107, 117))  # more of them: only zero moves by so little
+SATURATED = 4  # units in the last place of an output, that it moves by when an input moves by its own size
+WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
+CLEAR = 24  # times how far rounding moves the outputs: a jump of the slope
+APART = 3  # times the errors of two slopes, that contradict each other
+KNOWN = 0.1  # a slope whose relative error is less
+GOOD = 1e-11  # a relative error that is not worth improving
+LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
+
+
+class NotAnalyticError(ValueError):
+    """The complex step does not apply: the function refuses complex arrays, or is not analytic."""
+
+
+class Slopes(NamedTuple):
+    """Derivatives with respect to some entries, or along some directions."""
+
+    values: Array  # (moves, cotangents)
+    errors: Array  # (moves,): the method's own error for the first cotangent
+    scales: Array  # (moves,): the longest step that was taken, relative to the direction
+    coarse: Array  # (moves,): the error if outputs are rounded as where they are largest nearby; once that is known
+    lost: Array  # (moves,): how much last bits make up of the weighted sum, of outputs that hardly move; once known
+
+
+class Reach(NamedTuple):
+    """What moves do to the outputs by a closer look."""
+
+    touched: Array  # (moves, outputs): whether an output depends on a move at all, however little
+    largest: Array  # (moves, outputs): the largest magnitude that it takes within two sizes of the point
+
+
+def by_complex_step(subject: Subject, directions: Array, reach: Reach | None = None, shortness: float = 1.0) -> Slopes:
+    """Im f(x + i h v) / h, for each direction v: exact but for rounding, as nothing is subtracted (gradcheck.14).
+
+    The parameters are those of :func:`by_differences`, and a factor on the step.
+    """
+    step = shortness * _complex_steps(subject, directions)  # (moves,)
+    try:
+        outputs = subject.outputs(subject.x + 1j * _steps(step, directions))
+    except Exception as error:
+        raise NotAnalyticError(
+            f"forward refuses complex arrays, so the complex step does not apply: use central ({error})"
+        ) from error
+    if outputs.dtype.kind != "c":
+        raise NotAnalyticError(
+            f"forward turns complex arrays into {outputs.dtype}, so the complex step does not apply: use central"
+        )
+    with np.errstate(all="ignore"):
+        slopes = outputs.imag / step[:, None]  # (moves, outputs) (gradcheck.14)
+        eps = float(np.finfo(outputs.dtype).eps)
+        weights = np.abs(subject.weights[:, 0])
+        # (gradcheck.48), and what the square of the step leaves (gradcheck.14)
+        errors = eps * _summed(np.abs(slopes), weights) + step**2 * (np.abs(subject.output.ravel()) * weights).sum()
+        values = _weighted(slopes, subject.weights)
+        usable = np.isfinite(values[:, 0])
+        return Slopes(
+            values, np.where(usable, errors, np.inf), step, np.zeros(len(step)), _lost(subject, slopes, reach)
+        )
+
+
+def _complex_steps(subject: Subject, directions: Array) -> Array:
+    """So short that no entry moves by more than a small fraction of itself: (moves,)."""
+    step = COMPLEX_STEP_IN_SINGLE if subject.output.dtype.itemsize < 8 else COMPLEX_STEP
+    room = _room(subject, directions)
+    return np.where(room < TINY, COMPLEX_STEP_IN_SINGLE, step) * room
+
+
+def _room(subject: Subject, directions: Array) -> Array:
+    """The magnitude of the entry that moves most for its own, relative to its move; at most 1, a power of two."""
+    with np.errstate(all="ignore"):
+        room = np.where((directions != 0) & (np.abs(subject.x) > SMALLEST), np.abs(subject.x / directions), np.inf)
+    least = np.fmin(flattened(room).min(axis=1), 1.0)
+    return np.asarray(np.ldexp(1.0, np.frexp(least)[1] - 1))
+
+
+def _steps(step: Array, directions: Array) -> Array:
+    """Each of the directions times a number of its own."""
+    return np.asarray(step.reshape(len(step), *(1,) * (directions.ndim - 1)) * directions)
+
+
+def by_differences(subject: Subject, directions: Array, scale: Array | float, reach: Reach | None = None) -> Slopes:
+    """Richardson's extrapolation of central differences along each direction v, at h = scale, scale/2 and scale/4.
+
+    Parameters
+    ----------
+    subject : Subject
+    directions : ndarray, (moves, *x.shape)
+    scale : float or ndarray, (moves,)
+        The longest step, relative to each direction.
+    reach : Reach, optional
+        What a closer look has found; by default an output depends on a move if it is seen to move.
+    """
+    scale = np.broadcast_to(scale, len(directions))
+    weights, loudness = subject.weights, subject.loudness  # (outputs, cotangents), (outputs,)
+    column = []  # one for each step: (moves, cotangents)
+    bends = []  # for each step, by how much the slopes of the first cotangent on both sides differ: (moves,)
+    last_bit = np.zeros(len(directions))  # by which rounding moves the weighted sum
+    with np.errstate(all="ignore"):
+        steps = [scale / 2**level for level in range(LEVELS)]  # (gradcheck.23)
+        asked = [_steps(step, directions) for step in steps]
+        places = [(subject.x + sign * h).astype(subject.x.dtype) for h in asked for sign in (1, -1)]
+        outputs = np.split(subject.values(np.concatenate(places)), len(places))
+        for level, (step, h) in enumerate(zip(steps, asked, strict=True)):
+            width = _width(places[2 * level], places[2 * level + 1], h) * step  # what rounding made of 2 h
+            above, below = outputs[2 * level : 2 * level + 2]
+            difference = above - below  # (gradcheck.25)
+            column.append(_weighted(difference, weights) / width[:, None])  # (gradcheck.25)
+            moving = difference != 0 if reach is None else reach.touched
+            last_bit = np.fmax(last_bit, np.sqrt(_summed(moving, loudness**2)))
+            bend = above - 2 * subject.output.ravel() + below
+            bends.append(2 * _summed(bend, weights[:, 0]) / width)  # (gradcheck.80)
+            noise_of_bend = 2 * np.sqrt(_summed(bend != 0, loudness**2)) / width
+        best, truncation = extrapolated(column)
+        jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, within the step (gradcheck.81)
+        jump[~(jump > CLEAR * noise_of_bend)] = 0
+        errors = truncation[:, 0] + 2 * last_bit / width + jump  # of the last, shortest step (gradcheck.33)
+        lost = _lost(subject, difference / width[:, None], reach)
+        coarse = np.zeros(len(directions))
+        if reach is not None:
+            coarse = 2 * np.sqrt(_summed(_last_bits(subject, reach) ** 2, weights[:, 0] ** 2)) / width
+    usable = np.isfinite(errors)  # which they are not where the slope is not
+    return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), coarse, lost)
+
+
+def _weighted(slopes: Array, weights: Array) -> Array:
+    """The weighted sums of the slopes for each cotangent: (moves, cotangents)."""
+    return np.stack([_summed(slopes, column) for column in weights.T], axis=1)
+
+
+def _summed(rows: Array, weights: Array) -> Array:
+    """``rows @ weights``, so that the bits of no row depend on how many there are."""
+    return np.asarray((rows * weights).sum(axis=1))  # (gradcheck.5)
+
+
+def _lost(subject: Subject, slopes: Array, reach: Reach | None) -> Array:
+    """What saturated outputs lose of the weighted sum of `slopes`, (moves, outputs): their last bits.
+
+    An output is saturated if it depends on an input, but would not move by its last bit if the input moved by its own
+    size: as a weight of softmax that has rounded to one, or 1 - tanh(x) where that has rounded to zero.
+    """
+    if reach is None:
+        return np.zeros(len(slopes))
+    saturated = ~(np.abs(slopes) > SATURATED * subject.unit * reach.largest)
+    last_bits = np.where(saturated, _last_bits(subject, reach), 0)
+    return np.asarray(WITHIN * np.sqrt(_summed(last_bits**2, subject.weights[:, 0] ** 2)))
+
+
+def _last_bits(subject: Subject, reach: Reach) -> Array:
+    """Those of the outputs that a move touches, where they are largest nearby: (moves, outputs)."""
+    noise = 0.0 if subject.noise is None else subject.noise.ravel()
+    return np.where(reach.touched, np.fmax(subject.unit * reach.largest, noise), 0)
+
+
+def reach_of(subject: Subject, directions: Array) -> Reach:
+    """What an output depends on, as NaN spreads, and how far it gets: alone, and when all of the input moves."""
+    signs = np.where(np.arange(subject.x.size).reshape(subject.x.shape) % 2, 1, -1)
+    everything = np.stack([sizes(subject.x), signs * sizes(subject.x), subject.x / 2])  # and to zero
+    largest = np.abs(subject.output.ravel())
+    with np.errstate(all="ignore"):
+        touched = _touched(subject, directions)
+        moves = 2 * np.concatenate([everything, directions])
+        reached = np.abs(subject.values(subject.x + np.concatenate([moves, -moves])))
+        for side in np.split(reached, 2):
+            together, alone = side[: len(everything)].max(axis=0), side[len(everything) :]
+            largest = np.fmax(largest, np.fmax(together, alone))
+    return Reach(touched, np.where(np.isfinite(largest), largest, np.abs(subject.output.ravel())))
+
+
+def _touched(subject: Subject, directions: Array) -> Array:
+    try:
+        return np.isnan(subject.values(np.where(directions != 0, np.nan, subject.x)))
+    except Exception:  # NaN is more than some functions can take
+        return np.ones((len(directions), subject.output.size), bool)
+
+
+def extrapolated(column: list[Array]) -> tuple[Array, Array]:
+    """Richardson's extrapolation of central differences at h, h/2, h/4, ..., and what the last step of it changed."""
+    tableau = [column]
+    for order in range(1, len(column)):
+        fine, coarse = tableau[-1][1:], tableau[-1][:-1]
+        # (gradcheck.28), (gradcheck.29)
+        tableau.append([(4**order * a - b) / (4**order - 1) for a, b in zip(fine, coarse, strict=True)])
+    best, (coarser, finer) = tableau[-1][0], tableau[-2]  # (gradcheck.31)
+    return best, np.maximum(np.abs(best - finer), np.abs(best - coarser))
+
+
+def by_best_differences(subject: Subject, directions: Array) -> Slopes:
+    """Differences at the scale, of all in `SCALES`, at which each slope is known best.
+
+    Entries that are much smaller than others of their array are moved by fractions of themselves first.
+    """
+    reach = reach_of(subject, directions)
+    own = _room(subject, directions)  # (moves,)
+    best = by_differences(subject, directions, SCALES[0] * own, reach)
+    done = np.zeros(len(directions), bool)
+    at_zero = moves_zero(subject, directions)
+    others: list[Any] = [*SCALES, SCALES[1] * own, *AT_ZERO]
+    for scale in others:
+        again = np.broadcast_to(scale, len(directions)) == best.scales
+        flat = (best.values[:, 0] == 0) & reach.touched.any(axis=1)  # a step too long or too short sees nothing
+        poor = np.flatnonzero(~done & ~again & (flat | at_zero | ~(best.errors <= GOOD * np.abs(best.values[:, 0]))))
+        if not poor.size:
+            continue
+        step = np.broadcast_to(scale, len(directions))[poor]
+        found = by_differences(subject, directions[poor], step, Reach(*(part[poor] for part in reach)))
+        before = Slopes(*(part[poor] for part in best))
+        better, doubtful = _compare(found, before, at_zero[poor])
+        for kept, new in zip(best, found, strict=True):
+            kept[poor[better]] = new[better]
+        apart = np.abs(found.values - before.values)[:, 0]
+        best.errors[poor[doubtful]] = np.fmax(best.errors[poor], apart)[doubtful]
+        done[poor[doubtful]] = True
+    return best
+
+
+def _compare(found: Slopes, before: Slopes, at_zero: Array) -> tuple[Array, Array]:
+    """Which slopes are better known by other steps; and which are in doubt, because the two contradict each other.
+
+    If they do not, the one with the smaller error is better. If they do, the shorter step is right: the longer one
+    has left what is local, and sees nothing of a narrow peak, or looks past a kink. But a step may be so short that it
+    sees a stair of rounding in place of the slope, and that is where the doubt is. (Not at zero, from where the steps
+    are exact, and where nothing tells how far is far.)
+    """
+    apart = np.abs(found.values - before.values)[:, 0]
+    agree = ~(apart > APART * (found.errors + before.errors))
+    shorter = found.scales < before.scales
+    local = at_zero | (np.where(shorter, found.coarse, before.coarse) <= 0.1 * apart)
+    smaller = found.errors + found.coarse < before.errors + before.coarse
+    better = np.where(agree, smaller, shorter & local) & np.isfinite(found.errors)
+    known = found.errors < KNOWN * np.abs(found.values[:, 0])
+    return better | ~np.isfinite(before.errors), np.asarray(~agree & ~local & known)
+
+
+def _width(up: Array, down: Array, h: Array) -> Array:
+    """By how much more, or less, than 2 h the input moved: about 2, for each move."""
+    asked, got = flattened(h), flattened(up - down)
+    usable = np.isfinite(got) & (asked != 0)
+    single = (asked != 0).sum(axis=1) == 1  # of a direction of several entries, each is rounded by itself
+    ratio = np.where(usable, got, 0).sum(axis=1) / np.where(usable, asked, 0).sum(axis=1)
+    return np.where(single & usable.any(axis=1), ratio, 2.0)

@@ -1,0 +1,211 @@
+r"""How the error of a numerical gradient depends on the step: long ones suffer from the formula, short ones from noise.
+
+With a step of length h, the formula of order p is off by about :math:`h^p`, and rounding by :math:`\epsilon / h`, so
+that the error over the step is a V on logarithmic axes, with the slopes p and -1. The complex step subtracts nothing,
+and has no such rounding.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.measuring.functions import Forward, as_generator, as_inputs, evaluate, in_double_precision
+from attention_np.gradcheck.measuring.numerical import METHODS, analytic_or_not, measure
+from attention_np.gradcheck.measuring.probes import rounding_of
+from attention_np.gradcheck.measuring.running import Running
+from attention_np.gradcheck.measuring.slopes import Array, extrapolated
+from attention_np.gradcheck.measuring.subject import Subject, along, flattened, sizes
+
+__all__ = ["ORDERS", "StepErrors", "step_errors"]
+
+ORDERS = {  # of each formula: its error grows with this power of the step
+    "forward differences": 1,
+    "central differences": 2,
+    "extrapolated once": 4,
+    "extrapolated twice": 6,
+    "complex step": 2,
+}
+REFERENCES = {"complex-step": "the complex step", "central": "differences at their best steps"}
+STEPS = np.logspace(-16, 0, 49)
+
+
+class StepErrors(NamedTuple):
+    """The errors of numerical gradients, for several entries and steps."""
+
+    steps: Array  # (steps,), relative to the size of each entry
+    errors: dict[str, Array]  # by formula: (steps, entries), NaN where a formula gives no finite number
+    places: tuple[tuple[str, tuple[int, ...]], ...]  # (entries,): of which input, and where
+    reference: str  # what the errors are taken against
+
+
+def step_errors(
+    forward: Forward,
+    inputs: Mapping[str, npt.ArrayLike],
+    cotangent: npt.ArrayLike | None = None,
+    *,
+    gradient: Mapping[str, npt.ArrayLike] | None = None,
+    entries: int = 16,
+    steps: npt.ArrayLike = STEPS,
+    rng: int | np.random.Generator = 0,
+) -> StepErrors:
+    """The error of the numerical gradient at each step, for a sample of the entries.
+
+    Parameters
+    ----------
+    forward : callable
+        ``forward(*inputs) -> array``.
+    inputs : mapping of str to array_like of float
+        In the order in which `forward` takes them.
+    cotangent : array_like of float, optional
+        Of the shape of the output; by default drawn from `rng`, or 1 for an output of one number.
+    gradient : mapping of str to array_like of float, optional
+        What the errors are taken against, for this `cotangent`: a wrong gradient shows as errors that no step makes
+        small. Only the inputs in it are looked at. By default what the harness finds: by the complex step, or by
+        differences at the best step for each entry.
+    entries : int, optional
+        How many entries to look at, drawn from all.
+    steps : array_like of float, (steps,), optional
+        Relative to the magnitude of each entry, or the typical one of its input if that is larger, both rounded
+        down to a power of two.
+    rng : int or numpy.random.Generator, optional
+        Draws the entries, and the cotangent.
+
+    Returns
+    -------
+    StepErrors
+        Relative to the largest magnitude in the gradient of the same input, among the entries of the sample. The
+        complex step is left out where `forward` does not take complex arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument cannot be used.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np.gradcheck.measuring.step_errors import step_errors
+    >>> found = step_errors(np.exp, {"x": np.array([0.5])}, steps=[1e-2, 1e-4])
+    >>> for formula in ("forward differences", "central differences"):
+    ...     print(formula, [f"{error:.0e}" for error in found.errors[formula][:, 0]])
+    forward differences ['3e-03', '3e-05']
+    central differences ['4e-06', '4e-10']
+    """
+    generator = as_generator(rng)
+    arrays = as_inputs(inputs)
+    output = evaluate(forward, [x.copy() for x in arrays.values()])
+    u = _cotangent(cotangent, output, gradient is not None, generator)
+    claimed = None if gradient is None else _claimed(gradient, arrays)
+    lengths = np.asarray(steps, np.float64)
+    if lengths.ndim != 1 or not lengths.size or not ((lengths > 0) & np.isfinite(lengths)).all():
+        raise ValueError(f"steps must be a list of positive numbers (steps.shape={lengths.shape})")
+
+    point = tuple(in_double_precision(forward, list(arrays.values()), output))
+    drawn = _draw(arrays if claimed is None else claimed, entries, generator)
+    found: dict[str, list[Array]] = {formula: [] for formula in ORDERS}
+    places, references = [], set()
+    for name, elements in drawn.items():
+        subject = Subject(forward, point, list(arrays).index(name), output, u[None])
+        subject = replace(subject, noise=rounding_of(subject, np.random.default_rng(0)))
+        if claimed is None:
+            reference, against = _reference(subject, elements)
+        else:
+            reference, against = claimed[name].ravel()[elements], "the claimed gradient"
+        scale = np.abs(reference).max() or 1.0
+        for formula, estimates in _estimates(subject, elements, lengths).items():
+            found[formula].append(np.abs(estimates - reference) / scale)
+        places += [(name, tuple(map(int, np.unravel_index(k, subject.x.shape)))) for k in elements]
+        references.add(against)
+    errors = {formula: np.concatenate(parts, axis=1) for formula, parts in found.items()}
+    finite = {formula: np.where(np.isfinite(error), error, np.nan) for formula, error in errors.items()}
+    known = {formula: error for formula, error in finite.items() if not np.isnan(error).all()}
+    return StepErrors(lengths, known, tuple(places), " and ".join(sorted(references)))
+
+
+def _cotangent(given: npt.ArrayLike | None, output: Array, needed: bool, rng: np.random.Generator) -> Array:
+    if given is not None:
+        cotangent = np.asarray(given, np.float64)
+        if cotangent.shape != output.shape:
+            raise ValueError(
+                f"cotangent must have the shape of the output, {output.shape} (cotangent.shape={cotangent.shape})"
+            )
+        return cotangent
+    if output.size == 1:
+        return np.ones(output.shape)
+    if needed:
+        raise ValueError(f"cotangent must be given with gradient: the one it was computed for, {output.shape}")
+    return rng.standard_normal(output.shape)
+
+
+def _claimed(gradient: Mapping[str, npt.ArrayLike], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    claimed = {name: np.asarray(g, np.float64) for name, g in gradient.items()}
+    for name, g in claimed.items():
+        if name not in inputs:
+            raise ValueError(f"gradient has {name!r}, which is not among the inputs: {', '.join(inputs)}")
+        if g.shape != inputs[name].shape:
+            raise ValueError(f"the gradient of {name} has the shape {g.shape}, the input {inputs[name].shape}")
+    return claimed
+
+
+def _draw(arrays: Mapping[str, Array], count: int, rng: np.random.Generator) -> dict[str, Array]:
+    """So many entries of all arrays together, as places in each of the flattened arrays."""
+    ends = np.cumsum([x.size for x in arrays.values()])
+    total = sum(x.size for x in arrays.values())
+    if not total:
+        raise ValueError("there is no entry to differentiate by")
+    if count < 1:
+        raise ValueError(f"entries must be at least 1, not {count}")
+    drawn = np.sort(rng.choice(total, min(count, total), replace=False))
+    parts = np.split(drawn, np.searchsorted(drawn, ends[:-1]))
+    starts = ends - [x.size for x in arrays.values()]
+    chosen = {name: part - start for name, part, start in zip(arrays, parts, starts, strict=True)}
+    return {name: elements for name, elements in chosen.items() if elements.size}
+
+
+def _reference(subject: Subject, elements: Array) -> tuple[Array, str]:
+    method = METHODS[0] if analytic_or_not(subject) is None else METHODS[1]
+    return measure(subject, elements, method, Running(), best=True).values[:, 0], REFERENCES[method]
+
+
+def _estimates(subject: Subject, elements: Array, steps: Array) -> dict[str, Array]:
+    """By formula, the derivative at each step with respect to each entry: (steps, entries)."""
+    rows: dict[str, list[Array]] = {formula: [] for formula in ORDERS}
+    with np.errstate(all="ignore"):
+        for step in steps:
+            column = [_slope(subject, elements, step / 2**level, -step / 2**level) for level in range(3)]
+            rows["forward differences"].append(_slope(subject, elements, step, 0.0))
+            rows["central differences"].append(column[0])
+            rows["extrapolated once"].append(extrapolated(column[:2])[0])
+            rows["extrapolated twice"].append(extrapolated(column)[0])
+            rows["complex step"].append(_complex_step(subject, elements, step))
+    return {formula: np.array(found) for formula, found in rows.items()}
+
+
+def _slope(subject: Subject, elements: Array, step: float, other: float) -> Array:
+    """The difference quotient between two steps, for each entry."""
+    directions = along(subject.x, elements)
+    up, down = subject.x + step * directions, subject.x + other * directions
+    width = flattened(up - down)[np.arange(len(elements)), elements]  # what rounding made of it
+    slope: Array = (subject.outputs(up) - subject.outputs(down)) @ subject.weights[:, 0] / width
+    return slope
+
+
+def _complex_step(subject: Subject, elements: Array, step: float) -> Array:
+    """Im f(x + i h) / h for each entry; NaN if `forward` does not take complex arrays."""
+    width = step * sizes(subject.x).ravel()[elements]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", np.exceptions.ComplexWarning)
+            outputs = subject.outputs(subject.x + 1j * step * along(subject.x, elements))
+    except Exception:
+        outputs = subject.output  # which is real
+    if outputs.dtype.kind != "c":
+        return np.full(len(elements), np.nan)
+    slope: Array = outputs.imag @ subject.weights[:, 0] / width
+    return slope
