@@ -7,7 +7,6 @@ sentences of different lengths, English and Chinese, tokenised, padded to a batc
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,6 +23,7 @@ import numpy.typing as npt
 import attention_np
 from attention_np import masks
 from attention_np._lib.pages import PAGES
+from attention_np._lib.text import tokenise
 
 if TYPE_CHECKING:
     from attention_np.derivation.header import Header
@@ -70,17 +70,6 @@ class Batch:
 
     tokens: Array  # (sentences, longest)
     embedded: Array  # (sentences, longest, features)
-
-
-def tokenise(sentence: str) -> list[str]:
-    """The words of a sentence, in lower case; each Chinese character is one.
-
-    Examples
-    --------
-    >>> tokenise("Transformer改变了AI")
-    ['transformer', '改', '变', '了', 'ai']
-    """
-    return re.findall(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff]+", sentence.lower())
 
 
 def batch(sentences: Sequence[str], features: int, seed: int = 0) -> Batch:

@@ -5,11 +5,23 @@ A Chinese character takes two columns, a combining mark none.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["cut", "in_bytes", "in_thousands", "legible", "padded", "shortened", "table", "visible", "width_of"]
+__all__ = [
+    "cut",
+    "in_bytes",
+    "in_thousands",
+    "legible",
+    "padded",
+    "shortened",
+    "table",
+    "tokenise",
+    "visible",
+    "width_of",
+]
 
 LONGEST = 40  # characters
 
@@ -33,6 +45,17 @@ def shortened(value: Any) -> str:
     except ValueError:  # Python writes no integer of more than 4300 digits
         return "a number of so many digits"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def tokenise(sentence: str) -> list[str]:
+    """The words of a sentence, in lower case; each Chinese character is one.
+
+    Examples
+    --------
+    >>> tokenise("Transformer改变了AI")
+    ['transformer', '改', '变', '了', 'ai']
+    """
+    return re.findall(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff]+", sentence.lower())
 
 
 def width_of(text: str) -> int:

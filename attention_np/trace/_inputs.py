@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import cases
 from attention_np._lib.arguments import as_integer
+from attention_np._lib.text import tokenise
 
 __all__ = ["as_tokens", "as_width", "loss_gradient", "numbered", "small_numbers"]
 
@@ -20,7 +20,7 @@ MOST_FEATURES = 64
 def as_tokens(tokens: str | Sequence[str]) -> tuple[str, ...]:
     """The words of a sentence, of which each Chinese character is one; or `tokens` as they are."""
     if isinstance(tokens, str):
-        words = tuple(cases.tokenise(tokens))
+        words = tuple(tokenise(tokens))
         if not words:
             raise ValueError(f"the sentence has no words: {tokens!r}")
         return words

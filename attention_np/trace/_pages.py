@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Literal
 
 import numpy as np
 
-from attention_np import cases, masks
+from attention_np import masks
 from attention_np._lib.arrays import Array
 from attention_np._lib.pages import PAGES
 from attention_np.derivation import Fault, Page, PageCheck, read_page
@@ -27,10 +28,10 @@ WORDS = ("n", "m")  # the ranges of queries and of keys
 
 def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is_causal: bool, seed: int) -> Trace:
     """The trace of an op on words; `sizes` are those of ranges of its page, `d` that of all others."""
-    if op not in cases.OPS:
-        raise ValueError(f"there is no op called {op}: there are {', '.join(cases.OPS)}")
     page = read_page(PAGES / f"{op}.md")
     header = page.header
+    if header.op != op:
+        raise ValueError(f"there is no op called {op} that has a page")
     scores, bias = header.code.get("scores"), header.code.get("bias")
     if is_causal and bias is None and (scores is None or scores in header.tensors):
         raise ValueError(f"{op} makes no scores, of which is_causal could hide some")
@@ -61,7 +62,7 @@ def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is
     if is_causal:
         header.code.pop("scores", None)  # of a hidden pair the op keeps what it has
         header.options |= {} if bias is not None else {"mask": masks.causal(len(words))}
-    errors += [record.error for record in check_operator(check, cases.OPS[op])]
+    errors += [record.error for record in check_operator(check, import_module(f"attention_np.{op}"))]
     title = re.findall(r"^# (.+)", page.text, re.MULTILINE)[0] + (", causal" if is_causal else "")
     of_words = "".join(index for index, axis in header.indices.items() if axis in WORDS)
     return Trace(op, title, words, tuple(steps), max(errors), of_words)
