@@ -156,7 +156,7 @@ def attend(
     query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None, scale: Any, dropout: Array | None
 ) -> tuple[Array, Cache]:
     """What :func:`forward` computes."""
-    products = np.asarray(query @ transposed(key) * scale)  # (..., n, m) (dot-product.1)
+    products = np.asanyarray(query @ transposed(key) * scale)  # (..., n, m) (dot-product.1)
     scores = products if bias is None else products + bias  # (dot-product.28)
     if not is_finite(scores):
         scores = scores_in_range(products, query, key, scale, bias, mask)

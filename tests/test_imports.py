@@ -13,7 +13,6 @@ import attention_np
 
 PACKAGE = Path(attention_np.__file__).parent
 MENDED_ELSEWHERE = {  # circles that are there today
-    frozenset({"_steps", "cost"}),
     frozenset({"", "cases", "trace", "trace._inputs", "trace._pages"}),
 }
 

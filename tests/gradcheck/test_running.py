@@ -40,7 +40,7 @@ def executor(request):
         with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
             yield pool
     else:
-        distributed = pytest.importorskip("distributed")
+        distributed = pytest.importorskip("distributed", reason="a cluster needs Dask: pip install distributed")
         alone = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
         with (
             distributed.LocalCluster(**alone, silence_logs=logging.CRITICAL) as cluster,

@@ -23,6 +23,7 @@ hostile = settings(max_examples=EXAMPLES, derandomize="HOSTILE_EXAMPLES" not in 
 
 REAL = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.longdouble)
 COMPLEX = (np.complex64, np.complex128)
+KNOWN = ("dot_product", "blockwise", "additive", "multi_head")  # whose options and widths are drawn, too
 SIZES = st.sampled_from([2, 1, 3, 0, 5, 4])
 
 
