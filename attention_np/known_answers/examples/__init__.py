@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from attention_np.known_answers.examples import additive, biased, dot_product, masked, multi_head, softmax
 from attention_np.known_answers.examples.example import TAGS, Example
+from attention_np.known_answers.signatures import SIGNATURES
 
 __all__ = ["OPS", "TAGS", "Example", "all_examples"]
 
-OPS = ("softmax", "dot_product", "additive", "multi_head")
+OPS = tuple(SIGNATURES)
 
 
 def all_examples() -> list[Example]:
