@@ -181,7 +181,7 @@ def attend(
 
 
 @passes.backward
-def backward(d_output: Array, cache: Cache) -> Gradients:
+def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array]]:
     """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v).
 
     A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
@@ -204,7 +204,7 @@ def backward(d_output: Array, cache: Cache) -> Gradients:
     # (dot-product.25, masks.13, masks.14, scaling.44, scaling.45)
     d_key = backward_product(transposed(d_scores), cache.query, cache.scale)  # (..., m, d_k) (dot-product.26)
     # (dot-product.20, dot-product.31, dot-product.32, dot-product.51)
-    return Gradients(query=d_query, key=d_key, value=d_value, bias=d_scores)
+    return Gradients(query=d_query, key=d_key, value=d_value, bias=d_scores), (d_scores,)
 
 
 @passes.jvp

@@ -301,7 +301,7 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...
     # forward was combined = the heads side by side, each attention(q, k, v)
     d_heads = _split(d_combined, cache.num_heads)  # (..., num_heads, n, d_v) (multi-head.32, multi-head.33)
     # (multi-head.34, multi-head.35, multi-head.36)
-    of_heads = dot_product.backward.mathematics(d_heads, attention)
+    of_heads, (d_scores,) = dot_product.backward.mathematics(d_heads, attention)
 
     # forward was q = query @ w_query + b_query, and so on
     d_q = _combine(sum_to(of_heads.query, attention.query.shape))  # (..., n, num_heads * d_k) (multi-head.38)
@@ -314,8 +314,8 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...
 
     d_parameters = Parameters(d_w_query, d_w_key, d_w_value, d_w_output, d_b_query, d_b_key, d_b_value, d_b_output)
     # (multi-head.37)
-    gradients = Gradients(query=d_query, key=d_key, value=d_value, parameters=d_parameters, bias=of_heads.bias)
-    return gradients, (d_combined, d_q, d_k, d_v)
+    gradients = Gradients(query=d_query, key=d_key, value=d_value, parameters=d_parameters, bias=d_scores)
+    return gradients, (d_combined, d_scores, d_q, d_k, d_v)
 
 
 @passes.jvp

@@ -55,10 +55,10 @@ def backward(d_y: Array, cache: Cache) -> Any:
 
 
 @passes.jvp
-def jvp(cache: Cache, *, x: Tangent = None, v: Tangent = None, w: Tangent = None) -> Array:
+def jvp(cache: Cache, *, x: Tangent = None, v: Tangent = None, w: Tangent = None) -> Any:
     SEEN.append(is_wide(x))
     moved: Array = (x * cache.v + cache.x * v) * as_factor(cache.w)
-    return moved if w is None else moved + w * cache.x * cache.v
+    return moved if w is None else moved + w * cache.x * cache.v, (moved,)
 
 
 @pytest.fixture(autouse=True)

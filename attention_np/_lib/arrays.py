@@ -54,7 +54,7 @@ def computed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def precision(*arrays: Array | None) -> Precision:
     """The precision that `arrays` (None: not given) are computed in together."""
-    return _precision_of(frozenset(array.dtype for array in arrays if array is not None))
+    return _precision_of(frozenset([array.dtype for array in arrays if array is not None]))
 
 
 @lru_cache  # it took a tenth of the time of attention over sixteen keys

@@ -5,15 +5,15 @@ is computed in and a single query with an axis of its own, arithmetic is quiet, 
 way is worked out again (:mod:`attention_np._lib.second_look`), and each result is summed over what was broadcast, in
 the dtype of what it belongs to.
 
-It can, because the module of an op has `Gradients` with the names of its inputs, and its `Cache` holds the inputs under
-those names. The formulas alone are ``mathematics`` of the pass: for another op, whose own shell has done all that. They
-return their result, or a pair of it and of arrays on the way to it, whose size tells the second look what the result
-does not show.
+It can, because the module of an op has `Gradients` with the names of its inputs, and a `Cache` that begins with the
+inputs, in the same order, and ends with the shape of the output. The formulas alone are ``mathematics`` of the pass:
+for another op, whose own shell has done all that. They return their result; or a pair of it and of arrays on the way to
+it, and then the second look is theirs too: the sizes of those tell it what the result does not show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from inspect import cleandoc, signature
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
@@ -75,21 +75,21 @@ def forward(mathematics: Callable[Given, tuple[Array, Cache]]) -> Pass[Given, tu
 def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     """A forward pass of arguments that have been checked, all given by keyword: output and cache.
 
-    The formulas return the output, the cache, and perhaps a tuple of arrays on the way to them. If they do, they must
-    hold for inputs that are `widened`, too.
+    Formulas that ask for the second look return a third, the arrays on the way, and hold for inputs that are `widened`.
     """
+    names, kind = _op_of(mathematics)
 
     @wraps(mathematics)
     def shell(**arguments: Any) -> tuple[Array, Any]:
-        inputs = {name: arguments.pop(name) for name in _input_names(mathematics)}
-        dtype = precision(*_arrays(inputs.values()))
-        ready = _ready(inputs, dtype.compute)
+        inputs = [arguments.pop(name) for name in names]
+        dtype = precision(*_flat(inputs))
+        ready = _ready(names, inputs, dtype.compute)
         with quiet():
-            output, cache, *between = mathematics(**ready, **arguments)
-            if between and left_range((output, *between[0]), _factors(ready)):
-                output, cache, _ = _plain(mathematics(**_wide(ready), **arguments))
-            output = as_result(_without_query_axis(output, inputs), dtype.result)
-        return output, cache._replace(**inputs, output_shape=output.shape)
+            output, cache, *between = mathematics(*ready, **arguments)
+            if between and left_range((output, *between[0]), _factors(names, ready)):
+                output, cache, _ = _plain(mathematics(*_wide(names, ready), **arguments))
+            output = as_result(_without_query_axis(names, output, inputs), dtype.result)
+        return output, kind._make((*inputs, *cache[len(names) : -1], output.shape))
 
     return cast("Pass[..., Any]", _as_pass(shell, mathematics))
 
@@ -100,25 +100,27 @@ def backward(mathematics: Callable[[Array, Cache], tuple[Gradients, Between]]) -
 def backward(mathematics: Callable[[Array, Cache], Gradients]) -> Backward[Cache, Gradients]: ...
 def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
     """A backward pass: `Gradients`, of the shapes and dtypes of the inputs, None where there was none."""
+    names, kind = _op_of(mathematics)
     given = signature(mathematics)
     vector = next(iter(given.parameters))
 
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
         d_output, cache = given.bind(*args, **kwargs).args if kwargs or len(args) != 2 else args
-        inputs = _inputs(mathematics, cache)
+        check_cache(cache, kind, _name_of(mathematics))
         compute = cache.weights.dtype
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
-        if "query" in inputs:
-            d_output = with_query_axis(d_output, inputs["query"])
-        ready = _ready(inputs, compute)
-        cache = cache._replace(**ready)
+        inputs = cache[: len(names)]
+        if names[0] == "query":
+            d_output = with_query_axis(d_output, inputs[0])
+        ready = _ready(names, inputs, compute)
+        cache = kind._make((*ready, *cache[len(names) :]))
         with quiet():
             found, between = _split(mathematics(d_output, cache))
-            gradients = _as_given(found, inputs)
-            if left_range(_arrays((found, between, gradients)), (d_output, *_factors(ready), _scale(cache))):
+            gradients = _as_given(names, found, inputs)
+            if between and left_range(_flat((*found, *between, *gradients)), _with(d_output, names, ready, cache)):
                 found, _ = _split(mathematics(widened(d_output), _in_range(cache)))
-                gradients = _as_given(found, inputs)
+                gradients = _as_given(names, found, inputs)
         return gradients
 
     shell.__doc__ = _documented(mathematics, BACKWARD.replace("d_output", vector))
@@ -127,36 +129,39 @@ def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
 
 def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Given, Array]:
     """A pass in forward mode: the tangent of the output, along those of the inputs."""
+    names, kind = _op_of(mathematics)
     given = signature(mathematics)
     formulas: Callable[..., Any] = mathematics
 
     @wraps(mathematics)
     def shell(cache: Any, **tangents: Any) -> Array:
-        inputs = _inputs(mathematics, cache)
-        if not tangents.keys() <= inputs.keys():
-            given.bind(cache, **tangents)  # which says what is not an argument
+        check_cache(cache, kind, _name_of(mathematics))
         compute = cache.weights.dtype
-        along = {name: _tangent(name, tangents.get(name), x, compute) for name, x in inputs.items()}
-        if "query" in inputs:
-            along["query"] = with_query_axis(along["query"], inputs["query"])
-        ready = _ready(inputs, compute)
-        cache = cache._replace(**ready)
+        inputs = cache[: len(names)]
+        along = {
+            name: _tangent(name, tangents.pop(name, None), x, compute) for name, x in zip(names, inputs, strict=True)
+        }
+        if tangents:
+            given.bind(cache, **tangents)  # which says what is not an argument
+        if names[0] == "query":
+            along["query"] = with_query_axis(along["query"], inputs[0])
+        ready = _ready(names, inputs, compute)
+        cache = kind._make((*ready, *cache[len(names) :]))
         with quiet():
             d_output, between = _split(formulas(cache, **along))
-            given_arrays = (*_arrays(along.values()), *_factors(ready), _scale(cache))
-            if left_range((d_output, *_arrays(between)), given_arrays):
+            if between and left_range((d_output, *between), _with(tuple(along.values()), names, ready, cache)):
                 wide = {name: _each(widened, x) for name, x in along.items()}
                 d_output = np.asarray(_split(formulas(_in_range(cache), **wide))[0])
-            return as_result(_without_query_axis(d_output, inputs), precision(*_arrays(inputs.values())).result)
+            return as_result(_without_query_axis(names, d_output, inputs), precision(*_flat(inputs)).result)
 
     shell.__doc__ = _documented(mathematics, JVP)
     return cast("Pass[Given, Array]", _as_pass(shell, mathematics))
 
 
-def widened_inputs(cache: Cache, names: Iterable[str]) -> Cache:
+def widened_inputs(cache: Cache, names: Sequence[str]) -> Cache:
     """`cache` with its inputs, which have these names, `widened`."""
-    given: Any = cache
-    wide: Cache = given._replace(**_wide({name: getattr(given, name) for name in names}))
+    fields: Any = cache
+    wide: Cache = type(fields)._make((*_wide(names, fields[: len(names)]), *fields[len(names) :]))
     return wide
 
 
@@ -165,57 +170,71 @@ def _as_pass(shell: Callable[..., Any], mathematics: Callable[..., Any]) -> Any:
     return shell
 
 
-def _input_names(mathematics: Callable[..., Any]) -> tuple[str, ...]:
-    names: tuple[str, ...] = mathematics.__globals__["Gradients"]._fields
-    return names
+def _op_of(mathematics: Callable[..., Any]) -> tuple[tuple[str, ...], Any]:
+    """The names of the inputs, and the type of the cache, of the op that these formulas are of."""
+    op = mathematics.__globals__
+    return op["Gradients"]._fields, op["Cache"]
 
 
-def _inputs(mathematics: Callable[..., Any], cache: Any) -> dict[str, Any]:
-    """The inputs that `cache`, which must be one of the op of these formulas, holds."""
-    check_cache(cache, mathematics.__globals__["Cache"], mathematics.__module__.rpartition(".")[2])
-    return {name: getattr(cache, name) for name in _input_names(mathematics)}
+def _name_of(mathematics: Callable[..., Any]) -> str:
+    return mathematics.__module__.rpartition(".")[2]
 
 
-def _ready(inputs: Mapping[str, Any], compute: np.dtype[Any]) -> dict[str, Any]:
+def _ready(names: Sequence[str], inputs: Sequence[Any], compute: np.dtype[Any]) -> list[Any]:
     """The inputs in the dtype that is computed in, without a copy where they are, the query with its axis."""
-    ready = {name: _each(lambda x: x.astype(compute, copy=False), value) for name, value in inputs.items()}
-    if "query" in ready:
-        ready["query"] = with_query_axis(ready["query"], inputs["query"])
+    ready = [_in_dtype(x, compute) for x in inputs]
+    if names[0] == "query":
+        ready[0] = with_query_axis(ready[0], inputs[0])
     return ready
 
 
-def _without_query_axis(output: Array, inputs: Mapping[str, Any]) -> Array:
-    return without_query_axis(output, inputs["query"]) if "query" in inputs else output
+def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
+    if isinstance(value, tuple):
+        return type(value)(*(_in_dtype(x, compute) for x in value))
+    return value if value is None or value.dtype == compute else value.astype(compute)
 
 
-def _as_given(found: Any, inputs: Mapping[str, Any]) -> Any:
+def _without_query_axis(names: Sequence[str], output: Array, inputs: Sequence[Any]) -> Array:
+    return without_query_axis(output, inputs[0]) if names[0] == "query" else output
+
+
+def _as_given(names: Sequence[str], found: Any, inputs: Sequence[Any]) -> Any:
     """The gradients `found`, as those of the inputs as they were given."""
-    fields = found._asdict()
-    if "query" in fields:
-        fields["query"] = without_query_axis(fields["query"], inputs["query"])
-    return type(found)(*(_each(lambda x, d: as_gradient(d, x), inputs[name], d) for name, d in fields.items()))
+    first = _without_query_axis(names, found[0], inputs)
+    return type(found)._make(map(_as_gradient, (first, *found[1:]), inputs))
+
+
+def _as_gradient(found: Any, value: Any) -> Any:
+    """`found`, as the gradient of an array, or of each in a NamedTuple; None where there is none."""
+    if isinstance(value, tuple):
+        return type(found)(*map(_as_gradient, found, value))
+    return None if value is None else as_gradient(found, value)
 
 
 def _tangent(name: str, tangent: Any, primal: Any, compute: np.dtype[Any]) -> Any:
     """`tangent` of the input called `name`, which may be a NamedTuple of arrays; what is left out is zero."""
-    if not hasattr(primal, "_asdict"):
+    if not isinstance(primal, tuple):
         return as_tangent(name, tangent, primal, compute)
-    kind = type(primal)
+    kind: Any = type(primal)
     if tangent is not None and not isinstance(tangent, kind):
         what = f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
         raise TypeError(f"the tangent of {name} must be a {what}, not {type(tangent).__name__}")
     given = [None] * len(primal) if tangent is None else tangent
-    parts = zip(primal._fields, given, primal, strict=True)
+    parts = zip(kind._fields, given, primal, strict=True)
     return kind(*(_tangent(f"{name}.{of}", d, x, compute) for of, d, x in parts))
 
 
-def _factors(inputs: Mapping[str, Any]) -> Iterator[Any]:
-    """The arrays that products are of."""
-    return _arrays(value for name, value in inputs.items() if name not in ADDED)
+def _with(vectors: Any, names: Sequence[str], ready: Sequence[Any], cache: Any) -> Iterator[Any]:
+    """All that the products of a pass are of."""
+    yield from _flat((vectors, getattr(cache, "scale", None)))
+    yield from _factors(names, ready)
 
 
-def _scale(cache: Any) -> Any:
-    return getattr(cache, "scale", None)
+def _factors(names: Sequence[str], inputs: Sequence[Any]) -> Iterator[Any]:
+    """Of the inputs, the arrays that products are of."""
+    for name, value in zip(names, inputs, strict=True):
+        if name not in ADDED:
+            yield from _flat((value,))
 
 
 def _in_range(cache: Any) -> Any:
@@ -228,24 +247,24 @@ def _split(found: Any) -> tuple[Any, Any]:
     return found if type(found) is tuple else (found, ())
 
 
-def _each(function: Callable[..., Any], value: Any, *others: Any) -> Any:
-    """`function` of an array or of each in a NamedTuple, and of what is at its place in the others; None stays None."""
-    if hasattr(value, "_fields"):
-        return type(value)(*(_each(function, *parts) for parts in zip(value, *others, strict=True)))
-    return None if value is None else function(value, *others)
-
-
-def _arrays(values: Iterable[Any]) -> Iterator[Any]:
+def _flat(values: Iterable[Any]) -> list[Any]:
     """All arrays in `values`, those in tuples too."""
+    flat = []
     for value in values:
         if isinstance(value, tuple):
-            yield from _arrays(value)
+            flat += _flat(value)
         elif value is not None:
-            yield value
+            flat.append(value)
+    return flat
 
 
-def _wide(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: x if name in ADDED else _each(widened, x) for name, x in inputs.items()}
+def _wide(names: Sequence[str], inputs: Sequence[Any]) -> list[Any]:
+    return [x if name in ADDED else _each(widened, x) for name, x in zip(names, inputs, strict=True)]
+
+
+def _each(function: Callable[..., Any], value: Any) -> Any:
+    """`function` of an array, or of each in a NamedTuple."""
+    return type(value)(*map(function, value)) if isinstance(value, tuple) else function(value)
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,7 @@ from attention_np._lib.text import legible
 from attention_np.cli.verification import Finding
 
 if TYPE_CHECKING:
-    from attention_np.derivation import Report
+    from attention_np.derivation import Verification
 
 __all__ = ["print_faults", "print_findings", "print_report", "progress", "say"]
 
@@ -62,7 +62,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
     say(f"{len(findings)} checks in {examples} cases: {f'{wrong} do not hold' if wrong else 'all hold'}.\n")
 
 
-def print_report(report: Report) -> None:
+def print_report(report: Verification) -> None:
     """One line for each equation, and one for each array of an op that was held against its page."""
     table = Table(box=box.SIMPLE_HEAD, title="Equations of the derivation pages")
     for header in ("equation", "verdict", "error", "carried out by"):
@@ -97,7 +97,7 @@ def print_report(report: Report) -> None:
     )
 
 
-def print_faults(findings: Sequence[Finding], report: Report | None) -> None:
+def print_faults(findings: Sequence[Finding], report: Verification | None) -> None:
     """Everything that does not hold, with what is known of where."""
     wrong: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:

@@ -13,7 +13,7 @@ from attention_np.gradcheck import METHODS, check_op, numerical_gradient
 from attention_np.gradcheck.agreement import relative_error
 
 if TYPE_CHECKING:
-    from attention_np.derivation import Report
+    from attention_np.derivation import Verification
 
 __all__ = ["PAGES", "Finding", "against_pages", "check_ops", "check_pages", "page_names"]
 
@@ -89,7 +89,7 @@ def page_names(folder: Path) -> list[str]:
     return sorted(file.stem for file in folder.glob("*.md"))
 
 
-def check_pages(folder: Path, names: Sequence[str] | None = None) -> Report:
+def check_pages(folder: Path, names: Sequence[str] | None = None) -> Verification:
     """Every equation of the pages in `folder`, or of those called `names`; the ops against them; who cites what."""
     from attention_np.derivation import read_pages, verify
 
@@ -103,7 +103,7 @@ def check_pages(folder: Path, names: Sequence[str] | None = None) -> Report:
     return report
 
 
-def against_pages(report: Report) -> list[Finding]:
+def against_pages(report: Verification) -> list[Finding]:
     """What the comparison of ops with pages found, in the form of the other findings on ops."""
     return [
         Finding(field.op, f"page {field.page}", field.name, "page", field.error, bool(field.ok))

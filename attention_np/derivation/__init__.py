@@ -10,19 +10,19 @@ Knows nothing of attention: ops are handed in by the caller. The language of the
 """
 
 from attention_np.derivation.check import PageCheck
-from attention_np.derivation.errors import Problem
+from attention_np.derivation.errors import Fault
 from attention_np.derivation.operators import FieldRecord
 from attention_np.derivation.page import Page, read_page
 from attention_np.derivation.record import Record
-from attention_np.derivation.verify import Report, read_pages, verify, verify_against_op
+from attention_np.derivation.verify import Verification, read_pages, verify, verify_against_op
 
 __all__ = [
+    "Fault",
     "FieldRecord",
     "Page",
     "PageCheck",
-    "Problem",
     "Record",
-    "Report",
+    "Verification",
     "read_page",
     "read_pages",
     "verify",

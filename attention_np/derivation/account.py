@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attention_np.derivation import limits
-from attention_np.derivation.errors import Problem
+from attention_np.derivation.errors import Fault
 
 
 @dataclass
@@ -27,10 +27,10 @@ class Account:
         """Note so many steps; refuse once the page has taken too many."""
         self.steps += count
         if self.steps > limits.PAGE_STEPS:
-            raise Problem("limit", "the page takes too many steps")
+            raise Fault("limit", "the page takes too many steps")
 
     def hold(self, count: int) -> None:
         """Note that so many numbers will be kept; refuse once they are too many."""
         if self.held + count > limits.HELD:
-            raise Problem("limit", f"the page keeps more than {limits.HELD} numbers")
+            raise Fault("limit", f"the page keeps more than {limits.HELD} numbers")
         self.held += count

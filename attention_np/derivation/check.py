@@ -7,16 +7,17 @@ page, and one for each worked example, in which some of the free tensors have pr
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attention_np.derivation import compare, limits, nodes
 from attention_np.derivation.account import Account
 from attention_np.derivation.draws import BOUND_DRAWS, DRAWS, complete, draw_sizes, draw_tensor
-from attention_np.derivation.environment import Definition, Definitions, Environment, Tensor, tensors_in
-from attention_np.derivation.errors import Problem, Span, show
-from attention_np.derivation.evaluate import evaluate
+from attention_np.derivation.environment import Definition, Definitions, Environment, Tensor, as_tensor
+from attention_np.derivation.errors import Fault, Span, show
+from attention_np.derivation.evaluate import Evaluator, evaluate
 from attention_np.derivation.examples import Setting, binds
 from attention_np.derivation.header import Free
 from attention_np.derivation.names import Names, Symbol
@@ -41,10 +42,16 @@ class PageCheck:
         Of the draws.
     draws : int
         How many; sizes and values differ between them.
+    elsewhere : mapping of str to Equation, optional
+        The equations of all pages by their tags, of which this page says that some are the same as its own. Without
+        them that is not asked.
     """
 
-    def __init__(self, page: Page, seed: int = 0, draws: int = DRAWS) -> None:
+    def __init__(
+        self, page: Page, seed: int = 0, draws: int = DRAWS, elsewhere: Mapping[str, Equation] | None = None
+    ) -> None:
         self.page = page
+        self.elsewhere = elsewhere
         self.seed = seed
         self.draws = draws
         self.account = Account()
@@ -120,32 +127,34 @@ class PageCheck:
             record, equation = records[position], self.page.equations[position]
             if record.verdict == "holds":
                 record.verdict = "fails"
-                self._judge_problem(equation, record, self._unused(equation, key))
+                self._judge_fault(equation, record, self._unused(equation, key))
         return records
 
-    def _unused(self, equation: Equation, key: str) -> Problem:
+    def _unused(self, equation: Equation, key: str) -> Fault:
         scope = self._scope_of(equation)
         slip = same_value(scope, key)
         message = f"{key} is defined here and used nowhere: a definition that nothing holds to account, or a slip"
         definition = scope.definitions.by_key.get(key)
         place = None if definition is None else definition.place
-        return Problem("name", message + (f" for {slip}?" if slip else "?"), place)
+        return Fault("name", message + (f" for {slip}?" if slip else "?"), place)
 
     def equation(self, equation: Equation) -> Record:
         """Judge one equation. What it defines is known to those after it."""
-        record = Record(equation.tag, self.page.name, equation.line, "fails", text_only=equation.text_only)
+        record = Record(
+            equation.tag, self.page.name, equation.line, "fails", text_only=equation.text_only, same=equation.same
+        )
         try:
-            if equation.problem is not None:
-                raise equation.problem
+            if equation.fault is not None:
+                raise equation.fault
             if equation.mark == "skipped":
                 record.verdict = "not executed"
                 record.message = equation.reason
                 return record
             if self.account.steps > limits.PAGE_STEPS:
-                raise Problem("limit", "the equations before this one took all the steps of the page")
+                raise Fault("limit", "the equations before this one took all the steps of the page")
             self._judge(equation, record)
-        except Problem as problem:
-            self._judge_problem(equation, record, problem)
+        except Fault as fault:
+            self._judge_fault(equation, record, fault)
         except (RecursionError, MemoryError):
             record.message = f"{self.page.path}:{equation.line}: this equation is too large"
             record.kind = "limit"
@@ -156,13 +165,13 @@ class PageCheck:
             record.kind = "internal"
         return record
 
-    def _judge_problem(self, equation: Equation, record: Record, problem: Problem) -> None:
-        record.kind = problem.kind
-        record.message = show(self.page.path, self.page.text, problem, equation.offset)
-        if problem.span is None:
-            record.message = f"{self.page.path}:{equation.line}: {problem.message}"
+    def _judge_fault(self, equation: Equation, record: Record, fault: Fault) -> None:
+        record.kind = fault.kind
+        record.message = show(self.page.path, self.page.text, fault, equation.offset)
+        if fault.span is None:
+            record.message = f"{self.page.path}:{equation.line}: {fault.message}"
         record.uses |= mentioned(equation.text, self.scope.names)
-        if equation.mark == "malformed" and problem.kind == "shape":
+        if equation.mark == "malformed" and fault.kind == "shape":
             record.verdict = "refuted"
 
     def _judge(self, equation: Equation, record: Record) -> None:
@@ -170,11 +179,13 @@ class PageCheck:
         scope = self._scope_of(equation)
         record.example = -1 if scope is self.scope else equation.example
         worst = 0.0
+        statements: list[Statement] = []
         refutations: list[bool] = [False] * self.draws
         for environment in scope.environments:
             environment.arithmetic.steps = 0
         for chain in parsed:
             statement = read_statement(chain, scope.names)
+            statements.append(statement)
             record.gradient = record.gradient or _mentions_derivative(statement)
             record.uses |= names_in(statement)
             record.of += self._gradient_of(statement, scope)
@@ -183,9 +194,10 @@ class PageCheck:
                 continue
             if statement.target is not None:
                 if equation.mark:
-                    raise Problem("page", "a refuted equation cannot define a name", statement.target.span)
+                    raise Fault("page", "a refuted equation cannot define a name", statement.target.span)
                 record.defines += (statement.target.key,)
                 self._define(statement, scope)
+            before: list[_Side | None] = [None] * self.draws  # in the middle of a chain: what the last pair ended with
             for position in range(len(statement.relations)):
                 if statement.sides[position] is None and len(statement.sides) == 2:
                     break
@@ -194,15 +206,17 @@ class PageCheck:
                 equal = statement.relations[position] in ("<=", ">=")
                 record.rounded = record.rounded or statement.relations[position] == "~"
                 for draw, environment in enumerate(scope.environments):
-                    error, holds = self._pair(statement, position, environment)
-                    equal = equal and holds and self._pair(statement, position, environment, "=")[1]
+                    sides = _both(statement, position, environment, before[draw])
+                    before[draw] = sides[1]
+                    error, holds = self._pair(statement, position, environment, sides)
+                    equal = equal and holds and self._pair(statement, position, environment, sides, "=")[1]
                     worst = max(worst, error)
                     if holds:
                         continue
                     refutations[draw] = True
                     if equation.mark != "refuted":
                         record.error = error
-                        raise Problem(
+                        raise Fault(
                             "claim",
                             self._complaint(statement, position, error, environment),
                             (statement.places[position]),
@@ -211,20 +225,57 @@ class PageCheck:
                     worst = max(worst, self._bounded(statement, position, scope, record))
                 if equal and not equation.mark:
                     message = "both sides are always equal: claim ="
-                    raise Problem("claim", message, statement.places[position])
+                    raise Fault("claim", message, statement.places[position])
         record.error = worst
         if equation.mark == "malformed":
-            raise Problem("claim", "marked as not well-formed, but it can be evaluated", parsed[0].relations[0].span)
+            raise Fault("claim", "marked as not well-formed, but it can be evaluated", parsed[0].relations[0].span)
         if equation.mark == "refuted":
             if not all(refutations):
-                raise Problem(
+                raise Fault(
                     "claim",
                     "marked as refuted, but it holds" + (" at some draws" if any(refutations) else ""),
                     parsed[0].relations[0].span,
                 )
             record.verdict = "refuted"
         else:
+            self._same(equation, statements, scope)
             record.verdict = "holds"
+
+    def _same(self, equation: Equation, statements: Sequence[Statement], scope: Scope) -> None:
+        """What the equation is the same as must hold with the names of this page too, of the same left sides.
+
+        All sides of a chain are equal, so then every side of the one equals every side of the other, in every draw.
+        """
+        if self.elsewhere is None or not equation.same:
+            return
+        others: list[Statement] = []
+        for tag in equation.same:
+            other = self.elsewhere.get(tag)
+            if other is None:
+                raise Fault("page", f"the same as ({tag}), which stands in no page")
+            if other.mark or other.same:
+                raise Fault(
+                    "page", f"the same as ({tag}), which is {'marked itself' if other.mark else 'a repetition'}"
+                )
+            try:
+                for chain in chains(other.text):
+                    others.append(read_statement(chain, scope.names))
+                    if others[-1].target is not None:
+                        raise Fault("name", f"the symbol {others[-1].target.key} is not known here")
+                    self._holds(others[-1], scope)
+            except Fault as fault:
+                raise Fault("claim", f"the same as ({tag}), which does not hold here: {fault.message}") from None
+        for statement in statements:
+            if not any(_one_subject(statement, other, scope) for other in others):
+                message = f"not the same as ({', '.join(equation.same)}): no left side there has this value"
+                raise Fault("claim", message, statement.span)
+
+    def _holds(self, statement: Statement, scope: Scope) -> None:
+        for position in range(len(statement.relations)):
+            for environment in scope.environments:
+                error, holds = self._pair(statement, position, environment, _both(statement, position, environment))
+                if not holds:
+                    raise Fault("claim", self._complaint(statement, position, error, environment))
 
     def _bounded(self, statement: Statement, position: int, scope: Scope, record: Record) -> float:
         """An inequality at many more draws: at a few of them also a wrong one may happen to be true."""
@@ -233,12 +284,12 @@ class PageCheck:
         worst = 0.0
         for environment in scope.more:
             environment.arithmetic.steps = 0
-            error, holds = self._pair(statement, position, environment)
+            error, holds = self._pair(statement, position, environment, _both(statement, position, environment))
             worst = max(worst, error)
             if not holds:
                 record.error = error
                 message = self._complaint(statement, position, error, environment)
-                raise Problem("claim", message, statement.places[position])
+                raise Fault("claim", message, statement.places[position])
         return worst
 
     def _gradient_of(self, statement: Statement, scope: Scope) -> tuple[str, ...]:
@@ -262,51 +313,37 @@ class PageCheck:
         return f"this does not hold: relative error {error:.2g}" + (f" (with {sizes})" if sizes else "")
 
     def _pair(
-        self, statement: Statement, position: int, environment: Environment, instead: str | None = None
+        self,
+        statement: Statement,
+        position: int,
+        environment: Environment,
+        sides: tuple[_Side, _Side],
+        instead: str | None = None,
     ) -> tuple[float, bool]:
-        left, right = statement.sides[position], statement.sides[position + 1]
-        assert left is not None
-        assert right is not None
+        """The error of one relation in one draw, and whether it holds."""
         relation, place = instead or statement.relations[position], statement.places[position]
-        environment.underflow = None
-        one, two = evaluate(environment, left), evaluate(environment, right)
+        (left, one, _), (right, two, _) = sides
         free = set(one.names) | set(two.names)
         _check_bound(left, free)
         _check_bound(right, free)
         where = self._where(statement.condition, environment)
         a, b = compare.aligned_sides(environment.arithmetic, one, two, where, place)
         try:
-            return self._related(statement, position, environment, relation, (one, two), (a, b))
-        except Problem as problem:
-            raise problem.at(place) from None
-
-    def _related(
-        self,
-        statement: Statement,
-        position: int,
-        environment: Environment,
-        relation: str,
-        values: tuple[Value, Value],
-        sides: tuple[Any, Any],
-    ) -> tuple[float, bool]:
-        left, right = statement.sides[position], statement.sides[position + 1]
-        assert left is not None
-        assert right is not None
-        scales = values[0].scale, values[1].scale
-        if relation == "~":
-            return _approximately(left, right, *sides, statement.places[position])
-        if relation == "=":
-            if environment.underflow is not None:
-                raise Problem("domain", "the exponential underflows here: claim \\approx", environment.underflow)
+            if relation == "~":
+                return _approximately(left, right, a, b, place)
+            if relation != "=":
+                return compare.ordering(a, b, relation, max(one.scale, two.scale))
+            for side in sides:
+                if side.underflow is not None:
+                    raise Fault("domain", "the exponential underflows here: claim \\approx", side.underflow)
             masked = environment.definitions.mask(left) or environment.definitions.mask(right)
-            return compare.equality(*sides, *scales, masked)
-        return compare.ordering(*sides, relation, max(scales))
+            return compare.equality(a, b, one.scale, two.scale, masked)
+        except Fault as fault:
+            raise fault.at(place) from None
 
     def _where(self, condition: nodes.Node | None, environment: Environment) -> Value | None:
         if condition is None:
             return None
-        from .evaluate import Evaluator
-
         return Evaluator(environment).condition(condition, ())
 
     def _define(self, statement: Statement, scope: Scope) -> None:
@@ -315,18 +352,18 @@ class PageCheck:
         assert target is not None
         assert body is not None
         self._position += 1
-        opaque = any(isinstance(item, nodes.Derivative) for item in body.walk())
-        needs = tensors_in(body)
-        definition = Definition(target.key, target.indices, body, body.span, self._position, needs, opaque, target.span)
+        definition = Definition(
+            target.key, target.indices, body, body.span, self._position, body.tensors, body.has_derivative, target.span
+        )
         _check_bound(body, set(target.indices))
         scope.names.add(Symbol(target.key, "defined"), target.span)
         scope.definitions.add(definition)
         try:
             tensors = [environment.tensor(target.key, target.span) for environment in scope.environments]
             if any(np.isnan(tensor.data).any() for tensor in tensors):
-                raise Problem("domain", "this is not a number", body.span)
-        except Problem as problem:
-            scope.definitions.broken[target.key] = problem.message
+                raise Fault("domain", "this is not a number", body.span)
+        except Fault as fault:
+            scope.definitions.broken[target.key] = fault.message
             raise
         scope.names.settle(target.key, tensors[0].axes)
         if target.key == self.page.header.output:
@@ -348,26 +385,26 @@ class PageCheck:
             return self.scope
         if equation.example not in self._examples:
             self._examples[equation.example] = None  # if it cannot be set up, nobody tries again
-            self._examples[equation.example], problem = self._example(equation)
-            if problem is not None:
-                raise problem
+            self._examples[equation.example], fault = self._example(equation)
+            if fault is not None:
+                raise fault
         return self._examples[equation.example] or self.scope
 
-    def _example(self, first: Equation) -> tuple[Scope | None, Problem | None]:
+    def _example(self, first: Equation) -> tuple[Scope | None, Fault | None]:
         """The scope of a worked example: everything that its equations bind, before the first is judged.
 
         And what is wrong with the first, if it binds something badly.
         """
         names = self.scope.names.copy()
         setting = Setting(self.page.header, names, self.account)
-        wrong: Problem | None = None
+        wrong: Fault | None = None
         for equation in self.page.equations:
-            if equation.example == first.example and equation.problem is None and not equation.mark:
+            if equation.example == first.example and equation.fault is None and not equation.mark:
                 try:
                     setting.read(equation.text)
-                except Problem as problem:
-                    if problem.kind in ("shape", "limit") and equation is first:
-                        wrong = problem
+                except Fault as fault:
+                    if fault.kind in ("shape", "limit") and equation is first:
+                        wrong = fault
         if not setting.values and not setting.sizes:
             return None, wrong
         definitions = self.scope.definitions.copy()
@@ -383,25 +420,61 @@ class PageCheck:
             one, two = evaluate(environment, left), evaluate(environment, right)
             a, b = compare.aligned_sides(environment.arithmetic, one, two, None, statement.places[0])
             if not np.array_equal(a, b):
-                raise Problem("shape", "this has another value in this example", statement.span)
+                raise Fault("shape", "this has another value in this example", statement.span)
+
+
+def _one_subject(one: Statement, two: Statement, scope: Scope) -> bool:
+    """Whether two statements are about the same array, in index form or in matrix form: their left sides are equal."""
+    for environment in scope.environments:
+        found = []
+        for statement in (one, two):
+            left = statement.sides[0] or statement.sides[1]
+            assert left is not None
+            value = evaluate(environment, left)
+            found.append(as_tensor(environment, value, value.names, left.span))
+        if found[0].axes != found[1].axes:
+            return False
+        if not compare.equality(found[0].data, found[1].data, found[0].scale, found[1].scale)[1]:
+            return False
+    return True
+
+
+class _Side(NamedTuple):
+    """One side of a relation in one draw, and the place of an exponential that underflowed in it."""
+
+    node: nodes.Node
+    value: Value
+    underflow: Span | None
+
+
+def _both(
+    statement: Statement, position: int, environment: Environment, before: _Side | None = None
+) -> tuple[_Side, _Side]:
+    """The sides of one relation; the first is known where the relation ``before`` it ended there."""
+    return before or _side(statement.sides[position], environment), _side(statement.sides[position + 1], environment)
+
+
+def _side(node: nodes.Node | None, environment: Environment) -> _Side:
+    assert node is not None
+    environment.underflow = None
+    value = evaluate(environment, node)
+    return _Side(node, value, environment.underflow)
 
 
 def _check_bound(node: nodes.Node, free: set[str]) -> None:
     """An index that is free in the equation must not be bound somewhere inside of it."""
-    for item in node.walk():
+    for item in node.walk:
         bound = None
         if isinstance(item, nodes.Reduce) or (isinstance(item, nodes.Call) and item.function != "softmax"):
             bound = item.bound
         if bound is not None:
             for name, span in zip(bound.names, bound.spans, strict=True):
                 if name in free:
-                    raise Problem("shape", f"index {name} is bound here, but free in the equation", span)
+                    raise Fault("shape", f"index {name} is bound here, but free in the equation", span)
 
 
 def _mentions_derivative(statement: Statement) -> bool:
-    return any(
-        isinstance(node, nodes.Derivative) for side in statement.sides if side is not None for node in side.walk()
-    )
+    return any(side.has_derivative for side in statement.sides if side is not None)
 
 
 def _approximately(left: nodes.Node, right: nodes.Node, a: Any, b: Any, place: Span) -> tuple[float, bool]:
@@ -409,5 +482,5 @@ def _approximately(left: nodes.Node, right: nodes.Node, a: Any, b: Any, place: S
     if units is None:
         units = compare.half_units(left)
     if units is None:
-        raise Problem("syntax", "\\approx needs printed numbers on one side", place)
+        raise Fault("syntax", "\\approx needs printed numbers on one side", place)
     return compare.printed(a, b, units)

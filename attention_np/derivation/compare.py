@@ -12,7 +12,7 @@ import numpy as np
 
 from attention_np.derivation import nodes
 from attention_np.derivation.environment import free_indices
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.values import Arithmetic, Array, Value, describe, top
 
 TOLERANCE = 1e-12
@@ -26,26 +26,26 @@ def aligned_sides(
     """Both sides as arrays of one shape, restricted to where the condition of the claim holds."""
     left, right, shape = arithmetic.shapes_of(left, right, span, "cannot compare")
     if left.eye or right.eye:
-        raise Problem("shape", "the size of I is not known here: write I_n", span)
+        raise Fault("shape", "the size of I is not known here: write I_n", span)
     constant = [not value.names and not (value.shape and shape) for value in (left, right)]
     if set(left.names) != set(right.names) and not any(constant):
-        raise Problem("shape", free_indices(left.names, right.names), span)
+        raise Fault("shape", free_indices(left.names, right.names), span)
     if "*" in shape:
-        raise Problem("shape", f"the size of {describe(left)} is not known here", span)
+        raise Fault("shape", f"the size of {describe(left)} is not known here", span)
     names, (one, two) = arithmetic.together([left, right], span)
     arithmetic.charge([one.shape, two.shape], span)
     one, two = np.broadcast_arrays(one, two)
     if where is not None:
         extra = [name for name in where.names if name not in names]
         if extra:
-            raise Problem("shape", f"index {', '.join(extra)} of the condition is not free in the equation", span)
+            raise Fault("shape", f"index {', '.join(extra)} of the condition is not free in the equation", span)
         mask = arithmetic.spread(where, names)
         mask = np.broadcast_to(mask.reshape(mask.shape + (1,) * (one.ndim - mask.ndim)), one.shape)
         one, two = one[mask], two[mask]
         if one.size == 0:
-            raise Problem("domain", "the condition holds nowhere", span)
+            raise Fault("domain", "the condition holds nowhere", span)
     if np.isnan(one).any() or np.isnan(two).any():
-        raise Problem("domain", "this is not a number", span)
+        raise Fault("domain", "this is not a number", span)
     return one, two
 
 
@@ -63,7 +63,7 @@ def equality(
         if not np.array_equal(left[infinite], right[infinite]):
             return np.inf, False
         if infinite.all() or not masked:
-            raise Problem("domain", "this is infinite here")
+            raise Fault("domain", "this is infinite here")
         left, right = left[~infinite], right[~infinite]
     difference = top(left - right)
     magnitude = max(top(left), top(right))
@@ -84,7 +84,7 @@ def equality(
 def ordering(left: Array, right: Array, relation: str, scale: float) -> tuple[float, bool]:
     """The largest violation of an inequality, relative, and whether there is none."""
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
-        raise Problem("domain", "this is infinite here")
+        raise Fault("domain", "this is infinite here")
     if relation in (">", ">="):
         left, right, relation = right, left, {">": "<", ">=": "<="}[relation]
     reference = max(top(left), top(right), min(scale, _TERMS)) or 1.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from attention_np.derivation import limits
 from attention_np.derivation.environment import Tensor
-from attention_np.derivation.errors import Problem
+from attention_np.derivation.errors import Fault
 from attention_np.derivation.header import Free, Header
 from attention_np.derivation.values import Arithmetic, Array, top
 
@@ -37,7 +37,7 @@ def draw_sizes(header: Header, seed: int, draw: int) -> dict[str, int]:
         drawn = [length for name, length in sizes.items() if name not in header.fixed]
         if len(set(drawn)) == len(drawn) and not set(drawn) & set(header.fixed.values()):
             return sizes
-    raise Problem("limit", "no sizes found that are all different")
+    raise Fault("limit", "no sizes found that are all different")
 
 
 def complete(header: Header, sizes: dict[str, int]) -> None:
@@ -49,7 +49,7 @@ def complete(header: Header, sizes: dict[str, int]) -> None:
                 length *= sizes[factor]
             sizes[name] = length
             if length > 4096:
-                raise Problem("limit", f"{name} becomes {length}")
+                raise Fault("limit", f"{name} becomes {length}")
 
 
 def draw_tensor(key: str, free: Free, arithmetic: Arithmetic, seed: int, draw: int, magnitudes: bool = False) -> Tensor:
@@ -62,7 +62,7 @@ def draw_tensor(key: str, free: Free, arithmetic: Arithmetic, seed: int, draw: i
     for length in shape:
         count *= length
     if count > limits.ELEMENTS // 10:
-        raise Problem("limit", f"{key} has too many elements")
+        raise Fault("limit", f"{key} has too many elements")
     arithmetic.account.hold(count)
     arithmetic.account.work(10 * count)  # a random number takes about as long as ten sums
     rng = np.random.default_rng([seed, draw, zlib.crc32(key.encode())])

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.account import Account
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.names import Names
 from attention_np.derivation.values import ONE, STEP, Arithmetic, Array, Value, top, top_tangent
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """The value of a name: an array whose axes have ranges, with a leading perturbation axis or without."""
 
     data: Array
@@ -52,22 +52,6 @@ class Definition:
     place: Span = (0, 0)
 
 
-def tensors_in(node: nodes.Node) -> frozenset[str]:
-    """The names that an expression uses."""
-    return frozenset(item.name for item in node.walk() if isinstance(item, nodes.Ref))
-
-
-def has_infinite_case(node: nodes.Node) -> bool:
-    """Whether a case of an expression is a literal infinity."""
-    return any(
-        isinstance(item, nodes.Constant) and item.name == "infinity"
-        for cases in node.walk()
-        if isinstance(cases, nodes.Cases)
-        for value in cases.values
-        for item in value.walk()
-    )
-
-
 class Definitions:
     """The definitions of a page so far, with what each depends on directly and in the end."""
 
@@ -93,7 +77,7 @@ class Definitions:
         for name in definition.needs:
             needs |= self._needs.get(name, frozenset())
         self._needs[definition.key] = frozenset(needs)
-        if self._masking & needs or (definition.body is not None and has_infinite_case(definition.body)):
+        if self._masking & needs or (definition.body is not None and definition.body.has_infinite_case):
             self._masking.add(definition.key)
 
     def needs(self, key: str) -> frozenset[str]:
@@ -102,7 +86,7 @@ class Definitions:
 
     def mask(self, node: nodes.Node) -> bool:
         """Whether a case of an expression, or of what it is defined by, is a literal infinity."""
-        return bool(tensors_in(node) & self._masking) or has_infinite_case(node)
+        return bool(node.tensors & self._masking) or node.has_infinite_case
 
     def order(self, key: str) -> list[Definition]:
         """The definitions that lead up to ``key``, in the order of the page."""
@@ -163,12 +147,12 @@ class Environment:
             if key == self.cotangent:
                 return self._draw_cotangent(span)
         if key not in self.values:
-            raise Problem("broken", f"{key} has no value: its definition is broken", span)
+            raise Fault("broken", f"{key} has no value: its definition is broken", span)
         return self.values[key]
 
     def _draw_cotangent(self, span: Span) -> Tensor:
         if self.output is None or self.draw is None:
-            raise Problem("name", "the page names no output", span)
+            raise Fault("name", "the page names no output", span)
         output = self.tensor(self.output, span)
         self.free[self.cotangent] = self.draw(self.cotangent, output.axes)
         return self.free[self.cotangent]
@@ -176,20 +160,20 @@ class Environment:
     def _define(self, definition: Definition, span: Span) -> Tensor:
         if definition.key in self.definitions.broken:
             reason = self.definitions.broken[definition.key]
-            raise Problem("broken", f"{definition.key} has no value: its definition is broken ({reason})", span)
+            raise Fault("broken", f"{definition.key} has no value: its definition is broken ({reason})", span)
         if definition.body is None:
             tensor = self._functional(span)
         else:
             value = self.evaluate(self, definition.body)
             tensor = as_tensor(self, value, definition.indices, definition.span)
-        return replace(tensor, data=self.arithmetic.hold(tensor.data, span))
+        return tensor._replace(data=self.arithmetic.hold(tensor.data, span))
 
     def _functional(self, span: Span) -> Tensor:
         assert self.output is not None
         output = self.tensor(self.output, span)
         cotangent = self.tensor(self.cotangent, span)
         if not (output.perturbed or cotangent.perturbed) and cotangent.data.shape != output.data.shape:
-            raise Problem("shape", f"{self.cotangent} has not the shape of the output", span)
+            raise Fault("shape", f"{self.cotangent} has not the shape of the output", span)
         moving = output.perturbed or cotangent.perturbed
         terms = output.data * cotangent.data
         axes = tuple(range(1 if moving else 0, terms.ndim))
@@ -249,7 +233,7 @@ class Perturbed(Environment):
         parent.arithmetic.charge([(count, count)], span)
         steps = (1j * STEP) * np.eye(count).reshape(count, *base.data.shape)
         data = parent.arithmetic.hold(base.data + steps, span)
-        self.free[key] = replace(base, data=data, tangent=1.0, perturbed=True)
+        self.free[key] = base._replace(data=data, tangent=1.0, perturbed=True)
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The symbol of that key, carried along with the perturbation."""
@@ -264,13 +248,13 @@ class Perturbed(Environment):
                     continue
                 if definition.opaque:
                     message = f"{name} is itself defined by a derivative: define it by a formula first"
-                    raise Problem("name", message, span)
+                    raise Fault("name", message, span)
                 self.values[name] = self._define(definition, span)
         return self.values[key]
 
     def jacobian(self, top_key: str, bottom_key: str, span: Span) -> Tensor:
         """Refuses: the imaginary step is taken already."""
-        raise Problem("name", "a derivative of a derivative: define the first one by a formula", span)
+        raise Fault("name", "a derivative of a derivative: define the first one by a formula", span)
 
 
 def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], span: Span) -> Tensor:
@@ -282,9 +266,9 @@ def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], 
         missing = [name for name in indices if name not in named]
         extra = [name for name in named if name not in indices]
         if missing or extra:
-            raise Problem("shape", free_indices(indices, named), span)
+            raise Fault("shape", free_indices(indices, named), span)
     if value.eye:
-        raise Problem("shape", "the size of I is not known here: write I_n", span)
+        raise Fault("shape", "the size of I is not known here: write I_n", span)
     axes: list[str] = []
     for name in indices:
         symbol = environment.names.get(name)
@@ -299,9 +283,9 @@ def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], 
     lead = data.shape[:1] if moving else ()
     lengths = tuple(arithmetic.size(axis) for axis in (*axes, *shape) if axis != "*")
     if "*" in shape:
-        raise Problem("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
+        raise Fault("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
     if len(lengths) > limits.AXES:
-        raise Problem("limit", f"a tensor of more than {limits.AXES} axes", span)
+        raise Fault("limit", f"a tensor of more than {limits.AXES} axes", span)
     arithmetic.charge([lead + lengths], span)
     data = np.broadcast_to(data, lead + lengths)
     return Tensor(data, (*axes, *shape), value.scale, value.tangent, moving)

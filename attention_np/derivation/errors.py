@@ -1,6 +1,6 @@
 """What can be wrong with a page, and how it is shown.
 
-Everything that the engine has to say against a page is a :class:`Problem`: a kind, one sentence, and the place in the
+Everything that the engine has to say against a page is a :class:`Fault`: a kind, one sentence, and the place in the
 equation. Nothing else may leave the engine; :func:`excerpt` turns the place into the line of the file with a caret
 under it.
 """
@@ -23,13 +23,13 @@ Kind = Literal[
 ]
 
 
-class Problem(Exception):
+class Fault(Exception):
     """One thing wrong with a page.
 
     Parameters
     ----------
     kind : str
-        The family of the problem; a refuted equation may ask for ``"shape"``.
+        The family of the fault; a refuted equation may ask for ``"shape"``.
     message : str
         One sentence for the author of the page.
     span : (int, int), optional
@@ -42,8 +42,8 @@ class Problem(Exception):
         self.message = message
         self.span = span
 
-    def at(self, span: Span) -> Problem:
-        """The same problem with a place, if it had none."""
+    def at(self, span: Span) -> Fault:
+        """The same fault with a place, if it had none."""
         if self.span is None:
             self.span = span
         return self
@@ -69,9 +69,9 @@ def excerpt(text: str, span: Span, width: int = 100) -> str:
     return f"    {line}\n    {' ' * (start - first)}{carets}"
 
 
-def show(path: str, text: str, problem: Problem, offset: int = 0) -> str:
-    """``file:line: message`` with the excerpt, for a problem whose span counts from ``offset``."""
-    if problem.span is None:
-        return f"{path}:{line_of(text, offset)}: {problem.message}"
-    start, stop = problem.span[0] + offset, problem.span[1] + offset
-    return f"{path}:{line_of(text, start)}: {problem.message}\n{excerpt(text, (start, stop))}"
+def show(path: str, text: str, fault: Fault, offset: int = 0) -> str:
+    """``file:line: message`` with the excerpt, for a fault whose span counts from ``offset``."""
+    if fault.span is None:
+        return f"{path}:{line_of(text, offset)}: {fault.message}"
+    start, stop = fault.span[0] + offset, fault.span[1] + offset
+    return f"{path}:{line_of(text, start)}: {fault.message}\n{excerpt(text, (start, stop))}"

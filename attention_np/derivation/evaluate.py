@@ -7,18 +7,16 @@ skipped), so an ill-typed page cannot pass by luck.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from attention_np.derivation import functions, limits, nodes
+from attention_np.derivation.calls import Calls
 from attention_np.derivation.environment import Environment, Perturbed
-from attention_np.derivation.errors import Problem, Span
-from attention_np.derivation.indexing import Indexing, plain
+from attention_np.derivation.errors import Fault, Span
+from attention_np.derivation.indexing import plain
 from attention_np.derivation.values import ANY, ONE, STEP, Array, Value, describe, number, product, top, top_tangent
-
-_UNDERFLOW = -708.0
 
 
 def evaluate(environment: Environment, node: nodes.Node, bound: tuple[str, ...] = ()) -> Value:
@@ -27,16 +25,16 @@ def evaluate(environment: Environment, node: nodes.Node, bound: tuple[str, ...] 
         return Evaluator(environment).value(node, bound)
 
 
-class Evaluator(Indexing):
+class Evaluator(Calls):
     """Walks a tree. One method per kind of node, found in a table by the class of the node."""
 
     def value(self, node: nodes.Node, bound: tuple[str, ...] = ()) -> Value:
-        """The value of a node; a problem without a place gets the place of the node."""
+        """The value of a node; a fault without a place gets the place of the node."""
         self.arithmetic.work(limits.OPERATION, node.span)
         try:
             return _METHODS[type(node)](self, node, bound)
-        except Problem as problem:
-            raise problem.at(node.span) from None
+        except Fault as fault:
+            raise fault.at(node.span) from None
 
     def _number(self, node: nodes.Number, bound: tuple[str, ...]) -> Value:
         return number(node.value)
@@ -52,7 +50,7 @@ class Evaluator(Indexing):
         return Value(np.arange(1.0, length + 1.0), (node.name,), (), float(length))
 
     def _eye(self, node: nodes.Eye, bound: tuple[str, ...]) -> Value:
-        value = replace(number(1.0), eye=True)
+        value = number(1.0)._replace(eye=True)
         return value if node.size is None else self.arithmetic.expand_eye(value, node.size, node.span)
 
     def _ones(self, node: nodes.Ones, bound: tuple[str, ...]) -> Value:
@@ -71,10 +69,10 @@ class Evaluator(Indexing):
     def _indexed(self, node: nodes.Indexed, bound: tuple[str, ...]) -> Value:
         base = self.value(node.base, bound)
         if not base.shape:
-            raise Problem("shape", f"cannot put indices on {describe(base)}", node.span)
+            raise Fault("shape", f"cannot put indices on {describe(base)}", node.span)
         data, axes = base.data, base.shape
         if ANY in axes or base.eye:
-            raise Problem("shape", "the size of this is not known here", node.base.span)
+            raise Fault("shape", "the size of this is not known here", node.base.span)
         if len(axes) == 2 and axes[1] == ONE:
             data, axes = data[..., 0], axes[:1]
         items = self._filled(node.indices, len(axes), node)
@@ -86,14 +84,14 @@ class Evaluator(Indexing):
             one, two = self._range(left), self._range(right)
             if not self.arithmetic.same(one, two):
                 message = f"{left.name} runs over {plain(one)}, but {right.name} over {plain(two)}"
-                raise Problem("shape", message, node.span)
+                raise Fault("shape", message, node.span)
         return self._truth(self._compared([node.left, node.right], ["="], node.span, bound))
 
     def _iverson(self, node: nodes.Iverson, bound: tuple[str, ...]) -> Value:
         return self._truth(self.condition(node.condition, bound))
 
     def _truth(self, value: Value) -> Value:
-        return replace(value, data=value.data.astype(float), scale=1.0, tangent=0.0, zero=False)
+        return value._replace(data=value.data.astype(float), scale=1.0, tangent=0.0, zero=False)
 
     def condition(self, node: nodes.Node, bound: tuple[str, ...]) -> Value:
         """Where a condition holds, as a value of booleans."""
@@ -112,15 +110,15 @@ class Evaluator(Indexing):
         values = [self.value(side, bound) for side in sides]
         for value, side in zip(values, sides, strict=True):
             if value.shape or value.eye:
-                raise Problem("shape", f"a condition compares numbers, not {describe(value)}", side.span)
+                raise Fault("shape", f"a condition compares numbers, not {describe(value)}", side.span)
         names, arrays = self.arithmetic.together(values, span)
         self.arithmetic.charge([array.shape for array in arrays], span)
         data: Array = np.array(True)
         for left, relation, right in zip(arrays, relations, arrays[1:], strict=False):
             if relation not in _COMPARISONS:
-                raise Problem("syntax", "\\approx is not a condition", span)
+                raise Fault("syntax", "\\approx is not a condition", span)
             if np.isnan(left.real).any() or np.isnan(right.real).any():
-                raise Problem("domain", "a condition compares something that is not a number", span)
+                raise Fault("domain", "a condition compares something that is not a number", span)
             data = data & _COMPARISONS[relation](left.real, right.real)
         return Value(data, names)
 
@@ -132,7 +130,7 @@ class Evaluator(Indexing):
         for term, (sign, _) in zip(node.terms, node.signs, strict=True):
             value = self.value(term, bound)
             if total is None:
-                total = value if sign > 0 else replace(value, data=-value.data)
+                total = value if sign > 0 else value._replace(data=-value.data)
             else:
                 total = self.arithmetic.add(total, value, sign, (node.span[0], term.span[1]))
         assert total is not None
@@ -148,7 +146,7 @@ class Evaluator(Indexing):
             chain = (chain if operator in ("", "cdot", "slash", "mod") else 0) + (1 if value.shape else 0)
             if elementwise and chain > 1:
                 message = "a matrix product beside an elementwise one: which comes first? Use brackets"
-                raise Problem("shape", message, span)
+                raise Fault("shape", message, span)
             if operator == "odot":
                 total = self.arithmetic.multiply(total, value, span, elementwise=True)
             elif operator == "oslash":
@@ -166,7 +164,7 @@ class Evaluator(Indexing):
         names, (one, two) = self.arithmetic.together([left, right], span)
         whole = left.data.dtype.kind != "c" and right.data.dtype.kind != "c"
         if left.shape or right.shape or not whole or np.any(one != np.rint(one)) or np.any(two != np.rint(two)):
-            raise Problem("shape", "a remainder is of whole numbers", span)
+            raise Fault("shape", "a remainder is of whole numbers", span)
         self.arithmetic.charge([one.shape, two.shape], span)
         return Value(np.mod(one, two), names, (), right.scale)
 
@@ -179,13 +177,13 @@ class Evaluator(Indexing):
         base = self.value(node.base, bound)
         exponent = self.value(node.exponent, bound)
         if exponent.shape or exponent.eye:
-            raise Problem("shape", f"an exponent is a number, not {describe(exponent)}", node.exponent.span)
+            raise Fault("shape", f"an exponent is a number, not {describe(exponent)}", node.exponent.span)
         if top(exponent.data) > limits.EXPONENT:
-            raise Problem("limit", f"an exponent above {limits.EXPONENT:g}", node.exponent.span)
+            raise Fault("limit", f"an exponent above {limits.EXPONENT:g}", node.exponent.span)
         if base.shape and not node.elementwise:
             return self._matrix_power(base, exponent, node)
         if base.eye:
-            raise Problem("shape", "a power of I", node.span)
+            raise Fault("shape", "a power of I", node.span)
         names, (one, two) = self.arithmetic.together([base, exponent], node.span)
         self.arithmetic.charge([one.shape, two.shape], node.span)
         data = functions.power(one, two)
@@ -197,21 +195,21 @@ class Evaluator(Indexing):
         whole = not exponent.names and float(exponent.data.real).is_integer()
         if not whole or len(base.shape) != 2 or self.arithmetic.unify(*base.shape) is None:
             message = f"this power of {describe(base)} is not defined; elementwise it is ^{{\\odot 2}}"
-            raise Problem("shape", message, node.span)
+            raise Fault("shape", message, node.span)
         power = int(exponent.data.real)
         if abs(power) > limits.MATRIX_POWER:
-            raise Problem("limit", f"a matrix power above {limits.MATRIX_POWER}", node.span)
+            raise Fault("limit", f"a matrix power above {limits.MATRIX_POWER}", node.span)
         if power == 0:
-            raise Problem("shape", "write I for a matrix to the power of zero", node.span)
+            raise Fault("shape", "write I for a matrix to the power of zero", node.span)
         if power < 0:
             self.arithmetic.work(base.data.size * base.data.shape[-1], node.span)
             try:
                 data = np.linalg.inv(base.data)
             except np.linalg.LinAlgError:
-                raise Problem("domain", "this matrix has no inverse", node.span) from None
+                raise Fault("domain", "this matrix has no inverse", node.span) from None
             size = top(data)
             scale = max(size, size * size * base.scale)
-            base = replace(base, data=data, scale=scale, tangent=size * size * base.tangent)
+            base = base._replace(data=data, scale=scale, tangent=size * size * base.tangent)
         total = base
         for _ in range(abs(power) - 1):
             total = self.arithmetic.matrix_product(total, base, node.span)
@@ -220,61 +218,17 @@ class Evaluator(Indexing):
     def _transpose(self, node: nodes.Transpose, bound: tuple[str, ...]) -> Value:
         return self.arithmetic.transpose(self.value(node.base, bound), node.span)
 
-    def enter(self, bound: nodes.Bound, outer: tuple[str, ...]) -> tuple[str, ...]:
-        """The bound indices inside of a sum; binding one again is an error."""
-        for name, span in zip(bound.names, bound.spans, strict=True):
-            if name in outer:
-                raise Problem("shape", f"index {name} is bound twice", span)
-        return outer + bound.names
-
-    def over(self, bound: nodes.Bound, body: Value, outer: tuple[str, ...], fill: float) -> Value:
-        """The body with all bound indices as axes, and ``fill`` where the condition does not hold."""
-        inner = outer + bound.names
-        for name in bound.names:
-            if name not in body.names:
-                symbol = self.environment.names.get(name)
-                assert symbol is not None
-                assert symbol.axes is not None
-                length = self.arithmetic.size(symbol.axes[0])
-                self.arithmetic.charge([(length, *body.data.shape)], bound.span)
-                data = np.broadcast_to(body.data, (length, *body.data.shape))
-                body = replace(body, data=data, names=(name, *body.names), zero=False)
-        if bound.condition is None:
-            return body
-        self._check_limits(bound, inner)
-        where = self.condition(bound.condition, inner)
-        names, (data, mask) = self.arithmetic.together([body, where], bound.span)
-        mask = mask.reshape(mask.shape + (1,) * (data.ndim - mask.ndim))
-        self.arithmetic.charge([data.shape, mask.shape], bound.span)
-        return replace(body, data=np.where(mask, data, fill), names=names, zero=False)
-
-    def _check_limits(self, bound: nodes.Bound, inner: tuple[str, ...]) -> None:
-        r"""``\\sum_{j=1}^{n}`` with j over m is an error, and so is a limit beyond the range."""
-        parts = bound.condition.parts if isinstance(bound.condition, nodes.Both) else (bound.condition,)
-        for part in parts:
-            if not isinstance(part, nodes.Compare) or part.relations != ("<=", "<="):
-                continue
-            middle, upper = part.sides[1], part.sides[2]
-            if not isinstance(middle, nodes.IndexRef) or middle.name not in bound.names:
-                continue
-            own = self._range(middle)
-            if isinstance(upper, nodes.SizeRef) and not self.arithmetic.same(upper.name, own):
-                message = f"index {middle.name} runs over {plain(own)}, not over {plain(upper.name)}"
-                raise Problem("shape", message, upper.span)
-            if top(self.value(upper, inner).data) > self.arithmetic.size(own):
-                raise Problem("domain", f"index {middle.name} ends at {plain(own)}", upper.span)
-
     def _reduce(self, node: nodes.Reduce, bound: tuple[str, ...]) -> Value:
         inner = self.enter(node.bound, bound)
         body = self.value(node.body, inner)
         if body.eye:
-            raise Problem("shape", "the size of I is not known here: write I_n", node.body.span)
+            raise Fault("shape", "the size of I is not known here: write I_n", node.body.span)
         body = self.over(node.bound, body, bound, 0.0 if node.kind == "sum" else 1.0)
         axes = tuple(body.names.index(name) for name in node.bound.names)
         rest = tuple(name for name in body.names if name not in node.bound.names)
         if node.kind == "prod":
             if body.shape:
-                raise Problem("shape", "a product over an index is of numbers", node.span)
+                raise Fault("shape", "a product over an index is of numbers", node.span)
             data = body.data
             for axis in sorted(axes, reverse=True):
                 parts = [np.take(data, k, axis=axis) for k in range(data.shape[axis])]
@@ -290,7 +244,7 @@ class Evaluator(Indexing):
         values = [self.value(item, bound) for item in node.values]
         shapes = {value.shape for value in values if not value.zero}
         if len(shapes) > 1 or any(value.eye for value in values):
-            raise Problem("shape", "the cases have different shapes", node.span)
+            raise Fault("shape", "the cases have different shapes", node.span)
         shape = shapes.pop() if shapes else ()
         wheres = [None if item is None else self.condition(item, bound) for item in node.conditions]
         known = [where for where in wheres if where is not None]
@@ -308,11 +262,11 @@ class Evaluator(Indexing):
         cells = [self.value(cell, bound) for row in node.rows for cell in row]
         for value, cell in zip(cells, (cell for row in node.rows for cell in row), strict=True):
             if value.shape or value.eye:
-                raise Problem("shape", f"an entry is a number, not {describe(value)}", cell.span)
+                raise Fault("shape", f"an entry is a number, not {describe(value)}", cell.span)
         names, arrays = self.arithmetic.together(cells, node.span)
         rows, columns = len(node.rows), len(node.rows[0])
         if max(rows, columns) > limits.SIZE:
-            raise Problem("limit", f"a matrix with more than {limits.SIZE} rows or columns", node.span)
+            raise Fault("limit", f"a matrix with more than {limits.SIZE} rows or columns", node.span)
         self.arithmetic.charge([*((*array.shape, 1) for array in arrays), (rows * columns,)], node.span)
         arrays = list(np.broadcast_arrays(*arrays))
         data = np.stack(arrays, axis=-1).reshape(*arrays[0].shape, rows, columns)
@@ -324,14 +278,14 @@ class Evaluator(Indexing):
     def _derivative(self, node: nodes.Derivative, bound: tuple[str, ...]) -> Value:
         environment = self.environment
         if isinstance(environment, Perturbed):
-            raise Problem("name", "a derivative of a derivative: define the first one by a formula", node.span)
+            raise Fault("name", "a derivative of a derivative: define the first one by a formula", node.span)
         bottom = environment.tensor(node.bottom.name, node.bottom.name_span)
         below = self._filled(node.bottom.indices or (), len(bottom.axes), node.bottom)
         above: tuple[nodes.Node, ...] = ()
         if isinstance(node.top, nodes.Ref):
             if node.top.name in environment.definitions.needs(node.bottom.name):
                 message = f"upside down: {plain(node.bottom.name)} depends on {plain(node.top.name)}"
-                raise Problem("name", message, node.span)
+                raise Fault("name", message, node.span)
             upper = environment.tensor(node.top.name, node.top.name_span)
             above = self._filled(node.top.indices or (), len(upper.axes), node.top)
             jacobian = environment.jacobian(node.top.name, node.bottom.name, node.span)
@@ -341,7 +295,7 @@ class Evaluator(Indexing):
         names = tuple(name for name in value.names if name != "@")
         shape = value.shape[:1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
         if value.eye or ANY in shape:
-            raise Problem("shape", "the size of this is not known here", node.top.span)
+            raise Fault("shape", "the size of this is not known here", node.top.span)
         if "@" in value.names:
             data = self.arithmetic.spread(value, ("@", *names))
             data = np.moveaxis(np.where(np.isnan(data.real), np.nan, data.imag), 0, -1) / STEP
@@ -353,22 +307,6 @@ class Evaluator(Indexing):
         slices = tuple(nodes.Slice(node.top.span) for _ in shape)
         scale = max(value.tangent, top(data))
         return self._pick(data, names, shape + bottom.axes, slices + below, scale, 0.0, node.span, bound)
-
-    def _call(self, node: nodes.Call, bound: tuple[str, ...]) -> Value:
-        from .calls import call
-
-        return call(self, node, bound)
-
-    def elementwise(self, name: str, value: Value, span: Span) -> Value:
-        """A function from the table, entry by entry."""
-        if value.eye:
-            raise Problem("shape", "the size of I is not known here: write I_n", span)
-        if name == "exp":
-            real = value.data.real
-            if ((real < _UNDERFLOW) & np.isfinite(real)).any():
-                self.environment.underflow = span
-        function, slope = functions.FUNCTIONS[name]
-        return self.arithmetic.apply(value, function, slope)
 
 
 _COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {

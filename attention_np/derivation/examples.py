@@ -5,7 +5,7 @@ from __future__ import annotations
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.account import Account
 from attention_np.derivation.environment import Definitions, Environment, Tensor
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.evaluate import evaluate
 from attention_np.derivation.header import Header
 from attention_np.derivation.names import Names
@@ -42,7 +42,7 @@ class Setting:
         if isinstance(left, nodes.SizeRef):
             length = float(value.data.real) if not value.shape else 0.0
             if not 1 < length <= limits.SIZE or length != round(length):
-                raise Problem("limit", f"a size between 2 and {limits.SIZE} is needed", right.span)
+                raise Fault("limit", f"a size between 2 and {limits.SIZE} is needed", right.span)
             self._bind_size(left.name, int(length), left.span)
             return
         assert isinstance(left, nodes.Ref)
@@ -51,7 +51,7 @@ class Setting:
         assert symbol.axes is not None
         shape = value.shape[:1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
         if len(shape) != len(symbol.axes) or ONE in shape:
-            raise Problem("shape", f"{left.name} has {len(symbol.axes)} axes", right.span)
+            raise Fault("shape", f"{left.name} has {len(symbol.axes)} axes", right.span)
         for axis, length_name in zip(symbol.axes, shape, strict=True):
             self._bind_size(axis, int(length_name), right.span)
         data = value.data.reshape(tuple(int(length) for length in shape))
@@ -59,11 +59,13 @@ class Setting:
 
     def _bind_size(self, name: str, length: int, span: Span) -> None:
         if self.sizes.setdefault(name, length) != length or self.header.fixed.get(name, length) != length:
-            raise Problem("shape", f"{name} is {self.sizes[name]} already, here it is {length}", span)
+            raise Fault("shape", f"{name} is {self.sizes[name]} already, here it is {length}", span)
 
 
 def _plausible(chain: Chain) -> bool:
-    return len(chain.sides[0]) <= 24
+    """Whether it may be a name beside a literal, in which stands no letter but a transposition's, e and I."""
+    left, right = chain.sides
+    return len(left) <= 24 and not any(token.type == "LETTER" and token.text not in "TeI" for token in right)
 
 
 def binds(statement: Statement, names: Names) -> bool:
@@ -72,7 +74,7 @@ def binds(statement: Statement, names: Names) -> bool:
         return False
     left, right = statement.sides
     if right is None or any(
-        isinstance(node, (nodes.Ref, nodes.IndexRef, nodes.SizeRef, nodes.Derivative)) for node in right.walk()
+        isinstance(node, (nodes.Ref, nodes.IndexRef, nodes.SizeRef, nodes.Derivative)) for node in right.walk
     ):
         return False
     if isinstance(left, nodes.SizeRef):

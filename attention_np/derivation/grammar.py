@@ -11,7 +11,7 @@ indices, the head of a sum) into a single token. What is left is what mathematic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,7 @@ from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedInput, VisitError
 
 from attention_np.derivation import nodes
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 
 _GRAMMAR = r"""
     ?start: expression | condition
@@ -109,12 +109,12 @@ def _product(pairs: list[tuple[str, nodes.Node]]) -> nodes.Node:
     for before, after in pairwise(factors):
         if isinstance(before, nodes.Call) and before.bare and not isinstance(after, nodes.Call):
             message = f"does the argument of {before.text} go on here? Put it in brackets"
-            raise Problem("syntax", message, after.span)
+            raise Fault("syntax", message, after.span)
     for operator, factor in zip(operators[1:-1], factors[2:], strict=False):
         if operator == "slash":
-            raise Problem("syntax", "what does the slash divide by? Use \\frac, or brackets", factor.span)
+            raise Fault("syntax", "what does the slash divide by? Use \\frac, or brackets", factor.span)
         if operator == "mod":
-            raise Problem("syntax", "put brackets around the remainder", factor.span)
+            raise Fault("syntax", "put brackets around the remainder", factor.span)
     return nodes.Mul(_join(factors[0].span, factors[-1].span), factors, operators)
 
 
@@ -222,7 +222,7 @@ class _Builder(Transformer[Token, Any]):
     def parts_more(self, pairs: list[tuple[str, nodes.Node]], word: Token, right: nodes.Node) -> Any:
         name = "and" if word.type == "AND" else "or"
         if pairs[-1][0] not in ("", name):
-            raise Problem("syntax", '"and" mixed with "or" needs brackets, which conditions do not have', right.span)
+            raise Fault("syntax", '"and" mixed with "or" needs brackets, which conditions do not have', right.span)
         pairs.append((name, right))
         return pairs
 
@@ -233,7 +233,7 @@ class _Builder(Transformer[Token, Any]):
         for side in sides:
             if isinstance(side, nodes.IndexRef):
                 if side.name in seen:
-                    raise Problem("shape", f"index {side.name} is compared with itself", side.span)
+                    raise Fault("shape", f"index {side.name} is compared with itself", side.span)
                 seen.add(side.name)
         return nodes.Compare(_join(sides[0].span, sides[-1].span), sides, relations)
 
@@ -241,8 +241,10 @@ class _Builder(Transformer[Token, Any]):
 _PARSER = Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_Builder(), maybe_placeholders=False)
 
 
-def parse(tokens: Iterable[Resolved], whole: Span) -> nodes.Node:
+def parse(tokens: Sequence[Resolved], whole: Span) -> nodes.Node:
     """The tree of a resolved token list; ``whole`` is the place to blame when it stops too early."""
+    if len(tokens) == 1 and tokens[0].type == "NODE":
+        return tokens[0].content  # type: ignore[no-any-return]
     run = _PARSER.parse_interactive()
     last = whole
     try:
@@ -254,14 +256,14 @@ def parse(tokens: Iterable[Resolved], whole: Span) -> nodes.Node:
     except UnexpectedInput as error:
         token_type = getattr(getattr(error, "token", None), "type", "$END")
         if token_type == "$END":
-            raise Problem("syntax", "the expression stops too early", last) from None
-        raise Problem("syntax", _misplaced(token_type), last) from None
+            raise Fault("syntax", "the expression stops too early", last) from None
+        raise Fault("syntax", _misplaced(token_type), last) from None
     except VisitError as error:
-        if isinstance(error.orig_exc, Problem):
+        if isinstance(error.orig_exc, Fault):
             raise error.orig_exc from None
         raise
     if not isinstance(result, nodes.Node):
-        raise Problem("syntax", "the expression stops too early", last)
+        raise Fault("syntax", "the expression stops too early", last)
     return result
 
 

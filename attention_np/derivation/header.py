@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from attention_np.derivation import limits
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.names import Names, Symbol, parse_name
 
 KINDS = (
@@ -23,6 +23,7 @@ KINDS = (
     "orthogonal",
     "probability",
 )
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same one, where PyYAML was built with libyaml
 _KEYS = frozenset(
     ["op", "sizes", "indices", "tensors", "output", "cotangent", "code", "options", "names", "cited", "title"]
 )
@@ -70,38 +71,38 @@ def front_matter(text: str) -> tuple[dict[str, Any], dict[str, Span], int]:
     match = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text, re.DOTALL | re.MULTILINE)
     if match is None:
         if text.startswith("---"):
-            raise Problem("page", "the front matter is never closed", (0, 3))
+            raise Fault("page", "the front matter is never closed", (0, 3))
         return {}, {}, 0
     source, offset = match.group(1), match.start(1)
     if len(source) > limits.FRONT_MATTER_CHARACTERS:
-        raise Problem("limit", f"front matter of more than {limits.FRONT_MATTER_CHARACTERS} characters", (0, 3))
+        raise Fault("limit", f"front matter of more than {limits.FRONT_MATTER_CHARACTERS} characters", (0, 3))
     try:
         depth = 0
-        for token in yaml.scan(source, Loader=yaml.SafeLoader):
+        for token in yaml.scan(source, Loader=_LOADER):
             place = (offset + token.start_mark.index, offset + token.end_mark.index)
             if isinstance(token, (yaml.AnchorToken, yaml.AliasToken, yaml.TagToken)):
-                raise Problem("page", "front matter has no anchors, aliases or tags", place)
+                raise Fault("page", "front matter has no anchors, aliases or tags", place)
             if isinstance(token, _OPENS):
                 depth += 1
             elif isinstance(token, _CLOSES):
                 depth -= 1
             if depth > limits.FRONT_MATTER_DEPTH:
-                raise Problem("limit", "the front matter is nested too deep", place)
-        tree = yaml.compose(source, Loader=yaml.SafeLoader)
+                raise Fault("limit", "the front matter is nested too deep", place)
+        tree = yaml.compose(source, Loader=_LOADER)
         places: dict[str, Span] = {}
         _unique(tree, offset, places)
-        front = yaml.safe_load(source)
+        front = yaml.load(source, Loader=_LOADER)  # noqa: S506
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = (0, 3) if mark is None else (offset + mark.index, offset + mark.index + 1)
         message = getattr(error, "problem", None) or "it is not YAML"
-        raise Problem("page", f"the front matter cannot be read: {message}", place) from None
+        raise Fault("page", f"the front matter cannot be read: {message}", place) from None
     except (ValueError, RecursionError) as error:
-        raise Problem("page", f"the front matter cannot be read: {error}", (0, 3)) from None
+        raise Fault("page", f"the front matter cannot be read: {error}", (0, 3)) from None
     if front is None:
         front = {}
     if not isinstance(front, dict):
-        raise Problem("page", "the front matter is not a mapping", (0, 3))
+        raise Fault("page", "the front matter is not a mapping", (0, 3))
     return front, places, match.end()
 
 
@@ -121,11 +122,11 @@ def _unique(node: yaml.Node | None, offset: int, places: dict[str, Span], under:
         for key, value in node.value:
             place = (offset + key.start_mark.index, offset + key.end_mark.index)
             if not isinstance(key, yaml.ScalarNode):
-                raise Problem("page", "a key of the front matter is a plain word", place)
+                raise Fault("page", "a key of the front matter is a plain word", place)
             if key.value == "<<":
-                raise Problem("page", "front matter has no merge keys", place)
+                raise Fault("page", "front matter has no merge keys", place)
             if key.value in seen:
-                raise Problem("page", f"{key.value} stands twice in the front matter", place)
+                raise Fault("page", f"{key.value} stands twice in the front matter", place)
             seen.add(key.value)
             places[under + key.value] = place
             _unique(value, offset, places, f"{under}{key.value} ")
@@ -139,8 +140,8 @@ def read_header(front: dict[str, Any], places: dict[str, Span]) -> Header:
     header = Header()
     try:
         _fill(header, front, places)
-    except Problem as problem:
-        raise problem.at(header.place) from None
+    except Fault as fault:
+        raise fault.at(header.place) from None
     return header
 
 
@@ -148,7 +149,7 @@ def _fill(header: Header, front: dict[str, Any], places: dict[str, Span]) -> Non
     unknown = sorted(str(key) for key in front if key not in _KEYS)
     if unknown:
         header.place = places.get(unknown[0], (0, 3))
-        raise Problem("page", f"the front matter knows no {unknown[0]!r}", header.place)
+        raise Fault("page", f"the front matter knows no {unknown[0]!r}", header.place)
 
     def look(name: str) -> Any:
         header.place = places.get(name, (0, 3))
@@ -157,7 +158,7 @@ def _fill(header: Header, front: dict[str, Any], places: dict[str, Span]) -> Non
     def mapping(name: str) -> Iterator[tuple[str, Any]]:
         value = look(name) or {}
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            raise Problem("page", f"{name} is a mapping of names", header.place)
+            raise Fault("page", f"{name} is a mapping of names", header.place)
         for key, item in value.items():
             header.place = places.get(f"{name} {key}", header.place)
             yield key, item
@@ -165,26 +166,26 @@ def _fill(header: Header, front: dict[str, Any], places: dict[str, Span]) -> Non
     def a_size(value: object, owner: str) -> str:
         key = parse_name(str(value))
         if key not in header.sizes:
-            raise Problem("page", f"{owner}: {value} is not declared in sizes", header.place)
+            raise Fault("page", f"{owner}: {value} is not declared in sizes", header.place)
         return key
 
     op = look("op")
     if op is not None and not (isinstance(op, str) and re.fullmatch(r"[a-z][a-z0-9_]{0,40}", op)):
-        raise Problem("page", "op is the name of a module", header.place)
+        raise Fault("page", "op is the name of a module", header.place)
     header.op = op
     sizes = look("sizes") or ""
     words: Any = sizes.split() if isinstance(sizes, str) else sizes
     if not isinstance(words, list) or len(words) > 16:
-        raise Problem("page", "sizes are up to 16 names, with spaces between them", header.place)
+        raise Fault("page", "sizes are up to 16 names, with spaces between them", header.place)
     for word in words:
         name, _, value = str(word).partition("=")
         key = parse_name(name)
         if key in header.sizes:
-            raise Problem("page", f"the size {name} is declared twice", header.place)
+            raise Fault("page", f"the size {name} is declared twice", header.place)
         factors: tuple[str, ...] = ()
         if value.isascii() and value.isdigit():
             if len(value) > 6 or not 1 < int(value) <= limits.SIZE:
-                raise Problem("limit", f"{name} is not between 2 and {limits.SIZE}", header.place)
+                raise Fault("limit", f"{name} is not between 2 and {limits.SIZE}", header.place)
             header.fixed[key] = int(value)
         elif value:
             factors = tuple(a_size(part, name) for part in value.split("*"))
@@ -198,13 +199,13 @@ def _fill(header: Header, front: dict[str, Any], places: dict[str, Span]) -> Non
             header.places[f"index {key}"] = header.place
     for name, listed in mapping("tensors"):
         if not isinstance(listed, list) or len(listed) > limits.AXES + 1:
-            raise Problem("page", f"tensor {name}: a list of sizes is needed, [] for a number", header.place)
+            raise Fault("page", f"tensor {name}: a list of sizes is needed, [] for a number", header.place)
         kind = "normal"
         if listed and str(listed[-1]) in KINDS:
             kind, listed = str(listed[-1]), listed[:-1]
         axes = tuple(a_size(item, f"tensor {name}") for item in listed)
         if kind in ("permutation", "orthogonal") and (len(axes) != 2 or axes[0] != axes[1]):
-            raise Problem("page", f"tensor {name}: a {kind} matrix is square", header.place)
+            raise Fault("page", f"tensor {name}: a {kind} matrix is square", header.place)
         key = parse_name(name)
         header.tensors[key] = Free(axes, kind)
         header.places[f"tensor {key}"] = header.place
@@ -217,19 +218,19 @@ def _fill(header: Header, front: dict[str, Any], places: dict[str, Span]) -> Non
             )
     for name, value in mapping("code"):
         if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?", name):
-            raise Problem("page", f"code: {name} is not the name of an argument or a field", header.place)
+            raise Fault("page", f"code: {name} is not the name of an argument or a field", header.place)
         header.code[name] = parse_name(str(value))
     for name, value in mapping("options"):
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-            raise Problem("page", f"options: {name} is not the name of an option", header.place)
+            raise Fault("page", f"options: {name} is not the name of an option", header.place)
         if not isinstance(value, (str, int, float, bool)):
-            raise Problem("page", f"options: {name} is a number, true, false or a symbol", header.place)
+            raise Fault("page", f"options: {name} is a number, true, false or a symbol", header.place)
         header.options[name] = parse_name(value) if isinstance(value, str) else value
     cited = look("cited")
     cited = True if cited is None else cited
     if not isinstance(cited, bool):
-        raise Problem("page", "cited is true or false", header.place)
+        raise Fault("page", "cited is true or false", header.place)
     header.cited = cited
     if header.code and header.output is None:
         look("code")
-        raise Problem("page", "a page with code names its output", header.place)
+        raise Fault("page", "a page with code names its output", header.place)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from attention_np.derivation import nodes
 from attention_np.derivation.environment import Environment
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.values import ONE, Array, Value
+
+_UNREAD = Value(np.zeros(()))  # the place of an index that only names an axis
 
 
 class Indexing:
@@ -32,7 +32,7 @@ class Indexing:
     def _filled(self, indices: tuple[nodes.Node, ...], rank: int, node: nodes.Node) -> tuple[nodes.Node, ...]:
         if len(indices) > rank:
             message = f"{len(indices)} indices at something with {rank} axes" if rank else "a number takes no index"
-            raise Problem("shape", message, node.span)
+            raise Fault("shape", message, node.span)
         return indices + (nodes.Slice(node.span),) * (rank - len(indices))
 
     def _pick(
@@ -48,7 +48,10 @@ class Indexing:
     ) -> Value:
         """Index an array whose axes are ``lead`` (named) and then ``axes``, one item for each of these."""
         names = list(lead)
-        simple = True
+        letters = [item.name for item in items if isinstance(item, nodes.IndexRef)]
+        whole = sum(isinstance(item, nodes.Slice) for item in items)
+        # Different letters, each over its own axis, only reorder the axes: nothing is looked up.
+        simple = len({*lead, *letters}) == len(lead) + len(letters) == len(lead) + len(items) - whole
         picked: list[Value | None] = []
         for item, axis in zip(items, axes, strict=True):
             if isinstance(item, nodes.Slice):
@@ -58,10 +61,11 @@ class Indexing:
                 own = self._range(item)
                 if not self.arithmetic.same(own, axis):
                     message = f"index {item.name} runs over {plain(own)}, but this axis over {plain(axis)}"
-                    raise Problem("shape", message, item.span)
-                simple = simple and item.name not in names
-            else:
-                simple = False
+                    raise Fault("shape", message, item.span)
+                if simple:
+                    picked.append(_UNREAD)
+                    names.append(item.name)
+                    continue
             counted = self._place(item, axis, bound)
             picked.append(counted)
             names += [name for name in counted.names if name not in names]
@@ -102,14 +106,14 @@ class Indexing:
     def _place(self, item: nodes.Node, axis: str, bound: tuple[str, ...]) -> Value:
         value = self.value(item, bound)
         if value.shape or value.eye or value.data.dtype.kind == "c" or not np.isfinite(value.data).all():
-            raise Problem("shape", "an index must be a whole number", item.span)
+            raise Fault("shape", "an index must be a whole number", item.span)
         whole = np.rint(value.data)
         if np.abs(whole - value.data).max(initial=0.0) > 1e-9:
-            raise Problem("shape", "an index must be a whole number", item.span)
+            raise Fault("shape", "an index must be a whole number", item.span)
         if not value.names and not 1 <= float(whole) <= self.arithmetic.size(axis):
             message = f"index {int(whole)} is outside of 1 to {plain(axis)} (here {self.arithmetic.size(axis)})"
-            raise Problem("domain", message, item.span)
-        return replace(value, data=whole)
+            raise Fault("domain", message, item.span)
+        return value._replace(data=whole)
 
 
 def plain(name: str) -> str:

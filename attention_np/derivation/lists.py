@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attention_np.derivation import limits, nodes
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.names import Names, Symbol, base, family, make_key, without_index
 from attention_np.derivation.tokens import Token, Tokens, closing, span_of, split
 
@@ -24,7 +24,7 @@ class ListReader:
 
     def _number(self, token: Token) -> nodes.Number:
         if len(token.text) > limits.NUMBER_CHARACTERS:
-            raise Problem("limit", f"a number of more than {limits.NUMBER_CHARACTERS} characters", token.span)
+            raise Fault("limit", f"a number of more than {limits.NUMBER_CHARACTERS} characters", token.span)
         return nodes.Number(token.span, token.text)
 
     def lookup(
@@ -62,13 +62,13 @@ class ListReader:
         tokens = [token for token in inside if token.type != "WIDE"]
         pieces = [piece for piece, _ in split(tokens, frozenset([","]))]
         if len(pieces) > limits.AXES:
-            raise Problem("limit", f"more than {limits.AXES} indices", owner)
+            raise Fault("limit", f"more than {limits.AXES} indices", owner)
         if len(pieces) == 1:
             axes = len(symbol.axes) if symbol is not None and symbol.axes is not None else None
             found = self._side_by_side(pieces[0], axes)
             if found is not None:
                 if len(found) > limits.AXES:
-                    raise Problem("limit", f"more than {limits.AXES} indices", owner)
+                    raise Fault("limit", f"more than {limits.AXES} indices", owner)
                 return found
         return tuple(self._index(piece, owner) for piece in pieces)
 
@@ -123,7 +123,7 @@ class ListReader:
             if found is not None:
                 for item in found:
                     if not isinstance(item, nodes.IndexRef):
-                        raise Problem("syntax", "an index is needed here", item.span)
+                        raise Fault("syntax", "an index is needed here", item.span)
                     names.append(item.name)
                     spans.append(item.span)
                 continue
@@ -137,16 +137,16 @@ class ListReader:
                 names.append(lone[0].name)
                 spans.append(lone[0].span)
             elif not lone:
-                raise Problem("syntax", "which index runs here? Write it first: j \\le i", condition.span)
+                raise Fault("syntax", "which index runs here? Write it first: j \\le i", condition.span)
             if above is not None and isinstance(condition, nodes.Compare) and condition.relations == ("=",):
                 upper = self.expression(above, owner)
                 condition = nodes.Compare(condition.span, (condition.sides[1], condition.sides[0], upper), ("<=", "<="))
                 above = None
             conditions.append(condition)
         if above is not None:
-            raise Problem("syntax", "an upper limit needs a lower one: j = 1", span_of(above, owner))
+            raise Fault("syntax", "an upper limit needs a lower one: j = 1", span_of(above, owner))
         if len(set(names)) < len(names):
-            raise Problem("shape", "the same index is bound twice here", span)
+            raise Fault("shape", "the same index is bound twice here", span)
         joined: nodes.Node | None = None
         if conditions:
             joined = conditions[0]

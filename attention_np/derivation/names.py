@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attention_np.derivation import limits
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.tokens import ACCENTS, FONTS, Token, Tokens, argument, tokenize
 
 GREEK = frozenset(
@@ -99,9 +99,9 @@ class Names:
     def add(self, symbol: Symbol, span: Span | None = None) -> None:
         """Make a name known; a name means one thing on a page."""
         if symbol.key in self._symbols:
-            raise Problem("page", f"{symbol.key} is declared twice", span)
+            raise Fault("page", f"{symbol.key} is declared twice", span)
         if len(self._symbols) >= limits.NAMES:
-            raise Problem("limit", f"more than {limits.NAMES} names on one page", span)
+            raise Fault("limit", f"more than {limits.NAMES} names on one page", span)
         self._symbols[symbol.key] = symbol
 
     def settle(self, key: str, axes: tuple[str, ...]) -> None:
@@ -163,7 +163,7 @@ def base(tokens: Tokens, start: int) -> tuple[str, int] | None:
         key += tokens[stop].text
         stop += 1
     if len(key) > limits.NAME_CHARACTERS:
-        raise Problem("limit", f"a name of more than {limits.NAME_CHARACTERS} characters", token.span)
+        raise Fault("limit", f"a name of more than {limits.NAME_CHARACTERS} characters", token.span)
     return key, stop
 
 
@@ -178,7 +178,7 @@ def scripts(tokens: Tokens, start: int) -> Scripts:
         inside, after = argument(tokens, position + 1, mark.span)
         if mark.text == "_":
             if below is not None:
-                raise Problem("syntax", "a second subscript", mark.span)
+                raise Fault("syntax", "a second subscript", mark.span)
             below = tuple(inside)
         else:
             if above is not None:
@@ -186,10 +186,10 @@ def scripts(tokens: Tokens, start: int) -> Scripts:
             above = tuple(inside)
             above_span = (mark.start, tokens[after - 1].stop)
         if not inside:
-            raise Problem("syntax", "an empty script", mark.span)
+            raise Fault("syntax", "an empty script", mark.span)
         position = after
     if position < len(tokens) and tokens[position].text == "^":
-        raise Problem("syntax", "a second superscript", tokens[position].span)
+        raise Fault("syntax", "a second superscript", tokens[position].span)
     return Scripts(below, above, position, above_span)
 
 
@@ -211,17 +211,17 @@ def family(stem: str, below: Tokens | None, above: Tokens | None) -> str:
 def parse_name(text: str) -> str:
     """The key of a name as written in the front matter."""
     if len(text) > limits.NAME_CHARACTERS:
-        raise Problem("limit", f"a name of more than {limits.NAME_CHARACTERS} characters")
+        raise Fault("limit", f"a name of more than {limits.NAME_CHARACTERS} characters")
     try:
         tokens = tokenize(text)
         found = base(tokens, 0)
         if found is None:
-            raise Problem("page", f"{text!r} is not a name")
+            raise Fault("page", f"{text!r} is not a name")
         rest = scripts(tokens, found[1])
         if rest.stop != len(tokens):
-            raise Problem("page", f"{text!r} is not a single name")
-    except Problem as problem:
-        raise Problem("page", f"the name {text!r}: {problem.message}") from None
+            raise Fault("page", f"{text!r} is not a single name")
+    except Fault as fault:
+        raise Fault("page", f"the name {text!r}: {fault.message}") from None
     front, index = without_index(rest.above)
     return make_key(found[0], rest.below, rest.above) if index is None else family(found[0], rest.below, front)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from attention_np.derivation import limits
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 
 
 def _children(value: object) -> Iterator[Node]:
@@ -21,28 +22,40 @@ def _children(value: object) -> Iterator[Node]:
 
 @dataclass(frozen=True)
 class Node:
-    """A piece of an expression; ``depth`` is the height of the tree under it."""
+    """A piece of an expression; ``children`` are the nodes directly below, ``depth`` is the height of the tree."""
 
     span: Span
     depth: int = field(init=False, default=1)
+    children: tuple[Node, ...] = field(init=False, default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        depth = 1 + max((child.depth for child in self.children()), default=0)
+        below = tuple(child for name, value in vars(self).items() if name != "span" for child in _children(value))
+        object.__setattr__(self, "children", below)
+        depth = 1 + max((child.depth for child in below), default=0)
         if depth > limits.DEPTH:
-            raise Problem("limit", f"the expression is nested more than {limits.DEPTH} deep", self.span)
+            raise Fault("limit", f"the expression is nested more than {limits.DEPTH} deep", self.span)
         object.__setattr__(self, "depth", depth)
 
-    def children(self) -> Iterator[Node]:
-        """The nodes directly below."""
-        for item in fields(self):
-            if item.name not in ("span", "depth"):
-                yield from _children(getattr(self, item.name))
-
-    def walk(self) -> Iterator[Node]:
+    @cached_property
+    def walk(self) -> tuple[Node, ...]:
         """The node and everything below it."""
-        yield self
-        for child in self.children():
-            yield from child.walk()
+        return (self, *(node for child in self.children for node in child.walk))
+
+    @cached_property
+    def tensors(self) -> frozenset[str]:
+        """The names of tensors, free or defined, that the expression uses."""
+        return frozenset(node.name for node in self.walk if isinstance(node, Ref))
+
+    @cached_property
+    def has_derivative(self) -> bool:
+        """Whether something is differentiated in it."""
+        return any(isinstance(node, Derivative) for node in self.walk)
+
+    @cached_property
+    def has_infinite_case(self) -> bool:
+        """Whether a case of the expression is a literal infinity."""
+        values = [value for node in self.walk if isinstance(node, Cases) for value in node.values]
+        return any(isinstance(node, Constant) and node.name == "infinity" for value in values for node in value.walk)
 
 
 @dataclass(frozen=True)

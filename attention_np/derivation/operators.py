@@ -9,19 +9,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from attention_np.derivation.check import LOSS, PageCheck
 from attention_np.derivation.compare import TOLERANCE, equality
 from attention_np.derivation.environment import Environment
-from attention_np.derivation.errors import Problem
+from attention_np.derivation.errors import Fault
 from attention_np.derivation.values import Array, top
-
-if TYPE_CHECKING:
-    from .check import PageCheck
-
-LOSS = "L"
 
 
 @dataclass
@@ -72,8 +68,8 @@ def check_operator(check: PageCheck, op: Any) -> list[FieldRecord]:
             environment.arithmetic.steps = 0
             with np.errstate(all="ignore"):
                 _one_draw(check, module, environment, arguments, records, draw)
-    except Problem as problem:
-        _blame(records, problem.message)
+    except Fault as fault:
+        _blame(records, fault.message)
     except Exception as error:  # whatever the op raises is a finding about the op
         _blame(records, f"{type(error).__name__}: {error}")
     return list(records.values())
@@ -92,11 +88,11 @@ def _parameters(forward: Any) -> Mapping[str, inspect.Parameter]:
 def _array(environment: Environment, key: str) -> Array:
     symbol = environment.names.get(key)
     if symbol is None:
-        raise Problem("name", f"{key} is not on the page")
+        raise Fault("name", f"{key} is not on the page")
     if symbol.kind == "size":
         return np.array(environment.arithmetic.size(key))
     if symbol.kind == "index":
-        raise Problem("name", f"{key} is an index, not an array")
+        raise Fault("name", f"{key} is an index, not an array")
     data: Array = environment.tensor(key, (0, 0)).data.copy()
     return data
 
@@ -145,7 +141,7 @@ def _container(module: Mapping[str, Any], group: str) -> Any:
     for name, value in module.items():
         if name.lower() == group.lower() and inspect.isclass(value) and issubclass(value, tuple):
             return value
-    raise Problem("name", f"the op has no named tuple for {group}")
+    raise Fault("name", f"the op has no named tuple for {group}")
 
 
 def _option(check: PageCheck, environment: Environment, value: Any) -> Any:

@@ -6,16 +6,17 @@ import re
 from bisect import bisect_left as bisect
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from attention_np.derivation import limits
-from attention_np.derivation.errors import Problem, line_of, show
+from attention_np.derivation.errors import Fault, line_of, show
 from attention_np.derivation.header import Header, front_matter, read_header
 
 _TAG = re.compile(r"\\tag\s*\{([^{}]*)\}")
 _TAG_FORM = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*\.[1-9][0-9]{0,3}")
+_SAME = re.compile(rf"Same as \((?P<tags>{_TAG_FORM.pattern}(?:, ?{_TAG_FORM.pattern})*)\)\.")
 _MARKER = re.compile(r"\*([^*\n]+)\*\s*(.*)")
 
 
@@ -24,7 +25,8 @@ class Equation:
     """A displayed equation.
 
     ``text`` is what stands between the dollar signs with the tag blanked out, and starts at ``offset`` in the file.
-    ``mark`` is "", "refuted", "malformed", "skipped"; ``section`` is the position of its heading.
+    ``mark`` is "", "refuted", "malformed", "skipped"; ``section`` is the position of its heading; ``same`` are the tags
+    of the equations that say the same.
     """
 
     tag: str
@@ -34,9 +36,10 @@ class Equation:
     mark: str = ""
     reason: str = ""
     text_only: bool = False
+    same: tuple[str, ...] = ()
     section: int = -1
     example: int = -1
-    problem: Problem | None = None
+    fault: Fault | None = None
 
 
 @dataclass
@@ -82,8 +85,8 @@ def read_page(path: Path | str, text: str | None = None) -> Page:
         front, places, start = front_matter(text)
         page.header = read_header(front, places)
         page.header.names()
-    except Problem as problem:
-        page.problems.append(show(str(path), text, problem, 0))
+    except Fault as fault:
+        page.problems.append(show(str(path), text, fault, 0))
     except (ValueError, TypeError, RecursionError) as error:  # none is known; a page must never bring a traceback
         page.problems.append(f"{path}:1: the front matter cannot be read: {error}")
     _equations(page, start)
@@ -102,7 +105,7 @@ def missing(page: Page) -> list[str]:
     if page.header.op is not None and not page.header.code:
         place = re.search(r"^[ \t{]*op\b.*$", page.text, re.MULTILINE)
         message = "a page with op also has code: which array is which"
-        found.append(show(page.path, page.text, Problem("page", message, place.span() if place else (0, 3))))
+        found.append(show(page.path, page.text, Fault("page", message, place.span() if place else (0, 3))))
     return found
 
 
@@ -185,13 +188,13 @@ def _equations(page: Page, start: int) -> None:
             show(
                 page.path,
                 text,
-                Problem("page", "write displayed equations between dollar signs", match.span()),
+                Fault("page", "write displayed equations between dollar signs", match.span()),
             )
         )
     places = [match.start() for match in re.finditer(r"\$\$", visible)]
     if len(places) % 2:
-        problem = Problem("page", "these dollar signs are never closed", (places[-1], places[-1] + 2))
-        page.problems.append(show(page.path, text, problem))
+        fault = Fault("page", "these dollar signs are never closed", (places[-1], places[-1] + 2))
+        page.problems.append(show(page.path, text, fault))
         places.pop()
     if len(places) // 2 > limits.EQUATIONS:
         page.problems.append(f"{page.path}:1: more than {limits.EQUATIONS} equations")
@@ -206,16 +209,12 @@ def _equations(page: Page, start: int) -> None:
         page.equations.append(_equation(page, first, last, text[last + 2 : following], section, example))
     seen: dict[str, int] = {}
     for position, equation in enumerate(page.equations):
-        if equation.tag in seen and equation.problem is None:
+        if equation.tag in seen and equation.fault is None:
             message = f"the tag {equation.tag} stands twice, first on line {seen[equation.tag]}"
             found = _TAG.search(text, equation.offset)
             place = found and (found.start() - equation.offset, found.end() - equation.offset)
-            page.equations[position] = _with_problem(equation, Problem("page", message, place))
+            page.equations[position] = replace(equation, fault=Fault("page", message, place))
         seen.setdefault(equation.tag, equation.line)
-
-
-def _with_problem(equation: Equation, problem: Problem) -> Equation:
-    return Equation(**{**equation.__dict__, "problem": problem})
 
 
 class _Heading(NamedTuple):
@@ -245,44 +244,49 @@ def _equation(page: Page, first: int, last: int, after: str, section: int, examp
     tags = list(_TAG.finditer(body))
     blanked = _TAG.sub(lambda match: " " * len(match.group()), body)
     tag = tags[0].group(1).strip() if tags else ""
-    problem: Problem | None = None
+    fault: Fault | None = None
     if not tags:
         shown = body.strip() or "$$"
         before = len(body) - len(body.lstrip()) if body.strip() else -2
         place = (before, before + len(shown))
-        problem = Problem("page", f"this equation has no tag: \\tag{{{page.name}.N}}", place)
+        fault = Fault("page", f"this equation has no tag: \\tag{{{page.name}.N}}", place)
     elif len(tags) > 1:
-        problem = Problem("page", "this equation has two tags", tags[1].span())
+        fault = Fault("page", "this equation has two tags", tags[1].span())
     elif not _TAG_FORM.fullmatch(tag) or tag.rpartition(".")[0] != page.name:
-        problem = Problem("page", f"the tag should be {page.name}.N", tags[0].span())
+        fault = Fault("page", f"the tag should be {page.name}.N", tags[0].span())
     elif len(body) > limits.EQUATION_CHARACTERS:
-        problem = Problem("limit", f"an equation of more than {limits.EQUATION_CHARACTERS} characters")
+        fault = Fault("limit", f"an equation of more than {limits.EQUATION_CHARACTERS} characters")
     elif "\n\n" in re.sub(r"[ \t]+", "", body.strip()):
-        problem = Problem("page", "a blank line ends the equation where Markdown is rendered")
-    mark, reason, text_only = _marker(after)
+        fault = Fault("page", "a blank line ends the equation where Markdown is rendered")
+    mark, reason, text_only, same = _marker(after)
     if mark == "unknown":
-        problem = problem or Problem("page", f"the marker *{reason}* is not known")
+        fault = fault or Fault("page", f"the marker *{reason}* is not known")
         mark = ""
     if mark == "skipped" and not reason:
-        problem = problem or Problem("page", "*Not executed:* needs a reason")
-    return Equation(tag, blanked, first, line, mark, reason, text_only, section, example, problem)
+        fault = fault or Fault("page", "*Not executed:* needs a reason")
+    if mark and same:
+        fault = fault or Fault("page", "only an equation that holds is the same as another")
+    return Equation(tag, blanked, first, line, mark, reason, text_only, same, section, example, fault)
 
 
-def _marker(after: str) -> tuple[str, str, bool]:
+def _marker(after: str) -> tuple[str, str, bool, tuple[str, ...]]:
     """What the paragraph behind an equation says about it."""
     paragraph = after.lstrip(" \t\n.,").split("\n\n")[0]
-    text_only = False
+    text_only, same = False, ()
     while True:
         match = _MARKER.match(paragraph)
         if match is None:
-            return "", "", text_only
+            return "", "", text_only, same
         word, rest = match.group(1).strip(), paragraph[match.end(1) + 1 :].strip()
         if word == "Text only.":
             text_only, paragraph = True, rest
             continue
+        if _SAME.fullmatch(word):
+            same, paragraph = tuple(re.findall(_TAG_FORM, word)), rest
+            continue
         if word in ("Refuted:", "Refuted, not well-formed:", "Not executed:"):
             mark = {"Refuted:": "refuted", "Not executed:": "skipped"}.get(word, "malformed")
-            return mark, rest, text_only or rest.endswith("*Text only.*")
-        if re.match(r"(refuted|not executed|text only)", word, re.IGNORECASE):
-            return "unknown", word, text_only
-        return "", "", text_only
+            return mark, rest, text_only or rest.endswith("*Text only.*"), same
+        if re.match(r"(refuted|not executed|text only|same as)", word, re.IGNORECASE):
+            return "unknown", word, text_only, same
+        return "", "", text_only, same

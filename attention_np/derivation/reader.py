@@ -8,7 +8,7 @@ and a power where it is not. The longest declared name wins. The remaining scrip
 from __future__ import annotations
 
 from attention_np.derivation import limits, nodes
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.grammar import Head, Resolved, Script, parse
 from attention_np.derivation.lists import ListReader
 from attention_np.derivation.names import Names, base, make_key, scripts
@@ -60,23 +60,23 @@ class Reader(ListReader):
         """The tree of an expression that is not a condition."""
         node = self._parse(tokens, owner)
         if isinstance(node, (nodes.Compare, nodes.Both)):
-            raise Problem("syntax", "a condition cannot stand here; for its truth value write [condition]", node.span)
+            raise Fault("syntax", "a condition cannot stand here; for its truth value write [condition]", node.span)
         return node
 
     def condition(self, tokens: Tokens, owner: Span) -> nodes.Node:
         """The tree of a condition."""
         node = self._parse(tokens, owner)
         if not isinstance(node, (nodes.Compare, nodes.Both)):
-            raise Problem("syntax", "a condition such as j \\le i is needed here", node.span)
+            raise Fault("syntax", "a condition such as j \\le i is needed here", node.span)
         return node
 
     def _parse(self, tokens: Tokens, owner: Span) -> nodes.Node:
         tokens = [token for token in tokens if token.type != "WIDE"]
         if not tokens:
-            raise Problem("syntax", "an expression is missing here", owner)
+            raise Fault("syntax", "an expression is missing here", owner)
         self._level += 1
         if self._level > limits.DEPTH:
-            raise Problem("limit", f"nested more than {limits.DEPTH} deep", tokens[0].span)
+            raise Fault("limit", f"nested more than {limits.DEPTH} deep", tokens[0].span)
         try:
             return parse(self._resolve(tokens), span_of(tokens, owner))
         finally:
@@ -148,13 +148,13 @@ class Reader(ListReader):
     def _sized(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
         side = "L" if tokens[position].text == "\\left" else "R"
         if position + 1 >= len(tokens):
-            raise Problem("syntax", "a bracket is missing after this", tokens[position].span)
+            raise Fault("syntax", "a bracket is missing after this", tokens[position].span)
         after = tokens[position + 1]
         if after.text in ("|", "\\|"):
             out.append(Resolved.make(side + ("BAR" if after.text == "|" else "NORM"), after.span))
             return position + 2
         if after.text not in ("(", ")", "[", "]") and after.text not in _BARS:
-            raise Problem("syntax", "only brackets and bars can be sized", after.span)
+            raise Fault("syntax", "only brackets and bars can be sized", after.span)
         return position + 1
 
     def _script(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
@@ -162,18 +162,18 @@ class Reader(ListReader):
         before = out[-1].type if out else ""
         if before == "SUPERSCRIPT":
             message = "a second superscript" if mark.text == "^" else "which comes first? Put brackets around the power"
-            raise Problem("syntax", message, mark.span)
+            raise Fault("syntax", message, mark.span)
         if before == "SUBSCRIPT" and mark.text == "_":
-            raise Problem("syntax", "a second subscript", mark.span)
+            raise Fault("syntax", "a second subscript", mark.span)
         if before not in _ENDS and before != "SUBSCRIPT":
-            raise Problem("syntax", "there is nothing in front of this script", mark.span)
+            raise Fault("syntax", "there is nothing in front of this script", mark.span)
         inside, stop = argument(tokens, position + 1, mark.span)
         span = (mark.start, tokens[stop - 1].stop)
         if mark.text == "^":
             out.append(Resolved.make("SUPERSCRIPT", span, self._superscript(inside, span)))
         elif out[-1].type == "RNORM":
             if "".join(item.text for item in inside) not in ("2", "F"):
-                raise Problem("syntax", "only the norms 2 and F are understood", span)
+                raise Fault("syntax", "only the norms 2 and F are understood", span)
         else:
             script = Script(indices=self.index_list(inside, None, span))
             out.append(Resolved.make("SUBSCRIPT", span, script))
@@ -197,13 +197,13 @@ class Reader(ListReader):
                 rows.append([cell for cell, _ in split(row, frozenset(["&"]))])
         if kind in _MATRICES and kind != "vmatrix":
             if len({len(row) for row in rows}) != 1:
-                raise Problem("shape", "the rows of this matrix have different lengths", span)
+                raise Fault("shape", "the rows of this matrix have different lengths", span)
             cells = tuple(tuple(self.expression(cell, span) for cell in row) for row in rows)
             out.append(Resolved.make("NODE", span, nodes.Matrix(span, cells)))
         elif kind == "cases":
             out.append(Resolved.make("NODE", span, self._cases(rows, span)))
         else:
-            raise Problem("syntax", f"{kind} is not an environment of the grammar", tokens[position].span)
+            raise Fault("syntax", f"{kind} is not an environment of the grammar", tokens[position].span)
         return stop + 1
 
     def _cases(self, rows: list[list[list[Token]]], span: Span) -> nodes.Node:
@@ -211,7 +211,7 @@ class Reader(ListReader):
         conditions: list[nodes.Node | None] = []
         for row in rows:
             if len(row) != 2:
-                raise Problem("syntax", "each case needs a value, an ampersand and a condition", span)
+                raise Fault("syntax", "each case needs a value, an ampersand and a condition", span)
             while row[0] and row[0][-1].text in (",", "."):
                 row[0].pop()
             values.append(self.expression(row[0], span))
@@ -225,7 +225,7 @@ class Reader(ListReader):
             else:
                 conditions.append(self.condition(words, span))
         if None in conditions[:-1]:
-            raise Problem("syntax", "only the last case can be the other one", span)
+            raise Fault("syntax", "only the last case can be the other one", span)
         return nodes.Cases(span, tuple(values), tuple(conditions))
 
     def _fraction(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
@@ -238,7 +238,7 @@ class Reader(ListReader):
             bottom_node = self._perturbed(bottom, span)
             if top[1:2] and top[1].text == "^":
                 message = "a second derivative: define the first one by a formula and differentiate that"
-                raise Problem("syntax", message, span)
+                raise Fault("syntax", message, span)
             if len(top) == 1:
                 out.append(Resolved.make("BIG", span, Head("derivative", bottom=bottom_node)))
             else:
@@ -251,13 +251,13 @@ class Reader(ListReader):
 
     def _perturbed(self, tokens: list[Token], span: Span) -> nodes.Ref:
         if not tokens or tokens[0].text != "\\partial":
-            raise Problem("syntax", "\\partial is missing below", span_of(tokens, span))
+            raise Fault("syntax", "\\partial is missing below", span_of(tokens, span))
         if any(token.text == "\\partial" for token in tokens[1:]):
             message = "a second derivative: define the first one by a formula and differentiate that"
-            raise Problem("syntax", message, span)
+            raise Fault("syntax", message, span)
         node = self.expression(_bare(tokens[1:]), span)
         if not isinstance(node, nodes.Ref):
-            raise Problem("syntax", "only by a symbol can be differentiated", node.span)
+            raise Fault("syntax", "only by a symbol can be differentiated", node.span)
         return node
 
     def _root(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
@@ -268,7 +268,7 @@ class Reader(ListReader):
             pieces = split(tokens[position + 1 :], frozenset(["]"]))
             inside, mark = next(pieces)
             if mark is None:
-                raise Problem("syntax", "this bracket is never closed", tokens[position].span)
+                raise Fault("syntax", "this bracket is never closed", tokens[position].span)
             order = self.expression(inside, token.span)
             position += len(inside) + 2
         body, stop = argument(tokens, position, token.span)
@@ -281,7 +281,7 @@ class Reader(ListReader):
         token = tokens[position]
         found = scripts(tokens, position + 1)
         if found.below is None:
-            raise Problem("syntax", "over which index? Write it below", token.span)
+            raise Fault("syntax", "over which index? Write it below", token.span)
         span = (token.start, tokens[found.stop - 1].stop)
         kind = "sum" if token.text == "\\sum" else "prod"
         above = None if found.above is None else list(found.above)
@@ -296,7 +296,7 @@ class Reader(ListReader):
         token = tokens[position]
         if after < len(tokens) and tokens[after].type == "PRIME":
             if name != "tanh" or tokens[after].text != "'":
-                raise Problem("syntax", "the only derivative with a prime is \\tanh'", tokens[after].span)
+                raise Fault("syntax", "the only derivative with a prime is \\tanh'", tokens[after].span)
             name, after = "tanh'", after + 1
         found = scripts(tokens, after)
         stop = found.stop
@@ -304,12 +304,12 @@ class Reader(ListReader):
         bound = power = None
         if found.below is not None:
             if name not in _OVER_INDICES:
-                raise Problem("syntax", f"{token.text} takes no subscript", span)
+                raise Fault("syntax", f"{token.text} takes no subscript", span)
             bound = self.bound(list(found.below), None, span)
         if found.above is not None:
             power = self.expression(list(found.above), span)
             if isinstance(power, nodes.Add):
-                raise Problem("syntax", "an inverse function or a reciprocal? Write it out", span)
+                raise Fault("syntax", "an inverse function or a reciprocal? Write it out", span)
         if name == "einsum":
             return self._einsum(tokens, position, stop, out)
         text = "".join(item.text for item in tokens[position:after])
@@ -318,10 +318,10 @@ class Reader(ListReader):
 
     def _einsum(self, tokens: list[Token], position: int, stop: int, out: list[Resolved]) -> int:
         if stop + 1 >= len(tokens) or tokens[stop].text != "(" or tokens[stop + 1].type != "TYPEWRITER":
-            raise Problem("syntax", "write \\mathrm{einsum}(\\texttt{ia,ja->ij}, Q, K)", tokens[position].span)
+            raise Fault("syntax", "write \\mathrm{einsum}(\\texttt{ia,ja->ij}, Q, K)", tokens[position].span)
         inside, mark = next(split(tokens[stop + 1 :], frozenset([")"])))
         if mark is None:
-            raise Problem("syntax", "this bracket is never closed", tokens[stop].span)
+            raise Fault("syntax", "this bracket is never closed", tokens[stop].span)
         span = (tokens[position].start, mark.stop)
         pieces = [piece for piece, _ in split(inside, frozenset([","]))]
         operands = tuple(self.expression(piece, span) for piece in pieces[1:])
@@ -340,7 +340,7 @@ class Reader(ListReader):
         if found is None:
             shown = token.inner if token.type == "TEXT" else token.text
             more = ": write \\frac{\\partial X}{\\partial Y}" if token.text == "\\partial" else ""
-            raise Problem("syntax", f"{shown!r} is not part of the grammar here{more}", token.span)
+            raise Fault("syntax", f"{shown!r} is not part of the grammar here{more}", token.span)
         stem, after = found
         if stem in ("e", "\\mathrm{e}") and after < len(tokens) and tokens[after].text == "^":
             return self._exponential(tokens, position, after, out)
@@ -350,11 +350,11 @@ class Reader(ListReader):
         if symbol is None:
             if self._special(stem, tokens, position, after, out):
                 return self._after_special
-            raise Problem("name", f"the symbol {make_key(stem, around.below, None)} is not known here", span)
+            raise Fault("name", f"the symbol {make_key(stem, around.below, None)} is not known here", span)
         below_list = None if below is None else list(below)
         if symbol.kind in ("size", "index"):
             if below is not None:
-                raise Problem("shape", f"{symbol.key} is a number and takes no index", span)
+                raise Fault("shape", f"{symbol.key} is a number and takes no index", span)
             node: nodes.Node = (nodes.SizeRef if symbol.kind == "size" else nodes.IndexRef)(span, symbol.key)
             upper: Script | None = None if above is None else self._superscript(list(above), span)
         else:
@@ -385,7 +385,7 @@ class Reader(ListReader):
             # e_{ij} with a superscript after all: leave the letter to the names.
             key = self.names.get("e")
             if key is None:
-                raise Problem("name", "the symbol e is not known here", tokens[position].span)
+                raise Fault("name", "the symbol e is not known here", tokens[position].span)
         assert found.above is not None
         span = (tokens[position].start, tokens[found.stop - 1].stop)
         body = self.expression(list(found.above), span)
@@ -406,7 +406,7 @@ class Reader(ListReader):
         if stem == "\\delta" and below is not None:
             indices = self.index_list(below, None, span)
             if len(indices) != 2:
-                raise Problem("shape", "Kronecker's delta takes two indices", span)
+                raise Fault("shape", "Kronecker's delta takes two indices", span)
             whole = (span[0], tokens[found.stop - 1].stop)
             out.append(Resolved.make("NODE", whole, nodes.Delta(whole, indices[0], indices[1])))
         elif stem == "\\pi" and below is None:
@@ -440,11 +440,11 @@ def parse_size(reader: Reader, below: list[Token], span: Span) -> str:
     r"""The range below ``I_n`` or ``\\mathbf{1}_m``: a declared size or a number."""
     if len(below) == 1 and below[0].type == "NUMBER" and below[0].text.isdigit():
         if len(below[0].text) > 6 or not 1 < int(below[0].text) <= limits.SIZE:
-            raise Problem("limit", f"a size between 2 and {limits.SIZE} is needed", span)
+            raise Fault("limit", f"a size between 2 and {limits.SIZE} is needed", span)
         return below[0].text
     node = reader.expression(below, span)
     if not isinstance(node, nodes.SizeRef):
-        raise Problem("shape", "a size is needed below", span)
+        raise Fault("shape", "a size is needed below", span)
     return node.name
 
 

@@ -29,6 +29,7 @@ class Record:
     cited_by: list[str] = field(default_factory=list)
     gradient: bool = False
     text_only: bool = False
+    same: tuple[str, ...] = ()
     defines: tuple[str, ...] = ()
     of: tuple[str, ...] = ()
     uses: frozenset[str] = frozenset()

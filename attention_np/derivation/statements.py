@@ -7,9 +7,10 @@ that begins with ``&``, or that has no relation, continues the statement before 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from attention_np.derivation import nodes
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.names import Names, Symbol, base, family, make_key, scripts, without_index
 from attention_np.derivation.reader import Reader
 from attention_np.derivation.tokens import OPENING, RELATIONS, Token, Tokens, closing, ending, span_of, split, tokenize
@@ -51,35 +52,36 @@ class Chain:
     span: Span
 
 
-def chains(text: str) -> list[Chain]:
+@lru_cache(256)  # an equation of a worked example is read twice
+def chains(text: str) -> tuple[Chain, ...]:
     """The statements of an equation, still as tokens."""
     tokens = tokenize(text)
     while tokens and (tokens[-1].type == "WIDE" or tokens[-1].text in (",", ".", ";")):
         tokens.pop()
     if not tokens:
-        raise Problem("syntax", "the equation is empty", (0, max(1, len(text))))
-    found = []
+        raise Fault("syntax", "the equation is empty", (0, max(1, len(text))))
+    found: list[Chain] = []
     for line in _lines(tokens):
         found += _separate(line)
-    return found
+    return tuple(found)
 
 
 def _lines(tokens: list[Token]) -> list[list[Token]]:
     if tokens[0].type != "BEGIN" or tokens[0].inner not in _ALIGNED:
         for token in tokens:
             if token.type == "BEGIN" and token.inner in _ALIGNED:
-                raise Problem("syntax", "an aligned block must be the whole equation", token.span)
+                raise Fault("syntax", "an aligned block must be the whole equation", token.span)
         _refuse_breaks(tokens)
         return [tokens]
     stop = ending(tokens, 0)
     if stop != len(tokens) - 1:
-        raise Problem("syntax", "an aligned block must be the whole equation", tokens[stop + 1].span)
+        raise Fault("syntax", "an aligned block must be the whole equation", tokens[stop + 1].span)
     lines: list[list[Token]] = []
     for row, mark in split(tokens[1:stop], frozenset(["\\\\"])):
         content = [token for piece, _ in split(row, frozenset(["&"])) for token in piece]
         if not content:
             if mark is not None and not row:
-                raise Problem("syntax", "an empty line", mark.span)
+                raise Fault("syntax", "an empty line", mark.span)
             continue
         continues = row[0].text == "&" or not any(True for _ in _relations(content))
         if lines and continues:
@@ -87,7 +89,7 @@ def _lines(tokens: list[Token]) -> list[list[Token]]:
         else:
             lines.append(content)
     if not lines:
-        raise Problem("syntax", "the equation is empty", tokens[0].span)
+        raise Fault("syntax", "the equation is empty", tokens[0].span)
     return lines
 
 
@@ -96,7 +98,7 @@ def _refuse_breaks(tokens: list[Token]) -> None:
     for token in tokens:
         depth += (token.type == "BEGIN") - (token.type == "END")
         if depth == 0 and (token.type == "BREAK" or token.text == "&"):
-            raise Problem("syntax", "this needs an aligned block around it", token.span)
+            raise Fault("syntax", "this needs an aligned block around it", token.span)
 
 
 def _relations(tokens: list[Token]) -> list[int]:
@@ -109,11 +111,11 @@ def _relations(tokens: list[Token]) -> list[int]:
         elif token.text in (")", "]", "}") or token.type == "END":
             depth -= 1
             if depth < 0:
-                raise Problem("syntax", "this bracket cannot stand here: it closes nothing", token.span)
+                raise Fault("syntax", "this bracket cannot stand here: it closes nothing", token.span)
         elif depth == 0 and token.text in RELATIONS:
             found.append(position)
     if depth > 0:
-        raise Problem("syntax", "a bracket is opened here and never closed", span_of(tokens, (0, 1)))
+        raise Fault("syntax", "a bracket is opened here and never closed", span_of(tokens, (0, 1)))
     return found
 
 
@@ -147,11 +149,11 @@ def _separate(tokens: list[Token]) -> list[Chain]:
         if not piece:
             if condition and found:
                 if found[-1].condition:
-                    raise Problem("syntax", "a second condition", condition[0].span)
+                    raise Fault("syntax", "a second condition", condition[0].span)
                 found[-1] = Chain(found[-1].sides, found[-1].relations, condition, found[-1].span)
                 continue
             if condition:
-                raise Problem("syntax", "a condition of what?", condition[0].span)
+                raise Fault("syntax", "a condition of what?", condition[0].span)
             continue
         found.append(_chain(piece, condition))
     return found
@@ -168,7 +170,7 @@ def _without_wide(piece: list[Token]) -> list[Token]:
         elif depth == 0 and token.type == "WIDE":
             around = piece[max(0, position - 1) : position], piece[position + 1 : position + 2]
             if all(side and side[0].type != "WIDE" and side[0].text not in _JOINS for side in around):
-                raise Problem("syntax", "a wide space inside of an expression: is a comma missing?", token.span)
+                raise Fault("syntax", "a wide space inside of an expression: is a comma missing?", token.span)
     return [token for token in piece if token.type != "WIDE"]
 
 
@@ -176,7 +178,7 @@ def _chain(piece: list[Token], condition: list[Token]) -> Chain:
     span = span_of(piece, (0, 1))
     places = _relations(piece)
     if not places:
-        raise Problem("syntax", "there is no relation here: nothing is claimed", span)
+        raise Fault("syntax", "there is no relation here: nothing is claimed", span)
     sides = []
     for first, last in zip([-1, *places], [*places, len(piece)], strict=True):
         side = piece[first + 1 : last]
@@ -185,7 +187,7 @@ def _chain(piece: list[Token], condition: list[Token]) -> Chain:
         while side and side[0].text == "{" and closing(side, 0) == len(side) - 1:
             side = side[1:-1]
         if not side:
-            raise Problem("syntax", "this relation has an empty side", piece[min(last, len(piece) - 1)].span)
+            raise Fault("syntax", "this relation has an empty side", piece[min(last, len(piece) - 1)].span)
         sides.append(side)
     return Chain(tuple(sides), tuple(piece[place] for place in places), condition, span)
 
@@ -200,7 +202,7 @@ def read_statement(chain: Chain, names: Names) -> Statement:
         sides.append(known)
     condition = _condition(chain.condition, reader)
     if target is not None and condition is not None:
-        raise Problem("syntax", "a definition has no condition: use cases", chain.condition[0].span)
+        raise Fault("syntax", "a definition has no condition: use cases", chain.condition[0].span)
     return Statement(
         tuple(sides),
         tuple(RELATIONS[token.text] for token in chain.relations),
@@ -221,7 +223,7 @@ def _condition(tokens: list[Token], reader: Reader) -> nodes.Node | None:
         listed = reader.index_list(rest, None, word.span)
         for item in listed:
             if not isinstance(item, nodes.IndexRef):
-                raise Problem("syntax", "only indices can be listed here", item.span)
+                raise Fault("syntax", "only indices can be listed here", item.span)
         return None
     return reader.condition(rest, word.span)
 
@@ -255,9 +257,9 @@ def find_target(chain: Chain, names: Names) -> Target | None:
         indices += reader.index_list(list(index[1:-1]), None, span)
         above = front
     if above is not None and "".join(token.text for token in above) in ("T", "\\top", "-1"):
-        raise Problem("name", f"the symbol {stem} is not known here", span)
+        raise Fault("name", f"the symbol {stem} is not known here", span)
     if above is not None and any(token.type == "NUMBER" for token in above):
-        raise Problem("name", f"the symbol {stem} is not known here", span)
+        raise Fault("name", f"the symbol {stem} is not known here", span)
     if below is not None:
         listed = reader._side_by_side([token for token in below if token.type != "WIDE" and token.text != ","], None)
         if listed is not None and all(isinstance(item, nodes.IndexRef) for item in listed):
@@ -268,16 +270,16 @@ def find_target(chain: Chain, names: Names) -> Target | None:
         elif all(token.type in ("NUMBER", "LETTER") or token.text == "," for token in below) and any(
             token.type == "NUMBER" for token in below[1:]
         ):
-            raise Problem("shape", "a definition holds for all indices: letters, not numbers", span)
+            raise Fault("shape", "a definition holds for all indices: letters, not numbers", span)
     keys = []
     for item in indices:
         if not isinstance(item, nodes.IndexRef):
-            raise Problem("shape", "a definition has letters as indices", item.span)
+            raise Fault("shape", "a definition has letters as indices", item.span)
         keys.append(item.name)
     if len(set(keys)) < len(keys):
-        raise Problem("shape", "the same index twice on the left of a definition", span)
+        raise Fault("shape", "the same index twice on the left of a definition", span)
     if chain.relations[0].text != "=":
-        raise Problem("name", f"the symbol {make_key(stem, below, above)} is not known here", span)
+        raise Fault("name", f"the symbol {make_key(stem, below, above)} is not known here", span)
     key = make_key(stem, below, above) if index is None else family(stem, below, above)
     return Target(key, tuple(keys), span)
 

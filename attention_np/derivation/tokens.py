@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
-from lark import Lark
-from lark.exceptions import UnexpectedCharacters
+from typing import NamedTuple
 
 from attention_np.derivation import limits
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 
 # Only what MathJax shows is a token. "%" would hide the rest of a line from the reader, "#" and "$" have
 # other meanings, so they are refused by having no rule.
-_LEXER = Lark(
+_WORD = re.compile(
     r"""
-    start: token*
-    token: SPACE | LAYOUT | TYPEWRITER | TEXT | BEGIN | END | BREAK | COMMAND | ESCAPED | NUMBER | LETTER
-        | PRIME | PUNCTUATION
-    SPACE.9: /(\s|~|\\[,;:!> ]|\\q?quad(?![A-Za-z]))+/
-    LAYOUT.9: /\\(displaystyle|textstyle|limits|nolimits|nonumber)(?![A-Za-z])/
-    TYPEWRITER.8: /\\texttt\s*\{[^{}]*\}/
-    TEXT.8: /\\(text|textrm|mbox)\s*\{[^{}]*\}/
-    BEGIN.8: /\\begin\s*\{[A-Za-z]+\*?\}/
-    END.8: /\\end\s*\{[A-Za-z]+\*?\}/
-    BREAK.7: /\\\\(\[\d*\.?\d+(em|ex|pt|mm)\])?/
-    COMMAND.6: /\\[A-Za-z]+/
-    ESCAPED.6: /\\[{}|]/
-    NUMBER.5: /[0-9]+(\.[0-9]+)?|\.[0-9]+/
-    LETTER.5: /[A-Za-z]/
-    PRIME.5: /'+/
-    PUNCTUATION.1: /[-+*\/^_{}()\[\]|,.:;=<>!&]/
+    (?P<SPACE> (?: \s | ~ | \\[,;:!>\ ] | \\q?quad(?![A-Za-z]) )+)
+    | (?P<LAYOUT> \\(?:displaystyle|textstyle|limits|nolimits|nonumber)(?![A-Za-z]))
+    | (?P<TYPEWRITER> \\texttt\s*\{[^{}]*\})
+    | (?P<TEXT> \\(?:text|textrm|mbox)\s*\{[^{}]*\})
+    | (?P<BEGIN> \\begin\s*\{[A-Za-z]+\*?\})
+    | (?P<END> \\end\s*\{[A-Za-z]+\*?\})
+    | (?P<BREAK> \\\\(?:\[\d*\.?\d+(?:em|ex|pt|mm)\])?)
+    | (?P<COMMAND> \\[A-Za-z]+)
+    | (?P<ESCAPED> \\[{}|])
+    | (?P<NUMBER> [0-9]+(?:\.[0-9]+)? | \.[0-9]+)
+    | (?P<LETTER> [A-Za-z])
+    | (?P<PRIME> '+)
+    | (?P<PUNCTUATION> [-+*/^_{}()\[\]|,.:;=<>!&])
     """,
-    parser="lalr",
-    lexer="basic",
+    re.VERBOSE,
 )
 
 _BRACKETS = frozenset("()[]")
@@ -58,8 +52,7 @@ RELATIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A word of LaTeX and where it stands."""
 
     type: str
@@ -84,23 +77,17 @@ Tokens = Sequence[Token]
 def tokenize(text: str) -> list[Token]:
     """The tokens of an equation, spaces and sizing commands left out, braces checked."""
     tokens: list[Token] = []
-    wide = False
-    try:
-        for item in _LEXER.lex(text):
-            start, stop = item.start_pos or 0, item.end_pos or 0
-            if item.type == "LAYOUT":
-                continue
-            if item.type == "SPACE":
-                wide = "quad" in item
-                if wide:
-                    tokens.append(Token("WIDE", str(item), start, stop))
-                continue
-            word = "\\\\" if item.type == "BREAK" else _SPELLED.get(str(item), str(item))
-            tokens.append(Token("TEXT" if word.startswith("\\text{") else str(item.type), word, start, stop))
-    except UnexpectedCharacters as error:
-        place = error.pos_in_stream or 0
-        shown = text[place : place + 1]
-        raise Problem("syntax", f"{shown!r} is not part of the grammar", (place, place + 1)) from None
+    stop = 0
+    while stop < len(text):
+        match = _WORD.match(text, stop)
+        if match is None:
+            raise Fault("syntax", f"{text[stop]!r} is not part of the grammar", (stop, stop + 1))
+        (start, stop), kind, word = match.span(), str(match.lastgroup), match.group()
+        if kind == "SPACE" and "quad" in word:
+            tokens.append(Token("WIDE", word, start, stop))
+        elif kind not in ("SPACE", "LAYOUT"):
+            word = "\\\\" if kind == "BREAK" else _SPELLED.get(word, word)
+            tokens.append(Token("TEXT" if word.startswith("\\text{") else kind, word, start, stop))
     _check_braces(tokens)
     # A sized bracket is a bracket; \left and \right stay only where they tell an opening bar from a closing one.
     tokens = _without_idle_braces(tokens)
@@ -149,13 +136,13 @@ def _check_braces(tokens: Tokens) -> None:
         if token.text == "{":
             stack.append(token)
             if len(stack) > limits.DEPTH:
-                raise Problem("limit", f"braces are nested more than {limits.DEPTH} deep", token.span)
+                raise Fault("limit", f"braces are nested more than {limits.DEPTH} deep", token.span)
         elif token.text == "}":
             if not stack:
-                raise Problem("syntax", "this brace closes nothing", token.span)
+                raise Fault("syntax", "this brace closes nothing", token.span)
             stack.pop()
     if stack:
-        raise Problem("syntax", "this brace is never closed", stack[-1].span)
+        raise Fault("syntax", "this brace is never closed", stack[-1].span)
 
 
 def closing(tokens: Tokens, start: int) -> int:
@@ -168,7 +155,7 @@ def closing(tokens: Tokens, start: int) -> int:
             depth -= 1
             if depth == 0:
                 return position
-    raise Problem("syntax", "this brace is never closed", tokens[start].span)
+    raise Fault("syntax", "this brace is never closed", tokens[start].span)
 
 
 def ending(tokens: Tokens, start: int) -> int:
@@ -181,9 +168,9 @@ def ending(tokens: Tokens, start: int) -> int:
             depth -= 1
             if depth == 0:
                 if tokens[position].inner != tokens[start].inner:
-                    raise Problem("syntax", "this \\end does not fit its \\begin", tokens[position].span)
+                    raise Fault("syntax", "this \\end does not fit its \\begin", tokens[position].span)
                 return position
-    raise Problem("syntax", "this \\begin has no \\end", tokens[start].span)
+    raise Fault("syntax", "this \\begin has no \\end", tokens[start].span)
 
 
 def argument(tokens: Tokens, start: int, owner: Span) -> tuple[list[Token], int]:
@@ -195,17 +182,17 @@ def argument(tokens: Tokens, start: int, owner: Span) -> tuple[list[Token], int]
     while start < len(tokens) and tokens[start].type == "WIDE":
         start += 1
     if start >= len(tokens):
-        raise Problem("syntax", "something is missing after this", owner)
+        raise Fault("syntax", "something is missing after this", owner)
     token = tokens[start]
     if token.text == "{":
         stop = closing(tokens, start)
         return list(tokens[start + 1 : stop]), stop + 1
     if token.text in "}^_&)]" or token.type in ("BREAK", "END", "BEGIN"):
-        raise Problem("syntax", "something is missing before this", token.span)
+        raise Fault("syntax", "something is missing before this", token.span)
     if token.type == "NUMBER" and len(token.text) > 1:
         # Splitting needs the rest of the number to stay a token; the caller passes a list it owns.
         if not isinstance(tokens, list) or not token.text.isdigit():
-            raise Problem("syntax", "put braces around this number", token.span)
+            raise Fault("syntax", "put braces around this number", token.span)
         tokens[start : start + 1] = [
             Token("NUMBER", token.text[0], token.start, token.start + 1),
             Token("NUMBER", token.text[1:], token.start + 1, token.stop),

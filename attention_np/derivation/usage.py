@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from attention_np.derivation.environment import tensors_in
-from attention_np.derivation.errors import Problem
+from attention_np.derivation.errors import Fault
+from attention_np.derivation.header import Header
 from attention_np.derivation.names import Names
+from attention_np.derivation.record import Record, Scope
+from attention_np.derivation.statements import Statement
 from attention_np.derivation.tokens import FONTS
-
-if TYPE_CHECKING:
-    from attention_np.derivation.header import Header
-    from attention_np.derivation.record import Record, Scope
-    from attention_np.derivation.statements import Statement
 
 
 def names_in(statement: Statement) -> frozenset[str]:
@@ -26,7 +22,7 @@ def names_in(statement: Statement) -> frozenset[str]:
     found: set[str] = set()
     for node in (*statement.sides, statement.condition):
         if node is not None:
-            found |= tensors_in(node)
+            found |= node.tensors
     return frozenset(found - {statement.target.key if statement.target is not None else ""})
 
 
@@ -67,6 +63,6 @@ def same_value(scope: Scope, key: str) -> str | None:
                     break
             else:
                 return other.key
-        except Problem:
+        except Fault:
             continue
     return None

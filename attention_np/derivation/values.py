@@ -11,16 +11,16 @@ rounding error of the value is relative to (so the small rest of large terms tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np.derivation import limits
 from attention_np.derivation.account import Account
-from attention_np.derivation.errors import Problem, Span
+from attention_np.derivation.errors import Fault, Span
 
 Array = npt.NDArray[Any]
 STEP = 1e-60  # of the complex step; its square vanishes against everything
@@ -28,8 +28,7 @@ ANY = "*"  # a range that the neighbours determine: the value is the same all al
 ONE = "1"
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """An array with its axes.
 
     Attributes
@@ -63,7 +62,7 @@ def top(data: Array) -> float:
         return 0.0
     magnitudes = np.abs(data.real)
     largest = float(magnitudes.max())
-    if not np.isfinite(largest):
+    if not math.isfinite(largest):
         magnitudes = magnitudes[np.isfinite(magnitudes)]
         largest = float(magnitudes.max()) if magnitudes.size else 0.0
     return largest
@@ -75,12 +74,12 @@ def top_tangent(data: Array) -> float:
         return 0.0
     magnitudes = np.abs(data.imag)
     largest = float(np.nanmax(magnitudes, initial=0.0))
-    return largest / STEP if np.isfinite(largest) else 0.0
+    return largest / STEP if math.isfinite(largest) else 0.0
 
 
 def number(value: float) -> Value:
     """A plain number."""
-    return Value(np.array(value), scale=abs(value) if np.isfinite(value) else 0.0, zero=value == 0)
+    return Value(np.array(value), scale=abs(value) if math.isfinite(value) else 0.0, zero=value == 0)
 
 
 def describe(value: Value) -> str:
@@ -131,37 +130,40 @@ class Arithmetic:
 
     def charge(self, shapes: Sequence[tuple[int, ...]], span: Span) -> None:
         """Refuse an operation that would make too large an array, before it is made."""
-        count = 1
-        try:
-            for length in np.broadcast_shapes(*shapes):
-                count *= length
-        except ValueError:
-            raise Problem("shape", "the lengths of these do not fit", span) from None
+        common = shapes[0]
+        if any(shape != common for shape in shapes[1:]):
+            try:
+                common = np.broadcast_shapes(*shapes)
+            except ValueError:
+                raise Fault("shape", "the lengths of these do not fit", span) from None
+        count = math.prod(common)
         if count > limits.ELEMENTS:
-            raise Problem("limit", f"an intermediate array of more than {limits.ELEMENTS} elements", span)
+            raise Fault("limit", f"an intermediate array of more than {limits.ELEMENTS} elements", span)
         self.work(count, span)
 
     def work(self, count: int, span: Span) -> None:
         """Refuse an operation of so many steps, before it is done, if there were too many already."""
         self.steps += count
         if self.steps > limits.STEPS:
-            raise Problem("limit", "this equation takes too many steps", span)
+            raise Fault("limit", "this equation takes too many steps", span)
         try:
             self.account.work(count)
-        except Problem as problem:
-            raise problem.at(span) from None
+        except Fault as fault:
+            raise fault.at(span) from None
 
     def hold(self, data: Array, span: Span) -> Array:
         """The array as it can be kept: without the larger one that it is a part of."""
         try:
             self.account.hold(data.size)
-        except Problem as problem:
-            raise problem.at(span) from None
+        except Fault as fault:
+            raise fault.at(span) from None
         return data.copy() if data.base is not None and data.size < data.base.size else data
 
     def spread(self, value: Value, names: tuple[str, ...], rank: int | None = None) -> Array:
         """The data with its named axes in the order of ``names``, length 1 where it has none."""
         data = np.asarray(value.data)
+        if value.names == names and (value.shape or not rank):
+            return data
         here = [name for name in names if name in value.names]
         order = [value.names.index(name) for name in here]
         named = len(value.names)
@@ -180,7 +182,7 @@ class Arithmetic:
         for value in values:
             names += [name for name in value.names if name not in names]
         if len(names) > limits.INDICES:
-            raise Problem("limit", f"more than {limits.INDICES} indices at once", span)
+            raise Fault("limit", f"more than {limits.INDICES} indices at once", span)
         rank = max(len(value.shape) for value in values)
         ordered = tuple(names)
         return ordered, [self.spread(value, ordered, rank) for value in values]
@@ -190,12 +192,12 @@ class Arithmetic:
         length = self.size(size)
         self.charge([(*value.data.shape, length, length)], span)
         data = value.data[..., None, None] * np.eye(length)
-        return replace(value, data=data, shape=(size, size), eye=False)
+        return value._replace(data=data, shape=(size, size), eye=False)
 
     def _known(self, shape: tuple[str, ...], span: Span) -> str:
         known = [name for name in shape if name not in (ANY, ONE)]
         if not known:
-            raise Problem("shape", "the size of I is not known here: write I_n", span)
+            raise Fault("shape", "the size of I is not known here: write I_n", span)
         return known[0]
 
     def shapes_of(self, left: Value, right: Value, span: Span, doing: str) -> tuple[Value, Value, tuple[str, ...]]:
@@ -205,16 +207,16 @@ class Arithmetic:
         if right.eye and left.shape:
             right = self.expand_eye(right, self._known(left.shape, span), span)
         if left.eye != right.eye and not (left.zero or right.zero):
-            raise Problem("shape", f"{doing} {describe(left)} and {describe(right)}", span)
+            raise Fault("shape", f"{doing} {describe(left)} and {describe(right)}", span)
         if left.zero and not left.shape:
             return left, right, right.shape
         if right.zero and not right.shape:
             return left, right, left.shape
         if len(left.shape) != len(right.shape):
-            raise Problem("shape", f"{doing} {describe(left)} and {describe(right)}", span)
+            raise Fault("shape", f"{doing} {describe(left)} and {describe(right)}", span)
         shape = [self.unify(one, two) for one, two in zip(left.shape, right.shape, strict=True)]
         if None in shape:
-            raise Problem("shape", f"{doing} {describe(left)} and {describe(right)}", span)
+            raise Fault("shape", f"{doing} {describe(left)} and {describe(right)}", span)
         return left, right, tuple(name for name in shape if name is not None)
 
     def add(self, left: Value, right: Value, sign: int, span: Span) -> Value:
@@ -237,7 +239,7 @@ class Arithmetic:
         """Product: with a number, of matrices, or element by element."""
         if elementwise:
             if bool(left.shape) != bool(right.shape) and not (left.eye or right.eye):
-                raise Problem("shape", f"no elementwise product of {describe(left)} and {describe(right)}", span)
+                raise Fault("shape", f"no elementwise product of {describe(left)} and {describe(right)}", span)
             left, right, shape = self.shapes_of(left, right, span, "no elementwise product of")
         elif left.shape and right.shape:
             return self.matrix_product(left, right, span)
@@ -258,13 +260,13 @@ class Arithmetic:
     def matrix_product(self, left: Value, right: Value, span: Span) -> Value:
         """Rows times columns; a 1 by 1 result is a number."""
         if len(left.shape) != 2 or len(right.shape) != 2:
-            raise Problem("shape", f"no matrix product of {describe(left)} and {describe(right)}", span)
+            raise Fault("shape", f"no matrix product of {describe(left)} and {describe(right)}", span)
         if self.unify(left.shape[1], right.shape[0]) is None:
             message = f"no matrix product of {describe(left)} and {describe(right)}"
-            raise Problem("shape", f"{message}: {_range(left.shape[1])} is not {_range(right.shape[0])}", span)
+            raise Fault("shape", f"{message}: {_range(left.shape[1])} is not {_range(right.shape[0])}", span)
         inner = self.unify(left.shape[1], right.shape[0])
         if inner == ANY or inner is None:
-            raise Problem("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
+            raise Fault("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
         names, (one, two) = self.together([left, right], span)
         length = self.size(inner)
         one = np.broadcast_to(one, (*one.shape[:-1], length))
@@ -287,7 +289,7 @@ class Arithmetic:
     def reciprocal(self, value: Value, span: Span) -> Value:
         """One over a number."""
         if value.shape or value.eye:
-            raise Problem("shape", f"cannot divide by {describe(value)}", span)
+            raise Fault("shape", f"cannot divide by {describe(value)}", span)
         return self.apply(value, lambda x: 1.0 / x, lambda x, y: y * y)
 
     def apply(
@@ -309,10 +311,10 @@ class Arithmetic:
             return value
         if not value.shape:
             message = "there is nothing to transpose: this is " + describe(value)
-            raise Problem("shape", message, span)
+            raise Fault("shape", message, span)
         if len(value.shape) != 2:
-            raise Problem("shape", f"cannot transpose {describe(value)}", span)
-        return replace(value, data=np.swapaxes(value.data, -1, -2), shape=value.shape[::-1])
+            raise Fault("shape", f"cannot transpose {describe(value)}", span)
+        return value._replace(data=np.swapaxes(value.data, -1, -2), shape=value.shape[::-1])
 
 
 def product(left: Array, right: Array) -> Array:

@@ -9,17 +9,17 @@ from typing import Any
 
 from attention_np._lib.text import legible
 from attention_np.derivation.check import PageCheck
+from attention_np.derivation.citations import citations
 from attention_np.derivation.draws import DRAWS
 from attention_np.derivation.environment import Definitions
-from attention_np.derivation.errors import Problem
+from attention_np.derivation.errors import Fault
 from attention_np.derivation.operators import FieldRecord, check_operator
 from attention_np.derivation.page import Page, missing, read_page
 from attention_np.derivation.record import Record
-from attention_np.derivation.trace import citations
 
 
 @dataclass
-class Report:
+class Verification:
     """What came out for a set of pages.
 
     Attributes
@@ -66,6 +66,7 @@ class Report:
             for record in self.records
             if record.page == item.page
             and record.cited_by
+            and not record.same
             and any(key == item.symbol or item.symbol in definitions.needs(key) for key in record.of)
         ]
         return sorted(found, key=lambda record: min(map(_cited_line, record.cited_by)))
@@ -120,7 +121,7 @@ def verify(
     only: Collection[str] | None = None,
     seed: int = 0,
     draws: int = DRAWS,
-) -> Report:
+) -> Verification:
     """Check every equation of every page.
 
     Parameters
@@ -141,10 +142,11 @@ def verify(
 
     Returns
     -------
-    Report
+    Verification
         Never raises for what is written in a page.
     """
-    report = Report()
+    report = Verification()
+    elsewhere = {equation.tag: equation for page in pages for equation in page.equations}
     names: dict[str, str] = {}
     for page in pages:
         report.problems += page.problems or missing(page)
@@ -154,9 +156,9 @@ def verify(
         if only is not None and page.name not in only:
             continue
         try:
-            check = PageCheck(page, seed, draws)
-        except Problem as problem:
-            report.problems.append(f"{page.path}:1: {problem.message}")
+            check = PageCheck(page, seed, draws, elsewhere)
+        except Fault as fault:
+            report.problems.append(f"{page.path}:1: {fault.message}")
             report.records += [Record(item.tag, page.name, item.line, "fails") for item in page.equations]
             continue
         report.records += check.run()
@@ -187,20 +189,32 @@ def verify_against_op(page: Page, op: Any, *, seed: int = 0, draws: int = DRAWS)
     return check_operator(check, op)
 
 
-def _trace(report: Report, pages: Sequence[Page], sources: Iterable[Path | str], root: Path | str | None) -> None:
+def _trace(report: Verification, pages: Sequence[Page], sources: Iterable[Path | str], root: Path | str | None) -> None:
     found, problems = citations(sources, root)
     report.problems += problems
     known = {equation.tag for page in pages for equation in page.equations}
     for tag, places in sorted(found.items()):
         if tag not in known:
             report.problems += [f"{place}: cites ({tag}), which stands in no page" for place in places]
-    headers = {page.name: page for page in pages}
+    named = {page.name: page for page in pages}
+    for tag, places in sorted(found.items()):
+        for place in places:
+            own = Path(place.rpartition(":")[0]).stem.replace("_", "-")
+            if own in named and tag in known and tag.rpartition(".")[0] != own:
+                report.problems.append(
+                    f"{place}: cites ({tag}), but this module cites its own page, {own}: "
+                    f"write *Same as ({own}.N).* behind ({tag})"
+                )
     for record in report.records:
+        page = named[record.page]
         record.cited_by = found.get(record.tag, [])
-        page = headers[record.page]
+        for tag in record.same:
+            record.cited_by = record.cited_by + found.get(tag, [])
+            if tag in known and tag not in found:
+                report.problems.append(f"{page.path}:{record.line}: the same as ({tag}), which no code cites")
         wants = record.gradient and record.verdict == "holds" and not record.text_only and page.header.cited
         if wants and not record.cited_by:
             report.problems.append(
                 f"{page.path}:{record.line}: ({record.tag}) is about a gradient and no code cites it: "
-                "cite it, or write *Text only.* behind it"
+                "cite it, or write *Same as (...).* or *Text only.* behind it"
             )

@@ -13,12 +13,11 @@
 
 from attention_np.gradcheck import autograd, jax, plot, torch
 from attention_np.gradcheck.checking import assert_gradients, check
-from attention_np.gradcheck.checkpoints import Interrupted
-from attention_np.gradcheck.numerical import METHODS, numerical_gradient
+from attention_np.gradcheck.measuring.numerical import METHODS, numerical_gradient
+from attention_np.gradcheck.measuring.slopes import NotAnalyticError
+from attention_np.gradcheck.measuring.step_errors import step_errors
 from attention_np.gradcheck.ops import check_op
-from attention_np.gradcheck.report import GradientError, InputReport, Report
-from attention_np.gradcheck.slopes import NotAnalyticError
-from attention_np.gradcheck.steps import step_errors
+from attention_np.gradcheck.reporting import GradientError, InputReport, Interrupted, Report
 
 __all__ = [
     "METHODS",

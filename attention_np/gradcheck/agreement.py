@@ -4,9 +4,9 @@
 such as "agrees to 1e-13".
 
 *The noise floor* of an entry is what rounding, and the method of differentiation, can be blamed for;
-:mod:`attention_np.gradcheck.noise` estimates it. A difference above ten times its floor is an error, however small the
-entry is beside others. Below, the entry holds if the two values agree to the resolution that the method is meant
-to have, and is undecided if they do not: a residue of terms that cancelled, too coarse to see anything in.
+:mod:`attention_np.gradcheck.measuring.noise` estimates it. A difference above ten times its floor is an error, however
+small the entry is beside others. Below, the entry holds if the two values agree to the resolution that the method is
+meant to have, and is undecided if they do not: a residue of terms that cancelled, too coarse to see anything in.
 
 Derived in ``derivations/gradcheck.md``.
 """

@@ -13,23 +13,23 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.checkpoints import Checkpoint, Parts, fingerprint
 from attention_np.gradcheck.examining import examine
-from attention_np.gradcheck.functions import (
+from attention_np.gradcheck.judging.measured import Candidate, Options
+from attention_np.gradcheck.measuring.functions import (
     Backward,
     Forward,
     as_generator,
     as_inputs,
     first_call,
+    in_double_precision,
     on_copies,
     wide_dtype,
-    widened,
 )
-from attention_np.gradcheck.numerical import MEMORY, METHODS, Running, as_method, batched
-from attention_np.gradcheck.problem import Options, Problem
-from attention_np.gradcheck.report import Report
-from attention_np.gradcheck.running import track
-from attention_np.gradcheck.subject import sizes
+from attention_np.gradcheck.measuring.numerical import METHODS, Parts, as_method, batched
+from attention_np.gradcheck.measuring.running import MEMORY, Running, track
+from attention_np.gradcheck.measuring.subject import sizes
+from attention_np.gradcheck.reporting import Report
+from attention_np.gradcheck.saving import Checkpoint, fingerprint
 
 __all__ = ["assert_gradients", "check"]
 
@@ -142,11 +142,11 @@ def check(
     first = first_call(forward, backward, arrays, generator)
     if first.faults:
         forward = partial(on_copies, forward)  # it may be that it writes to its inputs
-    point = tuple(widened(forward, list(arrays.values()), first.output))
+    point = tuple(in_double_precision(forward, list(arrays.values()), first.output))
     cotangents = _cotangents(first.cotangent, first.output, generator)
     seed = int(generator.integers(2**63))
-    problem = Problem(forward, backward, arrays, point, first, cotangents, seed)
-    subjects = {name: problem.subject(name) for name in arrays}
+    candidate = Candidate(forward, backward, arrays, point, first, cotangents, seed)
+    subjects = {name: candidate.subject(name) for name in arrays}
     positions = [list(arrays).index(name) for name in vectorized]
     for name in vectorized:
         others = tuple(k for k in positions if k != subjects[name].position)
@@ -157,24 +157,24 @@ def check(
                 f"({name}.shape={arrays[name].shape})"
             )
         subjects[name] = found
-    entries = {name: options.most(x.size, problem.size) for name, x in arrays.items()}
+    entries = {name: options.most(x.size, candidate.size) for name, x in arrays.items()}
     kept = None
     if checkpoint is not None:
         elsewhere = next(iter(subjects.values())).values(_elsewhere(point[0]))
         question = [*arrays.items(), first.output, elsewhere, cotangents, options, sorted(vectorized), seed]
-        kept = Checkpoint(checkpoint, fingerprint(question), Parts(entries, METHODS, len(cotangents)))
+        kept = Checkpoint(checkpoint, fingerprint(question), Parts(entries, METHODS, len(cotangents)).sizes)
 
     with track(sum(entries.values()), "checking gradients", progress) as advance:
         running = Running(executor, int(memory), kept, advance)
         try:
             with np.errstate(all="ignore"):
-                report = examine(problem, subjects, options, running)
+                report = examine(candidate, subjects, options, running)
         except BaseException:
             if kept is not None:
-                kept.save(kept.report())
+                kept.save(kept.findings())
             raise
     if kept is not None:
-        kept.save(report)
+        kept.save(report.inputs)
     return report
 
 

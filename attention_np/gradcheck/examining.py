@@ -11,17 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDED, WRONG, normwise
-from attention_np.gradcheck.asking import Asked
-from attention_np.gradcheck.checkpoints import Interrupted
 from attention_np.gradcheck.diagnosis import Evidence, diagnose, diagnose_shape
-from attention_np.gradcheck.functions import form_of
-from attention_np.gradcheck.judging import decide, first_verdict
-from attention_np.gradcheck.numerical import METHODS, Running
-from attention_np.gradcheck.probes import cusps, refusal_of, rounding_of, why_not_analytic
-from attention_np.gradcheck.problem import Measured, Options, Problem
-from attention_np.gradcheck.report import Details, Entry, InputReport, Report
-from attention_np.gradcheck.slopes import NotAnalyticError
-from attention_np.gradcheck.subject import Subject, rows_in
+from attention_np.gradcheck.diagnosis.asking import Asked
+from attention_np.gradcheck.findings import Details, Entry
+from attention_np.gradcheck.judging.measured import Candidate, Measured, Options
+from attention_np.gradcheck.judging.verdicts import decide, first_verdict
+from attention_np.gradcheck.measuring.functions import form_of
+from attention_np.gradcheck.measuring.numerical import METHODS
+from attention_np.gradcheck.measuring.probes import cusps, refusal_of, rounding_of, why_not_analytic
+from attention_np.gradcheck.measuring.running import Running
+from attention_np.gradcheck.measuring.slopes import NotAnalyticError
+from attention_np.gradcheck.measuring.subject import Subject, rows_in
+from attention_np.gradcheck.reporting import InputReport, Interrupted, Report
 
 __all__ = ["examine"]
 
@@ -31,7 +32,7 @@ SHOWN = 5  # worst entries in a report
 NAMED = 10  # undecided entries in a report
 
 
-def examine(problem: Problem, subjects: Mapping[str, Subject], options: Options, running: Running) -> Report:
+def examine(candidate: Candidate, subjects: Mapping[str, Subject], options: Options, running: Running) -> Report:
     """A report on each input, of `subjects` by name.
 
     Raises
@@ -39,31 +40,31 @@ def examine(problem: Problem, subjects: Mapping[str, Subject], options: Options,
     Interrupted
         With a report on what was found until then.
     """
-    faults = problem.first.faults
+    faults = candidate.first.faults
     forms = {
         name: form_of(gradient, x)
-        for (name, x), gradient in zip(problem.inputs.items(), problem.first.gradients, strict=True)
+        for (name, x), gradient in zip(candidate.inputs.items(), candidate.first.gradients, strict=True)
     }
     known: dict[str, Measured] = {}
 
-    def unfinished() -> Report:
-        return Report(tuple(_report_on_part(name, known.get(name), forms[name], problem) for name in problem.inputs))
+    def unfinished() -> tuple[InputReport, ...]:
+        return tuple(_report_on_part(name, known.get(name), forms[name], candidate) for name in candidate.inputs)
 
     if running.checkpoint:
-        running.checkpoint.report = unfinished
+        running.checkpoint.findings = unfinished
     try:
         for name, subject in subjects.items():
             if name not in faults:
-                known[name] = _prepared(problem, name, subject, options, running)
+                known[name] = _prepared(candidate, name, subject, options, running)
                 running.advance(0)
         sound = {name: found for name, found in known.items() if forms[name] is None}
         for found in known.values():
             _look_at_all(found, options)
         for found in sound.values():
             decide(found, options.method, options.rtol, options.directions)
-        reports = [_report_on(name, known, sound, forms, options, problem) for name in problem.inputs]
+        reports = [_report_on(name, known, sound, forms, options, candidate) for name in candidate.inputs]
     except KeyboardInterrupt:
-        raise Interrupted(unfinished()) from None
+        raise Interrupted(Report(unfinished())) from None
     return Report(tuple(reports))
 
 
@@ -73,34 +74,34 @@ def _report_on(
     sound: Mapping[str, Measured],
     forms: Mapping[str, str | None],
     options: Options,
-    problem: Problem,
+    candidate: Candidate,
 ) -> InputReport:
-    form, faults = forms[name], problem.first.faults
+    form, faults = forms[name], candidate.first.faults
     if name in faults:
-        return _unequal(name, options.method, problem.inputs[name], faults[name])
+        return _unequal(name, options.method, candidate.inputs[name], faults[name])
     if form is not None:
         return _report_on_form(known[name], form)
     return _report(known[name], _diagnosis(known[name], known, sound, options.constants))
 
 
-def _prepared(problem: Problem, name: str, subject: Subject, options: Options, running: Running) -> Measured:
+def _prepared(candidate: Candidate, name: str, subject: Subject, options: Options, running: Running) -> Measured:
     """One input, before anything is measured, with the method that fits it."""
     if subject.batched:
         subject = replace(subject, rows=rows_in(running.memory, subject))
-    subject = replace(subject, noise=rounding_of(subject, problem.rng(name, "rounding")))
+    subject = replace(subject, noise=rounding_of(subject, candidate.rng(name, "rounding")))
     method, reason = options.method, None
     if method != METHODS[1] and subject.x.size:
-        reason = why_not_analytic(subject, problem.rng(name, "analytic"))
+        reason = why_not_analytic(subject, candidate.rng(name, "analytic"))
     if method == "auto":
         method = METHODS[0] if reason is None else METHODS[1]
-    elif reason is not None and not cusps(subject, problem.rng(name, "cusps"), running.memory):
+    elif reason is not None and not cusps(subject, candidate.rng(name, "cusps"), running.memory):
         raise NotAnalyticError(f"input {name}: {reason}, so the complex step does not apply: use central")
-    return Measured(name, problem, subject, method, running, note=reason)
+    return Measured(name, candidate, subject, method, running, note=reason)
 
 
 def _look_at_all(found: Measured, options: Options) -> None:
     """Measure what there is to measure; by differences if a complex step is refused on the way."""
-    elements = _sample(found, options.most(found.subject.x.size, found.problem.size))
+    elements = _sample(found, options.most(found.subject.x.size, found.candidate.size))
     refusal = None
     try:
         found.look(elements, key=f"{found.name}/{found.method}")
@@ -120,14 +121,14 @@ def _sample(found: Measured, most: int) -> Array:
     elements = np.arange(found.subject.x.size)
     if elements.size <= most:
         return elements
-    return np.sort(found.problem.rng(found.name, "entries").choice(elements, most, replace=False))
+    return np.sort(found.candidate.rng(found.name, "entries").choice(elements, most, replace=False))
 
 
-def _report_on_part(name: str, found: Measured | None, form: str | None, problem: Problem) -> InputReport:
+def _report_on_part(name: str, found: Measured | None, form: str | None, candidate: Candidate) -> InputReport:
     """On an input that not everything is known of: the entries that hold so far."""
-    fault = form or problem.first.faults.get(name)
+    fault = form or candidate.first.faults.get(name)
     if found is None or fault is not None:
-        return _unequal(name, "auto" if found is None else found.method, problem.inputs[name], fault)
+        return _unequal(name, "auto" if found is None else found.method, candidate.inputs[name], fault)
     found.verdict[first_verdict(found)] = UNCHECKED
     return replace(_report(found, None), ok=False, details=None)
 
@@ -141,7 +142,7 @@ def _unequal(name: str, method: str, x: Array, diagnosis: str | None) -> InputRe
 
 def _report_on_form(found: Measured, fault: str) -> InputReport:
     """On a gradient that cannot be compared."""
-    x, claimed = found.subject.x, found.problem.claimed(found.name)
+    x, claimed = found.subject.x, found.candidate.claimed(found.name)
     cause = None
     if claimed.dtype.kind == "f" and claimed.shape != x.shape:
         cause = diagnose_shape(claimed, found.numerical[0].reshape(x.shape))
@@ -151,7 +152,7 @@ def _report_on_form(found: Measured, fault: str) -> InputReport:
 
 def _report(found: Measured, diagnosis: str | None) -> InputReport:
     """On a gradient that was compared entry by entry."""
-    claimed = found.problem.claimed(found.name)
+    claimed = found.candidate.claimed(found.name)
     shape, a, n = claimed.shape, claimed.ravel(), found.numerical[0]
     looked = np.flatnonzero(found.verdict != UNCHECKED)
     known = looked[np.isfinite(n[looked])]
@@ -218,13 +219,13 @@ def _cause(
     constants: Mapping[str, float],
 ) -> str:
     """What the entries that are wrong look like."""
-    problem, claimed = found.problem, found.problem.claimed(found.name)
-    u = problem.cotangents
-    answers = [problem.gradients(v) for v in (*u, np.zeros(u.shape[1:]))]
+    candidate, claimed = found.candidate, found.candidate.claimed(found.name)
+    u = candidate.cotangents
+    answers = [candidate.gradients(v) for v in (*u, np.zeros(u.shape[1:]))]
     evidence = Evidence(
         name=found.name,
-        inputs=problem.inputs,
-        output=problem.first.output,
+        inputs=candidate.inputs,
+        output=candidate.first.output,
         cotangents=u,
         analytic={name: np.stack([np.asarray(answer[name]) for answer in answers[:3]]) for name in sound},
         numerical={name: m.numerical.reshape(3, *m.subject.x.shape) for name, m in known.items()},

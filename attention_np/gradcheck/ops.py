@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.checking import DIRECTIONS, check
-from attention_np.gradcheck.functions import as_generator, as_inputs, check_mapping
-from attention_np.gradcheck.numerical import MEMORY, batched
-from attention_np.gradcheck.report import InputReport, Report
-from attention_np.gradcheck.subject import Subject
+from attention_np.gradcheck.measuring.functions import as_generator, as_inputs, check_mapping
+from attention_np.gradcheck.measuring.numerical import batched
+from attention_np.gradcheck.measuring.running import MEMORY
+from attention_np.gradcheck.measuring.subject import Subject
+from attention_np.gradcheck.reporting import InputReport, Report
 
 __all__ = ["check_op"]
 

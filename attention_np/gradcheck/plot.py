@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib.figures import legend_below, new_figure, one_axes
-from attention_np.gradcheck import _text
+from attention_np.gradcheck import describing
 from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
-from attention_np.gradcheck.functions import Forward
-from attention_np.gradcheck.report import Details, InputReport
-from attention_np.gradcheck.steps import ORDERS, STEPS, step_errors
+from attention_np.gradcheck.findings import Details, Finding
+from attention_np.gradcheck.measuring.functions import Forward
+from attention_np.gradcheck.measuring.step_errors import ORDERS, STEPS, step_errors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,8 +53,8 @@ def v_curve(
     Parameters
     ----------
     forward, inputs, cotangent, gradient, entries, steps
-        As for :func:`attention_np.gradcheck.steps.step_errors`. A wrong `gradient` shows as a plateau, if a wrong entry
-        is among those that are drawn: no step makes the difference small.
+        As for :func:`attention_np.gradcheck.step_errors`. A wrong `gradient` shows as a plateau, if a wrong entry is
+        among those that are drawn: no step makes the difference small.
     ax : matplotlib.axes.Axes, optional
         Where to plot; by default on a new figure.
 
@@ -93,7 +93,7 @@ def v_curve(
     return ax
 
 
-def places(input_report: InputReport, *, ax: Axes | None = None) -> Axes:
+def places(input_report: Finding, *, ax: Axes | None = None) -> Axes:
     """Plot where the errors are: each entry's difference over its tolerance, ten times its noise floor.
 
     The last two axes make a panel, and each index of the leading axes has its own. What is above 1 is wrong, and
@@ -101,7 +101,7 @@ def places(input_report: InputReport, *, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    input_report : InputReport
+    input_report : Finding
     ax : matplotlib.axes.Axes, optional
         Where to plot; by default on a new figure.
 
@@ -118,7 +118,7 @@ def places(input_report: InputReport, *, ax: Axes | None = None) -> Axes:
     ValueError
         If the report holds no arrays.
     """
-    if not isinstance(input_report, InputReport):
+    if not isinstance(input_report, Finding):
         what = type(input_report).__name__
         raise TypeError(f"places draws one input of a report, such as report['x'], not a whole {what}")
     if input_report.details is None:
@@ -137,7 +137,7 @@ def places(input_report: InputReport, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def all_places(inputs: Sequence[InputReport]) -> npt.NDArray[Any]:
+def all_places(inputs: Sequence[Finding]) -> npt.NDArray[Any]:
     """A figure with :func:`places` of each of the inputs that has arrays."""
     plotted = [entry for entry in inputs if entry.details is not None]
     if not plotted:
@@ -156,8 +156,8 @@ def _nothing_to_plot(names: Sequence[str]) -> str:
     )
 
 
-def _title(entry: InputReport) -> str:
-    wrong = _text.how_many_wrong(entry) or ("holds" if entry.ok else "does not hold")
+def _title(entry: Finding) -> str:
+    wrong = describing.how_many_wrong(entry) or ("holds" if entry.ok else "does not hold")
     return f"{entry.name}: {wrong}"
 
 

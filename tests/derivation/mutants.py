@@ -43,7 +43,7 @@ def _mutants(text: str, names: Names) -> Mutants:
                 continue
             if not isinstance(side, (n.Add, n.Compare, n.Both)):
                 yield "flip sign", _cut(text, (side.span[0], side.span[0]), "-")
-            for node in side.walk():
+            for node in side.walk:
                 yield from _of_node(text, node, names)
 
 

@@ -27,7 +27,7 @@ from attention_np.derivation import PageCheck, read_page
 from attention_np.derivation.check import LOSS
 from attention_np.derivation.compare import aligned_sides, equality
 from attention_np.derivation.environment import Environment
-from attention_np.derivation.errors import Problem
+from attention_np.derivation.errors import Fault
 from attention_np.derivation.evaluate import Evaluator, evaluate
 from attention_np.derivation.examples import binds
 from attention_np.derivation.names import Names
@@ -100,7 +100,7 @@ class Mutator:
         return check
 
     def _is_binding(self, check: PageCheck, equation: Equation) -> bool:
-        if equation.mark or equation.problem or check._scope_of(equation) is check.scope:
+        if equation.mark or equation.fault or check._scope_of(equation) is check.scope:
             return False
         names = check._scope_of(equation).names
         return any(binds(read_statement(chain, names), names) for chain in chains(equation.text))
@@ -133,7 +133,7 @@ class Mutator:
         names = check._scope_of(mutant).names
         try:
             return any(find_target(chain, names) is not None for chain in chains(mutant.text))
-        except Problem:
+        except Fault:
             return False
 
     def _idles(self, position: int, record: Record) -> bool:
@@ -184,7 +184,7 @@ class Mutator:
                 for environment in scope.environments:
                     if not _same_statement(environment, one, two):
                         return False
-        except (Problem, ValueError, TypeError):
+        except (Fault, ValueError, TypeError):
             return False
         return True
 

@@ -77,8 +77,8 @@ BROKEN_TAGS = [
 @pytest.mark.parametrize(("text", "words"), BROKEN_TAGS)
 def test_every_equation_has_exactly_one_tag(text: str, words: str) -> None:
     found = page(text)
-    assert found.equations[0].problem is not None
-    assert words in found.equations[0].problem.message
+    assert found.equations[0].fault is not None
+    assert words in found.equations[0].fault.message
     assert verdicts(text) == ["fails"]
 
 
@@ -88,7 +88,7 @@ def test_a_tag_stands_once() -> None:
 
 def test_underscores_of_the_file_are_hyphens_of_the_tag() -> None:
     found = read_page("dot_product.md", r"$$1 = 1 \tag{dot-product.1}$$")
-    assert found.equations[0].problem is None
+    assert found.equations[0].fault is None
 
 
 HIDDEN = [

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from attention_np.cases import OPS
-from attention_np.derivation import Page, PageCheck, Report, read_page, read_pages, verify, verify_against_op
-from attention_np.derivation.trace import citations
+from attention_np.derivation import Page, PageCheck, Verification, read_page, read_pages, verify, verify_against_op
+from attention_np.derivation.citations import citations
 
 from . import toy_op
 from .mutants import mutants
@@ -52,16 +52,16 @@ def pages() -> list[Page]:
 
 
 @pytest.fixture(scope="module")
-def report(pages: list[Page]) -> Report:
+def report(pages: list[Page]) -> Verification:
     return verify(pages, operators=OPS)
 
 
-def test_every_page_holds_and_agrees_with_its_op(report: Report) -> None:
+def test_every_page_holds_and_agrees_with_its_op(report: Verification) -> None:
     assert report.ok, [record.message for record in report.records if record.verdict == "fails"] + report.problems
     assert {item.op for item in report.fields} == set(OPS)
 
 
-def test_nearly_every_displayed_equation_is_executed(report: Report) -> None:
+def test_nearly_every_displayed_equation_is_executed(report: Verification) -> None:
     assert report.count("not executed") <= 0.05 * len(report.records)
     assert all(record.message for record in report.records if record.verdict == "not executed")
 
@@ -229,7 +229,7 @@ def test_two_pages_of_one_name_are_a_problem() -> None:
     assert "a second page" in verify([page(r"$$ 1 = 1 \tag{t.1} $$")] * 2).problems[0]
 
 
-def test_the_report_is_json_of_the_agreed_form(report: Report) -> None:
+def test_the_report_is_json_of_the_agreed_form(report: Verification) -> None:
     text = json.dumps(report.as_json(), allow_nan=False)
     for record in json.loads(text):
         assert {"tag", "page", "line", "verdict", "error", "cited_by"} <= set(record)

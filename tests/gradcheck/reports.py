@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from attention_np.gradcheck import agreement
-from attention_np.gradcheck.report import Details, Entry, Escape, InputReport, Report
+from attention_np.gradcheck.findings import Details, Entry, Escape
+from attention_np.gradcheck.reporting import InputReport, Report
 
 HOLDS = InputReport("query", "complex-step", True, 3.5e-16, (0, 2), 1.25, 1.25, 2e-16, 12, 12)
 WRONG = InputReport("key", "central", False, 0.5, (1, 3), -2.123456789012, 4.25, 3e-11, 12, 12, 1)

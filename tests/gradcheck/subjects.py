@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from attention_np.gradcheck.probes import rounding_of
-from attention_np.gradcheck.subject import Subject, along
+from attention_np.gradcheck.measuring.probes import rounding_of
+from attention_np.gradcheck.measuring.subject import Subject, along
 
 
 def subject_of(forward, *point, position=0, cotangent=None, batched=False):

@@ -39,7 +39,7 @@ def test_nearby_is_another_point_with_other_cotangents_and_both_gradients_are_of
     ask = asked(np.sin, lambda d, x: 2 * d * np.cos(x), {"x": x}, method=method)
     claimed, right = ask.nearby()
     np.testing.assert_allclose(claimed, 2 * right, rtol=1e-7)
-    here = np.stack([u * np.cos(x) for u in ask.found.problem.cotangents])
+    here = np.stack([u * np.cos(x) for u in ask.found.candidate.cotangents])
     off = np.abs(right / here - 1)
     assert off.max() < 1e-3
     assert off.min() > 1e-8

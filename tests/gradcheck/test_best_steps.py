@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from attention_np.gradcheck import slopes as slopes_module
-from attention_np.gradcheck.slopes import AT_ZERO, SCALES, Slopes, _compare, by_best_differences
-from attention_np.gradcheck.subject import along
+from attention_np.gradcheck.measuring import slopes as slopes_module
+from attention_np.gradcheck.measuring.slopes import AT_ZERO, SCALES, Slopes, _compare, by_best_differences
+from attention_np.gradcheck.measuring.subject import along
 from tests.gradcheck.subjects import every_entry, subject_of
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
-from attention_np.gradcheck.diagnosis.case import Case, number
+from attention_np.gradcheck.diagnosis.mistake import Mistake, number
 
 
 def case_of(error, floor=1e-6, size=1.0):
@@ -17,7 +17,7 @@ def case_of(error, floor=1e-6, size=1.0):
     def case(claimed):
         verdict = np.where((claimed != right).any(axis=0), WRONG, HOLDS)
         x = rng.standard_normal(error.shape[1:])
-        return Case.of(Evidence("x", {"x": x}, x, right, {"x": claimed}, {"x": right}, floor, verdict, None, {}))
+        return Mistake.of(Evidence("x", {"x": x}, x, right, {"x": claimed}, {"x": right}, floor, verdict, None, {}))
 
     return case(right + error * case(right).allowed(right))
 
@@ -89,7 +89,7 @@ def test_the_precision_is_that_of_a_typical_entry_for_the_cotangent_whose_noise_
     floor = np.where(np.arange(6) == 5, 1.0, 1e-6 * right[0])
     verdict = np.where(np.arange(6) == 5, UNCHECKED, WRONG)
     with np.errstate(all="ignore"):
-        case = Case.of(Evidence("x", {"x": x}, x, right, {"x": 0 * right}, {"x": right}, floor, verdict, None, {}))
+        case = Mistake.of(Evidence("x", {"x": x}, x, right, {"x": 0 * right}, {"x": right}, floor, verdict, None, {}))
     assert case.precision == pytest.approx(1e-6, rel=1e-12)
 
 

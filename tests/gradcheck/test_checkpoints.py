@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from attention_np.gradcheck import check, checkpoints
+from attention_np.gradcheck import Interrupted, check, saving
+from attention_np.gradcheck.measuring.numerical import Parts
 
 INPUTS = {"x": np.linspace(0.5, 2.0, 40), "y/z": np.linspace(1.0, 3.0, 6).reshape(2, 3)}
 
@@ -30,7 +31,7 @@ def path(tmp_path):
 
 @pytest.fixture(autouse=True)
 def written_at_once(monkeypatch):
-    monkeypatch.setattr(checkpoints, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(saving, "SAVE_EVERY", 0.0)
 
 
 def refused_and_left_alone(path, message):
@@ -144,17 +145,17 @@ def test_the_bytes_that_extended_precision_does_not_use_are_no_part_of_the_quest
     other.view(np.uint8).reshape(2, -1)[:, 10:] ^= 0xFF
     assert x.tobytes() != other.tobytes()
     np.testing.assert_array_equal(x, other)
-    assert checkpoints.fingerprint([x]) == checkpoints.fingerprint([other])
-    assert checkpoints.fingerprint([x]) != checkpoints.fingerprint([-x])
+    assert saving.fingerprint([x]) == saving.fingerprint([other])
+    assert saving.fingerprint([x]) != saving.fingerprint([-x])
 
 
 def test_a_question_of_the_same_numbers_in_another_order_or_dtype_is_another():
     x = np.array([1.0, 2.0])
     questions = [[x], [x[::-1]], [x, x], [x.astype(np.float32)], [x.astype(np.longdouble)], [1.0, 2.0], ["1.0", 2.0]]
-    assert len({checkpoints.fingerprint(question) for question in questions}) == len(questions)
+    assert len({saving.fingerprint(question) for question in questions}) == len(questions)
 
 
-PARTS = checkpoints.Parts({"x": 40, "y/z": 6}, ("complex-step", "central"), 3)
+PARTS = Parts({"x": 40, "y/z": 6}, ("complex-step", "central"), 3)
 
 
 @pytest.mark.parametrize(
@@ -190,28 +191,28 @@ def test_of_a_part_that_there_is_not_it_is_said_so(key):
 )
 def test_what_is_kept_of_an_array_is_its_dtype_and_a_word_for_each_number(kept, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
-        checkpoints._array(kept, 1)
+        saving._array(kept, 1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "longdouble", "complex64"])
 def test_a_number_that_is_kept_comes_back_to_the_last_bit(dtype):
     x = np.array([1 / np.longdouble(3), -7, np.inf]).astype(dtype)
-    kept = checkpoints._array((x.dtype.name, [str(number) for number in x]), 3)
+    kept = saving._array((x.dtype.name, [str(number) for number in x]), 3)
     np.testing.assert_array_equal(kept, x)
     assert kept.dtype == x.dtype
 
 
 def test_an_interruption_says_where_its_report_is():
-    stopped = checkpoints.Interrupted(report=None)
+    stopped = Interrupted(report=None)
     assert str(stopped) == "the check was interrupted: its report is in the attribute called report"
 
 
 def test_a_checkpoint_is_written_when_ten_seconds_have_gone_by_and_not_before(tmp_path, monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr(checkpoints, "SAVE_EVERY", 10.0)
-    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[-1])
+    monkeypatch.setattr(saving, "SAVE_EVERY", 10.0)
+    monkeypatch.setattr(saving.time, "monotonic", lambda: clock[-1])
     path = tmp_path / "kept"
-    kept = checkpoints.Checkpoint(path, "question", PARTS)
+    kept = saving.Checkpoint(path, "question", PARTS.sizes)
     written = []
     for now in (100.0, 110.0, 111.0, 112.0, 120.0, 122.0):
         clock.append(now)
@@ -223,4 +224,4 @@ def test_a_checkpoint_is_written_when_ten_seconds_have_gone_by_and_not_before(tm
 
 def test_a_path_that_is_none_is_refused():
     with pytest.raises(TypeError, match=r"^checkpoint must be a path, not 3$"):
-        checkpoints.Checkpoint(3, "question", PARTS)
+        saving.Checkpoint(3, "question", PARTS.sizes)

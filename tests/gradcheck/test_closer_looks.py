@@ -3,20 +3,21 @@
 import numpy as np
 import pytest
 
-from attention_np.gradcheck import check, judging
+from attention_np.gradcheck import check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
-from attention_np.gradcheck.judging import (
+from attention_np.gradcheck.judging import verdicts
+from attention_np.gradcheck.judging.verdicts import (
     CLOSER,
     ENOUGH,
     OWN_ROUNDING,
     UNDECIDABLE,
     _add_noise,
-    _contradiction,
     _project,
     _projections,
+    _why_not_complex_step,
     first_verdict,
 )
-from attention_np.gradcheck.slopes import Slopes
+from attention_np.gradcheck.measuring.slopes import Slopes
 
 from .programs import normal, with_entry
 from .test_judging import measured
@@ -142,9 +143,9 @@ def test_differences_contradict_by_more_than_ten_times_all_that_can_be_blamed(
         assert (elements.tolist(), method, best) == ([0, 2], "central", True)
         return Slopes(np.array([[2.0, 9.0]] * 2), *np.array([[error] * 2, [1.0] * 2, [0.0] * 2, [lost] * 2]))
 
-    monkeypatch.setattr(judging, "measure", scripted)
-    monkeypatch.setattr(judging, "_suspects", lambda _: np.zeros(0, int))
-    assert (_contradiction(found) is not None) == expected
+    monkeypatch.setattr(verdicts, "measure", scripted)
+    monkeypatch.setattr(verdicts, "_suspects", lambda _: np.zeros(0, int))
+    assert (_why_not_complex_step(found) is not None) == expected
 
 
 def takes_the_memory_for_its_own(x):
@@ -241,7 +242,7 @@ def test_the_floor_along_a_direction_has_four_last_places_of_the_terms_of_the_su
     found = sampled(lambda d, _: d * slopes, forward)
     directions = normal(3, 300, seed=2)
     difference, floor = _projections(found, directions)
-    terms = np.linalg.norm(directions * found.problem.claimed("x"), axis=1)
+    terms = np.linalg.norm(directions * found.candidate.claimed("x"), axis=1)
     assert (floor >= OWN_ROUNDING * EPS * terms).all()
     assert (np.abs(difference) <= UNDECIDABLE * floor).all()
 
@@ -250,5 +251,5 @@ def test_the_threshold_that_is_reported_is_ten_times_the_largest_floor_along_a_d
     slopes, forward = linear()
     found = sampled(lambda d, _: d * slopes, forward)
     _project(found, 0.0, 5)
-    terms = np.linalg.norm(found.problem.claimed("x"))
+    terms = np.linalg.norm(found.candidate.claimed("x"))
     assert 10 * OWN_ROUNDING * EPS * terms / 2 < found.escape.threshold < 1e3 * EPS * terms

@@ -7,8 +7,8 @@ import pytest
 
 from attention_np.gradcheck.agreement import WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
-from attention_np.gradcheck.diagnosis.case import Case
 from attention_np.gradcheck.diagnosis.cotangents import correlation, unrelated
+from attention_np.gradcheck.diagnosis.mistake import Mistake
 
 from .evidence import evidence_of, evidence_with, linear_evidence, sampled
 from .planted import PLANTED
@@ -163,7 +163,7 @@ def test_numbers_are_unrelated_if_two_nearly_parallel_cotangents_give_others(ent
         claimed[2] = claimed[0] + 0.3 * rng.standard_normal(entries)
     verdict = np.full(entries, WRONG)
     found = Evidence("x", {"x": x}, output, u, {"x": claimed}, {"x": u @ matrix}, 0 * x, verdict, None, {})
-    case = Case.of(found)
+    case = Mistake.of(found)
     assert unrelated(case, case.claimed) == expected
 
 
@@ -174,4 +174,4 @@ def test_cotangents_that_are_not_parallel_tell_nothing_however_alike_the_right_g
     numerical = np.multiply.outer(u @ (np.arange(50) == 0), x)
     verdict = np.full(60, WRONG)
     found = Evidence("x", {"x": x}, u[1], u, {"x": 0 * numerical}, {"x": numerical}, 0 * x, verdict, None, {})
-    assert not unrelated(Case.of(found), rng.standard_normal((3, 60)))
+    assert not unrelated(Mistake.of(found), rng.standard_normal((3, 60)))

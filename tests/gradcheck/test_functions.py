@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from attention_np.gradcheck.functions import (
+from attention_np.gradcheck.measuring.functions import (
     SAME_CALL_ULPS,
     as_generator,
     as_inputs,
@@ -10,9 +10,9 @@ from attention_np.gradcheck.functions import (
     evaluate,
     first_call,
     form_of,
-    widened,
+    in_double_precision,
 )
-from attention_np.gradcheck.numerical import numerical_gradient
+from attention_np.gradcheck.measuring.numerical import numerical_gradient
 
 EPS = float(np.finfo(np.float64).eps)
 INPUTS = {"x": np.array([[0.5, -1.5, 2.0], [1.0, 3.0, -0.25]]), "y": np.array([2.0, 3.0, 5.0])}
@@ -410,7 +410,7 @@ def test_the_place_of_a_nan_in_a_single_number_is_the_empty_index():
 
 
 def in_double(forward, *inputs):
-    return widened(forward, list(inputs), forward(*inputs))
+    return in_double_precision(forward, list(inputs), forward(*inputs))
 
 
 @pytest.mark.parametrize("narrow", ["float16", "float32"])
@@ -425,7 +425,7 @@ def test_a_function_that_takes_double_precision_is_given_it(narrow):
 def test_what_is_wide_already_stays_as_it_is(dtype):
     x = np.linspace(-2, 2, 8, dtype=dtype)
     calls = []
-    (wide,) = widened(calls.append, [x], np.sin(x))
+    (wide,) = in_double_precision(calls.append, [x], np.sin(x))
     assert wide.dtype == dtype
     assert not calls
 
@@ -495,7 +495,7 @@ def test_trying_double_precision_writes_to_nobody():
         return x
 
     x = np.ones(3, np.float32)
-    (wide,) = widened(writes, [x], np.full(3, 2, np.float32))
+    (wide,) = in_double_precision(writes, [x], np.full(3, 2, np.float32))
     np.testing.assert_array_equal(x, np.ones(3))
     np.testing.assert_array_equal(wide, np.ones(3))
 

@@ -6,10 +6,10 @@ import pytest
 from attention_np.gradcheck import check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, WRONG
 from attention_np.gradcheck.checking import _cotangents
-from attention_np.gradcheck.functions import as_generator, first_call, on_copies, widened
-from attention_np.gradcheck.judging import CLOSER, _hunt, _projections, decide
-from attention_np.gradcheck.numerical import Running
-from attention_np.gradcheck.problem import Measured, Problem
+from attention_np.gradcheck.judging.measured import Candidate, Measured
+from attention_np.gradcheck.judging.verdicts import CLOSER, _hunt, _projections, decide
+from attention_np.gradcheck.measuring.functions import as_generator, first_call, in_double_precision, on_copies
+from attention_np.gradcheck.measuring.running import Running
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs, with_entry
 
@@ -20,9 +20,9 @@ def measured(forward, backward, inputs, name="x", method="complex-step", seed=0)
     """One input before anything is judged."""
     rng = as_generator(seed)
     first = first_call(forward, backward, inputs, rng)
-    point = tuple(widened(forward, list(inputs.values()), first.output))
+    point = tuple(in_double_precision(forward, list(inputs.values()), first.output))
     cotangents = _cotangents(first.cotangent, first.output, rng)
-    problem = Problem(lambda *x: on_copies(forward, *x), backward, inputs, point, first, cotangents, seed)
+    problem = Candidate(lambda *x: on_copies(forward, *x), backward, inputs, point, first, cotangents, seed)
     return Measured(name, problem, problem.subject(name), method, Running())
 
 
@@ -134,7 +134,7 @@ def test_along_a_direction_the_two_gradients_differ_by_what_the_error_has_of_it(
     assert (abs(difference - directions @ error) <= UNDECIDABLE * floor).all()
     size = np.linalg.norm(directions, axis=1)
     assert (floor <= {"complex-step": 1e-14, "central": 1e-8}[method] * size).all()
-    assert (floor >= EPS * np.linalg.norm(directions * backward(found.problem.first.cotangent, None), axis=1)).all()
+    assert (floor >= EPS * np.linalg.norm(directions * backward(found.candidate.first.cotangent, None), axis=1)).all()
 
 
 def test_the_noise_along_one_direction_is_not_that_along_another():

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attention_np.gradcheck.numerical import MEMORY
-from attention_np.gradcheck.probes import JUMP, KINK, KINK_STEPS, TOGETHER, _breaks, _one_sided, cusps
+from attention_np.gradcheck.measuring.probes import JUMP, KINK, KINK_STEPS, TOGETHER, _breaks, _one_sided, cusps
+from attention_np.gradcheck.measuring.running import MEMORY
 from tests.gradcheck.subjects import every_entry, heard, subject_of
 
 

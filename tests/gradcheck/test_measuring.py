@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from attention_np.gradcheck import numerical_gradient
-from attention_np.gradcheck.functions import wide_dtype, widened
-from attention_np.gradcheck.numerical import METHODS, Running, analytic_or_not, batched, measure, measure_along
-from attention_np.gradcheck.slopes import COMPLEX_STEP
+from attention_np.gradcheck.measuring.functions import in_double_precision, wide_dtype
+from attention_np.gradcheck.measuring.numerical import METHODS, analytic_or_not, batched, measure, measure_along
+from attention_np.gradcheck.measuring.running import Running
+from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs
 from .subjects import every_entry, subject_of
@@ -139,7 +140,7 @@ def refuses_complex(x):
 def test_slopes_along_directions_are_taken_by_the_method_of_the_input():
     found = measured(refuses_complex, lambda d, x: d * np.cos(x), {"x": normal(4)}, method="central")
     directions = normal(2, 4, seed=1)
-    u = found.problem.first.cotangent
+    u = found.candidate.first.cotangent
     slopes = found.slopes_along(directions).values[:, 0]
     np.testing.assert_allclose(slopes, directions @ (u * np.cos(normal(4))), rtol=1e-9)
     pair = found.pair_along(directions)
@@ -149,7 +150,7 @@ def test_slopes_along_directions_are_taken_by_the_method_of_the_input():
 def test_slopes_of_single_precision_inputs_are_measured_in_double_elsewhere_too():
     found = measured(bilinear, bilinear_backward, square_inputs(dtype="float32"))
     found.look(np.arange(9))
-    u, point = found.problem.question
+    u, point = found.candidate.question
     wide = [x.astype(float) for x in point]
     right = bilinear_backward(u.astype(float), *wide)[0]
     elements = np.arange(9)
@@ -166,7 +167,7 @@ def test_a_function_of_single_precision_alone_is_asked_in_that_elsewhere_too():
         return np.sin(x)
 
     found = measured(forward, lambda d, x: d * np.cos(x), {"x": normal(4, dtype="float32")})
-    u, (x,) = found.problem.question
+    u, (x,) = found.candidate.question
     slopes = found.pair(np.arange(4)).measured(2 * u, [x + np.float32(0.1)])
     np.testing.assert_allclose(slopes, 2 * u * np.cos(x + np.float32(0.1)), rtol=1e-6)
 
@@ -174,7 +175,7 @@ def test_a_function_of_single_precision_alone_is_asked_in_that_elsewhere_too():
 @pytest.mark.skipif(np.finfo(np.longdouble).eps >= np.finfo(float).eps, reason="there is no wider dtype than float64")
 def test_a_question_in_extended_precision_is_answered_in_that():
     found = measured(np.sin, lambda d, x: d * np.cos(x), {"x": normal(4)})
-    u, x = (array.astype(np.longdouble) for array in (found.problem.question[0], found.problem.question[1][0]))
+    u, x = (array.astype(np.longdouble) for array in (found.candidate.question[0], found.candidate.question[1][0]))
     x += np.longdouble(1) / 3
     slopes = found.pair(np.arange(4)).measured(u, [x])
     assert slopes.dtype == np.longdouble
@@ -189,7 +190,7 @@ def test_what_is_looked_at_again_is_not_one_more_entry_done():
     assert sum(done) == 5
     found.look(np.arange(5), best=True)
     found.slopes_along(every_entry(found.subject))
-    found.pair(np.arange(5)).measured(*found.problem.question)
+    found.pair(np.arange(5)).measured(*found.candidate.question)
     assert sum(done) == 5
 
 
@@ -197,7 +198,7 @@ def test_trying_double_precision_raises_no_warning():
     x = np.array([1.0, 2.0], np.float32)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        (kept,) = widened(lambda x: np.full(x.shape, np.inf, x.dtype), [x], np.full(2, np.inf, np.float32))
+        (kept,) = in_double_precision(lambda x: np.full(x.shape, np.inf, x.dtype), [x], np.full(2, np.inf, np.float32))
     assert not seen
     assert kept.dtype == np.float32
 

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.noise import SMALL_MOVES, ULPS, Pair, drift, moved_relatively, noise_floor, wider_difference
+from attention_np.gradcheck.measuring.noise import (
+    SMALL_MOVES,
+    ULPS,
+    Pair,
+    drift,
+    moved_relatively,
+    noise_floor,
+    wider_difference,
+)
 
 EPS = float(np.finfo(np.float64).eps)
 WIDER = np.finfo(np.longdouble).eps < EPS

@@ -5,8 +5,8 @@ import pytest
 
 from attention_np.gradcheck.agreement import WRONG
 from attention_np.gradcheck.diagnosis import diagnose
-from attention_np.gradcheck.diagnosis.case import Case
-from attention_np.gradcheck.diagnosis.softmax import _which_term
+from attention_np.gradcheck.diagnosis.mistake import Mistake
+from attention_np.gradcheck.diagnosis.normalization import _which_term
 
 from .evidence import evidence_of, linear_evidence, sampled
 from .planted import normalized, on_sphere
@@ -86,7 +86,7 @@ def masked(x):
 def test_the_right_gradient_tells_what_normalization_it_is(forward, shape, term):
     found = evidence_of(forward, lambda _, x: (0 * x,), {"x": normal(*shape, seed=1)}, "x")
     with np.errstate(all="ignore"):
-        assert _which_term(Case.of(found)).startswith(term)
+        assert _which_term(Mistake.of(found)).startswith(term)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_the_right_gradient_tells_what_normalization_it_is(forward, shape, term)
 )
 def test_a_sample_of_the_entries_tells_what_normalization_it_is(forward, term):
     found = evidence_of(forward, lambda _, x: (0 * x,), {"x": normal(5, 6, seed=1)}, "x")
-    assert _which_term(Case.of(sampled(found, share=0.7))).startswith(term)
+    assert _which_term(Mistake.of(sampled(found, share=0.7))).startswith(term)
 
 
 def test_of_other_rows_the_softmax_correction_is_given_as_an_example():
     found = evidence_of(np.tanh, lambda _, x: (0 * x,), {"x": normal(5, 6, seed=1)}, "x")
-    assert _which_term(Case.of(found)) == (
+    assert _which_term(Mistake.of(found)) == (
         "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij,"
     )
 

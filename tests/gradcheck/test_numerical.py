@@ -6,9 +6,10 @@ import pytest
 
 from attention_np import gradcheck
 from attention_np.gradcheck import METHODS, NotAnalyticError, numerical_gradient
-from attention_np.gradcheck.numerical import BATCH_ELEMENTS, TASK_ELEMENTS, Running, batched, measure, measure_along
-from attention_np.gradcheck.slopes import SCALES
-from attention_np.gradcheck.subject import Subject
+from attention_np.gradcheck.measuring.numerical import BATCH_ELEMENTS, TASK_ELEMENTS, batched, measure, measure_along
+from attention_np.gradcheck.measuring.running import Running
+from attention_np.gradcheck.measuring.slopes import SCALES
+from attention_np.gradcheck.measuring.subject import Subject
 from tests.gradcheck.subjects import subject_of
 
 from .programs import normal

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
 from attention_np.gradcheck.diagnosis import diagnose
-from attention_np.gradcheck.diagnosis.case import Case
+from attention_np.gradcheck.diagnosis.mistake import Mistake
 from attention_np.gradcheck.diagnosis.places import where_wrong
 
 from .evidence import linear_evidence, matrices, noises, said_of, sampled, seeds
@@ -272,7 +272,7 @@ def test_a_place_comes_with_the_chance_that_entries_strewn_at_random_make_one_li
     inside = (slice(None), *(where if isinstance(where, tuple) else (where,)))
     wrong[inside] = by_something(wrong[inside], rng)
     found = linear_evidence(right.reshape(7, -1), wrong.reshape(7, -1), shape, (7,), rng)
-    place = where_wrong(Case.of(found))
+    place = where_wrong(Mistake.of(found))
     assert place.text == text
     assert place.chance == pytest.approx(math.log(chance), abs=1e-9)
 

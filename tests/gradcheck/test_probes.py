@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention_np.gradcheck.numerical import MEMORY
-from attention_np.gradcheck.probes import (
+from attention_np.gradcheck.measuring.probes import (
     KINK_STEPS,
     LOCATED,
     NOT_ANALYTIC,
@@ -17,6 +16,7 @@ from attention_np.gradcheck.probes import (
     rounding_of,
     why_not_analytic,
 )
+from attention_np.gradcheck.measuring.running import MEMORY
 from tests.gradcheck.subjects import heard, subject_of
 
 from .programs import normal

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attention_np.gradcheck.probes import (
+from attention_np.gradcheck.measuring.probes import (
     COMPLEX_STEP,
     _contradiction,
     _direction,

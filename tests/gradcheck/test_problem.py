@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attention_np.gradcheck.numerical import METHODS
+from attention_np.gradcheck.measuring.numerical import METHODS
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs
 from .test_judging import measured
@@ -11,7 +11,7 @@ from .test_judging import measured
 
 def test_a_function_of_single_precision_is_measured_at_the_same_point_in_double():
     found = measured(bilinear, bilinear_backward, square_inputs(dtype="float32"))
-    problem = found.problem
+    problem = found.candidate
     assert [x.dtype for x in problem.point] == [np.float64] * 2
     assert problem.first.output.dtype == np.float32
     assert problem.output.dtype == np.float64
@@ -27,8 +27,8 @@ def test_a_function_of_single_precision_alone_stays_there_and_is_not_wide():
         return bilinear(x, y)
 
     found = measured(only_single, bilinear_backward, square_inputs(dtype="float32"))
-    assert not found.problem.wide
-    assert found.problem.output is found.problem.first.output
+    assert not found.candidate.wide
+    assert found.candidate.output is found.candidate.first.output
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -42,7 +42,7 @@ def test_backward_is_given_a_cotangent_of_the_output_here_and_of_the_inputs_else
         return result
 
     inputs = square_inputs(dtype=dtype)
-    problem = measured(bilinear, backward, inputs).problem
+    problem = measured(bilinear, backward, inputs).candidate
     u = problem.cotangents[0]
     assert u.dtype == np.float64
     seen.clear()
@@ -64,7 +64,7 @@ def test_randomness_is_its_own_for_each_input_and_purpose_and_the_same_again():
     def draws(rng):
         return rng.random(4).tolist()
 
-    assert draws(found.rng("one")) == draws(found.rng("one")) == draws(found.problem.rng("x", "one"))
+    assert draws(found.rng("one")) == draws(found.rng("one")) == draws(found.candidate.rng("x", "one"))
     different = [draws(rng) for rng in (found.rng("one"), found.rng("two"), other.rng("one"))]
     assert len({tuple(numbers) for numbers in different}) == 3
     assert draws(measured(bilinear, bilinear_backward, square_inputs(), seed=1).rng("one")) != different[0]
@@ -81,7 +81,7 @@ def test_both_ways_to_a_few_entries_agree_here_and_elsewhere(method):
     np.testing.assert_array_equal(np.flatnonzero(found.looked), [2, 4, 7])
     np.testing.assert_array_equal(np.isnan(found.numerical).all(axis=0), ~found.looked)
     pair, tolerance = found.pair(elements), {"complex-step": 1e-14, "central": 1e-9}[method]
-    u, point = found.problem.question
+    u, point = found.candidate.question
     for cotangent, place in ((u, point), (2 * u, [x + 0.1 for x in point])):
         claimed, slopes = pair.claimed(cotangent, place), pair.measured(cotangent, place)
         right = bilinear_backward(cotangent, *place)[0].ravel()[elements]
@@ -96,21 +96,21 @@ def test_both_ways_along_directions_agree_here_and_elsewhere(method):
     found = measured(bilinear, bilinear_backward, inputs, method=method)
     directions = normal(4, 3, 3, seed=5)
     pair, tolerance = found.pair_along(directions), {"complex-step": 1e-14, "central": 1e-9}[method]
-    u, point = found.problem.question
+    u, point = found.candidate.question
     for cotangent, place in ((u, point), (2 * u, [x + 0.1 for x in point])):
         right = np.tensordot(directions, bilinear_backward(cotangent, *place)[0], 2)
         np.testing.assert_allclose(pair.claimed(cotangent, place), right, rtol=1e-14)
         np.testing.assert_allclose(pair.measured(cotangent, place), right, rtol=0, atol=tolerance)
     values = found.slopes_along(directions).values
     np.testing.assert_array_equal(values[:, 0], pair.measured(u, point))
-    expected = [np.tensordot(directions, bilinear_backward(v, *point)[0], 2) for v in found.problem.cotangents]
+    expected = [np.tensordot(directions, bilinear_backward(v, *point)[0], 2) for v in found.candidate.cotangents]
     np.testing.assert_allclose(values.T, expected, rtol=0, atol=10 * tolerance)
 
 
 def test_along_directions_nothing_is_lost_of_extended_precision():
     found = measured(bilinear, bilinear_backward, square_inputs(dtype="longdouble"))
     directions = normal(4, 3, 3, seed=5)
-    u, point = found.problem.question
+    u, point = found.candidate.question
     claimed = found.pair_along(directions).claimed(u, point)
     assert claimed.dtype == np.longdouble
     right = np.tensordot(directions.astype(np.longdouble), bilinear_backward(u, *point)[0], 2)

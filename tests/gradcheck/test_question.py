@@ -7,8 +7,8 @@ import pytest
 
 from attention_np.gradcheck import Report, check, checking
 from attention_np.gradcheck.checking import DIRECTIONS, _as_constants, _as_count, _as_names, _elsewhere
-from attention_np.gradcheck.numerical import MEMORY
-from attention_np.gradcheck.report import Escape
+from attention_np.gradcheck.findings import Escape
+from attention_np.gradcheck.measuring.running import MEMORY
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs
 from .reports import HOLDS

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_np.gradcheck import GradientError, InputReport, Report
-from attention_np.gradcheck.report import Entry, Escape
+from attention_np.gradcheck.findings import Entry, Escape
 
 from .reports import FLAT, HOLDS, MISSING, SAMPLE, WRONG, compared, wrong_in
 

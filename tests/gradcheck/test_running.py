@@ -18,14 +18,14 @@ from attention_np import dot_product
 from attention_np.gradcheck import (
     METHODS,
     GradientError,
+    Interrupted,
     NotAnalyticError,
     Report,
     check,
     check_op,
-    checkpoints,
-    running,
+    saving,
 )
-from attention_np.gradcheck.checkpoints import Interrupted
+from attention_np.gradcheck.measuring import running
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs
 
@@ -474,7 +474,7 @@ def test_a_long_check_is_kept_again_and_again_on_its_way(tmp_path, monkeypatch):
         sizes.append(kept.stat().st_size if kept.exists() else 0)
         return np.sin(x)
 
-    monkeypatch.setattr(checkpoints, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(saving, "SAVE_EVERY", 0.0)
     check(forward, lambda d, x: d * np.cos(x), {"x": normal(100)}, checkpoint=kept)
     assert len(set(sizes)) > 3
 
@@ -493,6 +493,6 @@ def test_the_bar_on_a_terminal_counts_to_the_number_of_entries(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "longdouble"])
 def test_a_question_with_another_last_digit_is_another_question(dtype):
     x = np.array([1.0, 2.0], dtype)
-    assert checkpoints.fingerprint([x]) == checkpoints.fingerprint([x.copy()])
-    assert checkpoints.fingerprint([x]) != checkpoints.fingerprint([np.nextafter(x, 3)])
-    assert checkpoints.fingerprint([x]) != checkpoints.fingerprint([x.reshape(2, 1)])
+    assert saving.fingerprint([x]) == saving.fingerprint([x.copy()])
+    assert saving.fingerprint([x]) != saving.fingerprint([np.nextafter(x, 3)])
+    assert saving.fingerprint([x]) != saving.fingerprint([x.reshape(2, 1)])

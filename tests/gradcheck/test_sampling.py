@@ -6,7 +6,7 @@ import pytest
 
 from attention_np.gradcheck import METHODS, check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
-from attention_np.gradcheck.problem import Options
+from attention_np.gradcheck.judging.measured import Options
 
 from .programs import normal, with_entry
 

@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from attention_np.gradcheck import InputReport, Report, _saved
-from attention_np.gradcheck.report import Details, Entry, Escape
+from attention_np.gradcheck import InputReport, Report, saving
+from attention_np.gradcheck.findings import Details, Entry, Escape
 
 from .reports import EVERYTHING, HOLDS, SAMPLE, WRONG, compared, wrong_in
 
@@ -51,10 +51,10 @@ def test_arrays_of_single_precision_are_loaded_with_the_same_values(tmp_path):
 
 
 def test_every_field_of_a_report_is_read_again():
-    assert list(_saved.INPUT) == [field.name for field in fields(InputReport)]
-    assert tuple(_saved.ENTRY) == Entry._fields
-    assert tuple(_saved.ESCAPE) == Escape._fields
-    assert tuple(_saved.DETAILS) == Details._fields
+    assert list(saving.INPUT) == [field.name for field in fields(InputReport)]
+    assert tuple(saving.ENTRY) == Entry._fields
+    assert tuple(saving.ESCAPE) == Escape._fields
+    assert tuple(saving.DETAILS) == Details._fields
 
 
 def test_saving_puts_the_new_file_in_the_place_of_the_old_and_leaves_nothing_else(tmp_path):
@@ -95,7 +95,7 @@ def test_a_report_that_cannot_be_saved_leaves_the_old_one_as_it_was(tmp_path):
 def saved_with(change):
     """The JSON of a report, changed."""
     report = Report((replace(wrong_in((1, 2)), escape=SAMPLE),))
-    value = json.loads(json.dumps({**_saved.HEADER, **report.to_dict(details=True)}))
+    value = json.loads(json.dumps({**saving.HEADER, **report.to_dict(details=True)}))
     change(value)
     return json.dumps(value)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attention_np.gradcheck.slopes import (
+from attention_np.gradcheck.measuring.slopes import (
     COMPLEX_STEP,
     COMPLEX_STEP_IN_SINGLE,
     Reach,
@@ -14,7 +14,7 @@ from attention_np.gradcheck.slopes import (
     by_differences,
     reach_of,
 )
-from attention_np.gradcheck.subject import along, flattened, rows_at_once, rows_in
+from attention_np.gradcheck.measuring.subject import along, flattened, rows_at_once, rows_in
 from tests.gradcheck.subjects import every_entry, subject_of
 
 EPS = float(np.finfo(np.float64).eps)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention_np.gradcheck.slopes import (
+from attention_np.gradcheck.measuring.slopes import (
     GOOD,
     SCALES,
     NotAnalyticError,
@@ -17,7 +17,7 @@ from attention_np.gradcheck.slopes import (
     extrapolated,
     reach_of,
 )
-from attention_np.gradcheck.subject import SMALLEST, along, moves_zero, rows_in, sizes
+from attention_np.gradcheck.measuring.subject import SMALLEST, along, moves_zero, rows_in, sizes
 from tests.gradcheck.subjects import every_entry, heard, subject_of
 
 from .programs import softmax

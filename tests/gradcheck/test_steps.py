@@ -3,7 +3,7 @@ import warnings
 import numpy as np
 import pytest
 
-from attention_np.gradcheck.steps import ORDERS, step_errors
+from attention_np.gradcheck.measuring.step_errors import ORDERS, step_errors
 
 from .programs import normal, softmax
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attention_np.gradcheck import check
-from attention_np.gradcheck.diagnosis.case import Case
+from attention_np.gradcheck.diagnosis.mistake import Mistake
 
 from .planted import normalized
 from .programs import normal, softmax
@@ -277,13 +277,13 @@ def test_a_forgotten_factor_is_not_the_gradient_of_a_bias(shape):
 
 def test_of_a_large_input_hardly_more_than_the_entries_that_were_looked_at_is_compared(monkeypatch):
     compared = []
-    explains = Case.is_explained_by
+    explains = Mistake.is_explained_by
 
     def counted(case, *args, **kwargs):
         compared.append(case.claimed.size)
         return explains(case, *args, **kwargs)
 
-    monkeypatch.setattr(Case, "is_explained_by", counted)
+    monkeypatch.setattr(Mistake, "is_explained_by", counted)
     inputs = {"x": normal(20_000, seed=1)}
     found = said(np.sin, lambda d, x: d * np.sin(x), inputs, vectorized="x", max_entries=50, directions=1)
     assert found == "no simple cause"

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from attention_np.gradcheck import Report
-from attention_np.gradcheck._text import _probability, _sampled, _wrapped
-from attention_np.gradcheck.report import InputReport
+from attention_np.gradcheck.describing import _probability, _sampled, _wrapped
+from attention_np.gradcheck.reporting import InputReport
 
 from .reports import FLAT, HOLDS, MISSING, SAMPLE, WRONG, compared, wrong_in
 

@@ -5,13 +5,13 @@ import pytest
 
 from attention_np.gradcheck import NotAnalyticError, check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
-from attention_np.gradcheck.judging import (
+from attention_np.gradcheck.judging.verdicts import (
     CLOSER,
     ENOUGH,
-    _contradiction,
     _hunt,
     _may_be_lost,
     _projections,
+    _why_not_complex_step,
     decide,
     first_verdict,
 )
@@ -55,7 +55,7 @@ def test_the_first_floor_is_the_error_of_the_method_and_four_last_places_of_the_
     found.numerical[1:] = 1e9  # what other cotangents give does not matter
     found.errors[:] = np.arange(8) * 1e-12
     first_verdict(found)
-    claimed, numerical = found.problem.claimed("x"), found.numerical[0]
+    claimed, numerical = found.candidate.claimed("x"), found.numerical[0]
     np.testing.assert_array_equal(found.floor, found.errors + 4 * EPS * np.maximum(np.abs(claimed), np.abs(numerical)))
     np.testing.assert_array_equal(found.errors, np.arange(8) * 1e-12)
 
@@ -169,7 +169,7 @@ def test_differences_contradict_a_complex_step_if_they_are_far_from_it_or_are_wh
 ):
     found = looked_at(partly_conjugate(share), lambda d, x: claimed * 2 * d * x, scale * X)
     first_verdict(found)
-    reason = _contradiction(found)
+    reason = _why_not_complex_step(found)
     assert (reason is not None) == believed
     if believed:
         assert reason.startswith("the complex step gives the slope ")
@@ -181,8 +181,8 @@ def test_a_contradiction_is_put_with_both_slopes_of_the_first_such_entry():
 
     found = looked_at(forward, lambda d, x: d * np.where(ALL >= 2, 2 + 0 * x, 2 * x), ALL + 3.0)
     assert first_verdict(found).size
-    u = found.problem.first.cotangent
-    assert _contradiction(found) == (
+    u = found.candidate.first.cotangent
+    assert _why_not_complex_step(found) == (
         f"the complex step gives the slope {0 * u[3]:.9g}, differences {2 * u[3] * 6:.9g}: "
         "forward is not analytic (a cast, an abs, a comparison of complex numbers?)"
     )
@@ -194,14 +194,14 @@ def test_differences_within_the_noise_contradict_nothing(what):
     first_verdict(found)
     if what == "floor":
         found.floor[:] = 1e3
-    assert (_contradiction(found) is None) == (what == "floor")
+    assert (_why_not_complex_step(found) is None) == (what == "floor")
 
 
 def test_differences_that_the_last_bits_of_the_output_drown_contradict_nothing():
     found = looked_at(lambda x: 1e12 + 0 * x + (x * np.conj(x)).real, lambda d, x: 2 * d * x, 1e-6 * X)
     first_verdict(found)
     assert (found.verdict == WRONG).all()
-    assert _contradiction(found) is None
+    assert _why_not_complex_step(found) is None
 
 
 def test_a_slope_that_saturated_outputs_hide_from_differences_is_no_contradiction():
@@ -211,7 +211,7 @@ def test_a_slope_that_saturated_outputs_hide_from_differences_is_no_contradictio
     found = looked_at(logistic, lambda d, x: 2 * d * np.exp(-x), np.linspace(37.5, 39, 8))
     first_verdict(found)
     assert (found.verdict == WRONG).all()
-    assert _contradiction(found) is None
+    assert _why_not_complex_step(found) is None
 
 
 def test_a_contradicted_complex_step_gives_way_to_differences_in_all_entries():
@@ -224,7 +224,7 @@ def test_a_contradicted_complex_step_gives_way_to_differences_in_all_entries():
     assert found.method == "central"
     assert found.note.startswith("the complex step gives the slope 0, differences ")
     assert (found.numerical[0] != steps).all()
-    np.testing.assert_allclose(found.numerical[0], found.problem.claimed("x"), rtol=1e-8)
+    np.testing.assert_allclose(found.numerical[0], found.candidate.claimed("x"), rtol=1e-8)
     assert (found.verdict == HOLDS).all()
     found = looked_at(forward, lambda d, x: d * np.exp(x))
     with pytest.raises(NotAnalyticError, match=r"input x: the complex step .* does not apply: use central"):

@@ -30,17 +30,14 @@ PACKAGE = Path("attention_np")
 OPS = " ".join((*attention_np.OPS, "masks", "rules", "functional"))
 GROUPS = {  # a module belongs to the first group that has it
     "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py", "_lib/*.py"],
-    "adapters": [
-        "gradcheck/adapters/*.py",
-        *(f"gradcheck/{name}.py" for name in ("_adapting", "autograd", "torch", "jax")),
-    ],
+    "adapters": ["gradcheck/adapters/*.py"],
     "gradcheck": ["gradcheck/**/*.py"],
 }
 USUAL = ("ops", "gradcheck")  # the adapters need the libraries that they adapt
 PICTURES = PACKAGE / "gradcheck/plot.py"  # how they look, no test sees
 ALSO = (
-    "passes arrays products second_look wide dropout corners properties blockwise_details blockwise_work blockwise_tasks "
-    "blockwise_rounding cores merging"
+    "passes arrays products second_look wide dropout corners properties cores merging blockwise_details blockwise_work "
+    "blockwise_tasks blockwise_rounding"
 )
 TESTS = {
     "ops": [*(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()), "tests/hostile"],

@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 import pytest
-
 from attention_np.derivation.trace import citations
 
 from .looking import LOOK

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.case import Case, Evidence
 from attention_np.gradcheck.diagnosis.cotangents import (
     added_regardless,
     not_linear,
@@ -17,11 +16,12 @@ from attention_np.gradcheck.diagnosis.cotangents import (
     same_whatever_the_cotangent,
 )
 from attention_np.gradcheck.diagnosis.factors import constant_factor, factor_along_an_axis, zero
+from attention_np.gradcheck.diagnosis.mistake import Evidence, Mistake
+from attention_np.gradcheck.diagnosis.normalization import normalization
 from attention_np.gradcheck.diagnosis.orders import another_order, of_another_input
 from attention_np.gradcheck.diagnosis.places import leak, simply_wrong_in_places, wrong_in_places
 from attention_np.gradcheck.diagnosis.precision import looks_random, rounded
 from attention_np.gradcheck.diagnosis.shapes import diagnose_shape
-from attention_np.gradcheck.diagnosis.softmax import normalization
 from attention_np.gradcheck.diagnosis.sums import part_of_a_sum
 
 __all__ = ["Evidence", "diagnose", "diagnose_shape"]
@@ -72,11 +72,11 @@ def diagnose(evidence: Evidence) -> str | None:
     if evidence.name not in evidence.analytic or evidence.name not in evidence.numerical:
         return None
     with np.errstate(all="ignore"):
-        case = Case.of(evidence)
-        if not case.wrong.any() or not np.isfinite(case.claimed[:, case.looked_at]).all():
+        mistake = Mistake.of(evidence)
+        if not mistake.wrong.any() or not np.isfinite(mistake.claimed[:, mistake.looked_at]).all():
             return None
         for cause in CAUSES:
-            sentence = cause(case)
+            sentence = cause(mistake)
             if sentence is not None:
                 return sentence
     return None

@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.case import EVIDENT, Array, Case, in_words, number
+from attention_np.gradcheck.diagnosis.mistake import EVIDENT, Array, Mistake, in_words, number
 
 __all__ = ["added_regardless", "not_linear", "same_number_added", "same_whatever_the_cotangent"]
 
 
-def same_whatever_the_cotangent(case: Case) -> str | None:
+def same_whatever_the_cotangent(mistake: Mistake) -> str | None:
     """Equal for all three, and not zero. One entry is evidence only if it is so exactly."""
-    same = np.stack(3 * [case.claimed[0]])
-    exactly = bool(((case.claimed == same) | ~case.looked_at).all())
-    evident = (np.abs(same) > EVIDENT * case.tolerance).any()
-    if not evident or not case.is_explained_by(same, in_entries=1 if exactly else 2):
+    same = np.stack(3 * [mistake.claimed[0]])
+    exactly = bool(((mistake.claimed == same) | ~mistake.looked_at).all())
+    evident = (np.abs(same) > EVIDENT * mistake.tolerance).any()
+    if not evident or not mistake.is_explained_by(same, in_entries=1 if exactly else 2):
         return None
     return "it is the same whatever the cotangent, as if the loss were a plain sum of the output"
 
 
-def added_regardless(case: Case) -> str | None:
+def added_regardless(mistake: Mistake) -> str | None:
     """Right but for something that is there for a cotangent of zeros, too; without that one, equal for all three."""
-    added = case.evidence.at_zero
-    added = case.error[0] if added is None else np.asarray(added, np.float64)
-    if added.shape != case.shape or not case.is_explained_by(case.right + added):
+    added = mistake.evidence.at_zero
+    added = mistake.error[0] if added is None else np.asarray(added, np.float64)
+    if added.shape != mistake.shape or not mistake.is_explained_by(mistake.right + added):
         return None
-    where = case.looked_at
+    where = mistake.looked_at
     low, high = float(added[where].min()), float(added[where].max())
-    if high - low <= 2 * case.tolerance[0][where].max():
+    if high - low <= 2 * mistake.tolerance[0][where].max():
         return f"a constant is added to it, {number(high, 6)} in every entry, whatever the cotangent"
-    x = np.asarray(case.evidence.inputs[case.name], np.float64)
+    x = np.asarray(mistake.evidence.inputs[mistake.name], np.float64)
     multiple = float((x * added)[where].sum() / (x * x)[where].sum())
-    if case.is_explained_by(case.right + multiple * x):
-        return f"{number(multiple, 6)} times {case.name} itself is added to it, whatever the cotangent"
+    if mistake.is_explained_by(mistake.right + multiple * x):
+        return f"{number(multiple, 6)} times {mistake.name} itself is added to it, whatever the cotangent"
     return f"something is added to it that does not depend on the cotangent, from {number(low, 4)} to {number(high, 4)}"
 
 
-def not_linear(case: Case) -> str | None:
+def not_linear(mistake: Mistake) -> str | None:
     """Not linear in the cotangent, as all gradients are; what else it looks like for some cotangents is no evidence."""
-    if case.evidence.ask is None or case.evidence.ask.is_linear:
+    if mistake.evidence.ask is None or mistake.evidence.ask.is_linear:
         return None
     return (
         "backward is not linear in the gradient of the output: for a sum it does not give the sum, as if it clipped "
@@ -46,41 +46,41 @@ def not_linear(case: Case) -> str | None:
     )
 
 
-def same_number_added(case: Case) -> str | None:
+def same_number_added(mistake: Mistake) -> str | None:
     """The same number in every entry, another for another cotangent.
 
     At least three entries must agree on it that differ in the right gradient: where those are equal, anything wrong
     with one is wrong with all.
     """
-    if _distinct(case) < 3:
+    if _distinct(mistake) < 3:
         return None
-    sums = [float(np.nanmedian(error)) for error in case.error]
-    added = np.array(sums).reshape(3, *[1] * len(case.shape))
-    if not case.is_explained_by(case.right + added, in_entries=3):
+    sums = [float(np.nanmedian(error)) for error in mistake.error]
+    added = np.array(sums).reshape(3, *[1] * len(mistake.shape))
+    if not mistake.is_explained_by(mistake.right + added, in_entries=3):
         return None
     return f"the same number is added to every entry: {in_words([number(x, 4) for x in sums])} for three cotangents"
 
 
-def _distinct(case: Case) -> int:
+def _distinct(mistake: Mistake) -> int:
     """How many entries there are, those counted once that are equal along an entire axis."""
     entries = 1
-    for axis, length in enumerate(case.shape):
-        first = np.take(case.right, [0], axis + 1)
-        entries *= length if (np.abs(case.right - first) > 2 * case.tolerance).any() else 1
-    return min(entries, int(case.looked_at.sum()))
+    for axis, length in enumerate(mistake.shape):
+        first = np.take(mistake.right, [0], axis + 1)
+        entries *= length if (np.abs(mistake.right - first) > 2 * mistake.tolerance).any() else 1
+    return min(entries, int(mistake.looked_at.sum()))
 
 
-def unrelated(case: Case, x: Array) -> bool:
+def unrelated(mistake: Mistake, x: Array) -> bool:
     """Whether `x`, of shape ``(3, *shape)``, has nothing in common for two nearly parallel cotangents.
 
     Whatever depends on the cotangent linearly does, as the right gradient shows, and a random matrix included. It
     cannot be said of fewer than 30 entries, or if the cotangents are not nearly parallel.
     """
-    u, v = (case.evidence.cotangents[k].ravel() for k in (0, 2))
-    if case.looked_at.sum() < 30 or u @ v < 0.8 * np.sqrt((u @ u) * (v @ v)):
+    u, v = (mistake.evidence.cotangents[k].ravel() for k in (0, 2))
+    if mistake.looked_at.sum() < 30 or u @ v < 0.8 * np.sqrt((u @ u) * (v @ v)):
         return False
-    seen = case.looked_at
-    linear, found = (abs(correlation(z[0][seen], z[2][seen])) for z in (case.right, x))
+    seen = mistake.looked_at
+    linear, found = (abs(correlation(z[0][seen], z[2][seen])) for z in (mistake.right, x))
     return linear >= 0.6 and found <= 0.25
 
 

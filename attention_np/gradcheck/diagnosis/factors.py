@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.case import EPS, Array, Case, in_words, number
+from attention_np.gradcheck.diagnosis.mistake import EPS, Array, Mistake, in_words, number
 
 __all__ = ["constant_factor", "factor_along_an_axis", "is_zero", "times_the_gradient", "zero"]
 
@@ -44,50 +44,50 @@ class Factor(NamedTuple):
         return self.is_common or (self.precision <= 1e-8 and _are_round(np.array(self.value), self.precision))
 
 
-def zero(case: Case) -> str | None:
+def zero(mistake: Mistake) -> str | None:
     """Zero throughout. No estimate is involved, so one entry is evidence enough."""
-    if not is_zero(case):
+    if not is_zero(mistake):
         return None
-    return f"it is zero throughout{', but for rounding' if case.claimed[:, case.looked_at].any() else ''}"
+    return f"it is zero throughout{', but for rounding' if mistake.claimed[:, mistake.looked_at].any() else ''}"
 
 
-def is_zero(case: Case) -> bool:
+def is_zero(mistake: Mistake) -> bool:
     """Whether the claimed gradient is zero, and the numerical one is evidently not."""
-    return case.is_explained_by(0 * case.right)
+    return mistake.is_explained_by(0 * mistake.right)
 
 
-def constant_factor(case: Case) -> str | None:
+def constant_factor(mistake: Mistake) -> str | None:
     """A constant factor: one number explains every entry for every cotangent."""
-    factor = _factor(case)
+    factor = _factor(mistake)
     if factor is None:
         return None
-    return f"it is {_shown(factor)} times the numerical gradient throughout{_name(case, factor)}"
+    return f"it is {_shown(factor)} times the numerical gradient throughout{_name(mistake, factor)}"
 
 
-def times_the_gradient(case: Case) -> str | None:
+def times_the_gradient(mistake: Mistake) -> str | None:
     """The same as part of a sentence: "2 times the numerical gradient".
 
     Of some entries only. If that is one, then where it depends on one cotangent any two of its values have some ratio.
     """
-    factor = _factor(case)
+    factor = _factor(mistake)
     if factor is None:
         return None
-    name = _name(case, factor)
+    name = _name(mistake, factor)
     if factor.entries < 2 and not factor.is_no_accident and (not name or "perhaps" in name):
         return None
     return f"{_shown(factor)} times the numerical gradient{name}"
 
 
-def factor_along_an_axis(case: Case) -> str | None:
+def factor_along_an_axis(mistake: Mistake) -> str | None:
     """A factor of its own for each index of an axis. Two of them at least must each explain two wrong entries."""
-    for axis, length in enumerate(case.shape):
-        others = tuple(k for k in range(case.claimed.ndim) if k != axis + 1)
-        factors = _fit(case, others)
-        if length < 2 or not case.is_explained_by(factors * case.right, np.abs(factors)):
+    for axis, length in enumerate(mistake.shape):
+        others = tuple(k for k in range(mistake.claimed.ndim) if k != axis + 1)
+        factors = _fit(mistake, others)
+        if length < 2 or not mistake.is_explained_by(factors * mistake.right, np.abs(factors)):
             continue
-        telling = np.any(case.allowed(factors * case.right) / np.abs(case.right) <= TELLING, axis=0)
+        telling = np.any(mistake.allowed(factors * mistake.right) / np.abs(mistake.right) <= TELLING, axis=0)
         outside = tuple(k - 1 for k in others if k)
-        entries, wrong = telling.sum(axis=outside), (telling & case.wrong).sum(axis=outside)
+        entries, wrong = telling.sum(axis=outside), (telling & mistake.wrong).sum(axis=outside)
         known = factors.ravel()[entries > 0]
         if (wrong >= 2).sum() >= 2:
             low, high = float(known.min()), float(known.max())
@@ -95,23 +95,23 @@ def factor_along_an_axis(case: Case) -> str | None:
     return None
 
 
-def _fit(case: Case, axes: tuple[int, ...] | None = None) -> Array:
+def _fit(mistake: Mistake, axes: tuple[int, ...] | None = None) -> Array:
     """The factors that fit best, in units of the noise, with `axes`, by default all, as axes of length 1."""
-    noise = np.where(case.noise > 0, case.noise, np.inf)  # that of the smallest numbers is lost
-    claimed, right = case.claimed / noise, case.right / noise
+    noise = np.where(mistake.noise > 0, mistake.noise, np.inf)  # that of the smallest numbers is lost
+    claimed, right = mistake.claimed / noise, mistake.right / noise
     fit: Array = np.nansum(claimed * right, axis=axes, keepdims=True) / np.nansum(right**2, axis=axes, keepdims=True)
     return fit
 
 
-def _factor(case: Case) -> Factor | None:
-    value = float(_fit(case).item())
-    other = value * case.right
-    if not case.is_explained_by(other, abs(value)):
+def _factor(mistake: Mistake) -> Factor | None:
+    value = float(_fit(mistake).item())
+    other = value * mistake.right
+    if not mistake.is_explained_by(other, abs(value)):
         return None
-    off = case.allowed(other, abs(value)) / np.abs(other)
+    off = mistake.allowed(other, abs(value)) / np.abs(other)
     telling = off <= TELLING
     # With a single output the gradient for one cotangent is a multiple of that for any other, be it right or wrong.
-    one_output = case.evidence.output.size == 1
+    one_output = mistake.evidence.output.size == 1
     entries = int(telling.any(axis=0).sum())
     ratios = entries if one_output else int(telling.sum())
     if not ratios:
@@ -121,7 +121,7 @@ def _factor(case: Case) -> Factor | None:
     if ratios >= (3 if one_output else 2):
         return factor
     # Round numbers in make round numbers out, of any formula; but hardly ever -1.
-    plain = all(_are_round(x, EPS) for x in case.evidence.inputs.values())
+    plain = all(_are_round(x, EPS) for x in mistake.evidence.inputs.values())
     return factor if factor.is_no_accident and (not plain or _shown(factor) == "-1") else None
 
 
@@ -138,23 +138,23 @@ def _shown(factor: Factor) -> str:
     return number(factor.value, min(9, max(2, int(-math.log10(factor.precision)))))
 
 
-def _name(case: Case, factor: Factor) -> str:
+def _name(mistake: Mistake, factor: Factor) -> str:
     """What the number may be, if anything: ": sqrt(8), where 8 is the length of the last axis of query and key"."""
-    means = _that_fit(case, factor, _means(case))
-    lengths = [reading for reading in _that_fit(case, factor, _lengths(case)) if reading[0] not in dict(means)]
-    likely = means + lengths or _that_fit(case, factor, _products(case))
+    means = _that_fit(mistake, factor, _means(mistake))
+    lengths = [reading for reading in _that_fit(mistake, factor, _lengths(mistake)) if reading[0] not in dict(means)]
+    likely = means + lengths or _that_fit(mistake, factor, _products(mistake))
     if likely:
         return _in_a_sentence(factor, likely)
-    ratios = _that_fit(case, factor, _degrees(case))
-    ratios += _that_fit(case, factor, _ratios(case))[:1]  # of some two lengths, many a number is the ratio
-    others = ratios + _that_fit(case, factor, _dropouts(case, factor))
+    ratios = _that_fit(mistake, factor, _degrees(mistake))
+    ratios += _that_fit(mistake, factor, _ratios(mistake))[:1]  # of some two lengths, many a number is the ratio
+    others = ratios + _that_fit(mistake, factor, _dropouts(mistake, factor))
     listed = "; or ".join(f"{expression}, {meaning}" for expression, meaning in others)
     return f": {'perhaps ' if ratios else ''}{listed}" if others else ""
 
 
-def _that_fit(case: Case, factor: Factor, readings: Readings) -> list[tuple[str, str]]:
+def _that_fit(mistake: Mistake, factor: Factor, readings: Readings) -> list[tuple[str, str]]:
     """Those whose number the factor is, the likelier ones first."""
-    inputs = case.evidence.inputs.values()
+    inputs = mistake.evidence.inputs.values()
     if factor.precision > NAMEABLE or all(x.size and (x == x.flat[0]).all() for x in inputs):
         return []  # of equal numbers, any formula makes a constant factor
     size, sign = abs(factor.value), "-" if factor.value < 0 else ""
@@ -194,10 +194,10 @@ def _powers(value: float, shown: str, meaning: str) -> Readings:
     yield 1 / math.sqrt(value), f"1/sqrt({shown})", meaning
 
 
-def _means(case: Case) -> Readings:
+def _means(mistake: Mistake) -> Readings:
     """1/N, where the input is repeated along axes of lengths whose product is N."""
     seen: set[tuple[int, ...]] = set()
-    for lengths in _repeated(case):
+    for lengths in _repeated(mistake):
         for count in range(1, len(lengths) + 1):
             seen.update(combinations(sorted(lengths), count))
     for some in sorted(seen, key=len):
@@ -206,45 +206,45 @@ def _means(case: Case) -> Readings:
         yield 1 / n, f"1/{n}", f"as a mean in the place of the sum over the broadcast {axes} {in_words(some)} gives"
 
 
-def _repeated(case: Case) -> Iterator[list[int]]:
+def _repeated(mistake: Mistake) -> Iterator[list[int]]:
     """The lengths of the axes along which this input is repeated, as far as the shapes tell.
 
     Those that broadcasting adds, of the output or another input; or those of the output beside axes of its own lengths,
     as for a bias of the channels, (3,), of an output (2, 3, 4, 5).
     """
     longest: list[int] = []
-    for other in (case.evidence.output, *case.evidence.inputs.values()):
-        missing = other.ndim - len(case.shape)
-        padded = ((1,) * missing + case.shape)[-other.ndim or len(case.shape) :]
+    for other in (mistake.evidence.output, *mistake.evidence.inputs.values()):
+        missing = other.ndim - len(mistake.shape)
+        padded = ((1,) * missing + mistake.shape)[-other.ndim or len(mistake.shape) :]
         found = [n for mine, n in zip(padded, other.shape, strict=True) if mine == 1 and n > 1]
         longest = max(longest, found, key=len)
     yield longest
-    own, shape = [n for n in case.shape if n > 1], case.evidence.output.shape
+    own, shape = [n for n in mistake.shape if n > 1], mistake.evidence.output.shape
     for axes in combinations(range(len(shape)), len(own)) if own else ():
         if [shape[axis] for axis in axes] == own:
             yield [n for axis, n in enumerate(shape) if axis not in axes and n > 1]
 
 
-def _lengths(case: Case) -> Readings:
+def _lengths(mistake: Mistake) -> Readings:
     """A length of an axis, or a number that the function was called with."""
-    for length, places in _places(case).items():
+    for length, places in _places(mistake).items():
         yield from _powers(length, str(length), f"where {length} is {places}")
-    for name, value in _constants(case).items():
+    for name, value in _constants(mistake).items():
         shown = number(value, 6)
         yield from _powers(abs(value), number(abs(value), 6), f"where {shown} is {name}")
         if 0 < value < 1:
             yield from _powers(1 - value, f"1 - {shown}", f"where {shown} is {name}")
 
 
-def _products(case: Case) -> Readings:
+def _products(mistake: Mistake) -> Readings:
     """The features of a head; the number of entries of an array."""
-    for name, parts in _constants(case).items():
-        for length, places in _places(case).items():
+    for name, parts in _constants(mistake).items():
+        for length, places in _places(mistake).items():
             if parts > 1 and length % parts == 0:
                 meaning = f"where {length} is {places} and {parts:g} is {name}"
                 yield from _powers(length / parts, f"{length}/{parts:g}", meaning)
     alike: dict[tuple[int, tuple[int, ...]], list[str]] = {}
-    for name, x in _arrays(case).items():
+    for name, x in _arrays(mistake).items():
         for start, stop in combinations(range(x.ndim + 1), 2):
             lengths = x.shape[start:stop]
             if min(lengths) > 1:
@@ -256,16 +256,16 @@ def _products(case: Case) -> Readings:
         yield from _powers(n, str(n), meaning)
 
 
-def _degrees(case: Case) -> Readings:
+def _degrees(mistake: Mistake) -> Readings:
     """A length less one taken for the length, or the other way round."""
-    for n, places in _places(case).items():
+    for n, places in _places(mistake).items():
         for value, shown in ((1 - 1 / n, f"{n - 1}/{n}"), (n / (n - 1), f"{n}/{n - 1}")):
             yield value, shown, f"as of a variance, with n - 1 or n, where n = {n} is {places}"
 
 
-def _ratios(case: Case) -> Readings:
+def _ratios(mistake: Mistake) -> Readings:
     """One length taken for another."""
-    places = _places(case)
+    places = _places(mistake)
     for a, b in combinations(places, 2):
         for n, m in ((a, b), (b, a)):
             meaning = f"where {n} is {places[n]} and {m} is {places[m]}"
@@ -273,38 +273,38 @@ def _ratios(case: Case) -> Readings:
             yield math.sqrt(n / m), f"sqrt({n}/{m})", meaning
 
 
-def _dropouts(case: Case, factor: Factor) -> Readings:
+def _dropouts(mistake: Mistake, factor: Factor) -> Readings:
     """Where nothing is known of the numbers that the function was called with, dropout with a usual probability."""
-    if not case.evidence.constants and not factor.is_common:
+    if not mistake.evidence.constants and not factor.is_common:
         for p in USUAL_DROPOUT:
             meaning = f"as for a dropout probability of {p:g}"
             yield 1 - p, f"1 - {p:g}", meaning
             yield 1 / (1 - p), f"1/(1 - {p:g})", meaning
 
 
-def _constants(case: Case) -> Mapping[str, float]:
-    values = {name: float(value) for name, value in case.evidence.constants.items()}
+def _constants(mistake: Mistake) -> Mapping[str, float]:
+    values = {name: float(value) for name, value in mistake.evidence.constants.items()}
     return {name: value for name, value in values.items() if math.isfinite(value) and value != 0}
 
 
-def _arrays(case: Case) -> dict[str, Array]:
-    return {**case.evidence.inputs, "the output": case.evidence.output}
+def _arrays(mistake: Mistake) -> dict[str, Array]:
+    return {**mistake.evidence.inputs, "the output": mistake.evidence.output}
 
 
-def _places(case: Case) -> dict[int, str]:
+def _places(mistake: Mistake) -> dict[int, str]:
     """For every length of an axis, where it is found: "the length of the last axis of query and key"."""
     found: dict[int, list[tuple[str, int]]] = {}
-    for name, x in _arrays(case).items():
+    for name, x in _arrays(mistake).items():
         for axis, length in enumerate(x.shape):
             if length > 1:
                 found.setdefault(length, []).append((name, axis))
-    return {length: f"the length of {_which(case, places)}" for length, places in found.items()}
+    return {length: f"the length of {_which(mistake, places)}" for length, places in found.items()}
 
 
-def _which(case: Case, places: list[tuple[str, int]]) -> str:
+def _which(mistake: Mistake, places: list[tuple[str, int]]) -> str:
     names = list(dict.fromkeys(name for name, _ in places))
     axes = {axis for _, axis in places}
-    if all(axis == _arrays(case)[name].ndim - 1 for name, axis in places):
+    if all(axis == _arrays(mistake)[name].ndim - 1 for name, axis in places):
         which = "the last axis"
     elif len(axes) == 1:
         which = f"axis {axes.pop()}"

@@ -13,7 +13,7 @@ from itertools import combinations, permutations
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.case import Array, Case, in_words
+from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, in_words
 
 __all__ = ["another_order", "of_another_input"]
 
@@ -24,30 +24,30 @@ MOST_AXES = 6  # beyond, they are not permuted
 PROBES = 8  # entries that are compared before all are
 
 
-def of_another_input(case: Case) -> str | None:
+def of_another_input(mistake: Mistake) -> str | None:
     """The gradient of another input, for all three cotangents."""
-    numerical, analytic = case.evidence.numerical, case.evidence.analytic
+    numerical, analytic = mistake.evidence.numerical, mistake.evidence.analytic
     for other, gradient in numerical.items():
-        if other == case.name or gradient.shape != case.claimed.shape or not case.is_explained_by(gradient):
+        if other == mistake.name or gradient.shape != mistake.claimed.shape or not mistake.is_explained_by(gradient):
             continue
         back = analytic.get(other)
-        if back is not None and _equal(back, numerical[case.name], max(1e-6, 2 * UNDECIDABLE * case.precision)):
-            return f"the gradients of {case.name} and {other} are swapped: each is the other's"
-        if _is_the_cotangent(case, gradient):
+        if back is not None and _equal(back, numerical[mistake.name], max(1e-6, 2 * UNDECIDABLE * mistake.precision)):
+            return f"the gradients of {mistake.name} and {other} are swapped: each is the other's"
+        if _is_the_cotangent(mistake, gradient):
             continue  # as where a derivative was forgotten, which may be all that the two have in common
         return f"it is the gradient of {other} in the place of its own"
     return None
 
 
-def _is_the_cotangent(case: Case, gradient: Array) -> bool:
+def _is_the_cotangent(mistake: Mistake, gradient: Array) -> bool:
     """Whether a gradient is but the cotangent, or the sum of it over axes that were broadcast."""
-    u = case.evidence.cotangents
+    u = mistake.evidence.cotangents
     missing = u.ndim - gradient.ndim
     padded = (1,) * missing + gradient.shape[1:]
     if missing < 0 or any(n not in (1, length) for n, length in zip(padded, u.shape[1:], strict=True)):
         return False
     axes = tuple(k + 1 for k, n in enumerate(padded) if n == 1)
-    return _equal(u.sum(axis=axes).reshape(gradient.shape), gradient, max(1e-6, 2 * UNDECIDABLE * case.precision))
+    return _equal(u.sum(axis=axes).reshape(gradient.shape), gradient, max(1e-6, 2 * UNDECIDABLE * mistake.precision))
 
 
 def _equal(a: Array, b: Array, rtol: float) -> bool:
@@ -55,39 +55,40 @@ def _equal(a: Array, b: Array, rtol: float) -> bool:
     return bool(known.any() and (np.abs(a - b)[known] <= rtol * np.abs(b[known]).max()).all())
 
 
-def another_order(case: Case) -> str | None:
+def another_order(mistake: Mistake) -> str | None:
     """The entries of the numerical gradient in another order."""
-    places = np.arange(math.prod(case.shape)).reshape(case.shape)
-    probes = np.flatnonzero(case.wrong)[:PROBES]
-    for what, order in _orders(case, places):
+    places = np.arange(math.prod(mistake.shape)).reshape(mistake.shape)
+    probes = np.flatnonzero(mistake.wrong)[:PROBES]
+    for what, order in _orders(mistake, places):
         source = order.ravel()
-        if _fits(case, source, probes) and _fits(case, source):
+        if _fits(mistake, source, probes) and _fits(mistake, source):
             return what
     return None
 
 
-def _fits(case: Case, source: Array, places: Array | None = None) -> bool:
+def _fits(mistake: Mistake, source: Array, places: Array | None = None) -> bool:
     """Whether the claimed entry at each place (by default all, and then evidently) is the right one of `source`."""
-    right, noise = case.right.reshape(3, -1), case.noise.reshape(3, -1)
+    right, noise = mistake.right.reshape(3, -1), mistake.noise.reshape(3, -1)
     if places is None:
-        source = source[case.looked_at.ravel()]
-        return case.of_those_looked_at.noisier(noise[:, source]).is_explained_by(right[:, source])
+        source = source[mistake.looked_at.ravel()]
+        return mistake.of_those_looked_at.noisier(noise[:, source]).is_explained_by(right[:, source])
     other = right[:, source[places]]
-    spread = np.maximum(np.maximum(noise[:, places], noise[:, source[places]]), case.precision * np.abs(other))
-    return not (np.abs(case.claimed.reshape(3, -1)[:, places] - other) > UNDECIDABLE * spread).any()  # NaN: not known
+    spread = np.maximum(np.maximum(noise[:, places], noise[:, source[places]]), mistake.precision * np.abs(other))
+    apart = np.abs(mistake.claimed.reshape(3, -1)[:, places] - other)
+    return not (apart > UNDECIDABLE * spread).any()  # NaN: not known
 
 
 Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place in turn where its entry was taken from
 
 
-def _orders(case: Case, places: Array) -> Orders:
+def _orders(mistake: Mistake, places: Array) -> Orders:
     yield from _transposed(places)
     yield from _reversed(places)
     yield from _shifted(places)
     listed: list[tuple[str, Array]] = []
     long: list[tuple[str, Array]] = []
     for axis in range(places.ndim):
-        order = _match(case, axis)
+        order = _match(mistake, axis)
         if order is not None:
             what = _order_in_words(order, axis)
             found = (what or f"the slices along axis {axis} are in another order", np.take(places, order, axis))
@@ -131,18 +132,18 @@ def _shifted(places: Array) -> Orders:
             yield f"it is shifted by {shift} along axis {axis}, around the end", np.roll(places, shift, axis)
 
 
-def _match(case: Case, axis: int) -> list[int] | None:
+def _match(mistake: Mistake, axis: int) -> list[int] | None:
     """For each slice of the claimed gradient along `axis`, the slice of the numerical one that it equals."""
-    length = case.shape[axis]
+    length = mistake.shape[axis]
     if length > LONGEST_AXIS:
         return None
     claimed, right, noise = (
-        np.moveaxis(x, axis + 1, 0).reshape(length, -1) for x in (case.claimed, case.right, case.noise)
+        np.moveaxis(x, axis + 1, 0).reshape(length, -1) for x in (mistake.claimed, mistake.right, mistake.noise)
     )
     probes = np.argsort(-np.abs(claimed).max(axis=0))[:PROBES]
     apart = np.abs(claimed[:, np.newaxis, probes] - right[np.newaxis, :, probes])
     spread = np.maximum(noise[:, np.newaxis, probes], noise[np.newaxis, :, probes])
-    spread = np.maximum(spread, case.precision * np.abs(right[np.newaxis, :, probes]))
+    spread = np.maximum(spread, mistake.precision * np.abs(right[np.newaxis, :, probes]))
     equal = (apart <= UNDECIDABLE * spread).all(axis=-1)
     order: list[int] = []
     for k in range(length):

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.case import Array, Case, in_words, number
 from attention_np.gradcheck.diagnosis.factors import is_zero, times_the_gradient
+from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, in_words, number
 
 __all__ = ["leak", "simply_wrong_in_places", "wrong_in_places"]
 
@@ -39,22 +39,22 @@ class Indices(NamedTuple):
     alike: float  # how many sets of as many indices have a name that is no longer
 
 
-def leak(case: Case) -> str | None:
+def leak(mistake: Mistake) -> str | None:
     """Wrong where the output does not depend on the input at all, and right wherever it does.
 
     That is evidence if all those are wrong, or if as many entries strewn at random would hardly ever be among them. A
     gradient of zero alone is not: that of x^2 at zero, which backward may guard against dividing by.
     """
-    masked = (case.right == 0).all(axis=0) & case.looked_at
-    if (case.wrong & ~masked).any():
+    masked = (mistake.right == 0).all(axis=0) & mistake.looked_at
+    if (mistake.wrong & ~masked).any():
         return None
-    wrong, zeros, entries = (int(x.sum()) for x in (case.wrong, masked, case.looked_at))
+    wrong, zeros, entries = (int(x.sum()) for x in (mistake.wrong, masked, mistake.looked_at))
     by_chance = _log_choices(zeros, wrong) - _log_choices(entries, wrong)
     if by_chance > (BY_ACCIDENT if wrong < zeros else math.log(0.1)):
         return None
-    if case.evidence.ask is None or case.evidence.ask.have_an_effect(case.wrong):
+    if mistake.evidence.ask is None or mistake.evidence.ask.have_an_effect(mistake.wrong):
         return None
-    place = where_wrong(case)
+    place = where_wrong(mistake)
     where = f", {place.text}" if place is not None and place.chance <= BY_ACCIDENT else ""
     some = (
         "the only entry" if zeros == 1 else f"all {zeros} entries" if wrong == zeros else f"{wrong} of {zeros} entries"
@@ -62,92 +62,92 @@ def leak(case: Case) -> str | None:
     return f"it is not zero where it must be, as behind a mask: in {some} without any effect{where}"
 
 
-def simply_wrong_in_places(case: Case) -> str | None:
+def simply_wrong_in_places(mistake: Mistake) -> str | None:
     """Wrong only in places that have a name, such as an index of an axis, and by something simple there.
 
     All entries outside are right, and one simple thing explains all that are inside.
     """
-    place = where_wrong(case)
+    place = where_wrong(mistake)
     if place is None:
         return None
-    inside = _inside(case.among(case.wrong))
-    return None if inside is None else f"{_only(case, place)}, where it is {inside}"
+    inside = _inside(mistake.among(mistake.wrong))
+    return None if inside is None else f"{_only(mistake, place)}, where it is {inside}"
 
 
-def wrong_in_places(case: Case) -> str | None:
+def wrong_in_places(mistake: Mistake) -> str | None:
     """Wrong only in places that have a name.
 
     All entries outside are right, all inside wrong, and as many wrong entries strewn at random would hardly ever do so.
     A single entry has a place anyhow, if it is wrong by so much that errors of others would show, too.
     """
-    place = where_wrong(case)
-    if place is None or (place.chance > BY_ACCIDENT and not _is_a_single_entry(case)):
+    place = where_wrong(mistake)
+    if place is None or (place.chance > BY_ACCIDENT and not _is_a_single_entry(mistake)):
         return None
-    return _only(case, place)
+    return _only(mistake, place)
 
 
-def _is_a_single_entry(case: Case) -> bool:
+def _is_a_single_entry(mistake: Mistake) -> bool:
     """Whether one of several entries is wrong, and beyond all noise."""
-    others = case.looked_at & ~case.wrong
+    others = mistake.looked_at & ~mistake.wrong
     return bool(
-        case.wrong.sum() == 1
+        mistake.wrong.sum() == 1
         and others.sum() >= SEVERAL
-        and (np.abs(case.error) > 100 * case.tolerance)[:, case.wrong].any()
+        and (np.abs(mistake.error) > 100 * mistake.tolerance)[:, mistake.wrong].any()
     )
 
 
-def _only(case: Case, place: Place) -> str:
-    return f"wrong only {place.text}{'' if case.looked_at.all() else ' (of the entries that were looked at)'}"
+def _only(mistake: Mistake, place: Place) -> str:
+    return f"wrong only {place.text}{'' if mistake.looked_at.all() else ' (of the entries that were looked at)'}"
 
 
-def _inside(case: Case) -> str | None:
+def _inside(mistake: Mistake) -> str | None:
     """What the gradient is in the entries that were looked at, if that is simple."""
-    if is_zero(case):
+    if is_zero(mistake):
         return "zero"
-    factor = times_the_gradient(case)
+    factor = times_the_gradient(mistake)
     if factor is not None:
         return factor
-    values = case.claimed[:, case.looked_at]
+    values = mistake.claimed[:, mistake.looked_at]
     least = float(values.min())
     return f"{number(least)} whatever the cotangent" if least == values.max() else None
 
 
-def where_wrong(case: Case) -> Place | None:
+def where_wrong(mistake: Mistake) -> Place | None:
     """The name of the places that are wrong, if all others are right."""
-    right = case.looked_at & ~case.wrong & ~case.neutral
+    right = mistake.looked_at & ~mistake.wrong & ~mistake.neutral
     if not right.any():
         return None
-    strewn = _log_choices(int((case.wrong | right).sum()), int(case.wrong.sum()))
-    return _box(case, right, strewn) or _diagonal(case, right, strewn)
+    strewn = _log_choices(int((mistake.wrong | right).sum()), int(mistake.wrong.sum()))
+    return _box(mistake, right, strewn) or _diagonal(mistake, right, strewn)
 
 
 def _log_choices(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
-def _box(case: Case, right: Array, strewn: float) -> Place | None:
+def _box(mistake: Mistake, right: Array, strewn: float) -> Place | None:
     """Certain indices of one axis, and of other axes as far as they are needed."""
-    used = {axis: _projected(case.wrong | right, axis) for axis in range(case.wrong.ndim)}
-    bad = {axis: _projected(case.wrong, axis) for axis in used}
+    used = {axis: _projected(mistake.wrong | right, axis) for axis in range(mistake.wrong.ndim)}
+    bad = {axis: _projected(mistake.wrong, axis) for axis in used}
     limited = list(used)
-    if (_within(bad, limited, case.shape) & right).any():
+    if (_within(bad, limited, mistake.shape) & right).any():
         return None
     for axis in used:
         fewer = [k for k in limited if k != axis]
-        if not (_within(bad, fewer, case.shape) & right).any():
+        if not (_within(bad, fewer, mistake.shape) & right).any():
             limited = fewer
-    constants = {name: int(value) for name, value in case.evidence.constants.items() if 1 < value == value // 1}
+    constants = {name: int(value) for name, value in mistake.evidence.constants.items() if 1 < value == value // 1}
     names = []
     for axis in limited:
         wrong, all_of_them = np.flatnonzero(bad[axis]).tolist(), np.flatnonzero(used[axis]).tolist()
-        indices = _indices(wrong, all_of_them, axis, case.shape[axis], constants)
+        indices = _indices(wrong, all_of_them, axis, mistake.shape[axis], constants)
         if indices is None:
             return None
         names.append(indices)
     # Two axes at once take more to believe.
     chance = sum(math.log(10 * indices.alike) for indices in names) - math.log(10) - strewn
     single = [int(bad[axis].argmax()) for axis in limited if bad[axis].sum() == 1]
-    if len(single) == len(case.shape) > 1:
+    if len(single) == len(mistake.shape) > 1:
         return Place(f"at one entry, {single}", chance)
     return Place(" and ".join(indices.text for indices in names), chance)
 
@@ -203,14 +203,14 @@ def _block(first: int, last: int, length: int, constants: Mapping[str, int]) -> 
     return ""
 
 
-def _diagonal(case: Case, right: Array, strewn: float) -> Place | None:
+def _diagonal(mistake: Mistake, right: Array, strewn: float) -> Place | None:
     """On one side of the diagonal of the last two axes."""
-    if len(case.shape) < 2:
+    if len(mistake.shape) < 2:
         return None
-    rows, columns = case.shape[-2:]
+    rows, columns = mistake.shape[-2:]
     offset = np.arange(columns) - np.arange(rows)[:, np.newaxis]
     for text, side in DIAGONALS.items():
-        inside = np.broadcast_to(side(offset), case.shape)
-        if not (case.wrong & ~inside).any() and not (right & inside).any():
+        inside = np.broadcast_to(side(offset), mistake.shape)
+        if not (mistake.wrong & ~inside).any() and not (right & inside).any():
             return Place(f"{text} of the last two axes", math.log(len(DIAGONALS)) - strewn)
     return None

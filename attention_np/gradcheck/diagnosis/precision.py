@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.case import Array, Case, number
 from attention_np.gradcheck.diagnosis.cotangents import correlation, unrelated
+from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, number
 
 __all__ = ["looks_random", "rounded"]
 
@@ -15,24 +15,24 @@ LEAST = 2.0**-24  # of float16, whose small numbers are that far apart
 FEW = 30  # values, of which nothing can be said about a pattern
 
 
-def rounded(case: Case) -> str | None:
+def rounded(mistake: Mistake) -> str | None:
     """Only of single or half precision, while the function and its gradient are of more."""
-    size, error = (np.abs(x[:, case.looked_at]).max() for x in (case.right, case.error))
+    size, error = (np.abs(x[:, mistake.looked_at]).max() for x in (mistake.right, mistake.error))
     off = f"{number(error / size, 2)} of the largest entry"
-    dtypes = (case.evidence.output.dtype, np.asarray(case.evidence.analytic[case.name]).dtype)
+    dtypes = (mistake.evidence.output.dtype, np.asarray(mistake.evidence.analytic[mistake.name]).dtype)
     own = min(np.finfo(dtype).nmant + 1 for dtype in dtypes if dtype.kind == "f")
     allowed = {name: units * 0.5**bits for name, (bits, units) in PRECISIONS.items() if bits < own}
     possible = [name for name, largest in allowed.items() if error <= largest * size]
     for name in possible:
         bits, _ = PRECISIONS[name]
-        if not _have_bits(case.claimed, bits, case.looked_at) or _have_bits(case.right, bits, case.wrong):
+        if not _have_bits(mistake.claimed, bits, mistake.looked_at) or _have_bits(mistake.right, bits, mistake.wrong):
             continue
-        unit = 2 * 0.5**bits * np.abs(case.right) + LEAST * (name == "float16") + case.tolerance
-        if (np.abs(case.error) <= unit)[:, case.looked_at].all():
+        unit = 2 * 0.5**bits * np.abs(mistake.right) + LEAST * (name == "float16") + mistake.tolerance
+        if (np.abs(mistake.error) <= unit)[:, mistake.looked_at].all():
             return f"it is rounded to {name}: every entry is such a number, off by at most {off}"
-        if _are_other_errors_nearby(case):
+        if _are_other_errors_nearby(mistake):
             return f"it seems to be computed in {name}: every entry is such a number, off by at most {off}"
-    if "float32" in possible and _is_like_rounding(case, size) and _are_other_errors_nearby(case):
+    if "float32" in possible and _is_like_rounding(mistake, size) and _are_other_errors_nearby(mistake):
         return (
             f"its errors are of the size of rounding to float32, at most {off}, and without a pattern: "
             "some of it seems to be computed in that precision"
@@ -40,17 +40,17 @@ def rounded(case: Case) -> str | None:
     return None
 
 
-def _are_other_errors_nearby(case: Case) -> bool:
+def _are_other_errors_nearby(mistake: Mistake) -> bool:
     """Whether the errors at a point very close by have nothing in common with those here.
 
     Rounding makes such errors; whatever else a formula does wrong, as by a constant that lacks a digit or a series that
     is cut off, it does there, too.
     """
-    if case.evidence.ask is None:
+    if mistake.evidence.ask is None:
         return False
-    claimed, right = case.evidence.ask.nearby()
-    here, there = case.error / case.right, (claimed - right) / right
-    seen = np.isfinite(here) & np.isfinite(there) & ~case.neutral
+    claimed, right = mistake.evidence.ask.nearby()
+    here, there = mistake.error / mistake.right, (claimed - right) / right
+    seen = np.isfinite(here) & np.isfinite(there) & ~mistake.neutral
     return bool(seen.sum() >= FEW and abs(correlation(here[seen], there[seen])) <= 0.5)
 
 
@@ -60,38 +60,38 @@ def _have_bits(x: Array, bits: int, entries: Array) -> bool:
     return bool((scaled == np.rint(scaled)).all())
 
 
-def _is_like_rounding(case: Case, size: float) -> bool:
+def _is_like_rounding(mistake: Mistake, size: float) -> bool:
     """Whether the errors are of that size in single precision, the typical one and the largest, and of both signs.
 
     A formula that is wrong would hardly be off by so little everywhere, and by nothing more anywhere.
     """
-    telling = case.looked_at & ~case.neutral
-    relative = (case.error / case.right)[:, telling]
+    telling = mistake.looked_at & ~mistake.neutral
+    relative = (mistake.error / mistake.right)[:, telling]
     if relative.size < FEW:
         return False
     unit = 0.5**24
-    typical, largest = float(np.median(np.abs(relative))), float(np.abs(case.error[:, telling]).max())
+    typical, largest = float(np.median(np.abs(relative))), float(np.abs(mistake.error[:, telling]).max())
     of_that_size = unit / 30 <= typical <= 4 * unit and largest <= 32 * unit * size
     return bool(of_that_size and abs(np.sign(relative).mean()) <= 0.35)
 
 
-def looks_random(case: Case) -> str | None:
+def looks_random(mistake: Mistake) -> str | None:
     """Random numbers, where there is positive evidence for it.
 
     It is not linear in the cotangent, as even the wrongest of formulas is: for two nearly parallel cotangents it has
     nothing in common. And it has nothing to do with the right gradient, its neighbours or any slice.
     """
-    if not unrelated(case, case.claimed):
+    if not unrelated(mistake, mistake.claimed):
         return None
-    entries = case.looked_at.sum()
+    entries = mistake.looked_at.sum()
     small = min(0.5, 4 / np.sqrt(entries))
-    claimed, right = case.claimed[:, case.looked_at], case.right[:, case.looked_at]
+    claimed, right = mistake.claimed[:, mistake.looked_at], mistake.right[:, mistake.looked_at]
     related = [abs(correlation(x, y)) for x, y in zip(claimed, right, strict=True)]
     related += [abs(float(np.sign(x).mean())) for x in claimed]
-    for axis, length in enumerate(case.shape):
+    for axis, length in enumerate(mistake.shape):
         if length < 2:
             continue
-        x = np.nan_to_num(np.moveaxis(case.claimed, axis + 1, 1))
+        x = np.nan_to_num(np.moveaxis(mistake.claimed, axis + 1, 1))
         related += [abs(correlation(row[1:].ravel(), row[:-1].ravel())) for row in x]
         means = np.sign(x).reshape(3, length, -1).mean(axis=-1)
         related.append(float(np.abs(means).max() * np.sqrt(1 / length)))

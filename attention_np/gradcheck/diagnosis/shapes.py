@@ -7,7 +7,7 @@ from itertools import combinations, permutations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.case import Array, in_words
+from attention_np.gradcheck.diagnosis.mistake import Array, in_words
 
 __all__ = ["diagnose_shape"]
 

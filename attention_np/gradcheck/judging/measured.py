@@ -10,15 +10,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.functions import Backward, FirstCall, Forward, call_backward, wide_dtype
-from attention_np.gradcheck.noise import Pair, noise_floor
-from attention_np.gradcheck.numerical import METHODS, Running, measure, measure_along
-from attention_np.gradcheck.report import Escape
-from attention_np.gradcheck.running import ignore
-from attention_np.gradcheck.slopes import Slopes
-from attention_np.gradcheck.subject import Subject, flattened
+from attention_np.gradcheck.findings import Escape
+from attention_np.gradcheck.measuring.functions import Backward, FirstCall, Forward, call_backward, wide_dtype
+from attention_np.gradcheck.measuring.noise import Pair, noise_floor
+from attention_np.gradcheck.measuring.numerical import METHODS, measure, measure_along
+from attention_np.gradcheck.measuring.running import Running, ignore
+from attention_np.gradcheck.measuring.slopes import Slopes
+from attention_np.gradcheck.measuring.subject import Subject, flattened
 
-__all__ = ["Measured", "Options", "Problem"]
+__all__ = ["Candidate", "Measured", "Options"]
 
 Array = npt.NDArray[Any]
 
@@ -45,7 +45,7 @@ class Options(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Problem:
+class Candidate:
     """Two functions at one point."""
 
     forward: Forward
@@ -107,7 +107,7 @@ class Measured:
     """What is known of one input; arrays are flat, an element for each entry."""
 
     name: str
-    problem: Problem
+    candidate: Candidate
     subject: Subject
     method: str
     running: Running
@@ -142,15 +142,15 @@ class Measured:
     @property
     def is_linear(self) -> bool:
         """Whether what is claimed for the sum of two cotangents is the sum of what is claimed for each."""
-        u, v, _ = self.problem.cotangents
-        each, other, of_sum = (self.problem.gradients(w)[self.name].ravel() for w in (u, v, u + v))
+        u, v, _ = self.candidate.cotangents
+        each, other, of_sum = (self.candidate.gradients(w)[self.name].ravel() for w in (u, v, u + v))
         near = max(GROSS, COARSE * float(np.finfo(of_sum.dtype).eps))
         largest = (np.abs(each) + np.abs(other)).max(initial=0)
         known = self.floor[self.looked].max(initial=0)
         off = np.flatnonzero(np.abs(of_sum - each - other) > near * largest + FAR * known)[:MOST_ASKED]
         if not off.size:
             return True
-        narrow, inputs = self.problem.question
+        narrow, inputs = self.candidate.question
         noise = [noise_floor(self.pair(off), w.astype(narrow.dtype), inputs, self.rng("sum")) for w in (u, v, u + v)]
         return bool((np.abs(of_sum - each - other)[off] <= FAR * sum(noise)).all())
 
@@ -160,13 +160,13 @@ class Measured:
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Randomness of its own for each purpose."""
-        return self.problem.rng(self.name, purpose)
+        return self.candidate.rng(self.name, purpose)
 
     def pair(self, elements: Array) -> Pair:
         """The claimed and the measured gradient of some entries, as functions of the cotangent and of all inputs."""
 
         def claimed(cotangent: Array, inputs: list[Array]) -> Array:
-            gradient = np.asarray(self.problem.gradients(cotangent, inputs)[self.name])
+            gradient = np.asarray(self.candidate.gradients(cotangent, inputs)[self.name])
             return gradient.ravel()[elements]
 
         def measured(cotangent: Array, inputs: list[Array]) -> Array:
@@ -180,7 +180,7 @@ class Measured:
         flat = flattened(directions)
 
         def claimed(cotangent: Array, inputs: list[Array]) -> Array:
-            gradient = np.asarray(self.problem.gradients(cotangent, inputs)[self.name])
+            gradient = np.asarray(self.candidate.gradients(cotangent, inputs)[self.name])
             return np.asarray(flat @ gradient.ravel().astype(wide_dtype(gradient.dtype)))
 
         def measured(cotangent: Array, inputs: list[Array]) -> Array:
@@ -199,6 +199,6 @@ class Measured:
 
     def there(self, cotangent: Array, inputs: list[Array]) -> Subject:
         """The function elsewhere."""
-        point = [x.astype(np.result_type(x.dtype, y.dtype)) for x, y in zip(inputs, self.problem.point, strict=True)]
+        point = [x.astype(np.result_type(x.dtype, y.dtype)) for x, y in zip(inputs, self.candidate.point, strict=True)]
         subject = self.subject.at(point, cotangent[None])
         return subject.with_its_output() if self.method == METHODS[1] else subject  # differences look at it

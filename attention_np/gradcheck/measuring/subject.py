@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.functions import Forward, wide_dtype
+from attention_np.gradcheck.measuring.functions import Forward, wide_dtype
 
 __all__ = [
     "REFUSALS",

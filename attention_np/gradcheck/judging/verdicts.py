@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
-from attention_np.gradcheck.noise import drift, moved_relatively, noise_floor, unsteadiness, wider_difference
-from attention_np.gradcheck.numerical import METHODS, measure, measure_along
-from attention_np.gradcheck.probes import NOT_ANALYTIC, tells
-from attention_np.gradcheck.problem import Measured
-from attention_np.gradcheck.report import Escape
-from attention_np.gradcheck.slopes import NotAnalyticError
-from attention_np.gradcheck.subject import REFUSALS, along, flattened, sizes
+from attention_np.gradcheck.findings import Escape
+from attention_np.gradcheck.judging.measured import Measured
+from attention_np.gradcheck.measuring.noise import drift, moved_relatively, noise_floor, unsteadiness, wider_difference
+from attention_np.gradcheck.measuring.numerical import METHODS, measure, measure_along
+from attention_np.gradcheck.measuring.probes import NOT_ANALYTIC, tells
+from attention_np.gradcheck.measuring.slopes import NotAnalyticError
+from attention_np.gradcheck.measuring.subject import REFUSALS, along, flattened, sizes
 
 __all__ = ["decide", "first_verdict"]
 
@@ -43,7 +43,7 @@ def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
     With `method` "auto", an input whose complex step proves wrong is measured again by differences.
     """
     _settle(found, rtol)
-    reason = _contradiction(found) if found.method == COMPLEX_STEP else None
+    reason = _why_not_complex_step(found) if found.method == COMPLEX_STEP else None
     if reason is not None:
         if method != "auto":
             raise NotAnalyticError(f"input {found.name}: {reason}, so the complex step does not apply: use central")
@@ -58,7 +58,7 @@ def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
 
 def first_verdict(found: Measured) -> Array:
     """The verdicts by the method's own errors and the last bits of the entries; the entries to look at more closely."""
-    gradient = found.problem.claimed(found.name)
+    gradient = found.candidate.claimed(found.name)
     last_bits = float(np.finfo(gradient.dtype).eps) * np.fmax(np.abs(gradient.ravel()), np.abs(found.numerical[0]))
     found.floor = found.errors.copy()
     _add_noise(found, np.arange(gradient.size), OWN_ROUNDING * last_bits)
@@ -68,7 +68,7 @@ def first_verdict(found: Measured) -> Array:
 def _add_noise(found: Measured, some: Array, noise: Array) -> None:
     """Raise the floor of some entries, and judge them by it."""
     found.floor[some] += noise
-    gradient = found.problem.claimed(found.name)
+    gradient = found.candidate.claimed(found.name)
     resolution = max(RESOLUTION[found.method], LEAST_RESOLUTION * float(np.finfo(gradient.dtype).eps))
     verdict = judge(gradient.ravel()[some], found.numerical[0, some], found.floor[some], resolution)
     found.verdict[some] = np.where(found.looked[some], verdict, UNCHECKED)
@@ -79,12 +79,12 @@ def _settle(found: Measured, rtol: float) -> None:
     if found.method == CENTRAL:
         found.look(doubtful, best=True)
         doubtful = first_verdict(found)
-    claimed = found.problem.claimed(found.name).ravel()
+    claimed = found.candidate.claimed(found.name).ravel()
     difference = np.abs(claimed - found.numerical[0])
     doubtful = doubtful[np.lexsort([difference[doubtful] / found.floor[doubtful]])]  # the clearest last
     for start in range(0, len(doubtful), CLOSER):
         some = doubtful[start : start + CLOSER]
-        _add_noise(found, some, noise_floor(found.pair(some), *found.problem.question, found.rng("noise")))
+        _add_noise(found, some, noise_floor(found.pair(some), *found.candidate.question, found.rng("noise")))
         _look_closer(found, some[found.verdict[some] == WRONG])
         if start + CLOSER >= ENOUGH and (found.verdict[some] == WRONG).all():
             break  # the others are clearer still
@@ -98,8 +98,8 @@ def _look_closer(found: Measured, some: Array) -> None:
     if not some.size:
         return
     found.look(some, best=True)
-    difference = found.problem.claimed(found.name).ravel()[some] - found.numerical[0, some]
-    change = _change(found, some, found.problem.question, difference)
+    difference = found.candidate.claimed(found.name).ravel()[some] - found.numerical[0, some]
+    change = _change(found, some, found.candidate.question, difference)
     _add_noise(found, some, np.fmax(change, found.errors[some]))
     wrong = some[found.verdict[some] == WRONG]
     lost = wrong[_may_be_lost(found, wrong)]
@@ -109,7 +109,7 @@ def _look_closer(found: Measured, some: Array) -> None:
 def _change(found: Measured, some: Array, question: tuple[Array, list[Array]], difference: Array) -> Array:
     """By how much the difference of the two gradients is another one in a wider dtype, or after larger moves."""
     pair = found.pair(some)
-    wider = wider_difference(pair, *question) if found.problem.wide else None
+    wider = wider_difference(pair, *question) if found.candidate.wide else None
     if wider is not None:
         change = np.abs(wider - difference)
     else:
@@ -130,27 +130,27 @@ def _may_be_lost(found: Measured, some: Array) -> Array:
     """
     if not some.size:
         return np.zeros(0, bool)
-    problem, pair = found.problem, found.pair(some)
-    u, inputs = problem.question
-    claimed, numerical = problem.claimed(found.name).ravel()[some], found.numerical[0, some]
+    candidate, pair = found.candidate, found.pair(some)
+    u, inputs = candidate.question
+    claimed, numerical = candidate.claimed(found.name).ravel()[some], found.numerical[0, some]
     gross = np.abs(claimed - numerical) > GROSS * np.fmax(np.abs(claimed), np.abs(numerical))
     rng = found.rng("elsewhere")
     elsewhere = [(u, [moved_relatively(x, rng, ELSEWHERE) for x in inputs]) for _ in range(POINTS)]
     first = claimed / numerical
-    answers = [pair.at(*there) for there in ((problem.cotangents[1], inputs), *elsewhere)]
+    answers = [pair.at(*there) for there in ((candidate.cotangents[1], inputs), *elsewhere)]
     ratios = [of_claimed / of_measured for of_claimed, of_measured in answers]
     near = max(GROSS, LEAST_RESOLUTION * float(np.finfo(u.dtype).eps))
     fixed = np.all([np.abs(ratio - first) <= near * np.abs(first) for ratio in ratios], axis=0) & (first != 0)
     return np.asarray(gross & ~fixed)
 
 
-def _contradiction(found: Measured) -> str | None:
+def _why_not_complex_step(found: Measured) -> str | None:
     """Why the complex step of entries that look wrong cannot be right itself.
 
     Differences say something else; and grossly so, or they say what is claimed: two against one.
     """
     asked = np.append(np.flatnonzero(found.verdict == WRONG)[:WITNESSES], _suspects(found))
-    steps, claimed = found.numerical[0, asked], found.problem.claimed(found.name).ravel()[asked]
+    steps, claimed = found.numerical[0, asked], found.candidate.claimed(found.name).ravel()[asked]
     witnesses = measure(found.subject, asked, CENTRAL, found.aside, best=True)
     slopes = witnesses.values[:, 0]
     apart = np.abs(slopes - steps)
@@ -196,7 +196,7 @@ def _suspects(found: Measured) -> Array:
 
 def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
     """What shows that backward is right for one cotangent at one point, and keeps to that; seen in a few entries."""
-    u, inputs = found.problem.question
+    u, inputs = found.candidate.question
     rng = found.rng("elsewhere")
     holding = np.flatnonzero(found.verdict == HOLDS)
     some = rng.choice(holding, min(ASKED, holding.size), replace=False)
@@ -210,7 +210,7 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
     position = found.subject.position
     nearby = [moved_relatively(x, rng, ELSEWHERE) if k == position else x for k, x in enumerate(inputs)]
     if _is_wrong_at(found, some, (u, nearby), rtol):
-        if np.array_equal(found.pair(some).claimed(u, nearby), found.problem.claimed(found.name).ravel()[some]):
+        if np.array_equal(found.pair(some).claimed(u, nearby), found.candidate.claimed(found.name).ravel()[some]):
             return (
                 "it is right at this point and the same close by, where forward has other slopes: backward keeps "
                 "something of an earlier call"
@@ -222,7 +222,7 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
 def _is_wrong_at(found: Measured, some: Array, question: tuple[Array, list[Array]], rtol: float) -> bool:
     """Whether some entries are grossly wrong there."""
     near = max(GROSS, LEAST_RESOLUTION * float(np.finfo(question[0].dtype).eps))
-    allowed = 4 * rtol * np.abs(found.problem.claimed(found.name)).max()
+    allowed = 4 * rtol * np.abs(found.candidate.claimed(found.name)).max()
     pair = found.pair(some)
     try:
         claimed = pair.claimed(*question)
@@ -248,14 +248,14 @@ def _project(found: Measured, rtol: float, count: int) -> None:
     size = sizes(x)
     directions = size * found.rng("directions").standard_normal((count, *x.shape))
     difference, floor = _projections(found, directions)
-    claimed = np.abs(found.problem.claimed(found.name)).max()
+    claimed = np.abs(found.candidate.claimed(found.name)).max()
     allowed = rtol * float(claimed) * np.linalg.norm(directions.reshape(count, x.size), axis=1)
     threshold = UNDECIDABLE * floor + 4 * allowed
     off = np.flatnonzero(np.abs(difference) > threshold)
     if off.size and not (found.verdict == WRONG).any():
         found.look(_hunt(found, directions[off[0]]))
         _settle(found, rtol)
-    gradient = found.problem.claimed(found.name)
+    gradient = found.candidate.claimed(found.name)
     found.escape = Escape(
         entries=int((found.verdict != UNCHECKED).sum()),
         size=x.size,
@@ -272,18 +272,18 @@ def _project(found: Measured, rtol: float, count: int) -> None:
 
 def _projections(found: Measured, directions: Array) -> tuple[Array, Array]:
     """Along each direction: by how much the two gradients differ, and the noise floor of that."""
-    gradient = found.problem.claimed(found.name).ravel()
+    gradient = found.candidate.claimed(found.name).ravel()
     flat = directions.reshape(len(directions), gradient.size)
     slopes = found.slopes_along(directions)
     pair = found.pair_along(directions)
-    noise = noise_floor(pair, *found.problem.question, found.rng("noise along directions"))
+    noise = noise_floor(pair, *found.candidate.question, found.rng("noise along directions"))
     terms = found.subject.unit * np.linalg.norm(flat * gradient, axis=1)
     return flat @ gradient - slopes.values[:, 0], noise + slopes.errors + OWN_ROUNDING * terms
 
 
 def _hunt(found: Measured, direction: Array) -> Array:
     """The few entries that make most of the difference of the two gradients along a direction."""
-    gradient = found.problem.claimed(found.name).ravel()
+    gradient = found.candidate.claimed(found.name).ravel()
 
     def apart(parts: Array) -> Array:
         slopes = found.slopes_along(parts.reshape(-1, *direction.shape))

@@ -7,13 +7,31 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["ignore", "run", "track"]
+from attention_np.gradcheck.saving import Checkpoint
+
+__all__ = ["MEMORY", "Running", "ignore", "run", "track"]
 
 Result = TypeVar("Result")
 
+MEMORY = 2**28  # bytes that a batch of moves may take
 PATIENCE = 1.0  # seconds before a progress bar appears
+
+
+def ignore(done: int) -> None:
+    """Report nothing of the entries that are done."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """Where and how to evaluate."""
+
+    executor: Executor | None = None
+    memory: int = MEMORY
+    checkpoint: Checkpoint | None = None
+    advance: Callable[[int], None] = ignore
 
 
 def run(tasks: Sequence[Callable[[], Result]], executor: Executor | None) -> Iterator[tuple[int, Result]]:
@@ -67,7 +85,3 @@ def _bar(what: str, total: int) -> Any:
     bar.add_task(what, total=total)
     bar.start()
     return bar
-
-
-def ignore(done: int) -> None:
-    """Report nothing of the entries that are done."""

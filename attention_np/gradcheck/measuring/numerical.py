@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.checkpoints import Checkpoint
-from attention_np.gradcheck.functions import Forward, as_inputs, evaluate, on_copies, refuse_masked, widened
-from attention_np.gradcheck.probes import rounding_of, why_not_analytic
-from attention_np.gradcheck.running import ignore, run
-from attention_np.gradcheck.slopes import (
+from attention_np.gradcheck.measuring.functions import (
+    Forward,
+    as_inputs,
+    evaluate,
+    in_double_precision,
+    on_copies,
+    refuse_masked,
+)
+from attention_np.gradcheck.measuring.probes import rounding_of, why_not_analytic
+from attention_np.gradcheck.measuring.running import Running, run
+from attention_np.gradcheck.measuring.slopes import (
     SCALES,
     Array,
     Slopes,
@@ -24,11 +30,11 @@ from attention_np.gradcheck.slopes import (
     by_differences,
     reach_of,
 )
-from attention_np.gradcheck.subject import AnotherShapeError, Subject, along, rows_at_once, sizes
+from attention_np.gradcheck.measuring.subject import AnotherShapeError, Subject, along, rows_at_once, sizes
 
 __all__ = [
     "METHODS",
-    "Running",
+    "Parts",
     "analytic_or_not",
     "as_method",
     "batched",
@@ -38,19 +44,8 @@ __all__ = [
 ]
 
 METHODS = ("complex-step", "central")
-MEMORY = 2**28  # bytes that a batch of moves may take
 SAME_IN_A_BATCH = 1e3  # units in the last place of the largest output
 TASK_ELEMENTS, BATCH_ELEMENTS = 16, 64  # moves that one task takes on, one by one or at once, whoever carries it out
-
-
-@dataclass(frozen=True)
-class Running:
-    """Where and how to evaluate."""
-
-    executor: Executor | None = None
-    memory: int = MEMORY
-    checkpoint: Checkpoint | None = None
-    advance: Callable[[int], None] = ignore
 
 
 def numerical_gradient(
@@ -116,7 +111,7 @@ def numerical_gradient(
         raise TypeError(f"cotangent must hold real numbers, not {u.dtype} (cotangent.shape={u.shape})")
     if u.shape != output.shape:
         raise ValueError(f"cotangent must have the shape of the output, {output.shape} (cotangent.shape={u.shape})")
-    point = tuple(widened(forward, list(arrays.values()), output))
+    point = tuple(in_double_precision(forward, list(arrays.values()), output))
     forward = partial(on_copies, forward)
     gradients, errors = {}, {}
     for position, name in enumerate(arrays):
@@ -231,6 +226,23 @@ def _slopes(subject: Subject, directions: Array, method: str, scales: Array | fl
         shorter = by_complex_step(subject, directions, shortness=0.25)
         errors = found.errors + 2 * np.abs(found.values[:, 0] - shorter.values[:, 0])  # what the step leaves
         return found._replace(errors=errors)
+
+
+class Parts(NamedTuple):
+    """What a check measures, part after part."""
+
+    entries: Mapping[str, int]  # of each input, how many are looked at
+    methods: Sequence[str]
+    cotangents: int
+
+    def sizes(self, key: str) -> tuple[int, ...]:
+        """Of the arrays of the slopes under a key, ``input/method/size/number``; a ValueError if there are none."""
+        name, method, *counts = key.rsplit("/", 3)
+        most, number = map(int, counts)
+        count = min(most, self.entries.get(name, 0) - most * number)
+        if key != f"{name}/{method}/{most}/{number}" or method not in self.methods or number < 0 or count < 1:
+            raise ValueError("there is no such part")
+        return (count * self.cotangents, *[count] * (len(Slopes._fields) - 1))
 
 
 def _shapes(subject: Subject, elements: Sequence[int] | Array) -> list[tuple[int, ...]]:

@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.functions import Forward, as_generator, as_inputs, evaluate, widened
-from attention_np.gradcheck.numerical import METHODS, Running, analytic_or_not, measure
-from attention_np.gradcheck.probes import rounding_of
-from attention_np.gradcheck.slopes import Array, extrapolated
-from attention_np.gradcheck.subject import Subject, along, flattened, sizes
+from attention_np.gradcheck.measuring.functions import Forward, as_generator, as_inputs, evaluate, in_double_precision
+from attention_np.gradcheck.measuring.numerical import METHODS, analytic_or_not, measure
+from attention_np.gradcheck.measuring.probes import rounding_of
+from attention_np.gradcheck.measuring.running import Running
+from attention_np.gradcheck.measuring.slopes import Array, extrapolated
+from attention_np.gradcheck.measuring.subject import Subject, along, flattened, sizes
 
 __all__ = ["ORDERS", "StepErrors", "step_errors"]
 
@@ -89,7 +90,7 @@ def step_errors(
     Examples
     --------
     >>> import numpy as np
-    >>> from attention_np.gradcheck.steps import step_errors
+    >>> from attention_np.gradcheck.measuring.step_errors import step_errors
     >>> found = step_errors(np.exp, {"x": np.array([0.5])}, steps=[1e-2, 1e-4])
     >>> for formula in ("forward differences", "central differences"):
     ...     print(formula, [f"{error:.0e}" for error in found.errors[formula][:, 0]])
@@ -105,7 +106,7 @@ def step_errors(
     if lengths.ndim != 1 or not lengths.size or not ((lengths > 0) & np.isfinite(lengths)).all():
         raise ValueError(f"steps must be a list of positive numbers (steps.shape={lengths.shape})")
 
-    point = tuple(widened(forward, list(arrays.values()), output))
+    point = tuple(in_double_precision(forward, list(arrays.values()), output))
     drawn = _draw(arrays if claimed is None else claimed, entries, generator)
     found: dict[str, list[Array]] = {formula: [] for formula in ORDERS}
     places, references = [], set()

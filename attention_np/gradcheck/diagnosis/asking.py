@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.noise import moved_relatively
-from attention_np.gradcheck.numerical import measure
-from attention_np.gradcheck.problem import Measured
-from attention_np.gradcheck.subject import along
+from attention_np.gradcheck.judging.measured import Measured
+from attention_np.gradcheck.measuring.noise import moved_relatively
+from attention_np.gradcheck.measuring.numerical import measure
+from attention_np.gradcheck.measuring.subject import along
 
 __all__ = ["Asked"]
 
@@ -39,8 +39,8 @@ class Asked:
         """The claimed and the numerical gradient for the three cotangents, at a point very close by."""
         found, pair = self.found, self.found.pair(self._elements)
         rng = found.rng("nearby")
-        inputs = [moved_relatively(x, rng, NEARBY) for x in found.problem.inputs.values()]
-        cotangents = [moved_relatively(u, rng, NEARBY) for u in found.problem.cotangents]
+        inputs = [moved_relatively(x, rng, NEARBY) for x in found.candidate.inputs.values()]
+        cotangents = [moved_relatively(u, rng, NEARBY) for u in found.candidate.cotangents]
         answers = np.stack([np.broadcast_arrays(*pair.at(u, inputs), self._elements)[:2] for u in cotangents], axis=1)
         return self._placed(answers[0]), self._placed(answers[1])
 

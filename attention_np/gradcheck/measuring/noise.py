@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import moved
-from attention_np.gradcheck.subject import REFUSALS
+from attention_np.gradcheck.measuring.subject import REFUSALS
 
 __all__ = ["Pair", "drift", "moved_relatively", "noise_floor", "unsteadiness", "wider_difference"]
 

@@ -1,29 +1,17 @@
-"""A report as plain text, and the sentences that the text and the HTML share."""
+"""A report in words: plain text."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
+from html import escape as escaped
 from textwrap import fill
-from typing import TYPE_CHECKING
 
 from attention_np._lib.text import legible
+from attention_np.gradcheck.findings import Entry, Escape, Finding
 
-if TYPE_CHECKING:
-    from attention_np.gradcheck.report import Entry, Escape, InputReport
-
-__all__ = [
-    "COLUMNS",
-    "WORST_COLUMNS",
-    "cells",
-    "describe",
-    "how_many_wrong",
-    "place",
-    "remarks",
-    "worst_cells",
-    "worst_shown",
-]
+__all__ = ["as_html", "describe", "how_many_wrong"]
 
 COLUMNS = ("input", "method", "holds", "error", "worst at", "analytic", "numerical", "floor")
 WORST_COLUMNS = ("index", "analytic", "numerical", "relative error", "floor")
@@ -35,7 +23,7 @@ ERRORS = [10.0**k for k in range(-16, 0)]  # of which the smallest is named that
 RARE = 1e-6  # the probability of escape that the smallest error that is vouched for may have
 
 
-def describe(inputs: Sequence[InputReport]) -> str:
+def describe(inputs: Sequence[Finding]) -> str:
     """The table with a line an input, and below it what else there is to say of each."""
     lines = _table([COLUMNS, *map(cells, inputs)])
     for entry in inputs:
@@ -50,7 +38,12 @@ def describe(inputs: Sequence[InputReport]) -> str:
     return legible("\n".join(lines))
 
 
-def cells(entry: InputReport) -> tuple[str, ...]:
+def as_html(inputs: Sequence[Finding]) -> str:
+    """The same for a notebook."""
+    return f"<pre>{escaped(describe(inputs))}</pre>"
+
+
+def cells(entry: Finding) -> tuple[str, ...]:
     """What stands in the columns for one input."""
     if _is_empty(entry) or (math.isnan(entry.analytic) and math.isnan(entry.numerical)):  # nothing was compared
         values: tuple[str, ...] = ("-", "-", "-")
@@ -62,7 +55,7 @@ def cells(entry: InputReport) -> tuple[str, ...]:
     return " ".join(entry.name.splitlines()), entry.method, mark, error, place(entry.worst_index), *values
 
 
-def worst_shown(entry: InputReport) -> tuple[Entry, ...]:
+def worst_shown(entry: Finding) -> tuple[Entry, ...]:
     """The wrong entries that get a line of their own: none if the line of the input shows the only one already."""
     return entry.worst[: min(entry.wrong, ENTRIES_SHOWN)] if entry.wrong > 1 else ()
 
@@ -73,14 +66,14 @@ def worst_cells(entry: Entry) -> tuple[str, ...]:
     return place(entry.index), *values, f"{entry.relative_error:.1e}", f"{entry.floor:.1e}"
 
 
-def how_many_wrong(entry: InputReport) -> str:
+def how_many_wrong(entry: Finding) -> str:
     """Such as "7 of 12 entries are wrong"; empty where the line of the input says it all."""
     if not entry.wrong or _looked_at(entry) == 1:
         return ""
     return f"{_of_all(entry.wrong, entry)} {'is' if entry.wrong == 1 else 'are'} wrong"
 
 
-def remarks(entry: InputReport) -> list[str]:
+def remarks(entry: Finding) -> list[str]:
     """What there is to say besides the table, the diagnosis and the wrong entries, a sentence each."""
     sentences = []
     if entry.undecidable:
@@ -101,16 +94,16 @@ def place(index: tuple[int, ...]) -> str:
     return str(list(map(int, index))) if index else "-"
 
 
-def _is_empty(entry: InputReport) -> bool:
+def _is_empty(entry: Finding) -> bool:
     """Whether there are no entries; what is said of forward mode has none, and is still something."""
     return not entry.size and entry.method != "adjoint"
 
 
-def _looked_at(entry: InputReport) -> int:
+def _looked_at(entry: Finding) -> int:
     return entry.checked or entry.size
 
 
-def _of_all(count: int, entry: InputReport) -> str:
+def _of_all(count: int, entry: Finding) -> str:
     return f"{count} of {_entries(_looked_at(entry))}"
 
 
@@ -118,7 +111,7 @@ def _entries(count: int) -> str:
     return f"{count} {'entry' if count == 1 else 'entries'}"
 
 
-def _named(entry: InputReport) -> str:
+def _named(entry: Finding) -> str:
     """The places of undecided entries, if they are some and not all."""
     if entry.undecidable == entry.checked:
         return ""

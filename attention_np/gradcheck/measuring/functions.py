@@ -19,10 +19,10 @@ __all__ = [
     "evaluate",
     "first_call",
     "form_of",
+    "in_double_precision",
     "on_copies",
     "refuse_masked",
     "wide_dtype",
-    "widened",
 ]
 
 Array = npt.NDArray[Any]
@@ -189,7 +189,7 @@ def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.result_type(dtype, np.float64)
 
 
-def widened(forward: Forward, inputs: Sequence[Array], output: Array) -> list[Array]:
+def in_double_precision(forward: Forward, inputs: Sequence[Array], output: Array) -> list[Array]:
     """`inputs` in double precision, or as they are if `forward` does not compute the same with those.
 
     A kernel that is compiled for one dtype refuses others, or takes their memory for its own.

@@ -1,28 +1,18 @@
-"""What a check found, entry by entry: for a person, for JSON, and for a test."""
+"""What a check finds: data alone, which the reports are made of and the renderers are handed."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from attention_np._lib import json
-from attention_np.gradcheck import _html, _text
-from attention_np.gradcheck._json import plain
-
-__all__ = ["Details", "Entry", "Escape", "GradientError", "InputReport", "Report"]
+__all__ = ["Details", "Entry", "Escape", "Finding"]
 
 Array = npt.NDArray[Any]
 
 FACTORS = 10_000  # of a product over entries, that are computed one by one
-
-
-class GradientError(AssertionError):
-    """A gradient does not agree with the numerical one."""
 
 
 class Entry(NamedTuple):
@@ -90,7 +80,7 @@ class Escape(NamedTuple):
 
         Examples
         --------
-        >>> from attention_np.gradcheck.report import Escape
+        >>> from attention_np.gradcheck.findings import Escape
         >>> escape = Escape(entries=200, size=100_000, directions=8, threshold=1e-12, norm=1.0)
         >>> print(f"{escape.probability(1e-10):.1e}, {escape.probability(0):.3f}, {escape.probability(0, 5000):.1e}")
         1.6e-17, 0.998, 3.5e-05
@@ -108,8 +98,8 @@ class Escape(NamedTuple):
         return below_threshold**self.directions * not_drawn  # (gradcheck.73)
 
 
-@dataclass(frozen=True)
-class InputReport:
+@dataclass(frozen=True, eq=False)
+class Finding:
     """What was found for one input.
 
     Attributes
@@ -171,106 +161,3 @@ class InputReport:
         if self.ok:
             return "holds"
         return "unfinished" if self.diagnosis is None and not self.wrong else "wrong"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, InputReport) and self.to_dict() == other.to_dict()  # where NaN equals NaN
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.method, self.ok))
-
-    def to_dict(self, *, details: bool = False) -> dict[str, Any]:
-        """The report in the types of JSON; see :meth:`Report.to_dict`."""
-        return {key: plain(value) for key, value in self.__dict__.items() if details or key != "details"}
-
-    def _repr_html_(self) -> str:
-        return _html.render([self])
-
-
-@dataclass(frozen=True)
-class Report:
-    """What was found for all inputs; ``report[name]`` is what was found for one."""
-
-    inputs: tuple[InputReport, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether every gradient holds."""
-        return all(entry.ok for entry in self.inputs)
-
-    def __getitem__(self, name: str) -> InputReport:
-        for entry in self.inputs:
-            if entry.name == name:
-                return entry
-        raise KeyError(f"{name!r} is not among the inputs checked: {', '.join(entry.name for entry in self.inputs)}")
-
-    def __iter__(self) -> Iterator[InputReport]:
-        return iter(self.inputs)
-
-    def __str__(self) -> str:
-        return _text.describe(self.inputs)
-
-    def _repr_html_(self) -> str:
-        return _html.render(self.inputs)
-
-    def to_dict(self, *, details: bool = False) -> dict[str, Any]:
-        """The report in the types of JSON.
-
-        None stands for NaN, and the strings "Infinity" and "-Infinity" for what they say: JSON has none of them.
-        The arrays of the details are included if `details` is true: their shapes, and their values as nested lists.
-        """
-        return {"ok": self.ok, "inputs": [entry.to_dict(details=details) for entry in self.inputs]}
-
-    def save(self, path: str | os.PathLike[str], *, details: bool = False) -> None:
-        """Write the report to a file, as JSON; `details` as for :meth:`to_dict`.
-
-        The file is written beside `path` and then put in its place, so that no reader sees a part of it.
-        """
-        from attention_np.gradcheck import _saved
-
-        json.write(path, {**_saved.HEADER, **self.to_dict(details=details)})
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Report:
-        """Read the report that :meth:`save` wrote; the same, and the arrays of the details as float64.
-
-        Raises
-        ------
-        ValueError
-            If the file holds something else. Nothing in it is evaluated.
-        """
-        from attention_np.gradcheck import _saved
-
-        try:
-            return cls(_saved.inputs_of(json.read(path)))
-        except ValueError as error:
-            raise ValueError(f"{os.fspath(path)} is not a saved gradient report: {error}") from error
-
-    def plot(self, name: str | None = None) -> npt.NDArray[Any]:
-        """Where the errors are, by Matplotlib: a figure with one Axes for each input.
-
-        Parameters
-        ----------
-        name : str, optional
-            The input to look at; by default those that are wrong, or all if none is.
-
-        Returns
-        -------
-        ndarray of matplotlib.axes.Axes
-
-        Raises
-        ------
-        ImportError
-            If Matplotlib is missing.
-        ValueError
-            If the report holds no arrays to plot.
-        """
-        from attention_np.gradcheck import plot
-
-        chosen = [self[name]] if name is not None else [entry for entry in self if not entry.ok] or list(self)
-        return plot.all_places(chosen)
-
-    def raise_if_failed(self) -> None:
-        """Raise `GradientError`, an AssertionError that prints the report, if a gradient does not hold."""
-        if not self.ok:
-            wrong = ", ".join(entry.name for entry in self.inputs if not entry.ok)
-            raise GradientError(f"the gradient does not hold for {wrong}\n{self}")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy.typing as npt
 
 from attention_np.gradcheck.checking import check
-from attention_np.gradcheck.report import Report
+from attention_np.gradcheck.reporting import Report
 
 __all__ = ["Adapter", "library", "signature_of"]
 

@@ -13,8 +13,8 @@ from math import comb
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.slopes import COMPLEX_STEP, LEVELS, SCALES, Array, extrapolated, reach_of
-from attention_np.gradcheck.subject import (
+from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP, LEVELS, SCALES, Array, extrapolated, reach_of
+from attention_np.gradcheck.measuring.subject import (
     REFUSALS,
     SMALLEST,
     Subject,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.case import Array, Case
+from attention_np.gradcheck.diagnosis.mistake import Array, Mistake
 
 __all__ = ["normalization"]
 
@@ -54,52 +54,52 @@ NORMALIZATIONS = (
 )
 
 
-def normalization(case: Case) -> str | None:
+def normalization(mistake: Mistake) -> str | None:
     """The term of a normalisation is missing, by either of two routes."""
-    return _by_orthogonal_rows(case) or _by_directions(case)
+    return _by_orthogonal_rows(mistake) or _by_directions(mistake)
 
 
-def _by_orthogonal_rows(case: Case) -> str | None:
+def _by_orthogonal_rows(mistake: Mistake) -> str | None:
     """Right for the third cotangent, and for no other.
 
     An error that is linear in the cotangent and vanishes for a random one with rows orthogonal to those of the output
     is a multiple of <dO_i, O_i>. The right gradient must not vanish for it, or nothing could be wrong.
     """
-    error, tolerance = np.abs(case.error), case.tolerance
-    if case.wrong.sum() < 2 or (error[2] > tolerance[2]).any():
+    error, tolerance = np.abs(mistake.error), mistake.tolerance
+    if mistake.wrong.sum() < 2 or (error[2] > tolerance[2]).any():
         return None
     seen = [(off > 100 * noise).any() for off, noise in zip(error[:2], tolerance[:2], strict=True)]
-    if not all(seen) or not (np.abs(case.right[2]) > 100 * tolerance[2])[case.wrong].any():
+    if not all(seen) or not (np.abs(mistake.right[2]) > 100 * tolerance[2])[mistake.wrong].any():
         return None
-    if case.evidence.ask is not None and not case.evidence.ask.is_linear:
+    if mistake.evidence.ask is not None and not mistake.evidence.ask.is_linear:
         return None
     return (
-        f"{_which_term(case)} is missing or wrong: it is right for a cotangent with rows orthogonal to "
+        f"{_which_term(mistake)} is missing or wrong: it is right for a cotangent with rows orthogonal to "
         "the rows of the output, and wrong for others"
     )
 
 
-def _which_term(case: Case) -> str:
+def _which_term(mistake: Mistake) -> str:
     """What multiplies the products of the rows: that of the normalization whose right gradient the numerical one is."""
-    d, output = case.evidence.cotangents, np.asarray(case.evidence.output, np.float64)
-    if output.shape == case.shape and output.ndim:
+    d, output = mistake.evidence.cotangents, np.asarray(mistake.evidence.output, np.float64)
+    if output.shape == mistake.shape and output.ndim:
         for term, gradient in NORMALIZATIONS:
-            if _are_multiples(case, gradient(np.asarray(d, np.float64), output)):
+            if _are_multiples(mistake, gradient(np.asarray(d, np.float64), output)):
                 return term
     return "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij,"
 
 
-def _are_multiples(case: Case, other: Array) -> bool:
+def _are_multiples(mistake: Mistake, other: Array) -> bool:
     """Whether the right gradient is `other`, but for a factor of each row, the same for every cotangent."""
-    right = case.right
+    right = mistake.right
     products, squares = (
-        np.where(case.looked_at, x, 0).sum(axis=(0, -1), keepdims=True) for x in (right * other, other * other)
+        np.where(mistake.looked_at, x, 0).sum(axis=(0, -1), keepdims=True) for x in (right * other, other * other)
     )
     factor = np.where(squares > 0, products / squares, 0)
-    close = max(CLOSE, 30 * float(np.finfo(case.evidence.output.dtype).eps))
+    close = max(CLOSE, 30 * float(np.finfo(mistake.evidence.output.dtype).eps))
     size = np.nanmax(np.abs(right), axis=(0, -1), keepdims=True)
-    near = np.abs(right - factor * other) <= close * size + case.tolerance
-    return bool((near | ~case.looked_at).all())
+    near = np.abs(right - factor * other) <= close * size + mistake.tolerance
+    return bool((near | ~mistake.looked_at).all())
 
 
 class Direction(NamedTuple):
@@ -110,18 +110,18 @@ class Direction(NamedTuple):
     entries: int  # how many values show it, beyond those that fit anyway
 
 
-def _by_directions(case: Case) -> str | None:
+def _by_directions(mistake: Mistake) -> str | None:
     """The errors of each row are multiples of one vector, whatever the cotangent: that of a known normalization.
 
     Where a row has a single output, they always are. But then so are errors and right gradients together.
     """
-    if not case.looked_at.all() or not case.right.any():
+    if not mistake.looked_at.all() or not mistake.right.any():
         return None
-    x, output = (np.asarray(y, np.float64) for y in (case.evidence.inputs[case.name], case.evidence.output))
-    for axis, length in enumerate(case.shape):
+    x, output = (np.asarray(y, np.float64) for y in (mistake.evidence.inputs[mistake.name], mistake.evidence.output))
+    for axis, length in enumerate(mistake.shape):
         error, right, tolerance = (
             np.moveaxis(y, (0, axis + 1), (-2, -1)).reshape(-1, 3, length)
-            for y in (case.error, case.right, case.tolerance)
+            for y in (mistake.error, mistake.right, mistake.tolerance)
         )
         rows = [_direction(*row) for row in zip(error, right, tolerance, strict=True)]
         directions = [row for row in rows if row is not None]
@@ -133,7 +133,7 @@ def _by_directions(case: Case) -> str | None:
         if sums_to_zero and all((row.vector >= -row.noise).all() for row in directions):
             return _of_positive_vectors(directions, of_rows, outputs, axis)
         centered = of_rows - of_rows.mean(axis=-1, keepdims=True)
-        for what, vectors in ((f"{case.name} less its mean", centered), (case.name, of_rows)):
+        for what, vectors in ((f"{mistake.name} less its mean", centered), (mistake.name, of_rows)):
             if _are_along(directions, vectors) and _is_orthogonal(right, vectors):
                 return (
                     f"the projection term of a normalization along axis {axis}, y * mean(y * d_y), is missing or "

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.subject import SMALLEST, Subject, flattened, moves_zero, sizes
+from attention_np.gradcheck.measuring.subject import SMALLEST, Subject, flattened, moves_zero, sizes
 
 __all__ = [
     "SCALES",

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
 
-__all__ = ["Array", "Case", "Evidence", "Questions", "in_words", "number"]
+__all__ = ["Array", "Evidence", "Mistake", "Questions", "in_words", "number"]
 
 Array = npt.NDArray[Any]
 
@@ -85,7 +85,7 @@ class Evidence(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Case:
+class Mistake:
     """One wrong gradient, its arrays NaN in the entries that were not looked at."""
 
     evidence: Evidence
@@ -95,8 +95,8 @@ class Case:
     precision: float  # the noise of a typical entry, relative to the entry
 
     @classmethod
-    def of(cls, evidence: Evidence) -> Case:
-        """The case that `evidence` makes."""
+    def of(cls, evidence: Evidence) -> Mistake:
+        """The mistake that `evidence` makes."""
         claimed, right = (
             np.asarray(gradients[evidence.name], np.float64) for gradients in (evidence.analytic, evidence.numerical)
         )
@@ -151,19 +151,19 @@ class Case:
         neutral: Array = self.looked_at & ~self.wrong & (zero | (np.asarray(self.evidence.verdict) == UNDECIDED))
         return neutral
 
-    def among(self, entries: Array) -> Case:
+    def among(self, entries: Array) -> Mistake:
         """The same, as if only `entries`, a boolean array, had been looked at."""
         return replace(self, right=np.where(entries, self.right, np.nan))
 
     @cached_property
-    def of_those_looked_at(self) -> Case:
+    def of_those_looked_at(self) -> Mistake:
         """The same with the entries that were looked at alone, as one axis: of a large input, few are."""
         seen = self.looked_at
         evidence = self.evidence._replace(verdict=np.asarray(self.evidence.verdict)[seen])
         claimed, right, noise = (x[:, seen] for x in (self.claimed, self.right, self.noise))
         return replace(self, evidence=evidence, claimed=claimed, right=right, noise=noise)
 
-    def noisier(self, noise: Array) -> Case:
+    def noisier(self, noise: Array) -> Mistake:
         """The same, as if nothing were known better than to within `noise`."""
         return replace(self, noise=np.maximum(self.noise, noise))
 

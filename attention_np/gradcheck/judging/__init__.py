@@ -1,0 +1,1 @@
+"""A verdict on every entry: whether it is wrong, or rounding can be blamed."""
