@@ -327,13 +327,6 @@ def test_no_kink_is_seen_in_a_smooth_function_whatever_its_units(numbers, expone
         assert cusps_of(heard(subject_of(lambda x: forward(x / unit), x))) == []
 
 
-@given(st.lists(st.floats(0.02, 3), min_size=1, max_size=5), st.floats(-9, 9), st.sampled_from([-1, 1]))
-def test_relu_has_no_kink_at_a_distance_from_it(numbers, exponent, sign):
-    unit = 10.0**exponent
-    x = np.array(numbers) * unit * sign
-    assert cusps_of(heard(subject_of(lambda x: np.maximum(x / unit, 0), x))) == []
-
-
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("unit", [1e-200, 1e-12, 1.0, 1e12, 1e200])
 @pytest.mark.parametrize("forward", [np.sin, np.exp, lambda x: x * x, lambda x: x / 3 + 1, lambda x: 1 / x])
@@ -380,13 +373,6 @@ def test_rounding_is_finite_whatever_the_function_returns(strange):
         noise = rounding_of(subject, np.random.default_rng(0))
         assert np.isfinite(noise).all()
         assert noise[0] >= EPS
-
-
-def test_probing_takes_the_same_direction_for_the_same_seed():
-    subject = subject_of(lambda x: np.sin(x.astype(np.float32)).astype(float), normal(5))
-    first, again, other = (rounding_of(subject, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
 
 
 @pytest.mark.parametrize("probe", [rounding_of, lambda *args: cusps(*args, MEMORY), why_not_analytic])

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_np.gradcheck.measuring.slopes import (
-    GOOD,
     SCALES,
     NotAnalyticError,
     by_best_differences,
@@ -207,13 +206,15 @@ def test_the_complex_step_is_exact_but_for_rounding(what, unit):
     assert (errors <= 2 * EPS * np.abs(exact)).all()
 
 
-def test_the_complex_step_gives_the_slope_for_every_cotangent_and_along_any_direction():
+@pytest.mark.parametrize(("method", "tolerance"), [(by_complex_step, 1e-13), (by_best_differences, 1e-9)])
+def test_the_slope_is_given_for_every_cotangent_and_along_any_direction(method, tolerance):
     x, u = np.array([0.3, -1.2, 2.0]), np.random.default_rng(0).standard_normal((3, 2))
     subject = subject_of(lambda x: np.stack([np.sin(x).sum(), np.exp(x).prod()]), x).at((x,), u)
     directions = np.random.default_rng(1).standard_normal((4, 3))
     jacobian = np.stack([np.cos(x), np.full(3, np.exp(x.sum()))])
-    found = by_complex_step(subject, directions)
-    np.testing.assert_allclose(found.values, directions @ jacobian.T @ u.T, rtol=1e-13)
+    found = method(subject, directions)
+    np.testing.assert_allclose(found.values, directions @ jacobian.T @ u.T, rtol=tolerance)
+    assert (found.scales <= max(SCALES)).all()
     assert found.errors.shape == found.scales.shape == found.lost.shape == (4,)
 
 
@@ -350,12 +351,6 @@ def test_beside_entries_of_size_one_an_entry_at_the_edge_of_the_domain_is_measur
     assert np.isfinite(errors).all()
 
 
-def test_a_step_that_leaves_the_domain_has_an_infinite_error_and_raises_no_warning():
-    found, errors = slopes_of_entries(by_differences, subject_of(np.log, np.array([1e-3, 1.0, 2.0])), SCALES[0])
-    assert errors[0] == np.inf
-    assert np.isfinite([*found[1:], *errors[1:]]).all()
-
-
 @pytest.mark.parametrize(("dtype", "scales"), [("float64", SCALES[:-2]), ("float32", SCALES[:2])])
 def test_a_line_has_its_slope_exactly_although_its_argument_is_rounded(dtype, scales):
     x = np.array([0.1, 0.7, -1.3, 3.9], dtype)
@@ -383,24 +378,6 @@ def test_each_move_has_its_own_scale():
     assert error[1] < 1e-11 < error[2]
 
 
-def test_differences_give_the_slope_for_every_cotangent_and_along_any_direction():
-    x, u = np.array([0.3, -1.2, 2.0]), np.random.default_rng(0).standard_normal((3, 2))
-    subject = subject_of(lambda x: np.stack([np.sin(x).sum(), np.exp(x).prod()]), x).at((x,), u)
-    directions = np.random.default_rng(1).standard_normal((4, 3))
-    jacobian = np.stack([np.cos(x), np.full(3, np.exp(x.sum()))])
-    found = by_best_differences(subject, directions)
-    np.testing.assert_allclose(found.values, directions @ jacobian.T @ u.T, rtol=1e-9)
-    assert (found.scales <= max(SCALES)).all()
-
-
-def test_the_rounding_that_differences_reckon_with_is_that_of_the_outputs_that_move():
-    x = np.array([1.3, 0.4])
-    far_up = subject_of(lambda x: np.stack([np.sin(x[0]), 1e12 + x[1]]), x)
-    _, errors = slopes_of_entries(by_best_differences, far_up)
-    assert errors[0] < 1e-10
-    assert errors[1] > 1e-6
-
-
 def test_the_noise_that_the_function_is_known_to_make_is_reckoned_with():
     x = np.linspace(-1, 1, 20)
     subject = heard(subject_of(lambda x: np.exp(x.astype(np.float32)).astype(float), x))
@@ -417,21 +394,6 @@ def test_the_stairs_of_single_precision_are_not_taken_for_the_slope_where_they_a
     for seed in range(8):
         found, errors = slopes_of_entries(by_best_differences, heard(subject, seed))
         assert (np.abs(found - np.cos(x)) <= 10 * errors).all()
-
-
-def test_the_first_step_is_kept_where_it_is_good_enough():
-    calls = []
-
-    def forward(x):
-        calls.append(1)
-        return np.sin(x)
-
-    subject = subject_of(forward, np.array([0.3, 1.2]))
-    calls.clear()
-    found = by_best_differences(subject, every_entry(subject))
-    later = found.scales != SCALES[0]
-    assert (found.errors <= GOOD * np.abs(found.values[:, 0]))[~later].all()
-    assert len(calls) <= 2 * (1 + 6 * 3)  # once with NaN, and six for each scale: the third at most is good enough
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -453,16 +415,6 @@ def test_a_function_that_refuses_nan_is_held_to_depend_on_everything():
 
     subject = subject_of(forward, np.ones(3))
     assert reach_of(subject, every_entry(subject)).touched.all()
-
-
-def test_the_reach_of_an_output_is_the_largest_magnitude_that_it_takes_nearby():
-    subject = subject_of(lambda x: np.stack([x[0], 1 - x[1], x[0] - x[1], np.log(x[0])]), np.array([3.0, 1.0]))
-    largest = reach_of(subject, every_entry(subject)).largest
-    assert (largest >= np.abs(subject.output)).all()
-    assert (largest <= 3 + 2 * 2 + 1 + 2).all()
-    assert (largest[:, 0] >= 5).all()
-    assert (largest[:, 1] >= 2).all()  # although it is zero here
-    assert np.isfinite(largest).all()  # although the logarithm is not
 
 
 def lost_of(method, subject):
@@ -494,12 +446,6 @@ def test_an_output_that_has_rounded_to_zero_loses_the_last_bits_of_what_it_was(m
 @pytest.mark.parametrize("x", [np.array([1.0, 0.0, -1.0]), np.array([12.0, 0.0, 1.0])])
 def test_outputs_that_move_lose_nothing(method, x):
     np.testing.assert_array_equal(lost_of(method, subject_of(softmax, x)), np.zeros(3))
-
-
-@pytest.mark.parametrize("method", [by_complex_step, by_best_differences])
-def test_an_output_that_does_not_depend_on_an_input_loses_nothing_by_it(method):
-    subject = subject_of(lambda x: np.concatenate([x, 0 * x[:0].sum(keepdims=True) + 1e9]), np.array([1.0, 2.0]))
-    np.testing.assert_array_equal(lost_of(method, subject), [0, 0])
 
 
 def test_a_function_without_outputs_has_slopes_of_zero_and_no_error():

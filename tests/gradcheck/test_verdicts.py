@@ -300,10 +300,6 @@ def test_an_error_that_is_exactly_the_one_allowed_is_allowed():
     assert not check(lambda x: 1 * x, lambda d, _: 2 * d, {"x": X}, rtol=0.49, method="complex-step").ok
 
 
-def test_an_input_without_entries_holds_whatever_is_allowed():
-    assert check(np.sin, lambda d, x: d * np.cos(x), {"x": np.zeros((0, 3))}, rtol=1e-3).ok
-
-
 @pytest.mark.parametrize("method", ["auto", "complex-step", "central"])
 def test_gradients_at_the_two_ends_of_the_range_disagree_without_a_warning(method):
     slope = np.array([1e308, 1.0])
@@ -339,19 +335,6 @@ def test_along_directions_the_error_of_differences_is_part_of_the_floor():
     directions = 30 * normal(4, 200, seed=6)
     _, floor = _projections(found, directions)
     assert (floor >= found.slopes_along(directions).errors).all()
-
-
-@pytest.mark.parametrize("place", [1, 60, 130, 199])
-def test_a_small_error_is_hunted_down_among_large_gradients(place):
-    slopes = 1e3 * normal(200, seed=3)
-
-    def backward(d, _):
-        gradient = d * slopes
-        gradient[place] += 1e-3
-        return gradient
-
-    found = measured(lambda x: slopes * x, backward, {"x": normal(200, seed=5)})
-    assert place in _hunt(found, normal(200, seed=6))
 
 
 def test_the_entries_that_can_be_looked_at_together_are_not_halved():
