@@ -14,8 +14,7 @@ from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs
-from .subjects import every_entry, subject_of
-from .test_judging import measured
+from .subjects import every_entry, measured, subject_of
 
 
 class Counting(Executor):
