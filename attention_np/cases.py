@@ -1,39 +1,52 @@
-"""Named inputs for every op: what `check`, the benchmarks and the known answers run on.
+"""Named inputs for every op: what `check` and the tests run on.
 
-Some are random arrays of every shape that the ops take. Some are what a user would feed them: real sentences of
-different lengths, English and Chinese, tokenised, padded to a batch, embedded by a fixed table.
+Those of random numbers are made from the op's page, whose front matter declares its arrays, and from the arguments of
+its ``forward``; so a new op has them as soon as it has a page. The others are what a user would feed it: real
+sentences of different lengths, English and Chinese, tokenised, padded to a batch, embedded by a fixed table.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import import_module
+from inspect import Parameter, signature
+from itertools import cycle
+from math import prod
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import additive, blockwise, dot_product, masks, multi_head, softmax
+import attention_np
+from attention_np import masks
+from attention_np._lib.pages import PAGES
 
-__all__ = ["ENGLISH", "MIXED", "OPS", "PAD", "Batch", "Case", "all_cases", "batch", "tokenise"]
+if TYPE_CHECKING:
+    from attention_np.derivation.header import Header
+
+__all__ = ["ENGLISH", "MIXED", "OPS", "PAD", "Batch", "Case", "all_cases", "batch", "drawn", "tokenise"]
 
 Array = npt.NDArray[Any]
 
-OPS: dict[str, ModuleType] = {
-    "softmax": softmax,
-    "dot_product": dot_product,
-    "blockwise": blockwise,
-    "additive": additive,
-    "multi_head": multi_head,
-}
+OPS: dict[str, ModuleType] = {name: import_module(f"attention_np.{name}") for name in attention_np.OPS}
 
 ENGLISH = ("The cat sat on the mat", "Thinking strictly is hard", "I love AI", "Deep learning transforms the world")
 CHINESE = ("猫坐在垫子上", "严谨地思考很难", "我爱人工智能", "深度学习改变世界")  # the same four sentences
 MIXED = ("我爱自然语言处理", "深度学习很有趣", "Transformer改变了AI领域", "The cat sat on the mat")
 
 PAD = 0  # the token that fills a sentence up to the longest of its batch
+
+
+ATTENDING = ("query", "key", "value")
+OPTIONS: dict[str, dict[str, Any]] = {  # of an op whose `forward` takes them all, by the name of the case
+    "causal": {"is_causal": True},
+    "scale 1": {"scale": 1.0},
+    "dropout": {"dropout_p": 0.4, "rng": 8},
+}
 
 
 @dataclass(frozen=True)
@@ -94,157 +107,188 @@ def batch(sentences: Sequence[str], features: int, seed: int = 0) -> Batch:
 
 
 def all_cases(ops: Iterable[str] = tuple(OPS)) -> list[Case]:
-    """The cases of the given ops, by default of all."""
+    """The cases of the given ops, by default of all; other names have none.
+
+    Raises
+    ------
+    ImportError
+        If what reads the pages is missing, the extra ``check``.
+    FileNotFoundError
+        If an op has no page.
+    """
     wanted = set(ops)
-    return [
-        case
-        for case in (*_softmax(), *_dot_product(), *_blockwise(), *_additive(), *_multi_head())
-        if case.op in wanted
-    ]
+    return [case for op in OPS if op in wanted for case in (*_random(op), *_written(op), *_of_sentences(op))]
 
 
-def _normal(seed: int, *shapes: tuple[int, ...]) -> list[Array]:
-    rng = np.random.default_rng(seed)
-    return [rng.standard_normal(shape) for shape in shapes]
+def drawn(op: str, *, optional: bool = True, leading: tuple[int, ...] = (), seed: int = 0, **sizes: int) -> Case:
+    """A case of an op with the arrays that its page declares, of normal numbers.
+
+    Parameters
+    ----------
+    op : str
+        The name of an op.
+    optional : bool, optional
+        Whether the arrays are there that `forward` need not be given.
+    leading : tuple of int, optional
+        Axes before those of the page. Optional arrays, and those of neither queries nor keys, are shared along them.
+    seed : int, optional
+        Of the numbers.
+    **sizes
+        Lengths of ranges by the names of the page, such as ``d_k=4``; the others are small.
+
+    Examples
+    --------
+    >>> {name: x.shape for name, x in drawn("dot_product", leading=(2,), m=7).inputs.items()}
+    {'query': (2, 4, 5), 'key': (2, 7, 5), 'value': (2, 7, 3), 'bias': (4, 7)}
+    """
+    header, module, rng = _header(op), OPS[op], np.random.default_rng(seed)
+    lengths = _lengths(header, {_key(name): size for name, size in sizes.items()})
+    takes = signature(module.forward).parameters
+    inputs: dict[str, Any] = {}
+    groups: dict[str, dict[str, Array]] = {}
+    for name, symbol in header.code.items():
+        argument, _, part = name.partition(".")
+        if argument not in takes:
+            continue  # forward makes it
+        needed = takes[argument].default is Parameter.empty
+        group = getattr(module, argument.capitalize()) if part else None  # parameters are a Parameters
+        if not optional and (not needed or (group is not None and part in group._field_defaults)):
+            continue
+        axes = header.tensors[symbol].axes
+        before = leading if needed and {"n", "m"} & set(axes) else ()
+        array = rng.standard_normal((*before, *(lengths[axis] for axis in axes)))
+        if group is None:
+            inputs[argument] = array
+        else:
+            groups.setdefault(argument, {})[part] = array / np.sqrt(len(array)) if array.ndim > 1 else array
+            inputs[argument] = group  # in its place among the arguments
+    for argument, parts in groups.items():
+        inputs[argument] = inputs[argument](**parts)
+    return Case(op, "every array", inputs, {name: lengths.get(x, x) for name, x in header.options.items()})
 
 
-def _qkv(
-    seed: int, n: int = 4, m: int = 6, leading: tuple[int, ...] = (2,), d_k: int = 5, d_v: int = 3
-) -> dict[str, Array]:
-    query, key, value = _normal(seed, (*leading, n, d_k), (*leading, m, d_k), (*leading, m, d_v))
-    return {"query": query, "key": key, "value": value}
+@cache
+def _header(op: str) -> Header:
+    """What the page of an op declares."""
+    try:
+        from attention_np.derivation.header import front_matter, read_header
+    except ImportError as error:
+        needed = f"cases are made from derivation pages, and {error.name} is missing, which reads them"
+        raise ImportError(f"{needed}: pip install 'attention-np[check]'") from error
+    page = PAGES / f"{op}.md"
+    if not page.is_file():
+        raise FileNotFoundError(f"there is no page to make cases of {op} from: {page}")
+    front, places, _ = front_matter(page.read_text(encoding="utf-8"))
+    return read_header(front, places)
 
 
-def _softmax() -> list[Case]:
-    (scores,) = _normal(0, (3, 5))
-    mask = np.array([[True, False, True, True, False], [False] * 5, [True] * 5])
-    sentences = batch(ENGLISH, 8).embedded
-    similarities = sentences @ sentences.swapaxes(-1, -2)
-    padding = masks.padding_from_tokens(batch(ENGLISH, 8).tokens, PAD)
-    return [
-        Case("softmax", "rows", {"scores": scores}),
-        Case("softmax", "columns", {"scores": scores}, {"axis": 0}),
-        Case("softmax", "far from zero", {"scores": scores + 700.0}),
-        Case("softmax", "one far ahead", {"scores": scores + np.array([0, 0, 30, 0, 0])}),
-        Case("softmax", "mask with an empty row", {"scores": scores}, {"mask": mask}),
-        Case("softmax", "sentences: similarities of words", {"scores": similarities}, {"mask": padding}),
-    ]
+def _key(name: str) -> str:
+    """What a range that a page calls so is known by."""
+    from attention_np.derivation.names import parse_name
+
+    return parse_name(name)
 
 
-def _dot_product() -> list[Case]:
-    plain = _qkv(1)
-    single = {name: array[0] for name, array in plain.items()} | {"query": plain["query"][0, 0]}
-    mask = np.random.default_rng(2).random((2, 4, 6)) < 0.6
-    mask[0, 1] = False
-    english, mixed = batch(ENGLISH, 6), batch(MIXED, 6)
-    padding = masks.padding_from_tokens(mixed.tokens, PAD)
-    return [
-        Case("dot_product", "plain", plain),
-        Case("dot_product", "no batch axis", _qkv(3, leading=())),
-        Case("dot_product", "a single query", single),
-        Case("dot_product", "one key", _qkv(4, m=1)),
-        Case("dot_product", "broadcast", plain | {"key": plain["key"][:1], "value": plain["value"][0]}),
-        Case("dot_product", "mask with an empty row", plain, {"mask": mask}),
-        Case("dot_product", "bias of each pair", plain | {"bias": _normal(5, (2, 4, 6))[0]}),
-        Case("dot_product", "bias of each key", plain | {"bias": _normal(6, (6,))[0]}, {"mask": mask}),
-        Case("dot_product", "causal", plain, {"is_causal": True}),
-        Case("dot_product", "decoding, scale 1", plain, {"mask": masks.causal(4, 6, offset=2), "scale": 1.0}),
-        Case("dot_product", "sliding window", _qkv(7, n=6), {"mask": masks.sliding_window(6, left=2)}),
-        Case("dot_product", "dropout", plain, {"dropout_p": 0.4, "rng": 8}),
-        Case("dot_product", "sentences: self-attention, padding", _self(mixed.embedded), {"mask": padding}),
-        Case(
-            "dot_product",
-            "sentences: self-attention, padding, causal",
-            _self(english.embedded),
-            {"mask": masks.padding_from_tokens(english.tokens, PAD), "is_causal": True},
-        ),
-        Case("dot_product", "sentences: packed in one row", _self(_packed(english)[0]), {"mask": _packed(english)[1]}),
-    ]
+def _lengths(header: Header, given: Mapping[str, int]) -> dict[str, int]:
+    """A length for each range: those given, 2 and 3 for the factors of others, and from 3 to 6 for the rest."""
+    factors = {factor for product in header.sizes.values() for factor in product}
+    small, other = cycle((2, 3)), cycle((4, 6, 5, 3))
+    lengths = {**header.fixed, **given}
+    for name in (name for name, product in header.sizes.items() if not product):
+        lengths.setdefault(name, next(small if name in factors else other))
+    for name, product in header.sizes.items():
+        lengths.setdefault(name, prod(lengths[factor] for factor in product))
+    return lengths
 
 
-def _blockwise() -> list[Case]:
-    """Those of dot_product, in blocks that do not fit them evenly."""
-    return [replace(case, op="blockwise", options={**case.options, "block_size": (2, 3)}) for case in _dot_product()]
+def _random(op: str) -> Iterator[Case]:
+    """Every shape, mask and option that an op takes, on random numbers."""
+    takes, lengths = signature(OPS[op].forward).parameters, _lengths(_header(op), {})
+    plain, whole = drawn(op, optional=False, leading=(2,), seed=1), drawn(op, leading=(2,), seed=2)
+    alone = drawn(op, seed=3)
+    yield replace(plain, name="plain")
+    if len(_arrays(whole)) > len(_arrays(plain)):
+        yield whole
+    yield replace(alone, name="no leading axes")
+    in_batch = {name: x for name, x in _arrays(plain).items() if x.shape != _arrays(alone)[name].shape}
+    if len(in_batch) > 1:
+        _, second, *rest = in_batch
+        shared = {second: in_batch[second][:1]} | {name: in_batch[name][0] for name in rest}
+        yield replace(plain, name="broadcast", inputs=plain.inputs | shared)
+    if "query" in takes:
+        one = drawn(op, seed=3, n=1)
+        yield replace(one, name="a single query", inputs=one.inputs | {"query": one.inputs["query"][0]})
+    if "m" in lengths:
+        yield replace(drawn(op, optional=False, leading=(2,), seed=4, m=1), name="one key")
+    yield from (
+        replace(plain, name=name, options=plain.options | given)
+        for name, given in OPTIONS.items()
+        if given.keys() <= takes.keys()
+    )
+    if "mask" not in takes:
+        return
+    of_scores = tuple(lengths[name] for name in ("n", "m") if name in lengths)
+    some = np.random.default_rng(5).random(of_scores) < 0.6
+    some[1] = False
+    with_mask = {"mask with an empty row": some}
+    if "m" in lengths:
+        with_mask["decoding"] = masks.causal(lengths["n"], lengths["m"], offset=lengths["m"] - lengths["n"])
+        with_mask["sliding window"] = masks.sliding_window(lengths["n"], lengths["m"], left=2)
+    for name, mask in with_mask.items():
+        yield replace(plain, name=name, options=plain.options | {"mask": mask})
+    if "bias" in takes:
+        of_keys = whole.inputs | {"bias": whole.inputs["bias"][0]}
+        yield replace(whole, name="bias of each key, mask", inputs=of_keys, options=whole.options | {"mask": some})
 
 
-def _additive() -> list[Case]:
-    plain = _qkv(11, d_k=5) | _network(12, 5, 5, 4)
-    single = plain | {name: plain[name][0] for name in ("key", "value")} | {"query": plain["query"][0, 0]}
-    without_b = {name: array for name, array in plain.items() if name != "b"}
-    source, target = batch(ENGLISH, 6), batch(CHINESE, 5, seed=1)
-    translation = {"query": target.embedded, "key": source.embedded, "value": source.embedded} | _network(13, 5, 6, 4)
-    return [
-        Case("additive", "plain", plain),
-        Case("additive", "without b", without_b),
-        Case("additive", "a single query", single),
-        Case("additive", "broadcast", plain | {"query": plain["query"][0], "value": plain["value"][:1]}),
-        Case("additive", "mask with an empty row", plain, {"mask": np.arange(4)[:, None] > np.arange(6)}),
-        Case(
-            "additive",
-            "sentences: translation to source",
-            translation,
-            {"mask": masks.padding_from_tokens(source.tokens, PAD)},
-        ),
-    ]
+def _arrays(case: Case) -> dict[str, Array]:
+    """The arrays of a case, those of its parameters by their own names."""
+    parameters = case.inputs.get("parameters")
+    fields = {} if parameters is None else parameters._asdict()
+    return {name: x for name, x in (case.inputs | fields).items() if isinstance(x, np.ndarray)}
 
 
-def _multi_head() -> list[Case]:
-    (x, source, width_3) = _normal(21, (2, 4, 6), (2, 5, 4), (2, 5, 3))
-    parameters = _parameters(22, 6)
-    some = np.random.default_rng(27).random((2, 1, 4, 4)) < 0.6
-    some[0, :, 1] = False
-    mixed, english = batch(MIXED, 6), batch(ENGLISH, 6)
-    cross = {"query": x, "key": source, "value": width_3, "parameters": _parameters(23, 6, d_key=4, d_value=3)}
-    target, from_source = batch(CHINESE, 6, seed=1), masks.padding_from_tokens(english.tokens, PAD, heads=True)
-    translation = {"query": target.embedded, "key": english.embedded, "value": english.embedded}
-    return [
-        Case("multi_head", "self-attention", _self(x, parameters), {"num_heads": 2}),
-        Case("multi_head", "without biases", _self(x, _parameters(24, 6, biases=False)), {"num_heads": 3}),
-        Case("multi_head", "cross-attention, other widths", cross, {"num_heads": 2}),
-        Case("multi_head", "mask with an empty row", _self(x, parameters), {"num_heads": 2, "mask": some}),
-        Case("multi_head", "a single query", cross | {"query": x[0, 0]}, {"num_heads": 2}),
-        Case(
-            "multi_head",
-            "bias of each head, dropout",
-            _self(x, parameters) | {"bias": _normal(25, (2, 1, 4))[0]},
-            {"num_heads": 2, "dropout_p": 0.3, "rng": 26},
-        ),
-        Case(
-            "multi_head",
-            "sentences: self-attention, padding, causal",
-            _self(mixed.embedded, parameters),
-            {"num_heads": 2, "mask": masks.padding_from_tokens(mixed.tokens, PAD, heads=True), "is_causal": True},
-        ),
-        Case(
-            "multi_head",
-            "sentences: translation to source",
-            translation | {"parameters": parameters},
-            {"num_heads": 3, "mask": from_source},
-        ),
-    ]
+def _written(op: str) -> Iterator[Case]:
+    """What no page says."""
+    if op == "softmax":
+        (scores,) = drawn(op).inputs.values()
+        yield Case(op, "columns", {"scores": scores}, {"axis": 0})
+        yield Case(op, "far from zero", {"scores": scores + 700.0})
+        yield Case(op, "one far ahead", {"scores": scores + 30 * (np.arange(scores.shape[-1]) == 2)})
+    if op == "multi_head":
+        case = drawn(op, leading=(2,))
+        of_each_head = case.inputs["bias"][:2, None]  # (heads, 1, m)
+        options = case.options | OPTIONS["dropout"]
+        yield Case(op, "bias of each head, dropout", case.inputs | {"bias": of_each_head}, options)
 
 
-def _self(x: Array, parameters: multi_head.Parameters | None = None) -> dict[str, Any]:
-    """One array as query, key and value."""
-    attended = {"query": x, "key": x, "value": x}
-    return attended if parameters is None else attended | {"parameters": parameters}
-
-
-def _network(seed: int, d_query: int, d_key: int, hidden: int) -> dict[str, Array]:
-    w_query, w_key, w_score, b = _normal(seed, (d_query, hidden), (d_key, hidden), (hidden,), (hidden,))
-    return {"w_query": w_query, "w_key": w_key, "w_score": w_score, "b": b}
-
-
-def _parameters(seed: int, d_model: int, **options: Any) -> multi_head.Parameters:
-    """Parameters as they are after some training: the biases are no longer zero."""
-    parameters = multi_head.Parameters.random(d_model, rng=seed, **options)
-    drawn = _normal(seed, *[(d_model,)] * 4)
-    biases = [None if b is None else draw for b, draw in zip(parameters[4:], drawn, strict=True)]
-    return multi_head.Parameters(*parameters[:4], *biases)
-
-
-def _packed(sentences: Batch) -> tuple[Array, Array]:
-    """The sentences one after another, without padding, and the mask that keeps them and their futures apart."""
-    real = sentences.tokens != PAD
+def _of_sentences(op: str) -> Iterator[Case]:
+    """Real sentences: translated, in a padded batch, packed in one row; for softmax, how similar their words are."""
+    takes = signature(OPS[op].forward).parameters
+    batch_of = batch(ENGLISH, 8)
+    if op == "softmax":
+        x, mask = batch_of.embedded, masks.padding_from_tokens(batch_of.tokens, PAD)
+        yield Case(op, "sentences: similarities of words", {"scores": x @ x.swapaxes(-1, -2)}, {"mask": mask})
+    if not {*ATTENDING, "mask"} <= takes.keys():
+        return
+    pairs = {"translation to source": (CHINESE, ENGLISH), "self-attention, padding": (MIXED, MIXED)}
+    if "is_causal" in takes:
+        pairs["self-attention, padding, causal"] = (ENGLISH, ENGLISH)
+    for name, (queries, keys) in pairs.items():
+        n, padded = batch(queries, 8).tokens.shape[1], batch(keys, 8).tokens
+        case = drawn(op, leading=(4,), seed=6, n=n, m=padded.shape[1])
+        words = {x: _words(queries if x == "query" else keys, case.inputs[x]) for x in ATTENDING}
+        options = case.options | {"mask": masks.padding_from_tokens(padded, PAD, heads="num_heads" in takes)}
+        options |= {"is_causal": True} if "causal" in name else {}
+        yield Case(op, f"sentences: {name}", case.inputs | words, options)
+    real = batch_of.tokens != PAD
     segments = np.nonzero(real)[0]
-    return sentences.embedded[real], masks.packed(segments) & masks.causal(len(segments))
+    case = drawn(op, optional=False, seed=7, n=len(segments), m=len(segments))
+    words = {x: _words(ENGLISH, case.inputs[x])[real] for x in ATTENDING}
+    mask = masks.packed(segments) & masks.causal(len(segments))
+    yield Case(op, "sentences: packed in one row", case.inputs | words, case.options | {"mask": mask})
+
+
+def _words(sentences: Sequence[str], like: Array) -> Array:
+    """Sentences, embedded in as many features as an array has; those in Chinese by a table of their own."""
+    return batch(sentences, like.shape[-1], seed=int(sentences is CHINESE)).embedded

@@ -1,19 +1,27 @@
-"""What the numbers were measured on: libraries, processor, BLAS and the kernels that it picked."""
+"""What the numbers were measured on: libraries, processor, BLAS and the kernels that it picked.
+
+``python -m benchmarks._machine`` prints it, with the rate of a matrix product.
+"""
 
 from __future__ import annotations
 
+import json
 import platform
 import sys
+import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from attention_np._lib import machine
 from benchmarks._timing import cores
 from benchmarks.checkers import installed
 
-__all__ = ["blas_threads", "describe"]
+__all__ = ["blas_threads", "describe", "rates"]
 
 
 def describe(*libraries: str) -> dict[str, Any]:
@@ -24,8 +32,19 @@ def describe(*libraries: str) -> dict[str, Any]:
         "system": platform.platform(),
         "processor": _processor(),
         "cores": cores(),
+        "quota": machine.cores().quota,
+        "simd": np.show_config(mode="dicts")["SIMD Extensions"].get("found", []),  # type: ignore[index]
         "blas": _blas(),
     }
+
+
+def rates(side: int = 1024) -> dict[str, float]:
+    """How fast a matrix product is here, in GF/s, by dtype: the best of a few."""
+    found = {}
+    for dtype in ("float32", "float64"):
+        matrix = np.ones((side, side), dtype)
+        found[dtype] = 2e-9 * side**3 / min(timeit.repeat(lambda matrix=matrix: matrix @ matrix, number=1, repeat=20))
+    return found
 
 
 def _processor() -> str:
@@ -64,3 +83,7 @@ def _controller() -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
+
+
+if __name__ == "__main__":
+    print(json.dumps(describe() | {"rates": rates()}, indent=1))

@@ -1,22 +1,20 @@
-"""What several test files need: cases for every op, and references in plain loops that share no code with the package.
-
-The references skip a pair that is masked out and an entry of a gradient that is zero, so they say what the package must
-give where arrays hold NaN, too.
-"""
+"""What several test files need: cases of every op, all that an op gives for one, and how results are compared."""
 
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from scipy import special
 
-from attention_np import additive, dot_product, multi_head, softmax
+from attention_np import additive, blockwise, dot_product, masks, multi_head, softmax
+from attention_np.known_answers import truth
 from attention_np.multi_head import Parameters
 
 Array = npt.NDArray[Any]
@@ -84,39 +82,96 @@ def random_parameters(
     return Parameters(*weights, *drawn)
 
 
-def plain_cases(n: int = 4, m: int = 5, batch: tuple[int, ...] = (), seed: int = 0) -> dict[str, Case]:
-    """One case of each op, with every array that it takes."""
+SOME_HIDDEN = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, 1, 0, 0, 0]], bool)  # (4, 5)
+
+# What an attention may be given: the shapes of query, key and value but for their features.
+SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "four queries, five keys": ((4,), (5,), (5,)),
+    "one query": ((1,), (5,), (5,)),
+    "one key": ((4,), (1,), (1,)),
+    "one of each": ((1,), (1,), (1,)),
+    "a query without an axis": ((), (5,), (5,)),
+    "a query without an axis, keys in a batch": ((), (2, 5), (2, 5)),
+    "a batch": ((2, 4), (2, 5), (2, 5)),
+    "queries broadcast": ((4,), (2, 5), (2, 5)),
+    "keys broadcast": ((2, 4), (5,), (2, 5)),
+    "values broadcast": ((2, 4), (2, 5), (5,)),
+    "values with axes of their own": ((4,), (5,), (2, 5)),
+    "values with axes of their own before a batch": ((2, 4), (5,), (3, 1, 5)),
+    "each has its own leading axis": ((3, 1, 1, 2), (2, 1, 3), (2, 3)),
+}
+BIAS_SHAPES: list[tuple[int, ...]] = [
+    (),
+    (1,),
+    (5,),
+    (1, 5),
+    (4, 1),
+    (4, 5),
+    (1, 1, 1),
+    (2, 1, 1),
+    (2, 1, 5),
+    (2, 4, 5),
+]
+MASKS: dict[str, dict[str, Any]] = {
+    "mask of pairs": {"mask": SOME_HIDDEN},
+    "mask of keys": {"mask": SOME_HIDDEN[0]},
+    "mask of queries": {"mask": np.array([[True], [False], [True], [True]])},
+    "mask of all": {"mask": np.array(False)},
+    "mask of nothing": {"mask": np.array(True)},
+    "mask of a batch": {"mask": masks.padding([5, 2], 5)},
+    "a padding of everything": {"mask": masks.padding([3, 0], 5)},
+}
+OPTIONS: dict[str, dict[str, Any]] = MASKS | {
+    "causal": {"is_causal": True},
+    "causal with a mask": {"is_causal": True, "mask": SOME_HIDDEN},
+    "scale": {"scale": 0.3},
+    "negative scale": {"scale": -2.0},
+    "no scale": {"scale": 0.0},
+    "dropout": {"dropout_p": 0.4, "rng": 3},
+    "hardly any dropout": {"dropout_p": 1e-9, "rng": 3},
+    "much dropout": {"dropout_p": 0.9, "rng": 3},
+    "everything": {"mask": SOME_HIDDEN, "is_causal": True, "scale": 0.7, "dropout_p": 0.3, "rng": 5},
+}
+
+
+def attentions(
+    shapes: tuple[tuple[int, ...], ...],
+    features: tuple[int, int, int] = (4, 4, 4),
+    seed: int = 0,
+    hidden: int = 3,
+    **parameters: Any,
+) -> dict[str, Case]:
+    """One case of each attention, for arrays of these shapes and features, without a bias."""
     rng = np.random.default_rng(seed)
-
-    def draw(*shape: int) -> Array:
-        return rng.standard_normal(shape)
-
-    q, k, v = draw(*batch, n, 4), draw(*batch, m, 4), draw(*batch, m, 4)
+    d_query, d_key, _ = features
+    q, k, v = (rng.standard_normal((*shape, d)) for shape, d in zip(shapes, features, strict=True))
+    arrays = {"query": q, "key": k, "value": v}
+    wide = {"query": q, "key": rng.standard_normal((*shapes[1], d_query)), "value": v} if d_query != d_key else arrays
+    weights = {"w_query": (d_query, hidden), "w_key": (d_key, hidden), "w_score": (hidden,), "b": (hidden,)}
+    network = {name: rng.standard_normal(shape) for name, shape in weights.items()}
+    given = random_parameters(seed, *features, **parameters)
     return {
-        "softmax": Case(softmax, {"scores": draw(*batch, n, m)}, {}),
-        "dot_product": Case(dot_product, {"query": q, "key": k, "value": v, "bias": draw(n, m)}, {}),
-        "additive": Case(
-            additive,
-            {
-                "query": q,
-                "key": k,
-                "value": v,
-                "w_query": draw(4, 3),
-                "w_key": draw(4, 3),
-                "w_score": draw(3),
-                "b": draw(3),
-            },
-            {},
-        ),
-        "multi_head": Case(
-            multi_head,
-            {"query": q, "key": k, "value": v, "parameters": random_parameters(seed), "bias": draw(2, n, m)},
-            {"num_heads": 2},
-        ),
+        "dot_product": Case(dot_product, wide, {}),
+        "blockwise": Case(blockwise, wide, {"block_size": (3, 2)}),
+        "additive": Case(additive, {**arrays, **network}, {}),
+        "multi_head": Case(multi_head, {**arrays, "parameters": given}, {"num_heads": 2}),
     }
 
 
+def plain_cases(n: int = 4, m: int = 5, batch: tuple[int, ...] = (), seed: int = 0) -> dict[str, Case]:
+    """One case of each op, with every array that it takes."""
+    found = {"softmax": Case(softmax, {"scores": normal(seed, *batch, n, m)}, {})}
+    found |= attentions(((*batch, n), (*batch, m), (*batch, m)), seed=seed)
+    found["blockwise"] = found["blockwise"]._replace(options={"block_size": (n // 2 + 1, m // 2 or 1)})
+    for name, leading in {"dot_product": (), "blockwise": (), "multi_head": (2,)}.items():
+        bias = normal(seed + 1, *leading, n, m)
+        found[name] = found[name]._replace(inputs={**found[name].inputs, "bias": bias})
+    return found
+
+
 OPS = tuple(plain_cases())
+ATTENTIONS = tuple(name for name in OPS if name != "softmax")
+BIASED = tuple(name for name, case in plain_cases().items() if "bias" in case.inputs)
 
 
 def tangents_of(case: Case, seed: int = 1) -> dict[str, Any]:
@@ -132,6 +187,18 @@ class Results(NamedTuple):
     gradients: dict[str, Array]
     jvp: Array
     cache: Any
+    case: Case
+
+    def items(self) -> Iterator[tuple[str, Array]]:
+        yield from {"output": self.output, "jvp": self.jvp, **self.gradients}.items()
+
+    @property
+    def weights(self) -> Array:
+        """The weights; where an op never has all of them at once, what it gives for values that are all different."""
+        if hasattr(self.cache, "weights"):
+            return np.asarray(self.cache.weights)
+        value = np.eye(self.case.inputs["key"].shape[-2], dtype=self.output.dtype)
+        return self.case.forward(value=value)[0]
 
 
 def run(case: Case, d_output: Array | None = None, tangents: dict[str, Any] | None = None) -> Results:
@@ -141,7 +208,7 @@ def run(case: Case, d_output: Array | None = None, tangents: dict[str, Any] | No
         d_output = np.random.default_rng(2).standard_normal(output.shape).astype(output.dtype)
     gradients = case.op.backward(d_output, cache)
     moved = case.op.jvp(cache, **(tangents_of(case) if tangents is None else tangents))
-    return Results(output, dict(leaves(gradients)), moved, cache)
+    return Results(output, dict(leaves(gradients)), moved, cache, case)
 
 
 def relative_error(actual: Array, expected: Array) -> float:
@@ -180,232 +247,51 @@ def assert_same_bits(actual: Array, expected: Array) -> None:
     np.testing.assert_array_equal(actual, expected, strict=True)
 
 
-def softmax_row(scores: Array) -> Array:
-    """Softmax of one row without -inf; one that holds +inf is shared among those."""
-    top = scores.real == np.inf
-    if top.any() and not np.isnan(scores).any():
-        return top / top.sum()
-    if np.iscomplexobj(scores):
-        exponentials = np.exp(scores - scores.real.max())
-        return exponentials / exponentials.sum()
-    if not np.isfinite(scores).all():
-        return np.full(scores.shape, np.nan)
-    return np.asarray(special.softmax(scores))
-
-
-class Attended(NamedTuple):
-    output: Array
-    weights: Array
-
-
-def reference_attend(scores: Array, value: Array, visible: Array) -> Attended:
-    """The weighted mean of the values, row by row, for scores (n, m) of which only the visible ones are looked at."""
-    n, m = scores.shape
-    dtype = np.result_type(scores, value)
-    output, weights = np.zeros((n, value.shape[1]), dtype), np.zeros((n, m), scores.dtype)
-    for i in range(n):
-        seen = np.flatnonzero(visible[i])
-        if seen.size:
-            weights[i, seen] = softmax_row(scores[i, seen])
-        for j in seen:
-            output[i] = output[i] + weights[i, j] * value[j]
-    return Attended(output, weights)
-
-
-def reference_attend_backward(
-    d_output: Array, scores: Array, weights: Array, value: Array, visible: Array
-) -> tuple[Array, Array]:
-    """The gradients of scores and values, of which those of a row without a gradient and of masked pairs are zero."""
-    d_scores, d_value = np.zeros(scores.shape), np.zeros(value.shape)
-    for i in range(len(scores)):
-        seen = np.flatnonzero(visible[i])
-        if not (d_output[i] != 0).any():
-            continue
-        d_weights = np.array([(d_output[i] * value[j]).sum() for j in seen])
-        for j in seen:
-            d_value[j] += weights[i, j] * d_output[i]
-        if (scores[i, seen] == np.inf).any():
-            continue
-        d_scores[i, seen] = weights[i, seen] * (d_weights - (weights[i, seen] * d_weights).sum())
-    return d_scores, d_value
-
-
-def sum_of_products(d: Array, x: Array) -> Array:
-    """``d @ x``, term by term, without the terms in which `d` is zero."""
-    result = np.zeros((d.shape[0], x.shape[1]))
-    for i, j in np.argwhere(d != 0):
-        result[i] += d[i, j] * x[j]
-    return result
-
-
-def reference_dot_product(
-    query: Array, key: Array, value: Array, bias: Array, visible: Array, scale: float, d_output: Array | None = None
-) -> tuple[Array, dict[str, Array]]:
-    """Attention of matrices, and its gradients if `d_output` is given."""
-    visible = visible & (np.real(bias) != -np.inf)
-    scores = np.zeros((len(query), len(key)), np.result_type(query, key, bias))
-    for i, j in np.argwhere(visible):
-        scores[i, j] = sum(a * b for a, b in zip(query[i], key[j], strict=True)) * scale + bias[i, j]
-    output, weights = reference_attend(scores, value, visible)
-    if d_output is None:
-        return output, {}
-    d_scores, d_value = reference_attend_backward(d_output, scores, weights, value, visible)
-    d_query = sum_of_products(d_scores, key) * scale
-    d_key = sum_of_products(d_scores.T, query) * scale
-    return output, {"query": d_query, "key": d_key, "value": d_value, "bias": d_scores}
-
-
-def reference_additive(
-    query: Array,
-    key: Array,
-    value: Array,
-    w_query: Array,
-    w_key: Array,
-    w_score: Array,
-    b: Array,
-    visible: Array,
-    d_output: Array | None = None,
-) -> tuple[Array, dict[str, Array]]:
-    """Additive attention of matrices, and its gradients if `d_output` is given."""
-    scores = np.zeros(visible.shape, np.result_type(query, key, w_query, w_key, w_score, b))
-    hidden = {}
-    for i, j in np.argwhere(visible):
-        hidden[i, j] = np.tanh((query[i][:, None] * w_query).sum(0) + (key[j][:, None] * w_key).sum(0) + b)
-        scores[i, j] = (w_score * hidden[i, j]).sum()
-    output, weights = reference_attend(scores, value, visible)
-    if d_output is None:
-        return output, {}
-    d_scores, d_value = reference_attend_backward(d_output, scores, weights, value, visible)
-    d_w_score, d_b = np.zeros(w_score.shape), np.zeros(b.shape)
-    d_w_query, d_w_key = np.zeros(w_query.shape), np.zeros(w_key.shape)
-    d_query, d_key = np.zeros(query.shape), np.zeros(key.shape)
-    for i, j in np.argwhere(d_scores != 0):
-        d_w_score += d_scores[i, j] * hidden[i, j]
-        d_sum = d_scores[i, j] * w_score * (1 - hidden[i, j] ** 2)
-        d_b += d_sum
-        d_query[i] += (w_query * d_sum).sum(1)
-        d_key[j] += (w_key * d_sum).sum(1)
-        d_w_query += np.outer(query[i], d_sum)
-        d_w_key += np.outer(key[j], d_sum)
-    gradients = (d_query, d_key, d_value, d_w_query, d_w_key, d_w_score, d_b)
-    return output, dict(zip(("query", "key", "value", "w_query", "w_key", "w_score", "b"), gradients, strict=True))
-
-
-def reference_multi_head(
-    query: Array,
-    key: Array,
-    value: Array,
-    parameters: Parameters,
-    bias: Array,
-    num_heads: int,
-    visible: Array,
-    d_output: Array | None = None,
-) -> tuple[Array, dict[str, Array]]:
-    """Multi-head attention of matrices, head after head, and its gradients if `d_output` is given."""
-    w = parameters
-    q, k, v = (
-        np.array([(x[:, None] * matrix).sum(0) for x in xs]).reshape(len(xs), -1) + (0 if b is None else b)
-        for xs, matrix, b in (
-            (query, w.w_query, w.b_query),
-            (key, w.w_key, w.b_key),
-            (value, w.w_value, w.b_value),
-        )
-    )
-    d_k, d_v = q.shape[1] // num_heads, v.shape[1] // num_heads
-    scale = 1 / np.sqrt(max(d_k, 1))
-    slices = [(slice(h * d_k, (h + 1) * d_k), slice(h * d_v, (h + 1) * d_v)) for h in range(num_heads)]
-    combined = np.zeros((len(query), v.shape[1]), np.result_type(q, k, v, bias))
-    for h, (a, c) in enumerate(slices):
-        combined[:, c], _ = reference_dot_product(q[:, a], k[:, a], v[:, c], bias[h], visible[h], scale)
-    output = np.array([(row[:, None] * w.w_output).sum(0) for row in combined]).reshape(len(query), -1)
-    output = output + (0 if w.b_output is None else w.b_output)
-    if d_output is None:
-        return output, {}
-
-    d_combined = sum_of_products(d_output, w.w_output.T)
-    d_q, d_k_, d_v_, d_bias = np.zeros(q.shape), np.zeros(k.shape), np.zeros(v.shape), np.zeros(bias.shape)
-    for h, (a, c) in enumerate(slices):
-        inner = (q[:, a], k[:, a], v[:, c], bias[h], visible[h], scale, d_combined[:, c])
-        _, gradients = reference_dot_product(*inner)
-        d_q[:, a], d_k_[:, a], d_v_[:, c], d_bias[h] = gradients.values()
-    found = {"bias": d_bias, "parameters.w_output": sum_of_products(d_output.T, combined).T}
-    found["parameters.b_output"] = d_output.sum(0)
-    for name, d, x, matrix in (
-        ("query", d_q, query, w.w_query),
-        ("key", d_k_, key, w.w_key),
-        ("value", d_v_, value, w.w_value),
-    ):
-        found[name] = sum_of_products(d, matrix.T)
-        found[f"parameters.w_{name}"] = sum_of_products(d.T, x).T
-        found[f"parameters.b_{name}"] = d.sum(0)
-    return output, found
-
-
-def reference(case: Case, d_output: Array | None = None) -> tuple[Array, dict[str, Array]]:
-    """The output and gradients of a case of an attention: a loop over its leading axes, and gradients summed back."""
-    inputs, options = case.inputs, case.options
+def reference(case: Case, d_output: Array) -> tuple[Array, dict[str, Array]]:
+    """The output and the gradients of an attention in 50 digits, which share no code with the ops."""
+    name = "dot_product" if case.op is blockwise else case.op.__name__.rpartition(".")[2]
+    inputs = {path.rpartition(".")[2]: x for path, x in leaves(case.inputs)} | {"d_output": d_output}
     single = inputs["query"].ndim == 1
-    query, key, value = np.atleast_2d(inputs["query"]), inputs["key"], inputs["value"]
-    d_out = d_output if d_output is None or not single else d_output[..., None, :]
-    leading = np.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
-    heads = (options["num_heads"],) if case.op is multi_head else ()
-    n, m = query.shape[-2], key.shape[-2]
-    pair_shape = (*leading, *heads, n, m)
-
-    scores_leading = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-
-    def over_pairs(x: Array | None, default: Any) -> Array:
-        array = np.asarray(default if x is None else x)
-        full = np.broadcast_to(array, (*scores_leading, *heads, n, m))
-        return np.broadcast_to(full.reshape((1,) * (len(leading) - len(scores_leading)) + full.shape), pair_shape)
-
-    visible = over_pairs(options.get("mask"), True)
-    if options.get("is_causal"):
-        visible = visible & (np.arange(m) <= np.arange(n)[:, None])
-    bias = over_pairs(inputs.get("bias"), 0.0)
-    arrays = [np.broadcast_to(x, (*leading, *x.shape[-2:])) for x in (query, key, value)]
-
-    outputs: list[Array] = []
-    gradients: dict[str, Array] = {}
-    for index in np.ndindex(*leading):
-        at = [x[index] for x in arrays]
-        d = None if d_out is None else d_out[index]
-        if case.op is dot_product:
-            scale = options.get("scale")
-            scale = 1 / np.sqrt(max(key.shape[-1], 1)) if scale is None else scale
-            out, found = reference_dot_product(*at, bias[index], visible[index], scale, d)
-        elif case.op is additive:
-            weights = [inputs[name] for name in ("w_query", "w_key", "w_score")]
-            b = inputs.get("b")
-            b = np.zeros(weights[2].shape) if b is None else b
-            out, found = reference_additive(*at, *weights, b, visible[index], d)
-        else:
-            out, found = reference_multi_head(*at, inputs["parameters"], bias[index], *heads, visible[index], d)
-        outputs.append(out)
-        for name, gradient in found.items():
-            shared = name not in ("query", "key", "value", "bias")
-            shape = gradient.shape if shared else (*leading, *gradient.shape)
-            total = gradients.setdefault(name, np.zeros(shape))
-            total[() if shared else index] += gradient
-    width = inputs["parameters"].w_output.shape[1] if case.op is multi_head else value.shape[-1]
-    output = np.array(outputs).reshape(*leading, n, width)
-    if d_output is None:
-        return output[..., 0, :] if single else output, {}
-    summed = {
-        name: summed_to(gradients[name], x.shape) if name in gradients else np.zeros(x.shape)
-        for name, x in leaves(inputs)
-    }
-    return output[..., 0, :] if single else output, summed
+    if single:
+        inputs |= {"query": inputs["query"][None], "d_output": d_output[..., None, :]}
+    options = {option: x for option, x in case.options.items() if option not in ("mask", "block_size")}
+    if "bias" in inputs:
+        inputs["bias"] = np.atleast_1d(inputs["bias"])
+    if case.options.get("mask") is not None:
+        inputs["mask"] = np.asarray(case.options["mask"])
+    found = {answer: x.astype(float) for answer, x in truth.answers(name, inputs, options).items()}
+    gradients = {path: found[f"d_{path.rpartition('.')[2]}"].reshape(x.shape) for path, x in leaves(case.inputs)}
+    return found["output"][..., 0, :] if single else found["output"], gradients
 
 
-def summed_to(x: Array, shape: tuple[int, ...]) -> Array:
-    """`x` summed over what an array of the given shape was broadcast along, one axis at a time."""
-    while x.ndim > len(shape):
-        x = x.sum(axis=0)
-    for axis, size in enumerate(shape):
-        if size == 1 and x.shape[axis] != 1:
-            x = x.sum(axis=axis, keepdims=True)
-    return x
+def assert_same(case: Case, actual: Array, expected: Array) -> None:
+    """To the last bit; in blockwise attention to rounding, since it takes another way where numbers are not finite."""
+    if case.op is blockwise:
+        assert_alike(actual, expected, 50 * float(ml_dtypes.finfo(expected.dtype).eps))
+    else:
+        assert_same_bits(actual, expected)
+
+
+def assert_alike(actual: Array, expected: Array, tolerance: float, name: str = "") -> None:
+    """Agreement relative to the largest entry, or to one where the entries are what is left of terms that cancel."""
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype), name
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.isfinite(actual), finite, err_msg=name)
+    if actual.dtype.kind != "c":
+        np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected), err_msg=name)
+    scale = max(np.abs(expected[finite]).max(initial=0), 1)
+    error = np.abs(actual[finite] - expected[finite]).max(initial=0)
+    assert error <= tolerance * scale, f"{name} differs by {error / scale:.1e}"
+
+
+def peak_of(call: Callable[[], Any]) -> int:
+    """The most memory that a call takes, in bytes."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def in_child(look: Callable[[], int]) -> int:

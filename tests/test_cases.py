@@ -1,19 +1,56 @@
 """The inputs that `check` runs on: real sentences, every op, nothing that changes from run to run."""
 
+import sys
+from inspect import signature
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import attention_np
 from attention_np import cases
 
 
-def test_every_op_has_cases_and_one_of_them_is_made_of_real_sentences() -> None:
-    for op in cases.OPS:
-        names = [case.name for case in cases.all_cases([op])]
-        assert len(names) == len(set(names)) >= 5
-        assert any(name.startswith("sentences") for name in names)
+def of(op: str) -> dict[str, cases.Case]:
+    found = {case.name: case for case in cases.all_cases([op])}
+    assert len(found) == len(cases.all_cases([op]))
+    return found
 
 
-@pytest.mark.parametrize("op", [op for op in cases.OPS if op != "softmax"])
+@pytest.mark.parametrize("op", attention_np.OPS)
+def test_every_op_has_cases_of_its_page_its_options_and_real_sentences(op: str) -> None:
+    found = of(op)
+    takes = signature(cases.OPS[op].forward).parameters
+    assert any(name.startswith("sentences") for name in found)
+    assert {name for case in found.values() for name in case.inputs} | {"mask"} <= takes.keys()
+    assert ("causal" in found) == ("is_causal" in takes)
+    assert ("dropout" in found) == ("dropout_p" in takes)
+    arrays = set(cases.drawn(op).inputs)
+    assert arrays == set(found["no leading axes"].inputs)
+    assert arrays >= set(found["plain"].inputs) == {name for name, x in takes.items() if x.default is x.empty} & arrays
+
+
+def test_widths_of_a_page_are_those_of_the_arrays() -> None:
+    case = cases.drawn("multi_head", leading=(2, 1), n=3, m=7, H=5, d_x=6)
+    assert case.options == {"num_heads": 5}
+    shapes = {name: x.shape for name, x in case.inputs.items() if name != "parameters"}
+    assert shapes == {"query": (2, 1, 3, 6), "key": (2, 1, 7, 3), "value": (2, 1, 7, 4), "bias": (3, 7)}
+    assert case.inputs["parameters"].w_key.shape == (3, 15)
+    assert cases.drawn("multi_head", optional=False).inputs["parameters"].b_query is None
+
+
+def test_cases_that_cannot_be_made_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases._header.cache_clear()
+    monkeypatch.setattr(cases, "PAGES", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"^there is no page to make cases of softmax from: "):
+        cases.all_cases(["softmax"])
+    monkeypatch.setitem(sys.modules, "attention_np.derivation.header", None)
+    with pytest.raises(ImportError, match=r"^cases are made from derivation pages, .*'attention-np\[check\]'$"):
+        cases.all_cases(["softmax"])
+    assert cases.batch(["a b"], features=3).embedded.shape == (1, 2, 3)
+
+
+@pytest.mark.parametrize("op", [op for op in attention_np.OPS if op != "softmax"])
 def test_every_attention_has_a_case_in_which_a_query_may_attend_to_nothing(op: str) -> None:
     caches = [case.module.forward(**case.inputs, **case.options)[1] for case in cases.all_cases([op])]
     empty = [

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Cores", "Memory", "cores", "memory", "processor"]
+__all__ = ["Cores", "Memory", "cores", "memory"]
 
 ROOT = Path("/")
 
@@ -49,14 +48,6 @@ def memory(root: Path = ROOT) -> Memory | None:
     for limit, used in _limits(root):
         total, available = min(total, limit), min(available, max(0, limit - used))
     return Memory(total, available)
-
-
-def processor(root: Path = ROOT) -> str:
-    """What the processor calls itself."""
-    for line in _read(root / "proc/cpuinfo").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _of_system(root: Path) -> Memory | None:

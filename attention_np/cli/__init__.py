@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from attention_np.cli import check, cost, info, known_answers, trace
+from attention_np.cli import check, cost, known_answers, trace
 
 __all__ = ["main"]
 
-COMMANDS = {"check": check, "cost": cost, "info": info, "trace": trace, "known-answers": known_answers}
+COMMANDS = {"check": check, "cost": cost, "trace": trace, "known-answers": known_answers}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

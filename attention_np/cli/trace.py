@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from attention_np import trace
+from attention_np import cases, trace
 from attention_np.cli.outcome import HOLDS, refuse
 
 __all__ = ["HELP", "add_arguments", "run"]
 
 HELP = "print every step of attention on a sentence, forward and backward, in small numbers"
-OPS = {"dot_product": trace.dot_product, "additive": trace.additive, "multi_head": trace.multi_head}
 NARROWEST, WIDEST = 64, 100  # columns: a page of paper
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("sentence", nargs="+", metavar="SENTENCE", help="in any language; Chinese goes by characters")
-    parser.add_argument("--op", choices=OPS, default="dot_product", help="by default dot_product")
+    parser.add_argument("--op", choices=cases.OPS, default="dot_product", help="by default dot_product")
     parser.add_argument("--causal", action="store_true", help="no token attends to those after it")
     parser.add_argument("--d", type=int, default=4, help="features of a token, by default 4")
     parser.add_argument("--heads", type=int, help="of multi_head, by default 2")
@@ -30,18 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Trace, print, and return 0."""
-    more: dict[str, Any] = {}
+    given: dict[str, Any] = {"d": options.d, "is_causal": options.causal, "seed": options.seed}
     for op, name, argument in (("multi_head", "heads", "num_heads"), ("additive", "hidden", "hidden")):
         value = getattr(options, name)
         if value is not None and options.op != op:
             return refuse(f"--{name} is an option of {op}, not of {options.op}")
         if value is not None:
-            more[argument] = value
+            given[argument] = value
+    by_name: dict[str, Callable[..., trace.Trace]] = {"additive": trace.additive, "multi_head": trace.multi_head}
+    traced = by_name.get(options.op, partial(trace.of, options.op))
     try:
-        steps = OPS[options.op](
-            " ".join(options.sentence), d=options.d, is_causal=options.causal, seed=options.seed, **more
-        )
-    except ValueError as error:
+        steps = traced(" ".join(options.sentence), **given)
+    except (ImportError, ValueError) as error:
         return refuse(str(error))
     width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
     encoding = sys.stdout.encoding or "utf-8"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attention_np import cases, softmax
+from attention_np._lib.pages import PAGES
 from attention_np.gradcheck import METHODS, check_op, numerical_gradient
 from attention_np.gradcheck.agreement import relative_error
 
@@ -19,9 +20,6 @@ __all__ = ["PAGES", "Finding", "against_pages", "check_ops", "check_pages", "pag
 
 TOLERANCE = 1e-13  # of the functions of softmax that are not an op's three, normwise
 PACKAGE = Path(__file__).resolve().parents[1]
-PAGES = PACKAGE / "derivations"  # where they are installed
-if not PAGES.is_dir():
-    PAGES = PACKAGE.parent / "derivations"  # beside the package, as in a clone
 
 
 class Finding(NamedTuple):

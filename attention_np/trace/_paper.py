@@ -1,20 +1,19 @@
-"""The layout of a trace as plain text."""
+"""What a trace is made of, and its layout as plain text."""
 
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import dataclass
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.text import cut, padded, width_of
+from attention_np._lib.text import cut, padded, visible, width_of
 
-if TYPE_CHECKING:
-    from attention_np.trace._steps import Step, Trace
-
-__all__ = ["written"]
+__all__ = ["Step", "Trace"]
 
 Array = npt.NDArray[Any]
 
@@ -22,60 +21,145 @@ INDENT = "    "
 LONGEST_LABEL = 8  # columns of the terminal that a token may take
 DECIMALS = 3
 SIGNIFICANT = 3  # digits that the largest number of a small array keeps
-SLABS_SHOWN = 1  # of an array with an axis of queries in front
 PARTS = {"given": "Given", "forward": "Forward", "backward": "Backward"}
 
 
-def written(trace: Trace, width: int) -> str:
-    """All of a trace."""
-    lines = [trace.title, "", *_wrapped(_introduction(trace), width), ""]
-    part = None
-    for number, step in enumerate(trace.steps, 1):
-        if step.part != part:
-            part = step.part
-            lines += [PARTS[part].upper(), ""]
-        lines += [*_step(trace, number, step, width), ""]
-    check = (
-        f"Check: the derivatives of L by the complex step agree with the gradients above, to a relative error of "
-        f"{trace.error:.1e}."
-    )
-    return "\n".join([*lines, *_wrapped(check, width)]) + "\n"
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One array on the way from the inputs to the output, or from the gradient of the output to those of the inputs.
+
+    Attributes
+    ----------
+    part : {"given", "forward", "backward"}
+    name : str
+        What it is called in the code, such as "scores", or "d_query" for a gradient; empty where it has no name there.
+    symbol : str
+        As in the formulas: "S"; "dL/dS" for the gradient of the loss with respect to S.
+    axes : str
+        One index letter an axis, as on the op's page: i for queries, j for keys, h for heads.
+    tags : tuple of str
+        The equations that say what it is, such as "dot-product.1"; none where the array is given.
+    formula : str
+        What these equations say, in plain text, a line for each; empty where the array is given.
+    sentence : str
+        The paragraph of the page before the first of them, if there is one.
+    array : ndarray
+        One axis for each letter of `axes`. Minus infinity stands for a pair that is masked out.
+    """
+
+    part: Literal["given", "forward", "backward"]
+    name: str
+    symbol: str
+    axes: str
+    tags: tuple[str, ...]
+    formula: str
+    sentence: str
+    array: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.array.shape
 
 
-def _introduction(trace: Trace) -> str:
-    count = len(trace.tokens)
-    return (
-        f"{count} token{'' if count == 1 else 's'}. Indices count from 1. A tag such as ({trace.steps[-1].tags[0]}) "
-        f"names an equation of a page in derivations/; this op's page is {trace.op}.md. The numbers to begin with are "
-        "made up from the tokens, so equal tokens have equal rows."
-    )
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """All steps of one op on one sentence, in the order in which they are done.
+
+    Attributes
+    ----------
+    op : str
+        The name of the op, which is that of its page.
+    title : str
+    tokens : tuple of str
+    steps : tuple of Step
+    error : float
+        The largest relative error among all comparisons: the two sides of each equation, where a derivative is the
+        complex step; and the output and the gradients of the op, which are held against those of the page. What they
+        are relative to is the largest number that takes part, the terms of sums counted.
+    of_tokens : str
+        The index letters that count tokens.
+    """
+
+    op: str
+    title: str
+    tokens: tuple[str, ...]
+    steps: tuple[Step, ...]
+    error: float
+    of_tokens: str
+
+    def __getitem__(self, symbol: str) -> Step:
+        """The step of that symbol, such as "S" or "dL/dS"."""
+        for step in self.steps:
+            if step.symbol == symbol:
+                return step
+        raise KeyError(f"{symbol!r} is not among the symbols of this trace: {', '.join(s.symbol for s in self.steps)}")
+
+    def labels(self, axis: str, length: int) -> list[str]:
+        """What the indices of an axis are called: tokens, or numbers from 1 as in the formulas."""
+        if axis in self.of_tokens:
+            return [visible(token) for token in self.tokens]
+        return [str(number) for number in range(1, length + 1)]
+
+    def text(self, width: int = 80) -> str:
+        """The steps as on paper, in lines of at most `width` characters where tables can be broken to fit."""
+        lines = [self.title, "", *_wrapped(self._introduction(), width), ""]
+        part = said = None
+        for number, step in enumerate(self.steps, 1):
+            if step.part != part:
+                part = step.part
+                lines += [PARTS[part].upper(), ""]
+            lines += [*_written(self, number, step, width, step.sentence != said), ""]
+            said = step.sentence
+        check = (
+            "Check: both sides of every equation above, with each derivative taken by the complex step, and the output "
+            f"and the gradients of the op in the code agree to a relative error of {self.error:.1e}."
+        )
+        return "\n".join([*lines, *_wrapped(check, width)]) + "\n"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _introduction(self) -> str:
+        count = len(self.tokens)
+        return (
+            f"{count} token{'' if count == 1 else 's'}. Text and equations are those of derivations/{self.op}.md, by "
+            f"their tags, such as ({self.steps[-1].tags[0]}). Indices count from 1. The numbers to begin with are made "
+            "up from the tokens, so equal tokens have equal rows."
+        )
 
 
-def _step(trace: Trace, number: int, step: Step, width: int) -> list[str]:
+def _written(trace: Trace, number: int, step: Step, width: int, with_sentence: bool) -> list[str]:
     shape = " x ".join(map(str, step.shape)) or "a number"
-    title = f"{number}. {step.name[0].upper()}{step.name[1:]}, {step.symbol}: {shape}"
+    title = f"{number}. {step.name and f'{step.name}, '}{step.symbol}: {shape}"
     tags = " ".join(f"({tag})" for tag in step.tags)
     room = width - len(title)
-    lines = [f"{title}{tags.rjust(room)}".rstrip()] if len(tags) + 2 <= room else [title, tags.rjust(width)]
-    lines += _wrapped(step.sentence, width, INDENT)
-    if step.formula:
-        lines += [f"{INDENT}{line}" for line in step.formula.split("\n")]
+    if len(tags) + 2 <= room:
+        lines = [f"{title}{tags.rjust(room)}".rstrip()]
+    else:
+        lines = [title, *(line.rjust(width) for line in _wrapped(tags, width))]
+    lines += _wrapped(step.sentence, width, INDENT) if step.sentence and with_sentence else []
+    for line in step.formula.split("\n") if step.formula else ():
+        fits = width_of(line) <= width - len(INDENT)
+        for piece in [line] if fits else re.split(" (?== )", line):
+            lines += _wrapped(piece, width, INDENT + "  " * piece.startswith(("=", "+", "-")), INDENT * 2)
     return [*lines, "", *_tables(trace, step, width)]
 
 
 def _tables(trace: Trace, step: Step, width: int) -> list[str]:
-    """The array: a row of numbers, a table, or a table for each index of its first axis."""
+    """The array: a row of numbers, a table, or a table for each index of its first axis; of many tokens the first."""
     digits = _decimals(step.array)
     if step.array.ndim < 3:
         return _table(trace, step.axes, step.array, digits, width)
     lines: list[str] = []
-    by_query = step.axes[0] == "i"
-    shown = step.array[:SLABS_SHOWN] if by_query else step.array
-    for label, slab in zip(trace.labels(step.axes[0], len(step.array)), shown, strict=False):
-        lines.append(f"{INDENT}{f'query {label!r}' if by_query else f'head {label}'}:")
-        lines += _table(trace, step.axes[1:], slab, digits, width)
+    first, rest = step.axes[0], step.axes[1:]
+    of_tokens = first in trace.of_tokens
+    shown = step.array[:1] if of_tokens else step.array
+    for label, slab in zip(trace.labels(first, len(step.array)), shown, strict=False):
+        lines.append(f"{INDENT}{first} = {label}:")
+        lines += _table(trace, rest, slab, digits, width) if slab.ndim < 3 else [f"{INDENT}{slab.shape}"]
     if len(shown) < len(step.array):
-        lines.append(f"{INDENT}and so on, a table for each query")
+        lines.append(f"{INDENT}and so on, a table for each token")
     return lines
 
 
@@ -113,6 +197,7 @@ def _number(value: float, digits: int) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}"  # adding zero makes a plain zero of a negative one
 
 
-def _wrapped(sentence: str, width: int, indent: str = "") -> list[str]:
-    lines = fill(sentence, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+def _wrapped(sentence: str, width: int, indent: str = "", behind: str | None = None) -> list[str]:
+    behind = indent if behind is None else behind
+    lines = fill(sentence, width, initial_indent=indent, subsequent_indent=behind, break_on_hyphens=False)
     return lines.split("\n")

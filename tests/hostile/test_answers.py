@@ -20,7 +20,6 @@ only_where_longdouble_is_wider = pytest.mark.skipif(not LONG_IS_LONG, reason="lo
 pytestmark = only_where_longdouble_is_wider
 
 DIGITS = {np.float16: 1e-3, ml_dtypes.bfloat16: 8e-3, np.float32: 1.2e-7, np.float64: 2.3e-16}
-RANGE = {np.float32: 127, np.float64: 1023}
 
 
 def as_long(x: Array) -> Array:
@@ -57,90 +56,6 @@ def test_every_op_is_right_to_the_digits_of_its_narrowest_array(case: Case) -> N
     biggest = max((np.abs(x).max(initial=0) for x in gradients.values()), default=0)
     for name, x in actual.gradients.items():
         assert_right(x, gradients[name], 60 * narrowest, float(60 * narrowest * max(biggest, 1)))
-
-
-class Exact:
-    """Small integers times powers of two: products and sums of them are exact in any order, and so is the truth."""
-
-    def __init__(self, data: Any, dtype: Any) -> None:
-        self.rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-        self.dtype, self.data, self.most = dtype, data, RANGE[dtype]
-
-    def array(self, *shape: int, exponent: int) -> Array:
-        return np.ldexp(self.rng.integers(-3, 4, shape).astype(self.dtype), exponent)
-
-    def exponent(self, low: float = -1.0, high: float = 1.0) -> int:
-        """A power of two within the range of the dtype: of it, from `low` to `high`."""
-        return self.data.draw(st.integers(int(low * self.most) + 8, int(high * self.most) - 8))
-
-
-def attention(q: Array, k: Array, v: Array, scale: Any, bias: Array | None, visible: Array) -> tuple[Array, ...]:
-    """Output and weights, in extended precision."""
-    scores = (as_long(q) @ as_long(k).T) * LONG(scale)
-    if bias is not None:
-        scores = scores + as_long(bias)
-    shifted = np.where(visible, scores, -np.inf)
-    shifted = shifted - np.where(visible.any(-1, keepdims=True), shifted.max(-1, keepdims=True), 0)
-    exponentials = np.exp(shifted)
-    weights = exponentials / np.where(visible.any(-1, keepdims=True), exponentials.sum(-1, keepdims=True), 1)
-    return weights @ as_long(v), weights
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@given(st.data())
-@hostile
-def test_scores_of_any_size_give_the_softmax_of_the_numbers_that_they_are(dtype: Any, data: Any) -> None:
-    exact = Exact(data, dtype)
-    n, m, d = (data.draw(st.integers(1, 4)) for _ in range(3))
-    q, k, v = (
-        exact.array(n, d, exponent=exact.exponent()),
-        exact.array(m, d, exponent=exact.exponent()),
-        exact.rng.standard_normal((m, 2)).astype(dtype),
-    )
-    scale = np.ldexp(dtype(1), exact.exponent())
-    bias = exact.array(n, m, exponent=exact.exponent()) if data.draw(st.booleans()) else None
-    visible = exact.rng.random((n, m)) < 0.8
-    output, cache = dot_product.forward(q, k, v, mask=visible, bias=bias, scale=scale)
-    expected, weights = attention(q, k, v, scale, bias, visible)
-    # a score plus a bias is rounded once, as any sum of two numbers is
-    scores = np.abs((as_long(q) @ as_long(k).T) * LONG(scale))
-    rounded = bias is not None and bool((np.minimum(scores, np.abs(as_long(bias))) > 0).any())
-    size = max(scores.max(), np.abs(as_long(bias)).max()) if rounded else LONG(0)
-    if size > 1e3:  # then rounding decides
-        np.testing.assert_allclose(cache.weights.sum(-1), visible.any(-1), rtol=20 * DIGITS[dtype])
-        return
-    digits = 20 * DIGITS[dtype] * (1 + float(size))
-    assert_right(cache.weights, weights, digits, np.finfo(dtype).tiny)
-    assert_right(output, expected, digits, digits)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@given(st.data())
-@hostile
-def test_values_and_cotangents_of_any_size_overflow_only_where_the_result_does(dtype: Any, data: Any) -> None:
-    exact = Exact(data, dtype)
-    n, m, d, d_v = (data.draw(st.integers(1, 4)) for _ in range(4))
-    q, k = exact.array(n, d, exponent=-2), exact.array(m, d, exponent=-2)
-    v = exact.array(m, d_v, exponent=exact.exponent(0, 1) + 5)
-    g = exact.array(n, d_v, exponent=exact.exponent(-0.5, 1) + 5)
-    output, cache = dot_product.forward(q, k, v)
-    expected = Everything(Case(dot_product, {"query": as_long(q), "key": as_long(k), "value": as_long(v)}, {}))
-    assert np.isfinite(output).all()
-    assert_right(output, expected.output, 20 * DIGITS[dtype], 20 * DIGITS[dtype] * np.abs(as_long(v)).max())
-    gradients = dot_product.backward(g, cache)
-    truth = dot_product.backward(as_long(g), expected.cache)
-    sizes = np.abs(as_long(g)).max() * np.abs(as_long(v)).max()
-    for actual, exactly, size in (
-        (gradients.query, truth.query, sizes),
-        (gradients.key, truth.key, sizes),
-        (gradients.value, truth.value, np.abs(as_long(g)).max()),
-    ):
-        assert_right(actual, exactly, 40 * DIGITS[dtype], 40 * DIGITS[dtype] * size)
-    tangent = exact.array(n, d, exponent=exact.exponent(-0.5, 1))
-    moved = dot_product.jvp(cache, query=tangent)
-    exactly = dot_product.jvp(expected.cache, query=as_long(tangent))
-    size = np.abs(as_long(tangent)).max() * np.abs(as_long(v)).max()
-    assert_right(moved, exactly, 40 * DIGITS[dtype], 40 * DIGITS[dtype] * size)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.longdouble])

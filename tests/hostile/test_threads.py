@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Case, normal, plain_cases
+from helpers import BIASED, OPS, Array, Case, normal, plain_cases
 
 from attention_np import blockwise, gradcheck, masks, rules, softmax
 
-from .strategies import EVERY_OP, Everything
+from .strategies import Everything
 
 THREADS = 8
 
@@ -20,12 +20,12 @@ THREADS = 8
 def jobs() -> dict[str, Case]:
     """Calls of every op, large enough that threads meet in them."""
     found = {}
-    for name in EVERY_OP:
+    for name in OPS:
         for seed, options in enumerate(({}, {"is_causal": True}, {"dropout_p": 0.3, "rng": 3})):
-            case = plain_cases(33, 40, batch=(3,), seed=seed)["dot_product" if name == "blockwise" else name]
+            case = plain_cases(33, 40, batch=(3,), seed=seed)[name]
             if name == "blockwise":
-                case = case._replace(op=blockwise, options={"workers": 2, "block_size": 8})
-            if options and name in ("softmax", "additive"):
+                case = case._replace(options={"workers": 2, "block_size": 8})
+            if options and name not in BIASED:
                 options = {"mask": masks.causal(33, 40, offset=seed)}
             found[f"{name} {seed}"] = case._replace(options={**case.options, **options})
     return found
@@ -52,7 +52,7 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
         sys.setswitchinterval(interval)
 
 
-@pytest.mark.parametrize("op", EVERY_OP)
+@pytest.mark.parametrize("op", OPS)
 def test_calls_of_one_op_at_once_give_the_bits_of_each_alone(op: str) -> None:
     cases = [case for name, case in jobs().items() if name.startswith(op)]
     alone = [results(case) for case in cases]

@@ -3,13 +3,13 @@
 from typing import Any
 
 import numpy as np
-from helpers import Array, Case
+from helpers import ATTENTIONS, BIASED, Array, Case
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_np import blockwise, dot_product, multi_head
 
-from .strategies import ATTENTIONS, COMPLEX, REAL, Everything, cases, hostile
+from .strategies import COMPLEX, REAL, Everything, cases, hostile
 
 LIMITS = (np.nan, np.inf, -np.inf, "most", "-most", "tiny", "subnormal", 0.0, -0.0)
 
@@ -83,7 +83,7 @@ def test_a_key_that_nobody_may_attend_to_may_hold_anything(case: Case, data: Any
         assert np.abs(one - other).max(initial=0) <= mixed * max(np.abs(other).max(initial=0), 1), name
 
 
-@given(cases(ops=("dot_product", "blockwise", "multi_head"), dtypes=REAL[2:4]), st.data())
+@given(cases(ops=BIASED, dtypes=REAL[2:4]), st.data())
 @hostile
 def test_an_infinite_bias_takes_its_row_and_a_row_of_minus_infinities_is_empty(case: Case, data: Any) -> None:
     query, key = case.inputs["query"], case.inputs["key"]

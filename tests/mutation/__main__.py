@@ -35,12 +35,9 @@ GROUPS = {  # a module belongs to the first group that has it
 }
 USUAL = ("ops", "gradcheck")  # the adapters need the libraries that they adapt
 PICTURES = PACKAGE / "gradcheck/plot.py"  # how they look, no test sees
-ALSO = (
-    "passes arrays products second_look wide dropout corners properties cores merging blockwise_details blockwise_work "
-    "blockwise_tasks blockwise_rounding"
-)
+ALSO = "passes arrays products second_look wide dropout corners properties ops"
 TESTS = {
-    "ops": [*(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()), "tests/hostile"],
+    "ops": [*(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()), "tests/blockwise", "tests/hostile"],
     "adapters": ["tests/gradcheck/test_adapting.py", "tests/peers/test_gradcheck_*.py"],
     "gradcheck": ["tests/gradcheck", "tests/test_json.py"],
 }

@@ -1,34 +1,28 @@
-"""How the work of blockwise attention is cut into tasks, and who does them: the results do not tell."""
+"""How a call is cut into tiles and tasks: enough of them, none too large."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import pickle
-import threading
-import time
+import tracemalloc
 from collections import Counter
-from concurrent.futures import Executor, Future
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from helpers import normal
+from helpers import (
+    normal,
+)
 
 from attention_np import blockwise, rules
-from attention_np._blockwise import kernels, tiles, workers
+from attention_np._blockwise import kernels
 from attention_np._blockwise import problem as problem_module
-from attention_np._blockwise.problem import Place, Problem, grouped
+from attention_np._blockwise.problem import Place, grouped
+
+from .calls import (
+    arranged,
+)
 
 CAUSAL = rules.causal()
-
-
-def arranged(n: int, m: int, leading: tuple[int, ...] = (), **options: Any) -> Problem:
-    """A problem of that size, to be looked at; its arrays take no memory."""
-    query, key, value = (np.broadcast_to(np.float32(0), (*leading, size, 1)) for size in (n, m, m))
-    given = {"bias": None, "rule": None, "scale": 1.0, "dropout_p": 0.0, "dropout_key": None, "block_size": None}
-    return Problem(query=query, key=key, value=value, dtype=np.dtype(np.float32), **{**given, **options})
 
 
 def sizes_of(places: list[Place]) -> Counter[tuple[int, int]]:
@@ -166,94 +160,35 @@ def test_blocks_of_several_heads_fit_the_cache_together() -> None:
     assert at_once(3, 4, (128, 512)) == 5
 
 
-class Watched(Executor):
-    """Does each task at once, and counts them."""
-
-    tasks = 0
-
-    def submit(self, function: Any, /, *args: Any, **_: Any) -> Future[Any]:
-        self.tasks += 1
-        future: Future[Any] = Future()
-        future.set_result(function(*args))
-        return future
-
-
-def test_an_executor_runs_the_tasks_of_every_pass() -> None:
-    query, key, value = normal(0, 4, 2), normal(1, 5, 2), normal(2, 5, 3)
-    passes = [Watched() for _ in range(4)]
-    output, cache = blockwise.forward(query, key, value, executor=passes[0])
-    blockwise.backward(output, cache, executor=passes[1])
-    blockwise.jvp(cache, query=query, executor=passes[2])
-    assert [x.tasks for x in passes] == [1, 1, 1, 0]
-    query[2] *= 1e20  # its log-sum-exp is too coarse
-    output, cache = blockwise.forward(query, key, value)
-    blockwise.backward(output, cache, executor=passes[3])
-    assert passes[3].tasks == 2
+@pytest.mark.parametrize(
+    ("n", "m", "heads"),
+    [(1, 4096, 32), (4096, 1, 32), (1, 65536, 8), (16, 16, 4096), (512, 512, 16), (2048, 2048, 8), (1, 2**20, 8)],
+)
+def test_there_are_tasks_for_eight_cores_however_few_queries_or_keys_there_are(n: int, m: int, heads: int) -> None:
+    call = arranged(n, m, (heads,), features=64)
+    for places in (call.strips(), call.squares()):
+        groups = list(grouped(places))
+        assert len(groups) >= 8
+        assert [place for group in groups for place in group] == places
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_no_thread_runs_far_ahead_of_the_results(count: int) -> None:
-    begun, go_on = set(), threading.Event()
-
-    def work(number: int) -> int:
-        begun.add(number)
-        if number == 0:
-            assert go_on.wait(60)
-        return number
-
-    def look() -> None:
-        for _ in range(2000):
-            if len(begun) > 2 * count:
-                break
-            time.sleep(0.01)
-        time.sleep(0.2)  # the next would begin at once
-        ahead.extend(sorted(begun))
-        go_on.set()
-
-    ahead: list[int] = []
-    done: list[int] = []
-    looking = threading.Thread(target=look)
-    looking.start()
-    workers.run(work, ((i, i) for i in range(40)), lambda _, number: done.append(number), None, count)
-    looking.join()
-    assert ahead == list(range(2 * count + 1))
-    assert done == list(range(40))
+@pytest.mark.parametrize(("n", "m", "heads"), [(1, 2**20, 1), (2**20, 1, 1), (1, 4096, 256), (16, 16, 2**15)])
+def test_no_task_gives_more_than_some_megabytes_of_gradients(n: int, m: int, heads: int) -> None:
+    for group in grouped(arranged(n, m, (heads,), features=64).squares()):
+        rows = sum(place.rows.stop - place.rows.start for place in group)
+        columns = sum(place.columns.stop - place.columns.start for place in group)
+        assert 4 * 64 * (rows + 2 * columns) <= 8 * 2**20
 
 
-def test_after_an_error_no_more_tasks_begin() -> None:
-    begun = []
-
-    def work(number: int) -> None:
-        begun.append(number)
-        if number == 1:
-            raise RuntimeError("no")
-        time.sleep(0.002)
-
-    with pytest.raises(RuntimeError, match="no"):
-        workers.run(work, ((i, i) for i in range(500)), lambda *_: None, None, 2)
-    assert len(begun) < 250
-
-
-def test_of_a_part_of_a_file_only_a_few_rows_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = np.memmap(tmp_path / "key", np.float32, "w+", shape=(1000, 2))
-    read = []
-    checksum = tiles.crc32
-    monkeypatch.setattr(tiles, "crc32", lambda content: (read.append(len(content)), checksum(content))[1])
-    (tile,) = (problem.tile(x) for problem in [arranged(4, 1000)] for x in problem.strips())
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(dataclasses.replace(tile, key=file))).key, file)  # noqa: S301
-    assert read
-    assert max(read) == 8 * file.itemsize * 2
-
-
-def test_a_tile_that_has_travelled_opens_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = np.memmap(tmp_path / "key", np.float32, "w+", shape=(5, 2))
-    (tile,) = (problem.tile(x) for problem in [arranged(4, 5)] for x in problem.strips())
-    there = pickle.loads(pickle.dumps(dataclasses.replace(tile, key=file)))  # noqa: S301
-    key = there.key
-    np.testing.assert_array_equal(key, file)
-    assert not key.flags.writeable
-    monkeypatch.setattr(tiles._Mapped, "open", None)
-    assert there.key is key
-    for one in (tile, there):
-        with pytest.raises(AttributeError, match=r"^Tile has no attribute nothing$"):
-            one.nothing  # noqa: B018
+@pytest.mark.parametrize(("n", "m"), [(1, 100_000), (100_000, 1)])
+def test_the_memory_of_few_queries_or_keys_is_that_of_a_few_tasks(n: int, m: int) -> None:
+    query, key, value, d_output = (normal(i, s, 32).astype(np.float32) for i, s in enumerate((n, m, m, n)))
+    results = 4 * 32 * (2 * n + n + 2 * m)  # output, its copy, gradients
+    tracemalloc.start()
+    try:
+        _, cache = blockwise.forward(query, key, value, workers=1)
+        gradients = blockwise.backward(d_output, cache, workers=1)
+        assert tracemalloc.get_traced_memory()[1] < results + 10 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert gradients.key.shape == key.shape

@@ -1,0 +1,134 @@
+"""A page on numbers that are handed in: what it defines, and what it says of the gradients of L, worked out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from attention_np.derivation import compare, nodes
+from attention_np.derivation.check import LOSS, PageCheck
+from attention_np.derivation.draws import complete
+from attention_np.derivation.environment import Environment, Tensor
+from attention_np.derivation.evaluate import evaluate
+from attention_np.derivation.page import Equation
+from attention_np.derivation.record import Scope
+from attention_np.derivation.statements import Statement, chains, read_statement
+from attention_np.derivation.usage import names_in
+from attention_np.derivation.values import Array, top
+
+__all__ = ["Executed", "execute"]
+
+ROUNDING = 1e-15
+
+
+@dataclass(frozen=True, eq=False)
+class Executed:
+    """A statement that says what a name is, or what the gradient of L by it is, and what it comes to."""
+
+    equation: Equation
+    key: str
+    gradient: bool
+    statement: Statement
+    environment: Environment
+
+    @property
+    def latex(self) -> str:
+        """The statement alone, without the others of its equation."""
+        return self.equation.text[slice(*self.statement.span)]
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """The keys of the names in it."""
+        return names_in(self.statement)
+
+    def tensor(self) -> Tensor:
+        """What is defined, or the numerical gradient, where what is no more than its rounding error is zero."""
+        if not self.gradient:
+            return self.environment.tensor(self.key, self.statement.span)
+        found = self.environment.jacobian(LOSS, self.key, self.statement.span)
+        return found._replace(data=np.where(abs(found.data) < ROUNDING * found.scale, 0.0, found.data))
+
+    def error(self) -> float:
+        """How far its sides are from each other, relatively, where they are finite."""
+        sides = [evaluate(self.environment, side) for side in self.statement.sides if side is not None]
+        worst = 0.0
+        for left, right in pairwise(sides):
+            one, two = compare.aligned_sides(self.environment.arithmetic, left, right, None, self.statement.span)
+            finite = np.isfinite(one) & np.isfinite(two)
+            worst = max(worst, compare.equality(one[finite], two[finite], left.scale, right.scale)[0])
+        return worst
+
+
+def execute(
+    check: PageCheck,
+    sizes: dict[str, int],
+    value_of: Callable[[str, tuple[str, ...], tuple[int, ...]], Array],
+    triangular: str | None = None,
+) -> Iterator[Executed]:
+    """Work a page out on numbers of one's own, equation by equation, without its worked examples.
+
+    Parameters
+    ----------
+    check : PageCheck
+        Of one draw; its scope is that of these numbers from then on.
+    sizes : dict
+        The length of every range that is no product of others; those are filled in.
+    value_of : callable
+        ``value_of(key, axes, shape)`` is a free tensor of any numbers, or the gradient of the output;
+        what has to be positive or the like is drawn.
+    triangular : str, optional
+        The key of a name of which only the entries on and below the diagonal stay; the others become minus infinity.
+
+    Raises
+    ------
+    Fault
+        If an equation cannot be read or evaluated.
+    """
+
+    def tensor(key: str, axes: tuple[str, ...]) -> Tensor:
+        array = value_of(key, axes, tuple(sizes[axis] for axis in axes))
+        return Tensor(array, axes, top(array[np.isfinite(array)]))
+
+    complete(check.page.header, sizes)
+    names, definitions = check.scope.names, check.scope.definitions
+    drawn = check.page.header.tensors.items()
+    values = {key: tensor(key, free.axes) for key, free in drawn if free.kind == "normal"}
+    (environment,) = check._environments(names, definitions, sizes, values)
+    environment.draw = tensor
+    check.scope = Scope(names, definitions, [environment], sizes, values)
+    for equation in check.page.equations:
+        if equation.fault is not None or equation.mark or equation.example >= 0:
+            continue
+        environment.arithmetic.steps = 0
+        for chain in chains(equation.text):
+            statement = read_statement(chain, names)
+            key, gradient = _subject(statement)
+            if statement.target is not None:
+                statement = _lower(statement) if key == triangular else statement
+                check._define(statement, check.scope)
+            if key is not None and (key != triangular or gradient or statement.target is not None):
+                yield Executed(equation, key, gradient, statement, environment)
+
+
+def _subject(statement: Statement) -> tuple[str | None, bool]:
+    """The name that the first side is, and whether the side is the gradient of L by it."""
+    first = statement.sides[0]
+    if statement.target is not None:
+        return statement.target.key, False
+    if isinstance(first, nodes.Derivative) and isinstance(first.top, nodes.Ref) and first.top.name == LOSS:
+        return first.bottom.name, True
+    return (first.name, False) if isinstance(first, nodes.Ref) else (None, False)
+
+
+def _lower(statement: Statement) -> Statement:
+    """The definition, with minus infinity above the diagonal."""
+    assert statement.target is not None
+    body, span = statement.sides[1], statement.span
+    assert body is not None
+    row, column = (nodes.IndexRef(span, name) for name in statement.target.indices[-2:])
+    below = nodes.Compare(span, (column, row), ("<=",))
+    nothing = nodes.Add(span, (nodes.Constant(span, "infinity"),), ((-1, None),))
+    return replace(statement, sides=(None, nodes.Cases(span, (body, nothing), (below, None))))

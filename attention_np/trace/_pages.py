@@ -1,0 +1,134 @@
+"""A derivation page carried out on a sentence, step by step, and held against the op that it derives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from attention_np import cases, masks
+from attention_np._lib.arrays import Array
+from attention_np._lib.pages import PAGES
+from attention_np.derivation import Fault, Page, PageCheck, read_page
+from attention_np.derivation.environment import Tensor
+from attention_np.derivation.execution import Executed, execute
+from attention_np.derivation.header import Header
+from attention_np.derivation.operators import check_operator
+from attention_np.trace._inputs import loss_gradient, numbered, small_numbers
+from attention_np.trace._paper import Step, Trace
+from attention_np.trace._plain import formula, prose
+
+__all__ = ["traced"]
+
+WORDS = ("n", "m")  # the ranges of queries and of keys
+
+
+def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is_causal: bool, seed: int) -> Trace:
+    """The trace of an op on words; `sizes` are those of ranges of its page, `d` that of all others."""
+    if op not in cases.OPS:
+        raise ValueError(f"there is no op called {op}: there are {', '.join(cases.OPS)}")
+    page = read_page(PAGES / f"{op}.md")
+    header = page.header
+    scores, bias = header.code.get("scores"), header.code.get("bias")
+    if is_causal and bias is None and (scores is None or scores in header.tensors):
+        raise ValueError(f"{op} makes no scores, of which is_causal could hide some")
+    names = {key: name.rpartition(".")[2] for name, key in header.code.items()}
+
+    def value_of(key: str, axes: tuple[str, ...], shape: tuple[int, ...]) -> Array:
+        if key == header.cotangent:
+            return loss_gradient(seed, words, shape[-1])
+        if key == bias:
+            return np.where(masks.causal(*shape) if is_causal else True, np.zeros(shape), -np.inf)
+        width = shape[-1] if shape[1:] else 1
+        if axes and axes[0] in WORDS:
+            role = "x" if "^" in key else names.get(key, key)  # X^Q, X^K and X^V are one X: self-attention
+            return small_numbers(seed, role, words, width).reshape(shape)
+        # Small parameters, so that tanh and softmax are not saturated everywhere.
+        rows, largest = numbered(int(np.prod(shape)) // width), 0.5 if shape[1:] else 1.0
+        return small_numbers(seed, names.get(key, key), rows, width, largest=largest).reshape(shape)
+
+    check = PageCheck(page, draws=1)
+    hidden = scores if is_causal and bias is None else None
+    try:
+        steps, shown = _steps(
+            page, list(execute(check, _lengths(header, len(words), sizes, d), value_of, hidden)), check
+        )
+        errors = [each.error() for each in shown]
+    except Fault as problem:
+        raise ValueError(f"{op} cannot be traced on these tokens: {problem.message}") from None
+    if is_causal:
+        header.code.pop("scores", None)  # of a hidden pair the op keeps what it has
+        header.options |= {} if bias is not None else {"mask": masks.causal(len(words))}
+    errors += [record.error for record in check_operator(check, cases.OPS[op])]
+    title = re.findall(r"^# (.+)", page.text, re.MULTILINE)[0] + (", causal" if is_causal else "")
+    of_words = "".join(index for index, axis in header.indices.items() if axis in WORDS)
+    return Trace(op, title, words, tuple(steps), max(errors), of_words)
+
+
+def _lengths(header: Header, count: int, sizes: Mapping[str, int], d: int) -> dict[str, int]:
+    """The length of every range that is not a product; where m is one, its first factor is the smallest there is."""
+    lengths = {key: sizes.get(formula(key), d) for key, factors in header.sizes.items() if not factors}
+    lengths |= {key: count for key in WORDS if key in lengths}
+    if header.sizes.get("m"):
+        first, second = header.sizes["m"]
+        lengths[first] = next(k for k in range(min(2, count), count + 1) if count % k == 0)
+        lengths[second] = count // lengths[first]
+    return lengths
+
+
+def _steps(page: Page, found: Sequence[Executed], check: PageCheck) -> tuple[list[Step], list[Executed]]:
+    """What leads to the output, and what leads back; and which of the statements say so.
+
+    A gradient is told by all statements that code carries out; names that they use besides are steps as well.
+    """
+    output, needs = page.header.output or "", check.scope.definitions.needs
+    forward = needs(output) | {output}
+    gradients = [
+        each
+        for each in found
+        if each.gradient and each.key in forward and (each.key == output or not each.equation.text_only)
+    ]
+    wanted = forward.union(*(needs(key) | {key} for each in gradients for key in each.uses))
+    groups: dict[tuple[str, bool], list[Executed]] = {}
+    for each in found:
+        told = each in gradients if each.gradient else each.key in wanted and each.key not in check.scope.values
+        if told and (each.statement.target is not None or each.uses <= wanted | {"L"}):
+            groups.setdefault((each.key, each.gradient), []).append(each)
+    symbols = {key: _symbol(page.header, key, tensor, ()) for key, tensor in check.scope.values.items()}
+    symbols |= {key: _symbol(page.header, key, group[0].tensor(), group) for (key, _), group in groups.items()}
+    names = {key: name.rpartition(".")[2] for name, key in page.header.code.items()}
+    names[page.header.cotangent] = "d_output"
+    steps = [
+        Step("given", names.get(key, ""), *symbols[key], (), "", "", tensor.data)
+        for key, tensor in check.scope.values.items()
+        if key in wanted and (key != page.header.cotangent or (output, True) not in groups)
+    ]
+    first_gradient = next((k for k, (_, gradient) in enumerate(groups) if gradient), len(groups))
+    for position, ((key, gradient), group) in enumerate(groups.items()):
+        (symbol, letters), name = symbols[key], names.get(key, "")
+        if gradient:
+            symbol, name = "G" if key == output else f"dL/d{symbol}", name and f"d_{name}"
+        tags = tuple(dict.fromkeys(each.equation.tag for each in group))
+        lines = "\n".join(formula(each.latex) for each in group)
+        part: Literal["forward", "backward"] = "forward" if position < first_gradient else "backward"
+        array = group[0].tensor().data
+        steps.append(Step(part, name, symbol, letters, tags, lines, _paragraph(page, group[0]), array))
+    return steps, [each for group in groups.values() for each in group]
+
+
+def _symbol(header: Header, key: str, tensor: Tensor, group: Sequence[Executed]) -> tuple[str, str]:
+    """A name in plain text, such as A(h), and an index letter for each of its axes: those of its definition."""
+    target = group[0].statement.target if group else None
+    letters = "" if target is None else "".join(target.indices)
+    for axis in tensor.axes[len(letters) :]:
+        letters += next(index for index, its in header.indices.items() if its == axis and index not in letters)
+    plain = formula(key.removesuffix("()"))
+    return (f"{plain}({letters[0]})" if key.endswith("()") else plain), letters
+
+
+def _paragraph(page: Page, first: Executed) -> str:
+    """The prose before the equation, unless another equation, a heading or a table stands there."""
+    before = page.text[: first.equation.offset - 2].rstrip().rpartition("\n\n")[2]
+    return "" if before.endswith("$$") or before.startswith(("#", "|", "*Text only.*")) else prose(before)

@@ -1,0 +1,336 @@
+"""What the kernels do with a tile: when they serve, in which precision, in whose memory, how they round."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import (
+    SOME_HIDDEN,
+    Array,
+    assert_close,
+    normal,
+)
+
+from attention_np import blockwise, dot_product, rules
+from attention_np._blockwise import kernels, plain, scratch
+from attention_np._blockwise.columns import delta_parts, interleaved, with_column, with_counters
+
+from .calls import (
+    a_mask,
+    arrays,
+    assert_same_as_dot_product,
+    batch_of,
+)
+
+
+@pytest.fixture
+def kernels_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow way of :mod:`attention_np._blockwise.plain` is an error."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("the plain way was taken")
+
+    monkeypatch.setattr(plain, "attend", refuse)
+    monkeypatch.setattr(plain, "differentiate", refuse)
+
+
+@pytest.mark.usefixtures("kernels_only")
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("scale", [None, 1e3])
+@pytest.mark.parametrize("bias", [None, np.where(SOME_HIDDEN, normal(1, 4, 5), -np.inf)], ids=["no bias", "bias"])
+@pytest.mark.parametrize("options", [{}, {"mask": SOME_HIDDEN}, {"is_causal": True}, {"dropout_p": 0.4, "rng": 1}])
+def test_what_is_finite_goes_through_the_kernels(
+    dtype: Any, scale: float | None, bias: Array | None, options: dict[str, Any]
+) -> None:
+    x = {name: array.astype(dtype) for name, array in arrays("a batch").items()}
+    bias = None if bias is None else bias.astype(dtype)
+    output, cache = blockwise.forward(**x, scale=scale, bias=bias, **options, block_size=2)
+    blockwise.backward(output, cache)
+
+
+@pytest.mark.usefixtures("kernels_only")
+def test_a_row_whose_sum_leaves_the_range_without_a_shift_is_shifted() -> None:
+    query, key, value = (x.astype(np.float32) for x in (100 * normal(0, 9, 4), normal(1, 8, 4), normal(2, 8, 3)))
+    for bias in (None, np.float32(3e4), np.float32(-3e4)):
+        output, cache = blockwise.forward(query, key, value, bias=bias, block_size=3)
+        assert np.abs(query @ key.T / 2).max() > 128
+        assert_close(output, dot_product.forward(query, key, value)[0], 2e-2 if bias else 2e-5)
+        blockwise.backward(output, cache)
+
+
+@pytest.mark.parametrize("vectorised", [False, True])
+@pytest.mark.parametrize("scale", [None, 30.0])
+def test_either_exponential_serves(vectorised: bool, scale: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_is_vectorised", lambda *_: vectorised)
+    kernels._exponential.cache_clear()
+    try:
+        assert_same_as_dot_product(batch_of(), 3, 1e-13, mask=a_mask(), scale=scale)
+        used = kernels._exponential(np.dtype(np.float32))
+    finally:
+        kernels._exponential.cache_clear()
+    assert used.function is (np.exp2 if vectorised else np.exp)
+
+
+def test_memory_that_is_in_use_is_not_given_out_again() -> None:
+    with scratch.own():
+        outer = scratch.array("scores", (3, 4), np.dtype(float))
+        with scratch.own():
+            assert not np.shares_memory(outer, scratch.array("scores", (3, 4), np.dtype(float)))
+        assert scratch.array("scores", (3, 4), np.dtype(float)) is outer
+    with scratch.own():
+        again = scratch.array("scores", (3, 4), np.dtype(float))
+        smaller = scratch.array("scores", (2, 4), np.dtype(float))
+        assert scratch.array("scores", (3, 4), np.dtype(float)) is again
+        assert scratch.array("scores", (2, 4), np.dtype(float)) is smaller
+    with scratch.own():
+        assert np.shares_memory(again, scratch.array("scores", (2, 2), np.dtype(float)))
+
+
+def test_memory_that_is_kept_is_no_more_than_was_asked_for() -> None:
+    with scratch.own():
+        for n in range(1, 200):
+            scratch.array("some", (200 - n, 2), np.dtype(np.float32))
+        kept = scratch._of.taken[-1]
+        assert kept.buffers["some"].nbytes == 199 * 2 * 4
+        assert len(kept.views) <= 64
+
+
+def test_attention_between_two_steps_of_attention_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key, value, d_output = (normal(seed, 2, 9, 4) for seed in range(4))
+    expected, cache = blockwise.forward(query, key, value)
+    gradients = blockwise.backward(d_output, cache)
+    exponential, inside = kernels._exponential(np.dtype(float)), []
+
+    def interrupted(x: Any, out: Any) -> Any:
+        """As the handler of a signal might do it."""
+        if not inside:
+            inside.append(True)
+            _, other = blockwise.forward(-query, -key + 1, value)
+            blockwise.backward(-d_output, other)
+            inside.clear()
+        return exponential.function(x, out=out)
+
+    monkeypatch.setattr(kernels, "_exponential", lambda _: exponential._replace(function=interrupted))
+    output, cache = blockwise.forward(query, key, value)
+    np.testing.assert_array_equal(output, expected)
+    for found, wanted in zip(blockwise.backward(d_output, cache)[:3], gradients[:3], strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.fixture
+def used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory whose numbers are not set is not zero."""
+    empty = np.empty
+
+    def filled(*args: Any, **options: Any) -> Any:
+        array = empty(*args, **options)
+        if array.dtype.kind in "fu":
+            array.fill(np.nan if array.dtype.kind == "f" else 255)  # bytes that are not numbers, either
+        return array
+
+    monkeypatch.setattr(np, "empty", filled)
+
+
+@pytest.mark.usefixtures("used_memory")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"mask": rules.padding([4, 0])}, {"mask": rules.padding(0)}, {"is_causal": True}, {"bias": normal(9, 3, 4)}],
+    ids=["plain", "some padding", "all padding", "causal", "bias"],
+)
+@pytest.mark.parametrize("shapes", [((2, 3, 2), (2, 4, 2)), ((3, 2), (2, 4, 2)), ((2, 3, 2), (4, 2))], ids=str)
+def test_nothing_depends_on_what_memory_held(
+    options: dict[str, Any], shapes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    query, key = (normal(i, *shape) for i, shape in enumerate(shapes))
+    output, cache = blockwise.forward(query, key, key, **options, block_size=2)
+    mask = options.get("mask")
+    given = {**options, "mask": mask.mask(3, 4) if mask is not None else None}
+    expected, other = dot_product.forward(query, key, key, **given)
+    np.testing.assert_allclose(output, expected, rtol=0, atol=1e-14)
+    found, wanted = blockwise.backward(output, cache), dot_product.backward(output, other)
+    for name in ("query", "key", "value"):
+        np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=0, atol=1e-14, err_msg=name)
+
+
+@pytest.mark.usefixtures("used_memory")
+@pytest.mark.parametrize("leading", [(), (2,), (0,)])
+@pytest.mark.parametrize(("n", "m"), [(3, 0), (0, 4), (3, 4), (0, 0)])
+def test_what_nothing_is_added_to_is_zero(leading: tuple[int, ...], n: int, m: int) -> None:
+    query, key, value = np.ones((n, 2)), np.ones((m, 2)), np.ones((*leading, m, 5))
+    output, cache = blockwise.forward(query, key, value)
+    found = blockwise.backward(output, cache)
+    if not output.size or not m:
+        assert (output == 0).all()
+        for gradient in found[:3]:
+            assert (gradient == 0).all()
+    assert np.isfinite(found.query).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("of_rows", [False, True], ids=["", "log-sum-exp"])
+def test_every_pass_computes_in_the_precision_of_the_arrays(
+    dtype: Any, of_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+
+    def watched(function: Any) -> Any:
+        def watching(tiles: Any, *rest: Any) -> Any:
+            found = function(tiles, *rest)
+            first = tiles[0] if isinstance(tiles, list) else tiles
+            seen.add((first[0] if isinstance(first, tuple) else first).dtype)
+            results = found[0] if isinstance(found, list) else [found]
+            seen.update(x.dtype for x in results if x is not None)
+            return found
+
+        return watching
+
+    monkeypatch.setattr(kernels, "attend", watched(kernels.attend))
+    monkeypatch.setattr(kernels, "differentiate", watched(kernels.differentiate))
+    monkeypatch.setattr(plain, "push_forward", watched(plain.push_forward))
+    query, key, value, bias = (normal(i, *s).astype(dtype) for i, s in enumerate([(4, 2), (5, 2), (5, 3), (4, 5)]))
+    for size in (1, 1000):  # with shifts, too
+        output, cache = blockwise.forward(dtype(size) * query, key, value, bias=bias)
+        assert {x.dtype for x in (cache.scale, cache.logsumexp, cache.shift, cache.total, cache.output)} == {
+            np.dtype(dtype)
+        }
+        blockwise.backward(output, cache, d_logsumexp=cache.logsumexp if of_rows else None)
+        blockwise.jvp(cache, query=query, bias=bias)
+        blockwise.jvp(cache, value=value)
+        _, cache = blockwise.forward(dtype(size) * query, key, value)
+        blockwise.backward(output, cache, d_logsumexp=cache.logsumexp if of_rows else None)
+    assert seen == {np.dtype(dtype)}
+
+
+def test_the_columns_beside_others_are_of_their_dtype() -> None:
+    array = normal(0, 2, 3, 8).astype(np.float32)
+    for found in (with_column(array, 1), with_counters(array), interleaved(array, np.ones(2))):
+        assert found.dtype == np.float32
+
+
+def test_only_the_rows_that_need_it_are_done_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key, value = normal(0, 6, 2), normal(1, 5, 2), normal(2, 5, 3)
+    query[2] *= 1e20
+    bias = np.zeros((6, 5))
+    bias[4, 1] = np.nan
+    bias[5] = -np.inf
+    _, cache = blockwise.forward(query, key, value, bias=bias)
+    rows = []
+    whole = plain.differentiate_whole_rows
+
+    def watched(tile: Any, given: Any) -> Any:
+        rows.extend(np.flatnonzero(given.d_output.any(axis=-1)))
+        return whole(tile, given)
+
+    monkeypatch.setattr(plain, "differentiate_whole_rows", watched)
+    blockwise.backward(np.ones((6, 3)), cache)
+    assert rows == [2, 4]
+
+
+@pytest.mark.usefixtures("kernels_only")
+@pytest.mark.parametrize("size", [-250, -60, 60, 250])
+def test_values_and_gradients_of_any_usual_size_go_through_the_kernels(size: int) -> None:
+    query, key, value = normal(0, 6, 2), normal(1, 5, 2), np.ldexp(np.abs(normal(2, 5, 3)), size)
+    given = np.ldexp(np.abs(normal(3, 6, 3)), -size)
+    given[2] = 0
+    given[3] *= 1e-240 if size > 0 else 1.0
+    for sign in (1, -1):
+        output, cache = blockwise.forward(query, key, sign * value)
+        found = blockwise.backward(sign * given, cache)
+        expected, other = dot_product.forward(query, key, sign * value)
+        np.testing.assert_allclose(output, expected, rtol=1e-13)
+        for one, two in zip(found[:3], dot_product.backward(sign * given, other)[:3], strict=True):
+            np.testing.assert_allclose(one, two, rtol=0, atol=1e-13 * np.abs(two).max())
+
+
+class Introspected:
+    """As ``numpy.lib.introspect``, on a machine where some functions use more than its baseline."""
+
+    @staticmethod
+    def opt_func_info(func_name: str) -> dict[str, dict[str, dict[str, str]]]:
+        found = {
+            "exp2": {"ff": {"current": "AVX512_SKX", "available": "AVX512_SKX baseline(SSE SSE2)"}},
+            "exp": {"dd": {"current": "baseline(SSE SSE2 SSE3)", "available": "baseline(SSE SSE2 SSE3)"}},
+        }
+        found["exp2"]["dd"] = {"available": "nothing"}
+        return {name: what for name, what in found.items() if re.search(func_name, name)}
+
+
+def test_a_function_is_vectorised_if_numpy_runs_more_than_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy.lib.introspect", Introspected)  # type: ignore[arg-type]
+    monkeypatch.setattr(np.lib, "introspect", Introspected, raising=False)
+    found = [
+        (name, dtype)
+        for name in ("exp", "exp2", "xp2", "log2")
+        for dtype in "fdg"
+        if kernels._is_vectorised(name, np.dtype(dtype))
+    ]
+    assert found == [("exp2", "f")]
+    monkeypatch.delattr(np.lib, "introspect")
+    monkeypatch.setitem(sys.modules, "numpy.lib.introspect", None)  # type: ignore[arg-type]
+    assert not kernels._is_vectorised("exp2", np.dtype("f"))
+
+
+def output_and_gradients(op: Any, query: Array, key: Array, value: Array, d_output: Array) -> list[Array]:
+    output, cache = op.forward(query, key, value)
+    gradients = op.backward(d_output, cache)
+    return [output, gradients.query, gradients.key, gradients.value]
+
+
+@pytest.mark.parametrize(
+    ("n", "score_scale"), [(64, 4), (64, 16), (256, 1), (256, 4), (256, 16), (512, 1), (512, 4), (512, 16), (512, 64)]
+)
+def test_blocks_round_hardly_more_than_whole_rows(n: int, score_scale: int) -> None:
+    arrays = [normal(i, 8, n, 64).astype(np.float32) for i in range(4)]
+    arrays[0] *= np.float32(score_scale)
+    exact = output_and_gradients(dot_product, *(x.astype(np.float64) for x in arrays))
+    errors = [
+        [np.sqrt(np.mean(np.abs(x - y).mean(axis=(1, 2)) ** 2)) for x, y in zip(found, exact, strict=True)]
+        for found in (output_and_gradients(op, *arrays) for op in (blockwise, dot_product))
+    ]
+    assert np.max(np.divide(*errors)) < 1.12
+
+
+@pytest.mark.parametrize("features", [0, 1, 7, 8, 24, 64, 100])
+@pytest.mark.parametrize("are_many", [False, True])
+def test_a_product_with_interleaved_columns_subtracts_delta(features: int, are_many: bool) -> None:
+    d_output, output, value = normal(1, 3, features), normal(2, 3, features), normal(3, 5, features)
+    parts = delta_parts(d_output, output, are_many)
+    assert are_many or parts.shape == (3, 1)
+    found = interleaved(d_output, -parts) @ interleaved(value, np.ones(parts.shape[-1])).T
+    expected = d_output @ value.T - (d_output * output).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_what_nearly_cancels_cancels_in_every_part_of_the_features() -> None:
+    d_output, value = normal(1, 1, 64), normal(2, 1, 64)
+    parts = delta_parts(d_output, value, are_many=True)
+    terms = interleaved(d_output, -parts) * interleaved(value, np.ones(8))
+    assert np.abs(terms.reshape(8, 9).sum(axis=-1)).max() < 1e-14
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [(np.float32, np.float64), (np.float64, np.longdouble)])
+def test_many_parts_of_delta_add_up_to_it_beyond_their_own_precision(dtype: Any, wide: Any) -> None:
+    if np.finfo(wide).eps == np.finfo(dtype).eps:
+        pytest.skip("there is nothing wider here")
+    d_output, output = normal(1, 5, 64).astype(dtype), normal(2, 5, 64).astype(dtype)
+    d_output[:, 56:] *= dtype(1e-4)  # so the last part is small, and rounds little
+    found = delta_parts(d_output, output, are_many=True)
+    assert (found.dtype, found.shape) == (dtype, (5, 8))
+    exact = (d_output.astype(wide) * output).sum(axis=-1)
+    assert np.abs(found.astype(wide).sum(axis=-1) - exact).max() < 1e-2 * np.finfo(dtype).eps
+
+
+def test_the_counters_count_every_key_once() -> None:
+    value = normal(1, 2, 7, 3)
+    counted = np.ones((2, 1, 7)) @ with_counters(value)
+    np.testing.assert_array_equal(counted[..., 3:], [[[2, 2, 2, 1]]] * 2)
+    np.testing.assert_array_equal(with_counters(value)[..., :3], value)
+
+
+def test_each_column_is_in_the_middle_of_its_part() -> None:
+    (row,) = interleaved(np.zeros((1, 64)), np.ones(8))
+    np.testing.assert_array_equal(np.flatnonzero(row), 4 + 9 * np.arange(8))

@@ -1,0 +1,468 @@
+"""What holds of every attention: the numbers against 50 digits, all shapes and options, lengths of zero, refusals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import (
+    ATTENTIONS,
+    BIAS_SHAPES,
+    BIASED,
+    CENTRAL,
+    COMPLEX_STEP,
+    OPS,
+    OPTIONS,
+    SHAPES,
+    SOME_HIDDEN,
+    Array,
+    Case,
+    assert_close,
+    assert_gradients_close,
+    assert_same_bits,
+    attentions,
+    leaves,
+    map_arrays,
+    normal,
+    plain_cases,
+    random_parameters,
+    reference,
+    tangents_of,
+)
+
+from attention_np import gradcheck
+from attention_np.multi_head import Parameters
+
+EACH_WIDTH_OTHERWISE: dict[str, Any] = {"features": (3, 2, 6), "d_qk": 6, "d_v": 2, "d_output": 5, "hidden": 4}
+BIASES = ["", "output", "query value", "key"]
+
+
+def options_for(op: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options as the op takes them: in multi_head, the scores of a mask have a head axis."""
+    mask = options.get("mask")
+    if op != "multi_head" or np.ndim(mask) < 3:
+        return options
+    return {**options, "mask": mask[..., None, :, :]}
+
+
+def takes(op: str, options: dict[str, Any]) -> bool:
+    return (op in BIASED and (op != "multi_head" or "scale" not in options)) or set(options) <= {"mask"}
+
+
+def every_case() -> Iterator[tuple[str, Case]]:
+    for name, shapes in SHAPES.items():
+        for op, case in attentions(shapes, **EACH_WIDTH_OTHERWISE).items():
+            yield f"{op}, {name}", case
+    for name, options in OPTIONS.items():
+        for op, case in plain_cases(batch=(2,)).items():
+            if op != "softmax" and takes(op, options):
+                yield f"{op}, {name}", case._replace(options={**case.options, **options_for(op, options)})
+    for op, case in attentions(SHAPES["a batch"]).items():
+        for shape in [*BIAS_SHAPES, (2, 1, 4, 5), (2, 2, 4, 5)] if op in BIASED else []:
+            if op == "multi_head" or len(shape) < 4:
+                yield f"{op}, bias {shape}", case._replace(inputs={**case.inputs, "bias": normal(1, *shape)})
+        for name, size in {"flat": 1e-3, "sharp": 30}.items():
+            yield f"{op}, {name}", case._replace(inputs={**case.inputs, "query": size * case.inputs["query"]})
+    few = SHAPES["four queries, five keys"]
+    for hidden in (1, 9):
+        yield f"additive, {hidden} hidden units", attentions(few, hidden=hidden)["additive"]
+    without_b = attentions(few)["additive"]
+    yield "additive, no b", without_b._replace(inputs={k: x for k, x in without_b.inputs.items() if k != "b"})
+    for biases in BIASES:
+        yield f"multi_head, biases {biases}", attentions(few, biases=biases)["multi_head"]
+    heads = attentions(SHAPES["a batch"])["multi_head"]
+    for num_heads in (1, 4):
+        yield f"multi_head, {num_heads} heads", heads._replace(options={"num_heads": num_heads})
+    for name, mask in {
+        "of heads": np.array([[[True]], [[False]]]),
+        "of one": np.stack([SOME_HIDDEN, ~SOME_HIDDEN]),
+    }.items():
+        yield f"multi_head, mask {name}", heads._replace(options={"num_heads": 2, "mask": mask})
+    for n, m in ((3, 6), (6, 3), (1, 4), (4, 1)):
+        for op, case in attentions(((n,), (m,), (m,))).items():
+            if op in BIASED:
+                yield f"{op}, causal, {n} and {m}", case._replace(options={**case.options, "is_causal": True})
+    for name, bias in {
+        "hidden keys": np.array([0.0, -np.inf, 1.0, 0.5, -np.inf]),
+        "hidden pairs": np.where(SOME_HIDDEN, 0.5, -np.inf),
+        "limits": np.where(SOME_HIDDEN, 0.5, np.inf),
+        "all hidden": np.array(-np.inf),
+    }.items():
+        for op, case in attentions(SHAPES["a batch"]).items():
+            if op in BIASED:
+                yield f"{op}, bias of {name}", case._replace(inputs={**case.inputs, "bias": bias})
+
+
+CASES = dict(every_case())
+EXACT = {name: case for name, case in CASES.items() if "dropout_p" not in case.options and "sharp" not in name}
+every_attention = pytest.mark.parametrize("op", ATTENTIONS)
+
+
+@pytest.mark.parametrize("case", EXACT.values(), ids=EXACT)
+def test_output_and_gradients_are_right_in_every_digit(case: Case) -> None:
+    output, cache = case.forward()
+    d_output = normal(9, *output.shape)
+    expected, expected_gradients = reference(case, d_output)
+    assert_close(output, expected, 3e-15)
+    gradients = dict(leaves(case.op.backward(d_output, cache)))
+    assert set(gradients) == set(dict(leaves(case.inputs)))
+    assert_gradients_close(gradients, expected_gradients, 2e-14)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_forward_mode_is_the_transpose_of_backward(case: Case) -> None:
+    output, cache = case.forward()
+    d_output, tangents = normal(9, *output.shape), tangents_of(case)
+    gradients = dict(leaves(case.op.backward(d_output, cache)))
+    terms = [np.sum(gradients[name] * tangent) for name, tangent in leaves(tangents)]
+    forwards = d_output * case.op.jvp(cache, **tangents)
+    assert abs(sum(terms) - forwards.sum()) <= 2e-14 * max(np.abs(forwards).sum(), np.abs(terms).sum())
+
+
+def assert_numerical(case: Case, method: str) -> None:
+    report = gradcheck.check_op(case.op, case.inputs, method=method, **case.options)
+    report.raise_if_failed()
+    assert report["jvp"].max_relative_error <= 1e-15
+    for path, _ in leaves(case.inputs):
+        assert report[path].max_relative_error <= (COMPLEX_STEP if method == "complex-step" else CENTRAL), path
+
+
+@every_attention
+def test_gradients_are_numerical_ones(op: str) -> None:
+    assert_numerical(
+        CASES[f"{op}, {'everything' if f'{op}, everything' in CASES else 'mask of pairs'}"], "complex-step"
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["complex-step", "central"])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_every_case_are_numerical_ones(name: str, method: str) -> None:
+    if method == "complex-step" or ("inf" not in name and "bias of" not in name):
+        assert_numerical(CASES[name], method)
+
+
+@every_attention
+def test_of_complex_arrays_the_function_is_the_analytic_one_and_its_gradient_the_complex_derivative(op: str) -> None:
+    plain = plain_cases()[op]
+    case = plain.map(lambda x: x + 0.2j * normal(7, *x.shape))
+    case = case._replace(options={**case.options, "mask": SOME_HIDDEN})
+    output, cache = case.forward()
+    d_output = normal(2, *output.shape) + 1j * normal(3, *output.shape)
+    gradients = dict(leaves(case.op.backward(d_output, cache)))
+    drawn = iter(range(4, 40))
+    tangents = map_arrays(lambda x: normal(next(drawn), *x.shape) + 1j * normal(next(drawn), *x.shape), case.inputs)
+    adjoint = sum((gradients[name] * x).sum() for name, x in leaves(tangents))
+    assert abs((d_output * case.op.jvp(cache, **tangents)).sum() - adjoint) <= 1e-12 * abs(adjoint)
+    for path, tangent in leaves(tangents):
+        for unit in (1e-5, 1e-5j):  # of an analytic function the derivative is the same along both
+            ends = []
+            for step in (unit, -unit):
+                names = iter([other for other, _ in leaves(case.inputs)])
+                moved = case.map(lambda x, s=step, names=names: x + s * tangent if next(names) == path else x)  # noqa: B023
+                ends.append(moved.forward()[0])
+            numerical = (d_output * (ends[0] - ends[1])).sum() / (2 * unit)
+            assert abs((gradients[path] * tangent).sum() - numerical) <= 1e-7 * max(abs(numerical), 1), path
+
+
+ZERO: list[tuple[tuple[tuple[int, ...], ...], dict[str, Any]]] = [
+    (((0,), (5,), (5,)), {}),
+    (((4,), (0,), (0,)), {}),
+    (((), (0,), (0,)), {}),
+    (((0, 4), (0, 5), (0, 5)), {}),
+    (((0, 4), (5,), (5,)), {}),
+    (((2, 0), (2, 0), (2, 0)), {}),
+    (((4,), (5,), (5,)), {"features": (4, 4, 0)}),
+    (((4,), (5,), (5,)), {"features": (0, 0, 4)}),
+    (((0,), (0,), (0,)), {"features": (0, 0, 0), "hidden": 0, "d_v": 0, "d_qk": 0}),
+    (((4,), (5,), (5,)), {"hidden": 0, "d_qk": 0}),
+    (((4,), (5,), (5,)), {"d_v": 0, "d_output": 0}),
+]
+
+
+@pytest.mark.parametrize(("shapes", "sizes"), ZERO, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"is_causal": True}, {"mask": np.array(True)}, {"mask": np.array(False)}, {"dropout_p": 0.5, "rng": 0}],
+)
+@every_attention
+def test_zero_lengths_give_results_of_the_right_shape(
+    op: str, shapes: tuple[tuple[int, ...], ...], sizes: dict[str, Any], options: dict[str, Any]
+) -> None:
+    if not takes(op, options):
+        return
+    case = attentions(shapes, **sizes)[op]
+    inputs = {**case.inputs, **({"bias": np.array(0.5)} if op in BIASED else {})}
+    case = Case(case.op, inputs, {**case.options, **options})
+    output, cache = case.forward()
+    query, key, value = (case.inputs[name].shape for name in ("query", "key", "value"))
+    width = sizes.get("d_output", 4) if op == "multi_head" else value[-1]
+    assert output.shape == (*np.broadcast_shapes(query[:-2], key[:-2], value[:-2]), *query[-2:-1], width)
+    assert np.isfinite(output).all()
+    assert case.op.jvp(cache, **case.inputs).shape == output.shape
+    gradients = dict(leaves(case.op.backward(normal(9, *output.shape), cache)))
+    for name, x in leaves(case.inputs):
+        assert gradients[name].shape == x.shape
+    if 0 in key[:-1]:
+        of_nothing = case.inputs["parameters"].b_output if op == "multi_head" else np.zeros(width)
+        assert_same_bits(output, np.broadcast_to(of_nothing, output.shape))
+        assert all((x == 0).all() for name, x in gradients.items() if name != "parameters.b_output")
+
+
+VAST = 10**15  # so many queries that no arithmetic on them could even allocate its result
+QUERY = "query.shape=({n}, 4)"
+
+
+def zeros(*shape: int, dtype: Any = float) -> Array:
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def with_parameters(**changed: Any) -> dict[str, Any]:
+    return {"parameters": random_parameters(0)._replace(**changed)}
+
+
+Refused = list[tuple[dict[str, Any], type[Exception], str]]  # what is given, and how the sentence begins
+RAGGED = [[1.0, 2.0], [1.0]]
+OF_ATTENTION: Refused = [
+    (
+        {"query": zeros(5, 4, dtype=int)},
+        TypeError,
+        "query must hold floating-point numbers, not int64 (query.shape=(5, 4))",
+    ),
+    ({"query": "query"}, TypeError, "query must hold floating-point numbers, not <U5"),
+    (
+        {"query": 1.0},
+        ValueError,
+        "query must have at least one axis, (..., n, features) or (features,) (query.shape=())",
+    ),
+    ({"query": RAGGED}, ValueError, "query must be an array of floating-point numbers: "),
+    ({"key": None}, TypeError, "key must hold floating-point numbers, not object"),
+    ({"key": zeros(4)}, ValueError, "key must have at least two axes, (..., m, features) (key.shape=(4,))"),
+    ({"key": RAGGED}, ValueError, "key must be an array of floating-point numbers: "),
+    ({"value": zeros(4)}, ValueError, "value must have at least two axes, (..., m, features) (value.shape=(4,))"),
+    (
+        {"value": zeros(6, 4)},
+        ValueError,
+        "key and value must be of one length: there are 5 keys and 6 values (key.shape=(5, 4), value.shape=(6, 4))",
+    ),
+    (
+        {"key": zeros(2, 5, 4), "value": zeros(3, 5, 4)},
+        ValueError,
+        f"the leading axes of query and key and value do not broadcast together ({QUERY}, "
+        "key.shape=(2, 5, 4), value.shape=(3, 5, 4))",
+    ),
+    ({"mask": zeros(5, dtype=int)}, TypeError, "mask must be boolean, True where attending is allowed, not int64"),
+    (
+        {"mask": np.ones(5)},
+        TypeError,
+        "mask must be boolean, True where attending is allowed, not float64 (mask.shape=(5,)): "
+        "numbers that are added to the scores are a bias",
+    ),
+    (
+        {"mask": np.ones(4, bool)},
+        ValueError,
+        "mask must broadcast to the scores, whose shape is ({heads}{n}, 5) (mask.shape=(4,))",
+    ),
+]
+OF_PIPELINE: Refused = [
+    ({"bias": zeros(5, dtype=int)}, TypeError, "bias must hold floating-point numbers, not int64 (bias.shape=(5,))"),
+    ({"bias": RAGGED}, ValueError, "bias must be an array of floating-point numbers: "),
+    (
+        {"bias": np.ones(4)},
+        ValueError,
+        "bias must broadcast to the scores, whose shape is ({heads}{n}, 5) (bias.shape=(4,))",
+    ),
+    ({"dropout_p": 1.0, "rng": 0}, ValueError, "dropout_p must be at least 0 and less than 1, not 1.0"),
+    ({"dropout_p": -0.1, "rng": 0}, ValueError, "dropout_p must be at least 0 and less than 1, not -0.1"),
+    ({"dropout_p": np.nan, "rng": 0}, ValueError, "dropout_p must be at least 0 and less than 1, not nan"),
+    ({"dropout_p": 0.5}, ValueError, "dropout_p=0.5 needs an rng: a seed or a numpy.random.Generator"),
+    ({"dropout_p": "a"}, TypeError, "dropout_p must be a number, not 'a'"),
+    ({"dropout_p": None}, TypeError, "dropout_p must be a number, not None"),
+    ({"dropout_p": np.zeros(1)}, TypeError, "dropout_p must be a number, not array"),
+    ({"dropout_p": 0.5, "rng": 1.5}, TypeError, "rng must be a seed or a numpy.random.Generator, not 1.5"),
+    ({"dropout_p": 0.5, "rng": "a"}, TypeError, "rng must be a seed or a numpy.random.Generator, not 'a'"),
+    ({"is_causal": np.ones((3, 3), bool)}, TypeError, "is_causal must be True or False, not array"),
+    ({"is_causal": "no"}, TypeError, "is_causal must be True or False, not 'no'"),
+    ({"is_causal": 1}, TypeError, "is_causal must be True or False, not 1"),
+]
+OF_SCALED: Refused = [
+    ({"key": zeros(5, 3)}, ValueError, f"key has 3 features but query has 4 (key.shape=(5, 3), {QUERY})"),
+    (
+        {"key": zeros(2, 5, 3), "value": zeros(5, 4)},
+        ValueError,
+        "key has 3 features but query has 4 (key.shape=(2, 5, 3)",
+    ),
+    (
+        {"mask": np.ones((2, 1, 5), bool)},
+        ValueError,
+        "mask must broadcast to the scores, whose shape is ({n}, 5) (mask.shape=(2, 1, 5))",
+    ),
+    (
+        {"bias": np.ones((1, 1, 5))},
+        ValueError,
+        "bias must broadcast to the scores, whose shape is ({n}, 5) (bias.shape=(1, 1, 5))",
+    ),
+    ({"scale": np.inf}, ValueError, "scale must be finite, not inf"),
+    ({"scale": np.nan}, ValueError, "scale must be finite, not nan"),
+    ({"scale": "a"}, TypeError, "scale must be a number, not 'a'"),
+    ({"scale": 1j}, TypeError, "scale must be a number, not 1j"),
+    ({"scale": np.ones(3)}, TypeError, "scale must be a number, not array"),
+    ({"scale": True}, TypeError, "scale must be a number, not True"),
+]
+OF_ADDITIVE: Refused = [
+    ({"w_query": zeros(2, 3)}, ValueError, f"w_query takes 2 features but query has 4 (w_query.shape=(2, 3), {QUERY})"),
+    ({"w_key": zeros(3, 3)}, ValueError, "w_key takes 3 features but key has 4 (w_key.shape=(3, 3), key.shape=(5, 4))"),
+    ({"w_query": zeros(3)}, ValueError, "w_query must have two axes, (features in, features out) (w_query.shape=(3,))"),
+    (
+        {"w_key": zeros(2, 4, 3)},
+        ValueError,
+        "w_key must have two axes, (features in, features out) (w_key.shape=(2, 4, 3))",
+    ),
+    (
+        {"w_key": zeros(4, 2)},
+        ValueError,
+        "w_query and w_key must map to one number of hidden units, not to 3 and 2 "
+        "(w_query.shape=(4, 3), w_key.shape=(4, 2))",
+    ),
+    ({"w_score": zeros(4)}, ValueError, "w_score must have the shape (3,) (w_score.shape=(4,))"),
+    ({"w_score": zeros(3, 1)}, ValueError, "w_score must have the shape (3,) (w_score.shape=(3, 1))"),
+    ({"b": zeros(1)}, ValueError, "b must have the shape (3,) (b.shape=(1,))"),
+]
+OF_HEADS: Refused = [
+    (with_parameters(w_key=None), TypeError, "parameters.w_key must hold floating-point numbers, not object"),
+    (with_parameters(w_key=RAGGED), ValueError, "parameters.w_key must be an array of floating-point numbers: "),
+    ({"parameters": tuple(random_parameters(0))}, TypeError, "parameters must be a multi_head.Parameters, not tuple"),
+    (
+        with_parameters(w_query=zeros(3, 4)),
+        ValueError,
+        f"parameters.w_query takes 3 features but query has 4 (parameters.w_query.shape=(3, 4), {QUERY})",
+    ),
+    (
+        {"key": zeros(5, 3)},
+        ValueError,
+        "parameters.w_key takes 4 features but key has 3 (parameters.w_key.shape=(4, 4)",
+    ),
+    ({"value": zeros(5, 3)}, ValueError, "parameters.w_value takes 4 features but value has 3"),
+    (with_parameters(w_value=zeros(1, 4, 4)), ValueError, "parameters.w_value must have two axes, (features in, "),
+    (
+        with_parameters(w_key=zeros(4, 6)),
+        ValueError,
+        "w_query and w_key must map to one number of features, not to 4 and 6 "
+        "(parameters.w_query.shape=(4, 4), parameters.w_key.shape=(4, 6))",
+    ),
+    (
+        {"num_heads": 3},
+        ValueError,
+        "num_heads=3 must divide the 4 features of parameters.w_query (parameters.w_query.shape=(4",
+    ),
+    ({"num_heads": 0}, ValueError, "num_heads=0 must divide the 4 features"),
+    ({"num_heads": True}, TypeError, "num_heads must be an integer, not True"),
+    ({"num_heads": 1.5}, TypeError, "num_heads must be an integer, not float"),
+    ({"num_heads": "2"}, TypeError, "num_heads must be an integer, not str"),
+    ({"num_heads": None}, TypeError, "num_heads must be an integer, not NoneType"),
+    (
+        with_parameters(w_value=zeros(4, 3), w_output=zeros(3, 4)),
+        ValueError,
+        "num_heads=2 must divide the 3 features of parameters.w_value (parameters.w_value.shape=(4, 3))",
+    ),
+    (
+        with_parameters(w_output=zeros(3, 4)),
+        ValueError,
+        "w_output must take the 4 features that w_value gives "
+        "(parameters.w_output.shape=(3, 4), parameters.w_value.shape=(4, 4))",
+    ),
+    (with_parameters(w_output=zeros(4)), ValueError, "w_output must take the 4 features that w_value gives"),
+    *(
+        (
+            with_parameters(**{b: zeros(1)}),
+            ValueError,
+            f"parameters.{b} must have the shape (4,) (parameters.{b}.shape=(1,))",
+        )
+        for b in Parameters._fields[4:]
+    ),
+    (
+        {"mask": np.ones((3, 1, 5), bool)},
+        ValueError,
+        "mask must broadcast to the scores, whose shape is (2, {n}, 5) (mask.shape=(3, 1, 5))",
+    ),
+]
+REFUSED = {
+    "dot_product": OF_ATTENTION + OF_PIPELINE + OF_SCALED,
+    "blockwise": OF_ATTENTION + OF_PIPELINE + OF_SCALED,
+    "additive": OF_ATTENTION + OF_ADDITIVE,
+    "multi_head": OF_ATTENTION + OF_PIPELINE + OF_HEADS,
+}
+
+
+@pytest.mark.parametrize("n", [4, VAST])
+@pytest.mark.parametrize(
+    ("op", "changed", "error", "sentence"), [(op, *refused) for op, many in REFUSED.items() for refused in many]
+)
+def test_bad_input_is_refused_before_any_arithmetic(
+    op: str, changed: dict[str, Any], error: type[Exception], sentence: str, n: int
+) -> None:
+    case = attentions(((4,), (5,), (5,)))[op]
+    sentence = sentence.replace("{n}", str(n)).replace("{heads}", "2, " if op == "multi_head" else "")
+    with pytest.raises(error, match="^" + re.escape(sentence)):
+        case.forward(**{"query": zeros(n, 4), **changed})
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_vectors_that_do_not_fit_are_refused_even_if_they_broadcast(op: str) -> None:
+    case = plain_cases()[op]
+    output, cache = case.forward()
+    d = "d_weights" if op == "softmax" else "d_output"
+    for shape in ((), output.shape[1:], output.shape[::-1], (4, 1), (1, output.shape[1]), (1, *output.shape)):
+        if shape != output.shape:
+            with pytest.raises(ValueError, match=f"^{d} must have the shape {re.escape(str(output.shape))}") as caught:
+                case.op.backward(np.zeros(shape), cache)
+            assert f"{d}.shape={shape}" in str(caught.value)
+    with pytest.raises(TypeError, match=f"^{d} must hold floating-point numbers, not int64"):
+        case.op.backward(np.ones(output.shape, int), cache)
+    with pytest.raises(ValueError, match=f"^{d} must be an array of floating-point numbers"):
+        case.op.backward(RAGGED, cache)
+    for path, x in leaves(case.inputs):
+        name = path.rpartition(".")[2]
+
+        def tangent(wrong: Any, path: str = path, name: str = name) -> dict[str, Any]:
+            return {"parameters": Parameters(*(None,) * 8)._replace(**{name: wrong})} if "." in path else {path: wrong}
+
+        sentence = re.escape(f"the tangent of {path} must have the shape {x.shape}")
+        with pytest.raises(ValueError, match=rf"^{sentence} .*\({re.escape(path)}\.shape=\(1, 1, 1\)\)$"):
+            case.op.jvp(cache, **tangent(np.zeros((1, 1, 1))))
+        with pytest.raises(
+            TypeError, match=f"^the tangent of {re.escape(path)} must hold floating-point numbers, not int"
+        ):
+            case.op.jvp(cache, **tangent(np.ones(x.shape, int)))
+
+
+@pytest.mark.parametrize(
+    ("op", "name"), [("dot_product", "bias"), ("blockwise", "bias"), ("multi_head", "bias"), ("additive", "b")]
+)
+def test_a_tangent_for_an_array_that_there_was_not_is_refused(op: str, name: str) -> None:
+    case = attentions(SHAPES["four queries, five keys"], biases="")[op]
+    _, cache = case.op.forward(**{k: x for k, x in case.inputs.items() if k != name}, **case.options)
+    with pytest.raises(ValueError, match=f"tangent was given for {name}, but forward was called without {name}"):
+        case.op.jvp(cache, **{name: np.zeros((4, 5) if name == "bias" else 3)})
+    if op == "multi_head":
+        with pytest.raises(ValueError, match=r"tangent was given for parameters\.b_key"):
+            case.op.jvp(cache, parameters=Parameters(None, None, None, None, b_key=np.zeros(4)))
+        with pytest.raises(TypeError, match=r"the tangent of parameters must be a multi_head\.Parameters, not tuple"):
+            case.op.jvp(cache, parameters=(None,) * 8)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_cache_of_another_op_is_refused_with_the_name_of_its_class(op: str) -> None:
+    case = plain_cases()[op]
+    other = plain_cases()["additive" if op == "softmax" else "softmax"]
+    for cache, what in ((other.forward()[1], f"{other.op.__name__}.Cache"), (None, ""), ((), ""), ("cache", "")):
+        sentence = rf"cache must be the one that {op}\.forward returned, not .*{re.escape(what)}$"
+        for use in (
+            lambda cache=cache: case.op.backward(normal(0, 4, 4), cache),
+            lambda cache=cache: case.op.jvp(cache),
+        ):
+            with pytest.raises(TypeError, match=sentence):
+                use()
