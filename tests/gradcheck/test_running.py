@@ -30,7 +30,9 @@ from .programs import bilinear, bilinear_backward, normal, square_inputs
 ALL = [*METHODS, "auto"]
 
 
-@pytest.fixture(scope="module", params=["threads", "processes", pytest.param("dask", marks=pytest.mark.long)])
+@pytest.fixture(
+    scope="module", params=["threads", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("processes", "dask"))]
+)
 def executor(request):
     if request.param == "threads":
         with ThreadPoolExecutor(3) as pool:
