@@ -289,12 +289,20 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 TIMES = "times the numerical gradient throughout"
+MISSING = (
+    "is missing or wrong: it is right for a cotangent with rows orthogonal to the rows of the output, "
+    "and wrong for others"
+)
+
+CORRECTION = (
+    f"a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij, {MISSING}"
+)
 SENTENCES = {  # of the bugs below; of those that are not here nothing can be said
     "matmul, a: the sign": f"it is -1 {TIMES}",
     "energy, y: the sign": f"it is -1 {TIMES}",
     "wave, gain: the sign of a single entry": f"it is -1 {TIMES}",
     "mean of squares, x: the 2 of the square": f"it is 0.5 {TIMES}",
-    "layer, w: counted twice": (f"it is 2 {TIMES} (also sqrt(4), where 4 is the length of an axis of x and w)"),
+    "layer, w: counted twice": f"it is 2 {TIMES} (also sqrt(4), where 4 is the length of an axis of x and w)",
     "energy, x: a factor without a name": f"it is 1.7 {TIMES}",
     "attention, value: nothing": "it is zero throughout",
     "attention, query: no scale": (
@@ -304,13 +312,13 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
         f"it is 0.353553391 {TIMES}: 1/sqrt(8), where 8 is the length of the last axis of query and key"
     ),
     "attention, key: the scale of another length": (
-        f"it is 1.63299316 {TIMES}: perhaps sqrt(8/3), where 8 is the length of the "
-        "last axis of query and key and 3 is the length of the last axis of value and the output"
+        f"it is 1.63299316 {TIMES}: perhaps sqrt(8/3), where 8 is the length of the last axis of query and key and 3"
+        " is the length of the last axis of value and the output"
     ),
     "attention, query: minus the scale": (
         f"it is -2.82842712 {TIMES}: -sqrt(8), where 8 is the length of the last axis of query and key"
     ),
-    "causal attention, key: dropout forgotten": (f"it is 0.9 {TIMES}: 1 - 0.1, as for a dropout probability of 0.1"),
+    "causal attention, key: dropout forgotten": f"it is 0.9 {TIMES}: 1 - 0.1, as for a dropout probability of 0.1",
     "layer, b: a mean in the place of the sum": (
         f"it is 0.2 {TIMES}: 1/5, as a mean in the place of the sum over the broadcast axis of length 5 gives"
     ),
@@ -320,7 +328,7 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
     "scaled rows, s: a mean over both axes": (
         f"it is 0.125 {TIMES}: 1/8, as a mean in the place of the sum over the broadcast axes of lengths 2 and 4 gives"
     ),
-    "mean of squares, x: the sum in the place of the mean": (f"it is 5 {TIMES}, and 5 is the length of axis 0 of x"),
+    "mean of squares, x: the sum in the place of the mean": f"it is 5 {TIMES}, and 5 is the length of axis 0 of x",
     "running mean, x: each row with its own": "each index of axis 0 has its own factor, 0.1667 to 1",
     "layer, w: each column with its own": "each index of axis 1 has its own factor, 0.5 to 2",
     "square matmul, a: transposed": "axes 0 and 1 are transposed",
@@ -336,8 +344,8 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
     "times, b: off by two": "it is shifted by -2 along axis 0, around the end",
     "multi-head attention, value: heads in another order": "the blocks of 4 along axis 2 are in another order: 1, 0, 2",
     "multi-head attention, query: a reshape in the place of combining heads": (
-        "a reshape stands where a transpose belongs, or the other way round: as (2, 5, 3, 4), its axes are "
-        "permuted to the order 0, 2, 1 and 3 before it is reshaped to (2, 5, 12)"
+        "a reshape stands where a transpose belongs, or the other way round: as (2, 5, 3, 4), its axes are permuted"
+        " to the order 0, 2, 1 and 3 before it is reshaped to (2, 5, 12)"
     ),
     "padded attention, query: two rows exchanged": "indices 1 and 3 of axis 0 are exchanged",
     "layer, b: one term of the sum": (
@@ -361,14 +369,14 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
     "causal attention, value: summed over the keys": "it is summed over axis 0, which the input has",
     "padded attention, query: one row": "wrong only at index 2 of axis 0, where it is zero",
     "layer, w: one column twice": (
-        "wrong only at index 1 of axis 1, where it is 2 times the numerical gradient (also sqrt(4), where 4 is "
-        "the length of an axis of x and w)"
+        "wrong only at index 1 of axis 1, where it is 2 times the numerical gradient (also sqrt(4), where 4 is the "
+        "length of an axis of x and w)"
     ),
     "multi-head attention, key: one head": "wrong only from index 4 to 7 of axis 2 (of 12)",
     "multi-head attention, value: one sample": "wrong only at index 1 of axis 0",
     "multi-head attention, value: one head of one sample": (
-        "wrong only at index 0 of axis 0 and from index 8 of axis 2 on (of 12), where it is -1 times the "
-        "numerical gradient"
+        "wrong only at index 0 of axis 0 and from index 8 of axis 2 on (of 12), where it is -1 times the numerical "
+        "gradient"
     ),
     "blocked, x: the last block": "wrong only from index 16 of axis 0 on (of 19), where it is zero",
     "blocked, x: no tanh derivative after the first block": "wrong only from index 8 of axis 0 on (of 19)",
@@ -376,8 +384,8 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
         "wrong only up to index 7 of axis 0 (of 19), where it is -1 times the numerical gradient"
     ),
     "running mean, x: every second row": (
-        "wrong only at every second index of axis 0, from 1 on, where it is 3 times the numerical gradient, and 3"
-        " is the length of the last axis of x and the output"
+        "wrong only at every second index of axis 0, from 1 on, where it is 3 times the numerical gradient, and 3 "
+        "is the length of the last axis of x and the output"
     ),
     "biased attention, bias: above the diagonal": (
         "wrong only above the diagonal of the last two axes, where it is zero"
@@ -394,36 +402,20 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
         "it is not zero where it must be, as behind a mask: in 8 of 16 entries without any effect, at index 5 of axis 0"
     ),
     "softmax, scores: no correction": (
-        "the softmax correction, weights * sum(weights * d_weights) along the rows, is missing or wrong: it is "
-        "right for a cotangent with rows orthogonal to the rows of the output, and wrong for others"
+        f"the softmax correction, weights * sum(weights * d_weights) along the rows, {MISSING}"
     ),
-    "attention, query: no correction": (
-        "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij, is "
-        "missing or wrong: it is right for a cotangent with rows orthogonal to the rows of the output, and wrong "
-        "for others"
-    ),
-    "causal attention, key: twice the correction": (
-        "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij, is "
-        "missing or wrong: it is right for a cotangent with rows orthogonal to the rows of the output, and wrong "
-        "for others"
-    ),
-    "biased attention, bias: no correction": (
-        "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij, is "
-        "missing or wrong: it is right for a cotangent with rows orthogonal to the rows of the output, and wrong "
-        "for others"
-    ),
+    "attention, query: no correction": CORRECTION,
+    "causal attention, key: twice the correction": CORRECTION,
+    "biased attention, bias: no correction": CORRECTION,
     "on the sphere, x: no projection": (
-        "the projection term of an L2 normalization, output * sum(output * d_output) along the rows, is missing "
-        "or wrong: it is right for a cotangent with rows orthogonal to the rows of the output, and wrong for "
-        "others"
+        f"the projection term of an L2 normalization, output * sum(output * d_output) along the rows, {MISSING}"
     ),
     "normalized, x: no projection": (
-        "the term of a layer normalization with output * mean(output * d_output) along the rows is missing or "
-        "wrong: it is right for a cotangent with rows orthogonal to the rows of the output, and wrong for others"
+        f"the term of a layer normalization with output * mean(output * d_output) along the rows {MISSING}"
     ),
     "softmax, scores: the mean for the weighted mean": (
-        "the softmax correction along axis 1, the weights times one sum a row, is missing or wrong: the errors"
-        " of each row are a multiple of the weights whatever the cotangent, and the right rows sum to zero"
+        "the softmax correction along axis 1, the weights times one sum a row, is missing or wrong: the errors of "
+        "each row are a multiple of the weights whatever the cotangent, and the right rows sum to zero"
     ),
     "layer, w: float32": (
         "it is rounded to float32: every entry is such a number, off by at most 2.2e-08 of the largest entry"

@@ -6,7 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from attention_np.gradcheck.checking import _cotangents
+from attention_np.gradcheck.judging.measured import Candidate, Measured
+from attention_np.gradcheck.measuring.functions import as_generator, first_call, in_double_precision, on_copies
 from attention_np.gradcheck.measuring.probes import rounding_of
+from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.subject import Subject, along
 
 
@@ -26,3 +30,13 @@ def heard(subject, seed=0):
 def every_entry(subject):
     """The directions in which the entries of the input move, one after the other."""
     return along(subject.x, np.arange(subject.x.size))
+
+
+def measured(forward, backward, inputs, name="x", method="complex-step", seed=0):
+    """One input before anything is judged."""
+    rng = as_generator(seed)
+    first = first_call(forward, backward, inputs, rng)
+    point = tuple(in_double_precision(forward, list(inputs.values()), first.output))
+    cotangents = _cotangents(first.cotangent, first.output, rng)
+    problem = Candidate(lambda *x: on_copies(forward, *x), backward, inputs, point, first, cotangents, seed)
+    return Measured(name, problem, problem.subject(name), method, Running())

@@ -14,8 +14,7 @@ from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs
-from .subjects import every_entry, subject_of
-from .test_judging import measured
+from .subjects import every_entry, measured, subject_of
 
 
 class Counting(Executor):
@@ -170,20 +169,6 @@ def test_a_function_of_single_precision_alone_is_asked_in_that_elsewhere_too():
     u, (x,) = found.candidate.question
     slopes = found.pair(np.arange(4)).measured(2 * u, [x + np.float32(0.1)])
     np.testing.assert_allclose(slopes, 2 * u * np.cos(x + np.float32(0.1)), rtol=1e-6)
-
-
-def test_backward_is_given_the_dtype_of_the_output_at_the_point_and_a_wider_one_in_a_wider_question():
-    seen = []
-
-    def backward(d, x):
-        seen.append(d.dtype)
-        return d.astype(x.dtype) * np.cos(x)
-
-    problem = measured(lambda x: np.sin(x).astype(np.float32), backward, {"x": normal(4)}).candidate
-    seen.clear()
-    problem.gradients(problem.cotangents[0])
-    problem.gradients(problem.cotangents[0], [normal(4)])
-    assert seen == [np.float32, np.float64]
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).eps >= np.finfo(float).eps, reason="there is no wider dtype than float64")

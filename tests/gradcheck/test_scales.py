@@ -71,11 +71,10 @@ def test_what_is_left_of_one_moves_in_last_bits_of_one(name, method, dtype):
     forward, backward = FROM_ONE[name]
     eps = float(np.finfo(dtype).eps)
     for size in (0.01 * eps, 0.1 * eps**0.5, eps**0.5, 30 * eps**0.5, 1000 * eps**0.5):
-        for seed in range(2):
-            x = (size * normal(4, seed=seed)).astype(dtype)
-            report = check(forward, backward, {"x": x}, rng=seed, method=method)
-            assert report.ok, f"{x.tolist()}\n{report}"
-            assert not (method == "auto" and dtype == np.float64 and report["x"].undecidable)
+        x = (size * normal(4)).astype(dtype)
+        report = check(forward, backward, {"x": x}, method=method)
+        assert report.ok, f"{x.tolist()}\n{report}"
+        assert not (method == "auto" and dtype == np.float64 and report["x"].undecidable)
 
 
 def test_a_gradient_that_is_grossly_wrong_is_found_though_differences_are_coarse():

@@ -76,7 +76,7 @@ def attention_inputs(which):
     return {name: normal(*shape, seed=k) for k, (name, shape) in enumerate(shapes)}
 
 
-@pytest.mark.parametrize("method", ["complex-step", "central"])
+@pytest.mark.parametrize("method", ["complex-step", pytest.param("central", marks=pytest.mark.long)])
 @pytest.mark.parametrize("which", LEADING_AXES)
 def test_inputs_that_carry_one_more_leading_axis_give_the_same_report_in_fewer_calls(which, method):
     inputs = attention_inputs(which)

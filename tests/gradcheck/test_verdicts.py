@@ -4,20 +4,26 @@ import numpy as np
 import pytest
 
 from attention_np.gradcheck import NotAnalyticError, check
-from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
+from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
+from attention_np.gradcheck.checking import _cotangents
+from attention_np.gradcheck.judging import verdicts
 from attention_np.gradcheck.judging.verdicts import (
     CLOSER,
     ENOUGH,
+    OWN_ROUNDING,
+    _add_noise,
     _hunt,
     _may_be_lost,
+    _project,
     _projections,
     _why_not_complex_step,
     decide,
     first_verdict,
 )
+from attention_np.gradcheck.measuring.slopes import Slopes
 
-from .programs import normal
-from .test_judging import linear, measured
+from .programs import bilinear, bilinear_backward, normal, square_inputs, with_entry
+from .subjects import measured
 
 EPS = float(np.finfo(float).eps)
 ALL = np.arange(8)
@@ -300,10 +306,6 @@ def test_an_error_that_is_exactly_the_one_allowed_is_allowed():
     assert not check(lambda x: 1 * x, lambda d, _: 2 * d, {"x": X}, rtol=0.49, method="complex-step").ok
 
 
-def test_an_input_without_entries_holds_whatever_is_allowed():
-    assert check(np.sin, lambda d, x: d * np.cos(x), {"x": np.zeros((0, 3))}, rtol=1e-3).ok
-
-
 @pytest.mark.parametrize("method", ["auto", "complex-step", "central"])
 def test_gradients_at_the_two_ends_of_the_range_disagree_without_a_warning(method):
     slope = np.array([1e308, 1.0])
@@ -341,19 +343,381 @@ def test_along_directions_the_error_of_differences_is_part_of_the_floor():
     assert (floor >= found.slopes_along(directions).errors).all()
 
 
-@pytest.mark.parametrize("place", [1, 60, 130, 199])
-def test_a_small_error_is_hunted_down_among_large_gradients(place):
-    slopes = 1e3 * normal(200, seed=3)
-
-    def backward(d, _):
-        gradient = d * slopes
-        gradient[place] += 1e-3
-        return gradient
-
-    found = measured(lambda x: slopes * x, backward, {"x": normal(200, seed=5)})
-    assert place in _hunt(found, normal(200, seed=6))
-
-
 def test_the_entries_that_can_be_looked_at_together_are_not_halved():
     found = measured(np.sin, lambda d, x: d * np.cos(x), {"x": normal(CLOSER)})
     np.testing.assert_array_equal(_hunt(found, normal(CLOSER, seed=6)), np.arange(CLOSER))
+
+
+def line(claimed, slope=1.0, method="complex-step", dtype=float):
+    """A line of the given slopes, all looked at, and what is claimed of it for a cotangent of ones."""
+    x = np.linspace(1, 2, np.size(claimed), dtype=dtype)
+    found = measured(lambda x: slope * x, lambda d, x: claimed * d / d * np.ones_like(x), {"x": x}, method=method)
+    found.look(np.arange(x.size))
+    found.numerical[:] = slope
+    found.errors[:] = found.floor[:] = 0
+    return found
+
+
+# The noise that is added
+
+
+def test_noise_raises_the_floor_of_the_entries_that_it_is_given_for_and_these_alone_are_judged_again():
+    found = line(np.array([1.0, 1.5, 1.5, 1.5]))
+    found.floor[:] = 1e-3
+    found.looked[3] = False
+    found.verdict[:] = HOLDS
+    _add_noise(found, np.array([2, 3]), np.array([1.0, 1.0]))
+    np.testing.assert_array_equal(found.floor, [1e-3, 1e-3, 1.001, 1.001])
+    np.testing.assert_array_equal(found.verdict, [HOLDS, HOLDS, UNDECIDED, UNCHECKED])
+    _add_noise(found, np.array([1]), np.array([2e-3]))
+    np.testing.assert_array_equal(found.verdict, [HOLDS, WRONG, UNDECIDED, UNCHECKED])
+    assert found.floor[1] == 3e-3
+
+
+@pytest.mark.parametrize(
+    ("method", "dtype", "resolution"),
+    [
+        ("complex-step", "float64", 1e-10),
+        ("central", "float64", 1e-7),
+        ("complex-step", "float32", 1e3 * 2.0**-23),
+        ("central", "float32", 1e3 * 2.0**-23),
+    ],
+)
+def test_an_entry_holds_to_the_resolution_of_the_method_or_of_its_dtype(method, dtype, resolution):
+    off = np.array([0.9, 1.1]) * resolution
+    found = line((1 + off).astype(dtype), method=method, dtype=dtype)
+    _add_noise(found, np.arange(2), np.ones(2))
+    np.testing.assert_array_equal(found.verdict, [HOLDS, UNDECIDED])
+
+
+def test_a_right_gradient_of_single_precision_is_decided_in_every_entry():
+    x = np.linspace(0.3, 2, 20, dtype=np.float32)
+    for method in ("complex-step", "central"):
+        found = check(np.sin, lambda d, x: d * np.cos(x), {"x": x[:-6]}, method=method)["x"]
+        assert (found.wrong, found.undecidable) == (0, 0)
+
+
+# Together, and no longer than needed
+
+
+def calls_for(wrong, size=200):
+    calls = []
+
+    def backward(d, x):
+        calls.append(1)
+        return d * np.cos(x) * np.where(np.arange(x.size) < wrong, 2, 1)
+
+    assert check(np.sin, backward, {"x": np.linspace(0.1, 1.4, size)}, vectorized=["x"])["x"].wrong == wrong
+    return len(calls)
+
+
+def test_wrong_entries_are_looked_at_together_up_to_a_number():
+    assert calls_for(2) == calls_for(CLOSER) < calls_for(CLOSER + 1) == calls_for(2 * CLOSER)
+
+
+def test_after_many_doubtful_entries_that_prove_right_the_rest_is_looked_at_all_the_same():
+    def backward(d, x):
+        return d * (x * 10001 - x * 10000)  # right but for noise
+
+    found = check(lambda x: x * x / 2, backward, {"x": np.linspace(1, 2, ENOUGH + 300)}, vectorized=["x"])["x"]
+    assert (found.wrong, found.ok) == (0, True)
+    assert np.median(found.details.floor) > 100 * EPS
+
+
+def test_the_closer_look_adds_its_noise_once():
+    def backward(d, x):
+        return d * (x * 10001 - x * 10000)
+
+    x = np.linspace(1, 2, 40)
+    floor = check(lambda x: x * x / 2, backward, {"x": x}, method="complex-step")["x"].details.floor
+    assert floor.max() < 12 * 10001 * EPS
+
+
+# A contradiction
+
+
+@pytest.mark.parametrize(
+    ("error", "floor", "lost", "expected"),
+    [
+        (0.09, 0, 0, True),
+        (0.11, 0, 0, False),
+        (0, 0.09, 0, True),
+        (0, 0.11, 0, False),
+        (0, 0, 0.09, True),
+        (0, 0, 0.11, False),
+        (0.03, 0.03, 0.03, True),
+        (0.04, 0.04, 0.04, False),
+    ],
+)
+def test_differences_contradict_by_more_than_ten_times_all_that_can_be_blamed(
+    monkeypatch, error, floor, lost, expected
+):
+    found = line(np.array([3.0, 1.0, 3.0]))
+    first_verdict(found)
+    found.floor[:] = floor
+
+    def scripted(_, elements, method, __, *, best):
+        assert (elements.tolist(), method, best) == ([0, 2], "central", True)
+        return Slopes(np.array([[2.0, 9.0]] * 2), *np.array([[error] * 2, [1.0] * 2, [0.0] * 2, [lost] * 2]))
+
+    monkeypatch.setattr(verdicts, "measure", scripted)
+    monkeypatch.setattr(verdicts, "_suspects", lambda _: np.zeros(0, int))
+    assert (_why_not_complex_step(found) is not None) == expected
+
+
+def takes_the_memory_for_its_own(x):
+    """As a compiled kernel of single precision does that is told where the numbers are and how many."""
+    return np.ascontiguousarray(x).view(np.complex64 if x.dtype.kind == "c" else np.float32)[: x.size]
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_a_function_of_single_precision_alone_is_not_asked_in_a_wider_dtype(factor):
+    def backward(d, x):
+        return (factor * takes_the_memory_for_its_own(d) * np.cos(takes_the_memory_for_its_own(x))).astype(x.dtype)
+
+    x = np.linspace(0.5, 1.5, 6, dtype=np.float32)
+    found = check(lambda x: np.sin(takes_the_memory_for_its_own(x)), backward, {"x": x}, method="central")["x"]
+    assert found.ok == (factor == 1)
+
+
+# Along directions
+
+
+def line_of(size=300):
+    slopes = np.random.default_rng(5).uniform(1, 2, size)
+    return slopes, lambda x: slopes * x
+
+
+def sampled(backward, forward, size=300, looked=5, **options):
+    found = measured(forward, backward, {"x": normal(size)}, **options)
+    found.look(np.arange(looked))
+    first_verdict(found)
+    return found
+
+
+def test_directions_have_the_size_of_the_entries_and_are_normal():
+    moves = []
+
+    def forward(x):
+        if x.dtype.kind == "c" and (x.imag != 0).all():
+            moves.append(x.imag.copy())
+        return x * 1.0
+
+    x = np.where(np.arange(400) % 2, 1024.0, 1.0)
+    found = measured(forward, lambda d, _: d, {"x": x})
+    found.look(np.arange(5))
+    first_verdict(found)
+    moves.clear()
+    _project(found, 0.0, 3)
+    shares = np.abs(moves[0] / np.where(x > 1, 1024, 512))  # the typical one is between the two
+    assert np.median(shares[::2]) == pytest.approx(np.median(shares[1::2]), rel=0.3)
+    assert shares.max() < 8 * np.median(shares)
+
+
+@pytest.mark.parametrize("place", [7, 299])
+def test_one_direction_is_enough_to_find_a_wrong_entry(place):
+    slopes, forward = line_of()
+    found = sampled(lambda d, _: with_entry(d * slopes, place, 9.0), forward)
+    _project(found, 0.0, 1)
+    assert found.verdict[place] == WRONG
+    assert found.fault is None
+    assert (found.escape.entries, found.escape.size, found.escape.directions) == (5 + CLOSER - (place < 5), 300, 1) or (
+        found.escape.entries <= 5 + CLOSER
+    )
+
+
+def test_where_a_wrong_entry_is_known_none_is_hunted():
+    slopes, forward = line_of()
+    found = sampled(lambda d, _: with_entry(d * slopes, [0, 200], 9.0), forward)
+    assert found.verdict[0] == WRONG
+    _project(found, 0.0, 4)
+    assert found.looked.sum() == 5
+    assert found.fault is None
+
+
+def shared(error):
+    """A sum that is far up, so that no entry alone can be told from its noise, and an error in every entry."""
+    return (lambda x: x.sum() + 1e6), (lambda d, x: d * np.ones_like(x) + error)
+
+
+def test_an_error_that_all_entries_share_below_the_noise_of_each_is_found_along_directions():
+    for error, fault in ((0.0, False), (3e-8, True)):
+        forward, backward = shared(error)
+        found = check(forward, backward, {"x": np.ones(4000)}, method="central", max_entries=10, directions=6)["x"]
+        assert found.wrong == 0
+        assert found.ok != fault
+        if fault:
+            assert found.diagnosis.startswith("along ")
+            assert found.diagnosis.endswith(
+                " of 6 random directions the gradient differs from the slope of forward, yet no single entry stands out"
+            )
+            assert 1 <= int(found.diagnosis.split()[1]) <= 6
+
+
+def test_the_floor_along_a_direction_has_four_last_places_of_the_terms_of_the_sum():
+    slopes, forward = line_of()
+    found = sampled(lambda d, _: d * slopes, forward)
+    directions = normal(3, 300, seed=2)
+    difference, floor = _projections(found, directions)
+    terms = np.linalg.norm(directions * found.candidate.claimed("x"), axis=1)
+    assert (floor >= OWN_ROUNDING * EPS * terms).all()
+    assert (np.abs(difference) <= UNDECIDABLE * floor).all()
+
+
+def test_the_threshold_that_is_reported_is_ten_times_the_largest_floor_along_a_direction():
+    slopes, forward = line_of()
+    found = sampled(lambda d, _: d * slopes, forward)
+    _project(found, 0.0, 5)
+    terms = np.linalg.norm(found.candidate.claimed("x"))
+    assert 10 * OWN_ROUNDING * EPS * terms / 2 < found.escape.threshold < 1e3 * EPS * terms
+
+
+# The cotangents
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 3, 4)])
+def test_the_third_cotangent_is_the_first_less_its_component_along_each_row_of_the_output(shape, dtype):
+    u, output = normal(*shape, dtype=dtype) / 3, 3 * normal(*shape, seed=1, dtype=dtype)
+    eps = float(np.finfo(dtype).eps)
+    first, other, orthogonal = found = _cotangents(u, output, np.random.default_rng(7))
+    assert found.dtype == np.result_type(dtype, np.float64)
+    np.testing.assert_array_equal(first, u)
+    assert (abs((orthogonal * output).sum(axis=-1)) <= 50 * eps).all()
+    taken_off = first - orthogonal
+    squares = (output.astype(np.longdouble) ** 2).sum(axis=-1, keepdims=True)
+    multiple = (taken_off * output).sum(axis=-1, keepdims=True) / squares
+    np.testing.assert_allclose(taken_off, multiple * output, rtol=0, atol=50 * eps)
+    for cotangent in found:  # the functions are given them in the dtype of the output
+        np.testing.assert_array_equal(cotangent, cotangent.astype(dtype))
+    assert abs(np.corrcoef(first.ravel().astype(float), other.ravel().astype(float))[0, 1]) < 0.9
+
+
+def test_the_third_cotangent_keeps_what_stands_against_rows_that_are_zero_or_not_finite():
+    u, output = normal(4, 5), normal(4, 5, seed=1)
+    output[1], output[2, 3], output[3, 0] = 0, np.nan, np.inf
+    _, _, orthogonal = _cotangents(u, output, np.random.default_rng(0))
+    np.testing.assert_array_equal(orthogonal[1:], u[1:])
+    assert orthogonal[0] @ output[0] == pytest.approx(0, abs=1e-14)
+
+
+def test_of_an_output_of_one_number_nothing_is_left_along_it():
+    found = _cotangents(np.array(1.5), np.array(2.0), np.random.default_rng(0))
+    assert found.shape == (3,)
+    assert (found[0], found[2]) == (1.5, 0)
+    assert found[1] not in (0, 1.5)
+
+
+# What a closer look excuses
+
+
+def test_a_method_that_was_chosen_is_kept_where_its_slopes_are_right():
+    for method in ("complex-step", "central"):
+        found = measured(bilinear, bilinear_backward, square_inputs(), method=method)
+        found.look(np.arange(9))
+        decide(found, "auto", 0.0, 8)
+        assert (found.method, found.note, found.escape, found.fault) == (method, None, None, None)
+        assert (found.verdict == HOLDS).all()
+        assert (found.floor > 0).all()
+
+
+@pytest.mark.parametrize("rtol", [0.0, 1e-3])
+def test_an_error_that_is_allowed_is_allowed_relative_to_the_largest_entry_of_that_input(rtol):
+    x = np.array([1e-4, 2e-4, 5e-4])
+    slope = np.array([1.0, 3.0, 1.0])
+
+    def backward(d_output, _):
+        return d_output * slope + np.array([2e-3, 0, 0.1])
+
+    report = check(lambda x: slope * x, backward, {"x": x}, rtol=rtol)
+    largest = abs(report["x"].details.analytic).max()
+    expected = np.where(np.array([2e-3, 0, 0.1]) <= rtol * largest, HOLDS, WRONG)
+    np.testing.assert_array_equal(report["x"].details.verdict, expected)
+
+
+def test_an_error_that_is_allowed_does_not_decide_what_was_not_looked_at():
+    found = check(np.sin, lambda d, x: d * np.cos(x), {"x": normal(30)}, max_entries=10, rtol=1e-3)["x"]
+    assert (found.details.verdict == UNCHECKED).sum() == 20
+    assert found.checked == 10
+
+
+def loses_small_terms(x):
+    """Softmax of two, where 1 - p has rounded: the gradient that is computed from p alone is lost."""
+    return 1 / (1 + np.exp(-x))
+
+
+def test_what_a_saturated_output_loses_is_excused_and_a_fixed_multiple_of_the_gradient_is_not():
+    inputs = {"x": np.array([37.5, 38.0, 39.0])}
+
+    def backward(d_output, x):
+        p = loses_small_terms(x)
+        return d_output * p * (1 - p)
+
+    def doubled(d_output, x):
+        return 2 * d_output * np.exp(-x)
+
+    assert check(loses_small_terms, backward, inputs, method="complex-step").ok
+    assert not check(loses_small_terms, doubled, inputs, method="complex-step").ok
+
+
+# Along directions
+
+
+def linear(size=200, seed=3):
+    matrix = normal(6, size, seed=seed) / size
+    return matrix, lambda x: matrix @ x, lambda d, _: matrix.T @ d
+
+
+@pytest.mark.parametrize("method", ["complex-step", "central"])
+def test_along_a_direction_the_two_gradients_differ_by_what_the_error_has_of_it(method):
+    _, forward, backward = linear()
+    error = normal(200, seed=4) * 1e-3
+    inputs = {"x": normal(200, seed=5)}
+    found = measured(forward, lambda d, x: backward(d, x) + error, inputs, method=method)
+    directions = normal(5, 200, seed=6) * np.array([1.0, 1e3, 1e-3, 1.0, 1.0])[:, np.newaxis]
+    difference, floor = _projections(found, directions)
+    assert difference.shape == floor.shape == (5,)
+    assert (abs(difference - directions @ error) <= UNDECIDABLE * floor).all()
+    size = np.linalg.norm(directions, axis=1)
+    assert (floor <= {"complex-step": 1e-14, "central": 1e-8}[method] * size).all()
+    assert (floor >= EPS * np.linalg.norm(directions * backward(found.candidate.first.cotangent, None), axis=1)).all()
+
+
+def test_the_noise_along_one_direction_is_not_that_along_another():
+    _, forward, backward = linear()
+    found = measured(forward, backward, {"x": normal(200, seed=5)})
+    directions = normal(4, 200, seed=6) * np.array([1.0, 1e6, 1e-6, 1.0])[:, np.newaxis]
+    _, together = _projections(found, directions)
+    for k in range(4):
+        _, alone = _projections(found, directions[k : k + 1])
+        assert 0.5 < alone[0] / together[k] < 2
+
+
+@pytest.mark.parametrize("place", [0, 1, 77, 150, 199])
+def test_the_entry_behind_a_difference_is_among_the_few_that_are_then_looked_at(place):
+    _, forward, backward = linear()
+    found = measured(forward, lambda d, x: with_entry(backward(d, x), place, 5.0), {"x": normal(200, seed=5)})
+    elements = _hunt(found, normal(200, seed=6))
+    assert place in elements
+    assert len(elements) <= CLOSER
+    assert len(set(elements.tolist())) == len(elements)
+
+
+def test_what_can_escape_is_measured_by_the_least_size_that_an_entry_has_in_the_directions():
+    x = np.array([2.0] * 25 + [1024.0] * 15)
+
+    def forward(x):
+        return x**2 / 2
+
+    found = check(forward, lambda d, x: d * x, {"x": x}, max_entries=10, directions=3)["x"]
+    gradient = found.details.analytic
+    assert found.escape.norm == pytest.approx(2 * np.linalg.norm(gradient), rel=1e-12)
+    assert found.escape.entries == 10
+    assert 0 < found.escape.threshold < 1e-10 * found.escape.norm
+
+
+def test_an_error_that_is_allowed_is_allowed_in_very_many_entries():
+    x = np.linspace(0.1, 1.4, 1000)
+    for rtol, ok in ((1e-6, True), (1e-8, False)):
+        report = check(np.sin, lambda d, x: (1 + 1e-7) * d * np.cos(x), {"x": x}, rtol=rtol, vectorized=["x"])
+        assert report.ok == ok

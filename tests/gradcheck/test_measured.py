@@ -6,7 +6,7 @@ import pytest
 from attention_np.gradcheck.measuring.numerical import METHODS
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs
-from .test_judging import measured
+from .subjects import measured
 
 
 def test_a_function_of_single_precision_is_measured_at_the_same_point_in_double():
