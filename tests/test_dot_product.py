@@ -209,3 +209,10 @@ def test_a_bias_of_one_number_has_a_gradient_where_the_range_was_left_too(size: 
     assert found.bias.shape == ()
     for array in found:
         assert np.isfinite(array).all()
+
+
+def test_a_mean_of_the_largest_numbers_is_finite_though_weights_add_up_to_more_than_one() -> None:
+    most = np.finfo(np.float64).max
+    output, cache = dot_product.forward(normal(0, 50, 3), normal(1, 7, 3), np.full((7, 2), most))
+    assert (cache.weights.sum(axis=1) > 1).any()
+    np.testing.assert_allclose(output, most, rtol=1e-14)
