@@ -5,14 +5,16 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 RUN := $(VENV)/bin/python
+# To compile what most of the time nobody imports would take longer than the rest of an installation.
+INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: help check test test-all peers mutants mutation versions dist site site-test lint types bench clean
 
 help:
 	@echo "make check   verify every gradient and every equation, and print the tables"
 	@echo "make test    run the tests, but for those that are marked as long"
-	@echo "make test-all run all tests; those against other libraries are skipped where they are missing"
-	@echo "make peers   run the tests against PyTorch, after installing it (a large download)"
+	@echo "make test-all run all tests; those that need more than it installs are skipped, and say what"
+	@echo "make peers   run the tests against PyTorch, JAX and autograd, after installing them (a large download)"
 	@echo "make mutants change every equation of the pages in every way, and see each change noticed"
 	@echo "make mutation change the code of the ops and of gradcheck in every way, and see each change noticed (hours)"
 	@echo "make versions run the tests on the oldest and the newest NumPy, from the sdist, after make dist"
@@ -31,7 +33,7 @@ test test-all: export OPENBLAS_NUM_THREADS = 1
 test: $(VENV)/test
 	$(RUN) -m pytest -q --no-header -n $(JOBS) --dist loadfile -m "not long"
 
-test-all: $(VENV)/test
+test-all: $(VENV)/test-all
 	$(RUN) -m pytest -q --no-header -n $(JOBS) --dist loadfile
 
 peers: $(VENV)/peers
@@ -73,13 +75,13 @@ bench: $(VENV)/peers
 	$(RUN) -m benchmarks.accuracy
 
 # Each file is written when the extra of its name has been installed, and again when the metadata change.
-$(VENV)/check $(VENV)/test $(VENV)/lint $(VENV)/mutation $(VENV)/versions $(VENV)/site $(VENV)/site-test: $(VENV)/%: setup.cfg pyproject.toml | $(VENV)/pip
-	$(RUN) -m pip install --quiet --editable '.[$*]'
+$(VENV)/check $(VENV)/test $(VENV)/test-all $(VENV)/lint $(VENV)/mutation $(VENV)/versions $(VENV)/site $(VENV)/site-test: $(VENV)/%: setup.cfg pyproject.toml | $(VENV)/pip
+	$(INSTALL) --editable '.[$*]'
 	@touch $@
 
-$(VENV)/peers: $(VENV)/test
-	$(RUN) -m pip install --quiet 'torch==2.13.0'
-	$(RUN) -m pip install --quiet --editable '.[peers]'
+$(VENV)/peers: $(VENV)/test-all
+	$(INSTALL) 'torch==2.13.0'
+	$(INSTALL) --editable '.[peers]'
 	@touch $@
 
 $(VENV)/pip:

@@ -105,7 +105,8 @@ def suite(session: nox.Session, numpy: str) -> None:
         packed.extractall(folder)  # noqa: S202 (it was made here)
     (source,) = folder.iterdir()
     session.chdir(source)
-    session.install("--editable", ".[test]", numpy)
+    extra = "test" if "not long" in session.posargs else "test-all"
+    session.install("--no-compile", "--editable", f".[{extra}]", numpy)
     session.run("python", "-c", "import numpy, sys; print('NumPy', numpy.__version__, 'on Python', sys.version)")
     arguments = session.posargs or ["--numprocesses=2", "--dist=loadfile", "--ignore=tests/peers"]
     session.run("python", "-m", "pytest", "-q", *arguments, env={"OPENBLAS_NUM_THREADS": "1"})

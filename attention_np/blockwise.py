@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Cache", "Gradients", "Partial", "backward", "forward", "jvp", "merge", "merge_backward"]
 
+VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
+
 
 class Cache(NamedTuple):
     """What :func:`forward` leaves for :func:`backward`, :func:`jvp` and the reader.

@@ -9,9 +9,9 @@ The operations of the matrix products, a multiplication and an addition counting
     2 n m (3 d_k + 2 d_v) \text{ backward, blockwise},
 
 since the blockwise algorithm computes the scores again: ``derivations/dot_product.md`` and
-``derivations/blockwise.md``, "What it costs". What else the plain algorithm does, moves and holds is counted call by
-call (``attention_np/_steps.py``). In the blockwise algorithm a block of scores stays in the cache;
-what moves is counted as in [1]_.
+``derivations/blockwise.md``, "What it costs". What else the plain algorithm does and moves is counted as it runs
+(``attention_np/_lib/counting.py``). In the blockwise algorithm a block of scores stays in the cache; what moves is
+counted as in [1]_.
 
 What grows with the number of pairs of a query and a key is counted in full. Of what grows with the number of positions,
 arrays are counted and operations are not.
@@ -24,15 +24,17 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import _steps
+from attention_np import dot_product as op
+from attention_np import masks
 from attention_np._blockwise.columns import COUNTERS, number_of_parts
 from attention_np._blockwise.problem import (
     BLOCK,
@@ -43,8 +45,8 @@ from attention_np._blockwise.problem import (
     as_block_size,
 )
 from attention_np._lib.arguments import as_flag, as_integer
-from attention_np._lib.arrays import is_floating
-from attention_np._steps import Counts, Step
+from attention_np._lib.arrays import is_floating, precision
+from attention_np._lib.counting import Tally
 
 __all__ = ["Cost", "Costs", "Sizes", "blockwise", "dot_product", "longest"]
 
@@ -52,6 +54,9 @@ TILE = 2048  # the most positions that a task of the blockwise algorithm works o
 TOGETHER = 2**18  # the pairs of several heads that are taken together where heads are small
 FORWARD_TILES, BACKWARD_TILES = 4, 12  # what a worker holds, in arrays as large as the keys and values of a tile
 PLACE = 600  # bytes of the objects that say where a tile is
+SAMPLE = (5, 7)  # the queries and keys on which calls are counted
+SAMPLE_PAIRS = 5 * 7
+SAMPLE_D_V = 1000  # d_k is 1 there, and the operations for each pair say how many products are over either
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,47 @@ class Sizes:
         dtype = np.dtype(self.dtype)
         if not is_floating(dtype) or dtype.kind == "c":
             raise TypeError(f"dtype must be one of real floating-point numbers, not {dtype}")
+
+
+class _Counts(NamedTuple):
+    """How many numbers there are in each array, of all heads together, and how long they are."""
+
+    n: int
+    m: int
+    d_k: int
+    d_v: int
+    heads: int  # of the whole batch
+    itemsize: int  # in bytes, of the numbers computed with
+    stored: int  # of those that go in and out
+
+    @classmethod
+    def of(cls, sizes: Sizes) -> _Counts:
+        n, d_k = sizes.n, sizes.d_k
+        m = n if sizes.m is None else sizes.m
+        d_v = d_k if sizes.d_v is None else sizes.d_v
+        dtype = precision(np.empty(0, sizes.dtype))
+        return cls(n, m, d_k, d_v, sizes.heads * sizes.batch, dtype.compute.itemsize, dtype.result.itemsize)
+
+    @property
+    def pairs(self) -> int:
+        return self.heads * self.n * self.m
+
+    @property
+    def queries(self) -> int:
+        return self.heads * self.n * self.d_k
+
+    @property
+    def outputs(self) -> int:
+        return self.heads * self.n * self.d_v
+
+    @property
+    def inputs(self) -> int:
+        return self.queries + self.heads * self.m * (self.d_k + self.d_v)
+
+    @property
+    def converted(self) -> int:
+        """The bytes of each number of a copy to compute with; 0 where none is needed."""
+        return self.itemsize if self.itemsize != self.stored else 0
 
 
 class Cost(NamedTuple):
@@ -191,32 +237,64 @@ def dot_product(sizes: Sizes) -> Costs:
     >>> print(f"{costs.memory / 2**30:.1f} GiB")
     10.3 GiB
     """
-    c = Counts.of(sizes)
+    c = _Counts.of(sizes)
     mask = c.n * c.m if sizes.is_causal else 0  # one byte a pair, and one mask for all heads
     copies = c.converted * c.inputs  # they stay as long as the pass lasts
-
-    forward = _sum_of(c, _steps.forward(c, sizes))
+    scores = c.pairs * c.itemsize
+    forward, backward = _counted(c, sizes.is_causal, sizes.dropout)
+    if sizes.dropout:  # 32 random bits, from which it is seen whether the weight is dropped, from which the multiplier
+        forward = forward._replace(
+            other_flops=forward.other_flops + c.pairs,
+            bytes_moved=forward.bytes_moved + (4 + 4 + 1 + 1 + c.itemsize) * c.pairs,
+        )
     forward = forward._replace(
         bytes_moved=forward.bytes_moved + c.itemsize * (c.inputs + c.outputs),
-        peak_bytes=forward.peak_bytes + mask + copies + (c.stored + c.converted) * c.outputs,
+        peak_bytes=(3 + sizes.is_causal + sizes.dropout) * scores
+        + mask
+        + copies
+        + (c.stored + c.converted) * c.outputs,
     )
-    backward = _sum_of(c, _steps.backward(c, sizes))
     backward = backward._replace(
         bytes_moved=backward.bytes_moved + c.itemsize * 2 * (c.inputs + c.outputs),
-        peak_bytes=backward.peak_bytes + mask + copies + c.stored * c.outputs + c.itemsize * (c.inputs + c.outputs),
+        peak_bytes=(5 + 3 * sizes.dropout) * scores
+        + mask
+        + copies
+        + c.stored * c.outputs
+        + c.itemsize * (c.inputs + c.outputs),
     )
     return Costs(forward, backward, c.stored * c.inputs, c.stored * c.outputs)
 
 
-def _sum_of(c: Counts, steps: Iterator[Step]) -> Cost:
-    counted = list(steps)
-    array = c.pairs * c.itemsize
-    return Cost(
-        c.pairs * sum(step.flops for step in counted if step.is_product),  # twice (dot-product.52, dot-product.53)
-        c.pairs * sum(step.flops for step in counted if not step.is_product),
-        round(array * sum(step.reads + step.writes for step in counted)),
-        round(array * max(step.held for step in counted)),
-    )
+def _counted(c: _Counts, is_causal: bool, dropout: bool) -> list[Cost]:
+    """What grows with the pairs in a forward and a backward pass: counted where the op runs on a few, and scaled."""
+    found = []
+    for product_flops, other_flops, bytes_moved in _of_a_sample(c.itemsize, is_causal, dropout):
+        of_v, of_k = divmod(product_flops, SAMPLE_PAIRS * SAMPLE_D_V)  # d_k is 1
+        found.append(
+            Cost(
+                c.pairs * (of_k // SAMPLE_PAIRS * c.d_k + of_v * c.d_v),  # twice (dot-product.52, dot-product.53)
+                c.pairs * other_flops // SAMPLE_PAIRS,
+                c.pairs * bytes_moved // SAMPLE_PAIRS,
+                0,
+            )
+        )
+    return found
+
+
+@lru_cache
+def _of_a_sample(itemsize: int, is_causal: bool, dropout: bool) -> list[tuple[int, int, int]]:
+    n, m = SAMPLE
+    tally = Tally({(n, m), (m, n), (n * m,)})
+    shapes = {"query": (n, 1), "key": (m, 1), "value": (m, SAMPLE_D_V), "d_output": (n, SAMPLE_D_V)}
+    rng = np.random.default_rng(0)  # numbers in general position: of zeros and equal numbers less may be done
+    arrays = {name: tally.count(rng.standard_normal(shape).astype(f"f{itemsize}")) for name, shape in shapes.items()}
+    d_output = arrays.pop("d_output")
+    draws = np.ones((n, m), f"f{itemsize}") if dropout else None
+    mask = masks.causal(n, m) if is_causal else None
+    _, cache = op.attend(**arrays, bias=None, mask=mask, scale=np.ones((), f"f{itemsize}"), dropout=draws)
+    forward = tally.taken()
+    op.backward(d_output, cache)
+    return [forward, tally.taken()]
 
 
 def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, workers: int = 1) -> Costs:
@@ -265,7 +343,7 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
     >>> costs.memory < cost.dot_product(sizes).memory / 30
     True
     """
-    c = Counts.of(sizes)
+    c = _Counts.of(sizes)
     workers = as_integer("workers", workers, least=1)
     rows, columns = as_block_size(block_size) or (BLOCK_OF_A_RULE if sizes.is_causal else BLOCK)
     rows = max(1, min(rows, c.n))
@@ -303,7 +381,7 @@ def blockwise(sizes: Sizes, *, block_size: int | tuple[int, int] | None = None, 
     return Costs(forward, backward, c.stored * c.inputs, c.stored * c.outputs)
 
 
-def _positions_of_a_task(c: Counts) -> int:
+def _positions_of_a_task(c: _Counts) -> int:
     """The queries or the keys, whichever are more, of the tiles that a worker is given at once."""
     rows, columns = max(1, min(c.n, TILE)), max(1, min(c.m, TILE))
     weight = rows * columns + PAIRS_TO_A_POSITION * (rows + columns)

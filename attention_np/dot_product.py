@@ -156,14 +156,13 @@ def attend(
     query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None, scale: Any, dropout: Array | None
 ) -> tuple[Array, Cache]:
     """What :func:`forward` computes."""
-    products = np.asarray(query @ transposed(key) * scale)  # (..., n, m) (dot-product.1, masks.1, scaling.1, scaling.2)
-    scores = products if bias is None else products + bias  # (dot-product.1, dot-product.2, dot-product.28)
+    products = np.asanyarray(query @ transposed(key) * scale)  # (..., n, m) (dot-product.1)
+    scores = products if bias is None else products + bias  # (dot-product.28)
     if not is_finite(scores):
         scores = scores_in_range(products, query, key, scale, bias, mask)
     of_scores = softmax.normalised(scores, mask=mask)
-    weights = of_scores.weights  # (..., n, m) (dot-product.3, scaling.42, scaling.47, properties.1)
-    # a mean of the values (dot-product.5, masks.3, masks.15, properties.1, properties.2)
-    # that are left after dropout (dot-product.33, dot-product.34)
+    weights = of_scores.weights  # (..., n, m) (dot-product.3)
+    # a mean of the values that are left after dropout (dot-product.33)
     output = product(drop(weights, dropout), value, mask, mean=dropout is None)  # (..., n, d_v) (dot-product.4)
     return output, Cache(
         query=query,
@@ -189,22 +188,18 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array]]:
     flows = pairs_that_flow(cache.mask, d_output)
     dropped = drop(cache.weights, cache.dropout)
 
-    # forward was output = dropped @ value, dropped = weights * dropout (dot-product.8, dot-product.35)
-    # (masks.11, properties.57)
-    d_value = product(transposed(dropped), d_output, transposed(flows))  # (..., m, d_v) (dot-product.9, masks.12)
-    d_dropped = sum_to(pair_products(d_output, cache.value, flows), dropped.shape)  # (dot-product.10, dot-product.11)
+    # forward was output = dropped @ value, dropped = weights * dropout (dot-product.35)
+    d_value = product(transposed(dropped), d_output, transposed(flows))  # (..., m, d_v) (dot-product.9)
+    d_dropped = sum_to(pair_products(d_output, cache.value, flows), dropped.shape)  # (..., n, m) (dot-product.11)
     d_weights = drop(d_dropped, cache.dropout)  # (..., n, m) (dot-product.36)
 
-    # forward was weights = softmax(scores) (dot-product.14, dot-product.18, masks.8, masks.10)
+    # forward was weights = softmax(scores)
     d_scores = softmax.times_jacobian(d_weights, cache.softmax)  # (..., n, m) (dot-product.17)
 
-    # forward was scores = scale * query @ key^T + bias, and the scale comes along (scaling.43)
-    # (masks.13, masks.14, masks.16, scaling.44, scaling.45)
-    d_query = backward_product(d_scores, cache.key, cache.scale)  # (..., n, d_k) (dot-product.22, dot-product.23)
-    # (dot-product.25, masks.13, masks.14, scaling.44, scaling.45)
+    # forward was scores = scale * query @ key^T + bias, and the scale comes along
+    d_query = backward_product(d_scores, cache.key, cache.scale)  # (..., n, d_k) (dot-product.22)
     d_key = backward_product(transposed(d_scores), cache.query, cache.scale)  # (..., m, d_k) (dot-product.26)
-    # (dot-product.20, dot-product.31, dot-product.32, dot-product.51)
-    return Gradients(query=d_query, key=d_key, value=d_value, bias=d_scores), (d_scores,)
+    return Gradients(query=d_query, key=d_key, value=d_value, bias=d_scores), (d_scores,)  # (dot-product.20)
 
 
 @passes.jvp
@@ -214,15 +209,14 @@ def jvp(
     """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
     d_query, d_key, d_value, d_bias = query, key, value, bias
 
-    # (..., n, m) (dot-product.40, dot-product.41)
-    d_products = d_query @ transposed(cache.key) + cache.query @ transposed(d_key)
-    d_scores = d_products * cache.scale  # (..., n, m) (dot-product.40, dot-product.41)
+    d_products = d_query @ transposed(cache.key) + cache.query @ transposed(d_key)  # (..., n, m)
+    d_scores = d_products * cache.scale  # (..., n, m) (dot-product.40)
     if d_bias is not None:
-        d_scores = d_scores + d_bias  # (dot-product.40, dot-product.41)
-    d_weights = softmax.times_jacobian(d_scores, cache.softmax)  # (..., n, m) (dot-product.42, dot-product.43)
+        d_scores = d_scores + d_bias
+    d_weights = softmax.times_jacobian(d_scores, cache.softmax)  # (..., n, m) (dot-product.42)
 
-    # forward was output = dropped @ value: a term for the weights that move (dot-product.45)
+    # forward was output = dropped @ value: a term for the weights that move
     of_weights = product(drop(d_weights, cache.dropout), cache.value, cache.mask)  # (..., n, d_v) (dot-product.44)
-    # and one for the values (dot-product.44)
+    # and one for the values
     d_output = of_weights + product(drop(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
     return d_output, (d_scores,)

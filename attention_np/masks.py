@@ -388,7 +388,7 @@ def visible_pairs(
     if mask is not None:
         together.append(arguments.as_mask(mask, shape))
     if as_flag("is_causal", is_causal):
-        together.append(causal(*shape[-2:]))  # (masks.33, properties.48)
+        together.append(causal(*shape[-2:]))  # (masks.33)
     if bias is not None:
         check_broadcasts_to("bias", bias, shape)
         hidden = bias.real == -np.inf  # (masks.5)

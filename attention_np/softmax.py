@@ -116,17 +116,17 @@ def _checked(scores: npt.ArrayLike, axis: int, mask: npt.ArrayLike | None) -> Ca
 def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cache:
     """What :func:`forward` leaves, for ops: arguments are not checked, and the weights are not copied."""
     computed = scores.astype(precision(scores).compute, copy=False)
-    # (..., n) (softmax.65, softmax.66, masks.5)
+    # (..., n) (softmax.66)
     visible = computed if mask is None else np.where(mask, computed, -np.inf)
     largest = visible.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.6)
     has_limits = not is_finite(largest)
     visible, shift = _limits(visible, largest) if has_limits else (visible, largest)
 
     exponentials = np.exp(visible - shift)  # (..., n) (softmax.7)
-    total = exponentials.sum(axis=axis, keepdims=True)  # (..., 1) (softmax.9, softmax.10)
-    weights = exponentials / total  # (..., n) (softmax.1, softmax.9, softmax.10, masks.6, notation.13)
+    total = exponentials.sum(axis=axis, keepdims=True)  # (..., 1)
+    weights = exponentials / total  # (..., n) (softmax.9)
     if has_limits:  # no weight where none takes part, though 0/0 and 0/nan are nan
-        weights = np.where(visible.real == -np.inf, 0, weights)  # (masks.2)
+        weights = np.where(visible.real == -np.inf, 0, weights)
     logsumexp = largest + np.log(total)  # (..., 1) (softmax.12)
     return Cache(scores=scores, mask=mask, axis=axis % scores.ndim, logsumexp=logsumexp, weights=weights)
 
@@ -144,17 +144,17 @@ def backward(d_weights: Array, cache: Cache) -> Gradients:
 
     It is zero wherever a score does not take part, and in every row whose `d_weights` is zero.
     """
-    return Gradients(scores=times_jacobian(d_weights, cache))  # (..., n) (softmax.31, softmax.32)
+    return Gradients(scores=times_jacobian(d_weights, cache))  # (..., n) (softmax.32)
 
 
 @passes.jvp
 def jvp(cache: Cache, *, scores: Tangent = None) -> Array:
     """Forward mode: how the weights move when the scores do. The Jacobian is symmetric, so this is `backward` again."""
-    return times_jacobian(scores, cache)  # (..., n) (softmax.36, softmax.37)
+    return times_jacobian(scores, cache)  # (..., n) (softmax.37)
 
 
 def times_jacobian(vector: Array, cache: Cache) -> Array:
-    """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric (softmax.23). For ops."""
+    """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric. For ops."""
     if not cache.weights.size:
         return vector
     result = deviation_from_mean(vector, cache.weights, cache.axis)  # (softmax.23)
@@ -165,11 +165,10 @@ def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = 
     """How far each entry of `vector` is from their weighted mean, times its weight."""
     if shift:
         vector = _less_the_heaviest(vector, weights, axis)  # (..., n) (softmax.42)
-    # In backward the vector is d_weights (softmax.27, softmax.28, dot-product.14, dot-product.16),
-    # in jvp it is the tangent of the scores (softmax.35).
-    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.29, softmax.30, softmax.40)
-    # What counts is how far an entry is above that mean (softmax.27, softmax.28, softmax.35, dot-product.14).
-    deviation: Array = weights * (vector - mean)  # (..., n) (softmax.31, softmax.32, softmax.41, softmax.43)
+    # In backward the vector is d_weights, in jvp it is the tangent of the scores.
+    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
+    # What counts is how far an entry is above that mean.
+    deviation: Array = weights * (vector - mean)  # (..., n) (softmax.32)
     return deviation
 
 
@@ -206,7 +205,7 @@ def _where_it_moves(vector: Array, cache: Cache) -> Array:
         shifted, other = (np.asarray(deviation_from_mean(wide, weights, axis, shift)) for shift in (True, False))
         in_range = np.where(np.isfinite(vector).all(axis=axis, keepdims=True), shifted, other)
         result = np.where(overflowed, in_range, result)
-    return np.where(moves, result, 0)  # (masks.9)
+    return np.where(moves, result, 0)
 
 
 def _moves(cache: Cache) -> Array:
@@ -252,9 +251,9 @@ def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | Non
     with quiet():
         eye = np.eye(weights.shape[-1], dtype=weights.dtype)
         products = weights[..., :, None] * weights[..., None, :] * (1 - eye)  # (..., n, n) (softmax.17)
-        # As 1 - a is the sum of the other weights, a (1 - a) is a row sum, exact even where a is nearly one.
-        diagonal = products.sum(axis=-1)[..., None] * eye  # (softmax.2, softmax.16, softmax.20, softmax.21, softmax.24)
-        matrix = diagonal - products  # (..., n, n) (softmax.19, softmax.20, softmax.21, softmax.68, masks.7)
+        # As 1 - a is the sum of the other weights, a (1 - a) is a row sum, exact even where a is nearly 1 (softmax.16).
+        diagonal = products.sum(axis=-1)[..., None] * eye  # (softmax.24)
+        matrix = diagonal - products  # (..., n, n) (softmax.21)
         if not np.isfinite(cache.logsumexp).all():
             moves = np.moveaxis(_moves(cache), cache.axis, -1)
             matrix = np.where(moves[..., :, None] & moves[..., None, :], matrix, 0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ for profile, examples in {"suite": 40, "quick": 8}.items():
     )
 
 collect_ignore = ["fixtures"]  # what test_new_op adds to a copy of the whole
-LONG = ("mutation", "peers", "website")  # folders beside this file
+LONG = ("mutation", "peers", "plot", "website")  # folders beside this file
+PASSED = count(1)
 
 
 def is_quick(config: pytest.Config) -> bool:
@@ -26,3 +28,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Folders that are long as a whole are not even read where long tests are left out."""
     here = collection_path.parent == Path(__file__).parent
     return True if here and collection_path.name in LONG and is_quick(config) else None
+
+
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport, config: pytest.Config
+) -> tuple[str, str, str] | None:
+    """Where long tests are left out, a dot is fifty that have passed: all of them would fill screens."""
+    if is_quick(config) and report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
+        return "passed", "" if next(PASSED) % 50 else ".", "PASSED"
+    return None

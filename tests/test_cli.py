@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attention_np import cases, cli, dot_product, softmax
-from attention_np.cli import verification
+from attention_np.cli import tables, verification
 
 PAGES = Path(__file__).parents[1] / "derivations"
 SOFTMAX_STEP = (
@@ -19,14 +19,70 @@ SOFTMAX_STEP = (
 )
 
 
-def test_check_holds_and_names_every_input_and_method(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_holds_and_names_every_input_and_page_on_at_most_a_hundred_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert cli.main(["check"]) == 0
     table = capsys.readouterr().out
     for word in ("softmax", "dot_product", "additive", "multi_head", "query", "parameters.b_key", "w_score", "bias"):
         assert word in table
-    for method in ("complex-step", "central", "adjoint"):
-        assert method in table
+    for page in verification.page_names(PAGES):
+        assert page.replace("_", "-") in table
     assert "all hold" in table
+    assert len(table.splitlines()) <= 100
+
+
+FINDINGS = [
+    verification.Finding("softmax", "rows", "scores", "complex-step", 1e-15, True, 1e-14),
+    verification.Finding("softmax", "one far ahead", "scores", "central", 6.7e-3, True, 1e-1),
+    verification.Finding("softmax", "rows", "all, forward mode", "adjoint", 0.0, True, 1e-15),
+]
+
+
+def test_an_error_that_is_large_because_its_method_is_coarse_stands_beside_what_is_allowed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tables.print_findings(FINDINGS[1:2])
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if "scores" in line]
+    assert row[1:5] == ["6.7e-03", "1.0e-01", "yes", "central"]
+
+
+def test_the_worst_case_of_an_input_is_the_worst_beside_what_its_method_allows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tables.print_findings(FINDINGS)
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("   scores")]
+    assert row[1:] == ["1.0e-15", "1.0e-14", "yes", "complex-step", "rows"]  # a tenth of it, not a fifteenth
+    wrong = FINDINGS[1]._replace(ok=False, allowed=1.0)
+    tables.print_findings([*FINDINGS, wrong])
+    assert "NO" in capsys.readouterr().out  # before all that hold
+
+
+def test_all_prints_every_case_by_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+    tables.print_findings(FINDINGS, every=True)
+    printed = capsys.readouterr().out
+    for finding in FINDINGS:
+        words = [finding.input, f"{finding.error:.1e}", finding.method, finding.case]
+        assert any(all(word in line for word in words) for line in printed.splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_no_tag_verdict_or_number_is_cut_however_narrow_the_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tables, "PIPE_WIDTH", width)
+    report = verification.check_pages(PAGES, ["dot_product"])
+    tables.print_report(report, every=True)
+    tables.print_report(report)
+    tables.print_findings(FINDINGS)
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    for record in report.records:
+        assert any(line.split()[:2] == [record.tag, record.verdict.split()[0]] for line in lines)
+    assert any(line.split()[-3:] == ["7", "of", "7"] for line in lines)
+    rows = [line for line in lines if "equations, " not in line and "Allowed" not in line]
+    assert max(map(len, rows)) <= width
+    assert "…" not in printed
 
 
 def test_check_takes_the_names_of_ops(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,9 +95,13 @@ def test_check_takes_the_names_of_ops(capsys: pytest.CaptureFixture[str]) -> Non
 def test_check_takes_the_names_of_pages(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "scaling"]) == 0
     output = capsys.readouterr().out
+    assert "scaling " in output
+    assert "scaling.1" not in output
+    assert "complex-step" not in output
+    assert cli.main(["check", "scaling", "--all"]) == 0
+    output = capsys.readouterr().out
     assert "scaling.1" in output
     assert "softmax.1" not in output
-    assert "complex-step" not in output
 
 
 def test_the_json_report_has_a_row_for_each_equation(tmp_path: Path) -> None:

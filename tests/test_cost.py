@@ -15,63 +15,24 @@ import pytest
 
 from attention_np import blockwise, cli, cost, dot_product
 from attention_np._lib import machine
+from attention_np._lib.counting import Counted, Tally
 from attention_np.cost import Sizes
 
 Array = npt.NDArray[Any]
 OPTIONS = ({}, {"is_causal": True}, {"dropout": True}, {"is_causal": True, "dropout": True})
-WITHOUT_FLOPS = {"isfinite", "where", "not_equal", "logical_and", "logical_or"}
-
-
-class Tally:
-    """What the calls on counted arrays did."""
-
-    def __init__(self) -> None:
-        self.product_flops = self.other_flops = self.bytes_moved = 0
-
-    def add(self, name: str, inputs: list[Array], output: Array) -> None:
-        self.bytes_moved += sum(x.nbytes for x in {id(x): x for x in inputs}.values()) + output.nbytes
-        if name == "matmul" and all(x.ndim > 1 for x in inputs):
-            self.product_flops += 2 * output.size * inputs[0].shape[-1]
-        elif name not in WITHOUT_FLOPS:
-            self.other_flops += max(x.size for x in (output, *inputs))
-
-
-class Counted(np.ndarray):
-    """An array that tells a tally of every call on it and on what comes of it."""
-
-    tally: Tally
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        plain = [x.view(np.ndarray) if isinstance(x, Counted) else x for x in inputs]
-        if options.get("out"):
-            options["out"] = tuple(x.view(np.ndarray) if isinstance(x, Counted) else x for x in options["out"])
-        output = getattr(ufunc, method)(*plain, **options)
-        return self._counted(ufunc.__name__, inputs, output)
-
-    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
-        output = super().__array_function__(function, types, inputs, options)
-        return self._counted(function.__name__, inputs, output) if function.__name__ == "where" else output
-
-    def argmax(self, *args: Any, **options: Any) -> Any:
-        return self._counted("argmax", [self], self.view(np.ndarray).argmax(*args, **options))
-
-    def _counted(self, name: str, inputs: Any, output: Any) -> Any:
-        if not isinstance(output, np.ndarray):
-            output = np.asarray(output)
-        self.tally.add(name, [x for x in inputs if isinstance(x, np.ndarray)], output)
-        return output.view(Counted)
 
 
 @contextmanager
 def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally]:
     """Count the calls on arrays that are made meanwhile."""
-    Counted.tally = Tally()
+    tally = Tally()
     with monkeypatch.context() as patch:
+        patch.setattr(Counted, "tally", property(lambda _: tally, lambda *_: None), raising=False)
         patch.setattr(np, "asarray", np.asanyarray)  # ops take arrays by it, and a subclass would be lost
         for name in ("empty", "zeros", "full"):
             make = getattr(np, name)
             patch.setattr(np, name, lambda *args, _make=make, **kwargs: _make(*args, **kwargs).view(Counted))
-        yield Counted.tally
+        yield tally
 
 
 def arrays(sizes: Sizes) -> list[Array]:

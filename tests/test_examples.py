@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+pytestmark = pytest.mark.long
 Run = Callable[[str], str]
 
 
@@ -25,7 +26,7 @@ def printed(folder: Path) -> Run:
     @cache
     def run(name: str) -> str:
         if name == "torch_layer":
-            pytest.importorskip("torch")
+            pytest.importorskip("torch", reason="the example needs PyTorch: pip install torch")
         script = Path(__file__).parents[1] / "examples" / f"{name}.py"
         command = [sys.executable, "-W", "error", script]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, cwd=folder)
@@ -47,7 +48,7 @@ def test_the_example_is_a_notebook_that_runs(example: Path, tmp_path: Path) -> N
     nbclient = pytest.importorskip("nbclient", reason=reason)
     pytest.importorskip("ipykernel", reason=reason)
     if example.stem == "torch_layer":
-        pytest.importorskip("torch")
+        pytest.importorskip("torch", reason="the example needs PyTorch: pip install torch")
     notebook = jupytext.read(example)
     title, *cells = notebook.cells
     assert title.cell_type == "markdown"

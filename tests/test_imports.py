@@ -13,9 +13,7 @@ import attention_np
 
 PACKAGE = Path(attention_np.__file__).parent
 MENDED_ELSEWHERE = {  # circles that are there today
-    frozenset({"derivation.calls", "derivation.evaluate"}),
-    frozenset({"_steps", "cost"}),
-    frozenset({"trace._paper", "trace._steps"}),
+    frozenset({"", "cases", "trace", "trace._inputs", "trace._pages"}),
 }
 
 

@@ -70,41 +70,6 @@ def test_a_number_of_very_many_digits_is_read_as_long_as_that_takes_no_time(tmp_
     assert json.read(path) == 10**4000 - 1
 
 
-def test_what_is_written_is_read_again_and_ends_with_its_line(tmp_path):
-    path = tmp_path / "file"
-    value = {"a": [1, 2.5, None, True, "\N{SNOWMAN}"], "": {}}
-    json.write(path, value)
-    assert json.read(path) == value
-    assert path.read_bytes().endswith(b"}\n")
-    assert [file.name for file in tmp_path.iterdir()] == ["file"]
-
-
-def test_what_is_no_json_leaves_the_old_file_as_it_was(tmp_path):
-    path = tmp_path / "file"
-    json.write(path, 1)
-    for value, error in ((float("nan"), ValueError), (object(), TypeError)):
-        with pytest.raises(error):
-            json.write(path, [2, value])
-    assert json.read(path) == 1
-    assert [file.name for file in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing_beside(tmp_path):
-    (tmp_path / "folder" / "inside").mkdir(parents=True)
-    with pytest.raises(OSError, match="folder"):
-        json.write(tmp_path / "folder", 1)
-    assert [file.name for file in tmp_path.iterdir()] == ["folder"]
-
-
-def test_behind_a_link_the_file_is_written_and_the_link_stays(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "elsewhere" / "file")
-    json.write(link, [1])
-    assert link.is_symlink()
-    assert json.read(tmp_path / "elsewhere" / "file") == [1]
-
-
 def test_a_folder_is_refused_and_a_file_that_is_missing_is_called_so(tmp_path):
     with pytest.raises(ValueError, match=r"^it is not a file$"):
         json.content_of(tmp_path)

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from helpers import Array
 
-from attention_np import additive, dot_product, known_answers, multi_head, softmax
+from attention_np import cases, known_answers
 from attention_np.known_answers import files
 from attention_np.known_answers.examples import all_examples
 from attention_np.known_answers.manifest import LARGEST_MANIFEST
 from attention_np.known_answers.signatures import MOST_SCORES, SIGNATURES
 
-MODULES = {"softmax": softmax, "dot_product": dot_product, "additive": additive, "multi_head": multi_head}
+SMALL = [example for example in all_examples() if "tile" not in example.tags]
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +303,7 @@ def test_a_case_that_its_file_bears_out_is_refused_all_the_same(
 
 def shapes_of_answers(op: str, inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     with np.errstate(all="ignore"):
-        found = known_answers.of_op(MODULES[op])(inputs, options)
+        found = known_answers.of_op(cases.OPS[op])(inputs, options)
     return {name: np.shape(x) for name, x in found.items() if x is not None}
 
 
@@ -339,7 +339,7 @@ def changed(shapes: dict[str, tuple[int, ...]], name: str) -> list[dict[str, tup
 
 @pytest.mark.parametrize(
     "example",
-    [example for example in all_examples() if "tile" not in example.tags],
+    [x if k % 8 == 0 else pytest.param(x, marks=pytest.mark.long) for k, x in enumerate(SMALL)],
     ids=lambda example: f"{example.op}-{example.name}",
 )
 def test_arrays_fit_together_if_the_op_takes_them(example: Any) -> None:

@@ -49,8 +49,10 @@ def test_check_verifies_its_gradients_and_its_page(house: Path) -> None:
     assert all(row["verdict"] == "holds" and row["cited_by"] for row in found["equations"])
 
 
+@pytest.mark.long
 def test_tests_of_every_op_are_its_own_too(house: Path) -> None:
-    files = [f"tests/{name}.py" for name in ("test_gated", "test_cases")]
+    names = ("test_gated", "test_cases", "test_corners", "test_ops", "hostile/test_arrays", "hostile/test_refusals")
+    files = [f"tests/{name}.py" for name in names]
     told = run(house, "pytest", *files, "-k", "gated", "-q", "--no-header", "-p", "no:cacheprovider", "-rA")
     for name in files:
         assert f"PASSED {name}::" in told, told

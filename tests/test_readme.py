@@ -96,7 +96,7 @@ def test_every_picture_is_small_and_drawn_by_an_example(readme: Path) -> None:
 
 
 def test_no_picture_of_the_readme_is_blank() -> None:
-    image = pytest.importorskip("matplotlib.image")
+    image = pytest.importorskip("matplotlib.image", reason="to read a picture, pip install 'attention-np[plot]'")
     for name in pictures.PICTURES:
         pixels = image.imread(pictures.IMAGES / name)
         assert pixels.ndim == 3

@@ -6,9 +6,9 @@ Arrays that hold NaN or infinity, and complex ones, go the way of :mod:`attentio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,11 @@ _OF_ROWS = ("d_output", "output", "shift", "total")
 TERMS = 128  # of a sum that are added up in one product: its rounding grows with the root of their number
 MANY = 1024  # queries or keys: backward, shorter sums take a tenth of the error off then, for a twentieth of the time
 TOGETHER = 2048  # queries or keys of small tiles that are prepared together: what is called once delays others once
+LIKENESSES = 16  # of tiles, as heads with masks of their own have them, that are told apart
 PAIRS = 2**17  # of a query and a key that are worked on at once, at most, where blocks of several tiles fit the cache
+
+
+Found = TypeVar("Found")
 
 
 class TileGradients(NamedTuple):
@@ -75,8 +79,7 @@ class Attended(NamedTuple):
 
 def attend(tiles: Sequence[Tile]) -> list[Attended]:
     """The attention of tiles that hold all the keys their queries attend to."""
-    with scratch.own():
-        return [found for batch in _batches(tiles) for found in _attend(batch)]
+    return _in_batches(tiles, lambda batch: _attend([tiles[k] for k in batch]))
 
 
 def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
@@ -196,10 +199,8 @@ def _queries(tiles: Sequence[Tile]) -> Array:
 
 def differentiate(tiles: Sequence[tuple[Tile, Cotangent]]) -> list[TileGradients]:
     """What each tile contributes to the gradients of its arrays."""
-    given = {id(tile): cotangent for tile, cotangent in tiles}
-    batches = _batches([tile for tile, _ in tiles])
-    with scratch.own():
-        return [found for batch in batches for found in _differentiate(batch, [given[id(tile)] for tile in batch])]
+    alone = [tile for tile, _ in tiles]
+    return _in_batches(alone, lambda batch: _differentiate([alone[k] for k in batch], [tiles[k][1] for k in batch]))
 
 
 def _differentiate(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[TileGradients]:
@@ -290,16 +291,28 @@ def _blocks(tiles: Sequence[Tile], part: slice) -> Iterator[tuple[slice, slice, 
                 yield heads, rows, *block
 
 
-def _batches(tiles: Sequence[Tile]) -> Iterator[list[Tile]]:
-    """Tiles that follow one another and differ in nothing but their numbers, to be prepared together."""
-    batch: list[Tile] = []
-    for tile in tiles:
-        if batch and ((len(batch) + 1) * max(tile.n, tile.m) > TOGETHER or not tile.is_like(batch[0])):
+def _batches(tiles: Sequence[Tile]) -> Iterator[list[int]]:
+    """Which tiles differ in nothing but their numbers, to be prepared together."""
+    begun: list[list[int]] = []  # of which each may be added to
+    for number, tile in enumerate(tiles):
+        batch = next((batch for batch in begun if tile.is_like(tiles[batch[0]])), None)
+        if batch is not None and (len(batch) + 1) * max(tile.n, tile.m) <= TOGETHER:
+            batch.append(number)
+            continue
+        if batch is not None:
+            begun.remove(batch)
             yield batch
-            batch = []
-        batch.append(tile)
-    if batch:
-        yield batch
+        elif len(begun) == LIKENESSES:
+            yield begun.pop(0)
+        begun.append([number])
+    yield from begun
+
+
+def _in_batches(tiles: Sequence[Tile], work: Callable[[list[int]], Iterator[Found]]) -> list[Found]:
+    """What comes of the tiles, in their order, if those that are alike are worked on together."""
+    with scratch.own():
+        found = {number: one for batch in _batches(tiles) for number, one in zip(batch, work(batch), strict=True)}
+    return [found[number] for number in range(len(tiles))]
 
 
 def _stacked(tiles: Sequence[Tile], name: str, part: slice = slice(None)) -> Array:

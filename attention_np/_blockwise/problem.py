@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -72,12 +73,12 @@ class Problem:
         """The number of keys."""
         return int(self.key.shape[-2])
 
-    @property
+    @cached_property
     def leading(self) -> tuple[int, ...]:
         """The leading axes of the output."""
         return np.broadcast_shapes(*(array.shape[:-2] for array in (self.query, self.key, self.value)))
 
-    @property
+    @cached_property
     def scores_leading(self) -> tuple[int, ...]:
         """The leading axes of the scores: those of the value may be more."""
         return np.broadcast_shapes(self.query.shape[:-2], self.key.shape[:-2])
@@ -108,7 +109,7 @@ class Problem:
     def _reach(self, index: tuple[int, ...], rows: slice) -> Iterator[Place]:
         columns = slice(0, self.m)
         if self.rule is not None:
-            columns = reach(self.rule.at(self._of_scores(index)), rows, columns)
+            columns = reach(self._rule_at(index), rows, columns)
         if columns.start < columns.stop:
             yield Place(index, rows, columns)
 
@@ -122,6 +123,25 @@ class Problem:
         own = index[len(index) - len(leading) :]
         return tuple(0 if size == 1 else i for i, size in zip(own, leading, strict=True))
 
+    @cached_property
+    def _rules(self) -> dict[tuple[int, ...], Rule]:
+        """Those of heads and of tiles, each made once: tiles whose rule is one and the same are worked on together."""
+        return {}
+
+    def _rule_at(self, index: tuple[int, ...], rows: slice | None = None, columns: slice | None = None) -> Rule:
+        """The rule at a place in the leading axes of the output, and there for some queries and keys alone."""
+        assert self.rule is not None
+        leading = self.rule.leading
+        own = tuple(0 if size == 1 else i for i, size in zip(index[len(index) - len(leading) :], leading, strict=True))
+        if own not in self._rules:
+            self._rules[own] = self.rule.at(self._of_scores(index))
+        if rows is None or columns is None:
+            return self._rules[own]
+        part = *own, rows.start, rows.stop, columns.start, columns.stop
+        if part not in self._rules:
+            self._rules[part] = self._rules[own].within(rows, columns)
+        return self._rules[part]
+
     def is_first(self, index: tuple[int, ...]) -> bool:
         """Whether a place in the leading axes of the output is the first of those that share its scores."""
         own = self._of_scores(index)
@@ -131,7 +151,7 @@ class Problem:
         """The tile at a place."""
         at, rows, columns = place
         of_scores = self._of_scores(at)
-        rule = None if self.rule is None else self.rule.at(of_scores).within(rows, columns)
+        rule = None if self.rule is None else self._rule_at(at, rows, columns)
         dropout = None
         if self.dropout_key is not None:
             head = np.ravel_multi_index(of_scores, self.scores_leading) if of_scores else 0

@@ -232,7 +232,7 @@ def as_scale(scale: Any, d_k: int, compute: np.dtype[Any]) -> Any:
     """The scale in the precision that is computed in, so that it neither upcasts nor rounds."""
     real, wide = real_types(compute)
     if scale is None:
-        return real(1 / np.sqrt(wide(max(d_k, 1))))  # (scaling.2); without features the products are zero anyway
+        return real(1 / np.sqrt(wide(max(d_k, 1))))  # without features the products are zero anyway
     with quiet():
         number = real(as_number("scale", scale))
     if not np.isfinite(number):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,8 +25,8 @@ __all__ = [
     "as_whole",
     "content_of",
     "is_optional",
+    "parse",
     "read",
-    "write",
 ]
 
 Item = TypeVar("Item")
@@ -35,18 +34,6 @@ Item = TypeVar("Item")
 DIGITS = 4000  # of a whole number: the time to read one grows with their square
 LARGEST = 2**63 - 1  # whole number: as many entries as an array can have
 MOST_AXES = 32  # that all versions of NumPy can make
-
-
-def write(path: str | os.PathLike[str], value: Any) -> None:
-    """Write `value` as JSON: the file is the old one or the new one, whenever it is looked at."""
-    text = json.dumps(value, allow_nan=False)
-    target = Path(path).resolve()  # of a link, what it points to
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        beside.write_text(f"{text}\n", encoding="utf-8")
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def content_of(path: str | os.PathLike[str], most: int | None = None) -> bytes:
@@ -71,10 +58,14 @@ def content_of(path: str | os.PathLike[str], most: int | None = None) -> bytes:
 
 def read(path: str | os.PathLike[str], most: int | None = None) -> Any:
     """What the file at `path`, of `most` bytes at most, holds; a ValueError if that is not JSON."""
-    text = content_of(path, most).decode()
+    return parse(content_of(path, most))
+
+
+def parse(content: bytes) -> Any:
+    """What `content` says; a ValueError if that is not JSON."""
     try:
         return json.loads(
-            text, parse_constant=_refuse, parse_int=_whole, parse_float=_finite, object_pairs_hook=_object
+            content.decode(), parse_constant=_refuse, parse_int=_whole, parse_float=_finite, object_pairs_hook=_object
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

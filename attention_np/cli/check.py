@@ -22,6 +22,7 @@ NEEDED = {"rich": "rich", "lark": "lark", "yaml": "PyYAML"}  # modules of the ex
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="an op or a page; by default all")
+    parser.add_argument("--all", action="store_true", help="print every case and every equation")
     parser.add_argument("--derivations", type=Path, metavar="DIR", help="the folder of the pages")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found to FILE as well")
 
@@ -49,13 +50,13 @@ def run(options: argparse.Namespace) -> int:
     from attention_np.cli import tables
 
     findings = verification.check_ops(tables.progress(cases.all_cases(names or cases.OPS)))
-    tables.print_findings(findings)
+    tables.print_findings(findings, options.all)
     report = None
     if folder is None:
         tables.say("No derivation pages here: --derivations names their folder.")
     else:
         report = verification.check_pages(folder, names or None)
-        tables.print_report(report)
+        tables.print_report(report, options.all)
     holds = all(finding.ok for finding in findings) and (report is None or report.ok)
     tables.print_faults(findings, report)
     if file is not None:
@@ -80,4 +81,4 @@ def _content(holds: bool, findings: Sequence[verification.Finding], report: Any)
 
 def _as_json(row: verification.Finding) -> dict[str, Any]:
     fields = row._asdict() | {"error": row.error if math.isfinite(row.error) else None}
-    return {name: value for name, value in fields.items() if name != "note"}
+    return {name: value for name, value in fields.items() if name not in ("allowed", "note")}

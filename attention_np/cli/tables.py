@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -22,7 +24,7 @@ __all__ = ["print_faults", "print_findings", "print_report", "progress", "say"]
 
 Item = TypeVar("Item")
 
-PIPE_WIDTH = 140  # where the output is no terminal
+PIPE_WIDTH = 200  # where the output is no terminal
 
 
 def progress(items: Sequence[Item]) -> Iterable[Item]:
@@ -36,65 +38,81 @@ def say(line: str, style: str = "") -> None:
     _console().print(Text(legible(line), style=style), soft_wrap=True)
 
 
-def print_findings(findings: Sequence[Finding]) -> None:
-    """One line for each input of an op and each method: the worst of its cases."""
+def print_findings(findings: Sequence[Finding], every: bool = False) -> None:
+    """One line for each input of an op, with the worst of its cases and methods; or with `every`, for each of those."""
     if not findings:
         return
-    groups: dict[tuple[str, str, str], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.op, finding.input, finding.method), []).append(finding)
-    table = Table(box=box.SIMPLE_HEAD, title="Gradients against numerical ones: the largest relative error")
-    for header, words in zip(("op", "input", "method"), zip(*groups, strict=True), strict=True):
-        table.add_column(header, min_width=max(map(len, words)))
-    for header in ("error", "holds", "cases"):
-        table.add_column(header, min_width=len("1.0e-16") if header == "error" else len(header), justify="right")
-    table.add_column("the worst case", no_wrap=True, overflow="ellipsis")  # the one to be cut on a narrow terminal
-    previous = next(iter(groups))[0]
-    for (op, name, method), group in groups.items():
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    ops = list(dict.fromkeys(finding.op for finding in findings))
+    for finding in sorted(findings, key=lambda finding: (ops.index(finding.op), finding.method == "adjoint")):
+        key = (finding.op, finding.input)
+        groups.setdefault((*key, finding.method, finding.case) if every else key, []).append(finding)
+    table = _Table("Gradients against numerical ones: the worst relative error of each input")
+    table.add_columns(input="left", error="right", allowed="right", holds="left", method="left", case="left")
+    previous = None
+    for (op, *_), group in groups.items():
         if op != previous:
-            table.add_section()
+            table.add_row(Text(op, style="bold"))
         previous = op
-        worst = max(group, key=lambda finding: (not finding.ok, finding.error))
-        table.add_row(op, name, method, f"{worst.error:.1e}", _verdict(worst.ok), str(len(group)), worst.case)
-    _console().print(table)
+        worst = max(group, key=lambda finding: (not finding.ok, finding.share))
+        numbers = f"{worst.error:.1e}", f"{worst.allowed:.1e}"
+        table.add_row("  " + worst.input, *numbers, _verdict(worst.ok), worst.method, worst.case)
+    table.print()
     examples = len({(finding.op, finding.case) for finding in findings})
     wrong = sum(not finding.ok for finding in findings)
-    say(f"{len(findings)} checks in {examples} cases: {f'{wrong} do not hold' if wrong else 'all hold'}.\n")
+    say(f"{len(findings)} checks in {examples} cases: {f'{wrong} do not hold' if wrong else 'all hold'}.")
+    say("Allowed: ten times what rounding and the method's own error can be blamed for there.\n")
 
 
-def print_report(report: Verification) -> None:
-    """One line for each equation, and one for each array of an op that was held against its page."""
-    table = Table(box=box.SIMPLE_HEAD, title="Equations of the derivation pages")
-    for header in ("equation", "verdict", "error", "carried out by"):
-        table.add_column(header, no_wrap=True, justify="right" if header == "error" else "left")
-    previous = None
+def print_report(report: Verification, every: bool = False) -> None:
+    """One line for each page; or with `every`, for each equation, and for each array that was held against its page."""
+    if every:
+        _print_every(report)
+    else:
+        table = _Table("Derivation pages: equations, and arrays of the op that agree", gives_way=False)
+        table.add_columns(page="left")
+        table.add_columns(**dict.fromkeys(("equations", "executed", "hold", "refuted", "fail", "skipped"), "right"))
+        table.add_columns(error="right", arrays="right")
+        for page in dict.fromkeys(record.page for record in report.records):
+            records = [record for record in report.records if record.page == page]
+            count = Counter(record.verdict for record in records)
+            errors = [x.error for x in records if x.error is not None and x.verdict == "holds" and not x.rounded]
+            fields = [field for field in report.fields if field.page == Path(page).stem.replace("_", "-")]
+            table.add_row(
+                _plain(Path(page).stem),
+                *map(str, (len(records), len(records) - count["not executed"], count["holds"], count["refuted"])),
+                Text(str(count["fails"]), style="bold red" if count["fails"] else ""),
+                str(count["not executed"]),
+                f"{max(errors):.1e}" if errors else "",
+                f"{sum(field.ok for field in fields)} of {len(fields)}" if fields else "",
+            )
+        table.print()
+    count = Counter(record.verdict for record in report.records)
+    say(
+        f"{len(report.records)} equations, {len(report.records) - count['not executed']} executed: "
+        f"{count['holds']} hold, {count['refuted']} are refuted as their page says, {count['fails']} fail; "
+        f"{count['not executed']} say why they are not executed.\n"
+    )
+
+
+def _print_every(report: Verification) -> None:
+    table = _Table("Equations of the derivation pages")
+    table.add_columns(equation="left", verdict="left", error="right", **{"carried out by": "left"})
     for record in report.records:
-        if record.page != previous and previous is not None:
-            table.add_section()
-        previous = record.page
         error = "" if record.error is None or record.verdict == "refuted" else f"{record.error:.1e}"
         if record.rounded and record.verdict == "holds":
             error = "as printed"
         style = "bold red" if record.verdict == "fails" else "dim" if record.verdict == "not executed" else ""
         tag, cited = _plain(record.tag or "(no tag)"), _plain(", ".join(record.cited_by))
         table.add_row(tag, Text(record.verdict, style=style), error, cited)
-    _console().print(table)
-
+    table.print()
     if report.fields:
-        table = Table(box=box.SIMPLE_HEAD, title="Ops against the definitions of their pages")
-        for header in ("op", "array", "symbol", "error", "agrees"):
-            table.add_column(header, no_wrap=True, justify="right" if header == "error" else "left")
+        table = _Table("Ops against the definitions of their pages")
+        table.add_columns(op="left", array="left", symbol="left", error="right", agrees="left")
         for field in report.fields:
             words = map(_plain, (field.op, field.name, field.symbol))
             table.add_row(*words, f"{field.error:.1e}", _verdict(field.ok))
-        _console().print(table)
-
-    count = {verdict: report.count(verdict) for verdict in ("holds", "refuted", "fails", "not executed")}
-    executed = len(report.records) - count["not executed"]
-    say(
-        f"{len(report.records)} equations, {executed} executed: {count['holds']} hold, {count['refuted']} are refuted "
-        f"as their page says, {count['fails']} fail; {count['not executed']} say why they are not executed.\n"
-    )
+        table.print()
 
 
 def print_faults(findings: Sequence[Finding], report: Verification | None) -> None:
@@ -136,6 +154,27 @@ def _plain(word: str) -> Text:
 
 def _verdict(ok: bool) -> Text:
     return Text("yes") if ok else Text("NO", style="bold red")
+
+
+class _Table:
+    """A table of which no tag, number or verdict is cut: where the terminal is narrow, the last column gives way."""
+
+    def __init__(self, title: str, gives_way: bool = True) -> None:
+        self.gives_way = gives_way
+        self.table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=0, pad_edge=False)
+
+    def add_columns(self, **justify: Any) -> None:
+        for header, side in justify.items():
+            self.table.add_column(header, justify=side)
+
+    def add_row(self, *cells: str | Text) -> None:
+        self.table.add_row(*cells)
+
+    def print(self) -> None:
+        for column in self.table.columns[: -1 if self.gives_way else None]:
+            column.no_wrap = True
+            column.min_width = max(Text(str(cell)).cell_len for cell in (column.header, *column.cells))
+        _console().print(self.table)
 
 
 def _console() -> Console:

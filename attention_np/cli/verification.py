@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,13 +12,16 @@ import numpy as np
 from attention_np import cases, softmax
 from attention_np._lib.pages import PAGES
 from attention_np.gradcheck import METHODS, check_op, numerical_gradient
-from attention_np.gradcheck.agreement import relative_error
+from attention_np.gradcheck.agreement import UNDECIDABLE, relative_error
+from attention_np.gradcheck.ops import ADJOINT_ULPS
 
 if TYPE_CHECKING:
     from attention_np.derivation import Verification
+    from attention_np.gradcheck.reporting import InputReport
 
 __all__ = ["PAGES", "Finding", "against_pages", "check_ops", "check_pages", "page_names"]
 
+ADJOINT = ADJOINT_ULPS * float(np.finfo(np.float64).eps)
 TOLERANCE = 1e-13  # of the functions of softmax that are not an op's three, normwise
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -31,7 +35,13 @@ class Finding(NamedTuple):
     method: str
     error: float
     ok: bool
+    allowed: float  # the error that the method could not tell from its own
     note: str = ""  # what else is known of it
+
+    @property
+    def share(self) -> float:
+        """The error, as a part of what is allowed."""
+        return self.error / self.allowed if self.allowed else math.inf if self.error else 0.0
 
 
 def check_ops(examples: Iterable[cases.Case]) -> list[Finding]:
@@ -39,17 +49,25 @@ def check_ops(examples: Iterable[cases.Case]) -> list[Finding]:
     findings = []
     for example in examples:
         for method in METHODS:
-            for entry in check_op(example.module, example.inputs, method=method, **example.options):
+            for entry in check_op(example.module, example.inputs, method=method, progress=False, **example.options):
                 if entry.method == "adjoint" and method != METHODS[0]:
                     continue  # it does not depend on the method
                 name = "all, forward mode" if entry.method == "adjoint" else entry.name
-                note = entry.diagnosis or ""
-                findings.append(
-                    Finding(example.op, example.name, name, entry.method, entry.max_relative_error, entry.ok, note)
-                )
+                of_entry = entry.max_relative_error, entry.ok, _allowed(entry), entry.diagnosis or ""
+                findings.append(Finding(example.op, example.name, name, entry.method, *of_entry))
         if example.op == "softmax":
             findings += _check_softmax(example)
     return findings
+
+
+def _allowed(entry: InputReport) -> float:
+    """The relative error, by the same scale as that of `entry`, that would not be called one where it is largest."""
+    if entry.method == "adjoint":
+        return ADJOINT
+    difference, largest = abs(entry.analytic - entry.numerical), max(abs(entry.analytic), abs(entry.numerical))
+    error = entry.max_relative_error
+    scale = difference / error if 0 < error < math.inf else largest
+    return UNDECIDABLE * entry.floor / scale if scale else 0.0
 
 
 def _check_softmax(example: cases.Case) -> list[Finding]:
@@ -77,8 +95,8 @@ def _check_softmax(example: cases.Case) -> list[Finding]:
     slope_error, _ = relative_error(weights * np.expand_dims(d_log_sum, axis), slopes["scores"])
     allowed = TOLERANCE
     return [
-        Finding("softmax", example.name, "scores", "jacobian", matrix_error, matrix_error <= allowed),
-        Finding("softmax", example.name, "scores", "logsumexp", slope_error, slope_error <= allowed),
+        Finding("softmax", example.name, "scores", "jacobian", matrix_error, matrix_error <= allowed, allowed),
+        Finding("softmax", example.name, "scores", "logsumexp", slope_error, slope_error <= allowed, allowed),
     ]
 
 
@@ -104,6 +122,6 @@ def check_pages(folder: Path, names: Sequence[str] | None = None) -> Verificatio
 def against_pages(report: Verification) -> list[Finding]:
     """What the comparison of ops with pages found, in the form of the other findings on ops."""
     return [
-        Finding(field.op, f"page {field.page}", field.name, "page", field.error, bool(field.ok))
+        Finding(field.op, f"page {field.page}", field.name, "page", field.error, bool(field.ok), TOLERANCE)
         for field in report.fields
     ]

@@ -7,7 +7,7 @@ page, and one for each worked example, in which some of the free tensors have pr
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,7 +51,7 @@ class PageCheck:
         self, page: Page, seed: int = 0, draws: int = DRAWS, elsewhere: Mapping[str, Equation] | None = None
     ) -> None:
         self.page = page
-        self.elsewhere = elsewhere
+        self.elsewhere = elsewhere or {}
         self.seed = seed
         self.draws = draws
         self.account = Account()
@@ -121,8 +121,15 @@ class PageCheck:
         return other
 
     def run(self) -> list[Record]:
-        """Judge all equations; a definition that nothing uses is judged last."""
+        """Judge all equations; then, with all names known, what says the same, and definitions that nothing uses."""
         records = [self.equation(equation) for equation in self.page.equations]
+        for record, equation in zip(records, self.page.equations, strict=True):
+            if self.elsewhere and equation.same and record.verdict == "holds":
+                try:
+                    self._same(equation)
+                except Fault as fault:
+                    record.verdict = "fails"
+                    self._judge_fault(equation, record, fault)
         for position, key in unused(records, self.page.header):
             record, equation = records[position], self.page.equations[position]
             if record.verdict == "holds":
@@ -179,13 +186,11 @@ class PageCheck:
         scope = self._scope_of(equation)
         record.example = -1 if scope is self.scope else equation.example
         worst = 0.0
-        statements: list[Statement] = []
         refutations: list[bool] = [False] * self.draws
         for environment in scope.environments:
             environment.arithmetic.steps = 0
         for chain in parsed:
             statement = read_statement(chain, scope.names)
-            statements.append(statement)
             record.gradient = record.gradient or _mentions_derivative(statement)
             record.uses |= names_in(statement)
             record.of += self._gradient_of(statement, scope)
@@ -238,30 +243,25 @@ class PageCheck:
                 )
             record.verdict = "refuted"
         else:
-            self._same(equation, statements, scope)
             record.verdict = "holds"
 
-    def _same(self, equation: Equation, statements: Sequence[Statement], scope: Scope) -> None:
-        """What the equation is the same as must hold with the names of this page too, of the same left sides.
+    def _same(self, equation: Equation) -> None:
+        """What an equation is the same as must hold with the names of its page too, of the same left sides.
 
         All sides of a chain are equal, so then every side of the one equals every side of the other, in every draw.
         """
-        if self.elsewhere is None or not equation.same:
-            return
+        scope = self._scope_of(equation)
+        statements = [read_statement(chain, scope.names) for chain in chains(equation.text)]
         others: list[Statement] = []
         for tag in equation.same:
             other = self.elsewhere.get(tag)
-            if other is None:
-                raise Fault("page", f"the same as ({tag}), which stands in no page")
-            if other.mark or other.same:
-                raise Fault(
-                    "page", f"the same as ({tag}), which is {'marked itself' if other.mark else 'a repetition'}"
-                )
+            if other is None or other.tag == equation.tag:
+                raise Fault("page", f"the same as ({tag}), which stands in no {'page' if other is None else 'other'}")
+            if other.mark:
+                raise Fault("page", f"the same as ({tag}), which does not hold itself: {other.mark}")
             try:
                 for chain in chains(other.text):
                     others.append(read_statement(chain, scope.names))
-                    if others[-1].target is not None:
-                        raise Fault("name", f"the symbol {others[-1].target.key} is not known here")
                     self._holds(others[-1], scope)
             except Fault as fault:
                 raise Fault("claim", f"the same as ({tag}), which does not hold here: {fault.message}") from None
@@ -271,6 +271,8 @@ class PageCheck:
                 raise Fault("claim", message, statement.span)
 
     def _holds(self, statement: Statement, scope: Scope) -> None:
+        if statement.target is not None:
+            raise Fault("name", f"the symbol {statement.target.key} is not known here")
         for position in range(len(statement.relations)):
             for environment in scope.environments:
                 error, holds = self._pair(statement, position, environment, _both(statement, position, environment))

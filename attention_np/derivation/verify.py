@@ -197,6 +197,7 @@ def _trace(report: Verification, pages: Sequence[Page], sources: Iterable[Path |
         if tag not in known:
             report.problems += [f"{place}: cites ({tag}), which stands in no page" for place in places]
     named = {page.name: page for page in pages}
+    same = {equation.tag: equation.same for page in pages for equation in page.equations}
     for tag, places in sorted(found.items()):
         for place in places:
             own = Path(place.rpartition(":")[0]).stem.replace("_", "-")
@@ -209,8 +210,9 @@ def _trace(report: Verification, pages: Sequence[Page], sources: Iterable[Path |
         page = named[record.page]
         record.cited_by = found.get(record.tag, [])
         for tag in record.same:
-            record.cited_by = record.cited_by + found.get(tag, [])
-            if tag in known and tag not in found:
+            places = [place for other in (tag, *same.get(tag, ())) for place in found.get(other, [])]
+            record.cited_by = record.cited_by + [place for place in places if place not in record.cited_by]
+            if tag in known and not places:
                 report.problems.append(f"{page.path}:{record.line}: the same as ({tag}), which no code cites")
         wants = record.gradient and record.verdict == "holds" and not record.text_only and page.header.cited
         if wants and not record.cited_by:

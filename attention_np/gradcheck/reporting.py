@@ -85,7 +85,7 @@ class Report:
 
         The file is written beside `path` and then put in its place, so that no reader sees a part of it.
         """
-        saving.write(path, self.inputs, details, {})
+        saving.write(path, self.inputs, details=details)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Report:

@@ -56,8 +56,8 @@ def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is
             page, list(execute(check, _lengths(header, len(words), sizes, d), value_of, hidden)), check
         )
         errors = [each.error() for each in shown]
-    except Fault as problem:
-        raise ValueError(f"{op} cannot be traced on these tokens: {problem.message}") from None
+    except Fault as fault:
+        raise ValueError(f"{op} cannot be traced on these tokens: {fault.message}") from None
     if is_causal:
         header.code.pop("scores", None)  # of a hidden pair the op keeps what it has
         header.options |= {} if bias is not None else {"mask": masks.causal(len(words))}
@@ -131,4 +131,5 @@ def _symbol(header: Header, key: str, tensor: Tensor, group: Sequence[Executed])
 def _paragraph(page: Page, first: Executed) -> str:
     """The prose before the equation, unless another equation, a heading or a table stands there."""
     before = page.text[: first.equation.offset - 2].rstrip().rpartition("\n\n")[2]
+    before = re.sub(r"^\*Same as [^*]+\*\s*", "", before)
     return "" if before.endswith("$$") or before.startswith(("#", "|", "*Text only.*")) else prose(before)

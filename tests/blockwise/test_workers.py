@@ -50,7 +50,7 @@ def test_the_bits_do_not_depend_on_the_executor(processes: Executor) -> None:
 @pytest.mark.long
 @pytest.mark.filterwarnings("default")
 def test_the_bits_do_not_depend_on_a_cluster() -> None:
-    distributed = pytest.importorskip("distributed")
+    distributed = pytest.importorskip("distributed", reason="a cluster needs Dask: pip install distributed")
     with (
         distributed.LocalCluster(n_workers=2, processes=True, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,

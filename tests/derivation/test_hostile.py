@@ -17,6 +17,8 @@ from attention_np.derivation.tokens import tokenize
 
 from .pages import DEFINITIONS, HEADER, judge, page
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 SECONDS, MEGABYTES = 40, 600  # more than any page takes: a machine may be slow, and have large pages of memory
 

@@ -12,7 +12,7 @@ from attention_np.gradcheck.plot import places, v_curve
 from .programs import normal
 from .reports import compared
 
-matplotlib = pytest.importorskip("matplotlib")
+matplotlib = pytest.importorskip("matplotlib", reason="for plots, pip install 'attention-np[plot]'")
 matplotlib.use("Agg")
 plt = pytest.importorskip("matplotlib.pyplot")
 

@@ -429,9 +429,9 @@ def test_what_is_close_to_a_zero_tells_nothing_of_the_noise_elsewhere():
 @pytest.mark.parametrize("scale", [2.0**-5, 2.0**-15])
 def test_a_slope_along_a_direction_is_known_to_within_the_noise_over_the_shortest_step(scale):
     noise = np.array([1e-12, 3e-12, 0.0])
-    slope, error = _slopes(replace(subject_of(np.sin, ORDINARY), noise=noise), np.ones(3), scale)
-    np.testing.assert_allclose(slope, np.cos(ORDINARY), rtol=1e-9)
-    np.testing.assert_allclose(error, 2 * noise / (scale / 4), rtol=1e-12)
+    slope, error = _slopes(replace(subject_of(np.sin, ORDINARY), noise=noise), np.ones(3), [scale])
+    np.testing.assert_allclose(slope, [np.cos(ORDINARY)], rtol=1e-9)
+    np.testing.assert_allclose(error, [2 * noise / (scale / 4)], rtol=1e-12)
 
 
 def rng():
@@ -469,14 +469,14 @@ def test_noise_is_looked_for_at_sixteen_points_in_a_row():
     subject = subject_of(forward, np.array([1.0, 2.0]))
     seen.clear()
     step = np.array([0.25, -0.5])
-    left, largest = _left_over(subject, step)
+    (left,), (largest,) = _left_over(subject, step)
     np.testing.assert_array_equal(seen, [subject.x + k * step for k in range(1, 17)])
     np.testing.assert_allclose(left, 32 * np.array([7, 9]) / np.sqrt(252), rtol=1e-12)  # of what alternates
     np.testing.assert_array_equal(largest, [7 + 5, 9 + 5.5])  # at the last points
 
 
 def test_differences_leave_nothing_of_a_quartic_and_then_say_that_they_saw_nothing():
-    left, largest = _left_over(subject_of(lambda x: x * x * x * x - 3 * x, np.array([0.0])), np.array([1.0]))
+    (left,), (largest,) = _left_over(subject_of(lambda x: x * x * x * x - 3 * x, np.array([0.0])), np.array([1.0]))
     assert (left[0], largest[0]) == (np.inf, 16**4 - 48)
 
 

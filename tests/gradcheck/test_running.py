@@ -41,7 +41,7 @@ def executor(request):
         with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
             yield pool
     else:
-        distributed = pytest.importorskip("distributed")
+        distributed = pytest.importorskip("distributed", reason="a cluster needs Dask: pip install distributed")
         alone = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
         with (
             distributed.LocalCluster(**alone, silence_logs=logging.CRITICAL) as cluster,
@@ -260,10 +260,10 @@ def test_what_is_done_outlasts_an_error_of_the_function(tmp_path):
 def test_a_check_goes_on_with_another_executor_and_another_memory_limit(interrupted):
     path, _ = interrupted
     report = check(bilinear, wrong_backward, square_inputs(10))
-    copy = path.read_text()
+    copy = path.read_bytes()
     with ThreadPoolExecutor(2) as pool:
         assert check(bilinear, wrong_backward, square_inputs(10), checkpoint=path, executor=pool) == report
-    path.write_text(copy)
+    path.write_bytes(copy)
     assert check(bilinear, wrong_backward, square_inputs(10), checkpoint=path, memory=50_000) == report
 
 
@@ -315,9 +315,9 @@ def test_a_saved_report_is_no_checkpoint_to_go_on_from(tmp_path):
 
 def test_a_file_cut_short_is_refused(interrupted):
     path, _ = interrupted
-    text = path.read_text()
+    content = path.read_bytes()
     for part in (0.1, 0.5, 0.99):
-        path.write_text(text[: int(part * len(text))])
+        path.write_bytes(content[: int(part * len(content))])
         with pytest.raises(ValueError, match=r"is not the checkpoint of a gradient check$"):
             check(bilinear, wrong_backward, square_inputs(10), checkpoint=path)
 
@@ -334,12 +334,12 @@ def test_a_checkpoint_is_never_half_written(interrupted, monkeypatch):
     path, calls = interrupted
     before = path.read_bytes()
 
-    def full(self, text, **_):
-        with self.open("w") as file:
-            file.write(text[:100])
+    def full(self, content):
+        with self.open("wb") as file:
+            file.write(content[:100])
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="no space left"):
         check(bilinear, wrong_backward, square_inputs(10), checkpoint=path)
     monkeypatch.undo()

@@ -9,11 +9,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from helpers import OPS, Array, Case, leaves, map_arrays, plain_cases
+from helpers import BY_HAND, OPS, Array, Case, leaves, map_arrays, plain_cases
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from attention_np import softmax
+from attention_np.cases import drawn
 from attention_np.multi_head import Parameters
 
 EXAMPLES = int(os.environ.get("HOSTILE_EXAMPLES", 2 * settings().max_examples))
@@ -22,6 +23,7 @@ hostile = settings(max_examples=EXAMPLES, derandomize="HOSTILE_EXAMPLES" not in 
 
 REAL = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.longdouble)
 COMPLEX = (np.complex64, np.complex128)
+KNOWN = ("dot_product", "blockwise", "additive", "multi_head")  # whose options and widths are drawn, too
 SIZES = st.sampled_from([2, 1, 3, 0, 5, 4])
 
 
@@ -141,6 +143,11 @@ def cases(draw: Any, ops: tuple[str, ...] = OPS, dtypes: tuple[Any, ...] = REAL)
         shape = (*batch, n, m)
         axis = draw(st.integers(-len(shape), len(shape) - 1))
         return Case(softmax, {"scores": array(*shape)}, {"axis": axis, **mask_for(shape)})
+
+    if name not in BY_HAND:
+        made = drawn(name, optional=draw(st.booleans()), leading=batch, n=n, m=m)
+        arrays = map_arrays(lambda x: array(*x.shape), made.inputs)
+        return Case(made.module, arrays, made.options | (mask_for((n, m)) if "query" in arrays else {}))
 
     single = draw(st.integers(0, 5)) == 0
     heads, n = 1, 1 if single else n

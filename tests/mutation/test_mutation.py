@@ -63,7 +63,7 @@ def test_a_survivor_on_the_list_is_a_change_of_code_that_is_there(path: str) -> 
 @pytest.fixture
 def changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], object]:
     """The mutants of the module `toy`, by the name of the function and what the changed line becomes."""
-    mutants = pytest.importorskip("tests.mutation.mutants")
+    mutants = pytest.importorskip("tests.mutation.mutants", reason="pip install 'attention-np[mutation]'")
     Path(tmp_path / "toy.py").write_text(SOURCE, encoding="utf-8")
     Path(tmp_path / "setup.cfg").write_text("[mutmut]\nsource_paths = toy.py\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 
 from attention_np import masks, trace
 
-font_manager = pytest.importorskip("matplotlib.font_manager")
+font_manager = pytest.importorskip("matplotlib.font_manager", reason="pip install 'attention-np[plot]'")
 
 ENGLISH, CHINESE = ["The", "cat", "sat", "on", "the", "mat"], list("猫坐在垫子上")
 A = trace.dot_product("The cat sat on the mat", is_causal=True)["A"].array  # (6, 6)

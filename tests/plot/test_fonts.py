@@ -11,9 +11,9 @@ from attention_np.plot import _fonts
 
 from .seen import CHINESE, CHINESE_FONT, ENGLISH, A, drawn, normal, ticks
 
-matplotlib = pytest.importorskip("matplotlib")
-plt = pytest.importorskip("matplotlib.pyplot")
-font_manager = pytest.importorskip("matplotlib.font_manager")
+matplotlib = pytest.importorskip("matplotlib", reason="pip install 'attention-np[plot]'")
+plt = pytest.importorskip("matplotlib.pyplot", reason="pip install 'attention-np[plot]'")
+font_manager = pytest.importorskip("matplotlib.font_manager", reason="pip install 'attention-np[plot]'")
 
 
 @pytest.mark.skipif(not CHINESE_FONT, reason="this machine has no font with Chinese letters")
@@ -74,6 +74,7 @@ def test_a_damaged_font_is_passed_over(tmp_path: Any, monkeypatch: pytest.Monkey
         assert _fonts.showing(["Ж"])[0]["fontfamily"] == ["cmr10", "DejaVu Sans"]
 
 
+@pytest.mark.long
 def test_a_dollar_is_a_dollar_and_the_end_of_a_line_does_not_end_the_label() -> None:
     tokens = ["$x^$", "costs", "5$", "$", "\n", "\t"]
     ax = plot.weights(A, tokens)

@@ -17,6 +17,7 @@ from attention_np import plot
 for needed in ("myst_parser", "numpydoc", "sphinx"):
     pytest.importorskip(needed, reason="the figures of the pages are drawn where Sphinx is installed")
 
+pytestmark = pytest.mark.long
 EXTENSIONS = str(Path(__file__).resolve().parents[2] / "docs" / "_ext")
 PHONE = 352  # pixels: the width of the text on a phone
 LEAST = 8  # pixels: letters that can be read

@@ -18,8 +18,8 @@ from attention_np.gradcheck import plot as gradcheck_plot
 
 from .seen import CAUSAL, CHINESE, CHINESE_FONT, ENGLISH, A, drawn, hatched, image_of, legend_of, normal, ticks
 
-matplotlib = pytest.importorskip("matplotlib")
-plt = pytest.importorskip("matplotlib.pyplot")
+matplotlib = pytest.importorskip("matplotlib", reason="pip install 'attention-np[plot]'")
+plt = pytest.importorskip("matplotlib.pyplot", reason="pip install 'attention-np[plot]'")
 
 
 PICTURES: dict[str, Callable[..., Any]] = {  # each on the Axes that it is given
@@ -35,7 +35,9 @@ every_picture = pytest.mark.parametrize("draw", PICTURES.values(), ids=PICTURES.
 
 
 @every_picture
-def test_a_picture_goes_where_it_is_asked_to_and_nowhere_else(draw: Callable[..., Any]) -> None:
+def test_a_picture_goes_where_it_is_asked_to_and_nowhere_else_or_gets_a_figure_of_its_own(
+    draw: Callable[..., Any],
+) -> None:
     figure, (first, second) = plt.subplots(1, 2, layout="constrained")
     plt.sca(first)
     assert draw(ax=second) is second
@@ -43,13 +45,8 @@ def test_a_picture_goes_where_it_is_asked_to_and_nowhere_else(draw: Callable[...
     assert plt.get_fignums() == [figure.number]
     assert not first.has_data()
     drawn(second)
-
-
-@every_picture
-def test_a_picture_without_a_place_gets_a_figure_of_its_own(draw: Callable[..., Any]) -> None:
     one, two = draw(), draw()
-    assert one.figure is not two.figure
-    drawn(one)
+    assert len({figure, one.figure, two.figure}) == 3
 
 
 def test_the_cells_are_the_weights_and_the_tokens_stand_beside_them() -> None:
@@ -65,7 +62,8 @@ def test_the_cells_are_the_weights_and_the_tokens_stand_beside_them() -> None:
 
 
 def test_queries_and_keys_may_be_different_tokens() -> None:
-    ax = plot.weights(A[:3], CHINESE[:3], ENGLISH)
+    ax = plot.weights(A[:3], list("кот"), ENGLISH)
+    assert ticks(ax.yaxis) == list("кот")
     assert ticks(ax.xaxis) == ENGLISH
     ax = plot.weights(A[:3], ["a", "b", "c"])
     drawn(ax)
@@ -106,6 +104,7 @@ def test_heads_are_drawn_where_asked_to() -> None:
         plot.heads(np.stack([A] * 3), axes=places)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "columns"), [(1, 1), (2, 2), (3, 3), (6, 3), (7, 3), (8, 4), (12, 4), (16, 4)])
 def test_panels_stand_in_rows_without_a_gap_where_that_can_be(count: int, columns: int) -> None:
     axes = plot.heads(np.full((count, 2, 2), 0.5))
@@ -286,6 +285,21 @@ def test_curves_and_places_are_those_of_gradcheck() -> None:
         (lambda: plot.points(normal(2), normal(41, 2), normal(41, 2)), ValueError, r"key must be .*shape=\(41, 2\)"),
         (lambda: plot.points(normal(3), normal(6, 2), normal(6, 2)), ValueError, "key has 2 features but query has 3"),
         (lambda: plot.points(normal(2), normal(6, 2), normal(6, 2), axes=[None]), ValueError, "axes must be two"),
+        (lambda: plot.saturation([]), ValueError, "widths must hold at least one number"),
+        (lambda: plot.saturation(scales=[]), ValueError, "scales must hold at least one number"),
+        (lambda: plot.saturation(scales=[0]), ValueError, "each of scales must be finite and above 0, not 0"),
+        (lambda: plot.saturation(scales=[np.nan]), ValueError, "each of scales must be finite and above 0, not nan"),
+        (lambda: plot.saturation(scales=["a"]), TypeError, "each of scales must be a number, not 'a'"),
+        (lambda: plot.saturation([1], scales=[1]), ValueError, "give either widths or scales"),
+        (lambda: plot.saturation(scales=[1], d_k=0), ValueError, "d_k must be at least 1, not 0"),
+        (lambda: plot.saturation(64), TypeError, "widths must be a list of numbers, not 64"),
+        (lambda: plot.cost([]), ValueError, "lengths must hold at least one number"),
+        (lambda: plot.cost(memory=-1), ValueError, "memory must be finite and above 0, not -1"),
+        (lambda: plot.weights(A, ax=[]), TypeError, "ax must be Axes of Matplotlib, not list"),
+        (lambda: plot.heads(A[None], axes=[1]), TypeError, "axes must be Axes of Matplotlib, not int"),
+        (lambda: plot.query_weights([]), ValueError, r"weights must be those of one query, .*shape=\(0,\)"),
+        (lambda: plot.weights([[]]), ValueError, r"weights must be those of one head, .*shape=\(1, 0\)"),
+        (lambda: plot.weights(np.ma.masked_less(A, 0.5)), TypeError, "masked array"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_before_there_is_a_figure(

@@ -12,8 +12,8 @@ from attention_np.plot import _hull, _points
 
 from .seen import ENGLISH, drawn, legend_of, normal, overlap
 
-matplotlib = pytest.importorskip("matplotlib")
-plt = pytest.importorskip("matplotlib.pyplot")
+matplotlib = pytest.importorskip("matplotlib", reason="pip install 'attention-np[plot]'")
+plt = pytest.importorskip("matplotlib.pyplot", reason="pip install 'attention-np[plot]'")
 
 
 def test_an_output_is_drawn_among_the_values_and_the_hull_is_around_them() -> None:
@@ -34,6 +34,7 @@ def test_an_output_is_drawn_among_the_values_and_the_hull_is_around_them() -> No
     assert outline.contains_point(output[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("d", [2, 3])
 def test_points_are_drawn_in_the_plane_and_in_space(d: int) -> None:
     axes = plot.points(normal(3, d), normal(5, d), normal(5, d, seed=1))
@@ -61,6 +62,7 @@ def test_the_hull_of_a_cube_has_its_six_sides() -> None:
     assert all(face.shape == (4, 3) and np.ptp(face, axis=0).min() == 0 for face in faces)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", [np.ones((1, 2)), np.ones((4, 2)), np.outer(np.arange(4.0), [1, 2]), np.ones((2, 3))])
 def test_values_on_one_point_or_one_line_are_drawn_as_well(value: np.ndarray) -> None:
     axes = plot.points(normal(2), normal(len(value), 2), value)
@@ -85,6 +87,7 @@ SPACES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scales", SPACES.values(), ids=SPACES.keys())
 def test_no_side_of_a_box_is_so_short_that_its_numbers_lie_on_each_other(scales: np.ndarray) -> None:
     for ax in plot.points(normal(3, seed=5), normal(6, 3) * scales, normal(6, 3, seed=1) * scales):
@@ -122,6 +125,7 @@ def test_names_of_points_stay_off_the_title() -> None:
         assert ax.bbox.contains(*name.get_window_extent().max), name.get_text()
 
 
+@pytest.mark.long
 def test_a_unit_is_as_long_either_way_unless_one_would_see_a_line() -> None:
     for scale, aspect in ((1.0, 1.0), (3.0, 1.0), (100.0, pytest.approx(100 / 8, rel=0.01))):
         value = np.array([[0.0, 0], [scale, 1], [scale, 0], [0, 1]])
@@ -171,6 +175,7 @@ def test_a_query_of_nan_is_named_beside_the_others(d: int) -> None:
     assert [text.get_text().strip() for text in of_keys.texts] == ["0", "1", "2", "3", "0", "2"]
 
 
+@pytest.mark.long
 def test_nothing_but_nan_is_drawn_as_axes_with_a_legend() -> None:
     for d in (2, 3):
         for ax in plot.points(np.full(d, np.nan), np.full((5, d), np.nan), np.full((5, d), np.nan)):

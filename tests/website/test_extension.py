@@ -4,13 +4,13 @@ import importlib
 from pathlib import Path
 
 import pytest
-from docutils import nodes
-from docutils.utils import new_document
 
 from attention_np.derivation import Record
 
 from . import needed  # noqa: F401
 
+from docutils import nodes  # isort: skip
+from docutils.utils import new_document  # isort: skip
 from attention_site.examples import as_markdown  # isort: skip
 from attention_site.excerpts import citing_only, excerpts  # isort: skip
 from attention_site.listings import excerpt_html, linked  # isort: skip

@@ -51,4 +51,4 @@ def test_a_driver_that_is_missing_is_a_failure_where_it_is_required(monkeypatch:
 
 def test_ci_requires_the_browser() -> None:
     steps = (needed.ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert "REQUIRE_BROWSER=1 make site-test" in steps
+    assert "REQUIRE_BROWSER=1 make test-all" in steps

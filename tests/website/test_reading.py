@@ -4,7 +4,8 @@ import re
 from typing import Any
 
 import pytest
-from attention_np.derivation.trace import citations
+
+from attention_np.derivation.citations import citations
 
 from .looking import LOOK
 from .needed import DESK, PHONE, ROOT, Built, page_of

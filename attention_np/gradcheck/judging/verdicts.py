@@ -225,6 +225,11 @@ def _is_wrong_at(found: Measured, some: Array, question: tuple[Array, list[Array
     allowed = 4 * rtol * np.abs(found.candidate.claimed(found.name)).max()
     pair = found.pair(some)
     try:
+        claimed, measured = pair.claimed(*question), pair.measured(*question)
+        some = some[~(np.abs(claimed - measured) <= near * np.fmax(np.abs(claimed), np.abs(measured)))]
+        if not some.size:
+            return False  # nothing is gained by a closer look at what agrees
+        pair = found.pair(some)
         claimed = pair.claimed(*question)
         slopes = measure(found.there(*question), some, found.method, found.aside, best=True)
         apart = np.abs(claimed - slopes.values[:, 0])

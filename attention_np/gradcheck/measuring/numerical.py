@@ -45,7 +45,7 @@ __all__ = [
 
 METHODS = ("complex-step", "central")
 SAME_IN_A_BATCH = 1e3  # units in the last place of the largest output
-TASK_ELEMENTS, BATCH_ELEMENTS = 16, 64  # moves that one task takes on, one by one or at once, whoever carries it out
+TASK_ELEMENTS, BATCH_ELEMENTS = 16, 256  # moves that one task takes on, one by one or at once, whoever carries it out
 
 
 def numerical_gradient(

@@ -7,6 +7,7 @@ it touches. All evidence is judged against how far rounding moves each output.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -39,6 +40,7 @@ TINY_STEP = 2.0**-10  # parts of the largest that an output comes to; functions 
 STEEP = 1e-4
 POINTS, ORDER = 16, 5
 KINK_STEPS = tuple(2.0**-k for k in range(10, 130, 4))  # relative; the shortest are for entries that are zero
+STEPS_AT_ONCE = 5  # after so many, where a function is smooth, its second differences are lost in rounding
 KINK, JUMP = 1, 2
 SLIGHT = 1e-6  # a jump of a slope, relative to the slope, that is no more than rounding may make
 CLOSE_TO_ZERO = 2.0**-26  # relative to other entries: from there on a kink at zero is not merely a steep function
@@ -96,41 +98,45 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
     direction = _direction(subject, rng)
     if (subject.x != 0).any():
         direction = np.where(subject.x != 0, direction, 0)  # nothing tells what is close to a zero
-    last_bit = float(np.finfo(subject.output.dtype).eps) * np.abs(subject.output.ravel())
+    size = np.abs(subject.output.ravel())
+    last_bit = float(np.finfo(subject.output.dtype).eps) * size
     with np.errstate(all="ignore"):
-        least = _left_over(subject, CLOSE * direction)[0]
+        ((least,), _) = _left_over(subject, CLOSE * direction)
         if (least > last_bit).any():
-            closer = [_left_over(subject, spacing * direction)[0] for spacing in (CLOSER, 0.7 * CLOSER)]
+            closer = _left_over(subject, CLOSER * direction, 0.7 * CLOSER * direction)[0]
             closest = np.where(np.isinf(closer).any(axis=0), np.fmin(*closer), np.fmax(*closer))  # one may fit the grid
             least = np.fmin(least, closest)
         for spacing in (CLOSEST, AT_ZERO):
-            loud = np.isfinite(least) & (least > last_bit)
+            loud = np.isfinite(least) & (least > np.fmax(last_bit, STEEP / 2 * size))
             if loud.any():
-                estimate, largest = _left_over(subject, spacing * direction)
+                (estimate,), (largest,) = _left_over(subject, spacing * direction)
                 least = np.where(least > STEEP * largest, np.fmin(least, estimate), least)
         for spacing in (FAR, FARTHER):
             unseen = np.isinf(least)
             if unseen.any():
-                least = np.where(unseen, _left_over(subject, spacing * direction)[0], least)
+                least = np.where(unseen, _left_over(subject, spacing * direction)[0][0], least)
         unseen = np.isinf(least)
         if unseen.any():
             least = np.where(unseen, _stairs_beyond(subject, direction), least)
-        size = np.abs(subject.output.ravel())
         seen = np.isfinite(least) & (size > 0)
         typical = float(np.median(least[seen] / size[seen])) if seen.any() else 0.0  # relative, of other outputs
         noise = np.fmax(last_bit, np.where(np.isfinite(least), least, typical * size))
     return np.asarray(np.where(np.isfinite(noise), noise, 0), np.float64).reshape(subject.output.shape)
 
 
-def _left_over(subject: Subject, step: Array) -> tuple[Array, Array]:
-    """What differences of a high order leave of each output, infinite if nothing; and the largest that it gets."""
+def _left_over(subject: Subject, *steps: Array) -> tuple[Array, Array]:
+    """What differences of a high order leave of each output, infinite if nothing; and the largest that it gets.
+
+    Both for points at each of the steps: (steps, outputs).
+    """
     places = np.arange(1, POINTS + 1).reshape(POINTS, *(1,) * subject.x.ndim)
-    outputs = np.asarray(subject.values(subject.x + places * step), np.float64)
-    differences = np.diff(outputs, n=ORDER, axis=0)  # (points - order, outputs)
-    left = np.sqrt((differences**2).mean(axis=0) / comb(2 * ORDER, ORDER))
-    steps = np.abs(np.diff(outputs, axis=0))
-    left = np.where(np.median(steps, axis=0) == 0, steps.max(axis=0), left)  # of stairs, with a landing here
-    return np.where(left > 0, left, np.inf), np.abs(outputs).max(axis=0)  # or the points were too close to differ
+    outputs = np.asarray(subject.values(np.concatenate([subject.x + places * step for step in steps])), np.float64)
+    outputs = outputs.reshape(len(steps), POINTS, subject.output.size)
+    differences = np.diff(outputs, n=ORDER, axis=1)  # (steps, points - order, outputs)
+    left = np.sqrt((differences**2).mean(axis=1) / comb(2 * ORDER, ORDER))
+    stairs = np.abs(np.diff(outputs, axis=1))
+    left = np.where(np.median(stairs, axis=1) == 0, stairs.max(axis=1), left)  # of stairs, with a landing here
+    return np.where(left > 0, left, np.inf), np.abs(outputs).max(axis=1)  # or the points were too close to differ
 
 
 def _stairs_beyond(subject: Subject, direction: Array) -> Array:
@@ -181,7 +187,7 @@ def _contradiction(subject: Subject, direction: Array, slope: Array, error: Arra
     A function that changes within less than the steps of the differences looks flat to them, at several scales. So
     shorter ones are asked as well, and the complex step is right if it agrees with any of them.
     """
-    found, rounding = map(np.array, zip(*(_slopes(subject, direction, scale) for scale in TRIALS), strict=True))
+    found, rounding = _slopes(subject, direction, TRIALS)
     larger = np.maximum(np.abs(found[1:]), np.abs(found[:-1]))
     noise = UNDECIDABLE * rounding[1:] + error  # of the shorter steps, which is far larger
     differ = np.abs(found[1:] - found[:-1])
@@ -192,10 +198,9 @@ def _contradiction(subject: Subject, direction: Array, slope: Array, error: Arra
     if not wrong.any():
         return None
     excess = np.where(wrong, apart, 0).max(axis=0)
-    shorter = [_slopes(subject, direction, scale) for scale in SHORTER]
-    known = [*zip(found, rounding, strict=True), *shorter]
-    agrees = [np.abs(slope - one) + UNDECIDABLE * off < 0.1 * excess for one, off in known]
-    excess = np.where(np.any(agrees, axis=0), 0, excess)
+    known = (found, rounding), _slopes(subject, direction, SHORTER)
+    agrees = [(np.abs(slope - some) + UNDECIDABLE * off < 0.1 * excess).any(axis=0) for some, off in known]
+    excess = np.where(agrees[0] | agrees[1], 0, excess)
     k = int(excess.argmax())
     if not excess[k]:
         return None
@@ -227,14 +232,15 @@ def _direction(subject: Subject, rng: np.random.Generator) -> Array:
     return v
 
 
-def _slopes(subject: Subject, direction: Array, scale: float) -> tuple[Array, Array]:
-    """The slope of each output along one direction by differences, and what rounding makes of it."""
-    column = []
-    for step in scale / 2.0 ** np.arange(LEVELS):
-        up, down = subject.values(np.stack([subject.x + step * direction, subject.x - step * direction]))
-        column.append((up - down) / (2 * step))
+def _slopes(subject: Subject, direction: Array, scales: Sequence[float]) -> tuple[Array, Array]:
+    """The slope of each output along one direction by differences, and what rounding makes of it: (scales, outputs)."""
+    steps = np.divide.outer(scales, 2.0 ** np.arange(LEVELS))  # (scales, levels)
+    moves = np.multiply.outer(np.stack([steps, -steps]).ravel(), direction)
+    up, down = subject.values(subject.x + moves).reshape(2, *steps.shape, subject.output.size)
+    differences = (up - down) / (2 * steps[..., None])
     noise = np.zeros(subject.output.size) if subject.noise is None else subject.noise.ravel()
-    return extrapolated(column)[0], 2 * noise / step  # of the last, shortest step
+    best, _ = extrapolated(list(differences.swapaxes(0, 1)))
+    return best, 2 * noise / steps[:, -1:]  # of the last, shortest step
 
 
 def cusps(subject: Subject, rng: np.random.Generator, memory: int, most: int = 5) -> list[Cusp]:
@@ -271,10 +277,8 @@ def _breaks(subject: Subject, directions: Array) -> Array:
     before, over = np.zeros(shape), np.zeros(shape, bool)  # over: the steps have become too short to tell
     kinked, jumped = np.zeros((2, *shape))  # steps in a row at which that was the same
     last = np.ones(shape)  # the shortest step that told something
-    for step in KINK_STEPS:
-        raised = subject.x + step * directions
+    for step, raised, up, down in _on_both_sides(subject, directions):
         over |= flattened((raised == subject.x) & (directions != 0)).any(axis=1, keepdims=True)
-        up, down = subject.values(raised), subject.values(subject.x - step * directions)
         second = up - 2 * output + down  # (gradcheck.59, gradcheck.60, gradcheck.61)
         gone = ~(np.abs(second) > np.fmax(4 * noise, SLIGHT * np.abs(up - down))) & ~over
         over |= gone
@@ -288,6 +292,15 @@ def _breaks(subject: Subject, directions: Array) -> Array:
     told = ~at_zero[:, None] | (last <= CLOSE_TO_ZERO)
     kink, jump = (((count >= CONFIRMED - 1) & told).any(axis=1) for count in (kinked, jumped))
     return np.where(jump, JUMP, np.where(kink, KINK, 0))
+
+
+def _on_both_sides(subject: Subject, directions: Array) -> Iterator[tuple[float, Array, Array, Array]]:
+    """Each of `KINK_STEPS`, the input raised by it, and the outputs there and as far below; a few steps at once."""
+    for start in range(0, len(KINK_STEPS), STEPS_AT_ONCE):
+        steps = KINK_STEPS[start : start + STEPS_AT_ONCE]
+        places = [subject.x + sign * step * directions for step in steps for sign in (1, -1)]
+        outputs = np.split(subject.values(np.concatenate(places)), len(places))
+        yield from zip(steps, places[::2], outputs[::2], outputs[1::2], strict=True)
 
 
 def _one_sided(subject: Subject, element: int, jumps: bool) -> Cusp:

@@ -128,12 +128,13 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, re
     bends = []  # for each step, by how much the slopes of the first cotangent on both sides differ: (moves,)
     last_bit = np.zeros(len(directions))  # by which rounding moves the weighted sum
     with np.errstate(all="ignore"):
-        for level in range(LEVELS):
-            step = scale / 2**level  # (gradcheck.23)
-            h = _steps(step, directions)
-            up, down = ((subject.x + sign * h).astype(subject.x.dtype) for sign in (1, -1))
-            width = _width(up, down, h) * step  # what rounding made of 2 h
-            above, below = subject.values(up), subject.values(down)
+        steps = [scale / 2**level for level in range(LEVELS)]  # (gradcheck.23)
+        asked = [_steps(step, directions) for step in steps]
+        places = [(subject.x + sign * h).astype(subject.x.dtype) for h in asked for sign in (1, -1)]
+        outputs = np.split(subject.values(np.concatenate(places)), len(places))
+        for level, (step, h) in enumerate(zip(steps, asked, strict=True)):
+            width = _width(places[2 * level], places[2 * level + 1], h) * step  # what rounding made of 2 h
+            above, below = outputs[2 * level : 2 * level + 2]
             difference = above - below  # (gradcheck.25)
             column.append(_weighted(difference, weights) / width[:, None])  # (gradcheck.25)
             moving = difference != 0 if reach is None else reach.touched
@@ -189,9 +190,10 @@ def reach_of(subject: Subject, directions: Array) -> Reach:
     largest = np.abs(subject.output.ravel())
     with np.errstate(all="ignore"):
         touched = _touched(subject, directions)
-        for sign in (2, -2):
-            together = np.abs(subject.values(subject.x + sign * everything)).max(axis=0)
-            alone = np.abs(subject.values(subject.x + sign * directions))
+        moves = 2 * np.concatenate([everything, directions])
+        reached = np.abs(subject.values(subject.x + np.concatenate([moves, -moves])))
+        for side in np.split(reached, 2):
+            together, alone = side[: len(everything)].max(axis=0), side[len(everything) :]
             largest = np.fmax(largest, np.fmax(together, alone))
     return Reach(touched, np.where(np.isfinite(largest), largest, np.abs(subject.output.ravel())))
 
