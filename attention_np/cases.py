@@ -252,32 +252,33 @@ def _written(op: str) -> Iterator[Case]:
 
 
 def _of_sentences(op: str) -> Iterator[Case]:
-    """Real sentences: translated, in a padded batch, packed in one row; for softmax, how similar their words are."""
+    """Real sentences, two a batch: translated, padded, packed in one row; for softmax, how similar their words are."""
     takes = signature(OPS[op].forward).parameters
-    batch_of = batch(ENGLISH, 8)
+    english, chinese, mixed = ENGLISH[1:3], CHINESE[1:3], MIXED[2:]  # each of another length
     if op == "softmax":
-        x, mask = batch_of.embedded, masks.padding_from_tokens(batch_of.tokens, PAD)
+        of_words = batch(english, 8)
+        x, mask = of_words.embedded, masks.padding_from_tokens(of_words.tokens, PAD)
         yield Case(op, "sentences: similarities of words", {"scores": x @ x.swapaxes(-1, -2)}, {"mask": mask})
     if not {*ATTENDING, "mask"} <= takes.keys():
         return
-    pairs = {"translation to source": (CHINESE, ENGLISH), "self-attention, padding": (MIXED, MIXED)}
+    pairs = {"translation to source": (chinese, english), "self-attention, padding": (mixed, mixed)}
     if "is_causal" in takes:
-        pairs["self-attention, padding, causal"] = (ENGLISH, ENGLISH)
+        pairs["self-attention, padding, causal"] = (english, english)
     for name, (queries, keys) in pairs.items():
         n, padded = batch(queries, 8).tokens.shape[1], batch(keys, 8).tokens
-        case = drawn(op, leading=(4,), seed=6, n=n, m=padded.shape[1])
+        case = drawn(op, optional=False, leading=(2,), seed=6, n=n, m=padded.shape[1])
         words = {x: _words(queries if x == "query" else keys, case.inputs[x]) for x in ATTENDING}
         options = case.options | {"mask": masks.padding_from_tokens(padded, PAD, heads="num_heads" in takes)}
         options |= {"is_causal": True} if "causal" in name else {}
         yield Case(op, f"sentences: {name}", case.inputs | words, options)
-    real = batch_of.tokens != PAD
+    real = batch(english, 8).tokens != PAD
     segments = np.nonzero(real)[0]
     case = drawn(op, optional=False, seed=7, n=len(segments), m=len(segments))
-    words = {x: _words(ENGLISH, case.inputs[x])[real] for x in ATTENDING}
+    words = {x: _words(english, case.inputs[x])[real] for x in ATTENDING}
     mask = masks.packed(segments) & masks.causal(len(segments))
     yield Case(op, "sentences: packed in one row", case.inputs | words, case.options | {"mask": mask})
 
 
 def _words(sentences: Sequence[str], like: Array) -> Array:
     """Sentences, embedded in as many features as an array has; those in Chinese by a table of their own."""
-    return batch(sentences, like.shape[-1], seed=int(sentences is CHINESE)).embedded
+    return batch(sentences, like.shape[-1], seed=int(sentences[0] in CHINESE)).embedded
