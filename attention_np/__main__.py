@@ -4,4 +4,5 @@ import sys
 
 from attention_np.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # and not where another process of `check` begins
+    sys.exit(main())

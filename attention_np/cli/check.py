@@ -49,13 +49,12 @@ def run(options: argparse.Namespace) -> int:
 
     from attention_np.cli import tables
 
-    findings = verification.check_ops(tables.progress(cases.all_cases(names or cases.OPS)))
+    examples = cases.all_cases(names or cases.OPS)
+    findings, report = verification.check(examples, folder, names or None, tables.progress)
     tables.print_findings(findings, options.all)
-    report = None
-    if folder is None:
+    if report is None:
         tables.say("No derivation pages here: --derivations names their folder.")
     else:
-        report = verification.check_pages(folder, names or None)
         tables.print_report(report, options.all)
     holds = all(finding.ok for finding in findings) and (report is None or report.ok)
     tables.print_faults(findings, report)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attention_np import cases, softmax
+from attention_np._lib import machine
 from attention_np._lib.pages import PAGES
 from attention_np.gradcheck import METHODS, check_op, numerical_gradient
 from attention_np.gradcheck.agreement import UNDECIDABLE, relative_error
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from attention_np.derivation import Verification
     from attention_np.gradcheck.reporting import InputReport
 
-__all__ = ["PAGES", "Finding", "against_pages", "check_ops", "check_pages", "page_names"]
+__all__ = ["PAGES", "Finding", "against_pages", "check", "check_ops", "check_pages", "page_names"]
 
 ADJOINT = ADJOINT_ULPS * float(np.finfo(np.float64).eps)
 TOLERANCE = 1e-13  # of the functions of softmax that are not an op's three, normwise
@@ -42,6 +45,23 @@ class Finding(NamedTuple):
     def share(self) -> float:
         """The error, as a part of what is allowed."""
         return self.error / self.allowed if self.allowed else math.inf if self.error else 0.0
+
+
+def check(
+    examples: Sequence[cases.Case],
+    folder: Path | None,
+    names: Sequence[str] | None,
+    progress: Callable[[Sequence[Any]], Iterable[Any]],
+) -> tuple[list[Finding], Verification | None]:
+    """What :func:`check_ops` and :func:`check_pages` find; all ops together in a process for each core."""
+    if {example.op for example in examples} != {*cases.OPS} or machine.cores().usable == 1:
+        return check_ops(progress(examples)), None if folder is None else check_pages(folder, names)
+    with ProcessPoolExecutor(machine.cores().usable, get_context("spawn")) as pool:
+        of_pages = None if folder is None else pool.submit(check_pages, folder, names)
+        pending = [pool.submit(check_ops, [example]) for example in reversed(examples)]  # those that take longest first
+        found = [future.result() for future in progress(pending)]
+        report = None if of_pages is None else of_pages.result()
+    return [finding for findings in reversed(found) for finding in findings], report
 
 
 def check_ops(examples: Iterable[cases.Case]) -> list[Finding]:

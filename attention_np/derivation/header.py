@@ -91,7 +91,7 @@ def front_matter(text: str) -> tuple[dict[str, Any], dict[str, Span], int]:
         tree = yaml.compose(source, Loader=_LOADER)
         places: dict[str, Span] = {}
         _unique(tree, offset, places)
-        front = yaml.load(source, Loader=_LOADER)  # noqa: S506
+        front = _LOADER(source).get_single_data()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = (0, 3) if mark is None else (offset + mark.index, offset + mark.index + 1)

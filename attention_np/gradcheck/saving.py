@@ -17,6 +17,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -140,6 +141,7 @@ def _inputs_of(saved: Any) -> tuple[dict[str, Any], ...]:
     return inputs
 
 
+@cache
 def _fields(kind: Any) -> dict[str, Callable[[Any], Any]]:
     """How each field of a class of findings is read, by its type."""
     return {name: FORMS[hint] for name, hint in get_type_hints(kind).items()}

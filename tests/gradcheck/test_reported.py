@@ -132,5 +132,5 @@ def test_moves_go_through_at_once_as_memory_allows(memory):
         rows.append(x.shape[0] if x.ndim == 2 else 1)
         return np.sin(x)
 
-    assert check(forward, lambda d, x: d * np.cos(x), {"x": normal(200)}, vectorized=["x"], memory=memory).ok
-    assert max(rows[5:]) == (64 if memory > 1 else 3)  # of which three are the trial
+    assert check(forward, lambda d, x: d * np.cos(x), {"x": normal(300)}, vectorized=["x"], memory=memory).ok
+    assert max(rows[5:]) == (256 if memory > 1 else 3)  # of which three are the trial
