@@ -193,26 +193,25 @@ def _lengths(header: Header, given: Mapping[str, int]) -> dict[str, int]:
 def _random(op: str) -> Iterator[Case]:
     """Every shape, mask and option that an op takes, on random numbers."""
     takes, lengths = signature(OPS[op].forward).parameters, _lengths(_header(op), {})
-    plain, whole = drawn(op, optional=False, leading=(2,), seed=1), drawn(op, leading=(2,), seed=2)
-    alone = drawn(op, seed=3)
+    plain, alone = drawn(op, optional=False, leading=(2,), seed=1), drawn(op, optional=False, seed=3)
+    whole, given = drawn(op, leading=(2,), seed=2), _with_given_parameters(alone)
     yield replace(plain, name="plain")
     if len(_arrays(whole)) > len(_arrays(plain)):
         yield whole
-    yield replace(alone, name="no leading axes")
+    yield replace(drawn(op, seed=3), name="no leading axes")
     in_batch = {name: x for name, x in _arrays(plain).items() if x.shape != _arrays(alone)[name].shape}
     if len(in_batch) > 1:
         _, second, *rest = in_batch
         shared = {second: in_batch[second][:1]} | {name: in_batch[name][0] for name in rest}
         yield replace(plain, name="broadcast", inputs=plain.inputs | shared)
     if "query" in takes:
-        one = drawn(op, seed=3, n=1)
-        yield replace(one, name="a single query", inputs=one.inputs | {"query": one.inputs["query"][0]})
+        yield replace(alone, name="a single query", inputs=alone.inputs | {"query": alone.inputs["query"][0]})
     if "m" in lengths:
-        yield replace(drawn(op, optional=False, leading=(2,), seed=4, m=1), name="one key")
+        yield replace(_with_given_parameters(drawn(op, optional=False, seed=4, m=1)), name="one key")
     yield from (
-        replace(plain, name=name, options=plain.options | given)
-        for name, given in OPTIONS.items()
-        if given.keys() <= takes.keys()
+        replace(given, name=name, options=given.options | options)
+        for name, options in OPTIONS.items()
+        if options.keys() <= takes.keys()
     )
     if "mask" not in takes:
         return
@@ -224,10 +223,17 @@ def _random(op: str) -> Iterator[Case]:
         with_mask["decoding"] = masks.causal(lengths["n"], lengths["m"], offset=lengths["m"] - lengths["n"])
         with_mask["sliding window"] = masks.sliding_window(lengths["n"], lengths["m"], left=2)
     for name, mask in with_mask.items():
-        yield replace(plain, name=name, options=plain.options | {"mask": mask})
+        yield replace(given, name=name, options=given.options | {"mask": mask})
     if "bias" in takes:
-        of_keys = whole.inputs | {"bias": whole.inputs["bias"][0]}
-        yield replace(whole, name="bias of each key, mask", inputs=of_keys, options=whole.options | {"mask": some})
+        of_keys = drawn(op, seed=8)
+        inputs = of_keys.inputs | {"bias": of_keys.inputs["bias"][0]}
+        yield replace(of_keys, name="bias of each key, mask", inputs=inputs, options=of_keys.options | {"mask": some})
+
+
+def _with_given_parameters(case: Case) -> Case:
+    """A case that is not differentiated by what has neither queries nor keys: other cases are, mask and dropout too."""
+    moved = {name: x for name, x in case.inputs.items() if name in ATTENDING or "query" not in case.inputs}
+    return replace(case, inputs=moved, options=case.options | {n: x for n, x in case.inputs.items() if n not in moved})
 
 
 def _arrays(case: Case) -> dict[str, Array]:

@@ -13,6 +13,8 @@ from helpers import Array, normal
 from benchmarks import _truth, accuracy
 from benchmarks._truth import Results
 
+pytestmark = pytest.mark.long  # of what is run by hand
+
 needs_extended_precision = pytest.mark.skipif(
     np.finfo(np.longdouble).nmant < 63, reason="numpy.longdouble is float64 on this machine"
 )

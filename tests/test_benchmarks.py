@@ -17,6 +17,8 @@ from benchmarks import blockwise as side_by_side
 from benchmarks._contenders import Contender, random_inputs
 from benchmarks._timing import interleaved, spread
 
+pytestmark = pytest.mark.long  # of what is run by hand
+
 ROOT = Path(__file__).parents[1]
 SMALLEST = {
     "blockwise": ["--shapes", "1,2,32,8", "--rounds", "1"],
