@@ -191,7 +191,7 @@ def _ready(names: Sequence[str], inputs: Sequence[Any], compute: np.dtype[Any]) 
 def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
     if isinstance(value, tuple):
         return type(value)(*(_in_dtype(x, compute) for x in value))
-    return value if value is None or value.dtype == compute else value.astype(compute)
+    return value if value is None or value.dtype is compute else value.astype(compute, copy=False)
 
 
 def _without_query_axis(names: Sequence[str], output: Array, inputs: Sequence[Any]) -> Array:

@@ -6,8 +6,8 @@ readers for C, Python and Rust are in ``docs/known-answers.md``.
 """
 
 from attention_np.known_answers.reading import KnownAnswer, load
-from attention_np.known_answers.report import Comparison, KnownAnswerError, Verification
+from attention_np.known_answers.report import Comparison, Conformance, KnownAnswerError
 from attention_np.known_answers.verifying import of_op, verify
 from attention_np.known_answers.writing import write
 
-__all__ = ["Comparison", "KnownAnswer", "KnownAnswerError", "Verification", "load", "of_op", "verify", "write"]
+__all__ = ["Comparison", "Conformance", "KnownAnswer", "KnownAnswerError", "load", "of_op", "verify", "write"]

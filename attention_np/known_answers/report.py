@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Comparison", "KnownAnswerError", "Verification"]
+__all__ = ["Comparison", "Conformance", "KnownAnswerError"]
 
 SHOWN = 20  # wrong arrays, each with a line or two
 SKIPPED = 8  # names
@@ -40,7 +40,7 @@ class Comparison(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verification:
+class Conformance:
     """What was found in all cases; ``report["causal", "d_query"]`` is the worst of one array in one case.
 
     Attributes

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from attention_np.known_answers.comparing import compare
 from attention_np.known_answers.reading import KnownAnswer, load
-from attention_np.known_answers.report import Verification
+from attention_np.known_answers.report import Conformance
 
 __all__ = ["Function", "of_op", "verify"]
 
@@ -27,7 +27,7 @@ def verify(
     op: str = "dot_product",
     dtypes: Iterable[str] | None = None,
     skip: Iterable[str] = (),
-) -> Verification:
+) -> Conformance:
     """Hold a function against the known answers of an op.
 
     Parameters
@@ -50,7 +50,7 @@ def verify(
 
     Returns
     -------
-    Verification
+    Conformance
         ``report.ok`` says whether all that was returned is within the bounds, ``print(report)`` what is not.
 
     Raises
@@ -92,7 +92,7 @@ def verify(
         comparisons += [compare(case, name, x) for name, x in found.items()]
     if not comparisons:
         raise ValueError(f"nothing was compared: the function skipped all {len(skipped)} cases")
-    return Verification(tuple(comparisons), tuple(skipped))
+    return Conformance(tuple(comparisons), tuple(skipped))
 
 
 def _arrays(case: KnownAnswer, returned: Any) -> dict[str, Array]:

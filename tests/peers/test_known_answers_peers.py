@@ -162,7 +162,7 @@ def test_half_precision_attention_whose_scores_are_rounded_is_found(answers: Pat
     assert not report["large-scores", "output"].ok
 
 
-def by_jax(answers: Path, dtype: str, skip: Iterable[str] = ()) -> known_answers.Report:
+def by_jax(answers: Path, dtype: str, skip: Iterable[str] = ()) -> known_answers.Conformance:
     """The report on JAX's own function."""
     jax = pytest.importorskip("jax", reason="the comparison with JAX needs jax: pip install attention-np[peers]")
     attention = jax.nn.dot_product_attention
