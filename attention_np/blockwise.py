@@ -1,4 +1,4 @@
-r"""Wide dot-product attention in linear memory and in parallel: the numbers of :mod:`attention_np.dot_product`.
+r"""Scaled dot-product attention in linear memory and in parallel: the numbers of :mod:`attention_np.dot_product`.
 
 The n x m scores are never there at once. A query goes through the keys block by block and keeps three things: the
 largest score so far, the sum of the exponentials, and the output so far, each rescaled when a larger score comes

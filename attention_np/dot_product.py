@@ -1,4 +1,4 @@
-r"""Wide dot-product attention: each query takes a weighted mean of the values, weighted by how its keys agree.
+r"""Scaled dot-product attention: each query takes a weighted mean of the values, weighted by how its keys agree.
 
 .. math::
 
