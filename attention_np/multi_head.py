@@ -312,7 +312,16 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...
     d_key, d_w_key, d_b_key = linear_backward(d_k, cache.key, w.w_key)  # (multi-head.41)
     d_value, d_w_value, d_b_value = linear_backward(d_v, cache.value, w.w_value)  # (multi-head.42)
 
-    d_parameters = Parameters(d_w_query, d_w_key, d_w_value, d_w_output, d_b_query, d_b_key, d_b_value, d_b_output)
+    d_parameters = Parameters(
+        w_query=d_w_query,
+        w_key=d_w_key,
+        w_value=d_w_value,
+        w_output=d_w_output,
+        b_query=d_b_query,
+        b_key=d_b_key,
+        b_value=d_b_value,
+        b_output=d_b_output,
+    )
     # (multi-head.37)
     gradients = Gradients(query=d_query, key=d_key, value=d_value, parameters=d_parameters, bias=d_scores)
     return gradients, (d_combined, d_scores, d_q, d_k, d_v)
