@@ -148,7 +148,7 @@ def attend(
     b: Array | None,
     mask: Array | None,
 ) -> tuple[Array, Cache]:
-    """What :func:`forward` computes."""
+    """What :func:`forward` computes, of arguments that it has checked."""
     queries, keys = in_range(project, query, key, w_query, w_key, b)  # (..., n, h), (..., m, h)
     # every query with every key (additive.9)
     hidden = np.tanh(queries[..., :, None, :] + keys[..., None, :, :])  # (..., n, m, h) (additive.3, additive.4)

@@ -155,7 +155,7 @@ def forward(
 def attend(
     query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None, scale: Any, dropout: Array | None
 ) -> tuple[Array, Cache]:
-    """What :func:`forward` computes."""
+    """What :func:`forward` computes, of arguments that it has checked."""
     products = np.asanyarray(query @ transposed(key) * scale)  # (..., n, m) (dot-product.1)
     scores = products if bias is None else products + bias  # (dot-product.28)
     if not is_finite(scores):

@@ -254,7 +254,7 @@ def attend(
     scale: Any,
     dropout: Array | None,
 ) -> tuple[Array, Cache, tuple[Array, ...]]:
-    """What :func:`forward` computes."""
+    """What :func:`forward` computes, of arguments that it has checked."""
     q, k, v = project(query, key, value, parameters, num_heads)
     # scores, weights and outputs, the heads being one more leading axis (multi-head.6, multi-head.7, multi-head.8)
     # (..., num_heads, n, d_v) (multi-head.9, multi-head.10)

@@ -208,9 +208,6 @@ class Parameters(NamedTuple):
         return cls(*weights, *zeros)
 
 
-Parameters.__module__ = "attention_np.multi_head"  # where users have it
-
-
 def as_parameters(parameters: Parameters, query: Array, key: Array, value: Array, num_heads: int) -> Parameters:
     """`parameters` as arrays, if they fit the inputs and the heads."""
     if not isinstance(parameters, Parameters):

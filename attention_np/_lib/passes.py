@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
-from inspect import cleandoc, signature
+from inspect import Signature, cleandoc, signature
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
@@ -45,6 +45,7 @@ Gradients = TypeVar("Gradients")
 Between: TypeAlias = tuple[Array, ...]
 Found = TypeVar("Found", covariant=True)
 
+KINDS = {"parameters": "Parameters"}  # of tangents that are no arrays
 ADDED = ("bias", "b")  # inputs that are terms of a sum: they are factors of nothing
 
 
@@ -106,7 +107,7 @@ def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
 
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
-        d_output, cache = given.bind(*args, **kwargs).args if kwargs or len(args) != 2 else args
+        d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
         check_cache(cache, kind, _name_of(mathematics))
         compute = cache.weights.dtype
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
@@ -124,25 +125,28 @@ def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
         return gradients
 
     shell.__doc__ = _documented(mathematics, BACKWARD.replace("d_output", vector))
-    return cast("Backward[Any, Any]", _as_pass(shell, mathematics))
+    first, second = given.parameters.values()
+    public = given.replace(
+        parameters=[first.replace(annotation="npt.ArrayLike"), second], return_annotation="Gradients"
+    )
+    return cast("Backward[Any, Any]", _as_pass(shell, mathematics, public))
 
 
 def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Given, Array]:
     """A pass in forward mode: the tangent of the output, along those of the inputs."""
     names, kind = _op_of(mathematics)
-    given = signature(mathematics)
+    given, op = signature(mathematics), _name_of(mathematics)
     formulas: Callable[..., Any] = mathematics
 
     @wraps(mathematics)
     def shell(cache: Any, **tangents: Any) -> Array:
-        check_cache(cache, kind, _name_of(mathematics))
+        check_cache(cache, kind, op)
         compute = cache.weights.dtype
         inputs = cache[: len(names)]
-        along = {
-            name: _tangent(name, tangents.pop(name, None), x, compute) for name, x in zip(names, inputs, strict=True)
-        }
+        of = zip(names, inputs, strict=True)
+        along = {name: _tangent(op, name, tangents.pop(name, None), x, compute) for name, x in of}
         if tangents:
-            given.bind(cache, **tangents)  # which says what is not an argument
+            _bound(mathematics, (cache,), tangents)  # which says what is not an argument
         if names[0] == "query":
             along["query"] = with_query_axis(along["query"], inputs[0])
         ready = _ready(names, inputs, compute)
@@ -155,7 +159,10 @@ def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Giv
             return as_result(_without_query_axis(names, d_output, inputs), precision(*_flat(inputs)).result)
 
     shell.__doc__ = _documented(mathematics, JVP)
-    return cast("Pass[Given, Array]", _as_pass(shell, mathematics))
+    cache, *tangents = given.parameters.values()
+    along = [x.replace(annotation=f"{KINDS.get(x.name, 'npt.ArrayLike')} | None") for x in tangents]
+    public = given.replace(parameters=[cache, *along], return_annotation="Array")
+    return cast("Pass[Given, Array]", _as_pass(shell, mathematics, public))
 
 
 def widened_inputs(cache: Cache, names: Sequence[str]) -> Cache:
@@ -165,9 +172,21 @@ def widened_inputs(cache: Cache, names: Sequence[str]) -> Cache:
     return wide
 
 
-def _as_pass(shell: Callable[..., Any], mathematics: Callable[..., Any]) -> Any:
-    cast(Any, shell).mathematics = mathematics
-    return shell
+def _as_pass(shell: Callable[..., Any], mathematics: Callable[..., Any], public: Signature | None = None) -> Any:
+    made = cast(Any, shell)
+    made.mathematics = mathematics
+    if public is not None:  # formulas are of arrays, and may return more
+        made.__signature__ = public
+        made.__annotations__ = {x.name: x.annotation for x in public.parameters.values()}
+        made.__annotations__["return"] = public.return_annotation
+    return made
+
+
+def _bound(mathematics: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    try:
+        return signature(mathematics).bind(*args, **kwargs).args
+    except TypeError as error:
+        raise TypeError(f"{mathematics.__name__}() {error}") from None
 
 
 def _op_of(mathematics: Callable[..., Any]) -> tuple[tuple[str, ...], Any]:
@@ -211,17 +230,16 @@ def _as_gradient(found: Any, value: Any) -> Any:
     return None if value is None else as_gradient(found, value)
 
 
-def _tangent(name: str, tangent: Any, primal: Any, compute: np.dtype[Any]) -> Any:
+def _tangent(op: str, name: str, tangent: Any, primal: Any, compute: np.dtype[Any]) -> Any:
     """`tangent` of the input called `name`, which may be a NamedTuple of arrays; what is left out is zero."""
     if not isinstance(primal, tuple):
         return as_tangent(name, tangent, primal, compute)
     kind: Any = type(primal)
     if tangent is not None and not isinstance(tangent, kind):
-        what = f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
-        raise TypeError(f"the tangent of {name} must be a {what}, not {type(tangent).__name__}")
+        raise TypeError(f"the tangent of {name} must be a {op}.{kind.__name__}, not {type(tangent).__name__}")
     given = [None] * len(primal) if tangent is None else tangent
     parts = zip(kind._fields, given, primal, strict=True)
-    return kind(*(_tangent(f"{name}.{of}", d, x, compute) for of, d, x in parts))
+    return kind(*(_tangent(op, f"{name}.{of}", d, x, compute) for of, d, x in parts))
 
 
 def _with(vectors: Any, names: Sequence[str], ready: Sequence[Any], cache: Any) -> Iterator[Any]:

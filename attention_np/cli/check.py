@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,11 @@ def run(options: argparse.Namespace) -> int:
     folder, file = options.derivations, options.json
     if folder is not None and not folder.is_dir():
         return refuse(f"there is no folder {folder}")
-    if folder is None and verification.PAGES.is_dir():
+    if folder is None:
         folder = verification.PAGES
-    pages = verification.page_names(folder) if folder is not None else []
+    if not folder.is_dir():
+        return refuse(f"there are no derivation pages: {folder} is missing, from which the cases of the ops are made")
+    pages = verification.page_names(folder)
     names = [name if name in pages else name.replace("-", "_") for name in options.names]  # tags have hyphens
     unknown = [name for name in names if name not in cases.OPS and name not in pages]
     if unknown:
@@ -49,14 +51,12 @@ def run(options: argparse.Namespace) -> int:
 
     from attention_np.cli import tables
 
-    examples = cases.all_cases(names or cases.OPS)
+    examples, problems = _examples(names or cases.OPS)
     findings, report = verification.check(examples, folder, names or None, tables.progress)
+    report.problems += problems
     tables.print_findings(findings, options.all)
-    if report is None:
-        tables.say("No derivation pages here: --derivations names their folder.")
-    else:
-        tables.print_report(report, options.all)
-    holds = all(finding.ok for finding in findings) and (report is None or report.ok)
+    tables.print_report(report, options.all)
+    holds = all(finding.ok for finding in findings) and report.ok
     tables.print_faults(findings, report)
     if file is not None:
         content = json.dumps(_content(holds, findings, report), indent=1, allow_nan=False) + "\n"
@@ -65,6 +65,20 @@ def run(options: argparse.Namespace) -> int:
         except OSError as error:
             return refuse(f"cannot write {file}: {error.strerror}")
     return HOLDS if holds else FAILS
+
+
+def _examples(names: Iterable[str]) -> tuple[list[cases.Case], list[str]]:
+    """The cases of the ops among `names`, and why there are none of an op whose page does not declare them."""
+    from attention_np.derivation import Fault
+
+    examples: list[cases.Case] = []
+    problems = []
+    for op in (op for op in cases.OPS if op in names):
+        try:
+            examples += cases.all_cases([op])
+        except (FileNotFoundError, Fault) as error:  # noqa: PERF203 (five ops)
+            problems.append(f"{op} has no cases: {error}")
+    return examples, problems
 
 
 def _content(holds: bool, findings: Sequence[verification.Finding], report: Any) -> dict[str, Any]:

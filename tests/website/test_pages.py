@@ -153,7 +153,8 @@ def test_every_figure_stands_behind_its_equation(site: Built, soup: Soup) -> Non
 def test_every_public_module_is_in_the_reference() -> None:
     shown = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "api").glob("*.md"))
     modules = [module.name for module in pkgutil.iter_modules(attention_np.__path__) if not module.name.startswith("_")]
-    assert [name for name in modules if name != "cli" and f"attention_np.{name}\n" not in shown] == []
+    elsewhere = ("cli", "functional")  # whose functions are shown as the package's own
+    assert [name for name in modules if name not in elsewhere and f"attention_np.{name}\n" not in shown] == []
 
 
 def test_no_markdown_is_left_in_the_text(site: Built, soup: Soup) -> None:
