@@ -15,6 +15,7 @@ import pytest
 import attention_np
 from attention_np.cli.verification import check_pages
 from attention_np.derivation import Verification, read_pages
+from attention_np.derivation.record import Record
 
 from .needed import ROOT, Built, page_of
 
@@ -52,13 +53,20 @@ def test_every_equation_stands_in_its_page_with_its_verdict(soup: Soup, report: 
         assert shown["title"]
 
 
+def tags_of(record: Record, report: Verification) -> set[str]:
+    """The tags by which code that carries out an equation may cite it: its own, and those of what it is the same as."""
+    same = {other.tag: other.same for other in report.records}
+    return {record.tag, *record.same, *(tag for other in record.same for tag in same.get(other, ()))}
+
+
 def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(soup: Soup, report: Verification) -> None:
     for record in report.records:
         card = soup(page_of(record.page)).find(id=record.tag)
         shown = card.select_one(".carried-out")
         assert (shown is None) == (not record.cited_by), record.tag
         if shown is not None:
-            assert record.tag in {link.text for link in shown.select("a.tag")}
+            links = {link.text for link in shown.select("a.tag")}
+            assert links & tags_of(record, report), record.tag
             assert len(shown.select(".excerpt")) <= len(record.cited_by)
 
 
@@ -70,7 +78,7 @@ def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(so
         *((tag, "softmax.times_jacobian") for tag in ("dot-product.14", "dot-product.16", "masks.8")),
         ("masks.5", "bias.real == -np.inf"),
         ("masks.33", "np.tri(n, m, offset"),
-        ("masks.49", "reduce(operator.and_, rules)"),
+        ("masks.49", "reduce(operator.and_, together)"),
         ("scaling.44", "backward_product(d_scores, cache.key, cache.scale)"),
         ("multi-head.28", "backward_product(d_rows.T, x_rows).T"),
         ("dot-product.25", "backward_product(transposed(d_scores), cache.query, cache.scale)"),
@@ -99,8 +107,10 @@ def test_each_cited_line_of_the_source_leads_back_to_its_equation(soup: Soup, re
             file, line = place.split(":")
             page = f"source/{file.removesuffix('.py')}.html"
             links = soup(page).find(id=f"L{line}").select("a.tag")
-            (link,) = [link for link in links if link.text == record.tag]
-            assert link["href"].endswith(f"{page_of(record.page)}#{record.tag}")
+            cited = [link for link in links if link.text in tags_of(record, report)]
+            assert cited, (place, record.tag)
+            for link in cited:
+                assert link["href"].endswith(f"{page_of(link.text.partition('.')[0])}#{link.text}")
 
 
 def test_every_link_of_the_site_lands_on_its_target(site: Built, soup: Soup, ids: Callable[[str], set[str]]) -> None:
