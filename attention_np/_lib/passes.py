@@ -78,7 +78,7 @@ def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
 
     Formulas that ask for the second look return a third, the arrays on the way, and hold for inputs that are `widened`.
     """
-    names, kind = _op_of(mathematics)
+    _, names, kind = _op_of(mathematics)
 
     @wraps(mathematics)
     def shell(**arguments: Any) -> tuple[Array, Any]:
@@ -101,14 +101,14 @@ def backward(mathematics: Callable[[Array, Cache], tuple[Gradients, Between]]) -
 def backward(mathematics: Callable[[Array, Cache], Gradients]) -> Backward[Cache, Gradients]: ...
 def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
     """A backward pass: `Gradients`, of the shapes and dtypes of the inputs, None where there was none."""
-    names, kind = _op_of(mathematics)
+    op, names, kind = _op_of(mathematics)
     given = signature(mathematics)
     vector = next(iter(given.parameters))
 
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
-        check_cache(cache, kind, _name_of(mathematics))
+        check_cache(cache, kind, op)
         compute = cache.weights.dtype
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
         inputs = cache[: len(names)]
@@ -134,8 +134,8 @@ def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
 
 def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Given, Array]:
     """A pass in forward mode: the tangent of the output, along those of the inputs."""
-    names, kind = _op_of(mathematics)
-    given, op = signature(mathematics), _name_of(mathematics)
+    op, names, kind = _op_of(mathematics)
+    given = signature(mathematics)
     formulas: Callable[..., Any] = mathematics
 
     @wraps(mathematics)
@@ -189,14 +189,10 @@ def _bound(mathematics: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         raise TypeError(f"{mathematics.__name__}() {error}") from None
 
 
-def _op_of(mathematics: Callable[..., Any]) -> tuple[tuple[str, ...], Any]:
-    """The names of the inputs, and the type of the cache, of the op that these formulas are of."""
-    op = mathematics.__globals__
-    return op["Gradients"]._fields, op["Cache"]
-
-
-def _name_of(mathematics: Callable[..., Any]) -> str:
-    return mathematics.__module__.rpartition(".")[2]
+def _op_of(mathematics: Callable[..., Any]) -> tuple[str, tuple[str, ...], Any]:
+    """The name, the names of the inputs, and the type of the cache, of the op that these formulas are of."""
+    known = mathematics.__globals__
+    return mathematics.__module__.rpartition(".")[2], known["Gradients"]._fields, known["Cache"]
 
 
 def _ready(names: Sequence[str], inputs: Sequence[Any], compute: np.dtype[Any]) -> list[Any]:
