@@ -30,6 +30,7 @@ class Record:
     gradient: bool = False
     text_only: bool = False
     same: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()  # by which code that carries it out may cite it: its own, and of what it is the same as
     defines: tuple[str, ...] = ()
     of: tuple[str, ...] = ()
     uses: frozenset[str] = frozenset()

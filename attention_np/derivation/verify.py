@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -208,12 +209,14 @@ def _trace(report: Verification, pages: Sequence[Page], sources: Iterable[Path |
                 )
     for record in report.records:
         page = named[record.page]
-        record.cited_by = found.get(record.tag, [])
-        for tag in record.same:
-            places = [place for other in (tag, *same.get(tag, ())) for place in found.get(other, [])]
-            record.cited_by = record.cited_by + [place for place in places if place not in record.cited_by]
-            if tag in known and not places:
-                report.problems.append(f"{page.path}:{record.line}: the same as ({tag}), which no code cites")
+        tags = [(tag, *same.get(tag, ())) for tag in record.same]
+        record.tags = (record.tag, *chain(*tags))
+        record.cited_by = list(dict.fromkeys(place for tag in record.tags for place in found.get(tag, [])))
+        report.problems += [
+            f"{page.path}:{record.line}: the same as ({tag}), which no code cites"
+            for tag, *others in tags
+            if tag in known and not any(found.get(other) for other in (tag, *others))
+        ]
         wants = record.gradient and record.verdict == "holds" and not record.text_only and page.header.cited
         if wants and not record.cited_by:
             report.problems.append(

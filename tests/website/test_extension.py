@@ -72,7 +72,7 @@ def test_statements_that_touch_are_one_excerpt_and_others_are_not(source: Path) 
     ],
 )
 def test_beside_an_equation_the_code_cites_no_other(text: str, expected: str) -> None:
-    assert citing_only("page.2", text) == expected
+    assert citing_only({"page.2"}, text) == expected
 
 
 def test_only_tags_of_equations_become_links() -> None:

@@ -15,7 +15,6 @@ import pytest
 import attention_np
 from attention_np.cli.verification import check_pages
 from attention_np.derivation import Verification, read_pages
-from attention_np.derivation.record import Record
 
 from .needed import ROOT, Built, page_of
 
@@ -53,12 +52,6 @@ def test_every_equation_stands_in_its_page_with_its_verdict(soup: Soup, report: 
         assert shown["title"]
 
 
-def tags_of(record: Record, report: Verification) -> set[str]:
-    """The tags by which code that carries out an equation may cite it: its own, and those of what it is the same as."""
-    same = {other.tag: other.same for other in report.records}
-    return {record.tag, *record.same, *(tag for other in record.same for tag in same.get(other, ()))}
-
-
 def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(soup: Soup, report: Verification) -> None:
     for record in report.records:
         card = soup(page_of(record.page)).find(id=record.tag)
@@ -66,7 +59,7 @@ def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(so
         assert (shown is None) == (not record.cited_by), record.tag
         if shown is not None:
             links = {link.text for link in shown.select("a.tag")}
-            assert links & tags_of(record, report), record.tag
+            assert links & {*record.tags}, record.tag
             assert len(shown.select(".excerpt")) <= len(record.cited_by)
 
 
@@ -107,7 +100,7 @@ def test_each_cited_line_of_the_source_leads_back_to_its_equation(soup: Soup, re
             file, line = place.split(":")
             page = f"source/{file.removesuffix('.py')}.html"
             links = soup(page).find(id=f"L{line}").select("a.tag")
-            cited = [link for link in links if link.text in tags_of(record, report)]
+            cited = [link for link in links if link.text in record.tags]
             assert cited, (place, record.tag)
             for link in cited:
                 assert link["href"].endswith(f"{page_of(link.text.partition('.')[0])}#{link.text}")

@@ -46,7 +46,7 @@ def _card(site: Site, block: nodes.math_block, tag: str, page: str) -> nodes.con
     record = site.records[tag]
     carried_out = "".join(
         excerpt_html(
-            excerpt._replace(text=citing_only(tag, excerpt.text)),
+            excerpt._replace(text=citing_only(record.tags, excerpt.text)),
             lambda other: site.equation(other, page),
             site.address(source_page(excerpt.file), page),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from textwrap import dedent
@@ -46,11 +46,12 @@ def excerpts(root: Path, places: Iterable[str]) -> list[Excerpt]:
     return found
 
 
-def citing_only(tag: str, text: str) -> str:
-    """`text` without what its comments say of other equations than `tag`: beside one equation that is noise."""
+def citing_only(tags: Collection[str], text: str) -> str:
+    """`text` without what its comments say of equations of other `tags`: beside one equation that is noise."""
 
     def kept(match: re.Match[str]) -> str:
-        return f"{match[0][: match[0].index('(')]}({tag})" if tag in match[1].split(", ") else ""
+        left = ", ".join(tag for tag in match[1].split(", ") if tag in tags)
+        return f"{match[0][: match[0].index('(')]}({left})" if left else ""
 
     lines = []
     for line in text.split("\n"):
