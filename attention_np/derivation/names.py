@@ -13,50 +13,11 @@ from typing import Literal
 
 from attention_np.derivation import limits
 from attention_np.derivation.errors import Fault, Span
-from attention_np.derivation.tokens import ACCENTS, FONTS, Token, Tokens, argument, tokenize
+from attention_np.derivation.tokens import ACCENTS, FONTS, Token, Tokens, argument, commands, tokenize
 
-GREEK = frozenset(
-    "\\" + name
-    for name in [
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "varepsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "vartheta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "pi",
-        "rho",
-        "sigma",
-        "tau",
-        "upsilon",
-        "phi",
-        "varphi",
-        "chi",
-        "psi",
-        "omega",
-        "Gamma",
-        "Delta",
-        "Theta",
-        "Lambda",
-        "Xi",
-        "Pi",
-        "Sigma",
-        "Upsilon",
-        "Phi",
-        "Psi",
-        "Omega",
-        "ell",
-    ]
+GREEK = commands(
+    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi pi rho sigma tau "
+    "upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell"
 )
 _SAME = {"\\operatorname": "\\mathrm", "\\bm": "\\boldsymbol", "\\widehat": "\\hat", "\\widetilde": "\\tilde"}
 

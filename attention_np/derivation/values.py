@@ -146,17 +146,11 @@ class Arithmetic:
         self.steps += count
         if self.steps > limits.STEPS:
             raise Fault("limit", "this equation takes too many steps", span)
-        try:
-            self.account.work(count)
-        except Fault as fault:
-            raise fault.at(span) from None
+        self.account.work(count, span)
 
     def hold(self, data: Array, span: Span) -> Array:
         """The array as it can be kept: without the larger one that it is a part of."""
-        try:
-            self.account.hold(data.size)
-        except Fault as fault:
-            raise fault.at(span) from None
+        self.account.hold(data.size, span)
         return data.copy() if data.base is not None and data.size < data.base.size else data
 
     def spread(self, value: Value, names: tuple[str, ...], rank: int | None = None) -> Array:
@@ -320,7 +314,7 @@ class Arithmetic:
 def product(left: Array, right: Array) -> Array:
     """Elementwise product in which an infinity beside an exact zero derivative makes no NaN."""
     data: Array = left * right
-    if data.dtype.kind != "c" or np.isfinite(data).all():
+    if data.dtype.kind != "c" or (np.isfinite(left).all() and np.isfinite(right).all()):
         return data
     real = left.real * right.real
     one, two = left.imag * right.real, left.real * right.imag
