@@ -31,10 +31,7 @@ class Calls(Indexing):
         inner = outer + bound.names
         for name in bound.names:
             if name not in body.names:
-                symbol = self.environment.names.get(name)
-                assert symbol is not None
-                assert symbol.axes is not None
-                length = self.arithmetic.size(symbol.axes[0])
+                length = self.arithmetic.size(self.environment.names.range_of(name))
                 self.arithmetic.charge([(length, *body.data.shape)], bound.span)
                 data = np.broadcast_to(body.data, (length, *body.data.shape))
                 body = body._replace(data=data, names=(name, *body.names), zero=False)
@@ -56,7 +53,7 @@ class Calls(Indexing):
             middle, upper = part.sides[1], part.sides[2]
             if not isinstance(middle, nodes.IndexRef) or middle.name not in bound.names:
                 continue
-            own = self._range(middle)
+            own = self.environment.names.range_of(middle.name)
             if isinstance(upper, nodes.SizeRef) and not self.arithmetic.same(upper.name, own):
                 message = f"index {middle.name} runs over {plain(own)}, not over {plain(upper.name)}"
                 raise Fault("shape", message, upper.span)
@@ -192,13 +189,10 @@ class Calls(Indexing):
         index = under.names[0]
         if index not in value.names or len(value.shape) != 2:
             raise Fault("shape", f"nothing to join side by side: this is {describe(value)}", node.span)
-        symbol = self.environment.names.get(index)
-        assert symbol is not None
-        assert symbol.axes is not None
         column = value.shape[1] == ONE
         across = value.shape[0] if column else value.shape[1]
-        wanted = sorted((symbol.axes[0], across))
-        ranges = [name for name, parts in self.environment.derived.items() if sorted(parts) == wanted]
+        wanted = sorted((self.environment.names.range_of(index), across))
+        ranges = [name for name, parts in self.environment.header.sizes.items() if sorted(parts) == wanted]
         if not ranges:
             raise Fault("shape", f"no declared size is the product of {wanted[0]} and {wanted[1]}", node.span)
         rest = tuple(name for name in value.names if name != index)

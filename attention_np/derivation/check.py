@@ -15,7 +15,7 @@ import numpy as np
 from attention_np.derivation import compare, limits, nodes
 from attention_np.derivation.account import Account
 from attention_np.derivation.draws import BOUND_DRAWS, DRAWS, complete, draw_sizes, draw_tensor
-from attention_np.derivation.environment import Definition, Definitions, Environment, Tensor, as_tensor
+from attention_np.derivation.environment import Definitions, Environment, Tensor, as_tensor
 from attention_np.derivation.errors import Fault, Span, show
 from attention_np.derivation.evaluate import Evaluator, evaluate
 from attention_np.derivation.examples import Setting, binds
@@ -56,7 +56,6 @@ class PageCheck:
         self.draws = draws
         self.account = Account()
         self._examples: dict[int, Scope | None] = {}
-        self._position = 0
         names = page.header.names()
         definitions = Definitions()
         self.scope = Scope(names, definitions, self._environments(names, definitions, {}, {}), {}, {})
@@ -87,19 +86,7 @@ class PageCheck:
             ) -> Tensor:
                 return draw_tensor(key, Free(axes), arithmetic, self.seed, draw, more > 0)
 
-            found.append(
-                Environment(
-                    names,
-                    definitions,
-                    arithmetic,
-                    free,
-                    evaluate,
-                    cotangent,
-                    header.output,
-                    header.cotangent,
-                    {name: factors for name, factors in header.sizes.items() if factors},
-                )
-            )
+            found.append(Environment(names, definitions, arithmetic, free, evaluate, header, cotangent))
         return found
 
     def fork(self) -> PageCheck:
@@ -353,13 +340,9 @@ class PageCheck:
         target, body = statement.target, statement.sides[1]
         assert target is not None
         assert body is not None
-        self._position += 1
-        definition = Definition(
-            target.key, target.indices, body, body.span, self._position, body.tensors, body.has_derivative, target.span
-        )
         _check_bound(body, set(target.indices))
         scope.names.add(Symbol(target.key, "defined"), target.span)
-        scope.definitions.add(definition)
+        scope.definitions.add(target.key, target.indices, body, body.tensors, body.span, target.span)
         try:
             tensors = [environment.tensor(target.key, target.span) for environment in scope.environments]
             if any(np.isnan(tensor.data).any() for tensor in tensors):
@@ -376,11 +359,9 @@ class PageCheck:
         if scope.names.get(header.cotangent) is None:
             scope.names.add(Symbol(header.cotangent, "tensor", axes))
         if scope.names.get(LOSS) is None:
-            assert header.output is not None
-            self._position += 1
-            needs = frozenset([header.output, header.cotangent])
+            uses = frozenset([header.output or "", header.cotangent])
             scope.names.add(Symbol(LOSS, "defined", ()))
-            scope.definitions.add(Definition(LOSS, (), None, (0, 0), self._position, needs, False))
+            scope.definitions.add(LOSS, (), None, uses, (0, 0), (0, 0))
 
     def _scope_of(self, equation: Equation) -> Scope:
         if equation.example < 0:

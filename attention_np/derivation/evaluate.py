@@ -46,7 +46,7 @@ class Evaluator(Calls):
         return number(float(self.arithmetic.size(node.name)))
 
     def _index_ref(self, node: nodes.IndexRef, bound: tuple[str, ...]) -> Value:
-        length = self.arithmetic.size(self._range(node))
+        length = self.arithmetic.size(self.environment.names.range_of(node.name))
         return Value(np.arange(1.0, length + 1.0), (node.name,), (), float(length))
 
     def _eye(self, node: nodes.Eye, bound: tuple[str, ...]) -> Value:
@@ -81,7 +81,7 @@ class Evaluator(Calls):
     def _delta(self, node: nodes.Delta, bound: tuple[str, ...]) -> Value:
         left, right = node.left, node.right
         if isinstance(left, nodes.IndexRef) and isinstance(right, nodes.IndexRef):
-            one, two = self._range(left), self._range(right)
+            one, two = map(self.environment.names.range_of, (left.name, right.name))
             if not self.arithmetic.same(one, two):
                 message = f"{left.name} runs over {plain(one)}, but {right.name} over {plain(two)}"
                 raise Fault("shape", message, node.span)

@@ -57,6 +57,11 @@ class Names:
         """The symbol of that key, if it is known."""
         return self._symbols.get(key)
 
+    def range_of(self, index: str) -> str:
+        """The range that a known index runs over."""
+        (axis,) = self._symbols[index].axes or ()
+        return axis
+
     def add(self, symbol: Symbol, span: Span | None = None) -> None:
         """Make a name known; a name means one thing on a page."""
         if symbol.key in self._symbols:
