@@ -75,8 +75,7 @@ class Calls(Indexing):
             if order.names or order.shape or order.data.real == 0:
                 raise Fault("shape", "the order of a root is a number", node.arguments[1].span)
             data = functions.power(values[0].data, 1.0 / order.data)
-            scale = max(top(data), values[0].scale)
-            return Value(data, values[0].names, values[0].shape, scale, max(values[0].tangent, top_tangent(data)))
+            return values[0].made(data, values[0].names, values[0].shape)
         if name == "softmax" and len(values) > 1:
             column = nodes.Matrix(node.span, tuple((item,) for item in node.arguments))
             values = [self.value(column, bound)]
@@ -127,9 +126,7 @@ class Calls(Indexing):
             raise Fault("syntax", f"{node.text} over an index takes one argument", node.span)
         reduces = node.function in ("max", "min", "logsumexp", "concat")
         inner = self.enter(under, bound) if reduces else bound
-        value = self.value(node.arguments[0], inner)
-        if value.eye:
-            raise Fault("shape", "the size of I is not known here: write I_n", node.span)
+        value = self.value(node.arguments[0], inner).sized(node.span)
         if node.function == "concat":
             return self._concat(node, under, value)
         sign = -1 if node.function == "min" else 1
@@ -145,10 +142,10 @@ class Calls(Indexing):
             if node.function == "softmax":
                 data = functions.softmax(data, axis)
                 continue
-            reduces_by_exponentials = node.function == "logsumexp"
-            data = functions.logsumexp(data, axis) if reduces_by_exponentials else functions.largest(data, axis, sign)
+            summed = node.function == "logsumexp"
+            data = functions.logsumexp(data, axis) if summed else functions.largest(data, axis, sign)
             names = tuple(other for other in names if other != name)
-        return Value(data, names, value.shape, max(value.scale, top(data)), max(value.tangent, top_tangent(data)))
+        return value.made(data, names, value.shape)
 
     def _last_axis(self, node: nodes.Call, value: Value) -> Value:
         if not value.shape:
@@ -163,7 +160,7 @@ class Calls(Indexing):
             data = data[..., 0] if axis == -2 else data[..., None]
             if shape == (ONE, ONE):
                 data, shape = data[..., 0, 0], ()
-        return Value(data, value.names, shape, max(value.scale, top(data)), max(value.tangent, top_tangent(data)))
+        return value.made(data, value.names, shape)
 
     def _diag(self, value: Value, span: Span) -> Value:
         if len(value.shape) == 2 and value.shape[1] == ONE:
@@ -181,7 +178,7 @@ class Calls(Indexing):
             return self.elementwise("abs", value, (0, 0))
         axes = tuple(range(len(value.names), value.data.ndim))
         data = np.sqrt((value.data * value.data).sum(axis=axes))
-        return Value(data, value.names, (), max(value.scale, top(data)), max(value.tangent, top_tangent(data)))
+        return value.made(data, value.names, ())
 
     def _concat(self, node: nodes.Call, under: nodes.Bound, value: Value) -> Value:
         if len(under.names) != 1 or under.condition is not None:
@@ -260,11 +257,9 @@ class Calls(Indexing):
 
     def elementwise(self, name: str, value: Value, span: Span) -> Value:
         """A function from the table, entry by entry."""
-        if value.eye:
-            raise Fault("shape", "the size of I is not known here: write I_n", span)
         if name == "exp":
-            real = value.data.real
+            real = value.sized(span).data.real
             if ((real < _UNDERFLOW) & np.isfinite(real)).any():
                 self.environment.underflow = span
         function, slope = functions.FUNCTIONS[name]
-        return self.arithmetic.apply(value, function, slope)
+        return self.arithmetic.apply(value.sized(span), function, slope)

@@ -283,10 +283,8 @@ class PageCheck:
 
     def _gradient_of(self, statement: Statement, scope: Scope) -> tuple[str, ...]:
         """The symbol X, where the left side is dL/dX or a name that is defined as that."""
-        left = statement.sides[0]
-        if left is None:
-            left = statement.sides[1]
-        elif isinstance(left, nodes.Ref) and left.name in scope.definitions.by_key:
+        left: nodes.Node | None = statement.first
+        if left is statement.sides[0] and isinstance(left, nodes.Ref) and left.name in scope.definitions.by_key:
             left = scope.definitions.by_key[left.name].body
         if isinstance(left, nodes.Derivative) and isinstance(left.top, nodes.Ref) and left.top.name == LOSS:
             return (left.bottom.name,)
@@ -337,9 +335,8 @@ class PageCheck:
 
     def _define(self, statement: Statement, scope: Scope) -> None:
         """Make a name known, evaluate it at every draw, and check the rest of its chain against it."""
-        target, body = statement.target, statement.sides[1]
+        target, body = statement.target, statement.first
         assert target is not None
-        assert body is not None
         _check_bound(body, set(target.indices))
         scope.names.add(Symbol(target.key, "defined"), target.span)
         scope.definitions.add(target.key, target.indices, body, body.tensors, body.span, target.span)
@@ -396,11 +393,8 @@ class PageCheck:
 
     def _check_binding(self, statement: Statement, scope: Scope) -> None:
         """The example was set up with this value; a second one for the same name was not."""
-        left, right = statement.sides
-        assert left is not None
-        assert right is not None
         for environment in scope.environments:
-            one, two = evaluate(environment, left), evaluate(environment, right)
+            one, two = (side.value for side in _both(statement, 0, environment))
             a, b = compare.aligned_sides(environment.arithmetic, one, two, None, statement.places[0])
             if not np.array_equal(a, b):
                 raise Fault("shape", "this has another value in this example", statement.span)
@@ -411,10 +405,8 @@ def _one_subject(one: Statement, two: Statement, scope: Scope) -> bool:
     for environment in scope.environments:
         found = []
         for statement in (one, two):
-            left = statement.sides[0] or statement.sides[1]
-            assert left is not None
-            value = evaluate(environment, left)
-            found.append(as_tensor(environment, value, value.names, left.span))
+            value = evaluate(environment, statement.first)
+            found.append(as_tensor(environment, value, value.names, statement.first.span))
         if found[0].axes != found[1].axes:
             return False
         if not compare.equality(found[0].data, found[1].data, found[0].scale, found[1].scale)[1]:

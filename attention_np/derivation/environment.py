@@ -248,8 +248,7 @@ def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], 
         extra = [name for name in named if name not in indices]
         if missing or extra:
             raise Fault("shape", free_indices(indices, named), span)
-    if value.eye:
-        raise Fault("shape", "the size of I is not known here: write I_n", span)
+    value.sized(span)
     axes = [environment.names.range_of(name) for name in indices]
     shape = value.shape[:-1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
     order = (("@",) if moving else ()) + indices

@@ -126,8 +126,7 @@ def _subject(statement: Statement) -> tuple[str | None, bool]:
 def _lower(statement: Statement) -> Statement:
     """The definition, with minus infinity above the diagonal."""
     assert statement.target is not None
-    body, span = statement.sides[1], statement.span
-    assert body is not None
+    body, span = statement.first, statement.span
     row, column = (nodes.IndexRef(span, name) for name in statement.target.indices[-2:])
     below = nodes.Compare(span, (column, row), ("<=",))
     nothing = nodes.Add(span, (nodes.Constant(span, "infinity"),), ((-1, None),))

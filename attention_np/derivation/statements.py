@@ -41,6 +41,11 @@ class Statement:
     condition: nodes.Node | None
     span: Span
 
+    @property
+    def first(self) -> nodes.Node:
+        """The first side, or what it is defined as."""
+        return next(side for side in self.sides if side is not None)
+
 
 @dataclass(frozen=True)
 class Chain:

@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 STEP = 1e-60  # of the complex step; its square vanishes against everything
 ANY = "*"  # a range that the neighbours determine: the value is the same all along it
 ONE = "1"
+UNKNOWN_EYE = "the size of I is not known here: write I_n"
 
 
 class Value(NamedTuple):
@@ -54,6 +55,16 @@ class Value(NamedTuple):
     tangent: float = 0.0
     eye: bool = False
     zero: bool = False
+
+    def made(self, data: Array, names: tuple[str, ...], shape: tuple[str, ...]) -> Value:
+        """What was made of this value, by something that makes no error or derivative larger."""
+        return Value(data, names, shape, max(self.scale, top(data)), max(self.tangent, top_tangent(data)))
+
+    def sized(self, span: Span) -> Value:
+        """The value, unless it is an identity matrix of an unknown size."""
+        if self.eye:
+            raise Fault("shape", UNKNOWN_EYE, span)
+        return self
 
 
 def top(data: Array) -> float:
@@ -191,7 +202,7 @@ class Arithmetic:
     def _known(self, shape: tuple[str, ...], span: Span) -> str:
         known = [name for name in shape if name not in (ANY, ONE)]
         if not known:
-            raise Fault("shape", "the size of I is not known here: write I_n", span)
+            raise Fault("shape", UNKNOWN_EYE, span)
         return known[0]
 
     def shapes_of(self, left: Value, right: Value, span: Span, doing: str) -> tuple[Value, Value, tuple[str, ...]]:
