@@ -48,7 +48,7 @@ _OPERATORS = {
 }
 _BARS = {"\\lvert": "LBAR", "\\rvert": "RBAR", "\\lVert": "LNORM", "\\rVert": "RNORM"}
 _MARKS = {  # what is a token of the grammar by itself
-    **dict(zip("+-,()[]", "PLUS MINUS COMMA LPAREN RPAREN LBRACKET RBRACKET".split(), strict=True)),
+    **dict(zip("+-,()[]", ["PLUS", "MINUS", "COMMA", "LPAREN", "RPAREN", "LBRACKET", "RBRACKET"], strict=True)),
     **dict.fromkeys(_OPERATORS, "OPERATOR"),
     **dict.fromkeys(RELATIONS, "RELATION"),
     **dict.fromkeys(["\\text{and}", "\\land", "\\wedge"], "AND"),
