@@ -16,7 +16,7 @@ import numpy as np
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.account import Account
 from attention_np.derivation.errors import Fault, Span
-from attention_np.derivation.header import Header
+from attention_np.derivation.header import Free, Header
 from attention_np.derivation.names import Names
 from attention_np.derivation.values import ONE, STEP, Arithmetic, Array, Value, top, top_tangent
 
@@ -89,7 +89,7 @@ class Definitions:
 
 
 Evaluate = Callable[["Environment", nodes.Node], Value]
-Draw = Callable[[str, tuple[str, ...]], Tensor]
+Draw = Callable[[str, Free], Tensor]
 
 
 class Environment:
@@ -145,7 +145,7 @@ class Environment:
         output, cotangent = self.header.output, self.header.cotangent
         if output is None or self.draw is None:
             raise Fault("name", "the page names no output", span)
-        self.free[cotangent] = self.draw(cotangent, self.tensor(output, span).axes)
+        self.free[cotangent] = self.draw(cotangent, Free(self.tensor(output, span).axes))
         return self.free[cotangent]
 
     def _define(self, definition: Definition, span: Span) -> Tensor:
