@@ -214,15 +214,13 @@ class Calls(Indexing):
         values = [self.value(argument, bound) for argument in node.arguments]
         ranges: dict[str, str] = {}
         arrays = []
-        scale, tangent, moving = 1.0, 0.0, False
+        scale, tangent = 1.0, 0.0
+        names: tuple[str, ...] = ()
         for value, argument, spec in zip(values, node.arguments, operands, strict=True):
             data, shape = value.data, value.shape
             if [name for name in value.names if name != "@"] or value.eye or ANY in shape:
-                raise Fault(
-                    "shape",
-                    f"an operand of einsum is an array without indices, not {describe(value)}",
-                    argument.span,
-                )
+                message = f"an operand of einsum is an array without indices, not {describe(value)}"
+                raise Fault("shape", message, argument.span)
             if len(shape) == 2 and shape[1] == ONE and len(spec) == 1:
                 data, shape = data[..., 0], shape[:1]
             if len(shape) != len(spec):
@@ -231,28 +229,18 @@ class Calls(Indexing):
                 common = self.arithmetic.unify(ranges.setdefault(letter, name), name)
                 if common is None:
                     raise Fault("shape", f"{letter} runs over {ranges[letter]} and over {name}", argument.span)
-            if "@" in value.names:
-                moving = True
-            else:
-                data = data[None]
             arrays.append(data)
+            names = names or value.names
             tangent = tangent * value.scale + scale * value.tangent
             scale *= value.scale
         if not set(output) <= set(ranges):
             raise Fault("shape", "einsum: an index of the result is in no operand", node.span)
-        work = 1
-        for name in ranges.values():
-            work *= self.arithmetic.size(name)
-        self.arithmetic.charge([(max(array.shape[0] for array in arrays), work)], node.span)
-        count = max(array.shape[0] for array in arrays)
-        arrays = [np.broadcast_to(array, (count, *array.shape[1:])) for array in arrays]
-        data = np.einsum(",".join("A" + spec for spec in operands) + "->A" + output, *arrays)
+        moved = max(array.shape[0] if value.names else 1 for array, value in zip(arrays, values, strict=True))
+        self.arithmetic.charge([(moved, *map(self.arithmetic.size, ranges.values()))], node.span)
+        data = np.einsum(",".join("..." + spec for spec in operands) + "->..." + output, *arrays)
         shape = tuple(ranges[letter] for letter in output)
         if len(shape) == 1:
             data, shape = data[..., None], (*shape, ONE)
-        names: tuple[str, ...] = ("@",)
-        if not moving:
-            data, names = data[0], ()
         return Value(data, names, shape, max(scale, top(data)), max(tangent, top_tangent(data)))
 
     def elementwise(self, name: str, value: Value, span: Span) -> Value:

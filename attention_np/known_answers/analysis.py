@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.known_answers.formats import Format
-from attention_np.known_answers.program import SCALING, sum_to
+from attention_np.known_answers.program import SCALING, Head, sum_to
 
 __all__ = ["Analysis", "Computed", "exact"]
 
@@ -236,15 +236,6 @@ class Analysis:
         mean = Computed(by_pairs.value, np.where(live[..., 0], by_pairs.error + by_output.error, 0))
         d_scores = self.weights_backward(again, d_weights, mean[..., None], weights.moves & flows)
         return Head(output, weights.logsumexp, d_scores, d_value)
-
-
-class Head(NamedTuple):
-    """What attention computes from scores and values, and from the gradient of its output."""
-
-    output: Computed
-    logsumexp: Computed
-    d_scores: Computed
-    d_value: Computed
 
 
 def exact(x: Array) -> Computed:

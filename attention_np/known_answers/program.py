@@ -8,12 +8,12 @@ in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["OPS", "SCALING", "sum_to"]
+__all__ = ["OPS", "SCALING", "Head", "sum_to"]
 
 Array = npt.NDArray[Any]
 Numbers: TypeAlias = Any  # of the arithmetic: an array of them
@@ -21,6 +21,15 @@ Arithmetic: TypeAlias = Any  # an Exact or an Analysis
 Options: TypeAlias = Mapping[str, Any]
 
 SCALING = 6  # roundings of a score besides those of its sum: the scale, its square root for both factors, the bias
+
+
+class Head(NamedTuple):
+    """What attention computes from scores and values, and from the gradient of its output."""
+
+    output: Numbers  # (..., n, d_v)
+    logsumexp: Numbers  # (..., n)
+    d_scores: Numbers  # (..., n, m)
+    d_value: Numbers  # (..., m, d_v)
 
 
 def _softmax(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:

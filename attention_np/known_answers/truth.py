@@ -18,7 +18,7 @@ import mpmath  # type: ignore[import-untyped,import-not-found,unused-ignore]
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.known_answers.program import OPS, sum_to
+from attention_np.known_answers.program import OPS, Head, sum_to
 
 __all__ = ["DIGITS", "Exact", "answers"]
 
@@ -189,15 +189,6 @@ def _row_backward(row: _Row, d_weights: Array) -> Array:
     d_weights = d_weights - d_weights[max(range(len(d_weights)), key=row.weights.__getitem__)]
     mean = _dot(row.weights, d_weights)
     return np.array([w * (d - mean) for w, d in zip(row.weights, d_weights, strict=True)], object)
-
-
-class Head(NamedTuple):
-    """What attention computes from scores and values, and from the gradient of its output."""
-
-    output: Array  # (..., n, d_v)
-    logsumexp: Array  # (..., n)
-    d_scores: Array  # (..., n, m)
-    d_value: Array  # (..., m, d_v)
 
 
 def _attend(scores: Array, visible: Array, value: Array, d_output: Array) -> Head:
