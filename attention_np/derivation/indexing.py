@@ -27,7 +27,7 @@ class Indexing:
         if len(indices) > rank:
             message = f"{len(indices)} indices at something with {rank} axes" if rank else "a number takes no index"
             raise Fault("shape", message, node.span)
-        return indices + (nodes.Slice(node.span),) * (rank - len(indices))
+        return indices if len(indices) == rank else indices + (nodes.Slice(node.span),) * (rank - len(indices))
 
     def _pick(
         self,

@@ -142,7 +142,7 @@ class Arithmetic:
     def charge(self, shapes: Sequence[tuple[int, ...]], span: Span) -> None:
         """Refuse an operation that would make too large an array, before it is made."""
         common = shapes[0]
-        if any(shape != common for shape in shapes[1:]):
+        if shapes.count(common) < len(shapes):
             try:
                 common = np.broadcast_shapes(*shapes)
             except ValueError:
@@ -183,14 +183,14 @@ class Arithmetic:
 
     def together(self, values: Sequence[Value], span: Span) -> tuple[tuple[str, ...], list[Array]]:
         """Named axes of all of them, and the data of each along these."""
-        names: list[str] = []
-        for value in values:
-            names += [name for name in value.names if name not in names]
+        names = values[0].names
+        for value in values[1:]:
+            if value.names != names:
+                names += tuple(name for name in value.names if name not in names)
         if len(names) > limits.INDICES:
             raise Fault("limit", f"more than {limits.INDICES} indices at once", span)
-        rank = max(len(value.shape) for value in values)
-        ordered = tuple(names)
-        return ordered, [self.spread(value, ordered, rank) for value in values]
+        rank = max([len(value.shape) for value in values])
+        return names, [self.spread(value, names, rank) for value in values]
 
     def expand_eye(self, value: Value, size: str, span: Span) -> Value:
         """A multiple of the identity as a matrix of a known size."""
