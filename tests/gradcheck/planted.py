@@ -226,66 +226,41 @@ def energy_backward(d, x, y):
 CAUSAL = np.tri(6, dtype=bool)
 PADDED = np.arange(7) < 5  # the keys that may be attended to
 
+
+def arrays(seed: int, **shapes: tuple[int, ...]) -> dict[str, Array]:
+    """Normal numbers, the seed of each array one more than that of the one before."""
+    return {name: normal(*shape, seed=seed + k) for k, (name, shape) in enumerate(shapes.items())}
+
+
+LAYER = arrays(9, x=(5, 4), w=(4, 6), b=(6,))
+PARAMETERS = {"w_query": (3, 6), "w_key": (3, 6), "w_score": (6,)}
 FUNCTIONS: dict[str, Function] = {
-    "times": Function(times, times_backward, {"x": normal(4, 5, seed=1), "b": normal(5, seed=2)}),
-    "scaled rows": Function(
-        scaled_rows, scaled_rows_backward, {"x": normal(2, 3, 4, seed=3), "s": normal(3, 1, seed=4)}
-    ),
-    "matmul": Function(matmul, matmul_backward, {"a": normal(4, 6, seed=5), "b": normal(6, 3, seed=6)}),
-    "square matmul": Function(matmul, matmul_backward, {"a": normal(4, 4, seed=7), "b": normal(4, 4, seed=8)}),
-    "layer": Function(
-        layer, layer_backward, {"x": normal(5, 4, seed=9), "w": normal(4, 6, seed=10) / 2, "b": normal(6, seed=11)}
-    ),
-    "softmax": Function(softmax, softmax_backward, {"scores": normal(4, 6, seed=12)}),
-    "attention": Function(
-        *attention_of(), {"query": normal(5, 8, seed=13), "key": normal(7, 8, seed=14), "value": normal(7, 3, seed=15)}
-    ),
-    "causal attention": Function(
-        *attention_of(CAUSAL),
-        {"query": normal(6, 4, seed=16), "key": normal(6, 4, seed=17), "value": normal(6, 4, seed=18)},
-    ),
-    "padded attention": Function(
-        *attention_of(PADDED),
-        {"query": normal(5, 8, seed=19), "key": normal(7, 8, seed=20), "value": normal(7, 3, seed=21)},
-    ),
+    "times": Function(times, times_backward, arrays(1, x=(4, 5), b=(5,))),
+    "scaled rows": Function(scaled_rows, scaled_rows_backward, arrays(3, x=(2, 3, 4), s=(3, 1))),
+    "matmul": Function(matmul, matmul_backward, arrays(5, a=(4, 6), b=(6, 3))),
+    "square matmul": Function(matmul, matmul_backward, arrays(7, a=(4, 4), b=(4, 4))),
+    "layer": Function(layer, layer_backward, LAYER | {"w": LAYER["w"] / 2}),
+    "softmax": Function(softmax, softmax_backward, arrays(12, scores=(4, 6))),
+    "attention": Function(*attention_of(), arrays(13, query=(5, 8), key=(7, 8), value=(7, 3))),
+    "causal attention": Function(*attention_of(CAUSAL), arrays(16, query=(6, 4), key=(6, 4), value=(6, 4))),
+    "padded attention": Function(*attention_of(PADDED), arrays(19, query=(5, 8), key=(7, 8), value=(7, 3))),
     "multi-head attention": Function(
-        *attention_of(heads=3),
-        {"query": normal(2, 5, 12, seed=22), "key": normal(2, 5, 12, seed=23), "value": normal(2, 5, 12, seed=24)},
+        *attention_of(heads=3), arrays(22, query=(2, 5, 12), key=(2, 5, 12), value=(2, 5, 12))
     ),
     "biased attention": Function(
-        biased_attention,
-        biased_attention_backward,
-        {
-            "scores": normal(4, 6, seed=25),
-            "bias": normal(4, 6, seed=26),
-            "value": normal(6, 5, seed=27),
-            "w": normal(5, 3, seed=28),
-        },
+        biased_attention, biased_attention_backward, arrays(25, scores=(4, 6), bias=(4, 6), value=(6, 5), w=(5, 3))
     ),
-    "layer norm": Function(
-        layer_norm,
-        layer_norm_backward,
-        {"x": normal(5, 8, seed=29), "gamma": normal(8, seed=30), "beta": normal(8, seed=31)},
-    ),
-    "normalized": Function(normalized, normalized_backward, {"x": normal(5, 8, seed=32)}),
-    "on the sphere": Function(on_sphere, on_sphere_backward, {"x": normal(5, 8, seed=33)}),
+    "layer norm": Function(layer_norm, layer_norm_backward, arrays(29, x=(5, 8), gamma=(8,), beta=(8,))),
+    "normalized": Function(normalized, normalized_backward, arrays(32, x=(5, 8))),
+    "on the sphere": Function(on_sphere, on_sphere_backward, arrays(33, x=(5, 8))),
     "additive attention": Function(
-        additive,
-        additive_backward,
-        {
-            "query": normal(4, 3, seed=34),
-            "key": normal(5, 3, seed=35),
-            "value": normal(5, 2, seed=36),
-            "w_query": normal(3, 6, seed=37),
-            "w_key": normal(3, 6, seed=38),
-            "w_score": normal(6, seed=39),
-        },
+        additive, additive_backward, arrays(34, query=(4, 3), key=(5, 3), value=(5, 2), **PARAMETERS)
     ),
-    "mean of squares": Function(mean_of_squares, mean_of_squares_backward, {"x": normal(5, 3, seed=40)}),
-    "blocked": Function(blocked, blocked_backward, {"x": normal(19, 4, seed=41), "w": normal(4, 3, seed=42)}),
-    "running mean": Function(running_mean, running_mean_backward, {"x": normal(6, 3, seed=43)}),
-    "wave": Function(wave, wave_backward, {"x": normal(7, seed=44), "gain": np.array(1.3)}),
-    "energy": Function(energy, energy_backward, {"x": normal(3, 4, seed=45), "y": normal(3, 4, seed=46)}),
+    "mean of squares": Function(mean_of_squares, mean_of_squares_backward, arrays(40, x=(5, 3))),
+    "blocked": Function(blocked, blocked_backward, arrays(41, x=(19, 4), w=(4, 3))),
+    "running mean": Function(running_mean, running_mean_backward, arrays(43, x=(6, 3))),
+    "wave": Function(wave, wave_backward, arrays(44, x=(7,)) | {"gain": np.array(1.3)}),
+    "energy": Function(energy, energy_backward, arrays(45, x=(3, 4), y=(3, 4))),
 }
 
 TIMES = "times the numerical gradient throughout"

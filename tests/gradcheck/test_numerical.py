@@ -10,7 +10,7 @@ from attention_np.gradcheck.measuring.numerical import BATCH_ELEMENTS, TASK_ELEM
 from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.slopes import SCALES
 from attention_np.gradcheck.measuring.subject import Subject
-from tests.gradcheck.subjects import subject_of
+from .subjects import subject_of
 
 from .programs import normal
 

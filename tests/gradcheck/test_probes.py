@@ -12,7 +12,6 @@ from attention_np.gradcheck.measuring.probes import (
     KINK,
     KINK_STEPS,
     LOCATED,
-    NOT_ANALYTIC,
     TOGETHER,
     Cusp,
     _breaks,
@@ -20,18 +19,23 @@ from attention_np.gradcheck.measuring.probes import (
     _direction,
     _left_over,
     _one_sided,
-    _slopes,
     cusps,
     rounding_of,
     why_not_analytic,
 )
 from attention_np.gradcheck.measuring.running import MEMORY
-from tests.gradcheck.subjects import every_entry, heard, subject_of
 
 from .programs import normal
+from .subjects import every_entry, heard, subject_of
 
 EPS = float(np.finfo(np.float64).eps)
 EPS_IN_SINGLE = float(np.finfo(np.float32).eps)
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
 ORDINARY = np.array([0.5, -1.5, 2.0])
 SEEDS = range(3)
 
@@ -58,10 +62,18 @@ def softplus(x):
     return np.where(x.real > 0, x, 0) + np.log1p(np.exp(np.where(x.real > 0, -x, x)))
 
 
-def refuses(x):
-    if x.dtype.kind == "c":
-        raise RuntimeError("no complex arrays here\nand no more lines")
-    return x**2
+def refusing(error):
+    """A square that refuses complex numbers by an error or a warning."""
+
+    def forward(x):
+        if x.dtype.kind == "c":
+            if isinstance(error, str):
+                warnings.warn(error, np.exceptions.ComplexWarning, stacklevel=2)
+            else:
+                raise error
+        return x**2
+
+    return forward
 
 
 NOT_ANALYTIC_FUNCTIONS = {
@@ -84,7 +96,7 @@ NOT_ANALYTIC_FUNCTIONS = {
     "a small part": lambda x: np.exp(x) + 1e-3 * np.abs(x),
     "a smaller part": lambda x: np.exp(x) + 1e-5 * np.abs(x),
     "a part of another dependence": lambda x: x**3 + 1e-4 * np.abs(x[::-1]) * x,
-    "an error of its own": refuses,
+    "an error of its own": refusing(RuntimeError("none")),
 }
 
 
@@ -107,22 +119,17 @@ def test_what_is_not_analytic_is_told_at_any_scale_and_along_any_direction(what,
 @pytest.mark.parametrize(
     ("forward", "message"),
     [
-        (refuses, "forward refuses complex arrays (no complex arrays here)"),
+        (refusing(RuntimeError("none here\nand no more lines")), "forward refuses complex arrays (none here)"),
+        (refusing(TypeError()), "forward refuses complex arrays (TypeError)"),
+        (refusing("no imaginary part"), "forward refuses complex arrays (no imaginary part)"),
         (np.abs, "forward turns complex arrays into float64"),
     ],
 )
-def test_the_reason_is_said_in_a_sentence(forward, message):
-    assert why_not_analytic(heard(subject_of(forward, ORDINARY)), np.random.default_rng(0)) == message
-
-
-def test_two_slopes_that_contradict_each_other_are_both_in_the_reason():
-    subject = heard(subject_of(lambda x: np.concatenate([9 * x[:1], np.conj(x[1:2]), x[2:]]), ORDINARY))
-    reason = why_not_analytic(subject, np.random.default_rng(0))
-    start, _, rest = reason.partition(", differences ")
-    number, _, why = rest.partition(": ")
-    assert why == NOT_ANALYTIC
-    assert start.startswith("the complex step gives the slope ")
-    assert float(start.split()[-1]) == pytest.approx(-float(number), rel=1e-5)
+def test_the_reason_is_said_in_a_sentence_and_no_warning_gets_out(forward, message):
+    subject = heard(subject_of(forward, ORDINARY))
+    with warnings.catch_warnings(), np.errstate(all="warn"):
+        warnings.simplefilter("error")
+        assert why_not_analytic(subject, rng()) == message
 
 
 ANALYTIC = {
@@ -180,14 +187,7 @@ def test_nothing_is_said_against_a_smooth_function_whatever_its_units(x, exponen
     unit = 10.0**exponent
     with np.errstate(all="ignore"):
         subject = heard(subject_of(lambda x: forward(x / unit), np.array([x * unit, unit])))
-    assert why_not_analytic(subject, np.random.default_rng(0)) is None
-
-
-def test_the_trial_keeps_its_warnings_to_itself():
-    subject = subject_of(lambda x: x.astype(float) * np.log(x), np.array([1e-9, 1.0]))
-    with warnings.catch_warnings(), np.errstate(all="warn"):
-        warnings.simplefilter("error")
-        assert why_not_analytic(subject, np.random.default_rng(0)) is not None
+    assert why_not_analytic(subject, rng()) is None
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -371,7 +371,7 @@ def test_rounding_shows_a_cancellation_inside_the_function(large):
 
 
 def test_the_rounding_of_a_constant_is_its_last_bit_and_of_zero_nothing():
-    noise = rounding_of(subject_of(lambda _: np.array([3.0, 0.0]), np.ones(3)), np.random.default_rng(0))
+    noise = rounding_of(subject_of(lambda _: np.array([3.0, 0.0]), np.ones(3)), rng())
     np.testing.assert_array_equal(noise, [3 * EPS, 0])
 
 
@@ -379,7 +379,7 @@ def test_the_rounding_of_a_constant_is_its_last_bit_and_of_zero_nothing():
 def test_rounding_is_finite_whatever_the_function_returns(strange):
     for forward in (lambda x: np.stack([x[0], strange + 0 * x[1]]), lambda x: np.where(x > 1, strange, x)):
         subject = subject_of(forward, np.array([1.0, 1.0]))
-        noise = rounding_of(subject, np.random.default_rng(0))
+        noise = rounding_of(subject, rng())
         assert np.isfinite(noise).all()
         assert noise[0] >= EPS
 
@@ -392,7 +392,7 @@ def test_a_function_of_single_precision_only_is_given_nothing_else(probe):
         seen.add(x.dtype)
         return np.sin(x)
 
-    probe(subject_of(forward, ORDINARY.astype(np.float32)), np.random.default_rng(0))
+    probe(subject_of(forward, ORDINARY.astype(np.float32)), rng())
     assert seen <= {np.dtype(np.float32), np.dtype(np.complex64)}
 
 
@@ -403,7 +403,7 @@ def test_a_function_that_warns_is_no_less_analytic():
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert why_not_analytic(heard(subject_of(forward, np.array([0.5, 1.0]))), np.random.default_rng(0)) is None
+        assert why_not_analytic(heard(subject_of(forward, np.array([0.5, 1.0]))), rng()) is None
 
 
 @pytest.mark.parametrize(
@@ -416,26 +416,9 @@ def test_a_cusp_allows_slopes_as_far_outside_its_two_sides_as_those_are_apart(sl
 
 
 def test_where_all_entries_are_zero_the_noise_around_zero_is_heard():
-    noise = rounding_of(subject_of(in_single, np.zeros(3)), np.random.default_rng(0))
+    noise = rounding_of(subject_of(in_single, np.zeros(3)), rng())
     assert (noise >= EPS_IN_SINGLE / 100).all()
     assert (noise <= 10 * EPS_IN_SINGLE).all()
-
-
-def test_what_is_close_to_a_zero_tells_nothing_of_the_noise_elsewhere():
-    subject = subject_of(lambda x: x[1:] + np.floor(1e7 * x[0]) % 2, np.array([0.0, 0.7, 1.0]))
-    assert (rounding_of(subject, np.random.default_rng(0)) <= 2 * EPS).all()
-
-
-@pytest.mark.parametrize("scale", [2.0**-5, 2.0**-15])
-def test_a_slope_along_a_direction_is_known_to_within_the_noise_over_the_shortest_step(scale):
-    noise = np.array([1e-12, 3e-12, 0.0])
-    slope, error = _slopes(replace(subject_of(np.sin, ORDINARY), noise=noise), np.ones(3), [scale])
-    np.testing.assert_allclose(slope, [np.cos(ORDINARY)], rtol=1e-9)
-    np.testing.assert_allclose(error, [2 * noise / (scale / 4)], rtol=1e-12)
-
-
-def rng():
-    return np.random.default_rng(0)
 
 
 @pytest.fixture(autouse=True)
@@ -663,26 +646,6 @@ def test_a_complex_step_that_depends_on_its_length_is_not_known_well_enough_to_b
         return x.real + 1j * x.imag * (1 + (x.imag / COMPLEX_STEP) ** 2 / 8)
 
     assert why_not_analytic(heard(subject_of(forward, np.array([1.0]))), rng()) is None
-
-
-def test_a_function_that_turns_complex_numbers_into_others_with_a_warning_refuses_them():
-    def forward(x):
-        if x.dtype.kind == "c":
-            warnings.warn("no imaginary part", np.exceptions.ComplexWarning, stacklevel=2)
-        return np.sin(x)
-
-    assert why_not_analytic(subject_of(forward, np.ones(2)), rng()) == (
-        "forward refuses complex arrays (no imaginary part)"
-    )
-
-
-def test_a_refusal_without_a_word_is_told_by_its_kind():
-    def forward(x):
-        if x.dtype.kind == "c":
-            raise TypeError
-        return np.sin(x)
-
-    assert why_not_analytic(subject_of(forward, np.ones(2)), rng()) == "forward refuses complex arrays (TypeError)"
 
 
 def test_a_jump_a_kink_and_smooth_entries_are_told_apart_when_they_are_looked_at_together():

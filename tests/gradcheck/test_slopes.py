@@ -26,7 +26,6 @@ from attention_np.gradcheck.measuring.slopes import (
     reach_of,
 )
 from attention_np.gradcheck.measuring.subject import (
-    SMALLEST,
     along,
     flattened,
     moves_zero,
@@ -34,9 +33,9 @@ from attention_np.gradcheck.measuring.subject import (
     rows_in,
     sizes,
 )
-from tests.gradcheck.subjects import every_entry, heard, subject_of
 
 from .programs import softmax
+from .subjects import every_entry, heard, subject_of
 
 EPS = float(np.finfo(np.float64).eps)
 LEAST = 3  # of its own last bits, which no estimate of an error can promise to get below
@@ -75,12 +74,17 @@ def slopes_of_entries(method, subject, *args):
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (0,)])
 @pytest.mark.parametrize("batched", [False, True])
-def test_outputs_are_rows_one_for_each_value_of_the_input(shape, batched):
-    x, moved = np.ones(shape), np.random.default_rng(0).standard_normal((4, *shape))
-    for forward in (np.sin, lambda x: 2.0 * x):
+def test_outputs_are_rows_one_for_each_value_of_the_input_which_is_given_as_an_array(shape, batched):
+    x, moved, kinds = np.ones(shape), np.random.default_rng(0).standard_normal((4, *shape)), set()
+
+    def twice(x):
+        kinds.add(type(x))
+        return 2.0 * x
+
+    for forward in (np.sin, twice):
         rows = subject_of(forward, x, batched=batched).outputs(moved)
-        assert rows.shape == (4, x.size)
-        np.testing.assert_array_equal(rows, forward(moved).reshape(4, -1))
+        np.testing.assert_array_equal(rows, forward(moved).reshape(4, x.size))
+    assert kinds == {np.ndarray}
 
 
 def test_a_batch_is_one_call_and_no_batch_a_call_for_each_move():
@@ -132,36 +136,31 @@ def test_an_output_whose_shape_depends_on_the_input_is_refused():
         subject.outputs(np.array([[1.0, -1.0, 1.0]]))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("batched", [False, True])
-def test_where_a_function_raises_its_values_are_nan_and_elsewhere_what_they_are(batched):
+def test_where_a_function_raises_its_values_are_nan_and_elsewhere_what_they_are(batched, dtype):
     def forward(x):
         if (x < 0).any():
             raise ValueError("negative")
         return np.sqrt(x)
 
-    subject = subject_of(forward, np.ones(2), batched=batched)
-    found = subject.values(np.array([[1.0, 4.0], [-1.0, 4.0], [9.0, 16.0]]))
+    subject = subject_of(forward, np.ones(2, dtype), batched=batched)
+    found = subject.values(np.array([[1.0, 4.0], [-1.0, 4.0], [9.0, 16.0]], dtype))
     np.testing.assert_array_equal(found, [[1, 2], [np.nan, np.nan], [3, 4]])
-
-
-def test_an_input_that_is_a_single_number_is_given_as_an_array():
-    kinds = set()
-
-    def forward(x):
-        kinds.add(type(x))
-        return x * x
-
-    np.testing.assert_array_equal(subject_of(forward, np.array(3.0)).outputs(np.array([1.0, 2.0])), [[1], [4]])
-    assert kinds == {np.ndarray}
+    assert found.dtype == dtype
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_all_inputs_are_given_in_the_dtype_of_the_one_that_moves(batched):
+def test_all_inputs_are_given_in_the_dtype_of_the_one_that_moves_or_in_their_own_wider_one(batched):
     subject = subject_of(lambda x, y: x * y, np.ones(2), np.full(2, 3, np.float32), batched=batched)
     assert subject.outputs(np.ones((3, 2)) * 1j).dtype == np.complex128
     assert subject.outputs(np.ones((3, 2))).dtype == np.float64
     subject = subject_of(lambda x, y: x * y, *np.ones((2, 2), np.float32), batched=batched)
     assert subject.outputs(np.ones((3, 2), np.float32)).dtype == np.float32
+    assert subject.outputs(np.ones((3, 2)) + 0j).dtype == np.complex64
+    subject = subject_of(lambda x, y: y + 0 * x, np.ones(2, np.float32), np.array([0.1, 0.3]), batched=batched)
+    for dtype in (np.float32, np.complex64):
+        np.testing.assert_array_equal(subject.outputs(np.ones((1, 2), dtype)), [[0.1, 0.3]])
 
 
 def test_a_subject_at_another_point_is_the_same_function_there():
@@ -170,22 +169,6 @@ def test_a_subject_at_another_point_is_the_same_function_there():
     np.testing.assert_array_equal(there.outputs(np.ones((1, 2))), [[7, 7]])
     np.testing.assert_array_equal(there.weights, [[1], [-1]])
     np.testing.assert_array_equal(subject.x, np.ones(2))
-
-
-entries = st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=9)
-
-
-@given(entries)
-def test_a_size_is_the_power_of_two_below_the_magnitude_or_below_the_typical_one(numbers):
-    x = np.array(numbers)
-    size = sizes(x)
-    assert (np.frexp(size)[0] == 0.5).all()
-    magnitude = np.abs(x)
-    nonzero = magnitude[magnitude > SMALLEST]
-    typical = np.median(nonzero) if nonzero.size else 1.0
-    larger = np.maximum(magnitude, typical)
-    assert (size <= larger).all()
-    assert (larger < 2 * size).all()
 
 
 @pytest.mark.parametrize(
@@ -243,12 +226,6 @@ def test_the_complex_step_estimates_the_rounding_of_outputs_that_cancel():
     assert error.max() > 1e-9
     assert (error <= errors).all()
     assert (errors <= 1e9 * EPS).all()
-
-
-def test_a_complex_step_that_gives_nan_has_an_infinite_error():
-    here = subject_of(lambda x: np.where(x.real > 1, np.nan * x, x), np.array([0.5, 0.7]))
-    subject = here.at((np.array([0.5, 2.0]),), here.cotangents)
-    assert (by_complex_step(subject, every_entry(subject)).errors == np.inf).all()  # both outputs are summed
 
 
 @pytest.mark.parametrize("unit", [2.0**-40, 1.0, 2.0**40])
@@ -376,11 +353,6 @@ def test_a_line_has_its_slope_exactly_although_its_argument_is_rounded(dtype, sc
         np.testing.assert_allclose(found, 1, rtol=4 * EPS)
 
 
-def test_a_step_that_rounding_swallows_has_an_infinite_error():
-    _, errors = slopes_of_entries(by_differences, subject_of(np.sin, np.array([1.0, 1.0])), 2.0**-57)
-    assert (errors == np.inf).all()
-
-
 def test_each_move_has_its_own_scale():
     x, scales = np.full(3, 1.1), np.array([2.0**-2, 2.0**-7, 2.0**-30])
     subject = subject_of(lambda x: x**7, x)
@@ -434,35 +406,21 @@ def test_a_function_that_refuses_nan_is_held_to_depend_on_everything():
     assert reach_of(subject, every_entry(subject)).touched.all()
 
 
-def lost_of(method, subject):
+@pytest.mark.parametrize(
+    ("forward", "x", "u"),
+    [
+        (softmax, [60.0, 0.0, 1.0], [3.0, 1.0, 1.0]),  # the first lacks exp(-59), and its slope is that
+        (lambda x: 1 - np.tanh(x), [30.0], [1.0]),  # rounded to zero, it loses the last bits of what it was
+    ],
+)
+def test_a_saturated_output_loses_its_last_bits_of_the_slope(forward, x, u):
+    subject = subject_of(forward, np.array(x), cotangent=u)
+    assert subject.output[0] in (0, 1)
     directions = every_entry(subject)
-    if method is by_complex_step:
-        return by_complex_step(subject, directions, reach_of(subject, directions)).lost
-    return by_best_differences(subject, directions).lost
-
-
-@pytest.mark.parametrize("method", [by_complex_step, by_best_differences])
-def test_a_saturated_output_loses_its_last_bits_of_the_slope(method):
-    x, u = np.array([60.0, 0.0, 1.0]), np.array([3.0, 1.0, 1.0])
-    subject = subject_of(softmax, x, cotangent=u)
-    assert subject.output[0] == 1  # it lacks exp(-59), and its slope is that
-    lost = lost_of(method, subject)
-    assert (lost >= 3 * EPS).all()
-    assert (lost <= 100 * EPS).all()
-
-
-@pytest.mark.parametrize("method", [by_complex_step, by_best_differences])
-def test_an_output_that_has_rounded_to_zero_loses_the_last_bits_of_what_it_was(method):
-    subject = subject_of(lambda x: 1 - np.tanh(x), np.array([30.0]))
-    assert subject.output[0] == 0
-    (lost,) = lost_of(method, subject)
-    assert EPS <= lost <= 100 * EPS
-
-
-@pytest.mark.parametrize("method", [by_complex_step, by_best_differences])
-@pytest.mark.parametrize("x", [np.array([1.0, 0.0, -1.0]), np.array([12.0, 0.0, 1.0])])
-def test_outputs_that_move_lose_nothing(method, x):
-    np.testing.assert_array_equal(lost_of(method, subject_of(softmax, x)), np.zeros(3))
+    reach = reach_of(subject, directions)
+    for found in (by_complex_step(subject, directions, reach), by_best_differences(subject, directions)):
+        assert (found.lost >= u[0] * EPS).all()
+        assert (found.lost <= 100 * EPS).all()
 
 
 def test_a_function_without_outputs_has_slopes_of_zero_and_no_error():
@@ -513,12 +471,7 @@ def test_what_a_function_takes_beside_its_inputs_counts_in_a_batch():
 
 @pytest.mark.parametrize("tracing", [False, True])
 def test_measuring_memory_leaves_whoever_else_measures_it_alone(tracing):
-    def refuses(x):
-        if x.dtype.kind == "c":
-            raise TypeError("real only")
-        return x * 1.0
-
-    subjects = [subject_of(forward, np.ones(10), batched=True) for forward in (np.sin, refuses)]
+    subjects = [subject_of(forward, np.ones(10), batched=True) for forward in (np.sin, real_only)]
     for _ in range(2):  # whatever is done once is done by then
         alone = [rows_in(10**6, subject) for subject in subjects]
     if tracing:
@@ -538,16 +491,6 @@ def test_a_direction_moves_zero_if_an_entry_that_it_moves_is_zero():
     np.testing.assert_array_equal(alone, [True, False, False, True])
     together = np.array([[[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]]])
     np.testing.assert_array_equal(moves_zero(subject, together), [False, True, False])
-
-
-def test_the_reach_is_that_of_entries_that_move_together_and_against_each_other():
-    for forward, x in (
-        (lambda x: (x * [1, -1, 1, -1]).sum(keepdims=True), np.ones(4)),
-        (lambda x: x.sum(keepdims=True), np.array([1.0, -1.0, 1.0, -1.0])),
-    ):
-        subject = subject_of(forward, x)
-        assert subject.output == 0
-        assert (reach_of(subject, every_entry(subject)).largest == 8).all()
 
 
 U = np.array([3.0, -4.0])  # the cotangent
@@ -606,10 +549,7 @@ def test_the_coarse_error_is_that_of_the_last_bits_where_the_outputs_are_largest
         found = by_differences(subject, direction, scale, reach)
         expected = np.hypot(*(np.array(last_bits) * U * touched)) / (scale / 4)
         np.testing.assert_allclose(found.coarse, [expected], rtol=1e-12)
-
-
-def test_of_two_moves_each_has_the_coarse_error_of_its_own_reach():
-    subject = with_noise(lambda x: x * 1.0, [1.0, 1.0], None)
+    subject = with_noise(lambda x: x * 1.0, [1.0, 1.0], None)  # of two moves, each has that of its own reach
     reach = Reach(np.eye(2, dtype=bool), np.array([[6.0, 8.0], [16.0, 32.0]]))
     found = by_differences(subject, every_entry(subject), 1.0, reach)
     np.testing.assert_allclose(found.coarse, [4 * 3 * 6 * EPS, 4 * 4 * 32 * EPS], rtol=1e-12)
@@ -621,6 +561,9 @@ def test_a_slope_that_is_not_finite_has_an_infinite_error_and_no_other_has(what)
     subject = subject_of(lambda x: np.where(x > 1, what, x).sum(keepdims=True), x)
     reach = Reach(np.ones((2, 1), bool), np.ones((2, 1)))
     assert (by_differences(subject, every_entry(subject), 0.5, reach).errors == np.inf).all()
+    assert (by_differences(subject, every_entry(subject), 2.0**-57).errors == np.inf).all()  # rounding swallows it
+    there = subject_of(lambda x: np.where(x.real > 1, np.nan * x, x), x).at((np.array([0.5, 2.0]),), np.ones((1, 2)))
+    assert (by_complex_step(there, every_entry(there)).errors == np.inf).all()  # both outputs are summed
     noisy = replace(subject_of(lambda x: x * 1.0, x), noise=np.array([np.inf, 0.0]))
     errors = by_differences(noisy, every_entry(noisy), 0.5).errors
     np.testing.assert_array_equal(np.isinf(errors), [True, False])
@@ -657,13 +600,6 @@ def test_the_complex_step_is_longer_in_single_precision_and_for_entries_close_to
     usual = COMPLEX_STEP if x != 1 else step
     np.testing.assert_array_equal(found.scales, [step * relative, usual, usual])
     np.testing.assert_array_equal(found.values[:, 0], [2, 2, 2])
-
-
-def test_a_slope_at_the_end_of_the_range_has_all_its_digits_by_the_complex_step():
-    x = np.array([1.3e-298, 1.0, 1.0])
-    subject = subject_of(np.log, x)
-    found = by_complex_step(subject, every_entry(subject))
-    np.testing.assert_allclose(found.values[:, 0], 1 / x, rtol=1e-14)
 
 
 def test_in_no_direction_the_complex_step_moves_an_entry_by_much_of_itself():
@@ -726,12 +662,6 @@ def test_the_reach_is_looked_for_two_sizes_away_alone_together_alternately_and_a
     assert found == {tuple((x + sign * 2 * move).ravel()) for move in moves for sign in (1, -1)}
 
 
-def test_the_reach_of_an_output_that_is_nowhere_finite_nearby_is_that_at_the_point():
-    with np.errstate(all="ignore"):
-        subject = subject_of(lambda x: np.where(x == 1.5, -3.0, np.inf), np.array([1.5]))
-    np.testing.assert_array_equal(reach_of(subject, every_entry(subject)).largest, [[3]])
-
-
 # Widths, rows, memory
 
 
@@ -743,22 +673,21 @@ def test_the_width_is_what_rounding_made_of_a_step_if_one_entry_moves_alone_and_
         np.testing.assert_allclose(_width(up, down, h), [2.2, 1.6, 2, 2, 2])
 
 
-@pytest.mark.parametrize(("shape", "flat"), [((3,), (3, 1)), ((3, 2, 4), (3, 8)), ((0, 2), (0, 2)), ((3, 0), (3, 0))])
-def test_flat_rows_are_as_many_as_there_were(shape, flat):
-    assert flattened(np.zeros(shape)).shape == flat
+def real_only(x):
+    if x.dtype.kind == "c":
+        raise TypeError("real only")
+    return np.concatenate([x, x], axis=-1)
 
 
 def test_a_batch_that_cannot_be_tried_is_held_to_take_four_complex_arrays_of_input_and_output():
-    def refuses(x):
-        if x.dtype.kind == "c":
-            raise TypeError("real only")
-        return np.concatenate([x, x], axis=-1)
-
-    subject = subject_of(refuses, np.ones(100), batched=True)
+    subject = subject_of(real_only, np.ones(100), batched=True)
     for memory in (64 * 300 * 8, 64 * 300 * 8 - 1):
         assert rows_in(memory, subject) == (8 if memory == 64 * 300 * 8 else 4)
     assert rows_at_once(10**6, replace(subject, rows=7)) == 7
     assert rows_at_once(64 * 300 * 8, replace(subject, rows=7, batched=False)) == 8
+    nothing = subject_of(lambda x: x[..., :0] * 1.0, np.ones((0,)))  # of which any number of rows fit
+    assert [rows_in(memory, nothing) for memory in (1, 10**6, 2**62)] == [1, 2**19, 2**30]
+    assert rows_in(10**6, subject_of(real_only, np.ones((0,)), batched=True)) == 2**19
 
 
 @pytest.mark.parametrize(("rows", "calls"), [(1, [1] * 5), (2, [2, 2, 1]), (4, [4, 1]), (5, [5]), (9, [5])])
@@ -788,38 +717,6 @@ def test_an_input_that_goes_with_another_gets_the_new_axis_before_those_of_the_o
     moved = np.random.default_rng(0).standard_normal((5, 4, 2, 3))
     np.testing.assert_array_equal(subject.outputs(moved), flattened(moved + np.arange(3)))
     assert seen == [((5, 4, 2, 3), (5, 1, 1, 3))]
-
-
-def test_of_nothing_any_number_of_rows_fit():
-    def refuses(x):
-        if x.dtype.kind == "c":
-            raise TypeError("real only")
-        return x * 1.0
-
-    assert rows_in(10**6, subject_of(refuses, np.ones((0,)), batched=True)) == 2**19
-    nothing = subject_of(lambda x: x[..., :0] * 1.0, np.ones((0,)))
-    assert rows_in(10**6, nothing) == 2**19
-    assert rows_in(2**62, nothing) == 2**30
-    assert rows_in(1, nothing) == 1
-
-
-def test_an_input_of_single_precision_moves_alone_and_the_others_keep_their_own():
-    subject = subject_of(lambda x, y: y + 0 * x, np.ones(2, np.float32), np.array([0.1, 0.3]))
-    np.testing.assert_array_equal(subject.outputs(np.ones((1, 2), np.float32)), [[0.1, 0.3]])
-    np.testing.assert_array_equal(subject.outputs(np.ones((1, 2), np.complex64)), [[0.1, 0.3]])
-    single = subject_of(lambda x: x, np.ones(2, np.float32))
-    assert single.outputs(np.ones((1, 2)) + 0j).dtype == np.complex64
-
-
-def test_where_a_function_raises_its_values_keep_their_dtype():
-    def forward(x):
-        if (x < 0).any():
-            raise ValueError("negative")
-        return np.sqrt(x)
-
-    found = subject_of(forward, np.ones(2, np.float32)).values(np.array([[1, -1], [4, 9]], np.float32))
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, [[np.nan, np.nan], [2, 3]])
 
 
 def slopes(value, error, scale, coarse=0.0):
@@ -856,13 +753,9 @@ def test_of_two_slopes_that_agree_the_better_known_is_kept_and_else_the_shorter_
 ):
     nowhere = np.zeros(1, bool)
     assert [choice.tolist() for choice in _compare(found, before, nowhere)] == [[better], [doubtful]]
-
-
-def test_at_zero_the_shorter_step_is_right_however_coarse_the_outputs_are():
-    long, short = slopes(1.0, 0.1, 1.0), slopes(9.0, 0.2, 0.5, 0.9)
-    at_zero = np.ones(1, bool)
-    assert [choice.tolist() for choice in _compare(short, long, at_zero)] == [[True], [False]]
-    assert [choice.tolist() for choice in _compare(long, short, at_zero)] == [[False], [False]]
+    if doubtful:  # at zero the shorter step is right, however coarse the outputs are
+        shorter = bool(found.scales < before.scales)
+        assert [choice.tolist() for choice in _compare(found, before, ~nowhere)] == [[shorter], [False]]
 
 
 def steps_from(x, forward):
@@ -900,19 +793,6 @@ def test_a_slope_that_is_zero_is_looked_for_with_other_steps_and_one_that_is_kno
     assert steps_from(np.array([1.0]), lambda x: 2 * x) == [SCALES[0]]
     assert len(steps_from(np.array([1.0]), lambda x: np.exp(-(((x - 1.001) / 1e-4) ** 2)))) > 2
     assert steps_from(np.array([1.0, 2.0]), lambda x: x[1:] * 2) == [SCALES[0]]  # it does not depend on the entry
-
-
-def test_an_entry_on_which_nothing_depends_is_not_tried_again_beside_one_that_matters():
-    calls = []
-
-    def forward(x):
-        calls.append(1)
-        return x[1:] * 2
-
-    subject = subject_of(forward, np.array([1.0, 2.0]))
-    calls.clear()
-    by_best_differences(subject, every_entry(subject))
-    assert len(calls) == 2 + 6 + 4 + 2 * 6  # with NaN, all together and alone for the reach, and a trio of steps
 
 
 def test_a_slope_in_doubt_has_the_difference_as_its_error_and_is_not_tried_again(monkeypatch):
