@@ -1,12 +1,14 @@
 """Two functions at one point: what they are asked, in which dtype, and what is kept of the answers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from attention_np.gradcheck.measuring.numerical import METHODS
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs
-from .subjects import measured
+from .subjects import every_entry, measured
 
 
 def test_a_function_of_single_precision_is_measured_at_the_same_point_in_double():
@@ -115,3 +117,50 @@ def test_along_directions_nothing_is_lost_of_extended_precision():
     assert claimed.dtype == np.longdouble
     right = np.tensordot(directions.astype(np.longdouble), bilinear_backward(u, *point)[0], 2)
     np.testing.assert_allclose(claimed, right, rtol=100 * np.finfo(np.longdouble).eps)
+
+
+def test_slopes_of_single_precision_inputs_are_measured_in_double_elsewhere_too():
+    found = measured(bilinear, bilinear_backward, square_inputs(dtype="float32"))
+    found.look(np.arange(9))
+    u, point = found.candidate.question
+    wide = [x.astype(float) for x in point]
+    right = bilinear_backward(u.astype(float), *wide)[0]
+    elements = np.arange(9)
+    np.testing.assert_allclose(found.pair(elements).measured(u, point), right.ravel(), rtol=0, atol=1e-12)
+    directions = normal(2, 3, 3)
+    expected = np.tensordot(directions, right, 2)
+    np.testing.assert_allclose(found.pair_along(directions).measured(u, point), expected, rtol=0, atol=1e-12)
+
+
+def test_a_function_of_single_precision_alone_is_asked_in_that_elsewhere_too():
+    def forward(x):
+        if x.dtype not in (np.float32, np.complex64):
+            raise TypeError("single precision only")
+        return np.sin(x)
+
+    found = measured(forward, lambda d, x: d * np.cos(x), {"x": normal(4, dtype="float32")})
+    u, (x,) = found.candidate.question
+    slopes = found.pair(np.arange(4)).measured(2 * u, [x + np.float32(0.1)])
+    np.testing.assert_allclose(slopes, 2 * u * np.cos(x + np.float32(0.1)), rtol=1e-6)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps >= np.finfo(float).eps, reason="there is no wider dtype than float64")
+def test_a_question_in_extended_precision_is_answered_in_that():
+    found = measured(np.sin, lambda d, x: d * np.cos(x), {"x": normal(4)})
+    u, x = (array.astype(np.longdouble) for array in (found.candidate.question[0], found.candidate.question[1][0]))
+    x += np.longdouble(1) / 3
+    slopes = found.pair(np.arange(4)).measured(u, [x])
+    assert slopes.dtype == np.longdouble
+    np.testing.assert_allclose(slopes, u * np.cos(x), rtol=20 * np.finfo(np.longdouble).eps)
+
+
+def test_what_is_looked_at_again_is_not_one_more_entry_done():
+    done = []
+    found = measured(np.sin, lambda d, x: d * np.cos(x), {"x": normal(5)})
+    found.running = replace(found.running, advance=done.append)
+    found.look(np.arange(5), key="x")
+    assert sum(done) == 5
+    found.look(np.arange(5), best=True)
+    found.slopes_along(every_entry(found.subject))
+    found.pair(np.arange(5)).measured(*found.candidate.question)
+    assert sum(done) == 5

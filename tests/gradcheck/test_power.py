@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from attention_np import softmax
 from attention_np.gradcheck import check
-from attention_np.gradcheck.agreement import HOLDS, UNDECIDED, WRONG
+from attention_np.gradcheck.agreement import HOLDS, UNDECIDED
 
 from .planted import FUNCTIONS
-from .programs import bilinear, bilinear_backward, normal, planted, programs, square_inputs, with_entry
+from .programs import bilinear, bilinear_backward, normal, programs, square_inputs, with_entry
 
 ALL = ["auto", "central"]
 
@@ -104,13 +104,6 @@ def ordinary(program, inputs):
     """The size of a gradient where nothing cancels or saturates: that of the output over that of the input."""
     output = np.abs(program.forward(*inputs.values())).max()
     return output / (max(np.abs(x).max() for x in inputs.values()) or 1)
-
-
-@pytest.mark.parametrize("error", [1e-12, -1e-10, 3e-13])
-def test_the_complex_step_finds_a_tiny_relative_error_of_a_whole_gradient(error):
-    report = check(bilinear, planted(lambda g, h, _: (g * (1 + error), h)), square_inputs())
-    assert (report["x"].ok, report["y"].ok) == (False, True)
-    assert report["x"].max_relative_error == pytest.approx(abs(error), rel=1e-2)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 30.0, 1e3, 1e6])  # the larger, the worse differences of step 6e-6 are
@@ -244,31 +237,6 @@ def test_a_small_relative_error_of_any_single_entry_is_found_and_named_and_nothi
         assert report[where].wrong == 1
         assert report[where].worst[0].index == index
         assert report[where].worst[0].relative_error == pytest.approx(abs(error), rel=1e-2)
-
-
-def shifted_softmax(x):
-    """Five scores that all have the fourth input added to them: its gradient is what is left of a cancellation."""
-    return np.concatenate([x[:3] ** 2, softmax.forward(np.arange(5.0) + x[3])[0], 0 * x[4:] + np.sin(x[4:])])
-
-
-def shifted_softmax_backward(d_output, x):
-    scores = softmax.backward(d_output[3:8], softmax.forward(np.arange(5.0) + x[3])[1]).scores
-    residue = abs(scores.sum()) + np.spacing(abs(scores).max())  # not by chance zero
-    return np.concatenate([2 * d_output[:3] * x[:3], [residue], d_output[8:] * np.cos(x[4:])])
-
-
-@pytest.mark.parametrize("method", ALL)
-def test_each_entry_gets_a_verdict_of_its_own(method):
-    def wrong(d_output, x):
-        return shifted_softmax_backward(d_output, x) * [1, 1 + 1e-5, 1, 7, 1, 1]
-
-    report = check(shifted_softmax, wrong, {"x": normal(6)}, method=method)["x"]
-    assert report.details.verdict.tolist() == [HOLDS, WRONG, HOLDS, UNDECIDED, HOLDS, HOLDS]
-    assert (report.size, report.checked, report.wrong, report.undecidable) == (6, 6, 1, 1)
-    assert report.undecided == ((3,),)
-    assert [entry.index for entry in report.worst[:2]] == [(1,), (3,)]
-    assert report.worst_index == (1,)
-    assert not report.ok
 
 
 @pytest.mark.parametrize("method", ALL)

@@ -154,9 +154,13 @@ def drawn(monkeypatch):
 def test_a_long_check_draws_its_progress_on_a_terminal(drawn, monkeypatch):
     progress = pytest.importorskip("rich.progress")
     added, add = [], progress.Progress.add_task
-    monkeypatch.setattr(progress.Progress, "add_task", lambda self, *task: added.append(task) or add(self, *task))
+    monkeypatch.setattr(
+        progress.Progress,
+        "add_task",
+        lambda self, what, total: added.append((what, total)) or add(self, what, total=total),
+    )
     assert "checking gradients" in drawn()
-    assert "checking gradients" in drawn(progress=True, attached=False)
+    assert "checking gradients" in drawn(progress=True)
     assert added == 2 * [("checking gradients", 72)]
 
 

@@ -690,3 +690,18 @@ def test_a_question_with_another_last_digit_shape_order_or_dtype_is_another_ques
     assert saving.fingerprint([x]) == saving.fingerprint([x.copy()])
     questions = [[x], [np.nextafter(x, 3)], [x.reshape(2, 1)], [x[::-1]], [x, x], [x.astype("float16")], [1.0, 2.0]]
     assert len({saving.fingerprint(question) for question in [*questions, ["1.0", 2.0]]}) == len(questions) + 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": 1000 * "x"},
+        {"escape": Escape(1, 1, 8, 1e-12, 1.0)},
+        {"escape": Escape(5, 5, 8, 1e-12, 1.0)},
+        {"escape": Escape(2, 5, 8, 1e-12, 1.0)},
+    ],
+)
+def test_a_report_with_the_longest_name_or_the_largest_sample_is_read_again(tmp_path, changes):
+    report = Report((replace(HOLDS, **changes),))
+    report.save(tmp_path / "report")
+    assert Report.load(tmp_path / "report") == report

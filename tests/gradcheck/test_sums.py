@@ -239,12 +239,6 @@ def test_terms_of_a_sum_over_a_batch_of_matrices_are_known():
     assert diagnose(found) == "it is only the term of index 1 of the sum over the broadcast axis 0 (of 3)"
 
 
-def test_the_first_term_of_a_sum_over_two_axes_is_called_so():
-    inputs = {"x": np.random.default_rng(0).standard_normal((4, 3)), "b": np.array(0.7)}
-    found = evidence_of(lambda x, b: x * b, lambda d, x, b: (d * b, np.asarray((d * x)[0, 0])), inputs, "b")
-    assert diagnose(found) == "it is only the first term of the sum over all broadcast axes"
-
-
 def test_a_term_of_a_sum_is_placed_along_the_axes_that_were_summed_alone():
     rng = np.random.default_rng(0)
     inputs = {"x": rng.standard_normal((5, 1, 4)), "w": rng.standard_normal((4, 6)), "b": rng.standard_normal((1, 6))}
