@@ -110,13 +110,8 @@ def test_nothing_is_said_where_nothing_can_be_compared():
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 0, 2)])
 def test_nothing_is_said_of_a_gradient_without_entries(shape):
-    x = np.zeros(shape)
-    assert diagnose(evidence_of_nothing(x)) is None
-
-
-def evidence_of_nothing(x):
-    none = np.zeros((3, *x.shape))
-    return Evidence("x", {"x": x}, x, none, {"x": none}, {"x": none}, x, x.astype(int), x, {})
+    x, none = np.zeros(shape), {"x": np.zeros((3, *shape))}
+    assert diagnose(Evidence("x", {"x": x}, x, none["x"], none, none, x, x.astype(int), x, {})) is None
 
 
 @pytest.mark.parametrize(
@@ -281,37 +276,19 @@ def test_what_depends_on_one_cotangent_alone_is_a_term_of_the_sum_only_if_it_is(
     )
 
 
-def solution(matrix, b, tolerance):
-    """By conjugate gradients, stopped early."""
-    x, left = np.zeros_like(b), b.copy()
-    direction = left.copy()
-    while np.linalg.norm(left) > tolerance * np.linalg.norm(b):
-        image = matrix @ direction
-        step = (left @ left) / (direction @ image)
-        x = x + step * direction
-        after = left - step * image
-        direction, left = after + (after @ after) / (left @ left) * direction, after
-    return x
-
-
-HALF = normal(40, 40, seed=3)
-
-POSITIVE = HALF @ HALF.T / 40 + np.eye(40)
-
 FACTORS = 1 + 3e-8 * np.random.default_rng(4).choice([-1, 1], (6, 8))
 
 
 @pytest.mark.parametrize(
-    ("forward", "backward", "shape"),
+    ("forward", "backward"),
     [
-        (lambda x: np.sin(np.pi * x), lambda d, x: d * np.pi * np.cos(3.1415926 * x), (6, 8)),
-        (lambda b: np.linalg.solve(POSITIVE, b), lambda d, _: solution(POSITIVE, d, 1e-7), (40,)),
-        (np.sin, lambda d, x: d * np.cos(x) * FACTORS, (6, 8)),
-        (np.sin, lambda d, x: d * np.cos(x) * (1 + 5 * (FACTORS - 1)), (6, 8)),
+        (lambda x: np.sin(np.pi * x), lambda d, x: d * np.pi * np.cos(3.1415926 * x)),
+        (np.sin, lambda d, x: d * np.cos(x) * FACTORS),
+        (np.sin, lambda d, x: d * np.cos(x) * (1 + 5 * (FACTORS - 1))),
     ],
 )
-def test_an_approximation_that_is_as_good_as_single_precision_is_not_called_so(forward, backward, shape):
-    assert "float32" not in said(forward, backward, {"x": normal(*shape, seed=1)})
+def test_an_approximation_that_is_as_good_as_single_precision_is_not_called_so(forward, backward):
+    assert "float32" not in said(forward, backward, {"x": normal(6, 8, seed=1)})
 
 
 def guarded(x):
@@ -349,14 +326,12 @@ def test_a_forgotten_factor_is_not_the_gradient_of_a_bias(shape):
 
 
 def test_of_a_large_input_hardly_more_than_the_entries_that_were_looked_at_is_compared(monkeypatch):
-    compared = []
-    explains = Mistake.is_explained_by
-
-    def counted(case, *args, **kwargs):
-        compared.append(case.claimed.size)
-        return explains(case, *args, **kwargs)
-
-    monkeypatch.setattr(Mistake, "is_explained_by", counted)
+    compared, explains = [], Mistake.is_explained_by
+    monkeypatch.setattr(
+        Mistake,
+        "is_explained_by",
+        lambda case, *args, **kw: compared.append(case.claimed.size) or explains(case, *args, **kw),
+    )
     inputs = {"x": normal(2000, seed=1)}
     found = said(np.sin, lambda d, x: d * np.sin(x), inputs, vectorized="x", max_entries=50, directions=1)
     assert found == "no simple cause"

@@ -188,12 +188,6 @@ def test_a_kink_that_shorter_steps_deny_is_a_steep_function_and_the_gradient_is_
     assert found.diagnosis is None or "1.5 times" in found.diagnosis
 
 
-def test_an_input_without_entries_has_no_number_in_the_place_of_a_worst_entry():
-    found = check(np.sin, lambda d, x: d * np.cos(x), {"x": np.zeros((0, 3))})["x"]
-    assert found.worst_index == ()
-    assert np.isnan([found.analytic, found.numerical, found.floor]).all()
-
-
 def test_of_a_gradient_of_another_shape_it_is_said_too_why_the_complex_step_does_not_serve():
     report = check(lambda x: x.astype(float) ** 2, lambda d, x: (2 * d * x)[np.newaxis], {"x": normal(4)})
     assert report["x"].diagnosis.startswith("the gradient has the shape (1, 4), the input (4,)")
@@ -201,11 +195,14 @@ def test_of_a_gradient_of_another_shape_it_is_said_too_why_the_complex_step_does
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "longdouble"])
-def test_the_details_keep_slopes_at_least_in_double_and_in_the_precision_of_the_input(dtype):
-    details = check(np.sin, lambda d, x: d * np.cos(x), {"x": normal(4).astype(dtype)})["x"].details
-    assert details.numerical.dtype == np.result_type(dtype, np.float64)
-    assert details.analytic.dtype == dtype
-    assert details.verdict.dtype == np.int8
+def test_the_details_have_the_shape_of_the_input_and_slopes_at_least_in_double(dtype):
+    for shape in ((1, 2, 3), ()):
+        x = np.asarray(normal(*shape)).astype(dtype)
+        details = check(np.sin, lambda d, x: d * np.cos(x), {"x": x})["x"].details
+        assert [part.shape for part in details] == [shape] * 4
+        assert (details.floor > 0).all()
+        assert details.numerical.dtype == np.result_type(dtype, np.float64)
+        assert (details.analytic.dtype, details.verdict.dtype) == (dtype, np.int8)
 
 
 @pytest.mark.parametrize("method", ["complex-step", "central"])
@@ -261,35 +258,17 @@ def test_a_gradient_of_which_no_form_is_right_is_no_evidence_for_others(monkeypa
     assert list(given[0].numerical) == ["x", "y"]
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (6,), (1, 2, 3), ()])
-def test_the_details_have_the_shape_of_the_input(shape):
-    details = check(np.sin, lambda d, x: d * np.cos(x), {"x": normal(*shape)})["x"].details
-    assert [part.shape for part in details] == [shape] * 4
-    assert (details.floor > 0).all()
-
-
-@pytest.mark.parametrize("method", ["auto", "complex-step", "central"])
-def test_of_an_input_that_is_written_to_nothing_is_measured(method):
+def test_of_an_input_that_is_written_to_nothing_is_measured_and_of_one_without_entries_there_is_no_worst():
     def forward(x, y):
         x += 0.5
         return np.sin(x) * y
 
-    report = check(forward, lambda d, x, y: (d * y, d * x), square_inputs(), method=method)
-    found = report["x"]
-    assert (found.name, found.method, found.ok, found.size) == ("x", method, False, 9)
+    found = check(forward, lambda d, x, y: (d * y, d * x), square_inputs())["x"]
+    assert (found.name, found.method, found.ok, found.size) == ("x", "auto", False, 9)
     assert (found.checked, found.max_relative_error, found.diagnosis) == (0, np.inf, "forward writes to this input")
-
-
-def test_an_entry_whose_slope_leaves_the_range_is_undecided_and_not_the_worst():
-    def forward(x):
-        return np.stack([1e12 * (x[0] / 1e-299), np.sin(x[1])])
-
-    inputs = {"x": np.array([1e-299, 0.5])}
-    found = check(forward, lambda d, x: np.stack([0 * d[0], d[1] * np.cos(x[1])]), inputs, method="central")["x"]
-    np.testing.assert_array_equal(found.details.verdict == UNDECIDED, [True, False])
-    assert found.worst_index == (1,)
-    assert found.max_relative_error < 1e-9
-    assert "1 entry" in found.note
+    found = check(np.sin, lambda d, x: d * np.cos(x), {"x": np.zeros((0, 3))})["x"]
+    assert found.worst_index == ()
+    assert np.isnan([found.analytic, found.numerical, found.floor]).all()
 
 
 def test_at_a_kink_the_complex_step_is_not_refused_where_it_gives_what_is_claimed():
@@ -342,11 +321,6 @@ NOT_ANALYTIC = {
         lambda d, x: 2 * d * np.abs(x),
         "the complex step gives the slope .*, differences .*: forward is not analytic ",
     ),
-    "the real part": (
-        lambda x: np.real(x) ** 2,
-        lambda d, x: 2 * d * np.real(x),
-        "forward turns complex arrays into float64$",
-    ),
     "a cast of a part": (
         lambda x: x.astype(float) * x,
         lambda d, x: 2 * d * x,
@@ -360,11 +334,6 @@ NOT_ANALYTIC = {
     "a comparison of magnitudes": (
         lambda x: np.where(np.abs(x) > 1, np.abs(x), x**2),
         lambda d, x: d * np.where(np.abs(x) > 1, np.sign(x), 2 * x),
-        "the complex step gives the slope .*, differences .*: forward is not analytic ",
-    ),
-    "a norm": (
-        lambda x: np.linalg.norm(x) * x,
-        lambda d, x: d * np.linalg.norm(x) + (d * x).sum() * x / np.linalg.norm(x),
         "the complex step gives the slope .*, differences .*: forward is not analytic ",
     ),
     "another output for complex arrays": (
@@ -433,7 +402,6 @@ def test_under_auto_a_part_that_is_not_analytic_is_looked_at_again_by_central_di
 KINKED = {  # the function, two gradients that agree with one side each, the point, and the slopes at the kink
     "abs": (np.abs, lambda d, x: d * np.where(x > 0, 1, -1), lambda d, x: d * np.where(x >= 0, 1, -1), [1.0, 0.0], -1),
     "relu": (lambda x: np.where(x.real > 0, x, 0), lambda d, x: d * (x > 0), lambda d, x: d * (x >= 0), [1.0, 0.0], 0),
-    "maximum": (lambda x: np.maximum(x, 0), lambda d, x: d * (x > 0), lambda d, x: d * (x >= 0), [-2.0, 0.0], 0),
     "a tie of max": (
         lambda x: np.max(x, keepdims=True),
         lambda d, _: d * [1.0, 0.0],
