@@ -320,22 +320,6 @@ def test_a_function_that_writes_to_its_inputs_is_asked_on_copies_from_then_on(as
     assert second.forward is bilinear
 
 
-def test_inputs_that_carry_another_axis_only_together_are_told_so(asked):
-    def forward(x, y):
-        if y.ndim > x.ndim:
-            raise ValueError("y has more axes than x")
-        return x * y
-
-    def backward(d, x, y):
-        return d * y, d * x
-
-    check(forward, backward, square_inputs(), vectorized=["x", "y"])
-    _, subjects, *_ = asked[0]
-    assert [(subject.batched, subject.with_it) for subject in subjects.values()] == [(True, ()), (True, (0,))]
-    with pytest.raises(ValueError, match=r"^vectorized names y, but forward does not .*: it raises ValueError: y has"):
-        check(forward, backward, square_inputs(), vectorized=["y"])
-
-
 def test_a_question_at_the_same_point_is_told_from_others_by_the_values_at_another(tmp_path):
     """Two functions that agree at the point, of which one is kept."""
     x = normal(4)

@@ -43,16 +43,6 @@ def test_inputs_are_copied_as_arrays_of_their_own_dtype(dtype):
         np.testing.assert_array_equal(arrays[name], x)
 
 
-def test_numbers_and_lists_are_inputs_too():
-    arrays = as_inputs({"a": 3.0, "b": [[1.0, 2.0]], "c": np.float32(2), "d": []})
-    assert [(x.shape, x.dtype.name) for x in arrays.values()] == [
-        ((), "float64"),
-        ((1, 2), "float64"),
-        ((), "float32"),
-        ((0,), "float64"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("inputs", "error", "sentence"),
     [
@@ -451,12 +441,7 @@ def test_a_masked_array_is_refused_wherever_its_mask_would_be_lost():
 
 def test_two_outputs_too_far_apart_to_subtract_are_different_and_raise_no_warning():
     sign = iter([1.0, -1.0, 1.0])
-    found = first_call(
-        lambda x: 1.7e308 * next(sign) * np.ones_like(x),
-        lambda d, x: 0 * d * x,
-        {"x": np.ones(3)},
-        np.random.default_rng(0),
-    )
+    found = seen(lambda x: 1.7e308 * next(sign) * np.ones_like(x), lambda d, x: 0 * d * x, {"x": np.ones(3)})
     assert found.faults == {"x": "forward gives another output when it is called again"}
 
 

@@ -80,14 +80,6 @@ def test_it_sees_the_rounding_of_differences():
     assert (floor <= 1e-4 * claimed(1, x)).all()
 
 
-def test_it_does_not_matter_which_of_the_two_is_claimed():
-    def zero(_, x):
-        return 0 * x
-
-    x = np.array([0.4, -0.7, 1.1])
-    np.testing.assert_array_equal(floor_of(square, zero, x), floor_of(zero, square, x))
-
-
 def test_the_inputs_move_by_some_last_bits_and_then_by_a_larger_part_that_is_still_tiny():
     moves = []
 

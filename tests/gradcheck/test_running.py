@@ -11,12 +11,7 @@ import numpy as np
 import pytest
 
 from attention_np import dot_product
-from attention_np.gradcheck import (
-    METHODS,
-    NotAnalyticError,
-    check,
-    check_op,
-)
+from attention_np.gradcheck import METHODS, NotAnalyticError, check, check_op
 from attention_np.gradcheck.measuring import running
 
 from .programs import bilinear, bilinear_backward, normal, square_inputs

@@ -634,15 +634,6 @@ def test_a_saved_report_a_name_that_is_there_twice_and_a_file_cut_short_are_no_c
         refused_and_left_alone(path, "is not the checkpoint of a gradient check$")
 
 
-def test_a_file_cut_short_is_refused(interrupted):
-    path, _ = interrupted
-    content = path.read_bytes()
-    for part in (0.1, 0.5, 0.99):
-        path.write_bytes(content[: int(part * len(content))])
-        with pytest.raises(ValueError, match=r"is not the checkpoint of a gradient check$"):
-            check(bilinear, wrong_backward, square_inputs(10), checkpoint=path)
-
-
 def test_a_path_that_is_none_and_a_folder_that_is_not_there_are_told_before_anything_is_measured(tmp_path):
     path, counted = tmp_path / "nowhere" / "long.json", Interrupting(after=10)
     with pytest.raises(ValueError, match=rf"^checkpoint {re.escape(str(path))}: there is no folder {path.parent}$"):

@@ -134,18 +134,8 @@ def test_terms_that_cancel_are_known_no_better_than_their_rounding():
     right = terms[:, ::-1].sum(axis=1)
     claimed = terms[:, 5::-1].sum(axis=1)
     verdict = np.full(3, WRONG)
-    found = Evidence(
-        "b",
-        {"x": x, "b": normal(3)},
-        x * normal(3),
-        u,
-        {"b": claimed},
-        {"b": right},
-        np.full(3, 1e-16),
-        verdict,
-        None,
-        {},
-    )
+    inputs, floor = {"x": x, "b": normal(3)}, np.full(3, 1e-16)
+    found = Evidence("b", inputs, x * normal(3), u, {"b": claimed}, {"b": right}, floor, verdict, None, {})
     exact = np.abs(claimed - terms[:, :6].sum(axis=1)).max()
     assert 1e-13 < exact < 1e-7
     assert diagnose(found) == "only the terms up to index 5 are in the sum over the broadcast axis 0 (of 8)"

@@ -504,16 +504,6 @@ def test_the_threshold_that_is_reported_is_ten_times_the_largest_floor_along_a_d
 # What a closer look excuses
 
 
-@pytest.mark.parametrize("method", ["complex-step", "central"])
-def test_a_method_that_was_chosen_is_kept_where_its_slopes_are_right(method):
-    found = measured(bilinear, bilinear_backward, square_inputs(), method=method)
-    found.look(np.arange(9))
-    decide(found, "auto", 0.0, 8)
-    assert (found.method, found.note, found.escape, found.fault) == (method, None, None, None)
-    assert (found.verdict == HOLDS).all()
-    assert (found.floor > 0).all()
-
-
 @pytest.mark.parametrize("rtol", [0.0, 1e-3])
 def test_an_error_that_is_allowed_is_allowed_relative_to_the_largest_entry_of_that_input(rtol):
     x = np.array([1e-4, 2e-4, 5e-4])
