@@ -22,6 +22,17 @@ def with_entry(array: Array, index: Any, value: Any) -> Array:
     return changed
 
 
+class Watched:
+    """A function that keeps the arrays that it is called with."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.seen = function, []
+
+    def __call__(self, *arrays: Array, **options: Any) -> Any:
+        self.seen.append([np.array(x) for x in (*arrays, *options.values()) if isinstance(x, np.ndarray)])
+        return self.function(*arrays, **options)
+
+
 def bilinear(x: Array, y: Array) -> Array:
     """A function of two arrays that is not symmetric in anything."""
     return np.tanh(x @ y) + np.sin(y)

@@ -14,6 +14,8 @@ from attention_np.gradcheck.measuring.noise import (
     wider_difference,
 )
 
+from .programs import Watched
+
 EPS = float(np.finfo(np.float64).eps)
 WIDER = np.finfo(np.longdouble).eps < EPS
 needs_a_wider_dtype = pytest.mark.skipif(not WIDER, reason="this machine has no wider dtype than float64")
@@ -81,13 +83,9 @@ def test_it_sees_the_rounding_of_differences():
 
 
 def test_the_inputs_move_by_some_last_bits_and_then_by_a_larger_part_that_is_still_tiny():
-    moves = []
-
-    def record(u, x):
-        moves.append(float(np.abs(x / 1.5 - 1).max()))
-        return u * x
-
+    record = Watched(np.multiply)
     floor_of(record, np.multiply, np.full(50, 1.5))
+    moves = [np.abs(x / 1.5 - 1).max() for _, x in record.seen]
     small, larger = ([move for move in moves if low <= move <= high] for low, high in ((EPS / 2, 1e-14), (1e-14, 1)))
     assert len(small) == SMALL_MOVES
     assert max(small) <= ULPS * EPS
@@ -190,19 +188,10 @@ def test_in_a_wider_dtype_the_difference_that_a_bug_makes_stays():
 
 @pytest.mark.parametrize("narrow", ["float16", "float32"])
 def test_what_is_narrower_than_double_is_claimed_in_double_and_measured_in_the_widest_there_is(narrow):
-    claims, measurements = set(), set()
-
-    def claimed(u, x):
-        claims.update([u.dtype, x.dtype])
-        return u * x
-
-    def measured(u, x):
-        measurements.update([u.dtype, x.dtype])
-        return u * x
-
+    claimed, measured = Watched(square), Watched(square)
     wider = wider_difference(pair_of(claimed, measured), np.ones(3, narrow), [np.ones(3, narrow)])
-    assert claims == {np.dtype(np.float64)}
-    assert measurements == {np.dtype(np.longdouble)}
+    for function, dtype in ((claimed, np.float64), (measured, np.longdouble)):
+        assert {x.dtype for call in function.seen for x in call} == {np.dtype(dtype)}
     np.testing.assert_array_equal(wider, np.zeros(3))
 
 

@@ -14,7 +14,7 @@ from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP, SCALES
 from attention_np.gradcheck.measuring.subject import Subject
 
 from .programs import normal
-from .subjects import subject_of
+from .subjects import subject_of, watched_subject_of
 
 EXACT = {"complex-step": 1e-15, "central": 1e-9, "auto": 1e-15}
 
@@ -200,27 +200,21 @@ def test_chunks_that_finish_in_another_order_are_put_in_theirs():
 
 
 def test_what_a_checkpoint_has_kept_is_not_measured_again():
-    calls, slopes = [], {}
-
-    def forward(x):
-        calls.append(1)
-        return oscillator(x)
+    slopes, elements, done = {}, np.arange(LONG), []
 
     def get(key, shapes):
         assert key not in slopes or [part.shape for part in slopes[key]] == shapes
         return slopes.get(key)
 
-    subject = subject_of(forward, normal(LONG))
-    elements, done = np.arange(LONG), []
+    subject, seen = watched_subject_of(oscillator, normal(LONG))
     running = Running(checkpoint=SimpleNamespace(get=get, put=slopes.__setitem__), advance=done.append)
     first = measure(subject, elements, "central", running, key="x")
     assert len(slopes) == 4
     del slopes[list(slopes)[1]]
-    calls.clear()
+    seen.clear()
     done.clear()
     again = measure(subject, elements, "central", running, key="x")
-    assert len(calls) == 6 * TASK_ELEMENTS
-    assert sum(done) == LONG
+    assert (len(seen), sum(done)) == (6 * TASK_ELEMENTS, LONG)
     for part, repeated in zip(first, again, strict=True):
         np.testing.assert_array_equal(part, repeated)
     kept = set(slopes)
@@ -417,18 +411,12 @@ def test_whether_one_more_axis_is_taken_does_not_depend_on_the_units_of_the_outp
 
 
 def test_the_trial_of_one_more_axis_is_close_to_the_point():
-    seen = []
-
-    def forward(x):
-        seen.append(x.copy())
-        return np.log(x)
-
     x = np.array([0.5, 1.0, 3.0])
-    subject = subject_of(forward, x)
-    seen.clear()
+    subject, seen = watched_subject_of(np.log, x)
     assert batched(subject, ()).batched
-    assert [place.shape for place in seen] == [(3,)] * 3 + [(3, 3)]
-    np.testing.assert_array_equal(np.stack(seen[:3]), seen[3])
-    apart = np.abs(seen[3] - x)
+    places = [place for (place,) in seen]
+    assert [place.shape for place in places] == [(3,)] * 3 + [(3, 3)]
+    np.testing.assert_array_equal(np.stack(places[:3]), places[3])
+    apart = np.abs(places[3] - x)
     assert ((apart > 0) & (apart <= 0.2)).all()
     assert apart.max() > 0.02

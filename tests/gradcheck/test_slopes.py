@@ -28,7 +28,7 @@ from attention_np.gradcheck.measuring.slopes import (
 from attention_np.gradcheck.measuring.subject import along, flattened, rows_at_once, rows_in, sizes
 
 from .programs import softmax
-from .subjects import every_entry, heard, subject_of
+from .subjects import every_entry, heard, subject_of, watched_subject_of
 
 EPS = float(np.finfo(np.float64).eps)
 LEAST = 3  # of its own last bits, which no estimate of an error can promise to get below
@@ -68,30 +68,17 @@ def slopes_of_entries(method, subject, *args):
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (0,)])
 @pytest.mark.parametrize("batched", [False, True])
 def test_outputs_are_rows_one_for_each_value_of_the_input_which_is_given_as_an_array(shape, batched):
-    x, moved, kinds = np.ones(shape), np.random.default_rng(0).standard_normal((4, *shape)), set()
-
-    def twice(x):
-        kinds.add(type(x))
-        return 2.0 * x
-
-    for forward in (np.sin, twice):
-        rows = subject_of(forward, x, batched=batched).outputs(moved)
-        np.testing.assert_array_equal(rows, forward(moved).reshape(4, x.size))
-    assert kinds == {np.ndarray}
+    x, moved = np.ones(shape), np.random.default_rng(0).standard_normal((4, *shape))
+    subject, seen = watched_subject_of(lambda x: 2.0 * x, x, batched=batched)
+    np.testing.assert_array_equal(subject.outputs(moved), 2 * moved.reshape(4, x.size))
+    assert all(len(arrays) == 1 for arrays in seen)
 
 
 def test_a_batch_is_one_call_and_no_batch_a_call_for_each_move():
-    shapes = []
-
-    def forward(x, y):
-        shapes.append((x.shape, y.shape))
-        return x @ y
-
     for batched, expected in ((False, [((2, 3), (3, 4))] * 5), (True, [((5, 2, 3), (3, 4))])):
-        subject = subject_of(forward, np.ones((2, 3)), np.ones((3, 4)), batched=batched)
-        shapes.clear()
+        subject, seen = watched_subject_of(np.matmul, np.ones((2, 3)), np.ones((3, 4)), batched=batched)
         rows = subject.outputs(np.arange(30.0).reshape(5, 2, 3))
-        assert shapes == expected
+        assert [(x.shape, y.shape) for x, y in seen] == expected
         assert rows[:, 0].tolist() == [3, 21, 39, 57, 75]
 
 
@@ -540,21 +527,13 @@ def test_an_output_is_saturated_if_it_moves_by_at_most_four_last_bits_when_its_i
 
 
 def test_the_reach_is_looked_for_two_sizes_away_alone_together_alternately_and_at_zero():
-    seen = []
-
-    def forward(x):
-        seen.append(x.copy())
-        return x.sum(keepdims=True)
-
     x = np.array([[1.5, 3.0, 9.0], [5.0, 1.25, 1.75]])
     size = np.array([[2, 2, 8], [4, 2, 2]])  # the median is about 2.4
-    subject = subject_of(forward, x)
-    seen.clear()
+    subject, seen = watched_subject_of(lambda x: x.sum(keepdims=True), x)
     reach_of(subject, along(x, np.array([1, 3])))
-    found = {tuple(point.ravel()) for point in seen if not np.isnan(point).any()}
+    found = {tuple(point.ravel()) for (point,) in seen if not np.isnan(point).any()}
     alternately = np.array([[-1, 1, -1], [1, -1, 1]])
-    moves = [size, alternately * size, x / 2, size * (np.arange(6) == 1).reshape(2, 3)]
-    moves.append(size * (np.arange(6) == 3).reshape(2, 3))
+    moves = [size, alternately * size, x / 2, *(size * (np.arange(6) == k).reshape(2, 3) for k in (1, 3))]
     assert found == {tuple((x + sign * 2 * move).ravel()) for move in moves for sign in (1, -1)}
 
 
@@ -588,31 +567,17 @@ def test_a_batch_that_cannot_be_tried_is_held_to_take_four_complex_arrays_of_inp
 
 @pytest.mark.parametrize(("rows", "calls"), [(1, [1] * 5), (2, [2, 2, 1]), (4, [4, 1]), (5, [5]), (9, [5])])
 def test_no_more_rows_go_through_at_once_than_may(rows, calls):
-    seen = []
-
-    def forward(x):
-        seen.append(len(x))
-        return 2 * x
-
-    subject = replace(subject_of(forward, np.ones(3), batched=True), rows=rows)
-    seen.clear()
+    subject, seen = watched_subject_of(lambda x: 2 * x, np.ones(3), batched=True)
     moved = np.arange(15.0).reshape(5, 3)
-    np.testing.assert_array_equal(subject.outputs(moved), 2 * moved)
-    assert seen == calls
+    np.testing.assert_array_equal(replace(subject, rows=rows).outputs(moved), 2 * moved)
+    assert [len(x) for (x,) in seen] == calls
 
 
 def test_an_input_that_goes_with_another_gets_the_new_axis_before_those_of_the_output():
-    seen = []
-
-    def forward(x, bias):
-        seen.append((x.shape, bias.shape))
-        return x + bias
-
-    subject = replace(subject_of(forward, np.ones((4, 2, 3)), np.arange(3.0), batched=True), with_it=(1,))
-    seen.clear()
+    subject, seen = watched_subject_of(np.add, np.ones((4, 2, 3)), np.arange(3.0), batched=True)
     moved = np.random.default_rng(0).standard_normal((5, 4, 2, 3))
-    np.testing.assert_array_equal(subject.outputs(moved), flattened(moved + np.arange(3)))
-    assert seen == [((5, 4, 2, 3), (5, 1, 1, 3))]
+    np.testing.assert_array_equal(replace(subject, with_it=(1,)).outputs(moved), flattened(moved + np.arange(3)))
+    assert [(x.shape, bias.shape) for x, bias in seen] == [((5, 4, 2, 3), (5, 1, 1, 3))]
 
 
 def slopes(value, error, scale, coarse=0.0):
@@ -656,16 +621,9 @@ def test_of_two_slopes_that_agree_the_better_known_is_kept_and_else_the_shorter_
 
 def steps_from(x, forward):
     """The longest step of each trio that is taken from the first entry, in the order in which they are."""
-    seen = []
-
-    def watched(x):
-        seen.append(float(x[0]))
-        return forward(x)
-
-    subject = subject_of(watched, x)
-    seen.clear()
+    subject, seen = watched_subject_of(forward, x)
     by_best_differences(subject, along(x, np.array([0])))
-    moves = [place - x[0] for place in seen[9:]]  # after NaN, and what the reach is found from
+    moves = [float(place[0]) - x[0] for (place,) in seen[9:]]  # after NaN, and what the reach is found from
     return moves[::6]
 
 
