@@ -34,14 +34,6 @@ def test_the_gradient_of_each_element_is_that_of_the_formula(method, shape):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_output_may_have_any_shape_and_couple_the_elements(method):
-    x, u = normal(3, 4), normal(2, 3, 3, seed=1)
-    found = numerical_gradient(lambda a: np.stack([a @ a.T, -a @ a.T]), {"a": x}, u, method=method)["a"]
-    d = u[0] - u[1]
-    np.testing.assert_allclose(found, (d + d.T) @ x, rtol=0, atol=EXACT[method] * np.abs(found).max() * 4)
-
-
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
 def test_an_element_that_is_not_looked_at_may_hold_anything(method, strange):
     x = np.array([0.5, strange, 1.0])
@@ -86,19 +78,6 @@ def test_not_analytic_is_a_value_error_that_keeps_its_cause():
     with pytest.raises(NotAnalyticError, match="no complex arrays here") as raised:
         numerical_gradient(refuses, {"x": np.ones(2)}, np.ones(2), method="complex-step")
     assert isinstance(raised.value.__cause__, RuntimeError)
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    "forward", [np.sin, lambda x: x**3, lambda x: np.exp(3 * x), lambda x: np.tanh(20 * x), lambda x: 1e8 + x]
-)
-def test_the_error_of_a_method_is_bounded_by_its_estimate(method, forward):
-    x, u = np.linspace(-1.1, 1.3, 9), normal(9, seed=1)
-    found, error = (part["x"] for part in numerical_gradient(forward, {"x": x}, u, method=method, return_error=True))
-    wide = numerical_gradient(forward, {"x": x.astype(np.longdouble)}, u, method="complex-step")["x"]
-    rounding = 1e-14 * np.abs(wide)  # 20 * x is rounded before tanh sees it
-    assert (np.abs(found - wide) <= 3 * error + rounding).all()
-    assert (error <= (rounding if method == "complex-step" else 1e-6 * np.abs(wide) + 1e-6)).all()
 
 
 @pytest.mark.parametrize("cotangent", [1.0, np.ones(2), np.ones((3, 1)), np.ones((1, 3))])
@@ -300,16 +279,6 @@ def test_gradients_and_errors_of_every_dtype_are_double_and_the_gradient_is_the_
         assert (error[name] > 0).all()
     expected = np.cos(inputs["a"].astype(np.longdouble)) * inputs["b"]
     np.testing.assert_allclose(gradient["a"], expected.astype(float), rtol=0, atol=EXACT[method])
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_an_entry_outside_the_domain_that_adds_nothing_has_the_slope_zero(method):
-    x = np.array([-1.0, 2.0])
-    found, error = numerical_gradient(
-        lambda x: np.log(x[1:]) + 0 * x[:1], {"x": x}, np.ones(1), method=method, return_error=True
-    )
-    np.testing.assert_allclose(found["x"], [0, 0.5], atol=1e-10)
-    assert (error["x"] < 1e-10).all()
 
 
 @pytest.mark.parametrize("method", ["auto", "central"])

@@ -106,45 +106,31 @@ def test_a_slice_is_found_in_any_shape_with_what_it_holds(shape, output_shape, s
     assert re.search(f"^wrong only at index {index} of axis {axis}{expected}", sentence), sentence
 
 
-@pytest.mark.parametrize(
-    ("start", "stop", "constants", "expected"),
-    [
-        (
-            4,
-            8,
-            {"num_heads": 3},
-            "from index 4 to 7 of axis 1 (of 12: number 1, counted from 0, of the 3 parts that num_heads makes)",
-        ),
-        (
-            8,
-            12,
-            {"num_heads": 3},
-            "from index 8 of axis 1 on (of 12: number 2, counted from 0, of the 3 parts that num_heads makes)",
-        ),
-        (10, 12, {"block_size": 5}, "from index 10 of axis 1 on (of 12: the last, partial block of block_size=5)"),
-        (3, 5, {"num_heads": 3}, "from index 3 to 4 of axis 1 (of 12)"),
-        (
-            6,
-            12,
-            {"parts": 2},
-            "from index 6 of axis 1 on (of 12: number 1, counted from 0, of the 2 parts that parts makes)",
-        ),
-        (6, 12, {"scale": 2.5}, "from index 6 of axis 1 on (of 12)"),  # no number of parts
-        (6, 12, {"scale": 0.0, "p": np.inf, "block_size": 5}, "from index 6 of axis 1 on (of 12)"),
-        (5, 12, {"block_size": 5}, "from index 5 of axis 1 on (of 12)"),
-        (8, 11, {"block_size": 5}, "from index 8 to 10 of axis 1 (of 12)"),
-        (10, 12, {"block_size": 4}, "from index 10 of axis 1 on (of 12)"),
-        (6, 12, {"block_size": 6}, "from index 6 of axis 1 on (of 12)"),  # a whole one
-        (2, 6, {"num_heads": 3}, "from index 2 to 5 of axis 1 (of 12)"),  # as long as a head, but across two
-    ],
-)
-def test_a_head_or_a_partial_block_is_called_so(start, stop, constants, expected):
-    rng = np.random.default_rng(0)
-    right = rng.standard_normal((7, 60))
-    wrong = right.reshape(7, 5, 12).copy()
-    wrong[..., start:stop] *= np.pi
-    found = linear_evidence(right, wrong.reshape(7, 60), (5, 12), (7,), rng, constants=constants)
-    assert diagnose(found) == f"wrong only {expected}, where it is 3.14159265 times the numerical gradient"
+def part(k, n, name):
+    return f": number {k}, counted from 0, of the {n} parts that {name} makes"
+
+
+HEADS = {"num_heads": 3}
+BLOCKS = [  # from where to where, what the function was called with, and what is said of the place
+    (4, 8, HEADS, "from index 4 to 7 of axis 1 (of 12{})", part(1, 3, "num_heads")),
+    (8, 12, HEADS, "from index 8 of axis 1 on (of 12{})", part(2, 3, "num_heads")),
+    (6, 12, {"parts": 2}, "from index 6 of axis 1 on (of 12{})", part(1, 2, "parts")),
+    (10, 12, {"block_size": 5}, "from index 10 of axis 1 on (of 12{})", ": the last, partial block of block_size=5"),
+    (3, 5, HEADS, "from index 3 to 4 of axis 1 (of 12{})", ""),
+    (6, 12, {"scale": 2.5}, "from index 6 of axis 1 on (of 12{})", ""),  # no number of parts
+    (6, 12, {"scale": 0.0, "p": np.inf, "block_size": 5}, "from index 6 of axis 1 on (of 12{})", ""),
+    (5, 12, {"block_size": 5}, "from index 5 of axis 1 on (of 12{})", ""),
+    (8, 11, {"block_size": 5}, "from index 8 to 10 of axis 1 (of 12{})", ""),
+    (10, 12, {"block_size": 4}, "from index 10 of axis 1 on (of 12{})", ""),
+    (6, 12, {"block_size": 6}, "from index 6 of axis 1 on (of 12{})", ""),  # a whole one
+    (2, 6, HEADS, "from index 2 to 5 of axis 1 (of 12{})", ""),  # as long as a head, but across two
+]
+
+
+@pytest.mark.parametrize(("start", "stop", "constants", "place", "name"), BLOCKS)
+def test_a_head_or_a_partial_block_is_called_so(start, stop, constants, place, name):
+    said = said_of(changed(AT[:, start:stop], lambda g, _: np.pi * g), (5, 12), constants=constants)
+    assert said == f"wrong only {place.format(name)}, where it is 3.14159265 times the numerical gradient"
 
 
 def test_what_was_not_looked_at_is_not_claimed():

@@ -16,7 +16,6 @@ from attention_np.gradcheck.measuring.probes import (
     Cusp,
     _breaks,
     _contradiction,
-    _direction,
     _left_over,
     _one_sided,
     cusps,
@@ -392,18 +391,6 @@ def _as_in_a_check():
 # Where it looks
 
 
-def test_along_a_random_direction_each_entry_goes_up_or_down_by_a_half_to_all_of_its_size():
-    x = np.concatenate([np.geomspace(1e-250, 1e250, 500), [0.0, np.nan, -np.inf, 1e-310]])
-    v = _direction(subject_of(lambda x: x, x), rng())
-    size = np.where(np.isfinite(x) & (x > 1e-300), x, 1.0)  # the typical one
-    share = np.abs(v) / size
-    assert ((share[:500] >= 0.5) & (share[:500] <= 1)).all()
-    assert share[:500].min() < 0.51
-    assert share[:500].max() > 0.99
-    assert ((share[500:] > 0.25) & (share[500:] <= 1)).all()
-    assert 200 < (v > 0).sum() < 300
-
-
 def test_noise_is_looked_for_at_sixteen_points_in_a_row():
     seen = []
 
@@ -533,15 +520,6 @@ def test_a_complex_step_is_contradicted_by_converged_differences_beyond_all_that
     assert contradicts(line(1.0, 0.5, noise=noise), [1 + off, 0.5], error) == expected
 
 
-def test_a_discrepancy_is_judged_beside_the_largest_slope_of_either():
-    assert contradicts(line(1e3, 1.0), [1e3, 1 + 1.1e-5])
-    assert not contradicts(line(1e3, 1.0), [1e3, 1 + 0.9e-5])
-    assert contradicts(line(1e-9, 2e-12), [1e-9, 1e-12])
-    assert not contradicts(line(1.0, 0.0), [1e6, 0.9e-2]) or contradicts(line(1.0), [1e6])
-    assert not contradicts(line(0.0), [0.0])
-    assert not contradicts(line(1e-9, 0.0), [1e-9, 1e-12])  # what is zero, and stays it, tells nothing
-
-
 def test_the_output_that_contradicts_most_is_told_with_the_slopes_of_the_first_scale():
     found = _contradiction(line(1.0, 2.0, 3.0), np.ones(1), np.array([1.5, 7.0, 2.0]), np.zeros(3))
     assert found.startswith("the complex step gives the slope 7, differences 2: ")
@@ -557,14 +535,6 @@ def test_a_slope_that_differences_see_at_some_scale_is_contradicted_by_no_other(
     assert contradicts(subject, [slope, 2.0])  # one output that they agree with excuses no other
     jumping = subject_of(lambda x: x + np.where(x > 1 + 2.0**-10, 1e9, 0), np.array([1.0]))
     assert contradicts(replace(jumping, noise=np.zeros(1)), [1.001])  # a jump farther off hides nothing close by
-
-
-def test_differences_that_have_not_converged_contradict_nothing():
-    root = replace(subject_of(np.cbrt, np.array([0.0])), noise=np.zeros(1))
-    for slope in (123.0, 1e6, -1e6):
-        assert not contradicts(root, [slope])
-    wave = subject_of(lambda x: np.sin(1e12 * x), np.array([0.3]))
-    assert not contradicts(replace(wave, noise=np.zeros(1)), [1e12 * np.cos(0.3e12)])
 
 
 def test_a_complex_step_that_depends_on_its_length_is_not_known_well_enough_to_be_contradicted():

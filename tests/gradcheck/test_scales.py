@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attention_np.gradcheck import check, numerical_gradient
+from attention_np.gradcheck import NotAnalyticError, check, numerical_gradient
 
 from .programs import normal
 
@@ -160,7 +160,10 @@ def test_a_term_that_is_not_analytic_is_seen_in_a_sum_with_larger_ones(share):
     inputs = {"x": np.array([0.3, 2.0])}
     found = check(forward, lambda d, x: d * np.array([np.cos(x[0]), 0.0]), inputs)["x"]
     assert (found.method, found.worst_index, found.wrong) == ("central", (1,), 1)
+    assert found.note.startswith("the complex step gives the slope ")
     assert check(forward, lambda d, x: d * np.array([np.cos(x[0]), share * np.sign(x[1])]), inputs).ok
+    with pytest.raises(NotAnalyticError, match=r"^input x: the complex step gives .* use central$"):
+        check(forward, lambda d, x: d * np.array([np.cos(x[0]), 0.0]), inputs, method="complex-step")
 
 
 STAIRS = {
