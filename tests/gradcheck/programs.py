@@ -57,6 +57,28 @@ def planted(bug: Callable[..., Any]) -> Callable[..., Any]:
     return backward
 
 
+def real_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but for complex arrays, which are refused."""
+
+    def forward(*arrays):
+        if any(x.dtype.kind == "c" for x in arrays):
+            raise RuntimeError("no complex arrays here")
+        return function(*arrays)
+
+    return forward
+
+
+def sine_in_single(x: Array) -> Array:
+    if x.dtype not in (np.float32, np.complex64):
+        raise TypeError("float32 only")
+    return np.sin(x)
+
+
+def takes_the_memory_for_its_own(x: Array) -> Array:
+    """As a compiled kernel of single precision does that is told where the numbers are and how many."""
+    return np.ascontiguousarray(x).view(np.complex64 if x.dtype.kind == "c" else np.float32)[: x.size]
+
+
 def softmax(x: Array) -> Array:
     exponentials = np.exp(x - x.real.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)

@@ -15,29 +15,21 @@ from .planted import PLANTED
 
 
 @pytest.mark.parametrize(
-    ("claimed", "expected"), [([1.0, 1.001, 0.999], None), ([1.0, 1.0, 1.0], "it is the same whatever the cotangent")]
+    ("claimed", "floor", "said"),
+    [
+        ([[1.0], [1.001], [0.999]], 1e-3, False),  # one entry only if it is so exactly
+        ([[1.0], [1.0], [1.0]], 1e-3, True),
+        ([[1.7], [1.7 + 1e-7], [1.7 - 1e-7]], 1e-6, False),
+        ([[1.7, -2.9], [1.7 + 1e-7, -2.9], [1.7 - 1e-7, -2.9 + 1e-7]], 1e-6, True),  # two by no accident
+    ],
 )
-def test_one_entry_is_the_same_for_every_cotangent_only_if_it_is_so_exactly(claimed, expected):
-    rng = np.random.default_rng(0)
-    found = linear_evidence(np.ones((6, 1)), np.ones((6, 1)), (1,), (6,), rng, noise=1e-3)
-    found = found._replace(
-        analytic={"x": np.array(claimed)[:, np.newaxis]},
-        verdict=np.full(1, WRONG),
-        at_zero=None,
-        floor=np.full(1, 1e-3),
-    )
-    sentence = diagnose(found)
-    assert sentence.startswith(expected) if expected else sentence is None, sentence
-
-
-@pytest.mark.parametrize(("entries", "said"), [(1, False), (2, True)])
-def test_two_entries_are_about_the_same_for_every_cotangent_by_no_accident(entries, said):
-    rng = np.random.default_rng(0)
+def test_what_is_about_the_same_for_every_cotangent_takes_two_entries(claimed, floor, said):
+    rng, claimed = np.random.default_rng(0), np.array(claimed)
+    entries = claimed.shape[1]
     right = rng.standard_normal((7, entries))
-    found = linear_evidence(right, right, (entries,), (7,), rng)
-    claimed = np.array([1.7, -2.9])[:entries] * np.array([[1.0], [1 + 1e-7], [1 - 1e-7]])
+    found = linear_evidence(right, right, (entries,), (7,), rng, noise=floor)
     found = found._replace(
-        analytic={"x": claimed}, floor=np.full(entries, 1e-6), verdict=np.ones(entries, int), at_zero=None
+        analytic={"x": claimed}, floor=np.full(entries, floor), verdict=np.ones(entries, int), at_zero=None
     )
     assert ("it is the same whatever the cotangent" in str(diagnose(found))) == said
 

@@ -39,12 +39,6 @@ def test_a_single_ratio_is_a_factor_only_if_it_is_no_accident(wrong, expected, s
     assert diagnose(evidence_of(np.sin, lambda *a: (wrong(*a),), {"x": x}, "x")) == expected
 
 
-def test_three_ratios_of_a_single_entry_make_a_factor():
-    forward, backward, inputs = FUNCTIONS["wave"]
-    found = evidence_of(forward, lambda *a: [g / np.pi for g in backward(*a)], inputs, "gain")
-    assert diagnose(found) == "it is 0.318309886 times the numerical gradient throughout"
-
-
 @pytest.mark.parametrize(
     ("factor", "at", "expected"),
     [

@@ -7,7 +7,7 @@ import pytest
 
 from attention_np.gradcheck.measuring.numerical import METHODS
 
-from .programs import bilinear, bilinear_backward, normal, square_inputs
+from .programs import bilinear, bilinear_backward, normal, sine_in_single, square_inputs
 from .subjects import every_entry, measured
 
 
@@ -23,12 +23,7 @@ def test_a_function_of_single_precision_is_measured_at_the_same_point_in_double(
 
 
 def test_a_function_of_single_precision_alone_is_asked_in_that_here_and_elsewhere_and_is_not_wide():
-    def forward(x):
-        if x.dtype not in (np.float32, np.complex64):
-            raise TypeError("single precision only")
-        return np.sin(x)
-
-    found = measured(forward, lambda d, x: d * np.cos(x), {"x": normal(4, dtype="float32")})
+    found = measured(sine_in_single, lambda d, x: d * np.cos(x), {"x": normal(4, dtype="float32")})
     assert not found.candidate.wide
     assert found.candidate.output is found.candidate.first.output
     u, (x,) = found.candidate.question

@@ -10,7 +10,7 @@ from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
 from attention_np.gradcheck.plot import places, v_curve
 
 from .programs import normal
-from .reports import compared
+from .reports import compared, wrong_in
 
 matplotlib = pytest.importorskip("matplotlib", reason="for plots, pip install 'attention-np[plot]'")
 matplotlib.use("Agg")
@@ -24,14 +24,6 @@ def closed_figures(monkeypatch):
     monkeypatch.setattr(plt, "show", lambda: pytest.fail("a plot must not be shown by us"))
     yield
     plt.close("all")
-
-
-def wrong_in(*indices, shape=(3, 4), name="x", **fields):
-    numerical = np.array(1 + np.abs(normal(*shape)))
-    analytic = numerical.copy()
-    for index in indices:
-        analytic[index] *= -1
-    return compared(name, analytic, numerical, **fields)
 
 
 def drawn(ax):
@@ -130,7 +122,7 @@ def test_a_plot_goes_where_it_is_asked_to():
 
 def test_a_report_plots_the_inputs_that_are_wrong():
     holds = compared("holds", np.ones(3), np.ones(3))
-    report = Report((holds, wrong_in((0, 0), name="x"), WITHOUT_ARRAYS, wrong_in((1, 1), name="y")))
+    report = Report((holds, wrong_in((0, 0)), WITHOUT_ARRAYS, replace(wrong_in((1, 1)), name="y")))
     axes = report.plot()
     assert [ax.get_title().split(":")[0] for ax in axes] == ["x", "y"]
     assert axes[0].figure is axes[1].figure

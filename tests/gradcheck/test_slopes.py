@@ -27,7 +27,7 @@ from attention_np.gradcheck.measuring.slopes import (
 )
 from attention_np.gradcheck.measuring.subject import along, flattened, rows_at_once, rows_in, sizes
 
-from .programs import softmax
+from .programs import real_only, softmax
 from .subjects import every_entry, heard, subject_of, watched_subject_of
 
 EPS = float(np.finfo(np.float64).eps)
@@ -362,7 +362,7 @@ def test_what_a_function_takes_beside_its_inputs_counts_in_a_batch():
 
 @pytest.mark.parametrize("tracing", [False, True])
 def test_measuring_memory_leaves_whoever_else_measures_it_alone(tracing):
-    subjects = [subject_of(forward, np.ones(10), batched=True) for forward in (np.sin, real_only)]
+    subjects = [subject_of(forward, np.ones(10), batched=True) for forward in (np.sin, twice_real_only)]
     for _ in range(2):  # whatever is done once is done by then
         alone = [rows_in(10**6, subject) for subject in subjects]
     if tracing:
@@ -548,21 +548,18 @@ def test_the_width_is_what_rounding_made_of_a_step_if_one_entry_moves_alone_and_
         np.testing.assert_allclose(_width(up, down, h), [2.2, 1.6, 2, 2, 2])
 
 
-def real_only(x):
-    if x.dtype.kind == "c":
-        raise TypeError("real only")
-    return np.concatenate([x, x], axis=-1)
+twice_real_only = real_only(lambda x: np.concatenate([x, x], axis=-1))
 
 
 def test_a_batch_that_cannot_be_tried_is_held_to_take_four_complex_arrays_of_input_and_output():
-    subject = subject_of(real_only, np.ones(100), batched=True)
+    subject = subject_of(twice_real_only, np.ones(100), batched=True)
     for memory in (64 * 300 * 8, 64 * 300 * 8 - 1):
         assert rows_in(memory, subject) == (8 if memory == 64 * 300 * 8 else 4)
     assert rows_at_once(10**6, replace(subject, rows=7)) == 7
     assert rows_at_once(64 * 300 * 8, replace(subject, rows=7, batched=False)) == 8
     nothing = subject_of(lambda x: x[..., :0] * 1.0, np.ones((0,)))  # of which any number of rows fit
     assert [rows_in(memory, nothing) for memory in (1, 10**6, 2**62)] == [1, 2**19, 2**30]
-    assert rows_in(10**6, subject_of(real_only, np.ones((0,)), batched=True)) == 2**19
+    assert rows_in(10**6, subject_of(twice_real_only, np.ones((0,)), batched=True)) == 2**19
 
 
 @pytest.mark.parametrize(("rows", "calls"), [(1, [1] * 5), (2, [2, 2, 1]), (4, [4, 1]), (5, [5]), (9, [5])])

@@ -23,7 +23,7 @@ from attention_np.gradcheck.judging.verdicts import (
 )
 from attention_np.gradcheck.measuring.slopes import Slopes
 
-from .programs import normal, softmax, with_entry
+from .programs import normal, softmax, takes_the_memory_for_its_own, with_entry
 from .subjects import measured
 
 EPS = float(np.finfo(float).eps)
@@ -43,15 +43,15 @@ def looked_at(forward, backward, x=X, **options):
     return found
 
 
-def sine(factor=1.0, seed=0):
+def sine(factor=1.0, dtype=float):
     """The gradient of a sine, times a factor, or a function of the cotangent, of the first one, and of the input."""
     first = []
 
     def backward(d, x):
         first.append(d.copy())
-        return d * np.cos(x) * (factor(d, first[0], x) if callable(factor) else np.asarray(factor, x.dtype))
+        return d * (np.cos(x) * np.asarray(factor(d, first[0], x) if callable(factor) else factor)).astype(x.dtype)
 
-    return looked_at(np.sin, backward, seed=seed)
+    return looked_at(np.sin, backward, X.astype(dtype))
 
 
 # The first verdict
@@ -98,17 +98,7 @@ def test_a_closer_look_is_for_entries_that_are_wrong_or_undecided_where_there_is
     ],
 )
 def test_what_is_lost_is_gross_and_another_multiple_elsewhere(factor, lost, dtype):
-    def function(*arrays):
-        return np.asarray(factor(*arrays) if callable(factor) else factor)
-
-    first = []
-
-    def backward(d, x):
-        first.append(d.copy())
-        return d * (np.cos(x) * function(d, first[0], x)).astype(x.dtype)
-
-    found = looked_at(np.sin, backward, X.astype(dtype))
-    np.testing.assert_array_equal(_may_be_lost(found, ALL), np.full(8, lost))
+    np.testing.assert_array_equal(_may_be_lost(sine(factor, dtype), ALL), np.full(8, lost))
 
 
 @pytest.mark.parametrize("changing", [lambda x: 0 * x, lambda x: 2 + x])
@@ -262,11 +252,6 @@ def test_wrong_entries_are_looked_at_together_up_to_a_number_and_after_enough_no
     assert closely[0] < closely[1] == closely[2] == closely[3]
 
 
-def test_an_error_that_is_exactly_the_one_allowed_is_allowed():
-    assert check(lambda x: 1 * x, lambda d, _: 2 * d, {"x": X}, rtol=0.5, method="complex-step").ok
-    assert not check(lambda x: 1 * x, lambda d, _: 2 * d, {"x": X}, rtol=0.49, method="complex-step").ok
-
-
 @pytest.mark.parametrize("method", ["auto", "complex-step", "central"])
 def test_gradients_at_the_two_ends_of_the_range_disagree_without_a_warning(method):
     slope = np.array([1e308, 1.0])
@@ -371,11 +356,6 @@ def test_differences_contradict_by_more_than_ten_times_all_that_can_be_blamed(
     monkeypatch.setattr(verdicts, "measure", scripted)
     monkeypatch.setattr(verdicts, "_suspects", lambda _: np.zeros(0, int))
     assert (_why_not_complex_step(found) is not None) == expected
-
-
-def takes_the_memory_for_its_own(x):
-    """As a compiled kernel of single precision does that is told where the numbers are and how many."""
-    return np.ascontiguousarray(x).view(np.complex64 if x.dtype.kind == "c" else np.float32)[: x.size]
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.01])
