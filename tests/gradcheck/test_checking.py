@@ -291,35 +291,6 @@ def test_options_are_handed_on(asked, tmp_path):
     assert Report.load(path) == Report((HOLDS,))
 
 
-def test_each_seed_makes_a_question_of_its_own(asked):
-    for seed in (*range(40), 0):
-        check(bilinear, bilinear_backward, square_inputs(), rng=seed)
-    problems = [problem for problem, *_ in asked]
-    seeds = [problem.seed for problem in problems]
-    assert len(set(seeds)) == 40
-    assert seeds[0] == seeds[-1]
-    assert max(seeds) > 2**61
-    cotangents = [problem.cotangents for problem in problems]
-    np.testing.assert_array_equal(cotangents[0], cotangents[-1])
-    assert len({float(u[0, 0, 0]) for u in cotangents}) == 40
-    np.testing.assert_array_equal(cotangents[0][0], problems[0].first.cotangent)
-
-
-def test_a_function_that_writes_to_its_inputs_is_asked_on_copies_from_then_on(asked):
-    def writes(x, y):
-        x += 1
-        return x * y
-
-    inputs = square_inputs()
-    for forward in (writes, bilinear):
-        check(forward, bilinear_backward, inputs)
-    (first, *_), (second, *_) = asked
-    before = [x.copy() for x in first.point]
-    np.testing.assert_array_equal(first.forward(*first.point), (inputs["x"] + 1) * inputs["y"])
-    np.testing.assert_array_equal(first.point, before)
-    assert second.forward is bilinear
-
-
 def test_a_question_at_the_same_point_is_told_from_others_by_the_values_at_another(tmp_path):
     """Two functions that agree at the point, of which one is kept."""
     x = normal(4)

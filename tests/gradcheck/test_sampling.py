@@ -89,15 +89,6 @@ def test_by_default_the_fewer_entries_are_looked_at_the_more_there_are_beyond_th
         assert Options("auto", 0.0, asked, 8, {}).most(size, size) == expected
 
 
-def test_more_directions_see_smaller_chances_to_escape():
-    reports = [
-        check(waves, waves_backward, {"x": normal(40, 40)}, max_entries=20, directions=count)["x"] for count in (1, 4)
-    ]
-    one, four = (report.escape for report in reports)
-    assert (one.directions, four.directions) == (1, 4)
-    assert four.probability(1e-10) < one.probability(1e-10) ** 3
-
-
 def square(x):
     return x**2
 

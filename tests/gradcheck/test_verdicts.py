@@ -388,25 +388,6 @@ def of_some_entries(backward, looked=5):
     return found
 
 
-def test_directions_have_the_size_of_the_entries_and_are_normal():
-    moves = []
-
-    def forward(x):
-        if x.dtype.kind == "c" and (x.imag != 0).all():
-            moves.append(x.imag.copy())
-        return x * 1.0
-
-    x = np.where(np.arange(400) % 2, 1024.0, 1.0)
-    found = measured(forward, lambda d, _: d, {"x": x})
-    found.look(np.arange(5))
-    first_verdict(found)
-    moves.clear()
-    _project(found, 0.0, 3)
-    shares = np.abs(moves[0] / np.where(x > 1, 1024, 512))  # the typical one is between the two
-    assert np.median(shares[::2]) == pytest.approx(np.median(shares[1::2]), rel=0.3)
-    assert shares.max() < 8 * np.median(shares)
-
-
 @pytest.mark.parametrize("place", [7, 299])
 def test_one_direction_is_enough_to_find_a_wrong_entry(place):
     found = of_some_entries(lambda d, _: with_entry(d * SLOPES, place, 9.0))
