@@ -58,22 +58,6 @@ def swap(x: Array) -> Array:
 # The functions
 
 
-def times(x, b):
-    return x * b
-
-
-def times_backward(d, x, b):
-    return d * b, (d * x).sum(axis=0)
-
-
-def scaled_rows(x, s):
-    return np.sin(x) * s  # s: (3, 1)
-
-
-def scaled_rows_backward(d, x, s):
-    return d * np.cos(x) * s, (d * np.sin(x)).sum(axis=(0, -1))[:, np.newaxis]
-
-
 def matmul(a, b):
     return a @ b
 
@@ -166,14 +150,6 @@ def additive_backward(d, query, key, value, w_query, w_key, w_score, *, tanh_der
     return d_q @ w_query.T, d_k @ w_key.T, weights.T @ d, query.T @ d_q, key.T @ d_k, d_w_score
 
 
-def mean_of_squares(x):
-    return (x**2).mean(axis=0)
-
-
-def mean_of_squares_backward(d, x):
-    return (2 * x * d / len(x),)
-
-
 def blocked(x, w, *, block=8):
     return np.concatenate([np.tanh(x[k : k + block] @ w) for k in range(0, len(x), block)])
 
@@ -199,23 +175,6 @@ def running_mean_backward(d, x):
     return (np.flip(np.cumsum(np.flip(shares, 0), axis=0), 0) * np.exp(x / 2) / 2,)
 
 
-def wave(x, gain):
-    return np.sin(gain * x)
-
-
-def wave_backward(d, x, gain):
-    slope = d * np.cos(gain * x)
-    return slope * gain, (slope * x).sum().reshape(gain.shape)
-
-
-def energy(x, y):
-    return np.asarray((np.sin(x) * y**2).sum())
-
-
-def energy_backward(d, x, y):
-    return d * np.cos(x) * y**2, 2 * d * np.sin(x) * y
-
-
 CAUSAL = np.tri(6, dtype=bool)
 PADDED = np.arange(7) < 5  # the keys that may be attended to
 
@@ -228,8 +187,12 @@ def arrays(seed: int, **shapes: tuple[int, ...]) -> dict[str, Array]:
 LAYER = arrays(9, x=(5, 4), w=(4, 6), b=(6,))
 PARAMETERS = {"w_query": (3, 6), "w_key": (3, 6), "w_score": (6,)}
 FUNCTIONS: dict[str, Function] = {
-    "times": Function(times, times_backward, arrays(1, x=(4, 5), b=(5,))),
-    "scaled rows": Function(scaled_rows, scaled_rows_backward, arrays(3, x=(2, 3, 4), s=(3, 1))),
+    "times": Function(lambda x, b: x * b, lambda d, x, b: (d * b, (d * x).sum(axis=0)), arrays(1, x=(4, 5), b=(5,))),
+    "scaled rows": Function(
+        lambda x, s: np.sin(x) * s,
+        lambda d, x, s: (d * np.cos(x) * s, (d * np.sin(x)).sum(axis=(0, -1))[:, np.newaxis]),
+        arrays(3, x=(2, 3, 4), s=(3, 1)),
+    ),
     "matmul": Function(matmul, matmul_backward, arrays(5, a=(4, 6), b=(6, 3))),
     "square matmul": Function(matmul, matmul_backward, arrays(7, a=(4, 4), b=(4, 4))),
     "layer": Function(layer, layer_backward, LAYER | {"w": LAYER["w"] / 2}),
@@ -249,11 +212,21 @@ FUNCTIONS: dict[str, Function] = {
     "additive attention": Function(
         additive, additive_backward, arrays(34, query=(4, 3), key=(5, 3), value=(5, 2), **PARAMETERS)
     ),
-    "mean of squares": Function(mean_of_squares, mean_of_squares_backward, arrays(40, x=(5, 3))),
+    "mean of squares": Function(
+        lambda x: (x**2).mean(axis=0), lambda d, x: (2 * x * d / len(x),), arrays(40, x=(5, 3))
+    ),
     "blocked": Function(blocked, blocked_backward, arrays(41, x=(19, 4), w=(4, 3))),
     "running mean": Function(running_mean, running_mean_backward, arrays(43, x=(6, 3))),
-    "wave": Function(wave, wave_backward, arrays(44, x=(7,)) | {"gain": np.array(1.3)}),
-    "energy": Function(energy, energy_backward, arrays(45, x=(3, 4), y=(3, 4))),
+    "wave": Function(
+        lambda x, gain: np.sin(gain * x),
+        lambda d, x, gain: (d * np.cos(gain * x) * gain, (d * np.cos(gain * x) * x).sum().reshape(gain.shape)),
+        arrays(44, x=(7,)) | {"gain": np.array(1.3)},
+    ),
+    "energy": Function(
+        lambda x, y: np.asarray((np.sin(x) * y**2).sum()),
+        lambda d, x, y: (d * np.cos(x) * y**2, 2 * d * np.sin(x) * y),
+        arrays(45, x=(3, 4), y=(3, 4)),
+    ),
 }
 
 TIMES = "times the numerical gradient throughout"
@@ -518,19 +491,15 @@ plant("sum", "layer", "b", "one term of the sum")(lambda d, x, w, b: (d * (1 - n
 plant("sum", "layer", "b", "the last term missing")(
     lambda d, x, w, b: (d * (1 - np.tanh(x @ w + b) ** 2))[:-1].sum(axis=0)
 )
-plant("sum", "times", "b", "the last term missing")(
-    lambda d, x, b: (d * x)[:-1].sum(axis=0)  # noqa: ARG005
-)
+plant("sum", "times", "b", "the last term missing")(lambda d, x, _b: (d * x)[:-1].sum(axis=0))
 plant("sum", "scaled rows", "s", "summed over one axis of two")(
-    lambda d, x, s: (d * np.sin(x)).sum(axis=-1)[0][:, np.newaxis]  # noqa: ARG005
+    lambda d, x, _s: (d * np.sin(x)).sum(axis=-1)[0][:, np.newaxis]
 )
-plant("sum", "layer norm", "gamma", "up to the middle")(
-    lambda d, x, gamma, beta: (d * normalized(x))[:3].sum(axis=0)  # noqa: ARG005
-)
+plant("sum", "layer norm", "gamma", "up to the middle")(lambda d, x, _gamma, _beta: (d * normalized(x))[:3].sum(axis=0))
 
 # Other shapes
 
-plant("shape", "times", "b", "the sum missing")(lambda d, x, b: d * x)  # noqa: ARG005
+plant("shape", "times", "b", "the sum missing")(lambda d, x, _b: d * x)
 plant("shape", "matmul", "a", "transposed", lambda g: g.T)
 plant("shape", "layer", "w", "flattened", lambda g: g.ravel())
 plant("shape", "layer", "b", "an axis kept", lambda g: g[np.newaxis])
@@ -578,15 +547,10 @@ def unmasked_key(d, query, key, value):
 # The correction of softmax
 
 
-@plant("softmax", "softmax", "scores", "no correction")
-def softmax_uncorrected(d, scores):
-    return softmax(scores) * d
-
-
-@plant("softmax", "attention", "query", "no correction")
-def query_uncorrected(d, query, key, value):
-    weights = softmax(query @ key.T / np.sqrt(8))
-    return weights * (d @ value.T) @ key / np.sqrt(8)
+plant("softmax", "softmax", "scores", "no correction")(lambda d, scores: softmax(scores) * d)
+plant("softmax", "attention", "query", "no correction")(
+    lambda d, query, key, value: softmax(query @ key.T / np.sqrt(8)) * (d @ value.T) @ key / np.sqrt(8)
+)
 
 
 @plant("softmax", "causal attention", "key", "twice the correction")
@@ -596,25 +560,16 @@ def key_overcorrected(d, query, key, value):
     return (weights * (d_weights - 2 * (weights * d_weights).sum(axis=-1, keepdims=True))).T @ query / 2
 
 
-@plant("softmax", "biased attention", "bias", "no correction")
-def bias_uncorrected(d, scores, bias, value, w):
-    return softmax(scores + bias) * (d @ w.T @ value.T)
-
-
-@plant("softmax", "on the sphere", "x", "no projection")
-def unprojected(d, x):
-    return d / np.sqrt((x**2).sum(axis=-1, keepdims=True))
-
-
-@plant("softmax", "normalized", "x", "no projection")
-def normalized_unprojected(d, x):
-    return (d - d.mean(axis=-1, keepdims=True)) / np.sqrt(np.var(x, axis=-1, keepdims=True) + 1e-5)
-
-
-@plant("softmax", "softmax", "scores", "the mean for the weighted mean")
-def softmax_with_a_mean(d, scores):
-    return softmax(scores) * (d - d.mean(axis=-1, keepdims=True))
-
+plant("softmax", "biased attention", "bias", "no correction")(
+    lambda d, scores, bias, value, w: softmax(scores + bias) * (d @ w.T @ value.T)
+)
+plant("softmax", "on the sphere", "x", "no projection")(lambda d, x: d / np.sqrt((x**2).sum(axis=-1, keepdims=True)))
+plant("softmax", "normalized", "x", "no projection")(
+    lambda d, x: (d - d.mean(axis=-1, keepdims=True)) / np.sqrt(np.var(x, axis=-1, keepdims=True) + 1e-5)
+)
+plant("softmax", "softmax", "scores", "the mean for the weighted mean")(
+    lambda d, scores: softmax(scores) * (d - d.mean(axis=-1, keepdims=True))
+)
 
 # Rounded, or something added
 
@@ -632,9 +587,7 @@ plant("constant", "energy", "x", "the cotangent ignored", lambda g: 0 * g + 3)
 plant("constant", "additive attention", "value", "the cotangent ignored")(
     lambda d, *arrays: additive_backward(np.ones_like(d), *arrays)[2]
 )
-plant("constant", "times", "b", "a sum of cotangents everywhere")(
-    lambda d, x, b: (d * x).sum(axis=0) + d.sum()  # noqa: ARG005
-)
+plant("constant", "times", "b", "a sum of cotangents everywhere")(lambda d, x, _b: (d * x).sum(axis=0) + d.sum())
 
 # No simple cause: formulas that are wrong
 
@@ -648,25 +601,23 @@ none("wave", "gain", "a factor inside the sum")(lambda d, x, gain: (d * np.cos(g
 none("wave", "x", "the gain inside")(lambda d, x, gain: d * np.cos(x) * gain)
 none("energy", "x", "no square")(lambda d, x, y: d * np.cos(x) * y)
 none("energy", "y", "cosine for sine")(lambda d, x, y: 2 * d * np.cos(x) * y)
-none("layer", "x", "no tanh derivative")(lambda d, x, w, b: d @ w.T)  # noqa: ARG005
-none("layer", "w", "no tanh derivative")(lambda d, x, w, b: x.T @ d)  # noqa: ARG005
-none("layer", "b", "no tanh derivative")(lambda d, x, w, b: d.sum(axis=0))  # noqa: ARG005
+none("layer", "x", "no tanh derivative")(lambda d, _x, w, _b: d @ w.T)
+none("layer", "w", "no tanh derivative")(lambda d, x, _w, _b: x.T @ d)
+none("layer", "b", "no tanh derivative")(lambda d, _x, _w, _b: d.sum(axis=0))
 none("layer", "b", "1 - tanh without the square")(lambda d, x, w, b: (d * (1 - np.tanh(x @ w + b))).sum(axis=0))
-none("layer", "x", "the bias forgotten inside tanh")(
-    lambda d, x, w, b: (d * (1 - np.tanh(x @ w) ** 2)) @ w.T  # noqa: ARG005
-)
-none("times", "b", "the input squared")(lambda d, x, b: (d * x**2).sum(axis=0))  # noqa: ARG005
+none("layer", "x", "the bias forgotten inside tanh")(lambda d, x, w, _b: (d * (1 - np.tanh(x @ w) ** 2)) @ w.T)
+none("times", "b", "the input squared")(lambda d, x, _b: (d * x**2).sum(axis=0))
 none("times", "x", "another factor")(lambda d, x, b: d * np.sin(b) * x)
-none("square matmul", "a", "the other matrix not transposed")(lambda d, a, b: d @ b)  # noqa: ARG005
-none("square matmul", "b", "the product the other way round")(lambda d, a, b: d @ a)  # noqa: ARG005
+none("square matmul", "a", "the other matrix not transposed")(lambda d, _a, b: d @ b)
+none("square matmul", "b", "the product the other way round")(lambda d, a, _b: d @ a)
 none("softmax", "scores", "the correction over the wrong axis")(
     lambda d, s: softmax(s) * (d - (softmax(s) * d).sum(axis=0))
 )
 none("attention", "key", "a term with queries left out")(
     lambda d, q, k, v: back_through_softmax(d @ v.T, softmax(q @ k.T / np.sqrt(8))).T @ np.sin(q) / np.sqrt(8)
 )
-none("attention", "value", "weights without the scale")(lambda d, q, k, v: softmax(q @ k.T).T @ d)  # noqa: ARG005
-none("causal attention", "value", "the mask forgotten")(lambda d, q, k, v: softmax(q @ k.T / 2).T @ d)  # noqa: ARG005
+none("attention", "value", "weights without the scale")(lambda d, q, k, _v: softmax(q @ k.T).T @ d)
+none("causal attention", "value", "the mask forgotten")(lambda d, q, k, _v: softmax(q @ k.T / 2).T @ d)
 none("causal attention", "key", "the mask off by one")(
     lambda *arrays: attention_of(np.tri(6, k=1, dtype=bool))[1](*arrays)[1]
 )
@@ -680,7 +631,7 @@ none("normalized", "x", "the mean not taken off")(
 none("layer norm", "x", "another epsilon")(
     lambda d, x, gamma, beta: layer_norm_backward(d, x * (1 + 1e-3 * x), gamma, beta)[0]
 )
-none("layer norm", "gamma", "the input not normalized")(lambda d, x, gamma, beta: (d * x).sum(axis=0))  # noqa: ARG005
+none("layer norm", "gamma", "the input not normalized")(lambda d, x, _gamma, _beta: (d * x).sum(axis=0))
 # The softmax does not see a shift of its scores, so without the derivative the terms cancel.
 plant("factor", "additive attention", "query", "no tanh derivative")(
     lambda d, *arrays: additive_backward(d, *arrays, tanh_derivative=np.ones_like)[0]

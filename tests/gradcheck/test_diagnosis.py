@@ -85,8 +85,8 @@ def test_a_wrong_smooth_formula_has_no_simple_cause(shape, seed, inner, outer, w
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [
-        (lambda right, rng: -right, "it is -1 times the numerical gradient throughout"),  # noqa: ARG005
-        (lambda right, rng: right[:, ::-1], "axes 0 and 1 are reversed"),  # noqa: ARG005
+        (lambda right, _rng: -right, "it is -1 times the numerical gradient throughout"),
+        (lambda right, _rng: right[:, ::-1], "axes 0 and 1 are reversed"),
         (lambda right, rng: rng.standard_normal(right.shape), None),
         (lambda right, rng: -right * rng.uniform(0.7, 1.3, right.shape), None),
     ],
@@ -258,7 +258,7 @@ def row_slope(x, b):
     ("claimed", "is_the_term"),
     [
         (lambda d, x, b: (d * row_slope(x, b))[0], True),
-        (lambda d, x, b: -d[0], False),  # noqa: ARG005
+        (lambda d, _x, _b: -d[0], False),
         (lambda d, x, b: -(d * row_slope(x, b))[0], False),
         (lambda d, x, b: (d * row_slope(x, b))[0] / 2, False),
         (lambda d, x, b: (d * np.cos(x + b))[0], False),

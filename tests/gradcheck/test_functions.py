@@ -253,7 +253,7 @@ def test_a_gradient_that_is_a_view_of_an_input_is_told_which():
         lambda z: z[:2],
         lambda z: z.astype(np.float32),
         lambda z: np.full(z.shape, np.nan),
-        lambda z: None,  # noqa: ARG005
+        lambda _z: None,
     ],
 )
 def test_what_is_another_when_it_is_asked_for_again_is_told_of_a_gradient_for_its_input_and_of_the_output_for_every(

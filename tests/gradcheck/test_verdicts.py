@@ -87,14 +87,14 @@ def test_a_closer_look_is_for_entries_that_are_wrong_or_undecided_where_there_is
         (1 + 1e-3, False),
         (1 + 1e-8, False),  # so is what is slight
         (0.0, True),
-        (lambda d, first, x: np.where((d == first).all(), 2.0, 3.0), True),  # noqa: ARG005
-        (lambda d, first, x: np.where((d == first).all(), -1.0, 3.0), True),  # noqa: ARG005
-        (lambda d, first, x: np.where((d == first).all(), 2.0, -2.0), True),  # noqa: ARG005
-        (lambda d, first, x: 2 + x, True),  # noqa: ARG005
-        (lambda d, first, x: np.where(np.isclose(x, X).all(), 2.0, 3.0), True),  # noqa: ARG005
-        (lambda d, first, x: 1 + 1e-8 * x, False),  # noqa: ARG005
-        (lambda d, first, x: 1e3 * (1 + 1e-8 * x), False),  # noqa: ARG005
-        (lambda d, first, x: 1e-3 * (2 + x), True),  # noqa: ARG005
+        (lambda d, first, _x: np.where((d == first).all(), 2.0, 3.0), True),
+        (lambda d, first, _x: np.where((d == first).all(), -1.0, 3.0), True),
+        (lambda d, first, _x: np.where((d == first).all(), 2.0, -2.0), True),
+        (lambda _d, _first, x: 2 + x, True),
+        (lambda _d, _first, x: np.where(np.isclose(x, X).all(), 2.0, 3.0), True),
+        (lambda _d, _first, x: 1 + 1e-8 * x, False),
+        (lambda _d, _first, x: 1e3 * (1 + 1e-8 * x), False),
+        (lambda _d, _first, x: 1e-3 * (2 + x), True),
     ],
 )
 def test_what_is_lost_is_gross_and_another_multiple_elsewhere(factor, lost, dtype):
@@ -103,7 +103,7 @@ def test_what_is_lost_is_gross_and_another_multiple_elsewhere(factor, lost, dtyp
 
 @pytest.mark.parametrize("changing", [lambda x: 0 * x, lambda x: 2 + x])
 def test_each_entry_is_lost_or_not_by_itself(changing):
-    found = sine(lambda d, first, x: np.where(ALL % 2, 2.0, changing(x)))  # noqa: ARG005
+    found = sine(lambda _d, _first, x: np.where(ALL % 2, 2.0, changing(x)))
     np.testing.assert_array_equal(_may_be_lost(found, ALL), ALL % 2 == 0)
     np.testing.assert_array_equal(_may_be_lost(found, ALL[:3]), [True, False, True])
     assert _may_be_lost(found, ALL[:0]).shape == (0,)
