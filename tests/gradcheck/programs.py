@@ -190,3 +190,13 @@ def programs(draw: st.DrawFn, largest: int = 12, *, badly_scaled: bool = False) 
         inputs[name] = x / scale
         scales.append(scale)
     return Program(tuple(scales), tuple(steps), 10.0 ** draw(exponents)), inputs
+
+
+def shifted_softmax(x: Array, c: Array) -> Array:
+    """The gradient of the shift is what is left of terms that cancel."""
+    return softmax(x + c)
+
+
+def shifted_softmax_backward(d: Array, x: Array, c: Array) -> tuple[Array, Array]:
+    d_x = back_through_softmax(d, x + c)
+    return d_x, d_x.sum(axis=-1, keepdims=True)

@@ -8,20 +8,19 @@ from attention_np.gradcheck import METHODS, GradientError, Report, assert_gradie
 from attention_np.gradcheck.checking import DIRECTIONS, _as_constants, _as_names, _cotangents, _elsewhere
 from attention_np.gradcheck.measuring.running import MEMORY
 
-from .programs import bilinear, bilinear_backward, normal, planted, square_inputs
+from .programs import (
+    bilinear,
+    bilinear_backward,
+    normal,
+    planted,
+    shifted_softmax,
+    shifted_softmax_backward,
+    square_inputs,
+)
 from .reports import HOLDS
 
 ALL = ["auto", "central"]
 CLAIMED = {"central": 1e-7, "auto": 1e-13}
-
-
-def shifted_softmax(x, c):
-    return softmax.forward(x + c)[0]
-
-
-def shifted_softmax_backward(d, x, c):
-    d_x = softmax.backward(d, softmax.forward(x + c)[1]).scores
-    return d_x, d_x.sum(axis=-1, keepdims=True)
 
 
 SHIFTED = shifted_softmax, shifted_softmax_backward
