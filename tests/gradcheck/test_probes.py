@@ -16,6 +16,7 @@ from attention_np.gradcheck.measuring.probes import (
     Cusp,
     _breaks,
     _contradiction,
+    _direction,
     _left_over,
     _one_sided,
     cusps,
@@ -593,3 +594,23 @@ def test_entries_are_looked_at_together_as_memory_allows_and_not_after_enough_we
         if batched:
             assert max(shape[0] for shape in moved if len(shape) == 2) == 16
     assert TOGETHER == 64
+
+
+def test_along_a_random_direction_each_entry_goes_up_or_down_by_a_half_to_all_of_its_size():
+    x = np.concatenate([np.geomspace(1e-250, 1e250, 500), [0.0, np.nan, -np.inf, 1e-310]])
+    v = _direction(subject_of(lambda x: x, x), rng())
+    size = np.where(np.isfinite(x) & (x > 1e-300), x, 1.0)  # the typical one
+    share = np.abs(v) / size
+    assert ((share[:500] >= 0.5) & (share[:500] <= 1)).all()
+    assert share[:500].min() < 0.51
+    assert share[:500].max() > 0.99
+    assert ((share[500:] > 0.25) & (share[500:] <= 1)).all()
+    assert 200 < (v > 0).sum() < 300
+
+
+def test_a_discrepancy_is_judged_beside_the_largest_slope_of_either():
+    assert contradicts(line(1e3, 1.0), [1e3, 1 + 1.1e-5])
+    assert not contradicts(line(1e3, 1.0), [1e3, 1 + 0.9e-5])
+    assert contradicts(line(1e-9, 2e-12), [1e-9, 1e-12])
+    assert not contradicts(line(0.0), [0.0])
+    assert not contradicts(line(1e-9, 0.0), [1e-9, 1e-12])  # what is zero, and stays it, tells nothing

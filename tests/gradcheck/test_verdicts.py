@@ -668,3 +668,8 @@ def test_clipping_is_not_called_a_missing_normalization():
                 assert "along the rows" not in found.diagnosis
                 named += "not linear in the gradient of the output" in found.diagnosis
         assert named > 2
+
+
+def test_an_error_that_is_exactly_the_one_allowed_is_allowed():
+    assert check(lambda x: 1 * x, lambda d, _: 2 * d, {"x": X}, rtol=0.5, method="complex-step").ok
+    assert not check(lambda x: 1 * x, lambda d, _: 2 * d, {"x": X}, rtol=0.49, method="complex-step").ok
