@@ -5,7 +5,7 @@ from attention_np import additive
 
 
 def arrays() -> dict[str, Array]:
-    return attentions(SHAPES["four queries, five keys"], (3, 2, 6), hidden=4)["additive"].inputs
+    return attentions(SHAPES["four queries, five keys"], d_q=3, d_k=2, d_v=6, h=4)["additive"].inputs
 
 
 def test_the_cache_names_the_intermediates() -> None:

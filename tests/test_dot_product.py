@@ -8,7 +8,7 @@ from attention_np import dot_product
 
 
 def arrays() -> dict[str, Array]:
-    return attentions(SHAPES["four queries, five keys"], (3, 3, 2))["dot_product"].inputs
+    return attentions(SHAPES["four queries, five keys"], d_k=3, d_v=2)["dot_product"].inputs
 
 
 def test_the_cache_names_the_intermediates() -> None:

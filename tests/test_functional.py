@@ -14,11 +14,7 @@ BATCH = {"query": normal(0, 2, 4, 3), "key": normal(1, 2, 5, 3), "value": normal
 SOME_HIDDEN = np.arange(20).reshape(4, 5) % 3 > 0
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"scale": 0.3}, {"is_causal": True}, {"dropout_p": 0.5, "rng": 3}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{}, {"scale": 0.3}, {"is_causal": True}, {"dropout_p": 0.5, "rng": 3}], ids=str)
 def test_scaled_dot_product_attention_is_the_output_of_dot_product(options: dict[str, Any]) -> None:
     expected, _ = anp.dot_product.forward(**BATCH, **options)
     assert_same_bits(anp.scaled_dot_product_attention(**BATCH, **options), expected)

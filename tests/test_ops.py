@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from helpers import (
     OPTIONS,
     SHAPES,
     SOME_HIDDEN,
+    WIDTHS,
     Array,
     Case,
     assert_close,
@@ -30,26 +32,22 @@ from helpers import (
     plain_cases,
     random_parameters,
     reference,
+    takes,
     tangents_of,
 )
 
 from attention_np import gradcheck
 from attention_np.multi_head import Parameters
 
-EACH_WIDTH_OTHERWISE: dict[str, Any] = {"features": (3, 2, 6), "d_qk": 6, "d_v": 2, "d_output": 5, "hidden": 4}
-BIASES = ["", "output", "query value", "key"]
+EACH_WIDTH_OTHERWISE = {"d_q": 3, "d_k": 2, "d_v": 6, "d_x": 3, "d_y": 2, "d_z": 5, "d_o": 7, "h": 4}
 
 
 def options_for(op: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options as the op takes them: in multi_head, the scores of a mask have a head axis."""
+    """The options as the op takes them: where there are heads, the scores of a mask have an axis for them."""
     mask = options.get("mask")
-    if op != "multi_head" or np.ndim(mask) < 3:
+    if not takes(op, "num_heads") or np.ndim(mask) < 3:
         return options
     return {**options, "mask": mask[..., None, :, :]}
-
-
-def takes(op: str, options: dict[str, Any]) -> bool:
-    return (op in BIASED and (op != "multi_head" or "scale" not in options)) or set(options) <= {"mask"}
 
 
 def every_case() -> Iterator[tuple[str, Case]]:
@@ -58,7 +56,7 @@ def every_case() -> Iterator[tuple[str, Case]]:
             yield f"{op}, {name}", case
     for name, options in OPTIONS.items():
         for op, case in plain_cases(batch=(2,)).items():
-            if op != "softmax" and takes(op, options):
+            if op in ATTENTIONS and takes(op, *options):
                 yield f"{op}, {name}", case._replace(options={**case.options, **options_for(op, options)})
     for op, case in attentions(SHAPES["a batch"]).items():
         for shape in [*BIAS_SHAPES, (2, 1, 4, 5), (2, 2, 4, 5)] if op in BIASED else []:
@@ -68,12 +66,13 @@ def every_case() -> Iterator[tuple[str, Case]]:
             yield f"{op}, {name}", case._replace(inputs={**case.inputs, "query": size * case.inputs["query"]})
     few = SHAPES["four queries, five keys"]
     for hidden in (1, 9):
-        yield f"additive, {hidden} hidden units", attentions(few, hidden=hidden)["additive"]
+        yield f"additive, {hidden} hidden units", attentions(few, h=hidden)["additive"]
     without_b = attentions(few)["additive"]
     yield "additive, no b", without_b._replace(inputs={k: x for k, x in without_b.inputs.items() if k != "b"})
-    for biases in BIASES:
-        yield f"multi_head, biases {biases}", attentions(few, biases=biases)["multi_head"]
     heads = attentions(SHAPES["a batch"])["multi_head"]
+    for absent in ("", "query key value", "key output", "query value output", "query key value output"):
+        parameters = heads.inputs["parameters"]._replace(**{f"b_{name}": None for name in absent.split()})
+        yield f"multi_head, no bias of {absent}", heads._replace(inputs={**heads.inputs, "parameters": parameters})
     for num_heads in (1, 4):
         yield f"multi_head, {num_heads} heads", heads._replace(options={"num_heads": num_heads})
     for name, mask in {
@@ -172,18 +171,18 @@ def test_of_complex_arrays_the_function_is_the_analytic_one_and_its_gradient_the
             assert abs((gradients[path] * tangent).sum() - numerical) <= 1e-7 * max(abs(numerical), 1), path
 
 
-ZERO: list[tuple[tuple[tuple[int, ...], ...], dict[str, Any]]] = [
+ZERO: list[tuple[tuple[tuple[int, ...], ...], dict[str, int]]] = [
     (((0,), (5,), (5,)), {}),
     (((4,), (0,), (0,)), {}),
     (((), (0,), (0,)), {}),
     (((0, 4), (0, 5), (0, 5)), {}),
     (((0, 4), (5,), (5,)), {}),
     (((2, 0), (2, 0), (2, 0)), {}),
-    (((4,), (5,), (5,)), {"features": (4, 4, 0)}),
-    (((4,), (5,), (5,)), {"features": (0, 0, 4)}),
-    (((0,), (0,), (0,)), {"features": (0, 0, 0), "hidden": 0, "d_v": 0, "d_qk": 0}),
-    (((4,), (5,), (5,)), {"hidden": 0, "d_qk": 0}),
-    (((4,), (5,), (5,)), {"d_v": 0, "d_output": 0}),
+    (((4,), (5,), (5,)), {"d_v": 0, "d_z": 0}),
+    (((4,), (5,), (5,)), {"d_q": 0, "d_k": 0, "d_x": 0, "d_y": 0}),
+    (((0,), (0,), (0,)), dict.fromkeys(WIDTHS, 0) | {"d_o": 4}),
+    (((4,), (5,), (5,)), {"h": 0, "d_k": 0}),
+    (((4,), (5,), (5,)), {"d_v": 0, "d_o": 0}),
 ]
 
 
@@ -194,16 +193,16 @@ ZERO: list[tuple[tuple[tuple[int, ...], ...], dict[str, Any]]] = [
 )
 @every_attention
 def test_zero_lengths_give_results_of_the_right_shape(
-    op: str, shapes: tuple[tuple[int, ...], ...], sizes: dict[str, Any], options: dict[str, Any]
+    op: str, shapes: tuple[tuple[int, ...], ...], sizes: dict[str, int], options: dict[str, Any]
 ) -> None:
-    if not takes(op, options):
+    if not takes(op, *options):
         return
     case = attentions(shapes, **sizes)[op]
     inputs = {**case.inputs, **({"bias": np.array(0.5)} if op in BIASED else {})}
     case = Case(case.op, inputs, {**case.options, **options})
     output, cache = case.forward()
     query, key, value = (case.inputs[name].shape for name in ("query", "key", "value"))
-    width = sizes.get("d_output", 4) if op == "multi_head" else value[-1]
+    width = sizes.get("d_o", 4) if op == "multi_head" else value[-1]
     assert output.shape == (*np.broadcast_shapes(query[:-2], key[:-2], value[:-2]), *query[-2:-1], width)
     assert np.isfinite(output).all()
     assert case.op.jvp(cache, **case.inputs).shape == output.shape
@@ -347,7 +346,7 @@ OF_HEADS: Refused = [
     (
         {"key": zeros(5, 3)},
         ValueError,
-        "parameters.w_key takes 4 features but key has 3 (parameters.w_key.shape=(4, 4)",
+        "parameters.w_key takes 4 features but key has 3 (parameters.w_key.shape=(4, 8)",
     ),
     ({"value": zeros(5, 3)}, ValueError, "parameters.w_value takes 4 features but value has 3"),
     (with_parameters(w_value=zeros(1, 4, 4)), ValueError, "parameters.w_value must have two axes, (features in, "),
@@ -360,9 +359,9 @@ OF_HEADS: Refused = [
     (
         {"num_heads": 3},
         ValueError,
-        "num_heads=3 must divide the 4 features of parameters.w_query (parameters.w_query.shape=(4",
+        "num_heads=3 must divide the 8 features of parameters.w_query (parameters.w_query.shape=(4",
     ),
-    ({"num_heads": 0}, ValueError, "num_heads=0 must divide the 4 features"),
+    ({"num_heads": 0}, ValueError, "num_heads=0 must divide the 8 features"),
     ({"num_heads": True}, TypeError, "num_heads must be an integer, not True"),
     ({"num_heads": 1.5}, TypeError, "num_heads must be an integer, not float"),
     ({"num_heads": "2"}, TypeError, "num_heads must be an integer, not str"),
@@ -394,22 +393,30 @@ OF_HEADS: Refused = [
     ),
 ]
 REFUSED = {
-    "dot_product": OF_ATTENTION + OF_PIPELINE + OF_SCALED,
-    "blockwise": OF_ATTENTION + OF_PIPELINE + OF_SCALED,
-    "additive": OF_ATTENTION + OF_ADDITIVE,
-    "multi_head": OF_ATTENTION + OF_PIPELINE + OF_HEADS,
+    "query": OF_ATTENTION,
+    "bias": OF_PIPELINE,
+    "scale": OF_SCALED,
+    "w_score": OF_ADDITIVE,
+    "parameters": OF_HEADS,
 }
 
 
 @pytest.mark.parametrize("n", [4, VAST])
 @pytest.mark.parametrize(
-    ("op", "changed", "error", "sentence"), [(op, *refused) for op, many in REFUSED.items() for refused in many]
+    ("op", "changed", "error", "sentence"),
+    [
+        (op, *refused)
+        for op in ATTENTIONS
+        for argument, many in REFUSED.items()
+        if takes(op, argument)
+        for refused in many
+    ],
 )
 def test_bad_input_is_refused_before_any_arithmetic(
     op: str, changed: dict[str, Any], error: type[Exception], sentence: str, n: int
 ) -> None:
     case = attentions(((4,), (5,), (5,)))[op]
-    sentence = sentence.replace("{n}", str(n)).replace("{heads}", "2, " if op == "multi_head" else "")
+    sentence = sentence.replace("{n}", str(n)).replace("{heads}", "2, " if takes(op, "num_heads") else "")
     with pytest.raises(error, match="^" + re.escape(sentence)):
         case.forward(**{"query": zeros(n, 4), **changed})
 
@@ -443,19 +450,29 @@ def test_vectors_that_do_not_fit_are_refused_even_if_they_broadcast(op: str) -> 
             case.op.jvp(cache, **tangent(np.ones(x.shape, int)))
 
 
-@pytest.mark.parametrize(
-    ("op", "name"), [("dot_product", "bias"), ("blockwise", "bias"), ("multi_head", "bias"), ("additive", "b")]
-)
+OPTIONAL = [
+    (op, name)
+    for op, case in plain_cases().items()
+    for name in case.inputs
+    if signature(case.op.forward).parameters[name].default is None
+]
+
+
+@pytest.mark.parametrize(("op", "name"), OPTIONAL)
 def test_a_tangent_for_an_array_that_there_was_not_is_refused(op: str, name: str) -> None:
-    case = attentions(SHAPES["four queries, five keys"], biases="")[op]
-    _, cache = case.op.forward(**{k: x for k, x in case.inputs.items() if k != name}, **case.options)
+    inputs = plain_cases()[op].inputs
+    without = plain_cases()[op]._replace(inputs={other: x for other, x in inputs.items() if other != name})
     with pytest.raises(ValueError, match=f"tangent was given for {name}, but forward was called without {name}"):
-        case.op.jvp(cache, **{name: np.zeros((4, 5) if name == "bias" else 3)})
-    if op == "multi_head":
-        with pytest.raises(ValueError, match=r"tangent was given for parameters\.b_key"):
-            case.op.jvp(cache, parameters=Parameters(None, None, None, None, b_key=np.zeros(4)))
-        with pytest.raises(TypeError, match=r"the tangent of parameters must be a multi_head\.Parameters, not tuple"):
-            case.op.jvp(cache, parameters=(None,) * 8)
+        without.op.jvp(without.forward()[1], **{name: inputs[name]})
+
+
+def test_a_tangent_of_a_parameter_that_there_was_not_is_refused() -> None:
+    case = plain_cases()["multi_head"]
+    _, cache = case.forward(parameters=case.inputs["parameters"]._replace(b_key=None))
+    with pytest.raises(ValueError, match=r"tangent was given for parameters\.b_key"):
+        case.op.jvp(cache, parameters=Parameters(None, None, None, None, b_key=np.zeros(8)))
+    with pytest.raises(TypeError, match=r"the tangent of parameters must be a multi_head\.Parameters, not tuple"):
+        case.op.jvp(cache, parameters=(None,) * 8)
 
 
 @pytest.mark.parametrize("op", OPS)

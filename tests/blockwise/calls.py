@@ -13,7 +13,7 @@ from attention_np._blockwise.problem import Problem
 
 
 def arrays(name: str = "four queries, five keys") -> dict[str, Array]:
-    return attentions(SHAPES[name], (3, 3, 2))["dot_product"].inputs
+    return attentions(SHAPES[name], d_k=3, d_v=2)["dot_product"].inputs
 
 
 def batch_of(n: int = 6, m: int = 7) -> dict[str, Array]:

@@ -9,22 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from helpers import (
-    assert_alike,
-    forks,
-    in_child,
-    normal,
-)
+from helpers import assert_alike, forks, in_child, normal
 
 from attention_np import blockwise, rules
 from attention_np._blockwise import blas, kernels, workers
 
-from .calls import (
-    Failing,
-    all_results,
-    arrays,
-    expected_bits,
-)
+from .calls import Failing, all_results, arrays, expected_bits
 
 
 class FakeController:

@@ -8,10 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from helpers import (
-    forks,
-    in_child,
-)
+from helpers import forks, in_child
 
 from attention_np import blockwise, dot_product, rules
 from attention_np._blockwise import blas, cores, workers

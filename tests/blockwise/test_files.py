@@ -14,20 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    Array,
-    assert_same_bits,
-    normal,
-    peak_of,
-)
+from helpers import Array, assert_same_bits, normal, peak_of
 
 from attention_np import blockwise
 from attention_np._blockwise import tiles
 
-from .calls import (
-    arranged,
-    results,
-)
+from .calls import arranged, results
 
 
 @pytest.fixture

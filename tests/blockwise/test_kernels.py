@@ -8,23 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    SOME_HIDDEN,
-    Array,
-    assert_close,
-    normal,
-)
+from helpers import SOME_HIDDEN, Array, assert_close, normal
 
 from attention_np import blockwise, dot_product, rules
 from attention_np._blockwise import kernels, plain, scratch
 from attention_np._blockwise.columns import delta_parts, interleaved, with_column, with_counters
 
-from .calls import (
-    a_mask,
-    arrays,
-    assert_same_as_dot_product,
-    batch_of,
-)
+from .calls import a_mask, arrays, assert_same_as_dot_product, batch_of
 
 
 @pytest.fixture

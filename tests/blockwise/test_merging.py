@@ -9,19 +9,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import (
-    Array,
-    assert_close,
-    assert_same_bits,
-    normal,
-)
+from helpers import Array, assert_close, assert_same_bits, normal
 
 from attention_np import blockwise, dot_product, gradcheck
 from attention_np.blockwise import Partial, merge, merge_backward
 
-from .calls import (
-    batch_of,
-)
+from .calls import batch_of
 
 
 def partials(splits: list[int], masked: bool = False, **options: Any) -> list[Partial]:

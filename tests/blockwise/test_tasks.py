@@ -9,18 +9,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers import (
-    normal,
-)
+from helpers import normal
 
 from attention_np import blockwise, rules
 from attention_np._blockwise import kernels
 from attention_np._blockwise import problem as problem_module
 from attention_np._blockwise.problem import Place, grouped
 
-from .calls import (
-    arranged,
-)
+from .calls import arranged
 
 CAUSAL = rules.causal()
 

@@ -12,21 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    Array,
-    assert_alike,
-    assert_same_bits,
-    normal,
-)
+from helpers import Array, assert_alike, assert_same_bits, normal
 
 from attention_np import blockwise, rules
 from attention_np._blockwise import workers
 
-from .calls import (
-    Failing,
-    assert_expected_bits,
-    results,
-)
+from .calls import Failing, assert_expected_bits, results
 
 
 @pytest.fixture(scope="module")
