@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import SHAPES, SOME_HIDDEN, Array, assert_close, assert_same_bits, attentions, normal
 
-from attention_np import dot_product
+from attention_np import blockwise, dot_product
 
 
 def arrays() -> dict[str, Array]:
@@ -126,20 +126,21 @@ def test_whatever_numpy_takes_as_a_seed_will_do(rng: Any) -> None:
     assert set(np.unique(dropout_of((30, 30), 0.5, rng))) == {0.0, 2.0}
 
 
+@pytest.mark.parametrize("op", [dot_product, blockwise])
 @pytest.mark.parametrize("name", ["query", "key"])
 @pytest.mark.parametrize(
     ("tangent", "other", "scale", "value"),
     [(1.2e308, 1.0, 0.5, 1.0), (1e200, 1e150, 0.5, 1e-60), (1e200, 1e20, 1e140, 1e-60), (1e-100, 1e250, 1e200, 1e-60)],
 )
 def test_a_tangent_may_move_the_scores_out_of_range_where_it_does_not_move_the_output_there(
-    name: str, tangent: float, other: float, scale: float, value: float
+    op: Any, name: str, tangent: float, other: float, scale: float, value: float
 ) -> None:
     key = np.array([[other, other], [0.0, 0.0]]) if name == "query" else np.zeros((2, 2))
     query = np.zeros((1, 2)) if name == "query" else np.array([[other, other]])
-    _, cache = dot_product.forward(query, key, np.array([[value], [0.0]]), scale=scale)
+    _, cache = op.forward(query, key, np.array([[value], [0.0]]), scale=scale)
     moving = np.full((1, 2), tangent) if name == "query" else np.array([[tangent, tangent], [0.0, 0.0]])
-    small = dot_product.jvp(cache, **{name: moving * 2.0**-300})
-    assert_close(dot_product.jvp(cache, **{name: moving}), small * 2.0**300, 1e-15)
+    small = op.jvp(cache, **{name: moving * 2.0**-300})
+    assert_close(op.jvp(cache, **{name: moving}), small * 2.0**300, 1e-15)
     assert small > 0
 
 
