@@ -357,29 +357,6 @@ def test_without_any_incoming_gradient_every_gradient_is_zero(op: str) -> None:
 
 
 @every_attention
-@alone_and_in_a_batch
-@pytest.mark.parametrize("name", ["query", "key", "value"])
-@pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
-def test_nan_that_attends_flows_where_the_mathematics_has_it_and_nowhere_else(
-    op: str, batch: tuple[int, ...], name: str, has_mask: bool
-) -> None:
-    case = masked(op, SEEN, (4, 5), batch) if has_mask else plain_cases(4, 5, batch=batch)[op]
-    for place in ((0, slice(None)), (2, 1), (3, 0)):
-        bad = poisoned(case, np.nan, **{name: (*(0 for _ in batch), *place)})
-        d_output = normal(3, *case.forward()[0].shape)
-        d_output[..., 1, :] = 0
-        expected, expected_gradients = reference(bad, d_output)
-        results = run(bad, d_output)
-        assert np.isnan(expected).any() == np.isnan(results.output).any()
-        assert_close(results.output, expected, 1e-14)
-        for gradient in expected_gradients:
-            assert_alike(results.gradients[gradient], expected_gradients[gradient], 1e-14, gradient)
-        clean = run(case, d_output)
-        untouched = ~np.isnan(expected)
-        assert_same(case, results.output[untouched], clean.output[untouched])
-
-
-@every_attention
 @pytest.mark.parametrize("poison", [np.inf, -np.inf])
 def test_an_infinite_value_gives_infinite_outputs_to_those_who_attend_to_it(op: str, poison: float) -> None:
     case = masked(op, SEEN, (4, 5), ())
@@ -622,41 +599,6 @@ def test_without_keys_or_queries_all_is_zero_and_of_the_right_shape(
             assert results.gradients[name].shape == x.shape
             if name != "parameters.b_output" or not size[0]:
                 assert (results.gradients[name] == 0).all()
-
-
-# No warning
-
-
-@every_op
-@pytest.mark.parametrize("poison", [*POISONS, 1e308, 1e-308, 5e-324])
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex128])
-def test_nothing_warns_or_raises_whatever_arrays_hold_and_however_numpy_is_set(
-    op: str, poison: float, dtype: Any
-) -> None:
-    plain = plain_cases(4, 5, batch=(2,))[op]
-    names = ["scores"] if op == "softmax" else ["query", "key", "value"]
-    with np.errstate(all="ignore"):
-        bad = [
-            poisoned(plain, poison, **dict.fromkeys(some, (..., 2, slice(1, 3)))) for some in (names[::2], names[1:2])
-        ]
-        cases = [case.map(lambda x: x.astype(dtype)) for case in bad]
-        tangents = tangents_of(cases[0])
-    for case in cases:
-        for options in ({}, {"mask": SEEN}):
-            with np.errstate(all="raise"):
-                output, cache = case.forward(**options)
-                case.op.backward(output, cache)
-                case.op.jvp(cache, **tangents)
-                case.op.jvp(cache, **case.inputs)
-
-
-@every_biased
-@every_poison
-def test_nothing_warns_of_an_infinite_bias_or_of_dropout(op: str, poison: float) -> None:
-    case = poisoned(plain_cases(4, 5)[op], poison, bias=(..., slice(1, 3), slice(2, 4)))
-    with np.errstate(all="raise"):
-        for options in ({}, {"dropout_p": 0.5, "rng": 0}, {"is_causal": True}):
-            run(case._replace(options={**case.options, **options}))
 
 
 # What comes back

@@ -290,7 +290,7 @@ def test_products_of_standard_normal_queries_and_keys_have_variance_d_k_and_one_
     assert abs(scaled.var() - 1) <= 5 * spread
 
 
-@given(problems, st.sampled_from(["dot_product", "additive", "multi_head"]), st.booleans())
+@given(problems, st.sampled_from(["dot_product", "blockwise", "additive", "multi_head"]), st.booleans())
 def test_nan_flows_where_the_mathematics_has_it_and_nowhere_else(problem: Problem, op: str, has_mask: bool) -> None:
     assume(0 not in problem.batch)
     rng, d_k, d_v = problem.rng, problem.key.shape[-1], problem.value.shape[-1]
