@@ -19,6 +19,7 @@ from attention_np.known_answers import truth
 from attention_np.multi_head import Parameters
 
 Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
 COMPLEX_STEP, CENTRAL = 1e-13, 1e-7
 
 
@@ -80,7 +81,7 @@ def random_parameters(
 SOME_HIDDEN = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, 1, 0, 0, 0]], bool)  # (4, 5)
 
 # What an attention may be given: the shapes of query, key and value but for their features.
-SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
+SHAPES: dict[str, tuple[Shape, ...]] = {
     "four queries, five keys": ((4,), (5,), (5,)),
     "one query": ((1,), (5,), (5,)),
     "one key": ((4,), (1,), (1,)),
@@ -95,7 +96,7 @@ SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
     "values with axes of their own before a batch": ((2, 4), (5,), (3, 1, 5)),
     "each has its own leading axis": ((3, 1, 1, 2), (2, 1, 3), (2, 3)),
 }
-BIAS_SHAPES: list[tuple[int, ...]] = [
+BIAS_SHAPES: list[Shape] = [
     (),
     (1,),
     (5,),
@@ -147,7 +148,7 @@ def drawn(op: str, **how: Any) -> Case:
     return Case(made.module, made.inputs, made.options)
 
 
-def attentions(shapes: tuple[tuple[int, ...], ...], seed: int = 0, **sizes: int) -> dict[str, Case]:
+def attentions(shapes: tuple[Shape, ...], seed: int = 0, **sizes: int) -> dict[str, Case]:
     """One case of each attention, for arrays of these shapes but for their features, without a bias."""
     found = {}
     for op in ATTENTIONS:
@@ -159,7 +160,7 @@ def attentions(shapes: tuple[tuple[int, ...], ...], seed: int = 0, **sizes: int)
     return found
 
 
-def plain_cases(n: int = 4, m: int = 5, batch: tuple[int, ...] = (), seed: int = 0) -> dict[str, Case]:
+def plain_cases(n: int = 4, m: int = 5, batch: Shape = (), seed: int = 0) -> dict[str, Case]:
     """One case of each op."""
     return {op: drawn(op, leading=batch, seed=seed, n=n, m=m, w=max(m // 2, 1)) for op in OPS}
 

@@ -16,6 +16,7 @@ from helpers import (
     SHAPES,
     SOME_HIDDEN,
     Array,
+    Shape,
     assert_alike,
     assert_close,
     assert_same_bits,
@@ -42,7 +43,7 @@ def test_all_shapes_give_what_dot_product_gives(shapes: str, block_size: Any) ->
 
 @pytest.mark.parametrize("shape", BIAS_SHAPES, ids=str)
 @every_block_size
-def test_a_bias_of_any_shape_that_broadcasts_and_its_gradient(shape: tuple[int, ...], block_size: Any) -> None:
+def test_a_bias_of_any_shape_that_broadcasts_and_its_gradient(shape: Shape, block_size: Any) -> None:
     assert_same_as_dot_product({**arrays("a batch"), "bias": normal(1, *shape)}, block_size)
 
 
@@ -90,7 +91,7 @@ batches = st.lists(st.integers(1, 3), max_size=2).map(tuple)
     st.integers(0, 2**32 - 1),
 )
 def test_any_sizes_in_any_blocks(
-    n: int, m: int, d_k: int, d_v: int, batch: tuple[int, ...], size: float, rows: int, columns: int, seed: int
+    n: int, m: int, d_k: int, d_v: int, batch: Shape, size: float, rows: int, columns: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     inputs = {
@@ -310,7 +311,7 @@ def test_forward_mode_along_the_values_alone_does_not_move_the_scores(monkeypatc
 
 @pytest.mark.parametrize("count", range(5))
 @pytest.mark.parametrize("batch", [(), (2,)])
-def test_forward_mode_along_some_of_the_arrays(count: int, batch: tuple[int, ...]) -> None:
+def test_forward_mode_along_some_of_the_arrays(count: int, batch: Shape) -> None:
     x = {"query": normal(0, 3, 4), "key": normal(1, *batch, 5, 4), "value": normal(2, 2, 1, 5, 2), "bias": normal(3, 5)}
     caches = [op.forward(**x, mask=SOME_HIDDEN[:3], dropout_p=0.3, rng=1)[1] for op in (blockwise, dot_product)]
     for names in itertools.combinations(x, count):
@@ -642,7 +643,7 @@ def whole_numbers(*shape: int, seed: int) -> np.ndarray:
 )
 @pytest.mark.parametrize("at_once", [plain.PAIRS_AT_ONCE, 9, 1])
 def test_rows_of_which_the_log_sum_exp_is_too_large_have_the_same_gradients(
-    options: dict[str, Any], batch: tuple[int, ...], at_once: int, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], batch: Shape, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A number that is added to all scores changes no gradient, that of the log-sum-exp by the scores included."""
     monkeypatch.setattr(plain, "PAIRS_AT_ONCE", at_once)
@@ -714,7 +715,7 @@ def test_rules_that_call_themselves_equal_are_asked_one_by_one() -> None:
         lengths: Any = field(compare=False)
         leading = (3,)
 
-        def at(self, index: tuple[int, ...]) -> rules.Rule:
+        def at(self, index: Shape) -> rules.Rule:
             return Padded(self.lengths[index])
 
         def within(self, rows: slice, columns: slice) -> rules.Rule:

@@ -14,6 +14,7 @@ from helpers import (
     OPS,
     Array,
     Case,
+    Shape,
     assert_alike,
     assert_close,
     assert_same,
@@ -53,7 +54,7 @@ def over_heads(case: Case, mask: Array) -> Array:
     return mask[..., None, :, :] if case.op is multi_head else mask
 
 
-def masked(op: str, mask: Array, size: tuple[int, int], batch: tuple[int, ...], seed: int = 0) -> Case:
+def masked(op: str, mask: Array, size: Shape, batch: Shape, seed: int = 0) -> Case:
     case = plain_cases(*size, batch=batch, seed=seed)[op]
     return case._replace(options={**case.options, "mask": over_heads(case, mask)})
 
@@ -81,7 +82,7 @@ def assert_same_results(actual: Case, expected: Case, d_output: Array | None = N
 # A query that may attend to nothing
 
 
-def a_mask(size: tuple[int, int], row: int | None = None, column: int | None = None) -> Array:
+def a_mask(size: Shape, row: int | None = None, column: int | None = None) -> Array:
     """Most pairs, but none of that row and that column; every other row sees the first key."""
     mask = np.random.default_rng(5).random(size) < 0.7
     mask[:, 0] = True
@@ -94,9 +95,7 @@ def a_mask(size: tuple[int, int], row: int | None = None, column: int | None = N
 
 @every_attention
 @everywhere
-def test_a_query_that_may_attend_to_nothing_gets_zero_output_and_gradient(
-    op: str, batch: tuple[int, ...], size: tuple[int, int]
-) -> None:
+def test_a_query_that_may_attend_to_nothing_gets_zero_output_and_gradient(op: str, batch: Shape, size: Shape) -> None:
     case = masked(op, a_mask(size, row=2), size, batch)
     results = run(case)
     assert (results.weights[..., 2, :] == 0).all()
@@ -120,7 +119,7 @@ def test_a_query_that_may_attend_to_nothing_gets_zero_output_and_gradient(
 @every_attention
 @alone_and_in_a_batch
 def test_a_query_that_may_attend_to_nothing_leaves_the_other_gradients_as_they_are_without_it(
-    op: str, batch: tuple[int, ...]
+    op: str, batch: Shape
 ) -> None:
     size = (4, 5)
     case = masked(op, a_mask(size, row=2), size, batch)
@@ -138,7 +137,7 @@ def test_a_query_that_may_attend_to_nothing_leaves_the_other_gradients_as_they_a
 
 @every_attention
 @alone_and_in_a_batch
-def test_where_nobody_may_attend_all_is_zero(op: str, batch: tuple[int, ...]) -> None:
+def test_where_nobody_may_attend_all_is_zero(op: str, batch: Shape) -> None:
     case = masked(op, np.zeros((4, 5), bool), (4, 5), batch)
     for options in (case.options, {**case.options, "mask": np.array(False)}):
         results = run(case._replace(options=options))
@@ -169,7 +168,7 @@ HIDDEN: dict[str, dict[str, Any]] = {  # of a mask that hides query 2 from all, 
 @pytest.mark.parametrize("where", HIDDEN.values(), ids=HIDDEN)
 @everywhere
 def test_what_is_hidden_contributes_nothing_whatever_it_holds(
-    op: str, poison: float, where: dict[str, Any], batch: tuple[int, ...], size: tuple[int, int]
+    op: str, poison: float, where: dict[str, Any], batch: Shape, size: Shape
 ) -> None:
     case = masked(op, a_mask(size, row=2, column=3), size, batch)
     assert_same_results(poisoned(case, poison, **where), case)
@@ -178,7 +177,7 @@ def test_what_is_hidden_contributes_nothing_whatever_it_holds(
 @every_attention
 @every_poison
 @alone_and_in_a_batch
-def test_a_mask_of_keys_alone_hides_as_well(op: str, poison: float, batch: tuple[int, ...]) -> None:
+def test_a_mask_of_keys_alone_hides_as_well(op: str, poison: float, batch: Shape) -> None:
     case = masked(op, np.array([[True, True, True, False, True]]), (4, 5), batch)
     for mask in (case.options["mask"], case.options["mask"].reshape(5)):
         case = case._replace(options={**case.options, "mask": mask})
@@ -187,9 +186,7 @@ def test_a_mask_of_keys_alone_hides_as_well(op: str, poison: float, batch: tuple
 
 @every_poison
 @everywhere
-def test_a_masked_score_contributes_nothing_whatever_it_holds(
-    poison: float, batch: tuple[int, ...], size: tuple[int, int]
-) -> None:
+def test_a_masked_score_contributes_nothing_whatever_it_holds(poison: float, batch: Shape, size: Shape) -> None:
     mask = a_mask(size, row=2, column=3)
     case = masked("softmax", mask, size, batch)
     worst = case.inputs["scores"].copy()
@@ -204,7 +201,7 @@ def test_a_masked_score_contributes_nothing_whatever_it_holds(
 @every_biased
 @every_poison
 @alone_and_in_a_batch
-def test_a_masked_bias_contributes_nothing_whatever_it_holds(op: str, poison: float, batch: tuple[int, ...]) -> None:
+def test_a_masked_bias_contributes_nothing_whatever_it_holds(op: str, poison: float, batch: Shape) -> None:
     case = masked(op, a_mask((4, 5), row=2, column=3), (4, 5), batch)
     assert_same_results(poisoned(case, poison, bias=PAIRS), case)
     assert (run(case).gradients["bias"][PAIRS] == 0).all()
@@ -215,7 +212,7 @@ def test_a_masked_bias_contributes_nothing_whatever_it_holds(op: str, poison: fl
 @everywhere
 @pytest.mark.parametrize("name", ["key", "value"])
 def test_a_query_does_not_see_what_only_another_one_attends_to(
-    op: str, poison: float, batch: tuple[int, ...], size: tuple[int, int], name: str
+    op: str, poison: float, batch: Shape, size: Shape, name: str
 ) -> None:
     mask = a_mask(size, column=3)
     mask[1, 3] = True  # query 1 sees key 3, and nobody else does
@@ -276,7 +273,7 @@ def test_a_single_query_does_not_see_what_is_hidden_from_it(op: str, poison: flo
 @everywhere
 @pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
 def test_a_query_without_an_incoming_gradient_contributes_nothing_to_any_other(
-    op: str, poison: float, batch: tuple[int, ...], size: tuple[int, int], has_mask: bool
+    op: str, poison: float, batch: Shape, size: Shape, has_mask: bool
 ) -> None:
     case = masked(op, a_mask(size), size, batch) if has_mask else plain_cases(*size, batch=batch)[op]
     d_output = normal(3, *case.forward()[0].shape)
@@ -295,7 +292,7 @@ def test_a_query_without_an_incoming_gradient_contributes_nothing_to_any_other(
 @small_and_large
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_padded_sample_without_an_incoming_gradient_cannot_poison_its_batch(
-    op: str, poison: float, has_mask: bool, size: tuple[int, int], dtype: Any
+    op: str, poison: float, has_mask: bool, size: Shape, dtype: Any
 ) -> None:
     mask = np.random.default_rng(5).random(size) < 0.7
     case = masked(op, mask, size, (3,)) if has_mask else plain_cases(*size, batch=(3,))[op]
@@ -330,9 +327,7 @@ def test_a_padded_sample_contributes_nothing_to_what_the_batch_shares(op: str, p
 
 @every_attention
 @alone_and_in_a_batch
-def test_a_query_of_whose_incoming_gradient_one_entry_is_not_zero_still_contributes(
-    op: str, batch: tuple[int, ...]
-) -> None:
+def test_a_query_of_whose_incoming_gradient_one_entry_is_not_zero_still_contributes(op: str, batch: Shape) -> None:
     case = masked(op, SEEN, (4, 5), batch)
     for i in (0, 2):
         d_output = np.zeros((*batch, 4, 4))
@@ -374,7 +369,7 @@ def test_an_infinite_value_gives_infinite_outputs_to_those_who_attend_to_it(op: 
 @pytest.mark.parametrize("name", ["query", "key"])
 @alone_and_in_a_batch
 def test_a_row_whose_largest_product_is_infinite_is_nan_and_no_other_row_is(
-    poison: float, name: str, batch: tuple[int, ...]
+    poison: float, name: str, batch: Shape
 ) -> None:
     case = plain_cases(4, 5, batch=batch)["dot_product"]
     mask = np.array([[1, 1, 1, 1, 0], [1, 0, 0, 0, 0], [1, 1, 0, 1, 1], [0, 1, 0, 1, 1]], bool)
@@ -440,7 +435,7 @@ LIMITS = [
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble, np.complex64, np.complex128])
 @alone_and_in_a_batch
 def test_a_row_at_a_limit_changes_no_bit_of_any_other_and_no_dtype(
-    op: str, options: dict[str, Any], limit: str, dtype: Any, batch: tuple[int, ...]
+    op: str, options: dict[str, Any], limit: str, dtype: Any, batch: Shape
 ) -> None:
     case = plain_cases(4, 5, batch=batch)[op]
     if np.dtype(dtype).kind == "c":
@@ -511,7 +506,7 @@ def test_a_nan_row_that_nobody_in_its_own_sample_uses_is_not_looked_at(monkeypat
 
 @every_biased
 @alone_and_in_a_batch
-def test_minus_infinity_in_a_bias_is_as_masked_out(op: str, batch: tuple[int, ...]) -> None:
+def test_minus_infinity_in_a_bias_is_as_masked_out(op: str, batch: Shape) -> None:
     case = plain_cases(4, 5, batch=batch)[op]
     hidden = poisoned(case, -np.inf, bias=(..., ~SEEN))
     by_mask = case._replace(options={**case.options, "mask": SEEN})
@@ -528,7 +523,7 @@ def test_minus_infinity_in_a_bias_is_as_masked_out(op: str, batch: tuple[int, ..
 @alone_and_in_a_batch
 @pytest.mark.parametrize("columns", [[1], [1, 3], [0, 2, 4], [0, 1, 2, 3, 4]], ids=str)
 def test_plus_infinities_in_a_bias_share_the_weights_of_their_row_and_nothing_moves(
-    op: str, batch: tuple[int, ...], columns: list[int]
+    op: str, batch: Shape, columns: list[int]
 ) -> None:
     case = plain_cases(4, 5, batch=batch)[op]
     bad = poisoned(case, np.inf, bias=(..., 2, columns))
@@ -585,9 +580,7 @@ def test_nan_in_a_bias_spoils_its_row_alone(op: str) -> None:
 @every_attention
 @alone_and_in_a_batch
 @pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
-def test_without_keys_or_queries_all_is_zero_and_of_the_right_shape(
-    op: str, batch: tuple[int, ...], has_mask: bool
-) -> None:
+def test_without_keys_or_queries_all_is_zero_and_of_the_right_shape(op: str, batch: Shape, has_mask: bool) -> None:
     for size in ((4, 0), (0, 5), (0, 0)):
         case = masked(op, np.ones(size, bool), size, batch) if has_mask else plain_cases(*size, batch=batch)[op]
         results = run(case)
@@ -608,7 +601,7 @@ def test_without_keys_or_queries_all_is_zero_and_of_the_right_shape(
 @every_poison
 @alone_and_in_a_batch
 def test_an_incoming_gradient_that_is_not_finite_spoils_no_key_that_its_query_may_not_attend_to(
-    op: str, poison: float, batch: tuple[int, ...]
+    op: str, poison: float, batch: Shape
 ) -> None:
     mask = np.ones((4, 5), bool)
     mask[1, 3:] = False

@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SHAPES, SOME_HIDDEN, Array, assert_close, assert_same_bits, attentions, normal
+from helpers import SHAPES, SOME_HIDDEN, Array, Shape, assert_close, assert_same_bits, attentions, normal
 
 from attention_np import blockwise, dot_product
 
@@ -66,14 +66,14 @@ def test_no_dropout_draws_nothing() -> None:
     assert cache.dropout is None
 
 
-def dropout_of(shape: tuple[int, ...], p: float = 0.5, rng: Any = 3, dtype: Any = float) -> Array:
+def dropout_of(shape: Shape, p: float = 0.5, rng: Any = 3, dtype: Any = float) -> Array:
     *leading, n, m = shape
     x = np.zeros((*leading, n, 1), dtype), np.zeros((*leading, m, 1), dtype)
     return dot_product.forward(x[0], x[1], x[1], dropout_p=p, rng=rng)[1].dropout
 
 
 @pytest.mark.parametrize("shape", [(12, 7), (3, 4, 7), (2, 3, 2, 7), (12, 1, 7)], ids=str)
-def test_draws_depend_on_the_row_of_the_scores_and_not_on_how_rows_are_grouped(shape: tuple[int, ...]) -> None:
+def test_draws_depend_on_the_row_of_the_scores_and_not_on_how_rows_are_grouped(shape: Shape) -> None:
     assert_same_bits(dropout_of(shape).reshape(12, 7), dropout_of((12, 7)))
 
 

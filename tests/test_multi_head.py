@@ -7,6 +7,7 @@ from helpers import (
     SHAPES,
     SOME_HIDDEN,
     Array,
+    Shape,
     assert_close,
     assert_same_bits,
     attentions,
@@ -64,7 +65,7 @@ def test_the_cache_refers_to_its_inputs() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (2, 5, 3, 8), (0, 8), (3, 0), (0, 3, 8)], ids=str)
 @pytest.mark.parametrize("num_heads", [1, 2, 4, 8])
-def test_split_and_combine_undo_each_other(shape: tuple[int, ...], num_heads: int) -> None:
+def test_split_and_combine_undo_each_other(shape: Shape, num_heads: int) -> None:
     x = normal(0, *shape)
     split = multi_head.split_heads(x, num_heads)
     assert split.shape == (*shape[:-2], num_heads, shape[-2], shape[-1] // num_heads)
@@ -161,7 +162,7 @@ def test_either_bias_of_a_fused_layout_may_be_left_out() -> None:
     ],
 )
 def test_fused_arrays_of_another_shape_are_refused(
-    name: str, shapes: tuple[tuple[int, ...], ...], error: type[Exception], message: str
+    name: str, shapes: tuple[Shape, ...], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         getattr(Parameters, f"from_{name}")(*map(np.zeros, shapes))

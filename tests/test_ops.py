@@ -22,6 +22,7 @@ from helpers import (
     WIDTHS,
     Array,
     Case,
+    Shape,
     assert_close,
     assert_gradients_close,
     assert_same_bits,
@@ -171,7 +172,7 @@ def test_of_complex_arrays_the_function_is_the_analytic_one_and_its_gradient_the
             assert abs((gradients[path] * tangent).sum() - numerical) <= 1e-7 * max(abs(numerical), 1), path
 
 
-ZERO: list[tuple[tuple[tuple[int, ...], ...], dict[str, int]]] = [
+ZERO: list[tuple[tuple[Shape, ...], dict[str, int]]] = [
     (((0,), (5,), (5,)), {}),
     (((4,), (0,), (0,)), {}),
     (((), (0,), (0,)), {}),
@@ -193,7 +194,7 @@ ZERO: list[tuple[tuple[tuple[int, ...], ...], dict[str, int]]] = [
 )
 @every_attention
 def test_zero_lengths_give_results_of_the_right_shape(
-    op: str, shapes: tuple[tuple[int, ...], ...], sizes: dict[str, int], options: dict[str, Any]
+    op: str, shapes: tuple[Shape, ...], sizes: dict[str, int], options: dict[str, Any]
 ) -> None:
     if not takes(op, *options):
         return

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import CENTRAL, COMPLEX_STEP, Array, assert_close, assert_same_bits, normal
+from helpers import CENTRAL, COMPLEX_STEP, Array, Shape, assert_close, assert_same_bits, normal
 from scipy import special
 
 from attention_np import gradcheck, softmax
@@ -27,7 +27,7 @@ GRADIENTS += [((4, 5), axis, mask) for axis in (0, 1) for mask in MASKS.values()
 @pytest.mark.parametrize(("method", "rtol"), [("complex-step", COMPLEX_STEP), ("central", CENTRAL)])
 @pytest.mark.parametrize(("shape", "axis", "mask"), GRADIENTS)
 def test_gradients_along_any_axis_and_under_any_mask(
-    shape: tuple[int, ...], axis: int, mask: Array | None, method: str, rtol: float
+    shape: Shape, axis: int, mask: Array | None, method: str, rtol: float
 ) -> None:
     report = gradcheck.check_op(softmax, {"scores": 2 * normal(0, *shape)}, axis=axis, mask=mask, method=method)
     report.raise_if_failed()
@@ -37,9 +37,7 @@ def test_gradients_along_any_axis_and_under_any_mask(
 
 @pytest.mark.parametrize("size", [1e-300, 1e-8, 1.0, 30.0, 1e3, 1e300])
 @pytest.mark.parametrize(("shape", "axis"), SHAPES_AND_AXES)
-def test_weights_and_logsumexp_are_those_of_scipy_over_any_range(
-    shape: tuple[int, ...], axis: int, size: float
-) -> None:
+def test_weights_and_logsumexp_are_those_of_scipy_over_any_range(shape: Shape, axis: int, size: float) -> None:
     scores = size * normal(0, *shape)
     assert_close(softmax.forward(scores, axis=axis)[0], special.softmax(scores, axis=axis), 1e-15)
     assert_close(softmax.logsumexp(scores, axis=axis), special.logsumexp(scores, axis=axis), 1e-15)
@@ -62,7 +60,7 @@ def test_a_masked_score_is_as_minus_infinity(mask: Array, axis: int) -> None:
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize(("shape", "axis"), [((4, 5), 0), ((4, 5), 1), ((2, 4, 5), 1), ((2, 4, 5), 2)])
-def test_the_jacobian_is_diag_a_minus_a_a_transposed(shape: tuple[int, ...], axis: int, mask: Array) -> None:
+def test_the_jacobian_is_diag_a_minus_a_a_transposed(shape: Shape, axis: int, mask: Array) -> None:
     scores = normal(0, *shape)
     hidden = np.moveaxis(np.where(mask, scores, -np.inf), axis, -1)
     jacobian = softmax.jacobian(scores, axis=axis, mask=mask)
@@ -163,7 +161,7 @@ def test_plus_infinities_share_a_row_and_nothing_moves_there() -> None:
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)])
 @pytest.mark.parametrize("axis", [0, -1])
-def test_zero_lengths_have_zero_length_results(shape: tuple[int, ...], axis: int) -> None:
+def test_zero_lengths_have_zero_length_results(shape: Shape, axis: int) -> None:
     scores = np.zeros(shape)
     weights, cache = softmax.forward(scores, axis=axis)
     assert weights.shape == shape

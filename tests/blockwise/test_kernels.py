@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SOME_HIDDEN, Array, assert_close, normal
+from helpers import SOME_HIDDEN, Array, Shape, assert_close, normal
 
 from attention_np import blockwise, dot_product, rules
 from attention_np._blockwise import kernels, plain, scratch
@@ -132,9 +132,7 @@ def used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["plain", "some padding", "all padding", "causal", "bias"],
 )
 @pytest.mark.parametrize("shapes", [((2, 3, 2), (2, 4, 2)), ((3, 2), (2, 4, 2)), ((2, 3, 2), (4, 2))], ids=str)
-def test_nothing_depends_on_what_memory_held(
-    options: dict[str, Any], shapes: tuple[tuple[int, ...], tuple[int, ...]]
-) -> None:
+def test_nothing_depends_on_what_memory_held(options: dict[str, Any], shapes: tuple[Shape, Shape]) -> None:
     query, key = (normal(i, *shape) for i, shape in enumerate(shapes))
     output, cache = blockwise.forward(query, key, key, **options, block_size=2)
     mask = options.get("mask")
@@ -149,7 +147,7 @@ def test_nothing_depends_on_what_memory_held(
 @pytest.mark.usefixtures("used_memory")
 @pytest.mark.parametrize("leading", [(), (2,), (0,)])
 @pytest.mark.parametrize(("n", "m"), [(3, 0), (0, 4), (3, 4), (0, 0)])
-def test_what_nothing_is_added_to_is_zero(leading: tuple[int, ...], n: int, m: int) -> None:
+def test_what_nothing_is_added_to_is_zero(leading: Shape, n: int, m: int) -> None:
     query, key, value = np.ones((n, 2)), np.ones((m, 2)), np.ones((*leading, m, 5))
     output, cache = blockwise.forward(query, key, value)
     found = blockwise.backward(output, cache)

@@ -10,7 +10,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from helpers import OPS, WIDTHS, Array, Case, drawn, leaves, map_arrays, takes
+from helpers import OPS, WIDTHS, Array, Case, Shape, drawn, leaves, map_arrays, takes
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -100,7 +100,7 @@ DRESSES: tuple[Callable[[Array], Any], ...] = (
 )
 
 
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, size: float = 1.0) -> Array:
+def numbers(rng: np.random.Generator, shape: Shape, dtype: Any, size: float = 1.0) -> Array:
     x = rng.standard_normal(shape) * size
     if np.dtype(dtype).kind == "c":
         x = x + 0.3j * rng.standard_normal(shape) * size
@@ -126,12 +126,12 @@ def cases(draw: Any, ops: tuple[str, ...] = OPS, dtypes: tuple[Any, ...] = REAL)
             return np.broadcast_to(numbers(rng, (), kind), shape)
         return numbers(rng, shape, kind)
 
-    def some_of(axes: tuple[int, ...]) -> tuple[int, ...]:
+    def some_of(axes: Shape) -> Shape:
         """Axes that broadcast to `axes`."""
         kept = axes[draw(st.integers(0, len(axes))) :]
         return tuple(1 if draw(st.booleans()) else size for size in kept)
 
-    def mask_for(shape: tuple[int, ...]) -> dict[str, Any]:
+    def mask_for(shape: Shape) -> dict[str, Any]:
         kind = draw(st.sampled_from(["none", "random", "all", "nothing"]))
         if kind == "none":
             return {}

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, assert_close, leaves, normal, random_parameters
+from helpers import Array, Shape, assert_close, leaves, normal, random_parameters
 
 from attention_np import additive, dot_product, masks, multi_head, scaled_dot_product_attention
 from attention_np.multi_head import Parameters
@@ -72,7 +72,7 @@ def test_scaled_dot_product_attention(sizes: Any, options: dict[str, Any], dtype
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (1, 5), (2, 1, 4, 5), (2, 2, 4, 5)], ids=str)
-def test_a_float_mask_and_its_gradient(shape: tuple[int, ...]) -> None:
+def test_a_float_mask_and_its_gradient(shape: Shape) -> None:
     arrays = {**arrays_of(), "bias": normal(5, *shape)}
     output, cache = dot_product.forward(**arrays)
     d_output = normal(9, *output.shape)
@@ -209,7 +209,7 @@ def test_multi_head_attention_with_its_weights_loaded(
 
 
 @pytest.mark.parametrize("batch", [(), (2,)], ids=["alone", "in a batch"])
-def test_causal_self_attention_of_the_module(batch: tuple[int, ...]) -> None:
+def test_causal_self_attention_of_the_module(batch: Shape) -> None:
     x = normal(0, *batch, 6, 8)
     theirs = {"attn_mask": torch.tensor(~masks.causal(6)), "is_causal": True}
     module = torch_module(8, 2)
