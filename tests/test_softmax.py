@@ -79,14 +79,6 @@ def test_the_jacobian_is_right_in_every_digit_where_one_weight_is_nearly_one() -
     assert abs(softmax.jacobian(scores)[0, 0] / expected - 1) < 1e-15
 
 
-@pytest.mark.parametrize("magnitude", [745.2, 1e4, 1e16, 1e308, np.finfo(float).max])
-def test_no_finite_score_overflows(magnitude: float) -> None:
-    weights, cache = softmax.forward(np.array([magnitude, -magnitude, magnitude]))
-    np.testing.assert_array_equal(weights, [0.5, 0.0, 0.5])
-    np.testing.assert_array_equal(softmax.backward(np.array([1.0, 5.0, -1.0]), cache).scores, [0.5, 0.0, -0.5])
-    assert softmax.logsumexp(np.array([-magnitude, -magnitude])) == pytest.approx(-magnitude + np.log(2), rel=1e-15)
-
-
 OVERFLOWING = [1.5e308, -1.5e308, 0.0]
 
 
@@ -104,14 +96,6 @@ def test_vectors_of_the_largest_numbers_give_finite_products_and_leave_other_row
         alone = softmax.backward(calm, cache).scores
         assert_same_bits(rest, alone[:, 1:] if axis == 0 else alone[1:])
     assert weights.dtype == scores.dtype
-
-
-@pytest.mark.parametrize("vector", [[1.7e308, -1.7e308, -1.7e308], [1.7e308, -1.7e308, 1.7e308]], ids=str)
-def test_a_product_that_can_be_represented_does_not_overflow_on_the_way(vector: list[float]) -> None:
-    _, cache = softmax.forward(np.zeros(3))
-    small = np.array(vector) / 1e10
-    expected = (small - small.mean()) / 3 * 1e10
-    assert_close(softmax.backward(np.array(vector), cache).scores, expected, 1e-15)
 
 
 def exact_product(scores: list[float], vector: list[float]) -> list[Decimal]:
@@ -241,15 +225,6 @@ def test_no_jacobian_or_logsumexp_warns() -> None:
         warnings.simplefilter("error")
         softmax.jacobian(scores)
         softmax.logsumexp(scores)
-
-
-def test_several_rows_of_the_largest_numbers_are_as_each_alone() -> None:
-    scores, vectors = np.zeros((2, 3)), np.array([[1.7e308, -1.7e308, -1.7e308], [-1.7e308, 1.7e308, 1.5e308]])
-    for axis in (-1, 0):
-        rows = [softmax.backward(v, softmax.forward(s)[1]).scores for s, v in zip(scores, vectors, strict=True)]
-        there = np.moveaxis(vectors, -1, axis)
-        moved = softmax.backward(there, softmax.forward(np.moveaxis(scores, -1, axis), axis=axis)[1]).scores
-        assert_same_bits(np.moveaxis(moved, axis, -1), np.stack(rows))
 
 
 def test_an_infinite_cotangent_takes_the_rest_of_its_row_to_the_limit() -> None:
