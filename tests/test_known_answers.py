@@ -638,15 +638,6 @@ def test_a_missing_package_is_named_with_its_extra(
     assert not (tmp_path / "set").exists()
 
 
-def test_importing_known_answers_needs_numpy_alone() -> None:
-    program = (
-        "import sys; before = set(sys.modules); import attention_np.known_answers; "
-        "print(*{name.partition('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert {name for name in done.stdout.split() if "cython" not in name} == {"numpy", "attention_np"}
-
-
 def test_the_command_writes_a_set_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "set"
     assert cli.main(["known-answers", str(folder), "--op", "softmax", "--dtype", "float32", "--dtype", "float16"]) == 0
