@@ -35,23 +35,19 @@ POISONS = [np.nan, np.inf, -np.inf]
 every_block_size = pytest.mark.parametrize("block_size", [None, 1, 3, (2, 5)], ids=str)
 
 
-@pytest.mark.parametrize("shapes", SHAPES)
+OF_BATCH = arrays("a batch")
+SOME = {shapes: (arrays(shapes), {}) for shapes in SHAPES}
+SOME |= {f"bias {shape}": (OF_BATCH | {"bias": normal(1, *shape)}, {}) for shape in BIAS_SHAPES}
+SOME |= {name: (OF_BATCH, options) for name, options in OPTIONS.items()}
+SOME |= {f"{name}, bias": (OF_BATCH | {"bias": normal(1, 4, 5)}, options) for name, options in OPTIONS.items()}
+
+
+@pytest.mark.parametrize(("inputs", "options"), SOME.values(), ids=SOME)
 @every_block_size
-def test_all_shapes_give_what_dot_product_gives(shapes: str, block_size: Any) -> None:
-    assert_same_as_dot_product(arrays(shapes), block_size)
-
-
-@pytest.mark.parametrize("shape", BIAS_SHAPES, ids=str)
-@every_block_size
-def test_a_bias_of_any_shape_that_broadcasts_and_its_gradient(shape: Shape, block_size: Any) -> None:
-    assert_same_as_dot_product({**arrays("a batch"), "bias": normal(1, *shape)}, block_size)
-
-
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@every_block_size
-def test_every_option(options: dict[str, Any], block_size: Any) -> None:
-    assert_same_as_dot_product(arrays("a batch"), block_size, **options)
-    assert_same_as_dot_product({**arrays("a batch"), "bias": normal(1, 4, 5)}, block_size, **options)
+def test_all_shapes_biases_and_options_give_what_dot_product_gives(
+    inputs: dict[str, Array], options: dict[str, Any], block_size: Any
+) -> None:
+    assert_same_as_dot_product(inputs, block_size, **options)
 
 
 RULES = {
@@ -72,7 +68,7 @@ RULES = {
 @every_block_size
 @pytest.mark.parametrize("options", [{}, {"is_causal": True, "dropout_p": 0.4, "rng": 3}], ids=str)
 def test_a_rule_gives_what_its_mask_gives(rule: rules.Rule, block_size: Any, options: dict[str, Any]) -> None:
-    inputs = {**arrays("a batch"), "bias": normal(1, 4, 5)}
+    inputs = {**OF_BATCH, "bias": normal(1, 4, 5)}
     ours = results(blockwise, inputs, mask=rule, block_size=block_size, **options)
     expected = dict(results(dot_product, inputs, mask=rule.mask(4, 5), **options).items())
     for name, array in ours.items():
