@@ -20,6 +20,7 @@ from attention_np.multi_head import Parameters
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
+Patch, Printed = pytest.MonkeyPatch, pytest.CaptureFixture[str]
 COMPLEX_STEP, CENTRAL = 1e-13, 1e-7
 
 
@@ -63,13 +64,7 @@ def normal(seed: int, *shape: int) -> Array:
 
 
 def random_parameters(
-    seed: int,
-    d_query: int = 4,
-    d_key: int = 4,
-    d_value: int = 4,
-    d_qk: int = 4,
-    d_v: int = 4,
-    d_output: int = 4,
+    seed: int, d_query: int = 4, d_key: int = 4, d_value: int = 4, d_qk: int = 4, d_v: int = 4, d_output: int = 4
 ) -> Parameters:
     """Parameters of any widths, with biases that are not zero."""
     rng = np.random.default_rng(seed)
@@ -96,18 +91,7 @@ SHAPES: dict[str, tuple[Shape, ...]] = {
     "values with axes of their own before a batch": ((2, 4), (5,), (3, 1, 5)),
     "each has its own leading axis": ((3, 1, 1, 2), (2, 1, 3), (2, 3)),
 }
-BIAS_SHAPES: list[Shape] = [
-    (),
-    (1,),
-    (5,),
-    (1, 5),
-    (4, 1),
-    (4, 5),
-    (1, 1, 1),
-    (2, 1, 1),
-    (2, 1, 5),
-    (2, 4, 5),
-]
+BIAS_SHAPES: list[Shape] = [(), (1,), (5,), (1, 5), (4, 1), (4, 5), (1, 1, 1), (2, 1, 1), (2, 1, 5), (2, 4, 5)]
 MASKS: dict[str, dict[str, Any]] = {
     "mask of pairs": {"mask": SOME_HIDDEN},
     "mask of keys": {"mask": SOME_HIDDEN[0]},

@@ -16,6 +16,7 @@ from helpers import (
     SHAPES,
     SOME_HIDDEN,
     Array,
+    Patch,
     Shape,
     assert_alike,
     assert_close,
@@ -291,7 +292,7 @@ def test_forward_mode_takes_no_memory_for_what_is_left_out(name: str) -> None:
     assert peak_of(lambda: blockwise.jvp(cache, **{name: x[name]}, workers=1)) < 15 * 2**20
 
 
-def test_forward_mode_along_the_values_alone_does_not_move_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forward_mode_along_the_values_alone_does_not_move_the_scores(monkeypatch: Patch) -> None:
     x = batch_of()
     _, cache = blockwise.forward(**x)
     expected = dot_product.jvp(dot_product.forward(**x)[1], value=x["value"])
@@ -354,7 +355,7 @@ def test_blocks_that_a_rule_hides_are_not_computed(rule: rules.Rule, share: floa
     assert counting.pairs <= share * n * n
 
 
-def test_a_window_asks_and_reads_only_what_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_asks_and_reads_only_what_is_near(monkeypatch: Patch) -> None:
     n, sizes = 8192, []
     attend = kernels.attend
     monkeypatch.setattr(
@@ -624,7 +625,7 @@ def whole_numbers(*shape: int, seed: int) -> np.ndarray:
 )
 @pytest.mark.parametrize("at_once", [plain.PAIRS_AT_ONCE, 9, 1])
 def test_rows_of_which_the_log_sum_exp_is_too_large_have_the_same_gradients(
-    options: dict[str, Any], batch: Shape, at_once: int, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], batch: Shape, at_once: int, monkeypatch: Patch
 ) -> None:
     """A number that is added to all scores changes no gradient, that of the log-sum-exp by the scores included."""
     monkeypatch.setattr(plain, "PAIRS_AT_ONCE", at_once)

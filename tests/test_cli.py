@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import leaves
+from helpers import Patch, Printed, leaves
 
 from attention_np import cases, cli, dot_product, softmax
 from attention_np.cli import tables, verification
@@ -34,17 +34,13 @@ FINDINGS = [
 ]
 
 
-def test_an_error_that_is_large_because_its_method_is_coarse_stands_beside_what_is_allowed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_error_that_is_large_because_its_method_is_coarse_stands_beside_what_is_allowed(capsys: Printed) -> None:
     tables.print_findings(FINDINGS[1:2])
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if "scores" in line]
     assert row[1:5] == ["6.7e-03", "1.0e-01", "yes", "central"]
 
 
-def test_the_worst_case_of_an_input_is_the_worst_beside_what_its_method_allows(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_worst_case_of_an_input_is_the_worst_beside_what_its_method_allows(capsys: Printed) -> None:
     tables.print_findings(FINDINGS)
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("   scores")]
     assert row[1:] == ["1.0e-15", "1.0e-14", "yes", "complex-step", "rows"]  # a tenth of it, not a fifteenth
@@ -53,7 +49,7 @@ def test_the_worst_case_of_an_input_is_the_worst_beside_what_its_method_allows(
     assert "NO" in capsys.readouterr().out  # before all that hold
 
 
-def test_all_prints_every_case_by_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_prints_every_case_by_every_method(capsys: Printed) -> None:
     tables.print_findings(FINDINGS, every=True)
     printed = capsys.readouterr().out
     for finding in FINDINGS:
@@ -63,7 +59,7 @@ def test_all_prints_every_case_by_every_method(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_no_tag_verdict_or_number_is_cut_however_narrow_the_terminal(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    width: int, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.setattr(tables, "PIPE_WIDTH", width)
     report = verification.check_pages(PAGES, ["dot_product"])
@@ -101,7 +97,7 @@ def assert_all_is_named_on_at_most_a_hundred_lines(table: str) -> None:
 
 
 def test_where_all_holds_check_names_every_input_and_page_on_at_most_a_hundred_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.setattr(verification, "check", all_that_holds)
     assert cli.main(["check"]) == 0
@@ -109,7 +105,7 @@ def test_where_all_holds_check_names_every_input_and_page_on_at_most_a_hundred_l
 
 
 @pytest.mark.long
-def test_all_holds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_holds(capsys: Printed) -> None:
     assert cli.main(["check"]) == 0
     assert_all_is_named_on_at_most_a_hundred_lines(capsys.readouterr().out)
 
@@ -128,7 +124,7 @@ def test_check_takes_the_names_of_ops() -> None:
     assert "dot_product" not in table
 
 
-def test_check_takes_the_names_of_pages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_takes_the_names_of_pages(capsys: Printed) -> None:
     assert cli.main(["check", "scaling"]) == 0
     output = capsys.readouterr().out
     assert "scaling " in output
@@ -151,13 +147,13 @@ def test_the_json_report_has_a_row_for_each_equation() -> None:
 
 
 @pytest.fixture
-def few_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_cases(monkeypatch: Patch) -> None:
     found = cases.all_cases
     monkeypatch.setattr(cases, "all_cases", lambda ops: found(ops)[:2])
 
 
 @pytest.mark.usefixtures("few_cases")
-def test_a_flipped_sign_in_a_page_fails_naming_the_equation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flipped_sign_in_a_page_fails_naming_the_equation(tmp_path: Path, capsys: Printed) -> None:
     for page in PAGES.glob("*.md"):
         text = page.read_text(encoding="utf-8")
         if page.stem == "dot_product":
@@ -224,7 +220,7 @@ def test_the_json_report_of_an_op_by_the_name_of_its_tags_has_a_row_for_each_cas
 
 @pytest.mark.usefixtures("few_cases")
 def test_a_wrong_sign_in_backward_fails_naming_the_op_and_the_input(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: Patch, capsys: Printed, tmp_path: Path
 ) -> None:
     right = dot_product.backward
 
@@ -240,9 +236,7 @@ def test_a_wrong_sign_in_backward_fails_naming_the_op_and_the_input(
     assert {row["input"] for row in rows if not row["ok"]} == {"key", "gradient of key", "all, forward mode"}
 
 
-def test_a_gradient_that_is_not_finite_fails_and_is_still_valid_json(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_gradient_that_is_not_finite_fails_and_is_still_valid_json(monkeypatch: Patch, tmp_path: Path) -> None:
     def wrong(_: np.ndarray, cache: softmax.Cache) -> softmax.Gradients:
         return softmax.Gradients(np.full_like(cache.scores, np.nan))
 
@@ -256,13 +250,13 @@ def test_a_gradient_that_is_not_finite_fails_and_is_still_valid_json(
     assert report["ok"] is False
 
 
-def test_an_op_without_its_page_does_not_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_op_without_its_page_does_not_hold(tmp_path: Path, capsys: Printed) -> None:
     assert cli.main(["check", "softmax", "--derivations", str(tmp_path)]) == 1
     assert "there is no page for the op softmax" in capsys.readouterr().out
 
 
 def test_a_citation_of_no_equation_is_a_problem_in_whatever_module_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.setattr(cases, "all_cases", lambda _: [])
     (tmp_path / "_inner.py").write_text("x = 1  # (softmax.999)\n", encoding="utf-8")
@@ -271,7 +265,7 @@ def test_a_citation_of_no_equation_is_a_problem_in_whatever_module_it_stands(
     assert "_inner.py:1: cites (softmax.999), which stands in no page" in capsys.readouterr().out
 
 
-def test_a_file_that_cannot_be_written_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_is_one_sentence(capsys: Printed) -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("there is no /dev/full on this system")
@@ -280,9 +274,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("name", ["jacobian", "logsumexp"])
-def test_what_softmax_has_besides_is_checked_too(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_softmax_has_besides_is_checked_too(name: str, monkeypatch: Patch, capsys: Printed) -> None:
     right = getattr(softmax, name)
     monkeypatch.setattr(softmax, name, lambda *arrays, **options: -right(*arrays, **options))
     assert cli.main(["check", "softmax"]) == 1
@@ -290,9 +282,7 @@ def test_what_softmax_has_besides_is_checked_too(
 
 
 @pytest.mark.usefixtures("few_cases")
-def test_forward_mode_that_is_wrong_for_one_input_names_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_forward_mode_that_is_wrong_for_one_input_names_it(monkeypatch: Patch, capsys: Printed) -> None:
     right = dot_product.jvp
 
     def wrong(cache: dot_product.Cache, **tangents: np.ndarray) -> np.ndarray:
@@ -317,27 +307,21 @@ def test_forward_mode_that_is_wrong_for_one_input_names_it(
         ([], "required"),
     ],
 )
-def test_unusable_arguments_exit_with_2_and_one_sentence(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unusable_arguments_exit_with_2_and_one_sentence(arguments: list[str], message: str, capsys: Printed) -> None:
     assert cli.main(arguments) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert not captured.out
 
 
-def test_a_json_path_that_is_a_folder_is_refused_before_any_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_json_path_that_is_a_folder_is_refused_before_any_work(tmp_path: Path, capsys: Printed) -> None:
     assert cli.main(["check", "--json", str(tmp_path)]) == 2
     captured = capsys.readouterr()
     assert "is a folder" in captured.err
     assert not captured.out
 
 
-def test_without_rich_the_command_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_rich_the_command_says_what_to_install(monkeypatch: Patch, capsys: Printed) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
     assert cli.main(["check"]) == 2
     assert "check needs rich: pip install 'attention-np[check]'" in capsys.readouterr().err

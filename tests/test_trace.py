@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import leaves
+from helpers import Patch, Printed, leaves
 
 from attention_np import cases, cli, dot_product, masks, multi_head, trace
 from attention_np._lib.text import width_of
@@ -75,7 +75,7 @@ def test_a_trace_of_any_op_ends_with_its_output_and_gradients_and_agrees_with_it
     assert 0 < steps.error < 1e-13
 
 
-def test_a_wrong_equation_of_the_page_shows_in_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_equation_of_the_page_shows_in_the_check(tmp_path: Path, monkeypatch: Patch) -> None:
     page = (_pages.PAGES / "dot_product.md").read_text(encoding="utf-8")
     right, wrong = r"{\partial L}{\partial A} = G V^\top", r"{\partial L}{\partial A} = - G V^\top"
     assert page.count(right) == 1
@@ -84,7 +84,7 @@ def test_a_wrong_equation_of_the_page_shows_in_the_check(tmp_path: Path, monkeyp
     assert trace.dot_product(SENTENCE).error > 0.1
 
 
-def test_a_wrong_gradient_shows_in_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_gradient_shows_in_the_check(monkeypatch: Patch) -> None:
     right = dot_product.backward
     monkeypatch.setattr(dot_product, "backward", lambda *given: right(*given)._replace(key=-right(*given).key))
     assert trace.dot_product(SENTENCE).error > 1e-3
@@ -181,14 +181,14 @@ def test_what_cannot_be_traced_is_refused_in_a_sentence(
 
 @both_kinds
 @every_op
-def test_the_command_prints_the_trace(op: str, is_causal: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_trace(op: str, is_causal: bool, capsys: Printed) -> None:
     assert cli.main(["trace", SENTENCE, "--op", op, *(["--causal"] if is_causal else [])]) == 0
     printed = capsys.readouterr().out
     assert printed == OPS[op](SENTENCE, is_causal=is_causal).text(80)
     assert ("causal" in printed.split("\n")[0]) == is_causal
 
 
-def test_the_command_takes_words_without_quotes_and_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_takes_words_without_quotes_and_every_option(capsys: Printed) -> None:
     assert cli.main(["trace", *SENTENCE.split(), "--op", "multi_head", "--d", "6", "--heads", "3", "--seed", "2"]) == 0
     assert capsys.readouterr().out == trace.multi_head(SENTENCE, d=6, num_heads=3, seed=2).text(80)
     assert cli.main(["trace", SENTENCE, "--op", "additive", "--hidden", "2"]) == 0
@@ -212,7 +212,7 @@ def test_the_command_takes_words_without_quotes_and_every_option(capsys: pytest.
     ],
 )
 def test_arguments_that_cannot_be_used_end_the_command_with_2(
-    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], reason: str, capsys: Printed
 ) -> None:
     assert cli.main(["trace", *arguments]) == 2
     printed = capsys.readouterr()
@@ -227,7 +227,7 @@ def test_a_terminal_without_the_letters_gets_question_marks_and_no_traceback() -
     assert b"    ?   " in done.stdout
 
 
-def test_without_the_extra_that_reads_pages_a_trace_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_that_reads_pages_a_trace_says_so(monkeypatch: Patch) -> None:
     for name in [name for name in sys.modules if name.startswith(("attention_np.derivation", "attention_np.trace._p"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "lark", None)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from helpers import assert_alike, forks, in_child, normal
+from helpers import Patch, assert_alike, forks, in_child, normal
 
 from attention_np import blockwise
 from attention_np._blockwise import blas, kernels, workers
@@ -38,7 +38,7 @@ class FakeController:
 
 
 @pytest.fixture
-def controller(monkeypatch: pytest.MonkeyPatch) -> FakeController:
+def controller(monkeypatch: Patch) -> FakeController:
     fake = FakeController()
     monkeypatch.setattr(blas, "controller", lambda: fake)
     return fake
@@ -85,7 +85,7 @@ def test_nested_and_concurrent_calls_hold_blas_once(controller: FakeController) 
     assert controller.limited <= 2  # by the first call, and for those that outlast it
 
 
-def test_real_blas_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_blas_is_as_it_was(monkeypatch: Patch) -> None:
     threadpoolctl = pytest.importorskip("threadpoolctl")
 
     def threads() -> list[int]:
@@ -177,7 +177,7 @@ def test_a_child_that_another_thread_forks_during_a_call_has_all_threads_of_blas
 
 @forks
 def test_a_child_does_not_wait_for_a_blas_that_another_thread_has_locked(
-    controller: FakeController, monkeypatch: pytest.MonkeyPatch
+    controller: FakeController, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(blas, "SECONDS_TO_LET_GO", 0.1)
     monkeypatch.setattr(FakeController, "__exit__", lambda *_: is_free.wait(30))
@@ -215,7 +215,7 @@ def test_real_blas_has_its_threads_in_a_child_and_a_call_there_gives_them_back()
     assert set(found) == {expected}
 
 
-def test_without_threadpoolctl_one_worker_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_threadpoolctl_one_worker_is_the_default(monkeypatch: Patch) -> None:
     monkeypatch.setattr(blas, "controller", lambda: None)
     assert workers.as_workers(None, None) == 1
     assert workers.as_workers(None, 3) == 3

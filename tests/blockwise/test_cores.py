@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from helpers import forks, in_child
+from helpers import Patch, forks, in_child
 
 from attention_np import blockwise, dot_product
 from attention_np._blockwise import blas, cores, workers
@@ -73,9 +73,7 @@ def test_workers_that_are_fewer_or_more_than_the_cores_go_where_they_like() -> N
     assert cores.of_workers(1) == [None]
 
 
-def test_a_system_that_tells_of_no_cores_and_one_that_refuses_them(
-    two_cores: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_that_tells_of_no_cores_and_one_that_refuses_them(two_cores: set[int], monkeypatch: Patch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError("not here")
 
@@ -108,9 +106,7 @@ def test_a_child_that_is_forked_in_a_call_may_run_where_the_call_began(two_cores
 
 
 @forks
-def test_a_child_is_free_before_blas_is_let_go_and_starts_its_threads(
-    two_cores: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_is_free_before_blas_is_let_go_and_starts_its_threads(two_cores: set[int], monkeypatch: Patch) -> None:
     found = []
 
     class Limit:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, assert_same_bits, normal, peak_of
+from helpers import Array, Patch, assert_same_bits, normal, peak_of
 
 from attention_np import blockwise
 from attention_np._blockwise import tiles
@@ -170,7 +170,7 @@ def test_what_is_mapped_of_a_file_that_has_lost_its_name_is_sent_itself(
 
 
 def test_a_file_is_found_by_workers_in_another_folder(
-    mapped: dict[str, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mapped: dict[str, Array], tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     relative = {name: np.memmap(name, x.dtype, "r", x.offset, x.shape) for name, x in mapped.items()}
@@ -180,7 +180,7 @@ def test_a_file_is_found_by_workers_in_another_folder(
     assert_same_bits(output, expected)
 
 
-def test_of_a_part_of_a_file_only_a_few_rows_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_part_of_a_file_only_a_few_rows_are_compared(tmp_path: Path, monkeypatch: Patch) -> None:
     file = np.memmap(tmp_path / "key", np.float32, "w+", shape=(1000, 2))
     read = []
     checksum = tiles.crc32
@@ -191,7 +191,7 @@ def test_of_a_part_of_a_file_only_a_few_rows_are_compared(tmp_path: Path, monkey
     assert max(read) == 8 * file.itemsize * 2
 
 
-def test_a_tile_that_has_travelled_opens_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tile_that_has_travelled_opens_each_file_once(tmp_path: Path, monkeypatch: Patch) -> None:
     file = np.memmap(tmp_path / "key", np.float32, "w+", shape=(5, 2))
     (tile,) = (problem.tile(x) for problem in [arranged(4, 5)] for x in problem.strips())
     there = pickle.loads(pickle.dumps(dataclasses.replace(tile, key=file)))  # noqa: S301

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SOME_HIDDEN, Array, Shape, assert_close, normal
+from helpers import SOME_HIDDEN, Array, Patch, Shape, assert_close, normal
 
 from attention_np import blockwise, dot_product, rules
 from attention_np._blockwise import kernels, plain, scratch
@@ -18,7 +18,7 @@ from .calls import a_mask, arrays, assert_same_as_dot_product, batch_of
 
 
 @pytest.fixture
-def kernels_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def kernels_only(monkeypatch: Patch) -> None:
     """The slow way of :mod:`attention_np._blockwise.plain` is an error."""
 
     def refuse(*_: Any) -> None:
@@ -54,7 +54,7 @@ def test_a_row_whose_sum_leaves_the_range_without_a_shift_is_shifted() -> None:
 
 @pytest.mark.parametrize("vectorised", [False, True])
 @pytest.mark.parametrize("scale", [None, 30.0])
-def test_either_exponential_serves(vectorised: bool, scale: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_either_exponential_serves(vectorised: bool, scale: float | None, monkeypatch: Patch) -> None:
     monkeypatch.setattr(kernels, "_is_vectorised", lambda *_: vectorised)
     kernels._exponential.cache_clear()
     try:
@@ -89,7 +89,7 @@ def test_memory_that_is_kept_is_no_more_than_was_asked_for() -> None:
         assert len(kept.views) <= 64
 
 
-def test_attention_between_two_steps_of_attention_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_between_two_steps_of_attention_changes_nothing(monkeypatch: Patch) -> None:
     query, key, value, d_output = (normal(seed, 2, 9, 4) for seed in range(4))
     expected, cache = blockwise.forward(query, key, value)
     gradients = blockwise.backward(d_output, cache)
@@ -112,7 +112,7 @@ def test_attention_between_two_steps_of_attention_changes_nothing(monkeypatch: p
 
 
 @pytest.fixture
-def used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def used_memory(monkeypatch: Patch) -> None:
     """Memory whose numbers are not set is not zero."""
     empty = np.empty
 
@@ -160,9 +160,7 @@ def test_what_nothing_is_added_to_is_zero(leading: Shape, n: int, m: int) -> Non
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
 @pytest.mark.parametrize("of_rows", [False, True], ids=["", "log-sum-exp"])
-def test_every_pass_computes_in_the_precision_of_the_arrays(
-    dtype: Any, of_rows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_pass_computes_in_the_precision_of_the_arrays(dtype: Any, of_rows: bool, monkeypatch: Patch) -> None:
     seen = set()
 
     def watched(function: Any) -> Any:
@@ -199,7 +197,7 @@ def test_the_columns_beside_others_are_of_their_dtype() -> None:
         assert found.dtype == np.float32
 
 
-def test_only_the_rows_that_need_it_are_done_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_rows_that_need_it_are_done_whole(monkeypatch: Patch) -> None:
     query, key, value = normal(0, 6, 2), normal(1, 5, 2), normal(2, 5, 3)
     query[2] *= 1e20
     bias = np.zeros((6, 5))
@@ -247,7 +245,7 @@ class Introspected:
         return {name: what for name, what in found.items() if re.search(func_name, name)}
 
 
-def test_a_function_is_vectorised_if_numpy_runs_more_than_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_is_vectorised_if_numpy_runs_more_than_the_baseline(monkeypatch: Patch) -> None:
     monkeypatch.setitem(sys.modules, "numpy.lib.introspect", Introspected)  # type: ignore[arg-type]
     monkeypatch.setattr(np.lib, "introspect", Introspected, raising=False)
     found = [
