@@ -400,7 +400,7 @@ def test_products_may_leave_the_range_where_the_scores_do_not() -> None:
     assert_same_as_dot_product(inputs, tolerance=1e-6, **options)  # so small a scale has few digits left
 
 
-@pytest.mark.parametrize("n", [700, 2048, 4096])
+@pytest.mark.parametrize("n", [700, 2048, pytest.param(4096, marks=pytest.mark.long)])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_few_rows_with_large_scores_do_not_spoil_the_gradients_of_others(n: int, workers: int) -> None:
     query, key, value = (normal(seed, n, 4).astype(np.float32) for seed in range(3))
