@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, assert_same_bits, normal, random_parameters
+from helpers import assert_same_bits, normal, random_parameters
 from scipy import special
 
 import attention_np as anp
@@ -13,10 +13,31 @@ BATCH = {"query": normal(0, 2, 4, 3), "key": normal(1, 2, 5, 3), "value": normal
 SOME_HIDDEN = np.arange(20).reshape(4, 5) % 3 > 0
 
 
-@pytest.mark.parametrize("options", [{}, {"scale": 0.3}, {"is_causal": True}, {"dropout_p": 0.5, "rng": 3}], ids=str)
-def test_scaled_dot_product_attention_is_the_output_of_dot_product(options: dict[str, Any]) -> None:
-    expected, _ = anp.dot_product.forward(**BATCH, **options)
-    assert_same_bits(anp.scaled_dot_product_attention(**BATCH, **options), expected)
+WEIGHTS = (*BATCH.values(), normal(3, 3, 4), normal(4, 3, 4), normal(5, 4))
+PARAMETERS = (*BATCH.values(), random_parameters(0, 3, 3, 6))
+DROPOUT = {"dropout_p": 0.5, "rng": 3}
+CONVENIENCES: list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = [
+    *(
+        (anp.scaled_dot_product_attention, anp.dot_product, tuple(BATCH.values()), options)
+        for options in ({}, {"scale": 0.3}, {"is_causal": True}, DROPOUT)
+    ),
+    *(
+        (anp.additive_attention, anp.additive, (*WEIGHTS, b), options)
+        for b in (None, normal(6, 4))
+        for options in ({}, {"mask": SOME_HIDDEN})
+    ),
+    *(
+        (anp.multi_head_attention, anp.multi_head, PARAMETERS, {"num_heads": 2, **options})
+        for options in ({}, {"mask": SOME_HIDDEN}, {"bias": normal(3, 4, 5)}, {"is_causal": True}, DROPOUT)
+    ),
+]
+
+
+@pytest.mark.parametrize(("convenience", "op", "arrays", "options"), CONVENIENCES)
+def test_a_convenience_is_the_output_of_its_op(
+    convenience: Any, op: Any, arrays: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    assert_same_bits(convenience(*arrays, **options), op.forward(*arrays, **options)[0])
 
 
 def test_a_boolean_attn_mask_hides_and_a_float_one_is_added() -> None:
@@ -58,25 +79,6 @@ def test_heads_that_do_not_divide_are_refused(name: str, shape: tuple[int, ...])
         anp.scaled_dot_product_attention(**{**arrays, name: np.zeros(shape)}, enable_gqa=True)
     with pytest.raises(ValueError, match="leading axes"):
         anp.scaled_dot_product_attention(**{**arrays, "key": np.zeros((2, 3, 5, 3))})
-
-
-@pytest.mark.parametrize("options", [{}, {"mask": SOME_HIDDEN}], ids=["plain", "mask"])
-@pytest.mark.parametrize("b", [None, normal(6, 4)], ids=["without b", "with b"])
-def test_additive_attention_is_the_output_of_additive(b: Array | None, options: dict[str, Any]) -> None:
-    weights = normal(3, 3, 4), normal(4, 3, 4), normal(5, 4), b
-    expected, _ = anp.additive.forward(*BATCH.values(), *weights, **options)
-    assert_same_bits(anp.additive_attention(*BATCH.values(), *weights, **options), expected)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"mask": SOME_HIDDEN}, {"bias": normal(3, 4, 5)}, {"is_causal": True}, {"dropout_p": 0.5, "rng": 3}],
-    ids=["plain", "mask", "bias", "causal", "dropout"],
-)
-def test_multi_head_attention_is_the_output_of_multi_head(options: dict[str, Any]) -> None:
-    arrays = (*BATCH.values(), random_parameters(0, 3, 3, 6))
-    expected, _ = anp.multi_head.forward(*arrays, num_heads=2, **options)
-    assert_same_bits(anp.multi_head_attention(*arrays, num_heads=2, **options), expected)
 
 
 @pytest.mark.parametrize("attn_mask", [0.5, np.float64(0.5), np.float32(0.5)], ids=repr)
