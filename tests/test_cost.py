@@ -213,16 +213,21 @@ def test_nothing_fits_in_no_memory() -> None:
     assert cost.longest(cost.dot_product, 0, Sizes(n=1)) == 0
 
 
-@pytest.mark.parametrize("memory", [float("inf"), float("nan"), -1, -0.5])
-def test_memory_that_is_no_size_has_no_longest_length(memory: float) -> None:
-    with pytest.raises(ValueError, match=r"^memory must be a finite number of bytes, at least 0, not "):
-        cost.longest(cost.dot_product, memory, Sizes(n=1))
-
-
-@pytest.mark.parametrize("memory", ["8", None, True, 1j])
-def test_memory_that_is_no_number_is_refused(memory: Any) -> None:
-    with pytest.raises(TypeError, match=r"^memory must be a number of bytes, not "):
-        cost.longest(cost.dot_product, memory, Sizes(n=1))
+@pytest.mark.parametrize(
+    ("many", "error", "message"),
+    [
+        (
+            (float("inf"), float("nan"), -1, -0.5),
+            ValueError,
+            r"^memory must be a finite number of bytes, at least 0, not ",
+        ),
+        (("8", None, True, 1j), TypeError, r"^memory must be a number of bytes, not "),
+    ],
+)
+def test_memory_that_is_no_size_has_no_longest_length(many: Any, error: type[Exception], message: str) -> None:
+    for memory in many:
+        with pytest.raises(error, match=message):
+            cost.longest(cost.dot_product, memory, Sizes(n=1))
 
 
 @pytest.mark.parametrize("algorithm", [cost.dot_product, cost.blockwise])

@@ -77,15 +77,6 @@ def test_draws_depend_on_the_row_of_the_scores_and_not_on_how_rows_are_grouped(s
     assert_same_bits(dropout_of(shape).reshape(12, 7), dropout_of((12, 7)))
 
 
-def test_the_first_rows_draw_the_same_however_many_rows_follow() -> None:
-    assert_same_bits(dropout_of((5, 9)), dropout_of((50, 9))[:5])
-
-
-@pytest.mark.parametrize("m", [1, 3, 7, 8])
-def test_the_first_keys_of_a_step_draw_the_same_however_many_keys_follow_in_it(m: int) -> None:
-    assert_same_bits(dropout_of((5, m)), dropout_of((5, 8))[:, :m])
-
-
 @pytest.mark.parametrize("m", [1, 5, 8, 13, 100])
 def test_draws_are_those_of_philox_at_the_place_in_the_scores(m: int) -> None:
     width = (m + 7) // 8 * 8
