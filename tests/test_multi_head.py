@@ -237,6 +237,16 @@ def test_whatever_is_an_index_will_do_for_a_number_of_heads(one: Any) -> None:
     assert gradients["query"].shape == x["query"].shape
 
 
+def test_values_that_do_not_fit_have_an_output_and_gradients_that_do_beside_a_hidden_nan() -> None:
+    weights = Parameters(EYE, EYE, EYE * 1e200, EYE * 1e-300)
+    key, value = np.vstack([EYE, [np.nan, 1.0]]), np.array([[1e200, 0.0], [0.0, 2e200], [1.0, np.nan]])
+    output, cache = multi_head.forward(0 * EYE, key, value, weights, num_heads=1, mask=np.array([True, True, False]))
+    np.testing.assert_allclose(output, [[5e99, 1e100], [5e99, 1e100]])
+    gradients = multi_head.backward(np.array([[1e-100, 0.0], [0.0, 0.0]]), cache)
+    np.testing.assert_allclose(gradients.query, np.array([[0.25, -0.25], [0, 0]]) / np.sqrt(2))
+    np.testing.assert_allclose(gradients.parameters.w_output[:, 0], [5e299, 1e300])
+
+
 @pytest.mark.parametrize("vast", [1.0, 1e200])
 def test_a_tangent_of_the_bias_moves_the_output_also_where_queries_do_not_fit(vast: float) -> None:
     x, eye = normal(0, 3, 2), np.eye(2)
