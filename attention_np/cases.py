@@ -257,7 +257,7 @@ def _written(op: str) -> Iterator[Case]:
         yield Case(op, "far from zero", {"scores": scores + 700.0})
         yield Case(op, "one far ahead", {"scores": scores + 30 * (np.arange(scores.shape[-1]) == 2)})
     if op == "multi_head":
-        case = _with_given_parameters(drawn(op, leading=(2,)))
+        case = _with_given_parameters(drawn(op))
         of_each_head = case.inputs["bias"][:2, None]  # (heads, 1, m)
         options = case.options | OPTIONS["dropout"]
         yield Case(op, "bias of each head, dropout", case.inputs | {"bias": of_each_head}, options)
