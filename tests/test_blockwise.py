@@ -662,6 +662,19 @@ def test_a_row_at_plus_infinity_has_no_gradient_of_its_log_sum_exp() -> None:
     np.testing.assert_allclose(others[[0, 2, 3]].sum(axis=1), 1, rtol=1e-14)
 
 
+@pytest.mark.parametrize("wide", ["query", "key", "value", "bias"])
+@pytest.mark.parametrize(("narrow_dtype", "wide_dtype"), [("float32", "float64"), ("float16", "float32")])
+def test_one_array_of_a_wider_dtype_makes_the_results_wide_as_in_dot_product(
+    wide: str, narrow_dtype: str, wide_dtype: str
+) -> None:
+    inputs = {name: x.astype(narrow_dtype) for name, x in {**batch_of(), "bias": normal(3, 6, 7)}.items()}
+    inputs[wide] = inputs[wide].astype(wide_dtype)
+    ours, theirs = (dict(results(op, inputs).items()) for op in (blockwise, dot_product))
+    assert ours["output"].dtype == wide_dtype
+    for name, array in theirs.items():
+        assert_alike(ours[name], array, 20 * float(np.finfo(array.dtype).eps), name)
+
+
 @pytest.mark.parametrize("name", ["query", "key"])
 @pytest.mark.parametrize(
     ("of_scores", "scale", "of_value", "larger"), [(0, None, -900, 1020), (-400, 2.0**800, -500, 800)]
