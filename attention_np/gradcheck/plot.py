@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +32,9 @@ LOOKS = {  # told apart by the line and the marker, too; the colours are those o
 }
 SMALLEST_ERROR = 1e-17  # what is smaller, zero for one, is drawn here
 LEAST, MOST = 1e-3, 1e3  # of the scale of errors over their tolerance
-ASPECT = 1.5  # how much wider than high all panels together are
-ELONGATED = 6  # times longer one way than the other: cells are no squares then
+ELONGATED = 3  # times longer one way than the other: cells are no squares then
 SPARSE = 20  # times as many entries as were looked at
-LABELLED = 24  # panels: where they are more, there is no room for their indices
+LABELLED = 24  # indices of the leading axes, at most, for which there is room
 
 
 def v_curve(
@@ -96,8 +95,8 @@ def v_curve(
 def places(input_report: Finding, *, ax: Axes | None = None) -> Axes:
     """Plot where the errors are: each entry's difference over its tolerance, ten times its noise floor.
 
-    The last two axes make a panel, and each index of the leading axes has its own. What is above 1 is wrong, and
-    outlined; what cannot be decided has a dot.
+    The rows are those of the last two axes, for each index of the leading ones below each other. What is above 1 is
+    wrong, and outlined; what cannot be decided has a dot.
 
     Parameters
     ----------
@@ -129,11 +128,11 @@ def places(input_report: Finding, *, ax: Axes | None = None) -> Axes:
         ax.set_axis_off()
         ax.text(0.5, 0.5, "no entries", ha="center", va="center", transform=ax.transAxes)
         return ax
-    layout = _Layout.of(input_report.details.verdict.shape)
-    verdict = layout.spread(np.asarray(input_report.details.verdict, float))
-    _draw_errors(ax, layout.spread(_over_tolerance(input_report.details)))
-    _mark(ax, verdict)
-    _label(ax, layout)
+    shape = input_report.details.verdict.shape
+    cells = (-1, (1, *shape)[-1])
+    _draw_errors(ax, _over_tolerance(input_report.details).reshape(cells))
+    _mark(ax, np.asarray(input_report.details.verdict).reshape(cells))
+    _label(ax, shape)
     return ax
 
 
@@ -220,82 +219,19 @@ def _outline(inside: npt.NDArray[np.bool_]) -> Array:
     return sides - 0.5
 
 
-def _label(ax: Axes, layout: _Layout) -> None:
-    """The indices along the last two axes, and the leading index of each panel."""
+def _label(ax: Axes, shape: tuple[int, ...]) -> None:
+    """The indices along the last two axes, or those of the leading axes, with a line between one and the next."""
     from matplotlib.ticker import MaxNLocator
 
-    high, wide = layout.panel
-    corners = layout.corners()
-    dimensions = len(layout.shape)
-    ax.set_xlabel(f"index of axis {dimensions - 1}" if dimensions else "")
-    ax.set_ylabel(f"index of axis {dimensions - 2}" if dimensions > 1 else "")
-    if len(corners) == 1:
-        for axis, length in ((ax.xaxis, wide), (ax.yaxis, high)):
-            if length == 1:
-                axis.set_ticks([0])
-            else:
-                axis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
-    else:
-        tops, lefts = sorted({top for _, top, _ in corners}), sorted({left for _, _, left in corners})
-        down, along = sorted({0, high - 1}), sorted({0, wide - 1})
-        ax.set_yticks([top + k for top in tops for k in down], [str(k) for _ in tops for k in down])
-        ax.set_xticks([left + k for left in lefts for k in along], [str(k) for _ in lefts for k in along])
-        ax.spines[:].set_visible(False)
-    if dimensions < 2:
-        ax.set_yticks([])
-    if not dimensions:
-        ax.set_xticks([])
-    if 1 < len(corners) <= LABELLED:
-        for index, top, left in corners:
-            ax.text(left - 0.5, top - 0.7, f"[{', '.join(map(str, index))}]", fontsize=8, va="bottom")
-        ax.set_ylim(top=-0.5 - layout.gap[0])  # the indices of the first row, too, have their room
-
-
-class _Layout(NamedTuple):
-    """How the panels of an array are laid out side by side, and in rows where they are many."""
-
-    shape: tuple[int, ...]
-    rows: int  # of panels
-    columns: int
-
-    @classmethod
-    def of(cls, shape: tuple[int, ...]) -> _Layout:
-        """The layout of an array of that shape: about as wide as a figure is."""
-        count = math.prod(shape[:-2])
-        high, wide = _Layout(shape, 1, 1).panel
-        ideal = math.sqrt(ASPECT * count * high / wide)
-
-        def badness(columns: int) -> float:
-            left_empty = -count % columns / count
-            return abs(math.log(columns / ideal)) + left_empty
-
-        columns = min(range(1, count + 1), key=badness)
-        return cls(shape, math.ceil(count / columns), columns)
-
-    @property
-    def panel(self) -> tuple[int, int]:
-        """How many rows and columns of cells a panel has."""
-        high, wide = (1, 1, *self.shape)[-2:]
-        return high, wide
-
-    @property
-    def gap(self) -> tuple[int, int]:
-        """How many rows and columns of cells are left free between panels; the rows have the room for an index."""
-        high, wide = self.panel
-        return max(1, round(high / 4)), max(1, round(wide / 12))
-
-    def corners(self) -> list[tuple[tuple[int, ...], int, int]]:
-        """The leading index of each panel, and the row and column of its first cell."""
-        down, right = np.add(self.panel, self.gap).tolist()
-        return [
-            (index, k // self.columns * down, k % self.columns * right)
-            for k, index in enumerate(np.ndindex(self.shape[:-2]))
-        ]
-
-    def spread(self, values: Array) -> Array:
-        """The cells of all panels in one image, NaN between them."""
-        high, wide = self.panel
-        image = np.full(np.add(self.panel, self.gap) * (self.rows, self.columns) - self.gap, np.nan)
-        for index, top, left in self.corners():
-            image[top : top + high, left : left + wide] = values[index].reshape(high, wide)
-        return image
+    high, wide = (1, 1, *shape)[-2:]
+    for axis, length, k in ((ax.xaxis, wide, -1), (ax.yaxis, high, -2)):
+        axis.set_label_text(f"index of axis {len(shape) + k}" if len(shape) + k >= 0 else "")
+        axis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+        if length == 1:
+            axis.set_ticks([0] if len(shape) + k >= 0 else [])
+    leading = list(np.ndindex(shape[:-2]))
+    if len(leading) > 1:
+        ax.set_ylabel("index of the leading axes")
+        ax.hlines(high * np.arange(1, len(leading)) - 0.5, -0.5, wide - 0.5, color="white", lw=1.5)
+        shown = range(0, len(leading), math.ceil(len(leading) / LABELLED))
+        ax.set_yticks([high * (k + 0.5) - 0.5 for k in shown], [describing.place(leading[k]) for k in shown])
