@@ -289,19 +289,17 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
         " to the order 0, 2, 1 and 3 before it is reshaped to (2, 5, 12)"
     ),
     "padded attention, query: two rows exchanged": "indices 1 and 3 of axis 0 are exchanged",
-    "layer, b: one term of the sum": (
-        "it is only the term at index 0 of axis 0 of the sum over the broadcast axes: no other cotangent matters"
-    ),
-    "layer, b: the last term missing": (
-        "the term at index 4 of axis 0 is missing from the sum over the broadcast axes, or wrong: it is all that "
-        "differs"
-    ),
-    "times, b: the last term missing": "the term of index 3 is missing from the sum over the broadcast axis 0 (of 4)",
+    "layer, b: one term of the sum": ("it is only the term of index 0 of the sum over axis 0 of the output (of 5)"),
+    "layer, b: the last term missing": ("the term of index 4 is missing from the sum over axis 0 of the output (of 5)"),
+    "times, b: the last term missing": "the term of index 3 is missing from the sum over axis 0 of the output (of 4)",
     "scaled rows, s: summed over one axis of two": (
-        "it is only the term of index 0 of the sum over the broadcast axis 0 (of 2)"
+        "it is only the term of index 0 of the sum over axis 0 of the output (of 2)"
     ),
     "layer norm, gamma: up to the middle": (
-        "only the terms up to index 2 are in the sum over the broadcast axis 0 (of 5)"
+        "only the terms up to index 2 are in the sum over axis 0 of the output (of 5)"
+    ),
+    "blocked, w: the last block forgotten": (
+        "only the terms up to index 15 are in the sum over axis 0 of the output (of 19)"
     ),
     "times, b: the sum missing": "the sum over the broadcast axis 0 is missing",
     "matmul, a: transposed": "axes 0 and 1 are transposed",
