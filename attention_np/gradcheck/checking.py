@@ -25,7 +25,7 @@ from attention_np.gradcheck.measuring.functions import (
     on_copies,
     wide_dtype,
 )
-from attention_np.gradcheck.measuring.numerical import METHODS, Parts, as_method, batched
+from attention_np.gradcheck.measuring.numerical import as_method, batched
 from attention_np.gradcheck.measuring.running import MEMORY, Running, track
 from attention_np.gradcheck.measuring.subject import Subject, sizes
 from attention_np.gradcheck.reporting import Report
@@ -209,7 +209,7 @@ def check_by(
     if checkpoint is not None:
         elsewhere = next(iter(subjects.values())).values(_elsewhere(point[0]))
         question = [*arrays.items(), first.output, elsewhere, cotangents, *asked, sorted(vectorized), seed]
-        kept = Checkpoint(checkpoint, fingerprint(question), Parts(entries, METHODS, len(cotangents)).sizes)
+        kept = Checkpoint(checkpoint, fingerprint(question))
 
     with track(len(methods) * sum(entries.values()), "checking gradients", progress) as advance:
         running = Running(executor, int(memory), kept, advance)

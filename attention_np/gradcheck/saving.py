@@ -45,13 +45,13 @@ from attention_np.gradcheck.findings import Details, Entry, Escape, Finding
 __all__ = ["Checkpoint", "as_dict", "fingerprint", "read", "write"]
 
 Array = npt.NDArray[Any]
-Sizes = Callable[[str], Sequence[int]]
 
 HEADER = {"format": "attention_np gradient report", "version": 1}
 REST = "checkpoint"  # the key of what a checkpoint keeps besides, and a report has no use for
 LONGEST_NAME = 1000  # characters: every line of a table is as long as the longest
 LONGEST_KEY = 100  # characters, of one that is shown
 SAVE_EVERY = 10.0  # seconds
+FIVE = 5  # arrays that earlier versions kept of each part; nothing needs the fourth any more
 DTYPES = re.compile(r"(float|complex)[0-9]{2,3}")  # of slopes
 INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -239,10 +239,10 @@ class Checkpoint:
     """A file that is a saved report and, besides, keeps the slopes that were measured.
 
     What it holds is looked at before anything is measured. It is written every ten seconds; :meth:`save` writes it at
-    the end, and when the check is interrupted. `sizes` says how large the arrays are that belong under a key.
+    the end, and when the check is interrupted.
     """
 
-    def __init__(self, path: str | os.PathLike[str], question: str, sizes: Sizes) -> None:
+    def __init__(self, path: str | os.PathLike[str], question: str) -> None:
         try:
             self.path = Path(path)
         except TypeError:
@@ -252,12 +252,12 @@ class Checkpoint:
         self.findings: Callable[[], Sequence[Finding]] = lambda: ()
         self.saved = time.monotonic()
         try:
-            self._read(sizes)
+            self._read()
         except FileNotFoundError:
             if not self.path.parent.is_dir():
                 raise ValueError(f"checkpoint {self.path}: there is no folder {self.path.parent}") from None
 
-    def _read(self, sizes: Sizes) -> None:
+    def _read(self) -> None:
         """Take over what the file holds: all of it, or nothing."""
         try:
             saved, arrays = _opened(self.path)
@@ -275,24 +275,30 @@ class Checkpoint:
                 f"checkpoint {self.path} belongs to another check, with other inputs, outputs, seed or options: "
                 "remove it, or name another file"
             )
-        self.slopes = {key: self._sound(key, kept, arrays, sizes) for key, kept in slopes.items()}
+        self.slopes = {key: self._arrays_at(key, kept, arrays) for key, kept in slopes.items()}
 
-    def _sound(self, key: str, kept: Any, arrays: list[Array], sizes: Sizes) -> list[Array]:
-        """What is kept under a key, of the archive or written out; each must have a number for each entry."""
+    def _arrays_at(self, key: str, kept: Any, arrays: list[Array]) -> list[Array]:
+        """What is kept under a key, of the archive or written out."""
         try:
             found = [arrays[as_whole(x)] if arrays else _written_out(x) for x in kept]
-            if [(x.dtype.kind in "fc", x.size) for x in found] != [(True, size) for size in sizes(key)]:
-                raise ValueError("there is no number for each entry")
         except (TypeError, ValueError, OverflowError, IndexError):
-            where = legible(key)[:LONGEST_KEY]
-            raise ValueError(f"checkpoint {self.path} is damaged at {where}: remove it") from None
-        return found
+            raise self._damaged(key) from None
+        return found[:3] + found[4:] if len(found) == FIVE else found
+
+    def _damaged(self, key: str) -> ValueError:
+        return ValueError(f"checkpoint {self.path} is damaged at {legible(key)[:LONGEST_KEY]}: remove it")
 
     def get(self, key: str, shapes: Sequence[tuple[int, ...]]) -> list[Array] | None:
-        """The arrays that were kept under `key`, or None."""
+        """The arrays that were kept under `key`, or None; a ValueError if they have not a number for each entry."""
         if key not in self.slopes:
             return None
-        return [x.reshape(shape) for x, shape in zip(self.slopes[key], shapes, strict=True)]
+        try:
+            found = [x.reshape(shape) for x, shape in zip(self.slopes[key], shapes, strict=True)]
+        except ValueError:
+            raise self._damaged(key) from None
+        if any(x.dtype.kind not in "fc" for x in found):
+            raise self._damaged(key)
+        return found
 
     def put(self, key: str, arrays: Iterable[Array]) -> None:
         """Keep `arrays` under `key`."""

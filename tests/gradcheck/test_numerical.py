@@ -110,7 +110,7 @@ def test_the_entries_that_are_asked_for_are_measured_in_their_order_whatever_the
     assert found.values.shape == (len(chosen), 1)
     np.testing.assert_allclose(found.values[:, 0], expected, rtol=0, atol=1e-9)
     assert (found.errors < 1e-9).all()
-    assert [part.shape for part in found[1:]] == [(len(chosen),)] * 4
+    assert [part.shape for part in found[1:]] == [(len(chosen),)] * 3
     alone = [measure(subject, chosen[k : k + 1], method, Running(), best=True) for k in range(len(chosen))]
     for k, one in enumerate(alone):
         assert [part[k] for part in found] == [part[0] for part in one]
@@ -279,11 +279,10 @@ def test_all_that_is_known_of_a_slope_is_in_its_units(method):
         return measure(subject, np.arange(4), method, Running(), best=True)
 
     one, other = known(1.0), known(1024.0)
-    for name in ("values", "errors", "coarse", "lost"):
+    for name in ("values", "errors", "lost"):
         np.testing.assert_array_equal(1024 * getattr(other, name), getattr(one, name), err_msg=name)
     np.testing.assert_array_equal(other.scales, one.scales)
     assert one.lost[2:].all()
-    assert one.coarse.any() == (method == "central")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -351,7 +351,7 @@ def test_differences_contradict_by_more_than_ten_times_all_that_can_be_blamed(
 
     def scripted(_, elements, method, __, *, best):
         assert (elements.tolist(), method, best) == ([0, 2], "central", True)
-        return Slopes(np.array([[2.0, 9.0]] * 2), *np.array([[error] * 2, [1.0] * 2, [0.0] * 2, [lost] * 2]))
+        return Slopes(np.array([[2.0, 9.0]] * 2), *np.array([[error] * 2, [1.0] * 2, [lost] * 2]))
 
     monkeypatch.setattr(verdicts, "measure", scripted)
     monkeypatch.setattr(verdicts, "_suspects", lambda _: np.zeros(0, int))

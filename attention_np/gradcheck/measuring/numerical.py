@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,6 @@ from attention_np.gradcheck.measuring.subject import AnotherShapeError, Subject,
 
 __all__ = [
     "METHODS",
-    "Parts",
     "analytic_or_not",
     "as_method",
     "batched",
@@ -210,8 +209,7 @@ def _slopes_of_entries(
 ) -> Slopes:
     found = _slopes(subject, along(subject.x, elements), method, scales, best)
     size = sizes(subject.x).ravel()[elements]
-    values, errors, scales, coarse, lost = found
-    return Slopes(values / size[:, None], errors / size, scales, coarse / size, lost / size)
+    return Slopes(found.values / size[:, None], found.errors / size, found.scales, found.lost / size)
 
 
 def _slopes(subject: Subject, directions: Array, method: str, scales: Array | float | None, best: bool) -> Slopes:
@@ -228,26 +226,9 @@ def _slopes(subject: Subject, directions: Array, method: str, scales: Array | fl
         return found._replace(errors=errors)
 
 
-class Parts(NamedTuple):
-    """What a check measures, part after part."""
-
-    entries: Mapping[str, int]  # of each input, how many are looked at
-    methods: Sequence[str]
-    cotangents: int
-
-    def sizes(self, key: str) -> tuple[int, ...]:
-        """Of the arrays of the slopes under a key, ``input/method/size/number``; a ValueError if there are none."""
-        name, method, *counts = key.rsplit("/", 3)
-        most, number = map(int, counts)
-        count = min(most, self.entries.get(name, 0) - most * number)
-        if key != f"{name}/{method}/{most}/{number}" or method not in self.methods or number < 0 or count < 1:
-            raise ValueError("there is no such part")
-        return (count * self.cotangents, *[count] * (len(Slopes._fields) - 1))
-
-
 def _shapes(subject: Subject, elements: Sequence[int] | Array) -> list[tuple[int, ...]]:
     one = (len(elements),)
-    return [(len(elements), len(subject.cotangents)), one, one, one, one]
+    return [(len(elements), len(subject.cotangents)), one, one, one]
 
 
 def batched(subject: Subject, others: tuple[int, ...]) -> Subject | str:

@@ -35,7 +35,6 @@ SATURATED = 4  # units in the last place of an output, that it moves by when an 
 WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
 CLEAR = 24  # times how far rounding moves the outputs: a jump of the slope
 APART = 3  # times the errors of two slopes, that contradict each other
-KNOWN = 0.1  # a slope whose relative error is less
 GOOD = 1e-11  # a relative error that is not worth improving
 LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
 
@@ -50,7 +49,6 @@ class Slopes(NamedTuple):
     values: Array  # (moves, cotangents)
     errors: Array  # (moves,): the method's own error for the first cotangent
     scales: Array  # (moves,): the longest step that was taken, relative to the direction
-    coarse: Array  # (moves,): the error if outputs are rounded as where they are largest nearby; once that is known
     lost: Array  # (moves,): how much last bits make up of the weighted sum, of outputs that hardly move; once known
 
 
@@ -85,9 +83,7 @@ def by_complex_step(subject: Subject, directions: Array, reach: Reach | None = N
         errors = eps * _summed(np.abs(slopes), weights) + step**2 * (np.abs(subject.output.ravel()) * weights).sum()
         values = _weighted(slopes, subject.weights)
         usable = np.isfinite(values[:, 0])
-        return Slopes(
-            values, np.where(usable, errors, np.inf), step, np.zeros(len(step)), _lost(subject, slopes, reach)
-        )
+        return Slopes(values, np.where(usable, errors, np.inf), step, _lost(subject, slopes, reach))
 
 
 def _complex_steps(subject: Subject, directions: Array) -> Array:
@@ -147,11 +143,8 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, re
         jump[~(jump > CLEAR * noise_of_bend)] = 0
         errors = truncation[:, 0] + 2 * last_bit / width + jump  # of the last, shortest step (gradcheck.33)
         lost = _lost(subject, difference / width[:, None], reach)
-        coarse = np.zeros(len(directions))
-        if reach is not None:
-            coarse = 2 * np.sqrt(_summed(_last_bits(subject, reach) ** 2, weights[:, 0] ** 2)) / width
     usable = np.isfinite(errors)  # which they are not where the slope is not
-    return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), coarse, lost)
+    return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), lost)
 
 
 def _weighted(slopes: Array, weights: Array) -> Array:
@@ -173,14 +166,9 @@ def _lost(subject: Subject, slopes: Array, reach: Reach | None) -> Array:
     if reach is None:
         return np.zeros(len(slopes))
     saturated = ~(np.abs(slopes) > SATURATED * subject.unit * reach.largest)
-    last_bits = np.where(saturated, _last_bits(subject, reach), 0)
-    return np.asarray(WITHIN * np.sqrt(_summed(last_bits**2, subject.weights[:, 0] ** 2)))
-
-
-def _last_bits(subject: Subject, reach: Reach) -> Array:
-    """Those of the outputs that a move touches, where they are largest nearby: (moves, outputs)."""
     noise = 0.0 if subject.noise is None else subject.noise.ravel()
-    return np.where(reach.touched, np.fmax(subject.unit * reach.largest, noise), 0)
+    last_bits = np.where(saturated & reach.touched, np.fmax(subject.unit * reach.largest, noise), 0)
+    return np.asarray(WITHIN * np.sqrt(_summed(last_bits**2, subject.weights[:, 0] ** 2)))
 
 
 def reach_of(subject: Subject, directions: Array) -> Reach:
@@ -224,43 +212,33 @@ def by_best_differences(subject: Subject, directions: Array) -> Slopes:
     reach = reach_of(subject, directions)
     own = _room(subject, directions)  # (moves,)
     best = by_differences(subject, directions, SCALES[0] * own, reach)
-    done = np.zeros(len(directions), bool)
     at_zero = moves_zero(subject, directions)
     others: list[Any] = [*SCALES, SCALES[1] * own, *AT_ZERO]
     for scale in others:
         again = np.broadcast_to(scale, len(directions)) == best.scales
         flat = (best.values[:, 0] == 0) & reach.touched.any(axis=1)  # a step too long or too short sees nothing
-        poor = np.flatnonzero(~done & ~again & (flat | at_zero | ~(best.errors <= GOOD * np.abs(best.values[:, 0]))))
+        poor = np.flatnonzero(~again & (flat | at_zero | ~(best.errors <= GOOD * np.abs(best.values[:, 0]))))
         if not poor.size:
             continue
         step = np.broadcast_to(scale, len(directions))[poor]
         found = by_differences(subject, directions[poor], step, Reach(*(part[poor] for part in reach)))
         before = Slopes(*(part[poor] for part in best))
-        better, doubtful = _compare(found, before, at_zero[poor])
+        better = _is_better(found, before)
         for kept, new in zip(best, found, strict=True):
             kept[poor[better]] = new[better]
-        apart = np.abs(found.values - before.values)[:, 0]
-        best.errors[poor[doubtful]] = np.fmax(best.errors[poor], apart)[doubtful]
-        done[poor[doubtful]] = True
     return best
 
 
-def _compare(found: Slopes, before: Slopes, at_zero: Array) -> tuple[Array, Array]:
-    """Which slopes are better known by other steps; and which are in doubt, because the two contradict each other.
+def _is_better(found: Slopes, before: Slopes) -> Array:
+    """Which slopes are better known by other steps.
 
-    If they do not, the one with the smaller error is better. If they do, the shorter step is right: the longer one
-    has left what is local, and sees nothing of a narrow peak, or looks past a kink. But a step may be so short that it
-    sees a stair of rounding in place of the slope, and that is where the doubt is. (Not at zero, from where the steps
-    are exact, and where nothing tells how far is far.)
+    If the two do not contradict each other, the one with the smaller error is better. If they do, the shorter step is
+    right: the longer one has left what is local, and sees nothing of a narrow peak, or looks past a kink.
     """
     apart = np.abs(found.values - before.values)[:, 0]
     agree = ~(apart > APART * (found.errors + before.errors))
-    shorter = found.scales < before.scales
-    local = at_zero | (np.where(shorter, found.coarse, before.coarse) <= 0.1 * apart)
-    smaller = found.errors + found.coarse < before.errors + before.coarse
-    better = np.where(agree, smaller, shorter & local) & np.isfinite(found.errors)
-    known = found.errors < KNOWN * np.abs(found.values[:, 0])
-    return better | ~np.isfinite(before.errors), np.asarray(~agree & ~local & known)
+    better = np.where(agree, found.errors < before.errors, found.scales < before.scales)
+    return np.asarray(better & np.isfinite(found.errors) | ~np.isfinite(before.errors))
 
 
 def _width(up: Array, down: Array, h: Array) -> Array:
