@@ -18,7 +18,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.checking import check
 from attention_np.gradcheck.reporting import Report
 
-__all__ = ["Adapter", "library", "signature_of"]
+__all__ = ["Adapter", "asserting", "library", "signature_of"]
 
 Array = npt.NDArray[Any]
 Signature = inspect.Signature
@@ -41,6 +41,27 @@ def signature_of(function: Callable[..., Any]) -> Signature | None:
         return inspect.signature(function)
     except (TypeError, ValueError):
         return None
+
+
+def asserting(check: Callable[..., Report]) -> Callable[..., None]:
+    """`assert_gradients` of a library, by its `check`."""
+
+    def assert_gradients(function: Callable[..., Any], inputs: Any, **options: Any) -> None:
+        """Assert that the gradients that the library takes of a function hold; for tests.
+
+        Parameters
+        ----------
+        function, inputs, **options
+            As for `check` of the same library.
+
+        Raises
+        ------
+        AssertionError
+            If a gradient does not hold; the message is the report.
+        """
+        check(function, inputs, **options).raise_if_failed()
+
+    return assert_gradients
 
 
 class Adapter(ABC):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapters.adapting import Adapter, library, signature_of
+from attention_np.gradcheck.adapters.adapting import Adapter, asserting, library, signature_of
 from attention_np.gradcheck.reporting import Report
 
 __all__ = ["assert_gradients", "check"]
@@ -46,20 +46,7 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     return _AutogradAdapter(function, inputs, signature_of(function)).check(**options)
 
 
-def assert_gradients(function: Callable[..., Any], inputs: Any, **options: Any) -> None:
-    """Assert that the gradients that autograd takes of a function hold; for tests.
-
-    Parameters
-    ----------
-    function, inputs, **options
-        As for :func:`check`.
-
-    Raises
-    ------
-    AssertionError
-        If a gradient does not hold; the message is the report.
-    """
-    check(function, inputs, **options).raise_if_failed()
+assert_gradients = asserting(check)
 
 
 class _AutogradAdapter(Adapter):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapters.adapting import Adapter, Signature, library, signature_of
+from attention_np.gradcheck.adapters.adapting import Adapter, Signature, asserting, library, signature_of
 from attention_np.gradcheck.reporting import InputReport, Report
 
 __all__ = ["assert_gradients", "check"]
@@ -62,20 +62,7 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     return replace(report, inputs=tuple(adapter.annotate(entry) for entry in report.inputs))
 
 
-def assert_gradients(function: Callable[..., Any], inputs: Any, **options: Any) -> None:
-    """Assert that the gradients that PyTorch takes of a function hold; for tests.
-
-    Parameters
-    ----------
-    function, inputs, **options
-        As for :func:`check`.
-
-    Raises
-    ------
-    AssertionError
-        If a gradient does not hold; the message is the report.
-    """
-    check(function, inputs, **options).raise_if_failed()
+assert_gradients = asserting(check)
 
 
 class _TorchAdapter(Adapter):

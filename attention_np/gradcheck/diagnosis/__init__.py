@@ -20,7 +20,7 @@ from attention_np.gradcheck.diagnosis.mistake import Evidence, Mistake
 from attention_np.gradcheck.diagnosis.normalization import normalization
 from attention_np.gradcheck.diagnosis.orders import another_order, of_another_input
 from attention_np.gradcheck.diagnosis.places import leak, simply_wrong_in_places, wrong_in_places
-from attention_np.gradcheck.diagnosis.precision import looks_random, rounded
+from attention_np.gradcheck.diagnosis.precision import rounded
 from attention_np.gradcheck.diagnosis.shapes import diagnose_shape
 from attention_np.gradcheck.diagnosis.sums import part_of_a_sum
 
@@ -43,7 +43,6 @@ CAUSES = (
     wrong_in_places,
     same_number_added,
     not_linear,
-    looks_random,
 )
 
 

@@ -70,20 +70,6 @@ def _distinct(mistake: Mistake) -> int:
     return min(entries, int(mistake.looked_at.sum()))
 
 
-def unrelated(mistake: Mistake, x: Array) -> bool:
-    """Whether `x`, of shape ``(3, *shape)``, has nothing in common for two nearly parallel cotangents.
-
-    Whatever depends on the cotangent linearly does, as the right gradient shows, and a random matrix included. It
-    cannot be said of fewer than 30 entries, or if the cotangents are not nearly parallel.
-    """
-    u, v = (mistake.evidence.cotangents[k].ravel() for k in (0, 2))
-    if mistake.looked_at.sum() < 30 or u @ v < 0.8 * np.sqrt((u @ u) * (v @ v)):
-        return False
-    seen = mistake.looked_at
-    linear, found = (abs(correlation(z[0][seen], z[2][seen])) for z in (mistake.right, x))
-    return linear >= 0.6 and found <= 0.25
-
-
 def correlation(x: Array, y: Array) -> float:
     """From -1 to 1; every pair counts the same, however large it is."""
     size = np.maximum(np.abs(x), np.abs(y))

@@ -10,36 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
 
-__all__ = ["Array", "Evidence", "Mistake", "Questions", "in_words", "number"]
+if TYPE_CHECKING:
+    from attention_np.gradcheck.diagnosis.asking import Asked
+
+__all__ = ["Array", "Evidence", "Mistake", "in_words", "number"]
 
 Array = npt.NDArray[Any]
 
 EVIDENT = 8  # an error that a hypothesis is to explain is at least so many times what the hypothesis may be off
 EPS = float(np.finfo(np.float64).eps)
-
-
-class Questions(Protocol):
-    """What may be asked of the functions beyond the evidence; arrays are NaN in the entries that were not looked at."""
-
-    def slopes(self, cotangents: Array) -> Array:
-        """The numerical gradients for other cotangents, (cotangents, *shape)."""
-
-    def nearby(self) -> tuple[Array, Array]:
-        """The claimed and the numerical gradient, (3, *shape) each, at a point very close by."""
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether what is claimed for the sum of two cotangents is the sum of what is claimed for each."""
-
-    def have_an_effect(self, entries: Array) -> bool:
-        """Whether any output changes when one of `entries`, a boolean array, moves by a finite step."""
 
 
 class Evidence(NamedTuple):
@@ -67,7 +53,7 @@ class Evidence(NamedTuple):
         The claimed gradient for a cotangent of zeros. A right one is zero.
     constants : mapping of str to float
         Numbers that the function was called with, such as ``{"num_heads": 4}``.
-    ask : Questions or None
+    ask : Asked or None
         What else may be asked of the functions. Without it, less is claimed.
     """
 
@@ -81,7 +67,7 @@ class Evidence(NamedTuple):
     verdict: Array
     at_zero: Array | None
     constants: Mapping[str, float]
-    ask: Questions | None = None
+    ask: Asked | None = None
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
-"""Right but for rounding, or random: errors that no formula makes."""
+"""Right but for rounding: errors that no formula makes."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.cotangents import correlation, unrelated
+from attention_np.gradcheck.diagnosis.cotangents import correlation
 from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, number
 
-__all__ = ["looks_random", "rounded"]
+__all__ = ["rounded"]
 
 # The bits of the significand, and how many times its last place a computation in that precision may be off.
 PRECISIONS = {"bfloat16": (8, 16), "float16": (11, 64), "float32": (24, 1000)}
@@ -73,31 +73,3 @@ def _is_like_rounding(mistake: Mistake, size: float) -> bool:
     typical, largest = float(np.median(np.abs(relative))), float(np.abs(mistake.error[:, telling]).max())
     of_that_size = unit / 30 <= typical <= 4 * unit and largest <= 32 * unit * size
     return bool(of_that_size and abs(np.sign(relative).mean()) <= 0.35)
-
-
-def looks_random(mistake: Mistake) -> str | None:
-    """Random numbers, where there is positive evidence for it.
-
-    It is not linear in the cotangent, as even the wrongest of formulas is: for two nearly parallel cotangents it has
-    nothing in common. And it has nothing to do with the right gradient, its neighbours or any slice.
-    """
-    if not unrelated(mistake, mistake.claimed):
-        return None
-    entries = mistake.looked_at.sum()
-    small = min(0.5, 4 / np.sqrt(entries))
-    claimed, right = mistake.claimed[:, mistake.looked_at], mistake.right[:, mistake.looked_at]
-    related = [abs(correlation(x, y)) for x, y in zip(claimed, right, strict=True)]
-    related += [abs(float(np.sign(x).mean())) for x in claimed]
-    for axis, length in enumerate(mistake.shape):
-        if length < 2:
-            continue
-        x = np.nan_to_num(np.moveaxis(mistake.claimed, axis + 1, 1))
-        related += [abs(correlation(row[1:].ravel(), row[:-1].ravel())) for row in x]
-        means = np.sign(x).reshape(3, length, -1).mean(axis=-1)
-        related.append(float(np.abs(means).max() * np.sqrt(1 / length)))
-    if max(related) > small:
-        return None
-    return (
-        "it looks random: of both signs alike, unrelated to the numerical gradient and to its own neighbours, and for "
-        "two nearly parallel cotangents unrelated to itself"
-    )

@@ -32,8 +32,7 @@ TRIALS = SCALES[:5]  # relative steps of differences, that the complex step is h
 SHORTER = (*SCALES[5:8], *(2.0**-k for k in (52, 62, 72, 82)))  # the last ones for entries that are zero
 CONVERGED = 1e-2  # relative: what the slopes at two scales may differ by
 CLEARLY = 1e-8  # a discrepancy of a slope, relative to the largest, that is not left to rounding
-CLOSE, CLOSER = 2.0**-20, 2.0**-25  # relative: so short that only rounding is left of the differences
-ORDINARY = 16  # last bits that the rounding of a few operations leaves; where there is more, it may not be rounding
+CLOSE = 2.0**-20  # relative: so short that only rounding is left of the differences
 CLOSEST, AT_ZERO = 2.0**-45, 2.0**-90  # for outputs that those leave a large part of: STEEP
 FAR, FARTHER = 2.0**-12, 2.0**-9  # for outputs that do not change within those, as in half precision
 BEYOND = tuple(sign * 2.0**k for k in range(-2, 63, 4) for sign in (1, -1))  # for outputs that none of those move
@@ -103,10 +102,6 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
     last_bit = float(np.finfo(subject.output.dtype).eps) * size
     with np.errstate(all="ignore"):
         ((least,), _) = _left_over(subject, CLOSE * direction)
-        if (least > ORDINARY * last_bit).any():
-            closer = _left_over(subject, CLOSER * direction, 0.7 * CLOSER * direction)[0]
-            closest = np.where(np.isinf(closer).any(axis=0), np.fmin(*closer), np.fmax(*closer))  # one may fit the grid
-            least = np.fmin(least, closest)
         for spacing in (CLOSEST, AT_ZERO):
             loud = np.isfinite(least) & (least > np.fmax(last_bit, STEEP / 2 * size))
             if loud.any():
