@@ -225,14 +225,20 @@ def _random(op: str) -> Iterator[Case]:
     for name, mask in with_mask.items():
         yield replace(given, name=name, options=given.options | {"mask": mask})
     if "bias" in takes:
-        of_keys = drawn(op, seed=8)
+        of_keys = _with_given_parameters(drawn(op, seed=8))
         inputs = of_keys.inputs | {"bias": of_keys.inputs["bias"][0]}
         yield replace(of_keys, name="bias of each key, mask", inputs=inputs, options=of_keys.options | {"mask": some})
 
 
 def _with_given_parameters(case: Case) -> Case:
     """A case that is not differentiated by what has neither queries nor keys: other cases are, mask and dropout too."""
-    moved = {name: x for name, x in case.inputs.items() if name in ATTENDING or "query" not in case.inputs}
+    header = _header(case.op)
+    attending = {
+        name
+        for name, symbol in header.code.items()
+        if {"n", "m"} & set(getattr(header.tensors.get(symbol), "axes", ()))
+    }
+    moved = {name: x for name, x in case.inputs.items() if name in attending}
     return replace(case, inputs=moved, options=case.options | {n: x for n, x in case.inputs.items() if n not in moved})
 
 
@@ -251,7 +257,7 @@ def _written(op: str) -> Iterator[Case]:
         yield Case(op, "far from zero", {"scores": scores + 700.0})
         yield Case(op, "one far ahead", {"scores": scores + 30 * (np.arange(scores.shape[-1]) == 2)})
     if op == "multi_head":
-        case = drawn(op, leading=(2,))
+        case = _with_given_parameters(drawn(op, leading=(2,)))
         of_each_head = case.inputs["bias"][:2, None]  # (heads, 1, m)
         options = case.options | OPTIONS["dropout"]
         yield Case(op, "bias of each head, dropout", case.inputs | {"bias": of_each_head}, options)
@@ -276,13 +282,15 @@ def _of_sentences(op: str) -> Iterator[Case]:
         words = {x: _words(queries if x == "query" else keys, case.inputs[x]) for x in ATTENDING}
         options = case.options | {"mask": masks.padding_from_tokens(padded, PAD, heads="num_heads" in takes)}
         options |= {"is_causal": True} if "causal" in name else {}
-        yield Case(op, f"sentences: {name}", case.inputs | words, options)
+        case = replace(case, name=f"sentences: {name}", inputs=case.inputs | words, options=options)
+        yield case if "translation" in name else _with_given_parameters(case)
     real = batch(english, 8).tokens != PAD
     segments = np.nonzero(real)[0]
     case = drawn(op, optional=False, seed=7, n=len(segments), m=len(segments))
     words = {x: _words(english, case.inputs[x])[real] for x in ATTENDING}
     mask = masks.packed(segments) & masks.causal(len(segments))
-    yield Case(op, "sentences: packed in one row", case.inputs | words, case.options | {"mask": mask})
+    case = replace(case, inputs=case.inputs | words, options=case.options | {"mask": mask})
+    yield replace(_with_given_parameters(case), name="sentences: packed in one row")
 
 
 def _words(sentences: Sequence[str], like: Array) -> Array:

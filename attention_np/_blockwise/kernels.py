@@ -140,7 +140,7 @@ def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Arr
                 weights *= visible
             if tile.dropout is not None:
                 own_sums[..., -1] += weights.sum(axis=-1)
-                weights *= tile.dropout.block(rows, columns, tile.dtype)  # (blockwise.29)
+                weights *= _multipliers(tiles[heads], rows, columns)  # (blockwise.29)
                 _add_product(own_sums[..., :d_v], weights, value[heads, own, :d_v], TERMS)
             else:
                 _add_product(own_sums, weights, value[heads, own], TERMS)  # (blockwise.3) (blockwise.4)
@@ -244,7 +244,7 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     else:
         d_output = apart(d_output, value)
     d_query, d_key = np.zeros_like(query_over), np.zeros_like(key)
-    d_bias = None if tile.bias is None else np.zeros(tile.bias.shape, tile.dtype)
+    d_bias = [None if one.bias is None else np.zeros(one.bias.shape, one.dtype) for one in tiles]
     terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
     for heads, rows, columns, visible, bias in _blocks(tiles, tile.columns):
         weights = _product("weights", query[heads, rows], transposed(key_and_one[heads, columns]))
@@ -261,7 +261,7 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
         # dA - delta (h, b, c) (blockwise.10)
         d_scores = _product("d_scores", d_output[heads, rows], transposed(value[heads, columns]))
         if tile.dropout is not None:
-            factors = tile.dropout.block(rows, columns, tile.dtype)
+            factors = _multipliers(tiles[heads], rows, columns)
             d_scores *= factors  # (blockwise.31)
             d_scores -= delta[heads, rows].sum(axis=-1, keepdims=True)
         if in_one_block:  # the gradients of a row of scores sum to zero, and if not, then it is rounding
@@ -270,15 +270,21 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
         d_scores *= weights  # (h, b, c) (blockwise.11)
         if tile.dropout is not None:
             weights *= factors  # (blockwise.31)
-        if d_bias is not None:
-            plain.add_bias_gradient(d_bias, d_scores[0] * inverse[0, rows], rows, columns)
+        if bias is not None:
+            for total_of_bias, of_tile in zip(d_bias[heads], d_scores * inverse[heads, rows], strict=True):
+                plain.add_bias_gradient(total_of_bias, of_tile, rows, columns)
         own_d_value, own_d_key, own_d_query = d_value[heads, columns], d_key[heads, columns], d_query[heads, rows]
         _add_product(own_d_value, transposed(weights), d_output_over[heads, rows], terms_of_columns)  # (blockwise.9)
         _add_product(own_d_key, transposed(d_scores), query_over[heads, rows], terms_of_columns)  # (blockwise.13)
         _add_product(own_d_query, d_scores, key[heads, columns], terms_of_rows)  # (blockwise.12)
     d_query *= tile.scale * inverse
     d_key *= abs(tile.scale)
-    return (TileGradients(*found, d_bias) for found in zip(d_query, d_key, d_value, strict=True))
+    return (TileGradients(*found) for found in zip(d_query, d_key, d_value, d_bias, strict=True))
+
+
+def _multipliers(tiles: Sequence[Tile], rows: slice, columns: slice) -> Array:
+    """What dropout multiplies the weights of a block by: (h, b, c)."""
+    return _together([tile.dropout.block(rows, columns, tile.dtype) for tile in tiles if tile.dropout is not None])
 
 
 def _blocks(tiles: Sequence[Tile], part: slice) -> Iterator[tuple[slice, slice, slice, Array | None, Array | None]]:
@@ -287,7 +293,7 @@ def _blocks(tiles: Sequence[Tile], part: slice) -> Iterator[tuple[slice, slice, 
     pairs = min(tile.block_size[0], tile.n) * min(tile.block_size[1], tile.m)
     for heads in slices(0, len(tiles), max(1, PAIRS // max(1, pairs))):
         for rows in tile.row_blocks():
-            for block in tile.blocks(rows, part):
+            for block in tiles[heads][0].blocks(rows, part, tiles[heads][1:]):
                 yield heads, rows, *block
 
 

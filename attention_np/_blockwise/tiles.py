@@ -6,7 +6,7 @@ of a file that is mapped into memory travels as the name of the file, and the wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -32,8 +32,8 @@ class Block(NamedTuple):
     """Some of a tile's keys, beside some of its queries, of which some pair may attend."""
 
     columns: slice
-    visible: Array | None  # broadcasts to the block; None: all attend
-    bias: Array | None  # broadcasts to the block
+    visible: Array | None  # broadcasts to the block, or to those of several tiles (h, b, c); None: all attend
+    bias: Array | None  # the same
 
 
 class _Mapped(NamedTuple):
@@ -158,11 +158,12 @@ class Tile(_Travels):
         return int(self.key.shape[0])
 
     def is_like(self, other: Tile) -> bool:
-        """Whether both have the same shapes and the same rule, and nothing else that differs from head to head."""
+        """Whether both have the same shapes and the same rule."""
+        arrays = ("query", "key", "value", "bias")
         return (
             are_same(self.rule, other.rule)
-            and all(tile.bias is None and tile.dropout is None for tile in (self, other))
-            and all(getattr(self, name).shape == getattr(other, name).shape for name in ("query", "key", "value"))
+            and (self.dropout is None) == (other.dropout is None)
+            and all(np.shape(getattr(self, name)) == np.shape(getattr(other, name)) for name in arrays)
         )
 
     @property
@@ -185,22 +186,23 @@ class Tile(_Travels):
         """The queries, block by block."""
         return slices(0, self.n, self.block_size[0])
 
-    def blocks(self, rows: slice, columns: slice) -> Iterator[Block]:
+    def blocks(self, rows: slice, columns: slice, others: Sequence[Tile] = ()) -> Iterator[Block]:
         """Some keys beside some queries, block by block, without those that the rule hides from all of them."""
         some = columns if self.rule is None else reach(self.rule, rows, columns)
         for columns in slices(some.start, some.stop, self.block_size[1]):
-            block = self.block(rows, columns)
+            block = self.block(rows, columns, others)
             if block is not None:
                 yield block
 
-    def block(self, rows: slice, columns: slice) -> Block | None:
-        """One block; None if nobody attends in it."""
+    def block(self, rows: slice, columns: slice, others: Sequence[Tile] = ()) -> Block | None:
+        """One block; None if nobody attends in it. With `others`, that are like this tile, it is one of all of them."""
         visible = True if self.rule is None else _checked(self.rule, rows, columns)
         if visible is False:
             return None
         if self.bias is None:
             return Block(columns, None if visible is True else visible, None)
-        (bias,) = in_dtype(self.dtype, cut(self.bias, rows, columns))
+        biases = [cut(tile.bias, rows, columns) for tile in (self, *others) if tile.bias is not None]
+        (bias,) = in_dtype(self.dtype, np.stack(biases) if others else biases[0])
         hidden = bias.real == -np.inf
         if hidden.any():
             visible = np.logical_and(visible, ~hidden)

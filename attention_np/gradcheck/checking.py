@@ -27,11 +27,11 @@ from attention_np.gradcheck.measuring.functions import (
 )
 from attention_np.gradcheck.measuring.numerical import METHODS, Parts, as_method, batched
 from attention_np.gradcheck.measuring.running import MEMORY, Running, track
-from attention_np.gradcheck.measuring.subject import sizes
+from attention_np.gradcheck.measuring.subject import Subject, sizes
 from attention_np.gradcheck.reporting import Report
 from attention_np.gradcheck.saving import Checkpoint, fingerprint
 
-__all__ = ["assert_gradients", "check"]
+__all__ = ["assert_gradients", "check", "check_by"]
 
 DIRECTIONS = 8
 
@@ -119,10 +119,52 @@ def check(
     >>> report.ok, report["x"].max_relative_error < 1e-15
     (True, True)
     """
+    (report,) = check_by(
+        [method],
+        forward,
+        backward,
+        inputs,
+        rtol=rtol,
+        rng=rng,
+        executor=executor,
+        vectorized=vectorized,
+        memory=memory,
+        max_entries=max_entries,
+        directions=directions,
+        checkpoint=checkpoint,
+        progress=progress,
+        constants=constants,
+    )
+    return report
+
+
+def check_by(
+    methods: Sequence[str],
+    forward: Forward,
+    backward: Backward,
+    inputs: Mapping[str, npt.ArrayLike],
+    *,
+    rtol: float | None = None,
+    rng: int | np.random.Generator = 0,
+    executor: Executor | None = None,
+    vectorized: Sequence[str] = (),
+    if_possible: bool = False,
+    memory: int = MEMORY,
+    max_entries: int | Literal["auto"] | None = "auto",
+    directions: int = DIRECTIONS,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+    constants: Mapping[str, float] | None = None,
+) -> list[Report]:
+    """A report by each method, as :func:`check` gives it; what does not depend on the method is measured once.
+
+    `if_possible`: of the inputs that are `vectorized`, those are for which a trial shows it.
+    """
     for name, function in (("forward", forward), ("backward", backward)):
         if not callable(function):
             raise TypeError(f"{name} must be a function, not {type(function).__name__}")
-    as_method(method)
+    for method in methods:
+        as_method(method)
     arrays = as_inputs(inputs)
     if rtol is not None and (isinstance(rtol, bool) or not (isinstance(rtol, Real) and 0 <= rtol < math.inf)):
         raise ValueError(f"rtol must be a finite number that is not negative, not {rtol!r}")
@@ -131,12 +173,16 @@ def check(
     if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
         raise TypeError(f"executor must be a concurrent.futures.Executor, not {executor!r}")
     constants = _as_constants(constants)
+    if if_possible:
+        vectorized = [name for name in vectorized if name in arrays]
     vectorized = _as_names(vectorized, arrays)
     _as_count("memory", memory)
     _as_count("directions", directions)
     if max_entries not in (None, "auto"):
         _as_count("max_entries", max_entries)
-    options = Options(method, 0.0 if rtol is None else float(rtol), max_entries, directions, constants)
+    asked = [
+        Options(method, 0.0 if rtol is None else float(rtol), max_entries, directions, constants) for method in methods
+    ]
 
     generator = as_generator(rng)
     first = first_call(forward, backward, arrays, generator)
@@ -151,31 +197,32 @@ def check(
     for name in vectorized:
         others = tuple(k for k in positions if k != subjects[name].position)
         found = batched(subjects[name], others)
-        if isinstance(found, str):
+        if isinstance(found, Subject):
+            subjects[name] = found
+        elif not if_possible:
             raise ValueError(
                 f"vectorized names {name}, but forward does not take one more leading axis there: {found} "
                 f"({name}.shape={arrays[name].shape})"
             )
-        subjects[name] = found
-    entries = {name: options.most(x.size, candidate.size) for name, x in arrays.items()}
+    entries = {name: asked[0].most(x.size, candidate.size) for name, x in arrays.items()}
     kept = None
     if checkpoint is not None:
         elsewhere = next(iter(subjects.values())).values(_elsewhere(point[0]))
-        question = [*arrays.items(), first.output, elsewhere, cotangents, options, sorted(vectorized), seed]
+        question = [*arrays.items(), first.output, elsewhere, cotangents, *asked, sorted(vectorized), seed]
         kept = Checkpoint(checkpoint, fingerprint(question), Parts(entries, METHODS, len(cotangents)).sizes)
 
-    with track(sum(entries.values()), "checking gradients", progress) as advance:
+    with track(len(methods) * sum(entries.values()), "checking gradients", progress) as advance:
         running = Running(executor, int(memory), kept, advance)
         try:
             with np.errstate(all="ignore"):
-                report = examine(candidate, subjects, options, running)
+                reports = [examine(candidate, subjects, options, running) for options in asked]
         except BaseException:
             if kept is not None:
                 kept.save(kept.findings())
             raise
     if kept is not None:
-        kept.save(report.inputs)
-    return report
+        kept.save(reports[-1].inputs)
+    return reports
 
 
 def assert_gradients(forward: Forward, backward: Backward, inputs: Mapping[str, npt.ArrayLike], **options: Any) -> None:

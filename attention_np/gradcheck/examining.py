@@ -18,7 +18,7 @@ from attention_np.gradcheck.judging.measured import Candidate, Measured, Options
 from attention_np.gradcheck.judging.verdicts import decide, first_verdict
 from attention_np.gradcheck.measuring.functions import form_of
 from attention_np.gradcheck.measuring.numerical import METHODS
-from attention_np.gradcheck.measuring.probes import cusps, refusal_of, rounding_of, why_not_analytic
+from attention_np.gradcheck.measuring.probes import Cusp, cusps, refusal_of, rounding_of, why_not_analytic
 from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 from attention_np.gradcheck.measuring.subject import Subject, rows_in
@@ -86,17 +86,30 @@ def _report_on(
 
 def _prepared(candidate: Candidate, name: str, subject: Subject, options: Options, running: Running) -> Measured:
     """One input, before anything is measured, with the method that fits it."""
-    if subject.batched:
-        subject = replace(subject, rows=rows_in(running.memory, subject))
-    subject = replace(subject, noise=rounding_of(subject, candidate.rng(name, "rounding")))
+    subject = candidate.once(name, "rounding", lambda: _heard(candidate, name, subject, running.memory))
     method, reason = options.method, None
     if method != METHODS[1] and subject.x.size:
         reason = why_not_analytic(subject, candidate.rng(name, "analytic"))
     if method == "auto":
         method = METHODS[0] if reason is None else METHODS[1]
-    elif reason is not None and not cusps(subject, candidate.rng(name, "cusps"), running.memory):
+    found = Measured(name, candidate, subject, method, running, note=reason)
+    if options.method == METHODS[0] and reason is not None and not _cusps(found):
         raise NotAnalyticError(f"input {name}: {reason}, so the complex step does not apply: use central")
-    return Measured(name, candidate, subject, method, running, note=reason)
+    return found
+
+
+def _heard(candidate: Candidate, name: str, subject: Subject, memory: int) -> Subject:
+    """The same, with how many moves may go through at once, and how far rounding moves each output."""
+    if subject.batched:
+        subject = replace(subject, rows=rows_in(memory, subject))
+    return replace(subject, noise=rounding_of(subject, candidate.rng(name, "rounding")))
+
+
+def _cusps(found: Measured) -> list[Cusp]:
+    """The entries of an input where forward has no slope."""
+    return found.candidate.once(
+        found.name, "cusps", lambda: cusps(found.subject, found.rng("cusps"), found.running.memory)
+    )
 
 
 def _look_at_all(found: Measured, options: Options) -> None:
@@ -201,7 +214,7 @@ def _diagnosis(
     shape = found.subject.x.shape
     numerical, verdict = found.numerical[0].reshape(shape), found.verdict.reshape(shape).copy()
     broken = None
-    for cusp in cusps(found.subject, found.rng("cusps"), found.running.memory):
+    for cusp in _cusps(found):
         if cusp.jumps or cusp.allows(float(numerical[cusp.index])):
             broken = broken or str(cusp)
             verdict[cusp.index] = UNDECIDED  # it has no gradient there

@@ -15,14 +15,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.checking import DIRECTIONS, check
-from attention_np.gradcheck.measuring.functions import as_generator, as_inputs, check_mapping
-from attention_np.gradcheck.measuring.numerical import batched
+from attention_np.gradcheck.checking import DIRECTIONS, check_by
+from attention_np.gradcheck.measuring.functions import as_generator, check_mapping
 from attention_np.gradcheck.measuring.running import MEMORY
-from attention_np.gradcheck.measuring.subject import Subject
 from attention_np.gradcheck.reporting import InputReport, Report
 
-__all__ = ["check_op"]
+__all__ = ["check_op", "check_op_by"]
 
 Array = npt.NDArray[Any]
 
@@ -83,29 +81,59 @@ def check_op(
     >>> print(gradcheck.check_op(softmax, {"scores": np.array([1.0, 2.0, 4.0])}, axis=0).ok)
     True
     """
-    check_mapping(inputs)
-    flat = flatten(inputs)
-    functions = _OpFunctions(op, inputs, options)
-    report = check(
-        functions.forward,
-        functions.backward,
-        flat,
-        method=method,
+    (report,) = check_op_by(
+        [method],
+        op,
+        inputs,
+        options,
         rtol=rtol,
         rng=cotangent_rng,
         executor=executor,
-        vectorized=_vectorized(functions, flat, getattr(op, "VECTORIZED", ())) if vectorized is None else vectorized,
+        vectorized=vectorized,
         memory=memory,
         max_entries=max_entries,
         directions=directions,
         checkpoint=checkpoint,
         progress=progress,
+    )
+    return report
+
+
+def check_op_by(
+    methods: Sequence[str],
+    op: Any,
+    inputs: Mapping[str, Any],
+    options: Mapping[str, Any],
+    *,
+    rng: int = 0,
+    vectorized: Sequence[str] | None = None,
+    **how: Any,
+) -> list[Report]:
+    """A report by each method, as :func:`check_op` gives it; what does not depend on the method is measured once."""
+    check_mapping(inputs)
+    flat = flatten(inputs)
+    functions = _OpFunctions(op, inputs, options)
+    reports = check_by(
+        methods,
+        functions.forward,
+        functions.backward,
+        flat,
+        rng=rng,
+        vectorized=getattr(op, "VECTORIZED", ()) if vectorized is None else vectorized,
+        if_possible=vectorized is None,  # not with dropout, whose draws go by the place
         constants={name: float(value) for name, value in options.items() if isinstance(value, Real)},
+        **how,
     )
     if not hasattr(op, "jvp"):
-        return report
+        return reports
+    entry = _adjoint(op, functions, inputs, flat, as_generator(rng))
+    return [Report((*report.inputs, entry)) for report in reports]
 
-    rng = as_generator(cotangent_rng)
+
+def _adjoint(
+    op: Any, functions: _OpFunctions, inputs: Mapping[str, Any], flat: Mapping[str, Array], rng: np.random.Generator
+) -> InputReport:
+    """Forward mode against backward, for random cotangents and tangents."""
     output, cache = functions.call(*(x.copy() for x in flat.values()))
     u = rng.standard_normal(output.shape).astype(output.dtype)
     tangents = {name: rng.standard_normal(x.shape).astype(x.dtype) for name, x in flat.items()}
@@ -128,22 +156,7 @@ def check_op(
     if not holds:
         apart = [name for name in flat if not both_ways([name])[2] <= CLEARLY_APART]
         diagnosis = f"forward mode and backward disagree{' for ' + ', '.join(apart) if apart else ''}"
-    entry = InputReport("jvp", "adjoint", holds, error, (), backwards, forwards, diagnosis=diagnosis)
-    return Report((*report.inputs, entry))
-
-
-def _vectorized(functions: _OpFunctions, flat: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """Those of `names` that may carry one more leading axis here: not with dropout, whose draws go by the place."""
-    arrays = as_inputs(flat)
-    output = np.asarray(functions.forward(*arrays.values()))
-    positions = {name: position for position, name in enumerate(arrays) if name in names}
-
-    def takes_axis(position: int) -> bool:
-        subject = Subject(functions.forward, tuple(arrays.values()), position, output, output[np.newaxis])
-        others = tuple(k for k in positions.values() if k != position)
-        return not isinstance(batched(subject, others), str)
-
-    return [name for name, position in positions.items() if takes_axis(position)]
+    return InputReport("jvp", "adjoint", holds, error, (), backwards, forwards, diagnosis=diagnosis)
 
 
 def flatten(inputs: Mapping[str, Any]) -> dict[str, Any]:

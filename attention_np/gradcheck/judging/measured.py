@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from attention_np.gradcheck.measuring.subject import Subject, flattened
 __all__ = ["Candidate", "Measured", "Options"]
 
 Array = npt.NDArray[Any]
+Result = TypeVar("Result")
 
 WORK = 10**9  # entries looked at, times the entries that each of those looks computes with
 GROSS, COARSE, FAR = 1e-6, 1e3, 100  # relative; units in the last place; noise floors: no rounding comes so far
@@ -55,6 +56,14 @@ class Candidate:
     first: FirstCall
     cotangents: Array  # (3, *output.shape)
     seed: int
+    known: dict[tuple[str, str], Any] = field(default_factory=dict)  # by input and purpose, whatever the method
+
+    def once(self, name: str, purpose: str, measure: Callable[[], Result]) -> Result:
+        """What `measure` gives for one input and purpose, asked once."""
+        if (name, purpose) not in self.known:
+            self.known[name, purpose] = measure()
+        result: Result = self.known[name, purpose]
+        return result
 
     @cached_property
     def output(self) -> Array:
@@ -92,6 +101,12 @@ class Candidate:
         self.forward(*(x.copy() for x in there))
         arrays = {name: x.copy() for name, x in zip(self.inputs, there, strict=True)}
         return dict(zip(self.inputs, call_backward(self.backward, u, arrays), strict=True))
+
+    @cached_property
+    def of_a_sum(self) -> list[dict[str, Any]]:
+        """What is claimed for two cotangents, and for their sum."""
+        u, v, _ = self.cotangents
+        return [self.gradients(w) for w in (u, v, u + v)]
 
     def claimed(self, name: str) -> Array:
         """The gradient that is claimed for one input."""
@@ -143,7 +158,7 @@ class Measured:
     def is_linear(self) -> bool:
         """Whether what is claimed for the sum of two cotangents is the sum of what is claimed for each."""
         u, v, _ = self.candidate.cotangents
-        each, other, of_sum = (self.candidate.gradients(w)[self.name].ravel() for w in (u, v, u + v))
+        each, other, of_sum = (claimed[self.name].ravel() for claimed in self.candidate.of_a_sum)
         near = max(GROSS, COARSE * float(np.finfo(of_sum.dtype).eps))
         largest = (np.abs(each) + np.abs(other)).max(initial=0)
         known = self.floor[self.looked].max(initial=0)
