@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import attention_np
 from attention_np import cases, cli, dot_product, softmax
 from attention_np.cli import tables, verification
 
@@ -84,6 +85,11 @@ def test_no_tag_verdict_or_number_is_cut_however_narrow_the_terminal(
     rows = [line for line in lines if "equations, " not in line and "Allowed" not in line]
     assert max(map(len, rows)) <= width
     assert "…" not in printed
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"attention-np {attention_np.__version__}\n"
 
 
 def test_check_takes_the_names_of_ops(capsys: pytest.CaptureFixture[str]) -> None:
