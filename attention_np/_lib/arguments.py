@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -129,11 +130,8 @@ def check_cache(cache: object, kind: type[CacheType], op: str) -> CacheType:
 
 def _broadcast_leading(**arrays: Array) -> tuple[int, ...]:
     """The leading axes (all but the last two) of `arrays`, broadcast together."""
-    leading = [array.shape[:-2] for array in arrays.values()]
-    if all(axes == leading[0] for axes in leading):
-        return leading[0]
     try:
-        return np.broadcast_shapes(*leading)
+        return np.broadcast_shapes(*(array.shape[:-2] for array in arrays.values()))
     except ValueError:
         shapes = ", ".join(f"{name}.shape={array.shape}" for name, array in arrays.items())
         raise ValueError(f"the leading axes of {' and '.join(arrays)} do not broadcast together ({shapes})") from None
@@ -154,8 +152,11 @@ def scores_shape(query: Array, key: Array, value: Array) -> tuple[int, ...]:
             f"(key.shape={key.shape}, value.shape={value.shape})"
         )
     queries = with_query_axis(query, query)
-    _broadcast_leading(query=queries, key=key, value=value)
-    return (*_broadcast_leading(query=queries, key=key), queries.shape[-2], key.shape[-2])
+    leading = queries.shape[:-2]
+    if not leading == key.shape[:-2] == value.shape[:-2]:
+        _broadcast_leading(query=queries, key=key, value=value)
+        leading = _broadcast_leading(query=queries, key=key)
+    return (*leading, queries.shape[-2], key.shape[-2])
 
 
 def check_weight(name: str, w: Array, of: str, x: Array) -> None:
@@ -228,11 +229,17 @@ def check_features(query: Array, key: Array) -> None:
         )
 
 
+@lru_cache
+def _usual_scale(d_k: int, compute: np.dtype[Any]) -> Any:
+    real, wide = real_types(compute)
+    return real(1 / np.sqrt(wide(max(d_k, 1))))  # without features the products are zero anyway
+
+
 def as_scale(scale: Any, d_k: int, compute: np.dtype[Any]) -> Any:
     """The scale in the precision that is computed in, so that it neither upcasts nor rounds."""
-    real, wide = real_types(compute)
     if scale is None:
-        return real(1 / np.sqrt(wide(max(d_k, 1))))  # without features the products are zero anyway
+        return _usual_scale(d_k, compute)
+    real, _ = real_types(compute)
     with quiet():
         number = real(as_number("scale", scale))
     if not np.isfinite(number):

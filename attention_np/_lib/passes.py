@@ -82,7 +82,7 @@ def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
 
     @wraps(mathematics)
     def shell(**arguments: Any) -> tuple[Array, Any]:
-        inputs = [arguments.pop(name) for name in names]
+        inputs = tuple([arguments.pop(name) for name in names])
         dtype = precision(*_flat(inputs))
         ready = _ready(names, inputs, dtype.compute)
         with quiet():
@@ -115,7 +115,8 @@ def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
         if names[0] == "query":
             d_output = with_query_axis(d_output, inputs[0])
         ready = _ready(names, inputs, compute)
-        cache = kind._make((*ready, *cache[len(names) :]))
+        if ready is not inputs:
+            cache = kind._make((*ready, *cache[len(names) :]))
         with quiet():
             found, between = _split(mathematics(d_output, cache))
             gradients = _as_given(names, found, inputs)
@@ -150,7 +151,8 @@ def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Giv
         if names[0] == "query":
             along["query"] = with_query_axis(along["query"], inputs[0])
         ready = _ready(names, inputs, compute)
-        cache = kind._make((*ready, *cache[len(names) :]))
+        if ready is not inputs:
+            cache = kind._make((*ready, *cache[len(names) :]))
         with quiet():
             d_output, between = _split(formulas(cache, **along))
             if between and left_range((d_output, *between), _with(tuple(along.values()), names, ready, cache)):
@@ -195,12 +197,16 @@ def _op_of(mathematics: Callable[..., Any]) -> tuple[str, tuple[str, ...], Any]:
     return mathematics.__module__.rpartition(".")[2], known["Gradients"]._fields, known["Cache"]
 
 
-def _ready(names: Sequence[str], inputs: Sequence[Any], compute: np.dtype[Any]) -> list[Any]:
+def _ready(names: Sequence[str], inputs: tuple[Any, ...], compute: np.dtype[Any]) -> tuple[Any, ...]:
     """The inputs in the dtype that is computed in, without a copy where they are, the query with its axis."""
-    ready = [_in_dtype(x, compute) for x in inputs]
-    if names[0] == "query":
-        ready[0] = with_query_axis(ready[0], inputs[0])
-    return ready
+    if names[0] != "query" or inputs[0].ndim > 1:
+        for x in inputs:
+            if x is not None and (isinstance(x, tuple) or x.dtype is not compute):
+                break
+        else:
+            return inputs
+    first, *others = [_in_dtype(x, compute) for x in inputs]
+    return (with_query_axis(first, inputs[0]) if names[0] == "query" else first, *others)
 
 
 def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
@@ -215,8 +221,9 @@ def _without_query_axis(names: Sequence[str], output: Array, inputs: Sequence[An
 
 def _as_given(names: Sequence[str], found: Any, inputs: Sequence[Any]) -> Any:
     """The gradients `found`, as those of the inputs as they were given."""
-    first = _without_query_axis(names, found[0], inputs)
-    return type(found)._make(map(_as_gradient, (first, *found[1:]), inputs))
+    if names[0] == "query" and inputs[0].ndim == 1:
+        found = found._replace(query=without_query_axis(found.query, inputs[0]))
+    return type(found)._make([_as_gradient(d_x, x) for d_x, x in zip(found, inputs, strict=True)])
 
 
 def _as_gradient(found: Any, value: Any) -> Any:
