@@ -107,11 +107,16 @@ class Problem:
                 yield index, rows
 
     def _reach(self, index: tuple[int, ...], rows: slice) -> Iterator[Place]:
-        columns = slice(0, self.m)
-        if self.rule is not None:
-            columns = reach(self._rule_at(index), rows, columns)
+        columns = slice(0, self.m) if self.rule is None else self._reached(self._rule_at(index), rows)
         if columns.start < columns.stop:
             yield Place(index, rows, columns)
+
+    def _reached(self, rule: Rule, rows: slice) -> slice:
+        """The keys that some queries attend to, asked once of each rule."""
+        asked = id(rule), rows.start, rows.stop  # of those in `_rules`, which last as long as this
+        if asked not in self._columns:
+            self._columns[asked] = reach(rule, rows, slice(0, self.m))
+        return self._columns[asked]
 
     def is_whole(self, place: Place) -> bool:
         """Whether the tile at a place holds all the keys that its queries attend to."""
@@ -126,6 +131,10 @@ class Problem:
     @cached_property
     def _rules(self) -> dict[tuple[int, ...], Rule]:
         """Those of heads and of tiles, each made once: tiles whose rule is one and the same are worked on together."""
+        return {}
+
+    @cached_property
+    def _columns(self) -> dict[tuple[int, int, int], slice]:
         return {}
 
     def _rule_at(self, index: tuple[int, ...], rows: slice | None = None, columns: slice | None = None) -> Rule:

@@ -159,11 +159,13 @@ class Tile(_Travels):
 
     def is_like(self, other: Tile) -> bool:
         """Whether both have the same shapes and the same rule."""
-        arrays = ("query", "key", "value", "bias")
         return (
-            are_same(self.rule, other.rule)
+            self.query.shape == other.query.shape
+            and self.key.shape == other.key.shape
+            and self.value.shape == other.value.shape
+            and getattr(self.bias, "shape", None) == getattr(other.bias, "shape", None)
             and (self.dropout is None) == (other.dropout is None)
-            and all(np.shape(getattr(self, name)) == np.shape(getattr(other, name)) for name in arrays)
+            and are_same(self.rule, other.rule)
         )
 
     @property
@@ -178,9 +180,7 @@ class Tile(_Travels):
 
     def take(self, array: Array, part: slice = slice(None)) -> Array:
         """Some rows of an array, by default all, in the dtype that is computed in."""
-        taken: Array
-        (taken,) = in_dtype(self.dtype, array[part])
-        return taken
+        return array[part].astype(self.dtype, copy=False)
 
     def row_blocks(self) -> Iterator[slice]:
         """The queries, block by block."""

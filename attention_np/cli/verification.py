@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attention_np import cases, softmax
+from attention_np._blockwise import blas
 from attention_np._lib import machine
 from attention_np._lib.pages import PAGES
 from attention_np.gradcheck import METHODS, numerical_gradient
@@ -59,7 +60,7 @@ def check(
     processes = min(machine.cores().usable, MOST_PROCESSES)
     if {example.op for example in examples} == {*cases.OPS} and processes > 1:
         try:
-            with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            with ProcessPoolExecutor(processes, get_context("spawn"), _hold_blas) as pool:
                 of_pages = pool.submit(check_pages, folder, names)
                 # those that take longest first
                 pending = [pool.submit(check_ops, [example]) for example in reversed(examples)]
@@ -68,6 +69,13 @@ def check(
         except BrokenProcessPool:  # where a program without a guard of its own calls this, none can begin
             pass
     return check_ops(progress(examples)), check_pages(folder, names)
+
+
+def _hold_blas() -> None:
+    """One thread of BLAS in each process: the processes are what runs in parallel."""
+    libraries = blas.controller()
+    if libraries is not None:
+        libraries.limit(limits=1)
 
 
 def check_ops(examples: Iterable[cases.Case]) -> list[Finding]:

@@ -33,6 +33,7 @@ SHORTER = (*SCALES[5:8], *(2.0**-k for k in (52, 62, 72, 82)))  # the last ones 
 CONVERGED = 1e-2  # relative: what the slopes at two scales may differ by
 CLEARLY = 1e-8  # a discrepancy of a slope, relative to the largest, that is not left to rounding
 CLOSE, CLOSER = 2.0**-20, 2.0**-25  # relative: so short that only rounding is left of the differences
+ORDINARY = 16  # last bits that the rounding of a few operations leaves; where there is more, it may not be rounding
 CLOSEST, AT_ZERO = 2.0**-45, 2.0**-90  # for outputs that those leave a large part of: STEEP
 FAR, FARTHER = 2.0**-12, 2.0**-9  # for outputs that do not change within those, as in half precision
 BEYOND = tuple(sign * 2.0**k for k in range(-2, 63, 4) for sign in (1, -1))  # for outputs that none of those move
@@ -102,7 +103,7 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
     last_bit = float(np.finfo(subject.output.dtype).eps) * size
     with np.errstate(all="ignore"):
         ((least,), _) = _left_over(subject, CLOSE * direction)
-        if (least > last_bit).any():
+        if (least > ORDINARY * last_bit).any():
             closer = _left_over(subject, CLOSER * direction, 0.7 * CLOSER * direction)[0]
             closest = np.where(np.isinf(closer).any(axis=0), np.fmin(*closer), np.fmax(*closer))  # one may fit the grid
             least = np.fmin(least, closest)
@@ -187,7 +188,11 @@ def _contradiction(subject: Subject, direction: Array, slope: Array, error: Arra
     A function that changes within less than the steps of the differences looks flat to them, at several scales. So
     shorter ones are asked as well, and the complex step is right if it agrees with any of them.
     """
-    found, rounding = _slopes(subject, direction, TRIALS)
+    longest = _slopes(subject, direction, TRIALS[:2])
+    if (np.abs(slope - longest[0]) <= CLEARLY * np.abs(slope).max(initial=0)).all() and slope.any():
+        return None
+    shorter = _slopes(subject, direction, TRIALS[2:])
+    found, rounding = (np.concatenate(both) for both in zip(longest, shorter, strict=True))
     larger = np.maximum(np.abs(found[1:]), np.abs(found[:-1]))
     noise = UNDECIDABLE * rounding[1:] + error  # of the shorter steps, which is far larger
     differ = np.abs(found[1:] - found[:-1])
