@@ -108,7 +108,7 @@ def padding(lengths: npt.ArrayLike, m: int, *, heads: bool = False) -> Mask:
      [[1 1 1]]]
     """
     _, m = _lengths(0, m)
-    counts = _integers("lengths", lengths)
+    counts = as_integers("lengths", lengths)
     if counts.size and not (counts.min() >= 0 and counts.max() <= m):
         raise ValueError(f"lengths must be from 0 to m={m}, not from {counts.min()} to {counts.max()}")
     return _over_queries(np.arange(m) < counts[..., None], heads)  # (masks.46)
@@ -141,7 +141,7 @@ def padding_from_tokens(tokens: npt.ArrayLike, pad_id: int, *, heads: bool = Fal
     [[1 1 0]
      [1 0 0]]
     """
-    return _over_queries(_integers("tokens", tokens, axes=1) != as_integer("pad_id", pad_id), heads)
+    return _over_queries(as_integers("tokens", tokens, axes=1) != as_integer("pad_id", pad_id), heads)
 
 
 def sliding_window(n: int, m: int | None = None, *, left: int | None, right: int | None = 0) -> Mask:
@@ -244,7 +244,7 @@ def multi_level_causal(n: int, levels: Sequence[int] = (1, 4, 16)) -> Mask:
     [0 0 0 1 1 1 1 1]
     """
     n, _ = _lengths(n, None)
-    steps = _integers("levels", levels, axes=1).astype(np.int64)
+    steps = as_integers("levels", levels, axes=1).astype(np.int64)
     if steps.ndim != 1 or not steps.size or steps[0] != 1 or (np.diff(steps) <= 0).any():
         raise ValueError(f"levels must increase from 1, as (1, 4, 16) do, not {shortened(levels)}")
     position = np.arange(n)
@@ -284,8 +284,8 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
      [1 1 0]
      [0 0 1]]
     """
-    queries = _integers("query_segments", query_segments, axes=1)
-    keys = queries if key_segments is None else _integers("key_segments", key_segments, axes=1)
+    queries = as_integers("query_segments", query_segments, axes=1)
+    keys = queries if key_segments is None else as_integers("key_segments", key_segments, axes=1)
     try:
         same: Mask = queries[..., :, None] == keys[..., None, :]  # (masks.47)
     except ValueError:
@@ -363,7 +363,8 @@ def _length(name: str, value: int) -> int:
     return length
 
 
-def _integers(name: str, values: npt.ArrayLike, axes: int = 0) -> npt.NDArray[Any]:
+def as_integers(name: str, values: npt.ArrayLike, axes: int = 0) -> npt.NDArray[Any]:
+    """`values` as an array of integers, with so many axes at least."""
     array = as_array(name, values, "integers")
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"{name} must hold integers, not {array.dtype} ({name}.shape={array.shape})")

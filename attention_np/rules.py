@@ -276,17 +276,7 @@ class _Both(Rule):
 
 
 def causal(*, offset: int = 0) -> Rule:
-    """Each query sees the keys up to its own position, as :func:`attention_np.masks.causal`.
-
-    Parameters
-    ----------
-    offset : int, optional
-        Query i sees the keys ``j <= i + offset``.
-
-    Raises
-    ------
-    TypeError
-        If `offset` is not an integer.
+    """Query i sees the keys ``j <= i + offset``, as :func:`attention_np.masks.causal`.
 
     Examples
     --------
@@ -300,16 +290,6 @@ def causal(*, offset: int = 0) -> Rule:
 
 def sliding_window(*, left: int | None, right: int | None = 0) -> Rule:
     """Query i sees the keys ``i - left <= j <= i + right``, as :func:`attention_np.masks.sliding_window`.
-
-    Parameters
-    ----------
-    left, right : int or None
-        How many keys before and after its own position a query sees; None is no bound.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is not an integer, or negative.
 
     Examples
     --------
@@ -326,17 +306,7 @@ def sliding_window(*, left: int | None, right: int | None = 0) -> Rule:
 def padding(lengths: npt.ArrayLike, *, heads: bool = False) -> Rule:
     """Every query sees the keys before the length of its sample, as :func:`attention_np.masks.padding`.
 
-    Parameters
-    ----------
-    lengths : array_like of int, (...)
-        The number of real keys of each sample.
-    heads : bool, optional
-        The scores have an axis for heads after those of `lengths`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a length is not an integer, or negative.
+    With `heads` the scores have an axis for heads after those of `lengths`.
 
     Examples
     --------
@@ -346,9 +316,7 @@ def padding(lengths: npt.ArrayLike, *, heads: bool = False) -> Rule:
     <BLANKLINE>
      [[1 1 1]]]
     """
-    counts = as_array("lengths", lengths, "integers")
-    if counts.dtype.kind not in "iu" and counts.size:
-        raise TypeError(f"lengths must hold integers, not {counts.dtype} (lengths.shape={counts.shape})")
+    counts = masks.as_integers("lengths", lengths)
     if counts.size and counts.min() < 0:
         raise ValueError(f"lengths must not be negative, and one is {counts.min()}")
     return _Padding(counts[..., None] if heads else counts)
@@ -357,20 +325,8 @@ def padding(lengths: npt.ArrayLike, *, heads: bool = False) -> Rule:
 def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = None, *, heads: bool = False) -> Rule:
     """Attend within one's own segment, as :func:`attention_np.masks.packed`.
 
-    What lies between segments is skipped where segments follow one another in order.
-
-    Parameters
-    ----------
-    query_segments : array_like of int, (..., n)
-    key_segments : array_like of int, (..., m), optional
-        By default those of the queries.
-    heads : bool, optional
-        The scores have an axis for heads after the leading axes of the segments.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If the segments are not integers, have no axis, or their leading axes do not broadcast.
+    What lies between segments is skipped where segments follow one another in order. With `heads` the scores have an
+    axis for heads after the leading axes of the segments.
 
     Examples
     --------
@@ -387,17 +343,7 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
 
 
 def whole(mask: npt.ArrayLike) -> Rule:
-    """A mask that is given whole, as a rule: to combine it with others.
-
-    Parameters
-    ----------
-    mask : array_like of bool, (..., n, m)
-        Or whatever broadcasts to that.
-
-    Raises
-    ------
-    TypeError
-        If `mask` is not boolean.
+    """A boolean mask that is given whole, (..., n, m) or what broadcasts to that, as a rule: to combine it with others.
 
     Examples
     --------

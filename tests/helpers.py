@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
+from inspect import signature
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -13,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from attention_np import OPS, additive, blockwise, cases, dot_product, masks, multi_head, softmax
+from attention_np import OPS, blockwise, cases, masks
 from attention_np.known_answers import truth
 from attention_np.multi_head import Parameters
 
 Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+Patch, Printed = pytest.MonkeyPatch, pytest.CaptureFixture[str]
 COMPLEX_STEP, CENTRAL = 1e-13, 1e-7
 
 
@@ -61,31 +64,19 @@ def normal(seed: int, *shape: int) -> Array:
 
 
 def random_parameters(
-    seed: int,
-    d_query: int = 4,
-    d_key: int = 4,
-    d_value: int = 4,
-    d_qk: int = 4,
-    d_v: int = 4,
-    d_output: int = 4,
-    biases: str = "query key value output",
+    seed: int, d_query: int = 4, d_key: int = 4, d_value: int = 4, d_qk: int = 4, d_v: int = 4, d_output: int = 4
 ) -> Parameters:
     """Parameters of any widths, with biases that are not zero."""
     rng = np.random.default_rng(seed)
     shapes = ((d_query, d_qk), (d_key, d_qk), (d_value, d_v), (d_v, d_output))
     weights = [rng.standard_normal(shape) / np.sqrt(max(shape[0], 1)) for shape in shapes]
-    names = ("query", "key", "value", "output")
-    drawn = [
-        rng.standard_normal(shape[1]) if name in biases.split() else None
-        for name, shape in zip(names, shapes, strict=True)
-    ]
-    return Parameters(*weights, *drawn)
+    return Parameters(*weights, *(rng.standard_normal(shape[1]) for shape in shapes))
 
 
 SOME_HIDDEN = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, 1, 0, 0, 0]], bool)  # (4, 5)
 
 # What an attention may be given: the shapes of query, key and value but for their features.
-SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
+SHAPES: dict[str, tuple[Shape, ...]] = {
     "four queries, five keys": ((4,), (5,), (5,)),
     "one query": ((1,), (5,), (5,)),
     "one key": ((4,), (1,), (1,)),
@@ -100,18 +91,7 @@ SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
     "values with axes of their own before a batch": ((2, 4), (5,), (3, 1, 5)),
     "each has its own leading axis": ((3, 1, 1, 2), (2, 1, 3), (2, 3)),
 }
-BIAS_SHAPES: list[tuple[int, ...]] = [
-    (),
-    (1,),
-    (5,),
-    (1, 5),
-    (4, 1),
-    (4, 5),
-    (1, 1, 1),
-    (2, 1, 1),
-    (2, 1, 5),
-    (2, 4, 5),
-]
+BIAS_SHAPES: list[Shape] = [(), (1,), (5,), (1, 5), (4, 1), (4, 5), (1, 1, 1), (2, 1, 1), (2, 1, 5), (2, 4, 5)]
 MASKS: dict[str, dict[str, Any]] = {
     "mask of pairs": {"mask": SOME_HIDDEN},
     "mask of keys": {"mask": SOME_HIDDEN[0]},
@@ -134,60 +114,39 @@ OPTIONS: dict[str, dict[str, Any]] = MASKS | {
 }
 
 
-BY_HAND = (
-    "softmax",
-    "dot_product",
-    "blockwise",
-    "additive",
-    "multi_head",
-)  # others' cases are as their pages say
+# All widths of the arrays, by the names that the pages give them; multi-head attention has two heads of its own.
+WIDTHS = dict.fromkeys(("d_q", "d_k", "d_v", "d_x", "d_y", "d_z", "d_o"), 4) | {"h": 3}
 
 
-def attentions(
-    shapes: tuple[tuple[int, ...], ...],
-    features: tuple[int, int, int] = (4, 4, 4),
-    seed: int = 0,
-    hidden: int = 3,
-    **parameters: Any,
-) -> dict[str, Case]:
-    """One case of each attention, for arrays of these shapes and features, without a bias."""
-    rng = np.random.default_rng(seed)
-    d_query, d_key, _ = features
-    q, k, v = (rng.standard_normal((*shape, d)) for shape, d in zip(shapes, features, strict=True))
-    arrays = {"query": q, "key": k, "value": v}
-    wide = {"query": q, "key": rng.standard_normal((*shapes[1], d_query)), "value": v} if d_query != d_key else arrays
-    weights = {"w_query": (d_query, hidden), "w_key": (d_key, hidden), "w_score": (hidden,), "b": (hidden,)}
-    network = {name: rng.standard_normal(shape) for name, shape in weights.items()}
-    given = random_parameters(seed, *features, **parameters)
-    found = {
-        "dot_product": Case(dot_product, wide, {}),
-        "blockwise": Case(blockwise, wide, {"block_size": (3, 2)}),
-        "additive": Case(additive, {**arrays, **network}, {}),
-        "multi_head": Case(multi_head, {**arrays, "parameters": given}, {"num_heads": 2}),
-    }
-    for name in [op for op in OPS if op not in BY_HAND]:
-        made = cases.drawn(name, optional=False, seed=seed, d_k=d_query, d_v=features[2], h=hidden)
-        if "query" in made.inputs:
-            found[name] = Case(made.module, {**made.inputs, **wide}, made.options)
+def takes(op: str, *arguments: str) -> bool:
+    return {*arguments} <= signature(cases.OPS[op].forward).parameters.keys()
+
+
+ATTENTIONS = tuple(op for op in OPS if takes(op, "query"))
+BIASED = tuple(op for op in OPS if takes(op, "bias"))
+
+
+def drawn(op: str, **how: Any) -> Case:
+    """A case of an op with every array that it takes."""
+    made = cases.drawn(op, **{**WIDTHS, **how})
+    return Case(made.module, made.inputs, made.options)
+
+
+def attentions(shapes: tuple[Shape, ...], seed: int = 0, **sizes: int) -> dict[str, Case]:
+    """One case of each attention, for arrays of these shapes but for their features, without a bias."""
+    found = {}
+    for op in ATTENTIONS:
+        case, rng = drawn(op, seed=seed, **sizes), np.random.default_rng(seed)
+        inputs = {name: x for name, x in case.inputs.items() if name != "bias"}
+        for name, shape in zip(("query", "key", "value"), shapes, strict=True):
+            inputs[name] = rng.standard_normal((*shape, inputs[name].shape[-1]))
+        found[op] = case._replace(inputs=inputs)
     return found
 
 
-def plain_cases(n: int = 4, m: int = 5, batch: tuple[int, ...] = (), seed: int = 0) -> dict[str, Case]:
-    """One case of each op, with every array that it takes."""
-    found = {"softmax": Case(softmax, {"scores": normal(seed, *batch, n, m)}, {})}
-    found |= attentions(((*batch, n), (*batch, m), (*batch, m)), seed=seed)
-    found["blockwise"] = found["blockwise"]._replace(options={"block_size": (n // 2 + 1, m // 2 or 1)})
-    for name, leading in {"dot_product": (), "blockwise": (), "multi_head": (2,)}.items():
-        bias = normal(seed + 1, *leading, n, m)
-        found[name] = found[name]._replace(inputs={**found[name].inputs, "bias": bias})
-    for name in [op for op in OPS if op not in BY_HAND]:
-        made = cases.drawn(name, leading=batch, seed=seed, n=n, m=m, d_k=4, d_v=4)
-        found[name] = Case(made.module, made.inputs, made.options)
-    return found
-
-
-ATTENTIONS = tuple(name for name, case in plain_cases().items() if "query" in case.inputs)
-BIASED = tuple(name for name, case in plain_cases().items() if "bias" in case.inputs)
+def plain_cases(n: int = 4, m: int = 5, batch: Shape = (), seed: int = 0) -> dict[str, Case]:
+    """One case of each op."""
+    return {op: drawn(op, leading=batch, seed=seed, n=n, m=m, w=max(m // 2, 1)) for op in OPS}
 
 
 def tangents_of(case: Case, seed: int = 1) -> dict[str, Any]:

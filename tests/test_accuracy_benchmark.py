@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, normal
+from helpers import Array, Patch, normal
 
 from benchmarks import _truth, accuracy
 from benchmarks._truth import Results
@@ -55,7 +55,7 @@ def test_the_truth_has_the_digits_of_extended_precision(score_scale: float) -> N
 
 
 @needs_extended_precision
-def test_the_truth_is_the_same_however_many_queries_it_takes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_truth_is_the_same_however_many_queries_it_takes_at_a_time(monkeypatch: Patch) -> None:
     arrays = heads(6, 9, 4.0)
     expected = _truth.attention(*arrays)
     monkeypatch.setattr(_truth, "ROWS", 4)
@@ -85,7 +85,7 @@ def test_errors_are_relative_to_the_largest_and_to_the_mean_magnitude() -> None:
     np.testing.assert_array_equal(accuracy.errors(found, truth), [[1 / 4] * 4, [1 / 6] * 4])
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, peer: accuracy.Attention) -> tuple[int, dict[str, Any]]:
+def measured(monkeypatch: Patch, tmp_path: Path, peer: accuracy.Attention) -> tuple[int, dict[str, Any]]:
     """The exit code and the numbers of one small cell, beside one peer."""
     own = {name: compute for name, compute in accuracy.implementations().items() if name in accuracy.OURS}
     monkeypatch.setattr(accuracy, "implementations", lambda: {**own, "peer": peer})
@@ -96,11 +96,11 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, peer: accuracy.Att
 
 
 @pytest.fixture(autouse=True)
-def _only_ours_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def _only_ours_is_installed(monkeypatch: Patch) -> None:
     monkeypatch.setattr(accuracy, "installed", lambda _library: None)
 
 
-def test_a_peer_of_the_same_bits_has_the_ratio_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_peer_of_the_same_bits_has_the_ratio_one(monkeypatch: Patch, tmp_path: Path) -> None:
     _, result = measured(monkeypatch, tmp_path, accuracy.ours(accuracy.dot_product))
     assert len(result["rows"]) == len(accuracy.ERRORS) * len(Results._fields)
     for row in result["rows"]:
@@ -108,9 +108,7 @@ def test_a_peer_of_the_same_bits_has_the_ratio_one(monkeypatch: pytest.MonkeyPat
         assert 0 < row["root_mean_squares"]["blockwise"] < 1e-5
 
 
-def test_a_better_peer_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_better_peer_is_a_failure(monkeypatch: Patch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def rounded_truth(*arrays: Array) -> Results:
         truths = [_truth.attention(*head) for head in zip(*arrays, strict=True)]
         return Results(*(np.array(x).astype(np.float32) for x in zip(*truths, strict=True)))

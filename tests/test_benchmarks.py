@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import Patch
 
 from benchmarks import _contenders, _floor, memory, window
 from benchmarks import blockwise as side_by_side
@@ -78,7 +79,7 @@ def test_every_dtype_mask_and_pass_has_a_row_of_times_and_ratios(stored: Callabl
         assert {name: ratio["median"] for name, ratio in row["ratios"].items()} == pytest.approx(expected)
 
 
-def test_a_contender_that_computes_something_else_stops_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contender_that_computes_something_else_stops_the_benchmark(monkeypatch: Patch) -> None:
     def with_wrong_key_gradient(inputs: Any) -> list[Contender]:
         right = _contenders.by_numpy(inputs)
 
@@ -93,7 +94,7 @@ def test_a_contender_that_computes_something_else_stops_the_benchmark(monkeypatc
         side_by_side.measure((1, 1, 8, 4), "float64", "causal", rounds=1)
 
 
-def test_peers_that_are_not_installed_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_that_are_not_installed_are_left_out(monkeypatch: Patch) -> None:
     monkeypatch.setattr(_contenders, "installed", lambda library: None)  # noqa: ARG005
     found = _contenders.contenders(random_inputs((1, 1, 4, 2), "float64"))
     assert [contender.name for contender in found] == ["ours", "NumPy"]
@@ -101,7 +102,7 @@ def test_peers_that_are_not_installed_are_left_out(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("floor", [_floor.whole, _floor.in_blocks])
 def test_the_floor_is_two_products_forward_and_seven_with_backward(
-    monkeypatch: pytest.MonkeyPatch, floor: Callable[[Any], Contender]
+    monkeypatch: Patch, floor: Callable[[Any], Contender]
 ) -> None:
     shape = 2, 3, 700, 8
     contender = floor(random_inputs(shape, "float32"))
@@ -110,14 +111,14 @@ def test_the_floor_is_two_products_forward_and_seven_with_backward(
     assert multiplications(monkeypatch, contender.both) == 7 * one
 
 
-def test_the_causal_floor_leaves_out_the_blocks_that_are_ruled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_causal_floor_leaves_out_the_blocks_that_are_ruled_out(monkeypatch: Patch) -> None:
     contender = _floor.in_blocks(random_inputs((1, 1, 4096, 8), "float32", is_causal=True))
     one = 4096 * 4096 * 8
     for run, products in ((contender.forward, 2), (contender.both, 7)):
         assert 0.5 < multiplications(monkeypatch, run) / (products * one) < 0.6
 
 
-def multiplications(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> int:
+def multiplications(monkeypatch: Patch, run: Callable[[], object]) -> int:
     counts: list[int] = []
     matmul = np.matmul
 
@@ -186,7 +187,7 @@ def test_a_window_is_held_against_full_attention_and_timed_by_length_and_width(s
     assert found["targets"] == {"50 times faster than full": found["times_faster"] >= 50}
 
 
-def test_a_window_lets_each_query_attend_to_so_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_lets_each_query_attend_to_so_many_keys(monkeypatch: Patch) -> None:
     masks = []
     forward = window.blockwise.forward
     monkeypatch.setattr(
@@ -218,7 +219,7 @@ def test_tiny_sizes_have_their_ratio_to_pytorch(stored: Callable[[str], Any]) ->
     ],
 )
 def test_unusable_arguments_are_refused_before_any_work(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+    monkeypatch: Patch, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["blockwise", *arguments])
     monkeypatch.setattr(side_by_side, "measure", pytest.fail)

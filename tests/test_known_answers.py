@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, normal
+from helpers import Array, Patch, Printed, normal
 
 import attention_np
 from attention_np import cases, cli, dot_product, known_answers, softmax
@@ -573,7 +573,7 @@ def test_a_directory_that_holds_something_else_is_left_alone(small: Path, name: 
     assert sorted(small.rglob("*")) == before
 
 
-def test_a_write_that_fails_leaves_what_was_there(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_what_was_there(small: Path, monkeypatch: Patch) -> None:
     before = {path: path.read_bytes() for path in small.rglob("*") if path.is_file()}
     calls = []
 
@@ -590,9 +590,7 @@ def test_a_write_that_fails_leaves_what_was_there(small: Path, monkeypatch: pyte
     assert not list(small.parent.glob(".*"))
 
 
-def test_a_set_that_cannot_be_put_in_its_place_gives_way_to_the_earlier_one(
-    small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_that_cannot_be_put_in_its_place_gives_way_to_the_earlier_one(small: Path, monkeypatch: Patch) -> None:
     before = {path: path.read_bytes() for path in small.rglob("*") if path.is_file()}
     rename = Path.rename
 
@@ -627,9 +625,7 @@ def test_a_directory_without_a_set_is_no_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "words"), [("mpmath", "mpmath"), ("safetensors", "safetensors"), ("ml_dtypes", "bfloat16")]
 )
-def test_a_missing_package_is_named_with_its_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, words: str
-) -> None:
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: Patch, module: str, words: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, "safetensors.numpy", raising=False)
     with pytest.raises(ImportError, match=rf"{words}.*: pip install 'attention-np\[answers\]'$"):
@@ -638,23 +634,14 @@ def test_a_missing_package_is_named_with_its_extra(
     assert not (tmp_path / "set").exists()
 
 
-def test_importing_known_answers_needs_numpy_alone() -> None:
-    program = (
-        "import sys; before = set(sys.modules); import attention_np.known_answers; "
-        "print(*{name.partition('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert {name for name in done.stdout.split() if "cython" not in name} == {"numpy", "attention_np"}
-
-
-def test_the_command_writes_a_set_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_set_and_says_so(tmp_path: Path, capsys: Printed) -> None:
     folder = tmp_path / "set"
     assert cli.main(["known-answers", str(folder), "--op", "softmax", "--dtype", "float32", "--dtype", "float16"]) == 0
     assert capsys.readouterr().out == f"{folder}: 13 cases in float32, float16, described by manifest.json\n"
     assert len(list(known_answers.load(folder, op="softmax"))) == 26
 
 
-def test_the_command_refuses_a_directory_of_other_things(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_a_directory_of_other_things(tmp_path: Path, capsys: Printed) -> None:
     (tmp_path / "mine").write_text("x", encoding="utf-8")
     assert cli.main(["known-answers", str(tmp_path)]) == 2
     captured = capsys.readouterr()
@@ -673,9 +660,7 @@ def block(language: str) -> tuple[str, str]:
 
 
 @long
-def test_the_example_of_the_page_prints_what_it_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_of_the_page_prints_what_it_shows(tmp_path: Path, monkeypatch: Patch, capsys: Printed) -> None:
     code, shown = block("python")
     monkeypatch.chdir(tmp_path)
     exec(compile(code, str(DOCS), "exec"), {})  # noqa: S102

@@ -7,6 +7,7 @@ from helpers import (
     SHAPES,
     SOME_HIDDEN,
     Array,
+    Shape,
     assert_close,
     assert_same_bits,
     attentions,
@@ -22,7 +23,7 @@ EYE = np.eye(2)
 
 
 def arrays(name: str = "four queries, five keys") -> dict[str, Any]:
-    return attentions(SHAPES[name])["multi_head"].inputs
+    return attentions(SHAPES[name], d_k=2, d_v=2)["multi_head"].inputs
 
 
 def test_the_gradient_of_self_attention_is_the_sum_of_those_of_its_three_roles() -> None:
@@ -49,19 +50,6 @@ def test_the_gradient_of_the_key_bias_is_zero_but_for_rounding() -> None:
         assert np.abs(gradients.b_key).max() <= 1e-15 * max(scale, 1)
 
 
-def test_the_weights_of_every_head_are_in_the_cache() -> None:
-    inputs = arrays("a batch")
-    w: Parameters = inputs["parameters"]
-    _, cache = multi_head.forward(**inputs, num_heads=2, is_causal=True)
-    assert cache.weights.shape == (2, 2, 4, 5)
-    assert_close(cache.weights.sum(-1), np.ones((2, 2, 4)), 1e-15)
-    q, k = inputs["query"] @ w.w_query + w.b_query, inputs["key"] @ w.w_key + w.b_key
-    for h in range(2):
-        columns = slice(2 * h, 2 * h + 2)
-        _, alone = dot_product.forward(q[..., columns], k[..., columns], inputs["value"], is_causal=True)
-        assert_close(cache.weights[:, h], alone.weights, 1e-14)
-
-
 def test_the_cache_refers_to_its_inputs() -> None:
     inputs = {**arrays(), "bias": normal(1, 4, 5)}
     output, cache = multi_head.forward(**inputs, num_heads=2)
@@ -77,7 +65,7 @@ def test_the_cache_refers_to_its_inputs() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (2, 5, 3, 8), (0, 8), (3, 0), (0, 3, 8)], ids=str)
 @pytest.mark.parametrize("num_heads", [1, 2, 4, 8])
-def test_split_and_combine_undo_each_other(shape: tuple[int, ...], num_heads: int) -> None:
+def test_split_and_combine_undo_each_other(shape: Shape, num_heads: int) -> None:
     x = normal(0, *shape)
     split = multi_head.split_heads(x, num_heads)
     assert split.shape == (*shape[:-2], num_heads, shape[-2], shape[-1] // num_heads)
@@ -85,12 +73,6 @@ def test_split_and_combine_undo_each_other(shape: tuple[int, ...], num_heads: in
     for h in range(num_heads):
         assert_same_bits(split[..., h, :, :], x[..., h * d : (h + 1) * d])
     assert_same_bits(multi_head.combine_heads(split), x)
-
-
-def test_split_and_combine_are_each_others_adjoint() -> None:
-    x, y = normal(0, 2, 3, 8), normal(1, 2, 4, 3, 2)
-    one, other = (multi_head.split_heads(x, 4) * y), (x * multi_head.combine_heads(y))
-    assert_same_bits(np.sort(one, axis=None), np.sort(other, axis=None))  # the same products, in another order
 
 
 def test_split_heads_is_a_view_and_holds_any_dtype() -> None:
@@ -174,7 +156,7 @@ def test_either_bias_of_a_fused_layout_may_be_left_out() -> None:
     ],
 )
 def test_fused_arrays_of_another_shape_are_refused(
-    name: str, shapes: tuple[tuple[int, ...], ...], error: type[Exception], message: str
+    name: str, shapes: tuple[Shape, ...], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         getattr(Parameters, f"from_{name}")(*map(np.zeros, shapes))
@@ -255,74 +237,14 @@ def test_whatever_is_an_index_will_do_for_a_number_of_heads(one: Any) -> None:
     assert gradients["query"].shape == x["query"].shape
 
 
-def test_random_parameters_do_not_scale_the_signal() -> None:
-    d = 256
-    w = Parameters.random(d, rng=0)
-    x = normal(1, 500, d)
-    assert (x @ w.w_query).var() == pytest.approx(1, rel=0.05)
-    assert (x @ w.w_query.T).var() == pytest.approx(1, rel=0.05)
-
-
-def test_the_projections_that_attend_have_their_biases() -> None:
-    inputs = arrays()
-    parameters = inputs["parameters"]
-    _, cache = multi_head.forward(**inputs, num_heads=2)
-    for name in ("query", "key", "value"):
-        weights, bias = getattr(parameters, f"w_{name}"), getattr(parameters, f"b_{name}")
-        projected = inputs[name] @ weights + bias
-        assert_close(multi_head.combine_heads(getattr(cache.attention, name)), projected, 1e-15)
-        assert np.abs(bias).min() > 0
-
-
-@pytest.mark.parametrize("options", [{}, {"dropout_p": 0.4, "rng": 3}])
-@pytest.mark.parametrize(
-    ("w_value", "w_output", "w_query", "w_key", "d_output"),
-    [(1e-200, 1e200, 1.0, 1.0, 1e200), (1e-120, 1e120, 1.0, 1.0, 1e250), (1e150, 1.0, 1e-200, 1e200, 1e100)],
-)
-def test_gradients_that_fit_are_found_where_those_of_the_heads_do_not_fit(
-    w_value: float, w_output: float, w_query: float, w_key: float, d_output: float, options: Any
-) -> None:
-    x, d = normal(0, 3, 4), normal(1, 3, 4)
-    parameters = Parameters.random(4, rng=1)
-    factors = {"w_query": w_query, "w_key": w_key, "w_value": w_value, "w_output": w_output}
-    scaled = parameters._replace(**{name: factor * getattr(parameters, name) for name, factor in factors.items()})
-    expected = multi_head.backward(d, multi_head.forward(x, x, x, parameters, num_heads=2, **options)[1])
-    found = multi_head.backward(d_output * d, multi_head.forward(x, x, x, scaled, num_heads=2, **options)[1])
-    unit = d_output * w_value * w_output
-    for name in ("query", "key", "value"):
-        assert_close(getattr(found, name) / unit, getattr(expected, name), 1e-13)
-    for name, factor in factors.items():
-        size = np.log10(unit) - np.log10(factor)
-        if size < 300:
-            assert_close(getattr(found.parameters, name) / unit * factor, getattr(expected.parameters, name), 1e-13)
-        else:
-            assert np.isinf(getattr(found.parameters, name)).all()
-
-
-@pytest.mark.parametrize("name", ["w_query", "w_key"])
-def test_projections_that_do_not_fit_have_the_weights_that_they_say(name: str) -> None:
-    weights = Parameters(EYE, EYE, EYE * 1e-200, EYE)._replace(**{name: EYE * 1e200})
-    large, small = EYE * 1e200, EYE
-    query, key = (large, small) if name == "w_query" else (small, large)
-    output, cache = multi_head.forward(query, key, large, weights, num_heads=1)  # scores of 1e400, and zero
-    np.testing.assert_array_equal(cache.weights, [EYE])
-    np.testing.assert_allclose(output, EYE)
-    gradients = multi_head.backward(np.array([[1.0, 2.0], [3.0, 4.0]]), cache)
-    np.testing.assert_array_equal(gradients.query, 0)
-    np.testing.assert_allclose(gradients.value, np.array([[1.0, 2.0], [3.0, 4.0]]) * 1e-200)
-    np.testing.assert_allclose(gradients.parameters.w_value, np.array([[1.0, 2.0], [3.0, 4.0]]) * 1e200)
-
-
-def test_values_that_do_not_fit_have_an_output_gradients_and_a_tangent_that_do() -> None:
+def test_values_that_do_not_fit_have_an_output_and_gradients_that_do_beside_a_hidden_nan() -> None:
     weights = Parameters(EYE, EYE, EYE * 1e200, EYE * 1e-300)
-    value = np.array([[1e200, 0.0], [0.0, 2e200]])
-    output, cache = multi_head.forward(0 * EYE, EYE, value, weights, num_heads=1)
+    key, value = np.vstack([EYE, [np.nan, 1.0]]), np.array([[1e200, 0.0], [0.0, 2e200], [1.0, np.nan]])
+    output, cache = multi_head.forward(0 * EYE, key, value, weights, num_heads=1, mask=np.array([True, True, False]))
     np.testing.assert_allclose(output, [[5e99, 1e100], [5e99, 1e100]])
     gradients = multi_head.backward(np.array([[1e-100, 0.0], [0.0, 0.0]]), cache)
     np.testing.assert_allclose(gradients.query, np.array([[0.25, -0.25], [0, 0]]) / np.sqrt(2))
     np.testing.assert_allclose(gradients.parameters.w_output[:, 0], [5e299, 1e300])
-    tangent = multi_head.jvp(cache, value=value)
-    np.testing.assert_allclose(tangent, output)
 
 
 @pytest.mark.parametrize("vast", [1.0, 1e200])
@@ -333,14 +255,6 @@ def test_a_tangent_of_the_bias_moves_the_output_also_where_queries_do_not_fit(va
     d_bias = normal(1, 4, 3)
     expected = (d_bias - d_bias.mean(axis=1, keepdims=True)) @ x / 3
     np.testing.assert_allclose(multi_head.jvp(cache, bias=d_bias), expected, rtol=1e-13, atol=1e-15)
-
-
-def test_gradients_are_found_where_those_of_the_heads_are_too_small_for_the_dtype() -> None:
-    weights = Parameters(EYE * 1e100, EYE * 1e100, EYE * 1e100, EYE * 1e-200)
-    _, cache = multi_head.forward(0 * EYE, EYE, EYE, weights, num_heads=1)
-    gradients = multi_head.backward(np.array([[1e-200, 0.0], [0.0, 0.0]]), cache)
-    np.testing.assert_allclose(gradients.query, np.array([[0.25, -0.25], [0, 0]]) / np.sqrt(2) * 1e-100)
-    np.testing.assert_allclose(gradients.value[:, 0], 0.5e-300)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ from helpers import (
     OPTIONS,
     SHAPES,
     SOME_HIDDEN,
+    WIDTHS,
     Array,
     Case,
+    Shape,
     assert_close,
     assert_gradients_close,
     assert_same_bits,
@@ -30,26 +33,22 @@ from helpers import (
     plain_cases,
     random_parameters,
     reference,
+    takes,
     tangents_of,
 )
 
 from attention_np import gradcheck
 from attention_np.multi_head import Parameters
 
-EACH_WIDTH_OTHERWISE: dict[str, Any] = {"features": (3, 2, 6), "d_qk": 6, "d_v": 2, "d_output": 5, "hidden": 4}
-BIASES = ["", "output", "query value", "key"]
+EACH_WIDTH_OTHERWISE = {"d_q": 3, "d_k": 2, "d_v": 6, "d_x": 3, "d_y": 2, "d_z": 5, "d_o": 7, "h": 4}
 
 
 def options_for(op: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options as the op takes them: in multi_head, the scores of a mask have a head axis."""
+    """The options as the op takes them: where there are heads, the scores of a mask have an axis for them."""
     mask = options.get("mask")
-    if op != "multi_head" or np.ndim(mask) < 3:
+    if not takes(op, "num_heads") or np.ndim(mask) < 3:
         return options
     return {**options, "mask": mask[..., None, :, :]}
-
-
-def takes(op: str, options: dict[str, Any]) -> bool:
-    return (op in BIASED and (op != "multi_head" or "scale" not in options)) or set(options) <= {"mask"}
 
 
 def every_case() -> Iterator[tuple[str, Case]]:
@@ -58,7 +57,7 @@ def every_case() -> Iterator[tuple[str, Case]]:
             yield f"{op}, {name}", case
     for name, options in OPTIONS.items():
         for op, case in plain_cases(batch=(2,)).items():
-            if op != "softmax" and takes(op, options):
+            if op in ATTENTIONS and takes(op, *options):
                 yield f"{op}, {name}", case._replace(options={**case.options, **options_for(op, options)})
     for op, case in attentions(SHAPES["a batch"]).items():
         for shape in [*BIAS_SHAPES, (2, 1, 4, 5), (2, 2, 4, 5)] if op in BIASED else []:
@@ -68,12 +67,13 @@ def every_case() -> Iterator[tuple[str, Case]]:
             yield f"{op}, {name}", case._replace(inputs={**case.inputs, "query": size * case.inputs["query"]})
     few = SHAPES["four queries, five keys"]
     for hidden in (1, 9):
-        yield f"additive, {hidden} hidden units", attentions(few, hidden=hidden)["additive"]
+        yield f"additive, {hidden} hidden units", attentions(few, h=hidden)["additive"]
     without_b = attentions(few)["additive"]
     yield "additive, no b", without_b._replace(inputs={k: x for k, x in without_b.inputs.items() if k != "b"})
-    for biases in BIASES:
-        yield f"multi_head, biases {biases}", attentions(few, biases=biases)["multi_head"]
     heads = attentions(SHAPES["a batch"])["multi_head"]
+    for absent in ("", "query key value", "key output", "query value output", "query key value output"):
+        parameters = heads.inputs["parameters"]._replace(**{f"b_{name}": None for name in absent.split()})
+        yield f"multi_head, no bias of {absent}", heads._replace(inputs={**heads.inputs, "parameters": parameters})
     for num_heads in (1, 4):
         yield f"multi_head, {num_heads} heads", heads._replace(options={"num_heads": num_heads})
     for name, mask in {
@@ -172,18 +172,18 @@ def test_of_complex_arrays_the_function_is_the_analytic_one_and_its_gradient_the
             assert abs((gradients[path] * tangent).sum() - numerical) <= 1e-7 * max(abs(numerical), 1), path
 
 
-ZERO: list[tuple[tuple[tuple[int, ...], ...], dict[str, Any]]] = [
+ZERO: list[tuple[tuple[Shape, ...], dict[str, int]]] = [
     (((0,), (5,), (5,)), {}),
     (((4,), (0,), (0,)), {}),
     (((), (0,), (0,)), {}),
     (((0, 4), (0, 5), (0, 5)), {}),
     (((0, 4), (5,), (5,)), {}),
     (((2, 0), (2, 0), (2, 0)), {}),
-    (((4,), (5,), (5,)), {"features": (4, 4, 0)}),
-    (((4,), (5,), (5,)), {"features": (0, 0, 4)}),
-    (((0,), (0,), (0,)), {"features": (0, 0, 0), "hidden": 0, "d_v": 0, "d_qk": 0}),
-    (((4,), (5,), (5,)), {"hidden": 0, "d_qk": 0}),
-    (((4,), (5,), (5,)), {"d_v": 0, "d_output": 0}),
+    (((4,), (5,), (5,)), {"d_v": 0, "d_z": 0}),
+    (((4,), (5,), (5,)), {"d_q": 0, "d_k": 0, "d_x": 0, "d_y": 0}),
+    (((0,), (0,), (0,)), dict.fromkeys(WIDTHS, 0) | {"d_o": 4}),
+    (((4,), (5,), (5,)), {"h": 0, "d_k": 0}),
+    (((4,), (5,), (5,)), {"d_v": 0, "d_o": 0}),
 ]
 
 
@@ -194,16 +194,16 @@ ZERO: list[tuple[tuple[tuple[int, ...], ...], dict[str, Any]]] = [
 )
 @every_attention
 def test_zero_lengths_give_results_of_the_right_shape(
-    op: str, shapes: tuple[tuple[int, ...], ...], sizes: dict[str, Any], options: dict[str, Any]
+    op: str, shapes: tuple[Shape, ...], sizes: dict[str, int], options: dict[str, Any]
 ) -> None:
-    if not takes(op, options):
+    if not takes(op, *options):
         return
     case = attentions(shapes, **sizes)[op]
     inputs = {**case.inputs, **({"bias": np.array(0.5)} if op in BIASED else {})}
     case = Case(case.op, inputs, {**case.options, **options})
     output, cache = case.forward()
     query, key, value = (case.inputs[name].shape for name in ("query", "key", "value"))
-    width = sizes.get("d_output", 4) if op == "multi_head" else value[-1]
+    width = sizes.get("d_o", 4) if op == "multi_head" else value[-1]
     assert output.shape == (*np.broadcast_shapes(query[:-2], key[:-2], value[:-2]), *query[-2:-1], width)
     assert np.isfinite(output).all()
     assert case.op.jvp(cache, **case.inputs).shape == output.shape
@@ -217,7 +217,6 @@ def test_zero_lengths_give_results_of_the_right_shape(
 
 
 VAST = 10**15  # so many queries that no arithmetic on them could even allocate its result
-QUERY = "query.shape=({n}, 4)"
 
 
 def zeros(*shape: int, dtype: Any = float) -> Array:
@@ -228,190 +227,149 @@ def with_parameters(**changed: Any) -> dict[str, Any]:
     return {"parameters": random_parameters(0)._replace(**changed)}
 
 
-Refused = list[tuple[dict[str, Any], type[Exception], str]]  # what is given, and how the sentence begins
 RAGGED = [[1.0, 2.0], [1.0]]
-OF_ATTENTION: Refused = [
-    (
-        {"query": zeros(5, 4, dtype=int)},
-        TypeError,
-        "query must hold floating-point numbers, not int64 (query.shape=(5, 4))",
-    ),
-    ({"query": "query"}, TypeError, "query must hold floating-point numbers, not <U5"),
-    (
-        {"query": 1.0},
-        ValueError,
-        "query must have at least one axis, (..., n, features) or (features,) (query.shape=())",
-    ),
-    ({"query": RAGGED}, ValueError, "query must be an array of floating-point numbers: "),
-    ({"key": None}, TypeError, "key must hold floating-point numbers, not object"),
-    ({"key": zeros(4)}, ValueError, "key must have at least two axes, (..., m, features) (key.shape=(4,))"),
-    ({"key": RAGGED}, ValueError, "key must be an array of floating-point numbers: "),
-    ({"value": zeros(4)}, ValueError, "value must have at least two axes, (..., m, features) (value.shape=(4,))"),
-    (
-        {"value": zeros(6, 4)},
-        ValueError,
-        "key and value must be of one length: there are 5 keys and 6 values (key.shape=(5, 4), value.shape=(6, 4))",
-    ),
-    (
-        {"key": zeros(2, 5, 4), "value": zeros(3, 5, 4)},
-        ValueError,
-        f"the leading axes of query and key and value do not broadcast together ({QUERY}, "
-        "key.shape=(2, 5, 4), value.shape=(3, 5, 4))",
-    ),
-    ({"mask": zeros(5, dtype=int)}, TypeError, "mask must be boolean, True where attending is allowed, not int64"),
-    (
-        {"mask": np.ones(5)},
-        TypeError,
-        "mask must be boolean, True where attending is allowed, not float64 (mask.shape=(5,)): "
-        "numbers that are added to the scores are a bias",
-    ),
-    (
-        {"mask": np.ones(4, bool)},
-        ValueError,
-        "mask must broadcast to the scores, whose shape is ({heads}{n}, 5) (mask.shape=(4,))",
-    ),
-]
-OF_PIPELINE: Refused = [
-    ({"bias": zeros(5, dtype=int)}, TypeError, "bias must hold floating-point numbers, not int64 (bias.shape=(5,))"),
-    ({"bias": RAGGED}, ValueError, "bias must be an array of floating-point numbers: "),
-    (
-        {"bias": np.ones(4)},
-        ValueError,
-        "bias must broadcast to the scores, whose shape is ({heads}{n}, 5) (bias.shape=(4,))",
-    ),
-    ({"dropout_p": 1.0, "rng": 0}, ValueError, "dropout_p must be at least 0 and less than 1, not 1.0"),
-    ({"dropout_p": -0.1, "rng": 0}, ValueError, "dropout_p must be at least 0 and less than 1, not -0.1"),
-    ({"dropout_p": np.nan, "rng": 0}, ValueError, "dropout_p must be at least 0 and less than 1, not nan"),
-    ({"dropout_p": 0.5}, ValueError, "dropout_p=0.5 needs an rng: a seed or a numpy.random.Generator"),
-    ({"dropout_p": "a"}, TypeError, "dropout_p must be a number, not 'a'"),
-    ({"dropout_p": None}, TypeError, "dropout_p must be a number, not None"),
-    ({"dropout_p": np.zeros(1)}, TypeError, "dropout_p must be a number, not array"),
-    ({"dropout_p": 0.5, "rng": 1.5}, TypeError, "rng must be a seed or a numpy.random.Generator, not 1.5"),
-    ({"dropout_p": 0.5, "rng": "a"}, TypeError, "rng must be a seed or a numpy.random.Generator, not 'a'"),
-    ({"is_causal": np.ones((3, 3), bool)}, TypeError, "is_causal must be True or False, not array"),
-    ({"is_causal": "no"}, TypeError, "is_causal must be True or False, not 'no'"),
-    ({"is_causal": 1}, TypeError, "is_causal must be True or False, not 1"),
-]
-OF_SCALED: Refused = [
-    ({"key": zeros(5, 3)}, ValueError, f"key has 3 features but query has 4 (key.shape=(5, 3), {QUERY})"),
-    (
-        {"key": zeros(2, 5, 3), "value": zeros(5, 4)},
-        ValueError,
-        "key has 3 features but query has 4 (key.shape=(2, 5, 3)",
-    ),
-    (
-        {"mask": np.ones((2, 1, 5), bool)},
-        ValueError,
-        "mask must broadcast to the scores, whose shape is ({n}, 5) (mask.shape=(2, 1, 5))",
-    ),
-    (
-        {"bias": np.ones((1, 1, 5))},
-        ValueError,
-        "bias must broadcast to the scores, whose shape is ({n}, 5) (bias.shape=(1, 1, 5))",
-    ),
-    ({"scale": np.inf}, ValueError, "scale must be finite, not inf"),
-    ({"scale": np.nan}, ValueError, "scale must be finite, not nan"),
-    ({"scale": "a"}, TypeError, "scale must be a number, not 'a'"),
-    ({"scale": 1j}, TypeError, "scale must be a number, not 1j"),
-    ({"scale": np.ones(3)}, TypeError, "scale must be a number, not array"),
-    ({"scale": True}, TypeError, "scale must be a number, not True"),
-]
-OF_ADDITIVE: Refused = [
-    ({"w_query": zeros(2, 3)}, ValueError, f"w_query takes 2 features but query has 4 (w_query.shape=(2, 3), {QUERY})"),
-    ({"w_key": zeros(3, 3)}, ValueError, "w_key takes 3 features but key has 4 (w_key.shape=(3, 3), key.shape=(5, 4))"),
-    ({"w_query": zeros(3)}, ValueError, "w_query must have two axes, (features in, features out) (w_query.shape=(3,))"),
-    (
-        {"w_key": zeros(2, 4, 3)},
-        ValueError,
-        "w_key must have two axes, (features in, features out) (w_key.shape=(2, 4, 3))",
-    ),
-    (
-        {"w_key": zeros(4, 2)},
-        ValueError,
-        "w_query and w_key must map to one number of hidden units, not to 3 and 2 "
-        "(w_query.shape=(4, 3), w_key.shape=(4, 2))",
-    ),
-    ({"w_score": zeros(4)}, ValueError, "w_score must have the shape (3,) (w_score.shape=(4,))"),
-    ({"w_score": zeros(3, 1)}, ValueError, "w_score must have the shape (3,) (w_score.shape=(3, 1))"),
-    ({"b": zeros(1)}, ValueError, "b must have the shape (3,) (b.shape=(1,))"),
-]
-OF_HEADS: Refused = [
-    (with_parameters(w_key=None), TypeError, "parameters.w_key must hold floating-point numbers, not object"),
-    (with_parameters(w_key=RAGGED), ValueError, "parameters.w_key must be an array of floating-point numbers: "),
-    ({"parameters": tuple(random_parameters(0))}, TypeError, "parameters must be a multi_head.Parameters, not tuple"),
-    (
-        with_parameters(w_query=zeros(3, 4)),
-        ValueError,
-        f"parameters.w_query takes 3 features but query has 4 (parameters.w_query.shape=(3, 4), {QUERY})",
-    ),
-    (
-        {"key": zeros(5, 3)},
-        ValueError,
-        "parameters.w_key takes 4 features but key has 3 (parameters.w_key.shape=(4, 4)",
-    ),
-    ({"value": zeros(5, 3)}, ValueError, "parameters.w_value takes 4 features but value has 3"),
-    (with_parameters(w_value=zeros(1, 4, 4)), ValueError, "parameters.w_value must have two axes, (features in, "),
-    (
-        with_parameters(w_key=zeros(4, 6)),
-        ValueError,
-        "w_query and w_key must map to one number of features, not to 4 and 6 "
-        "(parameters.w_query.shape=(4, 4), parameters.w_key.shape=(4, 6))",
-    ),
-    (
-        {"num_heads": 3},
-        ValueError,
-        "num_heads=3 must divide the 4 features of parameters.w_query (parameters.w_query.shape=(4",
-    ),
-    ({"num_heads": 0}, ValueError, "num_heads=0 must divide the 4 features"),
-    ({"num_heads": True}, TypeError, "num_heads must be an integer, not True"),
-    ({"num_heads": 1.5}, TypeError, "num_heads must be an integer, not float"),
-    ({"num_heads": "2"}, TypeError, "num_heads must be an integer, not str"),
-    ({"num_heads": None}, TypeError, "num_heads must be an integer, not NoneType"),
-    (
-        with_parameters(w_value=zeros(4, 3), w_output=zeros(3, 4)),
-        ValueError,
-        "num_heads=2 must divide the 3 features of parameters.w_value (parameters.w_value.shape=(4, 3))",
-    ),
-    (
-        with_parameters(w_output=zeros(3, 4)),
-        ValueError,
-        "w_output must take the 4 features that w_value gives "
-        "(parameters.w_output.shape=(3, 4), parameters.w_value.shape=(4, 4))",
-    ),
-    (with_parameters(w_output=zeros(4)), ValueError, "w_output must take the 4 features that w_value gives"),
-    *(
-        (
-            with_parameters(**{b: zeros(1)}),
-            ValueError,
-            f"parameters.{b} must have the shape (4,) (parameters.{b}.shape=(1,))",
-        )
-        for b in Parameters._fields[4:]
-    ),
-    (
-        {"mask": np.ones((3, 1, 5), bool)},
-        ValueError,
-        "mask must broadcast to the scores, whose shape is (2, {n}, 5) (mask.shape=(3, 1, 5))",
-    ),
-]
-REFUSED = {
-    "dot_product": OF_ATTENTION + OF_PIPELINE + OF_SCALED,
-    "blockwise": OF_ATTENTION + OF_PIPELINE + OF_SCALED,
-    "additive": OF_ATTENTION + OF_ADDITIVE,
-    "multi_head": OF_ATTENTION + OF_PIPELINE + OF_HEADS,
+FEW, BROADCAST = np.ones(4, bool), "must broadcast to the scores, whose shape is ({heads}{n}, 5)"
+# Of ops that take an argument, what is refused: what is given, how the sentence begins, and whose shapes end it.
+Refused = dict[str, list[tuple[dict[str, Any], str, str]]]
+TYPES: Refused = {
+    "query": [
+        ({"query": zeros(5, 4, dtype=int)}, "query must hold floating-point numbers, not int64", "query"),
+        ({"query": "query"}, "query must hold floating-point numbers, not <U5", "query"),
+        ({"key": None}, "key must hold floating-point numbers, not object", "key"),
+        ({"mask": zeros(5, dtype=int)}, "mask must be boolean, True where attending is allowed, not int64", "mask"),
+        ({"mask": np.ones(5)}, "mask must be boolean, True where attending is allowed, not float64", "mask"),
+    ],
+    "bias": [
+        ({"bias": zeros(5, dtype=int)}, "bias must hold floating-point numbers, not int64", "bias"),
+        ({"dropout_p": "a"}, "dropout_p must be a number, not 'a'", ""),
+        ({"dropout_p": None}, "dropout_p must be a number, not None", ""),
+        ({"dropout_p": np.zeros(1)}, "dropout_p must be a number, not array", ""),
+        ({"dropout_p": 0.5, "rng": 1.5}, "rng must be a seed or a numpy.random.Generator, not 1.5", ""),
+        ({"dropout_p": 0.5, "rng": "a"}, "rng must be a seed or a numpy.random.Generator, not 'a'", ""),
+        ({"is_causal": np.ones((3, 3), bool)}, "is_causal must be True or False, not array", ""),
+        ({"is_causal": "no"}, "is_causal must be True or False, not 'no'", ""),
+        ({"is_causal": 1}, "is_causal must be True or False, not 1", ""),
+    ],
+    "scale": [
+        ({"scale": "a"}, "scale must be a number, not 'a'", ""),
+        ({"scale": 1j}, "scale must be a number, not 1j", ""),
+        ({"scale": np.ones(3)}, "scale must be a number, not array", ""),
+        ({"scale": True}, "scale must be a number, not True", ""),
+    ],
+    "parameters": [
+        (with_parameters(w_key=None), "parameters.w_key must hold floating-point numbers, not object", ""),
+        ({"parameters": tuple(random_parameters(0))}, "parameters must be a multi_head.Parameters, not tuple", ""),
+        ({"num_heads": True}, "num_heads must be an integer, not True", ""),
+        ({"num_heads": 1.5}, "num_heads must be an integer, not float", ""),
+        ({"num_heads": "2"}, "num_heads must be an integer, not str", ""),
+        ({"num_heads": None}, "num_heads must be an integer, not NoneType", ""),
+    ],
 }
+OF_SCORES, OF_OUTPUT = "parameters.w_query parameters.w_key", "parameters.w_output parameters.w_value"
+VALUES: Refused = {
+    "query": [
+        ({"query": 1.0}, "query must have at least one axis, (..., n, features) or (features,)", "query"),
+        ({"query": RAGGED}, "query must be an array of floating-point numbers: ", ""),
+        ({"key": RAGGED}, "key must be an array of floating-point numbers: ", ""),
+        ({"key": zeros(4)}, "key must have at least two axes, (..., m, features)", "key"),
+        ({"value": zeros(4)}, "value must have at least two axes, (..., m, features)", "value"),
+        ({"value": zeros(6, 4)}, "key and value must be of one length: there are 5 keys and 6 values", "key value"),
+        (
+            {"key": zeros(2, 5, 4), "value": zeros(3, 5, 4)},
+            "the leading axes of query and key and value do not broadcast together",
+            "query key value",
+        ),
+        ({"mask": FEW}, f"mask {BROADCAST}", "mask"),
+    ],
+    "bias": [
+        ({"bias": RAGGED}, "bias must be an array of floating-point numbers: ", ""),
+        ({"bias": np.ones(4)}, f"bias {BROADCAST}", "bias"),
+        ({"dropout_p": 1.0, "rng": 0}, "dropout_p must be at least 0 and less than 1, not 1.0", ""),
+        ({"dropout_p": -0.1, "rng": 0}, "dropout_p must be at least 0 and less than 1, not -0.1", ""),
+        ({"dropout_p": np.nan, "rng": 0}, "dropout_p must be at least 0 and less than 1, not nan", ""),
+        ({"dropout_p": 0.5}, "dropout_p=0.5 needs an rng: a seed or a numpy.random.Generator", ""),
+    ],
+    "scale": [
+        ({"key": zeros(5, 3)}, "key has 3 features but query has 4", "key query"),
+        ({"key": zeros(2, 5, 3), "value": zeros(5, 4)}, "key has 3 features but query has 4", "key query"),
+        ({"mask": np.ones((2, 1, 5), bool)}, f"mask {BROADCAST}", "mask"),
+        ({"bias": np.ones((1, 1, 5))}, f"bias {BROADCAST}", "bias"),
+        ({"scale": np.inf}, "scale must be finite, not inf", ""),
+        ({"scale": np.nan}, "scale must be finite, not nan", ""),
+    ],
+    "w_score": [
+        ({"w_query": zeros(2, 3)}, "w_query takes 2 features but query has 4", "w_query query"),
+        ({"w_key": zeros(3, 3)}, "w_key takes 3 features but key has 4", "w_key key"),
+        ({"w_query": zeros(3)}, "w_query must have two axes, (features in, features out)", "w_query"),
+        ({"w_key": zeros(2, 4, 3)}, "w_key must have two axes, (features in, features out)", "w_key"),
+        (
+            {"w_key": zeros(4, 2)},
+            "w_query and w_key must map to one number of hidden units, not to 3 and 2",
+            "w_query w_key",
+        ),
+        ({"w_score": zeros(4)}, "w_score must have the shape (3,)", "w_score"),
+        ({"w_score": zeros(3, 1)}, "w_score must have the shape (3,)", "w_score"),
+        ({"b": zeros(1)}, "b must have the shape (3,)", "b"),
+    ],
+    "parameters": [
+        (with_parameters(w_key=RAGGED), "parameters.w_key must be an array of floating-point numbers: ", ""),
+        (
+            with_parameters(w_query=zeros(3, 4)),
+            "parameters.w_query takes 3 features but query has 4",
+            "parameters.w_query query",
+        ),
+        ({"key": zeros(5, 3)}, "parameters.w_key takes 4 features but key has 3", "parameters.w_key key"),
+        ({"value": zeros(5, 3)}, "parameters.w_value takes 4 features but value has 3", "parameters.w_value value"),
+        (with_parameters(w_value=zeros(1, 4, 4)), "parameters.w_value must have two axes, (features in, ", ""),
+        (
+            with_parameters(w_key=zeros(4, 6)),
+            "w_query and w_key must map to one number of features, not to 4 and 6",
+            OF_SCORES,
+        ),
+        ({"num_heads": 3}, "num_heads=3 must divide the 8 features of parameters.w_query", "parameters.w_query"),
+        ({"num_heads": 0}, "num_heads=0 must divide the 8 features", ""),
+        (
+            with_parameters(w_value=zeros(4, 3), w_output=zeros(3, 4)),
+            "num_heads=2 must divide the 3 features of parameters.w_value",
+            "parameters.w_value",
+        ),
+        (with_parameters(w_output=zeros(3, 4)), "w_output must take the 4 features that w_value gives", OF_OUTPUT),
+        (with_parameters(w_output=zeros(4)), "w_output must take the 4 features that w_value gives", OF_OUTPUT),
+        *(
+            (with_parameters(**{b: zeros(1)}), f"parameters.{b} must have the shape (4,)", f"parameters.{b}")
+            for b in Parameters._fields[4:]
+        ),
+        ({"mask": np.ones((3, 1, 5), bool)}, f"mask {BROADCAST}", "mask"),
+    ],
+}
+REFUSED = [
+    (op, error, *refused)
+    for op in ATTENTIONS
+    for error, tables in ((TypeError, TYPES), (ValueError, VALUES))
+    for argument, many in tables.items()
+    if takes(op, argument)
+    for refused in many
+]
 
 
 @pytest.mark.parametrize("n", [4, VAST])
-@pytest.mark.parametrize(
-    ("op", "changed", "error", "sentence"), [(op, *refused) for op, many in REFUSED.items() for refused in many]
-)
+@pytest.mark.parametrize(("op", "error", "changed", "sentence", "names"), REFUSED)
 def test_bad_input_is_refused_before_any_arithmetic(
-    op: str, changed: dict[str, Any], error: type[Exception], sentence: str, n: int
+    op: str, error: type[Exception], changed: dict[str, Any], sentence: str, names: str, n: int
 ) -> None:
     case = attentions(((4,), (5,), (5,)))[op]
-    sentence = sentence.replace("{n}", str(n)).replace("{heads}", "2, " if op == "multi_head" else "")
-    with pytest.raises(error, match="^" + re.escape(sentence)):
+    given = {**case.inputs, "query": zeros(n, 4), **changed}
+    parameters = given.get("parameters")
+    given |= {f"parameters.{name}": x for name, x in getattr(parameters, "_asdict", dict)().items()}
+    shapes = ", ".join(f"{name}.shape={np.shape(given[name])}" for name in names.split())
+    sentence = sentence.replace("{n}", str(n)).replace("{heads}", "2, " if takes(op, "num_heads") else "")
+    with pytest.raises(error, match="^" + re.escape(sentence + f" ({shapes})" * bool(names))):
         case.forward(**{"query": zeros(n, 4), **changed})
+
+
+def test_numbers_as_a_mask_are_told_from_a_bias() -> None:
+    with pytest.raises(TypeError, match=r"\(mask\.shape=\(5,\)\): numbers that are added to the scores are a bias"):
+        attentions(((4,), (5,), (5,)))["dot_product"].forward(mask=np.ones(5))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -443,19 +401,29 @@ def test_vectors_that_do_not_fit_are_refused_even_if_they_broadcast(op: str) -> 
             case.op.jvp(cache, **tangent(np.ones(x.shape, int)))
 
 
-@pytest.mark.parametrize(
-    ("op", "name"), [("dot_product", "bias"), ("blockwise", "bias"), ("multi_head", "bias"), ("additive", "b")]
-)
+OPTIONAL = [
+    (op, name)
+    for op, case in plain_cases().items()
+    for name in case.inputs
+    if signature(case.op.forward).parameters[name].default is None
+]
+
+
+@pytest.mark.parametrize(("op", "name"), OPTIONAL)
 def test_a_tangent_for_an_array_that_there_was_not_is_refused(op: str, name: str) -> None:
-    case = attentions(SHAPES["four queries, five keys"], biases="")[op]
-    _, cache = case.op.forward(**{k: x for k, x in case.inputs.items() if k != name}, **case.options)
+    inputs = plain_cases()[op].inputs
+    without = plain_cases()[op]._replace(inputs={other: x for other, x in inputs.items() if other != name})
     with pytest.raises(ValueError, match=f"tangent was given for {name}, but forward was called without {name}"):
-        case.op.jvp(cache, **{name: np.zeros((4, 5) if name == "bias" else 3)})
-    if op == "multi_head":
-        with pytest.raises(ValueError, match=r"tangent was given for parameters\.b_key"):
-            case.op.jvp(cache, parameters=Parameters(None, None, None, None, b_key=np.zeros(4)))
-        with pytest.raises(TypeError, match=r"the tangent of parameters must be a multi_head\.Parameters, not tuple"):
-            case.op.jvp(cache, parameters=(None,) * 8)
+        without.op.jvp(without.forward()[1], **{name: inputs[name]})
+
+
+def test_a_tangent_of_a_parameter_that_there_was_not_is_refused() -> None:
+    case = plain_cases()["multi_head"]
+    _, cache = case.forward(parameters=case.inputs["parameters"]._replace(b_key=None))
+    with pytest.raises(ValueError, match=r"tangent was given for parameters\.b_key"):
+        case.op.jvp(cache, parameters=Parameters(None, None, None, None, b_key=np.zeros(8)))
+    with pytest.raises(TypeError, match=r"the tangent of parameters must be a multi_head\.Parameters, not tuple"):
+        case.op.jvp(cache, parameters=(None,) * 8)
 
 
 @pytest.mark.parametrize("op", OPS)

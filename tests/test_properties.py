@@ -7,6 +7,7 @@ import pytest
 from helpers import (
     Array,
     Case,
+    assert_alike,
     assert_close,
     assert_same_bits,
     leaves,
@@ -17,9 +18,9 @@ from helpers import (
 )
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy import optimize
 
 from attention_np import additive, dot_product, masks, multi_head, softmax
+from attention_np.cases import OPS
 from attention_np.multi_head import Parameters
 
 lengths = st.integers(1, 6)
@@ -49,6 +50,16 @@ class Problem:
     @property
     def attentions(self) -> tuple[Any, Any]:
         return self.dot_product, self.additive
+
+    def of_tokens(self, query: Array, key: Array, mask: Any = None) -> list[Array]:
+        """The output of each attention whose values are its keys, in the dtype of those."""
+        weights = [w.astype(key.dtype) for w in self.weights]
+        parameters = map_arrays(lambda w: w.astype(key.dtype), random_parameters(0, *[key.shape[-1]] * 3))
+        return [
+            dot_product.forward(query, key, key, mask=mask)[0],
+            additive.forward(query, key, key, *weights, mask=mask)[0],
+            multi_head.forward(query, key, key, parameters, num_heads=2, mask=mask)[0],
+        ]
 
 
 problems = st.builds(Problem, lengths, lengths, widths, widths, batches, st.sampled_from([0.0, 1e-3, 1.0, 30.0]), seeds)
@@ -83,16 +94,8 @@ def test_softmax_is_unchanged_by_a_shift_of_each_row(problem: Problem, shift: in
 @given(problems)
 def test_self_attention_is_equivariant_under_permutation(problem: Problem) -> None:
     x, order = problem.key, problem.rng.permutation(problem.m)
-    parameters = random_parameters(0, *[x.shape[-1]] * 3)
     moved = x[..., order, :]
-    for output, permuted in (
-        (dot_product.forward(x, x, x)[0], dot_product.forward(moved, moved, moved)[0]),
-        (additive.forward(x, x, x, *problem.weights)[0], additive.forward(moved, moved, moved, *problem.weights)[0]),
-        (
-            multi_head.forward(x, x, x, parameters, num_heads=2)[0],
-            multi_head.forward(moved, moved, moved, parameters, num_heads=2)[0],
-        ),
-    ):
+    for output, permuted in zip(problem.of_tokens(x, x), problem.of_tokens(moved, moved), strict=True):
         assert_close(permuted, output[..., order, :], 5e-15)
 
 
@@ -120,17 +123,6 @@ def test_the_output_lies_in_the_convex_hull_of_the_values_it_attends_to(problem:
         assert (along[~some] == 0).all()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_barycentric_coordinates_of_the_output_exist(seed: int) -> None:
-    query, key, value = normal(seed, 3, 2), normal(seed + 10, 6, 2), normal(seed + 20, 6, 2)
-    output, _ = dot_product.forward(query, key, value)
-    equations = np.vstack([value.T, np.ones(6)])
-    for row in output:
-        assert optimize.linprog(np.zeros(6), A_eq=equations, b_eq=[*row, 1], bounds=(0, None)).status == 0
-    outside = value.max(axis=0) + 1
-    assert optimize.linprog(np.zeros(6), A_eq=equations, b_eq=[*outside, 1], bounds=(0, None)).status == 2
-
-
 @given(problems, st.integers(-20, 20), st.integers(-20, 20))
 def test_the_output_is_linear_in_the_values(problem: Problem, a: int, b: int) -> None:
     one, other = problem.value, problem.rng.standard_normal(problem.value.shape)
@@ -155,17 +147,9 @@ def test_constant_values_come_out_as_they_are(problem: Problem) -> None:
 @given(problems)
 def test_decoding_token_by_token_gives_the_causal_pass(problem: Problem) -> None:
     x = problem.key
-    parameters = random_parameters(0, *[x.shape[-1]] * 3)
-    whole, _ = dot_product.forward(x, x, x, is_causal=True)
-    whole_additive, _ = additive.forward(x, x, x, *problem.weights, mask=masks.causal(problem.m))
-    whole_heads, _ = multi_head.forward(x, x, x, parameters, num_heads=2, is_causal=True)
+    whole = problem.of_tokens(x, x, masks.causal(problem.m))
     for t in range(problem.m):
-        token, past = x[..., t : t + 1, :], x[..., : t + 1, :]
-        for pass_, step in (
-            (whole, dot_product.forward(token, past, past)[0]),
-            (whole_additive, additive.forward(token, past, past, *problem.weights)[0]),
-            (whole_heads, multi_head.forward(token, past, past, parameters, num_heads=2)[0]),
-        ):
+        for pass_, step in zip(whole, problem.of_tokens(x[..., t : t + 1, :], x[..., : t + 1, :]), strict=True):
             scale = max(np.abs(pass_).max(initial=0), 1)
             assert np.abs(step - pass_[..., t : t + 1, :]).max(initial=0) <= 3e-15 * scale
 
@@ -219,24 +203,13 @@ def test_as_scores_are_scaled_up_the_weights_go_to_the_hard_choice(problem: Prob
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(problem=problems)
 def test_changing_the_future_changes_nothing_before_it_bit_for_bit(problem: Problem, dtype: Any) -> None:
-    x = problem.key.astype(dtype)
-    parameters = map_arrays(lambda w: w.astype(dtype), random_parameters(0, *[x.shape[-1]] * 3))
-    weights = [w.astype(dtype) for w in problem.weights]
-    causal = masks.causal(problem.m)
-
-    def outputs(x: Array) -> tuple[Array, ...]:
-        return (
-            dot_product.forward(x, x, x, is_causal=True)[0],
-            additive.forward(x, x, x, *weights, mask=causal)[0],
-            multi_head.forward(x, x, x, parameters, num_heads=2, is_causal=True)[0],
-        )
-
-    expected = outputs(x)
+    x, causal = problem.key.astype(dtype), masks.causal(problem.m)
+    expected = problem.of_tokens(x, x, causal)
     for t in range(1, problem.m):
         for future in (0.0, -7.0, np.finfo(dtype).max / 1e8, np.inf, np.nan):
             changed = x.copy()
             changed[..., t:, :] = future
-            for one, other in zip(outputs(changed), expected, strict=True):
+            for one, other in zip(problem.of_tokens(changed, changed, causal), expected, strict=True):
                 assert_same_bits(one[..., :t, :], other[..., :t, :])
 
 
@@ -317,7 +290,7 @@ def test_products_of_standard_normal_queries_and_keys_have_variance_d_k_and_one_
     assert abs(scaled.var() - 1) <= 5 * spread
 
 
-@given(problems, st.sampled_from(["dot_product", "additive", "multi_head"]), st.booleans())
+@given(problems, st.sampled_from(["dot_product", "blockwise", "additive", "multi_head"]), st.booleans())
 def test_nan_flows_where_the_mathematics_has_it_and_nowhere_else(problem: Problem, op: str, has_mask: bool) -> None:
     assume(0 not in problem.batch)
     rng, d_k, d_v = problem.rng, problem.key.shape[-1], problem.value.shape[-1]
@@ -330,7 +303,7 @@ def test_nan_flows_where_the_mathematics_has_it_and_nowhere_else(problem: Proble
     elif op == "multi_head":
         inputs["parameters"] = random_parameters(0, d_k, d_k, d_v)
         options = {"num_heads": 2, **{name: mask[..., None, :, :] for name, mask in options.items()}}
-    case = Case({"dot_product": dot_product, "additive": additive, "multi_head": multi_head}[op], inputs, options)
+    case = Case(OPS[op], inputs, options)
     output, cache = case.forward()
     d_output = rng.standard_normal(output.shape)
     d_output[rng.random(output.shape) < rng.choice([0, 0.3])] = 0
@@ -338,7 +311,4 @@ def test_nan_flows_where_the_mathematics_has_it_and_nowhere_else(problem: Proble
     expected, expected_gradients = reference(case, d_output)
     gradients = dict(leaves(case.op.backward(d_output, cache)))
     for actual, wanted in [(output, expected), *((gradients[n], g) for n, g in expected_gradients.items())]:
-        np.testing.assert_array_equal(np.isnan(actual), np.isnan(wanted))
-        finite = np.isfinite(wanted)
-        scale = max(np.abs(wanted[finite]).max(initial=0), 1)
-        assert np.abs(actual[finite] - wanted[finite]).max(initial=0) <= 1e-13 * scale
+        assert_alike(actual, wanted, 1e-13)

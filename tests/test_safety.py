@@ -99,7 +99,7 @@ def test_what_is_harmless_is_not_taken_for_a_danger(line):
 
 def test_importing_warns_of_nothing_and_brings_numpy_and_the_standard_library_alone():
     program = (
-        "import sys, numpy; before = set(sys.modules); import attention_np, attention_np.gradcheck; "
+        "import sys, numpy; before = set(sys.modules); import attention_np.gradcheck, attention_np.known_answers; "
         "new = {name.partition('.')[0] for name in set(sys.modules) - before}; "
         "print(*sorted(new - set(sys.stdlib_module_names)))"
     )

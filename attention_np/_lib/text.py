@@ -104,10 +104,10 @@ def visible(text: str) -> str:
 
 def table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """`rows` in columns, of which the first `left` are aligned to the left and the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if i < left else cell.rjust(width)
+            padded(cell, width, "<" if i < left else ">")
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from attention_np import cases
 from attention_np.cli import verification
-from attention_np.cli.outcome import FAILS, HOLDS, missing, refuse, why_not_writable
+from attention_np.cli.outcome import FAILS, HOLDS, missing, refuse, why_not_writable, write_json
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -58,12 +57,8 @@ def run(options: argparse.Namespace) -> int:
     tables.print_report(report, options.all)
     holds = all(finding.ok for finding in findings) and report.ok
     tables.print_faults(findings, report)
-    if file is not None:
-        content = json.dumps(_content(holds, findings, report), indent=1, allow_nan=False) + "\n"
-        try:
-            file.write_text(content, encoding="utf-8")
-        except OSError as error:
-            return refuse(f"cannot write {file}: {error.strerror}")
+    if file is not None and (fault := write_json(file, _content(holds, findings, report))):
+        return refuse(fault)
     return HOLDS if holds else FAILS
 
 

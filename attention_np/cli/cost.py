@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -16,7 +15,7 @@ import numpy as np
 from attention_np import cost
 from attention_np._lib import machine
 from attention_np._lib.text import in_bytes, in_thousands, table
-from attention_np.cli.outcome import HOLDS, refuse, why_not_writable
+from attention_np.cli.outcome import HOLDS, refuse, why_not_writable, write_json
 
 __all__ = ["HELP", "add_arguments", "run"]
 
@@ -92,12 +91,9 @@ def run(options: argparse.Namespace) -> int:
     }
     text = [_title(sizes, workers), "", _table(rows), "", *_closing(longest, available, found)]
     print("\n".join(text))  # noqa: T201
-    if options.json is not None:
-        content = json.dumps(_content(sizes, workers, available, rows, longest), indent=1) + "\n"
-        try:
-            options.json.write_text(content, encoding="utf-8")
-        except OSError as error:
-            return refuse(f"cannot write {options.json}: {error.strerror}")
+    content = _content(sizes, workers, available, rows, longest)
+    if options.json is not None and (fault := write_json(options.json, content)):
+        return refuse(fault)
     return HOLDS
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-__all__ = ["FAILS", "HOLDS", "UNUSABLE", "missing", "refuse", "why_not_writable"]
+__all__ = ["FAILS", "HOLDS", "UNUSABLE", "missing", "refuse", "why_not_writable", "write_json"]
 
 HOLDS, FAILS, UNUSABLE = 0, 1, 2  # exit codes
 
@@ -28,6 +30,15 @@ def _is_installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ValueError:  # somebody has put None in its place
         return False
+
+
+def write_json(file: Path, content: Any) -> str | None:
+    """Write `content`, which has no NaN and no infinity; say why that cannot be."""
+    try:
+        file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        return f"cannot write {file}: {error.strerror}"
+    return None
 
 
 def why_not_writable(file: Path) -> str | None:

@@ -31,10 +31,7 @@ class Calls(Indexing):
         inner = outer + bound.names
         for name in bound.names:
             if name not in body.names:
-                symbol = self.environment.names.get(name)
-                assert symbol is not None
-                assert symbol.axes is not None
-                length = self.arithmetic.size(symbol.axes[0])
+                length = self.arithmetic.size(self.environment.names.range_of(name))
                 self.arithmetic.charge([(length, *body.data.shape)], bound.span)
                 data = np.broadcast_to(body.data, (length, *body.data.shape))
                 body = body._replace(data=data, names=(name, *body.names), zero=False)
@@ -56,7 +53,7 @@ class Calls(Indexing):
             middle, upper = part.sides[1], part.sides[2]
             if not isinstance(middle, nodes.IndexRef) or middle.name not in bound.names:
                 continue
-            own = self._range(middle)
+            own = self.environment.names.range_of(middle.name)
             if isinstance(upper, nodes.SizeRef) and not self.arithmetic.same(upper.name, own):
                 message = f"index {middle.name} runs over {plain(own)}, not over {plain(upper.name)}"
                 raise Fault("shape", message, upper.span)
@@ -78,8 +75,7 @@ class Calls(Indexing):
             if order.names or order.shape or order.data.real == 0:
                 raise Fault("shape", "the order of a root is a number", node.arguments[1].span)
             data = functions.power(values[0].data, 1.0 / order.data)
-            scale = max(top(data), values[0].scale)
-            return Value(data, values[0].names, values[0].shape, scale, max(values[0].tangent, top_tangent(data)))
+            return values[0].made(data, values[0].names, values[0].shape)
         if name == "softmax" and len(values) > 1:
             column = nodes.Matrix(node.span, tuple((item,) for item in node.arguments))
             values = [self.value(column, bound)]
@@ -130,9 +126,7 @@ class Calls(Indexing):
             raise Fault("syntax", f"{node.text} over an index takes one argument", node.span)
         reduces = node.function in ("max", "min", "logsumexp", "concat")
         inner = self.enter(under, bound) if reduces else bound
-        value = self.value(node.arguments[0], inner)
-        if value.eye:
-            raise Fault("shape", "the size of I is not known here: write I_n", node.span)
+        value = self.value(node.arguments[0], inner).sized(node.span)
         if node.function == "concat":
             return self._concat(node, under, value)
         sign = -1 if node.function == "min" else 1
@@ -148,10 +142,10 @@ class Calls(Indexing):
             if node.function == "softmax":
                 data = functions.softmax(data, axis)
                 continue
-            reduces_by_exponentials = node.function == "logsumexp"
-            data = functions.logsumexp(data, axis) if reduces_by_exponentials else functions.largest(data, axis, sign)
+            summed = node.function == "logsumexp"
+            data = functions.logsumexp(data, axis) if summed else functions.largest(data, axis, sign)
             names = tuple(other for other in names if other != name)
-        return Value(data, names, value.shape, max(value.scale, top(data)), max(value.tangent, top_tangent(data)))
+        return value.made(data, names, value.shape)
 
     def _last_axis(self, node: nodes.Call, value: Value) -> Value:
         if not value.shape:
@@ -166,7 +160,7 @@ class Calls(Indexing):
             data = data[..., 0] if axis == -2 else data[..., None]
             if shape == (ONE, ONE):
                 data, shape = data[..., 0, 0], ()
-        return Value(data, value.names, shape, max(value.scale, top(data)), max(value.tangent, top_tangent(data)))
+        return value.made(data, value.names, shape)
 
     def _diag(self, value: Value, span: Span) -> Value:
         if len(value.shape) == 2 and value.shape[1] == ONE:
@@ -184,7 +178,7 @@ class Calls(Indexing):
             return self.elementwise("abs", value, (0, 0))
         axes = tuple(range(len(value.names), value.data.ndim))
         data = np.sqrt((value.data * value.data).sum(axis=axes))
-        return Value(data, value.names, (), max(value.scale, top(data)), max(value.tangent, top_tangent(data)))
+        return value.made(data, value.names, ())
 
     def _concat(self, node: nodes.Call, under: nodes.Bound, value: Value) -> Value:
         if len(under.names) != 1 or under.condition is not None:
@@ -192,13 +186,10 @@ class Calls(Indexing):
         index = under.names[0]
         if index not in value.names or len(value.shape) != 2:
             raise Fault("shape", f"nothing to join side by side: this is {describe(value)}", node.span)
-        symbol = self.environment.names.get(index)
-        assert symbol is not None
-        assert symbol.axes is not None
         column = value.shape[1] == ONE
         across = value.shape[0] if column else value.shape[1]
-        wanted = sorted((symbol.axes[0], across))
-        ranges = [name for name, parts in self.environment.derived.items() if sorted(parts) == wanted]
+        wanted = sorted((self.environment.names.range_of(index), across))
+        ranges = [name for name, parts in self.environment.header.sizes.items() if sorted(parts) == wanted]
         if not ranges:
             raise Fault("shape", f"no declared size is the product of {wanted[0]} and {wanted[1]}", node.span)
         rest = tuple(name for name in value.names if name != index)
@@ -223,15 +214,13 @@ class Calls(Indexing):
         values = [self.value(argument, bound) for argument in node.arguments]
         ranges: dict[str, str] = {}
         arrays = []
-        scale, tangent, moving = 1.0, 0.0, False
+        scale, tangent = 1.0, 0.0
+        names: tuple[str, ...] = ()
         for value, argument, spec in zip(values, node.arguments, operands, strict=True):
             data, shape = value.data, value.shape
             if [name for name in value.names if name != "@"] or value.eye or ANY in shape:
-                raise Fault(
-                    "shape",
-                    f"an operand of einsum is an array without indices, not {describe(value)}",
-                    argument.span,
-                )
+                message = f"an operand of einsum is an array without indices, not {describe(value)}"
+                raise Fault("shape", message, argument.span)
             if len(shape) == 2 and shape[1] == ONE and len(spec) == 1:
                 data, shape = data[..., 0], shape[:1]
             if len(shape) != len(spec):
@@ -240,37 +229,25 @@ class Calls(Indexing):
                 common = self.arithmetic.unify(ranges.setdefault(letter, name), name)
                 if common is None:
                     raise Fault("shape", f"{letter} runs over {ranges[letter]} and over {name}", argument.span)
-            if "@" in value.names:
-                moving = True
-            else:
-                data = data[None]
             arrays.append(data)
+            names = names or value.names
             tangent = tangent * value.scale + scale * value.tangent
             scale *= value.scale
         if not set(output) <= set(ranges):
             raise Fault("shape", "einsum: an index of the result is in no operand", node.span)
-        work = 1
-        for name in ranges.values():
-            work *= self.arithmetic.size(name)
-        self.arithmetic.charge([(max(array.shape[0] for array in arrays), work)], node.span)
-        count = max(array.shape[0] for array in arrays)
-        arrays = [np.broadcast_to(array, (count, *array.shape[1:])) for array in arrays]
-        data = np.einsum(",".join("A" + spec for spec in operands) + "->A" + output, *arrays)
+        moved = max(array.shape[0] if value.names else 1 for array, value in zip(arrays, values, strict=True))
+        self.arithmetic.charge([(moved, *map(self.arithmetic.size, ranges.values()))], node.span)
+        data = np.einsum(",".join("..." + spec for spec in operands) + "->..." + output, *arrays)
         shape = tuple(ranges[letter] for letter in output)
         if len(shape) == 1:
             data, shape = data[..., None], (*shape, ONE)
-        names: tuple[str, ...] = ("@",)
-        if not moving:
-            data, names = data[0], ()
         return Value(data, names, shape, max(scale, top(data)), max(tangent, top_tangent(data)))
 
     def elementwise(self, name: str, value: Value, span: Span) -> Value:
         """A function from the table, entry by entry."""
-        if value.eye:
-            raise Fault("shape", "the size of I is not known here: write I_n", span)
         if name == "exp":
-            real = value.data.real
+            real = value.sized(span).data.real
             if ((real < _UNDERFLOW) & np.isfinite(real)).any():
                 self.environment.underflow = span
         function, slope = functions.FUNCTIONS[name]
-        return self.arithmetic.apply(value, function, slope)
+        return self.arithmetic.apply(value.sized(span), function, slope)

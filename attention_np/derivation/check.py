@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +16,10 @@ import numpy as np
 from attention_np.derivation import compare, limits, nodes
 from attention_np.derivation.account import Account
 from attention_np.derivation.draws import BOUND_DRAWS, DRAWS, complete, draw_sizes, draw_tensor
-from attention_np.derivation.environment import Definition, Definitions, Environment, Tensor, as_tensor
+from attention_np.derivation.environment import Definitions, Environment, Tensor, as_tensor
 from attention_np.derivation.errors import Fault, Span, show
 from attention_np.derivation.evaluate import Evaluator, evaluate
 from attention_np.derivation.examples import Setting, binds
-from attention_np.derivation.header import Free
 from attention_np.derivation.names import Names, Symbol
 from attention_np.derivation.page import Equation, Page
 from attention_np.derivation.record import Record, Scope
@@ -56,51 +56,22 @@ class PageCheck:
         self.draws = draws
         self.account = Account()
         self._examples: dict[int, Scope | None] = {}
-        self._position = 0
-        names = page.header.names()
-        definitions = Definitions()
-        self.scope = Scope(names, definitions, self._environments(names, definitions, {}, {}), {}, {})
+        self.scope = self.set_up(page.header.names(), Definitions(), {}, {})
 
-    def _environments(
-        self,
-        names: Names,
-        definitions: Definitions,
-        sizes: dict[str, int],
-        values: dict[str, Tensor],
-        more: int = 0,
-    ) -> list[Environment]:
+    def set_up(self, names: Names, definitions: Definitions, sizes: dict[str, int], values: dict[str, Tensor]) -> Scope:
+        """Names and what they stand for in every draw, where these sizes and free tensors are given."""
+        scope = Scope(names, definitions, [], sizes, values)
+        scope.environments += (self._environment(scope, draw) for draw in range(self.draws))
+        return scope
+
+    def _environment(self, scope: Scope, draw: int, magnitudes: bool = False) -> Environment:
         header = self.page.header
-        found = []
-        for draw in range(self.draws, self.draws + more) if more else range(self.draws):
-            here = draw_sizes(header, self.seed, draw)
-            here.update(sizes)
-            complete(header, here)
-            arithmetic = Arithmetic(here, bool(values or sizes), self.account)
-            free = {
-                key: values.get(key) or draw_tensor(key, tensor, arithmetic, self.seed, draw, more > 0)
-                for key, tensor in header.tensors.items()
-            }
-            free.update({key: tensor for key, tensor in values.items() if key not in free})
-
-            def cotangent(
-                key: str, axes: tuple[str, ...], arithmetic: Arithmetic = arithmetic, draw: int = draw
-            ) -> Tensor:
-                return draw_tensor(key, Free(axes), arithmetic, self.seed, draw, more > 0)
-
-            found.append(
-                Environment(
-                    names,
-                    definitions,
-                    arithmetic,
-                    free,
-                    evaluate,
-                    cotangent,
-                    header.output,
-                    header.cotangent,
-                    {name: factors for name, factors in header.sizes.items() if factors},
-                )
-            )
-        return found
+        sizes = draw_sizes(header, self.seed, draw) | scope.sizes
+        complete(header, sizes)
+        arithmetic = Arithmetic(sizes, bool(scope.values or scope.sizes), self.account)
+        drawn = partial(draw_tensor, arithmetic=arithmetic, seed=self.seed, draw=draw, magnitudes=magnitudes)
+        free = {key: scope.values.get(key) or drawn(key, tensor) for key, tensor in header.tensors.items()}
+        return Environment(scope.names, scope.definitions, arithmetic, free | scope.values, evaluate, header, drawn)
 
     def fork(self) -> PageCheck:
         """A copy that can go on from here by itself; what is evaluated already is shared."""
@@ -128,12 +99,10 @@ class PageCheck:
                 try:
                     self._same(equation)
                 except Fault as fault:
-                    record.verdict = "fails"
                     self._judge_fault(equation, record, fault)
         for position, key in unused(records, self.page.header):
             record, equation = records[position], self.page.equations[position]
             if record.verdict == "holds":
-                record.verdict = "fails"
                 self._judge_fault(equation, record, self._unused(equation, key))
         return records
 
@@ -173,7 +142,7 @@ class PageCheck:
         return record
 
     def _judge_fault(self, equation: Equation, record: Record, fault: Fault) -> None:
-        record.kind = fault.kind
+        record.verdict, record.kind = "fails", fault.kind
         record.message = show(self.page.path, self.page.text, fault, equation.offset)
         if fault.span is None:
             record.message = f"{self.page.path}:{equation.line}: {fault.message}"
@@ -228,7 +197,7 @@ class PageCheck:
                         )
                 if statement.relations[position] in _BOUNDS and not equation.mark:
                     worst = max(worst, self._bounded(statement, position, scope, record))
-                if equal and not equation.mark:
+                if equal and not equation.mark and self._equal_at_more(statement, position, scope):
                     message = "both sides are always equal: claim ="
                     raise Fault("claim", message, statement.places[position])
         record.error = worst
@@ -262,7 +231,7 @@ class PageCheck:
             try:
                 for chain in chains(other.text):
                     others.append(read_statement(chain, scope.names))
-                    self._holds(others[-1], scope)
+                    self._holds_here(others[-1], scope)
             except Fault as fault:
                 raise Fault("claim", f"the same as ({tag}), which does not hold here: {fault.message}") from None
         for statement in statements:
@@ -270,36 +239,43 @@ class PageCheck:
                 message = f"not the same as ({', '.join(equation.same)}): no left side there has this value"
                 raise Fault("claim", message, statement.span)
 
-    def _holds(self, statement: Statement, scope: Scope) -> None:
+    def _holds_here(self, statement: Statement, scope: Scope) -> None:
         if statement.target is not None:
             raise Fault("name", f"the symbol {statement.target.key} is not known here")
         for position in range(len(statement.relations)):
             for environment in scope.environments:
-                error, holds = self._pair(statement, position, environment, _both(statement, position, environment))
-                if not holds:
-                    raise Fault("claim", self._complaint(statement, position, error, environment))
+                self._holds(statement, position, environment)
+
+    def _holds(
+        self, statement: Statement, position: int, environment: Environment, record: Record | None = None
+    ) -> float:
+        """The error of one relation in one draw, in which it must hold."""
+        error, holds = self._pair(statement, position, environment, _both(statement, position, environment))
+        if holds:
+            return error
+        if record is not None:
+            record.error = error
+        raise Fault("claim", self._complaint(statement, position, error, environment), statement.places[position])
 
     def _bounded(self, statement: Statement, position: int, scope: Scope, record: Record) -> float:
         """An inequality at many more draws: at a few of them also a wrong one may happen to be true."""
         if not scope.more:
-            scope.more += self._environments(scope.names, scope.definitions, scope.sizes, scope.values, BOUND_DRAWS)
+            further = range(self.draws, self.draws + BOUND_DRAWS)
+            scope.more += (self._environment(scope, draw, magnitudes=True) for draw in further)
         worst = 0.0
         for environment in scope.more:
             environment.arithmetic.steps = 0
-            error, holds = self._pair(statement, position, environment, _both(statement, position, environment))
-            worst = max(worst, error)
-            if not holds:
-                record.error = error
-                message = self._complaint(statement, position, error, environment)
-                raise Fault("claim", message, statement.places[position])
+            worst = max(worst, self._holds(statement, position, environment, record))
         return worst
+
+    def _equal_at_more(self, statement: Statement, position: int, scope: Scope) -> bool:
+        """Whether the two sides of an inequality are equal there, too: a number has one sign at a few draws."""
+        return all(self._pair(statement, position, at, _both(statement, position, at), "=")[1] for at in scope.more)
 
     def _gradient_of(self, statement: Statement, scope: Scope) -> tuple[str, ...]:
         """The symbol X, where the left side is dL/dX or a name that is defined as that."""
-        left = statement.sides[0]
-        if left is None:
-            left = statement.sides[1]
-        elif isinstance(left, nodes.Ref) and left.name in scope.definitions.by_key:
+        left: nodes.Node | None = statement.first
+        if left is statement.sides[0] and isinstance(left, nodes.Ref) and left.name in scope.definitions.by_key:
             left = scope.definitions.by_key[left.name].body
         if isinstance(left, nodes.Derivative) and isinstance(left.top, nodes.Ref) and left.top.name == LOSS:
             return (left.bottom.name,)
@@ -350,16 +326,11 @@ class PageCheck:
 
     def _define(self, statement: Statement, scope: Scope) -> None:
         """Make a name known, evaluate it at every draw, and check the rest of its chain against it."""
-        target, body = statement.target, statement.sides[1]
+        target, body = statement.target, statement.first
         assert target is not None
-        assert body is not None
-        self._position += 1
-        definition = Definition(
-            target.key, target.indices, body, body.span, self._position, body.tensors, body.has_derivative, target.span
-        )
         _check_bound(body, set(target.indices))
         scope.names.add(Symbol(target.key, "defined"), target.span)
-        scope.definitions.add(definition)
+        scope.definitions.add(target.key, target.indices, body, body.tensors, body.span, target.span)
         try:
             tensors = [environment.tensor(target.key, target.span) for environment in scope.environments]
             if any(np.isnan(tensor.data).any() for tensor in tensors):
@@ -376,11 +347,9 @@ class PageCheck:
         if scope.names.get(header.cotangent) is None:
             scope.names.add(Symbol(header.cotangent, "tensor", axes))
         if scope.names.get(LOSS) is None:
-            assert header.output is not None
-            self._position += 1
-            needs = frozenset([header.output, header.cotangent])
+            uses = frozenset([header.output or "", header.cotangent])
             scope.names.add(Symbol(LOSS, "defined", ()))
-            scope.definitions.add(Definition(LOSS, (), None, (0, 0), self._position, needs, False))
+            scope.definitions.add(LOSS, (), None, uses, (0, 0), (0, 0))
 
     def _scope_of(self, equation: Equation) -> Scope:
         if equation.example < 0:
@@ -409,17 +378,12 @@ class PageCheck:
                         wrong = fault
         if not setting.values and not setting.sizes:
             return None, wrong
-        definitions = self.scope.definitions.copy()
-        environments = self._environments(names, definitions, setting.sizes, setting.values)
-        return Scope(names, definitions, environments, setting.sizes, setting.values), wrong
+        return self.set_up(names, self.scope.definitions.copy(), setting.sizes, setting.values), wrong
 
     def _check_binding(self, statement: Statement, scope: Scope) -> None:
         """The example was set up with this value; a second one for the same name was not."""
-        left, right = statement.sides
-        assert left is not None
-        assert right is not None
         for environment in scope.environments:
-            one, two = evaluate(environment, left), evaluate(environment, right)
+            one, two = (side.value for side in _both(statement, 0, environment))
             a, b = compare.aligned_sides(environment.arithmetic, one, two, None, statement.places[0])
             if not np.array_equal(a, b):
                 raise Fault("shape", "this has another value in this example", statement.span)
@@ -430,10 +394,8 @@ def _one_subject(one: Statement, two: Statement, scope: Scope) -> bool:
     for environment in scope.environments:
         found = []
         for statement in (one, two):
-            left = statement.sides[0] or statement.sides[1]
-            assert left is not None
-            value = evaluate(environment, left)
-            found.append(as_tensor(environment, value, value.names, left.span))
+            value = evaluate(environment, statement.first)
+            found.append(as_tensor(environment, value, value.names, statement.first.span))
         if found[0].axes != found[1].axes:
             return False
         if not compare.equality(found[0].data, found[1].data, found[0].scale, found[1].scale)[1]:

@@ -25,9 +25,7 @@ def aligned_sides(
 ) -> tuple[Array, Array]:
     """Both sides as arrays of one shape, restricted to where the condition of the claim holds."""
     left, right, shape = arithmetic.shapes_of(left, right, span, "cannot compare")
-    if left.eye or right.eye:
-        raise Fault("shape", "the size of I is not known here: write I_n", span)
-    constant = [not value.names and not (value.shape and shape) for value in (left, right)]
+    constant = [not value.sized(span).names and not (value.shape and shape) for value in (left, right)]
     if set(left.names) != set(right.names) and not any(constant):
         raise Fault("shape", free_indices(left.names, right.names), span)
     if "*" in shape:
@@ -116,9 +114,7 @@ def half_units(node: nodes.Node) -> Array | None:
 
 def _decimals(node: nodes.Node) -> Array | None:
     if isinstance(node, nodes.Number):
-        cell = np.empty((), dtype=object)
-        cell[()] = (len(node.text.partition(".")[2]), 0, "." in node.text)
-        return cell
+        return _cell(len(node.text.partition(".")[2]), 0, "." in node.text)
     if isinstance(node, nodes.Group):
         return _decimals(node.body)
     if isinstance(node, nodes.Add) and len(node.terms) == 1:
@@ -130,10 +126,7 @@ def _decimals(node: nodes.Node) -> Array | None:
         ten = isinstance(power.base, nodes.Number) and power.base.text == "10"
         if inner is None or inner.shape or exponent is None or not ten:
             return None
-        digits, _, _ = inner[()]
-        cell = np.empty((), dtype=object)
-        cell[()] = (digits, exponent, True)
-        return cell
+        return _cell(inner[()][0], exponent, True)
     if isinstance(node, nodes.Transpose):
         inner = _decimals(node.base)
         return inner.T if inner is not None and inner.ndim == 2 else None
@@ -146,6 +139,12 @@ def _decimals(node: nodes.Node) -> Array | None:
             result[position] = entry[()]
         return result.reshape(len(node.rows), len(node.rows[0]))
     return None
+
+
+def _cell(digits: int, exponent: int, has_point: bool) -> Array:
+    cell = np.empty((), dtype=object)
+    cell[()] = digits, exponent, has_point
+    return cell
 
 
 def _integer(node: nodes.Node) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.account import Account
 from attention_np.derivation.errors import Fault, Span
+from attention_np.derivation.header import Free, Header
 from attention_np.derivation.names import Names
 from attention_np.derivation.values import ONE, STEP, Arithmetic, Array, Value, top, top_tangent
 
@@ -46,55 +47,49 @@ class Definition:
     indices: tuple[str, ...]
     body: nodes.Node | None
     span: Span
-    position: int
-    needs: frozenset[str]
-    opaque: bool
+    needs: frozenset[str]  # every name, free or defined, that its value depends on
+    masked: bool = False  # a case of it, or of what it depends on, is a literal infinity
     place: Span = (0, 0)
 
 
+@dataclass
 class Definitions:
-    """The definitions of a page so far, with what each depends on directly and in the end."""
+    """The definitions of a page so far, in its order, and why some of them have no value."""
 
-    def __init__(self) -> None:
-        self.by_key: dict[str, Definition] = {}
-        self._needs: dict[str, frozenset[str]] = {}
-        self._masking: set[str] = set()
-        self.broken: dict[str, str] = {}
+    by_key: dict[str, Definition] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
 
     def copy(self) -> Definitions:
         """An independent table."""
-        other = Definitions()
-        other.by_key = dict(self.by_key)
-        other._needs = dict(self._needs)
-        other._masking = set(self._masking)
-        other.broken = dict(self.broken)
-        return other
+        return Definitions(dict(self.by_key), dict(self.broken))
 
-    def add(self, definition: Definition) -> None:
-        """Append a definition; everything that it needs is known already."""
-        self.by_key[definition.key] = definition
-        needs = set(definition.needs)
-        for name in definition.needs:
-            needs |= self._needs.get(name, frozenset())
-        self._needs[definition.key] = frozenset(needs)
-        if self._masking & needs or (definition.body is not None and definition.body.has_infinite_case):
-            self._masking.add(definition.key)
+    def add(
+        self, key: str, indices: tuple[str, ...], body: nodes.Node | None, uses: frozenset[str], span: Span, place: Span
+    ) -> None:
+        """Append a definition that uses these names; everything that they need is known already."""
+        needs = uses.union(*map(self.needs, uses))
+        masked = self.mask(body) if body is not None else any(map(self._is_masked, uses))
+        self.by_key[key] = Definition(key, indices, body, span, needs, masked, place)
 
     def needs(self, key: str) -> frozenset[str]:
         """Every name, free or defined, that the value of ``key`` depends on."""
-        return self._needs.get(key, frozenset())
+        return self.by_key[key].needs if key in self.by_key else frozenset()
 
     def mask(self, node: nodes.Node) -> bool:
         """Whether a case of an expression, or of what it is defined by, is a literal infinity."""
-        return bool(node.tensors & self._masking) or node.has_infinite_case
+        return node.has_infinite_case or any(map(self._is_masked, node.tensors))
+
+    def _is_masked(self, key: str) -> bool:
+        return key in self.by_key and self.by_key[key].masked
 
     def order(self, key: str) -> list[Definition]:
         """The definitions that lead up to ``key``, in the order of the page."""
-        found = [self.by_key[name] for name in (*self.needs(key), key) if name in self.by_key]
-        return sorted(found, key=lambda definition: definition.position)
+        needs = self.needs(key)
+        return [definition for name, definition in self.by_key.items() if name == key or name in needs]
 
 
 Evaluate = Callable[["Environment", nodes.Node], Value]
+Draw = Callable[[str, Free], Tensor]
 
 
 class Environment:
@@ -107,20 +102,16 @@ class Environment:
         arithmetic: Arithmetic,
         free: dict[str, Tensor],
         evaluate: Evaluate,
-        draw: Callable[[str, tuple[str, ...]], Tensor] | None = None,
-        output: str | None = None,
-        cotangent: str = "",
-        derived: dict[str, tuple[str, ...]] | None = None,
+        header: Header,
+        draw: Draw | None = None,
     ) -> None:
         self.names = names
         self.definitions = definitions
         self.arithmetic = arithmetic
         self.free = free
         self.evaluate = evaluate
+        self.header = header
         self.draw = draw
-        self.output = output
-        self.cotangent = cotangent
-        self.derived = derived or {}
         self.values: dict[str, Tensor] = {}
         self.jacobians: dict[tuple[str, str], Tensor] = {}
         self._perturbed: dict[str, Perturbed] = {}
@@ -144,18 +135,18 @@ class Environment:
             for definition in self.definitions.order(key):
                 if definition.key not in self.values and definition.key not in self.free:
                     self.values[definition.key] = self._define(definition, span)
-            if key == self.cotangent:
+            if key == self.header.cotangent:
                 return self._draw_cotangent(span)
         if key not in self.values:
             raise Fault("broken", f"{key} has no value: its definition is broken", span)
         return self.values[key]
 
     def _draw_cotangent(self, span: Span) -> Tensor:
-        if self.output is None or self.draw is None:
+        output, cotangent = self.header.output, self.header.cotangent
+        if output is None or self.draw is None:
             raise Fault("name", "the page names no output", span)
-        output = self.tensor(self.output, span)
-        self.free[self.cotangent] = self.draw(self.cotangent, output.axes)
-        return self.free[self.cotangent]
+        self.free[cotangent] = self.draw(cotangent, Free(self.tensor(output, span).axes))
+        return self.free[cotangent]
 
     def _define(self, definition: Definition, span: Span) -> Tensor:
         if definition.key in self.definitions.broken:
@@ -169,12 +160,11 @@ class Environment:
         return tensor._replace(data=self.arithmetic.hold(tensor.data, span))
 
     def _functional(self, span: Span) -> Tensor:
-        assert self.output is not None
-        output = self.tensor(self.output, span)
-        cotangent = self.tensor(self.cotangent, span)
-        if not (output.perturbed or cotangent.perturbed) and cotangent.data.shape != output.data.shape:
-            raise Fault("shape", f"{self.cotangent} has not the shape of the output", span)
+        output = self.tensor(self.header.output or "", span)
+        cotangent = self.tensor(self.header.cotangent, span)
         moving = output.perturbed or cotangent.perturbed
+        if not moving and cotangent.data.shape != output.data.shape:
+            raise Fault("shape", f"{self.header.cotangent} has not the shape of the output", span)
         terms = output.data * cotangent.data
         axes = tuple(range(1 if moving else 0, terms.ndim))
         return Tensor(
@@ -216,16 +206,7 @@ class Perturbed(Environment):
     """A draw in which one tensor has an imaginary part; what does not depend on it is shared."""
 
     def __init__(self, parent: Environment, key: str, span: Span) -> None:
-        super().__init__(
-            parent.names,
-            parent.definitions,
-            parent.arithmetic,
-            {},
-            parent.evaluate,
-            output=parent.output,
-            cotangent=parent.cotangent,
-            derived=parent.derived,
-        )
+        super().__init__(parent.names, parent.definitions, parent.arithmetic, {}, parent.evaluate, parent.header)
         self.parent = parent
         self.key = key
         base = parent.tensor(key, span)
@@ -246,7 +227,7 @@ class Perturbed(Environment):
                 name = definition.key
                 if name in self.values or name == self.key or self.key not in self.definitions.needs(name):
                     continue
-                if definition.opaque:
+                if definition.body is not None and definition.body.has_derivative:
                     message = f"{name} is itself defined by a derivative: define it by a formula first"
                     raise Fault("name", message, span)
                 self.values[name] = self._define(definition, span)
@@ -267,14 +248,8 @@ def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], 
         extra = [name for name in named if name not in indices]
         if missing or extra:
             raise Fault("shape", free_indices(indices, named), span)
-    if value.eye:
-        raise Fault("shape", "the size of I is not known here: write I_n", span)
-    axes: list[str] = []
-    for name in indices:
-        symbol = environment.names.get(name)
-        assert symbol is not None
-        assert symbol.axes is not None
-        axes += symbol.axes
+    value.sized(span)
+    axes = [environment.names.range_of(name) for name in indices]
     shape = value.shape[:-1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
     order = (("@",) if moving else ()) + indices
     data = arithmetic.spread(value, order)

@@ -7,6 +7,7 @@ skipped), so an ill-typed page cannot pass by luck.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,14 @@ def evaluate(environment: Environment, node: nodes.Node, bound: tuple[str, ...] 
 
 
 class Evaluator(Calls):
-    """Walks a tree. One method per kind of node, found in a table by the class of the node."""
+    """Walks a tree. One method per kind of node, found by the name of its class."""
 
     def value(self, node: nodes.Node, bound: tuple[str, ...] = ()) -> Value:
         """The value of a node; a fault without a place gets the place of the node."""
         self.arithmetic.work(limits.OPERATION, node.span)
         try:
-            return _METHODS[type(node)](self, node, bound)
+            value: Value = getattr(self, _method_of(type(node).__name__))(node, bound)
+            return value
         except Fault as fault:
             raise fault.at(node.span) from None
 
@@ -42,11 +44,11 @@ class Evaluator(Calls):
     def _constant(self, node: nodes.Constant, bound: tuple[str, ...]) -> Value:
         return number({"infinity": np.inf, "pi": np.pi, "zero": 0.0}[node.name])
 
-    def _size(self, node: nodes.SizeRef, bound: tuple[str, ...]) -> Value:
+    def _sizeref(self, node: nodes.SizeRef, bound: tuple[str, ...]) -> Value:
         return number(float(self.arithmetic.size(node.name)))
 
-    def _index_ref(self, node: nodes.IndexRef, bound: tuple[str, ...]) -> Value:
-        length = self.arithmetic.size(self._range(node))
+    def _indexref(self, node: nodes.IndexRef, bound: tuple[str, ...]) -> Value:
+        length = self.arithmetic.size(self.environment.names.range_of(node.name))
         return Value(np.arange(1.0, length + 1.0), (node.name,), (), float(length))
 
     def _eye(self, node: nodes.Eye, bound: tuple[str, ...]) -> Value:
@@ -81,7 +83,7 @@ class Evaluator(Calls):
     def _delta(self, node: nodes.Delta, bound: tuple[str, ...]) -> Value:
         left, right = node.left, node.right
         if isinstance(left, nodes.IndexRef) and isinstance(right, nodes.IndexRef):
-            one, two = self._range(left), self._range(right)
+            one, two = map(self.environment.names.range_of, (left.name, right.name))
             if not self.arithmetic.same(one, two):
                 message = f"{left.name} runs over {plain(one)}, but {right.name} over {plain(two)}"
                 raise Fault("shape", message, node.span)
@@ -220,9 +222,7 @@ class Evaluator(Calls):
 
     def _reduce(self, node: nodes.Reduce, bound: tuple[str, ...]) -> Value:
         inner = self.enter(node.bound, bound)
-        body = self.value(node.body, inner)
-        if body.eye:
-            raise Fault("shape", "the size of I is not known here: write I_n", node.body.span)
+        body = self.value(node.body, inner).sized(node.body.span)
         body = self.over(node.bound, body, bound, 0.0 if node.kind == "sum" else 1.0)
         axes = tuple(body.names.index(name) for name in node.bound.names)
         rest = tuple(name for name in body.names if name not in node.bound.names)
@@ -235,10 +235,9 @@ class Evaluator(Calls):
                 data = parts[0]
                 for part in parts[1:]:
                     data = product(data, part)
-            return Value(data, rest, (), max(top(data), body.scale), max(body.tangent, top_tangent(data)))
-        data = body.data.sum(axis=axes)
-        scale = max(top(data), body.scale)
-        return Value(data, rest, body.shape, scale, max(body.tangent, top_tangent(data)))
+        else:
+            data = body.data.sum(axis=axes)
+        return body.made(data, rest, body.shape)
 
     def _cases(self, node: nodes.Cases, bound: tuple[str, ...]) -> Value:
         values = [self.value(item, bound) for item in node.values]
@@ -309,6 +308,11 @@ class Evaluator(Calls):
         return self._pick(data, names, shape + bottom.axes, slices + below, scale, 0.0, node.span, bound)
 
 
+@lru_cache
+def _method_of(kind: str) -> str:
+    return f"_{kind.lower()}"
+
+
 _COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
     "=": np.equal,
     "!=": np.not_equal,
@@ -316,27 +320,4 @@ _COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
     "<=": np.less_equal,
     ">": np.greater,
     ">=": np.greater_equal,
-}
-_METHODS: dict[type[nodes.Node], Callable[[Evaluator, Any, tuple[str, ...]], Value]] = {
-    nodes.Number: Evaluator._number,
-    nodes.Constant: Evaluator._constant,
-    nodes.SizeRef: Evaluator._size,
-    nodes.IndexRef: Evaluator._index_ref,
-    nodes.Eye: Evaluator._eye,
-    nodes.Ones: Evaluator._ones,
-    nodes.Ref: Evaluator._ref,
-    nodes.Indexed: Evaluator._indexed,
-    nodes.Delta: Evaluator._delta,
-    nodes.Iverson: Evaluator._iverson,
-    nodes.Group: Evaluator._group,
-    nodes.Add: Evaluator._add,
-    nodes.Mul: Evaluator._mul,
-    nodes.Frac: Evaluator._frac,
-    nodes.Power: Evaluator._power,
-    nodes.Transpose: Evaluator._transpose,
-    nodes.Reduce: Evaluator._reduce,
-    nodes.Cases: Evaluator._cases,
-    nodes.Matrix: Evaluator._matrix,
-    nodes.Derivative: Evaluator._derivative,
-    nodes.Call: Evaluator._call,
 }

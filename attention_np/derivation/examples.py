@@ -36,9 +36,8 @@ class Setting:
         left, right = statement.sides
         assert left is not None
         assert right is not None
-        value = evaluate(
-            Environment(self.names, Definitions(), Arithmetic({}, account=self.account), {}, evaluate), right
-        )
+        arithmetic = Arithmetic({}, account=self.account)
+        value = evaluate(Environment(self.names, Definitions(), arithmetic, {}, evaluate, self.header), right)
         if isinstance(left, nodes.SizeRef):
             length = float(value.data.real) if not value.shape else 0.0
             if not 1 < length <= limits.SIZE or length != round(length):

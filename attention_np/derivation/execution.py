@@ -13,8 +13,8 @@ from attention_np.derivation.check import LOSS, PageCheck
 from attention_np.derivation.draws import complete
 from attention_np.derivation.environment import Environment, Tensor
 from attention_np.derivation.evaluate import evaluate
+from attention_np.derivation.header import Free
 from attention_np.derivation.page import Equation
-from attention_np.derivation.record import Scope
 from attention_np.derivation.statements import Statement, chains, read_statement
 from attention_np.derivation.usage import names_in
 from attention_np.derivation.values import Array, top
@@ -88,17 +88,17 @@ def execute(
         If an equation cannot be read or evaluated.
     """
 
-    def tensor(key: str, axes: tuple[str, ...]) -> Tensor:
-        array = value_of(key, axes, tuple(sizes[axis] for axis in axes))
-        return Tensor(array, axes, top(array[np.isfinite(array)]))
+    def tensor(key: str, free: Free) -> Tensor:
+        array = value_of(key, free.axes, tuple(sizes[axis] for axis in free.axes))
+        return Tensor(array, free.axes, top(array[np.isfinite(array)]))
 
     complete(check.page.header, sizes)
     names, definitions = check.scope.names, check.scope.definitions
     drawn = check.page.header.tensors.items()
-    values = {key: tensor(key, free.axes) for key, free in drawn if free.kind == "normal"}
-    (environment,) = check._environments(names, definitions, sizes, values)
+    values = {key: tensor(key, free) for key, free in drawn if free.kind == "normal"}
+    check.scope = check.set_up(names, definitions, sizes, values)
+    (environment,) = check.scope.environments
     environment.draw = tensor
-    check.scope = Scope(names, definitions, [environment], sizes, values)
     for equation in check.page.equations:
         if equation.fault is not None or equation.mark or equation.example >= 0:
             continue
@@ -126,8 +126,7 @@ def _subject(statement: Statement) -> tuple[str | None, bool]:
 def _lower(statement: Statement) -> Statement:
     """The definition, with minus infinity above the diagonal."""
     assert statement.target is not None
-    body, span = statement.sides[1], statement.span
-    assert body is not None
+    body, span = statement.first, statement.span
     row, column = (nodes.IndexRef(span, name) for name in statement.target.indices[-2:])
     below = nodes.Compare(span, (column, row), ("<=",))
     nothing = nodes.Add(span, (nodes.Constant(span, "infinity"),), ((-1, None),))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedInput, VisitError
@@ -24,14 +24,8 @@ from attention_np.derivation.errors import Fault, Span
 
 _GRAMMAR = r"""
     ?start: expression | condition
-    expression: sum
-    sum: term                             -> sum_one
-       | (MINUS | PLUS) term              -> sum_signed
-       | sum (PLUS | MINUS) term          -> sum_more
-    term: chain
-    chain: factor                         -> chain_one
-         | chain factor                   -> chain_next
-         | chain OPERATOR factor          -> chain_operator
+    expression: (MINUS | PLUS)? term ((PLUS | MINUS) term)*
+    term: factor (OPERATOR? factor)*
     ?factor: postfix | bare | big
     big: BIG term
     bare: FUNCTION (plain | bare | big)
@@ -51,9 +45,7 @@ _GRAMMAR = r"""
            | LBAR expression RBAR         -> absolute
            | LNORM expression RNORM       -> norm
     arguments: expression (COMMA expression)*
-    condition: parts
-    parts: relation                       -> parts_one
-         | parts (AND | OR) relation      -> parts_more
+    condition: relation ((AND | OR) relation)*
     relation: expression (RELATION expression)+
     %declare PLUS MINUS OPERATOR BIG FUNCTION SUPERSCRIPT SUBSCRIPT LPAREN RPAREN LBRACKET RBRACKET
     %declare NODE LBAR RBAR LNORM RNORM COMMA AND OR RELATION
@@ -101,61 +93,48 @@ def _join(first: Span, last: Span) -> Span:
     return min(first[0], last[0]), max(first[1], last[1])
 
 
-def _product(pairs: list[tuple[str, nodes.Node]]) -> nodes.Node:
-    operators = tuple(operator for operator, _ in pairs)
-    factors = tuple(factor for _, factor in pairs)
-    if len(factors) == 1:
-        return factors[0]
-    for before, after in pairwise(factors):
-        if isinstance(before, nodes.Call) and before.bare and not isinstance(after, nodes.Call):
-            message = f"does the argument of {before.text} go on here? Put it in brackets"
-            raise Fault("syntax", message, after.span)
-    for operator, factor in zip(operators[1:-1], factors[2:], strict=False):
-        if operator == "slash":
-            raise Fault("syntax", "what does the slash divide by? Use \\frac, or brackets", factor.span)
-        if operator == "mod":
-            raise Fault("syntax", "put brackets around the remainder", factor.span)
-    return nodes.Mul(_join(factors[0].span, factors[-1].span), factors, operators)
-
-
+_ENDS_A_TERM = {
+    "slash": "what does the slash divide by? Use \\frac, or brackets",
+    "mod": "put brackets around the remainder",
+}
 _SIGNS = {"PLUS": 1, "MINUS": -1}
+Item: TypeAlias = "Token | nodes.Node"
 
 
 @v_args(inline=True)
 class _Builder(Transformer[Token, Any]):
     """Makes nodes while the parser reduces, so no tree is walked recursively."""
 
-    def expression(self, pairs: list[tuple[Token | None, nodes.Node]]) -> nodes.Node:
-        (sign, first), (_, last) = pairs[0], pairs[-1]
-        if sign is None and len(pairs) == 1:
-            return first
-        signs = tuple((1, None) if mark is None else (_SIGNS[mark.type], _place(mark)) for mark, _ in pairs)
-        start = first.span if sign is None else _place(sign)
-        return nodes.Add(_join(start, last.span), tuple(term for _, term in pairs), signs)
+    def expression(self, *items: Item) -> nodes.Node:
+        if len(items) == 1:
+            return items[0]  # type: ignore[return-value]
+        terms: list[nodes.Node] = []
+        signs: list[tuple[int, Span | None]] = [] if isinstance(items[0], Token) else [(1, None)]
+        for item in items:
+            if isinstance(item, Token):
+                signs.append((_SIGNS[item.type], _place(item)))
+            else:
+                terms.append(item)
+        span = _join(signs[0][1] or terms[0].span, terms[-1].span)
+        return nodes.Add(span, tuple(terms), tuple(signs))
 
-    def sum_one(self, term: nodes.Node) -> list[tuple[Token | None, nodes.Node]]:
-        return [(None, term)]
-
-    def sum_signed(self, sign: Token, term: nodes.Node) -> list[tuple[Token | None, nodes.Node]]:
-        return [(sign, term)]
-
-    def sum_more(self, pairs: list[tuple[Token | None, nodes.Node]], sign: Token, term: nodes.Node) -> Any:
-        pairs.append((sign, term))
-        return pairs
-
-    def term(self, pairs: list[tuple[str, nodes.Node]]) -> nodes.Node:
-        return _product(pairs)
-
-    def chain_one(self, factor: nodes.Node) -> list[tuple[str, nodes.Node]]:
-        return [("", factor)]
-
-    def chain_next(self, pairs: list[tuple[str, nodes.Node]], factor: nodes.Node) -> Any:
-        pairs.append(("", factor))
-        return pairs
-
-    def chain_operator(self, pairs: list[tuple[str, nodes.Node]], operator: Token, factor: nodes.Node) -> Any:
-        pairs.append((str(operator), factor))
-        return pairs
+    def term(self, first: nodes.Node, *items: Item) -> nodes.Node:
+        factors, operators, operator = [first], [""], ""
+        for item in items:
+            if isinstance(item, Token):
+                operator = str(item)
+            else:
+                factors.append(item)
+                operators.append(operator)
+                operator = ""
+        for before, after in pairwise(factors):
+            if isinstance(before, nodes.Call) and before.bare and not isinstance(after, nodes.Call):
+                message = f"does the argument of {before.text} go on here? Put it in brackets"
+                raise Fault("syntax", message, after.span)
+        for operator, factor in zip(operators[1:], factors[2:], strict=False):
+            if operator in _ENDS_A_TERM:
+                raise Fault("syntax", _ENDS_A_TERM[operator], factor.span)
+        return nodes.Mul(_join(first.span, factors[-1].span), tuple(factors), tuple(operators)) if items else first
 
     def big(self, token: Resolved, body: nodes.Node) -> nodes.Node:
         head: Head = token.content
@@ -210,21 +189,15 @@ class _Builder(Transformer[Token, Any]):
     def arguments(self, *items: Any) -> tuple[nodes.Node, ...]:
         return tuple(item for item in items if isinstance(item, nodes.Node))
 
-    def condition(self, pairs: list[tuple[str, nodes.Node]]) -> nodes.Node:
-        parts = tuple(part for _, part in pairs)
-        if len(parts) == 1:
-            return parts[0]
-        return nodes.Both(_join(parts[0].span, parts[-1].span), parts, pairs[-1][0])
-
-    def parts_one(self, relation: nodes.Node) -> list[tuple[str, nodes.Node]]:
-        return [("", relation)]
-
-    def parts_more(self, pairs: list[tuple[str, nodes.Node]], word: Token, right: nodes.Node) -> Any:
-        name = "and" if word.type == "AND" else "or"
-        if pairs[-1][0] not in ("", name):
-            raise Fault("syntax", '"and" mixed with "or" needs brackets, which conditions do not have', right.span)
-        pairs.append((name, right))
-        return pairs
+    def condition(self, first: nodes.Node, *items: Any) -> nodes.Node:
+        parts, words = [first], []
+        for word, part in zip(items[::2], items[1::2], strict=True):
+            words.append("and" if word.type == "AND" else "or")
+            parts.append(part)
+            if words[-1] != words[0]:
+                message = '"and" mixed with "or" needs brackets, which conditions do not have'
+                raise Fault("syntax", message, part.span)
+        return nodes.Both(_join(first.span, parts[-1].span), tuple(parts), words[0]) if items else first
 
     def relation(self, *items: Any) -> nodes.Node:
         sides = tuple(item for item in items if isinstance(item, nodes.Node))
@@ -238,6 +211,15 @@ class _Builder(Transformer[Token, Any]):
         return nodes.Compare(_join(sides[0].span, sides[-1].span), sides, relations)
 
 
+_MISPLACED = {
+    "COMMA": "a comma",
+    "RELATION": "a relation",
+    "PLUS": "a plus sign",
+    "MINUS": "a minus sign (a factor with a sign needs brackets)",
+    "OPERATOR": "an operator",
+    **dict.fromkeys(["RPAREN", "RBRACKET"], "this bracket"),
+    **dict.fromkeys(["RBAR", "RNORM"], "this bar"),
+}
 _PARSER = Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_Builder(), maybe_placeholders=False)
 
 
@@ -257,7 +239,7 @@ def parse(tokens: Sequence[Resolved], whole: Span) -> nodes.Node:
         token_type = getattr(getattr(error, "token", None), "type", "$END")
         if token_type == "$END":
             raise Fault("syntax", "the expression stops too early", last) from None
-        raise Fault("syntax", _misplaced(token_type), last) from None
+        raise Fault("syntax", f"{_MISPLACED.get(token_type, 'this')} cannot stand here", last) from None
     except VisitError as error:
         if isinstance(error.orig_exc, Fault):
             raise error.orig_exc from None
@@ -265,18 +247,3 @@ def parse(tokens: Sequence[Resolved], whole: Span) -> nodes.Node:
     if not isinstance(result, nodes.Node):
         raise Fault("syntax", "the expression stops too early", last)
     return result
-
-
-def _misplaced(kind: str) -> str:
-    words = {
-        "COMMA": "a comma",
-        "RELATION": "a relation",
-        "PLUS": "a plus sign",
-        "MINUS": "a minus sign (a factor with a sign needs brackets)",
-        "OPERATOR": "an operator",
-        "RPAREN": "this bracket",
-        "RBRACKET": "this bracket",
-        "RBAR": "this bar",
-        "RNORM": "this bar",
-    }
-    return f"{words.get(kind, 'this')} cannot stand here"

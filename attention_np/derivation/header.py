@@ -13,16 +13,7 @@ from attention_np.derivation import limits
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.names import Names, Symbol, parse_name
 
-KINDS = (
-    "normal",
-    "positive",
-    "uniform",
-    "boolean",
-    "boolean_any",
-    "permutation",
-    "orthogonal",
-    "probability",
-)
+KINDS = ("normal", "positive", "uniform", "boolean", "boolean_any", "permutation", "orthogonal", "probability")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same one, where PyYAML was built with libyaml
 _KEYS = frozenset(
     ["op", "sizes", "indices", "tensors", "output", "cotangent", "code", "options", "names", "cited", "title"]
@@ -212,10 +203,7 @@ def _fill(header: Header, front: dict[str, Any], places: dict[str, Span]) -> Non
     for field_name in ("output", "cotangent"):
         value = look(field_name)
         if value is not None:
-            key = parse_name(str(value))
-            header.output, header.cotangent = (
-                (key, header.cotangent) if field_name == "output" else (header.output, key)
-            )
+            setattr(header, field_name, parse_name(str(value)))
     for name, value in mapping("code"):
         if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?", name):
             raise Fault("page", f"code: {name} is not the name of an argument or a field", header.place)

@@ -23,17 +23,11 @@ class Indexing:
         """The value of a node."""
         raise NotImplementedError
 
-    def _range(self, node: nodes.IndexRef) -> str:
-        symbol = self.environment.names.get(node.name)
-        assert symbol is not None
-        assert symbol.axes is not None
-        return symbol.axes[0]
-
     def _filled(self, indices: tuple[nodes.Node, ...], rank: int, node: nodes.Node) -> tuple[nodes.Node, ...]:
         if len(indices) > rank:
             message = f"{len(indices)} indices at something with {rank} axes" if rank else "a number takes no index"
             raise Fault("shape", message, node.span)
-        return indices + (nodes.Slice(node.span),) * (rank - len(indices))
+        return indices if len(indices) == rank else indices + (nodes.Slice(node.span),) * (rank - len(indices))
 
     def _pick(
         self,
@@ -58,7 +52,7 @@ class Indexing:
                 picked.append(None)
                 continue
             if isinstance(item, nodes.IndexRef):
-                own = self._range(item)
+                own = self.environment.names.range_of(item.name)
                 if not self.arithmetic.same(own, axis):
                     message = f"index {item.name} runs over {plain(own)}, but this axis over {plain(axis)}"
                     raise Fault("shape", message, item.span)

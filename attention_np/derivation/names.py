@@ -13,50 +13,11 @@ from typing import Literal
 
 from attention_np.derivation import limits
 from attention_np.derivation.errors import Fault, Span
-from attention_np.derivation.tokens import ACCENTS, FONTS, Token, Tokens, argument, tokenize
+from attention_np.derivation.tokens import ACCENTS, FONTS, Token, Tokens, argument, commands, tokenize
 
-GREEK = frozenset(
-    "\\" + name
-    for name in [
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "varepsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "vartheta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "pi",
-        "rho",
-        "sigma",
-        "tau",
-        "upsilon",
-        "phi",
-        "varphi",
-        "chi",
-        "psi",
-        "omega",
-        "Gamma",
-        "Delta",
-        "Theta",
-        "Lambda",
-        "Xi",
-        "Pi",
-        "Sigma",
-        "Upsilon",
-        "Phi",
-        "Psi",
-        "Omega",
-        "ell",
-    ]
+GREEK = commands(
+    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi pi rho sigma tau "
+    "upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell"
 )
 _SAME = {"\\operatorname": "\\mathrm", "\\bm": "\\boldsymbol", "\\widehat": "\\hat", "\\widetilde": "\\tilde"}
 
@@ -95,6 +56,11 @@ class Names:
     def get(self, key: str) -> Symbol | None:
         """The symbol of that key, if it is known."""
         return self._symbols.get(key)
+
+    def range_of(self, index: str) -> str:
+        """The range that a known index runs over."""
+        (axis,) = self._symbols[index].axes or ()
+        return axis
 
     def add(self, symbol: Symbol, span: Span | None = None) -> None:
         """Make a name known; a name means one thing on a page."""

@@ -17,6 +17,7 @@ from attention_np.derivation.check import LOSS, PageCheck
 from attention_np.derivation.compare import TOLERANCE, equality
 from attention_np.derivation.environment import Environment
 from attention_np.derivation.errors import Fault
+from attention_np.derivation.header import Header
 from attention_np.derivation.values import Array, top
 
 
@@ -57,17 +58,16 @@ def check_operator(check: PageCheck, op: Any) -> list[FieldRecord]:
     title = header.op or str(module.get("__name__", "op"))
     records = {name: FieldRecord(check.page.name, title, name, key) for name, key in header.code.items()}
     try:
-        parameters = _parameters(module["forward"])
-        arguments = [name for name in header.code if name.partition(".")[0] in parameters]
+        parameters = inspect.signature(module["forward"]).parameters
+        arguments = {name: key for name, key in header.code.items() if name.partition(".")[0] in parameters}
         for name in arguments:
-            records["gradient of " + name] = FieldRecord(
-                check.page.name, title, "gradient of " + name, header.code[name]
-            )
-            del records[name]
+            record = records.pop(name)
+            record.name = f"gradient of {name}"
+            records[record.name] = record
         for draw, environment in enumerate(check.scope.environments):
             environment.arithmetic.steps = 0
             with np.errstate(all="ignore"):
-                _one_draw(check, module, environment, arguments, records, draw)
+                _one_draw(check.page.header, module, environment, arguments, records, draw)
     except Fault as fault:
         _blame(records, fault.message)
     except Exception as error:  # whatever the op raises is a finding about the op
@@ -79,10 +79,6 @@ def _blame(records: dict[str, FieldRecord], message: str) -> None:
     for record in records.values():
         if not record.message:
             record.ok, record.message, record.error = False, message, np.inf
-
-
-def _parameters(forward: Any) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(forward).parameters
 
 
 def _array(environment: Environment, key: str) -> Array:
@@ -98,42 +94,34 @@ def _array(environment: Environment, key: str) -> Array:
 
 
 def _one_draw(
-    check: PageCheck,
+    header: Header,
     module: Mapping[str, Any],
     environment: Environment,
-    arguments: list[str],
-    records: dict[str, FieldRecord],
+    arguments: Mapping[str, str],
+    records: Mapping[str, FieldRecord],
     draw: int,
 ) -> None:
-    header = check.page.header
-    assert header.output is not None
-    given: dict[str, Any] = {}
+    given = {name: _option(header, environment, value) for name, value in header.options.items()}
     groups: dict[str, dict[str, Array]] = {}
-    for name in arguments:
-        group, _, inner = name.partition(".")
-        if inner:
-            groups.setdefault(group, {})[inner] = _array(environment, header.code[name])
-        else:
-            given[group] = _array(environment, header.code[name])
+    for name, key in arguments.items():
+        group, _, inner = name.rpartition(".")
+        (groups.setdefault(group, {}) if group else given)[inner] = _array(environment, key)
     for group, arrays in groups.items():
         given[group] = _container(module, group)(**arrays)
-    for name, value in header.options.items():
-        given[name] = _option(check, environment, value)
     output, cache = module["forward"](**given)
     results = {"output": output, **_fields(cache)}
     for name, key in header.code.items():
         if name not in arguments:
-            _compare(records[name], results.get(name), _array(environment, key), environment, key, draw)
+            expected = _array(environment, key)
+            scale = max(environment.tensor(key, (0, 0)).scale, top(expected)) if expected.dtype.kind == "f" else 0.0
+            _judge(records[name], results.get(name), expected, scale, draw)
     cotangent = environment.tensor(header.cotangent, (0, 0)).data.copy()
     gradients = _fields(module["backward"](cotangent, cache))
-    for name in arguments:
-        group, _, inner = name.partition(".")
-        found = gradients.get(group)
-        if inner:
-            found = _fields(found).get(inner)
-        expected = environment.jacobian(LOSS, header.code[name], (0, 0))
-        record = records["gradient of " + name]
-        _judge(record, found, expected.data, expected.scale, draw)
+    for name, key in arguments.items():
+        group, _, inner = name.rpartition(".")
+        found = (_fields(gradients.get(group)) if group else gradients).get(inner)
+        numerical = environment.jacobian(LOSS, key, (0, 0))
+        _judge(records[f"gradient of {name}"], found, numerical.data, numerical.scale, draw)
 
 
 def _container(module: Mapping[str, Any], group: str) -> Any:
@@ -144,21 +132,16 @@ def _container(module: Mapping[str, Any], group: str) -> Any:
     raise Fault("name", f"the op has no named tuple for {group}")
 
 
-def _option(check: PageCheck, environment: Environment, value: Any) -> Any:
+def _option(header: Header, environment: Environment, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     array = _array(environment, value)
-    free = check.page.header.tensors.get(value)
+    free = header.tensors.get(value)
     if free is not None and free.kind.startswith("boolean"):
         return array.astype(bool)
     if array.ndim == 0:
         return int(array) if array.dtype.kind == "i" else float(array)
     return array
-
-
-def _compare(record: FieldRecord, found: Any, expected: Array, environment: Environment, key: str, draw: int) -> None:
-    scale = max(environment.tensor(key, (0, 0)).scale, top(expected)) if expected.dtype.kind == "f" else 0.0
-    _judge(record, found, expected, scale, draw)
 
 
 def _judge(record: FieldRecord, found: Any, expected: Array, scale: float, draw: int) -> None:

@@ -46,6 +46,15 @@ _OPERATORS = {
     "\\bmod": "mod",
     "/": "slash",
 }
+_BARS = {"\\lvert": "LBAR", "\\rvert": "RBAR", "\\lVert": "LNORM", "\\rVert": "RNORM"}
+_MARKS = {  # what is a token of the grammar by itself
+    **dict(zip("+-,()[]", ["PLUS", "MINUS", "COMMA", "LPAREN", "RPAREN", "LBRACKET", "RBRACKET"], strict=True)),
+    **dict.fromkeys(_OPERATORS, "OPERATOR"),
+    **dict.fromkeys(RELATIONS, "RELATION"),
+    **dict.fromkeys(["\\text{and}", "\\land", "\\wedge"], "AND"),
+    **dict.fromkeys(["\\text{or}", "\\lor", "\\vee"], "OR"),
+    **_BARS,
+}
 _ENDS = frozenset(["NODE", "RPAREN", "RBRACKET", "RBAR", "RNORM"])
 
 
@@ -90,20 +99,15 @@ class Reader(ListReader):
         while position < len(tokens):
             token = tokens[position]
             text, span = token.text, token.span
+            word = f"\\text{{{token.inner}}}" if token.type == "TEXT" else text
             make = Resolved.make
             if token.type == "NUMBER":
                 out.append(make("NODE", span, self._number(token)))
                 position += 1
-            elif text in ("+", "-"):
-                out.append(make("PLUS" if text == "+" else "MINUS", span))
-                position += 1
-            elif text in _OPERATORS:
-                out.append(make("OPERATOR", span, text=_OPERATORS[text]))
-                position += 1
-            elif text in ("(", ")", "[", "]", ","):
-                kind = {"(": "LPAREN", ")": "RPAREN", "[": "LBRACKET", "]": "RBRACKET", ",": "COMMA"}[text]
-                depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(text, 0)
-                out.append(make(kind, span))
+            elif word in _MARKS:
+                kind = _MARKS[word]
+                depth += {"LPAREN": 1, "LBRACKET": 1, "RPAREN": -1, "RBRACKET": -1}.get(kind, 0)
+                out.append(make(kind, span, text=_OPERATORS.get(text) or RELATIONS.get(text, "")))
                 position += 1
             elif text in ("\\left", "\\right"):
                 position = self._sized(tokens, position, out)
@@ -115,19 +119,6 @@ class Reader(ListReader):
                 else:
                     bars.append((kind, depth))
                 out.append(make(("R" if closes else "L") + kind, span))
-                position += 1
-            elif text in _BARS:
-                out.append(make(_BARS[text], span))
-                position += 1
-            elif text in RELATIONS:
-                out.append(make("RELATION", span, text=RELATIONS[text]))
-                position += 1
-            elif text in ("\\land", "\\wedge", "\\lor", "\\vee") or (
-                token.type == "TEXT" and token.inner in ("and", "or")
-            ):
-                word = token.inner if token.type == "TEXT" else text
-                kind = "OR" if word in ("or", "\\lor", "\\vee") else "AND"
-                out.append(make(kind, span))
                 position += 1
             elif text in ("^", "_"):
                 position = self._script(tokens, position, out)
@@ -448,7 +439,6 @@ def parse_size(reader: Reader, below: list[Token], span: Span) -> str:
     return node.name
 
 
-_BARS = {"\\lvert": "LBAR", "\\rvert": "RBAR", "\\lVert": "LNORM", "\\rVert": "RNORM"}
 _CLOSES = _ENDS | {"SUPERSCRIPT", "SUBSCRIPT"}
 _COMMANDS = {
     **{"\\" + name: Reader._elementary for name in [*_ELEMENTARY, "ln", "max", "min"]},

@@ -13,7 +13,7 @@ from attention_np.derivation import nodes
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.names import Names, Symbol, base, family, make_key, scripts, without_index
 from attention_np.derivation.reader import Reader
-from attention_np.derivation.tokens import OPENING, RELATIONS, Token, Tokens, closing, ending, span_of, split, tokenize
+from attention_np.derivation.tokens import RELATIONS, Token, Tokens, closing, ending, opened, span_of, split, tokenize
 
 _ALIGNED = frozenset(["aligned", "align", "align*", "split", "gathered", "alignedat"])
 _JOINS = frozenset([*RELATIONS, "+", "-", "\\cdot", "\\times", "\\odot", ":"])
@@ -40,6 +40,11 @@ class Statement:
     target: Target | None
     condition: nodes.Node | None
     span: Span
+
+    @property
+    def first(self) -> nodes.Node:
+        """The first side, or what it is defined as."""
+        return next(side for side in self.sides if side is not None)
 
 
 @dataclass(frozen=True)
@@ -106,13 +111,10 @@ def _relations(tokens: list[Token]) -> list[int]:
     depth = 0
     found: list[int] = []
     for position, token in enumerate(tokens):
-        if token.text in OPENING or token.type == "BEGIN":
-            depth += 1
-        elif token.text in (")", "]", "}") or token.type == "END":
-            depth -= 1
-            if depth < 0:
-                raise Fault("syntax", "this bracket cannot stand here: it closes nothing", token.span)
-        elif depth == 0 and token.text in RELATIONS:
+        depth += opened(token)
+        if depth < 0:
+            raise Fault("syntax", "this bracket cannot stand here: it closes nothing", token.span)
+        if depth == 0 and token.text in RELATIONS:
             found.append(position)
     if depth > 0:
         raise Fault("syntax", "a bracket is opened here and never closed", span_of(tokens, (0, 1)))
@@ -125,10 +127,7 @@ def _separate(tokens: list[Token]) -> list[Chain]:
     in_condition = False
     depth = 0
     for token in tokens:
-        if token.text in OPENING or token.type == "BEGIN":
-            depth += 1
-        elif token.text in (")", "]", "}") or token.type == "END":
-            depth -= 1
+        depth += opened(token)
         word = token.inner if token.type == "TEXT" else ""
         if depth == 0 and word in _CONDITION_WORDS | _ALL_WORDS:
             in_condition = True
@@ -163,11 +162,8 @@ def _without_wide(piece: list[Token]) -> list[Token]:
     """A piece without its wide spaces, which cannot stand between two factors: there a comma is missing."""
     depth = 0
     for position, token in enumerate(piece):
-        if token.text in OPENING or token.type == "BEGIN":
-            depth += 1
-        elif token.text in (")", "]", "}") or token.type == "END":
-            depth -= 1
-        elif depth == 0 and token.type == "WIDE":
+        depth += opened(token)
+        if depth == 0 and token.type == "WIDE":
             around = piece[max(0, position - 1) : position], piece[position + 1 : position + 2]
             if all(side and side[0].type != "WIDE" and side[0].text not in _JOINS for side in around):
                 raise Fault("syntax", "a wide space inside of an expression: is a comma missing?", token.span)

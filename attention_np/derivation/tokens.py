@@ -14,7 +14,7 @@ from attention_np.derivation.errors import Fault, Span
 _WORD = re.compile(
     r"""
     (?P<SPACE> (?: \s | ~ | \\[,;:!>\ ] | \\q?quad(?![A-Za-z]) )+)
-    | (?P<LAYOUT> \\(?:displaystyle|textstyle|limits|nolimits|nonumber)(?![A-Za-z]))
+    | (?P<LAYOUT> \\(?:displaystyle|textstyle|limits|nolimits|nonumber|[bB]igg?[lrm]?|(?:math)?strut)(?![A-Za-z]))
     | (?P<TYPEWRITER> \\texttt\s*\{[^{}]*\})
     | (?P<TEXT> \\(?:text|textrm|mbox)\s*\{[^{}]*\})
     | (?P<BEGIN> \\begin\s*\{[A-Za-z]+\*?\})
@@ -30,10 +30,19 @@ _WORD = re.compile(
     re.VERBOSE,
 )
 
+
+def commands(names: str) -> frozenset[str]:
+    """The commands of these names."""
+    return frozenset("\\" + name for name in names.split())
+
+
+ACCENTS = commands("hat bar tilde dot ddot vec check breve widehat widetilde overline underline acute")
+FONTS = commands("mathrm mathbf mathsf mathit mathtt mathcal mathbb mathfrak boldsymbol bm operatorname")
+TAKES_ARGUMENT = ACCENTS | FONTS
 _BRACKETS = frozenset("()[]")
-_TAKES_NOTHING = frozenset(["\\partial", "\\cdot", "\\times", "\\odot", "\\circ", "\\oslash", "\\top"])
+_TAKES_NOTHING = commands("partial cdot times odot circ oslash top")
 _SPELLED = {"\\{": "(", "\\}": ")", "\\lbrace": "(", "\\rbrace": ")", "\\forall": "\\text{for all}"}
-OPENING = {"{": "}", "(": ")", "[": "]"}
+OPENING, CLOSING = frozenset("{(["), frozenset("})]")
 RELATIONS = {
     "=": "=",
     "<": "<",
@@ -95,7 +104,7 @@ def tokenize(text: str) -> list[Token]:
     return [
         token
         for token, after in zip(tokens, behind, strict=False)
-        if not _is_sizing(token) and not (token.text in ("\\left", "\\right") and after in _BRACKETS)
+        if not (token.text in ("\\left", "\\right") and after in _BRACKETS)
     ]
 
 
@@ -120,16 +129,6 @@ def _without_idle_braces(tokens: list[Token]) -> list[Token]:
     return out
 
 
-def _is_sizing(token: Token) -> bool:
-    return token.type == "COMMAND" and token.text[1:] in _SIZING
-
-
-_SIZING = frozenset(f"{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m")) | {
-    "mathstrut",
-    "strut",
-}
-
-
 def _check_braces(tokens: Tokens) -> None:
     stack: list[Token] = []
     for token in tokens:
@@ -149,12 +148,9 @@ def closing(tokens: Tokens, start: int) -> int:
     """The position of the brace that closes the one at ``start``."""
     depth = 0
     for position in range(start, len(tokens)):
-        if tokens[position].text == "{":
-            depth += 1
-        elif tokens[position].text == "}":
-            depth -= 1
-            if depth == 0:
-                return position
+        depth += (tokens[position].text == "{") - (tokens[position].text == "}")
+        if depth == 0:
+            return position
     raise Fault("syntax", "this brace is never closed", tokens[start].span)
 
 
@@ -162,15 +158,19 @@ def ending(tokens: Tokens, start: int) -> int:
     r"""The position of the ``\\end`` that belongs to the ``\\begin`` at ``start``."""
     depth = 0
     for position in range(start, len(tokens)):
-        if tokens[position].type == "BEGIN":
-            depth += 1
-        elif tokens[position].type == "END":
-            depth -= 1
-            if depth == 0:
-                if tokens[position].inner != tokens[start].inner:
-                    raise Fault("syntax", "this \\end does not fit its \\begin", tokens[position].span)
-                return position
+        depth += (tokens[position].type == "BEGIN") - (tokens[position].type == "END")
+        if depth == 0:
+            if tokens[position].inner != tokens[start].inner:
+                raise Fault("syntax", "this \\end does not fit its \\begin", tokens[position].span)
+            return position
     raise Fault("syntax", "this \\begin has no \\end", tokens[start].span)
+
+
+def opened(token: Token) -> int:
+    """1 where a bracket of any kind, or an environment, opens; -1 where one closes; else 0."""
+    if token.text in OPENING or token.type == "BEGIN":
+        return 1
+    return -1 if token.text in CLOSING or token.type == "END" else 0
 
 
 def argument(tokens: Tokens, start: int, owner: Span) -> tuple[list[Token], int]:
@@ -206,43 +206,6 @@ def argument(tokens: Tokens, start: int, owner: Span) -> tuple[list[Token], int]
     return [token], start + 1
 
 
-ACCENTS = frozenset(
-    "\\" + name
-    for name in [
-        "hat",
-        "bar",
-        "tilde",
-        "dot",
-        "ddot",
-        "vec",
-        "check",
-        "breve",
-        "widehat",
-        "widetilde",
-        "overline",
-        "underline",
-        "acute",
-    ]
-)
-FONTS = frozenset(
-    "\\" + name
-    for name in [
-        "mathrm",
-        "mathbf",
-        "mathsf",
-        "mathit",
-        "mathtt",
-        "mathcal",
-        "mathbb",
-        "mathfrak",
-        "boldsymbol",
-        "bm",
-        "operatorname",
-    ]
-)
-TAKES_ARGUMENT = ACCENTS | FONTS
-
-
 def split(tokens: Tokens, separators: frozenset[str]) -> Iterator[tuple[list[Token], Token | None]]:
     """Pieces between separators that stand outside of all brackets, each with the separator after it."""
     piece: list[Token] = []
@@ -252,10 +215,7 @@ def split(tokens: Tokens, separators: frozenset[str]) -> Iterator[tuple[list[Tok
             yield piece, token
             piece = []
             continue
-        if token.text in OPENING or token.type == "BEGIN":
-            depth += 1
-        elif token.text in (")", "]", "}") or token.type == "END":
-            depth -= 1
+        depth += opened(token)
         piece.append(token)
     yield piece, None
 

@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 STEP = 1e-60  # of the complex step; its square vanishes against everything
 ANY = "*"  # a range that the neighbours determine: the value is the same all along it
 ONE = "1"
+UNKNOWN_EYE = "the size of I is not known here: write I_n"
 
 
 class Value(NamedTuple):
@@ -54,6 +55,16 @@ class Value(NamedTuple):
     tangent: float = 0.0
     eye: bool = False
     zero: bool = False
+
+    def made(self, data: Array, names: tuple[str, ...], shape: tuple[str, ...]) -> Value:
+        """What was made of this value, by something that makes no error or derivative larger."""
+        return Value(data, names, shape, max(self.scale, top(data)), max(self.tangent, top_tangent(data)))
+
+    def sized(self, span: Span) -> Value:
+        """The value, unless it is an identity matrix of an unknown size."""
+        if self.eye:
+            raise Fault("shape", UNKNOWN_EYE, span)
+        return self
 
 
 def top(data: Array) -> float:
@@ -131,7 +142,7 @@ class Arithmetic:
     def charge(self, shapes: Sequence[tuple[int, ...]], span: Span) -> None:
         """Refuse an operation that would make too large an array, before it is made."""
         common = shapes[0]
-        if any(shape != common for shape in shapes[1:]):
+        if shapes.count(common) < len(shapes):
             try:
                 common = np.broadcast_shapes(*shapes)
             except ValueError:
@@ -146,17 +157,11 @@ class Arithmetic:
         self.steps += count
         if self.steps > limits.STEPS:
             raise Fault("limit", "this equation takes too many steps", span)
-        try:
-            self.account.work(count)
-        except Fault as fault:
-            raise fault.at(span) from None
+        self.account.work(count, span)
 
     def hold(self, data: Array, span: Span) -> Array:
         """The array as it can be kept: without the larger one that it is a part of."""
-        try:
-            self.account.hold(data.size)
-        except Fault as fault:
-            raise fault.at(span) from None
+        self.account.hold(data.size, span)
         return data.copy() if data.base is not None and data.size < data.base.size else data
 
     def spread(self, value: Value, names: tuple[str, ...], rank: int | None = None) -> Array:
@@ -178,14 +183,14 @@ class Arithmetic:
 
     def together(self, values: Sequence[Value], span: Span) -> tuple[tuple[str, ...], list[Array]]:
         """Named axes of all of them, and the data of each along these."""
-        names: list[str] = []
-        for value in values:
-            names += [name for name in value.names if name not in names]
+        names = values[0].names
+        for value in values[1:]:
+            if value.names != names:
+                names += tuple(name for name in value.names if name not in names)
         if len(names) > limits.INDICES:
             raise Fault("limit", f"more than {limits.INDICES} indices at once", span)
-        rank = max(len(value.shape) for value in values)
-        ordered = tuple(names)
-        return ordered, [self.spread(value, ordered, rank) for value in values]
+        rank = max([len(value.shape) for value in values])
+        return names, [self.spread(value, names, rank) for value in values]
 
     def expand_eye(self, value: Value, size: str, span: Span) -> Value:
         """A multiple of the identity as a matrix of a known size."""
@@ -197,7 +202,7 @@ class Arithmetic:
     def _known(self, shape: tuple[str, ...], span: Span) -> str:
         known = [name for name in shape if name not in (ANY, ONE)]
         if not known:
-            raise Fault("shape", "the size of I is not known here: write I_n", span)
+            raise Fault("shape", UNKNOWN_EYE, span)
         return known[0]
 
     def shapes_of(self, left: Value, right: Value, span: Span, doing: str) -> tuple[Value, Value, tuple[str, ...]]:
@@ -320,7 +325,7 @@ class Arithmetic:
 def product(left: Array, right: Array) -> Array:
     """Elementwise product in which an infinity beside an exact zero derivative makes no NaN."""
     data: Array = left * right
-    if data.dtype.kind != "c" or np.isfinite(data).all():
+    if data.dtype.kind != "c" or (np.isfinite(left).all() and np.isfinite(right).all()):
         return data
     real = left.real * right.real
     one, two = left.imag * right.real, left.real * right.imag

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from numbers import Real
 from types import ModuleType
@@ -24,6 +25,7 @@ __all__ = ["check_op", "check_op_by"]
 
 Array = npt.NDArray[Any]
 
+IMMUTABLE = (bool, int, float, str)  # options that no call can change for the next
 ADJOINT_ULPS = 4.5  # 1e-15 in float64
 CLEARLY_APART = 1e-6  # the adjoint error of one input that is to blame
 
@@ -170,16 +172,14 @@ def flatten(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def unflatten(like: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
+def unflatten(like: Mapping[str, Any], flat: Mapping[str, Any], within: str = "") -> dict[str, Any]:
     """The inverse of :func:`flatten`: the arrays of `flat` in the structure of `like`."""
-    nested: dict[str, Any] = {}
-    for name, value in like.items():
-        if hasattr(value, "_asdict"):
-            inner = {key[len(name) + 1 :]: x for key, x in flat.items() if key.startswith(f"{name}.")}
-            nested[name] = type(value)(**unflatten(value._asdict(), inner))
-        else:
-            nested[name] = flat.get(name)
-    return nested
+    return {
+        name: type(value)(**unflatten(value._asdict(), flat, f"{within}{name}."))
+        if hasattr(value, "_asdict")
+        else flat.get(within + name)
+        for name, value in like.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -190,10 +190,16 @@ class _OpFunctions:
     like: Mapping[str, Any]
     options: Mapping[str, Any]
 
+    @cached_property
+    def names(self) -> list[str]:
+        """Those of the arrays, in their order."""
+        return list(flatten(self.like))
+
     def call(self, *arrays: Array) -> tuple[Array, Any]:
         """What the op's forward returns: its output and its cache."""
-        named = unflatten(self.like, dict(zip(flatten(self.like), arrays, strict=True)))
-        result: tuple[Array, Any] = self.op.forward(**named, **copy.deepcopy(dict(self.options)))
+        named = unflatten(self.like, dict(zip(self.names, arrays, strict=True)))
+        options = {name: x if isinstance(x, IMMUTABLE) else copy.deepcopy(x) for name, x in self.options.items()}
+        result: tuple[Array, Any] = self.op.forward(**named, **options)
         return result
 
     def forward(self, *arrays: Array) -> Array:
@@ -204,7 +210,7 @@ class _OpFunctions:
         """The gradients, in the order of the arrays; None for one that is missing."""
         gradients = self.op.backward(d_output, self.call(*arrays)[1])
         named = flatten({name: getattr(gradients, name, None) for name in self.like})
-        return [named.get(name) for name in flatten(self.like)]
+        return [named.get(name) for name in self.names]
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self.op, ModuleType):  # which cannot be pickled, but can be imported there

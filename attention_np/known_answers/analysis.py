@@ -7,6 +7,7 @@ They are derived in ``docs/known-answers.md`` of the repository; :math:`u`, the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -14,19 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.known_answers.formats import Format
+from attention_np.known_answers.program import SCALING, Head, sum_to
 
-__all__ = ["FUNCTION", "SCALING", "Analysis", "Computed", "Head", "exact"]
+__all__ = ["Analysis", "Computed", "exact"]
 
 Array = npt.NDArray[Any]
 
-SCALING = 6  # roundings of a score besides those of its sum: the scale, its square root for both factors, the bias
 EXPONENT = 3  # roundings of the argument of exp: a difference, times log2(e), itself rounded
 FUNCTION = 4  # what exp, log, tanh and a division may be off by, together with the rounding of the result
 RESCALING = 2  # roundings for each term of a sum over keys that is rescaled block by block
 OTHERS = 10  # the remaining roundings of such a sum
 
 
-class Computed(NamedTuple):
+@dataclass(frozen=True)
+class Computed:
     """An array, and the largest error that each of its entries may have where it is computed."""
 
     value: Array
@@ -37,14 +39,20 @@ class Computed(NamedTuple):
         """The largest magnitude that each entry may have."""
         return np.abs(self.value) + self.error
 
-    def map(self, function: Callable[[Array], Array]) -> Computed:
-        """With both parts moved about by `function`, which computes nothing."""
-        return Computed(function(self.value), function(self.error))
-
     @property
-    def transposed(self) -> Computed:
-        """The transpose of each matrix."""
-        return self.map(lambda x: x.swapaxes(-1, -2))
+    def shape(self) -> tuple[int, ...]:
+        """As of an array."""
+        return self.value.shape
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __getitem__(self, index: Any) -> Computed:
+        return Computed(self.value[index], self.error[index])
+
+    def swapaxes(self, one: int, other: int) -> Computed:
+        """As of an array."""
+        return Computed(self.value.swapaxes(one, other), self.error.swapaxes(one, other))
 
 
 class Weights(NamedTuple):
@@ -60,6 +68,10 @@ class Analysis:
 
     def __init__(self, form: Format) -> None:
         self.u, self.v, self.underflow = form.unit, form.accumulation_unit, form.underflow
+
+    def map(self, x: Computed, function: Callable[[Array], Array]) -> Computed:
+        """With both parts moved about by `function`, which computes nothing."""
+        return Computed(function(x.value), function(x.error))
 
     def gamma(self, roundings: int) -> float:
         """The relative error of so many roundings in a row, in the precision of sums."""
@@ -77,6 +89,10 @@ class Analysis:
         """The product, entry by entry."""
         error = a.error * np.abs(b.value) + np.abs(a.value) * b.error + a.error * b.error
         return self.off(Computed(a.value * b.value, error), 1)
+
+    def plus(self, a: Computed, b: Computed) -> Computed:
+        """The sum."""
+        return self.off(Computed(a.value + b.value, a.error + b.error), 1)
 
     def minus(self, a: Computed, b: Computed) -> Computed:
         """The difference."""
@@ -98,30 +114,67 @@ class Analysis:
             return x
         terms = prod(x.value.shape) // max(prod(shape), 1)
         x = self.rounded(x)
-        error = _sum_to(x.error, shape) + self.gamma(terms) * _sum_to(x.size, shape)
-        return Computed(_sum_to(x.value, shape), error)
+        error = sum_to(x.error, shape) + self.gamma(terms) * sum_to(x.size, shape)
+        return Computed(sum_to(x.value, shape), error)
 
-    def linear(self, x: Computed, w: Array, b: Array | None = None) -> Computed:
+    def tanh(self, x: Computed) -> Computed:
+        """Rounded to the dtype. The error of x counts by the largest slope near x, which is 1 / cosh^2."""
+        nearest = np.maximum(np.abs(x.value) - x.error, 0)
+        y = Computed(np.tanh(x.value), x.error / np.cosh(nearest) ** 2)
+        return self.rounded(self.off(y, FUNCTION))
+
+    def tanh_slope(self, y: Computed) -> Computed:
+        """The derivative of tanh where it is `y`: computed in the dtype, if the whole is."""
+        slopes = self.minus(exact(np.ones(())), self.times(y, y))
+        return Computed(slopes.value, slopes.error + self.u * slopes.size)
+
+    def linear(self, x: Computed, w: Computed, b: Computed | None = None) -> Computed:
         """``x @ w + b``."""
-        y = self.product(x, exact(w), w.shape[0] + 1)
+        y = self.product(x, w, w.shape[0] + 1)
         if b is not None:
-            y = self.off(Computed(y.value + b, y.error), 1)
-            y = Computed(y.value, y.error + self.gamma(1) * np.abs(b))
+            y = self.off(Computed(y.value + b.value, y.error), 1)
+            y = Computed(y.value, y.error + self.gamma(1) * np.abs(b.value))
         return y
 
-    def linear_backward(self, d_y: Computed, x: Computed, w: Array) -> tuple[Computed, Computed, Computed]:
+    def linear_backward(self, d_y: Computed, x: Computed, w: Computed) -> tuple[Computed, Computed, Computed]:
         """The gradients with respect to x, w and b."""
-        rows = d_y.map(lambda a: a.reshape(-1, a.shape[-1]))
-        x_rows = x.map(lambda a: a.reshape(-1, a.shape[-1]))
+        rows = self.map(d_y, lambda a: a.reshape(-1, a.shape[-1]))
+        x_rows = self.map(x, lambda a: a.reshape(-1, a.shape[-1]))
         count = len(rows.value)
         leading = prod(x.value.shape[:-2])
-        d_w = self.product(x_rows.transposed, rows, count)
+        d_w = self.product(x_rows.swapaxes(0, 1), rows, count)
         d_b = self.summed(rows, axis=0)
         if leading > 1:  # each sample's part may be rounded to the dtype, and then summed
             parts = np.abs(x_rows.value).T @ rows.size
             d_w = Computed(d_w.value, d_w.error + self.u * parts)
             d_b = Computed(d_b.value, d_b.error + self.u * rows.size.sum(axis=0))
-        return self.product(d_y, exact(w.T), w.shape[1]), d_w, d_b
+        return self.product(d_y, w.swapaxes(0, 1), w.shape[1]), d_w, d_b
+
+    def scale(self, scale: float | None, d_k: int) -> Computed:
+        """What the scores are multiplied by."""
+        return exact(np.float64(d_k**-0.5 if scale is None else scale))
+
+    def scores(
+        self, query: Computed, key: Computed, scale: Computed, bias: Computed | None, visible: Array
+    ) -> Computed:
+        """Of all pairs."""
+        del visible
+        products = self.product(query, key.swapaxes(-1, -2), query.shape[-1] + SCALING)
+        scores = Computed(products.value * scale.value, np.abs(products.error * scale.value))
+        if bias is None:
+            return scores
+        size = np.abs(np.where(np.isfinite(bias.value), bias.value, 0))
+        return Computed(scores.value + bias.value, scores.error + self.gamma(2) * (scores.size + size))
+
+    def softmax(self, scores: Computed, visible: Array, d_output: Computed) -> tuple[Computed, Computed, Computed]:
+        """The weights of each row, its log-sum-exp, and the gradient of the scores."""
+        weights = self.weights(self.map(scores, lambda x: np.where(visible, x, 0)), visible)
+        output = self.rounded(weights.forward)
+        moves = weights.moves & (d_output.value != 0).any(axis=-1, keepdims=True)
+        d_weights = self.map(d_output, lambda x: np.where(moves, x, 0))
+        mean = self.summed(self.times(output, d_weights), axis=-1)
+        d_scores = self.weights_backward(output, d_weights, mean[..., None], moves)
+        return weights.forward, weights.logsumexp, d_scores
 
     def weights(self, scores: Computed, visible: Array) -> Weights:
         """Softmax of each row, over the visible pairs; scores may hold infinities, which are exact."""
@@ -161,7 +214,7 @@ class Analysis:
     def weights_backward(self, weights: Computed, d_weights: Computed, mean: Computed, moves: Array) -> Computed:
         """Of the scores, from the gradient of the weights and its weighted mean, (..., n, 1)."""
         d_scores = self.times(weights, self.minus(d_weights, mean))
-        return self.rounded(d_scores.map(lambda x: np.where(moves, x, 0)))
+        return self.rounded(self.map(d_scores, lambda x: np.where(moves, x, 0)))
 
     def attend(self, scores: Computed, visible: Array, value: Computed, d_output: Computed) -> Head:
         """From the scores to the output, and from the gradient of that to those of scores and values."""
@@ -173,35 +226,18 @@ class Analysis:
         again = self.rounded(weights.backward)
 
         live: Array = np.any(d_output.size > 0, axis=-1, keepdims=True)  # (..., n, 1)
-        d_value = self.product(again.map(lambda x: np.where(live, x, 0)).transposed, d_output, n + FUNCTION)
+        d_value = self.product(self.map(again, lambda x: np.where(live, x, 0)).swapaxes(-1, -2), d_output, n + FUNCTION)
         flows = live & weights.takes_part
-        d_weights = self.rounded(self.product(d_output, value.transposed, d_v))
-        d_weights = d_weights.map(lambda x: np.where(flows, x, 0))
+        d_weights = self.rounded(self.product(d_output, value.swapaxes(-1, -2), d_v))
+        d_weights = self.map(d_weights, lambda x: np.where(flows, x, 0))
         # The mean is sum_j A_ij dA_ij or sum_b dO_ib O_ib: the errors of both, for either may be computed.
         by_pairs = self.summed(self.times(again, d_weights), axis=-1)
         by_output = self.summed(self.times(d_output, self.rounded(output)), axis=-1)
         mean = Computed(by_pairs.value, np.where(live[..., 0], by_pairs.error + by_output.error, 0))
-        mean = mean.map(lambda x: x[..., None])
-        d_scores = self.weights_backward(again, d_weights, mean, weights.moves & flows)
+        d_scores = self.weights_backward(again, d_weights, mean[..., None], weights.moves & flows)
         return Head(output, weights.logsumexp, d_scores, d_value)
-
-
-class Head(NamedTuple):
-    """What attention computes from scores and values, and from the gradient of its output."""
-
-    output: Computed
-    logsumexp: Computed
-    d_scores: Computed
-    d_value: Computed
 
 
 def exact(x: Array) -> Computed:
     """An array without error."""
     return Computed(x, np.zeros_like(x))
-
-
-def _sum_to(array: Array, shape: tuple[int, ...]) -> Array:
-    added = array.ndim - len(shape)
-    stretched = tuple(axis + added for axis, size in enumerate(shape) if size == 1)
-    summed: Array = array.sum(axis=(*range(added), *stretched)).reshape(shape)
-    return summed

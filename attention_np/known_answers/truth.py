@@ -1,7 +1,7 @@
 """The answers in 50 decimal digits or more, by plain loops over mpmath's numbers.
 
-This is what the answers are, so it is written to be seen to be right, and shares no code with the ops: a pair that is
-masked out is never looked at, and a sum over products is that sum. The ops in extended precision are held against it
+This is what the answers are, so it is written to be seen to be right, and shares no code with the ops: of a pair that
+is masked out no score is made, and a sum over products is that sum. The ops in extended precision are held against it
 in the tests.
 
 Numbers are exact when they come in: those of the inputs in their dtype. Every array here holds mpmath's numbers, and
@@ -18,7 +18,9 @@ import mpmath  # type: ignore[import-untyped,import-not-found,unused-ignore]
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DIGITS", "answers"]
+from attention_np.known_answers.program import OPS, Head, sum_to
+
+__all__ = ["DIGITS", "Exact", "answers"]
 
 Array = npt.NDArray[Any]
 
@@ -51,146 +53,110 @@ def answers(op: str, inputs: Mapping[str, Array], options: Mapping[str, Any], di
     """
     with LOCK, MP.workdps(digits):
         arrays = {name: x if x.dtype == np.bool_ else _exact(x) for name, x in inputs.items()}
-        return OPS[op](arrays, options)
+        return OPS[op](Exact(), arrays, options)
 
 
-def _softmax(inputs: Mapping[str, Array], options: Mapping[str, Any]) -> dict[str, Array]:
-    axis = options.get("axis", -1)
-    mask = np.broadcast_to(inputs.get("mask", np.True_), inputs["scores"].shape)
-    scores, visible, d_output = (np.moveaxis(x, axis, -1) for x in (inputs["scores"], mask, inputs["d_output"]))
-    weights, d_scores, logsumexp = _zeros(scores.shape), _zeros(scores.shape), _zeros(scores.shape[:-1])
-    for i in np.ndindex(*scores.shape[:-1]):
-        shown = _shown(visible[i], scores[i])
-        row = _row(scores[i][shown])
-        weights[i][shown], logsumexp[i] = row.weights, row.logsumexp
-        d_scores[i][shown] = _row_backward(row, d_output[i][shown])
-    return {
-        "output": np.moveaxis(weights, -1, axis),
-        "logsumexp": logsumexp,
-        "d_scores": np.moveaxis(d_scores, -1, axis),
-    }
+class Exact:
+    """Arithmetic of mpmath's numbers, in arrays. An entry of a gradient that is exactly zero takes no part."""
 
+    def map(self, x: Array, function: Callable[[Array], Array]) -> Array:
+        """What `function`, which moves entries, makes of them."""
+        return function(x)
 
-def _dot_product(inputs: Mapping[str, Array], options: Mapping[str, Any]) -> dict[str, Array]:
-    query, key, value = (inputs[name] for name in ("query", "key", "value"))
-    leading = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    return _attention(query, key, value, inputs, leading, options)
+    def rounded(self, x: Array) -> Array:
+        """Nothing is rounded."""
+        return x
 
+    def scale(self, scale: float | None, d_k: int) -> Any:
+        """What the scores are multiplied by."""
+        return 1 / MP.sqrt(d_k) if scale is None else MP.mpf(scale)
 
-def _attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    inputs: Mapping[str, Array],
-    scores_leading: tuple[int, ...],
-    options: Mapping[str, Any],
-) -> dict[str, Array]:
-    """Scaled dot-product attention; mask, bias and d_output are taken from `inputs`."""
-    n, m = query.shape[-2], key.shape[-2]
-    shape = (*scores_leading, n, m)
-    leading = np.broadcast_shapes(scores_leading, value.shape[:-2])
-    scale = MP.mpf(options["scale"]) if "scale" in options else 1 / MP.sqrt(query.shape[-1])
-    visible = np.broadcast_to(inputs.get("mask", np.True_), shape)
-    if options.get("is_causal"):
-        visible = visible & (np.arange(m) <= np.arange(n)[:, None])
-    bias = np.broadcast_to(inputs.get("bias", _zeros((1, 1))), shape)
+    def times(self, d_x: Array, factor: Any) -> Array:
+        """A gradient times a factor, entry by entry."""
+        result: Array = np.where(d_x == 0, ZERO, d_x * factor)
+        return result
 
-    logsumexp, results = _zeros(shape[:-1]), []
-    for index, (q, k, v, shown, b, d_o) in _places(leading, query, key, value, visible, bias, inputs["d_output"]):
-        shown = _shown(shown, b)
-        scores = _zeros((n, m))
-        for i, j in np.argwhere(shown):
-            scores[i, j] = scale * _dot(q[i], k[j]) + b[i, j]
-        head = _attend(scores, shown, v, d_o)
-        logsumexp[_within(index, scores_leading)] = head.logsumexp
-        d_query, d_key = _products(head.d_scores, k) * scale, _products(head.d_scores.T, q) * scale
-        results.append((head.output, d_query, d_key, head.d_value, head.d_scores))
+    def plus(self, a: Array, b: Array) -> Array:
+        """The sum."""
+        total: Array = a + b
+        return total
 
-    output, d_query, d_key, d_value, d_bias = (
-        np.array(parts, object).reshape(*leading, *parts[0].shape) for parts in zip(*results, strict=True)
-    )
-    found = {
-        "output": output,
-        "logsumexp": logsumexp,
-        "d_query": _sum_to(d_query, query.shape),
-        "d_key": _sum_to(d_key, key.shape),
-        "d_value": _sum_to(d_value, value.shape),
-    }
-    return found | ({"d_bias": _sum_to(d_bias, inputs["bias"].shape)} if "bias" in inputs else {})
+    def tanh(self, x: Array) -> Array:
+        """Entry by entry."""
+        return np.array([MP.tanh(number) for number in x.ravel()], object).reshape(x.shape)
 
+    def tanh_slope(self, y: Array) -> Array:
+        """The derivative of tanh where it is `y`."""
+        slope: Array = 1 - y * y
+        return slope
 
-def _additive(inputs: Mapping[str, Array], options: Mapping[str, Any]) -> dict[str, Array]:
-    del options  # it has none
-    query, key, value, w_score = (inputs[name] for name in ("query", "key", "value", "w_score"))
-    n, m, h = query.shape[-2], key.shape[-2], len(w_score)
-    queries, keys = _linear(query, inputs["w_query"]), _linear(key, inputs["w_key"], inputs.get("b"))
-    scores_leading = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    leading = np.broadcast_shapes(scores_leading, value.shape[:-2])
-    visible = np.broadcast_to(inputs.get("mask", np.True_), (*scores_leading, n, m))
+    def summed(self, x: Array, axis: int) -> Array:
+        """The sum along an axis."""
+        total: Array = x.sum(axis=axis)
+        return total
 
-    logsumexp, d_w_score, results = _zeros((*scores_leading, n)), _zeros((h,)), []
-    for index, (q, k, v, shown, d_o) in _places(leading, queries, keys, value, visible, inputs["d_output"]):
-        scores, hidden = _zeros((n, m)), _zeros((n, m, h))
-        for i, j in np.argwhere(shown):
-            hidden[i, j] = [MP.tanh(a + b) for a, b in zip(q[i], k[j], strict=True)]
-            scores[i, j] = _dot(w_score, hidden[i, j])
-        head = _attend(scores, shown, v, d_o)
-        logsumexp[_within(index, scores_leading)] = head.logsumexp
-        d_q, d_k = _zeros(q.shape), _zeros(k.shape)
-        for i, j in np.argwhere(head.d_scores != 0):
-            d_sum = w_score * head.d_scores[i, j] * (1 - hidden[i, j] ** 2)
-            d_q[i] += d_sum
-            d_k[j] += d_sum
-            d_w_score += hidden[i, j] * head.d_scores[i, j]
-        results.append((head.output, d_q, d_k, head.d_value))
+    def sum_to(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """The sum over the axes along which `shape` was broadcast."""
+        return sum_to(x, shape)
 
-    output, d_queries, d_keys, d_value = (
-        np.array(parts, object).reshape(*leading, *parts[0].shape) for parts in zip(*results, strict=True)
-    )
-    d_query, d_w_query, _ = _linear_backward(_sum_to(d_queries, queries.shape), query, inputs["w_query"])
-    d_key, d_w_key, d_b = _linear_backward(_sum_to(d_keys, keys.shape), key, inputs["w_key"])
-    found = {
-        "output": output,
-        "logsumexp": logsumexp,
-        "d_query": d_query,
-        "d_key": d_key,
-        "d_value": _sum_to(d_value, value.shape),
-        "d_w_query": d_w_query,
-        "d_w_key": d_w_key,
-        "d_w_score": d_w_score,
-    }
-    return found | ({"d_b": d_b} if "b" in inputs else {})
+    def product(self, d_rows: Array, x: Array, roundings: int = 0) -> Array:
+        """(..., n, a) times (..., a, b)."""
+        del roundings
+        leading = np.broadcast_shapes(d_rows.shape[:-2], x.shape[:-2])
+        result = _zeros((*leading, d_rows.shape[-2], x.shape[-1]))
+        for index, (rows, matrix) in _places(leading, d_rows, x):
+            for i, row in enumerate(rows):
+                some = np.flatnonzero(row != 0)
+                result[index][i] = [_dot(row[some], column) for column in matrix[some].T]
+        return result
 
+    def linear(self, x: Array, w: Array, b: Array | None = None) -> Array:
+        """``x @ w + b``."""
+        y = _zeros((*x.shape[:-1], w.shape[1]))
+        for i in np.ndindex(*x.shape[:-1]):
+            y[i] = [_dot(x[i], column) for column in w.T]
+        return y if b is None else y + b
 
-def _multi_head(inputs: Mapping[str, Array], options: Mapping[str, Any]) -> dict[str, Array]:
-    heads = options["num_heads"]
-    split = {
-        name: _split(_linear(inputs[name], inputs[f"w_{name}"], inputs.get(f"b_{name}")), heads)
-        for name in ("query", "key", "value")
-    }  # (..., heads, n, d)
-    query, key, value = split.values()
-    leading = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    combined_shape = (*np.broadcast_shapes(leading, value.shape[:-2]), query.shape[-2], value.shape[-1])
+    def linear_backward(self, d_y: Array, x: Array, w: Array) -> tuple[Array, Array, Array]:
+        """The gradients of ``x @ w + b`` with respect to x, w and b."""
+        rows, x_rows = d_y.reshape(-1, d_y.shape[-1]), x.reshape(-1, x.shape[-1])
+        d_b = np.array([MP.fsum(column) for column in rows.T], object)
+        return self.product(d_y, w.T), self.product(rows.T, x_rows).T, d_b
 
-    # The gradient of what the heads put out needs no output: it comes from d_output through the last projection.
-    d_combined = _products(inputs["d_output"], inputs["w_output"].T)
-    given = {name: inputs[name] for name in ("mask", "bias") if name in inputs}
-    given["d_output"] = np.broadcast_to(_split(d_combined, heads), combined_shape)
-    found = _attention(query, key, value, given, leading, options)
+    def scores(self, query: Array, key: Array, scale: Any, bias: Array | None, visible: Array) -> Array:
+        """Of the pairs that are visible; minus infinity in the bias hides as a mask does."""
+        shape = (*np.broadcast_shapes(query.shape[:-2], key.shape[:-2]), query.shape[-2], key.shape[-2])
+        added = np.broadcast_to(_zeros((1, 1)) if bias is None else bias, shape)
+        scores = np.where(added == -MP.inf, added, ZERO)
+        shown = np.broadcast_to(visible, shape) & np.asarray(added != -MP.inf, np.bool_)
+        for index, (q, k, b, pairs) in _places(shape[:-2], query, key, added, shown):
+            for i, j in np.argwhere(pairs):
+                scores[index][i, j] = scale * _dot(q[i], k[j]) + b[i, j]
+        return scores
 
-    combined = _combine(found["output"])
-    output = _linear(combined, inputs["w_output"], inputs.get("b_output"))
-    _, d_w_output, d_b_output = _linear_backward(inputs["d_output"], combined, inputs["w_output"])
-    gradients = {"d_w_output": d_w_output, "d_b_output": d_b_output}
-    for name in split:
-        d_projected = _combine(found[f"d_{name}"])
-        gradients[f"d_{name}"], gradients[f"d_w_{name}"], gradients[f"d_b_{name}"] = _linear_backward(
-            d_projected, inputs[name], inputs[f"w_{name}"]
+    def softmax(self, scores: Array, visible: Array, d_output: Array) -> tuple[Array, Array, Array]:
+        """The weights of each row, its log-sum-exp, and the gradient of the scores."""
+        weights, d_scores, logsumexp = _zeros(scores.shape), _zeros(scores.shape), _zeros(scores.shape[:-1])
+        for i in np.ndindex(*scores.shape[:-1]):
+            shown = _shown(visible[i], scores[i])
+            row = _row(scores[i][shown])
+            weights[i][shown], logsumexp[i] = row.weights, row.logsumexp
+            d_scores[i][shown] = _row_backward(row, d_output[i][shown])
+        return weights, logsumexp, d_scores
+
+    def attend(self, scores: Array, visible: Array, value: Array, d_output: Array) -> Head:
+        """From the scores to the output, and from the gradient of that to those of scores and values."""
+        leading = np.broadcast_shapes(scores.shape[:-2], value.shape[:-2])
+        logsumexp, results = _zeros(scores.shape[:-1]), []
+        visible = np.broadcast_to(visible, scores.shape)
+        for index, (s, shown, v, d_o) in _places(leading, scores, visible, value, d_output):
+            head = _attend(s, _shown(shown, s), v, d_o)
+            logsumexp[_within(index, scores.shape[:-2])] = head.logsumexp
+            results.append((head.output, head.d_scores, head.d_value))
+        output, d_scores, d_value = (
+            np.array(parts, object).reshape(*leading, *parts[0].shape) for parts in zip(*results, strict=True)
         )
-    if "bias" in inputs:
-        gradients["d_bias"] = found["d_bias"]
-    gradients = {name: gradients[name] for name in sorted(gradients) if name.removeprefix("d_") in inputs}
-    return {"output": output, "logsumexp": found["logsumexp"]} | gradients
+        return Head(output, logsumexp, d_scores, d_value)
 
 
 class _Row(NamedTuple):
@@ -225,14 +191,7 @@ def _row_backward(row: _Row, d_weights: Array) -> Array:
     return np.array([w * (d - mean) for w, d in zip(row.weights, d_weights, strict=True)], object)
 
 
-class _Head(NamedTuple):
-    output: Array  # (n, d_v)
-    logsumexp: Array  # (n,)
-    d_scores: Array  # (n, m)
-    d_value: Array  # (m, d_v)
-
-
-def _attend(scores: Array, visible: Array, value: Array, d_output: Array) -> _Head:
+def _attend(scores: Array, visible: Array, value: Array, d_output: Array) -> Head:
     """From the scores of one head to its output, and from the gradient of that back to the scores."""
     n, m = scores.shape
     output, d_value = _zeros((n, value.shape[1])), _zeros(value.shape)
@@ -248,7 +207,7 @@ def _attend(scores: Array, visible: Array, value: Array, d_output: Array) -> _He
         d_scores[i, shown] = _row_backward(row, d_weights)
         for j, weight in zip(shown, row.weights, strict=True):
             d_value[j] += d_output[i] * weight  # the array first: else mpmath writes it out, to say it is no number
-    return _Head(output, logsumexp, d_scores, d_value)
+    return Head(output, logsumexp, d_scores, d_value)
 
 
 def _shown(visible: Array, scores: Array) -> Array:
@@ -259,38 +218,6 @@ def _shown(visible: Array, scores: Array) -> Array:
 def _dot(a: Iterable[Any], b: Iterable[Any]) -> Any:
     """The sum of the products: exact, and then rounded."""
     return MP.fdot(a, b)
-
-
-def _products(d_rows: Array, x: Array) -> Array:
-    """(..., a) times (a, b), for a gradient: an entry that is exactly zero takes no part, whatever it meets."""
-    result = _zeros((*d_rows.shape[:-1], x.shape[1]))
-    for i in np.ndindex(*d_rows.shape[:-1]):
-        some = np.flatnonzero(d_rows[i] != 0)
-        result[i] = [_dot(d_rows[i][some], column) for column in x[some].T]
-    return result
-
-
-def _linear(x: Array, w: Array, b: Array | None = None) -> Array:
-    y = _zeros((*x.shape[:-1], w.shape[1]))
-    for i in np.ndindex(*x.shape[:-1]):
-        y[i] = [_dot(x[i], column) for column in w.T]
-    return y if b is None else y + b
-
-
-def _linear_backward(d_y: Array, x: Array, w: Array) -> tuple[Array, Array, Array]:
-    """The gradients of ``x @ w + b`` with respect to x, w and b."""
-    rows, x_rows = d_y.reshape(-1, d_y.shape[-1]), x.reshape(-1, x.shape[-1])
-    return _products(d_y, w.T), _products(rows.T, x_rows).T, np.array([MP.fsum(column) for column in rows.T], object)
-
-
-def _split(x: Array, heads: int) -> Array:
-    """(..., n, heads * d) as (..., heads, n, d)."""
-    return np.stack(np.split(x, heads, axis=-1), axis=-3)
-
-
-def _combine(x: Array) -> Array:
-    """(..., heads, n, d) as (..., n, heads * d)."""
-    return np.concatenate(list(np.moveaxis(x, -3, 0)), axis=-1)
 
 
 def _places(leading: tuple[int, ...], *arrays: Array) -> Iterator[tuple[tuple[int, ...], list[Array]]]:
@@ -306,16 +233,6 @@ def _within(index: tuple[int, ...], leading: tuple[int, ...]) -> tuple[int, ...]
     return tuple(0 if size == 1 else at for at, size in zip(own, leading, strict=True))
 
 
-def _sum_to(array: Array, shape: tuple[int, ...]) -> Array:
-    """`array` summed over the axes along which `shape` was broadcast to it."""
-    while array.ndim > len(shape):
-        array = array.sum(axis=0)
-    for axis, size in enumerate(shape):
-        if size == 1:
-            array = array.sum(axis=axis, keepdims=True)
-    return array
-
-
 def _zeros(shape: tuple[int, ...]) -> Array:
     return np.full(shape, ZERO, object)
 
@@ -325,11 +242,3 @@ def _exact(x: Array) -> Array:
     result = np.empty(values.size, object)
     result[:] = [MP.mpf(number) for number in values.ravel().tolist()]
     return result.reshape(values.shape)
-
-
-OPS: dict[str, Callable[[Mapping[str, Array], Mapping[str, Any]], dict[str, Array]]] = {
-    "softmax": _softmax,
-    "dot_product": _dot_product,
-    "additive": _additive,
-    "multi_head": _multi_head,
-}

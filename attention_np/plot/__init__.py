@@ -11,7 +11,8 @@ figure, or changes a setting of Matplotlib. Colours grow lighter or darker along
 told apart in grey and by people who see few colours. Tokens of any script show as letters if the machine has a font
 with these letters, and a warning says what to install if not.
 
-Matplotlib is the extra `plot`: ``pip install 'attention-np[plot]'``.
+Matplotlib is the extra `plot`: ``pip install 'attention-np[plot]'``. Without it every function that draws raises an
+ImportError that says so.
 """
 
 from attention_np.gradcheck.plot import places, v_curve

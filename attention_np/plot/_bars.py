@@ -60,8 +60,6 @@ def query_weights(
 
     Raises
     ------
-    ImportError
-        If Matplotlib is missing.
     TypeError, ValueError
         If `weights` are not the real numbers of one query, or tokens or mask do not fit them.
     """

@@ -75,8 +75,6 @@ def saturation(
 
     Raises
     ------
-    ImportError
-        If Matplotlib is missing.
     TypeError, ValueError
         If a width or a number is not an integer of at least 1, a scale is not a finite number above 0, there is none,
         or there are both.
@@ -199,8 +197,6 @@ def cost(
 
     Raises
     ------
-    ImportError
-        If Matplotlib is missing.
     TypeError, ValueError
         If a length is not an integer of at least 1, there is none, `memory` is not a finite number above 0, or
         `quantity` is unknown.

@@ -13,51 +13,26 @@ from typing import Any
 __all__ = ["showing"]
 
 SHOWN_FIRST = (
-    "Noto Sans CJK SC",
-    "Noto Sans SC",
-    "Source Han Sans",
-    "PingFang",
-    "Microsoft YaHei",
-    "Noto Sans",
-    "Noto Emoji",
-    "Symbola",
+    *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans", "PingFang", "Microsoft YaHei"),
+    *("Noto Sans", "Noto Emoji", "Symbola"),
 )
 # In the names of fonts without letters of their own, without outlines, or of another weight:
 UNFIT = ("Last Resort", "Color Emoji", "Bold", "Light", "Thin", "Black", "Condensed")
 LACKING_SHOWN = 8  # letters that the warning names
 NO_LETTERS = dict.fromkeys(range(0xFE00, 0xFE10))  # selectors of a variant, as behind an emoji: nothing to draw
+CJK = (
+    "CJK, Hiragana, Katakana, Kanbun, Bopomofo, Hangul, Ideographic, Enclosed CJK, Enclosed Ideographic, "
+    "Halfwidth and Fullwidth, Kangxi, Kana, Small Kana"
+)
+SYMBOLS = (
+    "Emoticons, Miscellaneous Symbols, Supplemental Symbols and Pictographs, Symbols and Pictographs Extended, "
+    "Symbols for Legacy Computing, Transport and Map, Dingbats, Ornamental Dingbats, Enclosed Alphanumeric Supplement, "
+    "Geometric Shapes Extended, Mahjong, Domino, Playing Cards"
+)
 FONTS = {  # and the beginnings of the names of the Unicode blocks that they cover
     "Noto Sans CJK (fonts-noto-cjk on Debian and Ubuntu, google-noto-sans-cjk-fonts on Fedora, noto-fonts-cjk on Arch "
-    "Linux, font-noto-sans-cjk in Homebrew)": (
-        "CJK",
-        "Hiragana",
-        "Katakana",
-        "Kanbun",
-        "Bopomofo",
-        "Hangul",
-        "Ideographic",
-        "Enclosed CJK",
-        "Enclosed Ideographic",
-        "Halfwidth and Fullwidth",
-        "Kangxi",
-        "Kana",
-        "Small Kana",
-    ),
-    "Symbola (fonts-symbola on Debian and Ubuntu) or Noto Emoji, the one without colours": (
-        "Emoticons",
-        "Miscellaneous Symbols",
-        "Supplemental Symbols and Pictographs",
-        "Symbols and Pictographs Extended",
-        "Symbols for Legacy Computing",
-        "Transport and Map",
-        "Dingbats",
-        "Ornamental Dingbats",
-        "Enclosed Alphanumeric Supplement",
-        "Geometric Shapes Extended",
-        "Mahjong",
-        "Domino",
-        "Playing Cards",
-    ),
+    "Linux, font-noto-sans-cjk in Homebrew)": tuple(CJK.split(", ")),
+    "Symbola (fonts-symbola on Debian and Ubuntu) or Noto Emoji, the one without colours": tuple(SYMBOLS.split(", ")),
 }
 BOX = "\N{WHITE SQUARE}"
 

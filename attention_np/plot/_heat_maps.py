@@ -57,8 +57,6 @@ def weights(
 
     Raises
     ------
-    ImportError
-        If Matplotlib is missing.
     TypeError, ValueError
         If `weights` is not a matrix of real numbers, or tokens or mask do not fit it.
     """
@@ -97,7 +95,7 @@ def heads(
 
     Raises
     ------
-    ImportError, TypeError, ValueError
+    TypeError, ValueError
         As for :func:`weights`.
     """
     array = as_real("weights", weights)
@@ -144,7 +142,7 @@ def mask(
 
     Raises
     ------
-    ImportError, TypeError, ValueError
+    TypeError, ValueError
         As for :func:`weights`; a mask that is not boolean is refused.
     """
     shape = np.shape(mask)
@@ -196,8 +194,6 @@ def softmax_jacobian(
 
     Raises
     ------
-    ImportError
-        If Matplotlib is missing.
     TypeError, ValueError
         If `scores` are not the real numbers of one query, or tokens or mask do not fit them.
 

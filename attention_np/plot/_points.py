@@ -73,8 +73,6 @@ def points(
 
     Raises
     ------
-    ImportError
-        If Matplotlib is missing.
     TypeError, ValueError
         If the arrays are not as above, or not those of :func:`attention_np.dot_product.forward`.
     """

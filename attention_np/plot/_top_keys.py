@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from attention_np._lib.arguments import as_integer
 from attention_np._lib.figures import one_axes
-from attention_np._lib.text import padded, width_of
+from attention_np._lib.text import table, width_of
 from attention_np.plot._fonts import showing
 from attention_np.plot._heat_maps import as_matrix
 from attention_np.plot._tokens import as_tokens
@@ -58,10 +58,7 @@ class TopKeys:
 
     def __str__(self) -> str:
         rows = self.rows()
-        widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(
-            "  ".join(padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        return table(rows, left=len(rows[0]))
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the table.
@@ -87,11 +84,11 @@ class TopKeys:
         properties, texts = showing([cell for row in rows for cell in row])
         wide = len(head)
         cells = [texts[start : start + wide] for start in range(0, len(texts), wide)]
-        table = ax.table(cellText=cells, colLabels=head, loc="center", cellLoc="left", edges="horizontal")
-        table.auto_set_font_size(False)
-        table.set_fontsize(9)
-        table.auto_set_column_width(range(wide))
-        for (row, _), cell in table.get_celld().items():
+        drawn = ax.table(cellText=cells, colLabels=head, loc="center", cellLoc="left", edges="horizontal")
+        drawn.auto_set_font_size(False)
+        drawn.set_fontsize(9)
+        drawn.auto_set_column_width(range(wide))
+        for (row, _), cell in drawn.get_celld().items():
             cell.set(edgecolor="0.8", facecolor="none")
             if row:
                 cell.get_text().set(**properties)

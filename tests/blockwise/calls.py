@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from attention_np._blockwise.problem import Problem
 
 
 def arrays(name: str = "four queries, five keys") -> dict[str, Array]:
-    return attentions(SHAPES[name], (3, 3, 2))["dot_product"].inputs
+    return attentions(SHAPES[name], d_k=3, d_v=2)["dot_product"].inputs
 
 
 def batch_of(n: int = 6, m: int = 7) -> dict[str, Array]:
@@ -82,18 +85,42 @@ def assert_expected_bits(**how: Any) -> None:
         assert_same_bits(array, expected)
 
 
-class Failing(rules.Rule):
-    """Fails at the third block that is asked for."""
+class Acting(rules.Rule):
+    """Does something whenever it is asked about a block; all pairs attend."""
 
-    def __init__(self) -> None:
-        self.asked = 0
+    def __init__(self, act: Callable[..., Any]) -> None:
+        self.act = act
 
     def block(self, rows: slice, columns: slice) -> bool:
-        del rows, columns
-        self.asked += 1
-        if self.asked >= 3:
-            raise RuntimeError("no third block")
+        self.act(rows, columns)
         return True
+
+
+def failing() -> Acting:
+    """A rule that fails at the third block that is asked for."""
+    asked = itertools.count(1)
+
+    def act(*_: slice) -> None:
+        if next(asked) >= 3:
+            raise RuntimeError("no third block")
+
+    return Acting(act)
+
+
+class AtOnce(Executor):
+    """Does each task at once, as `run` does it."""
+
+    def __init__(self, run: Callable[..., Any] = lambda function, *args: function(*args)) -> None:
+        self.run, self.tasks = run, 0
+
+    def submit(self, function: Any, /, *args: Any, **_: Any) -> Future[Any]:
+        self.tasks += 1
+        future: Future[Any] = Future()
+        try:
+            future.set_result(self.run(function, *args))
+        except OSError as error:
+            future.set_exception(error)
+        return future
 
 
 def arranged(n: int, m: int, leading: tuple[int, ...] = (), features: int = 1, **options: Any) -> Problem:

@@ -9,22 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from helpers import (
-    assert_alike,
-    forks,
-    in_child,
-    normal,
-)
+from helpers import Patch, assert_alike, forks, in_child, normal
 
-from attention_np import blockwise, rules
+from attention_np import blockwise
 from attention_np._blockwise import blas, kernels, workers
 
-from .calls import (
-    Failing,
-    all_results,
-    arrays,
-    expected_bits,
-)
+from .calls import Acting, all_results, arrays, expected_bits, failing
 
 
 class FakeController:
@@ -48,24 +38,22 @@ class FakeController:
 
 
 @pytest.fixture
-def controller(monkeypatch: pytest.MonkeyPatch) -> FakeController:
+def controller(monkeypatch: Patch) -> FakeController:
     fake = FakeController()
     monkeypatch.setattr(blas, "controller", lambda: fake)
     return fake
 
 
+def attend_and(act: Callable[[], Any]) -> None:
+    """A call, during which something is done."""
+    blockwise.forward(**arrays(), mask=Acting(lambda *_: act()), workers=1)
+
+
 def test_blas_is_held_while_it_lasts_and_let_go_after(controller: FakeController) -> None:
     seen: list[int] = []
-
-    class Looking(rules.Rule):
-        def block(self, rows: slice, columns: slice) -> bool:
-            del rows, columns
-            seen.append(controller.threads)
-            return True
-
     x = normal(0, 600, 3)
     for count in (1, 2):
-        blockwise.forward(x, x, x, mask=Looking(), workers=count)
+        blockwise.forward(x, x, x, mask=Acting(lambda *_: seen.append(controller.threads)), workers=count)
     assert set(seen) == {1}
     assert (controller.threads, controller.limited) == (8, 2)
 
@@ -74,35 +62,30 @@ def test_an_error_inside_lets_blas_go(controller: FakeController) -> None:
     x = normal(0, 8, 600, 4)
     for count in (1, 2):
         with pytest.raises(RuntimeError, match="no third block"):
-            blockwise.forward(x, x, x, mask=Failing(), workers=count)
+            blockwise.forward(x, x, x, mask=failing(), workers=count)
         assert controller.threads == 8
 
 
 def test_nested_and_concurrent_calls_hold_blas_once(controller: FakeController) -> None:
     barrier = threading.Barrier(3)
 
-    class Nested(rules.Rule):
-        def block(self, rows: slice, columns: slice) -> bool:
-            del rows, columns
-            blockwise.forward(**arrays())
-            assert controller.threads == 1
-            barrier.wait(30)  # until all are inside
-            for _ in range(1000):  # when the first leaves, a moment passes until another thread holds BLAS
-                if controller.threads == 1:
-                    return True
-                time.sleep(0.01)
-            raise AssertionError("BLAS was let go before the last call returned")
-
-    def call(_: int) -> None:
-        blockwise.forward(**arrays(), mask=Nested(), workers=1)
+    def act() -> None:
+        blockwise.forward(**arrays())
+        assert controller.threads == 1
+        barrier.wait(30)  # until all are inside
+        for _ in range(1000):  # when the first leaves, a moment passes until another thread holds BLAS
+            if controller.threads == 1:
+                return
+            time.sleep(0.01)
+        raise AssertionError("BLAS was let go before the last call returned")
 
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(call, range(3)))
+        list(pool.map(attend_and, [act] * 3))
     assert controller.threads == 8
     assert controller.limited <= 2  # by the first call, and for those that outlast it
 
 
-def test_real_blas_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_blas_is_as_it_was(monkeypatch: Patch) -> None:
     threadpoolctl = pytest.importorskip("threadpoolctl")
 
     def threads() -> list[int]:
@@ -130,51 +113,28 @@ def test_real_blas_is_held_for_every_thread_until_the_last_call_returns() -> Non
     before, seen = threads(), []
     first_is_in, second_is_in, first_has_left = threading.Event(), threading.Event(), threading.Event()
 
-    class First(rules.Rule):
-        def block(self, rows: slice, columns: slice) -> bool:
-            del rows, columns
-            seen.append(threads())
-            first_is_in.set()
-            return second_is_in.wait(30)
+    def first() -> None:
+        seen.append(threads())
+        first_is_in.set()
+        assert second_is_in.wait(30)
 
-    class Second(rules.Rule):
-        def block(self, rows: slice, columns: slice) -> bool:
-            del rows, columns
-            second_is_in.set()
-            assert first_has_left.wait(30)
-            seen.append(threads())
-            return True
-
-    def call(rule: rules.Rule) -> None:
-        blockwise.forward(**arrays(), mask=rule, workers=1)
+    def second() -> None:
+        second_is_in.set()
+        assert first_has_left.wait(30)
+        seen.append(threads())
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(call, First())
+        calls = [pool.submit(attend_and, first)]
         assert first_is_in.wait(30)
-        second = pool.submit(call, Second())
-        first.result()
+        calls.append(pool.submit(attend_and, second))
+        calls[0].result()
         first_has_left.set()
-        second.result()
+        calls[1].result()
     assert seen == [{1}, {1}]
     assert threads() == before
     with threadpoolctl.threadpool_limits(1):  # and who sets a limit afterwards is heard
         assert threads() == {1}
     assert threads() == before
-
-
-class Meeting(rules.Rule):
-    """Does something in a call, while it lasts."""
-
-    def __init__(self, act: Callable[[], Any]) -> None:
-        self.act = act
-
-    def block(self, rows: slice, columns: slice) -> bool:
-        del rows, columns
-        self.act()
-        return True
-
-    def attend(self) -> None:
-        blockwise.forward(**arrays(), mask=self, workers=1)
 
 
 @forks
@@ -184,7 +144,7 @@ def test_a_child_that_is_forked_in_a_call_has_all_threads_of_blas(controller: Fa
         assert in_child(lambda: controller.threads) == 8
         assert controller.threads == 1
 
-    Meeting(act).attend()
+    attend_and(act)
     assert controller.threads == 8
     assert in_child(lambda: controller.threads) == 8
 
@@ -198,12 +158,12 @@ def keepers() -> list[bool]:
 def test_a_child_that_another_thread_forks_during_a_call_has_all_threads_of_blas(controller: FakeController) -> None:
     is_in, has_forked, first_has_left = threading.Event(), threading.Event(), threading.Event()
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(Meeting(lambda: (is_in.set(), has_forked.wait(30))).attend)
+        first = pool.submit(attend_and, lambda: (is_in.set(), has_forked.wait(30)))
         assert is_in.wait(30)
         assert in_child(lambda: controller.threads) == 8
         assert controller.threads == 1
         is_in.clear()
-        second = pool.submit(Meeting(lambda: (is_in.set(), first_has_left.wait(30))).attend)
+        second = pool.submit(attend_and, lambda: (is_in.set(), first_has_left.wait(30)))
         assert is_in.wait(30)
         has_forked.set()
         first.result()  # another thread holds BLAS for the second
@@ -217,13 +177,13 @@ def test_a_child_that_another_thread_forks_during_a_call_has_all_threads_of_blas
 
 @forks
 def test_a_child_does_not_wait_for_a_blas_that_another_thread_has_locked(
-    controller: FakeController, monkeypatch: pytest.MonkeyPatch
+    controller: FakeController, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(blas, "SECONDS_TO_LET_GO", 0.1)
     monkeypatch.setattr(FakeController, "__exit__", lambda *_: is_free.wait(30))
     is_in, is_free = threading.Event(), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(Meeting(lambda: (is_in.set(), is_free.wait(30))).attend)
+        call = pool.submit(attend_and, lambda: (is_in.set(), is_free.wait(30)))
         assert is_in.wait(30)
         start = time.monotonic()
         assert in_child(lambda: controller.threads + 10 * (keepers() == [True])) == 11
@@ -248,14 +208,14 @@ def test_real_blas_has_its_threads_in_a_child_and_a_call_there_gives_them_back()
     found: list[int] = []
     with threadpoolctl.threadpool_limits(2, user_api="blas"):
         expected = most()
-        Meeting(lambda: found.append(in_child(after_a_call))).attend()
+        attend_and(lambda: found.append(in_child(after_a_call)))
         with ThreadPoolExecutor(1) as pool:
-            Meeting(lambda: found.append(pool.submit(in_child, after_a_call).result())).attend()
+            attend_and(lambda: found.append(pool.submit(in_child, after_a_call).result()))
         assert most() == expected
     assert set(found) == {expected}
 
 
-def test_without_threadpoolctl_one_worker_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_threadpoolctl_one_worker_is_the_default(monkeypatch: Patch) -> None:
     monkeypatch.setattr(blas, "controller", lambda: None)
     assert workers.as_workers(None, None) == 1
     assert workers.as_workers(None, 3) == 3

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from helpers import (
-    forks,
-    in_child,
-)
+from helpers import Patch, forks, in_child
 
-from attention_np import blockwise, dot_product, rules
+from attention_np import blockwise, dot_product
 from attention_np._blockwise import blas, cores, workers
+
+from .calls import Acting
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="there are no two cores to tell of"
@@ -74,9 +73,7 @@ def test_workers_that_are_fewer_or_more_than_the_cores_go_where_they_like() -> N
     assert cores.of_workers(1) == [None]
 
 
-def test_a_system_that_tells_of_no_cores_and_one_that_refuses_them(
-    two_cores: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_that_tells_of_no_cores_and_one_that_refuses_them(two_cores: set[int], monkeypatch: Patch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError("not here")
 
@@ -89,12 +86,8 @@ def test_a_system_that_tells_of_no_cores_and_one_that_refuses_them(
 def test_a_rule_that_uses_attention_itself_leaves_the_cores_as_they_were(two_cores: set[int]) -> None:
     query, key, value = np.random.default_rng(0).standard_normal((3, 4, 800, 2))
 
-    class Nested(rules.Rule):
-        def block(self, *_: slice) -> bool:
-            blockwise.forward(query, key, value, workers=2)
-            return True
-
-    output, _ = blockwise.forward(query, key, value, mask=Nested(), workers=2)
+    nested = Acting(lambda *_: blockwise.forward(query, key, value, workers=2))
+    output, _ = blockwise.forward(query, key, value, mask=nested, workers=2)
     np.testing.assert_allclose(output, dot_product.forward(query, key, value)[0], rtol=0, atol=1e-15)
     assert os.sched_getaffinity(0) == two_cores
 
@@ -103,21 +96,17 @@ def test_a_rule_that_uses_attention_itself_leaves_the_cores_as_they_were(two_cor
 def test_a_child_that_is_forked_in_a_call_may_run_where_the_call_began(two_cores: set[int]) -> None:
     seen = []
 
-    class Forking(rules.Rule):
-        def block(self, *_: slice) -> bool:
-            seen.append((len(os.sched_getaffinity(0)), in_child(lambda: len(os.sched_getaffinity(0)))))
-            return True
+    def fork(*_: slice) -> None:
+        seen.append((len(os.sched_getaffinity(0)), in_child(lambda: len(os.sched_getaffinity(0)))))
 
     query, key, value = np.random.default_rng(0).standard_normal((3, 4, 800, 2))
-    blockwise.forward(query, key, value, mask=Forking(), workers=2)
+    blockwise.forward(query, key, value, mask=Acting(fork), workers=2)
     assert set(seen) == {(1, 2)}
     assert os.sched_getaffinity(0) == two_cores
 
 
 @forks
-def test_a_child_is_free_before_blas_is_let_go_and_starts_its_threads(
-    two_cores: set[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_is_free_before_blas_is_let_go_and_starts_its_threads(two_cores: set[int], monkeypatch: Patch) -> None:
     found = []
 
     class Limit:
@@ -133,18 +122,16 @@ def test_a_child_is_free_before_blas_is_let_go_and_starts_its_threads(
         def __exit__(self, *_: object) -> None:
             Limit.cores_at_end = len(os.sched_getaffinity(0))
 
-    class Forking(rules.Rule):
-        def block(self, *_: slice) -> bool:
-            if threading.current_thread() is threading.main_thread():
-                found.append(in_child(lambda: Limit.cores_at_end))
-                forked.set()
-            else:
-                forked.wait(60)  # or this thread might do all the tasks
-            return True
+    def fork(*_: slice) -> None:
+        if threading.current_thread() is threading.main_thread():
+            found.append(in_child(lambda: Limit.cores_at_end))
+            forked.set()
+        else:
+            forked.wait(60)  # or this thread might do all the tasks
 
     forked = threading.Event()
     monkeypatch.setattr(blas, "controller", Limit)
     query, key, value = np.random.default_rng(0).standard_normal((3, 4, 800, 2))
-    blockwise.forward(query, key, value, mask=Forking(), workers=2)
+    blockwise.forward(query, key, value, mask=Acting(fork), workers=2)
     assert set(found) == {2}
     assert os.sched_getaffinity(0) == two_cores

@@ -14,20 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    Array,
-    assert_same_bits,
-    normal,
-    peak_of,
-)
+from helpers import Array, Patch, assert_same_bits, normal, peak_of
 
 from attention_np import blockwise
 from attention_np._blockwise import tiles
 
-from .calls import (
-    arranged,
-    results,
-)
+from .calls import AtOnce, arranged, results
 
 
 @pytest.fixture
@@ -60,51 +52,42 @@ def test_a_mapped_file_is_never_read_whole(tmp_path: Path) -> None:
 def test_a_part_of_a_mapped_file_travels_by_name(mapped: dict[str, Array]) -> None:
     tasks: list[Any] = []
 
-    class Spy(Executor):
-        def submit(self, function: Any, /, *args: Any, **_: Any) -> Future[Any]:
-            payload = pickle.dumps(args)
-            tasks.append(len(payload))
-            future: Future[Any] = Future()
-            future.set_result(function(*pickle.loads(payload)))  # noqa: S301
-            return future
+    def travel(function: Any, *args: Any) -> Any:
+        payload = pickle.dumps(args)
+        tasks.append(len(payload))
+        return function(*pickle.loads(payload))  # noqa: S301
 
+    spy = AtOnce(travel)
     views: list[Callable[[Array], Array]] = [lambda x: x, lambda x: x[:, ::2, 1:9]]
     views.append(lambda x: np.broadcast_to(x[:, :1], x.shape))
     for view in views:
         x = {name: view(array) for name, array in mapped.items()}
         del tasks[:]
-        output, cache = blockwise.forward(**x, executor=Spy())
+        output, cache = blockwise.forward(**x, executor=spy)
         assert tasks
         assert max(tasks) < 3000
         expected, _ = blockwise.forward(**{name: np.array(array) for name, array in x.items()})
         assert_same_bits(output, expected)
-        blockwise.backward(output, cache, executor=Spy())
+        blockwise.backward(output, cache, executor=spy)
     del tasks[:]
     private = {name: np.memmap(x.filename, x.dtype, "c", x.offset, x.shape) for name, x in mapped.items()}
     expected, _ = blockwise.forward(**private)
     private["value"][:, 1::7] = 0.5  # of that the few rows that are compared may tell nothing
-    output, _ = blockwise.forward(**private, executor=Spy())
+    output, _ = blockwise.forward(**private, executor=spy)
     assert min(tasks) > 10_000
     assert (output != expected).all()
     assert_same_bits(output, blockwise.forward(**private)[0])
 
 
-class Meddling(Executor):
+def meddling(change: Callable[[], Any]) -> AtOnce:
     """Changes something after a task has been packed and before it is unpacked."""
 
-    def __init__(self, change: Callable[[], Any]) -> None:
-        self.change = change
-
-    def submit(self, function: Any, /, *args: Any, **_: Any) -> Future[Any]:
+    def travel(function: Any, *args: Any) -> Any:
         payload = pickle.dumps(args)
-        self.change()
-        future: Future[Any] = Future()
-        own, task = pickle.loads(payload)  # noqa: S301
-        try:
-            future.set_result(function(own, task))
-        except OSError as error:
-            future.set_exception(error)
-        return future
+        change()
+        return function(*pickle.loads(payload))  # noqa: S301
+
+    return AtOnce(travel)
 
 
 Change = Callable[[bytes], bytes] | None  # of what a file holds; None: there is no file
@@ -137,7 +120,7 @@ def test_a_worker_that_does_not_find_the_file_of_the_caller_says_so(
     message += r".*, or pass a copy in memory, np\.array\(\.\.\.\), which is sent itself$"
     inputs = {other: x if other == name else np.array(x) for other, x in mapped.items()}
     with pytest.raises(OSError, match=message):
-        blockwise.forward(**inputs, executor=Meddling(functools.cache(lambda: replace(path, change))))
+        blockwise.forward(**inputs, executor=meddling(functools.cache(lambda: replace(path, change))))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +138,7 @@ def test_the_ends_of_a_part_of_a_file_are_compared(tmp_path: Path, change: Chang
     key.flush()
     with pytest.raises(OSError, match=problem):
         blockwise.forward(
-            normal(1, 3, 2), key, normal(2, 100, 2), executor=Meddling(lambda: replace(tmp_path / "key", change))
+            normal(1, 3, 2), key, normal(2, 100, 2), executor=meddling(lambda: replace(tmp_path / "key", change))
         )
 
 
@@ -183,21 +166,21 @@ def test_what_is_mapped_of_a_file_that_has_lost_its_name_is_sent_itself(
     expected, _ = blockwise.forward(**{name: np.array(x) for name, x in mapped.items()})
     for x in mapped.values():
         replace(Path(x.filename), change)
-    assert_same_bits(blockwise.forward(**mapped, executor=Meddling(lambda: None))[0], expected)
+    assert_same_bits(blockwise.forward(**mapped, executor=meddling(lambda: None))[0], expected)
 
 
 def test_a_file_is_found_by_workers_in_another_folder(
-    mapped: dict[str, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mapped: dict[str, Array], tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     relative = {name: np.memmap(name, x.dtype, "r", x.offset, x.shape) for name, x in mapped.items()}
     (tmp_path / "folder").mkdir()
     expected, _ = blockwise.forward(**mapped)
-    output, _ = blockwise.forward(**relative, executor=Meddling(lambda: monkeypatch.chdir(tmp_path / "folder")))
+    output, _ = blockwise.forward(**relative, executor=meddling(lambda: monkeypatch.chdir(tmp_path / "folder")))
     assert_same_bits(output, expected)
 
 
-def test_of_a_part_of_a_file_only_a_few_rows_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_part_of_a_file_only_a_few_rows_are_compared(tmp_path: Path, monkeypatch: Patch) -> None:
     file = np.memmap(tmp_path / "key", np.float32, "w+", shape=(1000, 2))
     read = []
     checksum = tiles.crc32
@@ -208,7 +191,7 @@ def test_of_a_part_of_a_file_only_a_few_rows_are_compared(tmp_path: Path, monkey
     assert max(read) == 8 * file.itemsize * 2
 
 
-def test_a_tile_that_has_travelled_opens_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tile_that_has_travelled_opens_each_file_once(tmp_path: Path, monkeypatch: Patch) -> None:
     file = np.memmap(tmp_path / "key", np.float32, "w+", shape=(5, 2))
     (tile,) = (problem.tile(x) for problem in [arranged(4, 5)] for x in problem.strips())
     there = pickle.loads(pickle.dumps(dataclasses.replace(tile, key=file)))  # noqa: S301

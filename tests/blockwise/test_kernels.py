@@ -8,27 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import (
-    SOME_HIDDEN,
-    Array,
-    assert_close,
-    normal,
-)
+from helpers import SOME_HIDDEN, Array, Patch, Shape, assert_close, normal
 
 from attention_np import blockwise, dot_product, rules
 from attention_np._blockwise import kernels, plain, scratch
 from attention_np._blockwise.columns import delta_parts, interleaved, with_column, with_counters
 
-from .calls import (
-    a_mask,
-    arrays,
-    assert_same_as_dot_product,
-    batch_of,
-)
+from .calls import a_mask, arrays, assert_same_as_dot_product, batch_of
 
 
 @pytest.fixture
-def kernels_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def kernels_only(monkeypatch: Patch) -> None:
     """The slow way of :mod:`attention_np._blockwise.plain` is an error."""
 
     def refuse(*_: Any) -> None:
@@ -64,7 +54,7 @@ def test_a_row_whose_sum_leaves_the_range_without_a_shift_is_shifted() -> None:
 
 @pytest.mark.parametrize("vectorised", [False, True])
 @pytest.mark.parametrize("scale", [None, 30.0])
-def test_either_exponential_serves(vectorised: bool, scale: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_either_exponential_serves(vectorised: bool, scale: float | None, monkeypatch: Patch) -> None:
     monkeypatch.setattr(kernels, "_is_vectorised", lambda *_: vectorised)
     kernels._exponential.cache_clear()
     try:
@@ -99,7 +89,7 @@ def test_memory_that_is_kept_is_no_more_than_was_asked_for() -> None:
         assert len(kept.views) <= 64
 
 
-def test_attention_between_two_steps_of_attention_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_between_two_steps_of_attention_changes_nothing(monkeypatch: Patch) -> None:
     query, key, value, d_output = (normal(seed, 2, 9, 4) for seed in range(4))
     expected, cache = blockwise.forward(query, key, value)
     gradients = blockwise.backward(d_output, cache)
@@ -122,7 +112,7 @@ def test_attention_between_two_steps_of_attention_changes_nothing(monkeypatch: p
 
 
 @pytest.fixture
-def used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def used_memory(monkeypatch: Patch) -> None:
     """Memory whose numbers are not set is not zero."""
     empty = np.empty
 
@@ -142,9 +132,7 @@ def used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["plain", "some padding", "all padding", "causal", "bias"],
 )
 @pytest.mark.parametrize("shapes", [((2, 3, 2), (2, 4, 2)), ((3, 2), (2, 4, 2)), ((2, 3, 2), (4, 2))], ids=str)
-def test_nothing_depends_on_what_memory_held(
-    options: dict[str, Any], shapes: tuple[tuple[int, ...], tuple[int, ...]]
-) -> None:
+def test_nothing_depends_on_what_memory_held(options: dict[str, Any], shapes: tuple[Shape, Shape]) -> None:
     query, key = (normal(i, *shape) for i, shape in enumerate(shapes))
     output, cache = blockwise.forward(query, key, key, **options, block_size=2)
     mask = options.get("mask")
@@ -159,7 +147,7 @@ def test_nothing_depends_on_what_memory_held(
 @pytest.mark.usefixtures("used_memory")
 @pytest.mark.parametrize("leading", [(), (2,), (0,)])
 @pytest.mark.parametrize(("n", "m"), [(3, 0), (0, 4), (3, 4), (0, 0)])
-def test_what_nothing_is_added_to_is_zero(leading: tuple[int, ...], n: int, m: int) -> None:
+def test_what_nothing_is_added_to_is_zero(leading: Shape, n: int, m: int) -> None:
     query, key, value = np.ones((n, 2)), np.ones((m, 2)), np.ones((*leading, m, 5))
     output, cache = blockwise.forward(query, key, value)
     found = blockwise.backward(output, cache)
@@ -172,9 +160,7 @@ def test_what_nothing_is_added_to_is_zero(leading: tuple[int, ...], n: int, m: i
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
 @pytest.mark.parametrize("of_rows", [False, True], ids=["", "log-sum-exp"])
-def test_every_pass_computes_in_the_precision_of_the_arrays(
-    dtype: Any, of_rows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_pass_computes_in_the_precision_of_the_arrays(dtype: Any, of_rows: bool, monkeypatch: Patch) -> None:
     seen = set()
 
     def watched(function: Any) -> Any:
@@ -211,7 +197,7 @@ def test_the_columns_beside_others_are_of_their_dtype() -> None:
         assert found.dtype == np.float32
 
 
-def test_only_the_rows_that_need_it_are_done_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_rows_that_need_it_are_done_whole(monkeypatch: Patch) -> None:
     query, key, value = normal(0, 6, 2), normal(1, 5, 2), normal(2, 5, 3)
     query[2] *= 1e20
     bias = np.zeros((6, 5))
@@ -259,7 +245,7 @@ class Introspected:
         return {name: what for name, what in found.items() if re.search(func_name, name)}
 
 
-def test_a_function_is_vectorised_if_numpy_runs_more_than_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_is_vectorised_if_numpy_runs_more_than_the_baseline(monkeypatch: Patch) -> None:
     monkeypatch.setitem(sys.modules, "numpy.lib.introspect", Introspected)  # type: ignore[arg-type]
     monkeypatch.setattr(np.lib, "introspect", Introspected, raising=False)
     found = [

@@ -323,66 +323,17 @@ def test_a_definition_stands_before_its_use() -> None:
     assert records[1].verdict == "holds"
 
 
+VOCABULARY = r"""
+\sum_j \frac{1}{2} { } ( ) [ ] | _ ^ _{ij} ^\top ^{2} ^{-1} + - \cdot \odot / , = \approx \le & \\ I
+\mathbf{1} \max_j \mathrm{softmax} \mathrm{diag} \exp \sqrt \delta_{ij} S O Q K s L S_{ij} i j a n 0 2.5
+\frac{\partial{L}}{\partial{S}} \frac{\partial}{\partial{s}_j} \begin{cases} \end{cases} \text{if} [i=j] :
+\infty e^{
+"""
+
+
 def test_random_edits_never_reach_the_last_resort() -> None:
     rng = random.Random(5)
-    vocabulary = [
-        r"\sum_j",
-        r"\frac{1}{2}",
-        r"{",
-        r"}",
-        r"(",
-        r")",
-        r"[",
-        r"]",
-        r"|",
-        r"_",
-        r"^",
-        r"_{ij}",
-        r"^\top",
-        r"^{2}",
-        r"^{-1}",
-        r"+",
-        r"-",
-        r"\cdot",
-        r"\odot",
-        r"/",
-        r",",
-        r"=",
-        r"\approx",
-        r"\le",
-        r"&",
-        r"\\",
-        r"I",
-        r"\mathbf{1}",
-        r"\max_j",
-        r"\mathrm{softmax}",
-        r"\mathrm{diag}",
-        r"\exp",
-        r"\sqrt",
-        r"\delta_{ij}",
-        r"S",
-        r"O",
-        r"Q",
-        r"K",
-        r"s",
-        r"L",
-        r"S_{ij}",
-        r"i",
-        r"j",
-        r"a",
-        r"n",
-        r"0",
-        r"2.5",
-        r"\frac{\partial{L}}{\partial{S}}",
-        r"\frac{\partial}{\partial{s}_j}",
-        r"\begin{cases}",
-        r"\end{cases}",
-        r"\text{if}",
-        r"[i=j]",
-        r":",
-        r"\infty",
-        r"e^{",
-    ]
+    vocabulary = VOCABULARY.split()
     base = [
         token.text
         for token in tokenize(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers import Patch
 
 from attention_np.cases import OPS
 from attention_np.derivation import Page, PageCheck, Verification, read_page, read_pages, verify, verify_against_op
@@ -83,7 +84,7 @@ def test_a_page_agrees_with_its_op() -> None:
 
 
 @pytest.mark.parametrize("name", ["query", "key", "value", "w_output"])
-def test_one_wrong_sign_in_backward_is_found_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_wrong_sign_in_backward_is_found_by_name(name: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(toy_op, "wrong", name)
     fields = verify_against_op(toy(), toy_op)
     assert [item.name.rpartition(".")[2].rpartition(" ")[2] for item in fields if not item.ok] == [name]
@@ -335,9 +336,7 @@ SUSPECTS = {
 
 
 @pytest.mark.parametrize("name", SUSPECTS)
-def test_a_wrong_gradient_names_the_lines_that_may_be_wrong(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_gradient_names_the_lines_that_may_be_wrong(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     source = tmp_path / "code.py"
     source.write_text(CITING)
     monkeypatch.setattr(toy_op, "wrong", name.rpartition(".")[2])

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .programs import normal, softmax
+from .programs import back_through_layer_norm, normal, softmax
+from .programs import layer_norm as normalized
 
 __all__ = ["FUNCTIONS", "PLANTED", "Function", "Planted", "like"]
 
@@ -55,22 +56,6 @@ def swap(x: Array) -> Array:
 
 
 # The functions
-
-
-def times(x, b):
-    return x * b
-
-
-def times_backward(d, x, b):
-    return d * b, (d * x).sum(axis=0)
-
-
-def scaled_rows(x, s):
-    return np.sin(x) * s  # s: (3, 1)
-
-
-def scaled_rows_backward(d, x, s):
-    return d * np.cos(x) * s, (d * np.sin(x)).sum(axis=(0, -1))[:, np.newaxis]
 
 
 def matmul(a, b):
@@ -133,16 +118,8 @@ def layer_norm(x, gamma, beta):
     return normalized(x) * gamma + beta
 
 
-def normalized(x):
-    centered = x - x.mean(axis=-1, keepdims=True)
-    return centered / np.sqrt((centered**2).mean(axis=-1, keepdims=True) + 1e-5)
-
-
 def normalized_backward(d, x):
-    deviation = np.sqrt(np.var(x, axis=-1, keepdims=True) + 1e-5)
-    y = normalized(x)
-    d_mean, projection = d.mean(axis=-1, keepdims=True), (d * y).mean(axis=-1, keepdims=True)
-    return ((d - d_mean - y * projection) / deviation,)
+    return (back_through_layer_norm(d, x),)
 
 
 def layer_norm_backward(d, x, gamma, beta):  # noqa: ARG001
@@ -173,14 +150,6 @@ def additive_backward(d, query, key, value, w_query, w_key, w_score, *, tanh_der
     return d_q @ w_query.T, d_k @ w_key.T, weights.T @ d, query.T @ d_q, key.T @ d_k, d_w_score
 
 
-def mean_of_squares(x):
-    return (x**2).mean(axis=0)
-
-
-def mean_of_squares_backward(d, x):
-    return (2 * x * d / len(x),)
-
-
 def blocked(x, w, *, block=8):
     return np.concatenate([np.tanh(x[k : k + block] @ w) for k in range(0, len(x), block)])
 
@@ -206,86 +175,58 @@ def running_mean_backward(d, x):
     return (np.flip(np.cumsum(np.flip(shares, 0), axis=0), 0) * np.exp(x / 2) / 2,)
 
 
-def wave(x, gain):
-    return np.sin(gain * x)
-
-
-def wave_backward(d, x, gain):
-    slope = d * np.cos(gain * x)
-    return slope * gain, (slope * x).sum().reshape(gain.shape)
-
-
-def energy(x, y):
-    return np.asarray((np.sin(x) * y**2).sum())
-
-
-def energy_backward(d, x, y):
-    return d * np.cos(x) * y**2, 2 * d * np.sin(x) * y
-
-
 CAUSAL = np.tri(6, dtype=bool)
 PADDED = np.arange(7) < 5  # the keys that may be attended to
 
+
+def arrays(seed: int, **shapes: tuple[int, ...]) -> dict[str, Array]:
+    """Normal numbers, the seed of each array one more than that of the one before."""
+    return {name: normal(*shape, seed=seed + k) for k, (name, shape) in enumerate(shapes.items())}
+
+
+LAYER = arrays(9, x=(5, 4), w=(4, 6), b=(6,))
+PARAMETERS = {"w_query": (3, 6), "w_key": (3, 6), "w_score": (6,)}
 FUNCTIONS: dict[str, Function] = {
-    "times": Function(times, times_backward, {"x": normal(4, 5, seed=1), "b": normal(5, seed=2)}),
+    "times": Function(lambda x, b: x * b, lambda d, x, b: (d * b, (d * x).sum(axis=0)), arrays(1, x=(4, 5), b=(5,))),
     "scaled rows": Function(
-        scaled_rows, scaled_rows_backward, {"x": normal(2, 3, 4, seed=3), "s": normal(3, 1, seed=4)}
+        lambda x, s: np.sin(x) * s,
+        lambda d, x, s: (d * np.cos(x) * s, (d * np.sin(x)).sum(axis=(0, -1))[:, np.newaxis]),
+        arrays(3, x=(2, 3, 4), s=(3, 1)),
     ),
-    "matmul": Function(matmul, matmul_backward, {"a": normal(4, 6, seed=5), "b": normal(6, 3, seed=6)}),
-    "square matmul": Function(matmul, matmul_backward, {"a": normal(4, 4, seed=7), "b": normal(4, 4, seed=8)}),
-    "layer": Function(
-        layer, layer_backward, {"x": normal(5, 4, seed=9), "w": normal(4, 6, seed=10) / 2, "b": normal(6, seed=11)}
-    ),
-    "softmax": Function(softmax, softmax_backward, {"scores": normal(4, 6, seed=12)}),
-    "attention": Function(
-        *attention_of(), {"query": normal(5, 8, seed=13), "key": normal(7, 8, seed=14), "value": normal(7, 3, seed=15)}
-    ),
-    "causal attention": Function(
-        *attention_of(CAUSAL),
-        {"query": normal(6, 4, seed=16), "key": normal(6, 4, seed=17), "value": normal(6, 4, seed=18)},
-    ),
-    "padded attention": Function(
-        *attention_of(PADDED),
-        {"query": normal(5, 8, seed=19), "key": normal(7, 8, seed=20), "value": normal(7, 3, seed=21)},
-    ),
+    "matmul": Function(matmul, matmul_backward, arrays(5, a=(4, 6), b=(6, 3))),
+    "square matmul": Function(matmul, matmul_backward, arrays(7, a=(4, 4), b=(4, 4))),
+    "layer": Function(layer, layer_backward, LAYER | {"w": LAYER["w"] / 2}),
+    "softmax": Function(softmax, softmax_backward, arrays(12, scores=(4, 6))),
+    "attention": Function(*attention_of(), arrays(13, query=(5, 8), key=(7, 8), value=(7, 3))),
+    "causal attention": Function(*attention_of(CAUSAL), arrays(16, query=(6, 4), key=(6, 4), value=(6, 4))),
+    "padded attention": Function(*attention_of(PADDED), arrays(19, query=(5, 8), key=(7, 8), value=(7, 3))),
     "multi-head attention": Function(
-        *attention_of(heads=3),
-        {"query": normal(2, 5, 12, seed=22), "key": normal(2, 5, 12, seed=23), "value": normal(2, 5, 12, seed=24)},
+        *attention_of(heads=3), arrays(22, query=(2, 5, 12), key=(2, 5, 12), value=(2, 5, 12))
     ),
     "biased attention": Function(
-        biased_attention,
-        biased_attention_backward,
-        {
-            "scores": normal(4, 6, seed=25),
-            "bias": normal(4, 6, seed=26),
-            "value": normal(6, 5, seed=27),
-            "w": normal(5, 3, seed=28),
-        },
+        biased_attention, biased_attention_backward, arrays(25, scores=(4, 6), bias=(4, 6), value=(6, 5), w=(5, 3))
     ),
-    "layer norm": Function(
-        layer_norm,
-        layer_norm_backward,
-        {"x": normal(5, 8, seed=29), "gamma": normal(8, seed=30), "beta": normal(8, seed=31)},
-    ),
-    "normalized": Function(normalized, normalized_backward, {"x": normal(5, 8, seed=32)}),
-    "on the sphere": Function(on_sphere, on_sphere_backward, {"x": normal(5, 8, seed=33)}),
+    "layer norm": Function(layer_norm, layer_norm_backward, arrays(29, x=(5, 8), gamma=(8,), beta=(8,))),
+    "normalized": Function(normalized, normalized_backward, arrays(32, x=(5, 8))),
+    "on the sphere": Function(on_sphere, on_sphere_backward, arrays(33, x=(5, 8))),
     "additive attention": Function(
-        additive,
-        additive_backward,
-        {
-            "query": normal(4, 3, seed=34),
-            "key": normal(5, 3, seed=35),
-            "value": normal(5, 2, seed=36),
-            "w_query": normal(3, 6, seed=37),
-            "w_key": normal(3, 6, seed=38),
-            "w_score": normal(6, seed=39),
-        },
+        additive, additive_backward, arrays(34, query=(4, 3), key=(5, 3), value=(5, 2), **PARAMETERS)
     ),
-    "mean of squares": Function(mean_of_squares, mean_of_squares_backward, {"x": normal(5, 3, seed=40)}),
-    "blocked": Function(blocked, blocked_backward, {"x": normal(19, 4, seed=41), "w": normal(4, 3, seed=42)}),
-    "running mean": Function(running_mean, running_mean_backward, {"x": normal(6, 3, seed=43)}),
-    "wave": Function(wave, wave_backward, {"x": normal(7, seed=44), "gain": np.array(1.3)}),
-    "energy": Function(energy, energy_backward, {"x": normal(3, 4, seed=45), "y": normal(3, 4, seed=46)}),
+    "mean of squares": Function(
+        lambda x: (x**2).mean(axis=0), lambda d, x: (2 * x * d / len(x),), arrays(40, x=(5, 3))
+    ),
+    "blocked": Function(blocked, blocked_backward, arrays(41, x=(19, 4), w=(4, 3))),
+    "running mean": Function(running_mean, running_mean_backward, arrays(43, x=(6, 3))),
+    "wave": Function(
+        lambda x, gain: np.sin(gain * x),
+        lambda d, x, gain: (d * np.cos(gain * x) * gain, (d * np.cos(gain * x) * x).sum().reshape(gain.shape)),
+        arrays(44, x=(7,)) | {"gain": np.array(1.3)},
+    ),
+    "energy": Function(
+        lambda x, y: np.asarray((np.sin(x) * y**2).sum()),
+        lambda d, x, y: (d * np.cos(x) * y**2, 2 * d * np.sin(x) * y),
+        arrays(45, x=(3, 4), y=(3, 4)),
+    ),
 }
 
 TIMES = "times the numerical gradient throughout"
@@ -550,19 +491,15 @@ plant("sum", "layer", "b", "one term of the sum")(lambda d, x, w, b: (d * (1 - n
 plant("sum", "layer", "b", "the last term missing")(
     lambda d, x, w, b: (d * (1 - np.tanh(x @ w + b) ** 2))[:-1].sum(axis=0)
 )
-plant("sum", "times", "b", "the last term missing")(
-    lambda d, x, b: (d * x)[:-1].sum(axis=0)  # noqa: ARG005
-)
+plant("sum", "times", "b", "the last term missing")(lambda d, x, _b: (d * x)[:-1].sum(axis=0))
 plant("sum", "scaled rows", "s", "summed over one axis of two")(
-    lambda d, x, s: (d * np.sin(x)).sum(axis=-1)[0][:, np.newaxis]  # noqa: ARG005
+    lambda d, x, _s: (d * np.sin(x)).sum(axis=-1)[0][:, np.newaxis]
 )
-plant("sum", "layer norm", "gamma", "up to the middle")(
-    lambda d, x, gamma, beta: (d * normalized(x))[:3].sum(axis=0)  # noqa: ARG005
-)
+plant("sum", "layer norm", "gamma", "up to the middle")(lambda d, x, _gamma, _beta: (d * normalized(x))[:3].sum(axis=0))
 
 # Other shapes
 
-plant("shape", "times", "b", "the sum missing")(lambda d, x, b: d * x)  # noqa: ARG005
+plant("shape", "times", "b", "the sum missing")(lambda d, x, _b: d * x)
 plant("shape", "matmul", "a", "transposed", lambda g: g.T)
 plant("shape", "layer", "w", "flattened", lambda g: g.ravel())
 plant("shape", "layer", "b", "an axis kept", lambda g: g[np.newaxis])
@@ -610,15 +547,10 @@ def unmasked_key(d, query, key, value):
 # The correction of softmax
 
 
-@plant("softmax", "softmax", "scores", "no correction")
-def softmax_uncorrected(d, scores):
-    return softmax(scores) * d
-
-
-@plant("softmax", "attention", "query", "no correction")
-def query_uncorrected(d, query, key, value):
-    weights = softmax(query @ key.T / np.sqrt(8))
-    return weights * (d @ value.T) @ key / np.sqrt(8)
+plant("softmax", "softmax", "scores", "no correction")(lambda d, scores: softmax(scores) * d)
+plant("softmax", "attention", "query", "no correction")(
+    lambda d, query, key, value: softmax(query @ key.T / np.sqrt(8)) * (d @ value.T) @ key / np.sqrt(8)
+)
 
 
 @plant("softmax", "causal attention", "key", "twice the correction")
@@ -628,25 +560,16 @@ def key_overcorrected(d, query, key, value):
     return (weights * (d_weights - 2 * (weights * d_weights).sum(axis=-1, keepdims=True))).T @ query / 2
 
 
-@plant("softmax", "biased attention", "bias", "no correction")
-def bias_uncorrected(d, scores, bias, value, w):
-    return softmax(scores + bias) * (d @ w.T @ value.T)
-
-
-@plant("softmax", "on the sphere", "x", "no projection")
-def unprojected(d, x):
-    return d / np.sqrt((x**2).sum(axis=-1, keepdims=True))
-
-
-@plant("softmax", "normalized", "x", "no projection")
-def normalized_unprojected(d, x):
-    return (d - d.mean(axis=-1, keepdims=True)) / np.sqrt(np.var(x, axis=-1, keepdims=True) + 1e-5)
-
-
-@plant("softmax", "softmax", "scores", "the mean for the weighted mean")
-def softmax_with_a_mean(d, scores):
-    return softmax(scores) * (d - d.mean(axis=-1, keepdims=True))
-
+plant("softmax", "biased attention", "bias", "no correction")(
+    lambda d, scores, bias, value, w: softmax(scores + bias) * (d @ w.T @ value.T)
+)
+plant("softmax", "on the sphere", "x", "no projection")(lambda d, x: d / np.sqrt((x**2).sum(axis=-1, keepdims=True)))
+plant("softmax", "normalized", "x", "no projection")(
+    lambda d, x: (d - d.mean(axis=-1, keepdims=True)) / np.sqrt(np.var(x, axis=-1, keepdims=True) + 1e-5)
+)
+plant("softmax", "softmax", "scores", "the mean for the weighted mean")(
+    lambda d, scores: softmax(scores) * (d - d.mean(axis=-1, keepdims=True))
+)
 
 # Rounded, or something added
 
@@ -664,9 +587,7 @@ plant("constant", "energy", "x", "the cotangent ignored", lambda g: 0 * g + 3)
 plant("constant", "additive attention", "value", "the cotangent ignored")(
     lambda d, *arrays: additive_backward(np.ones_like(d), *arrays)[2]
 )
-plant("constant", "times", "b", "a sum of cotangents everywhere")(
-    lambda d, x, b: (d * x).sum(axis=0) + d.sum()  # noqa: ARG005
-)
+plant("constant", "times", "b", "a sum of cotangents everywhere")(lambda d, x, _b: (d * x).sum(axis=0) + d.sum())
 
 # No simple cause: formulas that are wrong
 
@@ -680,25 +601,23 @@ none("wave", "gain", "a factor inside the sum")(lambda d, x, gain: (d * np.cos(g
 none("wave", "x", "the gain inside")(lambda d, x, gain: d * np.cos(x) * gain)
 none("energy", "x", "no square")(lambda d, x, y: d * np.cos(x) * y)
 none("energy", "y", "cosine for sine")(lambda d, x, y: 2 * d * np.cos(x) * y)
-none("layer", "x", "no tanh derivative")(lambda d, x, w, b: d @ w.T)  # noqa: ARG005
-none("layer", "w", "no tanh derivative")(lambda d, x, w, b: x.T @ d)  # noqa: ARG005
-none("layer", "b", "no tanh derivative")(lambda d, x, w, b: d.sum(axis=0))  # noqa: ARG005
+none("layer", "x", "no tanh derivative")(lambda d, _x, w, _b: d @ w.T)
+none("layer", "w", "no tanh derivative")(lambda d, x, _w, _b: x.T @ d)
+none("layer", "b", "no tanh derivative")(lambda d, _x, _w, _b: d.sum(axis=0))
 none("layer", "b", "1 - tanh without the square")(lambda d, x, w, b: (d * (1 - np.tanh(x @ w + b))).sum(axis=0))
-none("layer", "x", "the bias forgotten inside tanh")(
-    lambda d, x, w, b: (d * (1 - np.tanh(x @ w) ** 2)) @ w.T  # noqa: ARG005
-)
-none("times", "b", "the input squared")(lambda d, x, b: (d * x**2).sum(axis=0))  # noqa: ARG005
+none("layer", "x", "the bias forgotten inside tanh")(lambda d, x, w, _b: (d * (1 - np.tanh(x @ w) ** 2)) @ w.T)
+none("times", "b", "the input squared")(lambda d, x, _b: (d * x**2).sum(axis=0))
 none("times", "x", "another factor")(lambda d, x, b: d * np.sin(b) * x)
-none("square matmul", "a", "the other matrix not transposed")(lambda d, a, b: d @ b)  # noqa: ARG005
-none("square matmul", "b", "the product the other way round")(lambda d, a, b: d @ a)  # noqa: ARG005
+none("square matmul", "a", "the other matrix not transposed")(lambda d, _a, b: d @ b)
+none("square matmul", "b", "the product the other way round")(lambda d, a, _b: d @ a)
 none("softmax", "scores", "the correction over the wrong axis")(
     lambda d, s: softmax(s) * (d - (softmax(s) * d).sum(axis=0))
 )
 none("attention", "key", "a term with queries left out")(
     lambda d, q, k, v: back_through_softmax(d @ v.T, softmax(q @ k.T / np.sqrt(8))).T @ np.sin(q) / np.sqrt(8)
 )
-none("attention", "value", "weights without the scale")(lambda d, q, k, v: softmax(q @ k.T).T @ d)  # noqa: ARG005
-none("causal attention", "value", "the mask forgotten")(lambda d, q, k, v: softmax(q @ k.T / 2).T @ d)  # noqa: ARG005
+none("attention", "value", "weights without the scale")(lambda d, q, k, _v: softmax(q @ k.T).T @ d)
+none("causal attention", "value", "the mask forgotten")(lambda d, q, k, _v: softmax(q @ k.T / 2).T @ d)
 none("causal attention", "key", "the mask off by one")(
     lambda *arrays: attention_of(np.tri(6, k=1, dtype=bool))[1](*arrays)[1]
 )
@@ -712,7 +631,7 @@ none("normalized", "x", "the mean not taken off")(
 none("layer norm", "x", "another epsilon")(
     lambda d, x, gamma, beta: layer_norm_backward(d, x * (1 + 1e-3 * x), gamma, beta)[0]
 )
-none("layer norm", "gamma", "the input not normalized")(lambda d, x, gamma, beta: (d * x).sum(axis=0))  # noqa: ARG005
+none("layer norm", "gamma", "the input not normalized")(lambda d, x, _gamma, _beta: (d * x).sum(axis=0))
 # The softmax does not see a shift of its scores, so without the derivative the terms cancel.
 plant("factor", "additive attention", "query", "no tanh derivative")(
     lambda d, *arrays: additive_backward(d, *arrays, tanh_derivative=np.ones_like)[0]

@@ -22,6 +22,17 @@ def with_entry(array: Array, index: Any, value: Any) -> Array:
     return changed
 
 
+class Watched:
+    """A function that keeps the arrays that it is called with."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.seen = function, []
+
+    def __call__(self, *arrays: Array, **options: Any) -> Any:
+        self.seen.append([np.array(x) for x in (*arrays, *options.values()) if isinstance(x, np.ndarray)])
+        return self.function(*arrays, **options)
+
+
 def bilinear(x: Array, y: Array) -> Array:
     """A function of two arrays that is not symmetric in anything."""
     return np.tanh(x @ y) + np.sin(y)
@@ -44,6 +55,28 @@ def planted(bug: Callable[..., Any]) -> Callable[..., Any]:
         return bug(d_x, d_y, d_output)
 
     return backward
+
+
+def real_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but for complex arrays, which are refused."""
+
+    def forward(*arrays):
+        if any(x.dtype.kind == "c" for x in arrays):
+            raise RuntimeError("no complex arrays here")
+        return function(*arrays)
+
+    return forward
+
+
+def sine_in_single(x: Array) -> Array:
+    if x.dtype not in (np.float32, np.complex64):
+        raise TypeError("float32 only")
+    return np.sin(x)
+
+
+def takes_the_memory_for_its_own(x: Array) -> Array:
+    """As a compiled kernel of single precision does that is told where the numbers are and how many."""
+    return np.ascontiguousarray(x).view(np.complex64 if x.dtype.kind == "c" else np.float32)[: x.size]
 
 
 def softmax(x: Array) -> Array:
@@ -157,3 +190,13 @@ def programs(draw: st.DrawFn, largest: int = 12, *, badly_scaled: bool = False) 
         inputs[name] = x / scale
         scales.append(scale)
     return Program(tuple(scales), tuple(steps), 10.0 ** draw(exponents)), inputs
+
+
+def shifted_softmax(x: Array, c: Array) -> Array:
+    """The gradient of the shift is what is left of terms that cancel."""
+    return softmax(x + c)
+
+
+def shifted_softmax_backward(d: Array, x: Array, c: Array) -> tuple[Array, Array]:
+    d_x = back_through_softmax(d, x + c)
+    return d_x, d_x.sum(axis=-1, keepdims=True)

@@ -13,6 +13,8 @@ from attention_np.gradcheck.measuring.probes import rounding_of
 from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.subject import Subject, along
 
+from .programs import Watched
+
 
 def subject_of(forward, *point, position=0, cotangent=None, batched=False):
     """`forward` at `point`, to be differentiated by the input at `position`; the cotangent is ones by default."""
@@ -20,6 +22,14 @@ def subject_of(forward, *point, position=0, cotangent=None, batched=False):
     output = np.array(forward(*(x.copy() for x in arrays)))
     u = np.ones(output.shape) if cotangent is None else np.asarray(cotangent)
     return Subject(forward, arrays, position, output, u[None], batched)
+
+
+def watched_subject_of(forward, *point, **options):
+    """The same, and a list of what `forward` is called with from then on."""
+    watched = Watched(forward)
+    subject = subject_of(watched, *point, **options)
+    watched.seen.clear()
+    return subject, watched.seen
 
 
 def heard(subject, seed=0):

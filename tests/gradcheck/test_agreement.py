@@ -40,14 +40,11 @@ def test_the_relative_error_does_not_depend_on_the_scale(scale):
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 0, 2)])
-def test_empty_arrays_agree(shape):
+def test_empty_arrays_and_zeros_agree_and_scalars_have_an_empty_index(shape):
     empty = np.zeros(shape)
     assert relative_error(empty, empty) == (0.0, ())
     assert normwise(empty, empty, empty, EPS) == 0
     assert judge(empty, empty, empty, 1e-10).shape == shape
-
-
-def test_zeros_agree_and_scalars_have_an_empty_index():
     assert relative_error(np.zeros(3), np.zeros(3)) == (0.0, (0,))
     assert relative_error(np.array(2.0), np.array(1.0)) == (0.5, ())
 
@@ -58,10 +55,6 @@ def test_what_is_not_finite_never_agrees_not_even_with_itself(strange):
     for a, b in ((ordinary, other), (other, ordinary), (other, other)):
         assert relative_error(a, b) == (np.inf, (1,))
         assert normwise(a, b, np.full(3, 1e300), EPS) == np.inf
-
-
-def test_the_four_verdicts_are_told_apart():
-    assert len({HOLDS, WRONG, UNDECIDED, UNCHECKED}) == 4
 
 
 @pytest.mark.parametrize(
@@ -82,23 +75,19 @@ def test_an_entry_holds_if_it_agrees_to_the_resolution_of_its_own_size_whatever_
     np.testing.assert_array_equal(judge(expected * (1 + 1.1e-7), expected, floor, 1e-7), [UNDECIDED] * 3)
 
 
-def test_the_resolution_excuses_no_difference_above_the_noise():
-    np.testing.assert_array_equal(judge(np.array([1 + 1e-8]), np.ones(1), np.full(1, 1e-16), 1e-7), [WRONG])
-
-
-def test_the_noise_of_one_entry_excuses_no_other():
-    actual, expected = np.array([1e-3, -1e-3]), np.array([2.0, 1e-3])  # the second has the wrong sign
-    np.testing.assert_array_equal(judge(actual, expected, np.array([10.0, 1e-19]), 1e-10), [UNDECIDED, WRONG])
-
-
-def test_a_large_entry_hides_no_small_one():
-    expected = np.array([1e12, 1e-12])
-    verdict = judge(expected * [1, 1.001], expected, EPS * expected, 1e-10)
-    np.testing.assert_array_equal(verdict, [HOLDS, WRONG])
-
-
-def test_a_zero_that_is_claimed_where_there_is_a_slope_is_wrong_and_zero_for_zero_holds():
-    np.testing.assert_array_equal(judge(np.zeros(2), np.array([1e-9, 0.0]), np.full(2, 1e-20), 1e-10), [WRONG, HOLDS])
+@pytest.mark.parametrize(
+    ("actual", "expected", "floor", "resolution", "verdict"),
+    [
+        ([0.0, 0.0], [1e-9, 0.0], 1e-20, 1e-10, [WRONG, HOLDS]),
+        ([1 + 1e-8], [1.0], 1e-16, 1e-7, [WRONG]),  # the resolution excuses no difference above the noise
+        ([1e-3, -1e-3], [2.0, 1e-3], [10.0, 1e-19], 1e-10, [UNDECIDED, WRONG]),  # nor the noise of one entry another
+        ([1e12, 1.001e-12], [1e12, 1e-12], [1e-4, 1e-28], 1e-10, [HOLDS, WRONG]),  # nor does a large one hide a small
+    ],
+)
+def test_each_entry_gets_a_verdict_of_its_own(actual, expected, floor, resolution, verdict):
+    assert len({HOLDS, WRONG, UNDECIDED, UNCHECKED}) == 4
+    found = judge(np.array(actual), np.array(expected), np.broadcast_to(floor, len(actual)), resolution)
+    np.testing.assert_array_equal(found, verdict)
 
 
 @pytest.mark.parametrize("floor", [0.0, 1.0, np.inf])
@@ -126,9 +115,6 @@ def test_an_array_below_its_floor_throughout_is_zero_on_the_scale_of_the_terms_t
     residue = np.array([1.0, -2.0, 0.5]) * EPS * terms
     error = normwise(residue, -residue, np.full(3, EPS * terms), EPS)
     assert error == pytest.approx(4 * EPS, rel=1e-12)  # the difference over the terms
-
-
-def test_the_scale_of_the_terms_follows_the_precision():
     residue = np.full(2, 1e-8)
     assert normwise(residue, -residue, residue, 1e-4) == pytest.approx(2e-4, rel=1e-12)
 

@@ -5,7 +5,7 @@ import pytest
 
 from attention_np.gradcheck import check, examining
 
-from .programs import normal
+from .programs import Watched, normal
 
 
 @pytest.fixture
@@ -73,14 +73,9 @@ def test_an_entry_has_an_effect_if_an_output_changes_when_it_moves(asked, forwar
 
 
 def test_of_many_entries_only_some_are_moved(asked):
-    calls = []
-
-    def nothing(x):
-        calls.append(1)
-        return 0 * x[:3]
-
+    nothing = Watched(lambda x: 0 * x[:3])
     ask = asked(nothing, lambda d, x: x + d.sum(), {"x": normal(500, seed=1)}, max_entries=20)
-    calls.clear()
+    nothing.seen.clear()
     assert not ask.have_an_effect(np.ones(500, bool))
-    assert len(calls) == 40
+    assert len(nothing.seen) == 40
     assert not ask.have_an_effect(np.zeros(500, bool))

@@ -1,24 +1,26 @@
-import json
+"""What a check makes of its arguments, and that it finds correct gradients correct."""
 
 import numpy as np
 import pytest
 
 from attention_np import softmax
-from attention_np.gradcheck import METHODS, GradientError, assert_gradients, check
+from attention_np.gradcheck import METHODS, GradientError, Report, assert_gradients, check, checking
+from attention_np.gradcheck.checking import DIRECTIONS, _as_constants, _as_names, _cotangents, _elsewhere
+from attention_np.gradcheck.measuring.running import MEMORY
 
-from .programs import bilinear, bilinear_backward, normal, planted, square_inputs, with_entry
+from .programs import (
+    bilinear,
+    bilinear_backward,
+    normal,
+    planted,
+    shifted_softmax,
+    shifted_softmax_backward,
+    square_inputs,
+)
+from .reports import HOLDS
 
 ALL = ["auto", "central"]
 CLAIMED = {"central": 1e-7, "auto": 1e-13}
-
-
-def shifted_softmax(x, c):
-    return softmax.forward(x + c)[0]
-
-
-def shifted_softmax_backward(d, x, c):
-    d_x = softmax.backward(d, softmax.forward(x + c)[1]).scores
-    return d_x, d_x.sum(axis=-1, keepdims=True)
 
 
 SHIFTED = shifted_softmax, shifted_softmax_backward
@@ -179,20 +181,6 @@ def test_the_report_is_the_same_for_the_same_seed_and_another_for_another():
     assert check(bilinear, off, square_inputs()).to_dict() == check(bilinear, off, square_inputs(), rng=0).to_dict()
 
 
-def test_the_cotangent_is_random_and_has_the_dtype_of_the_output():
-    seen = []
-
-    def backward(d, x, y):
-        seen.append(d)
-        return bilinear_backward(d, x, y)
-
-    check(bilinear, backward, square_inputs(dtype="float32"))
-    assert seen[0].dtype == np.float32
-    assert len(np.unique(seen[0])) == seen[0].size
-    assert (seen[0] < 0).any()
-    assert (seen[0] > 0).any()
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_inputs_may_be_read_only_and_not_contiguous(method):
     x, y = normal(6, 6)[::2, ::2].T, np.broadcast_to(normal(3), (3, 3))
@@ -214,16 +202,16 @@ def test_assert_gradients_is_silent_or_raises_the_report():
     assert_gradients(bilinear, planted(slightly_wrong), square_inputs(), rtol=1e-12, rng=5)
 
 
-def test_a_report_of_a_check_prints_names_values_and_errors_and_is_json():
-    report = check(bilinear, planted(lambda g, h, _: (with_entry(g, (1, 2), 8.5), h)), square_inputs())
-    row = str(report).splitlines()[1].split()
-    assert row[:3] == ["x", "complex-step", "NO"]
-    assert row[4:7] == ["[1,", "2]", "8.5"]
-    assert float(row[7]) == pytest.approx(report["x"].numerical, rel=1e-8)
-    assert float(row[3]) == pytest.approx(report["x"].max_relative_error, rel=0.1)
-    assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["inputs"][0]["worst_index"] == [1, 2]
-    with pytest.raises(KeyError, match="'z' is not among the inputs checked: x, y"):
-        report["z"]
+class Pool:
+    submit = 3
+
+
+COUNT, TOLERANCE = (
+    "^directions must be a positive integer, not ",
+    "^rtol must be a finite number that is not negative, not ",
+)
+EXECUTOR = "^executor must be a concurrent.futures.Executor, not "
+CONSTANTS = "^constants must be a mapping of names to numbers, not "
 
 
 @pytest.mark.parametrize(
@@ -235,17 +223,20 @@ def test_a_report_of_a_check_prints_names_values_and_errors_and_is_json():
         ({"backward": lambda d, _: (d, d)}, ValueError, r"^backward must return one .* of the 1 inputs \(x\), not 2$"),
         ({"backward": lambda d, _: {"x": d}}, TypeError, "^backward must return .*, not as a mapping$"),
         ({"method": "richardson"}, ValueError, r"^method must be 'auto', .* or 'central', not 'richardson'$"),
-        ({"rtol": -1e-3}, ValueError, r"^rtol must be a finite number that is not negative, not -0.001$"),
         ({"forward": None}, TypeError, "^forward must be a function, not NoneType$"),
         ({"backward": "x"}, TypeError, "^backward must be a function, not str$"),
-        ({"executor": "threads"}, TypeError, "^executor must be a concurrent.futures.Executor, not 'threads'$"),
         ({"memory": 0}, ValueError, "^memory must be a positive integer, not 0$"),
-        ({"directions": 0}, ValueError, "^directions must be a positive integer, not 0$"),
         ({"max_entries": -1}, ValueError, "^max_entries must be a positive integer, not -1$"),
         ({"vectorized": 3}, TypeError, "^vectorized must be names of inputs, not 3$"),
         ({"rng": -1}, TypeError, "^rng must be a seed, .*, or a numpy.random.Generator, not -1$"),
-        ({"constants": 4}, TypeError, "^constants must be a mapping of names to numbers, not 4$"),
         ({"checkpoint": "."}, ValueError, "^checkpoint . is .*$"),
+        *(({"directions": count}, ValueError, COUNT) for count in (0, -1, 1.0, True, None, "1")),
+        *(({"rtol": rtol}, ValueError, TOLERANCE) for rtol in (-1e-30, np.nan, np.inf, True, "1", 1j)),
+        *(({"executor": executor}, TypeError, EXECUTOR) for executor in ("threads", dict, 3, Pool())),
+        *(
+            ({"constants": given}, TypeError, CONSTANTS)
+            for given in (4, {"n": "2"}, {"n": 1j}, {"m": None}, [("n", 2)])
+        ),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_refused_in_one_sentence(arguments, error, message):
@@ -261,3 +252,101 @@ def test_an_error_inside_a_function_reaches_the_caller_as_it_is():
 
     with pytest.raises(ZeroDivisionError, match=r"^\(3,\) is no shape for me$"):
         check(forward, lambda d, x: d * x, {"x": normal(3)})
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What is to be examined, in place of examining it."""
+    asked = []
+
+    def examine(*question):
+        asked.append(question)
+        return Report((HOLDS,))
+
+    monkeypatch.setattr(checking, "examine", examine)
+    return asked
+
+
+def test_by_default_the_method_and_how_many_entries_are_looked_at_are_chosen(asked):
+    check(bilinear, bilinear_backward, square_inputs())
+    problem, subjects, options, running = asked[0]
+    assert options == ("auto", 0.0, "auto", DIRECTIONS, {})
+    assert DIRECTIONS == 8
+    assert (running.executor, running.memory, running.checkpoint) == (None, MEMORY, None)
+    assert list(subjects) == list(problem.inputs) == ["x", "y"]
+    assert [subject.position for subject in subjects.values()] == [0, 1]
+    assert problem.backward is bilinear_backward
+
+
+def test_options_are_handed_on(asked, tmp_path):
+    executor = type("Pool", (), {"submit": lambda *_: None})()
+    options = {"method": "central", "rtol": 1, "max_entries": None, "directions": np.int64(3), "constants": {"n": 2}}
+    path = tmp_path / "kept"
+    check(bilinear, bilinear_backward, square_inputs(), executor=executor, memory=123, checkpoint=path, **options)
+    _, _, found, running = asked[0]
+    assert found == ("central", 1.0, None, 3, {"n": 2.0})
+    assert isinstance(found.rtol, float)
+    assert (running.executor, running.memory, running.checkpoint.path) == (executor, 123, path)
+    assert Report.load(path) == Report((HOLDS,))
+
+
+def test_a_question_at_the_same_point_is_told_from_others_by_the_values_at_another(tmp_path):
+    """Two functions that agree at the point, of which one is kept."""
+    x = normal(4)
+    path = tmp_path / "kept"
+
+    def backward(d, x):
+        return d * np.cos(x)
+
+    check(np.sin, backward, {"x": x}, checkpoint=path)
+    assert check(np.sin, backward, {"x": x}, checkpoint=path).ok
+    with pytest.raises(ValueError, match="belongs to another check"):
+        check(lambda y: np.sin(y) + (y - x) ** 3, backward, {"x": x}, checkpoint=path)
+    there = _elsewhere(np.array([1.0, -3.0, 5.0, 4.0]))
+    np.testing.assert_array_equal(np.abs(there - [1.0, -3.0, 5.0, 4.0]), [[0.5, 0.5, 1, 1]])
+
+
+def test_names_may_be_one_or_many_in_any_form():
+    arrays = {"x": 1, "long name": 2}
+    for given in (["x", "long name"], ("x", "long name"), iter(["x", "long name"]), {"x": 0, "long name": 0}):
+        assert _as_names(given, arrays) == ["x", "long name"]
+    assert _as_names("long name", arrays) == ["long name"]
+    assert _as_names((), arrays) == []
+
+
+def test_constants_are_real_numbers_by_name():
+    assert _as_constants(None) == {}
+    assert _as_constants({"n": 2, 3: np.float32(0.5)}) == {"n": 2.0, "3": 0.5}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 3, 4)])
+def test_the_third_cotangent_is_the_first_less_its_component_along_each_row_of_the_output(shape, dtype):
+    u, output = normal(*shape, dtype=dtype) / 3, 3 * normal(*shape, seed=1, dtype=dtype)
+    eps = float(np.finfo(dtype).eps)
+    first, other, orthogonal = found = _cotangents(u, output, np.random.default_rng(7))
+    assert found.dtype == np.result_type(dtype, np.float64)
+    np.testing.assert_array_equal(first, u)
+    assert (abs((orthogonal * output).sum(axis=-1)) <= 50 * eps).all()
+    taken_off = first - orthogonal
+    squares = (output.astype(np.longdouble) ** 2).sum(axis=-1, keepdims=True)
+    multiple = (taken_off * output).sum(axis=-1, keepdims=True) / squares
+    np.testing.assert_allclose(taken_off, multiple * output, rtol=0, atol=50 * eps)
+    for cotangent in found:  # the functions are given them in the dtype of the output
+        np.testing.assert_array_equal(cotangent, cotangent.astype(dtype))
+    assert abs(np.corrcoef(first.ravel().astype(float), other.ravel().astype(float))[0, 1]) < 0.9
+
+
+def test_the_third_cotangent_keeps_what_stands_against_rows_that_are_zero_or_not_finite():
+    u, output = normal(4, 5), normal(4, 5, seed=1)
+    output[1], output[2, 3], output[3, 0] = 0, np.nan, np.inf
+    _, _, orthogonal = _cotangents(u, output, np.random.default_rng(0))
+    np.testing.assert_array_equal(orthogonal[1:], u[1:])
+    assert orthogonal[0] @ output[0] == pytest.approx(0, abs=1e-14)
+
+
+def test_of_an_output_of_one_number_nothing_is_left_along_it():
+    found = _cotangents(np.array(1.5), np.array(2.0), np.random.default_rng(0))
+    assert found.shape == (3,)
+    assert (found[0], found[2]) == (1.5, 0)
+    assert found[1] not in (0, 1.5)

@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
+from attention_np.gradcheck import METHODS, check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
+from attention_np.gradcheck.diagnosis.mistake import Mistake
 
 from .evidence import EPS, diagnosis_of, evidence_of, jacobian, linear_evidence, sampled, seeds, shapes
-from .planted import FUNCTIONS, PLANTED, like
-from .programs import normal
+from .planted import FUNCTIONS, PLANTED, like, normalized
+from .programs import normal, softmax
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -83,8 +85,8 @@ def test_a_wrong_smooth_formula_has_no_simple_cause(shape, seed, inner, outer, w
 @pytest.mark.parametrize(
     ("wrong", "expected"),
     [
-        (lambda right, rng: -right, "it is -1 times the numerical gradient throughout"),  # noqa: ARG005
-        (lambda right, rng: right[:, ::-1], "axes 0 and 1 are reversed"),  # noqa: ARG005
+        (lambda right, _rng: -right, "it is -1 times the numerical gradient throughout"),
+        (lambda right, _rng: right[:, ::-1], "axes 0 and 1 are reversed"),
         (lambda right, rng: rng.standard_normal(right.shape), None),
         (lambda right, rng: -right * rng.uniform(0.7, 1.3, right.shape), None),
     ],
@@ -108,13 +110,8 @@ def test_nothing_is_said_where_nothing_can_be_compared():
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 0, 2)])
 def test_nothing_is_said_of_a_gradient_without_entries(shape):
-    x = np.zeros(shape)
-    assert diagnose(evidence_of_nothing(x)) is None
-
-
-def evidence_of_nothing(x):
-    none = np.zeros((3, *x.shape))
-    return Evidence("x", {"x": x}, x, none, {"x": none}, {"x": none}, x, x.astype(int), x, {})
+    x, none = np.zeros(shape), {"x": np.zeros((3, *shape))}
+    assert diagnose(Evidence("x", {"x": x}, x, none["x"], none, none, x, x.astype(int), x, {})) is None
 
 
 @pytest.mark.parametrize(
@@ -166,3 +163,181 @@ def test_the_scale_of_the_gradient_does_not_matter(scale):
         )
         if planted.kind != "sum":  # whose terms are known from the inputs
             assert diagnose(scaled) == diagnose(found), planted.name
+
+
+FIRST = {bug.kind: bug.name for bug in reversed(PLANTED)}  # of each kind
+
+
+def wrong_inputs(bug):
+    """The inputs whose planted gradient is another than the right one."""
+    u = np.random.default_rng(5).standard_normal(np.shape(bug.forward(*bug.inputs.values())))
+    right, wrong = (f(u, *bug.inputs.values()) for f in (bug.backward, bug.wrong_backward))
+    return {name for name, a, b in zip(bug.inputs, right, wrong, strict=True) if not np.array_equal(a, b)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_functions_in_which_bugs_are_planted_pass_a_check(name, method):
+    forward, backward, inputs = FUNCTIONS[name]
+    assert check(forward, backward, inputs, method=method).ok
+
+
+@pytest.mark.parametrize("method", ["auto", "central"])
+@pytest.mark.parametrize(
+    "bug", [pytest.param(p, id=p.name, marks=() if p.name in FIRST.values() else pytest.mark.long) for p in PLANTED]
+)
+def test_a_check_finds_each_planted_bug_in_its_input_alone_and_says_what_it_is(bug, method):
+    report = check(bug.forward, bug.wrong_backward, bug.inputs, method=method)
+    assert {entry.name for entry in report if not entry.ok} == wrong_inputs(bug)
+    diagnosis = report[bug.where].diagnosis
+    if bug.kind == "shape":
+        assert diagnosis.startswith("the gradient has the shape (")
+        diagnosis = diagnosis.partition("): ")[2]
+    assert like(diagnosis) == like(bug.expected or "no simple cause")
+
+
+TARGET = softmax(normal(3, 5, seed=1))
+
+
+def said(forward, backward, inputs, where=None, **options):
+    """What a check says of one input, by default the first, of which something is wrong."""
+    report = check(forward, backward, inputs, **options)
+    found = report[where or next(iter(inputs))]
+    assert not found.ok
+    return found.diagnosis
+
+
+def cross_entropy(z):
+    return -(TARGET * np.log(softmax(z))).sum(axis=-1)
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        lambda z: softmax(z),
+        lambda z: softmax(z) - 0.9 * TARGET,
+        lambda z: softmax(z) - (0.9 * TARGET + 0.1 * np.eye(5)[0]),
+    ],
+)
+def test_the_target_of_a_cross_entropy_that_is_forgotten_or_wrong_is_not_the_softmax_correction(claimed):
+    found = said(cross_entropy, lambda d, z: d[:, np.newaxis] * claimed(z), {"z": normal(3, 5, seed=3)})
+    assert found == "no simple cause"
+
+
+def rms(x):
+    return np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("normal_form", "less_its_mean", "multiple"),
+    [(normalized, True, "x less its mean"), (lambda x: x / rms(x), False, "x")],
+)
+def test_the_projection_term_of_a_normalization_with_a_gain_is_missed(normal_form, less_its_mean, multiple):
+    def backward(d, x, gain):
+        d_normal = d * gain
+        size = np.sqrt(np.var(x, axis=-1, keepdims=True) + 1e-5) if less_its_mean else rms(x)
+        d_x = (d_normal - less_its_mean * d_normal.mean(axis=-1, keepdims=True)) / size
+        return d_x, (d * normal_form(x)).sum(axis=0)
+
+    inputs = {"x": normal(6, 5, seed=1), "gain": normal(5, seed=2)}
+    found = said(lambda x, gain: gain * normal_form(x) + 0.5, backward, inputs)
+    assert found.startswith("the projection term of a normalization along axis 1")
+    assert f"the errors of each row are a multiple of {multiple} whatever the cotangent" in found
+
+
+def row(x, b):
+    return np.tanh(x + b)
+
+
+def row_slope(x, b):
+    return 1 - np.tanh(x + b) ** 2
+
+
+@pytest.mark.parametrize("method", ["complex-step", "central"])
+@pytest.mark.parametrize(
+    ("claimed", "is_the_term"),
+    [
+        (lambda d, x, b: (d * row_slope(x, b))[0], True),
+        (lambda d, _x, _b: -d[0], False),
+        (lambda d, x, b: -(d * row_slope(x, b))[0], False),
+        (lambda d, x, b: (d * row_slope(x, b))[0] / 2, False),
+        (lambda d, x, b: (d * np.cos(x + b))[0], False),
+    ],
+)
+def test_what_depends_on_one_cotangent_alone_is_a_term_of_the_sum_only_if_it_is(claimed, is_the_term, method):
+    def backward(d, x, b):
+        return d * row_slope(x, b), claimed(d, x, b)
+
+    inputs = {"x": normal(3, 6, seed=1), "b": normal(6, seed=2)}
+    assert said(row, backward, inputs, "b", method=method).startswith(
+        "it is only the term of index 0 of the sum over the broadcast axis 0"
+        if is_the_term
+        else "it depends on the cotangent at index 0 of axis 0 alone, where a sum over the broadcast axes belongs"
+    )
+
+
+FACTORS = 1 + 3e-8 * np.random.default_rng(4).choice([-1, 1], (6, 8))
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward"),
+    [
+        (lambda x: np.sin(np.pi * x), lambda d, x: d * np.pi * np.cos(3.1415926 * x)),
+        (np.sin, lambda d, x: d * np.cos(x) * FACTORS),
+        (np.sin, lambda d, x: d * np.cos(x) * (1 + 5 * (FACTORS - 1))),
+    ],
+)
+def test_an_approximation_that_is_as_good_as_single_precision_is_not_called_so(forward, backward):
+    assert "float32" not in said(forward, backward, {"x": normal(6, 8, seed=1)})
+
+
+def guarded(x):
+    return np.where(np.abs(x) < 1e-3, 1e-3, x)
+
+
+WITH_A_ZERO = np.where(np.arange(12) == 3, 0, normal(12, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("forward", "slope"), [(lambda x: x * x, lambda x: 2 * guarded(x)), (np.cosh, lambda x: np.sinh(guarded(x)))]
+)
+@pytest.mark.parametrize("method", ["complex-step", "central"])
+def test_a_point_where_a_function_is_stationary_is_not_behind_a_mask(forward, slope, method):
+    found = said(forward, lambda d, x: d * slope(x), {"x": WITH_A_ZERO}, method=method)
+    assert "behind a mask" not in found
+
+
+def test_a_forgotten_derivative_is_not_the_gradient_of_another_input():
+    inputs = {"x": normal(3, 4, seed=1), "h": normal(3, 4, seed=2)}
+    found = said(lambda x, h: x + np.tanh(h), lambda d, x, h: (d.copy(), d.copy()), inputs, "h")  # noqa: ARG005
+    assert found == "no simple cause"
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (4,), (3, 1)])
+def test_a_forgotten_factor_is_not_the_gradient_of_a_bias(shape):
+    axes = tuple(k for k, n in enumerate(np.broadcast_shapes(shape, (1, 1))) if n == 1)
+
+    def backward(d, x, w, b):  # noqa: ARG001
+        d_b = d.sum(axis=axes).reshape(shape)
+        return d * w, d_b, d_b.copy()
+
+    inputs = {"x": normal(3, 4, seed=1), "w": normal(*shape, seed=2), "b": normal(*shape, seed=3)}
+    assert said(lambda x, w, b: x * w + b, backward, inputs, "w") == "no simple cause"
+
+
+def test_of_a_large_input_hardly_more_than_the_entries_that_were_looked_at_is_compared(monkeypatch):
+    compared, explains = [], Mistake.is_explained_by
+    monkeypatch.setattr(
+        Mistake,
+        "is_explained_by",
+        lambda case, *args, **kw: compared.append(case.claimed.size) or explains(case, *args, **kw),
+    )
+    inputs = {"x": normal(2000, seed=1)}
+    found = said(np.sin, lambda d, x: d * np.sin(x), inputs, vectorized="x", max_entries=50, directions=1)
+    assert found == "no simple cause"
+    assert sum(size > 3 * 50 for size in compared) < 20
+
+
+def test_one_wrong_entry_of_two_is_no_place():
+    x = {"x": np.array([0.3, 1.7])}
+    assert said(np.sin, lambda d, x: d * np.cos(x) * [1, np.e / 2], x) == "no simple cause"

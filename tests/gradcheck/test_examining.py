@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from attention_np.gradcheck import Interrupted, NotAnalyticError, check
+from attention_np.gradcheck import METHODS, Interrupted, NotAnalyticError, check, examining
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
 
-from .programs import normal, square_inputs, with_entry
+from .programs import bilinear, bilinear_backward, normal, planted, square_inputs, with_entry
 
 
 def root_of_what_is_not_below_one(x):
@@ -188,12 +188,6 @@ def test_a_kink_that_shorter_steps_deny_is_a_steep_function_and_the_gradient_is_
     assert found.diagnosis is None or "1.5 times" in found.diagnosis
 
 
-def test_an_input_without_entries_has_no_number_in_the_place_of_a_worst_entry():
-    found = check(np.sin, lambda d, x: d * np.cos(x), {"x": np.zeros((0, 3))})["x"]
-    assert found.worst_index == ()
-    assert np.isnan([found.analytic, found.numerical, found.floor]).all()
-
-
 def test_of_a_gradient_of_another_shape_it_is_said_too_why_the_complex_step_does_not_serve():
     report = check(lambda x: x.astype(float) ** 2, lambda d, x: (2 * d * x)[np.newaxis], {"x": normal(4)})
     assert report["x"].diagnosis.startswith("the gradient has the shape (1, 4), the input (4,)")
@@ -201,8 +195,261 @@ def test_of_a_gradient_of_another_shape_it_is_said_too_why_the_complex_step_does
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "longdouble"])
-def test_the_details_keep_slopes_at_least_in_double_and_in_the_precision_of_the_input(dtype):
-    details = check(np.sin, lambda d, x: d * np.cos(x), {"x": normal(4).astype(dtype)})["x"].details
-    assert details.numerical.dtype == np.result_type(dtype, np.float64)
-    assert details.analytic.dtype == dtype
-    assert details.verdict.dtype == np.int8
+def test_the_details_have_the_shape_of_the_input_and_slopes_at_least_in_double(dtype):
+    for shape in ((1, 2, 3), ()):
+        x = np.asarray(normal(*shape)).astype(dtype)
+        details = check(np.sin, lambda d, x: d * np.cos(x), {"x": x})["x"].details
+        assert [part.shape for part in details] == [shape] * 4
+        assert (details.floor > 0).all()
+        assert details.numerical.dtype == np.result_type(dtype, np.float64)
+        assert (details.analytic.dtype, details.verdict.dtype) == (dtype, np.int8)
+
+
+@pytest.mark.parametrize("method", ["complex-step", "central"])
+@pytest.mark.parametrize("max_entries", [None, 4])
+def test_the_diagnosis_is_given_both_gradients_for_three_cotangents_and_the_claimed_one_for_zeros(
+    monkeypatch, method, max_entries
+):
+    given = []
+    monkeypatch.setattr(examining, "diagnose", lambda evidence: given.append(evidence) or "this is the cause")
+
+    def backward(d_output, x, y):
+        assert d_output.shape == (3, 3)
+        d_x, d_y = bilinear_backward(d_output, x, y)
+        return d_x + 0.5, d_y
+
+    inputs = square_inputs()
+    report = check(bilinear, backward, inputs, method=method, max_entries=max_entries, constants={"number": 4})
+    assert (report["x"].diagnosis, report["y"].diagnosis) == ("this is the cause", None)
+    (evidence,) = given
+    assert evidence.name == "x"
+    assert list(evidence.inputs) == ["x", "y"]
+    np.testing.assert_array_equal(evidence.inputs["y"], inputs["y"])
+    np.testing.assert_array_equal(evidence.output, bilinear(**inputs))
+    assert evidence.cotangents.shape == (3, 3, 3)
+    assert not np.array_equal(evidence.cotangents[0], evidence.cotangents[1])
+    right = [bilinear_backward(u, **inputs) for u in evidence.cotangents]
+    looked = report["x"].details.verdict != 3
+    for k, name in enumerate(("x", "y")):
+        claimed = [gradients[k] + 0.5 * (name == "x") for gradients in right]
+        np.testing.assert_allclose(evidence.analytic[name], claimed, rtol=1e-14)
+        assert evidence.numerical[name].shape == (3, 3, 3)
+    measured = np.stack([gradients[0] for gradients in right])
+    np.testing.assert_allclose(evidence.numerical["x"][:, looked], measured[:, looked], rtol=0, atol=1e-8)
+    assert np.isnan(evidence.numerical["x"][:, ~looked]).all()
+    np.testing.assert_array_equal(evidence.at_zero, np.full((3, 3), 0.5))
+    np.testing.assert_array_equal(evidence.floor, report["x"].details.floor)
+    np.testing.assert_array_equal(evidence.verdict, report["x"].details.verdict)
+    assert evidence.constants == {"number": 4.0}
+
+
+def test_a_gradient_of_which_no_form_is_right_is_no_evidence_for_others(monkeypatch):
+    given = []
+    monkeypatch.setattr(examining, "diagnose", lambda evidence: given.append(evidence))
+
+    def backward(d_output, x, y):
+        d_x, d_y = bilinear_backward(d_output, x, y)
+        return d_x + 0.5, d_y[0]
+
+    report = check(bilinear, backward, square_inputs())
+    assert report["x"].diagnosis == "no simple cause"
+    assert report["y"].diagnosis.startswith("the gradient has the shape (3,), the input (3, 3)")
+    assert list(given[0].analytic) == ["x"]
+    assert list(given[0].numerical) == ["x", "y"]
+
+
+def test_of_an_input_that_is_written_to_nothing_is_measured_and_of_one_without_entries_there_is_no_worst():
+    def forward(x, y):
+        x += 0.5
+        return np.sin(x) * y
+
+    found = check(forward, lambda d, x, y: (d * y, d * x), square_inputs())["x"]
+    assert (found.name, found.method, found.ok, found.size) == ("x", "auto", False, 9)
+    assert (found.checked, found.max_relative_error, found.diagnosis) == (0, np.inf, "forward writes to this input")
+    found = check(np.sin, lambda d, x: d * np.cos(x), {"x": np.zeros((0, 3))})["x"]
+    assert found.worst_index == ()
+    assert np.isnan([found.analytic, found.numerical, found.floor]).all()
+
+
+def test_at_a_kink_the_complex_step_is_not_refused_where_it_gives_what_is_claimed():
+    def forward(x):
+        return np.where(x.real > 0, x, -x)
+
+    inputs = {"x": np.array([0.5, 0.0, -1.5])}
+    found = check(forward, lambda d, x: d * np.where(x > 0, 1, -1), inputs, method="complex-step")["x"]
+    assert (found.ok, found.wrong) == (False, 0)
+    assert found.diagnosis.startswith("forward is not differentiable at [1]: its slope is ")
+
+
+def test_of_wrong_entries_alone_the_largest_difference_is_the_worst():
+    def backward(d_output, x):
+        return with_entry(d_output * np.cos(x), 2, d_output[2] * np.cos(x[2]) + 1e-3)
+
+    def forward(x):
+        rough = np.array([1e14, 0, 0, 0])  # whose entry is undecided, and off by much more
+        return np.sin(x) + rough - rough
+
+    found = check(forward, backward, {"x": np.ones(4)}, method="central")["x"]
+    details = found.details
+    np.testing.assert_array_equal(details.verdict == WRONG, [False, False, True, False])
+    assert found.worst_index == found.worst[0].index == (2,)
+    assert (found.analytic, found.numerical) == (details.analytic[2], details.numerical[2])
+    assert found.floor == details.floor[2] > 0
+
+
+@pytest.mark.parametrize(
+    ("bug", "diagnosis"),
+    [
+        (lambda *_: None, "the gradient is missing"),
+        (lambda g: g[:2], "the gradient has the shape (2, 3), the input (3, 3): it is right, but"),
+        (lambda g: with_entry(g, (1, 2), np.nan), "the gradient is NaN or infinite in 1 of 9 entries, first at [1, 2]"),
+        (lambda g: g.astype(object), "the gradient holds object, not real floating-point numbers"),
+    ],
+)
+def test_what_is_no_gradient_is_said_to_be_none(bug, diagnosis):
+    report = check(bilinear, planted(lambda d_x, d_y, _: (bug(d_x), d_y)), square_inputs())
+    assert (report.ok, report["x"].ok, report["y"].ok) == (False, False, True)
+    assert report["x"].diagnosis.startswith(diagnosis)
+    assert report["x"].max_relative_error == np.inf
+    assert f"x: {diagnosis}" in str(report)
+
+
+NOT_ANALYTIC = {
+    "abs": (np.abs, lambda d, x: d * np.sign(x), "forward turns complex arrays into float64$"),
+    "abs inside": (
+        lambda x: np.abs(x) * x,
+        lambda d, x: 2 * d * np.abs(x),
+        "the complex step gives the slope .*, differences .*: forward is not analytic ",
+    ),
+    "a cast of a part": (
+        lambda x: x.astype(float) * x,
+        lambda d, x: 2 * d * x,
+        r"forward refuses complex arrays \(Casting complex values to real discards the imaginary part\)$",
+    ),
+    "hypot": (
+        lambda x: np.hypot(x, 1.0),
+        lambda d, x: d * x / np.hypot(x, 1.0),
+        r"forward refuses complex arrays \(ufunc 'hypot' not supported",
+    ),
+    "a comparison of magnitudes": (
+        lambda x: np.where(np.abs(x) > 1, np.abs(x), x**2),
+        lambda d, x: d * np.where(np.abs(x) > 1, np.sign(x), 2 * x),
+        "the complex step gives the slope .*, differences .*: forward is not analytic ",
+    ),
+    "another output for complex arrays": (
+        lambda x: np.exp(x) * (1 + np.iscomplexobj(x)),
+        lambda d, x: d * np.exp(x),
+        "the complex step gives the slope .*, differences .*: forward is not analytic ",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_ANALYTIC)
+def test_under_auto_a_function_that_is_not_analytic_is_judged_by_central_differences_and_the_note_says_why(what):
+    forward, backward, note = NOT_ANALYTIC[what]
+    inputs = {"x": np.array([0.5, -1.5, 2.0, -0.25])}
+    report = check(forward, backward, inputs)
+    assert report.ok, str(report)
+    assert report["x"].method == "central"
+    assert report["x"].max_relative_error < 1e-8
+    assert re.match(note, report["x"].note)
+    report = check(forward, lambda d, x: (1 + 1e-6) * backward(d, x), inputs)
+    assert not report.ok
+    assert report["x"].method == "central"
+    assert report["x"].max_relative_error == pytest.approx(1e-6, rel=1e-2)
+
+
+@pytest.mark.parametrize("what", NOT_ANALYTIC)
+def test_a_complex_step_that_was_asked_for_is_refused_where_the_function_is_not_analytic(what):
+    forward, backward, note = NOT_ANALYTIC[what]
+    because = rf"^input x: {note.removesuffix('$')}.*, so the complex step does not apply: use central$"
+    for wrong_too in (1, 2):
+        with pytest.raises(NotAnalyticError, match=because):
+            check(
+                forward,
+                lambda d, x, c=wrong_too: c * backward(d, x),
+                {"x": np.array([0.5, -1.5, 2.0, -0.25])},
+                method="complex-step",
+            )
+
+
+def test_a_complex_step_that_agrees_with_a_wrong_gradient_is_not_trusted():
+    with pytest.raises(NotAnalyticError, match=r"^input x: the complex step gives .*"):
+        check(lambda x: np.abs(x) * x, lambda d, x: d * np.abs(x), {"x": normal(3)}, method="complex-step")
+    report = check(lambda x: np.abs(x) * x, lambda d, x: d * np.abs(x), {"x": normal(3)})
+    assert (report["x"].method, report["x"].ok) == ("central", False)
+
+
+KINKED = {  # the function, two gradients that agree with one side each, the point, and the slopes at the kink
+    "abs": (np.abs, lambda d, x: d * np.where(x > 0, 1, -1), lambda d, x: d * np.where(x >= 0, 1, -1), [1.0, 0.0], -1),
+    "relu": (lambda x: np.where(x.real > 0, x, 0), lambda d, x: d * (x > 0), lambda d, x: d * (x >= 0), [1.0, 0.0], 0),
+    "a tie of max": (
+        lambda x: np.max(x, keepdims=True),
+        lambda d, _: d * [1.0, 0.0],
+        lambda d, _: d * [0.0, 1.0],
+        [2.0, 2.0],
+        0,
+    ),
+    "a tie of argmax": (
+        lambda x: x[[np.argmax(x.real)]],
+        lambda d, _: d * [1.0, 0.0],
+        lambda d, _: d * [0.0, 1.0],
+        [2.0, 2.0],
+        0,
+    ),
+    "a clip": (
+        lambda x: np.where(x.real > 1, 1, x),
+        lambda d, x: d * (x < 1),
+        lambda d, x: d * (x <= 1),
+        [0.0, 1.0],
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("method", ["auto", "central"])
+@pytest.mark.parametrize("what", KINKED)
+def test_a_kink_is_reported_with_both_slopes_whichever_side_the_gradient_agrees_with(what, method):
+    forward, one_side, other_side, point, below = KINKED[what]
+    x = np.array(point)
+    for backward in (one_side, other_side, lambda d, x: (one_side(d, x) + other_side(d, x)) / 2):
+        report = check(forward, backward, {"x": x}, method=method, rng=np.random.default_rng(0))
+        assert not report.ok
+        place = 0 if "tie" in what else 1
+        found = re.fullmatch(
+            rf"forward is not differentiable at \[{place}\]: its slope is (\S+) on one side and (\S+) on the other",
+            report["x"].diagnosis,
+        )
+        assert found, report["x"].diagnosis
+        u = np.random.default_rng(0).standard_normal(forward(x).shape)[-1]
+        slopes = sorted(float(slope) for slope in found.groups())
+        above = 0 if what == "a clip" else 1
+        assert slopes == pytest.approx(sorted([u * (1 if what == "a clip" else below), u * above]), rel=1e-5)
+
+
+@pytest.mark.parametrize("what", KINKED)
+def test_the_complex_step_does_not_pass_a_kink_whichever_side_the_gradient_agrees_with(what):
+    forward, one_side, other_side, point, _ = KINKED[what]
+
+    def verdict(backward):
+        try:
+            return check(forward, backward, {"x": np.array(point)}, method="complex-step")["x"].diagnosis
+        except NotAnalyticError as error:
+            return str(error)
+
+    for backward in (one_side, other_side):
+        said = r"input x: .*, so the complex step does not apply: use central|forward is not differentiable at .*"
+        assert re.fullmatch(said, verdict(backward))
+
+
+@pytest.mark.parametrize("method", [*METHODS, "auto"])
+@pytest.mark.parametrize("distance", [1e-3, -1e-6, 1e-9, -1e-12])
+def test_a_kink_that_is_close_by_is_none(distance, method):
+    def forward(x):
+        return np.where(x.real > 0, x, 0) @ np.ones((3, 2))
+
+    x = np.array([[1.0, distance, -2.0]])
+    report = check(forward, lambda d, x: (d @ np.ones((2, 3))) * (x > 0), {"x": x}, method=method)
+    assert report.ok, str(report)
+    report = check(forward, lambda d, x: (d @ np.ones((2, 3))) * (x > -0.5), {"x": x}, method=method)
+    assert report.ok == (distance > 0), str(report)

@@ -11,7 +11,7 @@ from attention_np.gradcheck.agreement import WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
 from attention_np.gradcheck.diagnosis.factors import _are_round
 
-from .evidence import EPS, RIGHT, evidence_of, evidence_with, linear_evidence, matrices, noises, said_of, seeds
+from .evidence import EPS, RIGHT, evidence_of, linear_evidence, matrices, noises, said_of, seeds
 from .planted import FUNCTIONS
 from .programs import normal
 
@@ -39,40 +39,19 @@ def test_a_single_ratio_is_a_factor_only_if_it_is_no_accident(wrong, expected, s
     assert diagnose(evidence_of(np.sin, lambda *a: (wrong(*a),), {"x": x}, "x")) == expected
 
 
-def test_round_inputs_make_round_ratios_of_wrong_formulas():
-    found = evidence_of(lambda x: 1 / x, lambda d, x: (-d / x,), {"x": np.array(2.0)}, "x")
-    np.testing.assert_allclose(found.analytic["x"], 2 * found.numerical["x"])
-    assert diagnose(found) is None
-
-
-def test_three_ratios_of_a_single_entry_make_a_factor():
-    forward, backward, inputs = FUNCTIONS["wave"]
-    found = evidence_of(forward, lambda *a: [g / np.pi for g in backward(*a)], inputs, "gain")
-    assert diagnose(found) == "it is 0.318309886 times the numerical gradient throughout"
-
-
 @pytest.mark.parametrize(
-    ("factor", "expected"),
+    ("factor", "at", "expected"),
     [
-        (np.pi, "wrong only at index 2 of axis 0"),
-        (-1, "wrong only at index 2 of axis 0, where it is -1 times the numerical gradient"),
+        (np.pi, [2], "at index 2 of axis 0"),
+        (-1, [2], "at index 2 of axis 0, where it is -1 times the numerical gradient"),
+        (np.pi, [2, 4], "at the indices 2 and 4 of axis 0, where it is 3.14159265 times the numerical gradient"),
     ],
 )
-def test_one_wrong_entry_of_an_elementwise_function_has_some_ratio_whatever_is_wrong(factor, expected):
-    assert of_an_elementwise_function(factor, at=[2]) == expected
-
-
-def test_two_wrong_entries_of_an_elementwise_function_have_the_same_ratio_by_no_accident():
-    said = "wrong only at the indices 2 and 4 of axis 0, where it is 3.14159265 times the numerical gradient"
-    assert of_an_elementwise_function(np.pi, at=[2, 4]) == said
-
-
-def of_an_elementwise_function(factor, at):
-    """What is said where some of six entries have a factor."""
+def test_one_wrong_entry_of_an_elementwise_function_has_some_ratio_whatever_is_wrong_and_two_not(factor, at, expected):
     rng = np.random.default_rng(0)
     right = np.diag(rng.standard_normal(6))
     wrong = right * np.where(np.isin(np.arange(6), at), factor, 1)
-    return diagnose(linear_evidence(right, wrong, (6,), (6,), rng))
+    assert diagnose(linear_evidence(right, wrong, (6,), (6,), rng)) == f"wrong only {expected}"
 
 
 @pytest.mark.parametrize(("noise", "shown"), [(3e-6, "3.142"), (3e-5, "3.14"), (3e-4, "3.1")])
@@ -104,8 +83,11 @@ def test_an_index_of_which_all_is_noise_has_no_factor():
     assert "own factor" not in str(diagnose(found))
 
 
-def test_factors_along_an_axis_are_said_with_four_digits():
-    found = evidence_with(factor=np.array([np.pi / 10, 1.0, 10 * np.pi])[:, np.newaxis])
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+def test_factors_along_an_axis_are_said_with_four_digits_at_any_scale(size):
+    right = size * RIGHT
+    wrong = np.array([np.pi / 10, 1.0, 10 * np.pi])[:, np.newaxis] * right
+    found = linear_evidence(right.reshape(7, 12), wrong.reshape(7, 12), (3, 4), (7,), np.random.default_rng(2))
     assert diagnose(found) == "each index of axis 0 has its own factor, 0.3142 to 31.42"
 
 
@@ -120,14 +102,6 @@ def test_a_factor_of_an_index_explains_two_wrong_entries_at_least(shape, sentenc
     factors = np.array([0.3, np.e])[:, np.newaxis]
     said = said_of(lambda g, _: factors * g, shape)
     assert said == sentence or (sentence is None and "own factor" not in str(said))
-
-
-@pytest.mark.parametrize("size", [1e-9, 1e9])
-def test_factors_along_an_axis_are_said_at_any_scale(size):
-    right = size * RIGHT
-    wrong = np.array([0.3, 1.0, np.e])[:, np.newaxis] * right
-    found = linear_evidence(right.reshape(7, 12), wrong.reshape(7, 12), (3, 4), (7,), np.random.default_rng(2))
-    assert diagnose(found) == "each index of axis 0 has its own factor, 0.3 to 2.718"
 
 
 def of_ratios(right, factor=np.pi, output_shape=(7,)):
@@ -277,6 +251,7 @@ def test_of_a_factor_it_is_said(place, factor, constants, shown, name):
 
 
 MEAN = ", as a mean in the place of the sum over the broadcast"
+FIRST_AXIS, LAST_AXIS = "the length of axis 0 of a and the output", "the length of the last axis of a and the output"
 LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what is said of it
     (11, dict.fromkeys("abcde", (11, 3)), (2, 5), ", and 11 is the length of axis 0 of a, b, c and others"),
     (33, dict.fromkeys("abcd", (11, 3)), (2, 5), ", and 33 = 11 * 3 is the length of axes 0 to 1 of a, b, c and d"),
@@ -305,6 +280,30 @@ LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what 
         ": 1/40, where 40 = 5 * 2 * 4 is the length of axes 0 to 2 of the output",
     ),
     (11, {"a": (11, 3), "where": (11, 2)}, (2,), ", and 11 is the length of axis 0 of a and where"),
+    # of all that a factor may be, none is stated as the one
+    (0.5, {"a": (4, 7)}, (4, 7), f" (also 1/sqrt(4), where 4 is {FIRST_AXIS})"),
+    (
+        0.6,
+        {"a": (3, 5)},
+        (3, 5),
+        f": perhaps 3/5, where 3 is {FIRST_AXIS} and 5 is {LAST_AXIS}; or 1 - 0.4, as for a dropout probability of 0.4",
+    ),
+    (3, {"a": (3, 9)}, (3, 9), f": perhaps sqrt(9), where 9 is {LAST_AXIS}; or 3, which is {FIRST_AXIS}"),
+    (1 / 3, {"a": (3, 9)}, (3, 9), f": perhaps 1/sqrt(9), where 9 is {LAST_AXIS}; or 1/3, where 3 is {FIRST_AXIS}"),
+    (
+        4,
+        {"a": (16, 4, 2)},
+        (16, 4, 2),
+        f": perhaps sqrt(16), where 16 is {FIRST_AXIS}; or 4, which is the length of axis 1 of a and the output",
+    ),
+    (
+        0.8,
+        {"a": (5, 3)},
+        (3,),
+        ": perhaps 4/5, as of a variance, with n - 1 or n, where n = 5 is the length of axis 0 of a; "
+        "or 1 - 0.2, as for a dropout probability of 0.2",
+    ),
+    (1 / 40, {"a": (3, 1, 1)}, (2, 3, 4, 5), f": 1/40{MEAN} axes of lengths 2, 4 and 5 gives"),
 ]
 
 

@@ -1,12 +1,14 @@
 """Two functions at one point: what they are asked, in which dtype, and what is kept of the answers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from attention_np.gradcheck.measuring.numerical import METHODS
 
-from .programs import bilinear, bilinear_backward, normal, square_inputs
-from .subjects import measured
+from .programs import bilinear, bilinear_backward, normal, sine_in_single, square_inputs
+from .subjects import every_entry, measured
 
 
 def test_a_function_of_single_precision_is_measured_at_the_same_point_in_double():
@@ -20,15 +22,13 @@ def test_a_function_of_single_precision_is_measured_at_the_same_point_in_double(
     assert problem.subject("x").unit == np.finfo(np.float32).eps
 
 
-def test_a_function_of_single_precision_alone_stays_there_and_is_not_wide():
-    def only_single(x, y):
-        if x.dtype not in (np.float32, np.complex64):
-            raise TypeError("single precision only")
-        return bilinear(x, y)
-
-    found = measured(only_single, bilinear_backward, square_inputs(dtype="float32"))
+def test_a_function_of_single_precision_alone_is_asked_in_that_here_and_elsewhere_and_is_not_wide():
+    found = measured(sine_in_single, lambda d, x: d * np.cos(x), {"x": normal(4, dtype="float32")})
     assert not found.candidate.wide
     assert found.candidate.output is found.candidate.first.output
+    u, (x,) = found.candidate.question
+    slopes = found.pair(np.arange(4)).measured(2 * u, [x + np.float32(0.1)])
+    np.testing.assert_allclose(slopes, 2 * u * np.cos(x + np.float32(0.1)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -71,38 +71,28 @@ def test_randomness_is_its_own_for_each_input_and_purpose_and_the_same_again():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_both_ways_to_a_few_entries_agree_here_and_elsewhere(method):
+def test_both_ways_to_a_few_entries_and_along_directions_agree_here_and_elsewhere(method):
     inputs = square_inputs()
     found = measured(bilinear, bilinear_backward, inputs, method=method)
     assert not found.looked.any()
     assert np.isnan(found.numerical).all()
-    elements = np.array([7, 2, 4])
+    elements, directions = np.array([7, 2, 4]), normal(4, 3, 3, seed=5)
     found.look(elements, best=True)
     np.testing.assert_array_equal(np.flatnonzero(found.looked), [2, 4, 7])
     np.testing.assert_array_equal(np.isnan(found.numerical).all(axis=0), ~found.looked)
-    pair, tolerance = found.pair(elements), {"complex-step": 1e-14, "central": 1e-9}[method]
+    tolerance = {"complex-step": 1e-14, "central": 1e-9}[method]
     u, point = found.candidate.question
-    for cotangent, place in ((u, point), (2 * u, [x + 0.1 for x in point])):
-        claimed, slopes = pair.claimed(cotangent, place), pair.measured(cotangent, place)
-        right = bilinear_backward(cotangent, *place)[0].ravel()[elements]
-        np.testing.assert_allclose(claimed, right, rtol=1e-15)
-        np.testing.assert_allclose(slopes, right, rtol=0, atol=tolerance)
-    np.testing.assert_array_equal(pair.measured(u, point), found.numerical[0, elements])
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_both_ways_along_directions_agree_here_and_elsewhere(method):
-    inputs = square_inputs()
-    found = measured(bilinear, bilinear_backward, inputs, method=method)
-    directions = normal(4, 3, 3, seed=5)
-    pair, tolerance = found.pair_along(directions), {"complex-step": 1e-14, "central": 1e-9}[method]
-    u, point = found.candidate.question
-    for cotangent, place in ((u, point), (2 * u, [x + 0.1 for x in point])):
-        right = np.tensordot(directions, bilinear_backward(cotangent, *place)[0], 2)
-        np.testing.assert_allclose(pair.claimed(cotangent, place), right, rtol=1e-14)
-        np.testing.assert_allclose(pair.measured(cotangent, place), right, rtol=0, atol=tolerance)
+    for pair, of in (
+        (found.pair(elements), lambda d_x: d_x.ravel()[elements]),
+        (found.pair_along(directions), lambda d_x: np.tensordot(directions, d_x, 2)),
+    ):
+        for cotangent, place in ((u, point), (2 * u, [x + 0.1 for x in point])):
+            right = of(bilinear_backward(cotangent, *place)[0])
+            np.testing.assert_allclose(pair.claimed(cotangent, place), right, rtol=1e-14)
+            np.testing.assert_allclose(pair.measured(cotangent, place), right, rtol=0, atol=tolerance)
     values = found.slopes_along(directions).values
-    np.testing.assert_array_equal(values[:, 0], pair.measured(u, point))
+    np.testing.assert_array_equal(found.pair(elements).measured(u, point), found.numerical[0, elements])
+    np.testing.assert_array_equal(found.pair_along(directions).measured(u, point), values[:, 0])
     expected = [np.tensordot(directions, bilinear_backward(v, *point)[0], 2) for v in found.candidate.cotangents]
     np.testing.assert_allclose(values.T, expected, rtol=0, atol=10 * tolerance)
 
@@ -115,3 +105,38 @@ def test_along_directions_nothing_is_lost_of_extended_precision():
     assert claimed.dtype == np.longdouble
     right = np.tensordot(directions.astype(np.longdouble), bilinear_backward(u, *point)[0], 2)
     np.testing.assert_allclose(claimed, right, rtol=100 * np.finfo(np.longdouble).eps)
+
+
+def test_slopes_of_single_precision_inputs_are_measured_in_double_elsewhere_too():
+    found = measured(bilinear, bilinear_backward, square_inputs(dtype="float32"))
+    found.look(np.arange(9))
+    u, point = found.candidate.question
+    wide = [x.astype(float) for x in point]
+    right = bilinear_backward(u.astype(float), *wide)[0]
+    elements = np.arange(9)
+    np.testing.assert_allclose(found.pair(elements).measured(u, point), right.ravel(), rtol=0, atol=1e-12)
+    directions = normal(2, 3, 3)
+    expected = np.tensordot(directions, right, 2)
+    np.testing.assert_allclose(found.pair_along(directions).measured(u, point), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps >= np.finfo(float).eps, reason="there is no wider dtype than float64")
+def test_a_question_in_extended_precision_is_answered_in_that():
+    found = measured(np.sin, lambda d, x: d * np.cos(x), {"x": normal(4)})
+    u, x = (array.astype(np.longdouble) for array in (found.candidate.question[0], found.candidate.question[1][0]))
+    x += np.longdouble(1) / 3
+    slopes = found.pair(np.arange(4)).measured(u, [x])
+    assert slopes.dtype == np.longdouble
+    np.testing.assert_allclose(slopes, u * np.cos(x), rtol=20 * np.finfo(np.longdouble).eps)
+
+
+def test_what_is_looked_at_again_is_not_one_more_entry_done():
+    done = []
+    found = measured(np.sin, lambda d, x: d * np.cos(x), {"x": normal(5)})
+    found.running = replace(found.running, advance=done.append)
+    found.look(np.arange(5), key="x")
+    assert sum(done) == 5
+    found.look(np.arange(5), best=True)
+    found.slopes_along(every_entry(found.subject))
+    found.pair(np.arange(5)).measured(*found.candidate.question)
+    assert sum(done) == 5

@@ -14,6 +14,8 @@ from attention_np.gradcheck.measuring.noise import (
     wider_difference,
 )
 
+from .programs import Watched
+
 EPS = float(np.finfo(np.float64).eps)
 WIDER = np.finfo(np.longdouble).eps < EPS
 needs_a_wider_dtype = pytest.mark.skipif(not WIDER, reason="this machine has no wider dtype than float64")
@@ -58,51 +60,10 @@ def test_it_sees_cancellation_inside_the_claimed_gradient_and_inside_the_measure
         assert (floor <= 10 * EPS * 1e4 * x).all()
 
 
-def test_it_sees_cancellation_that_moves_of_the_last_bit_reach_alone():
-    x, y = np.array([1e8 + 1, 2.0]), np.array([1e8, 1.0])
-    floor = floor_of(lambda u, x, y: u * (x - y), lambda u, x, y: u * (x - y), x, y)
-    assert 1e8 * EPS / 2 <= floor[0] <= 2 * 2 * 1e8 * EPS * (ULPS + 1)
-    assert EPS / 2 <= floor[1] <= 2 * 2 * 3 * EPS * (ULPS + 1)
-
-
-def test_it_sees_the_rounding_of_differences():
-    step, frequencies = 2.0**-30, np.linspace(0.5, 1.5, 50)
-
-    def value(x):
-        return np.exp(10 * np.sin(np.multiply.outer(x, frequencies))).sum(axis=-1)
-
-    def claimed(u, x):
-        y = np.multiply.outer(x, frequencies)
-        return u * (np.exp(10 * np.sin(y)) * 10 * np.cos(y) * frequencies).sum(axis=-1)
-
-    def measured(u, x):
-        return u * (value(x + step) - value(x - step)) / (2 * step)
-
-    x = np.linspace(0.4, 1.2, 40)
-    difference = np.abs(claimed(1, x) - measured(1, x))
-    floor = floor_of(claimed, measured, x)
-    assert (difference > 1e-10 * claimed(1, x)).any()
-    seen = difference <= UNDECIDABLE * floor
-    assert seen.mean() >= 0.9  # values are multiples of a last bit: now and then no move changes it
-    assert (floor <= 1e-4 * claimed(1, x)).all()
-
-
-def test_it_does_not_matter_which_of_the_two_is_claimed():
-    def zero(_, x):
-        return 0 * x
-
-    x = np.array([0.4, -0.7, 1.1])
-    np.testing.assert_array_equal(floor_of(square, zero, x), floor_of(zero, square, x))
-
-
 def test_the_inputs_move_by_some_last_bits_and_then_by_a_larger_part_that_is_still_tiny():
-    moves = []
-
-    def record(u, x):
-        moves.append(float(np.abs(x / 1.5 - 1).max()))
-        return u * x
-
+    record = Watched(np.multiply)
     floor_of(record, np.multiply, np.full(50, 1.5))
+    moves = [np.abs(x / 1.5 - 1).max() for _, x in record.seen]
     small, larger = ([move for move in moves if low <= move <= high] for low, high in ((EPS / 2, 1e-14), (1e-14, 1)))
     assert len(small) == SMALL_MOVES
     assert max(small) <= ULPS * EPS
@@ -149,19 +110,6 @@ def test_the_floor_follows_the_dtype_of_the_inputs(dtype):
     assert 3 * eps * ULPS / 2 <= floor.max() <= 2 * 3 * 2 * eps * (ULPS + 1)
 
 
-def test_zero_has_no_last_bit_and_stays():
-    seen = []
-
-    def record(u, x):
-        seen.append(x.copy())
-        return u * x
-
-    floor = floor_of(record, record, np.array([0.0, 1.0]))
-    assert floor[0] == 0
-    assert all(x[0] == 0 for x in seen)
-    assert any(x[1] != 1 for x in seen)
-
-
 @pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_adds_no_noise_and_raises_no_warning(strange):
     x = np.array([strange, 1.0])
@@ -180,20 +128,6 @@ def test_a_gradient_that_is_nan_somewhere_else_only_is_judged_where_it_is_not():
     floor = floor_of(fails_once, lambda u, x: u * x, np.array([1.0, -2.0]))
     assert (floor > 0).all()
     assert (floor < 1e-14).all()
-
-
-@pytest.mark.parametrize("largest", [np.nan, np.inf, -np.inf, np.finfo(float).max, -np.finfo(float).max])
-def test_an_input_stays_finite_or_not_as_it_is(largest):
-    seen = []
-
-    def record(u, x):
-        seen.append(x.copy())
-        return np.ones(2) * u
-
-    floor_of(record, record, np.array([largest, 1.0]), cotangent=np.ones(2))
-    places = np.array(seen)[:, 0]
-    np.testing.assert_array_equal(np.isfinite(places), np.isfinite(largest))
-    np.testing.assert_array_equal(np.isnan(places), np.isnan(largest))
 
 
 def test_the_floor_is_the_same_for_the_same_seed_and_leaves_what_it_is_given_alone():
@@ -231,20 +165,11 @@ def test_in_a_wider_dtype_the_difference_that_a_bug_makes_stays():
 
 
 @pytest.mark.parametrize("narrow", ["float16", "float32"])
-def test_what_is_narrower_than_double_is_claimed_in_double_and_measured_at_least_in_that(narrow):
-    claims, measurements = set(), set()
-
-    def claimed(u, x):
-        claims.update([u.dtype, x.dtype])
-        return u * x
-
-    def measured(u, x):
-        measurements.update([u.dtype, x.dtype])
-        return u * x
-
+def test_what_is_narrower_than_double_is_claimed_in_double_and_measured_in_the_widest_there_is(narrow):
+    claimed, measured = Watched(square), Watched(square)
     wider = wider_difference(pair_of(claimed, measured), np.ones(3, narrow), [np.ones(3, narrow)])
-    assert claims == {np.dtype(np.float64)}
-    assert all(dtype.itemsize >= 8 for dtype in measurements)
+    for function, dtype in ((claimed, np.float64), (measured, np.longdouble)):
+        assert {x.dtype for call in function.seen for x in call} == {np.dtype(dtype)}
     np.testing.assert_array_equal(wider, np.zeros(3))
 
 
@@ -252,8 +177,8 @@ def test_what_is_narrower_than_double_is_claimed_in_double_and_measured_at_least
 def test_the_wider_dtype_of_double_is_long_double_and_of_long_double_there_is_none():
     pair = pair_of(square, square)
     assert wider_difference(pair, np.ones(2), [np.ones(2)]).dtype == np.longdouble
-    assert wider_difference(pair, np.ones(2, np.longdouble), [np.ones(2, np.longdouble)]) is None
-    assert wider_difference(pair, np.ones(2, np.float32), [np.ones(2, np.longdouble)]) is None
+    for u, x in (("longdouble", "longdouble"), ("float32", "longdouble"), ("longdouble", "float64")):
+        assert wider_difference(pair, np.ones(2, u), [np.ones(2, x)]) is None
 
 
 def refuses(narrow, u, x):
@@ -275,19 +200,6 @@ def test_a_function_that_takes_no_wider_dtype_has_no_wider_difference_but_a_floo
 
 
 @needs_a_wider_dtype
-@pytest.mark.parametrize("narrow", ["float16", "float32"])
-def test_what_is_narrower_than_double_is_measured_in_long_double_where_that_is_taken(narrow):
-    seen = set()
-
-    def measured(u, x):
-        seen.update([u.dtype, x.dtype])
-        return u * x
-
-    wider_difference(pair_of(square, measured), np.ones(3, narrow), [np.ones(3, narrow)])
-    assert seen == {np.dtype(np.longdouble)}
-
-
-@needs_a_wider_dtype
 def test_what_takes_double_and_no_more_is_measured_in_double():
     def measured(u, x):
         if x.dtype == np.longdouble:
@@ -301,11 +213,6 @@ def test_what_takes_double_and_no_more_is_measured_in_double():
     assert wider_difference(pair_of(square, measured), np.ones(2), [np.ones(2)]) is None
 
 
-@needs_a_wider_dtype
-def test_for_a_cotangent_of_long_double_there_is_no_wider_dtype():
-    assert wider_difference(pair_of(square, square), np.ones(2, np.longdouble), [np.ones(2)]) is None
-
-
 def test_a_wider_difference_is_infinite_where_the_functions_are_and_raises_no_warning():
     found = wider_difference(
         pair_of(lambda u, x: u * np.log(x), square), np.ones(2, np.float32), [np.eye(2, dtype="f")[0]]
@@ -313,20 +220,15 @@ def test_a_wider_difference_is_infinite_where_the_functions_are_and_raises_no_wa
     np.testing.assert_array_equal(found, [-1, -np.inf])
 
 
-def beyond_one(u, x):
-    return u * np.where(x > 1, np.inf, 1.0)
-
-
 def test_a_move_to_where_a_function_is_infinite_tells_nothing():
-    pair = pair_of(beyond_one, lambda u, x: 0 * x)  # noqa: ARG005
-    assert (floor_of(*(lambda u, x, f=f: f(u, [x]) for f in pair), np.ones(20), cotangent=np.ones(20)) < 1e-14).all()
-    assert (drift(pair, np.ones(20), np.ones(20), [np.ones(20)], np.random.default_rng(0), 0.6) <= 1e-8).all()
+    def beyond_one(u, x):
+        return u * np.where(x > 1, np.inf, 1.0)
 
-
-def test_a_drift_that_overflows_raises_no_warning():
-    pair = pair_of(lambda u, x: 1e308 * (u * x * 10), lambda u, x: 0 * x)  # noqa: ARG005
-    found = drift(pair, np.ones(5), np.ones(5), [np.ones(5)], np.random.default_rng(0), 0.6)
-    np.testing.assert_array_equal(found, np.zeros(5))
+    x, pair = np.ones(20), pair_of(beyond_one, lambda u, x: 0 * u * x)
+    assert (noise_floor(pair, x, [x], np.random.default_rng(0)) < 1e-14).all()
+    assert (drift(pair, x, x, [x], np.random.default_rng(0), 0.6) <= 1e-8).all()
+    overflowing = pair_of(lambda u, x: 1e308 * (u * x * 10), lambda u, x: 0 * u * x)
+    np.testing.assert_array_equal(drift(overflowing, x, x, [x], np.random.default_rng(0), 0.6), 0 * x)
 
 
 @pytest.mark.parametrize("most", [0.5, 2.0**-7, 1e-9])

@@ -97,13 +97,6 @@ def test_a_sample_of_the_entries_tells_what_normalization_it_is(forward, term):
     assert _which_term(Mistake.of(sampled(found, share=0.7))).startswith(term)
 
 
-def test_of_other_rows_the_softmax_correction_is_given_as_an_example():
-    found = evidence_of(np.tanh, lambda _, x: (0 * x,), {"x": normal(5, 6, seed=1)}, "x")
-    assert _which_term(Mistake.of(found)) == (
-        "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij,"
-    )
-
-
 def rows_that_sum_to_zero(*shape, seed=0):
     right = np.random.default_rng(seed).standard_normal((3, *shape))
     return right - right.mean(axis=-1, keepdims=True)
@@ -118,28 +111,26 @@ def positive(*shape, seed=2):
     return np.random.default_rng(seed).uniform(0.1, 1, shape)
 
 
-@pytest.mark.parametrize("shape", [(2,), (6,), (1, 4), (5, 4), (2, 3, 4)])
-def test_errors_like_weights_are_those_of_a_softmax_correction_in_any_shape(shape):
-    found = with_errors(rows_that_sum_to_zero(*shape), errors_like_weights(positive(*shape)))
-    said = said_of(found)
-    if shape == (2,):
-        assert BY_SUMS not in said  # two entries for three cotangents are too few
-    else:
-        assert said.startswith(f"{BY_SUMS} {len(shape) - 1} is missing or wrong")
+FIRST_ROWS = np.arange(5)[:, np.newaxis]
 
 
 @pytest.mark.parametrize(
-    ("entries", "cotangents", "said"), [(4, 2, True), (3, 2, False), (2, 3, False), (3, 3, True), (9, 1, False)]
+    ("weights", "cotangents", "said"),
+    [
+        *((positive(9) * (np.arange(9) < n), count, n * count > 7) for n, count in ((4, 2), (3, 2), (2, 3), (3, 3))),
+        (positive(9), 1, False),
+        (positive(2), 3, False),  # two entries for three cotangents are too few
+        *((positive(*shape), 3, True) for shape in ((6,), (1, 4), (5, 4), (2, 3, 4))),
+        (positive(5, 4) * (FIRST_ROWS < 2), 3, True),  # rows without an error do not speak against it
+        (positive(5, 2) * (FIRST_ROWS < 1), 3, False),  # nor are they evidence
+        (np.ones((5, 4)), 3, False),  # as of a mean
+    ],
 )
-def test_it_takes_three_entries_beyond_those_that_fit_anyway(entries, cotangents, said):
-    weights = np.where(np.arange(9) < entries, positive(9), 0)
+def test_it_takes_three_entries_beyond_those_that_fit_anyway_in_any_shape(weights, cotangents, said):
     error = errors_like_weights(weights, cotangents=cotangents)
-    assert said_of(with_errors(rows_that_sum_to_zero(9), error)).startswith(BY_SUMS) == said
-
-
-def test_rows_without_an_error_do_not_speak_against_a_softmax_correction():
-    weights = positive(5, 4) * np.array([1, 1, 0, 0, 0])[:, np.newaxis]
-    assert said_of(with_errors(rows_that_sum_to_zero(5, 4), errors_like_weights(weights))).startswith(BY_SUMS)
+    found = said_of(with_errors(rows_that_sum_to_zero(*weights.shape), error))
+    assert found.startswith(f"{BY_SUMS} {weights.ndim - 1} is missing or wrong") == said
+    assert (BY_SUMS in found) == said
 
 
 @pytest.mark.parametrize("row", [0, 4])
@@ -153,37 +144,24 @@ def test_one_row_of_another_kind_speaks_against_a_softmax_correction(row):
         assert BY_SUMS not in said_of(with_errors(*found))
 
 
-def test_rows_without_an_error_are_no_evidence_of_a_softmax_correction():
-    weights = positive(5, 2) * np.array([1, 0, 0, 0, 0])[:, np.newaxis]
-    assert BY_SUMS not in said_of(with_errors(rows_that_sum_to_zero(5, 2), errors_like_weights(weights)))
-
-
 def test_the_noise_of_other_cotangents_does_not_excuse_a_row_that_sums_to_something():
     right = rows_that_sum_to_zero(5, 4)
     right[0, 2, 1] += 1e-4
     assert BY_SUMS not in said_of(with_errors(right, errors_like_weights(positive(5, 4)), floor=1e-6))
 
 
-def test_errors_that_are_the_same_along_each_row_are_those_of_a_mean():
-    error = errors_like_weights(np.ones((5, 4)))
-    assert BY_SUMS not in said_of(with_errors(rows_that_sum_to_zero(5, 4), error))
-
-
-@pytest.mark.parametrize(("off", "said"), [(0.0, True), (1.5, True), (2.5, False)])
+@pytest.mark.parametrize(("off", "said"), [(0.0, True), (1.5, True), (2.5, False), (None, True)])
 def test_weights_are_told_apart_to_within_the_noise(off, said):
-    right = rows_that_sum_to_zero(5, 4)
-    error = errors_like_weights(positive(5, 4))
-    error[0, 2, 1] += off * 1e-5
+    weights, right = positive(5, 4), rows_that_sum_to_zero(5, 4)
+    if off is None:  # where they are zero, they may be anything within it
+        weights[:, 2] = 0
+    error = errors_like_weights(weights)
+    if off is None:
+        error[:, :, 2] = 0.5e-5 * np.random.default_rng(3).choice([-1, 1], (3, 5))
+    else:
+        error[0, 2, 1] += off * 1e-5
     found = with_errors(right, error, floor=1e-6)  # what counts as an error is ten times that
     assert said_of(found).startswith(BY_SUMS) == said
-
-
-def test_weights_that_are_zero_may_be_anything_within_the_noise():
-    weights = positive(5, 4)
-    weights[:, 2] = 0
-    error = errors_like_weights(weights)
-    error[:, :, 2] = 0.5e-5 * np.random.default_rng(3).choice([-1, 1], (3, 5))
-    assert said_of(with_errors(rows_that_sum_to_zero(5, 4), error, floor=1e-6)).startswith(BY_SUMS)
 
 
 def test_rows_of_which_some_are_not_known_tell_nothing_of_a_softmax_correction():
@@ -227,24 +205,20 @@ def test_the_softmax_may_be_along_another_axis():
     assert diagnose(found).startswith("the softmax correction along axis 0")
 
 
-def test_a_factor_on_a_gradient_that_is_zero_for_orthogonal_rows_is_that_factor():
+@pytest.mark.parametrize(
+    ("factor", "said"), [(lambda _: np.pi, "it is 3.14159265 times the numerical gradient throughout"), (np.sinh, None)]
+)
+def test_what_is_wrong_where_orthogonal_rows_give_zero_anyway_is_called_by_its_factor_or_has_no_simple_cause(
+    factor, said
+):
     inputs = {"x": normal(4, 5, seed=1), "scale": normal(4, 1, seed=2)}
 
     def backward(d, x, scale):
-        return d * scale * np.cos(x), np.pi * (d * np.sin(x)).sum(axis=-1, keepdims=True)
+        return d * scale * np.cos(x), factor(scale) * (d * np.sin(x)).sum(axis=-1, keepdims=True)
 
     found = evidence_of(lambda x, scale: np.sin(x) * scale, backward, inputs, "scale")
     assert abs(found.numerical["scale"][2]).max() < 1e-14
-    assert diagnose(found) == "it is 3.14159265 times the numerical gradient throughout"
-
-
-def test_a_formula_that_is_wrong_where_orthogonal_rows_give_zero_anyway_has_no_simple_cause():
-    inputs = {"x": normal(4, 5, seed=1), "scale": normal(4, 1, seed=2)}
-
-    def backward(d, x, scale):
-        return d * scale * np.cos(x), (d * np.sin(x)).sum(axis=-1, keepdims=True) * np.sinh(scale)
-
-    assert diagnose(evidence_of(lambda x, scale: np.sin(x) * scale, backward, inputs, "scale")) is None
+    assert diagnose(found) == said
 
 
 SOFTMAX = (

@@ -10,7 +10,7 @@ from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
 from attention_np.gradcheck.plot import places, v_curve
 
 from .programs import normal
-from .reports import compared
+from .reports import compared, wrong_in
 
 matplotlib = pytest.importorskip("matplotlib", reason="for plots, pip install 'attention-np[plot]'")
 matplotlib.use("Agg")
@@ -24,14 +24,6 @@ def closed_figures(monkeypatch):
     monkeypatch.setattr(plt, "show", lambda: pytest.fail("a plot must not be shown by us"))
     yield
     plt.close("all")
-
-
-def wrong_in(*indices, shape=(3, 4), name="x", **fields):
-    numerical = np.array(1 + np.abs(normal(*shape)))
-    analytic = numerical.copy()
-    for index in indices:
-        analytic[index] *= -1
-    return compared(name, analytic, numerical, **fields)
 
 
 def drawn(ax):
@@ -58,19 +50,18 @@ def test_a_wrong_entry_is_bright_and_outlined():
     square = {(1.5, 0.5), (2.5, 0.5), (1.5, 1.5), (2.5, 1.5)}
     assert {end for side in outlined(ax) for end in side} == square
     assert len(outlined(ax)) == 4
+    assert len(outlined(places(wrong_in((1, 2), (1, 3), (2, 3))))) == 8  # neighbours have one
     assert drawn(ax) == ["wrong"]
     assert ax.get_title() == "x: 1 of 12 entries is wrong"
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("index of axis 1", "index of axis 0")
 
 
-def test_neighbours_that_are_wrong_have_one_outline():
-    assert len(outlined(places(wrong_in((1, 2), (1, 3), (2, 3))))) == 8
-
-
-def test_the_colour_is_the_difference_over_its_tolerance():
+def test_the_colour_is_the_difference_over_its_tolerance_and_an_array_that_holds_has_no_marks():
     floor = np.array([1e-3, 1e-2, 0.0, 0.0])
     report = compared("x", [1.0, 1.01, 1.0, 1.1], np.ones(4), floor)
     assert image_of(places(report))[0] == pytest.approx([1e-3, 0.1, 1e-3, 1e3])
+    ax = places(compared("x", np.ones((2, 3)), np.ones((2, 3))))
+    assert (drawn(ax), len(ax.collections), ax.get_title()) == ([], 0, "x: holds")
 
 
 def test_what_cannot_be_decided_has_a_dot_and_what_was_skipped_is_grey():
@@ -85,14 +76,7 @@ def test_what_cannot_be_decided_has_a_dot_and_what_was_skipped_is_grey():
     assert (~ax.images[1].get_array().mask).tolist() == (~looked_at).tolist()
 
 
-def test_an_array_that_holds_has_no_marks():
-    ax = places(compared("x", np.ones((2, 3)), np.ones((2, 3))))
-    assert drawn(ax) == []
-    assert not ax.collections
-    assert ax.get_title() == "x: holds"
-
-
-def test_each_index_of_the_leading_axes_has_its_panel():
+def test_each_index_of_the_leading_axes_has_its_panel_with_labels_unless_there_are_very_many():
     report = wrong_in((1, 0, 2, 3), shape=(2, 4, 3, 4))
     ax = places(report)
     image = image_of(ax)
@@ -104,33 +88,21 @@ def test_each_index_of_the_leading_axes_has_its_panel():
     assert (image[row : row + 3, column : column + 4] > 1).tolist() == (report.details.verdict[1, 0] == WRONG).tolist()
     assert drawn(ax) == ["wrong"]
     assert ax.get_xlabel() == "index of axis 3"
-
-
-def test_the_indices_are_those_within_each_panel():
-    ax = places(wrong_in((0, 0, 0), shape=(2, 3, 4)))
-    assert {tick.get_text() for tick in ax.get_xticklabels()} == {"0", "3"}
+    assert {tick.get_text() for tick in ax.get_xticklabels()} == {"0", "3"}  # within each panel
     assert {tick.get_text() for tick in ax.get_yticklabels()} == {"0", "2"}
+    many = places(wrong_in((0, 0, 0), shape=(30, 2, 2)))
+    assert not many.texts
+    assert (~np.isnan(image_of(many))).sum() == 120
 
 
-def test_panels_that_are_very_many_have_no_labels():
-    ax = places(wrong_in((0, 0, 0), shape=(30, 2, 2)))
-    assert not ax.texts
-    assert (~np.isnan(image_of(ax))).sum() == 120
-    drawn(ax)
-
-
-@pytest.mark.parametrize("shape", [(), (1, 500), (1, 1, 1, 1), (11, 3, 2)])
+@pytest.mark.parametrize("shape", [(), (1, 1, 1, 1), (11, 3, 2)])
 def test_arrays_of_any_shape_are_plotted(shape):
     ax = places(wrong_in((0,) * len(shape), shape=shape))
     drawn(ax)
     assert (image_of(ax) > 1).sum() == 1
     assert all(float(tick.get_text().replace("\N{MINUS SIGN}", "-")).is_integer() for tick in ax.get_xticklabels())
-
-
-def test_an_array_without_entries_says_so():
-    ax = places(compared("x", np.ones((0, 3)), np.ones((0, 3))))
-    drawn(ax)
-    assert [text.get_text() for text in ax.texts] == ["no entries"]
+    empty = places(compared("x", np.ones((0, 3)), np.ones((0, 3))))
+    assert [text.get_text() for text in empty.texts] == ["no entries"]
 
 
 def test_infinite_gradients_and_gradients_in_single_precision_are_plotted():
@@ -150,7 +122,7 @@ def test_a_plot_goes_where_it_is_asked_to():
 
 def test_a_report_plots_the_inputs_that_are_wrong():
     holds = compared("holds", np.ones(3), np.ones(3))
-    report = Report((holds, wrong_in((0, 0), name="x"), WITHOUT_ARRAYS, wrong_in((1, 1), name="y")))
+    report = Report((holds, wrong_in((0, 0)), WITHOUT_ARRAYS, replace(wrong_in((1, 1)), name="y")))
     axes = report.plot()
     assert [ax.get_title().split(":")[0] for ax in axes] == ["x", "y"]
     assert axes[0].figure is axes[1].figure
@@ -180,11 +152,6 @@ def test_a_report_without_arrays_cannot_be_plotted(tmp_path):
     assert image_of(loaded).tolist() == image_of(report.plot()[0]).tolist()
 
 
-def test_an_input_that_was_not_checked_cannot_be_plotted():
-    with pytest.raises(KeyError, match="'y' is not among the inputs checked: x"):
-        Report((wrong_in((0, 0)),)).plot("y")
-
-
 def test_the_curves_are_the_median_errors_with_a_band_to_the_largest():
     steps = [1e-2, 1e-4, 1e-6]
     ax = v_curve(np.exp, {"x": np.linspace(0.1, 1, 7)}, np.ones(7), steps=steps)
@@ -210,12 +177,8 @@ def test_the_curves_are_the_median_errors_with_a_band_to_the_largest():
     assert ax.get_xlabel() == "step h, relative to the size of the entry"
     assert ax.get_ylabel() == "relative error against\nthe complex step"
     assert ax.get_title().endswith("median and largest of 7 entries")
-
-
-def test_the_curves_are_told_apart_without_colour():
-    ax = v_curve(np.sin, {"x": normal(3)})
     looks = [(line.get_marker(), line.get_linestyle()) for line in ax.get_lines()]
-    assert len(set(looks)) == len(looks) == 6
+    assert len(set(looks)) == len(looks)  # told apart without colour
 
 
 def test_a_wrong_gradient_is_a_plateau():

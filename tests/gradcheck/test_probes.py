@@ -12,7 +12,6 @@ from attention_np.gradcheck.measuring.probes import (
     KINK,
     KINK_STEPS,
     LOCATED,
-    NOT_ANALYTIC,
     TOGETHER,
     Cusp,
     _breaks,
@@ -20,18 +19,23 @@ from attention_np.gradcheck.measuring.probes import (
     _direction,
     _left_over,
     _one_sided,
-    _slopes,
     cusps,
     rounding_of,
     why_not_analytic,
 )
 from attention_np.gradcheck.measuring.running import MEMORY
-from tests.gradcheck.subjects import every_entry, heard, subject_of
 
 from .programs import normal
+from .subjects import every_entry, heard, subject_of, watched_subject_of
 
 EPS = float(np.finfo(np.float64).eps)
 EPS_IN_SINGLE = float(np.finfo(np.float32).eps)
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
 ORDINARY = np.array([0.5, -1.5, 2.0])
 SEEDS = range(3)
 
@@ -58,33 +62,37 @@ def softplus(x):
     return np.where(x.real > 0, x, 0) + np.log1p(np.exp(np.where(x.real > 0, -x, x)))
 
 
-def refuses(x):
-    if x.dtype.kind == "c":
-        raise RuntimeError("no complex arrays here\nand no more lines")
-    return x**2
+def refusing(error):
+    """A square that refuses complex numbers by an error or a warning."""
+
+    def forward(x):
+        if x.dtype.kind == "c":
+            if isinstance(error, str):
+                warnings.warn(error, np.exceptions.ComplexWarning, stacklevel=2)
+            else:
+                raise error
+        return x**2
+
+    return forward
 
 
 NOT_ANALYTIC_FUNCTIONS = {
     "abs": np.abs,
-    "abs and more": lambda x: np.abs(x) * x,
     "the real part": lambda x: np.real(x) ** 2,
-    "the real part and more": lambda x: np.real(x) * x,
     "a conjugate": lambda x: np.conj(x) * x + x,
     "hypot": lambda x: np.hypot(x, 1.0),
     "a norm": lambda x: np.linalg.norm(x) * x[:1],
     "a standard deviation": lambda x: x / x.std(),
     "a sign of complex numbers": lambda x: x / np.hypot(x.real, x.imag) * x,  # as np.sign is since NumPy 2
     "a cast": lambda x: np.array([float(v) ** 2 for v in x]),
-    "a cast of an array": lambda x: x.astype(float) * x,
     "floor": np.floor,
     "one entry only": lambda x: np.concatenate([np.sin(x[:2]), np.abs(x[2:])]),
     "one output only": lambda x: np.concatenate([np.exp(x), [np.abs(x[0]) + 0j if x.dtype.kind == "c" else abs(x[0])]]),
     "a comparison of complex numbers": lambda x: np.where(x.imag > 0, 2 * x, x),
     "a fast wave of the conjugate": lambda x: np.sin(3e4 * np.conj(x)),
     "a small part": lambda x: np.exp(x) + 1e-3 * np.abs(x),
-    "a smaller part": lambda x: np.exp(x) + 1e-5 * np.abs(x),
     "a part of another dependence": lambda x: x**3 + 1e-4 * np.abs(x[::-1]) * x,
-    "an error of its own": refuses,
+    "an error of its own": refusing(RuntimeError("none")),
 }
 
 
@@ -92,7 +100,7 @@ NOT_ANALYTIC_FUNCTIONS = {
 @pytest.mark.parametrize("what", NOT_ANALYTIC_FUNCTIONS)
 def test_what_is_not_analytic_is_told_at_any_scale_and_along_any_direction(what, unit):
     forward = NOT_ANALYTIC_FUNCTIONS[what]
-    if what in ("a cast", "a cast of an array", "floor", "an error of its own"):
+    if what in ("a cast", "floor", "an error of its own"):
         forward_in_units = forward
     else:
 
@@ -107,22 +115,17 @@ def test_what_is_not_analytic_is_told_at_any_scale_and_along_any_direction(what,
 @pytest.mark.parametrize(
     ("forward", "message"),
     [
-        (refuses, "forward refuses complex arrays (no complex arrays here)"),
+        (refusing(RuntimeError("none here\nand no more lines")), "forward refuses complex arrays (none here)"),
+        (refusing(TypeError()), "forward refuses complex arrays (TypeError)"),
+        (refusing("no imaginary part"), "forward refuses complex arrays (no imaginary part)"),
         (np.abs, "forward turns complex arrays into float64"),
     ],
 )
-def test_the_reason_is_said_in_a_sentence(forward, message):
-    assert why_not_analytic(heard(subject_of(forward, ORDINARY)), np.random.default_rng(0)) == message
-
-
-def test_two_slopes_that_contradict_each_other_are_both_in_the_reason():
-    subject = heard(subject_of(lambda x: np.concatenate([9 * x[:1], np.conj(x[1:2]), x[2:]]), ORDINARY))
-    reason = why_not_analytic(subject, np.random.default_rng(0))
-    start, _, rest = reason.partition(", differences ")
-    number, _, why = rest.partition(": ")
-    assert why == NOT_ANALYTIC
-    assert start.startswith("the complex step gives the slope ")
-    assert float(start.split()[-1]) == pytest.approx(-float(number), rel=1e-5)
+def test_the_reason_is_said_in_a_sentence_and_no_warning_gets_out(forward, message):
+    subject = heard(subject_of(forward, ORDINARY))
+    with warnings.catch_warnings(), np.errstate(all="warn"):
+        warnings.simplefilter("error")
+        assert why_not_analytic(subject, rng()) == message
 
 
 ANALYTIC = {
@@ -134,8 +137,6 @@ ANALYTIC = {
     "layer normalisation": (lambda x: (x - x.mean()) / np.sqrt(((x - x.mean()) ** 2).mean() + 1e-5), normal(5)),
     "a steep exponential": (lambda x: np.exp(100 * x), ORDINARY),
     "a fast wave": (lambda x: np.sin(1e6 * x), ORDINARY),
-    "many fast waves": (lambda x: np.sin(1e6 * x), normal(100)),
-    "a slow wave": (lambda x: np.sin(1e-9 * x), ORDINARY),
     "a steep wave at zero": (lambda x: np.sin(1e12 * x), np.zeros(3)),
     "a tiny output": (lambda x: 1e-200 * np.sin(x), ORDINARY),
     "a huge output": (lambda x: 1e200 * np.sin(x), ORDINARY),
@@ -150,7 +151,6 @@ ANALYTIC = {
     "a cancellation": (lambda x: (1e10 + x) - 1e10, ORDINARY),
     "relu": (lambda x: np.maximum(x, 0), ORDINARY),
     "a kink nearby": (lambda x: np.where(x.real > 0.5, 2 * x - 0.5, x), np.array([0.5 + 1e-4, -1.0, 0.5 - 1e-7])),
-    "a jump nearby": (lambda x: np.where(x.real > 0.5, 2 * x, x), np.array([0.5 + 1e-4, -1.0, 0.5 - 1e-7])),
     "a bend of infinite curvature": (lambda x: x + 0.01 * np.maximum(x - 0.5, 0) ** 1.5, np.array([0.5 + 1e-9, 0.7])),
     "jumps nearby": (lambda x: x + np.round(x.real), np.array([0.5 + 1e-4, 1.5 - 1e-7, 2.0])),
     "zero inputs": (lambda x: np.exp(x) * x, np.zeros(3)),
@@ -175,21 +175,6 @@ def test_nothing_is_said_against_an_analytic_function_however_ill_conditioned(wh
         assert why_not_analytic(subject, np.random.default_rng(seed)) is None
 
 
-@given(st.floats(-20, 20), st.floats(-8, 8), st.sampled_from([np.sin, np.tanh, np.exp, np.arctan, softplus, in_single]))
-def test_nothing_is_said_against_a_smooth_function_whatever_its_units(x, exponent, forward):
-    unit = 10.0**exponent
-    with np.errstate(all="ignore"):
-        subject = heard(subject_of(lambda x: forward(x / unit), np.array([x * unit, unit])))
-    assert why_not_analytic(subject, np.random.default_rng(0)) is None
-
-
-def test_the_trial_keeps_its_warnings_to_itself():
-    subject = subject_of(lambda x: x.astype(float) * np.log(x), np.array([1e-9, 1.0]))
-    with warnings.catch_warnings(), np.errstate(all="warn"):
-        warnings.simplefilter("error")
-        assert why_not_analytic(subject, np.random.default_rng(0)) is not None
-
-
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize(
     ("forward", "x", "expected"),
@@ -205,6 +190,9 @@ def test_the_trial_keeps_its_warnings_to_itself():
         (lambda x: np.exp(x) + 0.01 * np.abs(x), [0.5, 0.0, 0.4], [kink(1, 0.99, 1.01)]),
         (lambda x: 1e-6 * np.abs(x), [0.5, 0.0, 0.4], [kink(1, -1e-6, 1e-6)]),
         (lambda x: 1e9 * np.abs(x), [0.5, 0.0, 0.4], [kink(1, -1e9, 1e9)]),
+        (lambda x: np.abs(x / 1e12 - 0.5), [0.5e12, 2e11, 3e12], [kink(0, -1e-12, 1e-12)]),
+        (lambda x: np.abs(x / 1e-12 - 0.5), [0.5e-12, 2e-13, 3e-12], [kink(0, -1e12, 1e12)]),
+        (lambda x: in_single(x, np.abs), [0.5, 0.0, -1.5], [kink(1, -1, 1)]),
     ],
 )
 def test_a_kink_is_found_with_its_place_and_the_slopes_on_both_sides(forward, x, expected, batched):
@@ -215,21 +203,6 @@ def test_a_kink_is_found_with_its_place_and_the_slopes_on_both_sides(forward, x,
         for cusp, known in zip(found, expected, strict=True):
             close = pytest.approx((known.below, known.above), rel=1e-3, abs=1e-3 * known.above)
             assert (cusp.below, cusp.above) == close
-
-
-@pytest.mark.parametrize("unit", [1e-12, 1e-6, 1e6, 1e12])
-def test_a_kink_is_found_in_any_units(unit):
-    subject = heard(subject_of(lambda x: np.abs(x / unit - 0.5), np.array([0.5, 0.2, 3.0]) * unit))
-    (cusp,) = cusps_of(subject)
-    assert cusp.index == (0,)
-    assert (cusp.below * unit, cusp.above * unit) == pytest.approx((-1, 1), rel=1e-3)
-
-
-def test_the_slopes_at_a_kink_are_those_of_the_weighted_sum_of_the_outputs():
-    subject = heard(subject_of(np.abs, np.array([[1.0, 2.0], [0.0, 3.0]]), cotangent=[[1.0, 1.0], [-4.0, 1.0]]))
-    (cusp,) = cusps_of(subject)
-    assert cusp == Cusp((1, 0), 4, -4, False)
-    assert all(type(number) is int for number in cusp.index)
 
 
 def test_no_more_kinks_are_returned_than_asked_for_the_first_ones():
@@ -273,24 +246,10 @@ def test_a_cusp_says_where_it_is_and_what_it_is():
     assert str(Cusp((0, 2), 2.0, 0.25, True)) == "forward is not continuous at [0, 2]: the loss jumps by 2.25 there"
 
 
-def test_a_function_of_single_precision_inside_shows_its_kinks_too():
-    for forward in (np.abs, lambda x: np.exp(x) + 1000 * np.abs(x)):
-        subject = heard(subject_of(lambda x, forward=forward: in_single(x, forward), np.array([0.5, 0.0, -1.5])))
-        for seed in SEEDS:
-            assert [cusp.index for cusp in cusps_of(subject, seed)] == [(1,)]
-
-
 def test_a_smooth_function_is_not_searched_entry_by_entry():
-    calls = []
-
-    def forward(x):
-        calls.append(1)
-        return np.sin(x)
-
-    subject = heard(subject_of(forward, normal(200)))
-    calls.clear()
-    assert cusps_of(subject) == []
-    assert len(calls) <= 20 + 2 * len(KINK_STEPS)
+    subject, seen = watched_subject_of(np.sin, normal(200))
+    assert cusps_of(heard(subject)) == []
+    assert len(seen) <= 20 + 16 + 2 * len(KINK_STEPS)
 
 
 SMOOTH = {
@@ -327,13 +286,16 @@ def test_no_kink_is_seen_in_a_smooth_function_nor_away_from_the_kink(what):
     st.floats(-9, 9),
     st.sampled_from([np.sin, np.tanh, np.exp, softplus, in_single, np.arctan, np.cbrt]),
 )
-def test_no_kink_is_seen_in_a_smooth_function_whatever_its_units(numbers, exponent, forward):
+def test_a_smooth_function_has_no_kink_and_is_analytic_whatever_its_units(numbers, exponent, forward):
     unit = 10.0**exponent
     if forward is np.cbrt:
         numbers = [x for x in numbers if abs(x) > 1e-2] or [1.0]  # it is infinitely steep at zero
     x = np.array(numbers) * unit
     with np.errstate(all="ignore"):  # as in a check: steps from zero go as far as they go
-        assert cusps_of(heard(subject_of(lambda x: forward(x / unit), x))) == []
+        subject = heard(subject_of(lambda x: forward(x / unit), x))
+        assert cusps_of(subject) == []
+    reason = why_not_analytic(subject, rng())
+    assert reason is None or (forward is np.cbrt and reason.startswith("forward refuses complex arrays"))
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -371,7 +333,7 @@ def test_rounding_shows_a_cancellation_inside_the_function(large):
 
 
 def test_the_rounding_of_a_constant_is_its_last_bit_and_of_zero_nothing():
-    noise = rounding_of(subject_of(lambda _: np.array([3.0, 0.0]), np.ones(3)), np.random.default_rng(0))
+    noise = rounding_of(subject_of(lambda _: np.array([3.0, 0.0]), np.ones(3)), rng())
     np.testing.assert_array_equal(noise, [3 * EPS, 0])
 
 
@@ -379,21 +341,9 @@ def test_the_rounding_of_a_constant_is_its_last_bit_and_of_zero_nothing():
 def test_rounding_is_finite_whatever_the_function_returns(strange):
     for forward in (lambda x: np.stack([x[0], strange + 0 * x[1]]), lambda x: np.where(x > 1, strange, x)):
         subject = subject_of(forward, np.array([1.0, 1.0]))
-        noise = rounding_of(subject, np.random.default_rng(0))
+        noise = rounding_of(subject, rng())
         assert np.isfinite(noise).all()
         assert noise[0] >= EPS
-
-
-@pytest.mark.parametrize("probe", [rounding_of, lambda *args: cusps(*args, MEMORY), why_not_analytic])
-def test_a_function_of_single_precision_only_is_given_nothing_else(probe):
-    seen = set()
-
-    def forward(x):
-        seen.add(x.dtype)
-        return np.sin(x)
-
-    probe(subject_of(forward, ORDINARY.astype(np.float32)), np.random.default_rng(0))
-    assert seen <= {np.dtype(np.float32), np.dtype(np.complex64)}
 
 
 def test_a_function_that_warns_is_no_less_analytic():
@@ -403,7 +353,7 @@ def test_a_function_that_warns_is_no_less_analytic():
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert why_not_analytic(heard(subject_of(forward, np.array([0.5, 1.0]))), np.random.default_rng(0)) is None
+        assert why_not_analytic(heard(subject_of(forward, np.array([0.5, 1.0]))), rng()) is None
 
 
 @pytest.mark.parametrize(
@@ -416,26 +366,9 @@ def test_a_cusp_allows_slopes_as_far_outside_its_two_sides_as_those_are_apart(sl
 
 
 def test_where_all_entries_are_zero_the_noise_around_zero_is_heard():
-    noise = rounding_of(subject_of(in_single, np.zeros(3)), np.random.default_rng(0))
+    noise = rounding_of(subject_of(in_single, np.zeros(3)), rng())
     assert (noise >= EPS_IN_SINGLE / 100).all()
     assert (noise <= 10 * EPS_IN_SINGLE).all()
-
-
-def test_what_is_close_to_a_zero_tells_nothing_of_the_noise_elsewhere():
-    subject = subject_of(lambda x: x[1:] + np.floor(1e7 * x[0]) % 2, np.array([0.0, 0.7, 1.0]))
-    assert (rounding_of(subject, np.random.default_rng(0)) <= 2 * EPS).all()
-
-
-@pytest.mark.parametrize("scale", [2.0**-5, 2.0**-15])
-def test_a_slope_along_a_direction_is_known_to_within_the_noise_over_the_shortest_step(scale):
-    noise = np.array([1e-12, 3e-12, 0.0])
-    slope, error = _slopes(replace(subject_of(np.sin, ORDINARY), noise=noise), np.ones(3), [scale])
-    np.testing.assert_allclose(slope, [np.cos(ORDINARY)], rtol=1e-9)
-    np.testing.assert_allclose(error, [2 * noise / (scale / 4)], rtol=1e-12)
-
-
-def rng():
-    return np.random.default_rng(0)
 
 
 @pytest.fixture(autouse=True)
@@ -445,18 +378,6 @@ def _as_in_a_check():
 
 
 # Where it looks
-
-
-def test_along_a_random_direction_each_entry_goes_up_or_down_by_a_half_to_all_of_its_size():
-    x = np.concatenate([np.geomspace(1e-250, 1e250, 500), [0.0, np.nan, -np.inf, 1e-310]])
-    v = _direction(subject_of(lambda x: x, x), rng())
-    size = np.where(np.isfinite(x) & (x > 1e-300), x, 1.0)  # the typical one
-    share = np.abs(v) / size
-    assert ((share[:500] >= 0.5) & (share[:500] <= 1)).all()
-    assert share[:500].min() < 0.51
-    assert share[:500].max() > 0.99
-    assert ((share[500:] > 0.25) & (share[500:] <= 1)).all()
-    assert 200 < (v > 0).sum() < 300
 
 
 def test_noise_is_looked_for_at_sixteen_points_in_a_row():
@@ -473,11 +394,8 @@ def test_noise_is_looked_for_at_sixteen_points_in_a_row():
     np.testing.assert_array_equal(seen, [subject.x + k * step for k in range(1, 17)])
     np.testing.assert_allclose(left, 32 * np.array([7, 9]) / np.sqrt(252), rtol=1e-12)  # of what alternates
     np.testing.assert_array_equal(largest, [7 + 5, 9 + 5.5])  # at the last points
-
-
-def test_differences_leave_nothing_of_a_quartic_and_then_say_that_they_saw_nothing():
     (left,), (largest,) = _left_over(subject_of(lambda x: x * x * x * x - 3 * x, np.array([0.0])), np.array([1.0]))
-    assert (left[0], largest[0]) == (np.inf, 16**4 - 48)
+    assert (left[0], largest[0]) == (np.inf, 16**4 - 48)  # of a quartic nothing is seen
 
 
 # Rounding
@@ -522,22 +440,6 @@ def test_the_entries_that_are_not_zero_move_and_the_zeros_do_not(x):
     assert (rounding_of(rough, rng()) <= 4 * EPS).all()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "longdouble"])
-def test_noise_is_told_in_double_precision_and_in_the_shape_of_the_output(dtype):
-    noise = rounding_of(subject_of(np.sin, np.ones((2, 3), dtype)), rng())
-    assert (noise.dtype, noise.shape) == (np.float64, (2, 3))
-
-
-@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
-def test_noise_is_heard_in_any_units_of_single_precision(unit):
-    def forward(x):
-        return np.exp(x.astype(np.float16)).astype(np.float32) * np.float32(unit)
-
-    subject = subject_of(forward, np.linspace(0.3, 2.9, 20, dtype=np.float32))
-    noise = rounding_of(subject, rng())
-    assert (noise >= 1e-5 * subject.output).mean() >= 0.9
-
-
 def test_what_changes_in_long_steps_only_is_heard_in_those():
     x = np.array([1.0, 2.0])
     noise = rounding_of(subject_of(lambda x: steps_of(1e-3, x), x), rng())
@@ -556,16 +458,9 @@ def test_a_wave_within_the_closest_points_is_not_taken_for_noise():
 
 
 def test_a_function_that_is_quiet_close_by_is_asked_nowhere_else():
-    calls = []
-
-    def forward(x):
-        calls.append(1)
-        return np.sin(x)
-
-    subject = subject_of(forward, np.array([1.2]))
-    calls.clear()
+    subject, seen = watched_subject_of(np.sin, np.array([1.2]))
     assert rounding_of(subject, rng()) == EPS * np.sin(1.2)
-    assert len(calls) == 16
+    assert len(seen) == 16
 
 
 def test_a_quiet_output_beside_a_loud_one_stays_quiet():
@@ -614,15 +509,6 @@ def test_a_complex_step_is_contradicted_by_converged_differences_beyond_all_that
     assert contradicts(line(1.0, 0.5, noise=noise), [1 + off, 0.5], error) == expected
 
 
-def test_a_discrepancy_is_judged_beside_the_largest_slope_of_either():
-    assert contradicts(line(1e3, 1.0), [1e3, 1 + 1.1e-5])
-    assert not contradicts(line(1e3, 1.0), [1e3, 1 + 0.9e-5])
-    assert contradicts(line(1e-9, 2e-12), [1e-9, 1e-12])
-    assert not contradicts(line(1.0, 0.0), [1e6, 0.9e-2]) or contradicts(line(1.0), [1e6])
-    assert not contradicts(line(0.0), [0.0])
-    assert not contradicts(line(1e-9, 0.0), [1e-9, 1e-12])  # what is zero, and stays it, tells nothing
-
-
 def test_the_output_that_contradicts_most_is_told_with_the_slopes_of_the_first_scale():
     found = _contradiction(line(1.0, 2.0, 3.0), np.ones(1), np.array([1.5, 7.0, 2.0]), np.zeros(3))
     assert found.startswith("the complex step gives the slope 7, differences 2: ")
@@ -632,28 +518,12 @@ def test_the_output_that_contradicts_most_is_told_with_the_slopes_of_the_first_s
 @pytest.mark.parametrize(("slope", "expected"), [(5.0, False), (7.0, True), (1.0, False)])
 def test_a_slope_that_differences_see_at_some_scale_is_contradicted_by_no_other(width, slope, expected):
     """The slope is 5 close to zero, and 1 farther off."""
-    subject = subject_of(lambda x: x + 4 * width * np.tanh(x / width), np.array([0.0]))
-    assert contradicts(replace(subject, noise=np.zeros(1)), [slope]) == expected
-
-
-def test_one_output_that_differences_agree_with_excuses_no_other():
-    subject = subject_of(lambda x: np.concatenate([x + 2.0**-28 * np.tanh(x * 2.0**30), x]), np.array([0.0]))
+    subject = subject_of(lambda x: np.stack([x[0] + 4 * width * np.tanh(x[0] / width), x[0]]), np.array([0.0]))
     subject = replace(subject, noise=np.zeros(2))
-    assert not contradicts(subject, [5.0, 1.0])
-    assert contradicts(subject, [5.0, 2.0])
-
-
-def test_a_jump_farther_off_does_not_hide_what_is_wrong_close_by():
-    subject = subject_of(lambda x: x + np.where(x > 1 + 2.0**-10, 1e9, 0), np.array([1.0]))
-    assert contradicts(replace(subject, noise=np.zeros(1)), [1.001])
-
-
-def test_differences_that_have_not_converged_contradict_nothing():
-    root = replace(subject_of(np.cbrt, np.array([0.0])), noise=np.zeros(1))
-    for slope in (123.0, 1e6, -1e6):
-        assert not contradicts(root, [slope])
-    wave = subject_of(lambda x: np.sin(1e12 * x), np.array([0.3]))
-    assert not contradicts(replace(wave, noise=np.zeros(1)), [1e12 * np.cos(0.3e12)])
+    assert contradicts(subject, [slope, 1.0]) == expected
+    assert contradicts(subject, [slope, 2.0])  # one output that they agree with excuses no other
+    jumping = subject_of(lambda x: x + np.where(x > 1 + 2.0**-10, 1e9, 0), np.array([1.0]))
+    assert contradicts(replace(jumping, noise=np.zeros(1)), [1.001])  # a jump farther off hides nothing close by
 
 
 def test_a_complex_step_that_depends_on_its_length_is_not_known_well_enough_to_be_contradicted():
@@ -665,53 +535,27 @@ def test_a_complex_step_that_depends_on_its_length_is_not_known_well_enough_to_b
     assert why_not_analytic(heard(subject_of(forward, np.array([1.0]))), rng()) is None
 
 
-def test_a_function_that_turns_complex_numbers_into_others_with_a_warning_refuses_them():
-    def forward(x):
-        if x.dtype.kind == "c":
-            warnings.warn("no imaginary part", np.exceptions.ComplexWarning, stacklevel=2)
-        return np.sin(x)
-
-    assert why_not_analytic(subject_of(forward, np.ones(2)), rng()) == (
-        "forward refuses complex arrays (no imaginary part)"
-    )
-
-
-def test_a_refusal_without_a_word_is_told_by_its_kind():
-    def forward(x):
-        if x.dtype.kind == "c":
-            raise TypeError
-        return np.sin(x)
-
-    assert why_not_analytic(subject_of(forward, np.ones(2)), rng()) == "forward refuses complex arrays (TypeError)"
-
-
-def test_a_jump_a_kink_and_smooth_entries_are_told_apart_when_they_are_looked_at_together():
-    def forward(x):
-        return np.stack([np.abs(x[0]) + np.sin(x[1]), np.where(x[2] >= 2, 5.0, 1.0) + x[1], np.abs(x[0]) * 3])
-
-    subject = heard(subject_of(forward, np.array([0.0, 1.0, 2.0, 7.0])))
-    np.testing.assert_array_equal(_breaks(subject, every_entry(subject)), [KINK, 0, JUMP, 0])
-
-
-@pytest.mark.parametrize(("noise", "found"), [(2.5e-9, KINK), (2.5e-8, 0)])
-def test_a_kink_is_what_rises_above_the_noise_at_four_steps(noise, found):
-    subject = replace(subject_of(lambda x: np.abs(x - 1), np.array([1.0])), noise=np.array([noise]))
-    np.testing.assert_array_equal(_breaks(subject, every_entry(subject)), [found])
-
-
-def test_what_is_a_kink_at_long_steps_and_none_at_short_ones_is_none():
-    subject = subject_of(lambda x: np.hypot(x - 1, 2.0**-27), np.array([1.0]))
-    np.testing.assert_array_equal(_breaks(subject, every_entry(subject)), [0])
-
-
-def test_at_zero_a_kink_must_last_to_short_steps_in_that_output_itself():
-    subject = subject_of(lambda x: np.stack([1 + 1e-7 * np.abs(x[0]), np.abs(x[1])]), np.zeros(2))
-    np.testing.assert_array_equal(_breaks(subject, every_entry(subject)), [0, KINK])
-
-
-def test_at_zero_what_an_output_becomes_far_away_hides_no_kink():
-    subject = subject_of(lambda x: np.abs(x) + 1e20 * x**8, np.zeros(2))
-    np.testing.assert_array_equal(_breaks(subject, every_entry(subject)), [KINK, KINK])
+@pytest.mark.parametrize(
+    ("forward", "x", "noise", "kinds"),
+    [
+        (lambda x: np.abs(x - 1), [1.0], [2.5e-9], [KINK]),  # above the noise at four steps
+        (lambda x: np.abs(x - 1), [1.0], [2.5e-8], [0]),
+        (lambda x: np.hypot(x - 1, 2.0**-27), [1.0], None, [0]),  # one at long steps and none at short ones
+        # at zero it must last to short steps in that output itself, and what becomes of that far away hides none
+        (lambda x: np.stack([1 + 1e-7 * np.abs(x[0]), np.abs(x[1])]), [0.0, 0.0], None, [0, KINK]),
+        (lambda x: np.abs(x) + 1e20 * x**8, [0.0, 0.0], None, [KINK, KINK]),
+        (
+            lambda x: np.stack([np.abs(x[0]) + np.sin(x[1]), np.where(x[2] >= 2, 5.0, 1.0) + x[1]]),
+            [0.0, 1.0, 2.0, 7.0],
+            None,
+            [KINK, 0, JUMP, 0],
+        ),
+    ],
+)
+def test_kinks_jumps_and_smooth_entries_are_told_apart_when_they_are_looked_at_together(forward, x, noise, kinds):
+    subject = subject_of(forward, np.array(x))
+    subject = replace(subject, noise=None if noise is None else np.array(noise))
+    np.testing.assert_array_equal(_breaks(subject, every_entry(subject)), kinds)
 
 
 def test_the_sides_of_a_kink_and_of_a_jump_are_those_of_the_first_cotangent():
@@ -752,10 +596,21 @@ def test_entries_are_looked_at_together_as_memory_allows_and_not_after_enough_we
     assert TOGETHER == 64
 
 
-def test_a_kink_far_from_zero_beside_large_terms_is_not_seen_where_rounding_hides_it():
-    def forward(x, size):
-        return (1e6 + size * np.abs(x - 1.0)) - 1e6
+def test_along_a_random_direction_each_entry_goes_up_or_down_by_a_half_to_all_of_its_size():
+    x = np.concatenate([np.geomspace(1e-250, 1e250, 500), [0.0, np.nan, -np.inf, 1e-310]])
+    v = _direction(subject_of(lambda x: x, x), rng())
+    size = np.where(np.isfinite(x) & (x > 1e-300), x, 1.0)  # the typical one
+    share = np.abs(v) / size
+    assert ((share[:500] >= 0.5) & (share[:500] <= 1)).all()
+    assert share[:500].min() < 0.51
+    assert share[:500].max() > 0.99
+    assert ((share[500:] > 0.25) & (share[500:] <= 1)).all()
+    assert 200 < (v > 0).sum() < 300
 
-    for size, seen in ((1.0, True), (1e-14, False)):
-        subject = heard(subject_of(lambda x, size=size: forward(x, size), np.array([1.0, 2.0])))
-        assert bool(cusps(subject, rng(), MEMORY)) == seen
+
+def test_a_discrepancy_is_judged_beside_the_largest_slope_of_either():
+    assert contradicts(line(1e3, 1.0), [1e3, 1 + 1.1e-5])
+    assert not contradicts(line(1e3, 1.0), [1e3, 1 + 0.9e-5])
+    assert contradicts(line(1e-9, 2e-12), [1e-9, 1e-12])
+    assert not contradicts(line(0.0), [0.0])
+    assert not contradicts(line(1e-9, 0.0), [1e-9, 1e-12])  # what is zero, and stays it, tells nothing

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from helpers import BY_HAND, OPS, Array, Case, leaves, map_arrays, plain_cases
+from helpers import OPS, WIDTHS, Array, Case, Shape, drawn, leaves, map_arrays, takes
 from hypothesis import settings
 from hypothesis import strategies as st
-
-from attention_np import softmax
-from attention_np.cases import drawn
-from attention_np.multi_head import Parameters
 
 EXAMPLES = int(os.environ.get("HOSTILE_EXAMPLES", 2 * settings().max_examples))
 # As many as that, the same in every run; or, if a number is asked for, others each time.
@@ -23,7 +20,6 @@ hostile = settings(max_examples=EXAMPLES, derandomize="HOSTILE_EXAMPLES" not in 
 
 REAL = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.longdouble)
 COMPLEX = (np.complex64, np.complex128)
-KNOWN = ("dot_product", "blockwise", "additive", "multi_head")  # whose options and widths are drawn, too
 SIZES = st.sampled_from([2, 1, 3, 0, 5, 4])
 
 
@@ -104,7 +100,7 @@ DRESSES: tuple[Callable[[Array], Any], ...] = (
 )
 
 
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, size: float = 1.0) -> Array:
+def numbers(rng: np.random.Generator, shape: Shape, dtype: Any, size: float = 1.0) -> Array:
     x = rng.standard_normal(shape) * size
     if np.dtype(dtype).kind == "c":
         x = x + 0.3j * rng.standard_normal(shape) * size
@@ -116,8 +112,11 @@ def cases(draw: Any, ops: tuple[str, ...] = OPS, dtypes: tuple[Any, ...] = REAL)
     """A call of an op: its sizes, leading axes that broadcast, dtypes, mask and other options."""
     name = draw(st.sampled_from(ops))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    n, m, d, d_v, h, features = (draw(SIZES) for _ in range(6))
+    widths = {width: draw(SIZES) for width in WIDTHS}
+    single, m = takes(name, "query") and draw(st.integers(0, 5)) == 0, draw(SIZES)
+    n, heads = 1 if single else draw(SIZES), draw(st.integers(1, 3))
     batch = draw(st.sampled_from([(), (1,), (2,), (0,), (2, 3), (1, 2)]))
+    made = drawn(name, n=n, m=m, H=heads, w=draw(st.integers(1, 4)), **widths)
 
     common, mixed = draw(st.sampled_from(dtypes)), draw(st.booleans())
 
@@ -127,63 +126,47 @@ def cases(draw: Any, ops: tuple[str, ...] = OPS, dtypes: tuple[Any, ...] = REAL)
             return np.broadcast_to(numbers(rng, (), kind), shape)
         return numbers(rng, shape, kind)
 
-    def some_of(axes: tuple[int, ...]) -> tuple[int, ...]:
+    def some_of(axes: Shape) -> Shape:
         """Axes that broadcast to `axes`."""
         kept = axes[draw(st.integers(0, len(axes))) :]
         return tuple(1 if draw(st.booleans()) else size for size in kept)
 
-    def mask_for(shape: tuple[int, ...]) -> dict[str, Any]:
+    def mask_for(shape: Shape) -> dict[str, Any]:
         kind = draw(st.sampled_from(["none", "random", "all", "nothing"]))
         if kind == "none":
             return {}
         p = {"random": 0.5, "all": 1.1, "nothing": -1}[kind]
         return {"mask": np.asarray(rng.random(some_of(shape)) < p)}
 
-    if name == "softmax":
-        shape = (*batch, n, m)
-        axis = draw(st.integers(-len(shape), len(shape) - 1))
-        return Case(softmax, {"scores": array(*shape)}, {"axis": axis, **mask_for(shape)})
+    inputs: dict[str, Any] = {}
+    defaults = {argument: taken.default for argument, taken in signature(made.op.forward).parameters.items()}
+    for argument, x in made.inputs.items():
+        if defaults[argument] is not None or draw(st.booleans()):
+            leading = some_of(batch) if argument in ("query", "key", "value", "scores") else ()
+            inputs[argument] = map_arrays(lambda x, leading=leading: array(*leading, *x.shape), x)
+    if single:
+        inputs["query"] = array(inputs["query"].shape[-1])
+    of_scores = [inputs[argument].shape[:-2] for argument in ("query", "key", "scores") if argument in inputs]
+    scores = (*np.broadcast_shapes(*of_scores), *((heads,) if takes(name, "num_heads") else ()), n, m)
+    if "bias" in inputs:
+        inputs["bias"] = array(*some_of(scores))
+    if "parameters" in inputs:
+        optional = inputs["parameters"]._field_defaults
+        inputs["parameters"] = inputs["parameters"]._replace(**{b: None for b in optional if draw(st.booleans())})
 
-    if name not in BY_HAND:
-        made = drawn(name, optional=draw(st.booleans()), leading=batch, n=n, m=m)
-        arrays = map_arrays(lambda x: array(*x.shape), made.inputs)
-        return Case(made.module, arrays, made.options | (mask_for((n, m)) if "query" in arrays else {}))
-
-    single = draw(st.integers(0, 5)) == 0
-    heads, n = 1, 1 if single else n
-    query = array(d) if single else array(*some_of(batch), n, d)
-    key = array(*some_of(batch), m, d)
-    value = array(*some_of(batch), m, d_v)
-    leading = np.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    options: dict[str, Any] = {}
-    inputs: dict[str, Any] = {"query": query, "key": key, "value": value}
-    if name == "multi_head":
-        heads = draw(st.integers(1, 3))
-        shapes = ((d, heads * h), (d, heads * h), (d_v, heads * features), (heads * features, d_v))
-        weights = [array(*shape) for shape in shapes]
-        biases = [array(shape[1]) if draw(st.booleans()) else None for shape in shapes]
-        inputs["parameters"] = Parameters(*weights, *biases)
-        options["num_heads"] = heads
-        leading = (*leading, heads)
-    if name == "additive":
-        inputs |= {"w_query": array(d, h), "w_key": array(d, h), "w_score": array(h)}
-        if draw(st.booleans()):
-            inputs["b"] = array(h)
-    else:
-        if draw(st.booleans()):
-            inputs["bias"] = array(*some_of((*leading, n, m)))
-        if draw(st.booleans()):
-            options["is_causal"] = True
-        if draw(st.integers(0, 3)) == 0:
-            options |= {"dropout_p": 0.5, "rng": 7}
-        if name != "multi_head" and draw(st.integers(0, 3)) == 0:
-            options["scale"] = draw(st.sampled_from([0.0, -1.0, 0.3, 3]))
-    if name == "blockwise":
-        options["workers"] = 1
-        if draw(st.booleans()):
-            options["block_size"] = draw(st.integers(1, 4))
-    options |= mask_for((*leading, n, m))
-    return Case(plain_cases()[name].op, inputs, options)
+    options = {option: x for option, x in made.options.items() if option != "block_size" or draw(st.booleans())}
+    often, seldom = st.booleans(), st.integers(0, 3).map(lambda k: k == 0)
+    for option, is_given, more in (
+        ("workers", st.just(True), {"workers": 1}),
+        ("axis", st.just(True), {"axis": draw(st.integers(-len(scores), len(scores) - 1))}),
+        ("is_causal", often, {"is_causal": True}),
+        ("dropout_p", seldom, {"dropout_p": 0.5, "rng": 7}),
+        ("scale", seldom, {"scale": draw(st.sampled_from([0.0, -1.0, 0.3, 3]))}),
+        ("mask", st.just(True), mask_for(scores)),
+    ):
+        if option in defaults and draw(is_given):
+            options |= more
+    return Case(made.op, inputs, options)
 
 
 def dressed(case: Case, data: Any) -> Case:

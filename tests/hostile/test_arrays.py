@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import OPS, Array, Case, assert_same_bits, leaves, map_arrays, normal, plain_cases
+from helpers import OPS, Array, Case, leaves, map_arrays, normal, plain_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
 import attention_np as anp
-from attention_np import masks, multi_head, rules, softmax
+from attention_np import masks, multi_head, rules
 
 from .strategies import COMPLEX, DRESSES, REAL, Everything, cases, dressed, hostile
 
@@ -47,30 +47,6 @@ def test_how_an_array_lies_in_memory_and_what_class_it_is_makes_no_difference(ca
     for name, x in expected.results.items():
         close(actual.results[name], x)
     assert actual.output.dtype == expected.output.dtype
-
-
-@given(cases())
-@hostile
-def test_who_changes_a_result_in_place_changes_nothing_else(case: Case) -> None:
-    expected = Everything(case)
-    output, cache = case.forward()
-    for x in (
-        output,
-        case.op.jvp(cache, **expected.tangents),
-        *[g for _, g in leaves(case.op.backward(output, cache))],
-    ):
-        x[...] = np.nan
-    for name, x in leaves(case.op.backward(expected.d_output, cache)):
-        assert_same_bits(x.astype(np.clongdouble), expected.gradients[name].astype(np.clongdouble))
-
-
-@pytest.mark.parametrize("dtype", [*REAL, *COMPLEX])
-def test_the_weights_that_softmax_returns_are_the_callers_own(dtype: Any) -> None:
-    weights, cache = softmax.forward(np.arange(3).astype(dtype))
-    expected = softmax.backward(weights, cache).scores
-    d_weights = weights.copy()
-    weights[...] = 0
-    assert_same_bits(softmax.backward(d_weights, cache).scores.astype(complex), expected.astype(complex))
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -105,18 +105,6 @@ def test_what_ran_before_makes_no_difference() -> None:
         assert results(cases[name]) == first[name]
 
 
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"dropout_p": 0.3, "rng": 3}], ids=str)
-def test_the_number_of_workers_makes_no_difference_to_blockwise_attention(options: dict[str, Any]) -> None:
-    pytest.importorskip("threadpoolctl")
-    query, key, value, d_output = (normal(seed, 3, 50, 8) for seed in range(4))
-    found = set()
-    for workers in (1, 2, 3, 7):
-        output, cache = blockwise.forward(query, key, value, block_size=16, workers=workers, **options)
-        gradients = blockwise.backward(d_output, cache, workers=workers)
-        found.add(b"".join(x.tobytes() for x in (output, *gradients[:3])))
-    assert len(found) == 1
-
-
 def test_a_rule_serves_many_threads() -> None:
     segments = np.sort(np.random.default_rng(0).integers(0, 5, 40))
     rule = rules.causal() & rules.packed(segments)

@@ -3,11 +3,9 @@
 from typing import Any
 
 import numpy as np
-from helpers import ATTENTIONS, BIASED, Array, Case
-from hypothesis import given
+from helpers import ATTENTIONS, Array, Case
+from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from attention_np import blockwise, dot_product, multi_head
 
 from .strategies import COMPLEX, REAL, Everything, cases, hostile
 
@@ -33,7 +31,7 @@ def spoiled(x: Array, rng: np.random.Generator, share: float) -> Array:
 
 
 @given(cases(dtypes=REAL + COMPLEX), st.integers(0, 2**32), st.sampled_from([0.02, 0.3, 1.0]))
-@hostile
+@settings(hostile, max_examples=4 * hostile.max_examples)
 def test_nothing_warns_and_nothing_is_refused_whatever_arrays_hold(case: Case, seed: int, share: float) -> None:
     rng = np.random.default_rng(seed)
     case = case.map(lambda x: spoiled(x, rng, share))
@@ -81,43 +79,3 @@ def test_a_key_that_nobody_may_attend_to_may_hold_anything(case: Case, data: Any
         narrow = 1e-2 if x.dtype.itemsize == 2 else 1e-5 if x.dtype.itemsize == 4 else 1e-12
         mixed = max(narrow, 1e-5)
         assert np.abs(one - other).max(initial=0) <= mixed * max(np.abs(other).max(initial=0), 1), name
-
-
-@given(cases(ops=BIASED, dtypes=REAL[2:4]), st.data())
-@hostile
-def test_an_infinite_bias_takes_its_row_and_a_row_of_minus_infinities_is_empty(case: Case, data: Any) -> None:
-    query, key = case.inputs["query"], case.inputs["key"]
-    n, m = (1 if query.ndim == 1 else query.shape[-2]), key.shape[-2]
-    if not (n and m):
-        return
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    i, limit = data.draw(st.integers(0, n - 1)), data.draw(st.sampled_from([np.inf, -np.inf]))
-    bias = rng.standard_normal((n, m))
-    chosen = rng.random(m) < 0.5 if limit > 0 else np.ones(m, bool)
-    bias[i, chosen] = limit
-    options = {name: x for name, x in case.options.items() if name not in ("mask", "is_causal", "dropout_p", "rng")}
-    case = case._replace(inputs={**case.inputs, "bias": bias}, options=options)
-    everything = Everything(case)
-    assert all(np.isfinite(x).all() for x in everything.results.values())
-    d_bias = everything.gradients["bias"]
-    if limit < 0 or chosen.any():
-        assert (d_bias[i] == 0).all()
-    weights = everything.cache.weights if case.op is not blockwise else None
-    if weights is not None and limit > 0 and chosen.any():
-        expected = np.broadcast_to(chosen / chosen.sum(), weights[..., i, :].shape)
-        np.testing.assert_allclose(weights[..., i, :], expected, rtol=1e-6)
-    if weights is not None and limit < 0:
-        assert (weights[..., i, :] == 0).all()
-    if limit < 0 and case.op is not multi_head:
-        rows = everything.output if query.ndim == 1 else everything.output[..., i, :]
-        assert (rows == 0).all()
-
-
-def test_a_nan_on_a_pair_that_attends_spoils_its_query_alone() -> None:
-    x = np.random.default_rng(0).standard_normal((4, 3))
-    mask = np.tri(4, dtype=bool)
-    value = x.copy()
-    value[2, 1] = np.nan
-    for op in (dot_product, blockwise):
-        output, _ = op.forward(x, x, value, mask=mask)
-        np.testing.assert_array_equal(np.isnan(output), np.outer([0, 0, 1, 1], [0, 1, 0]).astype(bool))

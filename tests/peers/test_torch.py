@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, assert_close, leaves, normal, random_parameters
+from helpers import Array, Shape, assert_close, leaves, normal, random_parameters
 
 from attention_np import additive, dot_product, masks, multi_head, scaled_dot_product_attention
 from attention_np.multi_head import Parameters
@@ -27,6 +27,17 @@ def torch_gradients(function: Callable[..., Any], d_output: Array, arrays: dict[
     output = function(**tensors)
     output.backward(torch.tensor(d_output))
     return output.detach().numpy(), {name: t.grad.numpy() for name, t in tensors.items()}
+
+
+def assert_agrees(
+    function: Callable[..., Any], arrays: dict[str, Array], found: Array, gradients: Any, d_output: Array, digits: float
+) -> None:
+    """That the output and the gradients are those of a function of tensors."""
+    expected, expected_gradients = torch_gradients(function, d_output, arrays)
+    assert_close(found, expected, digits)
+    for name, gradient in expected_gradients.items():
+        assert getattr(gradients, name).dtype == gradient.dtype
+        assert_close(getattr(gradients, name).reshape(gradient.shape), gradient, digits)
 
 
 def arrays_of(n: int = 4, m: int = 5, d_v: int = 3, heads: int = 2, key_heads: int = 2, dtype: Any = float) -> Any:
@@ -55,24 +66,18 @@ def test_scaled_dot_product_attention(sizes: Any, options: dict[str, Any], dtype
     arrays = arrays_of(**sizes, dtype=dtype)
     output, cache = dot_product.forward(**arrays, **options)
     d_output = normal(9, *output.shape).astype(dtype)
-    gradients = dot_product.backward(d_output, cache)
-    theirs = {k: v for k, v in options.items() if k != "mask"}
-    if "mask" in options:
-        theirs["attn_mask"] = torch.tensor(options["mask"])
-    expected, expected_gradients = torch_gradients(
-        lambda **t: functional.scaled_dot_product_attention(**t, **theirs), d_output, arrays
-    )
-    assert_close(output, expected, digits)
-    for name, gradient in expected_gradients.items():
-        assert getattr(gradients, name).dtype == dtype
-        assert_close(getattr(gradients, name), gradient, digits)
-    ours = {**options, "attn_mask": options.get("mask")}
-    ours.pop("mask", None)
-    assert_close(scaled_dot_product_attention(**arrays, **ours), expected, digits)
+    theirs = {("attn_mask" if name == "mask" else name): x for name, x in options.items()}
+    as_theirs = theirs | ({"attn_mask": torch.tensor(theirs["attn_mask"])} if "mask" in options else {})
+
+    def attention(**tensors: Any) -> Any:
+        return functional.scaled_dot_product_attention(**tensors, **as_theirs)
+
+    assert_agrees(attention, arrays, output, dot_product.backward(d_output, cache), d_output, digits)
+    assert_close(scaled_dot_product_attention(**arrays, **theirs), output, digits)
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (1, 5), (2, 1, 4, 5), (2, 2, 4, 5)], ids=str)
-def test_a_float_mask_and_its_gradient(shape: tuple[int, ...]) -> None:
+def test_a_float_mask_and_its_gradient(shape: Shape) -> None:
     arrays = {**arrays_of(), "bias": normal(5, *shape)}
     output, cache = dot_product.forward(**arrays)
     d_output = normal(9, *output.shape)
@@ -80,44 +85,35 @@ def test_a_float_mask_and_its_gradient(shape: tuple[int, ...]) -> None:
     def attention(query: Any, key: Any, value: Any, bias: Any) -> Any:
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
 
-    expected, expected_gradients = torch_gradients(attention, d_output, arrays)
-    assert_close(output, expected, DOUBLE)
-    for name, gradient in leaves(dot_product.backward(d_output, cache)):
-        assert_close(gradient, expected_gradients[name], DOUBLE)
-    assert_close(scaled_dot_product_attention(*list(arrays.values())), expected, DOUBLE)
+    assert_agrees(attention, arrays, output, dot_product.backward(d_output, cache), d_output, DOUBLE)
+    assert_close(scaled_dot_product_attention(*list(arrays.values())), output, DOUBLE)
 
 
 def test_minus_infinity_in_a_float_mask() -> None:
     bias = np.where(SOME_HIDDEN, normal(5, 4, 5), -np.inf)
-    arrays = arrays_of()
-    output, cache = dot_product.forward(**arrays, bias=bias)
+    output, cache = dot_product.forward(**arrays_of(), bias=bias)
     d_output = normal(9, *output.shape)
-    expected, expected_gradients = torch_gradients(
-        lambda **t: functional.scaled_dot_product_attention(**t, attn_mask=torch.tensor(bias)), d_output, arrays
-    )
-    assert_close(output, expected, DOUBLE)
-    gradients = dot_product.backward(d_output, cache)
-    for name, gradient in expected_gradients.items():
-        assert_close(getattr(gradients, name), gradient, DOUBLE)
+
+    def attention(**tensors: Any) -> Any:
+        return functional.scaled_dot_product_attention(**tensors, attn_mask=torch.tensor(bias))
+
+    assert_agrees(attention, arrays_of(), output, dot_product.backward(d_output, cache), d_output, DOUBLE)
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, 3, 6])
 def test_grouped_queries(key_heads: int) -> None:
-    arrays = arrays_of(heads=6, key_heads=key_heads)
-    group = 6 // key_heads
-    d_output = normal(9, 2, 6, 4, 3)
-    expected, expected_gradients = torch_gradients(
-        lambda **t: functional.scaled_dot_product_attention(**t, is_causal=True, enable_gqa=True), d_output, arrays
-    )
-    output = scaled_dot_product_attention(**arrays, is_causal=True, enable_gqa=True)
-    assert_close(output, expected, DOUBLE)
+    arrays, d_output = arrays_of(heads=6, key_heads=key_heads), normal(9, 2, 6, 4, 3)
+
+    def attention(**tensors: Any) -> Any:
+        return functional.scaled_dot_product_attention(**tensors, is_causal=True, enable_gqa=True)
 
     # Broadcasting over an axis for the group gives the gradients, too.
-    query = arrays["query"].reshape(2, key_heads, group, 4, 3)
+    query = arrays["query"].reshape(2, key_heads, 6 // key_heads, 4, 3)
     output, cache = dot_product.forward(query, arrays["key"][:, :, None], arrays["value"][:, :, None], is_causal=True)
     gradients = dot_product.backward(d_output.reshape(output.shape), cache)
-    for name, gradient in expected_gradients.items():
-        assert_close(getattr(gradients, name).reshape(gradient.shape), gradient, DOUBLE)
+    assert_agrees(attention, arrays, output.reshape(d_output.shape), gradients, d_output, DOUBLE)
+    ours = scaled_dot_product_attention(**arrays, is_causal=True, enable_gqa=True)
+    assert_close(ours, output.reshape(d_output.shape), DOUBLE)
 
 
 def torch_module(d_model: int, num_heads: int, dtype: Any = float, **options: Any) -> Any:
@@ -209,7 +205,7 @@ def test_multi_head_attention_with_its_weights_loaded(
 
 
 @pytest.mark.parametrize("batch", [(), (2,)], ids=["alone", "in a batch"])
-def test_causal_self_attention_of_the_module(batch: tuple[int, ...]) -> None:
+def test_causal_self_attention_of_the_module(batch: Shape) -> None:
     x = normal(0, *batch, 6, 8)
     theirs = {"attn_mask": torch.tensor(~masks.causal(6)), "is_causal": True}
     module = torch_module(8, 2)
@@ -270,12 +266,7 @@ def test_additive_attention_composed_by_hand(mask: Array | None, has_b: bool) ->
 
     output, cache = additive.forward(**arrays, mask=mask)
     d_output = normal(9, *output.shape)
-    expected, expected_gradients = torch_gradients(attention, d_output, arrays)
-    assert_close(output, expected, DOUBLE)
-    actual = dict(leaves(additive.backward(d_output, cache)))
-    assert set(actual) == set(expected_gradients)
-    for name, gradient in expected_gradients.items():
-        assert_close(actual[name], gradient, DOUBLE)
+    assert_agrees(attention, arrays, output, additive.backward(d_output, cache), d_output, DOUBLE)
 
 
 def test_parameters_drawn_here_load_into_the_module() -> None:

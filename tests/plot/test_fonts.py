@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers import Patch
 
 from attention_np import plot
 from attention_np.plot import _fonts
@@ -42,7 +43,7 @@ def test_a_letter_that_the_default_font_lacks_is_taken_from_another() -> None:
 
 
 def test_letters_that_no_font_has_become_boxes_and_one_warning_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
 ) -> None:
     monkeypatch.setattr(_fonts, "_other_fonts", lambda: iter([("DejaVu Serif", font_manager.findfont("DejaVu Serif"))]))
     with pytest.warns(UserWarning, match="no font on this machine has") as caught:
@@ -59,13 +60,13 @@ def test_letters_that_no_font_has_become_boxes_and_one_warning_says_what_to_inst
         _fonts.showing(["\U0001e900"])  # a letter of the Adlam script
 
 
-def test_the_warning_names_a_few_letters_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_warning_names_a_few_letters_only(monkeypatch: Patch) -> None:
     monkeypatch.setattr(_fonts, "_other_fonts", lambda: iter([]))
     with pytest.warns(UserWarning, match=r"has (\w, ){8}\.\.\., so boxes"):
         _fonts.showing(["我爱自然语言处理很有趣"])
 
 
-def test_a_damaged_font_is_passed_over(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_font_is_passed_over(tmp_path: Any, monkeypatch: Patch) -> None:
     damaged = tmp_path / "damaged.ttf"
     damaged.write_bytes(b"no font")
     whole = font_manager.findfont("DejaVu Sans")
@@ -87,7 +88,7 @@ def test_a_dollar_is_a_dollar_and_the_end_of_a_line_does_not_end_the_label() -> 
 
 
 @pytest.fixture
-def no_other_font(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_other_font(monkeypatch: Patch) -> None:
     monkeypatch.setattr(_fonts, "_other_fonts", lambda: iter([]))
 
 
@@ -155,7 +156,7 @@ def test_the_selector_behind_an_emoji_is_no_letter() -> None:
 
 
 def test_an_emoji_font_with_outlines_is_used_and_one_of_colour_bitmaps_is_not(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
 ) -> None:
     class Entry:
         def __init__(self, name: str) -> None:

@@ -48,6 +48,19 @@ def of_dot_product(
 def examples() -> list[Example]:
     """Every case without a mask or a bias."""
     case = of_dot_product
+
+    def broadcast(
+        name: str, description: str, leading: Shape, keys: Shape | None = None, values: Shape | None = None
+    ) -> Example:
+        return of_dot_product(name, description, "broadcast", leading=leading, key_leading=keys, value_leading=values)
+
+    def tile(name: str, description: str, *tags: str, sizes: tuple[int, int, int, int], **changes: Any) -> Example:
+        n, m, d_k, d_v = sizes
+        return of_dot_product(name, description, "tile", *tags, n=n, m=m, d_k=d_k, d_v=d_v, leading=(), **changes)
+
+    def positive(_: Draws, x: Array) -> Array:
+        return np.abs(x)
+
     return [
         case("plain", "4 queries, 6 keys, values narrower than keys, a batch of 2."),
         case("wide-values", "More queries than keys, values wider than keys.", n=7, m=3, d_k=2, d_v=9),
@@ -58,33 +71,16 @@ def examples() -> list[Example]:
         case("one-query-one-key", "One query, one key, one feature.", n=1, m=1, d_k=1, d_v=1, leading=()),
         case("scale-one", "Scores are not scaled.", scale=1.0),
         case("negative-scale", "A negative scale, no power of two.", scale=-0.3),
-        case(
-            "shared-keys",
-            "One set of keys for the whole batch: its gradient is summed over it.",
-            "broadcast",
-            key_leading=(1,),
-            value_leading=(2,),
+        broadcast(
+            "shared-keys", "One set of keys for the whole batch: its gradient is summed over it.", (2,), (1,), (2,)
         ),
-        case(
-            "shared-values",
-            "Values without a batch axis: their gradient is summed over it.",
-            "broadcast",
-            leading=(3,),
-            value_leading=(),
-        ),
-        case(
-            "shared-queries",
-            "The same queries for 3 samples, as with learned ones.",
-            "broadcast",
-            leading=(1,),
-            key_leading=(3,),
-        ),
-        case(
+        broadcast("shared-values", "Values without a batch axis: their gradient is summed over it.", (3,), (3,), ()),
+        broadcast("shared-queries", "The same queries for 3 samples, as with learned ones.", (1,), (3,)),
+        broadcast(
             "grouped-queries",
             "Grouped-query attention: 3 query heads share each of 2 heads of keys and values, as axes that broadcast.",
-            "broadcast",
-            leading=(2, 2, 3),
-            key_leading=(2, 2, 1),
+            (2, 2, 3),
+            (2, 2, 1),
         ),
         case(
             "large-scores", "Scores up to about 100.", "large scores", query=lambda _, x: 16 * x, key=lambda _, x: 2 * x
@@ -117,93 +113,50 @@ def examples() -> list[Example]:
             key=lambda _, x: np.rint(2 * x)[:, [0, 1, 2, 0, 1, 2]],
         ),
         case("zero-queries", "Queries of zeros: the weights are equal.", "ties", query=lambda _, x: 0 * x),
-        case(
-            "tile-edges",
-            "33 queries, 65 keys: one more than tiles of 32 and 64 hold.",
-            "tile",
-            n=33,
-            m=65,
-            d_k=32,
-            d_v=32,
-            leading=(),
-        ),
-        case(
-            "tile-edges-causal",
-            "65 queries and keys, causal.",
-            "tile",
-            "causal",
-            n=65,
-            m=65,
-            d_k=16,
-            d_v=16,
-            leading=(),
-            is_causal=True,
-        ),
-        case("wide-heads", "Heads of 128 features.", "tile", n=16, m=16, d_k=128, d_v=128, leading=()),
-        case("many-keys", "One query and 257 keys, as in decoding.", "tile", n=1, m=257, d_k=16, d_v=16, leading=()),
-        case(
+        tile("tile-edges", "33 queries, 65 keys: one more than tiles of 32 and 64 hold.", sizes=(33, 65, 32, 32)),
+        tile("tile-edges-causal", "65 queries and keys, causal.", "causal", sizes=(65, 65, 16, 16), is_causal=True),
+        tile("wide-heads", "Heads of 128 features.", sizes=(16, 16, 128, 128)),
+        tile("many-keys", "One query and 257 keys, as in decoding.", sizes=(1, 257, 16, 16)),
+        tile(
             "later-keys-larger",
             "Each key beats all before it, so that a running maximum moves at every key.",
-            "tile",
             "large scores",
-            n=3,
-            m=48,
-            d_k=8,
-            d_v=8,
-            leading=(),
-            query=lambda _, x: np.abs(x),
+            sizes=(3, 48, 8, 8),
+            query=positive,
             key=lambda _, x: np.abs(x) + np.arange(48)[:, None] / 4,
         ),
-        case(
+        tile(
             "tiles-of-128",
             "130 queries, 131 keys: just more than tiles of 128 hold. The largest scores are in the last tile.",
-            "tile",
-            n=130,
-            m=131,
-            d_k=3,
-            d_v=2,
-            leading=(),
-            query=lambda _, x: np.abs(x),
+            sizes=(130, 131, 3, 2),
+            query=positive,
             key=_largest_from(128),
         ),
-        case(
+        tile(
             "tiles-of-128-causal",
             "130 queries, 257 keys, causal: the third tile of 128 keys is hidden from all, the second from nearly all. "
             "The last two queries have their largest scores in the second. The first query has no incoming gradient.",
-            "tile",
             "causal",
-            n=130,
-            m=257,
-            d_k=3,
-            d_v=2,
-            leading=(),
+            sizes=(130, 257, 3, 2),
             is_causal=True,
-            query=lambda _, x: np.abs(x),
+            query=positive,
             key=_largest_from(128),
             # It sees one key, and the zero that would flow back to it takes twice the digits to be sure of.
             d_output=lambda _, x: np.where(np.arange(130)[:, None] == 0, 0, x),
         ),
-        case(
+        tile(
             "keys-in-tiles-of-256",
             "321 keys, and the largest scores in those after the first 256.",
-            "tile",
-            n=5,
-            m=321,
-            d_k=4,
-            leading=(),
-            query=lambda _, x: np.abs(x),
+            sizes=(5, 321, 4, 3),
+            query=positive,
             key=_largest_from(256),
         ),
-        case(
+        tile(
             "queries-in-tiles-of-256",
             "321 queries: the gradients of keys and values are sums over more than tiles of 256.",
-            "tile",
-            n=321,
-            m=5,
-            d_k=4,
-            leading=(),
+            sizes=(321, 5, 4, 3),
         ),
-        case("heads-of-160", "160 features: more than 128, and no power of two.", "tile", d_k=160, d_v=160, leading=()),
+        tile("heads-of-160", "160 features: more than 128, and no power of two.", sizes=(4, 6, 160, 160)),
     ]
 
 

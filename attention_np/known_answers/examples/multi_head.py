@@ -56,20 +56,15 @@ def _of_multi_head(
 def examples() -> list[Example]:
     """Every case of multi_head."""
     case = _of_multi_head
+
+    def itself(name: str, description: str, *tags: str, n: int = 6, **changes: Any) -> Example:
+        return _of_multi_head(name, description, *tags, n=n, alike=True, **changes)
+
     padding = masks.padding([6, 4], 6, heads=True)  # (2, 1, 1, 6)
     padded = ~padding[:, 0].swapaxes(-1, -2)  # (2, 6, 1)
     return [
-        case("self-attention", "One array as query, key and value, 2 heads.", n=6, alike=True),
-        case(
-            "without-biases",
-            "Without any bias of a projection, 3 heads.",
-            n=6,
-            alike=True,
-            biases=False,
-            num_heads=3,
-            d_k=2,
-            d_v=2,
-        ),
+        itself("self-attention", "One array as query, key and value, 2 heads."),
+        itself("without-biases", "Without any bias of a projection, 3 heads.", biases=False, num_heads=3, d_k=2, d_v=2),
         case(
             "cross-attention",
             "Queries, keys and values of different widths, heads of other widths still.",
@@ -89,32 +84,14 @@ def examples() -> list[Example]:
             leading=(3,),
             key_leading=(1,),
         ),
-        case("causal", "is_causal.", "causal", n=6, alike=True, is_causal=True),
-        case("padding", "The second sample has 4 keys and 2 of padding.", "mask", n=6, alike=True, mask=padding),
-        case(
-            "padding-causal",
-            "Padding and is_causal together.",
-            "mask",
-            "causal",
-            n=6,
-            alike=True,
-            mask=padding,
-            is_causal=True,
-        ),
-        case(
-            "packed",
-            "Three sequences packed into one row.",
-            "mask",
-            n=6,
-            alike=True,
-            mask=masks.packed([0, 0, 0, 1, 1, 2]),
-        ),
-        case(
+        itself("causal", "is_causal.", "causal", is_causal=True),
+        itself("padding", "The second sample has 4 keys and 2 of padding.", "mask", mask=padding),
+        itself("padding-causal", "Padding and is_causal together.", "mask", "causal", mask=padding, is_causal=True),
+        itself("packed", "Three sequences packed into one row.", "mask", mask=masks.packed([0, 0, 0, 1, 1, 2])),
+        itself(
             "sliding-window",
             "Each query sees its own key and two before it.",
             "mask",
-            n=6,
-            alike=True,
             mask=masks.sliding_window(6, left=2),
         ),
         case(
@@ -154,7 +131,7 @@ def examples() -> list[Example]:
             key=lambda _, x: np.where(padded, np.nan, x),
             value=lambda _, x: np.where(padded, np.inf, x),
         ),
-        case(
+        itself(
             "wide",
             "32 features in 4 heads, 17 positions.",
             "tile",
@@ -166,6 +143,5 @@ def examples() -> list[Example]:
             d_output=32,
             num_heads=4,
             leading=(),
-            alike=True,
         ),
     ]

@@ -1,3 +1,5 @@
+"""Reports, and what can escape a sample."""
+
 import json
 import math
 from dataclasses import FrozenInstanceError, replace
@@ -13,20 +15,11 @@ from attention_np.gradcheck.findings import Entry, Escape
 from .reports import FLAT, HOLDS, MISSING, SAMPLE, WRONG, compared, wrong_in
 
 
-def test_a_report_holds_if_all_of_its_inputs_do():
-    assert Report((HOLDS, HOLDS)).ok
-    assert not Report((HOLDS, WRONG)).ok
-    assert not Report((MISSING, HOLDS)).ok
-
-
 def test_an_input_is_found_by_its_name_and_all_come_in_order():
     report = Report((HOLDS, WRONG, MISSING))
     assert report["key"] is WRONG
     assert report["parameters.w_query"] is MISSING
     assert list(report) == [HOLDS, WRONG, MISSING]
-
-
-def test_an_input_that_was_not_checked_is_refused_with_those_that_were():
     with pytest.raises(KeyError) as raised:
         Report((HOLDS, WRONG))["value"]
     assert raised.value.args == ("'value' is not among the inputs checked: query, key",)
@@ -49,12 +42,11 @@ def test_the_verdict_is_undecidable_if_nothing_could_be_decided(entry, verdict):
     assert entry.verdict == verdict
 
 
-def test_a_report_that_holds_raises_nothing():
+def test_a_report_of_which_an_input_does_not_hold_raises_an_assertion_error_with_the_names_and_the_table():
+    assert Report((HOLDS, HOLDS)).ok
     Report((HOLDS,)).raise_if_failed()
-
-
-def test_a_report_that_does_not_hold_raises_an_assertion_error_with_the_names_and_the_table():
     report = Report((HOLDS, WRONG, MISSING))
+    assert not report.ok
     with pytest.raises(GradientError) as raised:
         report.raise_if_failed()
     assert isinstance(raised.value, AssertionError)
@@ -121,9 +113,6 @@ def test_to_dict_is_json_by_the_standard_and_says_all():
     missing |= dict.fromkeys(("floor", "checked", "undecidable"), 0) | dict.fromkeys(("analytic", "numerical"))
     missing |= {"max_relative_error": "Infinity", "worst_index": [], "undecided": []}  # JSON has no infinity
     assert said == {"ok": False, "inputs": [bias, {**bias, **missing}]}
-
-
-def test_to_dict_names_the_parts_of_entries_and_of_the_sample():
     said = replace(wrong_in((1, 2)), escape=SAMPLE).to_dict()
     assert said["worst"][0] == {"index": [1, 2], "analytic": 8.0, "numerical": 7.0, "floor": 1e-16}
     assert said["escape"] == {"entries": 200, "size": 100_000, "directions": 8, "threshold": 3e-13, "norm": 1.0}
@@ -171,9 +160,10 @@ def test_the_probability_of_escape_is_the_formula():
 def test_an_error_too_small_for_the_directions_is_left_to_the_entries():
     assert SAMPLE.probability(0) == SAMPLE.probability(1e-300) == pytest.approx(0.998)
     assert SAMPLE.probability(0, 0) == 1
-    assert SAMPLE._replace(norm=0.0).probability(1.0) == pytest.approx(0.998)
-    assert SAMPLE._replace(directions=0).probability(1.0) == pytest.approx(0.998)
+    for without in ({"norm": 0.0}, {"directions": 0}):
+        assert SAMPLE._replace(**without).probability(1.0) == pytest.approx(0.998)
     assert SAMPLE._replace(norm=math.inf).probability(0) == pytest.approx(0.998)
+    assert SAMPLE._replace(directions=100).probability(1e-6) == 0  # below the smallest number
 
 
 def test_what_is_looked_at_throughout_lets_nothing_escape():
@@ -184,28 +174,19 @@ def test_what_is_looked_at_throughout_lets_nothing_escape():
     assert Escape(4, 12, 0, 0.0, 1.0).probability(0, 8) == pytest.approx(1 / math.comb(12, 4))
 
 
-def test_many_directions_miss_a_large_error_hardly_ever():
-    probability = SAMPLE.probability(1e-6)
-    assert 0 < probability < 1e-45
-    assert SAMPLE._replace(directions=100).probability(1e-6) == 0  # below the smallest number
-
-
 @given(st.floats(0, 1e3), st.floats(0, 1e3), st.integers(1, 99), st.integers(0, 8))
 def test_a_larger_error_in_more_entries_escapes_less_often(error, more, wrong, directions):
     escape = Escape(5, 100, directions, 1e-3, 2.0)
     assert 1 >= escape.probability(error, wrong) >= escape.probability(error + more, wrong + 1) >= 0
 
 
-@pytest.mark.parametrize("error", [-1e-3, math.nan, math.inf])
-def test_an_error_that_is_no_size_is_refused(error):
-    with pytest.raises(ValueError, match=f"relative_error must be a finite number that is not negative, not {error}"):
-        SAMPLE.probability(error)
-
-
-@pytest.mark.parametrize("wrong", [-1, 100_001])
-def test_more_wrong_entries_than_there_are_are_refused(wrong):
-    with pytest.raises(ValueError, match=f"wrong_entries must be from 0 to the 100000 that there are, not {wrong}"):
-        SAMPLE.probability(1e-3, wrong)
+def test_an_error_that_there_cannot_be_is_refused():
+    for error in (-1e-3, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"relative_error must be a finite number .* not negative, not {error}"):
+            SAMPLE.probability(error)
+    for wrong in (-1, 100_001):
+        with pytest.raises(ValueError, match=f"wrong_entries must be from 0 to the 100000 that there are, not {wrong}"):
+            SAMPLE.probability(1e-3, wrong)
 
 
 def test_the_probability_of_very_many_factors_is_a_close_bound():

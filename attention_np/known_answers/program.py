@@ -1,0 +1,140 @@
+"""What each op computes forward and backward, in any arithmetic.
+
+In exact numbers, by :class:`attention_np.known_answers.truth.Exact`, that is the answers; in numbers that carry the
+error they may have, by :class:`attention_np.known_answers.analysis.Analysis`, it is their bounds. The ops have no part
+in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["OPS", "SCALING", "Head", "sum_to"]
+
+Array = npt.NDArray[Any]
+Numbers: TypeAlias = Any  # of the arithmetic: an array of them
+Arithmetic: TypeAlias = Any  # an Exact or an Analysis
+Options: TypeAlias = Mapping[str, Any]
+
+SCALING = 6  # roundings of a score besides those of its sum: the scale, its square root for both factors, the bias
+
+
+class Head(NamedTuple):
+    """What attention computes from scores and values, and from the gradient of its output."""
+
+    output: Numbers  # (..., n, d_v)
+    logsumexp: Numbers  # (..., n)
+    d_scores: Numbers  # (..., n, m)
+    d_value: Numbers  # (..., m, d_v)
+
+
+def _softmax(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    scores, axis = inputs["scores"], options.get("axis", -1)
+    visible = np.broadcast_to(inputs.get("mask", np.True_), scores.shape)
+    d_output = rules.map(inputs["d_output"], lambda x: np.moveaxis(x, axis, -1))
+    scores = rules.map(scores, lambda x: np.moveaxis(x, axis, -1))
+    output, logsumexp, d_scores = rules.softmax(scores, np.moveaxis(visible, axis, -1), d_output)
+    output, d_scores = (rules.map(x, lambda a: np.moveaxis(a, -1, axis)) for x in (output, d_scores))
+    return {"output": output, "logsumexp": logsumexp, "d_scores": d_scores}
+
+
+def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    (n, d_k), m = inputs["query"].shape[-2:], inputs["key"].shape[-2]
+    query, key, value = (inputs[name] for name in ("query", "key", "value"))
+    scale = rules.scale(options.get("scale"), d_k)
+    visible = inputs.get("mask", np.True_)
+    if options.get("is_causal"):
+        visible = visible & (np.arange(m) <= np.arange(n)[:, None])
+    scores = rules.scores(query, key, scale, inputs.get("bias"), visible)
+    head = rules.attend(scores, visible, value, inputs["d_output"])
+    scaled = rules.times(head.d_scores, scale)
+    found = {
+        "output": head.output,
+        "logsumexp": head.logsumexp,
+        "d_query": rules.sum_to(rules.product(scaled, key, m + SCALING), query.shape),
+        "d_key": rules.sum_to(rules.product(scaled.swapaxes(-1, -2), query, n + SCALING), key.shape),
+        "d_value": rules.sum_to(head.d_value, value.shape),
+    }
+    return found | ({"d_bias": rules.sum_to(head.d_scores, inputs["bias"].shape)} if "bias" in inputs else {})
+
+
+def _additive(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    del options  # it has none
+    query, key, value, w_score = (inputs[name] for name in ("query", "key", "value", "w_score"))
+    queries = rules.rounded(rules.linear(query, inputs["w_query"]))
+    keys = rules.rounded(rules.linear(key, inputs["w_key"], inputs.get("b")))
+    added = rules.plus(queries[..., :, None, :], keys[..., None, :, :])  # (..., n, m, h)
+    hidden = rules.tanh(rules.rounded(added))
+    scores = rules.product(hidden, w_score[:, None], len(w_score) + 1)[..., 0]
+    head = rules.attend(scores, inputs.get("mask", np.True_), value, inputs["d_output"])
+
+    by_pair = rules.sum_to(head.d_scores, scores.shape)[..., None]  # (..., n, m, 1)
+    d_hidden = rules.rounded(rules.times(by_pair, w_score))
+    d_added = rules.rounded(rules.times(d_hidden, rules.tanh_slope(hidden)))
+    d_queries = rules.rounded(rules.sum_to(rules.summed(d_added, -2), queries.shape))
+    d_keys = rules.rounded(rules.sum_to(rules.summed(d_added, -3), keys.shape))
+    d_query, d_w_query, _ = rules.linear_backward(d_queries, query, inputs["w_query"])
+    d_key, d_w_key, d_b = rules.linear_backward(d_keys, key, inputs["w_key"])
+    found = {
+        "output": head.output,
+        "logsumexp": head.logsumexp,
+        "d_query": d_query,
+        "d_key": d_key,
+        "d_value": rules.sum_to(head.d_value, value.shape),
+        "d_w_query": d_w_query,
+        "d_w_key": d_w_key,
+        "d_w_score": rules.sum_to(rules.times(by_pair, hidden), w_score.shape),
+    }
+    return found | ({"d_b": d_b} if "b" in inputs else {})
+
+
+def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    heads, names, w_output = options["num_heads"], ("query", "key", "value"), inputs["w_output"]
+    projected = {x: rules.linear(inputs[x], inputs[f"w_{x}"], inputs.get(f"b_{x}")) for x in names}
+    # The gradient of what the heads put out needs no output: it comes from d_output through the last projection.
+    projected["d_output"] = rules.product(inputs["d_output"], w_output.swapaxes(0, 1), w_output.shape[1] + 1)
+    of_heads = {x: rules.map(rules.rounded(y), lambda a: _split(a, heads)) for x, y in projected.items()}
+    given = {x: inputs[x] for x in ("mask", "bias") if x in inputs}
+    found = _dot_product(rules, given | of_heads, options)
+
+    combined = rules.map(rules.rounded(found["output"]), _combine)
+    output = rules.linear(combined, w_output, inputs.get("b_output"))
+    _, d_w_output, d_b_output = rules.linear_backward(inputs["d_output"], combined, w_output)
+    gradients = {"d_w_output": d_w_output, "d_b_output": d_b_output, "d_bias": found.get("d_bias")}
+    for x in names:
+        d_projected = rules.map(rules.rounded(found[f"d_{x}"]), _combine)
+        backward = rules.linear_backward(d_projected, inputs[x], inputs[f"w_{x}"])
+        gradients |= dict(zip((f"d_{x}", f"d_w_{x}", f"d_b_{x}"), backward, strict=True))
+    gradients = {name: gradients[name] for name in sorted(gradients) if name.removeprefix("d_") in inputs}
+    return {"output": output, "logsumexp": found["logsumexp"]} | gradients
+
+
+def _split(x: Array, heads: int) -> Array:
+    """(..., n, heads * d) as (..., heads, n, d)."""
+    by_head: Array = x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).swapaxes(-2, -3)
+    return by_head
+
+
+def _combine(x: Array) -> Array:
+    """(..., heads, n, d) as (..., n, heads * d)."""
+    combined: Array = x.swapaxes(-2, -3).reshape(*x.shape[:-3], x.shape[-2], x.shape[-3] * x.shape[-1])
+    return combined
+
+
+def sum_to(array: Array, shape: tuple[int, ...]) -> Array:
+    """`array` summed over the axes along which `shape` was broadcast to it."""
+    added = array.ndim - len(shape)
+    stretched = tuple(axis + added for axis, size in enumerate(shape) if size == 1)
+    return np.asarray(array.sum(axis=(*range(added), *stretched))).reshape(shape)
+
+
+OPS: dict[str, Callable[[Arithmetic, Mapping[str, Numbers], Options], dict[str, Numbers]]] = {
+    "softmax": _softmax,
+    "dot_product": _dot_product,
+    "additive": _additive,
+    "multi_head": _multi_head,
+}
