@@ -12,7 +12,7 @@ from attention_np.derivation.errors import Fault
 from attention_np.derivation.header import Free, Header
 from attention_np.derivation.values import Arithmetic, Array, top
 
-DRAWS = 3
+DRAWS = 4
 BOUND_DRAWS = 28  # more of them, for inequalities, with other magnitudes
 
 
