@@ -8,6 +8,9 @@ attend to whom.
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
 implementation in any language can be held against; :mod:`~attention_np.cost` counts operations and memory;
 :mod:`~attention_np.trace` shows every step on a sentence, and :mod:`~attention_np.plot` draws.
+
+The pages that are named here and there, such as ``derivations/softmax.md``, are installed inside of the package; in a
+clone of the repository they stand beside it.
 """
 
 from importlib import import_module

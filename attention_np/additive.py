@@ -8,7 +8,7 @@ r"""Additive attention: a query and a key agree by what a small network says of 
     \frac{\partial L}{\partial W_q} = \sum_{i} q_i^\top \sum_j \frac{\partial L}{\partial S_{ij}}
     \left(w_s \odot (1 - T_{ij} \odot T_{ij})\right)
 
-The derivation, with the gradients of all seven arrays, is ``derivations/additive.md``.
+The derivation, with the gradients of all seven arrays, is ``derivations/additive.md`` of the package.
 """
 
 from __future__ import annotations

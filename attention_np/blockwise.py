@@ -11,8 +11,8 @@ from which any block of weights can be computed again (by the two numbers that i
     \delta_i = \sum_b \frac{\partial L}{\partial O_{ib}} O_{ib}, \qquad
     \frac{\partial L}{\partial S_{ij}} = A_{ij} \left(\frac{\partial L}{\partial A_{ij}} - \delta_i\right)
 
-The derivation is ``derivations/blockwise.md``. Its kernels are in ``attention_np/_blockwise``; masks that are never
-whole in memory are in :mod:`attention_np.rules`.
+The derivation is ``derivations/blockwise.md`` of the package. Its kernels are in ``attention_np/_blockwise``; masks
+that are never whole in memory are in :mod:`attention_np.rules`.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def _random(op: str) -> Iterator[Case]:
     if len(in_batch) > 1:
         _, second, *rest = in_batch
         shared = {second: in_batch[second][:1]} | {name: in_batch[name][0] for name in rest}
-        yield replace(plain, name="broadcast", inputs=plain.inputs | shared)
+        yield replace(_with_given_parameters(replace(plain, inputs=plain.inputs | shared)), name="broadcast")
     if "query" in takes:
         yield replace(given, name="a single query", inputs=given.inputs | {"query": given.inputs["query"][0]})
     if "m" in lengths:
@@ -231,14 +231,10 @@ def _random(op: str) -> Iterator[Case]:
 
 
 def _with_given_parameters(case: Case) -> Case:
-    """A case that is not differentiated by what has neither queries nor keys: other cases are, mask and dropout too."""
+    """A case that is not differentiated by what has neither queries nor keys: without masks and options, others are."""
     header = _header(case.op)
-    attending = {
-        name
-        for name, symbol in header.code.items()
-        if {"n", "m"} & set(getattr(header.tensors.get(symbol), "axes", ()))
-    }
-    moved = {name: x for name, x in case.inputs.items() if name in attending}
+    tensors = {name: header.tensors[symbol] for name, symbol in header.code.items() if symbol in header.tensors}
+    moved = {name: x for name, x in case.inputs.items() if name in tensors and {"n", "m"} & set(tensors[name].axes)}
     return replace(case, inputs=moved, options=case.options | {n: x for n, x in case.inputs.items() if n not in moved})
 
 
@@ -282,8 +278,8 @@ def _of_sentences(op: str) -> Iterator[Case]:
         words = {x: _words(queries if x == "query" else keys, case.inputs[x]) for x in ATTENDING}
         options = case.options | {"mask": masks.padding_from_tokens(padded, PAD, heads="num_heads" in takes)}
         options |= {"is_causal": True} if "causal" in name else {}
-        case = replace(case, name=f"sentences: {name}", inputs=case.inputs | words, options=options)
-        yield case if "translation" in name else _with_given_parameters(case)
+        case = replace(case, inputs=case.inputs | words, options=options)
+        yield replace(_with_given_parameters(case), name=f"sentences: {name}")
     real = batch(english, 8).tokens != PAD
     segments = np.nonzero(real)[0]
     case = drawn(op, optional=False, seed=7, n=len(segments), m=len(segments))

@@ -8,7 +8,8 @@ r"""Scaled dot-product attention: each query takes a weighted mean of the values
     \frac{\partial L}{\partial K} = \tfrac{1}{\sqrt{d_k}} \frac{\partial L}{\partial S}^{\!\top} Q, \qquad
     \frac{\partial L}{\partial V} = A^\top \frac{\partial L}{\partial O}
 
-The derivation is ``derivations/dot_product.md``; each line below that carries out one of its equations cites its tag.
+The derivation is ``derivations/dot_product.md`` of the package; each line below that carries out one of its equations
+cites its tag.
 """
 
 from __future__ import annotations

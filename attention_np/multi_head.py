@@ -6,7 +6,7 @@ r"""Multi-head attention: several attentions side by side, each on its own proje
     C = [\mathrm{Attention}(Q^{(h)}, K^{(h)}, V^{(h)})]_{h}, \qquad Y = C W_o + b_o
 
 Head h has columns ``h * d_k`` to ``(h + 1) * d_k`` of Q and K, and likewise of V and C. The derivation is
-``derivations/multi_head.md``.
+``derivations/multi_head.md`` of the package.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ r"""Softmax and log-sum-exp: forward, backward, forward mode, and the Jacobian i
 
 A score that is masked out, or minus infinity, has weight zero. A row that holds plus infinity is the limit: its
 weights are shared among the entries that are plus infinity. Neither moves when a score does, so their gradient is zero.
-A row with nothing to attend to has zero weights. The derivation is ``derivations/softmax.md``.
+A row with nothing to attend to has zero weights. The derivation is
+``derivations/softmax.md`` of the package.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ from attention_np import multi_head
 try:
     import torch
 except ImportError:
-    print("This example compares with PyTorch, which is not installed: pip install torch")
-    sys.exit()
+    sys.exit("this example compares with PyTorch, which is not installed: pip install torch")
 
 # %% [markdown]
 """

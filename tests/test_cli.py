@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from helpers import Patch, Printed, leaves
 
+import attention_np
 from attention_np import cases, cli, dot_product, softmax
 from attention_np.cli import tables, verification
 from attention_np.derivation import Record, Verification, read_pages
@@ -116,6 +117,11 @@ def checked(*names: str) -> tuple[str, Any]:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as printed:
         assert cli.main(["check", *names, "--json", f"{folder}/report.json"]) == 0
         return printed.getvalue(), json.loads(Path(folder, "report.json").read_text(encoding="utf-8"))
+
+
+def test_the_version_is_that_of_the_package(capsys: Printed) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"attention-np {attention_np.__version__}\n"
 
 
 def test_check_takes_the_names_of_ops() -> None:

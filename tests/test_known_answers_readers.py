@@ -35,7 +35,7 @@ def source(language: str, folder: Path) -> Path:
     """The program of the page in a language, as a file."""
     found = re.search(rf"```{language}\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert found is not None
-    path = folder / f"check.{language[:2].removesuffix('u')}"
+    path = folder / {"c": "check.c", "rust": "check.rs"}[language]
     path.write_text(found[1], encoding="utf-8")
     return path
 
@@ -79,6 +79,20 @@ def runs(program: Path, path: Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run([program, path], capture_output=True, text=True, check=False, timeout=60, env=quietly)
     assert not WRONG.search(done.stderr), done.stderr
     return done
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "rustc"])
+def test_the_line_that_the_page_prints_compiles_its_program_and_holds_a_case_against_it(
+    compiler: str, answers: Path, tmp_path: Path
+) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    source("c" if compiler == "gcc" else "rust", tmp_path)
+    (tmp_path / "answers").symlink_to(answers)
+    (line,) = re.findall(rf"^{compiler} .*", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    done = subprocess.run(["/bin/sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^0 of \d+ entries are wrong$", done.stdout, flags=re.MULTILINE)
 
 
 def test_the_reader_in_c_holds_a_forward_pass_against_a_case(answers: Path, in_c: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from helpers import Patch, Printed, leaves
 
 from attention_np import cases, cli, dot_product, masks, multi_head, trace
+from attention_np._lib import pages
 from attention_np._lib.text import width_of
 from attention_np.gradcheck.agreement import relative_error
 from attention_np.trace import _pages
@@ -137,6 +138,13 @@ def test_a_step_prints_its_number_name_shape_tags_formula_and_table() -> None:
         "",
         "",
     ]
+
+
+def test_the_page_is_named_where_its_reader_has_it(monkeypatch: Patch) -> None:
+    assert " derivations/dot_product.md, by " in trace.dot_product("a b").text(width=200)
+    installed = pages.PACKAGE / "derivations"
+    monkeypatch.setattr(pages, "PAGES", installed)
+    assert f" {installed / 'dot_product.md'}, by " in trace.dot_product("a b").text(width=200)
 
 
 def test_columns_stand_below_each_other_whatever_the_letters() -> None:

@@ -2,9 +2,15 @@
 
 from pathlib import Path
 
-__all__ = ["PAGES"]
+__all__ = ["PAGES", "where_it_is"]
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PAGES = PACKAGE / "derivations"  # where they are installed
 if not PAGES.is_dir():
     PAGES = PACKAGE.parent / "derivations"  # beside the package, as in a clone
+
+
+def where_it_is(page: str) -> str:
+    """A page as its reader finds it: by its name in the clone, and where the pages are installed by its whole path."""
+    file = PAGES / f"{page}.md"
+    return str(file) if PAGES.parent == PACKAGE else file.relative_to(PACKAGE.parent).as_posix()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+import attention_np
 from attention_np.cli import check, cost, known_answers, trace
 
 __all__ = ["main"]
@@ -20,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="attention-np", description="Attention and its gradients in pure NumPy, verified."
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {attention_np.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, command in COMMANDS.items():
         command.add_arguments(commands.add_parser(name, help=command.HELP, description=command.HELP.capitalize() + "."))

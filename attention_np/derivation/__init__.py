@@ -9,13 +9,31 @@ Knows nothing of attention: ops are handed in by the caller. The language of the
 ``GRAMMAR.md``.
 """
 
-from attention_np.derivation.check import PageCheck
-from attention_np.derivation.errors import Fault
-from attention_np.derivation.operators import FieldRecord
-from attention_np.derivation.page import Page, read_page
-from attention_np.derivation.record import Record
-from attention_np.derivation.verify import Verification, read_pages, verify, verify_against_op
+from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attention_np.derivation.check import PageCheck
+    from attention_np.derivation.errors import Fault
+    from attention_np.derivation.operators import FieldRecord
+    from attention_np.derivation.page import Page, read_page
+    from attention_np.derivation.record import Record
+    from attention_np.derivation.verifying import Verification, read_pages, verify, verify_against_op
+
+MODULES = {  # imported when they are asked for: whoever reads the header of a page needs no grammar
+    "Fault": "errors",
+    "FieldRecord": "operators",
+    "Page": "page",
+    "PageCheck": "check",
+    "Record": "record",
+    "Verification": "verifying",
+    "read_page": "page",
+    "read_pages": "verifying",
+    "verify": "verifying",
+    "verify_against_op": "verifying",
+}
 __all__ = [
     "Fault",
     "FieldRecord",
@@ -28,3 +46,9 @@ __all__ = [
     "verify",
     "verify_against_op",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

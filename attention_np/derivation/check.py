@@ -197,7 +197,7 @@ class PageCheck:
                         )
                 if statement.relations[position] in _BOUNDS and not equation.mark:
                     worst = max(worst, self._bounded(statement, position, scope, record))
-                if equal and not equation.mark:
+                if equal and not equation.mark and self._equal_at_more(statement, position, scope):
                     message = "both sides are always equal: claim ="
                     raise Fault("claim", message, statement.places[position])
         record.error = worst
@@ -267,6 +267,10 @@ class PageCheck:
             environment.arithmetic.steps = 0
             worst = max(worst, self._holds(statement, position, environment, record))
         return worst
+
+    def _equal_at_more(self, statement: Statement, position: int, scope: Scope) -> bool:
+        """Whether the two sides of an inequality are equal there, too: a number has one sign at a few draws."""
+        return all(self._pair(statement, position, at, _both(statement, position, at), "=")[1] for at in scope.more)
 
     def _gradient_of(self, statement: Statement, scope: Scope) -> tuple[str, ...]:
         """The symbol X, where the left side is dL/dX or a name that is defined as that."""

@@ -7,6 +7,7 @@ skipped), so an ill-typed page cannot pass by luck.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class Evaluator(Calls):
         """The value of a node; a fault without a place gets the place of the node."""
         self.arithmetic.work(limits.OPERATION, node.span)
         try:
-            value: Value = getattr(self, "_" + type(node).__name__.lower())(node, bound)
+            value: Value = getattr(self, _method_of(type(node).__name__))(node, bound)
             return value
         except Fault as fault:
             raise fault.at(node.span) from None
@@ -305,6 +306,11 @@ class Evaluator(Calls):
         slices = tuple(nodes.Slice(node.top.span) for _ in shape)
         scale = max(value.tangent, top(data))
         return self._pick(data, names, shape + bottom.axes, slices + below, scale, 0.0, node.span, bound)
+
+
+@lru_cache
+def _method_of(kind: str) -> str:
+    return f"_{kind.lower()}"
 
 
 _COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {

@@ -2,7 +2,8 @@
 
 Write a set with :func:`write` (or ``python -m attention_np known-answers DIR``), read it with :func:`load` or a
 safetensors reader of any language, and run a Python function over it with :func:`verify`. The format, the bounds and
-readers for C, Python and Rust are in ``docs/known-answers.md``.
+readers for C, Python and Rust are in ``docs/known-answers.md`` of the
+repository and of the sdist.
 """
 
 from attention_np.known_answers.reading import KnownAnswer, load

@@ -1,7 +1,7 @@
 """The rules of the forward error analysis: how each step takes the errors of what comes in to those of what comes out.
 
-They are derived in ``docs/known-answers.md``; :math:`u`, the unit roundoff of the dtype, and :math:`v`, that of sums,
-are the same there.
+They are derived in ``docs/known-answers.md`` of the repository; :math:`u`, the unit roundoff of the dtype, and
+:math:`v`, that of sums, are the same there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 r"""How far a correct implementation may be from an answer, entry by entry: a forward error analysis.
 
 Each op is gone through once more by the rules of :mod:`attention_np.known_answers.analysis`, in which every array
-carries the largest error that each of its entries may have. The derivation is ``docs/known-answers.md``.
+carries the largest error that each of its entries may have. The derivation is ``docs/known-answers.md``
+of the repository.
 """
 
 from __future__ import annotations

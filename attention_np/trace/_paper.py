@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from attention_np._lib.pages import where_it_is
 from attention_np._lib.text import cut, padded, visible, width_of
 
 __all__ = ["Step", "Trace"]
@@ -123,7 +124,7 @@ class Trace:
     def _introduction(self) -> str:
         count = len(self.tokens)
         return (
-            f"{count} token{'' if count == 1 else 's'}. Text and equations are those of derivations/{self.op}.md, by "
+            f"{count} token{'' if count == 1 else 's'}. Text and equations are those of {where_it_is(self.op)}, by "
             f"their tags, such as ({self.steps[-1].tags[0]}). Indices count from 1. The numbers to begin with are made "
             "up from the tokens, so equal tokens have equal rows."
         )

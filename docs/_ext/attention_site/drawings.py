@@ -227,8 +227,8 @@ FIGURES = (
         _v_curve,
         "Errors of finite differences over the step on logarithmic axes: each curve is a V; the complex step falls "
         "and stays at the rounding.",
-        "The V of three formulas, and the complex step, which has no left arm. Median and largest error of the "
-        "entries of a gradient.",
+        "The V of four formulas of differences, and the complex step, which has no left arm. Median and largest error "
+        "of the entries of a gradient.",
     ),
     Drawing(
         "places",
