@@ -353,8 +353,8 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
         f"the term of a layer normalization with output * mean(output * d_output) along the rows {MISSING}"
     ),
     "softmax, scores: the mean for the weighted mean": (
-        "the softmax correction along axis 1, the weights times one sum a row, is missing or wrong: the errors of "
-        "each row are a multiple of the weights whatever the cotangent, and the right rows sum to zero"
+        "the softmax correction along axis 1, or a term like it, is missing or wrong: the errors of each row are a "
+        "multiple of one positive vector whatever the cotangent, and the right rows sum to zero"
     ),
     "layer, w: float32": (
         "it is rounded to float32: every entry is such a number, off by at most 2.2e-08 of the largest entry"

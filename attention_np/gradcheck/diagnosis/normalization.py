@@ -111,13 +111,13 @@ class Direction(NamedTuple):
 
 
 def _by_directions(mistake: Mistake) -> str | None:
-    """The errors of each row are multiples of one vector, whatever the cotangent: that of a known normalization.
+    """The errors of each row are multiples of one vector, whatever the cotangent, as those of a normalization are.
 
     Where a row has a single output, they always are. But then so are errors and right gradients together.
     """
     if not mistake.looked_at.all() or not mistake.right.any():
         return None
-    x, output = (np.asarray(y, np.float64) for y in (mistake.evidence.inputs[mistake.name], mistake.evidence.output))
+    x = np.asarray(mistake.evidence.inputs[mistake.name], np.float64)
     for axis, length in enumerate(mistake.shape):
         error, right, tolerance = (
             np.moveaxis(y, (0, axis + 1), (-2, -1)).reshape(-1, 3, length)
@@ -127,11 +127,13 @@ def _by_directions(mistake: Mistake) -> str | None:
         directions = [row for row in rows if row is not None]
         if len(directions) < len(rows) or sum(row.entries for row in directions) < 3:
             continue
-        of_rows = np.moveaxis(x, axis, -1).reshape(-1, length)
-        outputs = np.moveaxis(output, axis, -1).reshape(-1, length) if output.shape == x.shape else None
         sums_to_zero = bool((np.abs(right.sum(axis=-1)) <= tolerance.sum(axis=-1)).all())
         if sums_to_zero and all((row.vector >= -row.noise).all() for row in directions):
-            return _of_positive_vectors(directions, of_rows, outputs, axis)
+            return (
+                f"the softmax correction along axis {axis}, or a term like it, is missing or wrong: the errors of each "
+                "row are a multiple of one positive vector whatever the cotangent, and the right rows sum to zero"
+            )
+        of_rows = np.moveaxis(x, axis, -1).reshape(-1, length)
         centered = of_rows - of_rows.mean(axis=-1, keepdims=True)
         for what, vectors in ((f"{mistake.name} less its mean", centered), (mistake.name, of_rows)):
             if _are_along(directions, vectors) and _is_orthogonal(right, vectors):
@@ -167,21 +169,6 @@ def _multiples(x: Array, spread: Array) -> tuple[Array, float, Array]:
     return vector, noise, np.abs(x - np.outer(x[:, peak], vector)) / spread
 
 
-def _of_positive_vectors(directions: list[Direction], x: Array, outputs: Array | None, axis: int) -> str:
-    """Of a softmax, if the vectors are the weights of one; else only what is known."""
-    weights = outputs is not None and (outputs >= 0).all() and np.allclose(outputs.sum(axis=-1), 1, rtol=CLOSE)
-    if _are_exponentials(directions, x) or (weights and outputs is not None and _are_along(directions, outputs)):
-        return (
-            f"the softmax correction along axis {axis}, the weights times one sum a row, is missing or wrong: "
-            "the errors of each row are a multiple of the weights whatever the cotangent, and the right rows sum to "
-            "zero"
-        )
-    return (
-        f"a term along axis {axis} is missing or wrong: the errors of each row are a multiple of one positive vector "
-        "whatever the cotangent, as those of a softmax without its correction are, and the right rows sum to zero"
-    )
-
-
 def _are_along(directions: list[Direction], vectors: Array) -> bool:
     """Whether the directions are those of `vectors`, (rows, length)."""
     for row, vector in zip(directions, vectors, strict=True):
@@ -195,17 +182,3 @@ def _is_orthogonal(right: Array, vectors: Array) -> bool:
     """Whether the right gradients, (rows, 3, length), are orthogonal to `vectors`, but for what an epsilon changes."""
     products = right * vectors[:, np.newaxis]
     return bool((np.abs(products.sum(axis=-1)) <= 0.01 * np.abs(products).sum(axis=-1)).all())
-
-
-def _are_exponentials(directions: list[Direction], x: Array) -> bool:
-    """Whether the vectors are those of exp(c x), with one c for all rows; where they are not zero, as behind a mask."""
-    known = [(row.vector > 30 * row.noise) & np.isfinite(row.noise) for row in directions]
-    logs = [np.log(row.vector[seen]) for row, seen in zip(directions, known, strict=True)]
-    noise = np.concatenate([row.noise / row.vector[seen] for row, seen in zip(directions, known, strict=True)])
-    left = np.concatenate([log - log.mean() for log in logs if log.size])
-    centered = [own[seen] - own[seen].mean() for own, seen in zip(x, known, strict=True) if seen.any()]
-    scores = np.concatenate(centered)
-    factor = (left @ scores) / (scores @ scores)
-    if left.size - len(centered) < 3:
-        return False
-    return bool((np.abs(left - factor * scores) <= 4 * noise + HARDLY).all())
