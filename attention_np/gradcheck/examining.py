@@ -1,4 +1,19 @@
-"""One check: the slopes of every input first, then a verdict on every entry, then what the wrong ones look like."""
+"""One check, in the order in which it looks.
+
+1. *Measure.* How far rounding moves each output, since everything later is held against that; whether differences
+   along one random direction contradict the complex step, which says the method; then the slopes of every entry, of
+   all inputs before any is judged, since one input's are evidence on another's (`measuring`).
+2. *Judge by the floor*: the method's own errors and the last bits of the entry. Most entries hold by that, for no call
+   of the functions more (`judging`).
+3. *One closer look* at the entries of which the floor says no, and at no others, since it costs calls: the best steps
+   of differences; how far the last bits of the inputs move the two gradients; whether the difference stays in a wider
+   dtype, or is unsteady where there is none; what saturated outputs lose. An entry that is still wrong is wrong, unless
+   differences contradict its complex step: then the input is measured again by differences, and judged again.
+4. *The whole*: along random directions if only a sample was looked at, and if nothing is wrong, for other cotangents
+   and close by.
+5. *Words.* Kinks first, where there is no gradient to be wrong; then the first cause that explains every entry for
+   three cotangents (`diagnosis`).
+"""
 
 from __future__ import annotations
 
