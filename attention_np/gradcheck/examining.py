@@ -227,12 +227,11 @@ def _diagnosis(
 ) -> str | None:
     """What is wrong with a gradient, in a sentence; None if nothing is."""
     shape = found.subject.x.shape
-    numerical, verdict = found.numerical[0].reshape(shape), found.verdict.reshape(shape).copy()
+    verdict = found.verdict.reshape(shape).copy()
     broken = None
     for cusp in _cusps(found):
-        if cusp.jumps or cusp.allows(float(numerical[cusp.index])):
-            broken = broken or str(cusp)
-            verdict[cusp.index] = UNDECIDED  # it has no gradient there
+        broken = broken or str(cusp)
+        verdict[cusp.index] = UNDECIDED  # it has no gradient there
     if not (verdict == WRONG).any():
         return broken or found.fault
     cause = _cause(found, verdict, known, sound, constants)

@@ -1,4 +1,4 @@
-"""A verdict on every entry of a gradient: the steps 2 to 4 of :mod:`attention_np.gradcheck.examining`, in that order."""
+"""A verdict on every entry of a gradient: the steps 2 to 4 of :mod:`attention_np.gradcheck.examining`."""
 
 from __future__ import annotations
 

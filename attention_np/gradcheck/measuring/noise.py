@@ -24,7 +24,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import moved
 from attention_np.gradcheck.measuring.subject import REFUSALS
 
-__all__ = ["Pair", "drift", "moved_relatively", "noise_floor", "unsteadiness", "wider_difference"]
+__all__ = ["Pair", "moved_relatively", "noise_floor", "unsteadiness", "wider_difference"]
 
 Array = npt.NDArray[Any]
 
@@ -55,21 +55,13 @@ def noise_floor(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rando
             u, *point = (moved(x, rng, ULPS) for x in (cotangent, *inputs))
             for k, (there, here) in enumerate(zip(pair.at(u, point), (claimed, measured), strict=True)):
                 sensitivity[k] = np.fmax(sensitivity[k], np.abs(there - here))
-        floor: Array = sum(sensitivity) + drift(pair, claimed - measured, cotangent, inputs, rng, LARGER)
-    return np.where(np.isfinite(floor), floor, 0)
-
-
-def drift(
-    pair: Pair, difference: Array, cotangent: Array, inputs: list[Array], rng: np.random.Generator, power: float
-) -> Array:
-    """How far the difference between the two moves when the inputs do by eps to a power, relative (gradcheck.54)."""
-    furthest = np.zeros(difference.shape)
-    with np.errstate(all="ignore"):
+        drift = np.zeros(claimed.shape)
         for _ in range(LARGER_MOVES):
-            u, *point = (moved_relatively(x, rng, float(np.finfo(x.dtype).eps) ** power) for x in (cotangent, *inputs))
-            claimed, measured = pair.at(u, point)
-            furthest = np.fmax(furthest, np.abs(claimed - measured - difference))  # (gradcheck.54)
-    return np.where(np.isfinite(furthest), furthest, 0)
+            u, *point = (moved_relatively(x, rng, float(np.finfo(x.dtype).eps) ** LARGER) for x in (cotangent, *inputs))
+            there, measured_there = pair.at(u, point)
+            drift = np.fmax(drift, np.abs(there - measured_there - (claimed - measured)))  # (gradcheck.54)
+        floor: Array = sum(sensitivity) + np.where(np.isfinite(drift), drift, 0)
+    return np.where(np.isfinite(floor), floor, 0)
 
 
 def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:

@@ -29,7 +29,6 @@ from attention_np.gradcheck.measuring.subject import (
 __all__ = ["NOT_ANALYTIC", "Cusp", "cusps", "refusal_of", "rounding_of", "tells", "why_not_analytic"]
 
 TRIALS = SCALES[:5]  # relative steps of differences, that the complex step is held against
-SHORTER = (*SCALES[5:8], *(2.0**-k for k in (52, 62, 72, 82)))  # the last ones for entries that are zero
 CONVERGED = 1e-2  # relative: what the slopes at two scales may differ by
 CLEARLY = 1e-8  # a discrepancy of a slope, relative to the largest, that is not left to rounding
 CLOSE = 2.0**-20  # relative: so short that only rounding is left of the differences
@@ -58,14 +57,6 @@ class Cusp:
     below: float  # the slope from below; or by how much it jumps coming from there
     above: float
     jumps: bool
-
-    def allows(self, slope: float) -> bool:
-        """Whether a slope that was measured there by shorter steps is between those of the two sides, or not known.
-
-        If it is far outside, the function is merely steep there.
-        """
-        low, high = sorted((self.below, self.above))
-        return not (slope < low - (high - low) or slope > high + (high - low))
 
     def __str__(self) -> str:
         place = list(self.index)
@@ -181,7 +172,7 @@ def _contradiction(subject: Subject, direction: Array, slope: Array, error: Arra
     """How differences contradict the complex step in some output, known up to an `error`; None if they do not.
 
     A function that changes within less than the steps of the differences looks flat to them, at several scales. So
-    shorter ones are asked as well, and the complex step is right if it agrees with any of them.
+    the complex step is right if it agrees with any of them.
     """
     longest = _slopes(subject, direction, TRIALS[:2])
     if (np.abs(slope - longest[0]) <= CLEARLY * np.abs(slope).max(initial=0)).all() and slope.any():
@@ -198,9 +189,8 @@ def _contradiction(subject: Subject, direction: Array, slope: Array, error: Arra
     if not wrong.any():
         return None
     excess = np.where(wrong, apart, 0).max(axis=0)
-    known = (found, rounding), _slopes(subject, direction, SHORTER)
-    agrees = [(np.abs(slope - some) + UNDECIDABLE * off < 0.1 * excess).any(axis=0) for some, off in known]
-    excess = np.where(agrees[0] | agrees[1], 0, excess)
+    agrees = (np.abs(slope - found) + UNDECIDABLE * rounding < 0.1 * excess).any(axis=0)
+    excess = np.where(agrees, 0, excess)
     k = int(excess.argmax())
     if not excess[k]:
         return None

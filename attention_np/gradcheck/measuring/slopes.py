@@ -30,7 +30,6 @@ COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever 
 COMPLEX_STEP_IN_SINGLE = 2.0**-40
 TINY = 2.0**-800  # of an entry, where a shorter step would be lost
 SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 2, 47, 52, 57))  # relative steps, as they are tried
-AT_ZERO = tuple(2.0**-k for k in (67, 77, 87, 97, 107, 117))  # more of them: only zero moves by so little
 SATURATED = 4  # units in the last place of an output, that it moves by when an input moves by its own size
 WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
 CLEAR = 24  # times how far rounding moves the outputs: a jump of the slope
@@ -213,8 +212,7 @@ def by_best_differences(subject: Subject, directions: Array) -> Slopes:
     own = _room(subject, directions)  # (moves,)
     best = by_differences(subject, directions, SCALES[0] * own, reach)
     at_zero = moves_zero(subject, directions)
-    others: list[Any] = [*SCALES, SCALES[1] * own, *AT_ZERO]
-    for scale in others:
+    for scale in (*SCALES, SCALES[1] * own):
         again = np.broadcast_to(scale, len(directions)) == best.scales
         flat = (best.values[:, 0] == 0) & reach.touched.any(axis=1)  # a step too long or too short sees nothing
         poor = np.flatnonzero(~again & (flat | at_zero | ~(best.errors <= GOOD * np.abs(best.values[:, 0]))))
