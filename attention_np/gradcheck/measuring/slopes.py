@@ -212,7 +212,8 @@ def by_best_differences(subject: Subject, directions: Array) -> Slopes:
     own = _room(subject, directions)  # (moves,)
     best = by_differences(subject, directions, SCALES[0] * own, reach)
     at_zero = moves_zero(subject, directions)
-    for scale in (*SCALES, SCALES[1] * own):
+    scales: list[Any] = [*SCALES, SCALES[1] * own]
+    for scale in scales:
         again = np.broadcast_to(scale, len(directions)) == best.scales
         flat = (best.values[:, 0] == 0) & reach.touched.any(axis=1)  # a step too long or too short sees nothing
         poor = np.flatnonzero(~again & (flat | at_zero | ~(best.errors <= GOOD * np.abs(best.values[:, 0]))))
