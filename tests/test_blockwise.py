@@ -116,8 +116,8 @@ LARGE = {"query": normal(0, 1100, 16), "key": normal(1, 1, 1300, 16), "value": n
         {"mask": rules.sliding_window(left=100, right=30)},
         {"mask": rules.packed(np.arange(1100) // 300, np.arange(1300) // 300)},
         {"mask": np.random.default_rng(0).random((1100, 1300)) < 0.01},
-        {"bias": normal(4, 1300), "is_causal": True},
-        {"bias": normal(4, 1100, 1300)},
+        pytest.param({"bias": normal(4, 1300), "is_causal": True}, marks=pytest.mark.long),
+        pytest.param({"bias": normal(4, 1100, 1300)}, marks=pytest.mark.long),
         {"bias": normal(4, 1, 1, 1300), "dropout_p": 0.2, "rng": 1},
         {"scale": 40.0},
         pytest.param({"scale": -40.0}, marks=pytest.mark.long),
@@ -192,7 +192,12 @@ def assert_as_dot_product(
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"mask": a_mask()}, {"mask": a_mask(), "is_causal": True, "dropout_p": 0.4, "rng": 1}]
+    "options",
+    [
+        {},
+        pytest.param({"mask": a_mask()}, marks=pytest.mark.long),
+        {"mask": a_mask(), "is_causal": True, "dropout_p": 0.4, "rng": 1},
+    ],
 )
 @pytest.mark.parametrize("name", ["query", "key", "value", "bias"])
 def test_what_is_not_finite_flows_or_is_hidden_as_in_dot_product(name: str, options: dict[str, Any]) -> None:

@@ -151,11 +151,11 @@ def test_the_plain_peak_is_what_is_measured(options: dict[str, bool], dtype: npt
 @pytest.mark.parametrize(
     ("dtype", "workers", "options"),
     [
-        (np.float32, 1, {}),
+        pytest.param(np.float32, 1, {}, marks=pytest.mark.long),
         (np.float32, 2, {"is_causal": True}),
         (np.float64, 2, {}),
-        (np.float16, 1, {"is_causal": True}),
-        (np.float32, 1, {"is_causal": True, "dropout": True}),
+        pytest.param(np.float16, 1, {"is_causal": True}, marks=pytest.mark.long),
+        pytest.param(np.float32, 1, {"is_causal": True, "dropout": True}, marks=pytest.mark.long),
     ],
 )
 def test_the_blockwise_peak_is_a_close_upper_bound(

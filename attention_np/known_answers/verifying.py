@@ -126,10 +126,10 @@ def of_op(op: ModuleType) -> Function:
     Examples
     --------
     >>> import tempfile
-    >>> from attention_np import blockwise, known_answers
+    >>> from attention_np import known_answers, softmax
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     written = known_answers.write(folder, ops=["blockwise"], dtypes=["float32"])
-    ...     known_answers.verify(known_answers.of_op(blockwise), folder).ok
+    ...     written = known_answers.write(folder, ops=["softmax"], dtypes=["float32"])
+    ...     known_answers.verify(known_answers.of_op(softmax), folder, op="softmax").ok
     True
     """
     from attention_np.multi_head import Parameters

@@ -267,7 +267,16 @@ def output_and_gradients(op: Any, query: Array, key: Array, value: Array, d_outp
 
 
 @pytest.mark.parametrize(
-    ("n", "score_scale"), [(64, 4), (64, 16), (256, 1), (256, 4), (256, 16), (512, 1), (512, 4), (512, 16), (512, 64)]
+    ("n", "score_scale"),
+    [
+        (64, 4),
+        (256, 16),
+        (512, 4),
+        *(
+            pytest.param(n, s, marks=pytest.mark.long)
+            for n, s in [(64, 16), (256, 1), (256, 4), (512, 1), (512, 16), (512, 64)]
+        ),
+    ],
 )
 def test_blocks_round_hardly_more_than_whole_rows(n: int, score_scale: int) -> None:
     arrays = [normal(i, 8, n, 64).astype(np.float32) for i in range(4)]

@@ -174,7 +174,7 @@ def of_all_passes(query: Array, key: Array, value: Array, d_output: Array, **opt
     return [output, cache.logsumexp, tangent, *(x for x in gradients if x is not None)]
 
 
-@pytest.mark.parametrize("with_nan", [False, True])
+@pytest.mark.parametrize("with_nan", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_one_array_for_all_gives_the_bits_of_four_copies_here_and_in_another_process(
     name: str, with_nan: bool, processes: Executor

@@ -216,11 +216,20 @@ def backward(d, x, y):
     return (d * np.cos(y)).sum() * np.cos(x), -d * np.sin(x).sum() * np.sin(y)
 
 
+@pytest.fixture(scope="module")
+def of_a_whole_check(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "long.npz"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saving, "SAVE_EVERY", 0.0)
+        check(forward, backward, INPUTS, checkpoint=path)
+    return path.read_bytes()
+
+
 @pytest.fixture
-def path(tmp_path, written_at_once):  # noqa: ARG001
+def path(tmp_path, written_at_once, of_a_whole_check):  # noqa: ARG001
     """A checkpoint of a whole check."""
     path = tmp_path / "long.npz"
-    check(forward, backward, INPUTS, checkpoint=path)
+    path.write_bytes(of_a_whole_check)
     return path
 
 
