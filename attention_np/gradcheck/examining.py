@@ -6,8 +6,8 @@
 2. *Judge by the floor*: the method's own errors and the last bits of the entry. Most entries hold by that, for no call
    of the functions more (`judging`).
 3. *One closer look* at the entries of which the floor says no, and at no others, since it costs calls: the best steps
-   of differences; how far the last bits of the inputs move the two gradients; whether a slight difference
-   is steady from point to point; what saturated outputs lose. An entry that is still wrong is wrong, unless
+   of differences; how far the last bits of the inputs move the two gradients; whether the difference stays in a wider
+   dtype, or is unsteady where there is none; what saturated outputs lose. An entry that is still wrong is wrong, unless
    differences contradict its complex step: then the input is measured again by differences, and judged again.
 4. *The whole*: along random directions if only a sample was looked at, and if nothing is wrong, for other cotangents
    and close by.

@@ -18,11 +18,13 @@ def test_a_function_of_single_precision_is_measured_at_the_same_point_in_double(
     assert problem.first.output.dtype == np.float32
     assert problem.output.dtype == np.float64
     np.testing.assert_array_equal(problem.output, bilinear(*problem.point))
+    assert problem.wide
     assert problem.subject("x").unit == np.finfo(np.float32).eps
 
 
-def test_a_function_of_single_precision_alone_is_asked_in_that_here_and_elsewhere():
+def test_a_function_of_single_precision_alone_is_asked_in_that_here_and_elsewhere_and_is_not_wide():
     found = measured(sine_in_single, lambda d, x: d * np.cos(x), {"x": normal(4, dtype="float32")})
+    assert not found.candidate.wide
     assert found.candidate.output is found.candidate.first.output
     u, (x,) = found.candidate.question
     slopes = found.pair(np.arange(4)).measured(2 * u, [x + np.float32(0.1)])

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -8,12 +10,14 @@ from attention_np.gradcheck.measuring.noise import (
     Pair,
     moved_relatively,
     noise_floor,
-    unsteadiness,
+    wider_difference,
 )
 
 from .programs import Watched
 
 EPS = float(np.finfo(np.float64).eps)
+WIDER = np.finfo(np.longdouble).eps < EPS
+needs_a_wider_dtype = pytest.mark.skipif(not WIDER, reason="this machine has no wider dtype than float64")
 
 
 def pair_of(claimed, measured):
@@ -142,15 +146,77 @@ def unsaturated(u, x):
     return u / np.cosh(x) ** 2
 
 
-@pytest.mark.parametrize(("factor", "is_noise"), [(1.0, True), (1.001, False)])
-def test_unsteadiness_sees_the_rounding_near_saturation_that_no_move_of_last_bits_reaches(factor, is_noise):
-    x = np.array(
-        [14.0 if is_noise else 2.0]
-    )  # where tanh is 1 - 1.4e-12, and does not move in its last bit when x does
-    pair = pair_of(lambda u, x: factor * saturated(u, x), unsaturated)
-    difference = pair.claimed(np.ones(1), [x]) - pair.measured(np.ones(1), [x])
-    found = unsteadiness(pair, np.ones(1), [x], np.random.default_rng(0))
-    assert (abs(difference) <= UNDECIDABLE * found) == is_noise
+@needs_a_wider_dtype
+def test_a_wider_dtype_sees_the_rounding_near_saturation_that_no_move_of_the_inputs_reaches():
+    x = np.array([14.0])  # where tanh is 1 - 1.4e-12, and does not move in its last bit when x does
+    u = np.ones(1)
+    difference = saturated(u, x) - unsaturated(u, x)
+    assert abs(difference) > 1e-6 * unsaturated(u, x)
+    change = wider_difference(pair_of(saturated, unsaturated), u, [x]) - difference
+    assert abs(difference) <= 2 * abs(change)
+
+
+@needs_a_wider_dtype
+def test_in_a_wider_dtype_the_difference_that_a_bug_makes_stays():
+    x, u = np.array([0.5, 14.0]), np.ones(2)
+    wider = wider_difference(pair_of(lambda u, x: 1.001 * unsaturated(u, x), unsaturated), u, [x])
+    np.testing.assert_allclose(wider.astype(float), 0.001 * unsaturated(u, x), rtol=1e-9)
+
+
+@pytest.mark.parametrize("narrow", ["float16", "float32"])
+def test_what_is_narrower_than_double_is_claimed_in_double_and_measured_in_the_widest_there_is(narrow):
+    claimed, measured = Watched(square), Watched(square)
+    wider = wider_difference(pair_of(claimed, measured), np.ones(3, narrow), [np.ones(3, narrow)])
+    for function, dtype in ((claimed, np.float64), (measured, np.longdouble)):
+        assert {x.dtype for call in function.seen for x in call} == {np.dtype(dtype)}
+    np.testing.assert_array_equal(wider, np.zeros(3))
+
+
+@needs_a_wider_dtype
+def test_the_wider_dtype_of_double_is_long_double_and_of_long_double_there_is_none():
+    pair = pair_of(square, square)
+    assert wider_difference(pair, np.ones(2), [np.ones(2)]).dtype == np.longdouble
+    for u, x in (("longdouble", "longdouble"), ("float32", "longdouble"), ("longdouble", "float64")):
+        assert wider_difference(pair, np.ones(2, u), [np.ones(2, x)]) is None
+
+
+def refuses(narrow, u, x):
+    if x.dtype != narrow:
+        raise TypeError(f"{narrow} only")
+    return u * x
+
+
+def casts(narrow, u, x):
+    return (u * x).astype(narrow)
+
+
+@pytest.mark.parametrize("narrow", ["float32", "float64"])
+@pytest.mark.parametrize("function", [refuses, casts])
+def test_a_function_that_takes_no_wider_dtype_has_no_wider_difference_but_a_floor_all_the_same(function, narrow):
+    claimed, x = partial(function, narrow), np.ones(2, narrow)
+    assert wider_difference(pair_of(claimed, square), x, [x]) is None
+    assert (floor_of(claimed, square, x) > 0).all()
+
+
+@needs_a_wider_dtype
+def test_what_takes_double_and_no_more_is_measured_in_double():
+    def measured(u, x):
+        if x.dtype == np.longdouble:
+            raise TypeError("double at most")
+        assert u.dtype == x.dtype == np.float64
+        return u * x
+
+    x = np.array([0.5, 1.5], np.float32)
+    found = wider_difference(pair_of(square, measured), np.full(2, 3, np.float32), [x])
+    np.testing.assert_array_equal(found, 3.0 * x * x - 3.0 * x)
+    assert wider_difference(pair_of(square, measured), np.ones(2), [np.ones(2)]) is None
+
+
+def test_a_wider_difference_is_infinite_where_the_functions_are_and_raises_no_warning():
+    found = wider_difference(
+        pair_of(lambda u, x: u * np.log(x), square), np.ones(2, np.float32), [np.eye(2, dtype="f")[0]]
+    )
+    np.testing.assert_array_equal(found, [-1, -np.inf])
 
 
 def test_a_move_to_where_a_function_is_infinite_tells_nothing():

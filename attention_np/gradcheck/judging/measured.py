@@ -78,6 +78,11 @@ class Candidate:
         return self.first.output.size + sum(x.size for x in self.point)
 
     @property
+    def wide(self) -> bool:
+        """Whether the functions take a wider dtype than that of float32 inputs, or need none."""
+        return all(x.dtype == wide_dtype(x.dtype) for x in self.point)
+
+    @property
     def question(self) -> tuple[Array, list[Array]]:
         """The cotangent and all inputs."""
         return self.first.cotangent, list(self.inputs.values())

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.findings import Escape
 from attention_np.gradcheck.judging.measured import Measured
-from attention_np.gradcheck.measuring.noise import moved_relatively, noise_floor, unsteadiness
+from attention_np.gradcheck.measuring.noise import moved_relatively, noise_floor, unsteadiness, wider_difference
 from attention_np.gradcheck.measuring.numerical import METHODS, measure
 from attention_np.gradcheck.measuring.probes import NOT_ANALYTIC, tells
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
@@ -90,7 +90,7 @@ def _settle(found: Measured, rtol: float) -> None:
 
 
 def _look_closer(found: Measured, some: Array) -> None:
-    """See, before entries are called wrong, that the difference is steady, and is no loss of last bits."""
+    """See, before entries are called wrong, that the difference stays in a wider dtype, and is no loss of last bits."""
     if not some.size:
         return
     found.look(some, best=True)
@@ -103,13 +103,19 @@ def _look_closer(found: Measured, some: Array) -> None:
 
 
 def _change(found: Measured, some: Array, question: tuple[Array, list[Array]], difference: Array) -> Array:
-    """How unsteady the difference of the two gradients is, where it is so slight that last bits may have made it."""
-    change = np.zeros(len(some))
-    largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
-    slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest
-    if slight.any():
-        change[slight] = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
-    return change
+    """By how much the difference of the two gradients is another one in a wider dtype, or how unsteady it is."""
+    pair = found.pair(some)
+    wider = wider_difference(pair, *question) if found.candidate.wide else None
+    if wider is not None:
+        change = np.abs(wider - difference)
+    else:
+        change = np.zeros(len(some))
+        largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
+        slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest
+        if slight.any():
+            unsteady = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
+            change[slight] = np.fmax(change[slight], unsteady)
+    return np.where(np.isfinite(change), change, 0)
 
 
 def _may_be_lost(found: Measured, some: Array) -> Array:

@@ -6,8 +6,8 @@ It is estimated from the functions as they are, in three ways that see different
   inside the functions.
 - *Inputs moved a little more*: how far the difference between the two moves. It is zero everywhere for a right
   gradient, so that its moves are noise; while the difference that a bug makes stays, but for a small part of itself.
-- *Equally spaced points*: what differences of a high order leave of the difference there. It sees what no small move
-  of the inputs reaches, as the rounding in 1 - tanh(x)^2 near saturation.
+- *A wider dtype*, where the functions take one: how far the difference moves then. It sees what no small move of the
+  inputs reaches, as the rounding in 1 - tanh(x)^2 near saturation.
 
 Derived in ``derivations/gradcheck.md``.
 """
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import moved
 from attention_np.gradcheck.measuring.subject import REFUSALS
 
-__all__ = ["Pair", "moved_relatively", "noise_floor", "unsteadiness"]
+__all__ = ["Pair", "moved_relatively", "noise_floor", "unsteadiness", "wider_difference"]
 
 Array = npt.NDArray[Any]
 
@@ -85,6 +85,26 @@ def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rand
     return furthest
 
 
+def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array | None:
+    """The difference between the two in a wider dtype; None where the functions take none, or there is none."""
+    narrow = np.result_type(cotangent.dtype, *(x.dtype for x in inputs))
+    wide = np.dtype(np.float64 if narrow.itemsize < 8 else np.longdouble)
+    if not np.finfo(wide).eps < np.finfo(narrow).eps:
+        return None
+    with np.errstate(all="ignore"):
+        try:
+            claimed = pair.claimed(*_cast(cotangent, inputs, wide))
+            if claimed.dtype != wide:
+                return None
+            try:  # of float32, the slopes are measured in double precision anyway
+                measured = pair.measured(*_cast(cotangent, inputs, np.dtype(np.longdouble)))
+            except Exception:
+                measured = pair.measured(*_cast(cotangent, inputs, wide))
+        except Exception:
+            return None  # not every function takes every dtype
+        return np.asarray(claimed - measured)
+
+
 def moved_relatively(x: Array, rng: np.random.Generator, most: float) -> Array:
     """`x`, with each entry moved up or down by at most so much of itself."""
     with np.errstate(all="ignore"):
@@ -97,3 +117,7 @@ def _or_nan(function: Callable[[Array, list[Array]], Array], cotangent: Array, i
         return function(cotangent, inputs)
     except REFUSALS:
         return np.nan
+
+
+def _cast(cotangent: Array, inputs: list[Array], dtype: np.dtype[Any]) -> tuple[Array, list[Array]]:
+    return cotangent.astype(dtype), [x.astype(dtype) for x in inputs]
