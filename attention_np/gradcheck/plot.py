@@ -42,6 +42,7 @@ def v_curve(
     inputs: Mapping[str, npt.ArrayLike],
     cotangent: npt.ArrayLike | None = None,
     *,
+    gradient: Mapping[str, npt.ArrayLike] | None = None,
     entries: int = 16,
     steps: npt.ArrayLike = STEPS,
     ax: Axes | None = None,
@@ -50,8 +51,9 @@ def v_curve(
 
     Parameters
     ----------
-    forward, inputs, cotangent, entries, steps
-        As for :func:`attention_np.gradcheck.step_errors`.
+    forward, inputs, cotangent, gradient, entries, steps
+        As for :func:`attention_np.gradcheck.step_errors`. A wrong `gradient` shows as a plateau, if a wrong entry is
+        among those that are drawn: no step makes the difference small.
     ax : matplotlib.axes.Axes, optional
         Where to plot; by default on a new figure.
 
@@ -65,7 +67,7 @@ def v_curve(
         If Matplotlib is missing.
     """
     ax = one_axes(ax, 7.0, 5.0)
-    found = step_errors(forward, inputs, cotangent, entries=entries, steps=steps)
+    found = step_errors(forward, inputs, cotangent, gradient=gradient, entries=entries, steps=steps)
     every = max(1, len(found.steps) // 12)
     for number, (formula, errors) in enumerate(found.errors.items()):
         some = ~np.isnan(errors).all(axis=1)

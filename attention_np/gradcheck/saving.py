@@ -251,6 +251,7 @@ class Checkpoint:
         self.slopes: dict[str, list[Array]] = {}
         self.findings: Callable[[], Sequence[Finding]] = lambda: ()
         self.saved = time.monotonic()
+        self.is_whole = True
         try:
             self._read()
         except FileNotFoundError:
@@ -286,6 +287,7 @@ class Checkpoint:
         return found[:3] + found[4:] if len(found) == FIVE else found
 
     def _damaged(self, key: str) -> ValueError:
+        self.is_whole = False
         return ValueError(f"checkpoint {self.path} is damaged at {legible(key)[:LONGEST_KEY]}: remove it")
 
     def get(self, key: str, shapes: Sequence[tuple[int, ...]]) -> list[Array] | None:
@@ -307,7 +309,9 @@ class Checkpoint:
             self.save(self.findings())
 
     def save(self, inputs: Sequence[Finding]) -> None:
-        """Write the file; an older one stays whole until the new one is."""
+        """Write the file; an older one stays whole until the new one is, and for good if it is found to be damaged."""
+        if not self.is_whole:
+            return
         numbers = iter(range(sum(map(len, self.slopes.values()))))
         slopes = {key: [next(numbers) for _ in arrays] for key, arrays in self.slopes.items()}
         header = {**HEADER, **as_dict(inputs), REST: {"question": self.question, "slopes": slopes}}

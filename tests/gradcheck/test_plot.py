@@ -175,6 +175,15 @@ def test_the_curves_are_the_median_errors_with_a_band_to_the_largest():
     assert len(set(looks)) == len(looks)  # told apart without colour
 
 
+def test_a_wrong_gradient_is_a_plateau():
+    x = normal(5)
+    ax = v_curve(np.sin, {"x": x}, np.ones(5), gradient={"x": 1.001 * np.cos(x)})
+    curve = ax.get_lines()[4]
+    assert curve.get_label().startswith("complex step")
+    assert (np.abs(np.log10(curve.get_ydata()[:20]) + 3) < 1).all()
+    assert ax.get_ylabel() == "relative error against\nthe claimed gradient"
+
+
 def test_errors_of_zero_and_steps_without_any_are_plotted():
     ax = v_curve(lambda x: 2 * x, {"x": np.ones(2)})
     drawn(ax)

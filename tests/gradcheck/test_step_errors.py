@@ -46,6 +46,20 @@ def test_the_complex_step_is_exact_to_rounding_however_short():
     assert found.reference == "the complex step"
 
 
+def test_a_wrong_gradient_stays_apart_at_every_step_and_a_right_one_does_not():
+    x, u = normal(6), normal(6, seed=1)
+    right = u * np.cos(x)
+    wrong = right.copy()
+    wrong[2] += 1e-3 * np.abs(right).max()
+    for gradient, apart in ((right, 0), (wrong, 1e-3)):
+        found = step_errors(np.sin, {"x": x}, u, gradient={"x": gradient}, steps=[1e-3, 1e-9, 1e-16])
+        assert found.reference == "the claimed gradient"
+        assert [index for _, index in found.places] == [(k,) for k in range(6)]
+        assert found.errors["complex step"][1:, 2] == pytest.approx([apart, apart], rel=1e-2, abs=4 * EPS)
+        assert found.errors["extrapolated twice"][0, 2] == pytest.approx(apart, rel=1e-2, abs=1e-12)
+        assert np.delete(found.errors["complex step"][1:], 2, axis=1).max() < 4 * EPS
+
+
 def test_a_complex_step_that_misleads_is_shown_but_not_believed():
     x = np.array([2.0, 2.5, 3.0])
     found = step_errors(lambda x: x * np.abs(x), {"x": x}, np.ones(3), steps=[1e-8])
@@ -91,7 +105,7 @@ def test_what_is_given_is_not_written_to():
         x[...] = 7
         return result
 
-    found = step_errors(forward, {"x": x}, np.ones(3), steps=[1e-30])
+    found = step_errors(forward, {"x": x}, np.ones(3), gradient={"x": np.cos(x)}, steps=[1e-30])
     assert (x == before).all()
     assert found.errors["complex step"].max() < 4 * EPS
 
@@ -105,6 +119,12 @@ X = {"x": np.ones((2, 3))}
         (
             {"cotangent": np.ones(3)},
             r"cotangent must have the shape of the output, \(2, 3\) \(cotangent.shape=\(3,\)\)",
+        ),
+        ({"gradient": X}, r"cotangent must be given with gradient: the one it was computed for, \(2, 3\)"),
+        ({"gradient": {"y": 1.0}, "cotangent": X["x"]}, "gradient has 'y', which is not among the inputs: x"),
+        (
+            {"gradient": {"x": np.ones((3, 2))}, "cotangent": X["x"]},
+            r"the gradient of x has the shape \(3, 2\), the input \(2, 3\)",
         ),
         ({"entries": 0}, "entries must be at least 1, not 0"),
         ({"steps": []}, r"steps must be a list of positive numbers \(steps.shape=\(0,\)\)"),
@@ -145,7 +165,7 @@ def test_sixteen_entries_are_drawn_unless_another_number_is_asked_for_or_there_a
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_inputs_are_looked_at_in_double_and_an_output_of_one_number_has_the_cotangent_one(dtype):
     x = normal(3).astype(dtype)
-    found = step_errors(lambda x: (x**2).sum(), {"x": x}, steps=[1e-3])
+    found = step_errors(lambda x: (x**2).sum(), {"x": x}, gradient={"x": 2 * x}, steps=[1e-3])
     assert found.errors["central differences"].max() < 1e-10
     assert found.errors["extrapolated once"].max() < 1e-10
 
@@ -170,3 +190,11 @@ def test_differences_that_errors_are_taken_against_are_those_at_the_best_steps()
     found = step_errors(lambda x: np.sin(100 * x.real), {"x": np.linspace(0.5, 1.2, 8)})
     assert found.reference == "differences at their best steps"
     assert (np.nanmin(found.errors["extrapolated twice"], axis=0) < 1e-9).all()
+
+
+def test_only_the_inputs_that_a_gradient_is_claimed_for_are_looked_at():
+    x, y = normal(6), normal(6, seed=1)
+    inputs = {"x": x, "y": y}
+    found = step_errors(np.multiply, inputs, np.ones(6), gradient={"y": x}, steps=[1e-3])
+    assert found.places == tuple(("y", (k,)) for k in range(6))
+    assert found.errors["central differences"].max() < 1e-11

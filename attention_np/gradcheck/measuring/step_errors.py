@@ -49,6 +49,7 @@ def step_errors(
     inputs: Mapping[str, npt.ArrayLike],
     cotangent: npt.ArrayLike | None = None,
     *,
+    gradient: Mapping[str, npt.ArrayLike] | None = None,
     entries: int = 16,
     steps: npt.ArrayLike = STEPS,
     rng: int | np.random.Generator = 0,
@@ -63,6 +64,10 @@ def step_errors(
         In the order in which `forward` takes them.
     cotangent : array_like of float, optional
         Of the shape of the output; by default drawn from `rng`, or 1 for an output of one number.
+    gradient : mapping of str to array_like of float, optional
+        What the errors are taken against, for this `cotangent`: a wrong gradient shows as errors that no step makes
+        small. Only the inputs in it are looked at. By default what the harness finds: by the complex step, or by
+        differences at the best step for each entry.
     entries : int, optional
         How many entries to look at, drawn from all.
     steps : array_like of float, (steps,), optional
@@ -74,7 +79,6 @@ def step_errors(
     Returns
     -------
     StepErrors
-        Against what the harness finds: by the complex step, or by differences at the best step for each entry.
         Relative to the largest magnitude in the gradient of the same input, among the entries of the sample. The
         complex step is left out where `forward` does not take complex arrays.
 
@@ -96,32 +100,35 @@ def step_errors(
     generator = as_generator(rng)
     arrays = as_inputs(inputs)
     output = evaluate(forward, [x.copy() for x in arrays.values()])
-    u = _cotangent(cotangent, output, generator)
+    u = _cotangent(cotangent, output, gradient is not None, generator)
+    claimed = None if gradient is None else _claimed(gradient, arrays)
     lengths = np.asarray(steps, np.float64)
     if lengths.ndim != 1 or not lengths.size or not ((lengths > 0) & np.isfinite(lengths)).all():
         raise ValueError(f"steps must be a list of positive numbers (steps.shape={lengths.shape})")
 
     point = tuple(in_double_precision(forward, list(arrays.values()), output))
-    drawn = _draw(arrays, entries, generator)
+    drawn = _draw(arrays if claimed is None else claimed, entries, generator)
     found: dict[str, list[Array]] = {formula: [] for formula in ORDERS}
     places, references = [], set()
     for name, elements in drawn.items():
         subject = Subject(forward, point, list(arrays).index(name), output, u[None])
         subject = replace(subject, noise=rounding_of(subject, np.random.default_rng(0)))
-        method = METHODS[0] if analytic_or_not(subject) is None else METHODS[1]
-        reference = measure(subject, elements, method, Running(), best=True).values[:, 0]
+        if claimed is None:
+            reference, against = _reference(subject, elements)
+        else:
+            reference, against = claimed[name].ravel()[elements], "the claimed gradient"
         scale = np.abs(reference).max() or 1.0
         for formula, estimates in _estimates(subject, elements, lengths).items():
             found[formula].append(np.abs(estimates - reference) / scale)
         places += [(name, tuple(map(int, np.unravel_index(k, subject.x.shape)))) for k in elements]
-        references.add(REFERENCES[method])
+        references.add(against)
     errors = {formula: np.concatenate(parts, axis=1) for formula, parts in found.items()}
     finite = {formula: np.where(np.isfinite(error), error, np.nan) for formula, error in errors.items()}
     known = {formula: error for formula, error in finite.items() if not np.isnan(error).all()}
     return StepErrors(lengths, known, tuple(places), " and ".join(sorted(references)))
 
 
-def _cotangent(given: npt.ArrayLike | None, output: Array, rng: np.random.Generator) -> Array:
+def _cotangent(given: npt.ArrayLike | None, output: Array, needed: bool, rng: np.random.Generator) -> Array:
     if given is not None:
         cotangent = np.asarray(given, np.float64)
         if cotangent.shape != output.shape:
@@ -131,7 +138,19 @@ def _cotangent(given: npt.ArrayLike | None, output: Array, rng: np.random.Genera
         return cotangent
     if output.size == 1:
         return np.ones(output.shape)
+    if needed:
+        raise ValueError(f"cotangent must be given with gradient: the one it was computed for, {output.shape}")
     return rng.standard_normal(output.shape)
+
+
+def _claimed(gradient: Mapping[str, npt.ArrayLike], inputs: Mapping[str, Array]) -> dict[str, Array]:
+    claimed = {name: np.asarray(g, np.float64) for name, g in gradient.items()}
+    for name, g in claimed.items():
+        if name not in inputs:
+            raise ValueError(f"gradient has {name!r}, which is not among the inputs: {', '.join(inputs)}")
+        if g.shape != inputs[name].shape:
+            raise ValueError(f"the gradient of {name} has the shape {g.shape}, the input {inputs[name].shape}")
+    return claimed
 
 
 def _draw(arrays: Mapping[str, Array], count: int, rng: np.random.Generator) -> dict[str, Array]:
@@ -147,6 +166,11 @@ def _draw(arrays: Mapping[str, Array], count: int, rng: np.random.Generator) -> 
     starts = ends - [x.size for x in arrays.values()]
     chosen = {name: part - start for name, part, start in zip(arrays, parts, starts, strict=True)}
     return {name: elements for name, elements in chosen.items() if elements.size}
+
+
+def _reference(subject: Subject, elements: Array) -> tuple[Array, str]:
+    method = METHODS[0] if analytic_or_not(subject) is None else METHODS[1]
+    return measure(subject, elements, method, Running(), best=True).values[:, 0], REFERENCES[method]
 
 
 def _estimates(subject: Subject, elements: Array, steps: Array) -> dict[str, Array]:
