@@ -177,7 +177,7 @@ def _less_the_heaviest(vector: Array, weights: Array, axis: int) -> Array:
     """`vector` less its entry at the largest weight of its row, where that is more than a half.
 
     Any number may be taken from a whole row. This one keeps full relative accuracy where that weight is nearly one, and
-    the deviations are the small differences of large numbers; elsewhere it would only make the numbers larger.
+    the deviations are the small differences of large numbers; elsewhere it could as well make the numbers larger.
     """
     heaviest = weights.real.argmax(axis=axis, keepdims=True)
     nearly_one = _entries(weights, heaviest, axis).real > 0.5
