@@ -128,7 +128,7 @@ def drawn(op: str, *, optional: bool = True, leading: tuple[int, ...] = (), seed
     Examples
     --------
     >>> {name: x.shape for name, x in drawn("dot_product", leading=(2,), m=7).inputs.items()}
-    {'query': (2, 4, 5), 'key': (2, 7, 5), 'value': (2, 7, 3), 'bias': (4, 7)}
+    {'query': (2, 3, 4), 'key': (2, 7, 4), 'value': (2, 7, 2), 'bias': (3, 7)}
     """
     header, module, rng = _header(op), OPS[op], np.random.default_rng(seed)
     lengths = _lengths(header, {_key(name): size for name, size in sizes.items()})
@@ -179,9 +179,9 @@ def _key(name: str) -> str:
 
 
 def _lengths(header: Header, given: Mapping[str, int]) -> dict[str, int]:
-    """A length for each range: those given, 2 and 3 for the factors of others, and from 3 to 6 for the rest."""
+    """A length for each range: those given, 2 and 3 for the factors of others, and from 2 to 5 for the rest."""
     factors = {factor for product in header.sizes.values() for factor in product}
-    small, other = cycle((2, 3)), cycle((4, 6, 5, 3))
+    small, other = cycle((2, 3)), cycle((3, 5, 4, 2))
     lengths = {**header.fixed, **given}
     for name in (name for name, product in header.sizes.items() if not product):
         lengths.setdefault(name, next(small if name in factors else other))

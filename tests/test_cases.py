@@ -34,8 +34,8 @@ def test_widths_of_a_page_are_those_of_the_arrays() -> None:
     case = cases.drawn("multi_head", leading=(2, 1), n=3, m=7, H=5, d_x=6)
     assert case.options == {"num_heads": 5}
     shapes = {name: x.shape for name, x in case.inputs.items() if name != "parameters"}
-    assert shapes == {"query": (2, 1, 3, 6), "key": (2, 1, 7, 3), "value": (2, 1, 7, 4), "bias": (3, 7)}
-    assert case.inputs["parameters"].w_key.shape == (3, 15)
+    assert shapes == {"query": (2, 1, 3, 6), "key": (2, 1, 7, 2), "value": (2, 1, 7, 3), "bias": (3, 7)}
+    assert case.inputs["parameters"].w_key.shape == (2, 15)
     assert cases.drawn("multi_head", optional=False).inputs["parameters"].b_query is None
 
 
