@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDE
 from attention_np.gradcheck.findings import Escape
 from attention_np.gradcheck.judging.measured import Measured
 from attention_np.gradcheck.measuring.noise import moved_relatively, noise_floor, unsteadiness, wider_difference
-from attention_np.gradcheck.measuring.numerical import METHODS, measure
+from attention_np.gradcheck.measuring.numerical import METHODS, measure, measure_along
 from attention_np.gradcheck.measuring.probes import NOT_ANALYTIC, tells
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 from attention_np.gradcheck.measuring.subject import REFUSALS, along, flattened, sizes
@@ -29,6 +30,8 @@ ELSEWHERE, POINTS = 2.0**-7, 2  # relative: how far off other points are; how ma
 LAST_BITS = 64  # units in the last place of the largest: what rounding may leave of terms that cancel
 ASKED, FAR = 8, 100  # entries that are looked at there; noise floors that do not count there
 CLOSER = 64  # doubtful entries that are looked at together
+ALIKE = 13  # slopes within so many powers of two move together
+SHORT = 2.0**-12  # relative: a step
 ENOUGH = 512  # doubtful entries, after which the clearest wrong ones are believed
 WITNESSES = 16  # wrong entries whose complex step is held against differences
 
@@ -145,7 +148,7 @@ def _why_not_complex_step(found: Measured) -> str | None:
 
     Differences say something else; and grossly so, or they say what is claimed: two against one.
     """
-    asked = np.flatnonzero(found.verdict == WRONG)[:WITNESSES]
+    asked = np.append(np.flatnonzero(found.verdict == WRONG)[:WITNESSES], _suspects(found))
     steps, claimed = found.numerical[0, asked], found.candidate.claimed(found.name).ravel()[asked]
     witnesses = measure(found.subject, asked, CENTRAL, found.aside, best=True)
     slopes = witnesses.values[:, 0]
@@ -159,6 +162,35 @@ def _why_not_complex_step(found: Measured) -> str | None:
         return None
     k = int(np.flatnonzero(sure)[0])
     return f"the complex step gives the slope {steps[k]:.9g}, differences {slopes[k]:.9g}: {NOT_ANALYTIC}"
+
+
+def _suspects(found: Measured) -> Array:
+    """Entries whose complex step differences may contradict, at most one for each size of slopes.
+
+    Entries move together whose slopes are of one size, the zeros for themselves: no large one hides a small one.
+    """
+    x = found.subject.x
+    moves = (np.where(x == 0, sizes(x), x) * found.rng("suspects").choice([-1, 1], x.shape)).ravel()
+    with np.errstate(all="ignore"):
+        expected = found.numerical[0] * moves
+        kinds = np.where(expected == 0, np.inf, np.floor(np.log2(np.abs(expected)) / ALIKE))
+
+    def apart(parts: Array, scale: float | None = None) -> Array:
+        """How far differences and complex steps are apart along parts of the moves, in noise floors."""
+        moved = parts.reshape(-1, *x.shape)
+        slopes = measure_along(found.subject, moved, CENTRAL, found.aside, scale)
+        floor = slopes.errors + slopes.lost + (found.floor * np.abs(parts)).sum(axis=1)
+        terms = np.where(parts == 0, 0, expected)
+        difference = np.abs(slopes.values[:, 0] - terms.sum(axis=1))
+        told = tells(found.subject, moved, slopes.values[:, 0], slopes.errors, terms.sum(axis=1))
+        return np.where(told & (difference > GROSS * np.abs(terms).sum(axis=1)), difference / floor, 0)
+
+    suspects = []
+    for kind in np.unique(kinds[found.looked & ~np.isnan(kinds)]):
+        direction = np.where(found.looked & (kinds == kind), moves, 0)
+        if apart(direction[None], SHORT)[0] > UNDECIDABLE:
+            suspects.append(_halved(direction, apart, 1)[0])
+    return np.array(suspects, int)
 
 
 def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
@@ -254,18 +286,23 @@ def _projections(found: Measured, directions: Array) -> tuple[Array, Array]:
 
 
 def _hunt(found: Measured, direction: Array) -> Array:
-    """The few entries that make most of the difference of the two gradients along a direction, found by halving."""
+    """The few entries that make most of the difference of the two gradients along a direction."""
     gradient = found.candidate.claimed(found.name).ravel()
 
     def apart(parts: Array) -> Array:
         slopes = found.slopes_along(parts.reshape(-1, *direction.shape))
         return np.asarray(np.abs(parts @ gradient - slopes.values[:, 0]))
 
+    return _halved(direction.ravel(), apart, CLOSER)
+
+
+def _halved(direction: Array, off: Callable[[Array], Array], most: int) -> Array:
+    """The few entries that make most of what is off along a direction, found by halving."""
     elements = np.flatnonzero(direction)
-    while len(elements) > CLOSER:
+    while len(elements) > most:
         halves = np.array_split(elements, 2)
         parts = np.zeros((2, direction.size))
         for part, half in zip(parts, halves, strict=True):
-            part[half] = direction.ravel()[half]
-        elements = halves[int(np.argmax(apart(parts)))]
+            part[half] = direction[half]
+        elements = halves[int(np.argmax(off(parts)))]
     return elements

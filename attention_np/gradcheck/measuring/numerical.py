@@ -195,9 +195,11 @@ def measure(
     return Slopes(*(np.concatenate(column) for column in zip(*ordered, strict=True)))
 
 
-def measure_along(subject: Subject, directions: Array, method: str, running: Running) -> Slopes:
-    """The slopes along `directions`, (moves, *x.shape); by differences, at the best scale."""
-    tasks = [partial(_slopes, subject, v[None], method, None, True) for v in directions]
+def measure_along(
+    subject: Subject, directions: Array, method: str, running: Running, scale: float | None = None
+) -> Slopes:
+    """The slopes along `directions`, (moves, *x.shape); by differences, at one `scale` or the best."""
+    tasks = [partial(_slopes, subject, v[None], method, scale, scale is None) for v in directions]
     parts = dict(run(tasks, running.executor))
     return Slopes(*(np.concatenate(column) for column in zip(*(parts[k] for k in range(len(tasks))), strict=True)))
 
