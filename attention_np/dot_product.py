@@ -29,7 +29,7 @@ from attention_np._lib.products import backward_product, pair_products, pairs_th
 from attention_np._lib.second_look import scores_in_range
 from attention_np.masks import visible_pairs
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
 
@@ -221,3 +221,38 @@ def jvp(
     # and one for the values
     d_output = of_weights + product(drop(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
     return d_output, (d_scores,)
+
+
+@passes.double_backward
+def double_backward(
+    d_gradients: Gradients, d_output: Array, cache: Cache
+) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
+
+    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
+    """
+    moved = d_gradients
+    d_d_output, (moved_scores,) = jvp.mathematics(cache, **moved._asdict())
+    moved_weights = softmax.times_jacobian(moved_scores, cache.softmax)  # (..., n, m)
+    flows = pairs_that_flow(cache.mask, d_output)
+
+    # backward was d_value = dropped^T @ d_output
+    d_value = product(transposed(drop(moved_weights, cache.dropout)), d_output, transposed(flows))  # (..., m, d_v)
+    # backward was d_weights = (d_output @ value^T) * dropout
+    d_weights, moved_d_weights = (
+        drop(sum_to(pair_products(d_output, value, flows), cache.weights.shape), cache.dropout)
+        for value in (cache.value, moved.value)
+    )
+
+    # backward was d_scores = the Jacobian of softmax times d_weights, both of which move
+    d_scores = softmax.times_jacobian(d_weights, cache.softmax)  # (..., n, m)
+    moved_d_scores = softmax.times_jacobian(moved_d_weights, cache.softmax)  # (..., n, m)
+    moved_d_scores = moved_d_scores + softmax.times_second_derivative(d_weights, moved_scores, cache.softmax)
+
+    # backward was d_query = scale * d_scores @ key, d_key = scale * d_scores^T @ query
+    d_query = backward_product(moved_d_scores, cache.key, cache.scale)  # (..., n, d_k)
+    d_query = d_query + backward_product(d_scores, moved.key, cache.scale)
+    d_key = backward_product(transposed(moved_d_scores), cache.query, cache.scale)  # (..., m, d_k)
+    d_key = d_key + backward_product(transposed(d_scores), moved.query, cache.scale)
+    gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=moved_d_scores)
+    return (d_d_output, gradients), (moved_scores, moved_d_scores)

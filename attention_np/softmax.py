@@ -13,6 +13,7 @@ A row with nothing to attend to has zero weights. The derivation is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from attention_np._lib.arrays import Array, as_result, is_finite, precision, qui
 from attention_np._lib.passes import Tangent
 from attention_np._lib.wide import widened
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jacobian", "jvp", "logsumexp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jacobian", "jvp", "logsumexp"]
 
 VECTORIZED = ("scores",)  # may carry any leading axes: for gradcheck
 
@@ -154,23 +155,50 @@ def jvp(cache: Cache, *, scores: Tangent = None) -> Array:
     return times_jacobian(scores, cache)  # (..., n) (softmax.37)
 
 
+@passes.double_backward
+def double_backward(
+    d_gradients: Gradients, d_weights: Array, cache: Cache
+) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
+    """The gradient of ``<d_gradients, backward(d_weights, cache)>``: the second derivative of the weights."""
+    d_d_weights = times_jacobian(d_gradients.scores, cache)
+    d_scores = times_second_derivative(d_gradients.scores, d_weights, cache)
+    return (d_d_weights, Gradients(scores=d_scores)), ()
+
+
 def times_jacobian(vector: Array, cache: Cache) -> Array:
     """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric. For ops."""
     if not cache.weights.size:
         return vector
-    result = deviation_from_mean(vector, cache.weights, cache.axis)  # (softmax.23)
-    return result if is_finite(result) and is_finite(cache.logsumexp) else _where_it_moves(vector, cache)
+    return _where_it_moves(deviation_from_mean, cache, vector)  # (softmax.23)
+
+
+def times_second_derivative(one: Array, other: Array, cache: Cache) -> Array:
+    """The second derivative of the weights times two vectors, in whichever order: it is symmetric. For ops."""
+    if not cache.weights.size:
+        return one * other
+    return _where_it_moves(_deviation_of_product, cache, one, other)
 
 
 def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = True) -> Array:
     """How far each entry of `vector` is from their weighted mean, times its weight."""
+    deviation: Array = weights * _from_mean(vector, weights, axis, shift)  # (..., n) (softmax.32)
+    return deviation
+
+
+def _from_mean(vector: Array, weights: Array, axis: int, shift: bool) -> Array:
     if shift:
         vector = _less_the_heaviest(vector, weights, axis)  # (..., n) (softmax.42)
     # In backward the vector is d_weights, in jvp it is the tangent of the scores.
     mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
     # What counts is how far an entry is above that mean.
-    deviation: Array = weights * (vector - mean)  # (..., n) (softmax.32)
-    return deviation
+    above: Array = vector - mean  # (..., n)
+    return above
+
+
+def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, shift: bool = True) -> Array:
+    """The Jacobian once more, times the product of how far both are above their means."""
+    product = _from_mean(one, weights, axis, shift) * _from_mean(other, weights, axis, shift)  # (..., n)
+    return deviation_from_mean(product, weights, axis, shift)
 
 
 def _less_the_heaviest(vector: Array, weights: Array, axis: int) -> Array:
@@ -194,17 +222,26 @@ def _entries(vector: Array, index: Array, axis: int) -> Array:
     return entries
 
 
-def _where_it_moves(vector: Array, cache: Cache) -> Array:
-    """The second look of :func:`times_jacobian`: zero where no weight moves, and without overflow on the way."""
+def _where_it_moves(formula: Callable[..., Array], cache: Cache, *vectors: Array) -> Array:
+    """`formula` of `vectors` and the weights; what is not finite is looked at twice.
+
+    It is zero where no weight moves, or a vector is all zero, whatever the others hold, and has no overflow on the way.
+    """
     weights, axis = cache.weights, cache.axis
-    moves = _moves(cache) & (vector != 0).any(axis=axis, keepdims=True)  # (..., n)
-    weights, vector = np.where(moves, weights, 0), np.where(moves, vector, 0)
-    result = deviation_from_mean(vector, weights, axis)  # (softmax.68)
-    overflowed = (np.isfinite(vector) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
+    result = formula(*vectors, weights, axis)
+    if is_finite(result) and is_finite(cache.logsumexp):
+        return result
+    moves = _moves(cache)  # (..., n)
+    for vector in vectors:
+        moves = moves & (vector != 0).any(axis=axis, keepdims=True)
+    weights, *moving = [np.where(moves, x, 0) for x in (weights, *vectors)]
+    result = formula(*moving, weights, axis)  # (softmax.68)
+    finite = [np.isfinite(vector) for vector in moving]
+    overflowed = (np.logical_and.reduce(finite) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
     if overflowed.any():
-        wide = widened(vector)
-        shifted, other = (np.asarray(deviation_from_mean(wide, weights, axis, shift)) for shift in (True, False))
-        in_range = np.where(np.isfinite(vector).all(axis=axis, keepdims=True), shifted, other)
+        wide = [widened(vector) for vector in moving]
+        shifted, other = (np.asarray(formula(*wide, weights, axis, shift)) for shift in (True, False))
+        in_range = np.where(np.logical_and.reduce(finite).all(axis=axis, keepdims=True), shifted, other)
         result = np.where(overflowed, in_range, result)
     return np.where(moves, result, 0)
 
