@@ -263,22 +263,21 @@ def double_backward(
 
     By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
     """
-    moved, hidden, flows = d_gradients, cache.hidden, pairs_that_flow(cache.mask, d_output)
-    d_d_output, (moved_queries, moved_keys, moved_scores) = jvp.mathematics(cache, **moved._asdict())
-    moved_weights = softmax.times_jacobian(moved_scores, cache.softmax)  # (..., n, m)
+    along, hidden, flows = d_gradients, cache.hidden, pairs_that_flow(cache.mask, d_output)
+    d_d_output, (moved_queries, moved_keys, moved_scores) = jvp.mathematics(cache, **along._asdict())
     slope = 1 - hidden * hidden  # of tanh, (..., n, m, h)
     moved_hidden = slope * (moved_queries[..., :, None, :] + moved_keys[..., None, :, :])  # (..., n, m, h)
 
-    # backward was d_value = weights^T @ d_output, d_weights = d_output @ value^T
-    d_value = product(transposed(moved_weights), d_output, transposed(flows))  # (..., m, d_v)
+    # backward was d_weights = d_output @ value^T, d_scores = the Jacobian of softmax times d_weights
     d_weights, moved_d_weights = (
-        sum_to(pair_products(d_output, value, flows), cache.weights.shape) for value in (cache.value, moved.value)
+        sum_to(pair_products(d_output, value, flows), cache.weights.shape) for value in (cache.value, along.value)
+    )
+    d_scores, moved_d_scores, moved_weights = softmax.times_moving_jacobian(
+        d_weights, moved_d_weights, moved_scores, cache.softmax
     )
 
-    # backward was d_scores = the Jacobian of softmax times d_weights, both of which move
-    d_scores = softmax.times_jacobian(d_weights, cache.softmax)  # (..., n, m)
-    moved_d_scores = softmax.times_jacobian(moved_d_weights, cache.softmax)  # (..., n, m)
-    moved_d_scores = moved_d_scores + softmax.times_second_derivative(d_weights, moved_scores, cache.softmax)
+    # backward was d_value = weights^T @ d_output
+    d_value = product(transposed(moved_weights), d_output, transposed(flows))  # (..., m, d_v)
 
     # backward was d_hidden = d_scores * w_score, d_w_score = sum of d_scores * hidden, d_sum = d_hidden * slope
     d_hidden = backward_times(d_scores[..., None], cache.w_score)  # (..., n, m, h)
@@ -288,7 +287,7 @@ def double_backward(
         hidden,
         cache.w_score[:, None],
         moved_hidden,
-        moved.w_score[:, None],
+        along.w_score[:, None],
     )
     d_sum = backward_times(d_hidden, slope)  # (..., n, m, h)
     moved_d_sum = backward_times(moved_d_hidden, slope) - 2 * backward_times(d_hidden, hidden * moved_hidden)
@@ -299,9 +298,9 @@ def double_backward(
 
     # backward was d_query = d_queries @ w_query^T, d_w_query = query^T @ d_queries, and so on
     d_query, d_w_query, _ = linear_double_backward(
-        moved_d_queries, d_queries, cache.query, cache.w_query, moved.query, moved.w_query
+        moved_d_queries, d_queries, cache.query, cache.w_query, along.query, along.w_query
     )
-    d_key, d_w_key, d_b = linear_double_backward(moved_d_keys, d_keys, cache.key, cache.w_key, moved.key, moved.w_key)
+    d_key, d_w_key, d_b = linear_double_backward(moved_d_keys, d_keys, cache.key, cache.w_key, along.key, along.w_key)
     gradients = Gradients(
         query=d_query,
         key=d_key,

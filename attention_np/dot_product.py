@@ -208,19 +208,23 @@ def jvp(
     cache: Cache, *, query: Tangent = None, key: Tangent = None, value: Tangent = None, bias: Tangent = None
 ) -> tuple[Array, tuple[Array]]:
     """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
-    d_query, d_key, d_value, d_bias = query, key, value, bias
-
-    d_products = d_query @ transposed(cache.key) + cache.query @ transposed(d_key)  # (..., n, m)
-    d_scores = d_products * cache.scale  # (..., n, m) (dot-product.40)
-    if d_bias is not None:
-        d_scores = d_scores + d_bias
+    d_scores = _push_scores(cache, query, key, bias)
     d_weights = softmax.times_jacobian(d_scores, cache.softmax)  # (..., n, m) (dot-product.42)
+    return _push_output(cache, d_weights, value), (d_scores,)
 
+
+def _push_scores(cache: Cache, d_query: Array, d_key: Array, d_bias: Array | None) -> Array:
+    d_products = d_query @ transposed(cache.key) + cache.query @ transposed(d_key)  # (..., n, m)
+    d_scores: Array = d_products * cache.scale  # (..., n, m) (dot-product.40)
+    return d_scores if d_bias is None else d_scores + d_bias
+
+
+def _push_output(cache: Cache, d_weights: Array, d_value: Array) -> Array:
     # forward was output = dropped @ value: a term for the weights that move
     of_weights = product(drop(d_weights, cache.dropout), cache.value, cache.mask)  # (..., n, d_v) (dot-product.44)
     # and one for the values
-    d_output = of_weights + product(drop(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
-    return d_output, (d_scores,)
+    d_output: Array = of_weights + product(drop(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
+    return d_output
 
 
 @passes.double_backward
@@ -231,28 +235,41 @@ def double_backward(
 
     By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
     """
-    moved = d_gradients
-    d_d_output, (moved_scores,) = jvp.mathematics(cache, **moved._asdict())
-    moved_weights = softmax.times_jacobian(moved_scores, cache.softmax)  # (..., n, m)
-    flows = pairs_that_flow(cache.mask, d_output)
+    d_d_output, gradients, (d_scores, moved_scores) = push_backward(d_gradients, d_output, None, cache)
+    return (d_d_output, gradients), (d_scores, moved_scores)
+
+
+def push_backward(
+    along: Gradients, d_output: Array, moved_d_output: Array | None, cache: Cache
+) -> tuple[Array, Gradients, tuple[Array, Array]]:
+    """How the output and the gradients of `backward` move with the inputs and `d_output` (None: it does not). For ops.
+
+    Beside them the gradient of the scores, and how the scores move.
+    """
+    flows, dropped = pairs_that_flow(cache.mask, d_output), drop(cache.weights, cache.dropout)
+
+    # backward was d_dropped = d_output @ value^T, d_weights = d_dropped * dropout
+    d_dropped = pair_products(d_output, cache.value, flows)  # (..., n, m)
+    moved_d_dropped = pair_products(d_output, along.value, flows)  # (..., n, m)
+    if moved_d_output is not None:
+        moved_d_dropped = moved_d_dropped + pair_products(moved_d_output, cache.value, flows)
+    d_weights, moved_d_weights = (drop(sum_to(x, dropped.shape), cache.dropout) for x in (d_dropped, moved_d_dropped))
+
+    # backward was d_scores = the Jacobian of softmax times d_weights
+    moved_scores = _push_scores(cache, along.query, along.key, along.bias)  # (..., n, m)
+    d_scores, moved_d_scores, moved_weights = softmax.times_moving_jacobian(
+        d_weights, moved_d_weights, moved_scores, cache.softmax
+    )
 
     # backward was d_value = dropped^T @ d_output
     d_value = product(transposed(drop(moved_weights, cache.dropout)), d_output, transposed(flows))  # (..., m, d_v)
-    # backward was d_weights = (d_output @ value^T) * dropout
-    d_weights, moved_d_weights = (
-        drop(sum_to(pair_products(d_output, value, flows), cache.weights.shape), cache.dropout)
-        for value in (cache.value, moved.value)
-    )
-
-    # backward was d_scores = the Jacobian of softmax times d_weights, both of which move
-    d_scores = softmax.times_jacobian(d_weights, cache.softmax)  # (..., n, m)
-    moved_d_scores = softmax.times_jacobian(moved_d_weights, cache.softmax)  # (..., n, m)
-    moved_d_scores = moved_d_scores + softmax.times_second_derivative(d_weights, moved_scores, cache.softmax)
+    if moved_d_output is not None:
+        d_value = d_value + product(transposed(dropped), moved_d_output, transposed(flows))
 
     # backward was d_query = scale * d_scores @ key, d_key = scale * d_scores^T @ query
     d_query = backward_product(moved_d_scores, cache.key, cache.scale)  # (..., n, d_k)
-    d_query = d_query + backward_product(d_scores, moved.key, cache.scale)
+    d_query = d_query + backward_product(d_scores, along.key, cache.scale)
     d_key = backward_product(transposed(moved_d_scores), cache.query, cache.scale)  # (..., m, d_k)
-    d_key = d_key + backward_product(transposed(d_scores), moved.query, cache.scale)
+    d_key = d_key + backward_product(transposed(d_scores), along.query, cache.scale)
     gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=moved_d_scores)
-    return (d_d_output, gradients), (moved_scores, moved_d_scores)
+    return _push_output(cache, moved_weights, along.value), gradients, (d_scores, moved_scores)

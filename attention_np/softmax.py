@@ -160,9 +160,8 @@ def double_backward(
     d_gradients: Gradients, d_weights: Array, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradient of ``<d_gradients, backward(d_weights, cache)>``: the second derivative of the weights."""
-    d_d_weights = times_jacobian(d_gradients.scores, cache)
-    d_scores = times_second_derivative(d_gradients.scores, d_weights, cache)
-    return (d_d_weights, Gradients(scores=d_scores)), ()
+    _, moved_d_scores, d_d_weights = times_moving_jacobian(d_weights, None, d_gradients.scores, cache)
+    return (d_d_weights, Gradients(scores=moved_d_scores)), ()
 
 
 def times_jacobian(vector: Array, cache: Cache) -> Array:
@@ -172,31 +171,50 @@ def times_jacobian(vector: Array, cache: Cache) -> Array:
     return _where_it_moves(deviation_from_mean, cache, vector)  # (softmax.23)
 
 
-def times_second_derivative(one: Array, other: Array, cache: Cache) -> Array:
-    """The second derivative of the weights times two vectors, in whichever order: it is symmetric. For ops."""
+def times_moving_jacobian(
+    d_weights: Array, moved_d_weights: Array | None, moved_scores: Array, cache: Cache
+) -> tuple[Array, Array, Array]:
+    """The gradient of the scores, and how it and the weights move when the scores and `d_weights` do. For ops.
+
+    The second derivative of the weights, times both vectors, is the Jacobian times the product of how far each is above
+    its mean: it does not matter which is which.
+    """
     if not cache.weights.size:
-        return one * other
-    return _where_it_moves(_deviation_of_product, cache, one, other)
+        return d_weights, d_weights, moved_scores
+    weights, axis = cache.weights, cache.axis
+    above, moved_above = _from_mean(d_weights, weights, axis), _from_mean(moved_scores, weights, axis)
+    product = above * moved_above
+    if moved_d_weights is not None:
+        product += moved_d_weights
+    above *= weights
+    moved_above *= weights
+    found = above, deviation_from_mean(product, weights, axis), moved_above
+    if all(map(is_finite, found)) and is_finite(cache.logsumexp):
+        return found
+    d_scores, moved_weights = times_jacobian(d_weights, cache), times_jacobian(moved_scores, cache)
+    moved_d_scores = _where_it_moves(_deviation_of_product, cache, d_weights, moved_scores)
+    if moved_d_weights is not None:
+        moved_d_scores = moved_d_scores + times_jacobian(moved_d_weights, cache)
+    return d_scores, moved_d_scores, moved_weights
 
 
 def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = True) -> Array:
     """How far each entry of `vector` is from their weighted mean, times its weight."""
-    deviation: Array = weights * _from_mean(vector, weights, axis, shift)  # (..., n) (softmax.32)
+    above = _from_mean(vector, weights, axis, shift)
+    deviation: Array = np.multiply(weights, above, out=above)  # (..., n) (softmax.32)
     return deviation
 
 
-def _from_mean(vector: Array, weights: Array, axis: int, shift: bool) -> Array:
-    if shift:
-        vector = _less_the_heaviest(vector, weights, axis)  # (..., n) (softmax.42)
+def _from_mean(vector: Array, weights: Array, axis: int, shift: bool = True) -> Array:
+    above: Array = _less_the_heaviest(vector, weights, axis) if shift else vector - 0  # (..., n) (softmax.42)
     # In backward the vector is d_weights, in jvp it is the tangent of the scores.
-    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
+    mean = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
     # What counts is how far an entry is above that mean.
-    above: Array = vector - mean  # (..., n)
+    above -= mean
     return above
 
 
 def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, shift: bool = True) -> Array:
-    """The Jacobian once more, times the product of how far both are above their means."""
     product = _from_mean(one, weights, axis, shift) * _from_mean(other, weights, axis, shift)  # (..., n)
     return deviation_from_mean(product, weights, axis, shift)
 
