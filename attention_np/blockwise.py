@@ -54,7 +54,7 @@ from attention_np.rules import Rule, cut, pick
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["Cache", "Gradients", "Partial", "backward", "forward", "jvp", "merge", "merge_backward"]
+__all__ = ["Cache", "Gradients", "Partial", "backward", "double_backward", "forward", "jvp", "merge", "merge_backward"]
 
 VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
 
@@ -447,38 +447,37 @@ def jvp(
     cache = check_cache(cache, Cache, "blockwise")
     compute = cache.output.dtype
     tangents = {"query": query, "key": key, "value": value, "bias": bias}
-    d_query, d_key, d_value, d_bias = given = [
-        None if x is None else as_tangent(name, x, getattr(cache, name), compute) for name, x in tangents.items()
-    ]
+    given = [None if x is None else as_tangent(name, x, getattr(cache, name), compute) for name, x in tangents.items()]
     at_once = as_workers(executor, workers)
     problem = _problem(cache, compute)
     wide = np.result_type(compute, *(x for x in given if x is not None))
     d_output = np.zeros((*problem.leading, problem.n, cache.value.shape[-1]), wide)
 
-    def tangent(place: Place) -> Tangent:
-        at, rows, columns = place
-        return Tangent(
-            None if d_query is None else pick(with_query_axis(d_query, cache.query), at, axes=2)[rows],
-            None if d_key is None else pick(d_key, at, axes=2)[columns],
-            None if d_value is None else pick(d_value, at, axes=2)[columns],
-            None if d_bias is None else cut(pick(np.atleast_2d(d_bias), at, axes=2), rows, columns),
-        )
-
     def consume(place: Place, found: Array) -> None:
         d_output[place.at][place.rows] = found
 
     if any(x is not None for x in given):
-        tasks = ((place, (problem.tile(place), tangent(place))) for place in problem.strips())
+        tasks = ((place, (problem.tile(place), _tangent(place, cache, *given))) for place in problem.strips())
         run(_push_forward, tasks, consume, executor, at_once)
     dtype = precision(cache.query, cache.key, cache.value, cache.bias).result
     with one_thread(), quiet():
         arrays = (in_dtype(compute, x)[0] for x in (cache.query, cache.key, cache.value))
         if left_range((d_output,), chain(given, arrays, [cache.scale])):
             for place in problem.strips():
-                along = tangent(place)
-                parts = (widened(x) for x in (along.query, along.key, along.value, along.bias))
-                consume(place, plain.push_forward(problem.tile(place), Tangent(*parts)))
+                along = _tangent(place, cache, *map(widened, given))
+                consume(place, plain.push_forward(problem.tile(place), along))
         return as_result(without_query_axis(d_output, cache.query), dtype)
+
+
+def _tangent(place: Place, cache: Cache, query: Any, key: Any, value: Any, bias: Any) -> Tangent:
+    """The tangents at a place, of those that are given."""
+    at, rows, columns = place
+    return Tangent(
+        None if query is None else pick(with_query_axis(query, cache.query), at, axes=2)[rows],
+        None if key is None else pick(key, at, axes=2)[columns],
+        None if value is None else pick(value, at, axes=2)[columns],
+        None if bias is None else cut(pick(np.atleast_2d(bias), at, axes=2), rows, columns),
+    )
 
 
 def _differentiate_whole_rows(tiles: list[tuple[Tile, Cotangent]]) -> list[kernels.TileGradients]:

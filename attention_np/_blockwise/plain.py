@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_np import softmax
+from attention_np import dot_product, softmax
 from attention_np._blockwise.tiles import Block, Cotangent, Tangent, Tile, slices
 from attention_np._lib.arrays import Array, added, sum_to, transposed
 from attention_np._lib.products import backward_product, pair_products, pairs_that_flow, product
@@ -21,6 +21,7 @@ __all__ = [
     "attend",
     "delta",
     "differentiate",
+    "differentiate_twice",
     "differentiate_whole_rows",
     "push_forward",
     "without_logsumexp",
@@ -216,6 +217,41 @@ def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array
         d_query[rows] = backward_product(d_scores, key, tile.scale)
         d_key += backward_product(transposed(d_scores), tile.take(tile.query, rows), tile.scale)
     return gradients
+
+
+def differentiate_twice(
+    tile: Tile, d_output: Array, along: Tangent
+) -> tuple[Array, tuple[Array, Array, Array, Array | None]]:
+    """How the output of a tile that holds all keys, and its gradients, move along a tangent of all its arrays.
+
+    The tangents may be `widened`, and then the results are, too.
+    """
+    gradients = d_query, d_key, d_value, d_bias = zeros(tile, is_wide(along.query))
+    columns, moved = tile.columns, []
+    for rows in _few(tile, tile.rows):
+        scores, visible, _ = _weights(tile, rows)
+        cache = dot_product.Cache(
+            query=tile.take(tile.query, rows),
+            key=tile.take(tile.key),
+            value=tile.take(tile.value),
+            bias=None,
+            mask=visible,
+            scale=tile.scale,
+            scores=scores.scores,
+            weights=scores.weights,
+            dropout=None if tile.dropout is None else tile.dropout.block(rows, columns, tile.dtype),
+            softmax=scores,
+            output_shape=d_output[rows].shape,
+        )
+        bias = along.bias if along.bias is None or len(along.bias) == 1 else along.bias[rows]
+        of_rows = dot_product.Gradients(query=along.query[rows], key=along.key, value=along.value, bias=bias)
+        output, found, _ = dot_product.push_backward(of_rows, d_output[rows], None, cache)
+        moved.append(output)
+        d_query[rows] = found.query
+        d_key += found.key
+        d_value += found.value
+        add_bias_gradient(d_bias, found.bias, rows, columns)
+    return np.concatenate(moved), gradients
 
 
 def _over(pairs: Array | None, weights: Array) -> Array | None:
