@@ -372,6 +372,7 @@ def backward(
             as_result(d_key, cache.key.dtype),
             as_result(d_value, cache.value.dtype),
             None if bias is None or d_bias is None else as_result(d_bias, bias.dtype),
+            None,
         )
 
 

@@ -13,7 +13,7 @@ A row with nothing to attend to has zero weights. The derivation is
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -139,6 +139,22 @@ def _limits(scores: Array, largest: Array) -> tuple[Array, Array]:
     return scores, np.where(np.isfinite(largest), largest, 0)
 
 
+def normalised_with_sink(scores: Array, sink: Array, mask: Array | None, tops: Array | None = None) -> Cache:
+    """As :func:`normalised` of `scores` (..., n, m) and, behind each row, its `sink`, (..., 1): (..., n, m + 1).
+
+    `tops` is what the rows are less, from :func:`attention_np._lib.second_look.scores_and_tops`.
+    """
+    if tops is not None:  # a row beyond the range of the dtype, on one side of any sink or the other
+        sink = np.where(tops == np.inf, -np.inf, sink)
+        scores = np.where((tops == -np.inf) & (sink.real != -np.inf), -np.inf, scores)
+    return normalised(_with_last(scores if mask is None else np.where(mask, scores, -np.inf), sink))
+
+
+def _with_last(vector: Array, last: Any) -> Array:
+    """`vector` with one more entry in each row."""
+    return np.concatenate([vector, np.broadcast_to(last, (*vector.shape[:-1], 1))], axis=-1)
+
+
 @passes.backward
 def backward(d_weights: Array, cache: Cache) -> Gradients:
     """The gradient of a loss with respect to the scores: a vector-Jacobian product, without forming the Jacobian.
@@ -160,6 +176,14 @@ def times_jacobian(vector: Array, cache: Cache) -> Array:
         return vector
     result = deviation_from_mean(vector, cache.weights, cache.axis)  # (softmax.23)
     return result if is_finite(result) and is_finite(cache.logsumexp) else _where_it_moves(vector, cache)
+
+
+def times_jacobian_with_sink(vector: Array, of_sink: Any, cache: Cache) -> tuple[Array, Array | None]:
+    """As :func:`times_jacobian`, of the scores and of the sink, which has `of_sink` in the vector, if there is one."""
+    if vector.shape[-1] == cache.weights.shape[-1]:
+        return times_jacobian(vector, cache), None
+    result = times_jacobian(_with_last(vector, of_sink), cache)  # (..., n, m + 1)
+    return result[..., :-1], result[..., -1]
 
 
 def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = True) -> Array:

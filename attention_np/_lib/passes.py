@@ -46,7 +46,7 @@ Between: TypeAlias = tuple[Array, ...]
 Found = TypeVar("Found", covariant=True)
 
 KINDS = {"parameters": "Parameters"}  # of tangents that are no arrays
-ADDED = ("bias", "b")  # inputs that are terms of a sum: they are factors of nothing
+ADDED = ("bias", "b", "sink")  # inputs that are terms of a sum: they are factors of nothing
 
 
 class Pass(Protocol[Given, Found]):
