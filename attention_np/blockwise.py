@@ -372,6 +372,7 @@ def backward(
             as_result(d_key, cache.key.dtype),
             as_result(d_value, cache.value.dtype),
             None if bias is None or d_bias is None else as_result(d_bias, bias.dtype),
+            None,
         )
 
 
@@ -464,9 +465,120 @@ def jvp(
         arrays = (in_dtype(compute, x)[0] for x in (cache.query, cache.key, cache.value))
         if left_range((d_output,), chain(given, arrays, [cache.scale])):
             for place in problem.strips():
-                along = _tangent(place, cache, *map(widened, given))
+                along = _tangent(place, cache, *(widened(x) for x in given))
                 consume(place, plain.push_forward(problem.tile(place), along))
         return as_result(without_query_axis(d_output, cache.query), dtype)
+
+
+def double_backward(
+    d_gradients: Gradients,
+    d_output: npt.ArrayLike,
+    cache: Cache,
+    *,
+    executor: Executor | None = None,
+    workers: int | None = None,
+) -> tuple[Array, Gradients]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
+
+    Parameters
+    ----------
+    d_gradients : Gradients
+        The gradient of a loss with respect to each of the gradients that :func:`backward` returned; None is zero.
+    d_output : array_like of float, (..., n, d_v)
+        What :func:`backward` was given, without a `d_logsumexp`.
+    cache : Cache
+        From :func:`forward`.
+    executor, workers
+        As for :func:`forward`.
+
+    Returns
+    -------
+    d_d_output : ndarray, (..., n, d_v)
+        The gradient with respect to `d_output`: :func:`jvp` of `d_gradients`.
+    gradients : Gradients
+        The gradient with respect to each array of :func:`forward`: the Hessian of ``<d_output, output>`` times
+        `d_gradients`.
+
+    Raises
+    ------
+    TypeError
+        If `cache` or `d_gradients` is another op's, or an array is not of floating-point numbers.
+    ValueError
+        If an array does not have the shape of what it belongs to, or is given for a bias that there was not.
+
+    Notes
+    -----
+    A few queries at a time, as :func:`attention_np.dot_product.double_backward` does it: in linear memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import blockwise
+    >>> output, cache = blockwise.forward(np.ones((1, 1)), np.zeros((2, 1)), np.array([[1.0], [3.0]]))
+    >>> along = blockwise.Gradients(query=None, key=np.array([[1.0], [0.0]]), value=None, bias=None, sink=None)
+    >>> d_d_output, gradients = blockwise.double_backward(along, np.ones((1, 1)), cache)
+    >>> print(d_d_output, gradients.query, gradients.value.ravel())
+    [[-0.5]] [[-0.5]] [ 0.25 -0.25]
+    """
+    cache = check_cache(cache, Cache, "blockwise")
+    if not isinstance(d_gradients, Gradients):
+        raise TypeError(f"d_gradients must be blockwise.Gradients, not {type(d_gradients).__name__}")
+    compute, names = cache.output.dtype, ("query", "key", "value", "bias")
+    inputs = [getattr(cache, name) for name in names]
+    along = [as_tangent(name, getattr(d_gradients, name), getattr(cache, name), compute) for name in names]
+    of_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), cache.query)
+    at_once = as_workers(executor, workers)
+    problem = _problem(cache, np.result_type(of_output, *(x for x in along if x is not None)))
+    shapes = [
+        of_output.shape,
+        problem.query.shape,
+        *(None if x is None else np.atleast_2d(x).shape for x in inputs[1:]),
+    ]
+
+    def sums(numbers: Callable[[Any], Any], executor: Executor | None, workers: int) -> list[Any]:
+        """The results of all tiles together, whose tangents are `numbers` of one kind or another."""
+        whole = [None if shape is None else numbers(np.zeros(shape, problem.dtype)) for shape in shapes]
+
+        def consume(place: Place, found: tuple[Array | None, ...]) -> None:
+            at, rows, columns = place
+            parts = (
+                (rows, slice(None)),
+                (rows, slice(None)),
+                (columns, slice(None)),
+                (columns, slice(None)),
+                (rows, columns),
+            )
+            for total, part, x in zip(whole, parts, found, strict=True):
+                if total is not None:
+                    into = cut(pick(total, at, axes=2), *part)
+                    into += x
+
+        tasks = (
+            (
+                x,
+                (
+                    problem.tile(x),
+                    of_output[x.at][x.rows],
+                    _tangent(x, cache, *(x if x is None else numbers(x) for x in along)),
+                ),
+            )
+            for x in problem.strips()
+        )
+        run(_differentiate_twice, tasks, consume, executor, workers)
+        return whole
+
+    d_d_output, *gradients = sums(lambda x: x, executor, at_once)
+    with one_thread(), quiet():
+        arrays = (None if x is None else in_dtype(problem.dtype, x)[0] for x in (*inputs[:3], of_output, *along[:3]))
+        if left_range((d_d_output, *gradients), chain(arrays, [cache.scale])):
+            d_d_output, *gradients = [x if x is None else np.asarray(x) for x in sums(widened, None, 1)]
+        dtype = precision(*inputs).result
+        gradients[0] = without_query_axis(gradients[0], cache.query)
+        of_inputs: list[Any] = [
+            None if x is None else as_result(d_x.reshape(x.shape), x.dtype)
+            for d_x, x in zip(gradients, inputs, strict=True)
+        ]
+        return as_result(without_query_axis(d_d_output, cache.query), dtype), Gradients._make([*of_inputs, None])
 
 
 def _tangent(place: Place, cache: Cache, query: Any, key: Any, value: Any, bias: Any) -> Tangent:
@@ -482,6 +594,10 @@ def _tangent(place: Place, cache: Cache, query: Any, key: Any, value: Any, bias:
 
 def _differentiate_whole_rows(tiles: list[tuple[Tile, Cotangent]]) -> list[kernels.TileGradients]:
     return [kernels.TileGradients(*plain.differentiate_whole_rows(*both)) for both in tiles]
+
+
+def _differentiate_twice(task: tuple[Tile, Array, Tangent]) -> tuple[Array | None, ...]:
+    return plain.differentiate_twice(*task)
 
 
 def _push_forward(tile_and_tangent: tuple[Tile, Tangent]) -> Array:

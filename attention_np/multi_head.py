@@ -269,7 +269,7 @@ def attend(
     q, k, v = project(query, key, value, parameters, num_heads)
     # scores, weights and outputs, the heads being one more leading axis (multi-head.6, multi-head.7, multi-head.8)
     # (..., num_heads, n, d_v) (multi-head.9, multi-head.10)
-    heads, attention = dot_product.attend.mathematics(q, k, v, bias, mask, scale, dropout)
+    heads, attention = dot_product.attend.mathematics(q, k, v, bias, None, mask, scale, None, dropout)
     combined = _combine(heads)  # (..., n, num_heads * d_v) (multi-head.11, multi-head.12)
     # (..., n, d_output) (multi-head.13, multi-head.14)
     output = linear(combined, parameters.w_output, parameters.b_output)
@@ -312,7 +312,7 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...
     # forward was combined = the heads side by side, each attention(q, k, v)
     d_heads = _split(d_combined, cache.num_heads)  # (..., num_heads, n, d_v) (multi-head.32, multi-head.33)
     # (multi-head.34, multi-head.35, multi-head.36)
-    of_heads, (d_scores,) = dot_product.backward.mathematics(d_heads, attention)
+    of_heads, (d_scores, _) = dot_product.backward.mathematics(d_heads, attention)
 
     # forward was q = query @ w_query + b_query, and so on
     d_q = _combine(sum_to(of_heads.query, attention.query.shape))  # (..., n, num_heads * d_k) (multi-head.38)
@@ -389,7 +389,7 @@ def double_backward(
 
     # backward was that of attention, and the heads side by side
     of_heads, _ = dot_product.backward.mathematics(d_heads, attention)
-    attended = dot_product.Gradients(**along_heads, bias=along.bias)
+    attended = dot_product.Gradients(**along_heads, bias=along.bias, sink=None)
     moved_heads, moved, of_scores = dot_product.push_backward(attended, d_heads, moved_d_heads, attention)
     heads = attention.query, attention.key, attention.value
     d_q, d_k, d_v = (_combine(sum_to(d_x, x.shape)) for d_x, x in zip(of_heads[:3], heads, strict=True))

@@ -219,15 +219,17 @@ def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array
     return gradients
 
 
-def differentiate_twice(
-    tile: Tile, d_output: Array, along: Tangent
-) -> tuple[Array, tuple[Array, Array, Array, Array | None]]:
+def differentiate_twice(tile: Tile, d_output: Array, along: Tangent) -> tuple[Array | None, ...]:
     """How the output of a tile that holds all keys, and its gradients, move along a tangent of all its arrays.
 
     The tangents may be `widened`, and then the results are, too.
     """
     gradients = d_query, d_key, d_value, d_bias = zeros(tile, is_wide(along.query))
-    columns, moved = tile.columns, []
+    columns, moved, (d_q, d_k, d_v) = (
+        tile.columns,
+        [],
+        [x for x in (along.query, along.key, along.value) if x is not None],
+    )
     for rows in _few(tile, tile.rows):
         scores, visible, _ = _weights(tile, rows)
         cache = dot_product.Cache(
@@ -235,8 +237,11 @@ def differentiate_twice(
             key=tile.take(tile.key),
             value=tile.take(tile.value),
             bias=None,
+            sink=None,
             mask=visible,
             scale=tile.scale,
+            softcap=None,
+            uncapped=None,
             scores=scores.scores,
             weights=scores.weights,
             dropout=None if tile.dropout is None else tile.dropout.block(rows, columns, tile.dtype),
@@ -244,14 +249,15 @@ def differentiate_twice(
             output_shape=d_output[rows].shape,
         )
         bias = along.bias if along.bias is None or len(along.bias) == 1 else along.bias[rows]
-        of_rows = dot_product.Gradients(query=along.query[rows], key=along.key, value=along.value, bias=bias)
+        of_rows = dot_product.Gradients(query=d_q[rows], key=d_k, value=d_v, bias=bias, sink=None)
         output, found, _ = dot_product.push_backward(of_rows, d_output[rows], None, cache)
         moved.append(output)
         d_query[rows] = found.query
         d_key += found.key
         d_value += found.value
-        add_bias_gradient(d_bias, found.bias, rows, columns)
-    return np.concatenate(moved), gradients
+        if found.bias is not None:
+            add_bias_gradient(d_bias, found.bias, rows, columns)
+    return np.concatenate(moved), *gradients
 
 
 def _over(pairs: Array | None, weights: Array) -> Array | None:

@@ -47,7 +47,7 @@ Found = TypeVar("Found", covariant=True)
 Held = TypeVar("Held")
 
 KINDS = {"parameters": "Parameters"}  # of tangents that are no arrays
-ADDED = ("bias", "b")  # inputs that are terms of a sum: they are factors of nothing
+ADDED = ("bias", "b", "sink")  # inputs that are terms of a sum: they are factors of nothing
 
 
 class Pass(Protocol[Given, Found]):
