@@ -37,6 +37,8 @@ from attention_np._lib.arguments import (
     as_flag,
     as_mask,
     as_scale,
+    as_sink,
+    as_softcap,
     as_tangent,
     as_vector,
     check_broadcasts_to,
@@ -44,8 +46,19 @@ from attention_np._lib.arguments import (
     check_features,
     scores_shape,
 )
-from attention_np._lib.arrays import Array, as_result, in_dtype, precision, quiet, with_query_axis, without_query_axis
+from attention_np._lib.arrays import (
+    Array,
+    as_gradient,
+    as_result,
+    in_dtype,
+    precision,
+    quiet,
+    sum_to,
+    with_query_axis,
+    without_query_axis,
+)
 from attention_np._lib.dropout import Rng, as_probability, draw_key
+from attention_np._lib.products import backward_times
 from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import widened
 from attention_np.dot_product import Gradients
@@ -69,10 +82,12 @@ class Cache(NamedTuple):
     key: Array  # (..., m, d_k)
     value: Array  # (..., m, d_v)
     bias: Array | None  # broadcasts to (..., n, m)
+    sink: Array | None  # broadcasts to the leading axes of the scores
     mask: Rule | None  # who attends to whom, all rules together; None: all to all
     scale: Any  # a real scalar of the precision computed in
-    logsumexp: Array  # (..., n); if it does not fit the dtype, infinite, or NaN where it would be minus infinity
-    shift: Array  # (..., n), taken before the exponential: from the products of a query, or with a bias from its scores
+    softcap: Any  # the same, or None
+    logsumexp: Array  # (..., n), with the sink; infinite if it does not fit the dtype, or NaN for minus infinity
+    shift: Array  # (..., n), taken before the exponential: from products that are only scaled, else from scores
     total: Array  # (..., n), the sum of the exponentials after that; NaN where only the log-sum-exp is known
     output: Array  # (..., n, d_v), in the precision computed in; a copy
     dropout_p: float
@@ -92,6 +107,8 @@ def forward(
     is_causal: bool = False,
     dropout_p: float = 0.0,
     rng: Rng | None = None,
+    softcap: float | None = None,
+    sink: npt.ArrayLike | None = None,
     block_size: int | tuple[int, int] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
@@ -119,6 +136,8 @@ def forward(
     rng : int or numpy.random.Generator, optional
         A seed, or a generator from which one integer is drawn; needed for dropout. Draws are those of
         :func:`attention_np.dot_product.forward`.
+    softcap, sink
+        As for :func:`attention_np.dot_product.forward`. Of results that are to be merged, one has the sink.
     block_size : int or (int, int), optional
         How many queries, and how many keys, are looked at together. By default as many as fit the cache of a core.
     executor : concurrent.futures.Executor, optional
@@ -184,9 +203,10 @@ def forward(
     query, key, value, bias = as_attended(query, key, value, bias)
     shape = scores_shape(query, key, value)
     check_features(query, key)
+    sink = as_sink(sink, shape, query, key, value)
     dropout_p = as_probability(dropout_p, rng)
-    dtype = precision(query, key, value, bias)
-    scale = as_scale(scale, key.shape[-1], dtype.compute)
+    dtype = precision(query, key, value, bias, sink)
+    scale, softcap = as_scale(scale, key.shape[-1], dtype.compute), as_softcap(softcap, dtype.compute)
     rule = _rule(shape, mask, is_causal)
     if bias is not None:
         check_broadcasts_to("bias", bias, shape)
@@ -200,8 +220,10 @@ def forward(
         key=key,
         value=value,
         bias=bias,
+        sink=sink,
         rule=rule,
         scale=scale,
+        softcap=softcap,
         dropout_p=dropout_p,
         dropout_key=dropout_key,
         block_size=sizes,
@@ -211,6 +233,8 @@ def forward(
     blank = np.empty if rule is None and problem.m else np.zeros  # without a rule every place is written
     output, kept = (blank((*problem.leading, problem.n, value.shape[-1]), dtype.compute) for _ in range(2))
     logsumexp, shift, total = (np.full(shape[:-1], x, dtype.compute) for x in (-np.inf, 0, 0))
+    if sink is not None:  # all that there is of a query that no tile has
+        logsumexp[...], total[...] = sink[..., None], np.nan
 
     def consume(places: list[Place], results: list[kernels.Attended]) -> None:
         for place, (found, *of_rows) in zip(places, results, strict=True):
@@ -228,8 +252,10 @@ def forward(
         key=key,
         value=value,
         bias=bias,
+        sink=sink,
         mask=rule,
         scale=scale,
+        softcap=softcap,
         logsumexp=logsumexp,
         shift=shift,
         total=total,
@@ -266,7 +292,7 @@ def backward(
     Returns
     -------
     Gradients
-        `query`, `key`, `value` and `bias` (None if there was none), summed over axes that were broadcast.
+        `query`, `key`, `value`, and `bias` and `sink` (None if there was none), summed over axes that were broadcast.
 
     Raises
     ------
@@ -284,6 +310,8 @@ def backward(
         \frac{\partial L}{\partial S_{ij}} = A_{ij} \left(\frac{\partial L}{\partial A_{ij}} - \delta_i +
         \frac{\partial L}{\partial \ell_i}\right), \qquad
         \delta_i = \sum_b \frac{\partial L}{\partial O_{ib}} O_{ib}
+
+    and a sink, which has no value, gets :math:`\partial L / \partial \ell_i - \delta_i` times its share of each row.
 
     A gradient that does not fit the dtype is infinite; one that is below its normal numbers, or worked out from an
     output or from products below them, loses digits.
@@ -327,6 +355,8 @@ def backward(
             into += found
 
     d_bias = None if bias is None else np.zeros(bias.shape, dtype)
+    with quiet():
+        d_sink = _sink_gradient(cache, of_output, of_logsumexp, apart)
 
     def cotangent(place: Place, of_apart: bool | None = None) -> Cotangent:
         """What is given for a tile: for the rows that are apart, or for the others, and zero for the rest; or all."""
@@ -350,6 +380,9 @@ def backward(
             if d_bias is not None:
                 into = cut(pick(np.atleast_2d(d_bias), place.at, axes=2), place.rows, place.columns)
                 into += found.bias
+            if d_sink is not None and found.sink is not None:
+                into = pick(d_sink, place.at, axes=1)
+                into += found.sink
 
     tasks = (
         (places, [(problem.tile(place), cotangent(place, of_apart=False)) for place in places])
@@ -365,36 +398,58 @@ def backward(
         arrays = (
             x if x is None else in_dtype(dtype, x)[0] for x in (of_output, of_logsumexp, query, cache.key, cache.value)
         )
-        if left_range((d_query, d_key, d_value, d_bias), chain(arrays, [cache.scale])):
-            d_query, d_key, d_value, d_bias = _gradients_in_range(problem, cotangent)
+        if left_range((d_query, d_key, d_value, d_bias, d_sink), chain(arrays, [cache.scale])):
+            of_rows = _sink_gradient(cache, of_output, widened(of_logsumexp), np.array(True))
+            d_query, d_key, d_value, d_bias, d_sink = _gradients_in_range(problem, cotangent, of_rows)
         return Gradients(
             as_result(without_query_axis(d_query, query), query.dtype),
             as_result(d_key, cache.key.dtype),
             as_result(d_value, cache.value.dtype),
             None if bias is None or d_bias is None else as_result(d_bias, bias.dtype),
-            None,
+            None if cache.sink is None or d_sink is None else as_gradient(d_sink[..., 0], cache.sink),
         )
 
 
+def _sink_gradient(cache: Cache, d_output: Array, d_logsumexp: Array | None, apart: Array | None) -> Array | None:
+    """That of the sink at each place of the leading axes of the scores, (..., 1), if there is one.
+
+    Rows that are `apart` are differentiated as a whole: of them it has what is of the log-sum-exp alone.
+    """
+    if cache.sink is None:
+        return None
+    known = ~np.isnan(cache.total)
+    share = np.exp(cache.sink[..., None] - np.where(known, cache.shift, cache.logsumexp))
+    share = np.where(known, share / cache.total, share)  # (..., n) (blockwise.61)
+    share = np.where(cache.logsumexp.real == np.inf, 0, share)
+    delta = backward_times(cache.output, d_output).sum(axis=-1)  # (..., n) (blockwise.8)
+    delta = sum_to(delta if apart is None else np.where(apart, 0, delta), share.shape)
+    d_sinks = -delta if d_logsumexp is None else d_logsumexp - delta
+    total: Array = backward_times(d_sinks, share).sum(axis=-1, keepdims=True)  # (blockwise.63)
+    return total
+
+
 def _gradients_in_range(
-    problem: Problem, cotangent: Callable[[Place], Cotangent]
-) -> tuple[Array, Array, Array, Array | None]:
-    """The gradients by numbers whose range has no end, one strip after the other."""
+    problem: Problem, cotangent: Callable[[Place], Cotangent], d_sink: Array | None
+) -> tuple[Array, Array, Array, Array | None, Array | None]:
+    """The gradients by numbers whose range has no end, one strip after the other; `d_sink` has that of no output."""
     arrays = problem.query, problem.key, problem.value, np.zeros((1, 1)) if problem.bias is None else problem.bias
     d_query, d_key, d_value, d_bias = (widened(np.zeros(np.atleast_2d(x).shape, problem.dtype)) for x in arrays)
     for place in problem.strips():
         at, rows, columns = place
         given = cotangent(place)
         given = replace(given, d_output=widened(given.d_output))
-        of_query, of_key, of_value, of_bias = plain.differentiate_whole_rows(problem.tile(place), given)
+        of_query, of_key, of_value, of_bias, of_sink = plain.differentiate_whole_rows(problem.tile(place), given)
         pick(d_query, at, axes=2)[rows] += of_query
         pick(d_key, at, axes=2)[columns] += of_key
         pick(d_value, at, axes=2)[columns] += of_value
         if of_bias is not None:
             into = cut(pick(d_bias, at, axes=2), rows, columns)
             into += of_bias
+        if d_sink is not None and of_sink is not None:
+            pick(d_sink, at, axes=1)[...] += of_sink
     bias = None if problem.bias is None else np.asarray(d_bias).reshape(problem.bias.shape)
-    return np.asarray(d_query), np.asarray(d_key), np.asarray(d_value), bias
+    sink = None if d_sink is None else np.asarray(d_sink)
+    return np.asarray(d_query), np.asarray(d_key), np.asarray(d_value), bias, sink
 
 
 def jvp(
@@ -404,6 +459,7 @@ def jvp(
     key: npt.ArrayLike | None = None,
     value: npt.ArrayLike | None = None,
     bias: npt.ArrayLike | None = None,
+    sink: npt.ArrayLike | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
 ) -> Array:
@@ -413,7 +469,7 @@ def jvp(
     ----------
     cache : Cache
         From :func:`forward`.
-    query, key, value, bias : array_like of float, optional
+    query, key, value, bias, sink : array_like of float, optional
         The tangents, each of the shape of its array; one that is left out is zero.
     executor, workers
         As for :func:`forward`.
@@ -428,7 +484,7 @@ def jvp(
     TypeError
         If `cache` is another op's, or a tangent is not of floating-point numbers.
     ValueError
-        If a tangent does not have the shape of its array, or is given for a bias that there was not.
+        If a tangent does not have the shape of its array, or is given for one that there was not.
 
     Notes
     -----
@@ -447,8 +503,8 @@ def jvp(
     """
     cache = check_cache(cache, Cache, "blockwise")
     compute = cache.output.dtype
-    tangents = {"query": query, "key": key, "value": value, "bias": bias}
-    d_query, d_key, d_value, d_bias = given = [
+    tangents = {"query": query, "key": key, "value": value, "bias": bias, "sink": sink}
+    d_query, d_key, d_value, d_bias, d_sink = given = [
         None if x is None else as_tangent(name, x, getattr(cache, name), compute) for name, x in tangents.items()
     ]
     at_once = as_workers(executor, workers)
@@ -463,6 +519,7 @@ def jvp(
             None if d_key is None else pick(d_key, at, axes=2)[columns],
             None if d_value is None else pick(d_value, at, axes=2)[columns],
             None if d_bias is None else cut(pick(np.atleast_2d(d_bias), at, axes=2), rows, columns),
+            None if d_sink is None else np.asarray(pick(d_sink, at, axes=0)),
         )
 
     def consume(place: Place, found: Array) -> None:
@@ -471,13 +528,13 @@ def jvp(
     if any(x is not None for x in given):
         tasks = ((place, (problem.tile(place), tangent(place))) for place in problem.strips())
         run(_push_forward, tasks, consume, executor, at_once)
-    dtype = precision(cache.query, cache.key, cache.value, cache.bias).result
+    dtype = precision(cache.query, cache.key, cache.value, cache.bias, cache.sink).result
     with one_thread(), quiet():
         arrays = (in_dtype(compute, x)[0] for x in (cache.query, cache.key, cache.value))
         if left_range((d_output,), chain(given, arrays, [cache.scale])):
             for place in problem.strips():
                 along = tangent(place)
-                parts = (widened(x) for x in (along.query, along.key, along.value, along.bias))
+                parts = (widened(getattr(along, name)) for name in tangents)
                 consume(place, plain.push_forward(problem.tile(place), Tangent(*parts)))
         return as_result(without_query_axis(d_output, cache.query), dtype)
 
@@ -511,8 +568,10 @@ def _problem(cache: Cache, dtype: np.dtype[Any]) -> Problem:
         key=cache.key,
         value=cache.value,
         bias=cache.bias,
+        sink=cache.sink,
         rule=cache.mask,
         scale=cache.scale,
+        softcap=cache.softcap,
         dropout_p=cache.dropout_p,
         dropout_key=cache.dropout_key,
         block_size=cache.block_size,
