@@ -1,11 +1,12 @@
-"""The value of an expression in one draw, by walking its tree.
+"""The value of an expression in the draws of one size, by walking its tree.
 
-Types are checked here too, at the place where they clash: a tree is walked completely at every draw (no branch is
-skipped), so an ill-typed page cannot pass by luck.
+Types are checked here too, at the place where they clash: a tree is walked completely (no branch is skipped), so an
+ill-typed page cannot pass by luck.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,19 @@ from attention_np.derivation.calls import Calls
 from attention_np.derivation.environment import Environment, Perturbed
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.indexing import plain
-from attention_np.derivation.values import ANY, ONE, STEP, Array, Value, describe, number, product, top, top_tangent
+from attention_np.derivation.values import (
+    ANY,
+    ONE,
+    STEP,
+    STEPPED,
+    Array,
+    Value,
+    describe,
+    number,
+    product,
+    top,
+    top_tangent,
+)
 
 
 def evaluate(environment: Environment, node: nodes.Node, bound: tuple[str, ...] = ()) -> Value:
@@ -65,8 +78,7 @@ class Evaluator(Calls):
         if node.indices is None:
             return tensor.value()
         items = self._filled(node.indices, len(tensor.axes), node)
-        lead = ("@",) if tensor.perturbed else ()
-        return self._pick(tensor.data, lead, tensor.axes, items, tensor.scale, tensor.tangent, node.span, bound)
+        return self._pick(tensor.data, tensor.lead, tensor.axes, items, tensor.scale, tensor.tangent, node.span, bound)
 
     def _indexed(self, node: nodes.Indexed, bound: tuple[str, ...]) -> Value:
         base = self.value(node.base, bound)
@@ -288,21 +300,25 @@ class Evaluator(Calls):
             upper = environment.tensor(node.top.name, node.top.name_span)
             above = self._filled(node.top.indices or (), len(upper.axes), node.top)
             jacobian = environment.jacobian(node.top.name, node.bottom.name, node.span)
-            return self._pick(jacobian.data, (), jacobian.axes, above + below, jacobian.scale, 0.0, node.span, bound)
+            letters = above + below
+            return self._pick(
+                jacobian.data, jacobian.lead, jacobian.axes, letters, jacobian.scale, 0.0, node.span, bound
+            )
         perturbed = environment.perturbed(node.bottom.name, node.span)
         value = Evaluator(perturbed).value(node.top, bound)
-        names = tuple(name for name in value.names if name != "@")
+        names = tuple(name for name in value.names if name != STEPPED)
         shape = value.shape[:1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
         if value.eye or ANY in shape:
             raise Fault("shape", "the size of this is not known here", node.top.span)
-        if "@" in value.names:
-            data = self.arithmetic.spread(value, ("@", *names))
+        if STEPPED in value.names:
+            data = self.arithmetic.spread(value, (STEPPED, *names))
             data = np.moveaxis(np.where(np.isnan(data.real), np.nan, data.imag), 0, -1) / STEP
         else:
-            self.arithmetic.charge([(*value.data.shape, bottom.data.size)], node.span)
-            data = np.zeros((*value.data.shape, bottom.data.size))
+            count = math.prod(bottom.lengths)
+            self.arithmetic.charge([(*value.data.shape, count)], node.span)
+            data = np.zeros((*value.data.shape, count))
         kept = tuple(self.arithmetic.size(axis) for axis in shape)
-        data = data.reshape((*data.shape[: len(names)], *kept, *bottom.data.shape))
+        data = data.reshape((*data.shape[: len(names)], *kept, *bottom.lengths))
         slices = tuple(nodes.Slice(node.top.span) for _ in shape)
         scale = max(value.tangent, top(data))
         return self._pick(data, names, shape + bottom.axes, slices + below, scale, 0.0, node.span, bound)

@@ -56,7 +56,7 @@ class Executed:
         sides = [evaluate(self.environment, side) for side in self.statement.sides if side is not None]
         worst = 0.0
         for left, right in pairwise(sides):
-            one, two = compare.aligned_sides(self.environment.arithmetic, left, right, None, self.statement.span)
+            ((one, two),) = compare.aligned_sides(self.environment.arithmetic, left, right, None, self.statement.span)
             finite = np.isfinite(one) & np.isfinite(two)
             worst = max(worst, compare.equality(one[finite], two[finite], left.scale, right.scale)[0])
         return worst

@@ -7,6 +7,9 @@ Both can meet: ``\\sum_j A_{ij} V_j`` is, for every i, a column. Vectors are col
 Every value carries two magnitudes, in the spirit of the project's error model: ``scale`` is to first order what the
 rounding error of the value is relative to (so the small rest of large terms that cancelled is known to be small
 *because* they cancelled), and ``tangent`` is the same for the imaginary part that carries a derivative.
+
+Several draws of the same sizes are evaluated at once, along a named axis that no page can name, and so are the
+perturbations of a derivative.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ Array = npt.NDArray[Any]
 STEP = 1e-60  # of the complex step; its square vanishes against everything
 ANY = "*"  # a range that the neighbours determine: the value is the same all along it
 ONE = "1"
+STEPPED, DRAWN = "@", "#"  # named axes: the entries of a tensor that are perturbed one by one, and the draws
+LEAD = (STEPPED, DRAWN)  # that come before those of a page, in this order
 UNKNOWN_EYE = "the size of I is not known here: write I_n"
 
 
@@ -37,7 +42,7 @@ class Value(NamedTuple):
     data : ndarray
         Axes in the order of ``names``, then of ``shape``.
     names : tuple of str
-        The named axes; ``"@"`` is the axis of perturbations.
+        The named axes: indices of the page, and those of :data:`LEAD`.
     shape : tuple of str
         The ranges of the anonymous axes: none for a number, two for a matrix, more for a tensor.
     scale, tangent : float
@@ -95,7 +100,7 @@ def number(value: float) -> Value:
 
 def describe(value: Value) -> str:
     """The shape of a value in words."""
-    names = [name for name in value.names if name != "@"]
+    names = indices_of(value.names)
     indexed = f" with index {', '.join(names)}" if names else ""
     if value.eye:
         return "a multiple of I" + indexed
@@ -104,6 +109,16 @@ def describe(value: Value) -> str:
     if len(value.shape) == 2 and value.shape[1] == ONE:
         return f"a column of {_range(value.shape[0])}" + indexed
     return "an array " + " by ".join(_range(name) for name in value.shape) + indexed
+
+
+def lead_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the named axes that are none of the page, in their order."""
+    return tuple(name for name in LEAD if name in names)
+
+
+def indices_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the named axes that are indices of the page."""
+    return tuple(name for name in names if name not in LEAD)
 
 
 def _range(name: str) -> str:
