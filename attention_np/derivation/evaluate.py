@@ -151,7 +151,9 @@ class Evaluator(Calls):
         return total
 
     def _mul(self, node: nodes.Mul, bound: tuple[str, ...]) -> Value:
-        values = [self.value(factor, bound) for factor in node.factors]
+        return self._multiplied(node, [self.value(factor, bound) for factor in node.factors])
+
+    def _multiplied(self, node: nodes.Mul, values: list[Value]) -> Value:
         elementwise = any(operator in ("odot", "oslash") for operator in node.operators)
         total = values[0]
         chain = 1 if total.shape else 0  # shaped factors since the last elementwise operator
@@ -234,7 +236,14 @@ class Evaluator(Calls):
 
     def _reduce(self, node: nodes.Reduce, bound: tuple[str, ...]) -> Value:
         inner = self.enter(node.bound, bound)
-        body = self.value(node.body, inner).sized(node.body.span)
+        if isinstance(node.body, nodes.Mul):
+            values = [self.value(factor, inner) for factor in node.body.factors]
+            contracted = self._contracted(node, node.body, values)
+            if contracted is not None:
+                return contracted
+            body = self._multiplied(node.body, values).sized(node.body.span)
+        else:
+            body = self.value(node.body, inner).sized(node.body.span)
         body = self.over(node.bound, body, bound, 0.0 if node.kind == "sum" else 1.0)
         axes = tuple(body.names.index(name) for name in node.bound.names)
         rest = tuple(name for name in body.names if name not in node.bound.names)
@@ -250,6 +259,22 @@ class Evaluator(Calls):
         else:
             data = body.data.sum(axis=axes)
         return body.made(data, rest, body.shape)
+
+    def _contracted(self, node: nodes.Reduce, body: nodes.Mul, values: list[Value]) -> Value | None:
+        """A sum of products of numbers, without the array of the products; None where it takes more than that."""
+        plain_sum = node.kind == "sum" and node.bound.condition is None and set(body.operators) <= {"", "cdot"}
+        if not plain_sum or any(value.shape or value.eye for value in values):
+            return None
+        names, arrays = self.arithmetic.together(values, body.span)
+        if not set(node.bound.names) <= set(names):
+            return None
+        self.arithmetic.charge([array.shape for array in arrays], body.span)
+        total = values[0]
+        for position, value in enumerate(values[1:], 2):
+            later = {name for other in values[position:] for name in other.names}
+            total = self.arithmetic.contract(total, value, [name for name in node.bound.names if name not in later])
+        # An infinity beside a zero is looked at one by one.
+        return total if np.isfinite(total.data).all() else None
 
     def _cases(self, node: nodes.Cases, bound: tuple[str, ...]) -> Value:
         values = [self.value(item, bound) for item in node.values]

@@ -15,7 +15,7 @@ perturbations of a derivative.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -305,6 +305,23 @@ class Arithmetic:
             max(left.scale * right.scale, top(data)),
             max(left.scale * right.tangent + left.tangent * right.scale, top_tangent(data)),
         )
+
+    def contract(self, left: Value, right: Value, over: Collection[str]) -> Value:
+        """The product of two numbers, summed over these indices: a matrix product for each of the others they share."""
+        summed = tuple(name for name in left.names if name in right.names and name in over)
+        both = tuple(name for name in left.names if name in right.names and name not in over)
+        first = tuple(name for name in left.names if name not in right.names)
+        last = tuple(name for name in right.names if name not in left.names)
+        one, two = self.spread(left, both + first + summed), self.spread(right, both + summed + last)
+        before, inner = one.shape[: len(both)], math.prod(two.shape[len(both) : two.ndim - len(last)])
+        data = np.matmul(one.reshape(*before, -1, inner), two.reshape(*before, inner, -1))
+        data = data.reshape(one.shape[: one.ndim - len(summed)] + two.shape[two.ndim - len(last) :])
+        names = both + first + last
+        alone = tuple(name for name in names if name in over)
+        data = data.sum(axis=tuple(map(names.index, alone)))
+        scale, tangent = left.scale * right.scale, left.scale * right.tangent + left.tangent * right.scale
+        kept = tuple(name for name in names if name not in over)
+        return Value(data, kept, (), max(scale, top(data)), max(tangent, top_tangent(data)))
 
     def reciprocal(self, value: Value, span: Span) -> Value:
         """One over a number."""
