@@ -74,20 +74,20 @@ class PageCheck:
         return scope
 
     def _environments(self, scope: Scope, draws: range, together: int, magnitudes: bool = False) -> list[Environment]:
-        """Those of these draws, so many of them together."""
-        starts = range(0, len(draws), together)
-        return [self._environment(scope, draws[start : start + together], magnitudes) for start in starts]
-
-    def _environment(self, scope: Scope, draws: range, magnitudes: bool) -> Environment:
+        """Those of these draws, so many of them together, and all of them where they have the same sizes."""
         header = self.page.header
-        sizes = draw_sizes(header, self.seed, draws[0] // TOGETHER) | scope.sizes
-        complete(header, sizes)
+        batches: dict[tuple[tuple[str, int], ...], list[int]] = {}
+        for start in range(0, len(draws), together):
+            sizes = draw_sizes(header, self.seed, draws[start] // TOGETHER) | scope.sizes
+            complete(header, sizes)
+            batches.setdefault(tuple(sizes.items()), []).extend(draws[start : start + together])
+        return [self._environment(scope, dict(sizes), batch, magnitudes) for sizes, batch in batches.items()]
+
+    def _environment(self, scope: Scope, sizes: dict[str, int], draws: list[int], magnitudes: bool) -> Environment:
         arithmetic = Arithmetic(sizes, bool(scope.values or scope.sizes), self.account)
         drawn = partial(draw_tensor, arithmetic=arithmetic, seed=self.seed, draws=draws, magnitudes=magnitudes)
-        free = {key: scope.values.get(key) or drawn(key, tensor) for key, tensor in header.tensors.items()}
-        return Environment(
-            scope.names, scope.definitions, arithmetic, free | scope.values, evaluate, header, drawn, draws
-        )
+        free, header = dict(scope.values), self.page.header
+        return Environment(scope.names, scope.definitions, arithmetic, free, evaluate, header, drawn, draws)
 
     def fork(self) -> PageCheck:
         """A copy that can go on from here by itself; what is evaluated already is shared."""

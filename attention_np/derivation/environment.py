@@ -151,6 +151,8 @@ class Environment:
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The value of a name, evaluating definitions in page order (never recursively) where needed."""
+        if key not in self.free and key in self.header.tensors and self.draw is not None:
+            self.free[key] = self.draw(key, self.header.tensors[key])
         if key in self.free:
             return self.free[key]
         if key not in self.values:

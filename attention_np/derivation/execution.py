@@ -98,7 +98,9 @@ def execute(
     values = {key: tensor(key, free) for key, free in drawn if free.kind == "normal"}
     check.scope = check.set_up(names, definitions, sizes, values)
     (environment,) = check.scope.environments
-    environment.draw = tensor
+    draw = environment.draw
+    assert draw is not None
+    environment.draw = lambda key, free: (tensor if free.kind == "normal" else draw)(key, free)
     for equation in check.page.equations:
         if equation.fault is not None or equation.mark or equation.example >= 0:
             continue

@@ -77,7 +77,7 @@ def top(data: Array) -> float:
     if data.size == 0:
         return 0.0
     magnitudes = np.abs(data.real)
-    largest = float(magnitudes.max())
+    largest = float(np.maximum.reduce(magnitudes, axis=None))
     if not math.isfinite(largest):
         magnitudes = magnitudes[np.isfinite(magnitudes)]
         largest = float(magnitudes.max()) if magnitudes.size else 0.0
@@ -88,8 +88,7 @@ def top_tangent(data: Array) -> float:
     """Largest finite magnitude of the derivative that the imaginary part carries."""
     if data.dtype.kind != "c" or data.size == 0:
         return 0.0
-    magnitudes = np.abs(data.imag)
-    largest = float(np.nanmax(magnitudes, initial=0.0))
+    largest = float(np.fmax.reduce(np.abs(data.imag), axis=None))
     return largest / STEP if math.isfinite(largest) else 0.0
 
 
@@ -357,7 +356,7 @@ class Arithmetic:
 def product(left: Array, right: Array) -> Array:
     """Elementwise product in which an infinity beside an exact zero derivative makes no NaN."""
     data: Array = left * right
-    if data.dtype.kind != "c" or (np.isfinite(left).all() and np.isfinite(right).all()):
+    if data.dtype.kind != "c" or np.isfinite(data).all():
         return data
     real = left.real * right.real
     one, two = left.imag * right.real, left.real * right.imag
