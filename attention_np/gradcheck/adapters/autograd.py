@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapters.adapting import Adapter, asserting, library, signature_of
+from attention_np.gradcheck.adapters.adapting import Adapter, asserting, library
+from attention_np.gradcheck.nesting import signature_of
 from attention_np.gradcheck.reporting import Report
 
 __all__ = ["assert_gradients", "check"]

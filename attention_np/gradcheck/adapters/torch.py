@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapters.adapting import Adapter, Signature, asserting, library, signature_of
+from attention_np.gradcheck.adapters.adapting import Adapter, Signature, asserting, library
+from attention_np.gradcheck.nesting import signature_of
 from attention_np.gradcheck.reporting import InputReport, Report
 
 __all__ = ["assert_gradients", "check"]
