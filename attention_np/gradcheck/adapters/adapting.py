@@ -91,8 +91,7 @@ class Adapter(ABC):
         if not self.inputs:
             held = ", ".join(f"{name} ({getattr(x, 'dtype', type(x).__name__)})" for name, x in self.leaves.items())
             raise ValueError(
-                "inputs hold no real floating-point array: there is nothing to differentiate by"
-                + (held and f" in {held}")
+                "inputs hold no floating-point array: there is nothing to differentiate by" + (held and f" in {held}")
             )
 
     def check(self, **options: Any) -> Report:
@@ -126,14 +125,10 @@ class Adapter(ABC):
         values = {name: self.fill(argument, leaves) for name, argument in self.arguments.items()}
         named = {name: values.pop(name) for name in list(values)[self.positional :]}
         results = self.flatten(self.function(*values.values(), **named), "output")
-        outputs = {path: leaf for path, leaf in results if self.kind(leaf)}
+        outputs = [leaf for _, leaf in results if self.kind(leaf)]
         if not outputs:
-            raise TypeError("function must return at least one array of real floating-point numbers")
-        if not any(self.kind(x) == "c" for x in arrays):
-            for path, leaf in outputs.items():
-                if self.kind(leaf) == "c":
-                    raise TypeError(f"{path} of function is complex: return its real and its imaginary part instead")
-        return next(iter(outputs.values())) if len(outputs) == 1 else self.join(list(outputs.values()))
+            raise TypeError("function must return at least one array of floating-point numbers")
+        return outputs[0] if len(outputs) == 1 else self.join(outputs)
 
     def is_input(self, leaf: Any) -> bool:
         """Whether to differentiate by a leaf of the arguments: a lone number is a constant."""
@@ -141,14 +136,12 @@ class Adapter(ABC):
 
     def as_input(self, name: str, leaf: Any) -> Array:
         """A leaf to differentiate by as NumPy's array."""
-        if self.kind(leaf) == "c":
-            raise TypeError(f"{name} is complex: pass its real and its imaginary part instead")
         try:
             array = self.to_numpy(leaf)
         except TypeError as error:
             why = str(error).partition("\n")[0]
             raise TypeError(f"{name} ({leaf.dtype}) cannot be turned into an array of NumPy: {why}") from error
-        if array.dtype.kind != "f":
+        if array.dtype.kind not in "fc":
             raise TypeError(f"{name} holds {leaf.dtype}, which NumPy does not have: pass it as float32 or wider")
         return array
 
