@@ -160,8 +160,8 @@ class Nest:
         following = iter(ready)
         return {name: filled(tree, following) for name, tree in self.trees.items()}
 
-    def gradients(self, result: Any) -> list[Any]:
-        """The gradients by the arrays that are moved, from nests of the same form; None for one that is missing.
+    def by_tree(self, result: Any) -> dict[str, Any]:
+        """The gradients that a function returns, by the names of the trees.
 
         There is one for each of the trees, or for each of those that hold an array that is moved. If that is one, then
         its gradient itself will do.
@@ -183,9 +183,12 @@ class Nest:
                 f"backward must return one gradient for each of the {len(moved)} inputs ({', '.join(moved)}), "
                 f"not {len(given)}"
             )
-        names = moved if len(given) == len(moved) else list(self.trees)
+        return dict(zip(moved if len(given) == len(moved) else self.trees, given, strict=True))
+
+    def gradients(self, result: Any) -> list[Any]:
+        """The gradients by the arrays that are moved, from nests of the same form; None for one that is missing."""
         found = dict(
-            pair for name, gradient in zip(names, given, strict=True) for pair in _of(self.trees[name], gradient, name)
+            pair for name, gradient in self.by_tree(result).items() for pair in _of(self.trees[name], gradient, name)
         )
         for path, gradient in found.items():
             if path not in self.kinds:
