@@ -2,7 +2,8 @@
 
 Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backward``: :mod:`~attention_np.softmax`,
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive` and
-:mod:`~attention_np.multi_head`. :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may
+:mod:`~attention_np.multi_head`; and what stands around attention, :mod:`~attention_np.rms_norm` and
+:mod:`~attention_np.layer_norm`. :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may
 attend to whom.
 
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
@@ -18,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-OPS = ("softmax", "dot_product", "blockwise", "additive", "multi_head")  # the one list of them, in the order to read
+OPS = (
+    "softmax",
+    "dot_product",
+    "blockwise",
+    "additive",
+    "multi_head",
+    "rms_norm",
+    "layer_norm",
+)  # the one list of them, in the order to read
 FUNCTIONS = {  # and the modules that they are of
     "additive_attention": "functional",
     "hessian_vector_product": "second_order",
@@ -34,9 +43,11 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import dot_product as dot_product
     from attention_np import gradcheck as gradcheck
     from attention_np import known_answers as known_answers
+    from attention_np import layer_norm as layer_norm
     from attention_np import masks as masks
     from attention_np import multi_head as multi_head
     from attention_np import plot as plot
+    from attention_np import rms_norm as rms_norm
     from attention_np import rules as rules
     from attention_np import softmax as softmax
     from attention_np import trace as trace

@@ -154,7 +154,9 @@ def drawn(op: str, *, optional: bool = True, leading: tuple[int, ...] = (), seed
             inputs[argument] = group  # in its place among the arguments
     for argument, parts in groups.items():
         inputs[argument] = inputs[argument](**parts)
-    return Case(op, "every array", inputs, {name: lengths.get(x, x) for name, x in header.options.items()})
+    # An option that is an array of the page is left to the op's own choice.
+    options = {name: lengths.get(x, x) for name, x in header.options.items() if x not in header.tensors}
+    return Case(op, "every array", inputs, options)
 
 
 @cache

@@ -120,7 +120,7 @@ def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
     def shell(*args: Any, **kwargs: Any) -> Any:
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
         check_cache(cache, kind, op)
-        compute = cache.weights.dtype
+        compute = _computed_in(names, cache)
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
         inputs = cache[: len(names)]
         if names[0] == "query":
@@ -151,7 +151,7 @@ def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Giv
     @wraps(mathematics)
     def shell(cache: Any, **tangents: Any) -> Array:
         check_cache(cache, kind, op)
-        compute = cache.weights.dtype
+        compute = _computed_in(names, cache)
         inputs = cache[: len(names)]
         along = _along(op, names, tangents, inputs, compute)
         if not tangents.keys() <= along.keys():
@@ -239,6 +239,14 @@ def _op_of(mathematics: Callable[..., Any]) -> tuple[str, tuple[str, ...], Any]:
     """The name, the names of the inputs, and the type of the cache, of the op that these formulas are of."""
     known = mathematics.__globals__
     return mathematics.__module__.rpartition(".")[2], known["Gradients"]._fields, known["Cache"]
+
+
+def _computed_in(names: Sequence[str], cache: Any) -> np.dtype[Any]:
+    """The dtype that a cache was computed in, which its weights have, if there are any."""
+    of: np.dtype[Any] = (
+        cache.weights.dtype if hasattr(cache, "weights") else precision(*_flat(cache[: len(names)])).compute
+    )
+    return of
 
 
 def _ready(names: Sequence[str], inputs: tuple[Any, ...], compute: np.dtype[Any]) -> tuple[Any, ...]:

@@ -167,6 +167,15 @@ def _multiply(x: Wide, y: Wide) -> Wide:
     return Wide(x.mantissa * y.mantissa, x.exponent + y.exponent, np.result_type(x.dtype, y.dtype))
 
 
+def _divide(x: Wide, y: Wide) -> Wide:
+    return Wide(x.mantissa / y.mantissa, x.exponent - y.exponent, np.result_type(x.dtype, y.dtype))
+
+
+def _sqrt(x: Wide) -> Wide:
+    odd = x.exponent % 2
+    return Wide(np.sqrt(times_power_of_two(x.mantissa, odd)), (x.exponent - odd) // 2, x.dtype)
+
+
 def _matmul(x: Wide, y: Wide) -> Wide:
     of_mantissas = x.mantissa @ y.mantissa  # infinity and NaN are where they are in the result
     dtype = np.result_type(x.dtype, y.dtype)
@@ -200,6 +209,8 @@ UFUNCS: dict[Any, Callable[..., Any]] = {
     np.subtract: lambda x, y: _add(x, _negative(y)),
     np.negative: _negative,
     np.multiply: _multiply,
+    np.divide: _divide,
+    np.sqrt: _sqrt,
     np.matmul: _matmul,
     np.equal: _equal,
     np.not_equal: lambda x, y: ~_equal(x, y),
