@@ -17,8 +17,8 @@ from attention_np._blockwise import blas
 from attention_np._lib import machine
 from attention_np._lib.pages import PAGES
 from attention_np.gradcheck import METHODS, numerical_gradient
-from attention_np.gradcheck.agreement import UNDECIDABLE, relative_error
-from attention_np.gradcheck.ops import ADJOINT_ULPS, check_op_by
+from attention_np.gradcheck.agreement import ADJOINT_ULPS, UNDECIDABLE, relative_error
+from attention_np.gradcheck.ops import check_op_by
 
 if TYPE_CHECKING:
     from attention_np.derivation import Verification
