@@ -344,12 +344,12 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
     "attention, query: no correction": (
         "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij, "
         "is missing or wrong: it is right for a cotangent with rows orthogonal to those of the output, and "
-        "wrong for others"
+        "for no others"
     ),
     "causal attention, key: twice the correction": (
         "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij, "
         "is missing or wrong: it is right for a cotangent with rows orthogonal to those of the output, and "
-        "wrong for others"
+        "for no others"
     ),
     "biased attention, bias: no correction": (
         "the softmax correction along axis 1, or a term like it, is missing or wrong: whatever the cotangent,"

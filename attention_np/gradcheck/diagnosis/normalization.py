@@ -138,5 +138,5 @@ def right_for_orthogonal_rows(mistake: Mistake) -> str | None:
         return None
     return (
         "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij, is "
-        "missing or wrong: it is right for a cotangent with rows orthogonal to those of the output, and wrong for others"
+        "missing or wrong: it is right for a cotangent with rows orthogonal to those of the output, and for no others"
     )
