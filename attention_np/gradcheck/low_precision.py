@@ -39,8 +39,9 @@ __all__ = ["check_low_precision"]
 Array = npt.NDArray[Any]
 
 PRECISIONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "tf32": 2.0**-10}  # the last bit of one
-SPACINGS, POINTS, ORDER = (1, 4), 10, 5  # in last bits; a smooth curve leaves next to nothing, its rounding all
-CONSTANTS = 2  # last bits of the inputs: what constants that are rounded may do, as a scale or an epsilon
+LONGEST, POINTS, ORDER = 2.0**-5, 10, 5  # relative; a smooth curve leaves next to nothing, its rounding all
+STEADY = 2  # last bits, of what is rounded alike close by: inputs, as a scale may be, and outputs that hardly move
+SATURATED = 2.0**-6  # of an output, by which it would move if an input moved by its own size
 SHOWN = 5  # worst entries in a report
 
 
@@ -115,6 +116,8 @@ def check_low_precision(
         found = kernel.joined(reference(*nest.filled(arrays).values()))
         if found.dtype.itemsize < 8:
             raise TypeError(f"reference must compute in double precision, not return {found.dtype}")
+        if found.shape != output.shape:
+            raise ValueError(f"reference must return the shape of the kernel's output, {output.shape}: {found.shape}")
         return found
 
     def slopes(u: Array) -> dict[str, Array]:
@@ -122,7 +125,7 @@ def check_low_precision(
         return found
 
     expected = {"output": wide(*(x.copy() for x in point.values())), **slopes(cotangents[0])}
-    answer, (floors, kept) = kernel.answer(cotangents[0]), kernel.floors(cotangents[0], generator)
+    answer, floors = kernel.answer(cotangents[0]), kernel.floors(cotangents[0], generator)
     reports = {}
     for name, numerical in expected.items():
         fault = form_of(answer[name], numerical)
@@ -134,8 +137,8 @@ def check_low_precision(
         floor = floors[name] + np.fmax(kernel.unit * most, kernel.smallest) / 2
         wrong = np.abs(answer[name] - numerical) > UNDECIDABLE * floor
         if name != "output":
-            weights = cotangents[0] * [kept, kept | True]
-            floor[wrong] += kernel.lost(wide, point, name, np.argwhere(wrong), weights, most)
+            lost = [_lost(wide, point, name, tuple(place), cotangents[0]) for place in np.argwhere(wrong)]
+            floor[wrong] += STEADY * kernel.unit * np.array(lost) / UNDECIDABLE
         reports[name] = _report(name, answer[name], numerical, floor, kernel.unit)
     known = {name: x.details for name, x in reports.items() if x.details is not None and name != "output"}
     if any(reports[name].wrong for name in known):
@@ -156,7 +159,9 @@ def check_low_precision(
                 at_zero=claims[3][name],
                 constants={} if constants is None else constants,
             )
-            reports[name] = replace(reports[name], diagnosis=diagnose(evidence) or "no simple cause")
+            cause = diagnose(evidence) or "no simple cause"
+            if not cause.startswith("it is rounded"):  # which it is meant to be
+                reports[name] = replace(reports[name], diagnosis=cause)
     return Report(tuple(reports.values()))
 
 
@@ -190,27 +195,25 @@ class _Kernel:
         answers = dict(zip(self.inputs.arrays, gradients, strict=True))
         return {name: _in_double(x) for name, x in {"output": self.joined(result), **answers}.items()}
 
-    def floors(self, u: Array, rng: np.random.Generator) -> tuple[dict[str, Array], Array]:
-        """How far rounding moves each entry of the output and of the gradients; and which outputs it mostly keeps."""
+    def floors(self, u: Array, rng: np.random.Generator) -> dict[str, Array]:
+        """How far rounding moves each entry of the output and of the gradients."""
         here = self.answer(u)
         floors = {name: np.zeros(np.shape(x)) for name, x in here.items()}
-        kept = np.ones(self.output.shape, bool)
         ways = [rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape) for x in (u, *self.point)]
-        for spacing in SPACINGS:
-            answers = [
-                self.answer(*self.moved(u, ways, k * spacing * self.unit)) for k in range(-POINTS // 2, POINTS // 2)
-            ]
+        spacing = self.unit
+        while spacing <= max(LONGEST, self.unit):
+            answers = [self.answer(*self.moved(u, ways, k * spacing)) for k in range(-POINTS // 2, POINTS // 2)]
             for name, floor in floors.items():
                 if not all(np.shape(x[name]) == floor.shape and x[name] is not None for x in (here, *answers)):
                     continue
                 curve = np.array([x[name] for x in answers])
                 with np.errstate(all="ignore"):
                     left = np.sqrt((np.diff(curve, n=ORDER, axis=0) ** 2).mean(axis=0) / comb(2 * ORDER, ORDER))
-                    of_constants = CONSTANTS * np.abs(curve[POINTS // 2 + 1] - here[name]) / spacing
+                    of_constants = STEADY * np.abs(curve[POINTS // 2 + 1] - here[name]) * self.unit / spacing
                     noise = left + of_constants / UNDECIDABLE
                 floors[name] = np.fmax(floor, np.where(np.isfinite(noise), noise, 0))
-            kept &= np.mean([x["output"] == here["output"] for x in answers], axis=0) > 0.5
-        return floors, kept
+            spacing *= 4
+        return floors
 
     def moved(self, u: Array, ways: Sequence[Array], most: float) -> tuple[Array, list[Array]]:
         """The cotangent and the inputs a little further on their ways, in their own dtypes."""
@@ -220,24 +223,22 @@ class _Kernel:
         )
         return cotangent, point
 
-    def lost(
-        self, wide: Forward, point: Mapping[str, Array], name: str, wrong: Array, weights: Array, most: Array
-    ) -> Array:
-        """What the last bits of outputs make up of some entries of the gradient, which rounding close by does not show.
 
-        That is so where rounding keeps the outputs in their place, as 1 - y where y has rounded to one: `weights`
-        are those of these outputs, beside those of all. And where the entry, at `most`, moves the outputs by less than
-        their last bits if it moves by all of its size.
-        """
-        output, size = wide(*point.values()), sizes(point[name])
-        lost = []
-        for place in map(tuple, wrong):
-            moved = {key: x.copy() for key, x in point.items()}
-            moved[name][place] = 0
-            touched = wide(*moved.values()) != output
-            of_kept, of_all = (self.unit * np.linalg.norm((output * u)[touched]) for u in weights)
-            lost.append((of_all if most[place] * size[place] <= of_all else of_kept) / size[place])
-        return np.array(lost)
+def _lost(wide: Forward, point: Mapping[str, Array], name: str, place: tuple[int, ...], u: Array) -> float:
+    """What the outputs that hardly move with one entry weigh, over the size of that entry: what their last bits lose.
+
+    As 1 - y where y has rounded to one: so long as it stays there, no point close by shows what is lost.
+    """
+    size = float(sizes(point[name])[place])
+    moved = {key: x.copy() for key, x in point.items()}
+    outputs = []
+    for move in (size / 8, -size / 8, -point[name][place]):
+        moved[name][place] = point[name][place] + move
+        outputs.append(wide(*moved.values()))
+    above, below, at_zero = outputs
+    output = wide(*point.values())
+    saturated = (np.abs(above - below) * 4 <= SATURATED * np.abs(output)) & (at_zero != output)
+    return float(np.linalg.norm((output * u)[saturated]) / size)
 
 
 def _last_bit(precision: str | None, arrays: Iterable[Array]) -> float:
