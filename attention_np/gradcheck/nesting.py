@@ -145,12 +145,12 @@ class Nest:
     def filled(self, arrays: Iterable[Any], *, alone: bool = False) -> dict[str, Any]:
         """The trees, by name, with these arrays; if they stand `alone`, None is in the place of all other leaves."""
         given = iter(arrays)
-        ready = []
+        ready: list[Any] = []
         for path, leaf in self.leaves.items():
             kind = self.kinds.get(path)
             if kind == "c":
                 real = next(given)
-                ready.append(real + 1j * next(given))
+                ready.append(np.asarray(real + 1j * next(given)))
             elif kind == "f":
                 ready.append(next(given))
             elif alone:
