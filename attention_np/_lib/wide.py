@@ -101,6 +101,10 @@ class Wide(NDArrayOperatorsMixin):
         """As of an array."""
         return self._each(lambda x: x.T)
 
+    def copy(self) -> Wide:
+        """As of an array."""
+        return self._each(np.copy)
+
     def reshape(self, *shape: Any) -> Wide:
         """As of an array."""
         return self._each(lambda x: x.reshape(*shape))
