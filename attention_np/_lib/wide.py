@@ -6,7 +6,7 @@ the second look, where the plain arithmetic has left the range of the dtype (:mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast, overload
 
 import numpy as np
@@ -202,6 +202,12 @@ def _where(condition: Array, x: Any, y: Any) -> Wide:
     return Wide(mantissa, exponent, np.result_type(one.dtype, other.dtype))
 
 
+def _concatenate(parts: Sequence[Any], axis: int) -> Wide:
+    wide = [Wide.of(part) for part in parts]
+    mantissa, exponent = (np.concatenate([getattr(x, of) for x in wide], axis) for of in ("mantissa", "exponent"))
+    return Wide(mantissa, exponent, np.result_type(*(x.dtype for x in wide)))
+
+
 UFUNCS: dict[Any, Callable[..., Any]] = {
     np.add: _add,
     np.subtract: lambda x, y: _add(x, _negative(y)),
@@ -217,6 +223,7 @@ UFUNCS: dict[Any, Callable[..., Any]] = {
 }
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: _where,
+    np.concatenate: _concatenate,
     np.take_along_axis: lambda x, index, axis: x._each(lambda part: np.take_along_axis(part, index, axis)),
     np.broadcast_to: lambda x, shape: x._each(lambda part: np.broadcast_to(part, shape)),
     np.may_share_memory: lambda *_: False,
