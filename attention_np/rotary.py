@@ -38,6 +38,7 @@ __all__ = [
     "Gradients",
     "Scaling",
     "backward",
+    "double_backward",
     "dynamic",
     "forward",
     "jvp",
@@ -239,6 +240,15 @@ def backward(d_output: Array, cache: Cache) -> Gradients:
 def jvp(cache: Cache, *, x: Tangent = None) -> Array:
     """Forward mode: the output is linear in `x`, so its tangent is the turned tangent."""
     return _turned(x, cache.cos, cache.sin, cache.first, cache.second)  # (..., n, d) (rotary.15)
+
+
+@passes.double_backward
+def double_backward(
+    d_gradients: Gradients, d_output: Array, cache: Cache
+) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output; by `x` it is zero."""
+    d_d_output = _turned(d_gradients.x, cache.cos, cache.sin, cache.first, cache.second)
+    return (d_d_output, Gradients(x=np.zeros_like(d_output))), ()
 
 
 def linear(factor: float) -> Scaling:
