@@ -1,24 +1,27 @@
 """What the names of a page stand for in one draw: sizes, random tensors, definitions and their derivatives.
 
 A derivative is never a formula here. :class:`Perturbed` gives one tensor an imaginary step in each of its entries at
-once, along an extra axis ``"@"``, and evaluates again every later definition that depends on it.
+once, along an extra axis ``"@"``, and evaluates again every later definition that depends on it. A derivative of a
+derivative is that once more, with slopes in the place of the steps.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.account import Account
+from attention_np.derivation.duals import Array, Dual, slope_of
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.header import Free, Header
-from attention_np.derivation.names import Names
-from attention_np.derivation.values import ONE, STEP, Arithmetic, Array, Value, top, top_tangent
+from attention_np.derivation.names import Names, moved_by
+from attention_np.derivation.values import ONE, STEP, Arithmetic, Value, top, top_tangent
 
 
 class Tensor(NamedTuple):
@@ -29,6 +32,11 @@ class Tensor(NamedTuple):
     scale: float = 0.0
     tangent: float = 0.0
     perturbed: bool = False
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of the axes."""
+        return self.data.shape[1:] if self.perturbed else self.data.shape
 
     def value(self) -> Value:
         """The bare symbol: a number, a column, a matrix, or a tensor of more axes."""
@@ -114,7 +122,7 @@ class Environment:
         self.draw = draw
         self.values: dict[str, Tensor] = {}
         self.jacobians: dict[tuple[str, str], Tensor] = {}
-        self._perturbed: dict[str, Perturbed] = {}
+        self._perturbed: dict[tuple[str, ...], Perturbed] = {}
         self.underflow: Span | None = None
 
     def branch(self, names: Names, definitions: Definitions, account: Account) -> Environment:
@@ -176,66 +184,130 @@ class Environment:
         )
 
     def perturbed(self, key: str, span: Span) -> Perturbed:
-        """The draw with an imaginary step in every entry of ``key``."""
-        if key not in self._perturbed:
-            self._perturbed[key] = Perturbed(self, key, span)
-        return self._perturbed[key]
+        """The draw with a step in every entry of ``key``, one after the other."""
+        if (key,) not in self._perturbed:
+            lengths = self.tensor(key, span).lengths
+            count = math.prod(lengths)
+            self.arithmetic.charge([(count, count)], span)
+            self._perturbed[key,] = self._step({key: np.eye(count).reshape(count, *lengths)}, count, span)
+        return self._perturbed[key,]
+
+    def along(self, tangents: tuple[str, ...], span: Span) -> Perturbed:
+        r"""The draw with one step, of every X along its ``\\dot{X}``."""
+        name = ("", *tangents)
+        if name not in self._perturbed:
+            directions = {}
+            for key in tangents:
+                tangent = self.tensor(key, span)
+                directions[moved_by(key)] = tangent.data[:, None] if tangent.perturbed else tangent.data[None]
+            self._perturbed[name] = self._step(directions, 1, span)
+        return self._perturbed[name]
+
+    def _step(self, directions: dict[str, Array], count: int, span: Span) -> Perturbed:
+        return Perturbed(self, directions, count, span)
 
     def jacobian(self, top_key: str, bottom_key: str, span: Span) -> Tensor:
         """D top / d bottom, with the axes of top and then of bottom."""
         name = (top_key, bottom_key)
         if name not in self.jacobians:
-            before = self.tensor(top_key, span)
-            bottom = self.tensor(bottom_key, span)
-            moved = self.perturbed(bottom_key, span).tensor(top_key, span)
-            axes = before.axes + bottom.axes
-            shape = (*before.data.shape, *bottom.data.shape)
+            before, bottom = self.tensor(top_key, span), self.tensor(bottom_key, span)
+            perturbed = self.perturbed(bottom_key, span)
+            moved = perturbed.tensor(top_key, span)
+            shape = before.lengths + bottom.lengths
             self.arithmetic.charge([shape], span)
-            if moved.perturbed:
-                data = np.moveaxis(moved.data.imag, 0, -1).reshape(shape) / STEP
-                data = np.where(
-                    np.isnan(before.data).reshape(before.data.shape + (1,) * bottom.data.ndim), np.nan, data
-                )
-            else:
-                data = np.zeros(shape)
-            self.jacobians[name] = Tensor(self.arithmetic.hold(data, span), axes, max(top(data), moved.tangent))
+            data = perturbed.derivative(moved.data) if moved.perturbed else np.zeros(shape)
+            lead = data.shape[: data.ndim - len(before.lengths) - 1] if moved.perturbed else ()
+            self.jacobians[name] = Tensor(
+                self.arithmetic.hold(data.reshape(lead + shape), span),
+                before.axes + bottom.axes,
+                max(top(data), moved.tangent),
+                max(top_tangent(data), moved.tangent) if lead else 0.0,
+                bool(lead),
+            )
         return self.jacobians[name]
 
 
 class Perturbed(Environment):
-    """A draw in which one tensor has an imaginary part; what does not depend on it is shared."""
+    """A draw in which some tensors take a step, in an imaginary part; what does not depend on them is shared."""
 
-    def __init__(self, parent: Environment, key: str, span: Span) -> None:
+    def __init__(self, parent: Environment, directions: dict[str, Array], count: int, span: Span) -> None:
         super().__init__(parent.names, parent.definitions, parent.arithmetic, {}, parent.evaluate, parent.header)
         self.parent = parent
-        self.key = key
-        base = parent.tensor(key, span)
-        count = base.data.size
-        parent.arithmetic.charge([(count, count)], span)
-        steps = (1j * STEP) * np.eye(count).reshape(count, *base.data.shape)
-        data = parent.arithmetic.hold(base.data + steps, span)
-        self.free[key] = base._replace(data=data, tangent=1.0, perturbed=True)
+        self.directions = directions
+        self.count = count
+        for key, direction in directions.items():
+            self.free[key] = self._moved(parent.tensor(key, span), direction, span)
+
+    def _moved(self, tensor: Tensor, direction: Array, span: Span) -> Tensor:
+        """The tensor with a step along each direction."""
+        data = self.arithmetic.hold(tensor.data + 1j * STEP * direction, span)
+        return tensor._replace(data=data, tangent=top(direction), perturbed=True)
+
+    def _step(self, directions: dict[str, Array], count: int, span: Span) -> Perturbed:
+        return PerturbedTwice(self, directions, count, span)
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The symbol of that key, carried along with the perturbation."""
-        if key == self.key:
+        if key in self.free:
             return self.free[key]
-        if self.key not in self.definitions.needs(key):
-            return self.parent.tensor(key, span)
+        if self.definitions.needs(key).isdisjoint(self.directions):
+            return self._shared(self.parent.tensor(key, span), span)
         if key not in self.values:
             for definition in self.definitions.order(key):
                 name = definition.key
-                if name in self.values or name == self.key or self.key not in self.definitions.needs(name):
-                    continue
-                if definition.body is not None and definition.body.has_derivative:
-                    message = f"{name} is itself defined by a derivative: define it by a formula first"
-                    raise Fault("name", message, span)
-                self.values[name] = self._define(definition, span)
+                if not (name in self.values or name in self.free or definition.needs.isdisjoint(self.directions)):
+                    self.values[name] = self._define(definition, span)
         return self.values[key]
 
-    def jacobian(self, top_key: str, bottom_key: str, span: Span) -> Tensor:
-        """Refuses: the imaginary step is taken already."""
-        raise Fault("name", "a derivative of a derivative: define the first one by a formula", span)
+    def _shared(self, tensor: Tensor, span: Span) -> Tensor:
+        return tensor
+
+    def derivative(self, data: Array) -> Array:
+        """What an array moves by for each step: the axis of the steps is its first, and the last of the result."""
+        moved: Array = np.moveaxis(np.where(np.isnan(data.real), np.nan, data.imag), 0, -1) / STEP
+        return moved
+
+
+class PerturbedTwice(Perturbed):
+    """A perturbed draw in which some tensors have a slope, too: for each step of the parent and each one of its own."""
+
+    parent: Perturbed
+
+    def __init__(self, parent: Perturbed, directions: dict[str, Array], count: int, span: Span) -> None:
+        self.counts = (parent.count, count)
+        super().__init__(parent, directions, count, span)
+
+    def _moved(self, tensor: Tensor, direction: Array, span: Span) -> Tensor:
+        lengths = tensor.lengths
+        self.arithmetic.charge([(*self.counts, *lengths)], span)
+        slope = np.broadcast_to(direction, (*self.counts, *lengths)).reshape(-1, *lengths)
+        tensor = self._shared(tensor, span)
+        data = cast(Array, Dual(np.broadcast_to(tensor.data, slope.shape), slope))
+        return tensor._replace(data=self.arithmetic.hold(data, span), perturbed=True)
+
+    def _step(self, directions: dict[str, Array], count: int, span: Span) -> Perturbed:
+        raise Fault("name", "a third derivative: define the first one by a formula", span)
+
+    def _shared(self, tensor: Tensor, span: Span) -> Tensor:
+        """A tensor of the parent, for each pair of steps."""
+        if not tensor.perturbed:
+            return tensor
+        self.arithmetic.charge([(self.count, *tensor.data.shape)], span)
+        return tensor._replace(data=np.repeat(tensor.data, self.count, axis=0), tangent=0.0)
+
+    def _define(self, definition: Definition, span: Span) -> Tensor:
+        """Where the definition is of what takes a step in the parent, that step comes after it."""
+        tensor = super()._define(definition, span)
+        direction = self.parent.directions.get(definition.key)
+        if direction is None:
+            return tensor
+        steps = 1j * STEP * np.repeat(direction, self.count, axis=0)
+        return tensor._replace(data=tensor.data + steps, perturbed=True)
+
+    def derivative(self, data: Array) -> Array:
+        """The slope of an array: steps of the parent come first in it, as before, and its own last."""
+        slope = np.where(np.isnan(data.real), np.nan, slope_of(data))
+        return np.moveaxis(slope.reshape(*self.counts, *data.shape[1:]), 1, -1)
 
 
 def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], span: Span) -> Tensor:

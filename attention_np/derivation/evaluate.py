@@ -6,18 +6,20 @@ skipped), so an ill-typed page cannot pass by luck.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from attention_np.derivation import functions, limits, nodes
+from attention_np.derivation import limits, nodes
 from attention_np.derivation.calls import Calls
-from attention_np.derivation.environment import Environment, Perturbed
+from attention_np.derivation.duals import power, product
+from attention_np.derivation.environment import Environment, Perturbed, Tensor
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.indexing import plain
-from attention_np.derivation.values import ANY, ONE, STEP, Array, Value, describe, number, product, top, top_tangent
+from attention_np.derivation.values import ANY, ONE, Array, Value, describe, number, top, top_tangent
 
 
 def evaluate(environment: Environment, node: nodes.Node, bound: tuple[str, ...] = ()) -> Value:
@@ -188,7 +190,7 @@ class Evaluator(Calls):
             raise Fault("shape", "a power of I", node.span)
         names, (one, two) = self.arithmetic.together([base, exponent], node.span)
         self.arithmetic.charge([one.shape, two.shape], node.span)
-        data = functions.power(one, two)
+        data = power(one, two)
         steep = top(two.real * np.power(one.real, two.real - 1.0))
         scale = max(top(data), steep * base.scale)
         return Value(data, names, base.shape, scale, max(steep * base.tangent, top_tangent(data)))
@@ -276,36 +278,56 @@ class Evaluator(Calls):
 
     def _derivative(self, node: nodes.Derivative, bound: tuple[str, ...]) -> Value:
         environment = self.environment
-        if isinstance(environment, Perturbed):
-            raise Fault("name", "a derivative of a derivative: define the first one by a formula", node.span)
         bottom = environment.tensor(node.bottom.name, node.bottom.name_span)
         below = self._filled(node.bottom.indices or (), len(bottom.axes), node.bottom)
         above: tuple[nodes.Node, ...] = ()
+        inner = node.top
+        while isinstance(inner, nodes.Derivative):
+            inner = inner.top
+        if isinstance(inner, nodes.Ref) and inner.name in environment.definitions.needs(node.bottom.name):
+            message = f"upside down: {plain(node.bottom.name)} depends on {plain(inner.name)}"
+            raise Fault("name", message, node.span)
         if isinstance(node.top, nodes.Ref):
-            if node.top.name in environment.definitions.needs(node.bottom.name):
-                message = f"upside down: {plain(node.bottom.name)} depends on {plain(node.top.name)}"
-                raise Fault("name", message, node.span)
             upper = environment.tensor(node.top.name, node.top.name_span)
             above = self._filled(node.top.indices or (), len(upper.axes), node.top)
             jacobian = environment.jacobian(node.top.name, node.bottom.name, node.span)
-            return self._pick(jacobian.data, (), jacobian.axes, above + below, jacobian.scale, 0.0, node.span, bound)
+            lead = ("@",) if jacobian.perturbed else ()
+            scales = (jacobian.scale, jacobian.tangent)
+            return self._pick(jacobian.data, lead, jacobian.axes, above + below, *scales, node.span, bound)
         perturbed = environment.perturbed(node.bottom.name, node.span)
+        return self._moves(node, perturbed, bottom, below, bound)
+
+    def _tangent(self, node: nodes.Tangent, bound: tuple[str, ...]) -> Value:
+        perturbed = self.environment.along(tuple(tangent.name for tangent in node.tangents), node.span)
+        return self._moves(node, perturbed, Tensor(np.zeros(()), ()), (), bound)
+
+    def _moves(
+        self,
+        node: nodes.Derivative | nodes.Tangent,
+        perturbed: Perturbed,
+        bottom: Tensor,
+        below: tuple[nodes.Node, ...],
+        bound: tuple[str, ...],
+    ) -> Value:
+        """The derivative of an expression by ``bottom``, which takes a step in ``perturbed``."""
         value = Evaluator(perturbed).value(node.top, bound)
         names = tuple(name for name in value.names if name != "@")
         shape = value.shape[:1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
         if value.eye or ANY in shape:
             raise Fault("shape", "the size of this is not known here", node.top.span)
         if "@" in value.names:
-            data = self.arithmetic.spread(value, ("@", *names))
-            data = np.moveaxis(np.where(np.isnan(data.real), np.nan, data.imag), 0, -1) / STEP
+            data = perturbed.derivative(self.arithmetic.spread(value, ("@", *names)))
+            names = ("@",) * isinstance(self.environment, Perturbed) + names
         else:
-            self.arithmetic.charge([(*value.data.shape, bottom.data.size)], node.span)
-            data = np.zeros((*value.data.shape, bottom.data.size))
+            count = math.prod(bottom.lengths)
+            self.arithmetic.charge([(*value.data.shape, count)], node.span)
+            data = np.zeros((*value.data.shape, count))
         kept = tuple(self.arithmetic.size(axis) for axis in shape)
-        data = data.reshape((*data.shape[: len(names)], *kept, *bottom.data.shape))
+        data = data.reshape((*data.shape[: len(names)], *kept, *bottom.lengths))
         slices = tuple(nodes.Slice(node.top.span) for _ in shape)
         scale = max(value.tangent, top(data))
-        return self._pick(data, names, shape + bottom.axes, slices + below, scale, 0.0, node.span, bound)
+        tangent = max(value.tangent, top_tangent(data)) if "@" in names else 0.0
+        return self._pick(data, names, shape + bottom.axes, slices + below, scale, tangent, node.span, bound)
 
 
 @lru_cache

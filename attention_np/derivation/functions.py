@@ -55,26 +55,6 @@ FUNCTIONS: dict[str, tuple[Function, Slope]] = {
 }
 
 
-def power(base: Array, exponent: Array) -> Array:
-    """``base ** exponent`` on real parts, with the first-order imaginary part.
-
-    The complex power of NumPy goes through a logarithm, whose rounding error in the imaginary part would drown a
-    complex step on a negative base; so the derivative is written out.
-    """
-    p = exponent.real
-    value: Array = np.power(base.real, p)
-    if base.dtype.kind != "c" and exponent.dtype.kind != "c":
-        return value
-    with np.errstate(all="ignore"):
-        by_base = np.where(p == 0, 0.0, p * np.power(base.real, p - 1.0)) * base.imag
-        moving = np.broadcast_to(exponent.imag != 0, value.shape)
-        by_exponent = np.where(moving, value * np.log(base.real), 0.0) * exponent.imag
-    result = np.empty(value.shape, dtype=complex)
-    result.real = value
-    result.imag = np.where(np.broadcast_to(base.imag == 0, value.shape), 0.0, by_base) + by_exponent
-    return result
-
-
 def largest(data: Array, axis: int, sign: int) -> Array:
     """Maximum (sign 1) or minimum (-1) along an axis, by the real part."""
     place = np.argmax(sign * data.real, axis=axis)

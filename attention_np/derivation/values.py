@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_np.derivation import limits
 from attention_np.derivation.account import Account
+from attention_np.derivation.duals import Array as Array
+from attention_np.derivation.duals import product
 from attention_np.derivation.errors import Fault, Span
 
-Array = npt.NDArray[Any]
 STEP = 1e-60  # of the complex step; its square vanishes against everything
 ANY = "*"  # a range that the neighbours determine: the value is the same all along it
 ONE = "1"
@@ -166,7 +166,7 @@ class Arithmetic:
 
     def spread(self, value: Value, names: tuple[str, ...], rank: int | None = None) -> Array:
         """The data with its named axes in the order of ``names``, length 1 where it has none."""
-        data = np.asarray(value.data)
+        data = value.data
         if value.names == names and (value.shape or not rank):
             return data
         here = [name for name in names if name in value.names]
@@ -320,17 +320,3 @@ class Arithmetic:
         if len(value.shape) != 2:
             raise Fault("shape", f"cannot transpose {describe(value)}", span)
         return value._replace(data=np.swapaxes(value.data, -1, -2), shape=value.shape[::-1])
-
-
-def product(left: Array, right: Array) -> Array:
-    """Elementwise product in which an infinity beside an exact zero derivative makes no NaN."""
-    data: Array = left * right
-    if data.dtype.kind != "c" or (np.isfinite(left).all() and np.isfinite(right).all()):
-        return data
-    real = left.real * right.real
-    one, two = left.imag * right.real, left.real * right.imag
-    one = np.where(np.broadcast_to(left.imag == 0, one.shape), 0.0, one)
-    two = np.where(np.broadcast_to(right.imag == 0, two.shape), 0.0, two)
-    fixed = np.empty(data.shape, dtype=complex)
-    fixed.real, fixed.imag = real, one + two
-    return fixed
