@@ -196,7 +196,7 @@ _LINEAR = frozenset(
 def product(left: Array, right: Array) -> Array:
     """Elementwise product in which an infinity beside an exact zero derivative makes no NaN."""
     data: Array = left * right
-    if isinstance(data, Dual) or data.dtype.kind != "c" or (np.isfinite(left).all() and np.isfinite(right).all()):
+    if isinstance(data, Dual) or data.dtype.kind != "c" or np.isfinite(data).all():
         return data
     real = left.real * right.real
     one, two = left.imag * right.real, left.real * right.imag

@@ -1,15 +1,15 @@
-"""What the names of a page stand for in one draw: sizes, random tensors, definitions and their derivatives.
+"""What the names of a page stand for in draws of one size: random tensors, definitions and their derivatives.
 
 A derivative is never a formula here. :class:`Perturbed` gives one tensor an imaginary step in each of its entries at
-once, along an extra axis ``"@"``, and evaluates again every later definition that depends on it. A derivative of a
-derivative is that once more, with slopes in the place of the steps.
+once, along an extra axis, and evaluates again every later definition that depends on it. A derivative of a derivative
+is that once more, with slopes in the place of the steps.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -21,30 +21,44 @@ from attention_np.derivation.duals import Array, Dual, slope_of
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.header import Free, Header
 from attention_np.derivation.names import Names, moved_by
-from attention_np.derivation.values import ONE, STEP, Arithmetic, Value, top, top_tangent
+from attention_np.derivation.values import (
+    ONE,
+    SLOPED,
+    STEP,
+    STEPPED,
+    Arithmetic,
+    Value,
+    indices_of,
+    lead_of,
+    top,
+    top_tangent,
+)
 
 
 class Tensor(NamedTuple):
-    """The value of a name: an array whose axes have ranges, with a leading perturbation axis or without."""
+    """The value of a name: an array whose axes have ranges, behind those of ``lead``."""
 
     data: Array
     axes: tuple[str, ...]
     scale: float = 0.0
     tangent: float = 0.0
-    perturbed: bool = False
+    lead: tuple[str, ...] = ()
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the axes."""
-        return self.data.shape[1:] if self.perturbed else self.data.shape
+        """Of the axes that have ranges."""
+        return self.data.shape[len(self.lead) :]
+
+    def drawn(self, place: int) -> Array:
+        """The array in one of the draws, by its place among them."""
+        return self.data[place] if self.lead else self.data
 
     def value(self) -> Value:
         """The bare symbol: a number, a column, a matrix, or a tensor of more axes."""
-        names = ("@",) if self.perturbed else ()
         data, shape = self.data, self.axes
         if len(shape) == 1:
             data, shape = data[..., None], (*shape, ONE)
-        return Value(data, names, shape, self.scale, self.tangent)
+        return Value(data, self.lead, shape, self.scale, self.tangent)
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,9 @@ Draw = Callable[[str, Free], Tensor]
 
 
 class Environment:
-    """One draw. ``evaluate`` is handed in, so that definitions and expressions can know each other."""
+    """Draws of one size. ``evaluate`` is handed in, so that definitions and expressions can know each other."""
+
+    next_axis = STEPPED  # of the steps of a derivative
 
     def __init__(
         self,
@@ -112,6 +128,7 @@ class Environment:
         evaluate: Evaluate,
         header: Header,
         draw: Draw | None = None,
+        draws: Sequence[int] = (0,),
     ) -> None:
         self.names = names
         self.definitions = definitions
@@ -120,13 +137,14 @@ class Environment:
         self.evaluate = evaluate
         self.header = header
         self.draw = draw
+        self.draws = draws
         self.values: dict[str, Tensor] = {}
         self.jacobians: dict[tuple[str, str], Tensor] = {}
         self._perturbed: dict[tuple[str, ...], Perturbed] = {}
         self.underflow: Span | None = None
 
     def branch(self, names: Names, definitions: Definitions, account: Account) -> Environment:
-        """The same draw with other tables of names, which so far say the same, and an account of its own."""
+        """The same draws with other tables of names, which so far say the same, and an account of its own."""
         other = copy.copy(self)
         other.names, other.definitions = names, definitions
         other.arithmetic = copy.copy(self.arithmetic)
@@ -137,6 +155,8 @@ class Environment:
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The value of a name, evaluating definitions in page order (never recursively) where needed."""
+        if key not in self.free and key in self.header.tensors and self.draw is not None:
+            self.free[key] = self.draw(key, self.header.tensors[key])
         if key in self.free:
             return self.free[key]
         if key not in self.values:
@@ -170,41 +190,42 @@ class Environment:
     def _functional(self, span: Span) -> Tensor:
         output = self.tensor(self.header.output or "", span)
         cotangent = self.tensor(self.header.cotangent, span)
-        moving = output.perturbed or cotangent.perturbed
-        if not moving and cotangent.data.shape != output.data.shape:
+        if cotangent.lengths != output.lengths:
             raise Fault("shape", f"{self.header.cotangent} has not the shape of the output", span)
-        terms = output.data * cotangent.data
-        axes = tuple(range(1 if moving else 0, terms.ndim))
+        lead = lead_of(output.lead + cotangent.lead)
+        one, two = (self.arithmetic.spread(Value(each.data, each.lead), lead) for each in (output, cotangent))
+        terms = one * two
         return Tensor(
-            terms.sum(axis=axes),
+            terms.sum(axis=tuple(range(len(lead), terms.ndim))),
             (),
             max(top(terms), output.scale * cotangent.scale),
             max(top_tangent(terms), output.tangent * cotangent.scale, output.scale * cotangent.tangent),
-            moving,
+            lead,
         )
 
     def perturbed(self, key: str, span: Span) -> Perturbed:
-        """The draw with a step in every entry of ``key``, one after the other."""
+        """The draws with a step in every entry of ``key``, one after the other."""
         if (key,) not in self._perturbed:
-            lengths = self.tensor(key, span).lengths
-            count = math.prod(lengths)
+            base = self.tensor(key, span)
+            count = math.prod(base.lengths)
             self.arithmetic.charge([(count, count)], span)
-            self._perturbed[key,] = self._step({key: np.eye(count).reshape(count, *lengths)}, count, span)
+            step = Tensor(np.eye(count).reshape(count, *base.lengths), base.axes, lead=(self.next_axis,))
+            self._perturbed[key,] = self._step({key: step}, span)
         return self._perturbed[key,]
 
     def along(self, tangents: tuple[str, ...], span: Span) -> Perturbed:
-        r"""The draw with one step, of every X along its ``\\dot{X}``."""
+        r"""The draws with one step, of every X along its ``\\dot{X}``."""
         name = ("", *tangents)
         if name not in self._perturbed:
-            directions = {}
+            steps = {}
             for key in tangents:
                 tangent = self.tensor(key, span)
-                directions[moved_by(key)] = tangent.data[:, None] if tangent.perturbed else tangent.data[None]
-            self._perturbed[name] = self._step(directions, 1, span)
+                steps[moved_by(key)] = tangent._replace(data=tangent.data[None], lead=(self.next_axis, *tangent.lead))
+            self._perturbed[name] = self._step(steps, span)
         return self._perturbed[name]
 
-    def _step(self, directions: dict[str, Array], count: int, span: Span) -> Perturbed:
-        return Perturbed(self, directions, count, span)
+    def _step(self, steps: dict[str, Tensor], span: Span) -> Perturbed:
+        return Perturbed(self, steps, span)
 
     def jacobian(self, top_key: str, bottom_key: str, span: Span) -> Tensor:
         """D top / d bottom, with the axes of top and then of bottom."""
@@ -213,107 +234,93 @@ class Environment:
             before, bottom = self.tensor(top_key, span), self.tensor(bottom_key, span)
             perturbed = self.perturbed(bottom_key, span)
             moved = perturbed.tensor(top_key, span)
-            shape = before.lengths + bottom.lengths
+            axes, shape = before.axes + bottom.axes, before.lengths + bottom.lengths
             self.arithmetic.charge([shape], span)
-            data = perturbed.derivative(moved.data) if moved.perturbed else np.zeros(shape)
-            lead = data.shape[: data.ndim - len(before.lengths) - 1] if moved.perturbed else ()
-            self.jacobians[name] = Tensor(
-                self.arithmetic.hold(data.reshape(lead + shape), span),
-                before.axes + bottom.axes,
-                max(top(data), moved.tangent),
-                max(top_tangent(data), moved.tangent) if lead else 0.0,
-                bool(lead),
-            )
+            lead: tuple[str, ...] = ()
+            data = np.zeros(shape)
+            if perturbed.axis in moved.lead:
+                data, lead = perturbed.derivative(moved.data, moved.lead)
+                data = data.reshape((*data.shape[: len(lead)], *shape))
+            tangent = max(top_tangent(data), moved.tangent) if STEPPED in lead else 0.0
+            scale = max(top(data), moved.tangent)
+            self.jacobians[name] = Tensor(self.arithmetic.hold(data, span), axes, scale, tangent, lead)
         return self.jacobians[name]
 
 
 class Perturbed(Environment):
-    """A draw in which some tensors take a step, in an imaginary part; what does not depend on them is shared."""
+    """Draws in which some tensors take a step, in an imaginary part; what does not depend on them is shared."""
 
-    def __init__(self, parent: Environment, directions: dict[str, Array], count: int, span: Span) -> None:
+    axis, next_axis = STEPPED, SLOPED
+
+    def __init__(self, parent: Environment, steps: dict[str, Tensor], span: Span) -> None:
         super().__init__(parent.names, parent.definitions, parent.arithmetic, {}, parent.evaluate, parent.header)
         self.parent = parent
-        self.directions = directions
-        self.count = count
-        for key, direction in directions.items():
-            self.free[key] = self._moved(parent.tensor(key, span), direction, span)
+        self.steps = steps
+        for key in steps:
+            self.free[key] = self._moved(parent.tensor(key, span), steps[key], span)
 
-    def _moved(self, tensor: Tensor, direction: Array, span: Span) -> Tensor:
-        """The tensor with a step along each direction."""
-        data = self.arithmetic.hold(tensor.data + 1j * STEP * direction, span)
-        return tensor._replace(data=data, tangent=top(direction), perturbed=True)
+    def _step(self, steps: dict[str, Tensor], span: Span) -> Perturbed:
+        return PerturbedTwice(self, steps, span)
 
-    def _step(self, directions: dict[str, Array], count: int, span: Span) -> Perturbed:
-        return PerturbedTwice(self, directions, count, span)
+    def _moved(self, tensor: Tensor, step: Tensor, span: Span) -> Tensor:
+        """The tensor and its step, along the axis of the steps."""
+        lead = lead_of(tensor.lead + step.lead)
+        one, two = (self.arithmetic.spread(Value(item.data, item.lead), lead) for item in (tensor, step))
+        self.arithmetic.charge([one.shape, two.shape], span)
+        data = self.arithmetic.hold(self._carry(one, two), span)
+        return tensor._replace(data=data, tangent=top_tangent(data), lead=lead)
+
+    def _carry(self, value: Array, step: Array) -> Array:
+        carried: Array = value + 1j * STEP * step
+        return carried
+
+    def derivative(self, data: Array, lead: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
+        """What an array moves by for each of the steps, whose axis becomes its last; and its other axes in front."""
+        moved = np.moveaxis(self._carried(data), lead.index(self.axis), -1)
+        return moved, tuple(name for name in lead if name != self.axis)
+
+    def _carried(self, data: Array) -> Array:
+        return np.where(np.isnan(data.real), np.nan, data.imag) / STEP
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The symbol of that key, carried along with the perturbation."""
         if key in self.free:
             return self.free[key]
-        if self.definitions.needs(key).isdisjoint(self.directions):
-            return self._shared(self.parent.tensor(key, span), span)
+        if self.definitions.needs(key).isdisjoint(self.steps):
+            return self.parent.tensor(key, span)._replace(tangent=0.0)
         if key not in self.values:
             for definition in self.definitions.order(key):
                 name = definition.key
-                if not (name in self.values or name in self.free or definition.needs.isdisjoint(self.directions)):
+                if not (name in self.values or name in self.free or definition.needs.isdisjoint(self.steps)):
                     self.values[name] = self._define(definition, span)
         return self.values[key]
 
-    def _shared(self, tensor: Tensor, span: Span) -> Tensor:
-        return tensor
-
-    def derivative(self, data: Array) -> Array:
-        """What an array moves by for each step: the axis of the steps is its first, and the last of the result."""
-        moved: Array = np.moveaxis(np.where(np.isnan(data.real), np.nan, data.imag), 0, -1) / STEP
-        return moved
-
 
 class PerturbedTwice(Perturbed):
-    """A perturbed draw in which some tensors have a slope, too: for each step of the parent and each one of its own."""
+    """Perturbed draws in which some tensors have a slope, too, along an axis of its own."""
 
+    axis = SLOPED
     parent: Perturbed
 
-    def __init__(self, parent: Perturbed, directions: dict[str, Array], count: int, span: Span) -> None:
-        self.counts = (parent.count, count)
-        super().__init__(parent, directions, count, span)
-
-    def _moved(self, tensor: Tensor, direction: Array, span: Span) -> Tensor:
-        lengths = tensor.lengths
-        self.arithmetic.charge([(*self.counts, *lengths)], span)
-        slope = np.broadcast_to(direction, (*self.counts, *lengths)).reshape(-1, *lengths)
-        tensor = self._shared(tensor, span)
-        data = cast(Array, Dual(np.broadcast_to(tensor.data, slope.shape), slope))
-        return tensor._replace(data=self.arithmetic.hold(data, span), perturbed=True)
-
-    def _step(self, directions: dict[str, Array], count: int, span: Span) -> Perturbed:
+    def _step(self, steps: dict[str, Tensor], span: Span) -> Perturbed:
         raise Fault("name", "a third derivative: define the first one by a formula", span)
 
-    def _shared(self, tensor: Tensor, span: Span) -> Tensor:
-        """A tensor of the parent, for each pair of steps."""
-        if not tensor.perturbed:
-            return tensor
-        self.arithmetic.charge([(self.count, *tensor.data.shape)], span)
-        return tensor._replace(data=np.repeat(tensor.data, self.count, axis=0), tangent=0.0)
+    def _carry(self, value: Array, step: Array) -> Array:
+        return cast(Array, Dual(*np.broadcast_arrays(value, step)))
+
+    def _carried(self, data: Array) -> Array:
+        return np.where(np.isnan(data.real), np.nan, slope_of(data))
 
     def _define(self, definition: Definition, span: Span) -> Tensor:
         """Where the definition is of what takes a step in the parent, that step comes after it."""
         tensor = super()._define(definition, span)
-        direction = self.parent.directions.get(definition.key)
-        if direction is None:
-            return tensor
-        steps = 1j * STEP * np.repeat(direction, self.count, axis=0)
-        return tensor._replace(data=tensor.data + steps, perturbed=True)
-
-    def derivative(self, data: Array) -> Array:
-        """The slope of an array: steps of the parent come first in it, as before, and its own last."""
-        slope = np.where(np.isnan(data.real), np.nan, slope_of(data))
-        return np.moveaxis(slope.reshape(*self.counts, *data.shape[1:]), 1, -1)
+        step = self.parent.steps.get(definition.key)
+        return tensor if step is None else self.parent._moved(tensor, step, span)
 
 
 def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], span: Span) -> Tensor:
     """The value of a definition's right side as an array over its indices, then its anonymous axes."""
-    moving = "@" in value.names
-    named = [name for name in value.names if name != "@"]
+    lead, named = lead_of(value.names), indices_of(value.names)
     arithmetic = environment.arithmetic
     if named or value.shape or not indices:
         missing = [name for name in indices if name not in named]
@@ -323,19 +330,18 @@ def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], 
     value.sized(span)
     axes = [environment.names.range_of(name) for name in indices]
     shape = value.shape[:-1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
-    order = (("@",) if moving else ()) + indices
-    data = arithmetic.spread(value, order)
+    data = arithmetic.spread(value, lead + indices)
     if shape != value.shape:
         data = data[..., 0]
-    lead = data.shape[:1] if moving else ()
+    before = data.shape[: len(lead)]
     lengths = tuple(arithmetic.size(axis) for axis in (*axes, *shape) if axis != "*")
     if "*" in shape:
         raise Fault("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
     if len(lengths) > limits.AXES:
         raise Fault("limit", f"a tensor of more than {limits.AXES} axes", span)
-    arithmetic.charge([lead + lengths], span)
-    data = np.broadcast_to(data, lead + lengths)
-    return Tensor(data, (*axes, *shape), value.scale, value.tangent, moving)
+    arithmetic.charge([before + lengths], span)
+    data = np.broadcast_to(data, before + lengths)
+    return Tensor(data, (*axes, *shape), value.scale, value.tangent, lead)
 
 
 def free_indices(left: tuple[str, ...] | list[str], right: tuple[str, ...] | list[str]) -> str:
