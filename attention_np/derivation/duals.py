@@ -75,13 +75,14 @@ def _linear(function: Callable[..., Array], *inputs: Any) -> Dual:
     return Dual(function(*map(value_of, inputs)), function(*map(slope_of, inputs)))
 
 
-def _bilinear(function: Callable[..., Array]) -> Callable[..., Dual]:
+def _bilinear(function: Callable[..., Array], of_slopes: Callable[..., Array] | None = None) -> Callable[..., Dual]:
     """The rule of a product: the slope of each factor in its turn, times the others."""
+    moving = of_slopes or function
 
     def rule(*inputs: Any) -> Dual:
         values = [value_of(array) for array in inputs]
         slopes = [
-            function(*values[:k], array.slope, *values[k + 1 :])
+            moving(*values[:k], array.slope, *values[k + 1 :])
             for k, array in enumerate(inputs)
             if isinstance(array, Dual)
         ]
@@ -108,15 +109,18 @@ def _chain(function: Callable[[Array], Array], derivative: Callable[[Array, Arra
     return rule
 
 
-def _multiply(left: Any, right: Any) -> Dual:
-    one, two = value_of(left), value_of(right)
-    return Dual(product(one, two), _times(one, slope_of(right)) + _times(slope_of(left), two))
+def _add(left: Any, right: Any) -> Dual:
+    slopes = [array.slope for array in (left, right) if isinstance(array, Dual)]
+    return Dual(value_of(left) + value_of(right), sum(slopes[1:], slopes[0]))
 
 
 def _divide(left: Any, right: Any) -> Dual:
-    one, two = value_of(left), value_of(right)
+    if not isinstance(right, Dual):
+        return Dual(left.value / right, left.slope / right)
+    one, two = value_of(left), right.value
     quotient = one / two
-    return Dual(quotient, (slope_of(left) - _times(quotient, slope_of(right))) / two)
+    below = _times(-quotient / two, right.slope)
+    return Dual(quotient, left.slope / two + below if isinstance(left, Dual) else below)
 
 
 def _power(base: Any, exponent: Any) -> Dual:
@@ -152,10 +156,10 @@ def _alike(*arrays: Any) -> list[Any]:
 
 
 _RULES: dict[np.ufunc, Callable[..., Any]] = {
-    np.add: lambda left, right: _linear(np.add, left, right),
-    np.subtract: lambda left, right: _linear(np.subtract, left, right),
+    np.add: _add,
+    np.subtract: lambda left, right: _add(left, -right),
     np.negative: lambda array: _linear(np.negative, array),
-    np.multiply: _multiply,
+    np.multiply: lambda left, right: _bilinear(product, _times)(left, right),
     np.divide: _divide,
     np.power: _power,
     np.matmul: _bilinear(np.matmul),
