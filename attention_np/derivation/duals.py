@@ -32,11 +32,6 @@ class Dual(NDArrayOperatorsMixin):
         """What is compared, and measured."""
         return self.value.real
 
-    @property
-    def imag(self) -> Array:
-        """The second derivative, times the imaginary step."""
-        return self.slope.imag
-
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options or ufunc not in _RULES:
             return NotImplemented
@@ -163,7 +158,7 @@ _RULES: dict[np.ufunc, Callable[..., Any]] = {
     np.divide: _divide,
     np.power: _power,
     np.matmul: _bilinear(np.matmul),
-    np.exp: _chain(np.exp, lambda x, y: y),
+    np.exp: _chain(lambda x: exp(x), lambda x, y: y),
     np.log: _chain(np.log, lambda x, y: 1.0 / x),
     np.sqrt: _chain(np.sqrt, lambda x, y: 0.5 / y),
     np.tanh: _chain(np.tanh, lambda x, y: 1.0 - y * y),
@@ -209,6 +204,16 @@ def product(left: Array, right: Array) -> Array:
     fixed = np.empty(data.shape, dtype=complex)
     fixed.real, fixed.imag = real, one + two
     return fixed
+
+
+def exp(x: Array) -> Array:
+    """With the first-order imaginary part: NumPy's own takes a sine and a cosine of a step that is far below both."""
+    if isinstance(x, Dual) or x.dtype.kind != "c":
+        return np.exp(x)
+    result = np.empty(x.shape, dtype=complex)
+    result.real = np.exp(x.real)
+    result.imag = np.where(x.imag == 0, 0.0, result.real * x.imag)
+    return result
 
 
 def power(base: Any, exponent: Any) -> Any:

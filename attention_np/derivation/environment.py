@@ -280,7 +280,8 @@ class Perturbed(Environment):
         return moved, tuple(name for name in lead if name != self.axis)
 
     def _carried(self, data: Array) -> Array:
-        return np.where(np.isnan(data.real), np.nan, data.imag) / STEP
+        unknown, moved = np.isnan(data.real), data.imag / STEP
+        return np.where(unknown, np.nan, moved) if unknown.any() else moved
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The symbol of that key, carried along with the perturbation."""
