@@ -15,7 +15,7 @@ import numpy as np
 
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.calls import Calls
-from attention_np.derivation.duals import power, product
+from attention_np.derivation.duals import Dual, power, product
 from attention_np.derivation.environment import Environment, Perturbed, Tensor
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.indexing import plain
@@ -46,6 +46,8 @@ class Evaluator(Calls):
         self.arithmetic.work(limits.OPERATION, node.span)
         try:
             value: Value = getattr(self, _method_of(type(node).__name__))(node, bound)
+            if isinstance(value.data, Dual):
+                self.arithmetic.work(limits.DUAL * value.data.size, node.span)
             return value
         except Fault as fault:
             raise fault.at(node.span) from None
