@@ -264,7 +264,9 @@ def test_what_is_another_when_it_is_asked_for_again_is_told_of_a_gradient_for_it
 
     last = second(lambda u, x, _: (u * x).sum(axis=0) + np.arange(3.0))
     faults = seen(backward=lambda u, x, y: (u * y, last(u, x, y))).faults
-    assert faults == {"y": "backward gives another gradient when it is called again"}
+    doubled = again(np.ones(3)) is not None and np.array_equal(again(np.ones(3)), 2 * np.ones(3))
+    more = ": by as much again: is a buffer not zeroed?" if doubled else ""
+    assert faults == {"y": f"backward gives another gradient when it is called again{more}"}
     if again(np.ones(3)) is not None:
         faults = seen(second(lambda _, y: y * 1), lambda _, x, y: (x * 1, y * 1)).faults
         assert faults == dict.fromkeys("xy", "forward gives another output when it is called again")

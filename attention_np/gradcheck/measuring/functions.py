@@ -161,7 +161,8 @@ def first_call(
     again = call_backward(backward, cotangent.copy(), dict(zip(inputs, _copies(inputs), strict=True)))
     for name, gradient, repeated in zip(inputs, gradients, again, strict=True):
         if name not in faults and not _same(gradient, repeated):
-            faults[name] = "backward gives another gradient when it is called again"
+            more = ": by as much again: is a buffer not zeroed?" if _same(2 * np.asarray(gradient), repeated) else ""
+            faults[name] = f"backward gives another gradient when it is called again{more}"
     strange = _strange(output, "output")
     return FirstCall(output, cotangent, gradients, dict.fromkeys(inputs, strange) if strange else faults)
 
