@@ -266,7 +266,7 @@ def _cause(
         verdict=verdict,
         at_zero=np.asarray(answers[3][found.name]),
         constants=constants,
-        ask=Asked(found),
+        ask=Asked(found, candidate.inputs),
     )
     return diagnose(evidence) or "no simple cause"
 
