@@ -184,11 +184,16 @@ def form_of(gradient: Any, x: Array) -> str | None:
     return _strange(array, "gradient")
 
 
-def dtype_of(gradient: Any, x: Array) -> str | None:
-    """What is wrong with the dtype of a gradient that can be compared: it is that of `x`."""
-    if isinstance(gradient, np.ndarray) and gradient.dtype.newbyteorder("=") != x.dtype:
-        return f"the gradient is {gradient.dtype}, the input {x.dtype}"
-    return None
+def dtype_of(gradient: Any, x: Array, inputs: Iterable[Array]) -> str | None:
+    """What is wrong with the dtype of a gradient that can be compared: it is that of `x`, or of all inputs together."""
+    if not isinstance(gradient, np.ndarray):
+        return None
+    fitting = (x.dtype, np.result_type(*(y.dtype for y in inputs)))
+    return (
+        None
+        if gradient.dtype.newbyteorder("=") in fitting
+        else f"the gradient is {gradient.dtype}, the input {x.dtype}"
+    )
 
 
 def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
