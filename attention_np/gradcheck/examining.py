@@ -45,6 +45,10 @@ Array = npt.NDArray[Any]
 
 SHOWN = 5  # worst entries in a report
 NAMED = 10  # undecided entries in a report
+TOLERANCE = (
+    "its slopes do not reproduce at points close by: forward seems to be computed to a tolerance of its own, of about "
+    "{:.0e} of the gradient, as solvers and series are. Make that smaller, or allow it by rtol="
+)
 
 
 def examine(candidate: Candidate, subjects: Mapping[str, Subject], options: Options, running: Running) -> Report:
@@ -77,6 +81,8 @@ def examine(candidate: Candidate, subjects: Mapping[str, Subject], options: Opti
             _look_at_all(found, options)
         for found in sound.values():
             decide(found, options.method, options.rtol, options.directions)
+            if found.tolerance:
+                found.remark(TOLERANCE.format(found.tolerance))
         reports = [_report_on(name, known, sound, forms, options, candidate) for name in candidate.inputs]
     except KeyboardInterrupt:
         raise Interrupted(Report(unfinished())) from None
