@@ -111,8 +111,10 @@ class Candidate:
         return [self.gradients(w) for w in (u, v, u + v)]
 
     def claimed(self, name: str) -> Array:
-        """The gradient that is claimed for one input."""
-        return np.asarray(self.first.gradients[list(self.inputs).index(name)])
+        """The gradient that is claimed for one input, in its dtype or in a narrower one."""
+        gradient, x = np.asarray(self.first.gradients[list(self.inputs).index(name)]), self.inputs[name]
+        is_wider = gradient.dtype.kind == "f" and gradient.dtype.itemsize > x.dtype.itemsize
+        return gradient.astype(x.dtype) if is_wider else gradient
 
     def rng(self, name: str, purpose: str) -> np.random.Generator:
         """Randomness of its own for each input and purpose, so that no choice depends on another."""
