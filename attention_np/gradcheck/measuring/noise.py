@@ -1,6 +1,6 @@
 """The noise floor: of a difference between two gradients, how much rounding can be blamed for.
 
-It is estimated from the functions as they are, in three ways that see different things.
+It is estimated from the functions as they are, in four ways that see different things.
 
 - *Inputs moved in their last bit*, the cotangent too: how far each of the two gradients moves. It sees cancellation
   inside the functions.
@@ -8,6 +8,8 @@ It is estimated from the functions as they are, in three ways that see different
   gradient, so that its moves are noise; while the difference that a bug makes stays, but for a small part of itself.
 - *A wider dtype*, where the functions take one: how far the difference moves then. It sees what no small move of the
   inputs reaches, as the rounding in 1 - tanh(x)^2 near saturation.
+- *Equally spaced points*: how unsteady the difference is there. It sees the same where there is no wider dtype, and
+  besides what a solver or a series is off by that stops at a tolerance of its own.
 
 Derived in ``derivations/gradcheck.md``.
 """
@@ -92,8 +94,9 @@ def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rand
 
     with np.errstate(all="ignore"):
         left = np.full(pair.claimed(cotangent, inputs).shape, np.nan)
-        claims = [np.broadcast_to(_or_nan(pair.claimed, cotangent, point), left.shape) for point in at(SPACINGS[-1])]
-        alone = np.where((claims == claims[0]).all(axis=0), np.inf, _left_over(np.array(claims)))  # the same in float16
+        answers = [_or_nan(pair.claimed, cotangent, point) for point in at(SPACINGS[-1])]
+        claims = np.array([np.broadcast_to(answer, left.shape) for answer in answers])
+        alone = np.where((claims == claims[0]).all(axis=0), np.inf, _left_over(claims))  # the same in float16
         for spacing in SPACINGS:
             answers = [np.broadcast_arrays(*pair.at(cotangent, point), left)[:2] for point in at(spacing)]
             claimed, measured = np.swapaxes(answers, 0, 1)
