@@ -3,7 +3,7 @@
 Each op is a module with ``forward``, ``backward`` and ``jvp``: :mod:`~attention_np.softmax`,
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive` and
 :mod:`~attention_np.multi_head`. :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may
-attend to whom.
+attend to whom, :mod:`~attention_np.biases` what is added to the scores by position.
 
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
 implementation in any language can be held against; :mod:`~attention_np.cost` counts operations and memory;
@@ -24,6 +24,7 @@ LATER = ("cost", "gradcheck", "known_answers", "plot", "trace")  # not among wha
 
 if TYPE_CHECKING:  # for whoever reads this without running it; what runs imports a module when it is asked for
     from attention_np import additive as additive
+    from attention_np import biases as biases
     from attention_np import blockwise as blockwise
     from attention_np import cost as cost
     from attention_np import dot_product as dot_product
@@ -39,7 +40,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np.functional import multi_head_attention as multi_head_attention
     from attention_np.functional import scaled_dot_product_attention as scaled_dot_product_attention
 else:
-    __all__ = [*OPS, *FUNCTIONS, "masks", "rules"]
+    __all__ = [*OPS, *FUNCTIONS, "biases", "masks", "rules"]
 
     def __getattr__(name: str) -> Any:
         if name in FUNCTIONS:

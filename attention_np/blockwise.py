@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import rules
+from attention_np import biases, rules
 from attention_np._blockwise import kernels, plain
 from attention_np._blockwise.blas import one_thread
 from attention_np._blockwise.merging import Partial, merge, merge_backward
@@ -61,8 +61,9 @@ from attention_np._lib.dropout import Rng, as_probability, draw_key
 from attention_np._lib.products import backward_times
 from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import widened
+from attention_np.biases import Bias
 from attention_np.dot_product import Gradients
-from attention_np.rules import Rule, cut, pick
+from attention_np.rules import Rule, pick
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -81,7 +82,7 @@ class Cache(NamedTuple):
     query: Array  # (..., n, d_k)
     key: Array  # (..., m, d_k)
     value: Array  # (..., m, d_v)
-    bias: Array | None  # broadcasts to (..., n, m)
+    bias: Array | None  # broadcasts to (..., n, m); or a Bias
     sink: Array | None  # broadcasts to the leading axes of the scores
     mask: Rule | None  # who attends to whom, all rules together; None: all to all
     scale: Any  # a real scalar of the precision computed in
@@ -102,7 +103,7 @@ def forward(
     value: npt.ArrayLike,
     *,
     mask: npt.ArrayLike | Rule | None = None,
-    bias: npt.ArrayLike | None = None,
+    bias: npt.ArrayLike | Bias | None = None,
     scale: float | None = None,
     is_causal: bool = False,
     dropout_p: float = 0.0,
@@ -125,8 +126,8 @@ def forward(
     mask : array_like of bool or Rule, optional
         True where query i may attend to key j; broadcasts to the scores, (..., n, m). Or one of
         :mod:`attention_np.rules`, which is asked block by block, and whose empty blocks cost nothing.
-    bias : array_like of float, optional
-        Added to the scores; broadcasts to them.
+    bias : array_like of float or Bias, optional
+        Added to the scores; broadcasts to them. Or one of :mod:`attention_np.biases`, which is made block by block.
     scale : float, optional
         What the products of queries and keys are multiplied by, by default ``1 / sqrt(d_k)``.
     is_causal : bool, optional
@@ -208,8 +209,7 @@ def forward(
     dtype = precision(query, key, value, bias, sink)
     scale, softcap = as_scale(scale, key.shape[-1], dtype.compute), as_softcap(softcap, dtype.compute)
     rule = _rule(shape, mask, is_causal)
-    if bias is not None:
-        check_broadcasts_to("bias", bias, shape)
+    biases.check(bias, shape, key.shape[-1])
     sizes = as_block_size(block_size)
     at_once = as_workers(executor, workers)
     dropout_key = draw_key(rng) if dropout_p else None
@@ -378,7 +378,7 @@ def backward(
             add(d_key, place.at, place.columns, found.key)  # (blockwise.14)
             add(d_value, place.at, place.columns, found.value)  # (blockwise.14)
             if d_bias is not None:
-                into = cut(pick(np.atleast_2d(d_bias), place.at, axes=2), place.rows, place.columns)
+                into = problem.bias_at(place, d_bias)
                 into += found.bias
             if d_sink is not None and found.sink is not None:
                 into = pick(d_sink, place.at, axes=1)
@@ -433,7 +433,9 @@ def _gradients_in_range(
 ) -> tuple[Array, Array, Array, Array | None, Array | None]:
     """The gradients by numbers whose range has no end, one strip after the other; `d_sink` has that of no output."""
     arrays = problem.query, problem.key, problem.value, np.zeros((1, 1)) if problem.bias is None else problem.bias
-    d_query, d_key, d_value, d_bias = (widened(np.zeros(np.atleast_2d(x).shape, problem.dtype)) for x in arrays)
+    d_query, d_key, d_value, d_bias = (widened(np.zeros(x.shape, problem.dtype)) for x in arrays)
+    if isinstance(problem.bias, Bias):
+        d_bias = np.asarray(d_bias)  # of a few numbers, each of them a sum over many scores
     for place in problem.strips():
         at, rows, columns = place
         given = cotangent(place)
@@ -443,11 +445,11 @@ def _gradients_in_range(
         pick(d_key, at, axes=2)[columns] += of_key
         pick(d_value, at, axes=2)[columns] += of_value
         if of_bias is not None:
-            into = cut(pick(d_bias, at, axes=2), rows, columns)
+            into = problem.bias_at(place, d_bias)
             into += of_bias
         if d_sink is not None and of_sink is not None:
             pick(d_sink, at, axes=1)[...] += of_sink
-    bias = None if problem.bias is None else np.asarray(d_bias).reshape(problem.bias.shape)
+    bias = None if problem.bias is None else np.asarray(d_bias)
     sink = None if d_sink is None else np.asarray(d_sink)
     return np.asarray(d_query), np.asarray(d_key), np.asarray(d_value), bias, sink
 
@@ -518,7 +520,7 @@ def jvp(
             None if d_query is None else pick(with_query_axis(d_query, cache.query), at, axes=2)[rows],
             None if d_key is None else pick(d_key, at, axes=2)[columns],
             None if d_value is None else pick(d_value, at, axes=2)[columns],
-            None if d_bias is None else cut(pick(np.atleast_2d(d_bias), at, axes=2), rows, columns),
+            None if d_bias is None else problem.bias_at(place, d_bias),
             None if d_sink is None else np.asarray(pick(d_sink, at, axes=0)),
         )
 

@@ -171,7 +171,7 @@ def test_the_gradient_of_the_log_sum_exp() -> None:
             _, cache = blockwise.forward(query, key, value, bias=bias, mask=SOME_HIDDEN, block_size=2)
             d = d + 0j if cast else d  # the plain way
             found = blockwise.backward(d[:, :-1], cache, d_logsumexp=d[:, -1])
-            return tuple(gradient.real for gradient in found)
+            return tuple(gradient.real for gradient in found[:4])
 
         gradcheck.check(forward, backward, inputs).raise_if_failed()
 

@@ -15,6 +15,7 @@ from attention_np._lib.arrays import Array, added, sum_to, transposed
 from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
 from attention_np._lib.second_look import clipped_scores, scores_and_tops
 from attention_np._lib.wide import is_wide, widened
+from attention_np.biases import Bias
 from attention_np.dot_product import capped, slope_of_capped
 
 __all__ = [
@@ -86,7 +87,10 @@ def _pushed_scores(tile: Tile, tangent: Tangent, rows: slice, key: Array) -> Arr
         of_query = pair_products(tangent.query[rows], key)
     if tangent.key is not None:
         of_key = pair_products(tile.take(tile.query, rows), tangent.key)
-    if tangent.bias is not None:
+    if isinstance(tile.bias, Bias):
+        query, d_query = tile.take(tile.query, rows), None if tangent.query is None else tangent.query[rows]
+        d_bias = tile.bias.pushed(tangent.bias, rows, tile.columns, query, d_query, tile.scale)
+    elif tangent.bias is not None:
         d_bias = tangent.bias if len(tangent.bias) == 1 else tangent.bias[rows]
     d_products = added(of_query, of_key)
     if d_products is not None:
@@ -155,7 +159,8 @@ def zeros(tile: Tile, wide: bool = False) -> tuple[Array, Array, Array, Array | 
     arrays = tile.query, tile.key, tile.value, tile.bias
     query, key, value, bias = (None if array is None else np.zeros(array.shape, tile.dtype) for array in arrays)
     if wide:
-        query, key, value, bias = (widened(array) for array in (query, key, value, bias))
+        query, key, value = (widened(array) for array in (query, key, value))
+        bias = bias if isinstance(tile.bias, Bias) else widened(bias)
     assert query is not None
     assert key is not None
     assert value is not None
@@ -168,9 +173,18 @@ def delta(tile: Tile, given: Cotangent) -> Array:
     return result if given.d_logsumexp is None else result - given.d_logsumexp  # (blockwise.17)
 
 
-def add_bias_gradient(d_bias: Array | None, d_scores: Array, rows: slice, columns: slice) -> None:
-    """Add the gradient of some scores to that of the bias that was broadcast to them."""
+def add_bias_gradient(
+    tile: Tile, d_bias: Array | None, d_query: Array, d_scores: Array, rows: slice, columns: slice
+) -> None:
+    """Add the gradient of some scores to that of the bias that is in them, and of the queries if it reads those."""
     if d_bias is None:
+        return
+    if isinstance(tile.bias, Bias):
+        query = tile.take(tile.query, rows)
+        found, of_query = tile.bias.gradients(np.asarray(d_scores), rows, columns, query, tile.scale)
+        d_bias += found
+        if of_query is not None:
+            d_query[rows] += of_query
         return
     into = d_bias[rows if len(d_bias) != 1 else slice(None), columns if d_bias.shape[1] != 1 else slice(None)]
     into += sum_to(d_scores, into.shape)  # (blockwise.15)
@@ -198,7 +212,7 @@ def differentiate(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Ar
             d_value[columns] += product(transposed(dropped), d_output, transposed(_over(flows, weights)))
             d_weights = _dropped(tile, pair_products(d_output, value, flows), rows, columns)
             d_scores = np.where(moves, weights * (d_weights - deltas[rows, None]), 0)
-            add_bias_gradient(d_bias, d_scores, rows, columns)
+            add_bias_gradient(tile, d_bias, d_query, d_scores, rows, columns)
             d_scores = _times_slope(tile, d_scores, query, key)
             d_query[rows] += backward_product(d_scores, key, tile.scale)
             d_key[columns] += backward_product(transposed(d_scores), query, tile.scale)
@@ -248,11 +262,11 @@ def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array
             moves = (cache.scores[:, : tile.m].real != -np.inf) & (cache.logsumexp.real != np.inf) & (d_logsumexp != 0)
             moves = moves if visible is None else moves & visible
             d_scores = d_scores + np.where(moves, weights * d_logsumexp, 0)  # (blockwise.17)
-        add_bias_gradient(d_bias, d_scores, rows, columns)
         query = tile.take(tile.query, rows)
-        d_scores = _times_slope(tile, d_scores, query, key)
-        d_query[rows] = backward_product(d_scores, key, tile.scale)
-        d_key += backward_product(transposed(d_scores), query, tile.scale)
+        d_products = _times_slope(tile, d_scores, query, key)
+        d_query[rows] = backward_product(d_products, key, tile.scale)
+        d_key += backward_product(transposed(d_products), query, tile.scale)
+        add_bias_gradient(tile, d_bias, d_query, d_scores, rows, columns)
     return d_query, d_key, d_value, d_bias, d_sink
 
 

@@ -55,7 +55,8 @@ def check_op(
         the names of the inputs, ``op.jvp(cache, **tangents)``.
     inputs : mapping of str to array_like of float, or NamedTuple of them
         The arrays to differentiate by, in the names of `forward`. The arrays of a NamedTuple are reported as
-        ``parameters.w_query`` and so on; None in it is left alone.
+        ``parameters.w_query`` and so on; None in it is left alone. An object that holds one, its `array`, and gives
+        the same of another, ``with_array(x)``, is differentiated by that.
     method, rtol, executor, memory, max_entries, directions, checkpoint, progress
         As for :func:`check`.
     vectorized : sequence of str, optional
@@ -145,7 +146,7 @@ def _adjoint(
     def both_ways(names: Iterable[str]) -> tuple[float, float, float]:
         """<u, J v>, <J^T u, v> and their relative difference, where only the inputs called `names` move."""
         moving = {name: v if name in names else np.zeros_like(v) for name, v in tangents.items()}
-        moved = op.jvp(cache, **unflatten(inputs, moving))
+        moved = op.jvp(cache, **unflatten({name: getattr(x, "array", x) for name, x in inputs.items()}, moving))
         forwards = _dot(u, moved)
         backwards = float(sum(_dot(gradients[name], tangents[name]) for name in names if name in gradients))
         size = float(np.linalg.norm(u.astype(float)) * np.linalg.norm(moved.astype(float)))
@@ -162,24 +163,26 @@ def _adjoint(
 
 
 def flatten(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested NamedTuples of arrays as one mapping of dotted names; None is left out."""
+    """Nested NamedTuples of arrays, and objects that hold one, as a mapping of dotted names; None is left out."""
     flat: dict[str, Any] = {}
     for name, value in inputs.items():
         if hasattr(value, "_asdict"):
             flat |= {f"{name}.{inner}": x for inner, x in flatten(value._asdict()).items()}
         elif value is not None:
-            flat[name] = np.asarray(value)
+            flat[name] = np.asarray(getattr(value, "array", value))
     return flat
 
 
 def unflatten(like: Mapping[str, Any], flat: Mapping[str, Any], within: str = "") -> dict[str, Any]:
     """The inverse of :func:`flatten`: the arrays of `flat` in the structure of `like`."""
-    return {
-        name: type(value)(**unflatten(value._asdict(), flat, f"{within}{name}."))
-        if hasattr(value, "_asdict")
-        else flat.get(within + name)
-        for name, value in like.items()
-    }
+    found: dict[str, Any] = {}
+    for name, value in like.items():
+        if hasattr(value, "_asdict"):
+            found[name] = type(value)(**unflatten(value._asdict(), flat, f"{within}{name}."))
+        else:
+            array = flat.get(within + name)
+            found[name] = value.with_array(array) if hasattr(value, "with_array") else array
+    return found
 
 
 @dataclass(frozen=True)
