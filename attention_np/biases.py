@@ -103,6 +103,25 @@ class Bias:
             moved = added(moved, self.block(rows, columns, np.asarray(d_query) * scale))  # (biases.17)
         return moved
 
+    def pushed_gradients(
+        self,
+        rows: slice,
+        columns: slice,
+        d_scores: Array,
+        moved_d_scores: Array,
+        query: Array,
+        along_query: Any,
+        along_array: Any,
+        scale: Any,
+    ) -> tuple[Array, Array | None]:
+        """How :meth:`gradients` moves with `d_scores`, and with the queries and the array along tangents."""
+        d_array, d_query = self.gradients(moved_d_scores, rows, columns, query, scale)
+        if self.reads_query:  # each of the two is a factor in the gradient of the other
+            d_array = d_array + self.backward(d_scores, rows, columns, np.asarray(along_query) * scale)
+            along = self.with_array(np.asarray(along_array))
+            d_query = added(d_query, along.query_backward(d_scores, rows, columns) * scale)
+        return d_array, d_query
+
 
 def check(bias: Array | Bias | None, shape: tuple[int, ...], d_k: int) -> None:
     """Refuse a bias, array or object, that does not fit scores of this `shape`."""

@@ -63,12 +63,12 @@ from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import widened
 from attention_np.biases import Bias
 from attention_np.dot_product import Gradients
-from attention_np.rules import Rule, pick
+from attention_np.rules import Rule, cut, pick
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["Cache", "Gradients", "Partial", "backward", "forward", "jvp", "merge", "merge_backward"]
+__all__ = ["Cache", "Gradients", "Partial", "backward", "double_backward", "forward", "jvp", "merge", "merge_backward"]
 
 VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
 
@@ -506,43 +506,146 @@ def jvp(
     cache = check_cache(cache, Cache, "blockwise")
     compute = cache.output.dtype
     tangents = {"query": query, "key": key, "value": value, "bias": bias, "sink": sink}
-    d_query, d_key, d_value, d_bias, d_sink = given = [
-        None if x is None else as_tangent(name, x, getattr(cache, name), compute) for name, x in tangents.items()
-    ]
+    given = [None if x is None else as_tangent(name, x, getattr(cache, name), compute) for name, x in tangents.items()]
     at_once = as_workers(executor, workers)
     problem = _problem(cache, compute)
     wide = np.result_type(compute, *(x for x in given if x is not None))
     d_output = np.zeros((*problem.leading, problem.n, cache.value.shape[-1]), wide)
 
-    def tangent(place: Place) -> Tangent:
-        at, rows, columns = place
-        return Tangent(
-            None if d_query is None else pick(with_query_axis(d_query, cache.query), at, axes=2)[rows],
-            None if d_key is None else pick(d_key, at, axes=2)[columns],
-            None if d_value is None else pick(d_value, at, axes=2)[columns],
-            None if d_bias is None else problem.bias_at(place, d_bias),
-            None if d_sink is None else np.asarray(pick(d_sink, at, axes=0)),
-        )
-
     def consume(place: Place, found: Array) -> None:
         d_output[place.at][place.rows] = found
 
     if any(x is not None for x in given):
-        tasks = ((place, (problem.tile(place), tangent(place))) for place in problem.strips())
+        tasks = ((place, (problem.tile(place), _tangent(place, problem, *given))) for place in problem.strips())
         run(_push_forward, tasks, consume, executor, at_once)
     dtype = precision(cache.query, cache.key, cache.value, cache.bias, cache.sink).result
     with one_thread(), quiet():
         arrays = (in_dtype(compute, x)[0] for x in (cache.query, cache.key, cache.value))
         if left_range((d_output,), chain(given, arrays, [cache.scale])):
             for place in problem.strips():
-                along = tangent(place)
-                parts = (widened(getattr(along, name)) for name in tangents)
-                consume(place, plain.push_forward(problem.tile(place), Tangent(*parts)))
+                along = _tangent(place, problem, *(widened(x) for x in given))
+                consume(place, plain.push_forward(problem.tile(place), along))
         return as_result(without_query_axis(d_output, cache.query), dtype)
+
+
+def double_backward(
+    d_gradients: Gradients,
+    d_output: npt.ArrayLike,
+    cache: Cache,
+    *,
+    executor: Executor | None = None,
+    workers: int | None = None,
+) -> tuple[Array, Gradients]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
+
+    Parameters
+    ----------
+    d_gradients : Gradients
+        The gradient of a loss with respect to each of the gradients that :func:`backward` returned; None is zero.
+    d_output : array_like of float, (..., n, d_v)
+        What :func:`backward` was given, without a `d_logsumexp`.
+    cache : Cache
+        From :func:`forward`.
+    executor, workers
+        As for :func:`forward`.
+
+    Returns
+    -------
+    d_d_output : ndarray, (..., n, d_v)
+        The gradient with respect to `d_output`: :func:`jvp` of `d_gradients`.
+    gradients : Gradients
+        The gradient with respect to each array of :func:`forward`: the Hessian of ``<d_output, output>`` times
+        `d_gradients`.
+
+    Raises
+    ------
+    TypeError
+        If `cache` or `d_gradients` is another op's, or an array is not of floating-point numbers.
+    ValueError
+        If an array does not have the shape of what it belongs to, or is given for a bias that there was not.
+
+    Notes
+    -----
+    A few queries at a time, as :func:`attention_np.dot_product.double_backward` does it: in linear memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import blockwise
+    >>> output, cache = blockwise.forward(np.ones((1, 1)), np.zeros((2, 1)), np.array([[1.0], [3.0]]))
+    >>> along = blockwise.Gradients(query=None, key=np.array([[1.0], [0.0]]), value=None, bias=None, sink=None)
+    >>> d_d_output, gradients = blockwise.double_backward(along, np.ones((1, 1)), cache)
+    >>> print(d_d_output, gradients.query, gradients.value.ravel())
+    [[-0.5]] [[-0.5]] [ 0.25 -0.25]
+    """
+    cache = check_cache(cache, Cache, "blockwise")
+    if not isinstance(d_gradients, Gradients):
+        raise TypeError(f"d_gradients must be blockwise.Gradients, not {type(d_gradients).__name__}")
+    compute, names = cache.output.dtype, Gradients._fields
+    inputs = [getattr(cache, name) for name in names]
+    along = [as_tangent(name, getattr(d_gradients, name), getattr(cache, name), compute) for name in names]
+    of_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), cache.query)
+    at_once = as_workers(executor, workers)
+    problem = _problem(cache, np.result_type(of_output, *(x for x in along if x is not None)))
+    sink = None if cache.sink is None else cache.sink[..., None, None]
+    like = of_output, problem.query, problem.key, problem.value, cache.bias, sink
+
+    def sums(numbers: Callable[[Any], Any], executor: Executor | None, workers: int) -> list[Any]:
+        """The results of all tiles together, whose tangents are `numbers` of one kind or another."""
+        shapes = [None if x is None else np.broadcast_shapes(x.shape, (1, 1)) for x in like]
+        whole = [None if shape is None else numbers(np.zeros(shape, problem.dtype)) for shape in shapes]
+        if isinstance(cache.bias, Bias):
+            whole[4] = np.zeros(cache.bias.shape, problem.dtype)
+
+        def consume(place: Place, found: tuple[Array | None, ...]) -> None:
+            at, rows, columns = place
+            every = slice(None)
+            parts = (rows, every), (rows, every), (columns, every), (columns, every), (rows, columns), (every, every)
+            for total, part, x in zip(whole, parts, found, strict=True):
+                if total is not None:
+                    of_bias = total is whole[4]
+                    into = problem.bias_at(place, total) if of_bias else cut(pick(total, at, axes=2), *part)
+                    into += x
+
+        def tangent(place: Place) -> Tangent:
+            return _tangent(place, problem, *(x if x is None else numbers(x) for x in along))
+
+        tasks = ((x, (problem.tile(x), of_output[x.at][x.rows], tangent(x))) for x in problem.strips())
+        run(_differentiate_twice, tasks, consume, executor, workers)
+        return whole
+
+    d_d_output, *gradients = sums(lambda x: x, executor, at_once)
+    with one_thread(), quiet():
+        arrays = (None if x is None else in_dtype(problem.dtype, x)[0] for x in (*inputs[:3], of_output, *along[:3]))
+        if left_range((d_d_output, *gradients), chain(arrays, [cache.scale])):
+            d_d_output, *gradients = [x if x is None else np.asarray(x) for x in sums(widened, None, 1)]
+        dtype = precision(*inputs).result
+        gradients[0] = without_query_axis(gradients[0], cache.query)
+        of_inputs: list[Any] = [
+            None if x is None else as_result(d_x.reshape(x.shape), x.dtype)
+            for d_x, x in zip(gradients, inputs, strict=True)
+        ]
+        return as_result(without_query_axis(d_d_output, cache.query), dtype), Gradients._make(of_inputs)
+
+
+def _tangent(place: Place, problem: Problem, query: Any, key: Any, value: Any, bias: Any, sink: Any) -> Tangent:
+    """The tangents at a place, of those that are given."""
+    at, rows, columns = place
+    return Tangent(
+        None if query is None else pick(query if query.ndim > 1 else query[None], at, axes=2)[rows],
+        None if key is None else pick(key, at, axes=2)[columns],
+        None if value is None else pick(value, at, axes=2)[columns],
+        None if bias is None else problem.bias_at(place, bias),
+        None if sink is None else pick(sink[..., None], at, axes=1).reshape(()),
+    )
 
 
 def _differentiate_whole_rows(tiles: list[tuple[Tile, Cotangent]]) -> list[kernels.TileGradients]:
     return [kernels.TileGradients(*plain.differentiate_whole_rows(*both)) for both in tiles]
+
+
+def _differentiate_twice(task: tuple[Tile, Array, Tangent]) -> tuple[Array | None, ...]:
+    return plain.differentiate_twice(*task)
 
 
 def _push_forward(tile_and_tangent: tuple[Tile, Tangent]) -> Array:

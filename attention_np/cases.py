@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 import attention_np
-from attention_np import masks
+from attention_np import masks, rotary
 from attention_np._lib.pages import PAGES
 from attention_np._lib.text import tokenise
 
@@ -154,7 +154,9 @@ def drawn(op: str, *, optional: bool = True, leading: tuple[int, ...] = (), seed
             inputs[argument] = group  # in its place among the arguments
     for argument, parts in groups.items():
         inputs[argument] = inputs[argument](**parts)
-    return Case(op, "every array", inputs, {name: lengths.get(x, x) for name, x in header.options.items()})
+    # An option that is an array of the page is left to the op's own choice.
+    options = {name: lengths.get(x, x) for name, x in header.options.items() if x not in header.tensors}
+    return Case(op, "every array", inputs, options)
 
 
 @cache
@@ -257,6 +259,10 @@ def _written(op: str) -> Iterator[Case]:
         yield Case(op, "columns", {"scores": scores}, {"axis": 0})
         yield Case(op, "far from zero", {"scores": scores + 700.0})
         yield Case(op, "one far ahead", {"scores": scores + 30 * (np.arange(scores.shape[-1]) == 2)})
+    if op == "rotary":
+        case = drawn(op, leading=(2,), w=3)
+        layout = {"width": 4, "trailing": True, "interleaved": True, "scaling": rotary.yarn(8, 64, truncate=False)}
+        yield replace(case, name="neighbours, YaRN", options={"positions": np.arange(3) + 40, **layout})
     if op == "multi_head":
         case = _with_given_parameters(drawn(op))
         of_each_head = case.inputs["bias"][:2, None]  # (heads, 1, m)

@@ -30,7 +30,7 @@ from attention_np._lib.second_look import clipped_scores, scores_and_tops
 from attention_np.biases import Bias
 from attention_np.masks import visible_pairs
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
 
@@ -289,22 +289,90 @@ def jvp(
     sink: Tangent = None,
 ) -> tuple[Array, tuple[Array]]:
     """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
-    d_query, d_key, d_value, d_bias, d_sink = query, key, value, bias, sink
+    d_scores = _push_scores(cache, query, key, bias)[0]
+    d_sinks = None if sink is None else sink[..., None, None]
+    # (..., n, m) (dot-product.42, dot-product.75)
+    d_weights, _ = softmax.times_jacobian_with_sink(d_scores, d_sinks, cache.softmax)
+    return _push_output(cache, d_weights, value), (d_scores,)
 
-    d_products = d_query @ transposed(cache.key) + cache.query @ transposed(d_key)  # (..., n, m)
-    d_scores = d_products * cache.scale  # (..., n, m) (dot-product.40)
+
+def _push_scores(cache: Cache, d_query: Array, d_key: Array, d_bias: Array | None) -> tuple[Array, Array]:
+    """How the scores move, and the scaled products that they are made of."""
+    d_products: Array = d_query @ transposed(cache.key) + cache.query @ transposed(d_key)  # (..., n, m)
+    d_scores = d_products = d_products * cache.scale  # (..., n, m) (dot-product.40)
     if cache.uncapped is not None:
         d_scores = d_scores * slope_of_capped(cache.uncapped, cache.softcap)  # (dot-product.68)
     if isinstance(cache.bias, Bias):
         d_bias = cache.bias.pushed(d_bias, *_whole(d_scores), cache.query, d_query, cache.scale)
-    if d_bias is not None:
-        d_scores = d_scores + d_bias
-    d_sinks = None if d_sink is None else d_sink[..., None, None]
-    # (..., n, m) (dot-product.42, dot-product.75)
-    d_weights, _ = softmax.times_jacobian_with_sink(d_scores, d_sinks, cache.softmax)
+    return (d_scores if d_bias is None else d_scores + d_bias), d_products
 
+
+def _push_output(cache: Cache, d_weights: Array, d_value: Array) -> Array:
     # forward was output = dropped @ value: a term for the weights that move
     of_weights = product(drop(d_weights, cache.dropout), cache.value, cache.mask)  # (..., n, d_v) (dot-product.44)
     # and one for the values
-    d_output = of_weights + product(drop(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
-    return d_output, (d_scores,)
+    d_output: Array = of_weights + product(drop(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
+    return d_output
+
+
+@passes.double_backward
+def double_backward(
+    d_gradients: Gradients, d_output: Array, cache: Cache
+) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
+
+    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
+    """
+    d_d_output, gradients, between = push_backward(d_gradients, d_output, None, cache)
+    return (d_d_output, gradients), between
+
+
+def push_backward(
+    along: Gradients, d_output: Array, moved_d_output: Array | None, cache: Cache
+) -> tuple[Array, Gradients, tuple[Array, ...]]:
+    """How the output and the gradients of `backward` move with the inputs and `d_output` (None: it does not). For ops.
+
+    Beside them what is on the way: how the scores and their gradients move.
+    """
+    flows, dropped = pairs_that_flow(cache.mask, d_output), drop(cache.weights, cache.dropout)
+    moved_scores, moved_products = _push_scores(cache, along.query, along.key, along.bias)  # (..., n, m)
+
+    # backward was d_dropped = d_output @ value^T, d_weights = d_dropped * dropout
+    d_dropped = pair_products(d_output, cache.value, flows)  # (..., n, m)
+    moved_d_dropped = pair_products(d_output, along.value, flows)  # (..., n, m)
+    if moved_d_output is not None:
+        moved_d_dropped = moved_d_dropped + pair_products(moved_d_output, cache.value, flows)
+    d_weights, moved_d_weights = (drop(sum_to(x, dropped.shape), cache.dropout) for x in (d_dropped, moved_d_dropped))
+
+    # backward was d_scores = the Jacobian of softmax times d_weights
+    moved_sink = None if along.sink is None else along.sink[..., None, None]
+    d_scores, moved_d_scores, moved_weights, d_sinks = softmax.times_moving_jacobian_with_sink(
+        d_weights, moved_d_weights, moved_scores, moved_sink, cache.softmax
+    )
+    d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...)
+
+    # backward was d_value = dropped^T @ d_output
+    d_value = product(transposed(drop(moved_weights, cache.dropout)), d_output, transposed(flows))  # (..., m, d_v)
+    if moved_d_output is not None:
+        d_value = d_value + product(transposed(dropped), moved_d_output, transposed(flows))
+
+    # backward was d_products = d_scores * slope, both of which move
+    d_products, moved_d_products = d_scores, moved_d_scores
+    if cache.uncapped is not None:
+        slope = slope_of_capped(cache.uncapped, cache.softcap)  # (..., n, m)
+        bend = -2 * slope * np.tanh(cache.uncapped / cache.softcap) / cache.softcap  # (..., n, m)
+        d_products, moved_d_products = backward_times(d_scores, slope), backward_times(moved_d_scores, slope)
+        moved_d_products = moved_d_products + backward_times(d_scores, bend * moved_products)
+
+    # backward was d_query = scale * d_products @ key, d_key = scale * d_products^T @ query
+    d_query = backward_product(moved_d_products, cache.key, cache.scale)  # (..., n, d_k)
+    d_query = d_query + backward_product(d_products, along.key, cache.scale)
+    d_key = backward_product(transposed(moved_d_products), cache.query, cache.scale)  # (..., m, d_k)
+    d_key = d_key + backward_product(transposed(d_products), along.query, cache.scale)
+    d_bias = moved_d_scores
+    if isinstance(cache.bias, Bias):
+        moving = np.asarray(d_scores), np.asarray(moved_d_scores), cache.query, along.query, along.bias
+        d_bias, of_bias = cache.bias.pushed_gradients(*_whole(d_scores), *moving, cache.scale)
+        d_query = d_query if of_bias is None else d_query + of_bias
+    gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=d_bias, sink=d_sink)
+    return _push_output(cache, moved_weights, along.value), gradients, (moved_scores, moved_d_scores, moved_d_products)

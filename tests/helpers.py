@@ -123,6 +123,9 @@ def takes(op: str, *arguments: str) -> bool:
 
 
 ATTENTIONS = tuple(op for op in OPS if takes(op, "query"))
+FIRST = {
+    op: next(iter(signature(cases.OPS[op].forward).parameters)) for op in OPS
+}  # whose rows are those of the output
 BIASED = tuple(op for op in OPS if takes(op, "bias"))
 
 
@@ -172,6 +175,8 @@ class Results(NamedTuple):
         """The weights; where an op never has all of them at once, what it gives for values that are all different."""
         if hasattr(self.cache, "weights"):
             return np.asarray(self.cache.weights)
+        if "key" not in self.case.inputs:
+            return self.output
         value = np.eye(self.case.inputs["key"].shape[-2], dtype=self.output.dtype)
         return self.case.forward(value=value)[0]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_np import softmax
+from attention_np import dot_product, softmax
 from attention_np._blockwise.tiles import Block, Cotangent, Tangent, Tile, slices
 from attention_np._lib.arrays import Array, added, sum_to, transposed
 from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
@@ -23,6 +23,7 @@ __all__ = [
     "attend",
     "delta",
     "differentiate",
+    "differentiate_twice",
     "differentiate_whole_rows",
     "push_forward",
     "without_logsumexp",
@@ -268,6 +269,50 @@ def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array
         d_key += backward_product(transposed(d_products), query, tile.scale)
         add_bias_gradient(tile, d_bias, d_query, d_scores, rows, columns)
     return d_query, d_key, d_value, d_bias, d_sink
+
+
+def differentiate_twice(tile: Tile, d_output: Array, along: Tangent) -> tuple[Array | None, ...]:
+    """How the output of a tile that holds all keys, and its gradients, move along a tangent of all its arrays.
+
+    The tangents may be `widened`, and then the results are, too.
+    """
+    d_query, d_key, d_value, d_bias = zeros(tile, is_wide(along.query))
+    d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
+    given: Any = along  # none of them is left out
+    columns, moved = tile.columns, []
+    for rows in _few(tile, tile.rows):
+        query, key = tile.take(tile.query, rows), tile.take(tile.key)
+        of_scores, weights, visible, _ = _weights(tile, rows)
+        cache = dot_product.Cache(
+            query=query,
+            key=key,
+            value=tile.take(tile.value),
+            bias=tile.bias.within(rows, columns) if isinstance(tile.bias, Bias) else None,
+            sink=tile.sink,
+            mask=visible,
+            scale=tile.scale,
+            softcap=tile.softcap,
+            uncapped=None if tile.softcap is None else _products(tile, query, key),
+            scores=of_scores.scores[:, : tile.m],
+            weights=weights,
+            dropout=None if tile.dropout is None else tile.dropout.block(rows, columns, tile.dtype),
+            softmax=of_scores,
+            output_shape=d_output[rows].shape,
+        )
+        is_shared = given.bias is None or isinstance(tile.bias, Bias) or len(given.bias) == 1
+        bias = given.bias if is_shared else given.bias[rows]
+        of_rows = dot_product.Gradients(given.query[rows], given.key, given.value, bias, given.sink)
+        output, found, _ = dot_product.push_backward(of_rows, d_output[rows], None, cache)
+        moved.append(output)
+        d_query[rows] = found.query
+        d_key += found.key
+        d_value += found.value
+        if isinstance(tile.bias, Bias):
+            d_bias = added(d_bias, found.bias)
+        elif found.bias is not None:
+            add_bias_gradient(tile, d_bias, d_query, found.bias, rows, columns)
+        d_sink = added(d_sink, found.sink)
+    return np.concatenate(moved), d_query, d_key, d_value, d_bias, d_sink
 
 
 def _over(pairs: Array | None, weights: Array) -> Array | None:

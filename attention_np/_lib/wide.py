@@ -101,6 +101,10 @@ class Wide(NDArrayOperatorsMixin):
         """As of an array."""
         return self._each(lambda x: x.T)
 
+    def copy(self) -> Wide:
+        """As of an array."""
+        return self._each(np.copy)
+
     def reshape(self, *shape: Any) -> Wide:
         """As of an array."""
         return self._each(lambda x: x.reshape(*shape))
@@ -167,6 +171,15 @@ def _multiply(x: Wide, y: Wide) -> Wide:
     return Wide(x.mantissa * y.mantissa, x.exponent + y.exponent, np.result_type(x.dtype, y.dtype))
 
 
+def _divide(x: Wide, y: Wide) -> Wide:
+    return Wide(x.mantissa / y.mantissa, x.exponent - y.exponent, np.result_type(x.dtype, y.dtype))
+
+
+def _sqrt(x: Wide) -> Wide:
+    odd = x.exponent % 2
+    return Wide(np.sqrt(times_power_of_two(x.mantissa, odd)), (x.exponent - odd) // 2, x.dtype)
+
+
 def _matmul(x: Wide, y: Wide) -> Wide:
     of_mantissas = x.mantissa @ y.mantissa  # infinity and NaN are where they are in the result
     dtype = np.result_type(x.dtype, y.dtype)
@@ -200,6 +213,8 @@ UFUNCS: dict[Any, Callable[..., Any]] = {
     np.subtract: lambda x, y: _add(x, _negative(y)),
     np.negative: _negative,
     np.multiply: _multiply,
+    np.divide: _divide,
+    np.sqrt: _sqrt,
     np.matmul: _matmul,
     np.equal: _equal,
     np.not_equal: lambda x, y: ~_equal(x, y),
@@ -212,4 +227,5 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.take_along_axis: lambda x, index, axis: x._each(lambda part: np.take_along_axis(part, index, axis)),
     np.broadcast_to: lambda x, shape: x._each(lambda part: np.broadcast_to(part, shape)),
     np.may_share_memory: lambda *_: False,
+    np.zeros_like: lambda x: Wide(np.zeros(x.shape), 0, x.dtype),
 }
