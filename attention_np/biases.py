@@ -154,7 +154,7 @@ class _Relative(Bias):
 
     def block(self, rows: slice, columns: slice, query: Array) -> Array:
         del query
-        return _spread(self.values(self.distances(rows, columns)), columns.stop - columns.start)  # (biases.6)
+        return _spread(self.values(self.distances(rows, columns)), rows, columns)  # (biases.6)
 
     def backward(self, d_scores: Array, rows: slice, columns: slice, query: Array) -> Array:
         del query
@@ -162,10 +162,11 @@ class _Relative(Bias):
         return self.values_backward(d_values, self.distances(rows, columns))
 
 
-def _spread(values: Array, m: int) -> Array:
+def _spread(values: Array, rows: slice, columns: slice) -> Array:
     """One of the `values` (..., n + m - 1) for each pair, by the difference of its positions: a view, (..., n, m)."""
-    if m == 0:
-        return np.zeros((*values.shape[:-1], values.shape[-1] + 1, 0), values.dtype)
+    n, m = rows.stop - rows.start, columns.stop - columns.start
+    if n == 0 or m == 0:
+        return np.zeros((*values.shape[:-1], n, m), values.dtype)
     view: Array = np.lib.stride_tricks.sliding_window_view(values, m, axis=-1)[..., ::-1, :]
     return view
 
@@ -178,7 +179,7 @@ def _by_distance(x: Array) -> Array:
     """
     *leading, n, m = x.shape
     if n == 0 or m == 0:
-        return np.zeros((*leading, n, max(n + m - 1, 0)), x.dtype)
+        return np.zeros((*leading, n, max(n + m - 1, 0)), x.dtype)  # as many as `distances` has
     padded = np.zeros((*leading, n, n + m), x.dtype)
     padded[..., :m] = x[..., ::-1, :]
     moved = padded.reshape(*leading, n * (n + m))[..., : n * (n + m - 1)].reshape(*leading, n, n + m - 1)
@@ -408,7 +409,7 @@ class _Shaw(_Relative):
 
     def block(self, rows: slice, columns: slice, query: Array) -> Array:
         products = np.asarray(query @ self.array.T)  # (..., b, 2 w + 1) (biases.12)
-        index = _spread(self.rows_of(rows, columns), columns.stop - columns.start)  # (b, c)
+        index = _spread(self.rows_of(rows, columns), rows, columns)  # (b, c)
         picked: Array = products[..., np.arange(len(index))[:, None], index]  # (..., b, c) (biases.13)
         return picked
 
