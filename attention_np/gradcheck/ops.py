@@ -55,7 +55,8 @@ def check_op(
         the names of the inputs, ``op.jvp(cache, **tangents)``.
     inputs : mapping of str to array_like of float, NamedTuple of them, or anything else
         In the names of `forward`. The arrays of a NamedTuple are reported as ``parameters.w_query`` and so on. What
-        holds no floating-point numbers is passed on as it is, as for :func:`check`.
+        holds no floating-point numbers is passed on as it is, as for :func:`check`; what holds one array, its `array`,
+        and gives the same of another, ``with_array(x)``, is differentiated by that.
     method, rtol, executor, memory, max_entries, directions, checkpoint, progress
         As for :func:`check`.
     vectorized : sequence of str, optional
@@ -113,11 +114,13 @@ def check_op_by(
 ) -> list[Report]:
     """A report by each method, as :func:`check_op` gives it; what does not depend on the method is measured once."""
     check_mapping(inputs)
+    makers = {name: x for name, x in inputs.items() if hasattr(x, "with_array")}
+    inputs = {name: x.array if name in makers else x for name, x in inputs.items()}
     nest = Nest.of_arguments(inputs)
     for name, kind in nest.kinds.items():
         if kind == "c":
             raise TypeError(f"input {name} is complex: ops are checked on real arrays, and continued from there")
-    functions = _OpFunctions(op, tuple(inputs), options)
+    functions = _OpFunctions(op, tuple(inputs), options, makers)
     reports = check_by(
         methods,
         functions.forward,
@@ -171,11 +174,14 @@ class _OpFunctions:
     op: Any
     names: tuple[str, ...]  # of the inputs
     options: Mapping[str, Any]
+    makers: Mapping[str, Any]  # of inputs that hold an array
 
     def call(self, *inputs: Any) -> tuple[Array, Any]:
         """What the op's forward returns: its output and its cache."""
+        given = dict(zip(self.names, inputs, strict=True))
+        given |= {name: maker.with_array(given[name]) for name, maker in self.makers.items()}
         options = {name: x if isinstance(x, IMMUTABLE) else copy.deepcopy(x) for name, x in self.options.items()}
-        result: tuple[Array, Any] = self.op.forward(**dict(zip(self.names, inputs, strict=True)), **options)
+        result: tuple[Array, Any] = self.op.forward(**given, **options)
         return result
 
     def forward(self, *inputs: Any) -> Array:
@@ -197,12 +203,14 @@ class _OpFunctions:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self.op, ModuleType):  # which cannot be pickled, but can be imported there
-            return _op_functions, (self.op.__name__, self.names, self.options)
-        return _OpFunctions, (self.op, self.names, self.options)
+            return _op_functions, (self.op.__name__, self.names, self.options, self.makers)
+        return _OpFunctions, (self.op, self.names, self.options, self.makers)
 
 
-def _op_functions(module: str, names: tuple[str, ...], options: Mapping[str, Any]) -> _OpFunctions:
-    return _OpFunctions(import_module(module), names, options)
+def _op_functions(
+    module: str, names: tuple[str, ...], options: Mapping[str, Any], makers: Mapping[str, Any]
+) -> _OpFunctions:
+    return _OpFunctions(import_module(module), names, options, makers)
 
 
 def _dot(a: Array, b: Array) -> float:
