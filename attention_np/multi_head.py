@@ -360,7 +360,7 @@ def forward(
     shape = (*leading, num_heads, n, m)
     mask = visible_pairs(shape, mask, bias, is_causal)
     if window is not None:
-        within = masks.sliding_window(n, m, **_as_window(window))
+        within = masks.sliding_window(n, m, **masks.as_window(window))
         mask = within if mask is None else mask & within
     dropout_p = as_probability(dropout_p, rng)
     compute = precision(query, key, value, *parameters, bias).compute
@@ -383,13 +383,6 @@ def forward(
         softcap=as_softcap(softcap, compute),
         dropout=draw(rng, dropout_p, shape, compute),
     )
-
-
-def _as_window(window: tuple[int | None, int | None]) -> dict[str, int | None]:
-    """The two bounds of a window."""
-    if not isinstance(window, tuple | list) or len(window) != 2:
-        raise TypeError(f"window must be a pair (left, right), not {window!r}")
-    return {"left": window[0], "right": window[1]}
 
 
 def _norms(
