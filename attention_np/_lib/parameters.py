@@ -16,20 +16,23 @@ __all__ = ["Parameters", "as_parameters", "check_heads"]
 
 
 class Parameters(NamedTuple):
-    """The projections: weights that multiply from the right, ``x @ w + b``, and their biases.
+    """What a layer learns: projections that multiply from the right, ``x @ w + b``, gains, and a sink of each head.
 
     The same type holds their gradients and tangents. `from_in_proj` and `from_c_attn` read the two fused layouts in
     use, `random` draws them.
     """
 
     w_query: Array  # (d_query, num_heads * d_k)
-    w_key: Array  # (d_key, num_heads * d_k)
-    w_value: Array  # (d_value, num_heads * d_v)
+    w_key: Array  # (d_key, num_kv_heads * d_k)
+    w_value: Array  # (d_value, num_kv_heads * d_v)
     w_output: Array  # (num_heads * d_v, d_output)
     b_query: Array | None = None  # (num_heads * d_k,)
-    b_key: Array | None = None  # (num_heads * d_k,)
-    b_value: Array | None = None  # (num_heads * d_v,)
+    b_key: Array | None = None  # (num_kv_heads * d_k,)
+    b_value: Array | None = None  # (num_kv_heads * d_v,)
     b_output: Array | None = None  # (d_output,)
+    query_gain: Array | None = None  # (d_k,): of the normalised queries of every head
+    key_gain: Array | None = None  # (d_k,)
+    sink: Array | None = None  # (num_heads,): one more logit of each row, without a value
 
     @classmethod
     def from_in_proj(
@@ -208,31 +211,46 @@ class Parameters(NamedTuple):
         return cls(*weights, *zeros)
 
 
-def as_parameters(parameters: Parameters, query: Array, key: Array, value: Array, num_heads: int) -> Parameters:
-    """`parameters` as arrays, if they fit the inputs and the heads."""
+def as_parameters(
+    parameters: Parameters, query: Array, key: Array, value: Array, num_heads: int, num_kv_heads: int | None = None
+) -> Parameters:
+    """`parameters` as arrays, if they fit the inputs and the heads; of keys and values there are as many if None."""
+    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     if not isinstance(parameters, Parameters):
         raise TypeError(f"parameters must be a multi_head.Parameters, not {type(parameters).__name__}")
     parameters = Parameters._make(
-        None if array is None and name.startswith("b_") else as_floating(f"parameters.{name}", array)
+        None if array is None and name in Parameters._field_defaults else as_floating(f"parameters.{name}", array)
         for name, array in parameters._asdict().items()
     )
     check_weight("parameters.w_query", parameters.w_query, "query", query)
     check_weight("parameters.w_key", parameters.w_key, "key", key)
     check_weight("parameters.w_value", parameters.w_value, "value", value)
-    d_qk, d_v = parameters.w_query.shape[1], parameters.w_value.shape[1]
-    if parameters.w_key.shape[1] != d_qk:
+    d_qk, d_key, d_values = (getattr(parameters, name).shape[1] for name in ("w_query", "w_key", "w_value"))
+    if num_kv_heads == num_heads and d_key != d_qk:
         raise ValueError(
-            f"w_query and w_key must map to one number of features, not to {d_qk} and {parameters.w_key.shape[1]} "
+            f"w_query and w_key must map to one number of features, not to {d_qk} and {d_key} "
             f"(parameters.w_query.shape={parameters.w_query.shape}, parameters.w_key.shape={parameters.w_key.shape})"
         )
     check_heads("parameters.w_query", d_qk, num_heads, parameters.w_query.shape)
-    check_heads("parameters.w_value", d_v, num_heads, parameters.w_value.shape)
+    if num_kv_heads < 1 or num_heads % num_kv_heads:
+        raise ValueError(f"num_kv_heads={num_kv_heads} must divide num_heads={num_heads}")
+    d_k = d_qk // num_heads
+    if d_key != num_kv_heads * d_k:
+        raise ValueError(
+            f"w_key must map to {num_kv_heads} heads of {d_k} features, as w_query does, not to {d_key} features "
+            f"(parameters.w_query.shape={parameters.w_query.shape}, parameters.w_key.shape="
+            f"{parameters.w_key.shape})"
+        )
+    kv_heads = "num_heads" if num_kv_heads == num_heads else "num_kv_heads"
+    check_heads("parameters.w_value", d_values, num_kv_heads, parameters.w_value.shape, kv_heads)
+    d_v = num_heads * (d_values // num_kv_heads)
     if parameters.w_output.ndim != 2 or parameters.w_output.shape[0] != d_v:
         raise ValueError(
             f"w_output must take the {d_v} features that w_value gives (parameters.w_output.shape="
             f"{parameters.w_output.shape}, parameters.w_value.shape={parameters.w_value.shape})"
         )
-    widths = {"b_query": d_qk, "b_key": d_qk, "b_value": d_v, "b_output": parameters.w_output.shape[1]}
+    widths = {"b_query": d_qk, "b_key": d_key, "b_value": d_values, "b_output": parameters.w_output.shape[1]}
+    widths |= {"query_gain": d_k, "key_gain": d_k, "sink": num_heads}
     for name, size in widths.items():
         b = getattr(parameters, name)
         if b is not None:
@@ -240,10 +258,10 @@ def as_parameters(parameters: Parameters, query: Array, key: Array, value: Array
     return parameters
 
 
-def check_heads(name: str, features: int, num_heads: int, shape: tuple[int, ...]) -> None:
+def check_heads(name: str, features: int, heads: int, shape: tuple[int, ...], called: str = "num_heads") -> None:
     """Refuse a number of heads that does not divide the features of the array called `name`."""
-    if num_heads < 1 or features % num_heads:
-        raise ValueError(f"num_heads={num_heads} must divide the {features} features of {name} ({name}.shape={shape})")
+    if heads < 1 or features % heads:
+        raise ValueError(f"{called}={heads} must divide the {features} features of {name} ({name}.shape={shape})")
 
 
 def _shaped(name: str, array: npt.ArrayLike, shape: tuple[int, ...]) -> Array:
