@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, Literal, TypeAlias
 
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from attention_np._lib import arguments
 from attention_np._lib.arguments import as_array, as_flag, as_integer, check_broadcasts_to
-from attention_np._lib.arrays import Array, is_floating
+from attention_np._lib.arrays import Array, holds_array, is_floating
 from attention_np._lib.text import shortened
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "padding",
     "padding_from_tokens",
     "sliding_window",
+    "tree",
 ]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -182,6 +183,13 @@ def sliding_window(n: int, m: int | None = None, *, left: int | None, right: int
     return window
 
 
+def as_window(window: tuple[int | None, int | None]) -> dict[str, int | None]:
+    """A window, (left, right), as the options of :func:`sliding_window`."""
+    if not isinstance(window, tuple | list) or len(window) != 2:
+        raise TypeError(f"window must be a pair (left, right), not {window!r}")
+    return {"left": window[0], "right": window[1]}
+
+
 def block_causal(n: int, block_size: int) -> Mask:
     """Each query sees the earlier blocks and the whole of its own, so it looks ahead within its block.
 
@@ -296,6 +304,70 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
     return same[..., None, :, :] if heads else same
 
 
+def tree(parents: npt.ArrayLike) -> Mask:
+    """Each node of a tree sees itself and its ancestors, and so the one path that leads to it.
+
+    Several continuations of one text, drafted at once, are checked in one pass that way. The text itself comes before:
+    beside a mask of ones, ``np.hstack([np.ones((n, m), bool), masks.tree(parents)])``.
+
+    Parameters
+    ----------
+    parents : array_like of int, (n,)
+        The index of the parent of each node, in any order; -1 for a node that has none, of which there may be several.
+
+    Returns
+    -------
+    ndarray of bool, (n, n)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the parents are not integers, not a vector, not from -1 to n - 1, or lead back to where they started.
+
+    Examples
+    --------
+    >>> from attention_np import masks
+    >>> print(masks.tree([-1, 0, 0, 1]).astype(int))
+    [[1 0 0 0]
+     [1 1 0 0]
+     [1 0 1 0]
+     [1 1 0 1]]
+    """
+    parents = as_parents(parents)
+    n = len(parents)
+    _lengths(n, None)
+    mask = np.zeros((n, n), dtype=np.bool_)
+    for nodes, seen in ancestors(parents, np.arange(n)):
+        mask[nodes, seen] = True  # (masks.64)
+    return mask
+
+
+def as_parents(parents: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """`parents` of the nodes of a tree, if they are."""
+    given = as_integers("parents", parents, axes=1)
+    n = given.shape[-1]
+    if given.ndim != 1 or (n and not (given.min() >= -1 and given.max() < n)):
+        raise ValueError(f"parents must be a vector of numbers from -1 to n - 1 (parents.shape={given.shape})")
+    result = given.astype(np.int64)
+    steps = sum(1 for _ in ancestors(result, np.arange(n)))
+    if steps > n:
+        raise ValueError("parents must not lead back to where they started")
+    return result
+
+
+def ancestors(
+    parents: npt.NDArray[np.int64], nodes: npt.NDArray[np.int64]
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """`nodes` with themselves, with their parents, and so on: those that have such an ancestor, and which it is."""
+    seen = nodes
+    for _ in range(len(parents) + 1):
+        if not nodes.size:
+            return
+        yield nodes, seen
+        above = parents[seen]
+        nodes, seen = nodes[above >= 0], above[above >= 0]
+
+
 def as_mask(values: npt.ArrayLike, *, true_means: Literal["allowed", "hidden"]) -> Mask:
     """A mask of the library's convention from one of another.
 
@@ -373,9 +445,7 @@ def as_integers(name: str, values: npt.ArrayLike, axes: int = 0) -> npt.NDArray[
     return array
 
 
-def visible_pairs(
-    shape: tuple[int, ...], mask: npt.ArrayLike | None, bias: Array | None, is_causal: bool
-) -> Array | None:
+def visible_pairs(shape: tuple[int, ...], mask: npt.ArrayLike | None, bias: Any, is_causal: bool) -> Array | None:
     """Who attends to whom by all that says so, for scores of the given `shape`, (..., n, m); None: all to all. For ops.
 
     Raises
@@ -390,7 +460,7 @@ def visible_pairs(
         together.append(arguments.as_mask(mask, shape))
     if as_flag("is_causal", is_causal):
         together.append(causal(*shape[-2:]))  # (masks.33)
-    if bias is not None:
+    if bias is not None and not holds_array(bias):
         check_broadcasts_to("bias", bias, shape)
         hidden = bias.real == -np.inf  # (masks.5)
         if hidden.any():

@@ -68,9 +68,8 @@ def test_half_precision_computes_in_float32_and_is_cast_back(case: Case, dtype: 
     assert_same_bits(actual.jvp, expected.jvp.astype(dtype))
     for name, gradient in expected.gradients.items():
         assert_same_bits(actual.gradients[name], gradient.astype(dtype))
-    computed = next(
-        x for name in ("weights", "logsumexp", "normalised") if (x := getattr(actual.cache, name, None)) is not None
-    )
+    names = ("weights", "logsumexp", "normalised", "cos")
+    computed = next(getattr(actual.cache, name) for name in names if hasattr(actual.cache, name))
     assert computed.dtype == np.float32
 
 
@@ -94,7 +93,7 @@ def test_a_scale_of_longdouble_keeps_its_last_digits() -> None:
     assert_close(case.forward(scale=third)[0], scaled, float(8 * np.finfo(np.longdouble).eps))
 
 
-MIXED = [(name, array) for name, case in plain_cases().items() for array, _ in leaves(case.inputs) if name != "softmax"]
+MIXED = [(op, array) for op, case in plain_cases().items() for array, _ in leaves(case.inputs) if len(case.inputs) > 1]
 
 
 @pytest.mark.parametrize(("op", "wide"), MIXED)
@@ -158,7 +157,7 @@ def test_a_bias_that_is_an_array_without_axes_is_promoted_as_any_array(dtype: An
     output, cache = case.forward(bias=bias)
     assert output.dtype == np.result_type(dtype, bias.dtype) == np.float64
     gradients = dot_product.backward(output, cache)
-    assert [x.dtype for x in gradients] == [np.dtype(d) for d in (dtype, dtype, dtype, bias_dtype)]
+    assert [x.dtype for x in gradients[:4]] == [np.dtype(d) for d in (dtype, dtype, dtype, bias_dtype)]
 
 
 @pytest.mark.parametrize("options", [{"bias": 1e300}, {"bias": -1e300}], ids=str)

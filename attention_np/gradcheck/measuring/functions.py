@@ -16,6 +16,7 @@ __all__ = [
     "as_inputs",
     "call_backward",
     "check_mapping",
+    "dtype_of",
     "evaluate",
     "first_call",
     "form_of",
@@ -167,7 +168,7 @@ def first_call(
 
 
 def form_of(gradient: Any, x: Array) -> str | None:
-    """What is wrong with the form of the gradient by `x`, if anything: shape and dtype are those of `x`."""
+    """What is wrong with the form of the gradient by `x`, if it cannot be compared."""
     if gradient is None:
         return "the gradient is missing"
     if isinstance(gradient, np.ma.MaskedArray):
@@ -180,9 +181,19 @@ def form_of(gradient: Any, x: Array) -> str | None:
         return f"the gradient has the shape {array.shape}, the input {x.shape}"
     if array.dtype.kind != "f":
         return f"the gradient holds {array.dtype}, not real floating-point numbers"
-    if isinstance(gradient, np.ndarray) and array.dtype.newbyteorder("=") != x.dtype:
-        return f"the gradient is {array.dtype}, the input {x.dtype}"
     return _strange(array, "gradient")
+
+
+def dtype_of(gradient: Any, x: Array, inputs: Iterable[Array]) -> str | None:
+    """What is wrong with the dtype of a gradient that can be compared: it is that of `x`, or of all inputs together."""
+    if not isinstance(gradient, np.ndarray):
+        return None
+    fitting = (x.dtype, np.result_type(*(y.dtype for y in inputs)))
+    return (
+        None
+        if gradient.dtype.newbyteorder("=") in fitting
+        else f"the gradient is {gradient.dtype}, the input {x.dtype}"
+    )
 
 
 def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
