@@ -105,7 +105,8 @@ def _report_on(
     if form is not None:
         return _report_on_form(known[name], form)
     report = _report(known[name], _diagnosis(known[name], known, sound, options.constants))
-    fault = dtype_of(candidate.first.gradients[list(candidate.inputs).index(name)], candidate.inputs[name])
+    gradient = candidate.first.gradients[list(candidate.inputs).index(name)]
+    fault = dtype_of(gradient, candidate.inputs[name], candidate.inputs.values())
     if fault is None:
         return report
     besides = "" if report.diagnosis is None else f"; besides: {report.diagnosis}"
