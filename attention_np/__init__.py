@@ -4,7 +4,8 @@ Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backwar
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive` and
 :mod:`~attention_np.multi_head`; and what stands around attention, :mod:`~attention_np.rms_norm`,
 :mod:`~attention_np.layer_norm` and :mod:`~attention_np.rotary`, beside :mod:`~attention_np.positions`.
-:mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom.
+:mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
+:mod:`~attention_np.biases` what is added to the scores by position.
 
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
 implementation in any language can be held against; :mod:`~attention_np.cost` counts operations and memory;
@@ -40,6 +41,7 @@ LATER = ("cost", "gradcheck", "known_answers", "plot", "trace")  # not among wha
 
 if TYPE_CHECKING:  # for whoever reads this without running it; what runs imports a module when it is asked for
     from attention_np import additive as additive
+    from attention_np import biases as biases
     from attention_np import blockwise as blockwise
     from attention_np import cost as cost
     from attention_np import dot_product as dot_product
@@ -61,7 +63,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np.functional import scaled_dot_product_attention as scaled_dot_product_attention
     from attention_np.second_order import hessian_vector_product as hessian_vector_product
 else:
-    __all__ = [*OPS, *FUNCTIONS, "masks", "positions", "rules"]
+    __all__ = [*OPS, *FUNCTIONS, "biases", "masks", "positions", "rules"]
 
     def __getattr__(name: str) -> Any:
         if name in FUNCTIONS:

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import dot_product, masks, rms_norm
+from attention_np import biases, dot_product, masks, rms_norm
 from attention_np import rotary as rotary_positions
 from attention_np._lib import passes
 from attention_np._lib.arguments import (
@@ -36,6 +36,7 @@ from attention_np._lib.dropout import Rng, as_probability, draw, drop
 from attention_np._lib.parameters import Parameters, as_parameters, check_heads
 from attention_np._lib.passes import Tangent, widened_inputs
 from attention_np._lib.products import backward_product, linear, linear_backward, linear_double_backward, product
+from attention_np.biases import Bias
 from attention_np.masks import visible_pairs
 
 __all__ = [
@@ -73,7 +74,7 @@ class Cache(NamedTuple):
     key: Array  # (..., m, d_key)
     value: Array  # (..., m, d_value)
     parameters: Parameters
-    bias: Array | None  # broadcasts to (..., num_heads, n, m)
+    bias: Array | None  # broadcasts to (..., num_heads, n, m); or a Bias
     num_heads: int
     num_kv_heads: int
     query_steps: Steps  # what the queries go through on the way from their projection to the scores
@@ -258,7 +259,7 @@ def forward(
     num_heads: int,
     num_kv_heads: int | None = None,
     mask: npt.ArrayLike | None = None,
-    bias: npt.ArrayLike | None = None,
+    bias: npt.ArrayLike | Bias | None = None,
     scale: float | None = None,
     is_causal: bool = False,
     window: tuple[int | None, int | None] | None = None,
@@ -290,8 +291,8 @@ def forward(
         ``h // (num_heads // num_kv_heads)``. By default as many.
     mask : array_like of bool, optional
         True where attending is allowed; broadcasts to the scores, (..., num_heads, n, m). By default all to all.
-    bias : array_like of float, optional
-        Added to the scores; broadcasts to them.
+    bias : array_like of float or Bias, optional
+        Added to the scores; broadcasts to them. Or one of :mod:`attention_np.biases`.
     scale : float, optional
         What the products of queries and keys are multiplied by, by default ``1 / sqrt(d_k)``.
     window : (int or None, int or None), optional
@@ -364,6 +365,7 @@ def forward(
     dropout_p = as_probability(dropout_p, rng)
     compute = precision(query, key, value, *parameters, bias).compute
     d_k = parameters.w_query.shape[1] // num_heads
+    biases.check(bias, shape, d_k)
     norms = _norms(parameters, d_k, qk_norm, qk_norm_epsilon, compute)
     turns = _turns(rotary, positions, key_positions, with_query_axis(query, query), key, d_k, compute)
     steps = (turns, norms) if as_flag("qk_norm_after_rotary", qk_norm_after_rotary) else (norms, turns)
@@ -569,7 +571,7 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...
         sink=of_heads.sink,
     )
     # (multi-head.37)
-    gradients = Gradients(query=d_query, key=d_key, value=d_value, parameters=d_parameters, bias=d_scores)
+    gradients = Gradients(query=d_query, key=d_key, value=d_value, parameters=d_parameters, bias=of_heads.bias)
     return gradients, (d_combined, d_scores, d_q, d_k, d_v)
 
 
