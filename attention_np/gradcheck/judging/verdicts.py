@@ -145,7 +145,7 @@ def _of_narrow_dtype(found: Measured, some: Array, question: Question, differenc
 
 
 def _of_tolerance(found: Measured, some: Array, question: Question, difference: Array) -> Array:
-    """How unsteady a difference is that is not gross, where backward is steady: solvers and series stop at a tolerance."""
+    """How unsteady a slight difference is, where backward is steady: solvers and series stop at a tolerance."""
     size = np.abs(found.numerical[0])
     if not (np.abs(difference) < TOLERANCE * np.nanmax(size)).all():
         return np.zeros(len(some))
