@@ -299,7 +299,7 @@ def jvp(
 def _push_scores(cache: Cache, d_query: Array, d_key: Array, d_bias: Array | None) -> tuple[Array, Array]:
     """How the scores move, and the scaled products that they are made of."""
     d_products: Array = d_query @ transposed(cache.key) + cache.query @ transposed(d_key)  # (..., n, m)
-    d_scores = d_products = d_products * cache.scale  # (..., n, m) (dot-product.40)
+    d_scores = d_products = d_products * cache.scale  # (..., n, m) (dot-product.40, dot-product.106)
     if cache.uncapped is not None:
         d_scores = d_scores * slope_of_capped(cache.uncapped, cache.softcap)  # (dot-product.68)
     if isinstance(cache.bias, Bias):
@@ -323,7 +323,9 @@ def double_backward(
 
     By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
     """
-    d_d_output, gradients, between = push_backward(d_gradients, d_output, None, cache)  # (dot-product.103, dot-product.105)
+    d_d_output, gradients, between = push_backward(
+        d_gradients, d_output, None, cache
+    )  # (dot-product.103, dot-product.105)
     return (d_d_output, gradients), between
 
 

@@ -648,7 +648,7 @@ def double_backward(
     w, attention, along, along_w = cache.parameters, cache.attention, d_gradients, d_gradients.parameters
     along_queries, along_keys, along_values = _push_projections(cache, along.query, along.key, along.value, along_w)
 
-    # backward was d_combined = d_output @ w_output^T, and d_heads its parts (multi-head.107)
+    # backward was d_combined = d_output @ w_output^T, and d_heads its parts (multi-head.106, multi-head.107)
     d_combined, moved_d_combined = (backward_product(d_output, transposed(x)) for x in (w.w_output, along_w.w_output))
     d_heads, moved_d_heads = (_split(x, cache.num_heads) for x in (d_combined, moved_d_combined))
 
@@ -670,13 +670,13 @@ def double_backward(
     d_q, d_k, d_v = (_combine(x) for x in (d_queries, d_keys, d_values))
     moved_d_q, moved_d_k, moved_d_v = (_combine(x) for x in (moved_d_queries, moved_d_keys, moved_d_values))
 
-    # backward was that of linear maps (multi-head.112)
+    # backward was that of linear maps (multi-head.111, multi-head.112)
     moved_combined = _combine(moved_heads)  # (..., n, num_heads * d_v)
     d_d_output = linear(moved_combined, w.w_output, along_w.b_output) + cache.combined @ along_w.w_output
-    _, d_w_output, _ = linear_backward(d_output, moved_combined, w.w_output)  # (multi-head.106)
+    _, d_w_output, _ = linear_backward(d_output, moved_combined, w.w_output)
     d_query, d_w_query, d_b_query = linear_double_backward(
         moved_d_q, d_q, cache.query, w.w_query, along.query, along_w.w_query
-    )  # (multi-head.111)
+    )
     d_key, d_w_key, d_b_key = linear_double_backward(moved_d_k, d_k, cache.key, w.w_key, along.key, along_w.w_key)
     d_value, d_w_value, d_b_value = linear_double_backward(
         moved_d_v, d_v, cache.value, w.w_value, along.value, along_w.w_value
