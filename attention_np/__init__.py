@@ -31,6 +31,7 @@ OPS = (
     "rotary",
 )  # the one list of them, in the order to read
 FUNCTIONS = {  # and the modules that they are of
+    "KeyValueCache": "decoding",
     "additive_attention": "functional",
     "hessian_vector_product": "second_order",
     "multi_head_attention": "functional",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import rules as rules
     from attention_np import softmax as softmax
     from attention_np import trace as trace
+    from attention_np.decoding import KeyValueCache as KeyValueCache
     from attention_np.functional import additive_attention as additive_attention
     from attention_np.functional import multi_head_attention as multi_head_attention
     from attention_np.functional import scaled_dot_product_attention as scaled_dot_product_attention

@@ -290,13 +290,13 @@ def _written(op: str) -> Iterator[Case]:
 def _layer_of_today() -> Case:
     """Two heads of queries for each of keys and values, normalised and turned, with a sink, a softcap and a window."""
     rng = np.random.default_rng(9)
-    shapes = ((5, 8), (5, 4), (5, 6), (12, 3))
+    shapes = ((3, 8), (3, 4), (3, 2), (4, 2))
     projections = [rng.standard_normal(shape) / np.sqrt(shape[0]) for shape in shapes]
     of_heads = dict(zip(("query_gain", "key_gain", "sink"), map(rng.standard_normal, (2, 2, 4)), strict=True))
-    x = rng.standard_normal((4, 5))
+    x = rng.standard_normal((3, 3))
     inputs = {"query": x, "key": x, "value": x, "parameters": OPS["multi_head"].Parameters(*projections, **of_heads)}
-    options = {"num_heads": 4, "num_kv_heads": 2, "rotary": {"base": 50.0}, "softcap": 2.0, "window": (2, 0)}
-    return Case("multi_head", "a layer of today", inputs, options | {"positions": np.arange(4) + 7})
+    options = {"num_heads": 4, "num_kv_heads": 2, "rotary": {"base": 50.0}, "softcap": 2.0, "window": (1, 0)}
+    return Case("multi_head", "a layer of today", inputs, options | {"positions": np.arange(3) + 7})
 
 
 def _of_sentences(op: str) -> Iterator[Case]:

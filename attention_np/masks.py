@@ -183,6 +183,13 @@ def sliding_window(n: int, m: int | None = None, *, left: int | None, right: int
     return window
 
 
+def as_window(window: tuple[int | None, int | None]) -> dict[str, int | None]:
+    """A window, (left, right), as the options of :func:`sliding_window`."""
+    if not isinstance(window, tuple | list) or len(window) != 2:
+        raise TypeError(f"window must be a pair (left, right), not {window!r}")
+    return {"left": window[0], "right": window[1]}
+
+
 def block_causal(n: int, block_size: int) -> Mask:
     """Each query sees the earlier blocks and the whole of its own, so it looks ahead within its block.
 

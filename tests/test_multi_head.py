@@ -475,3 +475,59 @@ def test_options_of_layers_that_do_not_fit_are_refused(changed: Any, error: type
     given = {"parameters": a_layer(), "num_heads": 4, "num_kv_heads": 2}
     with pytest.raises(error, match=f"^{message}"):
         multi_head.forward(x, x, x, **{**given, **changed})
+
+
+def in_layout(layout: str) -> dict[str, Array]:
+    state = {"q_proj.weight": normal(0, 8, 5), "k_proj.weight": normal(1, 4, 5), "v_proj.weight": normal(2, 4, 5)}
+    state |= {"o_proj.weight": normal(3, 5, 8)}
+    if layout == "qwen3":
+        state |= {"q_norm.weight": normal(4, 2), "k_norm.weight": normal(5, 2)}
+    return state
+
+
+def test_a_layer_of_hugging_face_is_read_by_name_without_a_copy() -> None:
+    state = in_layout("qwen3")
+    parameters = Parameters.from_layer(state, "qwen3")
+    for name, of in (("w_query", "q_proj"), ("w_key", "k_proj"), ("w_value", "v_proj"), ("w_output", "o_proj")):
+        assert_same_bits(getattr(parameters, name), state[f"{of}.weight"].T)
+        assert np.shares_memory(getattr(parameters, name), state[f"{of}.weight"])
+    assert parameters.query_gain is state["q_norm.weight"]
+    assert parameters.sink is parameters.b_query is None
+    x = normal(9, 3, 5)
+    assert multi_head.forward(x, x, x, parameters, num_heads=4, num_kv_heads=2)[0].shape == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("state", "layout", "message"),
+    [
+        (
+            in_layout("llama"),
+            "falcon",
+            "layout must be one of llama, gemma2, qwen3, gpt_oss, bloom, t5, bert, not 'falcon'",
+        ),
+        (
+            in_layout("llama"),
+            "qwen3",
+            r"a layer of the layout qwen3 lacks q_norm\.weight, k_norm\.weight \(given: q_proj",
+        ),
+        (in_layout("qwen3"), "llama", r"a layer of the layout llama has q_norm\.weight, k_norm\.weight besides"),
+        ({}, "t5", r"a layer of the layout t5 lacks q\.weight, k\.weight, v\.weight, o\.weight"),
+        ({"query_key_value.weight": np.ones((12, 4))}, "bloom", "num_heads is needed for the layout bloom"),
+    ],
+)
+def test_layers_that_are_not_of_the_layout_are_refused(state: Any, layout: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Parameters.from_layer(state, layout)
+
+
+def test_a_fused_layer_is_read_head_by_head() -> None:
+    fused = np.arange(2 * 3 * 2 * 4.0).reshape(12, 4)  # of two heads, each two wide
+    state = {"query_key_value.weight": fused, "query_key_value.bias": np.arange(12.0), "dense.weight": np.eye(4)}
+    parameters = Parameters.from_layer(state, "bloom", num_heads=2)
+    assert_same_bits(parameters.w_query, fused[[0, 1, 6, 7]].T)
+    assert_same_bits(parameters.w_value, fused[[4, 5, 10, 11]].T)
+    assert_same_bits(parameters.b_key, np.array([2.0, 3, 8, 9]))
+    with pytest.raises(
+        ValueError, match=r"^num_heads=3 must divide a third of query_key_value\.weight .*shape=\(12, 4\)"
+    ):
+        Parameters.from_layer(state, "bloom", num_heads=3)

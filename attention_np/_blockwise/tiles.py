@@ -79,7 +79,7 @@ def _checksum(array: Array) -> int:
 
 def _by_name(array: Any) -> Any:
     """`array`, or where to find it if it is a part of a file that is mapped into memory and still has its name."""
-    if not isinstance(array, np.ndarray) or not array.size or min(array.strides) < 0:
+    if not isinstance(array, np.ndarray) or not array.ndim or not array.size or min(array.strides) < 0:
         return array
     owner: Any = array
     while isinstance(owner.base, np.ndarray):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import sqrt
 from typing import NamedTuple
 
@@ -15,11 +16,34 @@ from attention_np._lib.dropout import Rng, as_generator
 __all__ = ["Parameters", "as_parameters", "check_heads"]
 
 
+def _projections(query: str, key: str, value: str, output: str, **others: str) -> dict[str, str]:
+    return {"w_query": query, "w_key": key, "w_value": value, "w_output": output, **others}
+
+
+PLAIN = ("q_proj", "k_proj", "v_proj", "o_proj")
+FUSED = "query_key_value"  # of each head its query, key and value
+LAYOUTS = {  # what the arrays are called in the attention layers of Hugging Face's models
+    "llama": _projections(*PLAIN),
+    "gemma2": _projections(*PLAIN),
+    "qwen3": _projections(*PLAIN, query_gain="q_norm.weight", key_gain="k_norm.weight"),
+    "gpt_oss": _projections(*PLAIN, sink="sinks"),
+    "bloom": _projections("query", "key", "value", "dense"),
+    "t5": _projections("q", "k", "v", "o"),
+    "bert": _projections("self.query", "self.key", "self.value", "output.dense"),
+}
+BESIDE = {  # arrays of a layer that are no parameters of its attention
+    "relative_attention_bias.weight",
+    "rotary_emb.inv_freq",
+    "output.LayerNorm.weight",
+    "output.LayerNorm.bias",
+}
+
+
 class Parameters(NamedTuple):
     """What a layer learns: projections that multiply from the right, ``x @ w + b``, gains, and a sink of each head.
 
-    The same type holds their gradients and tangents. `from_in_proj` and `from_c_attn` read the two fused layouts in
-    use, `random` draws them.
+    The same type holds their gradients and tangents. `from_in_proj`, `from_c_attn` and `from_layer` read the
+    layouts in use, `random` draws them.
     """
 
     w_query: Array  # (d_query, num_heads * d_k)
@@ -127,6 +151,58 @@ class Parameters(NamedTuple):
         return cls._from_fused(w_in, w_out, "c_attn_bias", c_attn_bias, "c_proj_bias", c_proj_bias)
 
     @classmethod
+    def from_layer(
+        cls, arrays: Mapping[str, npt.ArrayLike], layout: str, *, num_heads: int | None = None
+    ) -> Parameters:
+        """Parameters from the arrays of an attention layer of Hugging Face's models, by the names that they have there.
+
+        Parameters
+        ----------
+        arrays : mapping of str to array_like
+            Those of the layer's `state_dict`, such as ``"q_proj.weight"``.
+        layout : {"llama", "gemma2", "qwen3", "gpt_oss", "bloom", "t5", "bert"}
+            Whose names they are. Other models have these, too: Mistral those of Llama.
+        num_heads : int, optional
+            Needed for "bloom", whose projections stand side by side head by head.
+
+        Returns
+        -------
+        parameters : Parameters
+            Views of the given arrays where they are NumPy arrays. What a layer has besides is for `forward`: T5's
+            ``relative_attention_bias.weight`` is the table of a bias, its scale is 1, and so on.
+
+        Raises
+        ------
+        TypeError
+            If an array is not of floating-point numbers.
+        ValueError
+            If there is no such layout, an array is missing, or there is one that the layout does not have.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attention_np import multi_head
+        >>> layer = {f"{name}_proj.weight": np.ones((2, 4)) for name in "qkv"} | {"o_proj.weight": np.ones((4, 2))}
+        >>> multi_head.Parameters.from_layer(layer, "llama").w_query.shape
+        (4, 2)
+        """
+        if layout not in LAYOUTS:
+            raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+        names = LAYOUTS[layout]
+        given = {name: as_floating(name, x) for name, x in arrays.items() if name not in BESIDE}
+        if layout == "bloom" and FUSED + ".weight" in given:
+            given = _unfused(given, num_heads)
+        linear = {name: given.pop(f"{of}.weight", None) for name, of in names.items() if name.startswith("w_")}
+        biases = {f"b_{name[2:]}": given.pop(f"{names[name]}.bias", None) for name in linear}
+        others = {name: given.pop(of, None) for name, of in names.items() if name not in linear}
+        missing = [f"{names[name]}.weight" for name, x in linear.items() if x is None]
+        missing += [names[name] for name, x in others.items() if x is None]
+        if missing or given:
+            what = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(given)} besides"
+            raise ValueError(f"a layer of the layout {layout} {what} (given: {', '.join(arrays)})")
+        return cls(**{name: x.T for name, x in linear.items() if x is not None}, **biases, **others)  # type: ignore[arg-type]
+
+    @classmethod
     def _from_fused(
         cls,
         w_in: Array,
@@ -209,6 +285,25 @@ class Parameters(NamedTuple):
             weights.append(generator.uniform(-bound, bound, (d_in, d_model)).astype(dtype))
         zeros = [np.zeros(d_model, dtype) if biases else None for _ in range(4)]
         return cls(*weights, *zeros)
+
+
+def _unfused(given: dict[str, Array], num_heads: int | None) -> dict[str, Array]:
+    """`given` with the three parts of a fused projection, which has query, key and value of each head in turn."""
+    if num_heads is None:
+        raise ValueError("num_heads is needed for the layout bloom, whose projections stand head by head")
+    heads, parts = as_integer("num_heads", num_heads, least=1), dict(given)
+    for kind in ("weight", "bias"):
+        fused = parts.pop(f"{FUSED}.{kind}", None)
+        if fused is None:
+            continue
+        if fused.ndim < 1 or fused.shape[0] % (3 * heads):
+            raise ValueError(
+                f"num_heads={heads} must divide a third of {FUSED}.{kind} ({FUSED}.{kind}.shape={fused.shape})"
+            )
+        by_head = fused.reshape(heads, 3, -1, *fused.shape[1:])  # (heads, 3, d, ...)
+        for i, name in enumerate(("query", "key", "value")):
+            parts[f"{name}.{kind}"] = by_head[:, i].reshape(-1, *fused.shape[1:])
+    return parts
 
 
 def as_parameters(

@@ -1,4 +1,4 @@
-"""Ops against numerical gradients: modules with ``forward``, ``backward`` and ``jvp``."""
+"""Ops against numerical gradients: modules with ``forward``, ``backward``, ``jvp`` and ``double_backward``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from attention_np.gradcheck.agreement import ADJOINT_ULPS, CLEARLY_APART
 from attention_np.gradcheck.checking import DIRECTIONS, check_by
+from attention_np.gradcheck.double_backward import check_double_backward
 from attention_np.gradcheck.measuring.functions import as_generator, check_mapping
 from attention_np.gradcheck.measuring.running import MEMORY
 from attention_np.gradcheck.nesting import Nest
@@ -26,8 +28,6 @@ __all__ = ["check_op", "check_op_by"]
 Array = npt.NDArray[Any]
 
 IMMUTABLE = (bool, int, float, str)  # options that no call can change for the next
-ADJOINT_ULPS = 4.5  # 1e-15 in float64
-CLEARLY_APART = 1e-6  # the adjoint error of one input that is to blame
 
 
 def check_op(
@@ -46,7 +46,7 @@ def check_op(
     progress: bool | None = None,
     **options: Any,
 ) -> Report:
-    """Check an op: a module with ``forward``, ``backward`` and, if it has forward mode, ``jvp``.
+    """Check an op: a module with ``forward``, ``backward`` and, if it has them, ``jvp`` and ``double_backward``.
 
     Parameters
     ----------
@@ -132,10 +132,12 @@ def check_op_by(
         constants={name: float(value) for name, value in options.items() if isinstance(value, Real)},
         **how,
     )
-    if not hasattr(op, "jvp"):
-        return reports
-    entry = _adjoint(op, functions, nest, as_generator(rng))
-    return [Report((*report.inputs, entry)) for report in reports]
+    further: list[InputReport] = []
+    if hasattr(op, "jvp"):
+        further.append(_adjoint(op, functions, nest, as_generator(rng)))
+    if hasattr(op, "double_backward"):
+        further += check_double_backward(op, functions, nest, rng)
+    return [Report((*report.inputs, *further)) for report in reports]
 
 
 def _adjoint(op: Any, functions: _OpFunctions, inputs: Nest, rng: np.random.Generator) -> InputReport:
