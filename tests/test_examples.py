@@ -106,6 +106,14 @@ def test_one_head_reaches_its_lower_bound_and_two_heads_pass_below_it(printed: R
     assert min(losses[2]) < 0.0001
 
 
+def test_newton_goes_further_down_than_gradients_alone_in_fewer_passes(printed: Run) -> None:
+    rows = re.findall(r"(\d+) passes: loss \S+, gradient (\S+)$", printed("newton"), flags=re.MULTILINE)
+    (*others, (passes, gradient)) = [(int(count), float(size)) for count, size in rows]
+    assert len(others) == 2
+    assert gradient < 1e-13 < min(size for _, size in others)
+    assert passes < min(count for count, _ in others) / 2
+
+
 def test_each_mistake_of_the_kernel_gets_its_diagnosis(printed: Run) -> None:
     text = printed("your_kernel")
     cases = dict(re.findall(r"^(no \w.*|mean .*):\n((?:  .*\n)+)", text, flags=re.MULTILINE))

@@ -28,7 +28,7 @@ def bounds(op: str, form: Format, inputs: Mapping[str, Array], options: Mapping[
     Parameters
     ----------
     op : str
-        "softmax", "dot_product", "additive" or "multi_head".
+        "softmax", "dot_product", "additive", "multi_head", "rms_norm", "layer_norm" or "rotary".
     form : Format
         Of the inputs.
     inputs, options

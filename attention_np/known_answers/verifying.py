@@ -148,14 +148,17 @@ def of_op(op: ModuleType) -> Function:
         if parameters:
             gradients |= gradients.pop("parameters")._asdict()
         found = {f"d_{name}": x for name, x in gradients.items()}
-        return {"output": output, "logsumexp": _logsumexp(cache), **found}
+        logsumexp = _logsumexp(cache)
+        return {"output": output, **({} if logsumexp is None else {"logsumexp": logsumexp}), **found}
 
     return function
 
 
-def _logsumexp(cache: Any) -> Array:
-    """The log-sum-exp that a cache holds: its own, that of its softmax, or that of its attention."""
+def _logsumexp(cache: Any) -> Array | None:
+    """The log-sum-exp that a cache holds: its own, that of its softmax, or that of its attention; or none."""
     holder = getattr(cache, "attention", cache)
     holder = getattr(holder, "softmax", holder)
+    if not hasattr(holder, "logsumexp"):
+        return None
     logsumexp: Array = holder.logsumexp
     return np.squeeze(logsumexp, axis=holder.axis) if hasattr(holder, "axis") else logsumexp
