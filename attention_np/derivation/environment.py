@@ -154,10 +154,38 @@ class Environment:
             raise Fault("broken", f"{definition.key} has no value: its definition is broken ({reason})", span)
         if definition.body is None:
             tensor = self._functional(span)
+        elif definition.key in definition.body.tensors:
+            tensor = self._recurrence(definition, definition.body)
         else:
             value = self.evaluate(self, definition.body)
             tensor = as_tensor(self, value, definition.indices, definition.span)
         return tensor._replace(data=self.arithmetic.hold(tensor.data, span))
+
+    def _recurrence(self, definition: Definition, body: nodes.Node, steps: Array | None = None) -> Tensor:
+        """Place after place of the first index: what is not known yet is not a number there.
+
+        With `steps`, which have an axis for perturbations in front, they are added to each place before it is used.
+        """
+        key, span = definition.key, definition.span
+        axes = tuple(map(self.names.range_of, definition.indices))
+        data = np.full(tuple(map(self.arithmetic.size, axes)), np.nan)
+        tensor = Tensor(data, axes)
+        table = self.values if steps is None else self.free
+        try:
+            for place in range(data.shape[0]):
+                table[key] = tensor._replace(data=data)
+                found = as_tensor(self, self.evaluate(self, body), definition.indices, span)
+                if found.axes != axes:
+                    raise Fault("shape", f"of a recurrence all indices stand on the left: {key} has more", span)
+                if steps is not None:
+                    found = found._replace(data=found.data + steps, tangent=max(found.tangent, 1.0), perturbed=True)
+                known = (np.arange(data.shape[-len(axes)]) <= place).reshape(-1, *(1,) * (len(axes) - 1))
+                data = np.where(known, found.data, np.nan)
+                scale, tangent = max(tensor.scale, found.scale), max(tensor.tangent, found.tangent)
+                tensor = found._replace(data=data, scale=scale, tangent=tangent)
+        finally:
+            del table[key]
+        return tensor
 
     def _functional(self, span: Span) -> Tensor:
         output = self.tensor(self.header.output or "", span)
@@ -213,8 +241,12 @@ class Perturbed(Environment):
         count = base.data.size
         parent.arithmetic.charge([(count, count)], span)
         steps = (1j * STEP) * np.eye(count).reshape(count, *base.data.shape)
-        data = parent.arithmetic.hold(base.data + steps, span)
-        self.free[key] = base._replace(data=data, tangent=1.0, perturbed=True)
+        definition = self.definitions.by_key.get(key)
+        if definition is not None and definition.body is not None and key in definition.body.tensors:
+            moved = self._recurrence(definition, definition.body, steps)
+        else:
+            moved = base._replace(data=base.data + steps, tangent=1.0, perturbed=True)
+        self.free[key] = moved._replace(data=parent.arithmetic.hold(moved.data, span))
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The symbol of that key, carried along with the perturbation."""

@@ -282,7 +282,8 @@ class Evaluator(Calls):
         below = self._filled(node.bottom.indices or (), len(bottom.axes), node.bottom)
         above: tuple[nodes.Node, ...] = ()
         if isinstance(node.top, nodes.Ref):
-            if node.top.name in environment.definitions.needs(node.bottom.name):
+            needed = environment.definitions.needs(node.bottom.name) - {node.bottom.name}
+            if node.top.name in needed:
                 message = f"upside down: {plain(node.bottom.name)} depends on {plain(node.top.name)}"
                 raise Fault("name", message, node.span)
             upper = environment.tensor(node.top.name, node.top.name_span)
