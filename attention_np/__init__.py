@@ -1,9 +1,9 @@
 """Attention and its gradients in pure NumPy, every backward pass derived by hand.
 
 Each op is a module with ``forward``, ``backward`` and ``jvp``: :mod:`~attention_np.softmax`,
-:mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive` and
-:mod:`~attention_np.multi_head`. :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may
-attend to whom.
+:mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive`,
+:mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`. :mod:`~attention_np.masks` and, block by
+block, :mod:`~attention_np.rules` say who may attend to whom.
 
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
 implementation in any language can be held against; :mod:`~attention_np.cost` counts operations and memory;
@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-OPS = ("softmax", "dot_product", "blockwise", "additive", "multi_head")  # the one list of them, in the order to read
+OPS = (
+    "softmax",
+    "dot_product",
+    "blockwise",
+    "additive",
+    "multi_head",
+    "linear_attention",
+)  # the one list of them, in the order to read
 FUNCTIONS = ("additive_attention", "multi_head_attention", "scaled_dot_product_attention")  # of `functional`
 LATER = ("cost", "gradcheck", "known_answers", "plot", "trace")  # not among what `*` imports
 
@@ -29,6 +36,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import dot_product as dot_product
     from attention_np import gradcheck as gradcheck
     from attention_np import known_answers as known_answers
+    from attention_np import linear_attention as linear_attention
     from attention_np import masks as masks
     from attention_np import multi_head as multi_head
     from attention_np import plot as plot

@@ -50,7 +50,7 @@ def test_cases_that_cannot_be_made_say_what_is_missing(tmp_path: Path, monkeypat
     assert cases.batch(["a b"], features=3).embedded.shape == (1, 2, 3)
 
 
-@pytest.mark.parametrize("op", [op for op in attention_np.OPS if op != "softmax"])
+@pytest.mark.parametrize("op", [op for op in attention_np.OPS if op not in ("softmax", "linear_attention")])
 def test_every_attention_has_a_case_in_which_a_query_may_attend_to_nothing(op: str) -> None:
     caches = [case.module.forward(**case.inputs, **case.options)[1] for case in cases.all_cases([op])]
     empty = [

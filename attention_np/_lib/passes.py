@@ -64,7 +64,7 @@ class Backward(Protocol[CacheIn, Found]):
 
     mathematics: Callable[..., Any]
 
-    def __call__(self, d_output: npt.ArrayLike, cache: CacheIn) -> Found:
+    def __call__(self, d_output: npt.ArrayLike, cache: CacheIn, **further: npt.ArrayLike | None) -> Found:
         """The whole of it."""
         ...
 
@@ -103,33 +103,37 @@ def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
     """A backward pass: `Gradients`, of the shapes and dtypes of the inputs, None where there was none."""
     op, names, kind = _op_of(mathematics)
     given = signature(mathematics)
-    vector = next(iter(given.parameters))
+    vector, _, *more = given.parameters  # more: gradients of what the cache has under the same name
 
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
+        of = {name: kwargs.pop(name, None) for name in more}
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
         check_cache(cache, kind, op)
-        compute = cache.weights.dtype
-        d_output = as_vector(vector, d_output, cache.output_shape, compute)
         inputs = cache[: len(names)]
+        compute = precision(*_flat(inputs)).compute
+        d_output = as_vector(vector, d_output, cache.output_shape, compute)
+        shapes = {name: getattr(cache, name.removeprefix("d_")).shape for name in of}
+        further = {name: x if x is None else as_vector(name, x, shapes[name], compute) for name, x in of.items()}
         if names[0] == "query":
             d_output = with_query_axis(d_output, inputs[0])
         ready = _ready(names, inputs, compute)
         if ready is not inputs:
             cache = kind._make((*ready, *cache[len(names) :]))
         with quiet():
-            found, between = _split(mathematics(d_output, cache))
+            found, between = _split(mathematics(d_output, cache, **further))
             gradients = _as_given(names, found, inputs)
             if between and left_range(_flat((*found, *between, *gradients)), _with(d_output, names, ready, cache)):
-                found, _ = _split(mathematics(widened(d_output), _in_range(cache)))
+                wide = {name: widened(x) for name, x in further.items()}
+                found, _ = _split(mathematics(widened(d_output), _in_range(cache), **wide))
                 gradients = _as_given(names, found, inputs)
         return gradients
 
     shell.__doc__ = _documented(mathematics, BACKWARD.replace("d_output", vector))
-    first, second = given.parameters.values()
-    public = given.replace(
-        parameters=[first.replace(annotation="npt.ArrayLike"), second], return_annotation="Gradients"
-    )
+    first, second, *others = given.parameters.values()
+    others = [x.replace(annotation="npt.ArrayLike | None") for x in others]
+    first = first.replace(annotation="npt.ArrayLike")
+    public = given.replace(parameters=[first, second, *others], return_annotation="Gradients")
     return cast("Backward[Any, Any]", _as_pass(shell, mathematics, public))
 
 
@@ -142,8 +146,8 @@ def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Giv
     @wraps(mathematics)
     def shell(cache: Any, **tangents: Any) -> Array:
         check_cache(cache, kind, op)
-        compute = cache.weights.dtype
         inputs = cache[: len(names)]
+        compute = precision(*_flat(inputs)).compute
         of = zip(names, inputs, strict=True)
         along = {name: _tangent(op, name, tangents.pop(name, None), x, compute) for name, x in of}
         if tangents:

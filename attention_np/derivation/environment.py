@@ -116,6 +116,7 @@ class Environment:
         self.jacobians: dict[tuple[str, str], Tensor] = {}
         self._perturbed: dict[str, Perturbed] = {}
         self.underflow: Span | None = None
+        self.at: dict[str, int] = {}  # the one place of an index that is looked at, in a recurrence
 
     def branch(self, names: Names, definitions: Definitions, account: Account) -> Environment:
         """The same draw with other tables of names, which so far say the same, and an account of its own."""
@@ -166,25 +167,27 @@ class Environment:
 
         With `steps`, which have an axis for perturbations in front, they are added to each place before it is used.
         """
-        key, span = definition.key, definition.span
+        key, first, span = definition.key, definition.indices[0], definition.span
         axes = tuple(map(self.names.range_of, definition.indices))
         data = np.full(tuple(map(self.arithmetic.size, axes)), np.nan)
         tensor = Tensor(data, axes)
         table = self.values if steps is None else self.free
         try:
             for place in range(data.shape[0]):
-                table[key] = tensor._replace(data=data)
+                table[key], self.at[first] = tensor, place + 1
                 found = as_tensor(self, self.evaluate(self, body), definition.indices, span)
                 if found.axes != axes:
                     raise Fault("shape", f"of a recurrence all indices stand on the left: {key} has more", span)
                 if steps is not None:
                     found = found._replace(data=found.data + steps, tangent=max(found.tangent, 1.0), perturbed=True)
-                known = (np.arange(data.shape[-len(axes)]) <= place).reshape(-1, *(1,) * (len(axes) - 1))
-                data = np.where(known, found.data, np.nan)
+                if place == 0:
+                    data = np.full_like(found.data, np.nan)
+                here = (slice(None), place) if found.perturbed else place
+                data[here] = found.data[here]
                 scale, tangent = max(tensor.scale, found.scale), max(tensor.tangent, found.tangent)
                 tensor = found._replace(data=data, scale=scale, tangent=tangent)
         finally:
-            del table[key]
+            del table[key], self.at[first]
         return tensor
 
     def _functional(self, span: Span) -> Tensor:

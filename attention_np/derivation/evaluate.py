@@ -49,7 +49,10 @@ class Evaluator(Calls):
 
     def _indexref(self, node: nodes.IndexRef, bound: tuple[str, ...]) -> Value:
         length = self.arithmetic.size(self.environment.names.range_of(node.name))
-        return Value(np.arange(1.0, length + 1.0), (node.name,), (), float(length))
+        places = np.arange(1.0, length + 1.0)
+        if node.name in self.environment.at:
+            places = places[self.environment.at[node.name] - 1 :][:1]
+        return Value(places, (node.name,), (), float(length))
 
     def _eye(self, node: nodes.Eye, bound: tuple[str, ...]) -> Value:
         value = number(1.0)._replace(eye=True)

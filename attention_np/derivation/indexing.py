@@ -46,6 +46,7 @@ class Indexing:
         whole = sum(isinstance(item, nodes.Slice) for item in items)
         # Different letters, each over its own axis, only reorder the axes: nothing is looked up.
         simple = len({*lead, *letters}) == len(lead) + len(letters) == len(lead) + len(items) - whole
+        simple = simple and self.environment.at.keys().isdisjoint(letters)
         picked: list[Value | None] = []
         for item, axis in zip(items, axes, strict=True):
             if isinstance(item, nodes.Slice):

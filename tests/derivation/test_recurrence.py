@@ -41,7 +41,11 @@ FALSE = [
     (r"\frac{\partial h^{(t)}_a}{\partial y_{jc}} = 0", "name", "upside down"),
     (r"u_t = u_t + g_t", "domain", "not a number: a recurrence uses the places before, of its first index"),
     (r"u_{ta} = u_{t+1,a} + x_{ta}", "domain", "a recurrence uses the places before"),
-    (r"u_{at} = \begin{cases} x_{ta} & \text{if } t = 1 \\ u_{a,t-1} & \text{otherwise} \end{cases}", "domain", "first"),
+    (
+        r"u_{at} = \begin{cases} x_{ta} & \text{if } t = 1 \\ u_{a,t-1} & \text{otherwise} \end{cases}",
+        "domain",
+        "first",
+    ),
     (r"u_t = \begin{cases} x_t & \text{if } t = 1 \\ u_{t-1} & \text{otherwise} \end{cases}", "shape", "cases"),
     (r"u_t = g_t, v_t = v_{t-1} + w_t", "name", "the symbol w"),
     (r"u_t = g_t = u_t", "name", "the symbol u"),
