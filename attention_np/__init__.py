@@ -1,9 +1,10 @@
 """Attention and its gradients in pure NumPy, every backward pass derived by hand.
 
-Each op is a module with ``forward``, ``backward`` and ``jvp``: :mod:`~attention_np.softmax`,
+Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backward``: :mod:`~attention_np.softmax`,
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive`,
-:mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`. :mod:`~attention_np.masks` and, block by
-block, :mod:`~attention_np.rules` say who may attend to whom.
+:mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`; and what stands around attention,
+:mod:`~attention_np.rms_norm` and :mod:`~attention_np.layer_norm`. :mod:`~attention_np.masks` and, block by block,
+:mod:`~attention_np.rules` say who may attend to whom.
 
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
 implementation in any language can be held against; :mod:`~attention_np.cost` counts operations and memory;
@@ -25,8 +26,15 @@ OPS = (
     "additive",
     "multi_head",
     "linear_attention",
+    "rms_norm",
+    "layer_norm",
 )  # the one list of them, in the order to read
-FUNCTIONS = ("additive_attention", "multi_head_attention", "scaled_dot_product_attention")  # of `functional`
+FUNCTIONS = {  # and the modules that they are of
+    "additive_attention": "functional",
+    "hessian_vector_product": "second_order",
+    "multi_head_attention": "functional",
+    "scaled_dot_product_attention": "functional",
+}
 LATER = ("cost", "gradcheck", "known_answers", "plot", "trace")  # not among what `*` imports
 
 if TYPE_CHECKING:  # for whoever reads this without running it; what runs imports a module when it is asked for
@@ -36,22 +44,25 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import dot_product as dot_product
     from attention_np import gradcheck as gradcheck
     from attention_np import known_answers as known_answers
+    from attention_np import layer_norm as layer_norm
     from attention_np import linear_attention as linear_attention
     from attention_np import masks as masks
     from attention_np import multi_head as multi_head
     from attention_np import plot as plot
+    from attention_np import rms_norm as rms_norm
     from attention_np import rules as rules
     from attention_np import softmax as softmax
     from attention_np import trace as trace
     from attention_np.functional import additive_attention as additive_attention
     from attention_np.functional import multi_head_attention as multi_head_attention
     from attention_np.functional import scaled_dot_product_attention as scaled_dot_product_attention
+    from attention_np.second_order import hessian_vector_product as hessian_vector_product
 else:
     __all__ = [*OPS, *FUNCTIONS, "masks", "rules"]
 
     def __getattr__(name: str) -> Any:
         if name in FUNCTIONS:
-            return getattr(import_module("attention_np.functional"), name)
+            return getattr(import_module(f"attention_np.{FUNCTIONS[name]}"), name)
         if name in __all__ or name in LATER:
             return import_module(f"attention_np.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,10 +23,18 @@ from attention_np._lib import passes
 from attention_np._lib.arguments import as_attended, as_floating, as_mask, check_vector, check_weight, scores_shape
 from attention_np._lib.arrays import Array, is_finite, sum_to, transposed
 from attention_np._lib.passes import Tangent
-from attention_np._lib.products import backward_times, linear, linear_backward, pair_products, pairs_that_flow, product
+from attention_np._lib.products import (
+    backward_times,
+    linear,
+    linear_backward,
+    linear_double_backward,
+    pair_products,
+    pairs_that_flow,
+    product,
+)
 from attention_np._lib.second_look import in_range, scores_in_range
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("query", "key", "value")  # may carry any leading axes: for gradcheck
 
@@ -245,6 +253,71 @@ def jvp(
     of_values = product(cache.weights, d_value, cache.mask)
     d_output = product(d_weights, cache.value, cache.mask) + of_values  # (..., n, d_v) (additive.32)
     return d_output, (d_queries, d_keys, d_scores)
+
+
+@passes.double_backward
+def double_backward(
+    d_gradients: Gradients, d_output: Array, cache: Cache
+) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
+
+    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
+    """
+    along, hidden, flows = d_gradients, cache.hidden, pairs_that_flow(cache.mask, d_output)
+    d_d_output, (moved_queries, moved_keys, moved_scores) = jvp.mathematics(cache, **along._asdict())
+    slope = 1 - hidden * hidden  # of tanh, (..., n, m, h)
+    moved_hidden = slope * (moved_queries[..., :, None, :] + moved_keys[..., None, :, :])  # (..., n, m, h)
+
+    # backward was d_weights = d_output @ value^T, d_scores = the Jacobian of softmax times d_weights
+    d_weights, moved_d_weights = (
+        sum_to(pair_products(d_output, value, flows), cache.weights.shape) for value in (cache.value, along.value)
+    )
+    d_scores, moved_d_scores, moved_weights = softmax.times_moving_jacobian(
+        d_weights, moved_d_weights, moved_scores, cache.softmax
+    )
+
+    # backward was d_value = weights^T @ d_output
+    d_value = product(transposed(moved_weights), d_output, transposed(flows))  # (..., m, d_v)
+
+    # backward was d_hidden = d_scores * w_score, d_w_score = sum of d_scores * hidden, d_sum = d_hidden * slope
+    d_hidden = backward_times(d_scores[..., None], cache.w_score)  # (..., n, m, h)
+    moved_d_hidden, d_w_score, _ = linear_double_backward(
+        moved_d_scores[..., None],
+        d_scores[..., None],
+        hidden,
+        cache.w_score[:, None],
+        moved_hidden,
+        along.w_score[:, None],
+    )
+    d_sum = backward_times(d_hidden, slope)  # (..., n, m, h)
+    moved_d_sum = backward_times(moved_d_hidden, slope) - 2 * backward_times(d_hidden, hidden * moved_hidden)
+    d_queries, moved_d_queries = (
+        sum_to(x.sum(axis=-2), (*cache.query.shape[:-1], x.shape[-1])) for x in (d_sum, moved_d_sum)
+    )
+    d_keys, moved_d_keys = (sum_to(x.sum(axis=-3), (*cache.key.shape[:-1], x.shape[-1])) for x in (d_sum, moved_d_sum))
+
+    # backward was d_query = d_queries @ w_query^T, d_w_query = query^T @ d_queries, and so on
+    d_query, d_w_query, _ = linear_double_backward(
+        moved_d_queries, d_queries, cache.query, cache.w_query, along.query, along.w_query
+    )
+    d_key, d_w_key, d_b = linear_double_backward(moved_d_keys, d_keys, cache.key, cache.w_key, along.key, along.w_key)
+    gradients = Gradients(
+        query=d_query,
+        key=d_key,
+        value=d_value,
+        w_query=d_w_query,
+        w_key=d_w_key,
+        w_score=d_w_score[:, 0],
+        b=d_b,
+    )
+    return (d_d_output, gradients), (
+        moved_queries,
+        moved_keys,
+        moved_scores,
+        moved_d_scores,
+        moved_d_queries,
+        moved_d_keys,
+    )
 
 
 def _check_parameters(query: Array, key: Array, w_query: Array, w_key: Array, w_score: Array, b: Array | None) -> None:

@@ -37,6 +37,8 @@ from attention_np._lib.arguments import (
     as_flag,
     as_mask,
     as_scale,
+    as_sink,
+    as_softcap,
     as_tangent,
     as_vector,
     check_broadcasts_to,
@@ -44,8 +46,19 @@ from attention_np._lib.arguments import (
     check_features,
     scores_shape,
 )
-from attention_np._lib.arrays import Array, as_result, in_dtype, precision, quiet, with_query_axis, without_query_axis
+from attention_np._lib.arrays import (
+    Array,
+    as_gradient,
+    as_result,
+    in_dtype,
+    precision,
+    quiet,
+    sum_to,
+    with_query_axis,
+    without_query_axis,
+)
 from attention_np._lib.dropout import Rng, as_probability, draw_key
+from attention_np._lib.products import backward_times
 from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import widened
 from attention_np.dot_product import Gradients
@@ -54,7 +67,7 @@ from attention_np.rules import Rule, cut, pick
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["Cache", "Gradients", "Partial", "backward", "forward", "jvp", "merge", "merge_backward"]
+__all__ = ["Cache", "Gradients", "Partial", "backward", "double_backward", "forward", "jvp", "merge", "merge_backward"]
 
 VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
 
@@ -69,10 +82,12 @@ class Cache(NamedTuple):
     key: Array  # (..., m, d_k)
     value: Array  # (..., m, d_v)
     bias: Array | None  # broadcasts to (..., n, m)
+    sink: Array | None  # broadcasts to the leading axes of the scores
     mask: Rule | None  # who attends to whom, all rules together; None: all to all
     scale: Any  # a real scalar of the precision computed in
-    logsumexp: Array  # (..., n); if it does not fit the dtype, infinite, or NaN where it would be minus infinity
-    shift: Array  # (..., n), taken before the exponential: from the products of a query, or with a bias from its scores
+    softcap: Any  # the same, or None
+    logsumexp: Array  # (..., n), with the sink; infinite if it does not fit the dtype, or NaN for minus infinity
+    shift: Array  # (..., n), taken before the exponential: from products that are only scaled, else from scores
     total: Array  # (..., n), the sum of the exponentials after that; NaN where only the log-sum-exp is known
     output: Array  # (..., n, d_v), in the precision computed in; a copy
     dropout_p: float
@@ -92,6 +107,8 @@ def forward(
     is_causal: bool = False,
     dropout_p: float = 0.0,
     rng: Rng | None = None,
+    softcap: float | None = None,
+    sink: npt.ArrayLike | None = None,
     block_size: int | tuple[int, int] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
@@ -119,6 +136,8 @@ def forward(
     rng : int or numpy.random.Generator, optional
         A seed, or a generator from which one integer is drawn; needed for dropout. Draws are those of
         :func:`attention_np.dot_product.forward`.
+    softcap, sink
+        As for :func:`attention_np.dot_product.forward`. Of results that are to be merged, one has the sink.
     block_size : int or (int, int), optional
         How many queries, and how many keys, are looked at together. By default as many as fit the cache of a core.
     executor : concurrent.futures.Executor, optional
@@ -184,9 +203,10 @@ def forward(
     query, key, value, bias = as_attended(query, key, value, bias)
     shape = scores_shape(query, key, value)
     check_features(query, key)
+    sink = as_sink(sink, shape, query, key, value)
     dropout_p = as_probability(dropout_p, rng)
-    dtype = precision(query, key, value, bias)
-    scale = as_scale(scale, key.shape[-1], dtype.compute)
+    dtype = precision(query, key, value, bias, sink)
+    scale, softcap = as_scale(scale, key.shape[-1], dtype.compute), as_softcap(softcap, dtype.compute)
     rule = _rule(shape, mask, is_causal)
     if bias is not None:
         check_broadcasts_to("bias", bias, shape)
@@ -200,8 +220,10 @@ def forward(
         key=key,
         value=value,
         bias=bias,
+        sink=sink,
         rule=rule,
         scale=scale,
+        softcap=softcap,
         dropout_p=dropout_p,
         dropout_key=dropout_key,
         block_size=sizes,
@@ -211,6 +233,8 @@ def forward(
     blank = np.empty if rule is None and problem.m else np.zeros  # without a rule every place is written
     output, kept = (blank((*problem.leading, problem.n, value.shape[-1]), dtype.compute) for _ in range(2))
     logsumexp, shift, total = (np.full(shape[:-1], x, dtype.compute) for x in (-np.inf, 0, 0))
+    if sink is not None:  # all that there is of a query that no tile has
+        logsumexp[...], total[...] = sink[..., None], np.nan
 
     def consume(places: list[Place], results: list[kernels.Attended]) -> None:
         for place, (found, *of_rows) in zip(places, results, strict=True):
@@ -228,8 +252,10 @@ def forward(
         key=key,
         value=value,
         bias=bias,
+        sink=sink,
         mask=rule,
         scale=scale,
+        softcap=softcap,
         logsumexp=logsumexp,
         shift=shift,
         total=total,
@@ -266,7 +292,7 @@ def backward(
     Returns
     -------
     Gradients
-        `query`, `key`, `value` and `bias` (None if there was none), summed over axes that were broadcast.
+        `query`, `key`, `value`, and `bias` and `sink` (None if there was none), summed over axes that were broadcast.
 
     Raises
     ------
@@ -284,6 +310,8 @@ def backward(
         \frac{\partial L}{\partial S_{ij}} = A_{ij} \left(\frac{\partial L}{\partial A_{ij}} - \delta_i +
         \frac{\partial L}{\partial \ell_i}\right), \qquad
         \delta_i = \sum_b \frac{\partial L}{\partial O_{ib}} O_{ib}
+
+    and a sink, which has no value, gets :math:`\partial L / \partial \ell_i - \delta_i` times its share of each row.
 
     A gradient that does not fit the dtype is infinite; one that is below its normal numbers, or worked out from an
     output or from products below them, loses digits.
@@ -327,6 +355,8 @@ def backward(
             into += found
 
     d_bias = None if bias is None else np.zeros(bias.shape, dtype)
+    with quiet():
+        d_sink = _sink_gradient(cache, of_output, of_logsumexp, apart)
 
     def cotangent(place: Place, of_apart: bool | None = None) -> Cotangent:
         """What is given for a tile: for the rows that are apart, or for the others, and zero for the rest; or all."""
@@ -350,6 +380,9 @@ def backward(
             if d_bias is not None:
                 into = cut(pick(np.atleast_2d(d_bias), place.at, axes=2), place.rows, place.columns)
                 into += found.bias
+            if d_sink is not None and found.sink is not None:
+                into = pick(d_sink, place.at, axes=1)
+                into += found.sink
 
     tasks = (
         (places, [(problem.tile(place), cotangent(place, of_apart=False)) for place in places])
@@ -365,35 +398,58 @@ def backward(
         arrays = (
             x if x is None else in_dtype(dtype, x)[0] for x in (of_output, of_logsumexp, query, cache.key, cache.value)
         )
-        if left_range((d_query, d_key, d_value, d_bias), chain(arrays, [cache.scale])):
-            d_query, d_key, d_value, d_bias = _gradients_in_range(problem, cotangent)
+        if left_range((d_query, d_key, d_value, d_bias, d_sink), chain(arrays, [cache.scale])):
+            of_rows = _sink_gradient(cache, of_output, widened(of_logsumexp), np.array(True))
+            d_query, d_key, d_value, d_bias, d_sink = _gradients_in_range(problem, cotangent, of_rows)
         return Gradients(
             as_result(without_query_axis(d_query, query), query.dtype),
             as_result(d_key, cache.key.dtype),
             as_result(d_value, cache.value.dtype),
             None if bias is None or d_bias is None else as_result(d_bias, bias.dtype),
+            None if cache.sink is None or d_sink is None else as_gradient(d_sink[..., 0], cache.sink),
         )
 
 
+def _sink_gradient(cache: Cache, d_output: Array, d_logsumexp: Array | None, apart: Array | None) -> Array | None:
+    """That of the sink at each place of the leading axes of the scores, (..., 1), if there is one.
+
+    Rows that are `apart` are differentiated as a whole: of them it has what is of the log-sum-exp alone.
+    """
+    if cache.sink is None:
+        return None
+    known = ~np.isnan(cache.total)
+    share = np.exp(cache.sink[..., None] - np.where(known, cache.shift, cache.logsumexp))
+    share = np.where(known, share / cache.total, share)  # (..., n) (blockwise.61)
+    share = np.where(cache.logsumexp.real == np.inf, 0, share)
+    delta = backward_times(cache.output, d_output).sum(axis=-1)  # (..., n) (blockwise.8)
+    delta = sum_to(delta if apart is None else np.where(apart, 0, delta), share.shape)
+    d_sinks = -delta if d_logsumexp is None else d_logsumexp - delta
+    total: Array = backward_times(d_sinks, share).sum(axis=-1, keepdims=True)  # (blockwise.63)
+    return total
+
+
 def _gradients_in_range(
-    problem: Problem, cotangent: Callable[[Place], Cotangent]
-) -> tuple[Array, Array, Array, Array | None]:
-    """The gradients by numbers whose range has no end, one strip after the other."""
+    problem: Problem, cotangent: Callable[[Place], Cotangent], d_sink: Array | None
+) -> tuple[Array, Array, Array, Array | None, Array | None]:
+    """The gradients by numbers whose range has no end, one strip after the other; `d_sink` has that of no output."""
     arrays = problem.query, problem.key, problem.value, np.zeros((1, 1)) if problem.bias is None else problem.bias
     d_query, d_key, d_value, d_bias = (widened(np.zeros(np.atleast_2d(x).shape, problem.dtype)) for x in arrays)
     for place in problem.strips():
         at, rows, columns = place
         given = cotangent(place)
         given = replace(given, d_output=widened(given.d_output))
-        of_query, of_key, of_value, of_bias = plain.differentiate_whole_rows(problem.tile(place), given)
+        of_query, of_key, of_value, of_bias, of_sink = plain.differentiate_whole_rows(problem.tile(place), given)
         pick(d_query, at, axes=2)[rows] += of_query
         pick(d_key, at, axes=2)[columns] += of_key
         pick(d_value, at, axes=2)[columns] += of_value
         if of_bias is not None:
             into = cut(pick(d_bias, at, axes=2), rows, columns)
             into += of_bias
+        if d_sink is not None and of_sink is not None:
+            pick(d_sink, at, axes=1)[...] += of_sink
     bias = None if problem.bias is None else np.asarray(d_bias).reshape(problem.bias.shape)
-    return np.asarray(d_query), np.asarray(d_key), np.asarray(d_value), bias
+    sink = None if d_sink is None else np.asarray(d_sink)
+    return np.asarray(d_query), np.asarray(d_key), np.asarray(d_value), bias, sink
 
 
 def jvp(
@@ -403,6 +459,7 @@ def jvp(
     key: npt.ArrayLike | None = None,
     value: npt.ArrayLike | None = None,
     bias: npt.ArrayLike | None = None,
+    sink: npt.ArrayLike | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
 ) -> Array:
@@ -412,7 +469,7 @@ def jvp(
     ----------
     cache : Cache
         From :func:`forward`.
-    query, key, value, bias : array_like of float, optional
+    query, key, value, bias, sink : array_like of float, optional
         The tangents, each of the shape of its array; one that is left out is zero.
     executor, workers
         As for :func:`forward`.
@@ -427,7 +484,7 @@ def jvp(
     TypeError
         If `cache` is another op's, or a tangent is not of floating-point numbers.
     ValueError
-        If a tangent does not have the shape of its array, or is given for a bias that there was not.
+        If a tangent does not have the shape of its array, or is given for one that there was not.
 
     Notes
     -----
@@ -446,43 +503,143 @@ def jvp(
     """
     cache = check_cache(cache, Cache, "blockwise")
     compute = cache.output.dtype
-    tangents = {"query": query, "key": key, "value": value, "bias": bias}
-    d_query, d_key, d_value, d_bias = given = [
-        None if x is None else as_tangent(name, x, getattr(cache, name), compute) for name, x in tangents.items()
-    ]
+    tangents = {"query": query, "key": key, "value": value, "bias": bias, "sink": sink}
+    given = [None if x is None else as_tangent(name, x, getattr(cache, name), compute) for name, x in tangents.items()]
     at_once = as_workers(executor, workers)
     problem = _problem(cache, compute)
     wide = np.result_type(compute, *(x for x in given if x is not None))
     d_output = np.zeros((*problem.leading, problem.n, cache.value.shape[-1]), wide)
 
-    def tangent(place: Place) -> Tangent:
-        at, rows, columns = place
-        return Tangent(
-            None if d_query is None else pick(with_query_axis(d_query, cache.query), at, axes=2)[rows],
-            None if d_key is None else pick(d_key, at, axes=2)[columns],
-            None if d_value is None else pick(d_value, at, axes=2)[columns],
-            None if d_bias is None else cut(pick(np.atleast_2d(d_bias), at, axes=2), rows, columns),
-        )
-
     def consume(place: Place, found: Array) -> None:
         d_output[place.at][place.rows] = found
 
     if any(x is not None for x in given):
-        tasks = ((place, (problem.tile(place), tangent(place))) for place in problem.strips())
+        tasks = ((place, (problem.tile(place), _tangent(place, cache, *given))) for place in problem.strips())
         run(_push_forward, tasks, consume, executor, at_once)
-    dtype = precision(cache.query, cache.key, cache.value, cache.bias).result
+    dtype = precision(cache.query, cache.key, cache.value, cache.bias, cache.sink).result
     with one_thread(), quiet():
         arrays = (in_dtype(compute, x)[0] for x in (cache.query, cache.key, cache.value))
         if left_range((d_output,), chain(given, arrays, [cache.scale])):
             for place in problem.strips():
-                along = tangent(place)
-                parts = (widened(x) for x in (along.query, along.key, along.value, along.bias))
-                consume(place, plain.push_forward(problem.tile(place), Tangent(*parts)))
+                along = _tangent(place, cache, *(widened(x) for x in given))
+                consume(place, plain.push_forward(problem.tile(place), along))
         return as_result(without_query_axis(d_output, cache.query), dtype)
+
+
+def double_backward(
+    d_gradients: Gradients,
+    d_output: npt.ArrayLike,
+    cache: Cache,
+    *,
+    executor: Executor | None = None,
+    workers: int | None = None,
+) -> tuple[Array, Gradients]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
+
+    Parameters
+    ----------
+    d_gradients : Gradients
+        The gradient of a loss with respect to each of the gradients that :func:`backward` returned; None is zero.
+    d_output : array_like of float, (..., n, d_v)
+        What :func:`backward` was given, without a `d_logsumexp`.
+    cache : Cache
+        From :func:`forward`.
+    executor, workers
+        As for :func:`forward`.
+
+    Returns
+    -------
+    d_d_output : ndarray, (..., n, d_v)
+        The gradient with respect to `d_output`: :func:`jvp` of `d_gradients`.
+    gradients : Gradients
+        The gradient with respect to each array of :func:`forward`: the Hessian of ``<d_output, output>`` times
+        `d_gradients`.
+
+    Raises
+    ------
+    TypeError
+        If `cache` or `d_gradients` is another op's, or an array is not of floating-point numbers.
+    ValueError
+        If an array does not have the shape of what it belongs to, or is given for a bias that there was not.
+
+    Notes
+    -----
+    A few queries at a time, as :func:`attention_np.dot_product.double_backward` does it: in linear memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import blockwise
+    >>> output, cache = blockwise.forward(np.ones((1, 1)), np.zeros((2, 1)), np.array([[1.0], [3.0]]))
+    >>> along = blockwise.Gradients(query=None, key=np.array([[1.0], [0.0]]), value=None, bias=None, sink=None)
+    >>> d_d_output, gradients = blockwise.double_backward(along, np.ones((1, 1)), cache)
+    >>> print(d_d_output, gradients.query, gradients.value.ravel())
+    [[-0.5]] [[-0.5]] [ 0.25 -0.25]
+    """
+    cache = check_cache(cache, Cache, "blockwise")
+    if not isinstance(d_gradients, Gradients):
+        raise TypeError(f"d_gradients must be blockwise.Gradients, not {type(d_gradients).__name__}")
+    compute, names = cache.output.dtype, Gradients._fields
+    inputs = [getattr(cache, name) for name in names]
+    along = [as_tangent(name, getattr(d_gradients, name), getattr(cache, name), compute) for name in names]
+    of_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), cache.query)
+    at_once = as_workers(executor, workers)
+    problem = _problem(cache, np.result_type(of_output, *(x for x in along if x is not None)))
+    sink = None if cache.sink is None else cache.sink[..., None, None]
+    like = of_output, problem.query, problem.key, problem.value, cache.bias, sink
+
+    def sums(numbers: Callable[[Any], Any], executor: Executor | None, workers: int) -> list[Any]:
+        """The results of all tiles together, whose tangents are `numbers` of one kind or another."""
+        whole = [None if x is None else numbers(np.zeros(np.atleast_2d(x).shape, problem.dtype)) for x in like]
+
+        def consume(place: Place, found: tuple[Array | None, ...]) -> None:
+            at, rows, columns = place
+            every = slice(None)
+            parts = (rows, every), (rows, every), (columns, every), (columns, every), (rows, columns), (every, every)
+            for total, part, x in zip(whole, parts, found, strict=True):
+                if total is not None:
+                    into = cut(pick(total, at, axes=2), *part)
+                    into += x
+
+        def tangent(place: Place) -> Tangent:
+            return _tangent(place, cache, *(x if x is None else numbers(x) for x in along))
+
+        tasks = ((x, (problem.tile(x), of_output[x.at][x.rows], tangent(x))) for x in problem.strips())
+        run(_differentiate_twice, tasks, consume, executor, workers)
+        return whole
+
+    d_d_output, *gradients = sums(lambda x: x, executor, at_once)
+    with one_thread(), quiet():
+        arrays = (None if x is None else in_dtype(problem.dtype, x)[0] for x in (*inputs[:3], of_output, *along[:3]))
+        if left_range((d_d_output, *gradients), chain(arrays, [cache.scale])):
+            d_d_output, *gradients = [x if x is None else np.asarray(x) for x in sums(widened, None, 1)]
+        dtype = precision(*inputs).result
+        gradients[0] = without_query_axis(gradients[0], cache.query)
+        of_inputs: list[Any] = [
+            None if x is None else as_result(d_x.reshape(x.shape), x.dtype)
+            for d_x, x in zip(gradients, inputs, strict=True)
+        ]
+        return as_result(without_query_axis(d_d_output, cache.query), dtype), Gradients._make(of_inputs)
+
+
+def _tangent(place: Place, cache: Cache, query: Any, key: Any, value: Any, bias: Any, sink: Any) -> Tangent:
+    """The tangents at a place, of those that are given."""
+    at, rows, columns = place
+    return Tangent(
+        None if query is None else pick(with_query_axis(query, cache.query), at, axes=2)[rows],
+        None if key is None else pick(key, at, axes=2)[columns],
+        None if value is None else pick(value, at, axes=2)[columns],
+        None if bias is None else cut(pick(np.atleast_2d(bias), at, axes=2), rows, columns),
+        None if sink is None else pick(sink[..., None], at, axes=1).reshape(()),
+    )
 
 
 def _differentiate_whole_rows(tiles: list[tuple[Tile, Cotangent]]) -> list[kernels.TileGradients]:
     return [kernels.TileGradients(*plain.differentiate_whole_rows(*both)) for both in tiles]
+
+
+def _differentiate_twice(task: tuple[Tile, Array, Tangent]) -> tuple[Array | None, ...]:
+    return plain.differentiate_twice(*task)
 
 
 def _push_forward(tile_and_tangent: tuple[Tile, Tangent]) -> Array:
@@ -510,8 +667,10 @@ def _problem(cache: Cache, dtype: np.dtype[Any]) -> Problem:
         key=cache.key,
         value=cache.value,
         bias=cache.bias,
+        sink=cache.sink,
         rule=cache.mask,
         scale=cache.scale,
+        softcap=cache.softcap,
         dropout_p=cache.dropout_p,
         dropout_key=cache.dropout_key,
         block_size=cache.block_size,

@@ -46,6 +46,7 @@ OPTIONS: dict[str, dict[str, Any]] = {  # of an op whose `forward` takes them al
     "causal": {"is_causal": True},
     "scale 1": {"scale": 1.0},
     "dropout": {"dropout_p": 0.4, "rng": 8},
+    "softcap": {"softcap": 0.8},
 }
 
 
@@ -153,7 +154,9 @@ def drawn(op: str, *, optional: bool = True, leading: tuple[int, ...] = (), seed
             inputs[argument] = group  # in its place among the arguments
     for argument, parts in groups.items():
         inputs[argument] = inputs[argument](**parts)
-    return Case(op, "every array", inputs, {name: lengths.get(x, x) for name, x in header.options.items()})
+    # An option that is an array of the page is left to the op's own choice.
+    options = {name: lengths.get(x, x) for name, x in header.options.items() if x not in header.tensors}
+    return Case(op, "every array", inputs, options)
 
 
 @cache
@@ -228,6 +231,10 @@ def _random(op: str) -> Iterator[Case]:
         of_keys = _with_given_parameters(drawn(op, seed=8))
         inputs = of_keys.inputs | {"bias": of_keys.inputs["bias"][0]}
         yield replace(of_keys, name="bias of each key, mask", inputs=inputs, options=of_keys.options | {"mask": some})
+    if "sink" in takes:
+        sink = np.random.default_rng(9).standard_normal(2)
+        options = whole.options | OPTIONS["softcap"] | {"mask": some}
+        yield replace(whole, name="sink, softcap, mask", inputs=whole.inputs | {"sink": sink}, options=options)
 
 
 def _with_given_parameters(case: Case) -> Case:

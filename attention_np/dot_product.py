@@ -8,8 +8,8 @@ r"""Scaled dot-product attention: each query takes a weighted mean of the values
     \frac{\partial L}{\partial K} = \tfrac{1}{\sqrt{d_k}} \frac{\partial L}{\partial S}^{\!\top} Q, \qquad
     \frac{\partial L}{\partial V} = A^\top \frac{\partial L}{\partial O}
 
-The derivation is ``derivations/dot_product.md`` of the package; each line below that carries out one of its equations
-cites its tag.
+The order of all that may be asked for: scale, softcap, bias, mask, sink, softmax, dropout, values. The derivation is
+``derivations/dot_product.md`` of the package; each line below that carries out one of its equations cites its tag.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import numpy.typing as npt
 
 from attention_np import softmax
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_attended, as_scale, check_features, scores_shape
+from attention_np._lib.arguments import as_attended, as_scale, as_sink, as_softcap, check_features, scores_shape
 from attention_np._lib.arrays import Array, is_finite, precision, sum_to, transposed
 from attention_np._lib.dropout import Rng, as_probability, draw, drop
 from attention_np._lib.passes import Tangent
-from attention_np._lib.products import backward_product, pair_products, pairs_that_flow, product
-from attention_np._lib.second_look import scores_in_range
+from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
+from attention_np._lib.second_look import clipped_scores, scores_and_tops
 from attention_np.masks import visible_pairs
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
 
@@ -41,6 +41,7 @@ class Gradients(NamedTuple):
     key: Array
     value: Array
     bias: Array | None
+    sink: Array | None
 
 
 class Cache(NamedTuple):
@@ -53,12 +54,15 @@ class Cache(NamedTuple):
     key: Array  # (..., m, d_k)
     value: Array  # (..., m, d_v)
     bias: Array | None  # broadcasts to (..., n, m)
+    sink: Array | None  # broadcasts to the leading axes of the scores
     mask: Array | None  # who attends to whom, all rules together; broadcasts to (..., n, m); None: all to all
     scale: Any  # a real scalar of the precision computed in
+    softcap: Any  # the same, or None
+    uncapped: Array | None  # (..., n, m), what the softcap is of, if there is one
     scores: Array  # (..., n, m); a row whose largest is out of range, less that
     weights: Array  # (..., n, m), before dropout
     dropout: Array | None  # (..., n, m): 0 where a weight is dropped, else 1 / (1 - dropout_p)
-    softmax: softmax.Cache
+    softmax: softmax.Cache  # with a sink, (..., n, m + 1): the sink comes last
     output_shape: tuple[int, ...]
 
 
@@ -73,6 +77,8 @@ def forward(
     is_causal: bool = False,
     dropout_p: float = 0.0,
     rng: Rng | None = None,
+    softcap: float | None = None,
+    sink: npt.ArrayLike | None = None,
 ) -> tuple[Array, Cache]:
     r"""Attention of n queries over m keys and their values.
 
@@ -95,11 +101,16 @@ def forward(
         The probability, in [0, 1), with which a weight is dropped; the others are divided by ``1 - dropout_p``.
     rng : int or numpy.random.Generator, optional
         A seed, or a generator from which one integer is drawn; needed for dropout. Equal seeds drop equal weights.
+    softcap : float, optional
+        Above zero: a product s of a query and a key, scaled, becomes ``softcap * tanh(s / softcap)``, before the bias.
+    sink : array_like of float, (...), optional
+        One more score for each query, without a value: what weight it takes goes nowhere. Broadcasts to the leading
+        axes of the scores, as one number for each head; 0.0 is "softmax off by one".
 
     Returns
     -------
     output : ndarray, (..., n, d_v)
-        Or (..., d_v) for a single query. Zero for a query that may attend to nothing.
+        Or (..., d_v) for a single query. Zero for a query that may attend to nothing, whatever its sink.
     cache : Cache
         The named intermediates. Refers to the inputs, without a copy.
 
@@ -110,7 +121,7 @@ def forward(
         of its type.
     ValueError
         If shapes do not fit together; if `dropout_p` is outside [0, 1), or above zero without an `rng`; if `scale`
-        is not finite.
+        is not finite, or `softcap` not finite and above zero.
 
     Notes
     -----
@@ -144,25 +155,50 @@ def forward(
     query, key, value, bias = as_attended(query, key, value, bias)
     shape = scores_shape(query, key, value)
     check_features(query, key)
+    sink = as_sink(sink, shape, query, key, value)
     dropout_p = as_probability(dropout_p, rng)
-    compute = precision(query, key, value, bias).compute
-    scale = as_scale(scale, key.shape[-1], compute)
+    compute = precision(query, key, value, bias, sink).compute
+    scale, softcap = as_scale(scale, key.shape[-1], compute), as_softcap(softcap, compute)
     mask = visible_pairs(shape, mask, bias, is_causal)
     dropout = draw(rng, dropout_p, shape, compute)
-    return attend(query=query, key=key, value=value, bias=bias, mask=mask, scale=scale, dropout=dropout)
+    return attend(
+        query=query,
+        key=key,
+        value=value,
+        bias=bias,
+        sink=sink,
+        mask=mask,
+        scale=scale,
+        softcap=softcap,
+        dropout=dropout,
+    )
 
 
 @passes.forward
 def attend(
-    query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None, scale: Any, dropout: Array | None
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None,
+    sink: Array | None,
+    mask: Array | None,
+    scale: Any,
+    softcap: Any,
+    dropout: Array | None,
 ) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    products = np.asanyarray(query @ transposed(key) * scale)  # (..., n, m) (dot-product.1)
-    scores = products if bias is None else products + bias  # (dot-product.28)
+    products, uncapped = np.asanyarray(query @ transposed(key) * scale), None  # (..., n, m) (dot-product.1)
+    if softcap is not None:
+        uncapped = products if is_finite(products) else clipped_scores(products, query, key, scale, None)
+        products = capped(uncapped, softcap)  # (dot-product.63)
+    scores, tops = products if bias is None else products + bias, None  # (dot-product.28)
     if not is_finite(scores):
-        scores = scores_in_range(products, query, key, scale, bias, mask)
-    of_scores = softmax.normalised(scores, mask=mask)
-    weights = of_scores.weights  # (..., n, m) (dot-product.3)
+        scores, tops = scores_and_tops(products, query, key, scale, bias, mask)
+    if sink is None:
+        of_scores = softmax.normalised(scores, mask=mask)
+    else:
+        of_scores = softmax.normalised_with_sink(scores, sink[..., None, None], mask, tops)
+    weights = of_scores.weights[..., : scores.shape[-1]]  # (..., n, m) (dot-product.3, dot-product.69)
     # a mean of the values that are left after dropout (dot-product.33)
     output = product(drop(weights, dropout), value, mask, mean=dropout is None)  # (..., n, d_v) (dot-product.4)
     return output, Cache(
@@ -170,8 +206,11 @@ def attend(
         key=key,
         value=value,
         bias=bias,
+        sink=sink,
         mask=mask,
         scale=scale,
+        softcap=softcap,
+        uncapped=uncapped,
         scores=scores,
         weights=weights,
         dropout=dropout,
@@ -180,8 +219,22 @@ def attend(
     )
 
 
+def capped(products: Array, softcap: Any) -> Array:
+    """Scores that are never beyond the softcap."""
+    scores: Array = softcap * np.tanh(products / softcap)  # (dot-product.63)
+    return scores
+
+
+def slope_of_capped(products: Array, softcap: Any) -> Array:
+    """How fast :func:`capped` moves with `products`: by exponentials that vanish, since tanh itself comes to rest."""
+    twice = 2 * products / softcap
+    decay = np.exp(np.where(twice.real > 0, -twice, twice))
+    slope: Array = 4 * decay / (1 + decay) ** 2  # (dot-product.66)
+    return slope
+
+
 @passes.backward
-def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array]]:
+def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, Array]]:
     """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v).
 
     A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
@@ -194,30 +247,109 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array]]:
     d_dropped = sum_to(pair_products(d_output, cache.value, flows), dropped.shape)  # (..., n, m) (dot-product.11)
     d_weights = drop(d_dropped, cache.dropout)  # (..., n, m) (dot-product.36)
 
-    # forward was weights = softmax(scores)
-    d_scores = softmax.times_jacobian(d_weights, cache.softmax)  # (..., n, m) (dot-product.17)
+    # forward was weights = softmax(scores), of which a sink is one more without a value
+    # (..., n, m) (dot-product.17, dot-product.72)
+    d_scores, d_sinks = softmax.times_jacobian_with_sink(d_weights, 0, cache.softmax)
+    d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.73)
 
-    # forward was scores = scale * query @ key^T + bias, and the scale comes along
-    d_query = backward_product(d_scores, cache.key, cache.scale)  # (..., n, d_k) (dot-product.22)
-    d_key = backward_product(transposed(d_scores), cache.query, cache.scale)  # (..., m, d_k) (dot-product.26)
-    return Gradients(query=d_query, key=d_key, value=d_value, bias=d_scores), (d_scores,)  # (dot-product.20)
+    # forward was scores = capped(scale * query @ key^T) + bias, and the scale comes along
+    d_products = d_scores
+    if cache.uncapped is not None:
+        d_products = backward_times(d_scores, slope_of_capped(cache.uncapped, cache.softcap))  # (dot-product.65)
+    d_query = backward_product(d_products, cache.key, cache.scale)  # (..., n, d_k) (dot-product.22)
+    d_key = backward_product(transposed(d_products), cache.query, cache.scale)  # (..., m, d_k) (dot-product.26)
+    # (dot-product.20)
+    return Gradients(query=d_query, key=d_key, value=d_value, bias=d_scores, sink=d_sink), (d_scores, d_products)
 
 
 @passes.jvp
 def jvp(
-    cache: Cache, *, query: Tangent = None, key: Tangent = None, value: Tangent = None, bias: Tangent = None
+    cache: Cache,
+    *,
+    query: Tangent = None,
+    key: Tangent = None,
+    value: Tangent = None,
+    bias: Tangent = None,
+    sink: Tangent = None,
 ) -> tuple[Array, tuple[Array]]:
     """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
-    d_query, d_key, d_value, d_bias = query, key, value, bias
+    d_scores = _push_scores(cache, query, key, bias)[0]
+    d_sinks = None if sink is None else sink[..., None, None]
+    # (..., n, m) (dot-product.42, dot-product.75)
+    d_weights, _ = softmax.times_jacobian_with_sink(d_scores, d_sinks, cache.softmax)
+    return _push_output(cache, d_weights, value), (d_scores,)
 
-    d_products = d_query @ transposed(cache.key) + cache.query @ transposed(d_key)  # (..., n, m)
-    d_scores = d_products * cache.scale  # (..., n, m) (dot-product.40)
-    if d_bias is not None:
-        d_scores = d_scores + d_bias
-    d_weights = softmax.times_jacobian(d_scores, cache.softmax)  # (..., n, m) (dot-product.42)
 
+def _push_scores(cache: Cache, d_query: Array, d_key: Array, d_bias: Array | None) -> tuple[Array, Array]:
+    """How the scores move, and the scaled products that they are made of."""
+    d_products: Array = d_query @ transposed(cache.key) + cache.query @ transposed(d_key)  # (..., n, m)
+    d_scores = d_products = d_products * cache.scale  # (..., n, m) (dot-product.40)
+    if cache.uncapped is not None:
+        d_scores = d_scores * slope_of_capped(cache.uncapped, cache.softcap)  # (dot-product.68)
+    return (d_scores if d_bias is None else d_scores + d_bias), d_products
+
+
+def _push_output(cache: Cache, d_weights: Array, d_value: Array) -> Array:
     # forward was output = dropped @ value: a term for the weights that move
     of_weights = product(drop(d_weights, cache.dropout), cache.value, cache.mask)  # (..., n, d_v) (dot-product.44)
     # and one for the values
-    d_output = of_weights + product(drop(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
-    return d_output, (d_scores,)
+    d_output: Array = of_weights + product(drop(cache.weights, cache.dropout), d_value, cache.mask)  # (dot-product.45)
+    return d_output
+
+
+@passes.double_backward
+def double_backward(
+    d_gradients: Gradients, d_output: Array, cache: Cache
+) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
+
+    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
+    """
+    d_d_output, gradients, between = push_backward(d_gradients, d_output, None, cache)
+    return (d_d_output, gradients), between
+
+
+def push_backward(
+    along: Gradients, d_output: Array, moved_d_output: Array | None, cache: Cache
+) -> tuple[Array, Gradients, tuple[Array, ...]]:
+    """How the output and the gradients of `backward` move with the inputs and `d_output` (None: it does not). For ops.
+
+    Beside them what is on the way: how the scores and their gradients move.
+    """
+    flows, dropped = pairs_that_flow(cache.mask, d_output), drop(cache.weights, cache.dropout)
+    moved_scores, moved_products = _push_scores(cache, along.query, along.key, along.bias)  # (..., n, m)
+
+    # backward was d_dropped = d_output @ value^T, d_weights = d_dropped * dropout
+    d_dropped = pair_products(d_output, cache.value, flows)  # (..., n, m)
+    moved_d_dropped = pair_products(d_output, along.value, flows)  # (..., n, m)
+    if moved_d_output is not None:
+        moved_d_dropped = moved_d_dropped + pair_products(moved_d_output, cache.value, flows)
+    d_weights, moved_d_weights = (drop(sum_to(x, dropped.shape), cache.dropout) for x in (d_dropped, moved_d_dropped))
+
+    # backward was d_scores = the Jacobian of softmax times d_weights
+    moved_sink = None if along.sink is None else along.sink[..., None, None]
+    d_scores, moved_d_scores, moved_weights, d_sinks = softmax.times_moving_jacobian_with_sink(
+        d_weights, moved_d_weights, moved_scores, moved_sink, cache.softmax
+    )
+    d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...)
+
+    # backward was d_value = dropped^T @ d_output
+    d_value = product(transposed(drop(moved_weights, cache.dropout)), d_output, transposed(flows))  # (..., m, d_v)
+    if moved_d_output is not None:
+        d_value = d_value + product(transposed(dropped), moved_d_output, transposed(flows))
+
+    # backward was d_products = d_scores * slope, both of which move
+    d_products, moved_d_products = d_scores, moved_d_scores
+    if cache.uncapped is not None:
+        slope = slope_of_capped(cache.uncapped, cache.softcap)  # (..., n, m)
+        bend = -2 * slope * np.tanh(cache.uncapped / cache.softcap) / cache.softcap  # (..., n, m)
+        d_products, moved_d_products = backward_times(d_scores, slope), backward_times(moved_d_scores, slope)
+        moved_d_products = moved_d_products + backward_times(d_scores, bend * moved_products)
+
+    # backward was d_query = scale * d_products @ key, d_key = scale * d_products^T @ query
+    d_query = backward_product(moved_d_products, cache.key, cache.scale)  # (..., n, d_k)
+    d_query = d_query + backward_product(d_products, along.key, cache.scale)
+    d_key = backward_product(transposed(moved_d_products), cache.query, cache.scale)  # (..., m, d_k)
+    d_key = d_key + backward_product(transposed(d_products), along.query, cache.scale)
+    gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=moved_d_scores, sink=d_sink)
+    return _push_output(cache, moved_weights, along.value), gradients, (moved_scores, moved_d_scores, moved_d_products)

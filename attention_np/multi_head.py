@@ -13,19 +13,30 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from attention_np import dot_product
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_array, as_attended, as_integer, as_scale, scores_shape
-from attention_np._lib.arrays import Array, precision, sum_to
+from attention_np._lib.arrays import Array, precision, sum_to, transposed
 from attention_np._lib.dropout import Rng, as_probability, draw, drop
 from attention_np._lib.parameters import Parameters, as_parameters, check_heads
 from attention_np._lib.passes import Tangent, widened_inputs
-from attention_np._lib.products import linear, linear_backward, product
+from attention_np._lib.products import backward_product, linear, linear_backward, linear_double_backward, product
 from attention_np.masks import visible_pairs
 
-__all__ = ["Cache", "Gradients", "Parameters", "backward", "combine_heads", "forward", "jvp", "split_heads"]
+__all__ = [
+    "Cache",
+    "Gradients",
+    "Parameters",
+    "backward",
+    "combine_heads",
+    "double_backward",
+    "forward",
+    "jvp",
+    "split_heads",
+]
 
 VECTORIZED = ("query", "key", "value")  # may carry any leading axes: for gradcheck
 
@@ -258,7 +269,7 @@ def attend(
     q, k, v = project(query, key, value, parameters, num_heads)
     # scores, weights and outputs, the heads being one more leading axis (multi-head.6, multi-head.7, multi-head.8)
     # (..., num_heads, n, d_v) (multi-head.9, multi-head.10)
-    heads, attention = dot_product.attend.mathematics(q, k, v, bias, mask, scale, dropout)
+    heads, attention = dot_product.attend.mathematics(q, k, v, bias, None, mask, scale, None, dropout)
     combined = _combine(heads)  # (..., n, num_heads * d_v) (multi-head.11, multi-head.12)
     # (..., n, d_output) (multi-head.13, multi-head.14)
     output = linear(combined, parameters.w_output, parameters.b_output)
@@ -301,7 +312,7 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...
     # forward was combined = the heads side by side, each attention(q, k, v)
     d_heads = _split(d_combined, cache.num_heads)  # (..., num_heads, n, d_v) (multi-head.32, multi-head.33)
     # (multi-head.34, multi-head.35, multi-head.36)
-    of_heads, (d_scores,) = dot_product.backward.mathematics(d_heads, attention)
+    of_heads, (d_scores, _) = dot_product.backward.mathematics(d_heads, attention)
 
     # forward was q = query @ w_query + b_query, and so on
     d_q = _combine(sum_to(of_heads.query, attention.query.shape))  # (..., n, num_heads * d_k) (multi-head.38)
@@ -341,16 +352,69 @@ def jvp(
 
     The tangent of `parameters` is a `Parameters` of tangents.
     """
-    d_query, d_key, d_value, d_w = query, key, value, parameters
-    w, attention, num_heads = cache.parameters, cache.attention, cache.num_heads
-
-    d_q = linear(d_query, w.w_query, d_w.b_query) + cache.query @ d_w.w_query  # (multi-head.58)
-    d_k = linear(d_key, w.w_key, d_w.b_key) + cache.key @ d_w.w_key  # (multi-head.58)
-    d_v = linear(d_value, w.w_value, d_w.b_value) + cache.value @ d_w.w_value  # (multi-head.58)
-    tangents = {"query": _split(d_q, num_heads), "key": _split(d_k, num_heads), "value": _split(d_v, num_heads)}
+    w, d_w = cache.parameters, parameters
+    tangents = _push_projections(cache, query, key, value, parameters)
     # (multi-head.59)
-    d_heads, (d_scores,) = dot_product.jvp.mathematics(attention, **tangents, bias=bias)
+    d_heads, (d_scores,) = dot_product.jvp.mathematics(cache.attention, **tangents, bias=bias)
     d_combined = _combine(d_heads)  # (..., n, num_heads * d_v) (multi-head.60)
     # (multi-head.60)
     d_output: Array = linear(d_combined, w.w_output, d_w.b_output) + cache.combined @ d_w.w_output
     return d_output, (d_scores, d_combined)
+
+
+def _push_projections(cache: Cache, d_query: Array, d_key: Array, d_value: Array, d_w: Parameters) -> dict[str, Array]:
+    """How the queries, keys and values of all heads move."""
+    w = cache.parameters
+    d_q = linear(d_query, w.w_query, d_w.b_query) + cache.query @ d_w.w_query  # (multi-head.58)
+    d_k = linear(d_key, w.w_key, d_w.b_key) + cache.key @ d_w.w_key  # (multi-head.58)
+    d_v = linear(d_value, w.w_value, d_w.b_value) + cache.value @ d_w.w_value  # (multi-head.58)
+    of_heads = zip(("query", "key", "value"), (d_q, d_k, d_v), strict=True)
+    return {name: _split(x, cache.num_heads) for name, x in of_heads}
+
+
+@passes.double_backward
+def double_backward(
+    d_gradients: Gradients, d_output: Array, cache: Cache
+) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
+
+    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
+    """
+    w, attention, along, along_w = cache.parameters, cache.attention, d_gradients, d_gradients.parameters
+    along_heads = _push_projections(cache, along.query, along.key, along.value, along_w)
+
+    # backward was d_combined = d_output @ w_output^T, and d_heads its parts
+    d_combined, moved_d_combined = (backward_product(d_output, transposed(x)) for x in (w.w_output, along_w.w_output))
+    d_heads, moved_d_heads = (_split(x, cache.num_heads) for x in (d_combined, moved_d_combined))
+
+    # backward was that of attention, and the heads side by side
+    of_heads, _ = dot_product.backward.mathematics(d_heads, attention)
+    attended = dot_product.Gradients(**along_heads, bias=along.bias, sink=None)
+    moved_heads, moved, of_scores = dot_product.push_backward(attended, d_heads, moved_d_heads, attention)
+    heads = attention.query, attention.key, attention.value
+    d_q, d_k, d_v = (_combine(sum_to(d_x, x.shape)) for d_x, x in zip(of_heads[:3], heads, strict=True))
+    moved_d_q, moved_d_k, moved_d_v = (_combine(sum_to(d_x, x.shape)) for d_x, x in zip(moved[:3], heads, strict=True))
+
+    # backward was that of linear maps
+    moved_combined = _combine(moved_heads)  # (..., n, num_heads * d_v)
+    d_d_output = linear(moved_combined, w.w_output, along_w.b_output) + cache.combined @ along_w.w_output
+    _, d_w_output, _ = linear_backward(d_output, moved_combined, w.w_output)
+    d_query, d_w_query, d_b_query = linear_double_backward(
+        moved_d_q, d_q, cache.query, w.w_query, along.query, along_w.w_query
+    )
+    d_key, d_w_key, d_b_key = linear_double_backward(moved_d_k, d_k, cache.key, w.w_key, along.key, along_w.w_key)
+    d_value, d_w_value, d_b_value = linear_double_backward(
+        moved_d_v, d_v, cache.value, w.w_value, along.value, along_w.w_value
+    )
+    d_parameters = Parameters(
+        w_query=d_w_query,
+        w_key=d_w_key,
+        w_value=d_w_value,
+        w_output=d_w_output,
+        b_query=d_b_query,
+        b_key=d_b_key,
+        b_value=d_b_value,
+        b_output=np.zeros_like(d_output[..., :1, :]),  # of the output, a shift: no gradient depends on it
+    )
+    gradients = Gradients(query=d_query, key=d_key, value=d_value, parameters=d_parameters, bias=moved.bias)
+    return (d_d_output, gradients), (moved_d_combined, *of_scores, moved_d_q, moved_d_k, moved_d_v, moved_combined)

@@ -13,7 +13,8 @@ A row with nothing to attend to has zero weights. The derivation is
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from attention_np._lib.arrays import Array, as_result, is_finite, precision, qui
 from attention_np._lib.passes import Tangent
 from attention_np._lib.wide import widened
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jacobian", "jvp", "logsumexp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jacobian", "jvp", "logsumexp"]
 
 VECTORIZED = ("scores",)  # may carry any leading axes: for gradcheck
 
@@ -139,6 +140,22 @@ def _limits(scores: Array, largest: Array) -> tuple[Array, Array]:
     return scores, np.where(np.isfinite(largest), largest, 0)
 
 
+def normalised_with_sink(scores: Array, sink: Array, mask: Array | None, tops: Array | None = None) -> Cache:
+    """As :func:`normalised` of `scores` (..., n, m) and, behind each row, its `sink`, (..., 1): (..., n, m + 1).
+
+    `tops` is what the rows are less, from :func:`attention_np._lib.second_look.scores_and_tops`.
+    """
+    if tops is not None:  # a row beyond the range of the dtype, on one side of any sink or the other
+        sink = np.where(tops == np.inf, -np.inf, sink)
+        scores = np.where((tops == -np.inf) & (sink.real != -np.inf), -np.inf, scores)
+    return normalised(_with_last(scores if mask is None else np.where(mask, scores, -np.inf), sink))
+
+
+def _with_last(vector: Array, last: Any) -> Array:
+    """`vector` with one more entry in each row."""
+    return np.concatenate([vector, np.broadcast_to(last, (*vector.shape[:-1], 1))], axis=-1)
+
+
 @passes.backward
 def backward(d_weights: Array, cache: Cache) -> Gradients:
     """The gradient of a loss with respect to the scores: a vector-Jacobian product, without forming the Jacobian.
@@ -154,35 +171,106 @@ def jvp(cache: Cache, *, scores: Tangent = None) -> Array:
     return times_jacobian(scores, cache)  # (..., n) (softmax.37)
 
 
+@passes.double_backward
+def double_backward(
+    d_gradients: Gradients, d_weights: Array, cache: Cache
+) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
+    """The gradient of ``<d_gradients, backward(d_weights, cache)>``: the second derivative of the weights."""
+    _, moved_d_scores, d_d_weights = times_moving_jacobian(d_weights, None, d_gradients.scores, cache)
+    return (d_d_weights, Gradients(scores=moved_d_scores)), ()
+
+
 def times_jacobian(vector: Array, cache: Cache) -> Array:
     """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric. For ops."""
     if not cache.weights.size:
         return vector
-    result = deviation_from_mean(vector, cache.weights, cache.axis)  # (softmax.23)
-    return result if is_finite(result) and is_finite(cache.logsumexp) else _where_it_moves(vector, cache)
+    return _where_it_moves(deviation_from_mean, cache, vector)  # (softmax.23)
+
+
+def times_moving_jacobian(
+    d_weights: Array, moved_d_weights: Array | None, moved_scores: Array, cache: Cache
+) -> tuple[Array, Array, Array]:
+    """The gradient of the scores, and how it and the weights move when the scores and `d_weights` do. For ops.
+
+    The second derivative of the weights, times both vectors, is the Jacobian times the product of how far each is above
+    its mean: it does not matter which is which.
+    """
+    if not cache.weights.size:
+        return d_weights, d_weights, moved_scores
+    weights, axis = cache.weights, cache.axis
+    heaviest = _heaviest(weights, axis)
+    above, moved_above = (_from_mean(x, weights, axis, heaviest) for x in (d_weights, moved_scores))
+    product = above * moved_above
+    if moved_d_weights is not None:
+        product += moved_d_weights
+    found = above, _from_mean(product, weights, axis, heaviest), moved_above
+    for array in found:
+        array *= weights
+    if all(map(is_finite, found)) and is_finite(cache.logsumexp):
+        return found
+    d_scores, moved_weights = times_jacobian(d_weights, cache), times_jacobian(moved_scores, cache)
+    moved_d_scores = _where_it_moves(_deviation_of_product, cache, d_weights, moved_scores)
+    if moved_d_weights is not None:
+        moved_d_scores = moved_d_scores + times_jacobian(moved_d_weights, cache)
+    return d_scores, moved_d_scores, moved_weights
+
+
+def times_jacobian_with_sink(vector: Array, of_sink: Any, cache: Cache) -> tuple[Array, Array | None]:
+    """As :func:`times_jacobian`, of the scores and of the sink, which has `of_sink` in the vector, if there is one."""
+    if vector.shape[-1] == cache.weights.shape[-1]:
+        return times_jacobian(vector, cache), None
+    result = times_jacobian(_with_last(vector, of_sink), cache)  # (..., n, m + 1)
+    return result[..., :-1], result[..., -1]
+
+
+def times_moving_jacobian_with_sink(
+    d_weights: Array, moved_d_weights: Array, moved_scores: Array, moved_sink: Any, cache: Cache
+) -> tuple[Array, Array, Array, Array | None]:
+    """As :func:`times_moving_jacobian`, of the scores and of the sink, and how the gradient of the sink moves."""
+    if d_weights.shape[-1] == cache.weights.shape[-1]:
+        return *times_moving_jacobian(d_weights, moved_d_weights, moved_scores, cache), None
+    found = times_moving_jacobian(
+        _with_last(d_weights, 0), _with_last(moved_d_weights, 0), _with_last(moved_scores, moved_sink), cache
+    )
+    d_scores, moved_d_scores, moved_weights = (x[..., :-1] for x in found)
+    return d_scores, moved_d_scores, moved_weights, found[1][..., -1]
 
 
 def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = True) -> Array:
     """How far each entry of `vector` is from their weighted mean, times its weight."""
-    if shift:
-        vector = _less_the_heaviest(vector, weights, axis)  # (..., n) (softmax.42)
-    # In backward the vector is d_weights, in jvp it is the tangent of the scores.
-    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
-    # What counts is how far an entry is above that mean.
-    deviation: Array = weights * (vector - mean)  # (..., n) (softmax.32)
+    heaviest = _heaviest(weights, axis) if shift else None
+    deviation: Array = weights * _from_mean(vector, weights, axis, heaviest)  # (..., n) (softmax.32)
     return deviation
 
 
-def _less_the_heaviest(vector: Array, weights: Array, axis: int) -> Array:
-    """`vector` less its entry at the largest weight of its row, where that is more than a half.
+def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, shift: bool = True) -> Array:
+    heaviest = _heaviest(weights, axis) if shift else None
+    product = _from_mean(one, weights, axis, heaviest) * _from_mean(other, weights, axis, heaviest)  # (..., n)
+    return deviation_from_mean(product, weights, axis, shift)
 
-    Any number may be taken from a whole row. This one keeps full relative accuracy where that weight is nearly one, and
-    the deviations are the small differences of large numbers; elsewhere it could as well make the numbers larger.
+
+def _from_mean(vector: Array, weights: Array, axis: int, heaviest: tuple[Array, Array] | None) -> Array:
+    """How far each entry of `vector` is above their weighted mean.
+
+    Any number may be taken from a whole row. The entry at its heaviest weight keeps full relative accuracy where that
+    weight is nearly one, and the deviations are the small differences of large numbers; elsewhere it could as well make
+    the numbers larger.
     """
-    heaviest = weights.real.argmax(axis=axis, keepdims=True)
-    nearly_one = _entries(weights, heaviest, axis).real > 0.5
-    less: Array = vector - np.where(nearly_one, _entries(vector, heaviest, axis), 0)
-    return less
+    if heaviest is not None:
+        index, nearly_one = heaviest
+        vector = vector - np.where(nearly_one, _entries(vector, index, axis), 0)  # (..., n) (softmax.42)
+    # In backward the vector is d_weights, in jvp it is the tangent of the scores.
+    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
+    # What counts is how far an entry is above that mean.
+    above: Array = vector - mean  # (..., n)
+    return above
+
+
+def _heaviest(weights: Array, axis: int) -> tuple[Array, Array] | None:
+    """Where the largest weight of each row is, and whether it is more than a half; None if no row has such a one."""
+    index = weights.real.argmax(axis=axis, keepdims=True)
+    nearly_one = _entries(weights, index, axis).real > 0.5
+    return (index, nearly_one) if nearly_one.any() else None
 
 
 def _entries(vector: Array, index: Array, axis: int) -> Array:
@@ -194,17 +282,26 @@ def _entries(vector: Array, index: Array, axis: int) -> Array:
     return entries
 
 
-def _where_it_moves(vector: Array, cache: Cache) -> Array:
-    """The second look of :func:`times_jacobian`: zero where no weight moves, and without overflow on the way."""
+def _where_it_moves(formula: Callable[..., Array], cache: Cache, *vectors: Array) -> Array:
+    """`formula` of `vectors` and the weights; what is not finite is looked at twice.
+
+    It is zero where no weight moves, or a vector is all zero, whatever the others hold, and has no overflow on the way.
+    """
     weights, axis = cache.weights, cache.axis
-    moves = _moves(cache) & (vector != 0).any(axis=axis, keepdims=True)  # (..., n)
-    weights, vector = np.where(moves, weights, 0), np.where(moves, vector, 0)
-    result = deviation_from_mean(vector, weights, axis)  # (softmax.68)
-    overflowed = (np.isfinite(vector) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
+    result = formula(*vectors, weights, axis)
+    if is_finite(result) and is_finite(cache.logsumexp):
+        return result
+    moves = _moves(cache)  # (..., n)
+    for vector in vectors:
+        moves = moves & (vector != 0).any(axis=axis, keepdims=True)
+    weights, *moving = [np.where(moves, x, 0) for x in (weights, *vectors)]
+    result = formula(*moving, weights, axis)  # (softmax.68)
+    finite = [np.isfinite(vector) for vector in moving]
+    overflowed = (np.logical_and.reduce(finite) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
     if overflowed.any():
-        wide = widened(vector)
-        shifted, other = (np.asarray(deviation_from_mean(wide, weights, axis, shift)) for shift in (True, False))
-        in_range = np.where(np.isfinite(vector).all(axis=axis, keepdims=True), shifted, other)
+        wide = [widened(vector) for vector in moving]
+        shifted, other = (np.asarray(formula(*wide, weights, axis, shift)) for shift in (True, False))
+        in_range = np.where(np.logical_and.reduce(finite).all(axis=axis, keepdims=True), shifted, other)
         result = np.where(overflowed, in_range, result)
     return np.where(moves, result, 0)
 

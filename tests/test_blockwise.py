@@ -41,6 +41,21 @@ SOME = {shapes: (arrays(shapes), {}) for shapes in SHAPES}
 SOME |= {f"bias {shape}": (OF_BATCH | {"bias": normal(1, *shape)}, {}) for shape in BIAS_SHAPES}
 SOME |= {name: (OF_BATCH, options) for name, options in OPTIONS.items()}
 SOME |= {f"{name}, bias": (OF_BATCH | {"bias": normal(1, 4, 5)}, options) for name, options in OPTIONS.items()}
+PIPELINE: dict[str, dict[str, Any]] = {
+    "softcap": {"softcap": 0.7},
+    "softcap, causal": {"softcap": 50.0, "is_causal": True, "mask": SOME_HIDDEN},
+    "softcap, negative scale, dropout": {"softcap": 2.0, "scale": -3.0, "dropout_p": 0.4, "rng": 3},
+}
+for size, sink in {"of all": normal(6), "of each": normal(6, 2), "large": np.array([300.0, -300.0])}.items():
+    for name, options in {
+        "": {},
+        ", scale of zero": {"scale": 0.0},
+        "mask": {"mask": SOME_HIDDEN},
+        **PIPELINE,
+    }.items():
+        SOME[f"sink {size}, {name}"] = OF_BATCH | {"sink": sink}, options
+        SOME[f"sink {size}, {name}, bias"] = OF_BATCH | {"sink": sink, "bias": normal(1, 4, 5)}, options
+SOME |= {name: (OF_BATCH, options) for name, options in PIPELINE.items()}
 
 
 @pytest.mark.parametrize(("inputs", "options"), SOME.values(), ids=SOME)
@@ -871,3 +886,84 @@ def test_what_cannot_run_tasks_is_refused_by_every_pass() -> None:
         ):
             with pytest.raises(error, match=message):
                 use()
+
+
+# A sink and the log-sum-exp
+
+
+def with_sink() -> dict[str, Array]:
+    return {
+        "query": normal(0, 2, 4, 3),
+        "key": normal(1, 2, 6, 3),
+        "value": normal(2, 3, 1, 6, 2),
+        "sink": normal(3, 2),
+    }
+
+
+@pytest.mark.parametrize("sink", [None, 0.3, -20.0])
+@pytest.mark.parametrize("known", [True, False], ids=["by its parts", "whole rows"])
+@pytest.mark.parametrize("softcap", [None, 0.8])
+def test_gradients_of_output_and_log_sum_exp_are_numerical_ones(sink: Any, known: bool, softcap: float | None) -> None:
+    x = with_sink() | {"bias": normal(4, 4, 6)}
+    x["sink"] = x["sink"] if sink is None else np.array(sink)
+    options = {"mask": a_mask(4, 6), "block_size": 2, "softcap": softcap}
+    output, cache = blockwise.forward(**x, **options)
+    assert_same_bits(cache.logsumexp[:, 2], np.broadcast_to(x["sink"], 2))  # of a query that attends to nothing
+    d_output, d_logsumexp = normal(8, *output.shape), normal(9, *cache.logsumexp.shape)
+    if not known:
+        cache = cache._replace(total=np.full_like(cache.total, np.nan))
+    gradients = blockwise.backward(d_output, cache, d_logsumexp=d_logsumexp)
+    for name, array in x.items():
+        along = normal(7, *array.shape)
+        moved, its_cache = blockwise.forward(**{**x, name: array + 1e-30j * along}, **options)
+        numerical = ((d_output * moved).sum() + (d_logsumexp * its_cache.logsumexp).sum()).imag / 1e-30
+        assert (getattr(gradients, name) * along).sum() == pytest.approx(numerical, rel=1e-12)
+
+
+def test_of_merged_results_one_has_the_sink_and_it_gets_the_gradient_of_the_whole() -> None:
+    x = with_sink()
+    query, key, value, sink = x.values()
+    whole, cache = blockwise.forward(**x)
+    first = blockwise.forward(query, key[:, :2], value[..., :2, :], sink=sink)
+    second = blockwise.forward(query, key[:, 2:], value[..., 2:, :])
+    merged = merge(first, second)
+    assert_close(merged.output, whole, 1e-15)
+    assert_close(merged.logsumexp, cache.logsumexp, 1e-15)
+    d_output, d_logsumexp = normal(8, *whole.shape), normal(9, *cache.logsumexp.shape)
+    expected = blockwise.backward(d_output, cache, d_logsumexp=d_logsumexp)
+    parts = blockwise.merge_backward((d_output, d_logsumexp), first, second)
+    one, other = (
+        blockwise.backward(d.output, part[1], d_logsumexp=d.logsumexp)
+        for d, part in zip(parts, (first, second), strict=True)
+    )
+    assert_close(one.sink, expected.sink, 1e-14)
+    assert other.sink is None
+    assert_close(one.query + other.query, expected.query, 1e-14)
+    assert_close(np.concatenate([one.key, other.key], axis=1), expected.key, 1e-14)
+    assert_close(np.concatenate([one.value, other.value], axis=-2), expected.value, 1e-14)
+
+
+@pytest.mark.parametrize("sink", [np.nan, np.inf, -np.inf, 1e308])
+@pytest.mark.parametrize("size", [1.0, 1e16, 1e155, 1e200])
+def test_sinks_and_scores_at_the_ends_of_the_range_are_those_of_dot_product(sink: float, size: float) -> None:
+    x = with_sink() | {"sink": np.array([sink, 0.5])}
+    x["query"], x["key"] = x["query"] * size, x["key"] * (size if size > 1e100 else 1)
+    output, cache = blockwise.forward(**x, block_size=2)
+    expected, its_cache = dot_product.forward(**x)
+    assert_alike(output, expected, 1e-14)
+    d_output = normal(8, *output.shape)
+    d_output[:, 0, 1] = 0
+    assert_alike(blockwise.backward(d_output, cache).sink, dot_product.backward(d_output, its_cache).sink, 1e-13)
+    along = {name: normal(7, *array.shape) for name, array in x.items()}
+    assert_alike(blockwise.jvp(cache, **along), dot_product.jvp(its_cache, **along), 1e-13)
+
+
+def test_gradients_of_a_sink_are_found_where_their_terms_do_not_fit() -> None:
+    x = with_sink()
+    output, cache = blockwise.forward(**x, block_size=2)
+    d_output, d_logsumexp = normal(8, *output.shape), normal(9, *cache.logsumexp.shape)
+    expected = blockwise.backward(d_output, cache, d_logsumexp=d_logsumexp)
+    x["value"] = x["value"] * 2.0**600
+    _, large = blockwise.forward(**x, block_size=2)
+    found = blockwise.backward(d_output * 2.0**420, large, d_logsumexp=d_logsumexp * 2.0**1020)
+    assert_close(found.sink * 2.0**-1020, expected.sink, 1e-13)

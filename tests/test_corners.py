@@ -11,6 +11,7 @@ import pytest
 from helpers import (
     ATTENTIONS,
     BIASED,
+    FIRST,
     OPS,
     Array,
     Case,
@@ -25,6 +26,7 @@ from helpers import (
     plain_cases,
     reference,
     run,
+    takes,
     tangents_of,
 )
 
@@ -57,7 +59,9 @@ def over_heads(case: Case, mask: Array) -> Array:
 
 def masked(op: str, mask: Array, size: Shape, batch: Shape, seed: int = 0) -> Case:
     case = plain_cases(*size, batch=batch, seed=seed)[op]
-    return case._replace(options={**case.options, "mask": over_heads(case, as_taken(op, mask))})
+    return case._replace(
+        options={**case.options, "mask": over_heads(case, as_taken(op, mask))} if takes(op, "mask") else case.options
+    )
 
 
 def poisoned(case: Case, poison: float, **where: Any) -> Case:
@@ -279,7 +283,7 @@ def test_a_query_without_an_incoming_gradient_contributes_nothing_to_any_other(
     case = masked(op, a_mask(size), size, batch) if has_mask else plain_cases(*size, batch=batch)[op]
     d_output = normal(3, *case.forward()[0].shape)
     d_output[..., 2, :] = 0
-    name = "scores" if op == "softmax" else "query"
+    name = FIRST[op]
     actual = run(poisoned(case, poison, **{name: (..., 2, slice(None))}), d_output).gradients
     expected = run(case, d_output).gradients
     for gradient in expected:
@@ -300,7 +304,7 @@ def test_a_padded_sample_without_an_incoming_gradient_cannot_poison_its_batch(
     case = case.map(lambda x: x.astype(dtype))
     d_output = normal(3, *case.forward()[0].shape).astype(dtype)
     d_output[1] = 0
-    names = ["scores"] if op == "softmax" else ["query", "key", "value"]
+    names = ["query", "key", "value"] if op in ATTENTIONS else [FIRST[op]]
     actual, expected = run(poisoned(case, poison, **dict.fromkeys(names, 1)), d_output), run(case, d_output)
     for name, gradient in expected.gradients.items():
         assert_same(case, actual.gradients[name], gradient)
@@ -413,7 +417,7 @@ def with_mask(case: Case, mask: Array) -> Case:
 
 def a_row_at_a_limit(case: Case, limit: str) -> tuple[Case, Case]:
     """The case with row 2 at a limit, and the case to which all other rows must be the same."""
-    name = "scores" if case.op is softmax else "query"
+    name = next(iter(case.inputs))
     if limit == "an empty row":
         mask = np.ones((4, 5), bool)
         return with_mask(case, mask & (np.arange(4) != 2)[:, None]), with_mask(case, mask)
@@ -430,9 +434,9 @@ LIMITS = [
     for options in ({}, {"dropout_p": 0.4, "rng": 1})
     for limit in ("an empty row", "a NaN row", "plus infinity", "NaN in a bias")
     if not options or op in ("dot_product", "multi_head")
+    if limit != "an empty row" or op in ("softmax", *ATTENTIONS)  # where a row is what one query sees
     if limit != "plus infinity" or op in ("softmax", *BIASED)
     if limit != "NaN in a bias" or op in BIASED
-    if limit != "an empty row" or op != "linear_attention"  # whose tokens see what others have written
 ]
 
 
@@ -452,7 +456,7 @@ def test_a_row_at_a_limit_changes_no_bit_of_any_other_and_no_dtype(
     d_output = normal(3, *case.forward()[0].shape).astype(dtype)
     actual, expected = run(limited, d_output, tangents), run(plain, d_output, tangents)
     others = [0, 1, 3]
-    names = {"scores", "query", "bias"} & set(actual.gradients)
+    names = {"scores", "query", "x", "bias"} & set(actual.gradients)
     pairs = [
         (actual.output, expected.output),
         (actual.jvp, expected.jvp),
@@ -467,7 +471,7 @@ def test_a_row_at_a_limit_changes_no_bit_of_any_other_and_no_dtype(
     given = {id(x) for _, x in leaves(limited.inputs)}
     for name, x in leaves(actual.cache):
         if x.dtype.kind in "fc" and id(x) not in given:
-            real = name.endswith(("dropout", "scale"))
+            real = name.endswith(("dropout", "scale", "epsilon"))
             assert x.dtype == (np.finfo(compute).dtype if real else compute), name
     for name, gradient in actual.gradients.items():
         assert gradient.dtype == dtype, name

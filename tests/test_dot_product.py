@@ -167,5 +167,91 @@ def test_a_bias_of_one_number_has_a_gradient_where_the_range_was_left_too(size: 
     found = dot_product.backward(np.full((3, 4), of_output, np.float32), cache)
     assert found.bias is not None
     assert found.bias.shape == ()
-    for array in found:
+    for array in found[:4]:
         assert np.isfinite(array).all()
+
+
+# Softcap and sink
+
+
+def in_batch() -> dict[str, Array]:
+    x = attentions(SHAPES["a batch"], d_k=3, d_v=2)["dot_product"].inputs
+    return {**x, "bias": normal(5, 4, 5), "sink": normal(6, 2)}
+
+
+@pytest.mark.parametrize("softcap", [None, 0.7])
+def test_a_sink_is_one_more_key_of_zeros_whose_bias_is_the_sink_and_whose_value_is_zero(softcap: float | None) -> None:
+    x, d_output = in_batch(), normal(9, 2, 4, 2)
+    output, cache = dot_product.forward(**x, mask=SOME_HIDDEN, softcap=softcap)
+    gradients = dot_product.backward(d_output, cache)
+    of_sink = np.broadcast_to(x["sink"][:, None, None], (2, 4, 1))
+    longer = {name: np.concatenate([x[name], np.zeros_like(x[name][:, :1])], axis=1) for name in ("key", "value")}
+    longer["bias"] = np.concatenate([np.broadcast_to(x["bias"], (2, 4, 5)), of_sink], axis=2)
+    mask = np.c_[SOME_HIDDEN, np.ones(4, bool)]
+    expected, its_cache = dot_product.forward(x["query"], **longer, mask=mask, softcap=softcap)
+    assert_close(output, expected, 1e-15)
+    its = dot_product.backward(d_output, its_cache)
+    assert_close(gradients.query, its.query, 1e-14)
+    assert_close(gradients.key, its.key[:, :-1], 1e-14)
+    assert_close(gradients.value, its.value[:, :-1], 1e-14)
+    assert its.bias is not None
+    assert_close(gradients.bias, its.bias[..., :-1].sum(axis=0), 1e-14)
+    assert_close(gradients.sink, its.bias[..., -1].sum(axis=1), 1e-14)
+    d_x = {name: normal(i, *array.shape) for i, (name, array) in enumerate(x.items())}
+    d_longer = {name: np.concatenate([d_x[name], np.zeros_like(d_x[name][:, :1])], 1) for name in ("key", "value")}
+    d_of_sink = np.broadcast_to(d_x["sink"][:, None, None], (2, 4, 1))
+    d_longer["bias"] = np.concatenate([np.broadcast_to(d_x["bias"], (2, 4, 5)), d_of_sink], axis=2)
+    assert_close(dot_product.jvp(cache, **d_x), dot_product.jvp(its_cache, query=d_x["query"], **d_longer), 1e-14)
+
+
+def test_a_query_that_may_attend_to_nothing_gives_all_to_its_sink_and_gets_zero_output_and_gradient() -> None:
+    x, dead = in_batch(), ~SOME_HIDDEN.any(axis=1)
+    x["query"][:, dead] = np.nan
+    output, cache = dot_product.forward(**x, mask=SOME_HIDDEN)
+    assert_same_bits(output[:, dead], np.zeros((2, 1, 2)))
+    assert_same_bits(cache.softmax.logsumexp[:, dead, 0], x["sink"][:, None])
+    gradients = dot_product.backward(np.where(dead[:, None], 1.0, np.zeros((2, 4, 2))), cache)
+    assert all(not gradient.any() for gradient in gradients)
+    for m, sink in ((0, 0.5), (3, -np.inf), (3, np.inf)):
+        output, cache = dot_product.forward(np.ones((2, 1)), np.ones((m, 1)), np.ones((m, 1)), sink=sink)
+        assert_same_bits(output, np.full((2, 1), float(m > 0 > sink)))
+        assert dot_product.backward(output + 1, cache).sink == 0
+
+
+def test_the_gradient_under_a_softcap_keeps_its_digits_where_the_cap_is_at_work() -> None:
+    products = np.array([0.0, 1.0, 10.0, 18.0, 30.0, 300.0, -18.0])
+    _, cache = dot_product.forward(np.eye(1), products[:, None], np.ones((7, 1)), scale=1.0, softcap=1.0)
+    assert_same_bits(cache.scores[0], np.tanh(products))
+    # Only one value is not zero, so that the gradient of its key is (p - p^2) times the slope.
+    for j, product in enumerate(products[1:5], 1):
+        _, cache = dot_product.forward(np.eye(1), products[:, None], np.eye(7)[:, j : j + 1], scale=1.0, softcap=1.0)
+        weight = cache.weights[0, j]
+        found = dot_product.backward(np.ones((1, 1)), cache).key[j, 0]
+        assert found == pytest.approx(weight * (1 - weight) / np.cosh(np.longdouble(product)) ** 2, rel=1e-14)
+
+
+def test_products_that_do_not_fit_come_to_rest_at_the_softcap() -> None:
+    query, key = np.array([[1e200, -1e200]]), np.array([[1e200, 0.0], [0.0, 1e200], [1e-200, 0.0]])
+    _, cache = dot_product.forward(query, key, np.eye(3), softcap=2.0, scale=1.0)
+    assert_close(cache.scores, np.array([[2.0, -2.0, 2 * np.tanh(0.5)]]), 1e-15)
+    assert all(np.isfinite(x).all() for x in dot_product.backward(np.ones((1, 3)), cache)[:3])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_row_beyond_the_range_of_the_dtype_is_on_one_side_of_any_finite_sink(sign: int) -> None:
+    query, key, value = np.full((1, 1), sign * 1e200), np.full((2, 1), 1e200), np.array([[1.0], [3.0]])
+    output, cache = dot_product.forward(query, key, value, sink=sign * 1e308)
+    assert_same_bits(output, np.full((1, 1), 2.0 if sign > 0 else 0.0))
+    assert dot_product.backward(np.ones((1, 1)), cache).sink == 0
+    assert dot_product.forward(query, key, value, sink=-np.inf)[0] == 2
+
+
+def test_a_scalar_sink_never_upcasts_and_an_array_does() -> None:
+    x = {name: array.astype(np.float32) for name, array in arrays().items()}
+    output, cache = dot_product.forward(**x, sink=0.0)
+    gradients = dot_product.backward(output, cache)
+    assert output.dtype == np.float32
+    assert gradients.sink is not None
+    assert (gradients.sink.dtype, gradients.sink.shape) == (np.float32, ())
+    output, cache = dot_product.forward(**x, sink=np.array(0.0))
+    assert output.dtype == np.float64

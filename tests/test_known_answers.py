@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from helpers import Array, Patch, Printed, normal
 
-import attention_np
 from attention_np import cases, cli, dot_product, known_answers, softmax
 from attention_np.known_answers import bounds, files, settling, truth, writing
 from attention_np.known_answers.examples import OPS, TAGS, all_examples
@@ -76,7 +75,7 @@ def small(answers: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("op", attention_np.OPS)
+@pytest.mark.parametrize("op", [*OPS, "blockwise"])
 @pytest.mark.parametrize(
     ("name", "dtypes"), [("answers", {"float32"}), ("few", set(DTYPES)), pytest.param("whole", set(DTYPES), marks=long)]
 )

@@ -256,6 +256,15 @@ TYPES: Refused = {
         ({"scale": np.ones(3)}, "scale must be a number, not array", ""),
         ({"scale": True}, "scale must be a number, not True", ""),
     ],
+    "softcap": [
+        ({"softcap": "a"}, "softcap must be a number, not 'a'", ""),
+        ({"softcap": np.ones(3)}, "softcap must be a number, not array", ""),
+        ({"softcap": True}, "softcap must be a number, not True", ""),
+    ],
+    "sink": [
+        ({"sink": 1}, "sink must hold floating-point numbers, not int64", "sink"),
+        ({"sink": "a"}, "sink must hold floating-point numbers, not <U1", "sink"),
+    ],
     "parameters": [
         (with_parameters(w_key=None), "parameters.w_key must hold floating-point numbers, not object", ""),
         ({"parameters": tuple(random_parameters(0))}, "parameters must be a multi_head.Parameters, not tuple", ""),
@@ -296,6 +305,16 @@ VALUES: Refused = {
         ({"bias": np.ones((1, 1, 5))}, f"bias {BROADCAST}", "bias"),
         ({"scale": np.inf}, "scale must be finite, not inf", ""),
         ({"scale": np.nan}, "scale must be finite, not nan", ""),
+    ],
+    "softcap": [
+        ({"softcap": 0.0}, "softcap must be above zero, not 0.0", ""),
+        ({"softcap": -50}, "softcap must be above zero, not -50", ""),
+        ({"softcap": np.nan}, "softcap must be finite, not nan", ""),
+        ({"softcap": np.inf}, "softcap must be finite, not inf", ""),
+    ],
+    "sink": [
+        ({"sink": RAGGED}, "sink must be an array of floating-point numbers: ", ""),
+        ({"sink": np.ones(2)}, "sink must broadcast to the leading axes of the scores, whose shape is ()", "sink"),
     ],
     "w_score": [
         ({"w_query": zeros(2, 3)}, "w_query takes 2 features but query has 4", "w_query query"),

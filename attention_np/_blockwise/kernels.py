@@ -17,6 +17,7 @@ from attention_np._blockwise.columns import COUNTERS, delta_parts, interleaved, 
 from attention_np._blockwise.tiles import Cotangent, Tile, slices
 from attention_np._lib.arrays import Array, is_finite, sum_of_squares, transposed
 from attention_np._lib.products import apart
+from attention_np.dot_product import capped, slope_of_capped
 
 __all__ = ["Attended", "TileGradients", "attend", "differentiate"]
 
@@ -39,6 +40,7 @@ class TileGradients(NamedTuple):
     key: Array  # (m, d_k)
     value: Array  # (m, d_v)
     bias: Array | None  # of the shape of the tile's
+    sink: Array | None = None  # (), of rows that were differentiated as a whole
 
 
 class _Exponential(NamedTuple):
@@ -73,7 +75,7 @@ class Attended(NamedTuple):
 
     output: Array  # (n, d_v)
     logsumexp: Array  # (n,)
-    shift: Array  # (n,), taken before the exponential: from the products of a query, or with a bias from its scores
+    shift: Array  # (n,), taken before the exponential: from products that are only scaled, else from scores
     total: Array  # (n,), of the exponentials after that; NaN: not known
 
 
@@ -84,13 +86,14 @@ def attend(tiles: Sequence[Tile]) -> list[Attended]:
 
 def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
     query, moderate = _queries(tiles), tiles[0].dtype.kind != "c" and _is_moderate(_stacked(tiles, "value"))
+    moderate = moderate and all(tile.sink is None or tile.sink < np.inf for tile in tiles)
     bound = _bound(tiles, query) if moderate else np.inf
     if not moderate or _may_overflow(tiles[0], bound):
         yield from (_plainly(tile) for tile in tiles)
         return
     sums, totals, shifts = _sums(tiles, query, bound)
     outputs = sums / np.where(totals == 0, 1, totals)[..., None]  # (h, n, d_v) (blockwise.5)
-    natural = abs(tiles[0].scale) if tiles[0].bias is None else 1  # what makes a score of a shift
+    natural = abs(tiles[0].scale) if tiles[0].only_scaled else 1  # what makes a score of a shift
     logsumexps = shifts * natural + np.log(totals)  # (h, n) (blockwise.5); of nothing it is minus infinity
     all_finite = is_finite(outputs) and not np.isnan(logsumexps).any()
     for tile, *found in zip(tiles, outputs, logsumexps, shifts, totals, strict=True):
@@ -115,13 +118,18 @@ def _plainly(tile: Tile) -> Attended:
 def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Array, Array]:
     """The sums of weighted values (h, n, d_v) and of weights (h, n), and the shifts (h, n) they are relative to."""
     tile, d_v = tiles[0], tiles[0].value.shape[1]
-    exponential, _, least, small = _exponential(tile.dtype)
+    exponential, unit, least, small = _exponential(tile.dtype)
     parts = list(slices(0, tile.m, KEYS))
-    in_range = tile.bias is None and bool(bound * _factor(tile) <= small)
+    in_range = tile.bias is None and bool(_largest_exponent(tiles, bound) <= small)
     in_range = in_range and not any(_any_lost(_stacked(tiles, "value", part)) for part in parts)
     sums = np.zeros((len(tiles), tile.n, d_v + COUNTERS), tile.dtype)
     largest = np.full((len(tiles), tile.n, 1), 0 if in_range else -np.inf, tile.dtype)
-    of_products = in_range and _is_to_scale_queries(tile)  # whether products are exponents
+    if tile.sink is not None:
+        sinks = np.array([tile.sink for tile in tiles])[:, None, None]
+        largest[...] = 0 if in_range else sinks
+        weights = exponential((sinks - largest) * tile.dtype.type(unit))
+        sums[..., -1:] = np.where(sinks == -np.inf, 0, weights)  # a sink is seen before any key (blockwise.61)
+    of_products = in_range and tile.only_scaled and _is_to_scale_queries(tile)  # whether products are exponents
     if of_products:
         query = query * _factor(tile)
     for part in parts:
@@ -134,7 +142,7 @@ def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Arr
                 _shift(tile, scores, visible, bias, own_largest, own_sums)
                 np.maximum(scores, least, out=scores)
             elif not of_products:
-                scores *= _factor(tile)
+                scores *= _make_scores(tile, scores, bias)
             weights = exponential(scores, out=scores)
             if visible is not None:
                 weights *= visible
@@ -154,11 +162,11 @@ def _sums(tiles: Sequence[Tile], query: Array, bound: float) -> tuple[Array, Arr
 def _shift(tile: Tile, scores: Array, visible: Array | None, bias: Array | None, largest: Array, sums: Array) -> None:
     """Make exponents of products, relative to the largest so far; and relative to it the sums so far, too.
 
-    Products are compared and subtracted as they are: what is multiplied afterwards is small, and so is its rounding.
-    With a bias it is scores that are.
+    Products that are only scaled are compared and subtracted as they are: what is multiplied afterwards is small, and
+    so is its rounding.
     """
     exponential = _exponential(tile.dtype).function
-    factor = _add_bias(tile, scores, bias)
+    factor = _make_scores(tile, scores, bias)
     if visible is not None:
         np.copyto(scores, -np.inf, where=~visible)
     before = largest.copy()
@@ -169,12 +177,15 @@ def _shift(tile: Tile, scores: Array, visible: Array | None, bias: Array | None,
     scores *= factor
 
 
-def _add_bias(tile: Tile, products: Array, bias: Array | None) -> Any:
-    """Make scores of products if there is a bias; what makes exponents of either."""
-    if bias is None:
+def _make_scores(tile: Tile, products: Array, bias: Array | None) -> Any:
+    """Make scores of products that are not only scaled; what makes exponents of either."""
+    if tile.only_scaled:
         return _factor(tile)
     products *= abs(tile.scale)
-    products += bias
+    if tile.softcap is not None:
+        products[...] = capped(products, tile.softcap)  # (blockwise.59)
+    if bias is not None:
+        products += bias
     return tile.dtype.type(_exponential(tile.dtype).unit)
 
 
@@ -223,7 +234,8 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     exponential, _, least, small = _exponential(tile.dtype)
     query, key, value = _queries(tiles), _stacked(tiles, "key"), _stacked(tiles, "value")  # (h, n, d_k) and so on
     d_output, output, shift, total = (_together([getattr(one, name) for one in given]) for name in _OF_ROWS)
-    in_one_block = tile.m <= tile.block_size[1] and all(one.is_whole and one.d_logsumexp is None for one in given)
+    in_one_block = tile.m <= tile.block_size[1] and tile.sink is None
+    in_one_block = in_one_block and all(one.is_whole and one.d_logsumexp is None for one in given)
     delta = delta_parts(d_output, output, are_many=not in_one_block)  # (h, n, p) (blockwise.8)
     for of_tile, one in zip(delta, given, strict=True):
         if one.d_logsumexp is not None:
@@ -231,14 +243,14 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     # The weights stay undivided. What they are to be divided by goes to the rows of the other operands, which are few.
     inverse = (1 / np.where(total == 0, np.inf, total))[..., None]  # (h, n, 1) (blockwise.55)
     query_over, d_output_over = query * inverse, d_output * inverse
-    in_range = tile.bias is None and not shift.any()  # as in the forward pass, or as good
+    in_range = tile.only_scaled and not shift.any()  # as in the forward pass, or as good
     factor, shift = _factor(tile), shift[..., None]
     of_products = in_range and _is_to_scale_queries(tile)
     if of_products:
         query = query * factor
     d_value = np.zeros_like(value)
     # More columns subtract as they multiply: q.k - s = [q, -s].[k, 1] (blockwise.38). That is nearly free.
-    query, key_and_one = with_column(query, -shift if tile.bias is None else 0), with_column(key, 1)
+    query, key_and_one = with_column(query, -shift if tile.only_scaled else 0), with_column(key, 1)
     if tile.dropout is None:
         d_output, value = interleaved(d_output, -delta), interleaved(value, np.ones(delta.shape[-1]))
     else:
@@ -248,8 +260,10 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
     for heads, rows, columns, visible, bias in _blocks(tiles, tile.columns):
         weights = _product("weights", query[heads, rows], transposed(key_and_one[heads, columns]))
-        if bias is not None:
-            factor = _add_bias(tile, weights, bias)
+        if tile.softcap is not None:
+            slopes = slope_of_capped(weights * abs(tile.scale), tile.softcap)
+        if not tile.only_scaled:
+            factor = _make_scores(tile, weights, bias)
             weights -= shift[heads, rows]
         if not of_products:
             weights *= factor
@@ -273,6 +287,8 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
         if bias is not None:
             for total_of_bias, of_tile in zip(d_bias[heads], d_scores * inverse[heads, rows], strict=True):
                 plain.add_bias_gradient(total_of_bias, of_tile, rows, columns)
+        if tile.softcap is not None:
+            d_scores *= slopes  # (blockwise.60)
         own_d_value, own_d_key, own_d_query = d_value[heads, columns], d_key[heads, columns], d_query[heads, rows]
         _add_product(own_d_value, transposed(weights), d_output_over[heads, rows], terms_of_columns)  # (blockwise.9)
         _add_product(own_d_key, transposed(d_scores), query_over[heads, rows], terms_of_columns)  # (blockwise.13)
@@ -378,6 +394,15 @@ def _bound(tiles: Sequence[Tile], query: Array) -> float:
     """
     longest = [_length(_stacked(tiles, "key", part)) for part in slices(0, tiles[0].m, KEYS)]
     return float(_length(query) * np.max(longest))  # (blockwise.34)
+
+
+def _largest_exponent(tiles: Sequence[Tile], bound: float) -> Any:
+    """What no exponent of a score without a bias exceeds, nor that of a sink."""
+    tile, unit = tiles[0], _exponential(tiles[0].dtype).unit
+    most = bound * _factor(tile)
+    if tile.softcap is not None:
+        most = min(most, float(tile.softcap * unit))
+    return max([most, *(float(tile.sink * unit) for tile in tiles if tile.sink is not None)])
 
 
 def _may_overflow(tile: Tile, bound: float) -> bool:

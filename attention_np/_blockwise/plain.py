@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from attention_np import softmax
+from attention_np import dot_product, softmax
 from attention_np._blockwise.tiles import Block, Cotangent, Tangent, Tile, slices
 from attention_np._lib.arrays import Array, added, sum_to, transposed
-from attention_np._lib.products import backward_product, pair_products, pairs_that_flow, product
+from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
 from attention_np._lib.second_look import clipped_scores, scores_and_tops
 from attention_np._lib.wide import is_wide, widened
+from attention_np.dot_product import capped, slope_of_capped
 
 __all__ = [
     "add_bias_gradient",
     "attend",
     "delta",
     "differentiate",
+    "differentiate_twice",
     "differentiate_whole_rows",
     "push_forward",
     "without_logsumexp",
@@ -40,11 +42,13 @@ def attend(tile: Tile, rows: slice) -> tuple[Array, Array]:
     outputs, logsumexps = [], []
     value = tile.take(tile.value)
     for some in _few(tile, rows):
-        cache, visible, tops = _weights(tile, some)
-        dropped = _dropped(tile, cache.weights, some, tile.columns)
+        cache, weights, visible, tops = _weights(tile, some)
+        dropped = _dropped(tile, weights, some, tile.columns)
         outputs.append(product(dropped, value, visible, mean=tile.dropout is None))
         logsumexp = cache.logsumexp
         if tops is not None:
+            if tile.sink is not None and tile.sink.real != -np.inf:
+                tops = np.maximum(tops, 0)  # beside scores that are less than any number, the sink is the sum
             logsumexp = np.where(tops == -np.inf, np.nan, logsumexp + tops)
         logsumexps.append(logsumexp[:, 0])
     return np.concatenate(outputs), np.concatenate(logsumexps)
@@ -56,20 +60,24 @@ def push_forward(tile: Tile, tangent: Tangent) -> Array:
     The tangents may be `widened`, and then the result is, too.
     """
     key, value = tile.take(tile.key), tile.take(tile.value)
-    dtypes = (x.dtype for x in (tangent.query, tangent.key, tangent.value, tangent.bias) if x is not None)
+    given = tangent.query, tangent.key, tangent.value, tangent.bias, tangent.sink
+    dtypes = (x.dtype for x in given if x is not None)
     d_output: Array = np.zeros((tile.n, value.shape[1]), np.result_type(*dtypes))
-    if any(map(is_wide, (tangent.query, tangent.key, tangent.value))):
+    if any(map(is_wide, given)):
         d_output = widened(d_output)
     for rows in tile.row_blocks():
         for some in _few(tile, rows):
-            cache, visible, _ = _weights(tile, some)
+            cache, weights, visible, _ = _weights(tile, some)
             d_scores = _pushed_scores(tile, tangent, some, key)
-            if d_scores is not None:
-                d_weights = softmax.times_jacobian(np.broadcast_to(d_scores, cache.scores.shape), cache)
+            if d_scores is not None or tangent.sink is not None:
+                d_scores = np.zeros((1, 1), tile.dtype) if d_scores is None else d_scores
+                d_scores = np.broadcast_to(d_scores, weights.shape)
+                of_sink = 0 if tangent.sink is None else tangent.sink
+                d_weights, _ = softmax.times_jacobian_with_sink(d_scores, of_sink, cache)
                 d_output[some] += product(_dropped(tile, d_weights, some, tile.columns), value, visible)
             if tangent.value is not None:
-                weights = _dropped(tile, cache.weights, some, tile.columns)
-                d_output[some] += product(weights, tangent.value, visible)
+                dropped = _dropped(tile, weights, some, tile.columns)
+                d_output[some] += product(dropped, tangent.value, visible)
     return d_output
 
 
@@ -82,31 +90,56 @@ def _pushed_scores(tile: Tile, tangent: Tangent, rows: slice, key: Array) -> Arr
     if tangent.bias is not None:
         d_bias = tangent.bias if len(tangent.bias) == 1 else tangent.bias[rows]
     d_products = added(of_query, of_key)
-    return added(None if d_products is None else d_products * tile.scale, d_bias)  # (blockwise.26)
+    if d_products is not None:
+        d_products = _times_slope(tile, d_products * tile.scale, tile.take(tile.query, rows), key)
+    return added(d_products, d_bias)  # (blockwise.26)
 
 
 def _few(tile: Tile, rows: slice) -> Any:
     return slices(rows.start, rows.stop, max(1, PAIRS_AT_ONCE // tile.m))
 
 
-def _weights(tile: Tile, rows: slice) -> tuple[softmax.Cache, Array | None, Array | None]:
-    """The softmax of some rows over all keys of a tile, who attends to whom in them, and what the scores are less."""
+def _weights(tile: Tile, rows: slice) -> tuple[softmax.Cache, Array, Array | None, Array | None]:
+    """The softmax of some rows over all keys of a tile, the keys' weights, who attends, and what the scores lack."""
     block = tile.block(rows, tile.columns)
     visible: Array | None = np.zeros((1, 1), np.bool_) if block is None else block.visible
     bias = None if block is None else block.bias
     query, key = tile.take(tile.query, rows), tile.take(tile.key)
-    scores, tops = pair_products(query, key) * tile.scale, None
+    scores, tops = _products(tile, query, key), None
+    if tile.softcap is not None:
+        scores = capped(scores, tile.softcap)
     if not np.isfinite(scores if bias is None else scores + bias).all():
         scores, tops = scores_and_tops(scores, query, key, tile.scale, bias, visible)
     elif bias is not None:
         scores = scores + bias
-    return softmax.normalised(scores, mask=visible), visible, tops
+    if tile.sink is None:
+        cache = softmax.normalised(scores, mask=visible)
+    else:
+        cache = softmax.normalised_with_sink(scores, tile.sink, visible, tops)
+    return cache, cache.weights[:, : tile.m], visible, tops
+
+
+def _products(tile: Tile, query: Array, key: Array) -> Array:
+    """Of queries and keys, scaled; under a softcap those that do not fit the dtype are its largest number."""
+    products: Array = pair_products(query, key) * tile.scale
+    if tile.softcap is None or np.isfinite(products).all():
+        return products
+    return clipped_scores(products, query, key, tile.scale, None)
+
+
+def _times_slope(tile: Tile, d_scores: Array, query: Array, key: Array) -> Array:
+    """The gradient or the tangent of scores, from one side of the softcap on its other."""
+    if tile.softcap is None:
+        return d_scores
+    return backward_times(d_scores, slope_of_capped(_products(tile, query, key), tile.softcap))  # (blockwise.60)
 
 
 def _scores(tile: Tile, rows: slice, block: Block) -> Array:
     """Of rows whose largest score is in range."""
     query, key, bias = tile.take(tile.query, rows), tile.take(tile.key, block.columns), block.bias
-    products: Array = pair_products(query, key) * tile.scale
+    products = _products(tile, query, key)
+    if tile.softcap is not None:
+        products = capped(products, tile.softcap)
     scores = products if bias is None else products + bias
     return scores if np.isfinite(scores).all() else clipped_scores(products, query, key, tile.scale, bias)
 
@@ -167,6 +200,7 @@ def differentiate(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Ar
             d_weights = _dropped(tile, pair_products(d_output, value, flows), rows, columns)
             d_scores = np.where(moves, weights * (d_weights - deltas[rows, None]), 0)
             add_bias_gradient(d_bias, d_scores, rows, columns)
+            d_scores = _times_slope(tile, d_scores, query, key)
             d_query[rows] += backward_product(d_scores, key, tile.scale)
             d_key[columns] += backward_product(transposed(d_scores), query, tile.scale)
     return gradients
@@ -188,13 +222,14 @@ def without_logsumexp(logsumexp: Array, output: Array) -> Array | None:
     return apart if apart.any() else None
 
 
-def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Array | None]:
+def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Array | None, Array | None]:
     """As :func:`differentiate`, from the scores alone; for a tile that holds all the keys its queries attend to.
 
-    If the gradient of the output is `widened`, the results are, too.
+    And to the sink, but for what it has of the log-sum-exp. If the gradient of the output is `widened`, the results
+    are, too.
     """
-    gradients = zeros(tile, is_wide(given.d_output))
-    d_query, d_key, d_value, d_bias = gradients
+    d_query, d_key, d_value, d_bias = zeros(tile, is_wide(given.d_output))
+    d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
     columns = tile.columns
     key, value = tile.take(tile.key), tile.take(tile.value)
     for rows in _few(tile, tile.rows):
@@ -202,20 +237,65 @@ def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array
         d_logsumexp = None if given.d_logsumexp is None else given.d_logsumexp[rows, None]
         if not (d_output != 0).any() and (d_logsumexp is None or not d_logsumexp.any()):
             continue
-        cache, visible, _ = _weights(tile, rows)
+        cache, weights, visible, _ = _weights(tile, rows)
         flows = pairs_that_flow(visible, d_output)
-        dropped = _dropped(tile, cache.weights, rows, columns)
+        dropped = _dropped(tile, weights, rows, columns)
         d_value += product(transposed(dropped), d_output, transposed(_over(flows, dropped)))
         d_weights = _dropped(tile, pair_products(d_output, value, flows), rows, columns)
-        d_scores = softmax.times_jacobian(d_weights, cache)
+        d_scores, d_sinks = softmax.times_jacobian_with_sink(d_weights, 0, cache)
+        if d_sink is not None and d_sinks is not None:
+            d_sink = d_sink + d_sinks.sum(axis=0)  # (blockwise.63)
         if d_logsumexp is not None:
-            moves = (cache.scores.real != -np.inf) & (cache.logsumexp.real != np.inf) & (d_logsumexp != 0)
+            moves = (cache.scores[:, : tile.m].real != -np.inf) & (cache.logsumexp.real != np.inf) & (d_logsumexp != 0)
             moves = moves if visible is None else moves & visible
-            d_scores = d_scores + np.where(moves, cache.weights * d_logsumexp, 0)  # (blockwise.17)
+            d_scores = d_scores + np.where(moves, weights * d_logsumexp, 0)  # (blockwise.17)
         add_bias_gradient(d_bias, d_scores, rows, columns)
+        query = tile.take(tile.query, rows)
+        d_scores = _times_slope(tile, d_scores, query, key)
         d_query[rows] = backward_product(d_scores, key, tile.scale)
-        d_key += backward_product(transposed(d_scores), tile.take(tile.query, rows), tile.scale)
-    return gradients
+        d_key += backward_product(transposed(d_scores), query, tile.scale)
+    return d_query, d_key, d_value, d_bias, d_sink
+
+
+def differentiate_twice(tile: Tile, d_output: Array, along: Tangent) -> tuple[Array | None, ...]:
+    """How the output of a tile that holds all keys, and its gradients, move along a tangent of all its arrays.
+
+    The tangents may be `widened`, and then the results are, too.
+    """
+    gradients = d_query, d_key, d_value, d_bias = zeros(tile, is_wide(along.query))
+    d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
+    given: Any = along  # none of them is left out
+    columns, moved = tile.columns, []
+    for rows in _few(tile, tile.rows):
+        query, key = tile.take(tile.query, rows), tile.take(tile.key)
+        of_scores, weights, visible, _ = _weights(tile, rows)
+        cache = dot_product.Cache(
+            query=query,
+            key=key,
+            value=tile.take(tile.value),
+            bias=None,
+            sink=tile.sink,
+            mask=visible,
+            scale=tile.scale,
+            softcap=tile.softcap,
+            uncapped=None if tile.softcap is None else _products(tile, query, key),
+            scores=of_scores.scores[:, : tile.m],
+            weights=weights,
+            dropout=None if tile.dropout is None else tile.dropout.block(rows, columns, tile.dtype),
+            softmax=of_scores,
+            output_shape=d_output[rows].shape,
+        )
+        bias = given.bias if given.bias is None or len(given.bias) == 1 else given.bias[rows]
+        of_rows = dot_product.Gradients(given.query[rows], given.key, given.value, bias, given.sink)
+        output, found, _ = dot_product.push_backward(of_rows, d_output[rows], None, cache)
+        moved.append(output)
+        d_query[rows] = found.query
+        d_key += found.key
+        d_value += found.value
+        if found.bias is not None:
+            add_bias_gradient(d_bias, found.bias, rows, columns)
+        d_sink = added(d_sink, found.sink)
+    return np.concatenate(moved), *gradients, d_sink
 
 
 def _over(pairs: Array | None, weights: Array) -> Array | None:

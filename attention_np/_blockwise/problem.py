@@ -56,8 +56,10 @@ class Problem:
     key: Array  # (..., m, d_k)
     value: Array  # (..., m, d_v)
     bias: Array | None  # broadcasts to (..., n, m)
+    sink: Array | None  # broadcasts to the leading axes of the scores
     rule: Rule | None
     scale: Any
+    softcap: Any
     dropout_p: float
     dropout_key: int | None
     block_size: tuple[int, int] | None
@@ -175,6 +177,8 @@ class Problem:
             self.scale,
             self.dtype,
             self.block_size or (BLOCK if self.rule is None else BLOCK_OF_A_RULE),
+            self.softcap,
+            None if self.sink is None else np.asarray(pick(self.sink, of_scores, axes=0), self.dtype),
         )
 
 

@@ -146,6 +146,8 @@ class Tile(_Travels):
     scale: Any
     dtype: np.dtype[Any]  # to compute in
     block_size: tuple[int, int]  # queries and keys that are looked at together
+    softcap: Any = None
+    sink: Array | None = None  # ()
 
     @property
     def n(self) -> int:
@@ -156,6 +158,11 @@ class Tile(_Travels):
     def m(self) -> int:
         """The number of keys."""
         return int(self.key.shape[0])
+
+    @property
+    def only_scaled(self) -> bool:
+        """Whether products of queries and keys are scores but for the scale, and no others are beside them."""
+        return self.bias is None and self.softcap is None and self.sink is None
 
     def is_like(self, other: Tile) -> bool:
         """Whether both have the same shapes and the same rule."""
@@ -230,3 +237,4 @@ class Tangent(_Travels):
     key: Array | None  # (m, d_k)
     value: Array | None  # (m, d_v)
     bias: Array | None  # broadcasts to (n, m)
+    sink: Array | None  # ()

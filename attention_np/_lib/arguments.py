@@ -13,15 +13,17 @@ from attention_np._lib.arrays import Array, computed_in, is_floating, precision,
 from attention_np._lib.text import shortened
 
 __all__ = [
+    "as_added",
     "as_array",
     "as_attended",
-    "as_bias",
     "as_flag",
     "as_floating",
     "as_integer",
     "as_mask",
     "as_number",
     "as_scale",
+    "as_sink",
+    "as_softcap",
     "as_tangent",
     "as_vector",
     "check_broadcasts_to",
@@ -186,10 +188,10 @@ def check_broadcasts_to(name: str, array: Array, shape: tuple[int, ...], what: s
         raise ValueError(f"{name} must broadcast to {what}, whose shape is {shape} ({name}.shape={axes})")
 
 
-def as_bias(bias: npt.ArrayLike, *others: Array) -> Array:
-    """`bias` as an array; a scalar takes the dtype that the `others` have together, since scalars never upcast."""
-    array = as_floating("bias", bias)
-    if array.ndim or isinstance(bias, np.ndarray):
+def as_added(name: str, given: npt.ArrayLike, *others: Array) -> Array:
+    """`given` as an array; a scalar takes the dtype that the `others` have together, since scalars never upcast."""
+    array = as_floating(name, given)
+    if array.ndim or isinstance(given, np.ndarray):
         return array
     compute, dtype = precision(*others)
     if array.dtype.kind == "c" and dtype.kind != "c":
@@ -217,7 +219,16 @@ def as_attended(
 ) -> tuple[Array, Array, Array, Array | None]:
     """The arrays of an attention, as arrays."""
     query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
-    return query, key, value, None if bias is None else as_bias(bias, query, key, value)
+    return query, key, value, None if bias is None else as_added("bias", bias, query, key, value)
+
+
+def as_sink(sink: npt.ArrayLike | None, shape: tuple[int, ...], *others: Array) -> Array | None:
+    """`sink` as an array that broadcasts to the leading axes of scores of the given `shape`."""
+    if sink is None:
+        return None
+    array = as_added("sink", sink, *others)
+    check_broadcasts_to("sink", array, shape[:-2], "the leading axes of the scores")
+    return array
 
 
 def check_features(query: Array, key: Array) -> None:
@@ -237,11 +248,23 @@ def _usual_scale(d_k: int, compute: np.dtype[Any]) -> Any:
 
 def as_scale(scale: Any, d_k: int, compute: np.dtype[Any]) -> Any:
     """The scale in the precision that is computed in, so that it neither upcasts nor rounds."""
-    if scale is None:
-        return _usual_scale(d_k, compute)
+    return _usual_scale(d_k, compute) if scale is None else _as_finite("scale", scale, compute)
+
+
+def as_softcap(softcap: Any, compute: np.dtype[Any]) -> Any:
+    """The softcap in the precision that is computed in; None if there is none."""
+    if softcap is None:
+        return None
+    number = _as_finite("softcap", softcap, compute)
+    if number <= 0:
+        raise ValueError(f"softcap must be above zero, not {shortened(softcap)} in {number.dtype}")
+    return number
+
+
+def _as_finite(name: str, value: Any, compute: np.dtype[Any]) -> Any:
     real, _ = real_types(compute)
     with quiet():
-        number = real(as_number("scale", scale))
+        number = real(as_number(name, value))
     if not np.isfinite(number):
-        raise ValueError(f"scale must be finite, not {shortened(scale)} in {np.dtype(real)}")
+        raise ValueError(f"{name} must be finite, not {shortened(value)} in {np.dtype(real)}")
     return number

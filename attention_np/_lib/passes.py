@@ -13,7 +13,7 @@ it, and then the second look is theirs too: the sizes of those tell it what the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from inspect import Signature, cleandoc, signature
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
@@ -34,7 +34,7 @@ from attention_np._lib.arrays import (
 from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import is_wide, widened
 
-__all__ = ["Tangent", "backward", "forward", "jvp", "widened_inputs"]
+__all__ = ["Tangent", "backward", "double_backward", "forward", "jvp", "widened_inputs"]
 
 Tangent: TypeAlias = Any  # array_like of the shape of its input, None for zero; to the formulas an array
 
@@ -44,9 +44,10 @@ CacheIn = TypeVar("CacheIn", contravariant=True)
 Gradients = TypeVar("Gradients")
 Between: TypeAlias = tuple[Array, ...]
 Found = TypeVar("Found", covariant=True)
+Held = TypeVar("Held")
 
 KINDS = {"parameters": "Parameters"}  # of tangents that are no arrays
-ADDED = ("bias", "b")  # inputs that are terms of a sum: they are factors of nothing
+ADDED = ("bias", "b", "sink")  # inputs that are terms of a sum: they are factors of nothing
 
 
 class Pass(Protocol[Given, Found]):
@@ -65,6 +66,16 @@ class Backward(Protocol[CacheIn, Found]):
     mathematics: Callable[..., Any]
 
     def __call__(self, d_output: npt.ArrayLike, cache: CacheIn, **further: npt.ArrayLike | None) -> Found:
+        """The whole of it."""
+        ...
+
+
+class DoubleBackward(Protocol[CacheIn, Held]):
+    """A double backward pass as users call it, and its formulas alone."""
+
+    mathematics: Callable[..., Any]
+
+    def __call__(self, d_gradients: Held, d_output: npt.ArrayLike, cache: CacheIn) -> tuple[Array, Held]:
         """The whole of it."""
         ...
 
@@ -110,16 +121,14 @@ def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
         of = {name: kwargs.pop(name, None) for name in more}
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
         check_cache(cache, kind, op)
-        inputs = cache[: len(names)]
-        compute = precision(*_flat(inputs)).compute
+        compute = _computed_in(names, cache)
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
         shapes = {name: getattr(cache, name.removeprefix("d_")).shape for name in of}
         further = {name: x if x is None else as_vector(name, x, shapes[name], compute) for name, x in of.items()}
+        inputs = cache[: len(names)]
         if names[0] == "query":
             d_output = with_query_axis(d_output, inputs[0])
-        ready = _ready(names, inputs, compute)
-        if ready is not inputs:
-            cache = kind._make((*ready, *cache[len(names) :]))
+        ready, cache = _made_ready(names, cache, compute)
         with quiet():
             found, between = _split(mathematics(d_output, cache, **further))
             gradients = _as_given(names, found, inputs)
@@ -146,17 +155,12 @@ def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Giv
     @wraps(mathematics)
     def shell(cache: Any, **tangents: Any) -> Array:
         check_cache(cache, kind, op)
+        compute = _computed_in(names, cache)
         inputs = cache[: len(names)]
-        compute = precision(*_flat(inputs)).compute
-        of = zip(names, inputs, strict=True)
-        along = {name: _tangent(op, name, tangents.pop(name, None), x, compute) for name, x in of}
-        if tangents:
+        along = _along(op, names, tangents, inputs, compute)
+        if not tangents.keys() <= along.keys():
             _bound(mathematics, (cache,), tangents)  # which says what is not an argument
-        if names[0] == "query":
-            along["query"] = with_query_axis(along["query"], inputs[0])
-        ready = _ready(names, inputs, compute)
-        if ready is not inputs:
-            cache = kind._make((*ready, *cache[len(names) :]))
+        ready, cache = _made_ready(names, cache, compute)
         with quiet():
             d_output, between = _split(formulas(cache, **along))
             if between and left_range((d_output, *between), _with(tuple(along.values()), names, ready, cache)):
@@ -169,6 +173,46 @@ def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Giv
     along = [x.replace(annotation=f"{KINDS.get(x.name, 'npt.ArrayLike')} | None") for x in tangents]
     public = given.replace(parameters=[cache, *along], return_annotation="Array")
     return cast("Pass[Given, Array]", _as_pass(shell, mathematics, public))
+
+
+def double_backward(
+    mathematics: Callable[[Held, Array, Cache], tuple[tuple[Array, Held], Between]],
+) -> DoubleBackward[Cache, Held]:
+    """A backward pass of `backward`: the gradients of <d_gradients, backward(d_output, cache)>."""
+    op, names, kind = _op_of(mathematics)
+    held = mathematics.__globals__["Gradients"]
+    vector = list(signature(mathematics).parameters)[1]
+    formulas: Callable[..., Any] = mathematics
+
+    @wraps(mathematics)
+    def shell(*args: Any, **kwargs: Any) -> Any:
+        d_gradients, d_output, cache = _bound(mathematics, args, kwargs)
+        check_cache(cache, kind, op)
+        if not isinstance(d_gradients, held):
+            raise TypeError(f"d_gradients must be {op}.Gradients, not {type(d_gradients).__name__}")
+        compute = cache.weights.dtype
+        d_output = as_vector(vector, d_output, cache.output_shape, compute)
+        inputs = cache[: len(names)]
+        along = held(**_along(op, names, d_gradients._asdict(), inputs, compute))
+        if names[0] == "query":
+            d_output = with_query_axis(d_output, inputs[0])
+        ready, cache = _made_ready(names, cache, compute)
+        with quiet():
+            (d_d_output, found), between = formulas(along, d_output, cache)
+            gradients = _as_given(names, found, inputs)
+            sizes = (d_d_output, *_flat(found), *between, *_flat(gradients))
+            if left_range(sizes, _with((*along, d_output), names, ready, cache)):
+                wide = held(*(_each(widened, x) for x in along))
+                (d_d_output, found), _ = formulas(wide, widened(d_output), _in_range(cache))
+                d_d_output, gradients = np.asarray(d_d_output), _as_given(names, found, inputs)
+            d_d_output = _without_query_axis(names, d_d_output, inputs)
+            return as_result(d_d_output, precision(*_flat(inputs)).result), gradients
+
+    shell.__doc__ = _documented(mathematics, DOUBLE_BACKWARD.replace("d_output", vector))
+    first, second, third = signature(mathematics).parameters.values()
+    of_user = second.replace(annotation="npt.ArrayLike")
+    public = Signature([first, of_user, third], return_annotation="tuple[Array, Gradients]")
+    return cast("DoubleBackward[Cache, Held]", _as_pass(shell, mathematics, public))
 
 
 def widened_inputs(cache: Cache, names: Sequence[str]) -> Cache:
@@ -201,6 +245,14 @@ def _op_of(mathematics: Callable[..., Any]) -> tuple[str, tuple[str, ...], Any]:
     return mathematics.__module__.rpartition(".")[2], known["Gradients"]._fields, known["Cache"]
 
 
+def _computed_in(names: Sequence[str], cache: Any) -> np.dtype[Any]:
+    """The dtype that a cache was computed in, which its weights have, if there are any."""
+    of: np.dtype[Any] = (
+        cache.weights.dtype if hasattr(cache, "weights") else precision(*_flat(cache[: len(names)])).compute
+    )
+    return of
+
+
 def _ready(names: Sequence[str], inputs: tuple[Any, ...], compute: np.dtype[Any]) -> tuple[Any, ...]:
     """The inputs in the dtype that is computed in, without a copy where they are, the query with its axis."""
     if names[0] != "query" or inputs[0].ndim > 1:
@@ -211,6 +263,13 @@ def _ready(names: Sequence[str], inputs: tuple[Any, ...], compute: np.dtype[Any]
             return inputs
     first, *others = [_in_dtype(x, compute) for x in inputs]
     return (with_query_axis(first, inputs[0]) if names[0] == "query" else first, *others)
+
+
+def _made_ready(names: Sequence[str], cache: Any, compute: np.dtype[Any]) -> tuple[tuple[Any, ...], Any]:
+    """The inputs as formulas have them, and the cache that holds them so."""
+    inputs = cache[: len(names)]
+    ready = _ready(names, inputs, compute)
+    return ready, cache if ready is inputs else type(cache)._make((*ready, *cache[len(names) :]))
 
 
 def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
@@ -247,6 +306,17 @@ def _tangent(op: str, name: str, tangent: Any, primal: Any, compute: np.dtype[An
     given = [None] * len(primal) if tangent is None else tangent
     parts = zip(kind._fields, given, primal, strict=True)
     return kind(*(_tangent(op, f"{name}.{of}", d, x, compute) for of, d, x in parts))
+
+
+def _along(
+    op: str, names: Sequence[str], tangents: Mapping[str, Any], inputs: Sequence[Any], compute: np.dtype[Any]
+) -> dict[str, Any]:
+    """A tangent of each input, as formulas have them."""
+    of = zip(names, inputs, strict=True)
+    along = {name: _tangent(op, name, tangents.get(name), x, compute) for name, x in of}
+    if names[0] == "query":
+        along["query"] = with_query_axis(along["query"], inputs[0])
+    return along
 
 
 def _with(vectors: Any, names: Sequence[str], ready: Sequence[Any], cache: Any) -> Iterator[Any]:
@@ -343,6 +413,33 @@ TypeError
     If `cache` is another op's, or a tangent is not of floating-point numbers.
 ValueError
     If a tangent does not have the shape of its array, or is given for an array that there was not.
+"""
+
+
+DOUBLE_BACKWARD = """
+Parameters
+----------
+d_gradients : Gradients
+    The gradient of a loss with respect to each of the gradients that :func:`backward` returned; None is zero.
+d_output : array_like of float
+    What :func:`backward` was given.
+cache : Cache
+    From :func:`forward`.
+
+Returns
+-------
+d_d_output : ndarray
+    The gradient with respect to `d_output`, of its shape: :func:`jvp` of `d_gradients`.
+gradients : Gradients
+    The gradient with respect to each array of :func:`forward`: the Hessian of ``<d_output, output>`` times
+    `d_gradients`.
+
+Raises
+------
+TypeError
+    If `cache` or `d_gradients` is another op's, or an array is not of floating-point numbers.
+ValueError
+    If an array does not have the shape of what it belongs to, or is given for an array that there was not.
 """
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "infinite_to_nan",
     "linear",
     "linear_backward",
+    "linear_double_backward",
     "pair_products",
     "pairs_that_flow",
     "product",
@@ -152,3 +153,12 @@ def linear_backward(d_y: Array, x: Array, w: Array) -> tuple[Array, Array, Array
     d_x = backward_product(d_rows, w.T).reshape(x.shape)  # (multi-head.29, multi-head.30, notation.28, notation.29)
     d_w = backward_product(d_rows.T, x_rows).T  # (multi-head.28, multi-head.30, notation.30, notation.31)
     return d_x, d_w, d_rows.sum(axis=0)  # (multi-head.29, multi-head.30, notation.33)
+
+
+def linear_double_backward(
+    moved_d_y: Array, d_y: Array, x: Array, w: Array, moved_x: Array, moved_w: Array
+) -> tuple[Array, Array, Array]:
+    """:func:`linear_backward` in forward mode: how its gradients move when d_y, x and w do."""
+    by_d_y = linear_backward(moved_d_y, x, w)
+    d_x, d_w, _ = linear_backward(d_y, moved_x, moved_w)
+    return by_d_y[0] + d_x, by_d_y[1] + d_w, by_d_y[2]

@@ -6,7 +6,7 @@ the second look, where the plain arithmetic has left the range of the dtype (:mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast, overload
 
 import numpy as np
@@ -167,6 +167,15 @@ def _multiply(x: Wide, y: Wide) -> Wide:
     return Wide(x.mantissa * y.mantissa, x.exponent + y.exponent, np.result_type(x.dtype, y.dtype))
 
 
+def _divide(x: Wide, y: Wide) -> Wide:
+    return Wide(x.mantissa / y.mantissa, x.exponent - y.exponent, np.result_type(x.dtype, y.dtype))
+
+
+def _sqrt(x: Wide) -> Wide:
+    odd = x.exponent % 2
+    return Wide(np.sqrt(times_power_of_two(x.mantissa, odd)), (x.exponent - odd) // 2, x.dtype)
+
+
 def _matmul(x: Wide, y: Wide) -> Wide:
     of_mantissas = x.mantissa @ y.mantissa  # infinity and NaN are where they are in the result
     dtype = np.result_type(x.dtype, y.dtype)
@@ -189,11 +198,19 @@ def _where(condition: Array, x: Any, y: Any) -> Wide:
     return Wide(mantissa, exponent, np.result_type(one.dtype, other.dtype))
 
 
+def _concatenate(parts: Sequence[Any], axis: int) -> Wide:
+    wide = [Wide.of(part) for part in parts]
+    mantissa, exponent = (np.concatenate([getattr(x, of) for x in wide], axis) for of in ("mantissa", "exponent"))
+    return Wide(mantissa, exponent, np.result_type(*(x.dtype for x in wide)))
+
+
 UFUNCS: dict[Any, Callable[..., Any]] = {
     np.add: _add,
     np.subtract: lambda x, y: _add(x, _negative(y)),
     np.negative: _negative,
     np.multiply: _multiply,
+    np.divide: _divide,
+    np.sqrt: _sqrt,
     np.matmul: _matmul,
     np.equal: _equal,
     np.not_equal: lambda x, y: ~_equal(x, y),
@@ -202,6 +219,7 @@ UFUNCS: dict[Any, Callable[..., Any]] = {
 }
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: _where,
+    np.concatenate: _concatenate,
     np.take_along_axis: lambda x, index, axis: x._each(lambda part: np.take_along_axis(part, index, axis)),
     np.broadcast_to: lambda x, shape: x._each(lambda part: np.broadcast_to(part, shape)),
     np.may_share_memory: lambda *_: False,

@@ -7,7 +7,7 @@ import numpy as np
 from attention_np.derivation import functions, nodes
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.indexing import Indexing, plain
-from attention_np.derivation.values import ANY, ONE, Value, describe, top, top_tangent
+from attention_np.derivation.values import ANY, ONE, Value, describe, indices_of, lead_of, top, top_tangent
 
 _UNDERFLOW = -708.0
 
@@ -215,10 +215,10 @@ class Calls(Indexing):
         ranges: dict[str, str] = {}
         arrays = []
         scale, tangent = 1.0, 0.0
-        names: tuple[str, ...] = ()
+        lead = lead_of([name for value in values for name in value.names])
         for value, argument, spec in zip(values, node.arguments, operands, strict=True):
             data, shape = value.data, value.shape
-            if [name for name in value.names if name != "@"] or value.eye or ANY in shape:
+            if indices_of(value.names) or value.eye or ANY in shape:
                 message = f"an operand of einsum is an array without indices, not {describe(value)}"
                 raise Fault("shape", message, argument.span)
             if len(shape) == 2 and shape[1] == ONE and len(spec) == 1:
@@ -229,19 +229,18 @@ class Calls(Indexing):
                 common = self.arithmetic.unify(ranges.setdefault(letter, name), name)
                 if common is None:
                     raise Fault("shape", f"{letter} runs over {ranges[letter]} and over {name}", argument.span)
-            arrays.append(data)
-            names = names or value.names
+            arrays.append(self.arithmetic.spread(Value(data, value.names, shape), lead))
             tangent = tangent * value.scale + scale * value.tangent
             scale *= value.scale
         if not set(output) <= set(ranges):
             raise Fault("shape", "einsum: an index of the result is in no operand", node.span)
-        moved = max(array.shape[0] if value.names else 1 for array, value in zip(arrays, values, strict=True))
-        self.arithmetic.charge([(moved, *map(self.arithmetic.size, ranges.values()))], node.span)
+        before = np.broadcast_shapes(*(array.shape[: len(lead)] for array in arrays))
+        self.arithmetic.charge([(*before, *map(self.arithmetic.size, ranges.values()))], node.span)
         data = np.einsum(",".join("..." + spec for spec in operands) + "->..." + output, *arrays)
         shape = tuple(ranges[letter] for letter in output)
         if len(shape) == 1:
             data, shape = data[..., None], (*shape, ONE)
-        return Value(data, names, shape, max(scale, top(data)), max(tangent, top_tangent(data)))
+        return Value(data, lead, shape, max(scale, top(data)), max(tangent, top_tangent(data)))
 
     def elementwise(self, name: str, value: Value, span: Span) -> Value:
         """A function from the table, entry by entry."""

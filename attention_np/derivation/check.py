@@ -12,10 +12,19 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from attention_np.derivation import compare, limits, nodes
 from attention_np.derivation.account import Account
-from attention_np.derivation.draws import BOUND_DRAWS, DRAWS, complete, draw_sizes, draw_tensor
+from attention_np.derivation.draws import (
+    BOUND_DRAWS,
+    BOUND_TOGETHER,
+    DRAWS,
+    TOGETHER,
+    complete,
+    draw_sizes,
+    draw_tensor,
+)
 from attention_np.derivation.environment import Definitions, Environment, Tensor, as_tensor
 from attention_np.derivation.errors import Fault, Span, show
 from attention_np.derivation.evaluate import Evaluator, evaluate
@@ -25,7 +34,7 @@ from attention_np.derivation.page import Equation, Page
 from attention_np.derivation.record import Record, Scope
 from attention_np.derivation.statements import Statement, chains, read_statement
 from attention_np.derivation.usage import mentioned, names_in, same_value, unused
-from attention_np.derivation.values import Arithmetic, Value
+from attention_np.derivation.values import Arithmetic, Value, indices_of
 
 LOSS = "L"
 _BOUNDS = frozenset(["<", "<=", ">", ">="])
@@ -61,17 +70,24 @@ class PageCheck:
     def set_up(self, names: Names, definitions: Definitions, sizes: dict[str, int], values: dict[str, Tensor]) -> Scope:
         """Names and what they stand for in every draw, where these sizes and free tensors are given."""
         scope = Scope(names, definitions, [], sizes, values)
-        scope.environments += (self._environment(scope, draw) for draw in range(self.draws))
+        scope.environments += self._environments(scope, range(self.draws), TOGETHER)
         return scope
 
-    def _environment(self, scope: Scope, draw: int, magnitudes: bool = False) -> Environment:
+    def _environments(self, scope: Scope, draws: range, together: int, magnitudes: bool = False) -> list[Environment]:
+        """Those of these draws, so many of them together, and all of them where they have the same sizes."""
         header = self.page.header
-        sizes = draw_sizes(header, self.seed, draw) | scope.sizes
-        complete(header, sizes)
+        batches: dict[tuple[tuple[str, int], ...], list[int]] = {}
+        for start in range(0, len(draws), together):
+            sizes = draw_sizes(header, self.seed, draws[start] // TOGETHER) | scope.sizes
+            complete(header, sizes)
+            batches.setdefault(tuple(sizes.items()), []).extend(draws[start : start + together])
+        return [self._environment(scope, dict(sizes), batch, magnitudes) for sizes, batch in batches.items()]
+
+    def _environment(self, scope: Scope, sizes: dict[str, int], draws: list[int], magnitudes: bool) -> Environment:
         arithmetic = Arithmetic(sizes, bool(scope.values or scope.sizes), self.account)
-        drawn = partial(draw_tensor, arithmetic=arithmetic, seed=self.seed, draw=draw, magnitudes=magnitudes)
-        free = {key: scope.values.get(key) or drawn(key, tensor) for key, tensor in header.tensors.items()}
-        return Environment(scope.names, scope.definitions, arithmetic, free | scope.values, evaluate, header, drawn)
+        drawn = partial(draw_tensor, arithmetic=arithmetic, seed=self.seed, draws=draws, magnitudes=magnitudes)
+        free, header = dict(scope.values), self.page.header
+        return Environment(scope.names, scope.definitions, arithmetic, free, evaluate, header, drawn, draws)
 
     def fork(self) -> PageCheck:
         """A copy that can go on from here by itself; what is evaluated already is shared."""
@@ -155,7 +171,7 @@ class PageCheck:
         scope = self._scope_of(equation)
         record.example = -1 if scope is self.scope else equation.example
         worst = 0.0
-        refutations: list[bool] = [False] * self.draws
+        refutations = [np.zeros(len(environment.draws), dtype=bool) for environment in scope.environments]
         for environment in scope.environments:
             environment.arithmetic.steps = 0
         for chain in parsed:
@@ -171,7 +187,9 @@ class PageCheck:
                     raise Fault("page", "a refuted equation cannot define a name", statement.target.span)
                 record.defines += (statement.target.key,)
                 self._define(statement, scope)
-            before: list[_Side | None] = [None] * self.draws  # in the middle of a chain: what the last pair ended with
+            before: list[_Side | None] = [None] * len(
+                scope.environments
+            )  # in the middle of a chain: what the last pair ended with
             for position in range(len(statement.relations)):
                 if statement.sides[position] is None and len(statement.sides) == 2:
                     break
@@ -179,15 +197,17 @@ class PageCheck:
                     continue
                 equal = statement.relations[position] in ("<=", ">=")
                 record.rounded = record.rounded or statement.relations[position] == "~"
-                for draw, environment in enumerate(scope.environments):
-                    sides = _both(statement, position, environment, before[draw])
-                    before[draw] = sides[1]
+                for number, environment in enumerate(scope.environments):
+                    sides = _both(statement, position, environment, before[number])
+                    before[number] = sides[1]
                     error, holds = self._pair(statement, position, environment, sides)
-                    equal = equal and holds and self._pair(statement, position, environment, sides, "=")[1]
+                    equal = equal and bool(
+                        holds.all() and self._pair(statement, position, environment, sides, "=")[1].all()
+                    )
                     worst = max(worst, error)
-                    if holds:
+                    if holds.all():
                         continue
-                    refutations[draw] = True
+                    refutations[number] |= ~holds
                     if equation.mark != "refuted":
                         record.error = error
                         raise Fault(
@@ -204,10 +224,11 @@ class PageCheck:
         if equation.mark == "malformed":
             raise Fault("claim", "marked as not well-formed, but it can be evaluated", parsed[0].relations[0].span)
         if equation.mark == "refuted":
-            if not all(refutations):
+            refuted = np.concatenate(refutations)
+            if not refuted.all():
                 raise Fault(
                     "claim",
-                    "marked as refuted, but it holds" + (" at some draws" if any(refutations) else ""),
+                    "marked as refuted, but it holds" + (" at some draws" if refuted.any() else ""),
                     parsed[0].relations[0].span,
                 )
             record.verdict = "refuted"
@@ -249,9 +270,9 @@ class PageCheck:
     def _holds(
         self, statement: Statement, position: int, environment: Environment, record: Record | None = None
     ) -> float:
-        """The error of one relation in one draw, in which it must hold."""
+        """The error of one relation in some draws, in which it must hold."""
         error, holds = self._pair(statement, position, environment, _both(statement, position, environment))
-        if holds:
+        if holds.all():
             return error
         if record is not None:
             record.error = error
@@ -261,7 +282,7 @@ class PageCheck:
         """An inequality at many more draws: at a few of them also a wrong one may happen to be true."""
         if not scope.more:
             further = range(self.draws, self.draws + BOUND_DRAWS)
-            scope.more += (self._environment(scope, draw, magnitudes=True) for draw in further)
+            scope.more += self._environments(scope, further, BOUND_TOGETHER, magnitudes=True)
         worst = 0.0
         for environment in scope.more:
             environment.arithmetic.steps = 0
@@ -270,7 +291,9 @@ class PageCheck:
 
     def _equal_at_more(self, statement: Statement, position: int, scope: Scope) -> bool:
         """Whether the two sides of an inequality are equal there, too: a number has one sign at a few draws."""
-        return all(self._pair(statement, position, at, _both(statement, position, at), "=")[1] for at in scope.more)
+        return all(
+            self._pair(statement, position, at, _both(statement, position, at), "=")[1].all() for at in scope.more
+        )
 
     def _gradient_of(self, statement: Statement, scope: Scope) -> tuple[str, ...]:
         """The symbol X, where the left side is dL/dX or a name that is defined as that."""
@@ -297,27 +320,30 @@ class PageCheck:
         environment: Environment,
         sides: tuple[_Side, _Side],
         instead: str | None = None,
-    ) -> tuple[float, bool]:
-        """The error of one relation in one draw, and whether it holds."""
+    ) -> tuple[float, npt.NDArray[np.bool_]]:
+        """The largest error of one relation in some draws, and in which of them it holds."""
         relation, place = instead or statement.relations[position], statement.places[position]
         (left, one, _), (right, two, _) = sides
         free = set(one.names) | set(two.names)
         _check_bound(left, free)
         _check_bound(right, free)
         where = self._where(statement.condition, environment)
-        a, b = compare.aligned_sides(environment.arithmetic, one, two, where, place)
+        pairs = compare.aligned_sides(environment.arithmetic, one, two, where, place)
         try:
             if relation == "~":
-                return _approximately(left, right, a, b, place)
-            if relation != "=":
-                return compare.ordering(a, b, relation, max(one.scale, two.scale))
-            for side in sides:
-                if side.underflow is not None:
-                    raise Fault("domain", "the exponential underflows here: claim \\approx", side.underflow)
-            masked = environment.definitions.mask(left) or environment.definitions.mask(right)
-            return compare.equality(a, b, one.scale, two.scale, masked)
+                units = _half_units(left, right, place)
+                found = [compare.printed(a, b, units) for a, b in pairs]
+            elif relation != "=":
+                found = [compare.ordering(a, b, relation, max(one.scale, two.scale)) for a, b in pairs]
+            else:
+                for side in sides:
+                    if side.underflow is not None:
+                        raise Fault("domain", "the exponential underflows here: claim \\approx", side.underflow)
+                masked = environment.definitions.mask(left) or environment.definitions.mask(right)
+                found = [compare.equality(a, b, one.scale, two.scale, masked) for a, b in pairs]
         except Fault as fault:
             raise fault.at(place) from None
+        return max(error for error, _ in found), np.array([holds for _, holds in found])
 
     def _where(self, condition: nodes.Node | None, environment: Environment) -> Value | None:
         if condition is None:
@@ -385,8 +411,8 @@ class PageCheck:
         """The example was set up with this value; a second one for the same name was not."""
         for environment in scope.environments:
             one, two = (side.value for side in _both(statement, 0, environment))
-            a, b = compare.aligned_sides(environment.arithmetic, one, two, None, statement.places[0])
-            if not np.array_equal(a, b):
+            pairs = compare.aligned_sides(environment.arithmetic, one, two, None, statement.places[0])
+            if not all(np.array_equal(a, b) for a, b in pairs):
                 raise Fault("shape", "this has another value in this example", statement.span)
 
 
@@ -396,16 +422,17 @@ def _one_subject(one: Statement, two: Statement, scope: Scope) -> bool:
         found = []
         for statement in (one, two):
             value = evaluate(environment, statement.first)
-            found.append(as_tensor(environment, value, value.names, statement.first.span))
+            found.append(as_tensor(environment, value, indices_of(value.names), statement.first.span))
         if found[0].axes != found[1].axes:
             return False
-        if not compare.equality(found[0].data, found[1].data, found[0].scale, found[1].scale)[1]:
+        left, right = np.broadcast_arrays(found[0].data, found[1].data)
+        if not compare.equality(left, right, found[0].scale, found[1].scale)[1]:
             return False
     return True
 
 
 class _Side(NamedTuple):
-    """One side of a relation in one draw, and the place of an exponential that underflowed in it."""
+    """One side of a relation in some draws, and the place of an exponential that underflowed in it."""
 
     node: nodes.Node
     value: Value
@@ -442,10 +469,9 @@ def _mentions_derivative(statement: Statement) -> bool:
     return any(side.has_derivative for side in statement.sides if side is not None)
 
 
-def _approximately(left: nodes.Node, right: nodes.Node, a: Any, b: Any, place: Span) -> tuple[float, bool]:
-    units = compare.half_units(right)
-    if units is None:
-        units = compare.half_units(left)
-    if units is None:
-        raise Fault("syntax", "\\approx needs printed numbers on one side", place)
-    return compare.printed(a, b, units)
+def _half_units(left: nodes.Node, right: nodes.Node, place: Span) -> npt.NDArray[Any]:
+    for side in (right, left):
+        units = compare.half_units(side)
+        if units is not None:
+            return units
+    raise Fault("syntax", "\\approx needs printed numbers on one side", place)

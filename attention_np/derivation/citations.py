@@ -43,6 +43,8 @@ def citations(paths: Iterable[Path | str], root: Path | str | None = None) -> tu
         except (OSError, UnicodeDecodeError) as error:
             problems.append(f"{shown}:1: cannot be read: {error}")
             continue
+        if not _CITATION.search(source):
+            continue
         for comment in _STRING_OR_COMMENT.finditer(source):
             if comment.group().startswith("#"):
                 for match in _CITATION.finditer(comment.group()):

@@ -13,7 +13,7 @@ import numpy as np
 from attention_np.derivation import nodes
 from attention_np.derivation.environment import free_indices
 from attention_np.derivation.errors import Fault, Span
-from attention_np.derivation.values import Arithmetic, Array, Value, describe, top
+from attention_np.derivation.values import DRAWN, Arithmetic, Array, Value, describe, indices_of, top
 
 TOLERANCE = 1e-12
 _TERMS = 100.0  # intermediate terms above this do not loosen the comparison any further
@@ -22,29 +22,37 @@ _ROUNDING = 1e-13
 
 def aligned_sides(
     arithmetic: Arithmetic, left: Value, right: Value, where: Value | None, span: Span
-) -> tuple[Array, Array]:
-    """Both sides as arrays of one shape, restricted to where the condition of the claim holds."""
+) -> list[tuple[Array, Array]]:
+    """Both sides as arrays of one shape, restricted to where the condition of the claim holds: a pair for each draw.
+
+    One pair for all draws where nothing in it is drawn.
+    """
     left, right, shape = arithmetic.shapes_of(left, right, span, "cannot compare")
-    constant = [not value.sized(span).names and not (value.shape and shape) for value in (left, right)]
-    if set(left.names) != set(right.names) and not any(constant):
-        raise Fault("shape", free_indices(left.names, right.names), span)
+    one_free, two_free = (indices_of(value.sized(span).names) for value in (left, right))
+    constant = [not free and not (value.shape and shape) for free, value in ((one_free, left), (two_free, right))]
+    if set(one_free) != set(two_free) and not any(constant):
+        raise Fault("shape", free_indices(one_free, two_free), span)
     if "*" in shape:
         raise Fault("shape", f"the size of {describe(left)} is not known here", span)
-    names, (one, two) = arithmetic.together([left, right], span)
-    arithmetic.charge([one.shape, two.shape], span)
-    one, two = np.broadcast_arrays(one, two)
-    if where is not None:
-        extra = [name for name in where.names if name not in names]
-        if extra:
-            raise Fault("shape", f"index {', '.join(extra)} of the condition is not free in the equation", span)
-        mask = arithmetic.spread(where, names)
-        mask = np.broadcast_to(mask.reshape(mask.shape + (1,) * (one.ndim - mask.ndim)), one.shape)
-        one, two = one[mask], two[mask]
-        if one.size == 0:
-            raise Fault("domain", "the condition holds nowhere", span)
-    if np.isnan(one).any() or np.isnan(two).any():
-        raise Fault("domain", "this is not a number", span)
-    return one, two
+    extra = [] if where is None else [name for name in indices_of(where.names) if name not in one_free + two_free]
+    if extra:
+        raise Fault("shape", f"index {', '.join(extra)} of the condition is not free in the equation", span)
+    names, arrays = arithmetic.together([left, right] if where is None else [left, right, where], span)
+    arithmetic.charge([array.shape for array in arrays], span)
+    axis = names.index(DRAWN) if DRAWN in names else None
+    pairs = []
+    for one, two, *mask in zip(
+        *(array[None] if axis is None else np.moveaxis(array, axis, 0) for array in np.broadcast_arrays(*arrays)),
+        strict=True,
+    ):
+        if mask:
+            one, two = one[mask[0]], two[mask[0]]
+            if one.size == 0:
+                raise Fault("domain", "the condition holds nowhere", span)
+        if np.isnan(one).any() or np.isnan(two).any():
+            raise Fault("domain", "this is not a number", span)
+        pairs.append((one, two))
+    return pairs
 
 
 def equality(

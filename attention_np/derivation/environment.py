@@ -1,13 +1,14 @@
-"""What the names of a page stand for in one draw: sizes, random tensors, definitions and their derivatives.
+"""What the names of a page stand for in draws of one size: random tensors, definitions and their derivatives.
 
 A derivative is never a formula here. :class:`Perturbed` gives one tensor an imaginary step in each of its entries at
-once, along an extra axis ``"@"``, and evaluates again every later definition that depends on it.
+once, along an extra axis, and evaluates again every later definition that depends on it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,25 +19,44 @@ from attention_np.derivation.account import Account
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.header import Free, Header
 from attention_np.derivation.names import Names
-from attention_np.derivation.values import ONE, STEP, Arithmetic, Array, Value, top, top_tangent
+from attention_np.derivation.values import (
+    ONE,
+    STEP,
+    STEPPED,
+    Arithmetic,
+    Array,
+    Value,
+    indices_of,
+    lead_of,
+    top,
+    top_tangent,
+)
 
 
 class Tensor(NamedTuple):
-    """The value of a name: an array whose axes have ranges, with a leading perturbation axis or without."""
+    """The value of a name: an array whose axes have ranges, behind those of ``lead``."""
 
     data: Array
     axes: tuple[str, ...]
     scale: float = 0.0
     tangent: float = 0.0
-    perturbed: bool = False
+    lead: tuple[str, ...] = ()
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of the axes that have ranges."""
+        return self.data.shape[len(self.lead) :]
+
+    def drawn(self, place: int) -> Array:
+        """The array in one of the draws, by its place among them."""
+        return self.data[place] if self.lead else self.data
 
     def value(self) -> Value:
         """The bare symbol: a number, a column, a matrix, or a tensor of more axes."""
-        names = ("@",) if self.perturbed else ()
         data, shape = self.data, self.axes
         if len(shape) == 1:
             data, shape = data[..., None], (*shape, ONE)
-        return Value(data, names, shape, self.scale, self.tangent)
+        return Value(data, self.lead, shape, self.scale, self.tangent)
 
 
 @dataclass(frozen=True)
@@ -93,7 +113,7 @@ Draw = Callable[[str, Free], Tensor]
 
 
 class Environment:
-    """One draw. ``evaluate`` is handed in, so that definitions and expressions can know each other."""
+    """Draws of one size. ``evaluate`` is handed in, so that definitions and expressions can know each other."""
 
     def __init__(
         self,
@@ -104,6 +124,7 @@ class Environment:
         evaluate: Evaluate,
         header: Header,
         draw: Draw | None = None,
+        draws: Sequence[int] = (0,),
     ) -> None:
         self.names = names
         self.definitions = definitions
@@ -112,6 +133,7 @@ class Environment:
         self.evaluate = evaluate
         self.header = header
         self.draw = draw
+        self.draws = draws
         self.values: dict[str, Tensor] = {}
         self.jacobians: dict[tuple[str, str], Tensor] = {}
         self._perturbed: dict[str, Perturbed] = {}
@@ -119,7 +141,7 @@ class Environment:
         self.at: dict[str, int] = {}  # the one place of an index that is looked at, in a recurrence
 
     def branch(self, names: Names, definitions: Definitions, account: Account) -> Environment:
-        """The same draw with other tables of names, which so far say the same, and an account of its own."""
+        """The same draws with other tables of names, which so far say the same, and an account of its own."""
         other = copy.copy(self)
         other.names, other.definitions = names, definitions
         other.arithmetic = copy.copy(self.arithmetic)
@@ -130,6 +152,8 @@ class Environment:
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The value of a name, evaluating definitions in page order (never recursively) where needed."""
+        if key not in self.free and key in self.header.tensors and self.draw is not None:
+            self.free[key] = self.draw(key, self.header.tensors[key])
         if key in self.free:
             return self.free[key]
         if key not in self.values:
@@ -165,24 +189,25 @@ class Environment:
     def _recurrence(self, definition: Definition, body: nodes.Node, steps: Array | None = None) -> Tensor:
         """Place after place of the first index: what is not known yet is not a number there.
 
-        With `steps`, which have an axis for perturbations in front, they are added to each place before it is used.
+        With `steps`, along an axis of steps in front, they are added to each place before it is used.
         """
         key, first, span = definition.key, definition.indices[0], definition.span
         axes = tuple(map(self.names.range_of, definition.indices))
-        data = np.full(tuple(map(self.arithmetic.size, axes)), np.nan)
-        tensor = Tensor(data, axes)
+        lengths = tuple(map(self.arithmetic.size, axes))
+        tensor = Tensor(np.full(lengths, np.nan), axes)
         table = self.values if steps is None else self.free
         try:
-            for place in range(data.shape[0]):
+            for place in range(lengths[0]):
                 table[key], self.at[first] = tensor, place + 1
                 found = as_tensor(self, self.evaluate(self, body), definition.indices, span)
                 if found.axes != axes:
                     raise Fault("shape", f"of a recurrence all indices stand on the left: {key} has more", span)
                 if steps is not None:
-                    found = found._replace(data=found.data + steps, tangent=max(found.tangent, 1.0), perturbed=True)
-                if place == 0:
-                    data = np.full_like(found.data, np.nan)
-                here = (slice(None), place) if found.perturbed else place
+                    lead = (STEPPED, *(name for name in found.lead if name != STEPPED))
+                    moved = self.arithmetic.spread(Value(found.data, found.lead), lead) + steps
+                    found = found._replace(data=moved, tangent=max(found.tangent, 1.0), lead=lead)
+                data = tensor.data if place else np.full_like(found.data, np.nan)
+                here = (slice(None),) * len(found.lead) + (place,)
                 data[here] = found.data[here]
                 scale, tangent = max(tensor.scale, found.scale), max(tensor.tangent, found.tangent)
                 tensor = found._replace(data=data, scale=scale, tangent=tangent)
@@ -193,21 +218,21 @@ class Environment:
     def _functional(self, span: Span) -> Tensor:
         output = self.tensor(self.header.output or "", span)
         cotangent = self.tensor(self.header.cotangent, span)
-        moving = output.perturbed or cotangent.perturbed
-        if not moving and cotangent.data.shape != output.data.shape:
+        if cotangent.lengths != output.lengths:
             raise Fault("shape", f"{self.header.cotangent} has not the shape of the output", span)
-        terms = output.data * cotangent.data
-        axes = tuple(range(1 if moving else 0, terms.ndim))
+        lead = lead_of(output.lead + cotangent.lead)
+        one, two = (self.arithmetic.spread(Value(each.data, each.lead), lead) for each in (output, cotangent))
+        terms = one * two
         return Tensor(
-            terms.sum(axis=axes),
+            terms.sum(axis=tuple(range(len(lead), terms.ndim))),
             (),
             max(top(terms), output.scale * cotangent.scale),
             max(top_tangent(terms), output.tangent * cotangent.scale, output.scale * cotangent.tangent),
-            moving,
+            lead,
         )
 
     def perturbed(self, key: str, span: Span) -> Perturbed:
-        """The draw with an imaginary step in every entry of ``key``."""
+        """The draws with an imaginary step in every entry of ``key``."""
         if key not in self._perturbed:
             self._perturbed[key] = Perturbed(self, key, span)
         return self._perturbed[key]
@@ -219,36 +244,39 @@ class Environment:
             before = self.tensor(top_key, span)
             bottom = self.tensor(bottom_key, span)
             moved = self.perturbed(bottom_key, span).tensor(top_key, span)
-            axes = before.axes + bottom.axes
-            shape = (*before.data.shape, *bottom.data.shape)
+            axes, shape = before.axes + bottom.axes, before.lengths + bottom.lengths
             self.arithmetic.charge([shape], span)
-            if moved.perturbed:
-                data = np.moveaxis(moved.data.imag, 0, -1).reshape(shape) / STEP
-                data = np.where(
-                    np.isnan(before.data).reshape(before.data.shape + (1,) * bottom.data.ndim), np.nan, data
-                )
+            lead: tuple[str, ...] = ()
+            if STEPPED in moved.lead:
+                lead = moved.lead[1:]
+                data = np.moveaxis(moved.data.imag, 0, -1)
+                data = data.reshape((*data.shape[: len(lead)], *shape)) / STEP
+                unknown = np.isnan(before.data).reshape(before.data.shape + (1,) * len(bottom.axes))
+                data = np.where(unknown, np.nan, data)
             else:
                 data = np.zeros(shape)
-            self.jacobians[name] = Tensor(self.arithmetic.hold(data, span), axes, max(top(data), moved.tangent))
+            self.jacobians[name] = Tensor(
+                self.arithmetic.hold(data, span), axes, max(top(data), moved.tangent), lead=lead
+            )
         return self.jacobians[name]
 
 
 class Perturbed(Environment):
-    """A draw in which one tensor has an imaginary part; what does not depend on it is shared."""
+    """Draws in which one tensor has an imaginary part; what does not depend on it is shared."""
 
     def __init__(self, parent: Environment, key: str, span: Span) -> None:
         super().__init__(parent.names, parent.definitions, parent.arithmetic, {}, parent.evaluate, parent.header)
         self.parent = parent
         self.key = key
         base = parent.tensor(key, span)
-        count = base.data.size
-        parent.arithmetic.charge([(count, count)], span)
-        steps = (1j * STEP) * np.eye(count).reshape(count, *base.data.shape)
+        count = math.prod(base.lengths)
+        parent.arithmetic.charge([(count, base.data.size)], span)
+        steps = (1j * STEP) * np.eye(count).reshape(count, *(1 for _ in base.lead), *base.lengths)
         definition = self.definitions.by_key.get(key)
         if definition is not None and definition.body is not None and key in definition.body.tensors:
             moved = self._recurrence(definition, definition.body, steps)
         else:
-            moved = base._replace(data=base.data + steps, tangent=1.0, perturbed=True)
+            moved = base._replace(data=base.data + steps, tangent=1.0, lead=(STEPPED, *base.lead))
         self.free[key] = moved._replace(data=parent.arithmetic.hold(moved.data, span))
 
     def tensor(self, key: str, span: Span) -> Tensor:
@@ -275,8 +303,7 @@ class Perturbed(Environment):
 
 def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], span: Span) -> Tensor:
     """The value of a definition's right side as an array over its indices, then its anonymous axes."""
-    moving = "@" in value.names
-    named = [name for name in value.names if name != "@"]
+    lead, named = lead_of(value.names), indices_of(value.names)
     arithmetic = environment.arithmetic
     if named or value.shape or not indices:
         missing = [name for name in indices if name not in named]
@@ -286,19 +313,18 @@ def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], 
     value.sized(span)
     axes = [environment.names.range_of(name) for name in indices]
     shape = value.shape[:-1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
-    order = (("@",) if moving else ()) + indices
-    data = arithmetic.spread(value, order)
+    data = arithmetic.spread(value, lead + indices)
     if shape != value.shape:
         data = data[..., 0]
-    lead = data.shape[:1] if moving else ()
+    before = data.shape[: len(lead)]
     lengths = tuple(arithmetic.size(axis) for axis in (*axes, *shape) if axis != "*")
     if "*" in shape:
         raise Fault("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
     if len(lengths) > limits.AXES:
         raise Fault("limit", f"a tensor of more than {limits.AXES} axes", span)
-    arithmetic.charge([lead + lengths], span)
-    data = np.broadcast_to(data, lead + lengths)
-    return Tensor(data, (*axes, *shape), value.scale, value.tangent, moving)
+    arithmetic.charge([before + lengths], span)
+    data = np.broadcast_to(data, before + lengths)
+    return Tensor(data, (*axes, *shape), value.scale, value.tangent, lead)
 
 
 def free_indices(left: tuple[str, ...] | list[str], right: tuple[str, ...] | list[str]) -> str:

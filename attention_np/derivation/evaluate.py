@@ -1,11 +1,12 @@
-"""The value of an expression in one draw, by walking its tree.
+"""The value of an expression in the draws of one size, by walking its tree.
 
-Types are checked here too, at the place where they clash: a tree is walked completely at every draw (no branch is
-skipped), so an ill-typed page cannot pass by luck.
+Types are checked here too, at the place where they clash: a tree is walked completely (no branch is skipped), so an
+ill-typed page cannot pass by luck.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,19 @@ from attention_np.derivation.calls import Calls
 from attention_np.derivation.environment import Environment, Perturbed
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.indexing import plain
-from attention_np.derivation.values import ANY, ONE, STEP, Array, Value, describe, number, product, top, top_tangent
+from attention_np.derivation.values import (
+    ANY,
+    ONE,
+    STEP,
+    STEPPED,
+    Array,
+    Value,
+    describe,
+    number,
+    product,
+    top,
+    top_tangent,
+)
 
 
 def evaluate(environment: Environment, node: nodes.Node, bound: tuple[str, ...] = ()) -> Value:
@@ -68,8 +81,7 @@ class Evaluator(Calls):
         if node.indices is None:
             return tensor.value()
         items = self._filled(node.indices, len(tensor.axes), node)
-        lead = ("@",) if tensor.perturbed else ()
-        return self._pick(tensor.data, lead, tensor.axes, items, tensor.scale, tensor.tangent, node.span, bound)
+        return self._pick(tensor.data, tensor.lead, tensor.axes, items, tensor.scale, tensor.tangent, node.span, bound)
 
     def _indexed(self, node: nodes.Indexed, bound: tuple[str, ...]) -> Value:
         base = self.value(node.base, bound)
@@ -142,7 +154,9 @@ class Evaluator(Calls):
         return total
 
     def _mul(self, node: nodes.Mul, bound: tuple[str, ...]) -> Value:
-        values = [self.value(factor, bound) for factor in node.factors]
+        return self._multiplied(node, [self.value(factor, bound) for factor in node.factors])
+
+    def _multiplied(self, node: nodes.Mul, values: list[Value]) -> Value:
         elementwise = any(operator in ("odot", "oslash") for operator in node.operators)
         total = values[0]
         chain = 1 if total.shape else 0  # shaped factors since the last elementwise operator
@@ -225,7 +239,14 @@ class Evaluator(Calls):
 
     def _reduce(self, node: nodes.Reduce, bound: tuple[str, ...]) -> Value:
         inner = self.enter(node.bound, bound)
-        body = self.value(node.body, inner).sized(node.body.span)
+        if isinstance(node.body, nodes.Mul):
+            values = [self.value(factor, inner) for factor in node.body.factors]
+            contracted = self._contracted(node, node.body, values)
+            if contracted is not None:
+                return contracted
+            body = self._multiplied(node.body, values).sized(node.body.span)
+        else:
+            body = self.value(node.body, inner).sized(node.body.span)
         body = self.over(node.bound, body, bound, 0.0 if node.kind == "sum" else 1.0)
         axes = tuple(body.names.index(name) for name in node.bound.names)
         rest = tuple(name for name in body.names if name not in node.bound.names)
@@ -241,6 +262,22 @@ class Evaluator(Calls):
         else:
             data = body.data.sum(axis=axes)
         return body.made(data, rest, body.shape)
+
+    def _contracted(self, node: nodes.Reduce, body: nodes.Mul, values: list[Value]) -> Value | None:
+        """A sum of products of numbers, without the array of the products; None where it takes more than that."""
+        plain_sum = node.kind == "sum" and node.bound.condition is None and set(body.operators) <= {"", "cdot"}
+        if not plain_sum or any(value.shape or value.eye for value in values):
+            return None
+        names, arrays = self.arithmetic.together(values, body.span)
+        if not set(node.bound.names) <= set(names):
+            return None
+        self.arithmetic.charge([array.shape for array in arrays], body.span)
+        total = values[0]
+        for position, value in enumerate(values[1:], 2):
+            later = {name for other in values[position:] for name in other.names}
+            total = self.arithmetic.contract(total, value, [name for name in node.bound.names if name not in later])
+        # An infinity beside a zero is looked at one by one.
+        return total if np.isfinite(total.data).all() else None
 
     def _cases(self, node: nodes.Cases, bound: tuple[str, ...]) -> Value:
         values = [self.value(item, bound) for item in node.values]
@@ -292,21 +329,25 @@ class Evaluator(Calls):
             upper = environment.tensor(node.top.name, node.top.name_span)
             above = self._filled(node.top.indices or (), len(upper.axes), node.top)
             jacobian = environment.jacobian(node.top.name, node.bottom.name, node.span)
-            return self._pick(jacobian.data, (), jacobian.axes, above + below, jacobian.scale, 0.0, node.span, bound)
+            letters = above + below
+            return self._pick(
+                jacobian.data, jacobian.lead, jacobian.axes, letters, jacobian.scale, 0.0, node.span, bound
+            )
         perturbed = environment.perturbed(node.bottom.name, node.span)
         value = Evaluator(perturbed).value(node.top, bound)
-        names = tuple(name for name in value.names if name != "@")
+        names = tuple(name for name in value.names if name != STEPPED)
         shape = value.shape[:1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
         if value.eye or ANY in shape:
             raise Fault("shape", "the size of this is not known here", node.top.span)
-        if "@" in value.names:
-            data = self.arithmetic.spread(value, ("@", *names))
+        if STEPPED in value.names:
+            data = self.arithmetic.spread(value, (STEPPED, *names))
             data = np.moveaxis(np.where(np.isnan(data.real), np.nan, data.imag), 0, -1) / STEP
         else:
-            self.arithmetic.charge([(*value.data.shape, bottom.data.size)], node.span)
-            data = np.zeros((*value.data.shape, bottom.data.size))
+            count = math.prod(bottom.lengths)
+            self.arithmetic.charge([(*value.data.shape, count)], node.span)
+            data = np.zeros((*value.data.shape, count))
         kept = tuple(self.arithmetic.size(axis) for axis in shape)
-        data = data.reshape((*data.shape[: len(names)], *kept, *bottom.data.shape))
+        data = data.reshape((*data.shape[: len(names)], *kept, *bottom.lengths))
         slices = tuple(nodes.Slice(node.top.span) for _ in shape)
         scale = max(value.tangent, top(data))
         return self._pick(data, names, shape + bottom.axes, slices + below, scale, 0.0, node.span, bound)

@@ -61,7 +61,7 @@ class Executed:
         sides = [evaluate(self.environment, side) for side in self.statement.sides if side is not None]
         worst = 0.0
         for left, right in pairwise(sides):
-            one, two = compare.aligned_sides(self.environment.arithmetic, left, right, where, self.statement.span)
+            ((one, two),) = compare.aligned_sides(self.environment.arithmetic, left, right, where, self.statement.span)
             finite = np.isfinite(one) & np.isfinite(two)
             worst = max(worst, compare.equality(one[finite], two[finite], left.scale, right.scale)[0])
         return worst
@@ -103,7 +103,9 @@ def execute(
     values = {key: tensor(key, free) for key, free in drawn if free.kind == "normal"}
     check.scope = check.set_up(names, definitions, sizes, values)
     (environment,) = check.scope.environments
-    environment.draw = tensor
+    draw = environment.draw
+    assert draw is not None
+    environment.draw = lambda key, free: (tensor if free.kind == "normal" else draw)(key, free)
     for equation in check.page.equations:
         if equation.fault is not None or equation.mark or equation.example >= 0:
             continue

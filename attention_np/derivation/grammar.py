@@ -25,22 +25,20 @@ from attention_np.derivation.errors import Fault, Span
 _GRAMMAR = r"""
     ?start: expression | condition
     expression: (MINUS | PLUS)? term ((PLUS | MINUS) term)*
-    term: factor (OPERATOR? factor)*
-    ?factor: postfix | bare | big
+    term: (postfix | bare | big) (OPERATOR? (postfix | bare | big))*
     big: BIG term
     bare: FUNCTION (plain | bare | big)
     ?plain: simple
           | plain SUPERSCRIPT             -> superscript
           | plain SUBSCRIPT               -> subscript
-    ?postfix: atom
-            | postfix SUPERSCRIPT         -> superscript
-            | postfix SUBSCRIPT           -> subscript
-    ?atom: simple
-         | FUNCTION LPAREN arguments RPAREN       -> called
-         | FUNCTION LBRACKET arguments RBRACKET   -> called
-         | LPAREN arguments RPAREN                -> bracket
-         | LBRACKET arguments RBRACKET            -> bracket
-         | LBRACKET condition RBRACKET            -> iverson
+    ?postfix: simple
+            | FUNCTION LPAREN arguments RPAREN       -> called
+            | FUNCTION LBRACKET arguments RBRACKET   -> called
+            | LPAREN arguments RPAREN                -> bracket
+            | LBRACKET arguments RBRACKET            -> bracket
+            | LBRACKET condition RBRACKET            -> iverson
+            | postfix SUPERSCRIPT                    -> superscript
+            | postfix SUBSCRIPT                      -> subscript
     ?simple: NODE                         -> node
            | LBAR expression RBAR         -> absolute
            | LNORM expression RNORM       -> norm

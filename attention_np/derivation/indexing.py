@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import reduce
+
 import numpy as np
 
 from attention_np.derivation import nodes
 from attention_np.derivation.environment import Environment
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.values import ONE, Array, Value
-
-_UNREAD = Value(np.zeros(()))  # the place of an index that only names an axis
 
 
 class Indexing:
@@ -41,62 +42,55 @@ class Indexing:
         bound: tuple[str, ...],
     ) -> Value:
         """Index an array whose axes are ``lead`` (named) and then ``axes``, one item for each of these."""
-        names = list(lead)
-        letters = [item.name for item in items if isinstance(item, nodes.IndexRef)]
-        whole = sum(isinstance(item, nodes.Slice) for item in items)
-        # Different letters, each over its own axis, only reorder the axes: nothing is looked up.
-        simple = len({*lead, *letters}) == len(lead) + len(letters) == len(lead) + len(items) - whole
-        simple = simple and self.environment.at.keys().isdisjoint(letters)
-        picked: list[Value | None] = []
-        for item, axis in zip(items, axes, strict=True):
+        named = dict(enumerate(lead))  # axes of the data that are indices as they stand
+        places: dict[int, Value] = {}  # and those of which entries are looked up
+        kept: list[int] = []
+        for k, (item, axis) in enumerate(zip(items, axes, strict=True), len(lead)):
             if isinstance(item, nodes.Slice):
-                picked.append(None)
-                continue
-            if isinstance(item, nodes.IndexRef):
+                kept.append(k)
+            elif isinstance(item, nodes.IndexRef):
                 own = self.environment.names.range_of(item.name)
                 if not self.arithmetic.same(own, axis):
                     message = f"index {item.name} runs over {plain(own)}, but this axis over {plain(axis)}"
                     raise Fault("shape", message, item.span)
-                if simple:
-                    picked.append(_UNREAD)
-                    names.append(item.name)
-                    continue
-            counted = self._place(item, axis, bound)
-            picked.append(counted)
-            names += [name for name in counted.names if name not in names]
-        kept = [k for k, place in enumerate(picked) if place is None]
-        shape = tuple(axes[k] for k in kept)
-        offset = len(lead)
-        if simple:
-            front = [offset + k for k in range(len(axes)) if k not in kept]
-            data = data.transpose(*range(offset), *front, *(offset + k for k in kept))
-        else:
-            ordered = tuple(names)
-            index: list[Array] = []
-            for k, name in enumerate(lead):
-                arange = np.arange(data.shape[k])
-                index.append(arange.reshape([-1 if other == name else 1 for other in ordered]))
-            outside: Array = np.zeros((1,) * len(ordered), dtype=bool)
-            for k, place in enumerate(picked):
-                if place is not None:
-                    entry = self.arithmetic.spread(place, ordered).astype(np.int64) - 1
-                    wrong = (entry < 0) | (entry >= data.shape[offset + k])
-                    outside = outside | wrong
-                    index.append(np.where(wrong, 0, entry))
-            front = [offset + k for k in range(len(axes)) if k not in kept]
-            data = data.transpose(*range(offset), *front, *(offset + k for k in kept))
-            self.arithmetic.charge(
-                [np.broadcast_shapes(*(item.shape for item in index)) + data.shape[len(index) :]], span
+                if item.name in self.environment.at:
+                    places[k] = self._place(item, axis, bound)
+                else:
+                    named[k] = item.name
+            else:
+                places[k] = self._place(item, axis, bound)
+        met = Counter([*named.values(), *(name for place in places.values() for name in place.names)])
+        along = [k for k, name in named.items() if met[name] == 1]
+        names = tuple(named[k] for k in along)
+        places |= {k: Value(np.arange(1.0, data.shape[k] + 1.0), (named[k],)) for k in named if met[named[k]] > 1}
+        shape = tuple(axes[k - len(lead)] for k in kept)
+        data = data.transpose(*along, *places, *kept)
+        if places:
+            looked = tuple(name for name in met if name not in names)
+            data = self._look_up(
+                data, len(along), [self.arithmetic.spread(each, looked) for each in places.values()], span
             )
-            data = data[tuple(index)] if index else data
-            if outside.any():
-                # Outside of its range there is no entry. A sum or a case that excludes the place excludes
-                # the NaN as well.
-                outside = outside.reshape(outside.shape + (1,) * (data.ndim - outside.ndim))
-                data = np.where(np.broadcast_to(outside, data.shape), np.nan, data)
+            order = [(names + looked).index(name) for name in met]
+            data, names = data.transpose(*order, *range(len(met), data.ndim)), tuple(met)
         if len(shape) == 1:
             data, shape = data[..., None], (*shape, ONE)
-        return Value(data, tuple(names), shape, scale, tangent)
+        return Value(data, names, shape, scale, tangent)
+
+    def _look_up(self, data: Array, first: int, places: list[Array], span: Span) -> Array:
+        """The entries at these places, counted from one, of as many axes behind the first ones."""
+        counted = [place.astype(np.int64) - 1 for place in places]
+        wrong = [(entry < 0) | (entry >= data.shape[k]) for k, entry in enumerate(counted, first)]
+        rest = data.shape[first + len(places) :]
+        looked = np.broadcast_shapes(*(entry.shape for entry in counted))
+        self.arithmetic.charge([data.shape[:first] + looked + rest], span)
+        entries = [np.where(bad, 0, entry) for bad, entry in zip(wrong, counted, strict=True)]
+        data = data[(slice(None),) * first + tuple(entries)]
+        if any(bad.any() for bad in wrong):
+            # Outside of its range there is no entry. A sum or a case that excludes the place excludes
+            # the NaN as well.
+            outside = np.broadcast_to(reduce(np.logical_or, wrong), looked)
+            data = np.where(outside.reshape(looked + (1,) * len(rest)), np.nan, data)
+        return data
 
     def _place(self, item: nodes.Node, axis: str, bound: tuple[str, ...]) -> Value:
         value = self.value(item, bound)

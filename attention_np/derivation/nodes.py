@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,14 +9,15 @@ from attention_np.derivation import limits
 from attention_np.derivation.errors import Fault, Span
 
 
-def _children(value: object) -> Iterator[Node]:
+def _add_children(value: object, found: list[Node]) -> None:
     if isinstance(value, Node):
-        yield value
+        found.append(value)
     elif isinstance(value, tuple):
         for item in value:
-            yield from _children(item)
+            if not isinstance(item, (int, str)):
+                _add_children(item, found)
     elif isinstance(value, Bound) and value.condition is not None:
-        yield value.condition
+        found.append(value.condition)
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,15 @@ class Node:
     children: tuple[Node, ...] = field(init=False, default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        below = tuple(child for name, value in vars(self).items() if name != "span" for child in _children(value))
-        object.__setattr__(self, "children", below)
-        depth = 1 + max((child.depth for child in below), default=0)
-        if depth > limits.DEPTH:
-            raise Fault("limit", f"the expression is nested more than {limits.DEPTH} deep", self.span)
-        object.__setattr__(self, "depth", depth)
+        below: list[Node] = []
+        for value in vars(self).values():
+            _add_children(value, below)
+        if below:
+            depth = 1 + max([child.depth for child in below])
+            if depth > limits.DEPTH:
+                raise Fault("limit", f"the expression is nested more than {limits.DEPTH} deep", self.span)
+            object.__setattr__(self, "children", tuple(below))
+            object.__setattr__(self, "depth", depth)
 
     @cached_property
     def walk(self) -> tuple[Node, ...]:

@@ -64,10 +64,11 @@ def check_operator(check: PageCheck, op: Any) -> list[FieldRecord]:
             record = records.pop(name)
             record.name = f"gradient of {name}"
             records[record.name] = record
-        for draw, environment in enumerate(check.scope.environments):
+        for environment in check.scope.environments:
             environment.arithmetic.steps = 0
             with np.errstate(all="ignore"):
-                _one_draw(check.page.header, module, environment, arguments, records, draw)
+                for place in range(len(environment.draws)):
+                    _one_draw(check.page.header, module, environment, arguments, records, place)
     except Fault as fault:
         _blame(records, fault.message)
     except Exception as error:  # whatever the op raises is a finding about the op
@@ -81,7 +82,7 @@ def _blame(records: dict[str, FieldRecord], message: str) -> None:
             record.ok, record.message, record.error = False, message, np.inf
 
 
-def _array(environment: Environment, key: str) -> Array:
+def _array(environment: Environment, key: str, place: int) -> Array:
     symbol = environment.names.get(key)
     if symbol is None:
         raise Fault("name", f"{key} is not on the page")
@@ -89,7 +90,7 @@ def _array(environment: Environment, key: str) -> Array:
         return np.array(environment.arithmetic.size(key))
     if symbol.kind == "index":
         raise Fault("name", f"{key} is an index, not an array")
-    data: Array = environment.tensor(key, (0, 0)).data.copy()
+    data: Array = environment.tensor(key, (0, 0)).drawn(place).copy()
     return data
 
 
@@ -99,29 +100,30 @@ def _one_draw(
     environment: Environment,
     arguments: Mapping[str, str],
     records: Mapping[str, FieldRecord],
-    draw: int,
+    place: int,
 ) -> None:
-    given = {name: _option(header, environment, value) for name, value in header.options.items()}
+    draw = environment.draws[place]
+    given = {name: _option(header, environment, value, place) for name, value in header.options.items()}
     groups: dict[str, dict[str, Array]] = {}
     for name, key in arguments.items():
         group, _, inner = name.rpartition(".")
-        (groups.setdefault(group, {}) if group else given)[inner] = _array(environment, key)
+        (groups.setdefault(group, {}) if group else given)[inner] = _array(environment, key, place)
     for group, arrays in groups.items():
         given[group] = _container(module, group)(**arrays)
     output, cache = module["forward"](**given)
     results = {"output": output, **_fields(cache)}
     for name, key in header.code.items():
         if name not in arguments:
-            expected = _array(environment, key)
+            expected = _array(environment, key, place)
             scale = max(environment.tensor(key, (0, 0)).scale, top(expected)) if expected.dtype.kind == "f" else 0.0
             _judge(records[name], results.get(name), expected, scale, draw)
-    cotangent = environment.tensor(header.cotangent, (0, 0)).data.copy()
+    cotangent = _array(environment, header.cotangent, place)
     gradients = _fields(module["backward"](cotangent, cache))
     for name, key in arguments.items():
         group, _, inner = name.rpartition(".")
         found = (_fields(gradients.get(group)) if group else gradients).get(inner)
         numerical = environment.jacobian(LOSS, key, (0, 0))
-        _judge(records[f"gradient of {name}"], found, numerical.data, numerical.scale, draw)
+        _judge(records[f"gradient of {name}"], found, numerical.drawn(place), numerical.scale, draw)
 
 
 def _container(module: Mapping[str, Any], group: str) -> Any:
@@ -132,10 +134,10 @@ def _container(module: Mapping[str, Any], group: str) -> Any:
     raise Fault("name", f"the op has no named tuple for {group}")
 
 
-def _option(header: Header, environment: Environment, value: Any) -> Any:
+def _option(header: Header, environment: Environment, value: Any, place: int) -> Any:
     if not isinstance(value, str):
         return value
-    array = _array(environment, value)
+    array = _array(environment, value, place)
     free = header.tensors.get(value)
     if free is not None and free.kind.startswith("boolean"):
         return array.astype(bool)

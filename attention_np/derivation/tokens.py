@@ -87,16 +87,19 @@ def tokenize(text: str) -> list[Token]:
     """The tokens of an equation, spaces and sizing commands left out, braces checked."""
     tokens: list[Token] = []
     stop = 0
-    while stop < len(text):
-        match = _WORD.match(text, stop)
-        if match is None:
-            raise Fault("syntax", f"{text[stop]!r} is not part of the grammar", (stop, stop + 1))
-        (start, stop), kind, word = match.span(), str(match.lastgroup), match.group()
-        if kind == "SPACE" and "quad" in word:
-            tokens.append(Token("WIDE", word, start, stop))
-        elif kind not in ("SPACE", "LAYOUT"):
+    for match in _WORD.finditer(text):
+        before, (start, stop), kind, word = stop, match.span(), str(match.lastgroup), match.group()
+        if start > before:
+            stop = before
+            break
+        if kind == "SPACE":
+            if "quad" in word:
+                tokens.append(Token("WIDE", word, start, stop))
+        elif kind != "LAYOUT":
             word = "\\\\" if kind == "BREAK" else _SPELLED.get(word, word)
             tokens.append(Token("TEXT" if word.startswith("\\text{") else kind, word, start, stop))
+    if stop < len(text):
+        raise Fault("syntax", f"{text[stop]!r} is not part of the grammar", (stop, stop + 1))
     _check_braces(tokens)
     # A sized bracket is a bracket; \left and \right stay only where they tell an opening bar from a closing one.
     tokens = _without_idle_braces(tokens)

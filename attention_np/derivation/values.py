@@ -7,12 +7,15 @@ Both can meet: ``\\sum_j A_{ij} V_j`` is, for every i, a column. Vectors are col
 Every value carries two magnitudes, in the spirit of the project's error model: ``scale`` is to first order what the
 rounding error of the value is relative to (so the small rest of large terms that cancelled is known to be small
 *because* they cancelled), and ``tangent`` is the same for the imaginary part that carries a derivative.
+
+Several draws of the same sizes are evaluated at once, along a named axis that no page can name, and so are the
+perturbations of a derivative.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +29,8 @@ Array = npt.NDArray[Any]
 STEP = 1e-60  # of the complex step; its square vanishes against everything
 ANY = "*"  # a range that the neighbours determine: the value is the same all along it
 ONE = "1"
+STEPPED, DRAWN = "@", "#"  # named axes: the entries of a tensor that are perturbed one by one, and the draws
+LEAD = (STEPPED, DRAWN)  # that come before those of a page, in this order
 UNKNOWN_EYE = "the size of I is not known here: write I_n"
 
 
@@ -37,7 +42,7 @@ class Value(NamedTuple):
     data : ndarray
         Axes in the order of ``names``, then of ``shape``.
     names : tuple of str
-        The named axes; ``"@"`` is the axis of perturbations.
+        The named axes: indices of the page, and those of :data:`LEAD`.
     shape : tuple of str
         The ranges of the anonymous axes: none for a number, two for a matrix, more for a tensor.
     scale, tangent : float
@@ -72,7 +77,7 @@ def top(data: Array) -> float:
     if data.size == 0:
         return 0.0
     magnitudes = np.abs(data.real)
-    largest = float(magnitudes.max())
+    largest = float(np.maximum.reduce(magnitudes, axis=None))
     if not math.isfinite(largest):
         magnitudes = magnitudes[np.isfinite(magnitudes)]
         largest = float(magnitudes.max()) if magnitudes.size else 0.0
@@ -83,8 +88,7 @@ def top_tangent(data: Array) -> float:
     """Largest finite magnitude of the derivative that the imaginary part carries."""
     if data.dtype.kind != "c" or data.size == 0:
         return 0.0
-    magnitudes = np.abs(data.imag)
-    largest = float(np.nanmax(magnitudes, initial=0.0))
+    largest = float(np.fmax.reduce(np.abs(data.imag), axis=None))
     return largest / STEP if math.isfinite(largest) else 0.0
 
 
@@ -95,7 +99,7 @@ def number(value: float) -> Value:
 
 def describe(value: Value) -> str:
     """The shape of a value in words."""
-    names = [name for name in value.names if name != "@"]
+    names = indices_of(value.names)
     indexed = f" with index {', '.join(names)}" if names else ""
     if value.eye:
         return "a multiple of I" + indexed
@@ -104,6 +108,16 @@ def describe(value: Value) -> str:
     if len(value.shape) == 2 and value.shape[1] == ONE:
         return f"a column of {_range(value.shape[0])}" + indexed
     return "an array " + " by ".join(_range(name) for name in value.shape) + indexed
+
+
+def lead_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the named axes that are none of the page, in their order."""
+    return tuple(name for name in LEAD if name in names)
+
+
+def indices_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the named axes that are indices of the page."""
+    return tuple(name for name in names if name not in LEAD)
 
 
 def _range(name: str) -> str:
@@ -291,6 +305,23 @@ class Arithmetic:
             max(left.scale * right.tangent + left.tangent * right.scale, top_tangent(data)),
         )
 
+    def contract(self, left: Value, right: Value, over: Collection[str]) -> Value:
+        """The product of two numbers, summed over these indices: a matrix product for each of the others they share."""
+        summed = tuple(name for name in left.names if name in right.names and name in over)
+        both = tuple(name for name in left.names if name in right.names and name not in over)
+        first = tuple(name for name in left.names if name not in right.names)
+        last = tuple(name for name in right.names if name not in left.names)
+        one, two = self.spread(left, both + first + summed), self.spread(right, both + summed + last)
+        before, inner = one.shape[: len(both)], math.prod(two.shape[len(both) : two.ndim - len(last)])
+        data = np.matmul(one.reshape(*before, -1, inner), two.reshape(*before, inner, -1))
+        data = data.reshape(one.shape[: one.ndim - len(summed)] + two.shape[two.ndim - len(last) :])
+        names = both + first + last
+        alone = tuple(name for name in names if name in over)
+        data = data.sum(axis=tuple(map(names.index, alone)))
+        scale, tangent = left.scale * right.scale, left.scale * right.tangent + left.tangent * right.scale
+        kept = tuple(name for name in names if name not in over)
+        return Value(data, kept, (), max(scale, top(data)), max(tangent, top_tangent(data)))
+
     def reciprocal(self, value: Value, span: Span) -> Value:
         """One over a number."""
         if value.shape or value.eye:
@@ -325,7 +356,7 @@ class Arithmetic:
 def product(left: Array, right: Array) -> Array:
     """Elementwise product in which an infinity beside an exact zero derivative makes no NaN."""
     data: Array = left * right
-    if data.dtype.kind != "c" or (np.isfinite(left).all() and np.isfinite(right).all()):
+    if data.dtype.kind != "c" or np.isfinite(data).all():
         return data
     real = left.real * right.real
     one, two = left.imag * right.real, left.real * right.imag

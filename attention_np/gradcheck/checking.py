@@ -11,7 +11,6 @@ from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_np.gradcheck.examining import examine
 from attention_np.gradcheck.judging.measured import Candidate, Options
@@ -19,7 +18,6 @@ from attention_np.gradcheck.measuring.functions import (
     Backward,
     Forward,
     as_generator,
-    as_inputs,
     first_call,
     in_double_precision,
     on_copies,
@@ -28,6 +26,7 @@ from attention_np.gradcheck.measuring.functions import (
 from attention_np.gradcheck.measuring.numerical import as_method, batched
 from attention_np.gradcheck.measuring.running import MEMORY, Running, track
 from attention_np.gradcheck.measuring.subject import Subject, sizes
+from attention_np.gradcheck.nesting import flat
 from attention_np.gradcheck.reporting import Report
 from attention_np.gradcheck.saving import Checkpoint, fingerprint
 
@@ -39,7 +38,7 @@ DIRECTIONS = 8
 def check(
     forward: Forward,
     backward: Backward,
-    inputs: Mapping[str, npt.ArrayLike],
+    inputs: Mapping[str, Any],
     *,
     method: str = "auto",
     rtol: float | None = None,
@@ -142,7 +141,7 @@ def check_by(
     methods: Sequence[str],
     forward: Forward,
     backward: Backward,
-    inputs: Mapping[str, npt.ArrayLike],
+    inputs: Mapping[str, Any],
     *,
     rtol: float | None = None,
     rng: int | np.random.Generator = 0,
@@ -165,14 +164,14 @@ def check_by(
             raise TypeError(f"{name} must be a function, not {type(function).__name__}")
     for method in methods:
         as_method(method)
-    arrays = as_inputs(inputs)
+    forward, backward, arrays, numbers = flat(forward, backward, inputs)
     if rtol is not None and (isinstance(rtol, bool) or not (isinstance(rtol, Real) and 0 <= rtol < math.inf)):
         raise ValueError(f"rtol must be a finite number that is not negative, not {rtol!r}")
     if progress not in (None, True, False):
         raise TypeError(f"progress must be True, False or None, not {progress!r}")
     if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
         raise TypeError(f"executor must be a concurrent.futures.Executor, not {executor!r}")
-    constants = _as_constants(constants)
+    constants = numbers | _as_constants(constants)
     if if_possible:
         vectorized = [name for name in vectorized if name in arrays]
     vectorized = _as_names(vectorized, arrays)
@@ -225,7 +224,7 @@ def check_by(
     return reports
 
 
-def assert_gradients(forward: Forward, backward: Backward, inputs: Mapping[str, npt.ArrayLike], **options: Any) -> None:
+def assert_gradients(forward: Forward, backward: Backward, inputs: Mapping[str, Any], **options: Any) -> None:
     """Assert that the gradients of a function hold; for tests.
 
     Parameters

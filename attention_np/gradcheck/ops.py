@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from numbers import Real
 from types import ModuleType
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.checking import DIRECTIONS, check_by
 from attention_np.gradcheck.measuring.functions import as_generator, check_mapping
 from attention_np.gradcheck.measuring.running import MEMORY
+from attention_np.gradcheck.nesting import Nest
 from attention_np.gradcheck.reporting import InputReport, Report
 
 __all__ = ["check_op", "check_op_by"]
@@ -53,9 +53,9 @@ def check_op(
     op : module
         ``op.forward(**inputs, **options) -> (output, cache)``, ``op.backward(d_output, cache) ->`` a NamedTuple with
         the names of the inputs, ``op.jvp(cache, **tangents)``.
-    inputs : mapping of str to array_like of float, or NamedTuple of them
-        The arrays to differentiate by, in the names of `forward`. The arrays of a NamedTuple are reported as
-        ``parameters.w_query`` and so on; None in it is left alone.
+    inputs : mapping of str to array_like of float, NamedTuple of them, or anything else
+        In the names of `forward`. The arrays of a NamedTuple are reported as ``parameters.w_query`` and so on. What
+        holds no floating-point numbers is passed on as it is, as for :func:`check`.
     method, rtol, executor, memory, max_entries, directions, checkpoint, progress
         As for :func:`check`.
     vectorized : sequence of str, optional
@@ -113,13 +113,16 @@ def check_op_by(
 ) -> list[Report]:
     """A report by each method, as :func:`check_op` gives it; what does not depend on the method is measured once."""
     check_mapping(inputs)
-    flat = flatten(inputs)
-    functions = _OpFunctions(op, inputs, options)
+    nest = Nest.of_arguments(inputs)
+    for name, kind in nest.kinds.items():
+        if kind == "c":
+            raise TypeError(f"input {name} is complex: ops are checked on real arrays, and continued from there")
+    functions = _OpFunctions(op, tuple(inputs), options)
     reports = check_by(
         methods,
         functions.forward,
         functions.backward,
-        flat,
+        inputs,
         rng=rng,
         vectorized=getattr(op, "VECTORIZED", ()) if vectorized is None else vectorized,
         if_possible=vectorized is None,  # not with dropout, whose draws go by the place
@@ -128,58 +131,35 @@ def check_op_by(
     )
     if not hasattr(op, "jvp"):
         return reports
-    entry = _adjoint(op, functions, inputs, flat, as_generator(rng))
+    entry = _adjoint(op, functions, nest, as_generator(rng))
     return [Report((*report.inputs, entry)) for report in reports]
 
 
-def _adjoint(
-    op: Any, functions: _OpFunctions, inputs: Mapping[str, Any], flat: Mapping[str, Array], rng: np.random.Generator
-) -> InputReport:
+def _adjoint(op: Any, functions: _OpFunctions, inputs: Nest, rng: np.random.Generator) -> InputReport:
     """Forward mode against backward, for random cotangents and tangents."""
-    output, cache = functions.call(*(x.copy() for x in flat.values()))
+    arrays = inputs.arrays
+    output, cache = functions.call(*inputs.filled(x.copy() for x in arrays.values()).values())
     u = rng.standard_normal(output.shape).astype(output.dtype)
-    tangents = {name: rng.standard_normal(x.shape).astype(x.dtype) for name, x in flat.items()}
-    found = op.backward(u, cache)
-    gradients = flatten({name: getattr(found, name, None) for name in inputs})
+    tangents = {name: rng.standard_normal(x.shape).astype(x.dtype) for name, x in arrays.items()}
+    gradients = dict(zip(arrays, inputs.gradients(functions.named(op.backward(u, cache))), strict=True))
 
     def both_ways(names: Iterable[str]) -> tuple[float, float, float]:
         """<u, J v>, <J^T u, v> and their relative difference, where only the inputs called `names` move."""
-        moving = {name: v if name in names else np.zeros_like(v) for name, v in tangents.items()}
-        moved = op.jvp(cache, **unflatten(inputs, moving))
+        moving = [v if name in names else np.zeros_like(v) for name, v in tangents.items()]
+        moved = op.jvp(cache, **inputs.filled(moving, alone=True))
         forwards = _dot(u, moved)
-        backwards = float(sum(_dot(gradients[name], tangents[name]) for name in names if name in gradients))
+        backwards = float(sum(_dot(gradients[name], tangents[name]) for name in names if gradients[name] is not None))
         size = float(np.linalg.norm(u.astype(float)) * np.linalg.norm(moved.astype(float)))
         error = abs(forwards - backwards) / size if size else abs(backwards)  # (gradcheck.8)
         return forwards, backwards, error
 
-    forwards, backwards, error = both_ways(flat)
+    forwards, backwards, error = both_ways(arrays)
     holds = bool(error <= ADJOINT_ULPS * np.finfo(output.dtype).eps)
     diagnosis = None
     if not holds:
-        apart = [name for name in flat if not both_ways([name])[2] <= CLEARLY_APART]
+        apart = [name for name in arrays if not both_ways([name])[2] <= CLEARLY_APART]
         diagnosis = f"forward mode and backward disagree{' for ' + ', '.join(apart) if apart else ''}"
     return InputReport("jvp", "adjoint", holds, error, (), backwards, forwards, diagnosis=diagnosis)
-
-
-def flatten(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested NamedTuples of arrays as one mapping of dotted names; None is left out."""
-    flat: dict[str, Any] = {}
-    for name, value in inputs.items():
-        if hasattr(value, "_asdict"):
-            flat |= {f"{name}.{inner}": x for inner, x in flatten(value._asdict()).items()}
-        elif value is not None:
-            flat[name] = np.asarray(value)
-    return flat
-
-
-def unflatten(like: Mapping[str, Any], flat: Mapping[str, Any], within: str = "") -> dict[str, Any]:
-    """The inverse of :func:`flatten`: the arrays of `flat` in the structure of `like`."""
-    return {
-        name: type(value)(**unflatten(value._asdict(), flat, f"{within}{name}."))
-        if hasattr(value, "_asdict")
-        else flat.get(within + name)
-        for name, value in like.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -187,39 +167,40 @@ class _OpFunctions:
     """An op as a pair of functions of its arrays alone, which can be sent to another process."""
 
     op: Any
-    like: Mapping[str, Any]
+    names: tuple[str, ...]  # of the inputs
     options: Mapping[str, Any]
 
-    @cached_property
-    def names(self) -> list[str]:
-        """Those of the arrays, in their order."""
-        return list(flatten(self.like))
-
-    def call(self, *arrays: Array) -> tuple[Array, Any]:
+    def call(self, *inputs: Any) -> tuple[Array, Any]:
         """What the op's forward returns: its output and its cache."""
-        named = unflatten(self.like, dict(zip(self.names, arrays, strict=True)))
         options = {name: x if isinstance(x, IMMUTABLE) else copy.deepcopy(x) for name, x in self.options.items()}
-        result: tuple[Array, Any] = self.op.forward(**named, **options)
+        result: tuple[Array, Any] = self.op.forward(**dict(zip(self.names, inputs, strict=True)), **options)
         return result
 
-    def forward(self, *arrays: Array) -> Array:
+    def forward(self, *inputs: Any) -> Array:
         """The output alone."""
-        return self.call(*arrays)[0]
+        return self.call(*inputs)[0]
 
-    def backward(self, d_output: Array, *arrays: Array) -> list[Any]:
-        """The gradients, in the order of the arrays; None for one that is missing."""
-        gradients = self.op.backward(d_output, self.call(*arrays)[1])
-        named = flatten({name: getattr(gradients, name, None) for name in self.like})
-        return [named.get(name) for name in self.names]
+    def backward(self, d_output: Array, *inputs: Any) -> list[Any]:
+        """The gradients, in the order of the inputs; None for one that is missing."""
+        return self.named(self.op.backward(d_output, self.call(*inputs)[1]))
+
+    def named(self, gradients: Any) -> list[Any]:
+        """The gradients of the inputs, of what the op's backward returns."""
+        if isinstance(gradients, np.ndarray | list) or type(gradients) is tuple:
+            raise TypeError(
+                f"backward of the op must return a NamedTuple with the names of the inputs ({', '.join(self.names)}), "
+                f"not a plain {type(gradients).__name__}"
+            )
+        return [getattr(gradients, name, None) for name in self.names]
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self.op, ModuleType):  # which cannot be pickled, but can be imported there
-            return _op_functions, (self.op.__name__, self.like, self.options)
-        return _OpFunctions, (self.op, self.like, self.options)
+            return _op_functions, (self.op.__name__, self.names, self.options)
+        return _OpFunctions, (self.op, self.names, self.options)
 
 
-def _op_functions(module: str, like: Mapping[str, Any], options: Mapping[str, Any]) -> _OpFunctions:
-    return _OpFunctions(import_module(module), like, options)
+def _op_functions(module: str, names: tuple[str, ...], options: Mapping[str, Any]) -> _OpFunctions:
+    return _OpFunctions(import_module(module), names, options)
 
 
 def _dot(a: Array, b: Array) -> float:

@@ -36,7 +36,7 @@ from attention_np.derivation.page import Equation, Page
 from attention_np.derivation.record import Record
 from attention_np.derivation.statements import Statement, chains, find_target, read_statement
 from attention_np.derivation.usage import unused
-from attention_np.derivation.values import Value
+from attention_np.derivation.values import Value, indices_of
 
 from .mutants import mutants
 
@@ -201,17 +201,18 @@ def _same_statement(environment: Environment, one: Statement, two: Statement) ->
             return False
         a, b = evaluate(environment, left), evaluate(environment, right)
         b = _renamed(b, a)
-        if not equality(*aligned_sides(environment.arithmetic, a, b, None, (0, 0)), a.scale, b.scale, True)[1]:
+        pairs = aligned_sides(environment.arithmetic, a, b, None, (0, 0))
+        if not all(equality(*pair, a.scale, b.scale, True)[1] for pair in pairs):
             return False
     return True
 
 
 def _renamed(value: Value, like: Value) -> Value:
     """With its one different free index renamed: what an index is called says nothing."""
-    new = [name for name in value.names if name not in like.names]
-    old = [name for name in like.names if name not in value.names]
+    new = [name for name in indices_of(value.names) if name not in like.names]
+    old = [name for name in indices_of(like.names) if name not in value.names]
     if len(new) == len(old) == 1:
-        return replace(value, names=tuple(old[0] if name == new[0] else name for name in value.names))
+        return value._replace(names=tuple(old[0] if name == new[0] else name for name in value.names))
     return value
 
 

@@ -209,7 +209,10 @@ GREEDY = {
     "a size with zeros before it": "---\nsizes: n=000064999999999\n---\n\n" + equations(r"\mathbf{1}_n = \mathbf{1}_n"),
     "a length with zeros before it": NUMBERS
     + equations(r"u = \mathbf{1}_{000064999999999}^\top \mathbf{1}_{000064999999999}"),
-    "many tensors": "---\nsizes: m=64\ntensors: {" + tensors(350, "[m, m, m]") + "}\n---\n\n" + equations("u = 1"),
+    "many tensors": "---\nsizes: m=64\ntensors: {"
+    + tensors(350, "[m, m, m]")
+    + "}\n---\n\n"
+    + equations(*(f"T_{{{k}}} = T_{{{k}}}" for k in range(350))),
     "many definitions": SQUARE + equations(*(rf"A_{{\mathrm{{v{k}}}}} = x y^\top" for k in range(1, 300))),
     "many diagonals": SQUARE
     + equations(*(rf"d_{{\mathrm{{v{k}}}}} = \mathrm{{diag}}(x y^\top)" for k in range(1, 300))),
@@ -226,9 +229,9 @@ GREEDY = {
         + "= 58",
     ),
     "many examples": "---\nsizes: m=64\ntensors: {"
-    + tensors(40, "[m, m, m]")
+    + tensors(1, "[m, m, m]")
     + ", x: []}\n---\n\n"
-    + "".join(f"# Example {k}\n\n$$ x = {k} \\tag{{t.{k}}} $$\n\n" for k in range(1, 190)),
+    + "".join(f"# Example {k}\n\n$$ x = {k}, T_0 = T_0 \\tag{{t.{k}}} $$\n\n" for k in range(1, 190)),
     "an example that fails again and again": "---\nsizes: n\ntensors: {X: [n]}\n---\n\n# Example\n\n"
     + equations(*["n = 1000" + "+1" * 450] * 380),
 }

@@ -219,7 +219,7 @@ CONSTANTS = "^constants must be a mapping of names to numbers, not "
     [
         ({"inputs": [normal(2)]}, TypeError, "^inputs must be a mapping of names to arrays, not list$"),
         ({"inputs": {"x": 3}}, TypeError, r"^input x must hold real floating-point .*, not int64 \(x.shape=\(\)\)$"),
-        ({"forward": lambda x: (x, x)}, TypeError, "^forward must return one array, not tuple$"),
+        ({"forward": lambda x: x.size}, TypeError, "^forward must return one array, not int$"),
         ({"backward": lambda d, _: (d, d)}, ValueError, r"^backward must return one .* of the 1 inputs \(x\), not 2$"),
         ({"backward": lambda d, _: {"x": d}}, TypeError, "^backward must return .*, not as a mapping$"),
         ({"method": "richardson"}, ValueError, r"^method must be 'auto', .* or 'central', not 'richardson'$"),

@@ -234,24 +234,34 @@ def test_the_functions_of_an_op_are_the_same_wherever_they_are_made_again(op):
     options = {"scale": 3.0}
     if op is dot_product:
         inputs = {"query": normal(3, 4), "key": normal(5, 4, seed=1), "value": normal(5, 2, seed=2)}
-    functions = ops._OpFunctions(op, inputs, options)
+    functions = ops._OpFunctions(op, tuple(inputs), options)
     again = copy.copy(functions)
     assert again is not functions
-    assert (again.op, again.like, again.options) == (op, inputs, options)
+    assert (again.op, again.names, again.options) == (op, tuple(inputs), options)
 
 
-class Twice(NamedTuple):
-    outer: np.ndarray
-    weights: Weights
+def test_a_plain_tuple_of_gradients_is_refused_by_its_name():
+    op = affine_op()
+    op = types.SimpleNamespace(forward=op.forward, backward=lambda *question: tuple(affine_op().backward(*question)))
+    with pytest.raises(TypeError, match=r"must return a NamedTuple .* \(x, weights\), not a plain tuple$"):
+        check_op(op, affine_inputs())
 
 
-def test_named_tuples_in_named_tuples_are_flattened_and_put_together_again():
-    weights = Weights(normal(3, 2), None)
-    inputs = {"x": normal(4), "twice": Twice(normal(2), weights), "twice_not": normal(5), "none": None}
-    flat = ops.flatten(inputs)
-    assert list(flat) == ["x", "twice.outer", "twice.weights.w", "twice_not"]
-    assert flat["twice.weights.w"] is weights.w
-    assert ops.unflatten(inputs, flat) == inputs
+def test_what_holds_no_floating_point_numbers_is_passed_on():
+    def forward(x, rows, nothing):
+        assert nothing is None
+        return x[rows], (x.shape, rows)
+
+    def backward(d_output, cache):
+        d_x = np.zeros(cache[0])
+        np.add.at(d_x, cache[1], d_output)
+        return types.SimpleNamespace(x=d_x)
+
+    inputs = {"x": normal(3), "rows": np.array([2, 0, 2]), "nothing": None}
+    (entry,) = check_op(types.SimpleNamespace(forward=forward, backward=backward), inputs)
+    assert (entry.name, entry.ok) == ("x", True)
+    with pytest.raises(TypeError, match=r"^input x is complex: ops are checked on real arrays"):
+        check_op(types.SimpleNamespace(forward=forward, backward=backward), inputs | {"x": normal(3) + 1j})
 
 
 def test_the_rounding_of_a_sum_is_not_what_forward_mode_is_checked_for():

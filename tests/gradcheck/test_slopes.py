@@ -296,27 +296,6 @@ def test_the_stairs_of_single_precision_are_not_taken_for_the_slope_where_they_a
         assert (np.abs(found - np.cos(x)) <= 10 * errors).all()
 
 
-@pytest.mark.parametrize("batched", [False, True])
-def test_the_outputs_that_depend_on_a_move_are_those_to_which_a_nan_spreads(batched):
-    def forward(x):
-        return np.stack([x[..., 0] * x[..., 1], 0 * x[..., 2] + 1, 1e-300 * x[..., 1]], axis=-1)
-
-    subject = subject_of(forward, np.ones(4), batched=batched)
-    expected = [[True, False, False], [True, False, True], [False, True, False], [False, False, False]]
-    np.testing.assert_array_equal(reach_of(subject, every_entry(subject)).touched, expected)
-    np.testing.assert_array_equal(reach_of(subject, np.array([[1.0, 0, -1, 0]])).touched, [[True, True, False]])
-
-
-def test_a_function_that_refuses_nan_is_held_to_depend_on_everything():
-    def forward(x):
-        if np.isnan(x).any():
-            raise ValueError("NaN")
-        return np.concatenate([x, x])
-
-    subject = subject_of(forward, np.ones(3))
-    assert reach_of(subject, every_entry(subject)).touched.all()
-
-
 @pytest.mark.parametrize(
     ("forward", "x", "u"),
     [
@@ -506,20 +485,6 @@ def test_an_output_is_saturated_if_it_moves_by_at_most_four_last_bits_when_its_i
         assert found.lost[0] == (8 * 6 * unit if loses else 0)
 
 
-# The reach
-
-
-def test_the_reach_is_looked_for_two_sizes_away_alone_together_alternately_and_at_zero():
-    x = np.array([[1.5, 3.0, 9.0], [5.0, 1.25, 1.75]])
-    size = np.array([[2, 2, 8], [4, 2, 2]])  # the median is about 2.4
-    subject, seen = watched_subject_of(lambda x: x.sum(keepdims=True), x)
-    reach_of(subject, along(x, np.array([1, 3])))
-    found = {tuple(point.ravel()) for (point,) in seen if not np.isnan(point).any()}
-    alternately = np.array([[-1, 1, -1], [1, -1, 1]])
-    moves = [size, alternately * size, x / 2, *(size * (np.arange(6) == k).reshape(2, 3) for k in (1, 3))]
-    assert found == {tuple((x + sign * 2 * move).ravel()) for move in moves for sign in (1, -1)}
-
-
 # Widths, rows, memory
 
 
@@ -589,7 +554,7 @@ def steps_from(x, forward):
     """The longest step of each trio that is taken from the first entry, in the order in which they are."""
     subject, seen = watched_subject_of(forward, x)
     by_best_differences(subject, along(x, np.array([0])))
-    moves = [float(place[0]) - x[0] for (place,) in seen[9:]]  # after NaN, and what the reach is found from
+    moves = [float(place[0]) - x[0] for (place,) in seen[8:]]  # after those that the reach is found from
     return moves[::6]
 
 
@@ -612,4 +577,3 @@ def test_a_slope_that_stays_poor_is_tried_with_all_steps_and_an_entry_that_is_sm
 def test_a_slope_that_is_zero_is_looked_for_with_other_steps_and_one_that_is_known_is_not():
     assert steps_from(np.array([1.0]), lambda x: 2 * x) == [SCALES[0]]
     assert len(steps_from(np.array([1.0]), lambda x: np.exp(-(((x - 1.001) / 1e-4) ** 2)))) > 2
-    assert steps_from(np.array([1.0, 2.0]), lambda x: x[1:] * 2) == [SCALES[0]]  # it does not depend on the entry

@@ -142,11 +142,11 @@ def cases(draw: Any, ops: tuple[str, ...] = OPS, dtypes: tuple[Any, ...] = REAL)
     defaults = {argument: taken.default for argument, taken in signature(made.op.forward).parameters.items()}
     for argument, x in made.inputs.items():
         if defaults[argument] is not None or draw(st.booleans()):
-            leading = some_of(batch) if argument in ("query", "key", "value", "scores") else ()
+            leading = some_of(batch) if argument in ("query", "key", "value", "scores", "x") else ()
             inputs[argument] = map_arrays(lambda x, leading=leading: array(*leading, *x.shape), x)
     if single:
         inputs["query"] = array(inputs["query"].shape[-1])
-    of_scores = [inputs[argument].shape[:-2] for argument in ("query", "key", "scores") if argument in inputs]
+    of_scores = [inputs[argument].shape[:-2] for argument in ("query", "key", "scores", "x") if argument in inputs]
     scores = (*np.broadcast_shapes(*of_scores), *((heads,) if takes(name, "num_heads") else ()), n, m)
     scores = scores[:-1] if name == "linear_attention" else scores  # whose mask is of tokens
     if "bias" in inputs:

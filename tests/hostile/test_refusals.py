@@ -54,8 +54,18 @@ def assert_a_clear_sentence(error: Exception, name: str) -> None:
 @pytest.mark.parametrize("wrong", WRONG, ids=range(len(WRONG)))
 def test_what_is_not_an_array_of_floating_point_numbers_is_refused_by_name(op: str, wrong: Any) -> None:
     case = BY_NAME[op]
-    optional = {"bias", "b", "log_decay", "beta", "initial_state"}
-    optional |= {f"parameters.b_{name}" for name in ("query", "key", "value", "output")}
+    optional = {
+        "bias",
+        "gain",
+        "b",
+        "log_decay",
+        "beta",
+        "initial_state",
+        "parameters.b_query",
+        "parameters.b_key",
+        "parameters.b_value",
+        "parameters.b_output",
+    }
     _, cache = case.forward()
     for name, _ in leaves(case.inputs):
         if wrong is None and name in optional:

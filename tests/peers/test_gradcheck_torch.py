@@ -294,3 +294,9 @@ def test_a_slight_error_of_a_function_in_double_precision_is_no_rounding() -> No
             return d_output * torch.cos(ctx.saved_tensors[0]) * (1 + 1e-8)
 
     assert gradcheck.torch.check(Almost, {"x": torch.linspace(0.1, 1, 6, dtype=torch.float64)})["x"].wrong == 6
+
+
+@pytest.mark.parametrize("loss", [lambda x: (x**2).sum(), lambda x: functional.mse_loss(x, torch.ones_like(x))])
+def test_a_loss_of_one_number_is_checked(loss: Any) -> None:
+    report = check(loss, tensor(0, 3))
+    assert report.ok, report

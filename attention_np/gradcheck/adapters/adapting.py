@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from numbers import Number, Real
 from typing import Any
@@ -16,14 +16,13 @@ from typing import Any
 import numpy.typing as npt
 
 from attention_np.gradcheck.checking import check
+from attention_np.gradcheck.nesting import arguments_of, children, filled, leaves
 from attention_np.gradcheck.reporting import Report
 
-__all__ = ["Adapter", "asserting", "library", "signature_of"]
+__all__ = ["Adapter", "asserting", "library"]
 
 Array = npt.NDArray[Any]
 Signature = inspect.Signature
-
-BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def library(name: str, title: str) -> Any:
@@ -33,14 +32,6 @@ def library(name: str, title: str) -> Any:
     except ModuleNotFoundError as error:
         package = name.partition(".")[0]
         raise ImportError(f"gradcheck.{package} needs {title}: pip install {package}") from error
-
-
-def signature_of(function: Callable[..., Any]) -> Signature | None:
-    """The signature of a function, if it can be read."""
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
 
 
 def asserting(check: Callable[..., Report]) -> Callable[..., None]:
@@ -88,7 +79,7 @@ class Adapter(ABC):
         if not callable(function):
             raise TypeError(f"function must be callable, not {type(function).__name__}")
         self.function = function
-        self.arguments, self.positional = _arguments(inputs, signature)
+        self.arguments, self.positional = arguments_of(inputs, signature)
         self.arguments |= further
         self.leaves: dict[str, Any] = {}
         for name, argument in self.arguments.items():
@@ -100,8 +91,7 @@ class Adapter(ABC):
         if not self.inputs:
             held = ", ".join(f"{name} ({getattr(x, 'dtype', type(x).__name__)})" for name, x in self.leaves.items())
             raise ValueError(
-                "inputs hold no real floating-point array: there is nothing to differentiate by"
-                + (held and f" in {held}")
+                "inputs hold no floating-point array: there is nothing to differentiate by" + (held and f" in {held}")
             )
 
     def check(self, **options: Any) -> Report:
@@ -135,14 +125,10 @@ class Adapter(ABC):
         values = {name: self.fill(argument, leaves) for name, argument in self.arguments.items()}
         named = {name: values.pop(name) for name in list(values)[self.positional :]}
         results = self.flatten(self.function(*values.values(), **named), "output")
-        outputs = {path: leaf for path, leaf in results if self.kind(leaf)}
+        outputs = [leaf for _, leaf in results if self.kind(leaf)]
         if not outputs:
-            raise TypeError("function must return at least one array of real floating-point numbers")
-        if not any(self.kind(x) == "c" for x in arrays):
-            for path, leaf in outputs.items():
-                if self.kind(leaf) == "c":
-                    raise TypeError(f"{path} of function is complex: return its real and its imaginary part instead")
-        return next(iter(outputs.values())) if len(outputs) == 1 else self.join(list(outputs.values()))
+            raise TypeError("function must return at least one array of floating-point numbers")
+        return outputs[0] if len(outputs) == 1 else self.join(outputs)
 
     def is_input(self, leaf: Any) -> bool:
         """Whether to differentiate by a leaf of the arguments: a lone number is a constant."""
@@ -150,59 +136,23 @@ class Adapter(ABC):
 
     def as_input(self, name: str, leaf: Any) -> Array:
         """A leaf to differentiate by as NumPy's array."""
-        if self.kind(leaf) == "c":
-            raise TypeError(f"{name} is complex: pass its real and its imaginary part instead")
         try:
             array = self.to_numpy(leaf)
         except TypeError as error:
             why = str(error).partition("\n")[0]
             raise TypeError(f"{name} ({leaf.dtype}) cannot be turned into an array of NumPy: {why}") from error
-        if array.dtype.kind != "f":
+        if array.dtype.kind not in "fc":
             raise TypeError(f"{name} holds {leaf.dtype}, which NumPy does not have: pass it as float32 or wider")
         return array
 
     def children(self, tree: Any) -> dict[Any, Any] | None:
         """What a tuple, a list or a mapping holds, by key; None for a leaf."""
-        if isinstance(tree, Mapping):
-            return dict(tree)
-        if hasattr(tree, "_asdict"):
-            return dict(tree._asdict())
-        return dict(enumerate(tree)) if isinstance(tree, tuple | list) else None
+        return children(tree)
 
     def flatten(self, tree: Any, path: str) -> Iterator[tuple[str, Any]]:
         """The leaves of nested tuples, lists and mappings, each with its path."""
-        children = self.children(tree)
-        if children is None:
-            yield path, tree
-            return
-        for key, child in children.items():
-            yield from self.flatten(child, f"{path}.{key}")
+        return leaves(tree, path, self.children)
 
     def fill(self, tree: Any, leaves: Iterator[Any]) -> Any:
         """The inverse of :meth:`flatten`: the same tree with the next of these leaves."""
-        children = self.children(tree)
-        if children is None:
-            return next(leaves)
-        filled = {key: self.fill(child, leaves) for key, child in children.items()}
-        if isinstance(tree, Mapping):
-            return filled
-        if hasattr(tree, "_asdict"):
-            return type(tree)(*filled.values())
-        return type(tree)(filled.values())
-
-
-def _arguments(inputs: Any, signature: Signature | None) -> tuple[dict[str, Any], int]:
-    """The arguments by name, and how many of them, the first ones, are passed by position."""
-    parameters = list(signature.parameters.values()) if signature is not None else []
-    if not isinstance(inputs, Mapping):
-        values = inputs if isinstance(inputs, tuple | list) else (inputs,)
-        names = [p.name for p in parameters if p.kind in BY_POSITION]
-        names += [f"input {i}" for i in range(len(names), len(values))]
-        return dict(zip(names, values, strict=False)), len(values)
-    if signature is not None and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        try:
-            bound = signature.bind(**inputs)
-        except TypeError:  # the names are not those of the parameters: they are for the report
-            return dict(inputs), len(inputs)
-        return {**dict(zip(signature.parameters, bound.args, strict=False)), **bound.kwargs}, len(bound.args)
-    return dict(inputs), len(inputs)
+        return filled(tree, leaves, self.children)

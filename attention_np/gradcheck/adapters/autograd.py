@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapters.adapting import Adapter, asserting, library, signature_of
+from attention_np.gradcheck.adapters.adapting import Adapter, asserting, library
+from attention_np.gradcheck.nesting import signature_of
 from attention_np.gradcheck.reporting import Report
 
 __all__ = ["assert_gradients", "check"]
@@ -39,7 +40,7 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     Raises
     ------
     TypeError, ValueError
-        If an argument cannot be used, such as complex arrays.
+        If an argument cannot be used.
     ImportError
         If autograd is missing.
     """
@@ -58,7 +59,7 @@ class _AutogradAdapter(Adapter):
         with warnings.catch_warnings():  # the report will tell
             warnings.filterwarnings("ignore", "Output seems independent of input")
             pull_back, _ = differentiate(*arrays)
-        return [self.to_numpy(x) for x in pull_back(d_output)]
+        return [np.conj(self.to_numpy(x)) for x in pull_back(np.conj(d_output))]  # its convention is that of JAX
 
     def kind(self, leaf: Any) -> str:
         value = _value(leaf)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapters.adapting import Adapter, asserting, library, signature_of
+from attention_np.gradcheck.adapters.adapting import Adapter, asserting, library
+from attention_np.gradcheck.nesting import signature_of
 from attention_np.gradcheck.reporting import Report
 
 __all__ = ["assert_gradients", "check"]
@@ -39,7 +40,7 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     Raises
     ------
     TypeError, ValueError
-        If an argument cannot be used: complex arrays, or those of a type that NumPy does not have, as bfloat16.
+        If an argument cannot be used: arrays of a type that NumPy does not have, as bfloat16.
     ImportError
         If JAX is missing.
 
@@ -47,6 +48,9 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     -----
     Arrays in double precision stay so, and numerical gradients are taken in it, without ``jax_enable_x64`` being set:
     each evaluation enables it for itself. To check in double precision, pass NumPy's arrays of float64.
+
+    Of a complex array, the real part and the imaginary part are checked, as ``"z.real"`` and ``"z.imag"``; JAX's own
+    gradient is the complex conjugate of theirs together.
 
     The function is evaluated several times for each entry of its inputs: ``jax.jit`` makes that faster.
 
@@ -66,7 +70,8 @@ class _JaxAdapter(Adapter):
     def backward(self, d_output: Array, *arrays: Array) -> list[Array]:
         with _precision_of(arrays):
             output, pull_back = _jax().vjp(lambda *leaves: self.output(leaves), *self.put(arrays))
-            return [self.to_numpy(x) for x in pull_back(_jax().numpy.asarray(d_output, output.dtype))]
+            cotangent = _jax().numpy.asarray(np.conj(d_output), output.dtype)
+            return [np.conj(self.to_numpy(x)) for x in pull_back(cotangent)]
 
     def put(self, arrays: tuple[Array, ...]) -> list[Any]:
         """`arrays` as arrays of JAX, each where the one that was given is."""

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapters.adapting import Adapter, Signature, asserting, library, signature_of
+from attention_np.gradcheck.adapters.adapting import Adapter, Signature, asserting, library
+from attention_np.gradcheck.nesting import signature_of
 from attention_np.gradcheck.reporting import InputReport, Report
 
 __all__ = ["assert_gradients", "check"]
@@ -44,7 +45,7 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     Raises
     ------
     TypeError, ValueError
-        If an argument cannot be used: complex tensors, or those of a type that NumPy does not have, as bfloat16.
+        If an argument cannot be used: tensors of a type that NumPy does not have, as bfloat16.
     ImportError
         If PyTorch is missing.
 
@@ -52,7 +53,8 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     -----
     The function is evaluated in double precision, and on complex tensors where it takes them; so it should not fix a
     dtype. Tensors that the function captures are constants, and stay as they are. A gradient that PyTorch does not
-    give (None) counts as zero.
+    give (None) counts as zero. Of a complex tensor, the real part and the imaginary part are checked, as ``"z.real"``
+    and ``"z.imag"``.
 
     A function that draws random numbers, such as a module with dropout in training mode, is not the same function at
     each evaluation, and comes out wrong. Call ``module.eval()`` first, or seed the generator within the function.
@@ -98,7 +100,7 @@ class _TorchAdapter(Adapter):
             output = self.output([x.clone() for x in tensors])  # which the function may overwrite
             found: Any = [None] * len(tensors)
             if output.requires_grad:
-                cotangent = torch.from_numpy(d_output.copy()).to(output)
+                cotangent = torch.from_numpy(np.array(d_output)).to(output)
                 found = torch.autograd.grad(output, tensors, cotangent, allow_unused=True)
         self.without = {name for name, x in zip(self.inputs, found, strict=True) if x is None}
         return [

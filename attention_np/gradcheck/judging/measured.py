@@ -97,9 +97,10 @@ class Candidate:
         """What `backward` claims, at the point or elsewhere; it may use what `forward` kept of its last call."""
         there = list(self.inputs.values()) if inputs is None else inputs
         narrow = self.first.cotangent.dtype
-        u = cotangent.astype(narrow if inputs is None else np.result_type(narrow, *(x.dtype for x in there)))
-        self.forward(*(x.copy() for x in there))
-        arrays = {name: x.copy() for name, x in zip(self.inputs, there, strict=True)}
+        # Arrays throughout: what NumPy computes of a 0-d array, or takes from a stack of them, is none.
+        u = np.array(cotangent, narrow if inputs is None else np.result_type(narrow, *(x.dtype for x in there)))
+        self.forward(*map(np.array, there))
+        arrays = {name: np.array(x) for name, x in zip(self.inputs, there, strict=True)}
         return dict(zip(self.inputs, call_backward(self.backward, u, arrays), strict=True))
 
     @cached_property
@@ -214,6 +215,7 @@ class Measured:
 
     def there(self, cotangent: Array, inputs: list[Array]) -> Subject:
         """The function elsewhere."""
-        point = [x.astype(np.result_type(x.dtype, y.dtype)) for x, y in zip(inputs, self.candidate.point, strict=True)]
+        pairs = zip(inputs, self.candidate.point, strict=True)
+        point = [np.array(x, np.result_type(x.dtype, y.dtype)) for x, y in pairs]
         subject = self.subject.at(point, cotangent[None])
         return subject.with_its_output() if self.method == METHODS[1] else subject  # differences look at it

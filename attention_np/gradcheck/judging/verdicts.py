@@ -156,8 +156,8 @@ def _why_not_complex_step(found: Measured) -> str | None:
     gross = apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))
     agree = np.abs(slopes - claimed) < 0.1 * apart
     moves = along(found.subject.x, asked)
-    told = tells(found.subject, moves, slopes, witnesses.errors, steps * flattened(moves).sum(axis=1))
-    sure = told & (apart > UNDECIDABLE * (witnesses.errors + found.floor[asked] + witnesses.lost)) & (gross | agree)
+    told = agree | (gross & tells(found.subject, moves, slopes, witnesses.errors, steps * flattened(moves).sum(axis=1)))
+    sure = told & (apart > UNDECIDABLE * (witnesses.errors + found.floor[asked] + witnesses.lost))
     if not sure.any():
         return None
     k = int(np.flatnonzero(sure)[0])

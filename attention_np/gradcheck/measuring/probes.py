@@ -34,7 +34,7 @@ CLEARLY = 1e-8  # a discrepancy of a slope, relative to the largest, that is not
 CLOSE = 2.0**-20  # relative: so short that only rounding is left of the differences
 CLOSEST, AT_ZERO = 2.0**-45, 2.0**-90  # for outputs that those leave a large part of: STEEP
 FAR, FARTHER = 2.0**-12, 2.0**-9  # for outputs that do not change within those, as in half precision
-BEYOND = tuple(sign * 2.0**k for k in range(-2, 63, 4) for sign in (1, -1))  # for outputs that none of those move
+BEYOND = tuple(2.0**k for k in range(-2, 63, 4))  # for outputs that none of those move
 TINY_STEP = 2.0**-10  # parts of the largest that an output comes to; functions that are made of steps take longer ones
 STEEP = 1e-4
 POINTS, ORDER = 16, 5
@@ -129,20 +129,22 @@ def _left_over(subject: Subject, *steps: Array) -> tuple[Array, Array]:
 def _stairs_beyond(subject: Subject, direction: Array) -> Array:
     """The first step that outputs take farther off, if it is flat there, too, and tiny beside what they come to.
 
-    Infinite for others. It is not asked farther than numbers of the size of one, whose last bits these may be.
+    Infinite for others. Entries keep their sign, and go no farther than numbers of the size of one, whose last bits
+    these may be.
     """
     output = np.asarray(subject.output.ravel(), np.float64)
     step, largest = np.full(output.shape, np.inf), np.abs(output)
-    farthest = np.where(direction == 0, 0, np.maximum(4 * np.abs(direction), 8.0))
+    outwards = np.where(subject.x < 0, -1, 1) * np.abs(direction)
+    farthest = np.where(direction == 0, 0, np.maximum(np.abs(direction), 1.0))
     for place in BEYOND:
-        move = np.clip(place * direction, -farthest, farthest)
+        move = np.clip(place * outwards, -farthest, farthest)
         moves = np.stack([move, (1 + CLOSE) * move])
         there, beside = np.asarray(subject.values(subject.x + moves), np.float64)
         moved = np.abs(there - output)
         first = np.isinf(step) & (moved > 0) & np.isfinite(moved)
         step = np.where(first, np.where(there == beside, moved, np.nan), step)
         largest = np.fmax(largest, np.where(np.isfinite(there), np.abs(there), 0))
-        if place < 0 and (np.abs(move) == farthest).all():
+        if (np.abs(move) == farthest).all():
             break
     return np.where(step <= TINY_STEP * largest, step, np.inf)
 

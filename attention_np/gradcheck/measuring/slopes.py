@@ -31,6 +31,7 @@ COMPLEX_STEP_IN_SINGLE = 2.0**-40
 TINY = 2.0**-800  # of an entry, where a shorter step would be lost
 SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 2, 47, 52, 57))  # relative steps, as they are tried
 SATURATED = 4  # units in the last place of an output, that it moves by when an input moves by its own size
+SMALLER = 2.0**-5  # so much smaller all entries are, where exponentials of them no longer saturate
 WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
 CLEAR = 24  # times how far rounding moves the outputs: a jump of the slope
 APART = 3  # times the errors of two slopes, that contradict each other
@@ -54,8 +55,8 @@ class Slopes(NamedTuple):
 class Reach(NamedTuple):
     """What moves do to the outputs by a closer look."""
 
-    touched: Array  # (moves, outputs): whether an output depends on a move at all, however little
-    largest: Array  # (moves, outputs): the largest magnitude that it takes within two sizes of the point
+    touched: Array  # (moves, outputs): whether a long move changes an output at all
+    largest: Array  # (moves, outputs): the largest magnitude that it takes there
 
 
 def by_complex_step(subject: Subject, directions: Array, reach: Reach | None = None, shortness: float = 1.0) -> Slopes:
@@ -171,25 +172,28 @@ def _lost(subject: Subject, slopes: Array, reach: Reach | None) -> Array:
 
 
 def reach_of(subject: Subject, directions: Array) -> Reach:
-    """What an output depends on, as NaN spreads, and how far it gets: alone, and when all of the input moves."""
-    signs = np.where(np.arange(subject.x.size).reshape(subject.x.shape) % 2, 1, -1)
-    everything = np.stack([sizes(subject.x), signs * sizes(subject.x), subject.x / 2])  # and to zero
-    largest = np.abs(subject.output.ravel())
+    """What an output depends on, as far as it is seen to move, and how far it gets: alone, and when all inputs move.
+
+    No entry goes farther than half its magnitude, or to where others of its input are: a solver that is asked outside
+    its domain need never return. What is saturated here moves where all entries are smaller.
+    """
+    x, output = subject.x, subject.output.ravel()
+    half = np.where(np.abs(x) > SMALLEST, np.abs(x), sizes(x)) / 2
+    known = x[np.isfinite(x)]
+    lowest, highest = np.minimum(x - half, known.min(initial=np.inf)), np.maximum(x + half, known.max(initial=-np.inf))
+    signs = np.where(np.arange(x.size).reshape(x.shape) % 2, 1, -1)
+    tame = SMALLER * x
     with np.errstate(all="ignore"):
-        touched = _touched(subject, directions)
-        moves = 2 * np.concatenate([everything, directions])
-        reached = np.abs(subject.values(subject.x + np.concatenate([moves, -moves])))
-        for side in np.split(reached, 2):
-            together, alone = side[: len(everything)].max(axis=0), side[len(everything) :]
-            largest = np.fmax(largest, np.fmax(together, alone))
-    return Reach(touched, np.where(np.isfinite(largest), largest, np.abs(subject.output.ravel())))
-
-
-def _touched(subject: Subject, directions: Array) -> Array:
-    try:
-        return np.isnan(subject.values(np.where(directions != 0, np.nan, subject.x)))
-    except Exception:  # NaN is more than some functions can take
-        return np.ones((len(directions), subject.output.size), bool)
+        together = np.stack([x + half, x - half, x + signs * half, x - signs * half, tame])
+        alone = [np.clip(x + far * directions, lowest, highest) for far in (2, -2)]
+        outputs = subject.values(np.concatenate([together, *alone, tame + SMALLER * directions]))
+        reached, up, down, from_tame = np.split(outputs, [5 + k * len(directions) for k in range(3)])
+        touched = (up != output) | (down != output) | (from_tame != reached[-1])
+        touched |= ~touched.any(axis=1, keepdims=True)  # the entry is too small to move anything, for all we know
+        largest = np.abs(output)
+        for there in (reached.max(axis=0), reached.min(axis=0), up, down):
+            largest = np.fmax(largest, np.where(np.isfinite(there), np.abs(there), 0))
+    return Reach(touched, np.broadcast_to(largest, touched.shape))
 
 
 def extrapolated(column: list[Array]) -> tuple[Array, Array]:

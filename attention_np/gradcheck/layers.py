@@ -1,0 +1,312 @@
+"""Layers that keep state: methods, or functions with a cache, seen as functions of their inputs and parameters.
+
+Each call is made on a copy of the layer as it was given, with other parameters in it and gradient buffers of zeros. So
+the layer stays as it is, whatever happens; a buffer that is added to, call after call, holds the gradient of one call;
+and dropout that keeps its generator, or running means, start from the same state each time.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from attention_np.gradcheck.checking import check
+from attention_np.gradcheck.nesting import Nest, arguments_of, leaves, signature_of, takes
+from attention_np.gradcheck.reporting import Report
+
+__all__ = ["check_layer"]
+
+USUAL = ((["params"], ["grads"]), (["parameters"], ["gradients"]), (["W", "b"], ["dW", "db"]))  # and their gradients
+STEP = re.compile(r"\.?(\w+)|\[([^\]]+)\]")
+
+
+def check_layer(
+    layer: Any,
+    inputs: Any,
+    *,
+    forward: str = "forward",
+    backward: str = "backward",
+    parameters: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Report:
+    """Check the gradients of a layer that keeps state, by its inputs and by its parameters.
+
+    Parameters
+    ----------
+    layer : object, module, or pair of functions
+        An object with methods ``forward(*inputs) -> output`` and ``backward(d_output) -> gradients by the inputs``,
+        which leaves the gradients of its parameters in attributes, mappings or lists. It is not changed. Or a module,
+        or a pair, with functions ``forward(*inputs) -> (output, cache)`` and ``backward(d_output, cache)``.
+    inputs : mapping of str to array, tuple or list of arrays, or array
+        The arguments of `forward`: a mapping by name, if it has parameters of these names, otherwise in order. As for
+        :func:`check`, they may be nests, and what is no array of floating-point numbers is passed on as it is.
+    forward, backward : str, optional
+        The names of the two. A `backward` that takes nothing is that of a loss, and returns the loss's own gradient.
+    parameters : mapping of str to str, optional
+        Where each parameter is, and where `backward` leaves its gradient: attributes as ``{"W": "dW"}``, entries as
+        ``{"params.W": "grads.W"}`` or ``{"params[0]": "grads[0]"}``, those of layers within as
+        ``{"layers[0].W": "layers[0].dW"}``, or all at once, ``{"params": "grads"}``. By default all in params and
+        grads, or in parameters and gradients, or W and b with dW and db.
+    **options
+        As for :func:`check`.
+
+    Returns
+    -------
+    Report
+        One entry for each input and each parameter, which is called by its path.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument cannot be used: a parameter is not there, or the layer cannot be copied.
+
+    Notes
+    -----
+    Several outputs are a tuple; `backward` is given their gradients one by one, if it takes so many arguments, and
+    otherwise as a tuple. Whether a layer adds to its gradients or sets them does not matter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import gradcheck
+    >>> class Dense:
+    ...     def __init__(self, w):
+    ...         self.params, self.grads = {"w": w}, {}
+    ...
+    ...     def forward(self, x):
+    ...         self.x = x
+    ...         return x @ self.params["w"]
+    ...
+    ...     def backward(self, d_y):
+    ...         self.grads["w"] = self.x.T @ d_y
+    ...         return d_y @ self.params["w"]  # a transpose is missing
+    >>> report = gradcheck.check_layer(Dense(np.array([[1.0, 2.0], [3.0, 5.0]])), np.array([[0.5, -1.0]]))
+    >>> report["x"].ok, report["params.w"].ok
+    (False, True)
+    """
+    if isinstance(layer, tuple):
+        if len(layer) != 2 or not all(map(callable, layer)):
+            raise TypeError("layer must be an object, a module, or a pair of functions, (forward, backward)")
+        run, pull_back = layer
+    else:
+        run, pull_back = _method(layer, forward), _method(layer, backward)
+    arguments, positional = arguments_of(inputs, signature_of(run))
+    names = tuple(arguments)
+    if isinstance(layer, tuple | ModuleType) or getattr(run, "__self__", None) is None:
+        if parameters:
+            raise ValueError("parameters are those of an object that keeps them: functions take theirs as inputs")
+        functions = _Functions(names, positional, run, pull_back)
+        return check(functions.forward, functions.backward, arguments, **options)
+    kept = _copied(layer, {})
+    if kept is layer:
+        raise TypeError(f"layer, of type {type(layer).__name__}, cannot be copied, so it would not stay as it is")
+    bare = _Methods(names, positional, kept, forward, backward, {})
+    pairs = _usual(bare, arguments) if parameters is None else dict(parameters)
+    found = {path: _at(kept, path) for path in pairs}
+    for path, x in found.items():
+        if x is None:
+            raise ValueError(f"{_no(layer, path)}, a parameter by its path such as 'W', 'params.W' or 'params[0]'")
+        if path in arguments:
+            raise ValueError(f"{path} is the name of an input and of a parameter: name the input otherwise")
+    methods = replace(bare, parameters=pairs)
+    return check(methods.forward, methods.backward, arguments | found, **options)
+
+
+@dataclass(frozen=True)
+class _Called:
+    """How something is called with arguments in a fixed order."""
+
+    names: tuple[str, ...]
+    positional: int  # how many of them are passed by position
+
+    def call(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+        """The function's answer, by position and by name."""
+        named = zip(self.names[self.positional :], values[self.positional :], strict=True)
+        return function(*values[: self.positional], **dict(named))
+
+
+@dataclass(frozen=True)
+class _Functions(_Called):
+    """Functions with a cache as functions of the inputs."""
+
+    run: Callable[..., Any]
+    pull_back: Callable[..., Any]
+
+    def forward(self, *values: Any) -> Any:
+        """The output without the cache."""
+        result = self.call(self.run, values)
+        if not isinstance(result, tuple) or len(result) < 2:
+            raise TypeError(
+                f"forward must return (output, cache), not {type(result).__name__}: for functions without a cache, "
+                "backward(d_output, *inputs), use gradcheck.check"
+            )
+        return result[0] if len(result) == 2 else result[:-1]
+
+    def backward(self, d_output: Any, *values: Any) -> Any:
+        """The gradients of the inputs."""
+        cache = self.call(self.run, values)[-1]
+        if isinstance(d_output, tuple) and takes(self.pull_back, len(d_output) + 1):
+            return self.pull_back(*d_output, cache)
+        return self.pull_back(d_output, cache)
+
+
+@dataclass(frozen=True)
+class _Methods(_Called):
+    """A layer as functions of its inputs and its parameters."""
+
+    layer: Any
+    run: str
+    pull_back: str
+    parameters: Mapping[str, str]
+
+    def forward(self, *values: Any) -> Any:
+        """The output of the layer with these parameters."""
+        return self.ran(values)[1]
+
+    def backward(self, d_output: Any, *values: Any) -> list[Any]:
+        """The gradients of the inputs and of the parameters."""
+        layer, _ = self.ran(values)
+        result, weight = self.pulled(layer, d_output)
+        arguments = Nest.of_arguments(dict(zip(self.names, values, strict=False)))
+        d_inputs = arguments.by_tree(result) if arguments.kinds else {}
+        gradients = [d_inputs.get(name) for name in self.names]
+        gradients += [_at(layer, path) for path in self.parameters.values()]
+        return gradients if weight is None else [None if x is None else weight * x for x in gradients]
+
+    def pulled(self, layer: Any, d_output: Any) -> tuple[Any, Any]:
+        """What the layer's backward returns; and what all gradients are to be multiplied by, if it was not told."""
+        pull_back = _method(layer, self.pull_back)
+        if not takes(pull_back, 1) and takes(pull_back, 0):  # of a loss
+            return pull_back(), d_output
+        if isinstance(d_output, tuple) and takes(pull_back, len(d_output)):
+            return pull_back(*d_output), None
+        return pull_back(d_output), None
+
+    def ran(self, values: tuple[Any, ...]) -> tuple[Any, Any]:
+        """A copy of the layer with the parameters that are the last of the values, after its forward; its output."""
+        count = len(self.names)
+        layer = self.with_parameters(values[count:])
+        return layer, self.call(_method(layer, self.run), values[:count])
+
+    def with_parameters(self, values: tuple[Any, ...]) -> Any:
+        """A copy of the layer in which all that refers to an array of a parameter refers to that of `values`."""
+        there: dict[int, Any] = {}
+        others = []  # dtypes that the layer's own parameters do not have
+        for path, value in zip(self.parameters, values, strict=True):
+            for (_, x), (_, y) in zip(leaves(_at(self.layer, path), path), leaves(value, path), strict=True):
+                if isinstance(x, np.ndarray):
+                    there[id(x)] = y
+                    others += [y.dtype] if y.dtype != x.dtype else []
+        for path in self.parameters.values():
+            for _, x in leaves(_at(self.layer, path), path):
+                if isinstance(x, np.ndarray) and x.dtype.kind in "fc" and id(x) not in there:
+                    there[id(x)] = np.zeros_like(x, np.result_type(x.dtype, *others))
+        layer = _copied(self.layer, there)
+        for path, value in zip(self.parameters, values, strict=True):
+            if not _same(_at(layer, path), value):
+                _put(layer, path, value)
+        return layer
+
+
+def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Where layers have their parameters and gradients by custom, as one call shows."""
+    layer, output = methods.ran(tuple(arguments.values()))
+    outputs = Nest({"output": output}, numbers=True)
+    methods.pulled(layer, outputs.filled(map(np.array, outputs.arrays.values()), alone=True)["output"])
+    for held, gradients in USUAL:
+        pairs = {}
+        for name, gradient in zip(held, gradients, strict=True):
+            for path, x in leaves(_at(layer, name), name):
+                there = gradient + path[len(name) :]
+                if not isinstance(x, np.ndarray) or x.dtype.kind not in "fc":
+                    continue
+                if _at(methods.layer, path) is None:
+                    raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
+                if _at(layer, there) is None:
+                    raise ValueError(f"{_no(layer, there)} after backward, the gradient of {path}: name parameters=")
+                pairs[path] = there
+        if pairs:
+            return pairs
+    return {}
+
+
+def _method(layer: Any, name: str) -> Callable[..., Any]:
+    """The method of a layer, or the function of a module, of that name."""
+    found: Callable[..., Any] | None = getattr(layer, name, None)
+    if found is None:
+        held = f"module {layer.__name__}" if isinstance(layer, ModuleType) else type(layer).__name__
+        raise TypeError(f"{held} has no function called {name}: name those that it has, as forward= and backward=")
+    return found
+
+
+def _no(layer: Any, path: str) -> str:
+    return f"{type(layer).__name__} has no {path}"
+
+
+@cache
+def _steps(path: str) -> list[str]:
+    """The names and indices of a path such as ``layers[0].params.W``."""
+    if not re.fullmatch(f"({STEP.pattern})+", path):
+        raise ValueError(f"{path!r} is no path such as 'W', 'params.W' or 'layers[0].W'")
+    return [(name or index).strip("'\"") for name, index in STEP.findall(path)]
+
+
+def _at(layer: Any, path: str) -> Any:
+    """What is at a path; None if nothing is."""
+    for step in _steps(path):
+        layer = _held(layer, step)
+    return layer
+
+
+def _held(layer: Any, step: str) -> Any:
+    if isinstance(layer, Mapping):
+        return layer.get(step, layer.get(int(step)) if step.isdecimal() else None)
+    if isinstance(layer, tuple | list) and step.lstrip("-").isdecimal():
+        return layer[int(step)] if int(step) < len(layer) else None
+    return getattr(layer, step, None)
+
+
+def _put(layer: Any, path: str, value: Any) -> None:
+    """Put something at a path of a copy."""
+    *before, last = _steps(path)
+    owner = layer
+    for step in before:
+        owner = _held(owner, step)
+    try:
+        if isinstance(owner, Mapping | list):
+            owner[int(last) if last.isdecimal() else last] = value  # type: ignore[index]
+        else:
+            setattr(owner, last, value)
+    except (AttributeError, TypeError):
+        raise TypeError(f"{path} of {type(layer).__name__} cannot be set: name the attribute that holds it") from None
+
+
+def _same(held: Any, value: Any) -> bool:
+    """Whether two nests of one form hold the same arrays."""
+    pairs = zip(leaves(held, ""), leaves(value, ""), strict=True)
+    return all(x is y or not isinstance(y, np.ndarray) for (_, x), (_, y) in pairs)
+
+
+def _copied(x: Any, known: dict[int, Any]) -> Any:
+    """A copy of a layer, with `known` in the place of what has those ids; parts that cannot be copied are shared."""
+    memo = dict(known)
+    try:
+        return copy.deepcopy(x, memo)
+    except Exception:  # what it raises is up to the objects
+        if isinstance(x, dict):
+            return {key: _copied(value, known) for key, value in x.items()}
+        if isinstance(x, list):
+            return [_copied(value, known) for value in x]
+        try:
+            held = copy.copy(x)
+            vars(held).update({name: _copied(value, known) for name, value in vars(x).items()})
+        except Exception:
+            return x
+        return held

@@ -1,0 +1,366 @@
+"""Arguments and results in nests of tuples, lists and mappings, seen as the arrays that the harness moves.
+
+Of the arguments of a function, the floating-point arrays are moved. Whatever else there is (integers, masks, None,
+flags, strings, numbers within a nest) is passed on as it is. An array within a nest is called by its path, as
+``layers.0.w``. A complex one is two, ``z.real`` and ``z.imag``, and so its gradient is ``d_real + 1j * d_imag``: that
+is PyTorch's convention. JAX gives the complex conjugate.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.measuring.functions import Backward, Forward, as_inputs, check_mapping
+
+__all__ = ["Nest", "arguments_of", "children", "filled", "flat", "leaves", "signature_of", "takes"]
+
+Array = npt.NDArray[Any]
+Children = Callable[[Any], dict[Any, Any] | None]
+
+BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+CHANGED_BY_USE = (np.ndarray, np.random.Generator, np.random.RandomState, random.Random)  # so each call gets a copy
+
+
+def children(tree: Any) -> dict[Any, Any] | None:
+    """What a tuple, a list or a mapping holds, by key; None for a leaf."""
+    if isinstance(tree, Mapping):
+        return dict(tree)
+    if hasattr(tree, "_asdict"):
+        return dict(tree._asdict())
+    return dict(enumerate(tree)) if isinstance(tree, tuple | list) else None
+
+
+def leaves(tree: Any, path: str, children: Children = children) -> Iterator[tuple[str, Any]]:
+    """The leaves of nested tuples, lists and mappings, each with its path."""
+    held = children(tree)
+    if held is None:
+        yield path, tree
+        return
+    for key, child in held.items():
+        yield from leaves(child, f"{path}.{key}", children)
+
+
+def filled(tree: Any, leaves: Iterator[Any], children: Children = children) -> Any:
+    """The inverse of :func:`leaves`: the same tree with the next of these leaves."""
+    held = children(tree)
+    if held is None:
+        return next(leaves)
+    values = {key: filled(child, leaves, children) for key, child in held.items()}
+    if isinstance(tree, Mapping):
+        return values
+    if hasattr(tree, "_asdict"):
+        return type(tree)(*values.values())
+    return type(tree)(values.values())
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of a function, if it can be read."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with so many arguments in order, as far as its signature can be read."""
+    signature = signature_of(function)
+    if signature is None:
+        return True
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def arguments_of(inputs: Any, signature: inspect.Signature | None) -> tuple[dict[str, Any], int]:
+    """The arguments by name, and how many of them, the first ones, are passed by position."""
+    parameters = list(signature.parameters.values()) if signature is not None else []
+    if not isinstance(inputs, Mapping):
+        values = inputs if isinstance(inputs, tuple | list) else (inputs,)
+        names = [p.name for p in parameters if p.kind in BY_POSITION]
+        names += [f"input {i}" for i in range(len(names), len(values))]
+        return dict(zip(names, values, strict=False)), len(values)
+    if signature is not None and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        try:
+            bound = signature.bind(**inputs)
+        except TypeError:  # the names are not those of the parameters: they are for the report
+            return dict(inputs), len(inputs)
+        return {**dict(zip(signature.parameters, bound.args, strict=False)), **bound.kwargs}, len(bound.args)
+    return dict(inputs), len(inputs)
+
+
+class Nest:
+    """Nests by name, some of whose leaves are moved.
+
+    Parameters
+    ----------
+    trees : mapping of str to object
+    numbers : bool, optional
+        Whether single floating-point numbers are moved as arrays are.
+
+    Attributes
+    ----------
+    leaves : dict of str to object
+        All of them, by path.
+    kinds : dict of str to str
+        Of those that are moved: "f" for an array of real numbers, "c" for one of complex numbers.
+    """
+
+    def __init__(self, trees: Mapping[str, Any], *, numbers: bool = False) -> None:
+        self.trees = dict(trees)
+        self.leaves: dict[str, Any] = {}
+        for name, tree in self.trees.items():
+            for path, leaf in leaves(tree, name):
+                if path in self.leaves:
+                    raise ValueError(f"inputs hold two arrays that would both be called {path}")
+                self.leaves[path] = leaf
+        kinds = {path: _kind(path, leaf, numbers) for path, leaf in self.leaves.items()}
+        self.kinds = {path: kind for path, kind in kinds.items() if kind}
+
+    @classmethod
+    def of_arguments(cls, inputs: Mapping[str, Any]) -> Nest:
+        """Those of the arguments of a function, with arrays made of what NumPy makes such of."""
+        return cls({name: _as_argument(name, value) for name, value in inputs.items()})
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether some of the arrays are complex."""
+        return "c" in self.kinds.values()
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The arrays that are moved, by path."""
+        return {name: x for path in self.kinds for name, x in self._parts(path, self.leaves[path])}
+
+    def filled(self, arrays: Iterable[Any], *, alone: bool = False) -> dict[str, Any]:
+        """The trees, by name, with these arrays; if they stand `alone`, None is in the place of all other leaves."""
+        given = iter(arrays)
+        ready = []
+        for path, leaf in self.leaves.items():
+            kind = self.kinds.get(path)
+            if kind == "c":
+                real = next(given)
+                ready.append(real + 1j * next(given))
+            elif kind == "f":
+                ready.append(next(given))
+            elif alone:
+                ready.append(None)
+            else:
+                ready.append(copy.deepcopy(leaf) if isinstance(leaf, CHANGED_BY_USE) else leaf)
+        following = iter(ready)
+        return {name: filled(tree, following) for name, tree in self.trees.items()}
+
+    def by_tree(self, result: Any) -> dict[str, Any]:
+        """The gradients that a function returns, by the names of the trees.
+
+        There is one for each of the trees, or for each of those that hold an array that is moved. If that is one, then
+        its gradient itself will do.
+        """
+        moved = [name for name, tree in self.trees.items() if any(path in self.kinds for path, _ in leaves(tree, name))]
+        one = self.trees[moved[0]] if len(moved) == 1 else None
+        if isinstance(result, Iterator):
+            raise TypeError(f"backward must return the gradients as a tuple, not as a {type(result).__name__}")
+        if one is not None and (not isinstance(result, tuple | list) or _alike(one, result)):
+            given = [result]
+        elif isinstance(result, Mapping):
+            raise TypeError(
+                "backward must return the gradients as a tuple in the order of the inputs, not as a mapping"
+            )
+        else:
+            given = list(result) if isinstance(result, tuple | list) else [result]
+        if len(given) not in (len(moved), len(self.trees)):
+            raise ValueError(
+                f"backward must return one gradient for each of the {len(moved)} inputs ({', '.join(moved)}), "
+                f"not {len(given)}"
+            )
+        return dict(zip(moved if len(given) == len(moved) else self.trees, given, strict=True))
+
+    def gradients(self, result: Any) -> list[Any]:
+        """The gradients by the arrays that are moved, from nests of the same form; None for one that is missing."""
+        found = dict(
+            pair for name, gradient in self.by_tree(result).items() for pair in _of(self.trees[name], gradient, name)
+        )
+        for path, gradient in found.items():
+            if path not in self.kinds:
+                _refuse(path, self.leaves[path], gradient)
+        return [x for path in self.kinds for _, x in self._parts(path, found.get(path))]
+
+    def joined(self, result: Any) -> Array:
+        """The arrays of another nest of the same form as one vector; where all carry leading axes, one in each."""
+        there = dict(leaves(result, next(iter(self.trees))))
+        missing = [path for path in self.kinds if path not in there]
+        if missing:
+            raise ValueError(f"forward must return the same outputs at each call: {missing[0]} is missing")
+        rows = []
+        for path in self.kinds:
+            shape = np.shape(self.leaves[path])
+            for _, x in self._parts(path, np.asarray(there[path])):
+                axes = x.ndim - len(shape)
+                if x.shape[max(axes, 0) :] != shape:
+                    raise ValueError(f"forward must return arrays of one shape: {path} is {shape}, then {x.shape}")
+                rows.append(x.reshape(*x.shape[:axes], -1) if x.size else np.zeros((*x.shape[:axes], 0), x.dtype))
+        lead = np.broadcast_shapes(*(x.shape[:-1] for x in rows))
+        return np.concatenate([np.broadcast_to(x, (*lead, x.shape[-1])) for x in rows], axis=-1)
+
+    def split(self, vector: Array) -> Any:
+        """The inverse of :meth:`joined`: the first tree with the parts of a vector, None in the place of other leaves.
+
+        Each part has the dtype of its array, unless the whole has a wider one than all arrays together.
+        """
+        arrays = [np.asarray(x) for x in self.arrays.values()]
+        wider = vector.dtype != np.result_type(*arrays)
+        ends = np.cumsum([x.size for x in arrays])[:-1]
+        parts = [
+            part.reshape(x.shape).astype(vector.dtype if wider else x.dtype, copy=False)
+            for part, x in zip(np.split(vector, ends), arrays, strict=True)
+        ]
+        return next(iter(self.filled(parts, alone=True).values()))
+
+    def _parts(self, path: str, leaf: Any) -> list[tuple[str, Any]]:
+        """A leaf, or both parts of a complex one, each with its name."""
+        if self.kinds[path] == "f":
+            return [(path, leaf)]
+        names = (f"{path}.real", f"{path}.imag")
+        if leaf is None:
+            return [(name, None) for name in names]
+        return list(zip(names, (np.real(leaf), np.imag(leaf)), strict=True))
+
+
+def flat(
+    forward: Forward, backward: Backward, inputs: Mapping[str, Any]
+) -> tuple[Forward, Backward, dict[str, Array], dict[str, float]]:
+    """Two functions as they are of arrays alone, with one array for an output; those arrays; and the other numbers.
+
+    Functions that are so already are returned as they are.
+    """
+    check_mapping(inputs)
+    if not all(isinstance(name, str) for name in inputs):
+        as_inputs(inputs)  # which refuses them
+    nest = Nest.of_arguments(inputs)
+    arrays = as_inputs(nest.arrays or inputs)  # if nothing is moved, it says why
+    _refuse_methods(backward, len(nest.trees))
+    result = forward(*nest.filled(x.copy() for x in arrays.values()).values())
+    outputs = Nest({"output": result}, numbers=True)
+    if children(result) is not None and not outputs.kinds:
+        raise TypeError("forward must return at least one array of real floating-point numbers")
+    plain = "output" not in outputs.kinds or outputs.kinds["output"] == "f"
+    if plain and children(result) is None and list(arrays) == list(nest.trees):
+        return forward, backward, arrays, {}
+    numbers = {path: float(x) for path, x in nest.leaves.items() if isinstance(x, Real) and not isinstance(x, bool)}
+    functions = _Flat(forward, backward, nest, None if plain and children(result) is None else outputs)
+    return functions.forward, functions.backward, arrays, numbers
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """Two functions of nests as functions of arrays, which can be sent to another process."""
+
+    of_nests: Forward
+    gradients: Backward
+    inputs: Nest
+    outputs: Nest | None  # None: one array of real numbers
+
+    def forward(self, *arrays: Array) -> Any:
+        """All outputs as one vector; or the one output, as it is."""
+        is_complex = self.inputs.is_complex or (self.outputs is not None and self.outputs.is_complex)
+        if is_complex and any(x.dtype.kind == "c" for x in arrays):
+            raise TypeError("its real and imaginary parts are moved one by one")
+        result = self.of_nests(*self.inputs.filled(arrays).values())
+        return result if self.outputs is None else self.outputs.joined(result)
+
+    def backward(self, d_output: Array, *arrays: Array) -> list[Any]:
+        """One gradient for each of the arrays."""
+        cotangent = d_output if self.outputs is None else self.outputs.split(d_output)
+        return self.inputs.gradients(self.gradients(cotangent, *self.inputs.filled(arrays).values()))
+
+
+def _as_argument(name: str, value: Any) -> Any:
+    """A nest, or something that is no array, as it is; what NumPy makes an array of floating-point numbers, as that."""
+    is_nest = children(value) is not None and not all(isinstance(leaf, Real) for _, leaf in leaves(value, name))
+    if is_nest or isinstance(value, np.ndarray):
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise TypeError(f"input {name} must be an array, not a {type(value).__name__} of uneven lists") from None
+    return array if array.dtype.kind in "fc" else value
+
+
+def _kind(path: str, leaf: Any, numbers: bool) -> str:
+    """Whether a leaf is moved: "f" if it is real, "c" if it is complex, "" if it is not."""
+    if not isinstance(leaf, np.ndarray) and not (numbers and isinstance(leaf, float | complex | np.inexact)):
+        return ""
+    dtype = np.asarray(leaf).dtype
+    if dtype.kind == "V" and dtype.names is None and np.can_cast(dtype, np.float64):
+        raise TypeError(f"{path} holds {dtype}, too narrow for small steps: use gradcheck.check_low_precision")
+    return dtype.kind if dtype.kind in "fc" else ""
+
+
+def _alike(tree: Any, other: Any) -> bool:
+    """Whether two nests have the same form; a tuple will do for a NamedTuple."""
+    held, there = children(tree), children(other)
+    if held is None or there is None:
+        return held is there
+    same = list(held) == list(there) or (not isinstance(tree, Mapping) and len(held) == len(there))
+    return same and all(map(_alike, held.values(), there.values()))
+
+
+def _of(tree: Any, gradient: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The gradient of each leaf of a tree; a tuple will do for a NamedTuple."""
+    held, given = children(tree), children(gradient)
+    if held is None:
+        yield path, gradient
+        return
+    if gradient is None:
+        given = {}
+    elif given is not None and not given.keys() <= held.keys() and isinstance(gradient, tuple | list):
+        given = dict(zip(held, gradient, strict=False)) if len(gradient) == len(held) else None
+    if given is None or not given.keys() <= held.keys():
+        form = f"a {type(tree).__name__} of {', '.join(map(str, held))}"
+        raise ValueError(f"the gradient of {path} must be {form}, as it is itself, not {_form_of(gradient)}")
+    for key, child in held.items():
+        yield from _of(child, given.get(key), f"{path}.{key}")
+
+
+def _form_of(gradient: Any) -> str:
+    held = children(gradient)
+    if held is not None:
+        return f"a {type(gradient).__name__} of {', '.join(map(str, held)) or 'nothing'}"
+    return f"an array of shape {gradient.shape}" if isinstance(gradient, np.ndarray) else f"{type(gradient).__name__}"
+
+
+def _refuse(path: str, leaf: Any, gradient: Any) -> None:
+    """Refuse a gradient by something that is not moved, if it says more than zero."""
+    is_number = isinstance(leaf, np.ndarray | Real) and np.asarray(leaf).dtype.kind in "iuf"
+    if is_number and isinstance(gradient, np.ndarray | float) and np.any(gradient):
+        held = f"holds {leaf.dtype}" if isinstance(leaf, np.ndarray) else f"is {leaf!r}"
+        raise TypeError(
+            f"backward returns a gradient for {path}, which {held} and is a constant: pass an array of float64"
+        )
+
+
+def _refuse_methods(backward: Backward, count: int) -> None:
+    """Refuse a backward that is not one of the inputs, and say what to do instead."""
+    called = f"backward(d_output, *inputs) is called with 1 + {count} arguments, and "
+    owner = getattr(backward, "__self__", None)
+    signature = signature_of(backward)
+    cache = signature.parameters.get("cache") if signature is not None else None
+    if cache is not None and cache.default is cache.empty:
+        raise TypeError(f"{called}this one takes a cache: use gradcheck.check_layer((forward, backward), inputs)")
+    if takes(backward, 1 + count):
+        return
+    if inspect.ismethod(backward) and not isinstance(owner, type):
+        raise TypeError(
+            f"{called}the method of {type(owner).__name__} does not take them: of a layer that keeps what forward was "
+            "given, use gradcheck.check_layer(layer, inputs)"
+        )

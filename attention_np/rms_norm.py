@@ -1,0 +1,172 @@
+r"""RMS normalisation: each row divided by the root of its mean square, times a gain for each feature.
+
+.. math::
+
+    \rho = \sqrt{\tfrac{1}{d} \sum_a x_a^2 + \epsilon}, \qquad y_a = g_a \frac{x_a}{\rho}, \qquad
+    \frac{\partial (x_a / \rho)}{\partial x_b} = \frac{1}{\rho} \left( \delta_{ab} - \frac{x_a x_b}{d \rho^2} \right)
+
+The derivation is ``derivations/rms_norm.md`` of the package.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np._lib import passes
+from attention_np._lib.arguments import as_floating, as_number, check_vector
+from attention_np._lib.arrays import Array, precision, real_types
+from attention_np._lib.passes import Tangent, widened_inputs
+from attention_np._lib.products import backward_times
+from attention_np._lib.wide import is_wide, widened
+
+__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+
+VECTORIZED = ("x",)  # may carry any leading axes: for gradcheck
+
+
+class Gradients(NamedTuple):
+    """The gradient of the loss with respect to each array of :func:`forward`, of its shape and dtype."""
+
+    x: Array
+    gain: Array | None
+
+
+class Cache(NamedTuple):
+    """What :func:`forward` leaves for :func:`backward`, :func:`jvp` and the reader."""
+
+    x: Array  # (..., d)
+    gain: Array | None  # (d,)
+    epsilon: Any  # a real scalar of the precision computed in
+    rms: Array  # (..., 1)
+    normalised: Array  # (..., d)
+    output_shape: tuple[int, ...]
+
+    def in_range(self) -> Cache:
+        """With numbers whose range has no end: a row below the normal numbers has a root that has lost digits."""
+        cache = widened_inputs(self, Gradients._fields)
+        rms = root_mean_square(cache.x, cache.epsilon)
+        return cache._replace(rms=rms, normalised=cache.x / rms)
+
+
+def forward(x: npt.ArrayLike, gain: npt.ArrayLike | None = None, *, epsilon: float = 1e-6) -> tuple[Array, Cache]:
+    r"""RMS normalisation over the last axis.
+
+    Parameters
+    ----------
+    x : array_like of float, (..., d)
+    gain : array_like of float, (d,), optional
+        What each feature is multiplied by, as it is: a model that stores a gain less one adds the one. By default 1.
+    epsilon : float, optional
+        Added to the mean square, so that a row of zeros stays zero; from 0 on.
+
+    Returns
+    -------
+    output : ndarray, (..., d)
+    cache : Cache
+        For :func:`backward` and :func:`jvp`. Refers to the inputs, without a copy.
+
+    Raises
+    ------
+    TypeError
+        If an array is not of floating-point numbers, or is a masked array, or `epsilon` is not a number.
+    ValueError
+        If `x` has no axis, `gain` is not of one number for each feature, or `epsilon` is negative or not finite.
+
+    Notes
+    -----
+    Zhang and Sennrich [1]_. Squares that leave the range of the dtype do no harm: finite rows of any size have the
+    output that their numbers say.
+
+    References
+    ----------
+    .. [1] B. Zhang, R. Sennrich, "Root mean square layer normalization", NeurIPS 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import rms_norm
+    >>> output, cache = rms_norm.forward(np.array([[3.0, 4.0]]), np.array([1.0, 2.0]))
+    >>> print(cache.rms.round(4), output.round(4))
+    [[3.5355]] [[0.8485 2.2627]]
+    >>> print(rms_norm.backward(np.array([[1.0, 0.0]]), cache).x.round(4))
+    [[ 0.181  -0.1358]]
+    """
+    x, gain, epsilon = as_normalised(x, gain, epsilon)
+    return normalise(x=x, gain=gain, epsilon=epsilon)
+
+
+def as_normalised(x: npt.ArrayLike, gain: npt.ArrayLike | None, epsilon: float) -> tuple[Array, Array | None, Any]:
+    """The arguments of a normalisation, as arrays and a scalar of the precision computed in."""
+    x = as_floating("x", x)
+    if x.ndim < 1:
+        raise ValueError(f"x must have at least one axis, (..., features) (x.shape={x.shape})")
+    if gain is not None:
+        gain = as_floating("gain", gain)
+        check_vector("gain", gain, x.shape[-1])
+    return x, gain, as_epsilon("epsilon", epsilon, precision(x, gain).compute)
+
+
+def as_epsilon(name: str, epsilon: float, compute: np.dtype[Any]) -> Any:
+    """`epsilon` as a scalar of the precision computed in."""
+    number = as_number(name, epsilon)
+    if not 0 <= number < np.inf:
+        raise ValueError(f"{name} must be finite and not negative, not {number}")
+    real, _ = real_types(compute)
+    return real(number)
+
+
+@passes.forward
+def normalise(x: Array, gain: Array | None, epsilon: Any) -> tuple[Array, Cache]:
+    """What :func:`forward` computes, of arguments that it has checked."""
+    rms = root_mean_square(x, epsilon)  # (..., 1) (rms-norm.1)
+    normalised = x / rms  # (..., d) (rms-norm.2)
+    output = normalised * (1 if gain is None else gain)  # (..., d) (rms-norm.3)
+    return output, Cache(x=x, gain=gain, epsilon=epsilon, rms=rms, normalised=normalised, output_shape=output.shape)
+
+
+def root_mean_square(x: Array, epsilon: Any) -> Array:
+    """The root of the mean square and `epsilon`, (..., 1), of any `x` that is finite."""
+    root: Array = np.sqrt(mean(x * x) + epsilon)
+    if is_wide(root):
+        return root
+    # The squares of smaller numbers lose digits, or are zero.
+    least = np.sqrt(np.finfo(root.dtype).tiny / np.finfo(root.dtype).eps)
+    usual = (least < root.real) & (root.real < np.inf)
+    return root if usual.all() else np.where(usual, root, np.asarray(root_mean_square(widened(x), epsilon)))
+
+
+def mean(x: Array) -> Array:
+    """The mean over the last axis, which stays."""
+    average: Array = x.sum(axis=-1, keepdims=True) / max(x.shape[-1], 1)
+    return average
+
+
+@passes.backward
+def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array]]:
+    """The gradient of a loss with respect to `x` and the gain, from that of the output, (..., d).
+
+    A row of `d_output` that is exactly zero contributes nothing, whatever `x` holds there.
+    """
+    normalised, gain = cache.normalised, cache.gain
+
+    # forward was output = normalised * gain
+    d_gain = backward_times(d_output, normalised)  # (..., d), summed over the rows (rms-norm.11)
+    d_normalised = d_output if gain is None else backward_times(d_output, gain)  # (..., d) (rms-norm.10)
+
+    # forward was normalised = x / rms, and all of the row is in rms
+    along = mean(backward_times(d_normalised, normalised))  # (..., 1) (rms-norm.12)
+    d_x = backward_times(d_normalised - backward_times(along, normalised), 1 / cache.rms)  # (..., d) (rms-norm.13)
+    return Gradients(x=d_x, gain=d_gain), (d_normalised,)
+
+
+@passes.jvp
+def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None) -> tuple[Array, tuple[Array]]:
+    """Forward mode: how the output, (..., d), moves when the inputs move along a tangent."""
+    d_x, d_gain, normalised = x, gain, cache.normalised
+    d_normalised = (d_x - normalised * mean(normalised * d_x)) / cache.rms  # (..., d) (rms-norm.15)
+    if d_gain is None:
+        return d_normalised, (d_normalised,)
+    return d_normalised * cache.gain + normalised * d_gain, (d_normalised,)  # (..., d) (rms-norm.16)

@@ -1,0 +1,109 @@
+"""Products of a Hessian with vectors are checked against the gradient, and the gradient by the symmetry of both."""
+
+import numpy as np
+import pytest
+
+from attention_np.gradcheck import check_hessian
+
+from .programs import normal
+
+A = normal(3, 3, seed=3)
+X = {"x": normal(3)}
+BOTH = {"x": normal(3), "y": normal(2, 3, seed=1)}
+
+
+def gradient(x):  # of sum(sin(A x))
+    return A.T @ np.cos(A @ x)
+
+
+def product(v, x):
+    return -A.T @ (np.sin(A @ x) * (A @ v))
+
+
+def gradients(x, y, power=2):  # of sum(x**3) + sum(y @ x) ** 2
+    total = y.sum(axis=0) @ x
+    return 3 * x**2 + power * total * y.sum(axis=0), power * total * np.broadcast_to(x, y.shape)
+
+
+def products(v, w, x, y, power=2):
+    total, d_total = y.sum(axis=0) @ x, w.sum(axis=0) @ x + y.sum(axis=0) @ v
+    of_x = 6 * x * v + power * (d_total * y.sum(axis=0) + total * w.sum(axis=0))
+    return of_x, power * np.broadcast_to(d_total * x + total * v, y.shape)
+
+
+def hessian(x, y):
+    """That of `gradients`, by blocks, from its products with the unit vectors."""
+    units = np.eye(x.size + y.size)
+    columns = [products(e[: x.size], e[x.size :].reshape(y.shape), x, y) for e in units]
+    blocks = [np.stack([column[k] for column in columns], axis=-1) for k in range(2)]
+    return [(block[..., : x.size], block[..., x.size :].reshape(*block.shape[:-1], *y.shape)) for block in blocks]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        (gradient, product, X),
+        (gradient, lambda x: -A.T @ np.diag(np.sin(A @ x)) @ A, X),
+        (gradients, products, BOTH),
+        (gradients, hessian, BOTH),
+        (gradients, products, BOTH | {"power": 2}),
+        (lambda z: {"w": z["w"] ** 3}, lambda v, z: {"w": 3 * z["w"] ** 2 * v["w"]}, {"z": {"w": normal(2)}}),
+    ],
+    ids=["products", "a matrix", "of two", "blocks", "with a constant", "of a nest"],
+)
+def test_second_derivatives_that_are_right_hold(question):
+    report = check_hessian(*question)
+    assert report.ok, str(report)
+    assert report["symmetry"].max_relative_error < 1e-14
+    assert {entry.name for entry in report} == {
+        "symmetry",
+        *({"z.w"} if "z" in question[2] else {*question[2]} - {"power"}),
+    }
+
+
+def test_an_error_in_one_block_is_found_where_it_is():
+    def wrong(v, w, x, y):
+        of_x, of_y = products(v, w, x, y)
+        return of_x, of_y - 2 * np.broadcast_to((y.sum(axis=0) @ x) * v, y.shape)
+
+    report = check_hessian(gradients, wrong, BOTH)
+    assert [entry.name for entry in report if not entry.ok] == ["y", "symmetry"]
+    assert str(report["symmetry"].diagnosis).startswith("the Hessian is not symmetric")
+
+
+def test_a_symmetric_error_is_found_by_the_inputs():
+    report = check_hessian(gradient, lambda v, x: 1.5 * product(v, x), X)
+    assert [entry.ok for entry in report] == [False, True]
+    assert "1.5 times" in str(report["x"].diagnosis)
+
+
+@pytest.mark.parametrize("of_that", [True, False], ids=["its own product", "the right product"])
+def test_a_gradient_that_is_none_is_what_is_said_to_be_wrong(of_that):
+    def wrong(x):  # A in the place of its transpose
+        return A @ np.cos(A @ x)
+
+    def its_product(v, x):  # by reverse mode
+        return -A.T @ (np.sin(A @ x) * (A.T @ v))
+
+    report = check_hessian(wrong, its_product if of_that else product, X)
+    assert report["x"].ok is of_that
+    assert not report["symmetry"].ok
+    assert "look at it first" in str(report["symmetry"].diagnosis)
+
+
+def test_cancellation_is_not_taken_for_a_lack_of_symmetry():
+    large = 1e8
+
+    def cancelling(x):
+        return (large + x) ** 2 - large**2 - 2 * large * x + A @ x + A.T @ x
+
+    assert check_hessian(cancelling, lambda v, x: 2 * ((large + x) - large) * v + A @ v + A.T @ v, X)["symmetry"].ok
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(TypeError, match=r"^hessian_vector_product must be a function, not ndarray$"):
+        check_hessian(gradient, np.eye(3), X)
+    with pytest.raises(TypeError, match=r"^gradient must be a function, not str$"):
+        check_hessian("gradient", product, X)
+    with pytest.raises(TypeError, match=r"^inputs must be a mapping"):
+        check_hessian(gradient, product, normal(3))

@@ -1,0 +1,480 @@
+"""Layers as people have them: their gradients are checked as they are, and they stay as they are."""
+
+import ctypes
+import types
+
+import numpy as np
+import pytest
+
+from attention_np.gradcheck import check_layer
+
+from .programs import normal
+
+
+class GradientsInDictionaries:
+    """Parameters and gradients in dictionaries; the inputs of all calls are kept, and gradients added up."""
+
+    def __init__(self, is_lazy=False, wrong=None):
+        self.parameters, self.gradients, self.xs, self.wrong = {}, {}, [], wrong
+        if not is_lazy:
+            self.make(4)
+
+    def make(self, width):
+        self.parameters = {"W": normal(width, 3), "b": normal(1, 3, seed=1)}
+        self.gradients = {name: np.zeros_like(x) for name, x in self.parameters.items()}
+
+    def forward(self, X, keep=True):  # noqa: N803
+        if not self.parameters:
+            self.make(X.shape[1])
+        if keep:
+            self.xs.append(X)
+        return np.tanh(X @ self.parameters["W"] + self.parameters["b"])
+
+    def backward(self, dLdy):  # noqa: N803
+        gradients = []
+        for d_y, x in zip([dLdy], self.xs, strict=True):
+            y = np.tanh(x @ self.parameters["W"] + self.parameters["b"])
+            d_z = d_y * (1 - y**2)
+            self.gradients["W"] += x.T @ (d_z if self.wrong != "parameters.W" else d_y)
+            self.gradients["b"] += d_z.sum(axis=0, keepdims=True) * (0.5 if self.wrong == "parameters.b" else 1)
+            gradients.append((d_z if self.wrong != "X" else d_z * y) @ self.parameters["W"].T)
+        return gradients[0]
+
+
+class GradientsInAttributes:
+    """Weights and gradients in attributes, which are there after backward."""
+
+    def __init__(self, wrong=None):
+        self.W, self.b, self.wrong = normal(4, 3), normal(3, seed=1), wrong
+
+    def forward(self, x):
+        self.x = x
+        return x @ self.W + self.b
+
+    def backward(self, dout):
+        self.dW = self.x.T @ dout if self.wrong != "W" else self.x.T @ abs(dout)
+        self.db = dout.sum(axis=0) if self.wrong != "b" else dout.mean(axis=0)
+        return dout @ self.W.T if self.wrong != "x" else -dout @ self.W.T
+
+
+class GradientsInLists:
+    """Parameters and gradients in lists, and in attributes that are the same arrays; backward writes into buffers."""
+
+    def __init__(self, wrong=None):
+        self.W, self.wrong = normal(4, 3), wrong
+        self.params = [self.W, normal(3, seed=1)]
+        self.grads = [np.zeros_like(x) for x in self.params]
+
+    def forward(self, x):
+        self.x = x
+        return np.sin(x @ self.W + self.params[1])
+
+    def backward(self, dout):
+        d_z = dout * np.cos(self.x @ self.W + self.params[1])
+        self.grads[0][...] = self.x.T @ d_z
+        if self.wrong != "params.1":
+            self.grads[1][...] = d_z.sum(axis=0)
+        if self.wrong == "params.0":
+            self.grads[0][1] = 0
+        return d_z @ self.W.T * (1 + 1e-9 * (self.wrong == "x"))
+
+
+class Linear:
+    def __init__(self, inputs, outputs, seed, wrong=False):
+        self.params = {"w": normal(inputs, outputs, seed=seed), "b": normal(outputs, seed=seed + 1)}
+        self.grads, self.wrong = {}, wrong
+
+    def forward(self, inputs):
+        self.inputs = inputs
+        return inputs @ self.params["w"] + self.params["b"]
+
+    def backward(self, grad):
+        self.grads["b"] = grad.sum(axis=0)
+        self.grads["w"] = self.inputs.T @ grad if not self.wrong else self.inputs.T @ grad * np.sign(self.params["w"])
+        return grad @ self.params["w"].T
+
+
+class Tanh:
+    def forward(self, inputs):
+        self.output = np.tanh(inputs)
+        return self.output
+
+    def backward(self, grad):
+        return grad * (1 - self.output**2)
+
+
+class Network:
+    """Layers within a layer."""
+
+    def __init__(self, wrong=None):
+        self.layers = [Linear(4, 5, 0), Tanh(), Linear(5, 3, 2, wrong == "layers[2].params.w")]
+
+    def forward(self, inputs):
+        for layer in self.layers:
+            inputs = layer.forward(inputs)
+        return inputs
+
+    def backward(self, grad):
+        for layer in reversed(self.layers):
+            grad = layer.backward(grad)
+        return grad
+
+
+OF_LAYERS = {f"layers[{k}].params": f"layers[{k}].grads" for k in (0, 2)}
+OF_WEIGHTS = {"layers[0].params.w": "layers[0].grads.w", "layers[2].params['w']": "layers[2].grads['w']"}
+STYLES = {
+    "dictionaries": (GradientsInDictionaries, None, ["X", "parameters.W", "parameters.b"]),
+    "attributes": (GradientsInAttributes, None, ["x", "W", "b"]),
+    "attributes, named": (GradientsInAttributes, {"W": "dW", "b": "db"}, ["x", "W", "b"]),
+    "lists": (GradientsInLists, None, ["x", "params.0", "params.1"]),
+    "lists, at once": (GradientsInLists, {"params": "grads"}, ["x", "params.0", "params.1"]),
+    "a network": (Network, OF_LAYERS, ["inputs", *(f"layers[{k}].params.{name}" for k in (0, 2) for name in "wb")]),
+    "two of a network": (Network, OF_WEIGHTS, ["inputs", *OF_WEIGHTS]),
+    "no parameters": (Network, {}, ["inputs"]),
+}
+WRONG = [
+    *(("dictionaries", name) for name in STYLES["dictionaries"][2]),
+    *(("attributes", name) for name in STYLES["attributes"][2]),
+    *(("lists, at once", name) for name in STYLES["lists"][2]),
+    ("a network", "layers[2].params.w"),
+]
+
+
+def state_of(held):
+    """Everything that a layer holds, arrays with their identity."""
+    if isinstance(held, np.ndarray):
+        return id(held), held.dtype, held.tobytes()
+    if isinstance(held, list):
+        return [state_of(x) for x in held]
+    held = held if isinstance(held, dict) else getattr(held, "__dict__", held)
+    return {name: state_of(x) for name, x in held.items()} if isinstance(held, dict) else held
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_layer_that_is_right_holds_by_its_inputs_and_its_parameters_and_stays_as_it_is(style):
+    kind, parameters, names = STYLES[style]
+    layer = kind()
+    before = state_of(layer)
+    report = check_layer(layer, normal(2, 4, seed=5), parameters=parameters)
+    assert [entry.name for entry in report] == names
+    assert report.ok, str(report)
+    assert {entry.method for entry in report} == {"complex-step"}
+    assert state_of(layer) == before
+
+
+@pytest.mark.parametrize(("style", "wrong"), WRONG)
+def test_a_planted_error_is_found_where_it_is(style, wrong):
+    kind, parameters, _ = STYLES[style]
+    report = check_layer(kind(wrong=wrong), normal(2, 4, seed=5), parameters=parameters)
+    assert [entry.name for entry in report if not entry.ok] == [wrong]
+
+
+def test_a_layer_that_has_been_used_is_checked_as_a_new_one():
+    layer = GradientsInDictionaries()
+    layer.forward(normal(2, 4))
+    layer.backward(normal(2, 3))
+    layer.xs.clear()
+    accumulated = layer.gradients["W"].copy()
+    assert check_layer(layer, normal(2, 4, seed=5)).ok
+    assert np.array_equal(layer.gradients["W"], accumulated)
+    assert not layer.xs
+
+
+def test_a_layer_stays_as_it_is_if_it_raises():
+    layer = GradientsInLists()
+    before = state_of(layer)
+    with pytest.raises(ValueError, match="matmul"):
+        check_layer(layer, normal(2, 5))
+    layer.backward = lambda _: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        check_layer(layer, normal(2, 4))
+    del layer.backward
+    assert state_of(layer) == before
+
+
+def test_gradients_in_single_precision_are_checked_in_it():
+    layer = GradientsInLists()
+    layer.W = layer.W.astype(np.float32)
+    layer.params = [layer.W, layer.params[1].astype(np.float32)]
+    layer.grads = [np.zeros_like(x) for x in layer.params]
+    x = normal(2, 4, seed=5).astype(np.float32)
+    assert check_layer(layer, x).ok
+    layer.wrong = "params.0"
+    assert not check_layer(layer, x)["params.0"].ok
+
+
+class Dropout:
+    """Draws a mask in training, of a generator of its own, and counts its calls."""
+
+    def __init__(self):
+        self.rng, self.calls = np.random.default_rng(0), 0
+
+    def forward(self, x, train_flg=True):
+        self.calls += 1
+        self.mask = self.rng.random(x.shape) > 0.5 if train_flg else np.ones(x.shape)
+        return x * self.mask / self.calls
+
+    def backward(self, dout):
+        return dout * self.mask
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_each_call_begins_with_the_state_of_the_first(training):
+    layer = Dropout()
+    assert check_layer(layer, {"x": normal(3, 4), "train_flg": training}).ok
+    assert layer.calls == 0
+
+
+class SoftmaxWithLoss:
+    def __init__(self, wrong=False):
+        self.wrong = wrong
+
+    def forward(self, x, t):
+        self.t, e = t, np.exp(x)
+        self.y = e / e.sum(axis=-1, keepdims=True)
+        return -np.log(self.y[np.arange(t.size), t]).sum() / t.size
+
+    def backward(self, dout=1):
+        d_x = self.y.copy()
+        d_x[np.arange(self.t.size), self.t] -= 1
+        return dout * d_x / (1 if self.wrong else self.t.size)
+
+
+class LossOfNothing(SoftmaxWithLoss):
+    def backward(self):
+        return super().backward(1)
+
+
+@pytest.mark.parametrize("kind", [SoftmaxWithLoss, LossOfNothing])
+def test_a_loss_is_checked_by_its_predictions_and_the_labels_are_passed_on(kind):
+    inputs = {"x": normal(3, 4), "t": np.array([1, 3, 0])}
+    assert check_layer(kind(), inputs).ok
+    assert "3 times" in str(check_layer(kind(wrong=True), inputs)["x"].diagnosis)
+
+
+class Embedding:
+    def __init__(self, wrong=False):
+        self.params, self.wrong = [normal(5, 3)], wrong
+        self.grads = [np.zeros_like(self.params[0])]
+
+    def forward(self, idx):
+        self.idx = idx
+        return self.params[0][idx]
+
+    def backward(self, dout):
+        (d_w,) = self.grads
+        d_w[...] = 0
+        if self.wrong:
+            d_w[self.idx] = dout
+        else:
+            np.add.at(d_w, self.idx, dout)
+
+
+def test_a_layer_of_integers_is_checked_by_its_parameters_alone():
+    report = check_layer(Embedding(), np.array([1, 3, 1]))
+    assert [(entry.name, entry.ok) for entry in report] == [("params.0", True)]
+    assert not check_layer(Embedding(wrong=True), np.array([1, 3, 1])).ok
+
+
+class Cell:
+    """Two inputs, two outputs."""
+
+    def __init__(self):
+        self.W = normal(3, 3)
+
+    def forward(self, x, h):
+        self.x, self.h = x, h
+        return x @ self.W, x * h
+
+    def one_by_one(self, d_y, d_h):
+        self.dW = self.x.T @ d_y
+        return d_y @ self.W.T + d_h * self.h, d_h * self.x
+
+    def of_a_tuple(self, d_outputs):
+        return self.one_by_one(*d_outputs)
+
+
+def test_several_outputs_come_back_one_by_one_or_as_a_tuple():
+    inputs = {"x": normal(2, 3, seed=1), "h": normal(2, 3, seed=2)}
+    for name in ("one_by_one", "of_a_tuple"):
+        report = check_layer(Cell(), inputs, backward=name)
+        assert [entry.name for entry in report] == ["x", "h", "W"]
+        assert report.ok, str(report)
+
+
+def affine_forward(x, w, b):
+    return x.reshape(len(x), -1) @ w + b, (x, w, b)
+
+
+def affine_backward(dout, cache):
+    x, w, _ = cache
+    return (dout @ w.T).reshape(x.shape), x.reshape(len(x), -1).T @ dout, dout.sum(axis=0)
+
+
+def step_forward(x, h, c, options):
+    assert options == {"mode": "train", "eps": 1e-5}
+    next_c = c * np.tanh(x) + h
+    return h * next_c, next_c, (x, h, c, next_c)
+
+
+def step_backward(dnext_h, dnext_c, cache):
+    x, h, c, next_c = cache
+    d_c = dnext_c + dnext_h * h
+    return d_c * c * (1 - np.tanh(x) ** 2), d_c + dnext_h * next_c, d_c * np.tanh(x)
+
+
+MODULE = types.ModuleType("layers")
+MODULE.affine_forward, MODULE.affine_backward = affine_forward, affine_backward
+
+
+def test_functions_with_a_cache_are_checked_as_a_pair_and_by_their_names_in_a_module():
+    inputs = {"x": normal(3, 2, 2), "w": normal(4, 5, seed=1), "b": normal(5, seed=2)}
+    assert check_layer((affine_forward, affine_backward), inputs).ok
+    report = check_layer(MODULE, inputs, forward="affine_forward", backward="affine_backward")
+    assert [entry.name for entry in report] == ["x", "w", "b"]
+    assert report.ok
+
+    def forgets(dout, cache):
+        dx, dw, _ = affine_backward(dout, cache)
+        return dx, dw, dout.mean(axis=0)
+
+    report = check_layer((affine_forward, forgets), inputs)
+    assert [entry.ok for entry in report] == [True, True, False]
+
+
+def test_functions_with_several_outputs_and_a_cache_are_checked():
+    inputs = {"x": normal(3), "h": normal(3, seed=1), "c": normal(3, seed=2), "options": {"mode": "train", "eps": 1e-5}}
+    assert check_layer((step_forward, step_backward), inputs).ok
+    assert not check_layer((step_forward, lambda d_h, d_c, cache: step_backward(d_h, 0 * d_c, cache)), inputs).ok
+
+
+class HoldsALibrary(GradientsInAttributes):
+    """Something in it cannot be copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.number = ctypes.c_double(1.0)
+        self.inner = {"pointer": ctypes.pointer(self.number), "other": [GradientsInAttributes()]}
+
+    def forward(self, x):
+        self.inner["calls"] = self.inner.get("calls", 0) + 1
+        return super().forward(x) * self.inner["pointer"][0] / self.inner["calls"]
+
+
+def test_what_cannot_be_copied_is_shared_and_the_rest_of_the_layer_stays_as_it_is():
+    layer = HoldsALibrary()
+    before = layer.W.copy()
+    assert check_layer(layer, normal(2, 4)).ok
+    assert "calls" not in layer.inner
+    assert np.array_equal(layer.W, before)
+
+
+class Properties(GradientsInAttributes):
+    def __init__(self):
+        self._weights = {"W": normal(4, 3)}
+        self.b, self.wrong = normal(3, seed=1), None
+
+    @property
+    def W(self):  # noqa: N802
+        return self._weights["W"]
+
+
+class Transposed(Properties):
+    @property
+    def W(self):  # noqa: N802
+        return self._weights["W"].T.copy().T
+
+
+def test_a_parameter_behind_a_property_is_moved_where_it_is_held():
+    assert check_layer(Properties(), normal(2, 4)).ok
+    with pytest.raises(TypeError, match=r"^W of Transposed cannot be set: name the attribute that holds it$"):
+        check_layer(Transposed(), normal(2, 4))
+
+
+class NumbersAsParameters:
+    def __init__(self):
+        self.b, self.scale = 0.5, np.float64(2.0)
+
+    def forward(self, x):
+        self.x = x
+        return x * self.scale + self.b
+
+    def backward(self, dout):
+        self.db, self.d_scale = dout.sum(), (dout * self.x).sum()
+        return dout * self.scale
+
+
+def test_single_numbers_are_parameters_too():
+    report = check_layer(NumbersAsParameters(), normal(3), parameters={"b": "db", "scale": "d_scale"})
+    assert [entry.name for entry in report] == ["x", "b", "scale"]
+    assert report.ok, str(report)
+
+
+def test_a_gradient_that_is_left_nowhere_is_missing():
+    report = check_layer(GradientsInAttributes(), normal(2, 4), parameters={"W": "dV", "b": "db"})
+    assert report["W"].diagnosis == "the gradient is missing"
+    assert report["b"].ok
+
+
+class ReadOnly:
+    __slots__ = ("pointer",)
+
+    def __init__(self):
+        self.pointer = ctypes.pointer(ctypes.c_double(1.0))
+
+    def forward(self, x):
+        return x
+
+    def backward(self, dout):
+        return dout
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "error", "message"),
+    [
+        (GradientsInDictionaries(True), {}, ValueError, "has no parameters.W before forward is called: let it make"),
+        (
+            GradientsInDictionaries(True),
+            {"parameters": {"parameters.W": "gradients.W"}},
+            ValueError,
+            "has no parameters.W, a parameter by its path such as",
+        ),
+        (Linear(4, 2, 0), {"parameters": {"params[w": "b"}}, ValueError, r"^'params\[w' is no path such as"),
+        (GradientsInLists(), {"parameters": {"x": "grads"}}, ValueError, "has no x, a parameter by its path"),
+        (Tanh(), {"forward": "fprop"}, TypeError, "^Tanh has no function called fprop: name those that it has"),
+        (MODULE, {}, TypeError, "^module layers has no function called forward: name"),
+        ((np.sin,), {}, TypeError, "^layer must be an object, a module, or a pair of functions"),
+        (
+            (affine_forward, affine_backward),
+            {"parameters": {"w": "dw"}},
+            ValueError,
+            "functions take theirs as inputs$",
+        ),
+        (
+            (np.sin, np.cos),
+            {},
+            TypeError,
+            r"^forward must return \(output, cache\), not ndarray: .* use gradcheck.check$",
+        ),
+        (ReadOnly(), {}, TypeError, "^layer, of type ReadOnly, cannot be copied, so it would not stay as it is$"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_sentence(layer, options, error, message):
+    with pytest.raises(error, match=message) as raised:
+        check_layer(layer, normal(2, 4), **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_name_of_an_input_and_of_a_parameter_is_refused():
+    with pytest.raises(ValueError, match=r"^W is the name of an input and of a parameter: name the input otherwise$"):
+        check_layer(GradientsInAttributes(), {"W": normal(2, 4)})
+
+
+def test_parameters_without_gradients_must_be_named():
+    layer = Linear(4, 2, 0)
+    layer.params["mean"] = np.zeros(2)
+    with pytest.raises(
+        ValueError, match=r"^Linear has no grads.mean after backward, the gradient of params.mean: name"
+    ):
+        check_layer(layer, normal(2, 4))
+    assert check_layer(layer, normal(2, 4), parameters={"params.w": "grads.w"}).ok

@@ -1,0 +1,100 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import COMPLEX_STEP, assert_close, assert_same_bits, normal
+
+from attention_np import gradcheck, rms_norm
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6, 0.5])
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 4)])
+def test_gradients_are_numerical_ones_for_any_shape_and_epsilon(shape: tuple[int, ...], epsilon: float) -> None:
+    inputs = {"x": normal(0, *shape), "gain": normal(1, shape[-1])}
+    for given in (inputs, {"x": inputs["x"]}):
+        report = gradcheck.check_op(rms_norm, given, method="complex-step", epsilon=epsilon)
+        report.raise_if_failed()
+        assert max(entry.max_relative_error for entry in report) <= COMPLEX_STEP
+
+
+def test_rows_have_the_mean_square_one_and_their_size_is_forgotten() -> None:
+    x = normal(0, 4, 7)
+    output, cache = rms_norm.forward(x, epsilon=0.0)
+    assert_close((output**2).mean(axis=-1), np.ones(4), 1e-15)
+    assert_same_bits(rms_norm.forward(2.0**40 * x, epsilon=0.0)[0], output)
+    assert cache.x is x
+    assert_close(cache.rms[:, 0], np.sqrt((x**2).mean(axis=-1)), 1e-15)
+    along = (rms_norm.backward(normal(1, 4, 7), cache).x * x).sum(axis=-1)
+    assert np.abs(along).max() <= 1e-15
+
+
+def test_a_row_of_zeros_is_zero_and_its_gradient_that_of_a_product() -> None:
+    output, cache = rms_norm.forward(np.zeros((2, 3)), epsilon=0.25)
+    assert_same_bits(output, np.zeros((2, 3)))
+    d_output = normal(0, 2, 3)
+    assert_same_bits(rms_norm.backward(d_output, cache).x, 2 * d_output)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64])
+@pytest.mark.parametrize("share", [0.99, 0.6, 0.5, -0.5, -0.6, -0.9])
+def test_rows_of_any_finite_size_give_the_numbers_that_they_say(share: float, dtype: Any) -> None:
+    x, d_output = normal(0, 3, 5).astype(dtype), normal(1, 3, 5).astype(dtype)
+    size = 2.0 ** int(share * np.log2(float(np.finfo(dtype).max)))
+    large = (x / np.abs(x).max() * np.ones((3, 1)) * [[size], [1], [size]]).astype(dtype)
+    plain = (x / np.abs(x).max()).astype(dtype)
+    output, cache = rms_norm.forward(large, epsilon=0.0)
+    expected, of_plain = rms_norm.forward(plain, epsilon=0.0)
+    digits = 10 * float(np.finfo(dtype).eps)
+    assert_close(output, expected, digits)
+    assert_same_bits(output[1], expected[1])
+    factors = np.array([[1 / size], [1], [1 / size]])
+    gradient = rms_norm.backward((d_output / factors**0.5).astype(dtype), cache).x
+    wanted = rms_norm.backward(d_output, of_plain).x
+    assert_close(gradient / factors**0.5, wanted, digits)
+
+
+def test_a_product_with_the_gain_that_leaves_the_range_comes_back_with_the_root() -> None:
+    x, gain, d_output = normal(0, 3, 5), normal(1, 5), normal(2, 3, 5)
+    wanted = rms_norm.backward(d_output, rms_norm.forward(x, gain, epsilon=0.0)[1])
+    _, cache = rms_norm.forward(1e200 * x, 1e200 * gain, epsilon=0.0)
+    assert_close(rms_norm.backward(1e200 * d_output, cache).x, 1e200 * wanted.x, 1e-14)
+    _, cache = rms_norm.forward(1e-200 * x, 1e-200 * gain, epsilon=0.0)
+    assert_close(rms_norm.backward(1e-200 * d_output, cache).x * 1e200, wanted.x, 1e-14)
+    assert_close(rms_norm.jvp(cache, x=1e-200 * x, gain=0 * gain) * 1e200, 0 * x, 1e-14)
+
+
+def test_a_row_without_an_incoming_gradient_has_none_whatever_it_holds() -> None:
+    x, d_output = normal(0, 3, 4), normal(1, 3, 4)
+    d_output[1] = 0
+    _, finite = rms_norm.forward(x, np.ones(4))
+    expected = rms_norm.backward(d_output, finite)
+    for poison in (np.nan, np.inf):
+        x[1] = poison
+        gradients = rms_norm.backward(d_output, rms_norm.forward(x, np.ones(4))[1])
+        assert_same_bits(gradients.x, expected.x)
+        assert_same_bits(gradients.gain, expected.gain)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
+def test_zero_lengths_have_zero_length_results(shape: tuple[int, ...]) -> None:
+    output, cache = rms_norm.forward(np.zeros(shape), np.ones(shape[-1]))
+    gradients = rms_norm.backward(output, cache)
+    assert output.shape == gradients.x.shape == rms_norm.jvp(cache).shape == shape
+    assert_same_bits(gradients.gain, np.zeros(shape[-1]))
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"x": np.array(1.0)}, ValueError, r"x must have at least one axis, .*\(x\.shape=\(\)\)"),
+        ({"gain": np.ones(3)}, ValueError, r"gain must have the shape \(4,\) \(gain\.shape=\(3,\)\)"),
+        ({"gain": np.ones((1, 4))}, ValueError, r"gain must have the shape \(4,\)"),
+        ({"epsilon": -1e-6}, ValueError, "epsilon must be finite and not negative, not -1e-06"),
+        ({"epsilon": np.nan}, ValueError, "epsilon must be finite and not negative, not nan"),
+        ({"epsilon": np.inf}, ValueError, "epsilon must be finite and not negative, not inf"),
+        ({"epsilon": "a"}, TypeError, "epsilon must be a number, not 'a'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changed: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        rms_norm.forward(**{"x": np.ones((2, 4)), **changed})

@@ -1,0 +1,134 @@
+"""Second derivatives of every op: double backward, and the Hessian-vector product."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import SOME_HIDDEN, Array, Case, assert_close, leaves, normal, plain_cases, tangents_of
+from test_ops import CASES as OF_ATTENTIONS
+
+import attention_np as anp
+
+STEP = 1e-30  # squared, nothing beside one
+OF_SOFTMAX = {
+    f"softmax, axis {axis}": Case(
+        anp.softmax, {"scores": normal(0, 3, 4)}, {"axis": axis, "mask": normal(1, 3, 4) > -1}
+    )
+    for axis in (0, 1)
+}
+CASES = OF_ATTENTIONS | OF_SOFTMAX
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+OF_OPS = plain_cases() | {"softmax": OF_SOFTMAX["softmax, axis 1"]}
+every_op = pytest.mark.parametrize("case", [case for case in OF_OPS.values() if hasattr(case.op, "double_backward")])
+
+
+def as_gradients(case: Case, along: Any) -> Any:
+    """The tangents of some inputs as what comes back to the gradients."""
+    kind = case.op.Gradients
+    return kind(**{name: along.get(name) for name in kind._fields})
+
+
+def hessian_times(case: Case, along: Any, d_output: Array) -> dict[str, Array]:
+    product = anp.hessian_vector_product(case.op, d_output, case.forward()[1], **along)
+    return dict(leaves(product))
+
+
+@every_case
+def test_double_backward_is_forward_mode_over_backward(case: Case) -> None:
+    output, cache = case.forward()
+    along, d_output = tangents_of(case), normal(9, *output.shape)
+    d_d_output, gradients = case.op.double_backward(as_gradients(case, along), d_output, cache)
+    moving, names = dict(leaves(along)), iter(name for name, _ in leaves(case.inputs))
+    output, moved = case.map(lambda x: x + 1j * STEP * moving[next(names)]).forward()
+    expected = {name: x.imag / STEP for name, x in leaves(case.op.backward(d_output.astype(complex), moved))}
+    assert_close(d_d_output, case.op.jvp(cache, **along), 1e-14)
+    assert_close(d_d_output, output.imag / STEP, 1e-13)
+    found = dict(leaves(gradients))
+    assert set(found) == set(expected)
+    largest = max(np.abs(x).max(initial=0) for x in (d_output, *expected.values()))
+    for name, x in expected.items():  # one that is zero, as a shift of all scores has it, is so but for rounding
+        assert found[name].shape == x.shape
+        assert np.abs(found[name] - x).max(initial=0) <= 1e-13 * np.abs(x).max(initial=0) + 2e-15 * largest, name
+
+
+@every_case
+def test_the_hessian_is_symmetric(case: Case) -> None:
+    d_output = normal(9, *case.forward()[0].shape)
+    u, v = (dict(leaves(tangents_of(case, seed))) for seed in (1, 2))
+    of_u, of_v = (hessian_times(case, tangents_of(case, seed), d_output) for seed in (1, 2))
+    one, other = ([(x * of[name]) for name, x in by.items()] for by, of in ((u, of_v), (v, of_u)))
+    size = sum(np.abs(x).sum() for x in one)
+    assert abs(sum(x.sum() for x in one) - sum(x.sum() for x in other)) <= 1e-13 * size
+
+
+@every_op
+def test_what_is_left_out_is_zero_and_parts_add_up(case: Case) -> None:
+    along, d_output = tangents_of(case), normal(9, *case.forward()[0].shape)
+    whole = hessian_times(case, along, d_output)
+    parts = [hessian_times(case, {name: x}, d_output) for name, x in along.items()]
+    nothing = hessian_times(case, {}, d_output)
+    for name, x in whole.items():
+        assert (nothing[name] == 0).all()
+        assert np.abs(sum(part[name] for part in parts) - x).max() <= 1e-13 * max(np.abs(x).max(), 1)
+
+
+@every_op
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_dtypes_are_those_of_the_arrays(case: Case, dtype: Any) -> None:
+    case, exact = case.map(lambda x: x.astype(dtype)), case.map(lambda x: x.astype(dtype).astype(float))
+    d_output = normal(9, *case.forward()[0].shape).astype(dtype)
+    along = tangents_of(case)
+    d_d_output, gradients = case.op.double_backward(as_gradients(case, along), d_output, case.forward()[1])
+    assert d_d_output.dtype == dtype
+    expected = hessian_times(exact, tangents_of(exact), d_output.astype(float))
+    for name, x in leaves(gradients):
+        assert x.dtype == dtype
+        assert np.abs(x - expected[name]).max() <= 32 * np.finfo(dtype).eps * max(np.abs(expected[name]).max(), 1)
+
+
+@pytest.mark.parametrize("op", ["dot_product", "blockwise", "additive", "multi_head"])
+def test_what_is_masked_out_and_a_query_without_a_gradient_add_nothing_whatever_they_hold(op: str) -> None:
+    case = plain_cases()[op]._replace()
+    mask = SOME_HIDDEN & (np.arange(5) != 2)
+    case = case._replace(options={**case.options, "mask": mask})
+    along, d_output = tangents_of(case), normal(9, *case.forward()[0].shape)
+    d_output[3] = 0
+    expected = hessian_times(case, along, d_output)
+    for name, row in (("query", 3), ("key", 2), ("value", 2)):
+        spoiled = {**case.inputs, name: case.inputs[name].copy()}
+        spoiled[name][row] = np.nan
+        found = hessian_times(case._replace(inputs=spoiled), along, d_output)
+        for other, x in found.items():
+            assert_close(x, expected[other], 1e-13) if "b_key" not in other else None
+    assert (expected["query"][3] == 0).all()
+    assert op == "multi_head" or (expected["key"][2] == 0).all()
+
+
+def test_arithmetic_that_leaves_the_range_is_worked_out_again() -> None:
+    arrays = {"query": 1e-160 * normal(0, 4, 3), "key": 1e160 * normal(1, 5, 3), "value": normal(2, 5, 3)}
+    plain = {"query": normal(0, 4, 3), "key": normal(1, 5, 3), "value": arrays["value"]}
+    units = {"query": 1e160, "key": 1e-160, "value": 1.0}
+    for op in (anp.dot_product, anp.blockwise):
+        case, same = Case(op, arrays, {}), Case(op, plain, {})
+        d_output, along = normal(9, 4, 3), tangents_of(same)
+        found = hessian_times(case, {name: x / units[name] for name, x in along.items()}, d_output)
+        for name, x in hessian_times(same, along, d_output).items():
+            assert_close(found[name] / units[name], x, 1e-13)
+
+
+@every_op
+def test_bad_input_is_refused(case: Case) -> None:
+    output, cache = case.forward()
+    name, op = next(iter(case.inputs)), case.op.__name__.rpartition(".")[2]
+    kind = case.op.Gradients
+    nothing = as_gradients(case, {})
+    with pytest.raises(TypeError, match=rf"d_gradients must be {op}.Gradients, not tuple"):
+        case.op.double_backward(tuple(nothing), output, cache)
+    with pytest.raises(ValueError, match=rf"the tangent of {name} must have the shape .* of what it belongs to"):
+        case.op.double_backward(kind(**{**nothing._asdict(), name: np.ones(7)}), output, cache)
+    with pytest.raises(ValueError, match=r"must have the shape .* of what it belongs to"):
+        case.op.double_backward(nothing, np.ones(7), cache)
+    with pytest.raises(TypeError, match=rf"cache must be the one that {op}.forward returned"):
+        case.op.double_backward(nothing, output, None)
+    with pytest.raises(TypeError, match=rf"{op} has no array 'nothing': it has {name}"):
+        anp.hessian_vector_product(case.op, output, cache, nothing=output)
