@@ -61,14 +61,12 @@ def forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array,
         states.append(state)
         writes = chunks.written[..., t, :, :]
         if chunks.delta is not None:
-            writes = writes - chunks.delta.erased[..., t, :, :] @ state  # (..., c, d_v) (linear-attention-chunks.11)
+            writes = writes - chunks.delta.erased[..., t, :, :] @ state  # (..., c, d_v) (chunks.11)
         written.append(writes)
         left = state if chunks.decays is None else chunks.decays.whole[..., t, :, :] * state
-        state = left + transposed(chunks.kept[..., t, :, :]) @ writes  # (..., d_k, d_v) (linear-attention-chunks.12)
+        state = left + transposed(chunks.kept[..., t, :, :]) @ writes  # (..., d_k, d_v) (chunks.12)
     before, all_written = np.stack(states, axis=-3), np.stack(written, axis=-3)
-    output = scale * (
-        chunks.read @ before + chunks.scores @ all_written
-    )  # (..., T, c, d_v) (linear-attention-chunks.13)
+    output = scale * (chunks.read @ before + chunks.scores @ all_written)  # (..., T, c, d_v) (chunks.13)
     return _joined(output, tokens.n), before, state
 
 
@@ -89,37 +87,33 @@ def backward(
     d_states, d_writes = [], []
     for t in reversed(range(chunks.scores.shape[-3])):
         d_states.append(d_state)
-        d_writes.append(
-            d_written_here[..., t, :, :] + chunks.kept[..., t, :, :] @ d_state
-        )  # (linear-attention-chunks.15)
+        d_writes.append(d_written_here[..., t, :, :] + chunks.kept[..., t, :, :] @ d_state)  # (chunks.15)
         d_left = d_state if decays is None else decays.whole[..., t, :, :] * d_state
         d_state = d_left + d_state_here[..., t, :, :]  # (..., d_k, d_v)
         if delta is not None:
-            d_state = d_state - transposed(delta.erased[..., t, :, :]) @ d_writes[-1]  # (linear-attention-chunks.16)
+            d_state = d_state - transposed(delta.erased[..., t, :, :]) @ d_writes[-1]  # (chunks.16)
     d_behind, d_written = np.stack(d_states[::-1], axis=-3), np.stack(d_writes[::-1], axis=-3)
     d_kept = written @ transposed(d_behind)  # (..., T, c, d_k)
 
     d_value, d_beta, d_met, d_overlaps = d_written, None, None, None
     if delta is not None:
         # forward was written = solver @ (beta * (value - met @ state)), solver = (1 + beta * overlaps)^-1
-        d_written = transposed(delta.solver) @ d_written  # (..., T, c, d_v) (linear-attention-chunks.15)
-        missing = (
-            value - chunks.met @ states - delta.overlaps @ written
-        )  # (..., T, c, d_v) (linear-attention-chunks.17)
-        d_beta = (d_written * missing).sum(axis=-1, keepdims=True)  # (..., T, c, 1) (linear-attention.24)
-        d_value = beta * d_written  # (..., T, c, d_v) (linear-attention.23)
+        d_written = transposed(delta.solver) @ d_written  # (..., T, c, d_v) (chunks.15)
+        missing = value - chunks.met @ states - delta.overlaps @ written  # (..., T, c, d_v) (chunks.17)
+        d_beta = (d_written * missing).sum(axis=-1, keepdims=True)  # (..., T, c, 1) (chunks.18)
+        d_value = beta * d_written  # (..., T, c, d_v) (chunks.18)
         d_met, d_overlaps = -d_value @ transposed(states), -np.tril(d_value @ transposed(written), -1)
 
     # forward was read = query * from_start, met = key * from_start, kept = key * to_end
     d_query, d_key, d_log_decay = d_read, d_kept if d_met is None else d_kept + d_met, None
     if decays is not None:
-        d_query = d_read * decays.from_start  # (..., T, c, d_k) (linear-attention-chunks.18)
-        d_key = d_kept * decays.to_end  # (..., T, c, d_k) (linear-attention-chunks.19)
+        d_query = d_read * decays.from_start  # (..., T, c, d_k) (chunks.19)
+        d_key = d_kept * decays.to_end  # (..., T, c, d_k) (chunks.20)
         of_start = d_read * chunks.read
         if d_met is not None:
             d_key, of_start = d_key + d_met * decays.from_start, of_start + d_met * chunks.met
         d_whole = transposed((decays.whole * states * d_behind).sum(axis=-1, keepdims=True))  # (..., T, 1, d_k)
-        d_log_decay = sum_from(of_start) + sum_before(d_kept * chunks.kept) + d_whole  # (linear-attention-chunks.20)
+        d_log_decay = sum_from(of_start) + sum_before(d_kept * chunks.kept) + d_whole  # (chunks.21)
         if log_decay.shape[-1] == 1:
             d_log_decay = d_log_decay.sum(axis=-1, keepdims=True)
 
@@ -144,14 +138,14 @@ def _chunks(tokens: Tokens, size: int) -> Chunks:
         if log_decay.shape[-1] == 1:
             ones = np.ones_like(log_decay)
             between = decayed_products(ones, ones, log_decay)
-        decays = Decays(from_start(log_decay), from_end(log_decay), whole, between)  # (linear-attention-chunks.6)
+        decays = Decays(from_start(log_decay), from_end(log_decay), whole, between)  # (chunks.6)
         read, met, kept = query * decays.from_start, key * decays.from_start, key * decays.to_end
     found = Chunks(cut, decays, read, met, kept, query, None, value)
-    scores = _products(query, found, own=True)  # (..., T, c, c) (linear-attention-chunks.7)
+    scores = _products(query, found, own=True)  # (..., T, c, c) (chunks.7)
     if beta is None:
         return found._replace(scores=scores)
-    overlaps = _products(key, found, own=False)  # (..., T, c, c) (linear-attention-chunks.7)
-    solver = _inverse(beta * overlaps)  # (..., T, c, c) (linear-attention-chunks.9)
+    overlaps = _products(key, found, own=False)  # (..., T, c, c) (chunks.7)
+    solver = _inverse(beta * overlaps)  # (..., T, c, c) (chunks.9)
     delta = Delta(overlaps, solver, solver @ (beta * met))
     return found._replace(scores=scores, delta=delta, written=solver @ (beta * value))
 
@@ -201,7 +195,7 @@ def _inverse(lower: Array) -> Array:
     inverse: Array = np.broadcast_to(np.eye(lower.shape[-1], dtype=lower.dtype), lower.shape).copy()
     for i in range(1, lower.shape[-1]):
         row = lower[..., i, None, :i] @ inverse[..., :i, :i]  # (..., 1, i)
-        inverse[..., i, :i] = -row[..., 0, :]  # (linear-attention-chunks.10)
+        inverse[..., i, :i] = -row[..., 0, :]  # (chunks.10)
     return inverse
 
 
