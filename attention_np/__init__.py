@@ -3,8 +3,9 @@
 Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backward``: :mod:`~attention_np.softmax`,
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive`,
 :mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`; and what stands around attention,
-:mod:`~attention_np.rms_norm` and :mod:`~attention_np.layer_norm`. :mod:`~attention_np.masks` and, block by block,
-:mod:`~attention_np.rules` say who may attend to whom.
+:mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm` and :mod:`~attention_np.rotary`, beside
+:mod:`~attention_np.positions`.
+:mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom.
 
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
 implementation in any language can be held against; :mod:`~attention_np.cost` counts operations and memory;
@@ -28,6 +29,7 @@ OPS = (
     "linear_attention",
     "rms_norm",
     "layer_norm",
+    "rotary",
 )  # the one list of them, in the order to read
 FUNCTIONS = {  # and the modules that they are of
     "additive_attention": "functional",
@@ -49,7 +51,9 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import masks as masks
     from attention_np import multi_head as multi_head
     from attention_np import plot as plot
+    from attention_np import positions as positions
     from attention_np import rms_norm as rms_norm
+    from attention_np import rotary as rotary
     from attention_np import rules as rules
     from attention_np import softmax as softmax
     from attention_np import trace as trace
@@ -58,7 +62,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np.functional import scaled_dot_product_attention as scaled_dot_product_attention
     from attention_np.second_order import hessian_vector_product as hessian_vector_product
 else:
-    __all__ = [*OPS, *FUNCTIONS, "masks", "rules"]
+    __all__ = [*OPS, *FUNCTIONS, "masks", "positions", "rules"]
 
     def __getattr__(name: str) -> Any:
         if name in FUNCTIONS:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 import attention_np
-from attention_np import masks
+from attention_np import masks, rotary
 from attention_np._lib.pages import PAGES
 from attention_np._lib.text import tokenise
 
@@ -267,6 +267,10 @@ def _written(op: str) -> Iterator[Case]:
         yield Case(op, "one decay for all features, in chunks", alike, {"chunk_size": 2})
         without = {name: x for name, x in alike.items() if name != "beta"}
         yield Case(op, "no delta rule, in chunks", without, {"chunk_size": 2, "mask": np.arange(5) != 3})
+    if op == "rotary":
+        case = drawn(op, leading=(2,), w=3)
+        layout = {"width": 4, "trailing": True, "interleaved": True, "scaling": rotary.yarn(8, 64, truncate=False)}
+        yield replace(case, name="neighbours, YaRN", options={"positions": np.arange(3) + 40, **layout})
     if op == "multi_head":
         case = _with_given_parameters(drawn(op))
         of_each_head = case.inputs["bias"][:2, None]  # (heads, 1, m)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from attention_np import rms_norm
@@ -22,7 +23,7 @@ from attention_np._lib.arrays import Array, precision
 from attention_np._lib.passes import Tangent, widened_inputs
 from attention_np.rms_norm import as_epsilon, as_normalised, mean
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("x",)  # may carry any leading axes: for gradcheck
 
@@ -143,3 +144,21 @@ def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None, b: Tangent = N
     d_centred = x - mean(x)  # (..., d) (layer-norm.14)
     moved, between = rms_norm.jvp.mathematics(cache.centred, x=d_centred, gain=gain)  # (..., d) (layer-norm.15)
     return moved if b is None else moved + b, (d_centred, *between)  # (..., d) (layer-norm.16)
+
+
+@passes.double_backward
+def double_backward(
+    d_gradients: Gradients, d_output: Array, cache: Cache
+) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and the arrays of forward.
+
+    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
+    """
+    along = rms_norm.Gradients(x=d_gradients.x - mean(d_gradients.x), gain=d_gradients.gain)
+    d_d_output, of_centred, between = rms_norm.push_backward(along, d_output, None, cache.centred)
+    if d_gradients.b is not None:
+        d_d_output = d_d_output + d_gradients.b
+    d_x = of_centred.x - mean(of_centred.x)
+    # no gradient depends on what is added to the output
+    gradients = Gradients(x=d_x, gain=of_centred.gain, b=np.zeros_like(d_output))
+    return (d_d_output, gradients), (of_centred.x, *between)

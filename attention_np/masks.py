@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, Literal, TypeAlias
 
@@ -36,6 +36,7 @@ __all__ = [
     "padding",
     "padding_from_tokens",
     "sliding_window",
+    "tree",
 ]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -294,6 +295,70 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
             f"(query_segments.shape={queries.shape}, key_segments.shape={keys.shape})"
         ) from None
     return same[..., None, :, :] if heads else same
+
+
+def tree(parents: npt.ArrayLike) -> Mask:
+    """Each node of a tree sees itself and its ancestors, and so the one path that leads to it.
+
+    Several continuations of one text, drafted at once, are checked in one pass that way. The text itself comes before:
+    beside a mask of ones, ``np.hstack([np.ones((n, m), bool), masks.tree(parents)])``.
+
+    Parameters
+    ----------
+    parents : array_like of int, (n,)
+        The index of the parent of each node, in any order; -1 for a node that has none, of which there may be several.
+
+    Returns
+    -------
+    ndarray of bool, (n, n)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the parents are not integers, not a vector, not from -1 to n - 1, or lead back to where they started.
+
+    Examples
+    --------
+    >>> from attention_np import masks
+    >>> print(masks.tree([-1, 0, 0, 1]).astype(int))
+    [[1 0 0 0]
+     [1 1 0 0]
+     [1 0 1 0]
+     [1 1 0 1]]
+    """
+    parents = as_parents(parents)
+    n = len(parents)
+    _lengths(n, None)
+    mask = np.zeros((n, n), dtype=np.bool_)
+    for nodes, seen in ancestors(parents, np.arange(n)):
+        mask[nodes, seen] = True  # (masks.64)
+    return mask
+
+
+def as_parents(parents: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """`parents` of the nodes of a tree, if they are."""
+    given = as_integers("parents", parents, axes=1)
+    n = given.shape[-1]
+    if given.ndim != 1 or (n and not (given.min() >= -1 and given.max() < n)):
+        raise ValueError(f"parents must be a vector of numbers from -1 to n - 1 (parents.shape={given.shape})")
+    result = given.astype(np.int64)
+    steps = sum(1 for _ in ancestors(result, np.arange(n)))
+    if steps > n:
+        raise ValueError("parents must not lead back to where they started")
+    return result
+
+
+def ancestors(
+    parents: npt.NDArray[np.int64], nodes: npt.NDArray[np.int64]
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """`nodes` with themselves, with their parents, and so on: those that have such an ancestor, and which it is."""
+    seen = nodes
+    for _ in range(len(parents) + 1):
+        if not nodes.size:
+            return
+        yield nodes, seen
+        above = parents[seen]
+        nodes, seen = nodes[above >= 0], above[above >= 0]
 
 
 def as_mask(values: npt.ArrayLike, *, true_means: Literal["allowed", "hidden"]) -> Mask:

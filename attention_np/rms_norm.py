@@ -22,7 +22,7 @@ from attention_np._lib.passes import Tangent, widened_inputs
 from attention_np._lib.products import backward_times
 from attention_np._lib.wide import is_wide, widened
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("x",)  # may carry any leading axes: for gradcheck
 
@@ -157,16 +157,62 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array]]:
     d_normalised = d_output if gain is None else backward_times(d_output, gain)  # (..., d) (rms-norm.10)
 
     # forward was normalised = x / rms, and all of the row is in rms
-    along = mean(backward_times(d_normalised, normalised))  # (..., 1) (rms-norm.12)
-    d_x = backward_times(d_normalised - backward_times(along, normalised), 1 / cache.rms)  # (..., d) (rms-norm.13)
+    part = mean(backward_times(d_normalised, normalised))  # (..., 1) (rms-norm.12)
+    d_x = backward_times(d_normalised - backward_times(part, normalised), 1 / cache.rms)  # (..., d) (rms-norm.13)
     return Gradients(x=d_x, gain=d_gain), (d_normalised,)
 
 
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None) -> tuple[Array, tuple[Array]]:
     """Forward mode: how the output, (..., d), moves when the inputs move along a tangent."""
-    d_x, d_gain, normalised = x, gain, cache.normalised
-    d_normalised = (d_x - normalised * mean(normalised * d_x)) / cache.rms  # (..., d) (rms-norm.15)
-    if d_gain is None:
-        return d_normalised, (d_normalised,)
-    return d_normalised * cache.gain + normalised * d_gain, (d_normalised,)  # (..., d) (rms-norm.16)
+    d_normalised = _push(cache, x)
+    return _push_output(cache, d_normalised, gain), (d_normalised,)
+
+
+def _push(cache: Cache, d_x: Array) -> Array:
+    normalised = cache.normalised
+    moved: Array = (d_x - normalised * mean(normalised * d_x)) / cache.rms  # (..., d) (rms-norm.15)
+    return moved
+
+
+def _push_output(cache: Cache, d_normalised: Array, d_gain: Array | None) -> Array:
+    d_output = d_normalised if cache.gain is None else d_normalised * cache.gain  # (..., d) (rms-norm.16)
+    return d_output if d_gain is None else d_output + cache.normalised * d_gain  # (..., d) (rms-norm.16)
+
+
+@passes.double_backward
+def double_backward(
+    d_gradients: Gradients, d_output: Array, cache: Cache
+) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output, `x` and the gain.
+
+    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
+    """
+    d_d_output, gradients, between = push_backward(d_gradients, d_output, None, cache)
+    return (d_d_output, gradients), between
+
+
+def push_backward(
+    along: Gradients, d_output: Array, moved_d_output: Array | None, cache: Cache
+) -> tuple[Array, Gradients, tuple[Array, ...]]:
+    """How the output and the gradients of `backward` move with the inputs and `d_output` (None: it does not)."""
+    normalised, gain = cache.normalised, cache.gain
+    moved_normalised, moved_rms = _push(cache, along.x), mean(normalised * along.x)  # (..., d), (..., 1)
+
+    # backward was d_gain = d_output * normalised, d_normalised = d_output * gain
+    d_gain = backward_times(d_output, moved_normalised)
+    d_normalised = d_output if gain is None else backward_times(d_output, gain)
+    moved_d_normalised = np.zeros_like(normalised) if along.gain is None else backward_times(d_output, along.gain)
+    if moved_d_output is not None:
+        d_gain = d_gain + backward_times(moved_d_output, normalised)
+        by_gain = moved_d_output if gain is None else backward_times(moved_d_output, gain)
+        moved_d_normalised = moved_d_normalised + by_gain
+
+    # backward was part = mean(d_normalised * normalised), d_x = (d_normalised - part * normalised) / rms
+    part = mean(backward_times(d_normalised, normalised))
+    moved_part = mean(backward_times(moved_d_normalised, normalised) + backward_times(d_normalised, moved_normalised))
+    d_x = backward_times(d_normalised - backward_times(part, normalised), 1 / cache.rms)
+    moved = moved_d_normalised - backward_times(moved_part, normalised) - backward_times(part, moved_normalised)
+    moved_d_x = backward_times(moved - backward_times(d_x, moved_rms), 1 / cache.rms)
+    d_d_output = _push_output(cache, moved_normalised, along.gain)
+    return d_d_output, Gradients(x=moved_d_x, gain=d_gain), (moved_normalised, d_normalised, moved_d_normalised)

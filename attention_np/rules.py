@@ -17,7 +17,7 @@ import numpy.typing as npt
 from attention_np import masks
 from attention_np._lib.arguments import as_array, as_integer
 
-__all__ = ["Rule", "causal", "packed", "padding", "sliding_window", "whole"]
+__all__ = ["Rule", "causal", "packed", "padding", "sliding_window", "tree", "whole"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -183,6 +183,22 @@ class _Packed(Rule):
             )
 
 
+class _Tree(Rule):
+    def __init__(self, parents: npt.NDArray[np.int64]) -> None:
+        self.parents = parents
+
+    def block(self, rows: slice, columns: slice) -> bool | Mask:
+        mask = np.zeros((rows.stop - rows.start, columns.stop - columns.start), np.bool_)
+        for nodes, seen in masks.ancestors(self.parents, np.arange(rows.start, rows.stop)):
+            inside = (seen >= columns.start) & (seen < columns.stop)
+            mask[nodes[inside] - rows.start, seen[inside] - columns.start] = True
+        return mask if mask.any() else False
+
+    def check(self, n: int, m: int) -> None:
+        if (n, m) != (len(self.parents), len(self.parents)):
+            raise ValueError(f"there are {len(self.parents)} nodes of a tree, but {n} queries and {m} keys")
+
+
 class _Whole(Rule):
     def __init__(self, mask: Mask) -> None:
         self.given, self.leading = mask, mask.shape[:-2]
@@ -340,6 +356,20 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
     keys = queries if key_segments is None else as_array("key_segments", key_segments, "integers")
     masks.packed(*(x[..., :1] if x.ndim else x for x in (queries, keys)))  # refuses what cannot be
     return _Packed(*(x[..., None, :] if heads else x for x in (queries, keys)))
+
+
+def tree(parents: npt.ArrayLike) -> Rule:
+    """Each node of a tree sees itself and its ancestors, as :func:`attention_np.masks.tree`.
+
+    Examples
+    --------
+    >>> from attention_np import rules
+    >>> print(rules.tree([-1, 0, 0]).mask(3, 3).astype(int))
+    [[1 0 0]
+     [1 1 0]
+     [1 0 1]]
+    """
+    return _Tree(masks.as_parents(parents))
 
 
 def whole(mask: npt.ArrayLike) -> Rule:

@@ -35,6 +35,7 @@ def every_op_goes_forward_and_backward():
         anp.multi_head: ((query, key, value, anp.multi_head.Parameters(*projections)), {"num_heads": 2}),
         anp.rms_norm: ((query,), {}),
         anp.layer_norm: ((query,), {}),
+        anp.rotary: ((query,), {}),
     }
     outputs = {}
     for op, (arrays, options) in passes.items():

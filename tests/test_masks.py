@@ -213,6 +213,7 @@ def test_as_mask_returns_a_new_array_and_leaves_the_old_one_alone(true_means):
         lambda: masks.block_causal(4, 2),
         lambda: masks.multi_level_causal(4),
         lambda: masks.packed(np.array([1, 2])),
+        lambda: masks.tree([-1, 0]),
     ],
 )
 def test_each_mask_is_an_array_of_its_own_that_can_be_written_to(make):
@@ -220,6 +221,26 @@ def test_each_mask_is_an_array_of_its_own_that_can_be_written_to(make):
     expected = again.copy()
     mask ^= True
     assert_same(make(), expected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_node_of_a_tree_sees_the_path_that_leads_to_it(seed):
+    rng, n = np.random.default_rng(seed), 12
+    order = rng.permutation(n)  # parents may stand behind their children
+    parents = np.full(n, -1)
+    for k in range(1, n):
+        parents[order[k]] = order[rng.integers(k)] if rng.random() < 0.9 else -1
+    expected = np.zeros((n, n), bool)
+    for i in range(n):
+        node = i
+        while node >= 0:
+            expected[i, node] = True
+            node = parents[node]
+    assert_same(masks.tree(parents), expected)
+    assert_same(rules.tree(parents).mask(n, n), expected)
+    for rows, columns in ((slice(0, 5), slice(3, 12)), (slice(5, 12), slice(0, 3)), (slice(4, 5), slice(4, 5))):
+        block = rules.tree(parents).block(rows, columns)
+        assert_same(np.broadcast_to(block, expected[rows, columns].shape), expected[rows, columns])
 
 
 def integer_message(name):
@@ -262,6 +283,7 @@ def integer_message(name):
         (lambda: masks.multi_level_causal(2, (1, 10**30)), "levels"),
         (lambda: masks.packed([0.5]), "query_segments"),
         (lambda: masks.packed([0], [0.5]), "key_segments"),
+        (lambda: masks.tree([0.5]), "parents"),
     ],
 )
 def test_what_is_not_an_integer_is_refused_by_name(call, name):
@@ -300,6 +322,14 @@ def test_what_is_not_an_integer_is_refused_by_name(call, name):
             lambda: masks.packed(np.zeros((2, 4), int), np.zeros((3, 4), int)),
             r"query_segments and key_segments do not broadcast .*_segments.shape=\(2, 4\), key_segments.shape=\(3, 4\)",
         ),
+        (lambda: masks.tree([1, 0]), "^parents must not lead back to where they started$"),
+        (
+            lambda: masks.tree([-1, 2]),
+            r"^parents must be a vector of numbers from -1 to n - 1 \(parents.shape=\(2,\)\)$",
+        ),
+        (lambda: masks.tree([-2]), "^parents must be a vector of numbers"),
+        (lambda: masks.tree([[-1]]), "^parents must be a vector of numbers"),
+        (lambda: rules.tree([-1, 0]).mask(2, 3), "^there are 2 nodes of a tree, but 2 queries and 3 keys$"),
         (lambda: masks.as_mask([True], true_means="yes"), "^true_means must be .* not 'yes'$"),
         (lambda: masks.as_mask([True], true_means=True), "^true_means must be .* not True$"),
         (lambda: masks.as_mask([0, 2], true_means="allowed"), r"pass them as bias \(values.shape=\(2,\)\)$"),

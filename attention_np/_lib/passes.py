@@ -190,7 +190,7 @@ def double_backward(
         check_cache(cache, kind, op)
         if not isinstance(d_gradients, held):
             raise TypeError(f"d_gradients must be {op}.Gradients, not {type(d_gradients).__name__}")
-        compute = cache.weights.dtype
+        compute = _computed_in(names, cache)
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
         inputs = cache[: len(names)]
         along = held(**_along(op, names, d_gradients._asdict(), inputs, compute))

@@ -101,6 +101,10 @@ class Wide(NDArrayOperatorsMixin):
         """As of an array."""
         return self._each(lambda x: x.T)
 
+    def copy(self) -> Wide:
+        """As of an array."""
+        return self._each(np.copy)
+
     def reshape(self, *shape: Any) -> Wide:
         """As of an array."""
         return self._each(lambda x: x.reshape(*shape))
@@ -223,4 +227,5 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.take_along_axis: lambda x, index, axis: x._each(lambda part: np.take_along_axis(part, index, axis)),
     np.broadcast_to: lambda x, shape: x._each(lambda part: np.broadcast_to(part, shape)),
     np.may_share_memory: lambda *_: False,
+    np.zeros_like: lambda x: Wide(np.zeros(x.shape), 0, x.dtype),
 }

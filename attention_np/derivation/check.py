@@ -195,12 +195,13 @@ class PageCheck:
                     break
                 if statement.sides[position] is None:
                     continue
-                equal = statement.relations[position] in ("<=", ">=")
+                equal, drawn = statement.relations[position] in ("<=", ">="), len(scope.environments) == 1
                 record.rounded = record.rounded or statement.relations[position] == "~"
                 for number, environment in enumerate(scope.environments):
                     sides = _both(statement, position, environment, before[number])
                     before[number] = sides[1]
                     error, holds = self._pair(statement, position, environment, sides)
+                    drawn = drawn or holds.size > 1
                     equal = equal and bool(
                         holds.all() and self._pair(statement, position, environment, sides, "=")[1].all()
                     )
@@ -215,8 +216,8 @@ class PageCheck:
                             self._complaint(statement, position, error, environment),
                             (statement.places[position]),
                         )
-                if statement.relations[position] in _BOUNDS and not equation.mark:
-                    worst = max(worst, self._bounded(statement, position, scope, record))
+                if (statement.relations[position] in _BOUNDS or not drawn) and not equation.mark:
+                    worst = max(worst, self._at_more(statement, position, scope, record))
                 if equal and not equation.mark and self._equal_at_more(statement, position, scope):
                     message = "both sides are always equal: claim ="
                     raise Fault("claim", message, statement.places[position])
@@ -278,8 +279,8 @@ class PageCheck:
             record.error = error
         raise Fault("claim", self._complaint(statement, position, error, environment), statement.places[position])
 
-    def _bounded(self, statement: Statement, position: int, scope: Scope, record: Record) -> float:
-        """An inequality at many more draws: at a few of them also a wrong one may happen to be true."""
+    def _at_more(self, statement: Statement, position: int, scope: Scope, record: Record) -> float:
+        """An inequality, or what is said of sizes alone, at many more: at a few also a wrong one may be true."""
         if not scope.more:
             further = range(self.draws, self.draws + BOUND_DRAWS)
             scope.more += self._environments(scope, further, BOUND_TOGETHER, magnitudes=True)

@@ -15,23 +15,26 @@ from attention_np.derivation.header import Free, Header
 from attention_np.derivation.values import DRAWN, Arithmetic, Array, top
 
 DRAWS = 4
-BOUND_DRAWS = 28  # more of them, for inequalities, with other magnitudes
+BOUND_DRAWS = 28  # more of them, for inequalities and for what depends on sizes alone, with other magnitudes
 TOGETHER, BOUND_TOGETHER = 2, 4  # so many have the same sizes, and are evaluated at once
 
 
 def draw_sizes(header: Header, seed: int, number: int) -> dict[str, int]:
-    """All ranges of different length, so that a swapped index cannot hide; other ones for another number."""
+    """All ranges of different length, so that a swapped index cannot hide; other ones for another number.
+
+    What is long for an even number is short for the next.
+    """
     names = [name for name, factors in header.sizes.items() if not factors and name not in header.fixed]
     multiplied = {factor for factors in header.sizes.values() for factor in factors}
     small = [name for name in names if name in multiplied]
     names = small + [name for name in names if name not in multiplied]
-    rng = np.random.default_rng([seed, number, 1])
-    first = 2 if number == 1 else 3
+    rng = np.random.default_rng([seed, number // 2, 1])
+    turned = slice(None, None, -1 if number % 2 else 1)
     for attempt in range(200):
         spare = attempt // 10
         # Factors of a product are kept small: derivatives by a (D, D) matrix have D to the fourth entries.
-        low = rng.permutation(np.arange(2, 3 + len(small) + attempt // 50))[: len(small)].tolist()
-        pool = [k for k in range(first, first + max(5, len(names) + 1) + spare) if k not in low]
+        low = rng.permutation(np.arange(2, 3 + len(small) + attempt // 50)[turned])[: len(small)].tolist()
+        pool = [k for k in range(3, 3 + max(5, len(names) + 1) + spare) if k not in low][turned]
         chosen = low + rng.permutation(pool)[: len(names) - len(small)].tolist()
         sizes = dict(header.fixed)
         sizes.update({name: int(length) for name, length in zip(names, chosen, strict=True)})

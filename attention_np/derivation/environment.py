@@ -249,10 +249,11 @@ class Environment:
             lead: tuple[str, ...] = ()
             if STEPPED in moved.lead:
                 lead = moved.lead[1:]
-                data = np.moveaxis(moved.data.imag, 0, -1)
-                data = data.reshape((*data.shape[: len(lead)], *shape)) / STEP
-                unknown = np.isnan(before.data).reshape(before.data.shape + (1,) * len(bottom.axes))
-                data = np.where(unknown, np.nan, data)
+                data = np.moveaxis(moved.data.imag / STEP, 0, -1)
+                data = data.reshape((*data.shape[: len(lead)], *shape))
+                unknown = np.isnan(before.data)
+                if unknown.any():
+                    data = np.where(unknown.reshape(unknown.shape + (1,) * len(bottom.axes)), np.nan, data)
             else:
                 data = np.zeros(shape)
             self.jacobians[name] = Tensor(

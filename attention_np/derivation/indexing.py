@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import reduce
 
 import numpy as np
@@ -59,10 +58,13 @@ class Indexing:
                     named[k] = item.name
             else:
                 places[k] = self._place(item, axis, bound)
-        met = Counter([*named.values(), *(name for place in places.values() for name in place.names)])
-        along = [k for k, name in named.items() if met[name] == 1]
-        names = tuple(named[k] for k in along)
-        places |= {k: Value(np.arange(1.0, data.shape[k] + 1.0), (named[k],)) for k in named if met[named[k]] > 1}
+        every = [*named.values(), *(name for place in places.values() for name in place.names)]
+        met = tuple(dict.fromkeys(every))
+        along = [k for k, name in named.items() if len(met) == len(every) or every.count(name) == 1]
+        names = tuple([named[k] for k in along])
+        if len(along) < len(named):
+            others = [k for k in named if k not in along]
+            places |= {k: Value(np.arange(1.0, data.shape[k] + 1.0), (named[k],)) for k in others}
         shape = tuple(axes[k - len(lead)] for k in kept)
         data = data.transpose(*along, *places, *kept)
         if places:
@@ -71,7 +73,7 @@ class Indexing:
                 data, len(along), [self.arithmetic.spread(each, looked) for each in places.values()], span
             )
             order = [(names + looked).index(name) for name in met]
-            data, names = data.transpose(*order, *range(len(met), data.ndim)), tuple(met)
+            data, names = data.transpose(*order, *range(len(met), data.ndim)), met
         if len(shape) == 1:
             data, shape = data[..., None], (*shape, ONE)
         return Value(data, names, shape, scale, tangent)

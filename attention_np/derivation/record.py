@@ -60,4 +60,4 @@ class Scope:
     environments: list[Environment]
     sizes: dict[str, int]  # that the worked example sets, and its values
     values: dict[str, Tensor]
-    more: list[Environment] = field(default_factory=list)  # further draws, for inequalities alone
+    more: list[Environment] = field(default_factory=list)  # further draws and sizes, for a few equations alone

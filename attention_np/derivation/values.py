@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,6 +94,7 @@ def top_tangent(data: Array) -> float:
     return largest / STEP if math.isfinite(largest) else 0.0
 
 
+@lru_cache
 def number(value: float) -> Value:
     """A plain number."""
     return Value(np.array(value), scale=abs(value) if math.isfinite(value) else 0.0, zero=value == 0)
@@ -155,13 +158,12 @@ class Arithmetic:
 
     def charge(self, shapes: Sequence[tuple[int, ...]], span: Span) -> None:
         """Refuse an operation that would make too large an array, before it is made."""
-        common = shapes[0]
-        if shapes.count(common) < len(shapes):
-            try:
-                common = np.broadcast_shapes(*shapes)
-            except ValueError:
-                raise Fault("shape", "the lengths of these do not fit", span) from None
-        count = math.prod(common)
+        count = 1
+        for lengths in zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1):
+            length = lengths[0] if lengths.count(lengths[0]) == len(lengths) else max(lengths)
+            if any(other not in (1, length) for other in lengths):
+                raise Fault("shape", "the lengths of these do not fit", span)
+            count *= length
         if count > limits.ELEMENTS:
             raise Fault("limit", f"an intermediate array of more than {limits.ELEMENTS} elements", span)
         self.work(count, span)
@@ -204,6 +206,8 @@ class Arithmetic:
         if len(names) > limits.INDICES:
             raise Fault("limit", f"more than {limits.INDICES} indices at once", span)
         rank = max([len(value.shape) for value in values])
+        if all(value.names == names and (value.shape or not rank) for value in values):
+            return names, [value.data for value in values]
         return names, [self.spread(value, names, rank) for value in values]
 
     def expand_eye(self, value: Value, size: str, span: Span) -> Value:

@@ -15,6 +15,7 @@ from attention_np.gradcheck import autograd, jax, plot, torch
 from attention_np.gradcheck.checking import assert_gradients, check
 from attention_np.gradcheck.hessian import check_hessian
 from attention_np.gradcheck.layers import check_layer
+from attention_np.gradcheck.low_precision import check_low_precision
 from attention_np.gradcheck.measuring.numerical import METHODS, numerical_gradient
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 from attention_np.gradcheck.measuring.step_errors import step_errors
@@ -33,6 +34,7 @@ __all__ = [
     "check",
     "check_hessian",
     "check_layer",
+    "check_low_precision",
     "check_op",
     "jax",
     "numerical_gradient",

@@ -61,11 +61,15 @@ def check(
     Parameters
     ----------
     forward : callable
-        ``forward(*inputs) -> array``.
+        ``forward(*inputs) -> array``; or several arrays, in a tuple, list or mapping.
     backward : callable
         ``backward(d_output, *inputs) -> one gradient per input``; for one input, the gradient itself will do.
-    inputs : mapping of str to array_like of float
-        In the order in which the functions take them.
+        `d_output` has the form of the output, and a gradient that of its input.
+    inputs : mapping of str to array_like of float, nests of arrays, or anything else
+        In the order in which the functions take them. The arrays of floating-point numbers in tuples, lists and
+        mappings count too, and are called by their path, as ``layers.0.w``. What holds none is passed on as it is:
+        labels, masks, flags, None. A complex array is its real and its imaginary part, ``z.real`` and ``z.imag``, and
+        its gradient by PyTorch's convention ``d_real + 1j * d_imag``.
     method : {"auto", "complex-step", "central"}, optional
         How to take the numerical gradient; see :func:`numerical_gradient`. With "auto" an input gets central
         differences if its complex step proves wrong, and its report says why.

@@ -31,7 +31,7 @@ from attention_np.gradcheck.diagnosis.asking import Asked
 from attention_np.gradcheck.findings import Details, Entry
 from attention_np.gradcheck.judging.measured import Candidate, Measured, Options
 from attention_np.gradcheck.judging.verdicts import decide, first_verdict
-from attention_np.gradcheck.measuring.functions import form_of
+from attention_np.gradcheck.measuring.functions import dtype_of, form_of
 from attention_np.gradcheck.measuring.numerical import METHODS
 from attention_np.gradcheck.measuring.probes import Cusp, cusps, refusal_of, rounding_of, why_not_analytic
 from attention_np.gradcheck.measuring.running import Running
@@ -96,7 +96,12 @@ def _report_on(
         return _unequal(name, options.method, candidate.inputs[name], faults[name])
     if form is not None:
         return _report_on_form(known[name], form)
-    return _report(known[name], _diagnosis(known[name], known, sound, options.constants))
+    report = _report(known[name], _diagnosis(known[name], known, sound, options.constants))
+    fault = dtype_of(candidate.first.gradients[list(candidate.inputs).index(name)], candidate.inputs[name])
+    if fault is None:
+        return report
+    besides = "" if report.diagnosis is None else f"; besides: {report.diagnosis}"
+    return replace(report, ok=False, diagnosis=fault + besides)
 
 
 def _prepared(candidate: Candidate, name: str, subject: Subject, options: Options, running: Running) -> Measured:
@@ -260,7 +265,7 @@ def _cause(
         verdict=verdict,
         at_zero=np.asarray(answers[3][found.name]),
         constants=constants,
-        ask=Asked(found),
+        ask=Asked(found, candidate.inputs),
     )
     return diagnose(evidence) or "no simple cause"
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.measuring.functions import Backward, Forward, as_inputs, check_mapping
 
-__all__ = ["Nest", "arguments_of", "children", "filled", "flat", "leaves", "signature_of", "takes"]
+__all__ = ["Nest", "arguments_of", "children", "filled", "flat", "is_narrow", "leaves", "signature_of", "takes"]
 
 Array = npt.NDArray[Any]
 Children = Callable[[Any], dict[Any, Any] | None]
@@ -124,7 +124,7 @@ class Nest:
                 if path in self.leaves:
                     raise ValueError(f"inputs hold two arrays that would both be called {path}")
                 self.leaves[path] = leaf
-        kinds = {path: _kind(path, leaf, numbers) for path, leaf in self.leaves.items()}
+        kinds = {path: _kind(leaf, numbers) for path, leaf in self.leaves.items()}
         self.kinds = {path: kind for path, kind in kinds.items() if kind}
 
     @classmethod
@@ -145,12 +145,12 @@ class Nest:
     def filled(self, arrays: Iterable[Any], *, alone: bool = False) -> dict[str, Any]:
         """The trees, by name, with these arrays; if they stand `alone`, None is in the place of all other leaves."""
         given = iter(arrays)
-        ready = []
+        ready: list[Any] = []
         for path, leaf in self.leaves.items():
             kind = self.kinds.get(path)
             if kind == "c":
                 real = next(given)
-                ready.append(real + 1j * next(given))
+                ready.append(np.asarray(real + 1j * next(given)))
             elif kind == "f":
                 ready.append(next(given))
             elif alone:
@@ -247,6 +247,9 @@ def flat(
     if not all(isinstance(name, str) for name in inputs):
         as_inputs(inputs)  # which refuses them
     nest = Nest.of_arguments(inputs)
+    for path, x in nest.arrays.items():
+        if is_narrow(x.dtype):
+            raise TypeError(f"{path} holds {x.dtype}, too narrow for small steps: use gradcheck.check_low_precision")
     arrays = as_inputs(nest.arrays or inputs)  # if nothing is moved, it says why
     _refuse_methods(backward, len(nest.trees))
     result = forward(*nest.filled(x.copy() for x in arrays.values()).values())
@@ -296,14 +299,17 @@ def _as_argument(name: str, value: Any) -> Any:
     return array if array.dtype.kind in "fc" else value
 
 
-def _kind(path: str, leaf: Any, numbers: bool) -> str:
+def is_narrow(dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is of floating-point numbers that NumPy does not have, as bfloat16 of ml_dtypes."""
+    return dtype.kind == "V" and dtype.names is None and np.can_cast(dtype, np.float64)
+
+
+def _kind(leaf: Any, numbers: bool) -> str:
     """Whether a leaf is moved: "f" if it is real, "c" if it is complex, "" if it is not."""
     if not isinstance(leaf, np.ndarray) and not (numbers and isinstance(leaf, float | complex | np.inexact)):
         return ""
     dtype = np.asarray(leaf).dtype
-    if dtype.kind == "V" and dtype.names is None and np.can_cast(dtype, np.float64):
-        raise TypeError(f"{path} holds {dtype}, too narrow for small steps: use gradcheck.check_low_precision")
-    return dtype.kind if dtype.kind in "fc" else ""
+    return "f" if is_narrow(dtype) else dtype.kind if dtype.kind in "fc" else ""
 
 
 def _alike(tree: Any, other: Any) -> bool:

@@ -42,32 +42,23 @@ class Asked:
 
     is_linear = True  # as far as these tests go
 
-    def __init__(self, forward, backward, inputs, where, cotangents):
+    def __init__(self, forward, backward, inputs, where):
         self.forward, self.backward, self.inputs, self.where = forward, backward, inputs, where
-        self.cotangents = cotangents
 
-    def _slopes(self, cotangents, inputs):
-        slopes = jacobian(self.forward, inputs, self.where)
-        return np.tensordot(cotangents, slopes, cotangents.ndim - 1)
+    def moved(self, inputs):
+        return Asked(self.forward, self.backward, inputs, self.where)
+
+    @property
+    def output(self):
+        return np.asarray(self.forward(*self.inputs.values()))
 
     def slopes(self, cotangents):
-        return self._slopes(cotangents, self.inputs)
+        slopes = jacobian(self.forward, self.inputs, self.where)
+        return np.tensordot(cotangents, slopes, cotangents.ndim - 1)
 
-    def nearby(self):
-        rng = np.random.default_rng(8)
-        u, *point = (x * (1 + 1e-5 * rng.uniform(-1, 1, np.shape(x))) for x in (self.cotangents, *self.inputs.values()))
+    def claims(self, cotangents):
         position = list(self.inputs).index(self.where)
-        claimed = np.stack([self.backward(cotangent, *point)[position] for cotangent in u])
-        return claimed, self._slopes(u, dict(zip(self.inputs, point, strict=True)))
-
-    def have_an_effect(self, entries):
-        here = self.forward(*self.inputs.values())
-        for k in np.flatnonzero(entries):
-            moved = {name: np.array(x) for name, x in self.inputs.items()}
-            moved[self.where].flat[k] += 0.1
-            if not np.array_equal(self.forward(*moved.values()), here):
-                return True
-        return False
+        return np.stack([self.backward(u, *self.inputs.values())[position] for u in cotangents])
 
 
 class AskedOfALinearFunction:
@@ -75,18 +66,14 @@ class AskedOfALinearFunction:
 
     is_linear = True
 
-    def __init__(self, right, claim, cotangents, shape):
-        self.right, self.claim, self.cotangents, self.shape = right, claim, cotangents, shape
+    def __init__(self, right, claim, output, shape):
+        self.right, self.claims, self.output, self.shape = right, claim, output, shape
 
     def slopes(self, cotangents):
         return (cotangents.reshape(len(cotangents), -1) @ self.right).reshape(-1, *self.shape)
 
-    def nearby(self):
-        u = self.cotangents * (1 + 1e-5 * np.random.default_rng(8).uniform(-1, 1, self.cotangents.shape))
-        return self.claim(u), self.slopes(u)
-
-    def have_an_effect(self, entries):
-        return bool(self.right[:, entries.ravel()].any())
+    def moved(self, inputs):  # noqa: ARG002
+        return self
 
 
 def evidence_of(forward, backward, inputs, where, constants=None, seed=0):
@@ -104,7 +91,7 @@ def evidence_of(forward, backward, inputs, where, constants=None, seed=0):
         floor = floor + 4 * EPS * abs(analytic[where][0])
         verdict = np.where(abs(analytic[where][0] - numerical[where][0]) > 10 * floor, WRONG, HOLDS)
     at_zero = np.asarray(answers[3][list(inputs).index(where)])
-    ask = Asked(forward, backward, inputs, where, u)
+    ask = Asked(forward, backward, inputs, where)
     return Evidence(where, inputs, output, u, analytic, numerical, floor, verdict, at_zero, constants or {}, ask)
 
 
@@ -118,7 +105,7 @@ def linear_evidence(right, wrong, shape, output_shape, rng, noise=8 * EPS, const
     numerical = numerical + noise * sizes * rng.uniform(-1, 1, sizes.shape)
     floor = noise * sizes[0]
     verdict = np.where(abs(analytic[0] - numerical[0]) > 10 * floor, WRONG, HOLDS)
-    ask = AskedOfALinearFunction(right, lambda v: (v.reshape(3, -1) @ wrong).reshape(3, *shape), u, shape)
+    ask = AskedOfALinearFunction(right, lambda v: (v.reshape(len(v), -1) @ wrong).reshape(-1, *shape), output, shape)
     return Evidence(
         "x", {"x": x}, output, u, {"x": analytic}, {"x": numerical}, floor, verdict, 0 * x, constants or {}, ask
     )
@@ -148,7 +135,7 @@ def evidence_with(added=0.0, factor=1.0, at_zero=None):
     found = linear_evidence(
         RIGHT.reshape(7, 12), (factor * RIGHT).reshape(7, 12), (3, 4), (7,), np.random.default_rng(2)
     )
-    return found._replace(analytic={"x": found.analytic["x"] + added}, at_zero=at_zero)
+    return found._replace(analytic={"x": found.analytic["x"] + added}, at_zero=at_zero, ask=None)
 
 
 def sampled(found, share, seed=0):

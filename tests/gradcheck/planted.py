@@ -229,47 +229,50 @@ FUNCTIONS: dict[str, Function] = {
     ),
 }
 
-TIMES = "times the numerical gradient throughout"
-MISSING = (
-    "is missing or wrong: it is right for a cotangent with rows orthogonal to the rows of the output, "
-    "and wrong for others"
-)
-
-CORRECTION = (
-    f"a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij, {MISSING}"
-)
 SENTENCES = {  # of the bugs below; of those that are not here nothing can be said
-    "matmul, a: the sign": f"it is -1 {TIMES}",
-    "energy, y: the sign": f"it is -1 {TIMES}",
-    "wave, gain: the sign of a single entry": f"it is -1 {TIMES}",
-    "mean of squares, x: the 2 of the square": f"it is 0.5 {TIMES}",
-    "layer, w: counted twice": f"it is 2 {TIMES} (also sqrt(4), where 4 is the length of an axis of x and w)",
-    "energy, x: a factor without a name": f"it is 1.7 {TIMES}",
+    "matmul, a: the sign": "it is -1 times the numerical gradient throughout",
+    "energy, y: the sign": "it is -1 times the numerical gradient throughout",
+    "wave, gain: the sign of a single entry": "it is -1 times the numerical gradient throughout",
+    "mean of squares, x: the 2 of the square": "it is 0.5 times the numerical gradient throughout",
+    "layer, w: counted twice": (
+        "it is 2 times the numerical gradient throughout: perhaps sqrt(4), where 4 is the length of the last axis of x"
+    ),
+    "energy, x: a factor without a name": "it is 1.7 times the numerical gradient throughout",
     "attention, value: nothing": "it is zero throughout",
     "attention, query: no scale": (
-        f"it is 2.82842712 {TIMES}: sqrt(8), where 8 is the length of the last axis of query and key"
+        "it is 2.82842712 times the numerical gradient throughout: sqrt(8), where 8 is the length of the last"
+        " axis of query"
     ),
     "attention, key: the scale twice": (
-        f"it is 0.353553391 {TIMES}: 1/sqrt(8), where 8 is the length of the last axis of query and key"
+        "it is 0.353553391 times the numerical gradient throughout: 1/sqrt(8), where 8 is the length of the "
+        "last axis of query"
     ),
     "attention, key: the scale of another length": (
-        f"it is 1.63299316 {TIMES}: perhaps sqrt(8/3), where 8 is the length of the last axis of query and key and 3"
-        " is the length of the last axis of value and the output"
+        "it is 1.63299316 times the numerical gradient throughout: perhaps sqrt(8/3), where 8 is the length "
+        "of the last axis of query and 3 is the length of the last axis of value"
     ),
     "attention, query: minus the scale": (
-        f"it is -2.82842712 {TIMES}: -sqrt(8), where 8 is the length of the last axis of query and key"
+        "it is -2.82842712 times the numerical gradient throughout: -sqrt(8), where 8 is the length of the "
+        "last axis of query"
     ),
-    "causal attention, key: dropout forgotten": f"it is 0.9 {TIMES}: 1 - 0.1, as for a dropout probability of 0.1",
+    "causal attention, key: dropout forgotten": (
+        "it is 0.9 times the numerical gradient throughout: perhaps 1 - 0.1, as for a dropout probability of 0.1"
+    ),
     "layer, b: a mean in the place of the sum": (
-        f"it is 0.2 {TIMES}: 1/5, as a mean in the place of the sum over the broadcast axis of length 5 gives"
+        "it is 0.2 times the numerical gradient throughout: 1/5, as a mean in the place of the sum over the "
+        "broadcast axis of length 5 gives"
     ),
     "times, b: a mean in the place of the sum": (
-        f"it is 0.25 {TIMES}: 1/4, as a mean in the place of the sum over the broadcast axis of length 4 gives"
+        "it is 0.25 times the numerical gradient throughout: 1/4, as a mean in the place of the sum over the "
+        "broadcast axis of length 4 gives"
     ),
     "scaled rows, s: a mean over both axes": (
-        f"it is 0.125 {TIMES}: 1/8, as a mean in the place of the sum over the broadcast axes of lengths 2 and 4 gives"
+        "it is 0.125 times the numerical gradient throughout: 1/8, as a mean in the place of the sum over the"
+        " broadcast axes of lengths 2 and 4 gives"
     ),
-    "mean of squares, x: the sum in the place of the mean": f"it is 5 {TIMES}, and 5 is the length of axis 0 of x",
+    "mean of squares, x: the sum in the place of the mean": (
+        "it is 5 times the numerical gradient throughout: 5, which is the length of axis 0 of x"
+    ),
     "running mean, x: each row with its own": "each index of axis 0 has its own factor, 0.1667 to 1",
     "layer, w: each column with its own": "each index of axis 1 has its own factor, 0.5 to 2",
     "square matmul, a: transposed": "axes 0 and 1 are transposed",
@@ -285,22 +288,15 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
     "times, b: off by two": "it is shifted by -2 along axis 0, around the end",
     "multi-head attention, value: heads in another order": "the blocks of 4 along axis 2 are in another order: 1, 0, 2",
     "multi-head attention, query: a reshape in the place of combining heads": (
-        "a reshape stands where a transpose belongs, or the other way round: as (2, 5, 3, 4), its axes are permuted"
-        " to the order 0, 2, 1 and 3 before it is reshaped to (2, 5, 12)"
+        "a reshape stands where a transpose belongs, or the other way round: as (2, 5, 3, 4), its axes are "
+        "permuted to the order 0, 2, 1 and 3 before it is reshaped to (2, 5, 12)"
     ),
     "padded attention, query: two rows exchanged": "indices 1 and 3 of axis 0 are exchanged",
-    "layer, b: one term of the sum": ("it is only the term of index 0 of the sum over axis 0 of the output (of 5)"),
-    "layer, b: the last term missing": ("the term of index 4 is missing from the sum over axis 0 of the output (of 5)"),
-    "times, b: the last term missing": "the term of index 3 is missing from the sum over axis 0 of the output (of 4)",
-    "scaled rows, s: summed over one axis of two": (
-        "it is only the term of index 0 of the sum over axis 0 of the output (of 2)"
-    ),
-    "layer norm, gamma: up to the middle": (
-        "only the terms up to index 2 are in the sum over axis 0 of the output (of 5)"
-    ),
-    "blocked, w: the last block forgotten": (
-        "only the terms up to index 15 are in the sum over axis 0 of the output (of 19)"
-    ),
+    "layer, b: one term of the sum": "the gradient of the output is used only at index 0 of axis 0",
+    "layer, b: the last term missing": "the gradient of the output is left out at index 4 of axis 0",
+    "times, b: the last term missing": "the gradient of the output is left out at index 3 of axis 0",
+    "scaled rows, s: summed over one axis of two": "the gradient of the output is left out at index 1 of axis 0",
+    "layer norm, gamma: up to the middle": "the gradient of the output is left out from index 3 of axis 0 on (of 5)",
     "times, b: the sum missing": "the sum over the broadcast axis 0 is missing",
     "matmul, a: transposed": "axes 0 and 1 are transposed",
     "layer, w: flattened": "it is right, but flattened",
@@ -308,14 +304,14 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
     "causal attention, value: summed over the keys": "it is summed over axis 0, which the input has",
     "padded attention, query: one row": "wrong only at index 2 of axis 0, where it is zero",
     "layer, w: one column twice": (
-        "wrong only at index 1 of axis 1, where it is 2 times the numerical gradient (also sqrt(4), where 4 is the "
-        "length of an axis of x and w)"
+        "wrong only at index 1 of axis 1, where it is 2 times the numerical gradient: perhaps sqrt(4), where "
+        "4 is the length of the last axis of x"
     ),
     "multi-head attention, key: one head": "wrong only from index 4 to 7 of axis 2 (of 12)",
     "multi-head attention, value: one sample": "wrong only at index 1 of axis 0",
     "multi-head attention, value: one head of one sample": (
-        "wrong only at index 0 of axis 0 and from index 8 of axis 2 on (of 12), where it is -1 times the numerical "
-        "gradient"
+        "wrong only at index 0 of axis 0 and from index 8 of axis 2 on (of 12), where it is -1 times the "
+        "numerical gradient"
     ),
     "blocked, x: the last block": "wrong only from index 16 of axis 0 on (of 19), where it is zero",
     "blocked, x: no tanh derivative after the first block": "wrong only from index 8 of axis 0 on (of 19)",
@@ -323,8 +319,8 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
         "wrong only up to index 7 of axis 0 (of 19), where it is -1 times the numerical gradient"
     ),
     "running mean, x: every second row": (
-        "wrong only at every second index of axis 0, from 1 on, where it is 3 times the numerical gradient, and 3 "
-        "is the length of the last axis of x and the output"
+        "wrong only at every second index of axis 0, from 1 on, where it is 3 times the numerical gradient: "
+        "3, which is the length of the last axis of x"
     ),
     "biased attention, bias: above the diagonal": (
         "wrong only above the diagonal of the last two axes, where it is zero"
@@ -333,28 +329,43 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
     "matmul, b: one entry": "wrong only at one entry, [2, 1], where it is 8.5 whatever the cotangent",
     "layer norm, beta: one entry": "wrong only at index 3 of axis 0, where it is -1 times the numerical gradient",
     "padded attention, value: leaks through the mask": (
-        "it is not zero where it must be, as behind a mask: in all 6 entries without any effect, from index 5 of "
-        "axis 0 on (of 7)"
+        "it is not zero where the numerical gradient is, in all 6 such entries, from index 5 of axis 0 on (of"
+        " 7): is a mask forgotten?"
     ),
     "causal attention, query: the mask forgotten": "wrong only up to index 4 of axis 0 (of 6)",
     "padded attention, key: the mask forgotten for one key": (
-        "it is not zero where it must be, as behind a mask: in 8 of 16 entries without any effect, at index 5 of axis 0"
+        "it is not zero where the numerical gradient is, in 8 of 16 such entries, at index 5 of axis 0: is a "
+        "mask forgotten?"
     ),
     "softmax, scores: no correction": (
-        f"the softmax correction, weights * sum(weights * d_weights) along the rows, {MISSING}"
+        "the softmax correction along axis 1, weights * sum(weights * d_weights), is missing or wrong: "
+        "whatever the cotangent, the errors of each row are a multiple of the weights"
     ),
-    "attention, query: no correction": CORRECTION,
-    "causal attention, key: twice the correction": CORRECTION,
-    "biased attention, bias: no correction": CORRECTION,
+    "attention, query: no correction": (
+        "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij, "
+        "is missing or wrong: it is right for a cotangent with rows orthogonal to those of the output, and "
+        "for no others"
+    ),
+    "causal attention, key: twice the correction": (
+        "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij, "
+        "is missing or wrong: it is right for a cotangent with rows orthogonal to those of the output, and "
+        "for no others"
+    ),
+    "biased attention, bias: no correction": (
+        "the softmax correction along axis 1, or a term like it, is missing or wrong: whatever the cotangent,"
+        " the errors of each row are a multiple of one vector without negative entries"
+    ),
     "on the sphere, x: no projection": (
-        f"the projection term of an L2 normalization, output * sum(output * d_output) along the rows, {MISSING}"
+        "the projection term of a normalization along axis 1, y * sum(y * d_y) or its mean, is missing or "
+        "wrong: whatever the cotangent, the errors of each row are a multiple of x"
     ),
     "normalized, x: no projection": (
-        f"the term of a layer normalization with output * mean(output * d_output) along the rows {MISSING}"
+        "the projection term of a normalization along axis 1, y * sum(y * d_y) or its mean, is missing or "
+        "wrong: whatever the cotangent, the errors of each row are a multiple of x less its mean"
     ),
     "softmax, scores: the mean for the weighted mean": (
-        "the softmax correction along axis 1, or a term like it, is missing or wrong: the errors of each row are a "
-        "multiple of one positive vector whatever the cotangent, and the right rows sum to zero"
+        "the softmax correction along axis 1, weights * sum(weights * d_weights), is missing or wrong: "
+        "whatever the cotangent, the errors of each row are a multiple of the weights"
     ),
     "layer, w: float32": (
         "it is rounded to float32: every entry is such a number, off by at most 2.2e-08 of the largest entry"
@@ -363,8 +374,8 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
         "it is rounded to float16: every entry is such a number, off by at most 0.00028 of the largest entry"
     ),
     "multi-head attention, value: computed in float32": (
-        "its errors are of the size of rounding to float32, at most 1.1e-08 of the largest entry, and without a "
-        "pattern: some of it seems to be computed in that precision"
+        "its errors are of the size of rounding to float32, at most 1.1e-08 of the largest entry, and without"
+        " a pattern: some of it seems to be computed in that precision"
     ),
     "layer, b: a constant": "a constant is added to it, 0.01 in every entry, whatever the cotangent",
     "layer, w: weight decay": "0.01 times w itself is added to it, whatever the cotangent",
@@ -377,10 +388,41 @@ SENTENCES = {  # of the bugs below; of those that are not here nothing can be sa
     "additive attention, value: the cotangent ignored": (
         "it is the same whatever the cotangent, as if the loss were a plain sum of the output"
     ),
-    "times, b: a sum of cotangents everywhere": (
-        "the same number is added to every entry: -3.664, 1.246 and -3.424 for three cotangents"
+    "times, b: a sum of cotangents everywhere": "the same number is added to every entry, -3.664 for one cotangent",
+    "wave, gain: a factor inside the sum": (
+        "it is right for x times the gradient of the output in the place of that: a factor x too many"
+    ),
+    "energy, x: no square": "it is 1/y times the numerical gradient, entry by entry: a factor y is missing",
+    "layer, x: no tanh derivative": (
+        "it is right for 1/(1 - output^2) times the gradient of the output in the place of that: a factor 1 -"
+        " output^2 is missing"
+    ),
+    "layer, w: no tanh derivative": (
+        "it is right for 1/(1 - output^2) times the gradient of the output in the place of that: a factor 1 -"
+        " output^2 is missing"
+    ),
+    "layer, b: no tanh derivative": (
+        "it is right for 1/(1 - output^2) times the gradient of the output in the place of that: a factor 1 -"
+        " output^2 is missing"
+    ),
+    "layer, b: 1 - tanh without the square": (
+        "it is right for 1/(1 + output) times the gradient of the output in the place of that: a factor 1 + "
+        "output is missing"
+    ),
+    "times, b: the input squared": (
+        "it is right for x times the gradient of the output in the place of that: a factor x too many"
+    ),
+    "square matmul, a: the other matrix not transposed": (
+        "it is the derivative times the gradient of the output, and not the transposed derivative: a "
+        "transpose is missing, or the reverse of an order"
+    ),
+    "normalized, x: the mean not taken off": (
+        "a mean along axis 1, to be taken off, is missing or wrong: whatever the cotangent, the errors of "
+        "each row are equal"
     ),
     "additive attention, query: no tanh derivative": "it is zero throughout, but for rounding",
+    "blocked, w: the last block forgotten": "the gradient of the output is left out from index 16 of axis 0 on (of 19)",
+    "mean of squares, x: a cube": "it is 1.5 * x times the numerical gradient, entry by entry: a factor x too many",
 }
 
 PLANTED: list[Planted] = []
@@ -388,7 +430,7 @@ PLANTED: list[Planted] = []
 
 def like(sentence: str | None) -> str | None:
     """A sentence, but for the sizes in it that depend on the cotangents."""
-    return sentence and re.sub(r"\S+(?= of the largest)|-?\d\.\d+(?=[^:]* for three cotangents)", "#", sentence)
+    return sentence and re.sub(r"\S+(?= of the largest)|-?\d\.\d+(?=[^:]* for one cotangent)", "#", sentence)
 
 
 def plant(kind: str, function: str, where: str, name: str, change: Callable[..., Any] | None = None) -> Any:

@@ -350,3 +350,27 @@ def test_of_an_output_of_one_number_nothing_is_left_along_it():
     assert found.shape == (3,)
     assert (found[0], found[2]) == (1.5, 0)
     assert found[1] not in (0, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("of_gradient", "of_inputs"), [("float32", "float64"), ("float64", "float32"), ("float16", "float32")]
+)
+@pytest.mark.parametrize("factor", [1, 1.5])
+def test_a_buffer_of_another_dtype_is_one_finding_and_the_values_are_compared_all_the_same(
+    factor, of_gradient, of_inputs
+):
+    def backward(d_y, x, w):
+        d_z = d_y * (1 - np.tanh(x @ w) ** 2)
+        d_w = np.zeros(w.shape, of_gradient)
+        d_w += (factor * x.T @ d_z).astype(of_gradient)
+        return d_z @ w.T, d_w
+
+    inputs = {"x": normal(5, 4, dtype=of_inputs), "w": normal(4, 3, seed=1, dtype=of_inputs)}
+    report = check(lambda x, w: np.tanh(x @ w), backward, inputs)
+    said = f"the gradient is {of_gradient}, the input {of_inputs}"
+    assert report["x"].ok
+    assert not report["w"].ok
+    if factor == 1:
+        assert (report["w"].diagnosis, report["w"].wrong) == (said, 0)
+    else:
+        assert str(report["w"].diagnosis).startswith(f"{said}; besides: it is 1.5 times")

@@ -28,7 +28,7 @@ def test_what_is_about_the_same_for_every_cotangent_takes_two_entries(claimed, f
     right = rng.standard_normal((7, entries))
     found = linear_evidence(right, right, (entries,), (7,), rng, noise=floor)
     found = found._replace(
-        analytic={"x": claimed}, floor=np.full(entries, floor), verdict=np.ones(entries, int), at_zero=None
+        analytic={"x": claimed}, floor=np.full(entries, floor), verdict=np.ones(entries, int), at_zero=None, ask=None
     )
     assert ("it is the same whatever the cotangent" in str(diagnose(found))) == said
 
@@ -62,7 +62,7 @@ def test_what_is_there_for_a_cotangent_of_zeros_is_known_without_the_noise_of_ot
     right = rng.standard_normal((7, 12))
     found = linear_evidence(right, right, (3, 4), (7,), rng, noise=1e-6)
     added = {"x": found.analytic["x"] + 0.01}
-    found = found._replace(analytic=added, at_zero=np.full((3, 4), 0.01), verdict=np.ones((3, 4), int))
+    found = found._replace(analytic=added, at_zero=np.full((3, 4), 0.01), verdict=np.ones((3, 4), int), ask=None)
     assert diagnose(found) == "a constant is added to it, 0.01 in every entry, whatever the cotangent"
 
 
@@ -88,7 +88,7 @@ def test_the_same_number_is_evidence_in_three_entries_of_all_axes_that_are_not_e
     rng = np.random.default_rng(0)
     right = np.repeat(rng.standard_normal((7, math.prod(shape) // equal)), equal, axis=1)
     found = linear_evidence(right, right + rng.standard_normal((7, 1)), shape, (7,), rng)
-    assert str(diagnose(found)).startswith("the same number is added to every entry: ") == said
+    assert str(diagnose(found)).startswith("the same number is added to every entry, ") == said
 
 
 @pytest.mark.parametrize(("known", "entries", "said"), [(2, 3, False), (3, 5, True)])
@@ -98,7 +98,7 @@ def test_entries_that_are_hardly_known_are_no_evidence_of_the_same_number(known,
     found = linear_evidence(right, right + rng.standard_normal((7, 1)), (entries,), (7,), rng)
     found = found._replace(floor=np.where(np.arange(entries) < known, found.floor, 10.0))
     found = found._replace(verdict=np.where(found.floor < 1, WRONG, 0))
-    assert str(diagnose(found)).startswith("the same number is added to every entry: ") == said
+    assert str(diagnose(found)).startswith("the same number is added to every entry, ") == said
 
 
 @pytest.mark.parametrize(

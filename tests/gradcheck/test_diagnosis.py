@@ -1,6 +1,7 @@
 """What is said of a wrong gradient, whatever is wrong with it, and of which nothing is said."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -152,17 +153,16 @@ def test_what_a_verdict_calls_unchecked_is_not_looked_at_whatever_stands_there()
 
 @pytest.mark.parametrize("scale", [1e-140, 1e-12, 1e12, 1e140])
 def test_the_scale_of_the_gradient_does_not_matter(scale):
-    for planted in PLANTED[::5]:
-        if planted.kind in ("shape", "constant") or "8.5" in (planted.expected or ""):
+    for bug in PLANTED[::5]:
+        if bug.kind in ("shape", "constant") or re.search(r"8\.5|output\^|\+ output", bug.expected or ""):
             continue
-        found = evidence_of(planted.forward, planted.wrong_backward, planted.inputs, planted.where)
-        scaled = found._replace(
-            analytic={name: scale * a for name, a in found.analytic.items()},
-            numerical={name: scale * n for name, n in found.numerical.items()},
-            floor=scale * found.floor,
+        found = evidence_of(
+            lambda *arrays, bug=bug: scale * bug.forward(*arrays),
+            lambda *arrays, bug=bug: [scale * gradient for gradient in bug.wrong_backward(*arrays)],
+            bug.inputs,
+            bug.where,
         )
-        if planted.kind != "sum":  # whose terms are known from the inputs
-            assert diagnose(scaled) == diagnose(found), planted.name
+        assert like(diagnose(found)) == like(bug.expected), bug.name
 
 
 FIRST = {bug.kind: bug.name for bug in reversed(PLANTED)}  # of each kind
@@ -242,7 +242,7 @@ def test_the_projection_term_of_a_normalization_with_a_gain_is_missed(normal_for
     inputs = {"x": normal(6, 5, seed=1), "gain": normal(5, seed=2)}
     found = said(lambda x, gain: gain * normal_form(x) + 0.5, backward, inputs)
     assert found.startswith("the projection term of a normalization along axis 1")
-    assert f"the errors of each row are a multiple of {multiple} whatever the cotangent" in found
+    assert found.endswith(f"whatever the cotangent, the errors of each row are a multiple of {multiple}")
 
 
 def row(x, b):
@@ -261,7 +261,7 @@ def test_a_term_of_a_sum_is_named_only_if_it_is_one(factor, method):
 
     inputs = {"x": normal(3, 6, seed=1), "b": normal(6, seed=2)}
     found = said(row, backward, inputs, "b", method=method)
-    assert found.startswith("it is only the term of index 0 of the sum over axis 0") == (factor == 1)
+    assert (found == "the gradient of the output is used only at index 0 of axis 0") == (factor == 1)
 
 
 FACTORS = 1 + 3e-8 * np.random.default_rng(4).choice([-1, 1], (6, 8))
@@ -292,7 +292,7 @@ WITH_A_ZERO = np.where(np.arange(12) == 3, 0, normal(12, seed=1))
 @pytest.mark.parametrize("method", ["complex-step", "central"])
 def test_a_point_where_a_function_is_stationary_is_not_behind_a_mask(forward, slope, method):
     found = said(forward, lambda d, x: d * slope(x), {"x": WITH_A_ZERO}, method=method)
-    assert "behind a mask" not in found
+    assert "mask" not in found
 
 
 def test_a_forgotten_derivative_is_not_the_gradient_of_another_input():
@@ -310,7 +310,7 @@ def test_a_forgotten_factor_is_not_the_gradient_of_a_bias(shape):
         return d * w, d_b, d_b.copy()
 
     inputs = {"x": normal(3, 4, seed=1), "w": normal(*shape, seed=2), "b": normal(*shape, seed=3)}
-    assert said(lambda x, w, b: x * w + b, backward, inputs, "w") == "no simple cause"
+    assert said(lambda x, w, b: x * w + b, backward, inputs, "w").endswith("a factor x is missing")
 
 
 def test_of_a_large_input_hardly_more_than_the_entries_that_were_looked_at_is_compared(monkeypatch):
@@ -326,6 +326,9 @@ def test_of_a_large_input_hardly_more_than_the_entries_that_were_looked_at_is_co
     assert sum(size > 3 * 50 for size in compared) < 20
 
 
-def test_one_wrong_entry_of_two_is_no_place():
-    x = {"x": np.array([0.3, 1.7])}
-    assert said(np.sin, lambda d, x: d * np.cos(x) * [1, np.e / 2], x) == "no simple cause"
+@pytest.mark.parametrize("wrong", [lambda x: np.cos(x) * [1, np.e / 2], lambda x: np.cos(x) + np.sin(x) * [0, 0.1]])
+def test_one_wrong_entry_of_two_is_no_place_unless_a_factor_of_its_own_says_so(wrong):
+    found = said(np.sin, lambda d, x: d * wrong(x), {"x": np.array([0.3, 1.7])})
+    factor = "wrong only at index 1 of axis 0, where it is 1.35914091 times the numerical gradient"
+    assert found in (factor, "no simple cause")
+    assert (found == factor) == (wrong(np.zeros(2))[1] > 1)

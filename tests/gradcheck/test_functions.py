@@ -8,6 +8,7 @@ from attention_np.gradcheck.measuring.functions import (
     as_generator,
     as_inputs,
     call_backward,
+    dtype_of,
     evaluate,
     first_call,
     form_of,
@@ -314,13 +315,19 @@ def test_an_output_that_is_not_finite_is_told_with_its_first_place_whatever_else
         (np.ones(3) * 1j, "the gradient holds complex128, not real floating-point numbers"),
         (np.array([None] * 3), "the gradient holds object, not real floating-point numbers"),
         ([[1.0], [1.0, 2.0]], "the gradient is not an array, but a list of uneven lists"),
-        (np.ones(3), "the gradient is float64, the input float32"),
-        (np.ones(3, np.float16), "the gradient is float16, the input float32"),
         (np.array([1, np.nan, np.inf], np.float32), "the gradient is NaN or infinite in 2 of 3 entries, first at [1]"),
     ],
 )
 def test_what_is_wrong_with_the_form_of_a_gradient_is_said_in_a_sentence(gradient, sentence):
     assert form_of(gradient, np.ones(3, np.float32)) == sentence
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_a_gradient_of_another_dtype_can_be_compared_and_is_none_of_the_input(dtype):
+    gradient, x = np.ones(3, dtype), np.ones(3, np.float32)
+    assert form_of(gradient, x) is None
+    assert dtype_of(gradient, x) == f"the gradient is {dtype}, the input float32"
+    assert dtype_of(np.ones(3, ">f4"), x) is dtype_of([1.0, 2.0, 3.0], x) is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])

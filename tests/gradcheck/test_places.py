@@ -168,35 +168,35 @@ def of_a_leak(entries, zeros, leaking):
 @pytest.mark.parametrize(
     ("zeros", "leaking", "sentence", "place"),
     [
-        ([0], [0], "in the only entry", ""),
-        ([2, 5, 9], [2, 5, 9], "in all 3 entries", ""),
-        ([3, 4, 5, 6], [3, 4, 5], "in 3 of 4 entries", ""),  # of 19, three are a range by accident
-        ([3, 4, 5, 6, 7], [3, 4, 5, 6], "in 4 of 5 entries", ", from index 3 to 6 of axis 0 (of 20)"),
-        ([1, 2, 5, 7, 12, 13], [1, 2, 5, 7, 12], "in 5 of 6 entries", ""),  # of no place with a name
+        ([0], [0], "in the only such entry", ""),
+        ([2, 5, 9], [2, 5, 9], "in all 3 such entries", ""),
+        ([3, 4, 5, 6], [3, 4, 5], "in 3 of 4 such entries", ""),  # of 19, three are a range by accident
+        ([3, 4, 5, 6, 7], [3, 4, 5, 6], "in 4 of 5 such entries", ", from index 3 to 6 of axis 0 (of 20)"),
+        ([1, 2, 5, 7, 12, 13], [1, 2, 5, 7, 12], "in 5 of 6 such entries", ""),  # of no place with a name
     ],
 )
 def test_of_a_leak_it_is_said(zeros, leaking, sentence, place):
     said = of_a_leak(20, zeros, leaking)
-    assert said == f"it is not zero where it must be, as behind a mask: {sentence} without any effect{place}"
+    assert said == f"it is not zero where the numerical gradient is, {sentence}{place}: is a mask forgotten?"
 
 
 @pytest.mark.parametrize(
     ("entries", "zeros", "leaking", "said"),
     [
         (24, 3, 2, ""),
-        (26, 3, 2, "it is not zero where it must be"),
+        (26, 3, 2, "it is not zero where the numerical gradient is"),
         (9, 1, 1, "wrong only at index 0 of axis 0"),
         (9, 3, 1, "wrong only at index 0 of axis 0"),
         (9, 3, 2, ""),
-        (9, 3, 3, "it is not zero where it must be"),
-        (11, 1, 1, "it is not zero where it must be"),
+        (9, 3, 3, "it is not zero where the numerical gradient is"),
+        (11, 1, 1, "it is not zero where the numerical gradient is"),
     ],
 )
 def test_a_leak_is_said_if_as_many_entries_would_hardly_ever_be_zeros(entries, zeros, leaking, said):
     """Of 24 entries, two are among certain three with a chance of 1/92, of 26 with one of 1/108."""
     sentence = of_a_leak(entries, np.arange(zeros), np.arange(leaking)) or ""
     assert sentence.startswith(said)
-    assert bool(sentence) == bool(said) or "behind a mask" not in sentence
+    assert bool(sentence) == bool(said) or "is a mask forgotten" not in sentence
 
 
 @pytest.mark.parametrize(

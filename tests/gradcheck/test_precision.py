@@ -1,7 +1,5 @@
 """What is said of a gradient that is rounded, and what is not."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -19,24 +17,37 @@ def starts(sentence, beginning):
     return sentence is not None and sentence.startswith(beginning)
 
 
+class Nearby:
+    """What is asked of a point close by: for three cotangents, `claimed` and `right`; nothing is known of others."""
+
+    is_linear = True
+    output = np.ones(7)
+
+    def __init__(self, claimed, right):
+        self.claimed, self.right = claimed, right
+
+    def moved(self, inputs):  # noqa: ARG002
+        return self
+
+    def slopes(self, cotangents):
+        return self.right if len(cotangents) == 3 else np.full((len(cotangents), *self.right.shape[1:]), np.nan)
+
+    def claims(self, cotangents):
+        known = np.concatenate([self.claimed, 0 * self.claimed[:1]])
+        return known if len(cotangents) == 4 else np.full((len(cotangents), *self.right.shape[1:]), np.nan)
+
+
 def other_errors_nearby(right, claimed):
-    """A point very close by has errors like those here, each somewhere else."""
-
-    def nearby():
-        rng = np.random.default_rng(9)
-        moved = rng.permutation((claimed - right) / right, axis=-1) * rng.choice([-1, 1], right.shape)
-        return right * (1 + moved), right
-
-    return SimpleNamespace(is_linear=True, nearby=nearby, slopes=lambda u: np.full((len(u), *right.shape[1:]), np.nan))
+    """As of rounding: like those here, each somewhere else."""
+    rng = np.random.default_rng(9)
+    errors = (claimed - right) / np.where(right == 0, 1, right)
+    moved = rng.permutation(errors, axis=-1) * rng.choice([-1, 1], right.shape)
+    return Nearby(right * (1 + moved), right)
 
 
 def the_same_errors_nearby(right, claimed):
     """As of a formula."""
-    return SimpleNamespace(
-        is_linear=True,
-        nearby=lambda: (claimed * (1 + 1e-5), right * (1 + 1e-5)),
-        slopes=lambda u: np.full((len(u), *right.shape[1:]), np.nan),
-    )
+    return Nearby(claimed * (1 + 1e-5), right * (1 + 1e-5))
 
 
 def claimed_for(right, claimed, dtype=float):

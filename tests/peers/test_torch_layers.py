@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from helpers import Array, assert_close, normal
 
-from attention_np import layer_norm, rms_norm
+from attention_np import layer_norm, rms_norm, rotary
 
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
 
@@ -34,3 +34,22 @@ def test_normalisations(shape: tuple[int, ...], epsilon: float) -> None:
         assert_close(output, expected, DOUBLE)
         for actual, wanted in zip(op.backward(d_output, cache), gradients, strict=True):
             assert_close(actual, wanted, DOUBLE)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary_positions(interleaved: bool) -> None:
+    """PyTorch turns complex numbers, of neighbours or of the two halves."""
+    x, positions, d_output = normal(0, 2, 5, 8), normal(1, 5) * 20, normal(2, 2, 5, 8)
+    angles = torch.tensor(positions)[:, None] * 10000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
+    axes = (4, 2) if interleaved else (2, 4)
+
+    def turned(x: Any) -> Any:
+        pairs = x.reshape(2, 5, *axes)
+        arrows = torch.view_as_complex((pairs if interleaved else pairs.transpose(-1, -2)).contiguous())
+        found = torch.view_as_real(arrows * torch.polar(torch.ones_like(angles), angles))
+        return (found if interleaved else found.transpose(-1, -2)).reshape(2, 5, 8)
+
+    output, cache = rotary.forward(x, positions, interleaved=interleaved)
+    expected, (gradient,) = gradients_of(turned, d_output, x)
+    assert_close(output, expected, DOUBLE)
+    assert_close(rotary.backward(d_output, cache).x, gradient, DOUBLE)

@@ -1,11 +1,16 @@
 """What is wrong with a gradient, in a sentence, if the cause is simple.
 
-The evidence is the claimed and the numerical gradient for three cotangents, with the noise of each entry. A cause is
-named only if it explains every entry for every cotangent to within the noise; at most one is. A wrong formula has no
-simple cause, and nothing is said of it.
+The evidence is the claimed and the numerical gradient for three cotangents, with the noise of each entry. A cause is a
+prediction of the claimed gradient: from the numerical one, from the cotangents, or from what each entry does to each
+output. It is named only if the prediction is right in every entry for every cotangent, to within the noise, and
+if it is so again at another point for other cotangents, which have not suggested it. At most one is named. A wrong
+formula has no simple cause, and nothing is said of it.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Callable
 
 import numpy as np
 
@@ -16,13 +21,19 @@ from attention_np.gradcheck.diagnosis.cotangents import (
     same_whatever_the_cotangent,
 )
 from attention_np.gradcheck.diagnosis.factors import constant_factor, factor_along_an_axis, zero
+from attention_np.gradcheck.diagnosis.incoming import (
+    another_order_of_the_cotangent,
+    leak_of_the_cotangent,
+    part_of_the_cotangent,
+    part_of_the_slopes,
+)
+from attention_np.gradcheck.diagnosis.known import known_factor, known_factor_of_the_cotangent
 from attention_np.gradcheck.diagnosis.mistake import Evidence, Mistake
-from attention_np.gradcheck.diagnosis.normalization import normalization
+from attention_np.gradcheck.diagnosis.normalization import errors_along_rows, right_for_orthogonal_rows
 from attention_np.gradcheck.diagnosis.orders import another_order, of_another_input
 from attention_np.gradcheck.diagnosis.places import leak, simply_wrong_in_places, wrong_in_places
-from attention_np.gradcheck.diagnosis.precision import rounded
+from attention_np.gradcheck.diagnosis.precision import lost_epsilon, rounded
 from attention_np.gradcheck.diagnosis.shapes import diagnose_shape
-from attention_np.gradcheck.diagnosis.sums import part_of_a_sum
 
 __all__ = ["Evidence", "diagnose", "diagnose_shape"]
 
@@ -33,17 +44,29 @@ CAUSES = (
     same_whatever_the_cotangent,
     added_regardless,
     constant_factor,
+    known_factor,
     of_another_input,
     another_order,
-    part_of_a_sum,
-    normalization,
+    part_of_the_slopes,
+    known_factor_of_the_cotangent,
+    another_order_of_the_cotangent,
+    errors_along_rows,
+    right_for_orthogonal_rows,
     rounded,
+    lost_epsilon,
     simply_wrong_in_places,
+    part_of_the_cotangent,
+    leak_of_the_cotangent,
     factor_along_an_axis,
     wrong_in_places,
     same_number_added,
     not_linear,
 )
+# What these say is not said again elsewhere: they have looked there, need no estimate, or compare what is not known.
+SAID_ONCE = (zero, of_another_input, rounded, lost_epsilon, not_linear)
+OWN_NUMBERS = (added_regardless, factor_along_an_axis, same_number_added)  # which are others at another point
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?")
+SAME = 1e-4  # relative: as close as a number is the same at another point, as one of central differences may be known
 
 
 def diagnose(evidence: Evidence) -> str | None:
@@ -76,6 +99,15 @@ def diagnose(evidence: Evidence) -> str | None:
             return None
         for cause in CAUSES:
             sentence = cause(mistake)
-            if sentence is not None:
+            if sentence is not None and (cause in SAID_ONCE or _is_said_again(cause, mistake, sentence)):
                 return sentence
     return None
+
+
+def _is_said_again(cause: Callable[[Mistake], str | None], mistake: Mistake, sentence: str) -> bool:
+    """Whether it is so at another point, too, with the same numbers; true where nothing is known of one."""
+    again = sentence if mistake.again is None else cause(mistake.again)
+    if again is None or NUMBER.sub("", sentence) != NUMBER.sub("", again):
+        return False
+    here, there = ([float(found[0]) for found in NUMBER.finditer(x)] for x in (sentence, again))
+    return cause in OWN_NUMBERS or np.allclose(here, there, rtol=SAME, atol=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.mistake import EVIDENT, Array, Mistake, in_words, number
+from attention_np.gradcheck.diagnosis.mistake import EVIDENT, Array, Mistake, number
 
 __all__ = ["added_regardless", "not_linear", "same_number_added", "same_whatever_the_cotangent"]
 
@@ -58,7 +58,7 @@ def same_number_added(mistake: Mistake) -> str | None:
     added = np.array(sums).reshape(3, *[1] * len(mistake.shape))
     if not mistake.is_explained_by(mistake.right + added, in_entries=3):
         return None
-    return f"the same number is added to every entry: {in_words([number(x, 4) for x in sums])} for three cotangents"
+    return f"the same number is added to every entry, {number(sums[0], 4)} for one cotangent"
 
 
 def _distinct(mistake: Mistake) -> int:

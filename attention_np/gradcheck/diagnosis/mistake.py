@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
+from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
+from attention_np.gradcheck.measuring.noise import moved_relatively
 
 if TYPE_CHECKING:
     from attention_np.gradcheck.diagnosis.asking import Asked
@@ -25,6 +26,10 @@ __all__ = ["Array", "Evidence", "Mistake", "in_words", "number"]
 Array = npt.NDArray[Any]
 
 EVIDENT = 8  # an error that a hypothesis is to explain is at least so many times what the hypothesis may be off
+AWAY = 2.0**-7  # relative: another point, as far off as no formula is by accident, and hardly any branch
+COARSE = 1e-6  # a typical entry that is known no better does not tell whether a number is the same at another point
+WORK = 3 * 10**8  # entries looked at, times the outputs, squared: more slopes would take longer than the check
+MOST_OUTPUTS = 2000  # whose slopes are looked at each by itself: as many unit cotangents take 32 MB
 EPS = float(np.finfo(np.float64).eps)
 
 
@@ -137,6 +142,67 @@ class Mistake:
         neutral: Array = self.looked_at & ~self.wrong & (zero | (np.asarray(self.evidence.verdict) == UNDECIDED))
         return neutral
 
+    @cached_property
+    def slopes(self) -> Array | None:
+        """What each entry looked at does to each output, (outputs, entries); None if that takes too long to measure."""
+        output, ask, entries = self.evidence.output, self.evidence.ask, self.looked_at.sum()
+        if ask is None or output.size > MOST_OUTPUTS or entries * output.size**2 > WORK:
+            return None
+        slopes = ask.slopes(np.eye(output.size).reshape(-1, *output.shape))
+        return slopes[:, self.looked_at]
+
+    @cached_property
+    def again(self) -> Mistake | None:
+        """The same mistake at another point, for other cotangents; None where too little is known of one."""
+        if self.precision > COARSE:
+            return None
+        rng = np.random.default_rng(0)
+        inputs = {name: moved_relatively(x, rng, AWAY) for name, x in self.evidence.inputs.items()}
+        return self.elsewhere(inputs, rng.standard_normal(self.evidence.cotangents.shape))
+
+    def elsewhere(self, inputs: Mapping[str, Array], cotangents: Array) -> Mistake | None:
+        """The same mistake at `inputs`."""
+        if self.evidence.ask is None:
+            return None
+        ask = self.evidence.ask.moved(inputs)
+        output = ask.output
+        if not np.isfinite(output).all():
+            return None
+        verdict = np.where(self.looked_at & (self.evidence.verdict == WRONG), HOLDS, self.evidence.verdict)
+        *claimed, at_zero = ask.claims(np.concatenate([cotangents, 0 * cotangents[:1]]))
+        evidence = self.evidence._replace(
+            inputs=inputs,
+            output=output,
+            cotangents=cotangents,
+            analytic={self.name: np.array(claimed)},
+            numerical={self.name: ask.slopes(cotangents)},
+            floor=4 * np.maximum(self.evidence.floor, self.precision * np.abs(claimed[0])),  # it is not measured there
+            verdict=verdict,
+            at_zero=at_zero,
+            ask=ask,
+        )
+        found = Mistake.of(evidence)
+        known = np.isfinite(found.claimed) & np.isfinite(found.right)
+        return found if known[:, self.looked_at].all() else None
+
+    def is_right_for(self, cotangents: Array, slopes: Array | None = None, noise: Array | float = 0.0) -> bool:
+        """Whether the claimed gradient is the one for other `cotangents`, (3, *output.shape), or other `slopes`.
+
+        `noise`: of the cotangents.
+        """
+        slopes = self.slopes if slopes is None else slopes
+        if slopes is None or self.slopes is None:
+            return False
+        found, flat = self.of_those_looked_at, cotangents.reshape(3, -1)
+        other = flat @ slopes
+        terms, usual = (
+            np.abs(flat) @ np.abs(slopes),
+            np.abs(self.evidence.cotangents.reshape(3, -1)) @ np.abs(self.slopes),
+        )
+        scale = np.where(usual > 0, terms / usual, 1.0)
+        terms = self.precision * terms + np.abs(noise + 0 * cotangents).reshape(3, -1) @ np.abs(slopes)
+        return found.noisier(terms).is_explained_by(other, scale)
+
     def among(self, entries: Array) -> Mistake:
         """The same, as if only `entries`, a boolean array, had been looked at."""
         return replace(self, right=np.where(entries, self.right, np.nan))
@@ -159,19 +225,21 @@ class Mistake:
         allowed: Array = UNDECIDABLE * np.maximum(noise, self.precision * np.abs(other))
         return allowed
 
-    def is_explained_by(self, other: Array, scale: float | Array = 1.0, in_entries: int = 1) -> bool:
+    def is_explained_by(
+        self, other: Array, scale: float | Array = 1.0, in_entries: int = 1, known: Array | None = None
+    ) -> bool:
         """Whether the claimed gradient is `other`, of shape ``(3, *shape)``, and evidently not the numerical one.
 
         That is evident if so many entries are off by far more than the noise could make them, or else a dozen values
-        by more than that, of all of which `other` leaves next to nothing. Entries of `other` that are NaN are not
-        known; of the wrong ones, at least half or ten must be.
+        by more than that, of all of which `other` leaves next to nothing. Of the wrong entries, at least half or ten
+        must be `known`; by default all are that were looked at.
         """
-        known = np.isfinite(other) & self.looked_at
+        known = self.looked_at if known is None else known & self.looked_at
         allowed = self.allowed(other, scale)
         left, error = np.abs(self.claimed - other), np.abs(self.error)
         if not ((left <= allowed) | ~known).all():
             return False
-        if (known.all(axis=0) & self.wrong).sum() < min(10, self.wrong.sum() / 2):
+        if (known & self.wrong).sum() < min(10, self.wrong.sum() / 2):
             return False
         if ((error > EVIDENT * allowed) & known).any(axis=0).sum() >= in_entries:
             return True

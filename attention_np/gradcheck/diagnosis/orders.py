@@ -15,7 +15,7 @@ import numpy as np
 from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, in_words
 
-__all__ = ["another_order", "of_another_input"]
+__all__ = ["another_order", "named_orders", "of_another_input"]
 
 MOST_ENTRIES = 50_000  # beyond, an axis is not taken apart: there are too many ways to
 LONGEST_AXIS = 1000  # beyond, its slices are not compared each with each
@@ -57,9 +57,8 @@ def _equal(a: Array, b: Array, rtol: float) -> bool:
 
 def another_order(mistake: Mistake) -> str | None:
     """The entries of the numerical gradient in another order."""
-    places = np.arange(math.prod(mistake.shape)).reshape(mistake.shape)
     probes = np.flatnonzero(mistake.wrong)[:PROBES]
-    for what, order in _orders(mistake, places):
+    for what, order in _orders(mistake):
         source = order.ravel()
         if _fits(mistake, source, probes) and _fits(mistake, source):
             return what
@@ -68,23 +67,35 @@ def another_order(mistake: Mistake) -> str | None:
 
 def _fits(mistake: Mistake, source: Array, places: Array | None = None) -> bool:
     """Whether the claimed entry at each place (by default all, and then evidently) is the right one of `source`."""
-    right, noise = mistake.right.reshape(3, -1), mistake.noise.reshape(3, -1)
     if places is None:
-        source = source[mistake.looked_at.ravel()]
-        return mistake.of_those_looked_at.noisier(noise[:, source]).is_explained_by(right[:, source])
-    other = right[:, source[places]]
-    spread = np.maximum(np.maximum(noise[:, places], noise[:, source[places]]), mistake.precision * np.abs(other))
-    apart = np.abs(mistake.claimed.reshape(3, -1)[:, places] - other)
+        seen = mistake.looked_at.ravel()
+        found, source = mistake.of_those_looked_at, source[seen]
+    else:
+        found, source = None, source[places]
+    moved = source >= 0
+    right, noise = (np.where(moved, x.reshape(3, -1)[:, source], 0) for x in (mistake.right, mistake.noise))
+    if found is not None:
+        known = np.all(np.isfinite(right), axis=0, keepdims=True)[0]
+        return found.noisier(np.nan_to_num(noise)).is_explained_by(right, known=known)
+    spread = np.maximum(np.maximum(mistake.noise.reshape(3, -1)[:, places], noise), mistake.precision * np.abs(right))
+    apart = np.abs(mistake.claimed.reshape(3, -1)[:, places] - right)
     return not (apart > UNDECIDABLE * spread).any()  # NaN: not known
 
 
 Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place in turn where its entry was taken from
 
 
-def _orders(mistake: Mistake, places: Array) -> Orders:
+def named_orders(shape: tuple[int, ...]) -> Orders:
+    """Those of an array of `shape` that have a name; where nothing is taken, the place is -1."""
+    places = np.arange(math.prod(shape)).reshape(shape)
     yield from _transposed(places)
     yield from _reversed(places)
     yield from _shifted(places)
+
+
+def _orders(mistake: Mistake) -> Orders:
+    places = np.arange(math.prod(mistake.shape)).reshape(mistake.shape)
+    yield from named_orders(mistake.shape)
     listed: list[tuple[str, Array]] = []
     long: list[tuple[str, Array]] = []
     for axis in range(places.ndim):
@@ -129,7 +140,14 @@ def _shifted(places: Array) -> Orders:
     for axis, length in enumerate(places.shape):
         shifts = sorted((k for k in range(-(length // 2), (length + 1) // 2) if k), key=abs)
         for shift in shifts[:LONGEST_AXIS]:
-            yield f"it is shifted by {shift} along axis {axis}, around the end", np.roll(places, shift, axis)
+            around = np.roll(places, shift, axis)
+            yield f"it is shifted by {shift} along axis {axis}, around the end", around
+            beyond = np.take(np.arange(length), range(shift) if shift > 0 else range(length + shift, length))
+            end = np.isin(np.indices(places.shape)[axis], beyond)
+            yield (
+                f"it is shifted by {shift} along axis {axis}, with zeros from beyond the end",
+                np.where(end, -1, around),
+            )
 
 
 def _match(mistake: Mistake, axis: int) -> list[int] | None:

@@ -11,7 +11,7 @@ import numpy as np
 from attention_np.gradcheck.diagnosis.factors import is_zero, times_the_gradient
 from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, in_words, number
 
-__all__ = ["leak", "simply_wrong_in_places", "wrong_in_places"]
+__all__ = ["leak", "name_of", "simply_wrong_in_places", "wrong_in_places"]
 
 BY_ACCIDENT = math.log(1e-2)  # the logarithm of the chance at which places are no evidence
 SEVERAL = 4  # right entries, beside which a wrong one stands out
@@ -40,26 +40,23 @@ class Indices(NamedTuple):
 
 
 def leak(mistake: Mistake) -> str | None:
-    """Wrong where the output does not depend on the input at all, and right wherever it does.
+    """Wrong where the numerical gradient is exactly zero, and right wherever it is not.
 
-    That is evidence if all those are wrong, or if as many entries strewn at random would hardly ever be among them. A
-    gradient of zero alone is not: that of x^2 at zero, which backward may guard against dividing by.
+    That is evidence if all those are wrong, or if as many entries strewn at random would hardly ever be among them.
     """
-    masked = (mistake.right == 0).all(axis=0) & mistake.looked_at
-    if (mistake.wrong & ~masked).any():
+    zeros = (mistake.right == 0).all(axis=0) & mistake.looked_at
+    if (mistake.wrong & ~zeros).any():
         return None
-    wrong, zeros, entries = (int(x.sum()) for x in (mistake.wrong, masked, mistake.looked_at))
-    by_chance = _log_choices(zeros, wrong) - _log_choices(entries, wrong)
-    if by_chance > (BY_ACCIDENT if wrong < zeros else math.log(0.1)):
-        return None
-    if mistake.evidence.ask is None or mistake.evidence.ask.have_an_effect(mistake.wrong):
+    wrong, count, entries = (int(x.sum()) for x in (mistake.wrong, zeros, mistake.looked_at))
+    by_chance = _log_choices(count, wrong) - _log_choices(entries, wrong)
+    if by_chance > (BY_ACCIDENT if wrong < count else math.log(0.1)):
         return None
     place = where_wrong(mistake)
     where = f", {place.text}" if place is not None and place.chance <= BY_ACCIDENT else ""
-    some = (
-        "the only entry" if zeros == 1 else f"all {zeros} entries" if wrong == zeros else f"{wrong} of {zeros} entries"
-    )
-    return f"it is not zero where it must be, as behind a mask: in {some} without any effect{where}"
+    some = "the only such entry" if count == 1 else f"{'all' if wrong == count else f'{wrong} of'} {count} such entries"
+    at_zero = (np.asarray(mistake.evidence.inputs[mistake.name]) == 0)[mistake.wrong].any()  # where x^2 is flat, too
+    mask = "" if at_zero else ": is a mask forgotten?"
+    return f"it is not zero where the numerical gradient is, in {some}{where}{mask}"
 
 
 def simply_wrong_in_places(mistake: Mistake) -> str | None:
@@ -67,11 +64,14 @@ def simply_wrong_in_places(mistake: Mistake) -> str | None:
 
     All entries outside are right, and one simple thing explains all that are inside.
     """
-    place = where_wrong(mistake)
-    if place is None:
+    place, inside = where_wrong(mistake), _inside(mistake.among(mistake.wrong))
+    if inside is None:
         return None
-    inside = _inside(mistake.among(mistake.wrong))
-    return None if inside is None else f"{_only(mistake, place)}, where it is {inside}"
+    if place is not None:
+        return f"{_only(mistake, place)}, where it is {inside}"
+    right = mistake.looked_at & ~mistake.wrong & ~mistake.neutral
+    place = name_of(right, mistake.wrong, mistake.evidence.constants) if right.any() else None
+    return None if place is None or place.chance > BY_ACCIDENT else f"right only {place.text}; elsewhere it is {inside}"
 
 
 def wrong_in_places(mistake: Mistake) -> str | None:
@@ -108,6 +108,8 @@ def _inside(mistake: Mistake) -> str | None:
     if factor is not None:
         return factor
     values = mistake.claimed[:, mistake.looked_at]
+    if not mistake.right[:, mistake.looked_at].any():
+        return "to be zero"
     least = float(values.min())
     return f"{number(least)} whatever the cotangent" if least == values.max() else None
 
@@ -117,37 +119,55 @@ def where_wrong(mistake: Mistake) -> Place | None:
     right = mistake.looked_at & ~mistake.wrong & ~mistake.neutral
     if not right.any():
         return None
+    return name_of(mistake.wrong, right, mistake.evidence.constants) or _by_value(mistake, right)
+
+
+def name_of(some: Array, others: Array, constants: Mapping[str, float]) -> Place | None:
+    """The name of the places of `some` entries that has none of the `others` in it; both are boolean."""
+    strewn = _log_choices(int((some | others).sum()), int(some.sum()))
+    return _box(some, others, strewn, constants) or _diagonal(some, others, strewn)
+
+
+def _by_value(mistake: Mistake, right: Array) -> Place | None:
+    """Where the input is on one side of zero, or beyond one, as on one side of a kink."""
+    x, name = np.asarray(mistake.evidence.inputs[mistake.name]), mistake.name
     strewn = _log_choices(int((mistake.wrong | right).sum()), int(mistake.wrong.sum()))
-    return _box(mistake, right, strewn) or _diagonal(mistake, right, strewn)
+    sides = {f"{name} is negative": x < 0, f"{name} is positive": x > 0, f"{name} is larger than 1": x > 1}
+    sides |= {f"{name} is smaller than -1": x < -1, f"|{name}| is larger than 1": np.abs(x) > 1}
+    for text, side in sides.items():
+        if not (mistake.wrong & ~side).any() and not (right & side).any():
+            return Place(f"where {text}", math.log(len(sides)) - strewn)
+    return None
 
 
 def _log_choices(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
-def _box(mistake: Mistake, right: Array, strewn: float) -> Place | None:
+def _box(some: Array, others: Array, strewn: float, numbers: Mapping[str, float]) -> Place | None:
     """Certain indices of one axis, and of other axes as far as they are needed."""
-    used = {axis: _projected(mistake.wrong | right, axis) for axis in range(mistake.wrong.ndim)}
-    bad = {axis: _projected(mistake.wrong, axis) for axis in used}
+    shape = some.shape
+    used = {axis: _projected(some | others, axis) for axis in range(some.ndim)}
+    bad = {axis: _projected(some, axis) for axis in used}
     limited = list(used)
-    if (_within(bad, limited, mistake.shape) & right).any():
+    if (_within(bad, limited, shape) & others).any():
         return None
     for axis in used:
         fewer = [k for k in limited if k != axis]
-        if not (_within(bad, fewer, mistake.shape) & right).any():
+        if not (_within(bad, fewer, shape) & others).any():
             limited = fewer
-    constants = {name: int(value) for name, value in mistake.evidence.constants.items() if 1 < value == value // 1}
+    constants = {name: int(value) for name, value in numbers.items() if 1 < value == value // 1}
     names = []
     for axis in limited:
-        wrong, all_of_them = np.flatnonzero(bad[axis]).tolist(), np.flatnonzero(used[axis]).tolist()
-        indices = _indices(wrong, all_of_them, axis, mistake.shape[axis], constants)
+        inside, all_of_them = np.flatnonzero(bad[axis]).tolist(), np.flatnonzero(used[axis]).tolist()
+        indices = _indices(inside, all_of_them, axis, shape[axis], constants)
         if indices is None:
             return None
         names.append(indices)
     # Two axes at once take more to believe.
     chance = sum(math.log(10 * indices.alike) for indices in names) - math.log(10) - strewn
     single = [int(bad[axis].argmax()) for axis in limited if bad[axis].sum() == 1]
-    if len(single) == len(mistake.shape) > 1:
+    if len(single) == len(shape) > 1:
         return Place(f"at one entry, {single}", chance)
     return Place(" and ".join(indices.text for indices in names), chance)
 
@@ -203,14 +223,14 @@ def _block(first: int, last: int, length: int, constants: Mapping[str, int]) -> 
     return ""
 
 
-def _diagonal(mistake: Mistake, right: Array, strewn: float) -> Place | None:
+def _diagonal(some: Array, others: Array, strewn: float) -> Place | None:
     """On one side of the diagonal of the last two axes."""
-    if len(mistake.shape) < 2:
+    if some.ndim < 2:
         return None
-    rows, columns = mistake.shape[-2:]
+    rows, columns = some.shape[-2:]
     offset = np.arange(columns) - np.arange(rows)[:, np.newaxis]
     for text, side in DIAGONALS.items():
-        inside = np.broadcast_to(side(offset), mistake.shape)
-        if not (mistake.wrong & ~inside).any() and not (right & inside).any():
+        inside = np.broadcast_to(side(offset), some.shape)
+        if not (some & ~inside).any() and not (others & inside).any():
             return Place(f"{text} of the last two axes", math.log(len(DIAGONALS)) - strewn)
     return None

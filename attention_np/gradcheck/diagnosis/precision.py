@@ -6,12 +6,18 @@ import numpy as np
 
 from attention_np.gradcheck.diagnosis.cotangents import correlation
 from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, number
+from attention_np.gradcheck.measuring.noise import moved_relatively
 
-__all__ = ["rounded"]
+__all__ = ["lost_epsilon", "rounded"]
 
 # The bits of the significand, and how many times its last place a computation in that precision may be off.
 PRECISIONS = {"bfloat16": (8, 16), "float16": (11, 64), "float32": (24, 1000)}
 LEAST = 2.0**-24  # of float16, whose small numbers are that far apart
+NEARBY = 1e-5  # relative: many a unit in the last place of single precision, and next to nothing for a formula
+SMALL = 1e-2  # of the largest entry: an error that an epsilon may make
+CLEARLY = 30  # times what counts as an error: known to a few percent
+LEAST_VALUES = 3  # that fall alike
+NEAR = 0.1  # relative: how closely they do, which is to the order of the epsilon itself
 FEW = 30  # values, of which nothing can be said about a pattern
 
 
@@ -46,12 +52,14 @@ def _are_other_errors_nearby(mistake: Mistake) -> bool:
     Rounding makes such errors; whatever else a formula does wrong, as by a constant that lacks a digit or a series that
     is cut off, it does there, too.
     """
-    if mistake.evidence.ask is None:
+    rng, evidence = np.random.default_rng(0), mistake.evidence
+    inputs = {name: moved_relatively(x, rng, NEARBY) for name, x in evidence.inputs.items()}
+    there = mistake.elsewhere(inputs, moved_relatively(evidence.cotangents, rng, NEARBY))
+    if there is None:
         return False
-    claimed, right = mistake.evidence.ask.nearby()
-    here, there = mistake.error / mistake.right, (claimed - right) / right
-    seen = np.isfinite(here) & np.isfinite(there) & ~mistake.neutral
-    return bool(seen.sum() >= FEW and abs(correlation(here[seen], there[seen])) <= 0.5)
+    x, y = mistake.error / mistake.right, there.error / there.right
+    seen = np.isfinite(x) & np.isfinite(y) & ~mistake.neutral
+    return bool(seen.sum() >= FEW and abs(correlation(x[seen], y[seen])) <= 0.5)
 
 
 def _have_bits(x: Array, bits: int, entries: Array) -> bool:
@@ -73,3 +81,25 @@ def _is_like_rounding(mistake: Mistake, size: float) -> bool:
     typical, largest = float(np.median(np.abs(relative))), float(np.abs(mistake.error[:, telling]).max())
     of_that_size = unit / 30 <= typical <= 4 * unit and largest <= 32 * unit * size
     return bool(of_that_size and abs(np.sign(relative).mean()) <= 0.35)
+
+
+def lost_epsilon(mistake: Mistake) -> str | None:
+    """Errors that are small, and fall as a power of the input where that is larger, as beside a lost epsilon."""
+    evident = np.abs(mistake.error) > CLEARLY * mistake.tolerance
+    size, error = (np.abs(x[:, mistake.looked_at]).max() for x in (mistake.right, mistake.error))
+    if evident.sum() < LEAST_VALUES or error > SMALL * size:
+        return None
+    evidence = mistake.evidence
+    doubled = {**evidence.inputs, mistake.name: 2 * evidence.inputs[mistake.name]}
+    there = mistake.elsewhere(doubled, evidence.cotangents)
+    if there is None:
+        return None
+    falls = (there.error / mistake.error)[evident] * size / np.abs(there.right[:, mistake.looked_at]).max()
+    for power, much in ((1, "half"), (2, "a quarter")):
+        if (np.abs(falls * 2**power - 1) <= NEAR).all():
+            return (
+                f"an epsilon beside {mistake.name} is missing, or another one: it is off by at most "
+                f"{number(error / size, 2)} of the largest entry, and by {much} of that where {mistake.name} is twice "
+                "as large"
+            )
+    return None

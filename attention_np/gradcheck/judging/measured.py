@@ -10,13 +10,14 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from attention_np.gradcheck.agreement import UNDECIDABLE, UNDECIDED
 from attention_np.gradcheck.findings import Escape
 from attention_np.gradcheck.measuring.functions import Backward, FirstCall, Forward, call_backward, wide_dtype
 from attention_np.gradcheck.measuring.noise import Pair, noise_floor
 from attention_np.gradcheck.measuring.numerical import METHODS, measure, measure_along
 from attention_np.gradcheck.measuring.running import Running, ignore
 from attention_np.gradcheck.measuring.slopes import Slopes
-from attention_np.gradcheck.measuring.subject import Subject, flattened
+from attention_np.gradcheck.measuring.subject import Subject, flattened, sizes
 
 __all__ = ["Candidate", "Measured", "Options"]
 
@@ -110,8 +111,10 @@ class Candidate:
         return [self.gradients(w) for w in (u, v, u + v)]
 
     def claimed(self, name: str) -> Array:
-        """The gradient that is claimed for one input."""
-        return np.asarray(self.first.gradients[list(self.inputs).index(name)])
+        """The gradient that is claimed for one input, in its dtype or in a narrower one."""
+        gradient, x = np.asarray(self.first.gradients[list(self.inputs).index(name)]), self.inputs[name]
+        is_wider = gradient.dtype.kind == "f" and gradient.dtype.itemsize > x.dtype.itemsize
+        return gradient.astype(x.dtype) if is_wider else gradient
 
     def rng(self, name: str, purpose: str) -> np.random.Generator:
         """Randomness of its own for each input and purpose, so that no choice depends on another."""
@@ -130,6 +133,7 @@ class Measured:
     note: str | None = None
     escape: Escape | None = None
     fault: str | None = None
+    tolerance: float = 0.0  # to which the functions seem to compute, relative, if that is worse than rounding
     looked: Array = field(init=False)  # of bool
     numerical: Array = field(init=False)  # (cotangents, entries), NaN where not looked at, or where there is no slope
     errors: Array = field(init=False)
@@ -169,6 +173,20 @@ class Measured:
         narrow, inputs = self.candidate.question
         noise = [noise_floor(self.pair(off), w.astype(narrow.dtype), inputs, self.rng("sum")) for w in (u, v, u + v)]
         return bool((np.abs(of_sum - each - other)[off] <= FAR * sum(noise)).all())
+
+    @cached_property
+    def scale(self) -> Array:
+        """The size that each entry of a gradient has where nothing cancels: that of the outputs, over its own."""
+        terms = self.subject.loudness.sum() / float(np.finfo(self.subject.output.dtype).eps)
+        return np.asarray(terms / sizes(self.subject.x).ravel())
+
+    @property
+    def blind(self) -> Array:
+        """The undecided entries of which nothing is seen: rounding may be as large as such a gradient could be."""
+        at_most = np.fmax(
+            self.scale, np.fmax(np.abs(self.candidate.claimed(self.name)).ravel(), np.abs(self.numerical[0]))
+        )
+        return np.asarray((self.verdict == UNDECIDED) & ~(UNDECIDABLE * self.floor <= at_most))
 
     def remark(self, sentence: str) -> None:
         """Add a sentence to the note."""

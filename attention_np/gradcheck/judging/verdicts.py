@@ -20,6 +20,7 @@ from attention_np.gradcheck.measuring.subject import REFUSALS, along, flattened,
 __all__ = ["decide", "first_verdict"]
 
 Array = npt.NDArray[Any]
+Question = tuple[Array, list[Array]]  # the cotangent and all inputs
 
 COMPLEX_STEP, CENTRAL = METHODS
 RESOLUTION = {COMPLEX_STEP: 1e-10, CENTRAL: 1e-7}  # the relative error of an entry that must be seen
@@ -28,21 +29,22 @@ OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to lo
 GROSS = 1e-6  # a relative error of an entry
 ELSEWHERE, POINTS = 2.0**-7, 2  # relative: how far off other points are; how many are asked
 LAST_BITS = 64  # units in the last place of the largest: what rounding may leave of terms that cancel
+TOLERANCE = 0.1  # a relative error that is no solver's, nor of a series that ends
 ASKED, FAR = 8, 100  # entries that are looked at there; noise floors that do not count there
-CLOSER = 64  # doubtful entries that are looked at together
+TOGETHER = 8  # doubtful entries that are looked at more closely together; if all prove wrong, clearer ones are believed
+FEW = 64  # entries behind what is off along a direction, that are looked at
 ALIKE = 13  # slopes within so many powers of two move together
 SHORT = 2.0**-12  # relative: a step
-ENOUGH = 512  # doubtful entries, after which the clearest wrong ones are believed
-WITNESSES = 16  # wrong entries whose complex step is held against differences
+WITNESSES = 4  # wrong entries, and undecided ones, whose complex step is held against differences
 
 
 def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
     """The verdicts on all entries that were looked at, and on the whole if those are not all.
 
-    With `method` "auto", an input whose complex step proves wrong is measured again by differences.
+    With `method` "auto", an input whose complex step proves wrong, or tells nothing, is measured again by differences.
     """
     _settle(found, rtol)
-    reason = _why_not_complex_step(found) if found.method == COMPLEX_STEP else None
+    reason = _why_not_complex_step(found, method) if found.method == COMPLEX_STEP else None
     if reason is not None:
         if method != "auto":
             raise NotAnalyticError(f"input {found.name}: {reason}, so the complex step does not apply: use central")
@@ -51,74 +53,104 @@ def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
         _settle(found, rtol)
     if not found.looked.all():
         _project(found, rtol, directions)
-    if found.fault is None and not (found.verdict == WRONG).any():
-        found.fault = _fault_elsewhere(found, rtol)
+    if found.fault is None and found.looked.any() and np.isfinite(found.numerical[0]).any():
+        if found.blind[found.looked].all():
+            found.fault = "it could not be decided: rounding alone may be as large as a gradient of such outputs can be"
+        elif not (found.verdict == WRONG).any():
+            found.fault = _fault_elsewhere(found, rtol)
 
 
-def first_verdict(found: Measured) -> Array:
+def first_verdict(found: Measured, some: Array | None = None) -> Array:
     """The verdicts by the method's own errors and the last bits of the entries; the entries to look at more closely."""
     gradient = found.candidate.claimed(found.name)
-    last_bits = float(np.finfo(gradient.dtype).eps) * np.fmax(np.abs(gradient.ravel()), np.abs(found.numerical[0]))
-    found.floor = found.errors.copy()
-    _add_noise(found, np.arange(gradient.size), OWN_ROUNDING * last_bits)
-    return np.flatnonzero((found.verdict == WRONG) | ((found.verdict == UNDECIDED) & np.isfinite(found.floor)))
+    some = np.arange(gradient.size) if some is None else some
+    found.floor[some] = found.errors[some]
+    larger = np.fmax(np.abs(gradient.ravel()), np.abs(found.numerical[0]))[some]
+    _add_noise(found, some, OWN_ROUNDING * float(np.finfo(gradient.dtype).eps) * larger)
+    verdict = found.verdict[some]
+    return np.asarray(some[(verdict == WRONG) | ((verdict == UNDECIDED) & np.isfinite(found.floor[some]))])
 
 
-def _add_noise(found: Measured, some: Array, noise: Array) -> None:
-    """Raise the floor of some entries, and judge them by it."""
-    found.floor[some] += noise
+def _add_noise(found: Measured, some: Array, noise: Array) -> Array:
+    """Raise the floor of some entries, and judge them by it; those that are wrong still."""
+    found.floor[some] += np.where(np.isfinite(noise), noise, 0)
     gradient = found.candidate.claimed(found.name)
     resolution = max(RESOLUTION[found.method], LEAST_RESOLUTION * float(np.finfo(gradient.dtype).eps))
     verdict = judge(gradient.ravel()[some], found.numerical[0, some], found.floor[some], resolution)
     found.verdict[some] = np.where(found.looked[some], verdict, UNCHECKED)
+    return np.asarray(some[found.verdict[some] == WRONG])
 
 
 def _settle(found: Measured, rtol: float) -> None:
-    doubtful = first_verdict(found)
-    if found.method == CENTRAL:
-        found.look(doubtful, best=True)
-        doubtful = first_verdict(found)
+    """The floor first, then a closer look at entries that do not hold by it, the least clear first.
+
+    Once all of several prove wrong, they tell how much too low the first floors are. Entries that are clearer than
+    that are believed.
+    """
     claimed = found.candidate.claimed(found.name).ravel()
+    doubtful = first_verdict(found)
     difference = np.abs(claimed - found.numerical[0])
-    doubtful = doubtful[np.lexsort([difference[doubtful] / found.floor[doubtful]])]  # the clearest last
-    for start in range(0, len(doubtful), CLOSER):
-        some = doubtful[start : start + CLOSER]
-        _add_noise(found, some, noise_floor(found.pair(some), *found.candidate.question, found.rng("noise")))
-        _look_closer(found, some[found.verdict[some] == WRONG])
-        if start + CLOSER >= ENOUGH and (found.verdict[some] == WRONG).all():
-            break  # the others are clearer still
+    doubtful = doubtful[np.lexsort([difference[doubtful] / found.floor[doubtful]])]
+    while doubtful.size:
+        some, doubtful = doubtful[:TOGETHER], doubtful[TOGETHER:]
+        first = found.floor[some]
+        _look_closer(found, some)
+        if doubtful.size and (found.verdict[some] == WRONG).all():
+            times = max(1.0, float((found.floor[some] / first).max()))
+            believed = _add_noise(found, doubtful, (times - 1) * found.floor[doubtful])
+            doubtful = np.setdiff1d(doubtful, believed)
     if rtol:
+        difference = np.abs(claimed - found.numerical[0])
         largest = np.fmax(np.abs(claimed), np.abs(found.numerical[0])).max(initial=0)
         found.verdict[(difference <= rtol * largest) & found.looked] = HOLDS
 
 
 def _look_closer(found: Measured, some: Array) -> None:
-    """See, before entries are called wrong, that the difference stays in a wider dtype, and is no loss of last bits."""
-    if not some.size:
-        return
+    """Raise the floor of entries by all that can be blamed besides, one after the other, until they are not wrong."""
     found.look(some, best=True)
-    difference = found.candidate.claimed(found.name).ravel()[some] - found.numerical[0, some]
-    change = _change(found, some, found.candidate.question, difference)
-    _add_noise(found, some, np.fmax(change, found.errors[some]))
-    wrong = some[found.verdict[some] == WRONG]
-    lost = wrong[_may_be_lost(found, wrong)]
-    _add_noise(found, lost, found.lost[lost])
+    first_verdict(found, some)
+    question = found.candidate.question
+    wrong = _add_noise(found, some, noise_floor(found.pair(some), *question, found.rng("noise")))
+    for noise in (_of_narrow_dtype, _of_unsteadiness, _of_tolerance, _of_saturation):
+        if wrong.size:
+            difference = found.candidate.claimed(found.name).ravel()[wrong] - found.numerical[0, wrong]
+            wrong = _add_noise(found, wrong, noise(found, wrong, question, difference))
 
 
-def _change(found: Measured, some: Array, question: tuple[Array, list[Array]], difference: Array) -> Array:
-    """By how much the difference of the two gradients is another one in a wider dtype, or how unsteady it is."""
-    pair = found.pair(some)
-    wider = wider_difference(pair, *question) if found.candidate.wide else None
-    if wider is not None:
-        change = np.abs(wider - difference)
-    else:
-        change = np.zeros(len(some))
-        largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
-        slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest
-        if slight.any():
-            unsteady = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
-            change[slight] = np.fmax(change[slight], unsteady)
-    return np.where(np.isfinite(change), change, 0)
+def _of_narrow_dtype(found: Measured, some: Array, question: Question, difference: Array) -> Array:
+    """By how much the difference of the two gradients is another one in a wider dtype."""
+    wider = wider_difference(found.pair(some), *question) if found.candidate.wide else None
+    return np.zeros(len(some)) if wider is None else np.abs(wider - difference)
+
+
+def _of_unsteadiness(found: Measured, some: Array, question: Question, difference: Array) -> Array:
+    """How unsteady a difference in the last bits is close by."""
+    largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
+    slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest
+    noise = np.zeros(len(some))
+    if slight.any():
+        noise[slight], _ = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
+    return noise
+
+
+def _of_tolerance(found: Measured, some: Array, question: Question, difference: Array) -> Array:
+    """The same of one that is not gross, where backward is steady: solvers and series stop at a tolerance."""
+    size = np.abs(found.numerical[0])
+    slight = np.abs(difference) < TOLERANCE * np.nanmax(size)
+    noise = np.zeros(len(some))
+    if slight.any():
+        left, alone = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
+        left = np.where(UNDECIDABLE * alone < left, left, 0)
+        relative = float(left.max() / np.nanmax(size))  # of the solver, whether or not an entry shows it
+        noise[slight] = np.fmax(left, relative * size[some[slight]])
+        if relative > LAST_BITS * found.subject.unit:
+            found.tolerance = max(found.tolerance, relative)
+    return noise
+
+
+def _of_saturation(found: Measured, some: Array, _: Question, __: Array) -> Array:
+    """What saturated outputs lose."""
+    return np.where(_may_be_lost(found, some), found.lost[some], 0)
 
 
 def _may_be_lost(found: Measured, some: Array) -> Array:
@@ -143,15 +175,19 @@ def _may_be_lost(found: Measured, some: Array) -> Array:
     return np.asarray(gross & ~fixed)
 
 
-def _why_not_complex_step(found: Measured) -> str | None:
-    """Why the complex step of entries that look wrong cannot be right itself.
+def _why_not_complex_step(found: Measured, method: str = "auto") -> str | None:
+    """Why the complex step of entries that look wrong cannot be right itself, or cannot tell.
 
-    Differences say something else; and grossly so, or they say what is claimed: two against one.
+    Differences say something else; and grossly so, or they say what is claimed: two against one. Or the complex step
+    says nothing, under "auto", of entries of which differences do.
     """
-    asked = np.append(np.flatnonzero(found.verdict == WRONG)[:WITNESSES], _suspects(found))
+    wrong, blind = np.flatnonzero(found.verdict == WRONG), np.flatnonzero(found.blind)
+    asked = np.concatenate([wrong[:WITNESSES], _suspects(found), blind[:WITNESSES]]).astype(int)
     steps, claimed = found.numerical[0, asked], found.candidate.claimed(found.name).ravel()[asked]
     witnesses = measure(found.subject, asked, CENTRAL, found.aside, best=True)
     slopes = witnesses.values[:, 0]
+    if method == "auto" and (found.blind[asked] & (UNDECIDABLE * witnesses.errors < found.scale[asked])).any():
+        return "the complex step is all rounding in some entries, where differences tell more"
     apart = np.abs(slopes - steps)
     gross = apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))
     agree = np.abs(slopes - claimed) < 0.1 * apart
@@ -236,7 +272,9 @@ def _is_wrong_at(found: Measured, some: Array, question: tuple[Array, list[Array
         off = apart > known + allowed + FAR * (slopes.errors + slopes.lost + found.floor[some])
         if off.any():
             noise = noise_floor(pair, *question, found.rng("noise elsewhere"))
-            off &= apart > FAR * (noise + _change(found, some, question, claimed - slopes.values[:, 0]))
+            for of_something in (_of_narrow_dtype, _of_unsteadiness):
+                noise += of_something(found, some, question, claimed - slopes.values[:, 0])
+            off &= apart > FAR * noise
         if off.any() and found.method == COMPLEX_STEP:  # which need not be right there, too
             there = found.there(*question).with_its_output()
             slopes = measure(there, some, CENTRAL, found.aside, best=True)
@@ -293,7 +331,7 @@ def _hunt(found: Measured, direction: Array) -> Array:
         slopes = found.slopes_along(parts.reshape(-1, *direction.shape))
         return np.asarray(np.abs(parts @ gradient - slopes.values[:, 0]))
 
-    return _halved(direction.ravel(), apart, CLOSER)
+    return _halved(direction.ravel(), apart, FEW)
 
 
 def _halved(direction: Array, off: Callable[[Array], Array], most: int) -> Array:

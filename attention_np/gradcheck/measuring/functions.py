@@ -16,6 +16,7 @@ __all__ = [
     "as_inputs",
     "call_backward",
     "check_mapping",
+    "dtype_of",
     "evaluate",
     "first_call",
     "form_of",
@@ -166,7 +167,7 @@ def first_call(
 
 
 def form_of(gradient: Any, x: Array) -> str | None:
-    """What is wrong with the form of the gradient by `x`, if anything: shape and dtype are those of `x`."""
+    """What is wrong with the form of the gradient by `x`, if it cannot be compared."""
     if gradient is None:
         return "the gradient is missing"
     if isinstance(gradient, np.ma.MaskedArray):
@@ -179,9 +180,14 @@ def form_of(gradient: Any, x: Array) -> str | None:
         return f"the gradient has the shape {array.shape}, the input {x.shape}"
     if array.dtype.kind != "f":
         return f"the gradient holds {array.dtype}, not real floating-point numbers"
-    if isinstance(gradient, np.ndarray) and array.dtype.newbyteorder("=") != x.dtype:
-        return f"the gradient is {array.dtype}, the input {x.dtype}"
     return _strange(array, "gradient")
+
+
+def dtype_of(gradient: Any, x: Array) -> str | None:
+    """What is wrong with the dtype of a gradient that can be compared: it is that of `x`."""
+    if isinstance(gradient, np.ndarray) and gradient.dtype.newbyteorder("=") != x.dtype:
+        return f"the gradient is {gradient.dtype}, the input {x.dtype}"
+    return None
 
 
 def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

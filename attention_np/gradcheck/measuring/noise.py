@@ -31,7 +31,8 @@ Array = npt.NDArray[Any]
 ULPS = 4  # by how many units in the last place, at most, the inputs are moved
 SMALL_MOVES = 4
 LARGER_MOVES = 2
-SPACINGS, POINTS, ORDER = (2.0**-20, 2.0**-14, 2.0**-7), 10, 5  # relative
+SPACINGS, POINTS, ORDER = (2.0**-4, 2.0**-5, 2.0**-7, 2.0**-14, 2.0**-20), 10, 3  # relative
+SMOOTH = 3e-3  # of the largest: what differences of a high order leave at most of slopes that are smooth
 LARGER = 0.75  # a larger move is eps to this power, relative (gradcheck.55)
 
 
@@ -64,25 +65,39 @@ def noise_floor(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rando
     return np.where(np.isfinite(floor), floor, 0)
 
 
-def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:
+def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> tuple[Array, Array]:
     """What differences of a high order leave of the difference between the two, at equally spaced points.
 
     A wrong formula is smooth, and leaves next to nothing. Rounding is not, as that of 1 - y * y where y is nearly one:
-    so long as y stays the same number, it looks like an error.
+    so long as y stays the same number, it looks like an error. Nor is what a solver leaves that stops at a tolerance,
+    after as many steps as that takes. The points are as far apart as the slopes are smooth. Besides, what is left of
+    the claimed gradient alone, where the points are closest. They lie towards zero, where what diverges does not.
     """
-    furthest: Array = np.zeros(())
-    ways = [rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape) for x in inputs]
+    ways = [rng.uniform(0.5, 1, x.shape) for x in inputs]
+
+    def at(spacing: float) -> list[list[Array]]:
+        steps = range(2 - POINTS, 2)
+        return [
+            [np.array(x * (1 + k * spacing * v), x.dtype) for x, v in zip(inputs, ways, strict=True)] for k in steps
+        ]
+
     with np.errstate(all="ignore"):
+        left = np.full(pair.claimed(cotangent, inputs).shape, np.nan)
+        answers = [_or_nan(pair.claimed, cotangent, point) for point in at(SPACINGS[-1])]
+        alone = _left_over(np.array([np.broadcast_to(answer, left.shape) for answer in answers]))
         for spacing in SPACINGS:
-            places = (
-                [(x * (1 + k * spacing * v)).astype(x.dtype) for x, v in zip(inputs, ways, strict=True)]
-                for k in range(-POINTS // 2, POINTS // 2)
-            )
-            answers = [pair.at(cotangent, point) for point in places]
-            differences = np.diff([claimed - measured for claimed, measured in answers], n=ORDER, axis=0)
-            left = np.sqrt((differences**2).mean(axis=0) / comb(2 * ORDER, ORDER))
-            furthest = np.fmax(furthest, np.where(np.isfinite(left), left, 0))
-    return furthest
+            answers = [np.broadcast_arrays(*pair.at(cotangent, point), left)[:2] for point in at(spacing)]
+            claimed, measured = np.swapaxes(answers, 0, 1)
+            smooth = _left_over(measured) <= SMOOTH * np.abs(measured).max(axis=0)
+            left = np.where(np.isnan(left) & smooth, _left_over(claimed - measured), left)
+            if not np.isnan(left).any():
+                break
+    return np.where(np.isnan(left), 0, left), np.where(np.isnan(alone), np.inf, alone)
+
+
+def _left_over(points: Array) -> Array:
+    """What differences of a high order leave of numbers at equally spaced points, the first axis."""
+    return np.asarray(np.abs(np.diff(points, n=ORDER, axis=0)).max(axis=0) / np.sqrt(comb(2 * ORDER, ORDER)))
 
 
 def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array | None:
@@ -108,7 +123,7 @@ def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array
 def moved_relatively(x: Array, rng: np.random.Generator, most: float) -> Array:
     """`x`, with each entry moved up or down by at most so much of itself."""
     with np.errstate(all="ignore"):
-        y = x * (1 + most * rng.uniform(-1, 1, x.shape)).astype(x.dtype)
+        y = x * np.asarray(1 + most * rng.uniform(-1, 1, x.shape), x.dtype)
     return np.where(np.isfinite(y), y, x)
 
 

@@ -129,13 +129,12 @@ def _left_over(subject: Subject, *steps: Array) -> tuple[Array, Array]:
 def _stairs_beyond(subject: Subject, direction: Array) -> Array:
     """The first step that outputs take farther off, if it is flat there, too, and tiny beside what they come to.
 
-    Infinite for others. Entries keep their sign, and go no farther than numbers of the size of one, whose last bits
-    these may be.
+    Infinite for others. Only numbers below one are asked, and up to one, whose last bits these may be.
     """
     output = np.asarray(subject.output.ravel(), np.float64)
     step, largest = np.full(output.shape, np.inf), np.abs(output)
     outwards = np.where(subject.x < 0, -1, 1) * np.abs(direction)
-    farthest = np.where(direction == 0, 0, np.maximum(np.abs(direction), 1.0))
+    farthest = np.where(direction == 0, 0, np.maximum(1 - np.abs(subject.x), 0))
     for place in BEYOND:
         move = np.clip(place * outwards, -farthest, farthest)
         moves = np.stack([move, (1 + CLOSE) * move])

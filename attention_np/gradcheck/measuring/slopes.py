@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever the function multiplies it with
 COMPLEX_STEP_IN_SINGLE = 2.0**-40
 TINY = 2.0**-800  # of an entry, where a shorter step would be lost
-SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 2, 47, 52, 57))  # relative steps, as they are tried
+SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 4, 47, 52, 57))  # relative steps, as they are tried
 SATURATED = 4  # units in the last place of an output, that it moves by when an input moves by its own size
 SMALLER = 2.0**-5  # so much smaller all entries are, where exponentials of them no longer saturate
 WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
@@ -174,17 +174,21 @@ def _lost(subject: Subject, slopes: Array, reach: Reach | None) -> Array:
 def reach_of(subject: Subject, directions: Array) -> Reach:
     """What an output depends on, as far as it is seen to move, and how far it gets: alone, and when all inputs move.
 
-    No entry goes farther than half its magnitude, or to where others of its input are: a solver that is asked outside
-    its domain need never return. What is saturated here moves where all entries are smaller.
+    An entry goes half the way to zero and a little the other way, or to where others of its input are: a solver or a
+    series that is asked outside its domain need never return. What is saturated here moves where all are smaller.
     """
     x, output = subject.x, subject.output.ravel()
-    half = np.where(np.abs(x) > SMALLEST, np.abs(x), sizes(x)) / 2
+    size = np.where(np.abs(x) > SMALLEST, x, sizes(x))
+    inwards, outwards = -size / 2, size / 8
     known = x[np.isfinite(x)]
-    lowest, highest = np.minimum(x - half, known.min(initial=np.inf)), np.maximum(x + half, known.max(initial=-np.inf))
-    signs = np.where(np.arange(x.size).reshape(x.shape) % 2, 1, -1)
+    lowest = np.minimum(x + np.minimum(inwards, outwards), known.min(initial=np.inf))
+    highest = np.maximum(x + np.maximum(inwards, outwards), known.max(initial=-np.inf))
+    every_other = np.arange(x.size).reshape(x.shape) % 2
     tame = SMALLER * x
     with np.errstate(all="ignore"):
-        together = np.stack([x + half, x - half, x + signs * half, x - signs * half, tame])
+        together = np.stack(
+            [x + inwards, x + outwards, x + every_other * inwards, x + (1 - every_other) * inwards, tame]
+        )
         alone = [np.clip(x + far * directions, lowest, highest) for far in (2, -2)]
         outputs = subject.values(np.concatenate([together, *alone, tame + SMALLER * directions]))
         reached, up, down, from_tame = np.split(outputs, [5 + k * len(directions) for k in range(3)])

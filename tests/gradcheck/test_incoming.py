@@ -1,4 +1,4 @@
-"""A sum of which not all terms were taken: which of them are there, whatever the terms are."""
+"""What becomes of the gradient of the output: which of it is there, whatever the terms are, and in which order."""
 
 import numpy as np
 import pytest
@@ -20,10 +20,12 @@ def said_of(forward, wrong, inputs, where):
 
 
 PARTS = [
-    (lambda terms: terms[2], "it is only the term of index 2 of the sum"),
-    (lambda terms: terms.sum(axis=0) - terms[2], "the term of index 2 is missing from the sum"),
-    (lambda terms: terms[:3].sum(axis=0), "only the terms up to index 2 are in the sum"),
-    (lambda terms: terms[2:].sum(axis=0), "only the terms from index 2 on are in the sum"),
+    (lambda terms: terms[2], "used only at index 2 of axis 0"),
+    (lambda terms: terms[4], "used only at index 4 of axis 0, the last: does = stand in the place of +=?"),
+    (lambda terms: terms.sum(axis=0) - terms[2], "left out at index 2 of axis 0"),
+    (lambda terms: terms[:3].sum(axis=0), "left out from index 3 of axis 0 on (of 5)"),
+    (lambda terms: terms[2:].sum(axis=0), "left out up to index 1 of axis 0 (of 5)"),
+    (lambda terms: terms.sum(axis=0) + terms[:2].sum(axis=0), "used 2 times up to index 1 of axis 0 (of 5)"),
 ]
 X, B, W = normal(5, 4, seed=1), normal(4, seed=2), normal(4, 2, seed=3)
 SUMS = {  # the function, its inputs, and the terms of the gradient of the last one, along axis 0 of the output
@@ -54,21 +56,22 @@ SUMS = {  # the function, its inputs, and the terms of the gradient of the last 
 def test_the_terms_are_those_that_the_function_has_for_each_index_of_the_cotangent(name, part, said):
     forward, inputs, terms = SUMS[name]
     found = said_of(forward, lambda *arrays: part(terms(*arrays)), inputs, list(inputs)[-1])
-    assert found == f"{said} over axis 0 of the output (of 5)"
+    assert found == f"the gradient of the output is {said}"
 
 
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        (lambda t: t[:, 1].sum(), "it is only the term of index 1 of the sum over axis 1 of the output (of 3)"),
-        (lambda t: t[2].sum(), "it is only the term of index 2 of the sum over axis 0 of the output (of 4)"),
-        (lambda t: t[:, :2].sum(), "the term of index 2 is missing from the sum over axis 1 of the output (of 3)"),
+        (lambda t: t[:, 1].sum(), "used only at index 1 of axis 1"),
+        (lambda t: t[2].sum(), "used only at index 2 of axis 0"),
+        (lambda t: t[:, :2].sum(), "left out at index 2 of axis 1"),
     ],
 )
 @pytest.mark.parametrize("shape", [(), (1, 1)])
 def test_of_several_axes_the_one_is_named_that_is_not_summed(part, said, shape):
     inputs = {"x": normal(4, 3, seed=1), "b": np.full(shape, 0.7)}
-    assert said_of(np.multiply, lambda d, x, b: part(d * x).reshape(b.shape), inputs, "b") == said
+    found = said_of(np.multiply, lambda d, x, b: part(d * x).reshape(b.shape), inputs, "b")
+    assert found == f"the gradient of the output is {said}"
 
 
 def test_where_each_entry_has_one_term_alone_there_is_no_sum():
@@ -84,7 +87,9 @@ def test_a_gradient_that_a_loop_over_the_batch_overwrites_is_said_to_be_the_last
 
     inputs = {"x": normal(4, 3, 5, seed=1), "w": normal(5, 3, seed=2)}
     found = check(np.matmul, backward, inputs, method=method, max_entries=entries)["w"]
-    assert found.diagnosis == "it is only the term of index 3 of the sum over axis 0 of the output (of 4)"
+    assert found.diagnosis == (
+        "the gradient of the output is used only at index 3 of axis 0, the last: does = stand in the place of +=?"
+    )
 
 
 def test_terms_that_take_longer_than_the_check_are_not_asked_for():

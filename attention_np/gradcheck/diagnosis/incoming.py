@@ -1,0 +1,172 @@
+"""What becomes of the gradient of the output: parts of it left out, other parts taken, or taken in another order.
+
+With what each entry does to each output, J, the right gradient for a cotangent u is J^T u. What is claimed may be the
+same of a part of J, or for another u.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+
+from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, in_words, number
+from attention_np.gradcheck.diagnosis.orders import named_orders
+from attention_np.gradcheck.diagnosis.places import name_of
+
+__all__ = ["another_order_of_the_cotangent", "leak_of_the_cotangent", "part_of_the_cotangent", "part_of_the_slopes"]
+
+NONE = 1e-6  # of the largest slope of an entry: what differences may see of an output that it has no effect on
+KNOWN = 1e-6  # a coefficient of a slice that is so well known is what it is rounded to
+SPARE = 3  # equations that there must be beyond the coefficients that they tell
+MOST_COEFFICIENTS = 400  # beyond, solving for them takes longer than the check
+
+
+def part_of_the_slopes(mistake: Mistake) -> str | None:
+    """It is the gradient of some of the paths from the entries to the outputs, or of those the other way round."""
+    slopes, u = mistake.slopes, mistake.evidence.cotangents
+    if slopes is None or u.ndim == 1:
+        return None
+    if u.shape[1:] == mistake.shape and mistake.looked_at.all() and mistake.is_right_for(u, slopes.T):
+        return (
+            "it is the derivative times the gradient of the output, and not the transposed derivative: "
+            "a transpose is missing, or the reverse of an order"
+        )
+    for what, paths in _paths(mistake, slopes):
+        if mistake.is_right_for(u, np.where(paths, slopes, 0)):
+            return what
+    return None
+
+
+Paths = Iterator[tuple[str, Array]]  # what they are called, and which of the slopes they are
+
+
+def _paths(mistake: Mistake, slopes: Array) -> Paths:
+    name, shape, there = mistake.name, mistake.shape, mistake.evidence.output.shape
+    entries, outputs = (np.indices(s).reshape(len(s), math.prod(s)) for s in (shape, there))
+    entries = entries[:, mistake.looked_at.ravel()]
+    if shape == there:
+        diagonal = np.eye(slopes.shape[0], dtype=bool)[:, mistake.looked_at.ravel()]
+        yield "only the diagonal of the derivative is there: what each entry does to its own output", diagonal
+    for axis, other in ((a, b) for a in range(len(shape)) for b in range(len(there)) if shape[a] == there[b] > 1):
+        where = f"axis {axis}" if axis == other else f"axis {axis} of {name} and axis {other} of the output"
+        apart = np.abs(outputs[other][:, np.newaxis] - entries[axis])
+        yield f"only what each index does to the same index of {where} is there", apart == 0
+        yield f"what goes around the end of {where} is missing: is it wrapped?", apart <= shape[axis] / 2
+    effect = np.abs(slopes) > NONE * np.abs(slopes).max(axis=0)
+    for count in range(1, len(there) + 1):
+        for axes in combinations(range(len(there)), count):
+            yield from _one_of_several(effect, there, axes)
+
+
+def _one_of_several(effect: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Paths:
+    """Of the places along some axes of the output on which an entry has an effect, the last or the first alone."""
+    rest = tuple(k for k in range(len(shape)) if k not in axes)
+    order = (*axes, *rest, len(shape))
+    length = int(np.prod([shape[k] for k in axes]))
+    moved = effect.reshape(*shape, -1).transpose(order)
+    touched = moved.reshape(length, -1, effect.shape[1]).any(axis=1)  # (places, entries)
+    if any((moved.any(axis=tuple({*range(len(shape))} - {k})).sum(axis=0) <= 1).all() for k in range(len(axes))):
+        return  # along some axis each entry has one place alone
+    which = f"axis {axes[0]}" if len(axes) == 1 else f"axes {in_words(axes)}"
+    for what, place in (("last", length - 1 - touched[::-1].argmax(axis=0)), ("first", touched.argmax(axis=0))):
+        if np.ptp(place[touched.any(axis=0)]) == 0 or not (touched.sum(axis=0) > 1).any():
+            continue  # it is the same for all, a slice, or all that there is
+        one = np.arange(length)[:, np.newaxis] == place
+        spread = np.broadcast_to(one.reshape(*(shape[k] for k in axes), *[1] * len(rest), -1), moved.shape)
+        paths = spread.transpose(np.argsort(order)).reshape(effect.shape)
+        why = ": does = stand in the place of +=?" if what == "last" else ""
+        yield f"of all that an entry does along {which} of the output only the {what} counts{why}", paths
+
+
+def leak_of_the_cotangent(mistake: Mistake) -> str | None:
+    """It is right without what comes in where no entry has an effect on the output, as on the flat side of a ReLU."""
+    u, ask = mistake.evidence.cotangents, mistake.evidence.ask
+    if mistake.slopes is None or ask is None or not mistake.looked_at.all():
+        return None
+    dead = (mistake.slopes == 0).all(axis=1).reshape(u.shape[1:])
+    if not dead.any() or dead.all() or not mistake.is_explained_by(mistake.right + ask.claims(np.where(dead, u, 0))):
+        return None
+    return (
+        f"the gradient of the output passes in {dead.sum()} of its {dead.size} entries on which {mistake.name} has no "
+        "effect: is a mask forgotten, as that of a ReLU?"
+    )
+
+
+def another_order_of_the_cotangent(mistake: Mistake) -> str | None:
+    """It is the right gradient for the gradient of the output in another order."""
+    u = mistake.evidence.cotangents
+    if mistake.slopes is None:
+        return None
+    for what, order in named_orders(u.shape[1:]):
+        taken = np.where(order.ravel() >= 0, u.reshape(3, -1)[:, order.ravel()], 0)
+        if mistake.is_right_for(taken.reshape(u.shape)):
+            return f"the gradient of the output is taken in another order: {what}"
+    return None
+
+
+def part_of_the_cotangent(mistake: Mistake) -> str | None:
+    """Some of the gradient of the output is left out, or counts several times: that of some slices, or any entries."""
+    if mistake.slopes is None:
+        return None
+    shape = mistake.evidence.output.shape
+    slices = [(n, np.indices(shape)[axis].ravel()) for axis, n in enumerate(shape) if n > 1]
+    every = [(int(np.prod(shape)), np.arange(np.prod(shape)))] if len(slices) > 1 else []
+    for count, groups in slices + every:
+        times = _coefficients(mistake, mistake.slopes, groups, count) if count <= MOST_COEFFICIENTS else None
+        if times is None:
+            continue
+        times = times[groups].reshape(shape)
+        others = np.unique(times[times != 1])
+        if others.size == 1 and (times == 1).any() and mistake.is_right_for(times * mistake.evidence.cotangents):
+            return _left_out(mistake, times != 1, float(others[0]))
+    return None
+
+
+def _coefficients(mistake: Mistake, slopes: Array, groups: Array, count: int) -> Array | None:
+    """By what each of some groups of outputs counts, if the equations tell: (count,); 1 where it is not told apart."""
+    u, claimed, seen = mistake.evidence.cotangents, mistake.claimed, mistake.looked_at
+    ask = mistake.evidence.ask
+    draws = -(-(count + SPARE) // slopes.shape[1])
+    if count == u[0].size:  # each entry has coefficients of its own
+        draws = max(draws, int((slopes != 0).sum(axis=0).max()) + SPARE)
+    if draws > len(u) + sum(x.size for x in mistake.evidence.inputs.values()) or ask is None:
+        return None  # so many claims take longer than the check
+    if draws > len(u):
+        more = np.random.default_rng(1).standard_normal((draws - len(u), *u.shape[1:]))
+        u, claimed = np.concatenate([u, more]), np.concatenate([claimed, ask.claims(more)])
+    terms = u.reshape(len(u), -1)[:, :, np.newaxis] * slopes  # (cotangents, outputs, entries)
+    design = np.zeros((len(u), count, slopes.shape[1]))
+    for k in range(count):
+        design[:, k] = terms[:, groups == k].sum(axis=1)
+    size = np.abs(terms).sum(axis=1)
+    scale = np.where(size > 0, size, 1)
+    matrix = np.moveaxis(design / scale[:, np.newaxis], 1, -1).reshape(-1, count)
+    values = (claimed[:, seen] / scale).ravel()
+    matters = np.abs(matrix).max(axis=0) > 0
+    if len(values) < matters.sum() + SPARE or not np.isfinite(matrix).all() or not np.isfinite(values).all():
+        return None
+    found, _, rank, _ = np.linalg.lstsq(matrix[:, matters], values, rcond=NONE)
+    if rank < matters.sum():
+        return None
+    times = np.ones(count)
+    times[matters] = np.where(np.abs(found - np.rint(2 * found) / 2) <= KNOWN, np.rint(2 * found) / 2, found)
+    return times
+
+
+def _left_out(mistake: Mistake, other: Array, times: float) -> str:
+    constants = mistake.evidence.constants
+    lost, kept = (name_of(x, ~x, constants) for x in (other, ~other))
+    if times:
+        where = lost.text if lost is not None else f"in {other.sum()} of {other.size} entries"
+        return f"the gradient of the output is used {number(times)} times {where}"
+    if kept is not None and (lost is None or 2 * other.sum() > other.size):
+        last = (~other).ravel()[-1] and (~other).sum() * max(other.shape) == other.size
+        why = ", the last: does = stand in the place of +=?" if last else ""
+        return f"the gradient of the output is used only {kept.text}{why}"
+    if lost is not None:
+        return f"the gradient of the output is left out {lost.text}"
+    first = np.argwhere(other)[0].tolist()
+    return f"the gradient of the output is left out in {other.sum()} of {other.size} entries, first at {first}"

@@ -1,0 +1,128 @@
+"""A factor for each entry that is a known array, as x, 1 - y^2 or 1/gamma: of the gradient, or of the cotangent.
+
+A factor of the chain rule that is left out, or there twice, is one or the other. An elementwise function has it in each
+entry of the gradient; behind a matrix or a sum, the claimed gradient is the right one for another cotangent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from attention_np.gradcheck.diagnosis.factors import scalar_fit
+from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, number
+
+__all__ = ["known_factor", "known_factor_of_the_cotangent"]
+
+ULPS = 2  # that an output may be off
+LEAST_ENTRIES = 3  # that tell a number besides, as in 3 * x
+SAME = 1e-9  # relative: an array whose entries are so much alike is no more than a number
+FORMS: dict[str, Callable[[Array], Array]] = {  # the simple ones first: of several that fit, that is named
+    "{0}": lambda x: x,
+    "{0}^2": np.square,
+    "1 - {0}": lambda x: 1 - x,
+    "1 + {0}": lambda x: 1 + x,
+    "1 - {0}^2": lambda x: 1 - x * x,
+    "1 + {0}^2": lambda x: 1 + x * x,
+    "{0} * (1 - {0})": lambda x: x * (1 - x),
+    "sign({0})": np.sign,
+    "exp({0})": np.exp,
+}
+
+
+class Known(NamedTuple):
+    """An array that may be a factor, and what it is called."""
+
+    array: Array
+    noise: Array  # how far the last bits of what it is made of move it
+    name: str
+    inverse: str  # what its inverse is called
+
+
+def known_factor(mistake: Mistake) -> str | None:
+    """Each entry is the numerical one times a known array, perhaps with a number besides."""
+    seen, found = mistake.looked_at, mistake.of_those_looked_at
+    telling = (np.abs(found.error) > found.tolerance).any(axis=0).sum()
+    for known in _known(mistake, mistake.shape):
+        array = known.array[seen]
+        other = array * found.right
+        if not _varies(array, np.any(found.right != 0, axis=0)):
+            continue
+        for times in _multiples(found, other, telling):
+            noisier = found.noisier(known.noise[seen] * np.abs(times * found.right))
+            if noisier.is_explained_by(times * other, np.abs(times * array)):
+                return f"it is {_times(times, known)} times the numerical gradient, entry by entry: {_meaning(known)}"
+    return None
+
+
+def known_factor_of_the_cotangent(mistake: Mistake) -> str | None:
+    """It is the gradient for a known array times the cotangent."""
+    u = mistake.evidence.cotangents
+    if mistake.slopes is None:
+        return None
+    for known in _known(mistake, u.shape[1:]):
+        other = known.array * u
+        if not np.isfinite(other).all() or not _varies(known.array, np.ones(u.shape[1:], bool)):
+            continue
+        found = mistake.of_those_looked_at
+        for times in _multiples(found, other.reshape(3, -1) @ mistake.slopes, found.shape[0]):
+            if mistake.is_right_for(times * other, noise=times * known.noise * u):
+                what = f"{_times(times, known)} times the gradient of the output"
+                return f"it is right for {what} in the place of that: {_meaning(known)}"
+    return None
+
+
+def _multiples(mistake: Mistake, other: Array, entries: int) -> Iterator[float]:
+    """One, and the multiple of `other` that fits best, if so many entries tell it."""
+    yield 1.0
+    if entries >= LEAST_ENTRIES:
+        times = scalar_fit(mistake, other)
+        yield -1.0 if abs(times + 1) <= SAME else times
+
+
+def _known(mistake: Mistake, shape: tuple[int, ...]) -> Iterator[Known]:
+    """Simple expressions of the inputs and the output that broadcast to `shape`, and their inverses."""
+    arrays = {**mistake.evidence.inputs, "output": mistake.evidence.output}
+    given = {name: _as_broadcast(np.asarray(x, np.float64), shape) for name, x in arrays.items()}
+    for form, function in FORMS.items():
+        for name, x in given.items():
+            if x is not None:
+                array, what = function(x), form.format(name)
+                inverse = f"1/({what})" if " " in what else f"1/{what}"
+                moved = function(x * (1 + ULPS * np.finfo(arrays[name].dtype).eps))
+                yield Known(array, np.abs(moved - array), what, inverse)
+                yield Known(1 / array, np.abs(1 / moved - 1 / array), inverse, what)
+
+
+def _as_broadcast(x: Array, shape: tuple[int, ...]) -> Array | None:
+    """`x` if it broadcasts to `shape`; or with an axis more, where the function has reduced one."""
+    for axis in (None, *range(len(shape))):
+        if axis is not None and x.shape != (*shape[:axis], *shape[axis + 1 :]):
+            continue
+        y = x if axis is None else np.expand_dims(x, axis)
+        padded = (1,) * (len(shape) - y.ndim) + y.shape
+        if (
+            (y.size > 1 or y.shape == shape)
+            and len(padded) == len(shape)
+            and all(n in (1, m) for n, m in zip(padded, shape, strict=True))
+        ):
+            return np.broadcast_to(y, shape)
+    return None
+
+
+def _varies(x: Array, where: Array) -> bool:
+    known = x[where & np.isfinite(x)]
+    return bool(known.size and (x.size == 1 or np.ptp(known) > SAME * np.abs(known).max()))
+
+
+def _times(times: float, known: Known) -> str:
+    factor = {1.0: "", -1.0: "-"}.get(times, f"{number(times, 6)} * ")
+    return f"{factor}({known.name})" if " " in known.name and "/" not in known.name else f"{factor}{known.name}"
+
+
+def _meaning(known: Known) -> str:
+    if known.name.startswith("1/"):
+        return f"a factor {known.inverse} is missing"
+    return f"a factor {known.name} too many"

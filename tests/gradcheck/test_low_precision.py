@@ -1,0 +1,191 @@
+"""Kernels in half precision and in TF32 are held against a reference in double precision, entry by entry."""
+
+import numpy as np
+import pytest
+
+from attention_np.gradcheck import check_low_precision
+
+from .programs import normal
+
+ml_dtypes = pytest.importorskip("ml_dtypes", reason="bfloat16 needs ml_dtypes: pip install attention-np[answers]")
+
+
+def tf32(x):
+    """Rounded to 10 bits behind the point, in float32."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    return ((bits + 0xFFF + ((bits >> 13) & 1)) & 0xFFFFE000).astype(np.uint32).view(np.float32)
+
+
+ROUNDED = {
+    "float16": lambda x: np.asarray(x, np.float32).astype(np.float16),
+    "bfloat16": lambda x: np.asarray(x, np.float32).astype(ml_dtypes.bfloat16),
+    "tf32": tf32,
+}
+PRECISIONS = pytest.mark.parametrize("precision", ROUNDED)
+
+
+def single(x):
+    return np.asarray(x).astype(np.float32)
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True).real)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def attend(query, key, value):
+    return softmax(query @ key.T / np.sqrt(query.shape[-1])) @ value
+
+
+def kernels(precision, wrong=None):
+    """Kernels that round what they store, and what they are to compute."""
+    rounded = ROUNDED[precision]
+
+    def tanh(x):
+        return rounded(np.tanh(single(x)))
+
+    def tanh_backward(d_y, x):  # from what forward gave out
+        y = single(tanh(x))
+        d_x = rounded(single(d_y) * single(rounded(1 - (y if wrong == "square" else y * y))))
+        if wrong == "NaN":
+            d_x[1] = np.nan
+        return d_x
+
+    def weights_of(query, key):
+        return single(rounded(softmax(single(rounded(single(query) @ single(key).T / np.sqrt(query.shape[-1]))))))
+
+    def attention(query, key, value):
+        return rounded(weights_of(query, key) @ single(value))
+
+    def attention_backward(d_output, query, key, value):
+        weights, d_output = weights_of(query, key), single(d_output)
+        delta = (d_output * single(attention(query, key, value))).sum(axis=-1, keepdims=True)
+        d_scores = weights * (d_output @ single(value).T - (0 if wrong == "delta" else delta))
+        d_scores /= 1 if wrong == "scale" else np.sqrt(query.shape[-1])
+        d_query, d_key = rounded(d_scores @ single(key)), rounded(d_scores.T @ single(query))
+        if wrong == "row":
+            d_key[1] = 0
+        return d_query, d_key, rounded(weights.T @ d_output)
+
+    shapes = {"query": (4, 8), "key": (5, 8), "value": (5, 3)}
+    return {
+        "tanh": (tanh, tanh_backward, np.tanh, {"x": (8,)}),
+        "attention": (attention, attention_backward, attend, shapes),
+    }
+
+
+def checked(name, precision, wrong=None, seed=0, scale=1.0):
+    forward, backward, reference, shapes = kernels(precision, wrong)[name]
+    inputs = {
+        key: ROUNDED[precision](scale * normal(*shape, seed=seed + k)) for k, (key, shape) in enumerate(shapes.items())
+    }
+    return check_low_precision(
+        forward, backward, inputs, reference, precision=precision if precision == "tf32" else None
+    )
+
+
+@PRECISIONS
+@pytest.mark.parametrize("name", ["tanh", "attention"])
+@pytest.mark.parametrize("scale", [1, 4])
+def test_a_kernel_that_only_rounds_holds_also_where_it_saturates(precision, name, scale):
+    for seed in range(3):
+        report = checked(name, precision, seed=10 * seed, scale=scale)
+        assert report.ok, str(report)
+
+
+@PRECISIONS
+@pytest.mark.parametrize(
+    ("name", "wrong", "named"),
+    [
+        ("tanh", "square", ["x"]),
+        ("tanh", "NaN", ["x"]),
+        ("attention", "delta", ["query", "key"]),
+        ("attention", "scale", ["query", "key"]),
+        ("attention", "row", ["key"]),
+    ],
+)
+def test_a_planted_error_is_found_where_it_is(precision, name, wrong, named):
+    report = checked(name, precision, wrong)
+    assert {entry.name for entry in report if not entry.ok} <= set(named)
+    assert not report[named[-1]].ok
+    assert report["output"].ok
+
+
+@PRECISIONS
+def test_a_simple_cause_is_named(precision):
+    assert "2.8" in str(checked("attention", precision, "scale")["query"].diagnosis)
+    assert "first at [1]" in str(checked("tanh", precision, "NaN")["x"].diagnosis)
+
+
+def test_an_output_that_is_not_that_of_the_reference_is_found():
+    x = ROUNDED["bfloat16"](normal(5))
+    report = check_low_precision(lambda x: x, lambda d_y, _: d_y, {"x": x}, lambda x: 1.2 * x)
+    assert not report["output"].ok
+    assert "further from the reference than rounding explains" in str(report["output"].diagnosis)
+
+
+def test_each_entry_is_held_against_its_own_floor():
+    x = np.array([1.0, 1e-3, 1e-6], np.float16)
+
+    def backward(d_y, x):
+        d_x = 2 * d_y * x
+        d_x[1] *= 1.1
+        return d_x
+
+    report = check_low_precision(np.square, backward, {"x": x}, np.square)
+    assert [entry.index for entry in report["x"].worst[: report["x"].wrong]] == [(1,)]
+    assert report["x"].max_relative_error < 1e-2
+
+
+def test_what_is_no_array_is_passed_on_and_several_outputs_count():
+    def forward(layers, rows):
+        return layers["w"][rows] * np.float16(0.5), {"square": layers["b"] ** 2}
+
+    def backward(d_outputs, layers, rows):
+        d_w = np.zeros_like(layers["w"])
+        np.add.at(d_w, rows, d_outputs[0] * np.float16(0.5))
+        return {"w": d_w, "b": 2 * layers["b"] * d_outputs[1]["square"]}
+
+    inputs = {"layers": {"w": normal(4).astype(np.float16), "b": normal(2).astype(np.float16)}, "rows": [2, 0, 2]}
+    report = check_low_precision(forward, backward, inputs, lambda x, rows: (x["w"][rows] / 2, {"square": x["b"] ** 2}))
+    assert [entry.name for entry in report] == ["output", "layers.w", "layers.b"]
+    assert report.ok, str(report)
+    none = check_low_precision(
+        forward, lambda *_: {"w": None, "b": np.zeros(2, np.float16)}, inputs, lambda x, rows: forward(x, rows)
+    )
+    assert none["layers.w"].diagnosis == "the gradient is missing"
+
+
+def test_a_gradient_that_is_nothing_but_rounding_is_not_said_to_hold():
+    large = np.float16(512)
+
+    def forward(x):  # the last bits of a large number
+        return (x + large) - large
+
+    report = check_low_precision(forward, lambda d_y, x: forward(x) * d_y, {"x": np.full(3, 1e-4, np.float16)}, np.sin)
+    assert not report.ok
+
+
+X = np.ones(3, np.float16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"reference": None}, TypeError, "^reference must be a function, not NoneType$"),
+        ({"precision": "half"}, ValueError, "^precision must be 'float16', 'bfloat16', 'tf32' or None, not 'half'$"),
+        ({"inputs": {"x": [1, 2]}}, TypeError, "^input x must hold real floating-point numbers, not int64"),
+        (
+            {"reference": lambda x: x.astype(np.float32)},
+            TypeError,
+            "^reference must compute in double precision, not re",
+        ),
+        ({"reference": lambda x: x[:2]}, ValueError, r"^reference must return the shape .*, \(3,\): \(2,\)$"),
+        ({"forward": lambda x: x.size}, TypeError, "^forward must return arrays of floating-point numbers, not int$"),
+        ({"backward": lambda d, _: (d, d)}, ValueError, "^backward must return one gradient for each of the 1 inputs"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_refused_in_one_sentence(arguments, error, message):
+    usual = {"forward": np.sin, "backward": lambda d, x: d * np.cos(x), "inputs": {"x": X}, "reference": np.sin}
+    with pytest.raises(error, match=message):
+        check_low_precision(**(usual | arguments))
