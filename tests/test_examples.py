@@ -62,7 +62,7 @@ def test_the_example_is_a_notebook_that_runs(example: Path, tmp_path: Path) -> N
     assert any("image/png" in output.get("data", {}) for output in outputs) == has_figure
 
 
-@pytest.mark.parametrize("name", ["sentences", "dates", "two_heads"])
+@pytest.mark.parametrize("name", ["sentences", "dates", "two_heads", "overwriting"])
 def test_the_example_saves_its_picture(name: str, printed: Run, folder: Path) -> None:
     printed(name)
     picture = folder / "build" / "examples" / f"{name}.png"
@@ -98,6 +98,14 @@ def test_one_head_reaches_its_lower_bound_and_two_heads_pass_below_it(printed: R
     assert all(loss >= 0.5 for loss in losses[1])
     assert min(losses[1]) < 0.5001
     assert min(losses[2]) < 0.0001
+
+
+def test_the_delta_rule_overwrites_and_a_sum_reaches_its_lower_bound(printed: Run) -> None:
+    rows = re.findall(r"^(.*?) +mean squared error (\S+)$", printed("overwriting"), flags=re.MULTILINE)
+    errors = {name: float(error) for name, error in rows}
+    assert 0.48 <= errors["linear attention"] < 0.56
+    assert 0.05 < errors["with a decay"] < 0.4
+    assert errors["with the delta rule"] < 0.01
 
 
 def test_each_mistake_of_the_kernel_gets_its_diagnosis(printed: Run) -> None:
