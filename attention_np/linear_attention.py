@@ -174,7 +174,7 @@ def forward(
     log_decay = None if log_decay is None else as_floating("log_decay", log_decay)
     beta = None if beta is None else as_floating("beta", beta)
     initial_state = None if initial_state is None else as_floating("initial_state", initial_state)
-    shape = _shape(query, key, value, log_decay, beta, initial_state)
+    shape = tokens_shape(query, key, value, log_decay, beta, initial_state)
     if mask is not None:
         mask = as_mask(mask, shape, "the tokens")
         mask = np.broadcast_to(mask, (*mask.shape[:-1], shape[-1]))
@@ -434,7 +434,7 @@ def _stacked(arrays: list[Array], like: Array, axis: int) -> Array:
     return np.stack(arrays, axis) if arrays else np.expand_dims(like, axis).take([], axis)
 
 
-def _shape(
+def tokens_shape(
     query: Array, key: Array, value: Array, log_decay: Array | None, beta: Array | None, initial_state: Array | None
 ) -> tuple[int, ...]:
     """(..., n) of the tokens, if the arrays are of as many tokens, and of as many features."""

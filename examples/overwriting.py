@@ -117,7 +117,7 @@ assert errors["with the delta rule"] <= 0.01
 """
 ## What the state looks like
 
-Four keys, one for each row, and four values, one for each column. The first two rows are written to, then the first
+Four keys, one for each row, and four values, one for each column. Three keys are written to, and then the first two
 again. A sum holds both values; a decay forgets everything alike; the delta rule puts the new in the place of the old.
 """
 

@@ -36,9 +36,10 @@ def answers(op: str, inputs: Mapping[str, Array], options: Mapping[str, Any], di
     Parameters
     ----------
     op : str
-        "softmax", "dot_product", "additive" or "multi_head".
+        "softmax", "dot_product", "additive", "multi_head" or "linear_attention".
     inputs : mapping of str to ndarray
-        What the op takes, the parameters of multi_head by their own names; and `d_output`.
+        What the op takes, the parameters of multi_head by their own names; and `d_output`, of linear_attention also
+        `d_final_state`.
     options : mapping of str to object
         `axis`, `scale`, `is_causal`, `num_heads`.
     digits : int, optional
@@ -80,6 +81,28 @@ class Exact:
         """The sum."""
         total: Array = a + b
         return total
+
+    def minus(self, a: Array, b: Array) -> Array:
+        """The difference."""
+        difference: Array = a - b
+        return difference
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """An array of them."""
+        return _zeros(shape)
+
+    def where(self, some: Array, x: Array) -> Array:
+        """`x` there, and zero elsewhere."""
+        return np.where(some, x, ZERO)
+
+    def joined(self, rows: list[Array]) -> Array:
+        """Rows, each (..., 1, d), below each other."""
+        return np.concatenate(rows, axis=-2)
+
+    def exp(self, x: Array, roundings: int = 0) -> Array:
+        """Entry by entry."""
+        del roundings
+        return np.array([MP.exp(number) for number in x.ravel()], object).reshape(x.shape)
 
     def tanh(self, x: Array) -> Array:
         """Entry by entry."""

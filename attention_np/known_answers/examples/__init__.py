@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from attention_np.known_answers.examples import additive, biased, dot_product, masked, multi_head, softmax
+from attention_np.known_answers.examples import (
+    additive,
+    biased,
+    dot_product,
+    linear_attention,
+    masked,
+    multi_head,
+    softmax,
+)
 from attention_np.known_answers.examples.example import TAGS, Example
 from attention_np.known_answers.signatures import SIGNATURES
 
@@ -13,5 +21,5 @@ OPS = tuple(SIGNATURES)
 
 def all_examples() -> list[Example]:
     """Every case of every op."""
-    modules = (softmax, dot_product, masked, biased, additive, multi_head)
+    modules = (softmax, dot_product, masked, biased, additive, multi_head, linear_attention)
     return [example for module in modules for example in module.examples()]
