@@ -705,7 +705,7 @@ WRONG_RULES = {  # and the cases that do not show it
     "": None,
     "decay last": {"linear", "delta", "scale-1"},
     "read before written": set(),
-    "no first state": {"linear", "retnet", "scale-1", "reset"},
+    "no first state": {"linear", "retnet", "scale-1"},
     "no scale": {"scale-1"},
 }
 

@@ -8,6 +8,7 @@ import pytest
 from helpers import Array, Case, assert_close, assert_same_bits, leaves, normal, peak_of, run
 
 from attention_np import dot_product, gradcheck, linear_attention
+from attention_np._linear_attention import chunks
 
 N, D_K, D_V = 13, 4, 3
 RULES: dict[str, tuple[int | None, bool]] = {  # how many decays a token has, and whether there is a delta rule
@@ -277,6 +278,14 @@ def test_small_decays_late_in_a_sequence_keep_their_digits() -> None:
     for chunk_size in (None, 64):
         output, _ = linear_attention.forward(**single, chunk_size=chunk_size)
         assert np.abs(output[-8:] - exact[-8:]).max() <= 1e-6 * np.abs(exact[-8:]).max()
+
+
+def test_a_sequence_is_the_same_whichever_chunks_are_worked_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = case("delta, a decay for each feature", n=50, chunk_size=4, mask=np.arange(50) % 7 != 3)
+    whole = everything(of)
+    for span in (1, 8, 24, 60):
+        monkeypatch.setattr(chunks, "SPAN", span)
+        assert_alike(everything(of), whole, 1e-14)
 
 
 def test_memory_is_that_of_the_arrays_and_a_state_for_each_part() -> None:

@@ -5,6 +5,7 @@ For finite numbers. Where something is not finite, the results are not, and whoe
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ from attention_np._linear_attention.pairs import (
 from attention_np._linear_attention.tokens import Tokens
 
 __all__ = ["backward", "forward"]
+
+SPAN = 2**13  # tokens of all heads, whose chunks are worked on together: more take more memory, fewer more time
 
 
 class Decays(NamedTuple):
@@ -55,6 +58,16 @@ class Chunks(NamedTuple):
 
 def forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array, Array, Array]:
     """The outputs, the states before each chunk, and the last one."""
+    outputs, states = [], []
+    for span in _spans(tokens, state, size):
+        output, before, state = _forward(tokens.each(lambda x, span=span: x[..., span, :]), state, scale, size)
+        outputs.append(output)
+        states.append(before)
+    return np.concatenate(outputs, axis=-2), np.concatenate(states, axis=-3), state
+
+
+def _forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array, Array, Array]:
+    """Of a span."""
     chunks = _chunks(tokens, size)
     states, written = [], []
     for t in range(chunks.scores.shape[-3]):
@@ -74,6 +87,20 @@ def backward(
     d_output: Array, d_state: Array, tokens: Tokens, states: Array, scale: Any, size: int
 ) -> tuple[Tokens, Array]:
     """The gradients of the tokens and of the first state, from those of the outputs and of the last state."""
+    found = []
+    for span in reversed(_spans(tokens, d_state, size)):
+        own = tokens.each(lambda x, span=span: x[..., span, :])
+        kept = states[..., span.start // size : -(-span.stop // size), :, :]
+        d_tokens, d_state = _backward(d_output[..., span, :], d_state, own, kept, scale, size)
+        found.append(d_tokens)
+    columns = zip(*reversed(found), strict=True)
+    return Tokens._make(None if x[0] is None else np.concatenate(x, axis=-2) for x in columns), d_state
+
+
+def _backward(
+    d_output: Array, d_state: Array, tokens: Tokens, states: Array, scale: Any, size: int
+) -> tuple[Tokens, Array]:
+    """Of a span."""
     chunks = _chunks(tokens, size)
     (query, key, value, log_decay, beta, _), decays, delta = chunks.tokens, chunks.decays, chunks.delta
     written = chunks.written if delta is None else chunks.written - delta.erased @ states
@@ -127,6 +154,13 @@ def backward(
         d_log_decay = added(d_log_decay, d_between)
     gradients = Tokens(d_query, d_key, d_value, d_log_decay, d_beta)
     return gradients.each(lambda x: _joined(x, tokens.n)), d_state
+
+
+def _spans(tokens: Tokens, state: Array, size: int) -> list[slice]:
+    """Whole chunks that are worked on together."""
+    heads = prod(state.shape[:-2])
+    length = max(SPAN // max(heads, 1) // size, 1) * size
+    return [slice(start, min(start + length, tokens.n)) for start in range(0, tokens.n, length)]
 
 
 def _chunks(tokens: Tokens, size: int) -> Chunks:
