@@ -244,11 +244,11 @@ def step(token: Tokens, state: Array) -> Step:
     """What a token makes of the state before it."""
     decayed, missing = state, token.value
     if token.log_decay is not None:  # where it is zero, nothing is left, not even NaN
-        decayed = backward_times(np.exp(token.log_decay)[..., None], state)  # (..., d_k, d_v) (linear-attention.6)
+        decayed = backward_times(np.exp(token.log_decay)[..., None], state)  # (..., d_k, d_v) (linear-attention.10)
     if token.beta is not None:
-        missing = token.value - _read(decayed, token.key)  # (..., d_v) (linear-attention.7)
-    written = missing if token.beta is None else token.beta * missing  # (..., d_v) (linear-attention.8)
-    behind = decayed + token.key[..., :, None] * written[..., None, :]  # (..., d_k, d_v) (linear-attention.9)
+        missing = token.value - _read(decayed, token.key)  # (..., d_v) (linear-attention.11)
+    written = missing if token.beta is None else token.beta * missing  # (..., d_v) (linear-attention.12)
+    behind = decayed + token.key[..., :, None] * written[..., None, :]  # (..., d_k, d_v) (linear-attention.13)
     return Step(decayed, missing, written, _unless_hidden(token, behind, state))
 
 
@@ -259,9 +259,9 @@ def step_by_step(tokens: Tokens, state: Array, scale: Any, chunk_size: int | Non
         states.append(state)
         for t in part:
             state = step(tokens.at(t), state).state
-            outputs.append(scale * _read(state, tokens.at(t).query))  # (..., d_v) (linear-attention.10)
+            outputs.append(scale * _read(state, tokens.at(t).query))  # (..., d_v) (linear-attention.14)
     output = hidden_as_zero(_stacked(outputs, state.sum(axis=-2), -2), tokens.mask)
-    return output, _stacked(states, state, -3), state.copy()  # (linear-attention.11)
+    return output, _stacked(states, state, -3), state.copy()  # (linear-attention.15)
 
 
 @passes.backward
@@ -305,33 +305,33 @@ def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, sca
     The latter is what the tokens behind it have made of theirs.
     """
     # forward was output = scale * state^T @ query
-    d_query = scale * _row_times(d_output, transposed(now.state))  # (..., d_k) (linear-attention.15)
+    d_query = scale * _row_times(d_output, transposed(now.state))  # (..., d_k) (linear-attention.19)
     read = backward_times(d_output[..., None, :], token.query[..., :, None])  # (..., d_k, d_v)
-    d_state = d_state + scale * read  # (linear-attention.17, linear-attention.20, linear-attention.29)
+    d_state = d_state + scale * read  # (linear-attention.21, linear-attention.24, linear-attention.33)
 
     # forward was state = decayed + key @ written^T
-    d_written = _times_column(transposed(d_state), token.key)  # (..., d_v) (linear-attention.18)
-    d_key = _times_column(d_state, now.written)  # (..., d_k) (linear-attention.25)
+    d_written = _times_column(transposed(d_state), token.key)  # (..., d_v) (linear-attention.22)
+    d_key = _times_column(d_state, now.written)  # (..., d_k) (linear-attention.29)
     d_value, d_decayed = d_written, d_state
     d_beta = d_log_decay = None
 
     if token.beta is not None:
         # forward was written = beta * missing, missing = value - decayed^T @ key
-        d_beta = backward_times(d_written, now.missing).sum(axis=-1, keepdims=True)  # (..., 1) (linear-attention.24)
-        d_value = backward_times(d_written, token.beta)  # (..., d_v) (linear-attention.23)
-        d_key = d_key - _row_times(d_value, transposed(now.decayed))  # (linear-attention.25)
-        d_decayed = d_state - backward_times(d_value[..., None, :], token.key[..., :, None])  # (linear-attention.19)
+        d_beta = backward_times(d_written, now.missing).sum(axis=-1, keepdims=True)  # (..., 1) (linear-attention.28)
+        d_value = backward_times(d_written, token.beta)  # (..., d_v) (linear-attention.27)
+        d_key = d_key - _row_times(d_value, transposed(now.decayed))  # (linear-attention.29)
+        d_decayed = d_state - backward_times(d_value[..., None, :], token.key[..., :, None])  # (linear-attention.23)
 
     d_before = d_decayed
     if token.log_decay is not None:
         # forward was decayed = exp(log_decay) * state before
-        of_rows = backward_times(d_decayed, now.decayed).sum(axis=-1)  # (..., d_k) (linear-attention.26)
+        of_rows = backward_times(d_decayed, now.decayed).sum(axis=-1)  # (..., d_k) (linear-attention.30)
         d_log_decay = (
             of_rows if token.log_decay.shape[-1] > 1 else of_rows.sum(axis=-1, keepdims=True)
-        )  # (linear-attention.27)
+        )  # (linear-attention.31)
         d_before = backward_times(
             d_decayed, np.exp(token.log_decay)[..., None]
-        )  # (linear-attention.20, linear-attention.21)
+        )  # (linear-attention.24, linear-attention.25)
     return Tokens(d_query, d_key, d_value, d_log_decay, d_beta), d_before
 
 
@@ -355,7 +355,7 @@ def jvp(
     for t in range(tokens.query.shape[-2]):
         token, d_token = tokens.at(t), d_tokens.at(t)
         now, d_state = step_forward_mode(token, d_token, state, d_state)
-        moved = _read(d_state, token.query) + _read(now.state, d_token.query)  # (..., d_v) (linear-attention.34)
+        moved = _read(d_state, token.query) + _read(now.state, d_token.query)  # (..., d_v) (linear-attention.38)
         outputs.append(cache.scale * moved)
         state = now.state
     return hidden_as_zero(_stacked(outputs, d_state.sum(axis=-2), -2), tokens.mask)
@@ -367,16 +367,16 @@ def step_forward_mode(token: Tokens, d_token: Tokens, state: Array, d_state: Arr
     d_decayed, d_written = d_state, d_token.value
     if token.log_decay is not None:
         moved = d_state + d_token.log_decay[..., None] * state
-        d_decayed = backward_times(np.exp(token.log_decay)[..., None], moved)  # (..., d_k, d_v) (linear-attention.31)
+        d_decayed = backward_times(np.exp(token.log_decay)[..., None], moved)  # (..., d_k, d_v) (linear-attention.35)
     if token.beta is not None:
         d_missing = (
             d_token.value - _read(d_decayed, token.key) - _read(now.decayed, d_token.key)
-        )  # (linear-attention.32)
-        d_written = d_token.beta * now.missing + token.beta * d_missing  # (..., d_v) (linear-attention.32)
+        )  # (linear-attention.36)
+        d_written = d_token.beta * now.missing + token.beta * d_missing  # (..., d_v) (linear-attention.36)
     of_key = d_token.key[..., :, None] * now.written[..., None, :]  # (..., d_k, d_v)
     d_behind = (
         d_decayed + of_key + token.key[..., :, None] * d_written[..., None, :]
-    )  # (linear-attention.30, linear-attention.33)
+    )  # (linear-attention.34, linear-attention.37)
     return now, _unless_hidden(token, d_behind, d_state)
 
 

@@ -60,7 +60,7 @@ def forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array,
     """The outputs, the states before each chunk, and the last one."""
     outputs, states = [], []
     for span in _spans(tokens, state, size):
-        output, before, state = _forward(tokens.each(lambda x, span=span: x[..., span, :]), state, scale, size)
+        output, before, state = _forward(tokens.part(span), state, scale, size)
         outputs.append(output)
         states.append(before)
     return np.concatenate(outputs, axis=-2), np.concatenate(states, axis=-3), state
@@ -89,7 +89,7 @@ def backward(
     """The gradients of the tokens and of the first state, from those of the outputs and of the last state."""
     found = []
     for span in reversed(_spans(tokens, d_state, size)):
-        own = tokens.each(lambda x, span=span: x[..., span, :])
+        own = tokens.part(span)
         kept = states[..., span.start // size : -(-span.stop // size), :, :]
         d_tokens, d_state = _backward(d_output[..., span, :], d_state, own, kept, scale, size)
         found.append(d_tokens)

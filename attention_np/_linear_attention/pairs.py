@@ -35,7 +35,7 @@ def decayed_products(late: Array, early: Array, log_decay: Array) -> Array:
     for before, behind in _halves(0, c):
         to_late, of_early = _decays(log_decay, before, behind)
         one, other = late[..., behind, :] * to_late, early[..., before, :] * of_early
-        products[..., behind, before] = one @ transposed(other)  # (linear-attention.46)
+        products[..., behind, before] = one @ transposed(other)  # (linear-attention.50)
     return products
 
 
@@ -54,8 +54,8 @@ def decayed_products_backward(
         d_late[..., behind, :] += d_one * to_late
         d_early[..., before, :] += d_other * of_early
         # a decay is in the segments of all that come behind it, and of all that came before
-        d_log_decay[..., behind, :] += sum_from(d_one * one)  # (linear-attention.42, linear-attention.47)
-        d_log_decay[..., before, :] += sum_before(d_other * other)  # (linear-attention.42, linear-attention.47)
+        d_log_decay[..., behind, :] += sum_from(d_one * one)  # (linear-attention.46, linear-attention.51)
+        d_log_decay[..., before, :] += sum_before(d_other * other)  # (linear-attention.46, linear-attention.51)
     return d_late, d_early, d_log_decay
 
 

@@ -35,6 +35,10 @@ class Tokens(NamedTuple):
         """One of them."""
         return self.each(lambda x: x[..., t, :])
 
+    def part(self, span: slice) -> Tokens:
+        """Some of them."""
+        return self.each(lambda x: x[..., span, :])
+
 
 def as_tokens(
     query: Array, key: Array, value: Array, log_decay: Array | None, beta: Array | None, mask: Array | None
