@@ -5,7 +5,8 @@ Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backwar
 :mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`; and what stands around attention,
 :mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm` and :mod:`~attention_np.rotary`, beside
 :mod:`~attention_np.positions`.
-:mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom.
+:mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
+:mod:`~attention_np.biases` what is added to the scores by position.
 
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
 implementation in any language can be held against; :mod:`~attention_np.cost` counts operations and memory;
@@ -32,6 +33,7 @@ OPS = (
     "rotary",
 )  # the one list of them, in the order to read
 FUNCTIONS = {  # and the modules that they are of
+    "KeyValueCache": "decoding",
     "additive_attention": "functional",
     "hessian_vector_product": "second_order",
     "multi_head_attention": "functional",
@@ -41,6 +43,7 @@ LATER = ("cost", "gradcheck", "known_answers", "plot", "trace")  # not among wha
 
 if TYPE_CHECKING:  # for whoever reads this without running it; what runs imports a module when it is asked for
     from attention_np import additive as additive
+    from attention_np import biases as biases
     from attention_np import blockwise as blockwise
     from attention_np import cost as cost
     from attention_np import dot_product as dot_product
@@ -57,12 +60,13 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import rules as rules
     from attention_np import softmax as softmax
     from attention_np import trace as trace
+    from attention_np.decoding import KeyValueCache as KeyValueCache
     from attention_np.functional import additive_attention as additive_attention
     from attention_np.functional import multi_head_attention as multi_head_attention
     from attention_np.functional import scaled_dot_product_attention as scaled_dot_product_attention
     from attention_np.second_order import hessian_vector_product as hessian_vector_product
 else:
-    __all__ = [*OPS, *FUNCTIONS, "masks", "positions", "rules"]
+    __all__ = [*OPS, *FUNCTIONS, "biases", "masks", "positions", "rules"]
 
     def __getattr__(name: str) -> Any:
         if name in FUNCTIONS:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import rules
+from attention_np import biases, rules
 from attention_np._blockwise import kernels, plain
 from attention_np._blockwise.blas import one_thread
 from attention_np._blockwise.merging import Partial, merge, merge_backward
@@ -61,6 +61,7 @@ from attention_np._lib.dropout import Rng, as_probability, draw_key
 from attention_np._lib.products import backward_times
 from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import widened
+from attention_np.biases import Bias
 from attention_np.dot_product import Gradients
 from attention_np.rules import Rule, cut, pick
 
@@ -81,7 +82,7 @@ class Cache(NamedTuple):
     query: Array  # (..., n, d_k)
     key: Array  # (..., m, d_k)
     value: Array  # (..., m, d_v)
-    bias: Array | None  # broadcasts to (..., n, m)
+    bias: Array | None  # broadcasts to (..., n, m); or a Bias
     sink: Array | None  # broadcasts to the leading axes of the scores
     mask: Rule | None  # who attends to whom, all rules together; None: all to all
     scale: Any  # a real scalar of the precision computed in
@@ -102,7 +103,7 @@ def forward(
     value: npt.ArrayLike,
     *,
     mask: npt.ArrayLike | Rule | None = None,
-    bias: npt.ArrayLike | None = None,
+    bias: npt.ArrayLike | Bias | None = None,
     scale: float | None = None,
     is_causal: bool = False,
     dropout_p: float = 0.0,
@@ -125,8 +126,8 @@ def forward(
     mask : array_like of bool or Rule, optional
         True where query i may attend to key j; broadcasts to the scores, (..., n, m). Or one of
         :mod:`attention_np.rules`, which is asked block by block, and whose empty blocks cost nothing.
-    bias : array_like of float, optional
-        Added to the scores; broadcasts to them.
+    bias : array_like of float or Bias, optional
+        Added to the scores; broadcasts to them. Or one of :mod:`attention_np.biases`, which is made block by block.
     scale : float, optional
         What the products of queries and keys are multiplied by, by default ``1 / sqrt(d_k)``.
     is_causal : bool, optional
@@ -208,8 +209,7 @@ def forward(
     dtype = precision(query, key, value, bias, sink)
     scale, softcap = as_scale(scale, key.shape[-1], dtype.compute), as_softcap(softcap, dtype.compute)
     rule = _rule(shape, mask, is_causal)
-    if bias is not None:
-        check_broadcasts_to("bias", bias, shape)
+    biases.check(bias, shape, key.shape[-1])
     sizes = as_block_size(block_size)
     at_once = as_workers(executor, workers)
     dropout_key = draw_key(rng) if dropout_p else None
@@ -378,7 +378,7 @@ def backward(
             add(d_key, place.at, place.columns, found.key)  # (blockwise.14)
             add(d_value, place.at, place.columns, found.value)  # (blockwise.14)
             if d_bias is not None:
-                into = cut(pick(np.atleast_2d(d_bias), place.at, axes=2), place.rows, place.columns)
+                into = problem.bias_at(place, d_bias)
                 into += found.bias
             if d_sink is not None and found.sink is not None:
                 into = pick(d_sink, place.at, axes=1)
@@ -433,7 +433,9 @@ def _gradients_in_range(
 ) -> tuple[Array, Array, Array, Array | None, Array | None]:
     """The gradients by numbers whose range has no end, one strip after the other; `d_sink` has that of no output."""
     arrays = problem.query, problem.key, problem.value, np.zeros((1, 1)) if problem.bias is None else problem.bias
-    d_query, d_key, d_value, d_bias = (widened(np.zeros(np.atleast_2d(x).shape, problem.dtype)) for x in arrays)
+    d_query, d_key, d_value, d_bias = (widened(np.zeros(x.shape, problem.dtype)) for x in arrays)
+    if isinstance(problem.bias, Bias):
+        d_bias = np.asarray(d_bias)  # of a few numbers, each of them a sum over many scores
     for place in problem.strips():
         at, rows, columns = place
         given = cotangent(place)
@@ -443,11 +445,11 @@ def _gradients_in_range(
         pick(d_key, at, axes=2)[columns] += of_key
         pick(d_value, at, axes=2)[columns] += of_value
         if of_bias is not None:
-            into = cut(pick(d_bias, at, axes=2), rows, columns)
+            into = problem.bias_at(place, d_bias)
             into += of_bias
         if d_sink is not None and of_sink is not None:
             pick(d_sink, at, axes=1)[...] += of_sink
-    bias = None if problem.bias is None else np.asarray(d_bias).reshape(problem.bias.shape)
+    bias = None if problem.bias is None else np.asarray(d_bias)
     sink = None if d_sink is None else np.asarray(d_sink)
     return np.asarray(d_query), np.asarray(d_key), np.asarray(d_value), bias, sink
 
@@ -514,14 +516,14 @@ def jvp(
         d_output[place.at][place.rows] = found
 
     if any(x is not None for x in given):
-        tasks = ((place, (problem.tile(place), _tangent(place, cache, *given))) for place in problem.strips())
+        tasks = ((place, (problem.tile(place), _tangent(place, problem, *given))) for place in problem.strips())
         run(_push_forward, tasks, consume, executor, at_once)
     dtype = precision(cache.query, cache.key, cache.value, cache.bias, cache.sink).result
     with one_thread(), quiet():
         arrays = (in_dtype(compute, x)[0] for x in (cache.query, cache.key, cache.value))
         if left_range((d_output,), chain(given, arrays, [cache.scale])):
             for place in problem.strips():
-                along = _tangent(place, cache, *(widened(x) for x in given))
+                along = _tangent(place, problem, *(widened(x) for x in given))
                 consume(place, plain.push_forward(problem.tile(place), along))
         return as_result(without_query_axis(d_output, cache.query), dtype)
 
@@ -590,7 +592,10 @@ def double_backward(
 
     def sums(numbers: Callable[[Any], Any], executor: Executor | None, workers: int) -> list[Any]:
         """The results of all tiles together, whose tangents are `numbers` of one kind or another."""
-        whole = [None if x is None else numbers(np.zeros(np.atleast_2d(x).shape, problem.dtype)) for x in like]
+        shapes = [None if x is None else np.broadcast_shapes(x.shape, (1, 1)) for x in like]
+        whole = [None if shape is None else numbers(np.zeros(shape, problem.dtype)) for shape in shapes]
+        if isinstance(cache.bias, Bias):
+            whole[4] = np.zeros(cache.bias.shape, problem.dtype)
 
         def consume(place: Place, found: tuple[Array | None, ...]) -> None:
             at, rows, columns = place
@@ -598,11 +603,12 @@ def double_backward(
             parts = (rows, every), (rows, every), (columns, every), (columns, every), (rows, columns), (every, every)
             for total, part, x in zip(whole, parts, found, strict=True):
                 if total is not None:
-                    into = cut(pick(total, at, axes=2), *part)
+                    of_bias = total is whole[4]
+                    into = problem.bias_at(place, total) if of_bias else cut(pick(total, at, axes=2), *part)
                     into += x
 
         def tangent(place: Place) -> Tangent:
-            return _tangent(place, cache, *(x if x is None else numbers(x) for x in along))
+            return _tangent(place, problem, *(x if x is None else numbers(x) for x in along))
 
         tasks = ((x, (problem.tile(x), of_output[x.at][x.rows], tangent(x))) for x in problem.strips())
         run(_differentiate_twice, tasks, consume, executor, workers)
@@ -622,14 +628,14 @@ def double_backward(
         return as_result(without_query_axis(d_d_output, cache.query), dtype), Gradients._make(of_inputs)
 
 
-def _tangent(place: Place, cache: Cache, query: Any, key: Any, value: Any, bias: Any, sink: Any) -> Tangent:
+def _tangent(place: Place, problem: Problem, query: Any, key: Any, value: Any, bias: Any, sink: Any) -> Tangent:
     """The tangents at a place, of those that are given."""
     at, rows, columns = place
     return Tangent(
-        None if query is None else pick(with_query_axis(query, cache.query), at, axes=2)[rows],
+        None if query is None else pick(query if query.ndim > 1 else query[None], at, axes=2)[rows],
         None if key is None else pick(key, at, axes=2)[columns],
         None if value is None else pick(value, at, axes=2)[columns],
-        None if bias is None else cut(pick(np.atleast_2d(bias), at, axes=2), rows, columns),
+        None if bias is None else problem.bias_at(place, bias),
         None if sink is None else pick(sink[..., None], at, axes=1).reshape(()),
     )
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 import attention_np
-from attention_np import masks, rotary
+from attention_np import biases, masks, rotary
 from attention_np._lib.pages import PAGES
 from attention_np._lib.text import tokenise
 
@@ -231,10 +231,26 @@ def _random(op: str) -> Iterator[Case]:
         of_keys = _with_given_parameters(drawn(op, seed=8))
         inputs = of_keys.inputs | {"bias": of_keys.inputs["bias"][0]}
         yield replace(of_keys, name="bias of each key, mask", inputs=inputs, options=of_keys.options | {"mask": some})
+        case = _with_given_parameters(drawn(op, optional=False, seed=10))
+        d_k, rng = _width_of_heads(case), np.random.default_rng(11)
+        by_position = {
+            "T5, causal": biases.t5(rng.standard_normal(4), bidirectional=False, max_distance=3),
+            "Shaw": biases.shaw(rng.standard_normal((3, d_k))),
+        }
+        for name, bias in by_position.items():
+            options = case.options | (OPTIONS["causal"] if "causal" in name else {})
+            yield replace(case, name=f"bias: {name}", inputs=case.inputs | {"bias": bias}, options=options)
     if "sink" in takes:
         sink = np.random.default_rng(9).standard_normal(2)
         options = whole.options | OPTIONS["softcap"] | {"mask": some}
         yield replace(whole, name="sink, softcap, mask", inputs=whole.inputs | {"sink": sink}, options=options)
+
+
+def _width_of_heads(case: Case) -> int:
+    """The features that queries and keys are compared in."""
+    if "parameters" not in case.options:
+        return int(case.inputs["query"].shape[-1])
+    return int(case.options["parameters"].w_query.shape[1] // case.options["num_heads"])
 
 
 def _with_given_parameters(case: Case) -> Case:
@@ -276,6 +292,19 @@ def _written(op: str) -> Iterator[Case]:
         of_each_head = case.inputs["bias"][:2, None]  # (heads, 1, m)
         options = case.options | OPTIONS["dropout"]
         yield Case(op, "bias of each head, dropout", case.inputs | {"bias": of_each_head}, options)
+        yield _layer_of_today()
+
+
+def _layer_of_today() -> Case:
+    """Two heads of queries for each of keys and values, normalised and turned, with a sink, a softcap and a window."""
+    rng = np.random.default_rng(9)
+    shapes = ((3, 8), (3, 4), (3, 2), (4, 2))
+    projections = [rng.standard_normal(shape) / np.sqrt(shape[0]) for shape in shapes]
+    of_heads = dict(zip(("query_gain", "key_gain", "sink"), map(rng.standard_normal, (2, 2, 4)), strict=True))
+    x = rng.standard_normal((3, 3))
+    inputs = {"query": x, "key": x, "value": x, "parameters": OPS["multi_head"].Parameters(*projections, **of_heads)}
+    options = {"num_heads": 4, "num_kv_heads": 2, "rotary": {"base": 50.0}, "softcap": 2.0, "window": (1, 0)}
+    return Case("multi_head", "a layer of today", inputs, options | {"positions": np.arange(3) + 7})
 
 
 def _of_sentences(op: str) -> Iterator[Case]:

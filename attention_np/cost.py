@@ -291,7 +291,9 @@ def _of_a_sample(itemsize: int, is_causal: bool, dropout: bool) -> list[tuple[in
     d_output = arrays.pop("d_output")
     draws = np.ones((n, m), f"f{itemsize}") if dropout else None
     mask = masks.causal(n, m) if is_causal else None
-    _, cache = op.attend(**arrays, bias=None, mask=mask, scale=np.ones((), f"f{itemsize}"), dropout=draws)
+    _, cache = op.attend(
+        **arrays, bias=None, sink=None, mask=mask, scale=np.ones((), f"f{itemsize}"), softcap=None, dropout=draws
+    )
     forward = tally.taken()
     op.backward(d_output, cache)
     return [forward, tally.taken()]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import softmax
+from attention_np import biases, softmax
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_attended, as_scale, as_sink, as_softcap, check_features, scores_shape
 from attention_np._lib.arrays import Array, is_finite, precision, sum_to, transposed
@@ -27,6 +27,7 @@ from attention_np._lib.dropout import Rng, as_probability, draw, drop
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
 from attention_np._lib.second_look import clipped_scores, scores_and_tops
+from attention_np.biases import Bias
 from attention_np.masks import visible_pairs
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
@@ -53,7 +54,7 @@ class Cache(NamedTuple):
     query: Array  # (..., n, d_k)
     key: Array  # (..., m, d_k)
     value: Array  # (..., m, d_v)
-    bias: Array | None  # broadcasts to (..., n, m)
+    bias: Array | None  # broadcasts to (..., n, m); or a Bias
     sink: Array | None  # broadcasts to the leading axes of the scores
     mask: Array | None  # who attends to whom, all rules together; broadcasts to (..., n, m); None: all to all
     scale: Any  # a real scalar of the precision computed in
@@ -72,7 +73,7 @@ def forward(
     value: npt.ArrayLike,
     *,
     mask: npt.ArrayLike | None = None,
-    bias: npt.ArrayLike | None = None,
+    bias: npt.ArrayLike | Bias | None = None,
     scale: float | None = None,
     is_causal: bool = False,
     dropout_p: float = 0.0,
@@ -90,9 +91,10 @@ def forward(
     value : array_like of float, (..., m, d_v)
     mask : array_like of bool, optional
         True where query i may attend to key j; broadcasts to the scores, (..., n, m). By default all to all.
-    bias : array_like of float, optional
+    bias : array_like of float or Bias, optional
         Added to the scores; broadcasts to them. Minus infinity hides a pair as a mask does; plus infinity takes
-        all the weight of its query, in equal shares if there are several.
+        all the weight of its query, in equal shares if there are several. Or one of :mod:`attention_np.biases`, of
+        whose array the gradient is then.
     scale : float, optional
         What the products of queries and keys are multiplied by, by default ``1 / sqrt(d_k)``.
     is_causal : bool, optional
@@ -155,6 +157,7 @@ def forward(
     query, key, value, bias = as_attended(query, key, value, bias)
     shape = scores_shape(query, key, value)
     check_features(query, key)
+    biases.check(bias, shape, key.shape[-1])
     sink = as_sink(sink, shape, query, key, value)
     dropout_p = as_probability(dropout_p, rng)
     compute = precision(query, key, value, bias, sink).compute
@@ -191,9 +194,13 @@ def attend(
     if softcap is not None:
         uncapped = products if is_finite(products) else clipped_scores(products, query, key, scale, None)
         products = capped(uncapped, softcap)  # (dot-product.63)
-    scores, tops = products if bias is None else products + bias, None  # (dot-product.28)
+    added = bias
+    if isinstance(bias, Bias):
+        added = bias.block(*_whole(products), query * scale)  # (..., n, m)
+        mask = visible_pairs(products.shape, mask, added, is_causal=False)
+    scores, tops = products if added is None else products + added, None  # (dot-product.28)
     if not is_finite(scores):
-        scores, tops = scores_and_tops(products, query, key, scale, bias, mask)
+        scores, tops = scores_and_tops(products, query, key, scale, added, mask)
     if sink is None:
         of_scores = softmax.normalised(scores, mask=mask)
     else:
@@ -217,6 +224,12 @@ def attend(
         softmax=of_scores,
         output_shape=output.shape,
     )
+
+
+def _whole(scores: Array) -> tuple[slice, slice]:
+    """All scores as one block."""
+    n, m = scores.shape[-2:]
+    return slice(0, n), slice(0, m)
 
 
 def capped(products: Array, softcap: Any) -> Array:
@@ -258,8 +271,11 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, Arr
         d_products = backward_times(d_scores, slope_of_capped(cache.uncapped, cache.softcap))  # (dot-product.65)
     d_query = backward_product(d_products, cache.key, cache.scale)  # (..., n, d_k) (dot-product.22)
     d_key = backward_product(transposed(d_products), cache.query, cache.scale)  # (..., m, d_k) (dot-product.26)
-    # (dot-product.20)
-    return Gradients(query=d_query, key=d_key, value=d_value, bias=d_scores, sink=d_sink), (d_scores, d_products)
+    d_bias = d_scores  # (dot-product.20)
+    if isinstance(cache.bias, Bias):
+        d_bias, of_bias = cache.bias.gradients(np.asarray(d_scores), *_whole(d_scores), cache.query, cache.scale)
+        d_query = d_query if of_bias is None else d_query + of_bias
+    return Gradients(query=d_query, key=d_key, value=d_value, bias=d_bias, sink=d_sink), (d_scores, d_products)
 
 
 @passes.jvp
@@ -286,6 +302,8 @@ def _push_scores(cache: Cache, d_query: Array, d_key: Array, d_bias: Array | Non
     d_scores = d_products = d_products * cache.scale  # (..., n, m) (dot-product.40)
     if cache.uncapped is not None:
         d_scores = d_scores * slope_of_capped(cache.uncapped, cache.softcap)  # (dot-product.68)
+    if isinstance(cache.bias, Bias):
+        d_bias = cache.bias.pushed(d_bias, *_whole(d_scores), cache.query, d_query, cache.scale)
     return (d_scores if d_bias is None else d_scores + d_bias), d_products
 
 
@@ -351,5 +369,10 @@ def push_backward(
     d_query = d_query + backward_product(d_products, along.key, cache.scale)
     d_key = backward_product(transposed(moved_d_products), cache.query, cache.scale)  # (..., m, d_k)
     d_key = d_key + backward_product(transposed(d_products), along.query, cache.scale)
-    gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=moved_d_scores, sink=d_sink)
+    d_bias = moved_d_scores
+    if isinstance(cache.bias, Bias):
+        moving = np.asarray(d_scores), np.asarray(moved_d_scores), cache.query, along.query, along.bias
+        d_bias, of_bias = cache.bias.pushed_gradients(*_whole(d_scores), *moving, cache.scale)
+        d_query = d_query if of_bias is None else d_query + of_bias
+    gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=d_bias, sink=d_sink)
     return _push_output(cache, moved_weights, along.value), gradients, (moved_scores, moved_d_scores, moved_d_products)

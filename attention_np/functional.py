@@ -172,18 +172,14 @@ def multi_head_attention(
     parameters: multi_head.Parameters,
     *,
     num_heads: int,
-    mask: npt.ArrayLike | None = None,
-    bias: npt.ArrayLike | None = None,
-    is_causal: bool = False,
-    dropout_p: float = 0.0,
-    rng: Rng | None = None,
+    **options: Any,
 ) -> Array:
     """Multi-head attention: the output of :func:`attention_np.multi_head.forward` alone.
 
     Parameters
     ----------
-    query, key, value, parameters, num_heads, mask, bias, is_causal, dropout_p, rng
-        As for :func:`attention_np.multi_head.forward`.
+    query, key, value, parameters, num_heads, **options
+        As for :func:`attention_np.multi_head.forward`, with all of its options.
 
     Returns
     -------
@@ -203,18 +199,7 @@ def multi_head_attention(
     >>> anp.multi_head_attention(x, x, x, parameters, num_heads=2).shape
     (5, 8)
     """
-    output, _ = multi_head.forward(
-        query,
-        key,
-        value,
-        parameters,
-        num_heads=num_heads,
-        mask=mask,
-        bias=bias,
-        is_causal=is_causal,
-        dropout_p=dropout_p,
-        rng=rng,
-    )
+    output, _ = multi_head.forward(query, key, value, parameters, num_heads=num_heads, **options)
     return output
 
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from attention_np._lib import arguments
 from attention_np._lib.arguments import as_array, as_flag, as_integer, check_broadcasts_to
-from attention_np._lib.arrays import Array, is_floating
+from attention_np._lib.arrays import Array, holds_array, is_floating
 from attention_np._lib.text import shortened
 
 __all__ = [
@@ -181,6 +181,13 @@ def sliding_window(n: int, m: int | None = None, *, left: int | None, right: int
     if left is not None:
         window &= ~causal(n, m, offset=-as_integer("left", left, least=0) - 1)  # (masks.37, masks.39)
     return window
+
+
+def as_window(window: tuple[int | None, int | None]) -> dict[str, int | None]:
+    """A window, (left, right), as the options of :func:`sliding_window`."""
+    if not isinstance(window, tuple | list) or len(window) != 2:
+        raise TypeError(f"window must be a pair (left, right), not {window!r}")
+    return {"left": window[0], "right": window[1]}
 
 
 def block_causal(n: int, block_size: int) -> Mask:
@@ -438,9 +445,7 @@ def as_integers(name: str, values: npt.ArrayLike, axes: int = 0) -> npt.NDArray[
     return array
 
 
-def visible_pairs(
-    shape: tuple[int, ...], mask: npt.ArrayLike | None, bias: Array | None, is_causal: bool
-) -> Array | None:
+def visible_pairs(shape: tuple[int, ...], mask: npt.ArrayLike | None, bias: Any, is_causal: bool) -> Array | None:
     """Who attends to whom by all that says so, for scores of the given `shape`, (..., n, m); None: all to all. For ops.
 
     Raises
@@ -455,7 +460,7 @@ def visible_pairs(
         together.append(arguments.as_mask(mask, shape))
     if as_flag("is_causal", is_causal):
         together.append(causal(*shape[-2:]))  # (masks.33)
-    if bias is not None:
+    if bias is not None and not holds_array(bias):
         check_broadcasts_to("bias", bias, shape)
         hidden = bias.real == -np.inf  # (masks.5)
         if hidden.any():

@@ -5,25 +5,38 @@ r"""Multi-head attention: several attentions side by side, each on its own proje
     Q = X_q W_q + b_q, \quad K = X_k W_k + b_k, \quad V = X_v W_v + b_v, \qquad
     C = [\mathrm{Attention}(Q^{(h)}, K^{(h)}, V^{(h)})]_{h}, \qquad Y = C W_o + b_o
 
-Head h has columns ``h * d_k`` to ``(h + 1) * d_k`` of Q and K, and likewise of V and C. The derivation is
-``derivations/multi_head.md`` of the package.
+Head h has columns ``h * d_k`` to ``(h + 1) * d_k`` of Q and K, and likewise of V and C. Some layers have fewer heads of
+keys and values than of queries, and some normalise or turn the queries and keys of each head before they meet. The
+derivation is ``derivations/multi_head.md`` of the package.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import dot_product
+from attention_np import biases, dot_product, masks, rms_norm
+from attention_np import rotary as rotary_positions
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_array, as_attended, as_integer, as_scale, scores_shape
-from attention_np._lib.arrays import Array, precision, sum_to, transposed
+from attention_np._lib.arguments import (
+    as_array,
+    as_attended,
+    as_flag,
+    as_integer,
+    as_scale,
+    as_softcap,
+    scores_shape,
+)
+from attention_np._lib.arrays import Array, precision, real_types, sum_to, transposed, with_query_axis
 from attention_np._lib.dropout import Rng, as_probability, draw, drop
 from attention_np._lib.parameters import Parameters, as_parameters, check_heads
 from attention_np._lib.passes import Tangent, widened_inputs
 from attention_np._lib.products import backward_product, linear, linear_backward, linear_double_backward, product
+from attention_np.biases import Bias
 from attention_np.masks import visible_pairs
 
 __all__ = [
@@ -61,8 +74,11 @@ class Cache(NamedTuple):
     key: Array  # (..., m, d_key)
     value: Array  # (..., m, d_value)
     parameters: Parameters
-    bias: Array | None  # broadcasts to (..., num_heads, n, m)
+    bias: Array | None  # broadcasts to (..., num_heads, n, m); or a Bias
     num_heads: int
+    num_kv_heads: int
+    query_steps: Steps  # what the queries go through on the way from their projection to the scores
+    key_steps: Steps
     weights: Array  # (..., num_heads, n, m), before dropout
     attention: dot_product.Cache  # of all heads at once: its query is (..., num_heads, n, d_k), and so on
     combined: Array  # (..., n, num_heads * d_v)
@@ -76,10 +92,81 @@ class Cache(NamedTuple):
     def in_range(self) -> Cache:
         """With numbers whose range has no end: those between the projections need not fit the dtype of the cache."""
         cache = widened_inputs(self, Gradients._fields)
-        q, k, v = project(cache.query, cache.key, cache.value, cache.parameters, self.num_heads)
+        heads_of, plans = (self.num_heads, self.num_kv_heads), (_plan(self.query_steps), _plan(self.key_steps))
+        q, k, v, *steps = project(cache.query, cache.key, cache.value, cache.parameters, heads_of, plans)
         attention = self.attention._replace(query=q, key=k, value=v)
         heads = product(drop(attention.weights, attention.dropout), v, attention.mask)
-        return cache._replace(attention=attention, combined=_combine(heads))
+        query_steps, key_steps = steps
+        return cache._replace(
+            attention=attention, combined=_combine(heads), query_steps=query_steps, key_steps=key_steps
+        )
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Each row brought to one size, times a gain: :mod:`attention_np.rms_norm`, or to the length of one."""
+
+    epsilon: Any
+    size: Any  # what a row of root mean square 1 is multiplied by; None: nothing
+
+    def forward(self, x: Array, gain: Array | None) -> tuple[Array, rms_norm.Cache]:
+        """The rows, and what is left for the others."""
+        y, cache = rms_norm.normalise.mathematics(x, gain, self.epsilon)
+        return self._sized(y), cache
+
+    def backward(self, d_y: Array, cache: rms_norm.Cache) -> rms_norm.Gradients:
+        """The gradients of the rows and of the gain."""
+        found: rms_norm.Gradients = rms_norm.backward.mathematics(self._sized(d_y), cache)[0]
+        return found
+
+    def jvp(self, d_x: Array, d_gain: Array | None, cache: rms_norm.Cache) -> Array:
+        """The tangent of the rows."""
+        return self._sized(rms_norm.jvp.mathematics(cache, x=d_x, gain=d_gain)[0])
+
+    def push_backward(self, along: Array, along_gain: Array | None, d_y: Array, moved: Array, cache: Any) -> Any:
+        """How the gradients move."""
+        along_all = rms_norm.Gradients(along, along_gain)
+        return rms_norm.push_backward(along_all, self._sized(d_y), self._sized(moved), cache)[1]
+
+    def _sized(self, x: Array) -> Array:
+        return x if self.size is None else x * self.size  # (multi-head.84)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Rows turned by the angles of their positions: :mod:`attention_np.rotary`."""
+
+    cos: Array  # (..., 1, n, width / 2): alike for all heads
+    sin: Array
+    first: slice
+    second: slice
+
+    def forward(self, x: Array, gain: Array | None) -> tuple[Array, rotary_positions.Cache]:
+        """The rows, and what is left for the others."""
+        del gain
+        turned: tuple[Array, rotary_positions.Cache] = rotary_positions.turn.mathematics(
+            x, self.cos, self.sin, self.first, self.second
+        )
+        return turned
+
+    def backward(self, d_y: Array, cache: rotary_positions.Cache) -> rms_norm.Gradients:
+        """The gradient of the rows."""
+        return rms_norm.Gradients(rotary_positions.backward.mathematics(d_y, cache).x, None)
+
+    def jvp(self, d_x: Array, d_gain: Array | None, cache: rotary_positions.Cache) -> Array:
+        """The tangent of the rows."""
+        del d_gain
+        turned: Array = rotary_positions.jvp.mathematics(cache, x=d_x)
+        return turned
+
+    def push_backward(self, along: Array, along_gain: Array | None, d_y: Array, moved: Array, cache: Any) -> Any:
+        """How the gradient moves: a turn is linear."""
+        del along, along_gain, d_y
+        return self.backward(moved, cache)
+
+
+Plan: TypeAlias = tuple[Norm | Turn, ...]
+Steps: TypeAlias = tuple[tuple[Norm | Turn, Any], ...]
 
 
 def split_heads(x: npt.ArrayLike, num_heads: int) -> Array:
@@ -170,11 +257,21 @@ def forward(
     parameters: Parameters,
     *,
     num_heads: int,
+    num_kv_heads: int | None = None,
     mask: npt.ArrayLike | None = None,
-    bias: npt.ArrayLike | None = None,
+    bias: npt.ArrayLike | Bias | None = None,
+    scale: float | None = None,
     is_causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
     dropout_p: float = 0.0,
     rng: Rng | None = None,
+    rotary: Mapping[str, Any] | None = None,
+    positions: npt.ArrayLike | None = None,
+    key_positions: npt.ArrayLike | None = None,
+    qk_norm: Literal["rms", "l2"] | None = None,
+    qk_norm_epsilon: float = 1e-6,
+    qk_norm_after_rotary: bool = False,
 ) -> tuple[Array, Cache]:
     r"""Attention of n queries over m keys and their values, in several heads.
 
@@ -186,14 +283,35 @@ def forward(
     value : array_like of float, (..., m, d_value)
         Self-attention is ``query``, ``key`` and ``value`` all the same array.
     parameters : Parameters
-        The projections, without leading axes.
+        The projections, gains and sink, without leading axes.
     num_heads : int
-        Divides the columns of `w_query` and those of `w_value`.
+        Of queries; divides the columns of `w_query`, which say how wide a head is.
+    num_kv_heads : int, optional
+        Of keys and values, which divides `num_heads`: query head h attends with key/value head
+        ``h // (num_heads // num_kv_heads)``. By default as many.
     mask : array_like of bool, optional
         True where attending is allowed; broadcasts to the scores, (..., num_heads, n, m). By default all to all.
-    bias : array_like of float, optional
-        Added to the scores; broadcasts to them.
-    is_causal, dropout_p, rng
+    bias : array_like of float or Bias, optional
+        Added to the scores; broadcasts to them. Or one of :mod:`attention_np.biases`.
+    scale : float, optional
+        What the products of queries and keys are multiplied by, by default ``1 / sqrt(d_k)``.
+    window : (int or None, int or None), optional
+        Query i attends to keys ``i - left <= j <= i + right`` only, as :func:`attention_np.masks.sliding_window`.
+    rotary : mapping, optional
+        Options of :func:`attention_np.rotary.forward`, such as ``{"base": 500000.0}``, ``{}`` for its own: queries and
+        keys are turned by their positions. By default they are not.
+    positions : array_like, (n,) or (..., n), optional
+        Of the queries, for `rotary`; leading axes broadcast to those of `query`. By default 0 to n - 1.
+    key_positions : array_like, (m,) or (..., m), optional
+        Of the keys; by default `positions` where they are given, else 0 to m - 1.
+    qk_norm : {"rms", "l2"}, optional
+        Queries and keys of each head are divided by their root mean square, or by their length, and multiplied by
+        `query_gain` and `key_gain`. By default "rms" where a gain is given, else they are not.
+    qk_norm_epsilon : float, optional
+        Added to the mean of the squares, or to their sum, below the root.
+    qk_norm_after_rotary : bool, optional
+        Whether they are normalised after they are turned, as in Llama 4, and not before, as in Qwen 3.
+    is_causal, softcap, dropout_p, rng
         As for :func:`attention_np.dot_product.forward`.
 
     Returns
@@ -209,16 +327,20 @@ def forward(
         If an array is not of floating-point numbers, `mask` is not boolean, `parameters` not a `Parameters`, or an
         option not of its type.
     ValueError
-        If shapes do not fit together, or an option is refused by :func:`attention_np.dot_product.forward`.
+        If shapes do not fit together, or an option is refused by :func:`attention_np.dot_product.forward` or
+        :func:`attention_np.rotary.forward`.
 
     Notes
     -----
-    Vaswani et al. [1]_, with each head's scores scaled by :math:`1 / \sqrt{d_k}`, its own width. A projection that does
-    not fit the dtype is infinite in the cache; the output and the gradients are those of the numbers that it is.
+    Vaswani et al. [1]_, with each head's scores scaled by :math:`1 / \sqrt{d_k}`, its own width; groups of heads that
+    share keys and values are those of Ainslie et al. [2]_. A projection that does not fit the dtype is infinite in the
+    cache; the output and the gradients are those of the numbers that it is.
 
     References
     ----------
     .. [1] A. Vaswani et al., "Attention is all you need", NeurIPS 2017.
+    .. [2] J. Ainslie et al., "GQA: training generalized multi-query transformer models from multi-head checkpoints",
+       EMNLP 2023.
 
     Examples
     --------
@@ -232,25 +354,78 @@ def forward(
     """
     query, key, value, bias = as_attended(query, key, value, bias)
     num_heads = as_integer("num_heads", num_heads)
+    num_kv_heads = num_heads if num_kv_heads is None else as_integer("num_kv_heads", num_kv_heads)
     *leading, n, m = scores_shape(query, key, value)
-    parameters = as_parameters(parameters, query, key, value, num_heads)
+    parameters = as_parameters(parameters, query, key, value, num_heads, num_kv_heads)
     shape = (*leading, num_heads, n, m)
     mask = visible_pairs(shape, mask, bias, is_causal)
+    if window is not None:
+        within = masks.sliding_window(n, m, **masks.as_window(window))
+        mask = within if mask is None else mask & within
     dropout_p = as_probability(dropout_p, rng)
     compute = precision(query, key, value, *parameters, bias).compute
-    scale = as_scale(None, parameters.w_query.shape[1] // num_heads, compute)
-    dropout = draw(rng, dropout_p, shape, compute)
+    d_k = parameters.w_query.shape[1] // num_heads
+    biases.check(bias, shape, d_k)
+    norms = _norms(parameters, d_k, qk_norm, qk_norm_epsilon, compute)
+    turns = _turns(rotary, positions, key_positions, with_query_axis(query, query), key, d_k, compute)
+    steps = (turns, norms) if as_flag("qk_norm_after_rotary", qk_norm_after_rotary) else (norms, turns)
+    query_plan, key_plan = (tuple(pair[i] for pair in steps if pair) for i in (0, 1))
     return attend(
         query=query,
         key=key,
         value=value,
         parameters=parameters,
         bias=bias,
-        num_heads=num_heads,
+        heads_of=(num_heads, num_kv_heads),
+        plans=(query_plan, key_plan),
         mask=mask,
-        scale=scale,
-        dropout=dropout,
+        scale=as_scale(scale, d_k, compute),
+        softcap=as_softcap(softcap, compute),
+        dropout=draw(rng, dropout_p, shape, compute),
     )
+
+
+def _norms(
+    parameters: Parameters, d_k: int, kind: str | None, epsilon: float, compute: np.dtype[Any]
+) -> tuple[Norm, ...]:
+    """How queries and keys are normalised; nothing if they are not."""
+    if kind not in (None, "rms", "l2"):
+        raise ValueError(f'qk_norm must be "rms" or "l2", not {kind!r}')
+    checked = rms_norm.as_epsilon("qk_norm_epsilon", epsilon, compute)
+    if kind is None and parameters.query_gain is None and parameters.key_gain is None:
+        return ()
+    if kind != "l2":
+        return Norm(checked, None), Norm(checked, None)
+    real, wide = real_types(compute)  # the mean of the squares is their sum over d_k
+    norm = Norm(real(checked / wide(max(d_k, 1))), real(1 / np.sqrt(wide(max(d_k, 1)))))
+    return norm, norm
+
+
+def _turns(
+    options: Mapping[str, Any] | None,
+    positions: npt.ArrayLike | None,
+    key_positions: npt.ArrayLike | None,
+    query: Array,
+    key: Array,
+    d_k: int,
+    compute: np.dtype[Any],
+) -> tuple[Turn, ...]:
+    """How queries and keys are turned; nothing if they are not."""
+    if options is None:
+        if positions is not None or key_positions is not None:
+            raise ValueError("positions are for rotary, which is not given")
+        return ()
+    known = ("base", "width", "interleaved", "trailing", "scaling")
+    if not isinstance(options, Mapping) or not set(options) <= set(known):
+        raise TypeError(f"rotary must be a mapping of some of {', '.join(known)}, not {options!r}")
+    angles = rotary_positions.Angles.of(d_k, **options)
+    found = []
+    given = positions if key_positions is None else key_positions
+    for name, at, x in (("positions", positions, query), ("key_positions", given, key)):
+        places = rotary_positions.as_positions(name, at, x.shape[:-1])
+        of_heads = places if places.ndim == 1 else places[..., None, :]
+        found.append(Turn(*angles.at(of_heads, compute), angles.first, angles.second))
+    return tuple(found)
 
 
 @passes.forward
@@ -260,16 +435,19 @@ def attend(
     value: Array,
     parameters: Parameters,
     bias: Array | None,
-    num_heads: int,
+    heads_of: tuple[int, int],
+    plans: tuple[Plan, Plan],
     mask: Array | None,
     scale: Any,
+    softcap: Any,
     dropout: Array | None,
 ) -> tuple[Array, Cache, tuple[Array, ...]]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    q, k, v = project(query, key, value, parameters, num_heads)
+    q, k, v, query_steps, key_steps = project(query, key, value, parameters, heads_of, plans)
     # scores, weights and outputs, the heads being one more leading axis (multi-head.6, multi-head.7, multi-head.8)
     # (..., num_heads, n, d_v) (multi-head.9, multi-head.10)
-    heads, attention = dot_product.attend.mathematics(q, k, v, bias, None, mask, scale, None, dropout)
+    sink = None if parameters.sink is None else np.asarray(parameters.sink)
+    heads, attention = dot_product.attend.mathematics(q, k, v, bias, sink, mask, scale, softcap, dropout)
     combined = _combine(heads)  # (..., n, num_heads * d_v) (multi-head.11, multi-head.12)
     # (..., n, d_output) (multi-head.13, multi-head.14)
     output = linear(combined, parameters.w_output, parameters.b_output)
@@ -279,7 +457,10 @@ def attend(
         value=value,
         parameters=parameters,
         bias=bias,
-        num_heads=num_heads,
+        num_heads=heads_of[0],
+        num_kv_heads=heads_of[1],
+        query_steps=query_steps,
+        key_steps=key_steps,
         weights=attention.weights,
         attention=attention,
         combined=combined,
@@ -288,13 +469,63 @@ def attend(
     return output, cache, (q, k, v, combined)
 
 
-def project(query: Array, key: Array, value: Array, w: Parameters, num_heads: int) -> tuple[Array, Array, Array]:
-    """The queries, keys and values of all heads."""
+def project(
+    query: Array, key: Array, value: Array, w: Parameters, heads_of: tuple[int, int], plans: tuple[Plan, Plan]
+) -> tuple[Array, Array, Array, Steps, Steps]:
+    """The queries, keys and values of all heads, as they meet; and what the first two went through."""
+    num_heads, num_kv_heads = heads_of
     # each projection for all heads at once (multi-head.4)
     q = linear(query, w.w_query, w.b_query)  # (..., n, num_heads * d_k) (multi-head.1)
-    k = linear(key, w.w_key, w.b_key)  # (..., m, num_heads * d_k) (multi-head.2, multi-head.4)
-    v = linear(value, w.w_value, w.b_value)  # (..., m, num_heads * d_v) (multi-head.3, multi-head.4)
-    return _split(q, num_heads), _split(k, num_heads), _split(v, num_heads)
+    k = linear(key, w.w_key, w.b_key)  # (..., m, num_kv_heads * d_k) (multi-head.2, multi-head.4)
+    v = linear(value, w.w_value, w.b_value)  # (..., m, num_kv_heads * d_v) (multi-head.3, multi-head.4)
+    queries, query_steps = _through(plans[0], _split(q, num_heads), w.query_gain)
+    keys, key_steps = _through(plans[1], _split(k, num_kv_heads), w.key_gain)
+    values = _split(v, num_kv_heads)
+    return queries, _repeated(keys, num_heads), _repeated(values, num_heads), query_steps, key_steps
+
+
+def _plan(steps: Steps) -> Plan:
+    return tuple(step for step, _ in steps)
+
+
+def _through(plan: Plan, x: Array, gain: Array | None) -> tuple[Array, Steps]:
+    steps = []
+    for step in plan:
+        x, cache = step.forward(x, gain)
+        steps.append((step, cache))
+    return x, tuple(steps)
+
+
+def _back_through(steps: Steps, d_x: Array) -> tuple[Array, Array | None]:
+    """The gradients of what went through `steps`, and of its gain."""
+    d_gain = None
+    for step, cache in reversed(steps):
+        d_x, of_gain = step.backward(d_x, cache)
+        d_gain = d_gain if of_gain is None else of_gain
+    return d_x, d_gain
+
+
+def _repeated(x: Array, num_heads: int) -> Array:
+    """Each head of keys or values once for each head of queries that it serves: (..., num_heads, m, d)."""
+    given = x.shape[-3]
+    return x if given == num_heads else x[..., np.arange(num_heads) // (num_heads // given), :, :]  # (multi-head.77)
+
+
+def _of_own_heads(found: dot_product.Gradients, cache: Cache) -> tuple[Array, Array, Array]:
+    """The gradients of queries, keys and values, of the heads and leading axes that they have."""
+    heads = cache.attention[:3]
+    d_query, d_key, d_value = (sum_to(d_x, x.shape) for d_x, x in zip(found[:3], heads, strict=True))
+    num_kv_heads = cache.num_kv_heads
+    return d_query, _summed_over_groups(d_key, num_kv_heads), _summed_over_groups(d_value, num_kv_heads)
+
+
+def _summed_over_groups(d_x: Array, heads: int) -> Array:
+    """The gradient of what was repeated: the sum over the heads of queries that it served."""
+    if d_x.shape[-3] == heads:
+        return d_x
+    groups = d_x.reshape(*d_x.shape[:-3], heads, d_x.shape[-3] // heads, *d_x.shape[-2:])
+    summed: Array = groups.sum(axis=-3)  # (..., num_kv_heads, m, d) (multi-head.81, multi-head.82)
+    return summed
 
 
 @passes.backward
@@ -315,9 +546,12 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...
     of_heads, (d_scores, _) = dot_product.backward.mathematics(d_heads, attention)
 
     # forward was q = query @ w_query + b_query, and so on
-    d_q = _combine(sum_to(of_heads.query, attention.query.shape))  # (..., n, num_heads * d_k) (multi-head.38)
-    d_k = _combine(sum_to(of_heads.key, attention.key.shape))  # (..., m, num_heads * d_k) (multi-head.38)
-    d_v = _combine(sum_to(of_heads.value, attention.value.shape))  # (..., m, num_heads * d_v) (multi-head.38)
+    d_queries, d_keys, d_values = _of_own_heads(of_heads, cache)
+    d_queries, d_query_gain = _back_through(cache.query_steps, d_queries)
+    d_keys, d_key_gain = _back_through(cache.key_steps, d_keys)
+    d_q = _combine(d_queries)  # (..., n, num_heads * d_k) (multi-head.38)
+    d_k = _combine(d_keys)  # (..., m, num_kv_heads * d_k) (multi-head.38)
+    d_v = _combine(d_values)  # (..., m, num_kv_heads * d_v) (multi-head.38)
     # each is a linear map, as the one of the output is (multi-head.39)
     d_query, d_w_query, d_b_query = linear_backward(d_q, cache.query, w.w_query)  # (multi-head.40)
     d_key, d_w_key, d_b_key = linear_backward(d_k, cache.key, w.w_key)  # (multi-head.41)
@@ -332,9 +566,12 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...
         b_key=d_b_key,
         b_value=d_b_value,
         b_output=d_b_output,
+        query_gain=d_query_gain,
+        key_gain=d_key_gain,
+        sink=of_heads.sink,
     )
     # (multi-head.37)
-    gradients = Gradients(query=d_query, key=d_key, value=d_value, parameters=d_parameters, bias=d_scores)
+    gradients = Gradients(query=d_query, key=d_key, value=d_value, parameters=d_parameters, bias=of_heads.bias)
     return gradients, (d_combined, d_scores, d_q, d_k, d_v)
 
 
@@ -353,23 +590,51 @@ def jvp(
     The tangent of `parameters` is a `Parameters` of tangents.
     """
     w, d_w = cache.parameters, parameters
-    tangents = _push_projections(cache, query, key, value, parameters)
+    tangents = _as_they_meet(*_push_projections(cache, query, key, value, parameters), cache.num_heads)
     # (multi-head.59)
-    d_heads, (d_scores,) = dot_product.jvp.mathematics(cache.attention, **tangents, bias=bias)
+    d_heads, (d_scores,) = dot_product.jvp.mathematics(cache.attention, **tangents, bias=bias, sink=d_w.sink)
     d_combined = _combine(d_heads)  # (..., n, num_heads * d_v) (multi-head.60)
     # (multi-head.60)
     d_output: Array = linear(d_combined, w.w_output, d_w.b_output) + cache.combined @ d_w.w_output
     return d_output, (d_scores, d_combined)
 
 
-def _push_projections(cache: Cache, d_query: Array, d_key: Array, d_value: Array, d_w: Parameters) -> dict[str, Array]:
-    """How the queries, keys and values of all heads move."""
-    w = cache.parameters
+def _push_projections(
+    cache: Cache, d_query: Array, d_key: Array, d_value: Array, d_w: Parameters
+) -> tuple[list[Array], list[Array], Array]:
+    """How the queries, keys and values of their own heads move; the first two before each step and behind the last."""
+    w, num_kv_heads = cache.parameters, cache.num_kv_heads
     d_q = linear(d_query, w.w_query, d_w.b_query) + cache.query @ d_w.w_query  # (multi-head.58)
     d_k = linear(d_key, w.w_key, d_w.b_key) + cache.key @ d_w.w_key  # (multi-head.58)
     d_v = linear(d_value, w.w_value, d_w.b_value) + cache.value @ d_w.w_value  # (multi-head.58)
-    of_heads = zip(("query", "key", "value"), (d_q, d_k, d_v), strict=True)
-    return {name: _split(x, cache.num_heads) for name, x in of_heads}
+    d_queries = _push_through(cache.query_steps, _split(d_q, cache.num_heads), d_w.query_gain)
+    d_keys = _push_through(cache.key_steps, _split(d_k, num_kv_heads), d_w.key_gain)
+    return d_queries, d_keys, _split(d_v, num_kv_heads)
+
+
+def _as_they_meet(queries: list[Array], keys: list[Array], values: Array, num_heads: int) -> dict[str, Array]:
+    """Tangents of all heads, behind the last step."""
+    return {"query": queries[-1], "key": _repeated(keys[-1], num_heads), "value": _repeated(values, num_heads)}
+
+
+def _push_through(steps: Steps, d_x: Array, d_gain: Array | None) -> list[Array]:
+    """The tangent of what goes through `steps`: before each of them, and behind the last."""
+    moved = [d_x]
+    for step, cache in steps:
+        moved.append(step.jvp(moved[-1], d_gain, cache))
+    return moved
+
+
+def _push_back_through(
+    steps: Steps, along: list[Array], along_gain: Array | None, d_x: Array, moved: Array
+) -> tuple[Array, Array, Array | None]:
+    """What :func:`_back_through` gives, and how the gradients of rows and gain move."""
+    moved_gain = None
+    for (step, cache), before in zip(reversed(steps), reversed(along[:-1]), strict=True):
+        pushed = step.push_backward(before, along_gain, d_x, moved, cache)
+        d_x, moved = step.backward(d_x, cache).x, pushed.x
+        moved_gain = moved_gain if pushed.gain is None else pushed.gain
+    return d_x, moved, moved_gain
 
 
 @passes.double_backward
@@ -381,7 +646,7 @@ def double_backward(
     By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
     """
     w, attention, along, along_w = cache.parameters, cache.attention, d_gradients, d_gradients.parameters
-    along_heads = _push_projections(cache, along.query, along.key, along.value, along_w)
+    along_queries, along_keys, along_values = _push_projections(cache, along.query, along.key, along.value, along_w)
 
     # backward was d_combined = d_output @ w_output^T, and d_heads its parts
     d_combined, moved_d_combined = (backward_product(d_output, transposed(x)) for x in (w.w_output, along_w.w_output))
@@ -389,11 +654,21 @@ def double_backward(
 
     # backward was that of attention, and the heads side by side
     of_heads, _ = dot_product.backward.mathematics(d_heads, attention)
-    attended = dot_product.Gradients(**along_heads, bias=along.bias, sink=None)
+    along_heads = _as_they_meet(along_queries, along_keys, along_values, cache.num_heads)
+    attended = dot_product.Gradients(**along_heads, bias=along.bias, sink=along_w.sink)
     moved_heads, moved, of_scores = dot_product.push_backward(attended, d_heads, moved_d_heads, attention)
-    heads = attention.query, attention.key, attention.value
-    d_q, d_k, d_v = (_combine(sum_to(d_x, x.shape)) for d_x, x in zip(of_heads[:3], heads, strict=True))
-    moved_d_q, moved_d_k, moved_d_v = (_combine(sum_to(d_x, x.shape)) for d_x, x in zip(moved[:3], heads, strict=True))
+    d_queries, d_keys, d_values = _of_own_heads(of_heads, cache)
+    moved_d_queries, moved_d_keys, moved_d_values = _of_own_heads(moved, cache)
+
+    # backward was that of what queries and keys went through
+    d_queries, moved_d_queries, d_query_gain = _push_back_through(
+        cache.query_steps, along_queries, along_w.query_gain, d_queries, moved_d_queries
+    )
+    d_keys, moved_d_keys, d_key_gain = _push_back_through(
+        cache.key_steps, along_keys, along_w.key_gain, d_keys, moved_d_keys
+    )
+    d_q, d_k, d_v = (_combine(x) for x in (d_queries, d_keys, d_values))
+    moved_d_q, moved_d_k, moved_d_v = (_combine(x) for x in (moved_d_queries, moved_d_keys, moved_d_values))
 
     # backward was that of linear maps
     moved_combined = _combine(moved_heads)  # (..., n, num_heads * d_v)
@@ -415,6 +690,9 @@ def double_backward(
         b_key=d_b_key,
         b_value=d_b_value,
         b_output=np.zeros_like(d_output[..., :1, :]),  # of the output, a shift: no gradient depends on it
+        query_gain=d_query_gain,
+        key_gain=d_key_gain,
+        sink=moved.sink,
     )
     gradients = Gradients(query=d_query, key=d_key, value=d_value, parameters=d_parameters, bias=moved.bias)
     return (d_d_output, gradients), (moved_d_combined, *of_scores, moved_d_q, moved_d_k, moved_d_v, moved_combined)

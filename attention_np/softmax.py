@@ -266,11 +266,10 @@ def _from_mean(vector: Array, weights: Array, axis: int, heaviest: tuple[Array, 
     return above
 
 
-def _heaviest(weights: Array, axis: int) -> tuple[Array, Array] | None:
-    """Where the largest weight of each row is, and whether it is more than a half; None if no row has such a one."""
+def _heaviest(weights: Array, axis: int) -> tuple[Array, Array]:
+    """Where the largest weight of each row is, and whether it is more than a half."""
     index = weights.real.argmax(axis=axis, keepdims=True)
-    nearly_one = _entries(weights, index, axis).real > 0.5
-    return (index, nearly_one) if nearly_one.any() else None
+    return index, _entries(weights, index, axis).real > 0.5
 
 
 def _entries(vector: Array, index: Array, axis: int) -> Array:

@@ -158,7 +158,7 @@ def test_a_bias_that_is_an_array_without_axes_is_promoted_as_any_array(dtype: An
     output, cache = case.forward(bias=bias)
     assert output.dtype == np.result_type(dtype, bias.dtype) == np.float64
     gradients = dot_product.backward(output, cache)
-    assert [x.dtype for x in gradients] == [np.dtype(d) for d in (dtype, dtype, dtype, bias_dtype)]
+    assert [x.dtype for x in gradients[:4]] == [np.dtype(d) for d in (dtype, dtype, dtype, bias_dtype)]
 
 
 @pytest.mark.parametrize("options", [{"bias": 1e300}, {"bias": -1e300}], ids=str)

@@ -171,7 +171,7 @@ def test_the_gradient_of_the_log_sum_exp() -> None:
             _, cache = blockwise.forward(query, key, value, bias=bias, mask=SOME_HIDDEN, block_size=2)
             d = d + 0j if cast else d  # the plain way
             found = blockwise.backward(d[:, :-1], cache, d_logsumexp=d[:, -1])
-            return tuple(gradient.real for gradient in found)
+            return tuple(gradient.real for gradient in found[:4])
 
         gradcheck.check(forward, backward, inputs).raise_if_failed()
 
@@ -448,7 +448,7 @@ def test_a_wider_gradient_of_the_output_is_taken_with_the_same_weights() -> None
     given = normal(4, 64, 8)
     narrow = blockwise.backward(given.astype(np.float32), cache)
     for wide in (given, given.astype(np.longdouble)):
-        for found, expected in zip(blockwise.backward(wide, cache), narrow, strict=True):
+        for found, expected in zip(blockwise.backward(wide, cache)[:4], narrow[:4], strict=True):
             assert found is not None
             assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
@@ -675,7 +675,7 @@ def test_a_row_at_plus_infinity_has_no_gradient_of_its_log_sum_exp() -> None:
     _, cache = blockwise.forward(query, key, value, bias=bias)
     assert cache.logsumexp[1] == np.inf
     found = blockwise.backward(np.zeros((4, 2)), cache, d_logsumexp=np.array([0.0, 1.0, 0.0, 0.0]))
-    for gradient in found:
+    for gradient in found[:4]:
         np.testing.assert_array_equal(gradient, 0)
     others = blockwise.backward(np.zeros((4, 2)), cache, d_logsumexp=np.array([1.0, 1.0, 1.0, 1.0])).bias
     np.testing.assert_array_equal(others[1], 0)

@@ -62,6 +62,12 @@ def test_the_example_is_a_notebook_that_runs(example: Path, tmp_path: Path) -> N
     assert any("image/png" in output.get("data", {}) for output in outputs) == has_figure
 
 
+def test_a_cache_saves_most_of_the_work_and_changes_no_character(printed: Run) -> None:
+    saved = [float(share) for share in re.findall(r"saved ([\d.]+)% of the rows\nand ([\d.]+)%", printed("writing"))[0]]
+    assert min(saved) > 95
+    assert "the dog sat on the" in printed("writing")
+
+
 @pytest.mark.parametrize("name", ["sentences", "dates", "two_heads", "overwriting"])
 def test_the_example_saves_its_picture(name: str, printed: Run, folder: Path) -> None:
     printed(name)

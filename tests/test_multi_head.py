@@ -7,6 +7,7 @@ from helpers import (
     SHAPES,
     SOME_HIDDEN,
     Array,
+    Case,
     Shape,
     assert_close,
     assert_same_bits,
@@ -14,9 +15,10 @@ from helpers import (
     leaves,
     normal,
     random_parameters,
+    tangents_of,
 )
 
-from attention_np import dot_product, gradcheck, multi_head
+from attention_np import dot_product, gradcheck, masks, multi_head, rms_norm, rotary
 from attention_np.multi_head import Parameters
 
 EYE = np.eye(2)
@@ -111,7 +113,7 @@ def test_both_fused_layouts_give_the_parameters_that_were_fused(biases: bool) ->
     c_attn = Parameters.from_c_attn(np.concatenate([w_q, w_k, w_v], axis=1), w_o, *given)
     expected = (w_q, w_k, w_v, w_o, *((b_q, b_k, b_v, b_o) if biases else (None,) * 4))
     for parameters in (in_proj, c_attn):
-        for actual, array in zip(parameters, expected, strict=True):
+        for actual, array in zip(parameters[:8], expected, strict=True):
             if array is None:
                 assert actual is None
             else:
@@ -182,9 +184,9 @@ def test_random_parameters_have_glorots_bounds_and_variance() -> None:
 
 
 def test_random_parameters_have_zero_biases_or_none() -> None:
-    for b in Parameters.random(6, rng=0)[4:]:
+    for b in Parameters.random(6, rng=0)[4:8]:
         assert_same_bits(b, np.zeros(6))
-    assert Parameters.random(6, rng=0, biases=False)[4:] == (None,) * 4
+    assert Parameters.random(6, rng=0, biases=False)[4:] == (None,) * 7
 
 
 def test_random_parameters_are_reproducible_and_differ_from_one_another() -> None:
@@ -200,7 +202,7 @@ def test_random_parameters_are_reproducible_and_differ_from_one_another() -> Non
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_random_parameters_have_the_dtype_asked_for(dtype: Any) -> None:
-    assert {array.dtype for array in Parameters.random(6, rng=0, dtype=dtype)} == {np.dtype(dtype)}
+    assert {array.dtype for array in Parameters.random(6, rng=0, dtype=dtype)[:8]} == {np.dtype(dtype)}
 
 
 @pytest.mark.parametrize(
@@ -267,3 +269,265 @@ def test_the_cache_of_the_heads_is_one_of_dot_product(shapes: Any) -> None:
     assert cache.attention.output_shape == heads
     gradients = dot_product.backward(np.ones(heads), cache.attention)
     assert gradients.value.shape == cache.attention.value.shape
+
+
+# What the layers in use have besides
+
+
+def a_layer(num_heads: int = 4, num_kv_heads: int = 2, gains: bool = True, sink: bool = True) -> Parameters:
+    """Of heads 4 wide, whose values are 3 wide."""
+    shapes = ((5, 4 * num_heads), (5, 4 * num_kv_heads), (5, 3 * num_kv_heads), (3 * num_heads, 6))
+    weights = [normal(i, *shape) / np.sqrt(shape[0]) for i, shape in enumerate(shapes)]
+    biases = [normal(i + 4, shape[1]) for i, shape in enumerate(shapes)]
+    of_heads = (normal(8, 4), normal(9, 4)) if gains else (None, None)
+    return Parameters(*weights, *biases, *of_heads, normal(10, num_heads) if sink else None)
+
+
+EVERYTHING: dict[str, Any] = {
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "rotary": {"base": 50.0, "width": 2, "trailing": True},
+    "positions": np.array([3, 5, 6, 9, 11]),
+    "softcap": 2.0,
+    "window": (3, 1),
+    "scale": 0.4,
+}
+LAYERS: dict[str, dict[str, Any]] = {
+    "everything": EVERYTHING,
+    "one head of keys": EVERYTHING | {"num_kv_heads": 1},
+    "as many heads of keys": EVERYTHING | {"num_kv_heads": None},
+    "normalised last": EVERYTHING | {"qk_norm_after_rotary": True, "rotary": {"interleaved": True}},
+    "lengths": EVERYTHING | {"qk_norm": "l2", "qk_norm_epsilon": 0.3},
+    "lengths last": EVERYTHING | {"qk_norm": "l2", "qk_norm_after_rotary": True},
+    "yarn": EVERYTHING | {"rotary": {"scaling": rotary.yarn(4, 32)}, "qk_norm_epsilon": 0.1},
+    "a batch of positions": EVERYTHING | {"positions": np.arange(10).reshape(2, 5)},
+    "keys elsewhere": EVERYTHING | {"key_positions": np.arange(5.0)},
+}
+
+
+def layer_case(options: dict[str, Any], **how: bool) -> Case:
+    parameters = a_layer(4, options["num_kv_heads"] or 4, **how)
+    x = {"query": normal(20, 2, 5, 5), "key": normal(21, 2, 5, 5), "value": normal(22, 5, 5)}
+    return Case(multi_head, x | {"parameters": parameters, "bias": normal(23, 4, 1, 5)}, options)
+
+
+@pytest.mark.parametrize("gains", [True, False], ids=["gains", "no gains"])
+@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
+def test_gradients_of_whole_layers_are_numerical_ones_in_every_order(options: dict[str, Any], gains: bool) -> None:
+    case = layer_case({"qk_norm": "rms"} | options, gains=gains)
+    report = gradcheck.check_op(multi_head, case.inputs, method="complex-step", **case.options)
+    report.raise_if_failed()
+    assert report["jvp"].max_relative_error <= 1e-15
+    output, cache = case.forward()
+    along, d_output = tangents_of(case), normal(9, *output.shape)
+    kind = multi_head.Gradients
+    d_d_output, second = multi_head.double_backward(kind(**along), d_output, cache)
+    assert_close(d_d_output, multi_head.jvp(cache, **along), 1e-14)
+    moving, names = dict(leaves(along)), iter(name for name, _ in leaves(case.inputs))
+    _, moved = case.map(lambda x: x + 1e-30j * moving[next(names)]).forward()
+    expected = dict(leaves(multi_head.backward(d_output.astype(complex), moved)))
+    largest = max(np.abs(x.imag).max() for x in expected.values()) * 1e30
+    for name, x in leaves(second):
+        assert np.abs(x - expected[name].imag * 1e30).max() <= 1e-14 * largest, name
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2])
+def test_grouped_heads_are_repeated_heads_whose_gradients_are_summed(num_kv_heads: int) -> None:
+    few, x = a_layer(4, num_kv_heads), normal(20, 2, 5, 5)
+    each = np.arange(4) // (4 // num_kv_heads)
+
+    def repeated(w: Array, d: int) -> Array:
+        return w.reshape(*w.shape[:-1], num_kv_heads, d)[..., each, :].reshape(*w.shape[:-1], 4 * d)
+
+    many = few._replace(
+        **{f"{a}_{b}": repeated(getattr(few, f"{a}_{b}"), d) for a in "wb" for b, d in (("key", 4), ("value", 3))}
+    )
+    options = {name: x for name, x in EVERYTHING.items() if name != "num_kv_heads"}
+    output, cache = multi_head.forward(x, x, x, few, num_kv_heads=num_kv_heads, **options)
+    expected, of_many = multi_head.forward(x, x, x, many, **options)
+    assert_same_bits(output, expected)
+    d_output = normal(1, *output.shape)
+    gradients, wanted = (multi_head.backward(d_output, c).parameters for c in (cache, of_many))
+    for name, gradient in gradients._asdict().items():
+        full = getattr(wanted, name)
+        if name in ("w_key", "w_value", "b_value"):
+            heads = full.reshape(*full.shape[:-1], num_kv_heads, 4 // num_kv_heads, -1)
+            full = heads.sum(axis=-2).reshape(gradient.shape)
+        if name != "b_key":
+            assert_close(gradient, full, 1e-14)
+
+
+def test_options_that_say_nothing_change_no_bit() -> None:
+    x, parameters = normal(0, 2, 5, 4), random_parameters(0)
+    output, cache = multi_head.forward(x, x, x, parameters, num_heads=2, is_causal=True)
+    first = multi_head.backward(output, cache)
+    for options in ({"num_kv_heads": 2}, {"window": (None, None)}, {"window": (9, 9)}, {"qk_norm_epsilon": 1.0}):
+        again, cache = multi_head.forward(x, x, x, parameters, num_heads=2, is_causal=True, **options)
+        assert_same_bits(again, output)
+        for (_, one), (_, other) in zip(leaves(multi_head.backward(output, cache)), leaves(first), strict=True):
+            assert_same_bits(one, other)
+    window, _ = multi_head.forward(x, x, x, parameters, num_heads=2, window=(2, 1))
+    by_mask, _ = multi_head.forward(x, x, x, parameters, num_heads=2, mask=masks.sliding_window(5, left=2, right=1))
+    assert_same_bits(window, by_mask)
+
+
+def test_a_layer_is_the_ops_it_is_made_of() -> None:
+    x, w = normal(0, 5, 5), a_layer(2, 2)
+    options: dict[str, Any] = {"num_heads": 2, "rotary": {"base": 50.0}, "positions": [4, 5, 6, 7, 9], "softcap": 2.0}
+    output, _ = multi_head.forward(x, x, x, w, is_causal=True, qk_norm_epsilon=0.1, **options)
+    q, k, v = (
+        multi_head.split_heads(x @ getattr(w, f"w_{name}") + getattr(w, f"b_{name}"), 2)
+        for name in ("query", "key", "value")
+    )
+    q, k = (rms_norm.forward(y, gain, epsilon=0.1)[0] for y, gain in ((q, w.query_gain), (k, w.key_gain)))
+    q, k = (rotary.forward(y, [4, 5, 6, 7, 9], base=50.0)[0] for y in (q, k))
+    heads, _ = dot_product.forward(q, k, v, is_causal=True, softcap=2.0, sink=w.sink)
+    assert_close(output, multi_head.combine_heads(heads) @ w.w_output + w.b_output, 1e-14)
+
+
+def test_positions_count_by_their_differences_alone() -> None:
+    x, w = normal(0, 2, 5, 5), a_layer()
+    options: dict[str, Any] = {"num_heads": 4, "num_kv_heads": 2, "rotary": {}, "is_causal": True}
+    output, _ = multi_head.forward(x, x, x, w, **options)
+    for places in (np.arange(5), np.arange(5) + 100, np.stack([np.arange(5) + 3, np.arange(5) - 7])):
+        assert_close(multi_head.forward(x, x, x, w, positions=places, **options)[0], output, 1e-13)
+    options["is_causal"] = False
+    whole, _ = multi_head.forward(x[0], x[0], x[0], w, **options)
+    one, _ = multi_head.forward(x[0, 2], x[0], x[0], w, positions=[2], key_positions=range(5), **options)
+    assert_close(one, whole[2], 1e-14)
+
+
+def test_a_padded_sample_cannot_poison_its_batch_through_norms_turns_and_groups() -> None:
+    case = layer_case(EVERYTHING)
+    d_output = normal(1, *case.forward()[0].shape)
+    d_output[1] = 0
+    expected = dict(leaves(multi_head.backward(d_output, case.forward()[1])))
+    for poison in (np.nan, np.inf):
+        inputs = dict(case.inputs)
+        for name in ("query", "key"):
+            inputs[name] = inputs[name].copy()
+            inputs[name][1] = poison
+        output, cache = multi_head.forward(**inputs, **EVERYTHING)
+        assert np.isfinite(output[0]).all()
+        for name, gradient in leaves(multi_head.backward(d_output, cache)):
+            assert_same_bits(gradient, expected[name])
+
+
+def test_projections_that_do_not_fit_are_normalised_to_what_they_say() -> None:
+    x, w = normal(0, 5, 5), a_layer()
+    options = {"num_heads": 4, "num_kv_heads": 2, "rotary": {}, "qk_norm_epsilon": 0.0}
+    vast = w._replace(w_query=1e200 * w.w_query, w_key=1e200 * w.w_key, b_query=None, b_key=None)
+    plain = w._replace(b_query=None, b_key=None)
+    output, cache = multi_head.forward(1e150 * x, 1e150 * x, x, vast, **options)
+    expected, of_plain = multi_head.forward(x, x, x, plain, **options)
+    assert_close(output, expected, 1e-13)
+    d_output = normal(1, *output.shape)
+    gradients, wanted = (multi_head.backward(d_output, c).parameters for c in (cache, of_plain))
+    assert_close(gradients.query_gain, wanted.query_gain, 1e-13)
+    assert_close(gradients.w_value, wanted.w_value, 1e-13)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"num_kv_heads": 3}, ValueError, "num_kv_heads=3 must divide num_heads=4"),
+        ({"num_kv_heads": 0}, ValueError, "num_kv_heads=0 must divide num_heads=4"),
+        ({"num_kv_heads": 2.0}, TypeError, "num_kv_heads must be an integer, not float"),
+        (
+            {"num_kv_heads": 1},
+            ValueError,
+            "w_key must map to 1 heads of 4 features, as w_query does, not to 8 features",
+        ),
+        ({"num_kv_heads": None}, ValueError, "w_query and w_key must map to one number of features, not to 16 and 8"),
+        ({"window": 3}, TypeError, r"window must be a pair \(left, right\), not 3"),
+        ({"window": (-1, 0)}, ValueError, "left must be at least 0, not -1"),
+        ({"rotary": True}, TypeError, "rotary must be a mapping of some of base, width, .*, not True"),
+        ({"rotary": {"theta": 1}}, TypeError, "rotary must be a mapping of some of base"),
+        ({"rotary": {"width": 6}}, ValueError, "width must be even, and at most the 4 features, not 6"),
+        ({"positions": [1] * 5}, ValueError, "positions are for rotary, which is not given"),
+        (
+            {"rotary": {}, "positions": [1] * 4},
+            ValueError,
+            r"positions must broadcast to the rows, whose shape is \(5,\)",
+        ),
+        ({"qk_norm": "layer"}, ValueError, 'qk_norm must be "rms" or "l2", not \'layer\''),
+        ({"qk_norm_epsilon": -1}, ValueError, "qk_norm_epsilon must be finite and not negative"),
+        ({"qk_norm_after_rotary": 1}, TypeError, "qk_norm_after_rotary must be True or False, not 1"),
+        (
+            {"parameters": a_layer()._replace(key_gain=np.ones(8))},
+            ValueError,
+            r"parameters\.key_gain must have the shape \(4,\)",
+        ),
+        (
+            {"parameters": a_layer()._replace(sink=np.ones(2))},
+            ValueError,
+            r"parameters\.sink must have the shape \(4,\)",
+        ),
+        (
+            {"parameters": a_layer()._replace(b_key=np.ones(16))},
+            ValueError,
+            r"parameters\.b_key must have the shape \(8,\)",
+        ),
+    ],
+)
+def test_options_of_layers_that_do_not_fit_are_refused(changed: Any, error: type[Exception], message: str) -> None:
+    x = normal(0, 5, 5)
+    given = {"parameters": a_layer(), "num_heads": 4, "num_kv_heads": 2}
+    with pytest.raises(error, match=f"^{message}"):
+        multi_head.forward(x, x, x, **{**given, **changed})
+
+
+def in_layout(layout: str) -> dict[str, Array]:
+    state = {"q_proj.weight": normal(0, 8, 5), "k_proj.weight": normal(1, 4, 5), "v_proj.weight": normal(2, 4, 5)}
+    state |= {"o_proj.weight": normal(3, 5, 8)}
+    if layout == "qwen3":
+        state |= {"q_norm.weight": normal(4, 2), "k_norm.weight": normal(5, 2)}
+    return state
+
+
+def test_a_layer_of_hugging_face_is_read_by_name_without_a_copy() -> None:
+    state = in_layout("qwen3")
+    parameters = Parameters.from_layer(state, "qwen3")
+    for name, of in (("w_query", "q_proj"), ("w_key", "k_proj"), ("w_value", "v_proj"), ("w_output", "o_proj")):
+        assert_same_bits(getattr(parameters, name), state[f"{of}.weight"].T)
+        assert np.shares_memory(getattr(parameters, name), state[f"{of}.weight"])
+    assert parameters.query_gain is state["q_norm.weight"]
+    assert parameters.sink is parameters.b_query is None
+    x = normal(9, 3, 5)
+    assert multi_head.forward(x, x, x, parameters, num_heads=4, num_kv_heads=2)[0].shape == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("state", "layout", "message"),
+    [
+        (
+            in_layout("llama"),
+            "falcon",
+            "layout must be one of llama, gemma2, qwen3, gpt_oss, bloom, t5, bert, not 'falcon'",
+        ),
+        (
+            in_layout("llama"),
+            "qwen3",
+            r"a layer of the layout qwen3 lacks q_norm\.weight, k_norm\.weight \(given: q_proj",
+        ),
+        (in_layout("qwen3"), "llama", r"a layer of the layout llama has q_norm\.weight, k_norm\.weight besides"),
+        ({}, "t5", r"a layer of the layout t5 lacks q\.weight, k\.weight, v\.weight, o\.weight"),
+        ({"query_key_value.weight": np.ones((12, 4))}, "bloom", "num_heads is needed for the layout bloom"),
+    ],
+)
+def test_layers_that_are_not_of_the_layout_are_refused(state: Any, layout: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Parameters.from_layer(state, layout)
+
+
+def test_a_fused_layer_is_read_head_by_head() -> None:
+    fused = np.arange(2 * 3 * 2 * 4.0).reshape(12, 4)  # of two heads, each two wide
+    state = {"query_key_value.weight": fused, "query_key_value.bias": np.arange(12.0), "dense.weight": np.eye(4)}
+    parameters = Parameters.from_layer(state, "bloom", num_heads=2)
+    assert_same_bits(parameters.w_query, fused[[0, 1, 6, 7]].T)
+    assert_same_bits(parameters.w_value, fused[[4, 5, 10, 11]].T)
+    assert_same_bits(parameters.b_key, np.array([2.0, 3, 8, 9]))
+    with pytest.raises(
+        ValueError, match=r"^num_heads=3 must divide a third of query_key_value\.weight .*shape=\(12, 4\)"
+    ):
+        Parameters.from_layer(state, "bloom", num_heads=3)

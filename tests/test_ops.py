@@ -13,8 +13,6 @@ from helpers import (
     ATTENTIONS,
     BIAS_SHAPES,
     BIASED,
-    CENTRAL,
-    COMPLEX_STEP,
     OPS,
     OPTIONS,
     SHAPES,
@@ -126,8 +124,6 @@ def assert_numerical(case: Case, method: str) -> None:
     report = gradcheck.check_op(case.op, case.inputs, method=method, **case.options)
     report.raise_if_failed()
     assert report["jvp"].max_relative_error <= 1e-15
-    for path, _ in leaves(case.inputs):
-        assert report[path].max_relative_error <= (COMPLEX_STEP if method == "complex-step" else CENTRAL), path
 
 
 @every_attention

@@ -43,6 +43,7 @@ def test_the_steps_are_the_arrays_of_the_op(op: str, is_causal: bool) -> None:
         assert np.array_equal(found["query"], found["key"])  # self-attention
         inputs["parameters"] = multi_head.Parameters(*(found[name] for name in multi_head.Parameters._fields))
         options["num_heads"] = 2
+        assert np.array_equal(steps["dL/dX"].array, found["d_query"] + found["d_key"] + found["d_value"])
     output, cache = module.forward(**inputs, **options)
     intermediate = {name: getattr(cache, name) for name in ("weights", "hidden", "combined") if hasattr(cache, name)}
     gradients = leaves(module.backward(found["d_output"], cache))

@@ -17,6 +17,7 @@ from attention_np._blockwise.columns import COUNTERS, delta_parts, interleaved, 
 from attention_np._blockwise.tiles import Cotangent, Tile, slices
 from attention_np._lib.arrays import Array, is_finite, sum_of_squares, transposed
 from attention_np._lib.products import apart
+from attention_np.biases import Bias
 from attention_np.dot_product import capped, slope_of_capped
 
 __all__ = ["Attended", "TileGradients", "attend", "differentiate"]
@@ -256,6 +257,7 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     else:
         d_output = apart(d_output, value)
     d_query, d_key = np.zeros_like(query_over), np.zeros_like(key)
+    by_bias = np.zeros_like(d_query) if isinstance(tile.bias, Bias) else d_query
     d_bias = [None if one.bias is None else np.zeros(one.bias.shape, one.dtype) for one in tiles]
     terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
     for heads, rows, columns, visible, bias in _blocks(tiles, tile.columns):
@@ -285,8 +287,9 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
         if tile.dropout is not None:
             weights *= factors  # (blockwise.31)
         if bias is not None:
-            for total_of_bias, of_tile in zip(d_bias[heads], d_scores * inverse[heads, rows], strict=True):
-                plain.add_bias_gradient(total_of_bias, of_tile, rows, columns)
+            of_tiles = zip(tiles[heads], d_bias[heads], by_bias[heads], d_scores * inverse[heads, rows], strict=True)
+            for of_tile in of_tiles:
+                plain.add_bias_gradient(*of_tile, rows, columns)
         if tile.softcap is not None:
             d_scores *= slopes  # (blockwise.60)
         own_d_value, own_d_key, own_d_query = d_value[heads, columns], d_key[heads, columns], d_query[heads, rows]
@@ -294,6 +297,8 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
         _add_product(own_d_key, transposed(d_scores), query_over[heads, rows], terms_of_columns)  # (blockwise.13)
         _add_product(own_d_query, d_scores, key[heads, columns], terms_of_rows)  # (blockwise.12)
     d_query *= tile.scale * inverse
+    if isinstance(tile.bias, Bias):
+        d_query += by_bias
     d_key *= abs(tile.scale)
     return (TileGradients(*found) for found in zip(d_query, d_key, d_value, d_bias, strict=True))
 

@@ -15,6 +15,7 @@ from attention_np._lib.arrays import Array, added, sum_to, transposed
 from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
 from attention_np._lib.second_look import clipped_scores, scores_and_tops
 from attention_np._lib.wide import is_wide, widened
+from attention_np.biases import Bias
 from attention_np.dot_product import capped, slope_of_capped
 
 __all__ = [
@@ -87,7 +88,10 @@ def _pushed_scores(tile: Tile, tangent: Tangent, rows: slice, key: Array) -> Arr
         of_query = pair_products(tangent.query[rows], key)
     if tangent.key is not None:
         of_key = pair_products(tile.take(tile.query, rows), tangent.key)
-    if tangent.bias is not None:
+    if isinstance(tile.bias, Bias):
+        query, d_query = tile.take(tile.query, rows), None if tangent.query is None else tangent.query[rows]
+        d_bias = tile.bias.pushed(tangent.bias, rows, tile.columns, query, d_query, tile.scale)
+    elif tangent.bias is not None:
         d_bias = tangent.bias if len(tangent.bias) == 1 else tangent.bias[rows]
     d_products = added(of_query, of_key)
     if d_products is not None:
@@ -156,7 +160,8 @@ def zeros(tile: Tile, wide: bool = False) -> tuple[Array, Array, Array, Array | 
     arrays = tile.query, tile.key, tile.value, tile.bias
     query, key, value, bias = (None if array is None else np.zeros(array.shape, tile.dtype) for array in arrays)
     if wide:
-        query, key, value, bias = (widened(array) for array in (query, key, value, bias))
+        query, key, value = (widened(array) for array in (query, key, value))
+        bias = bias if isinstance(tile.bias, Bias) else widened(bias)
     assert query is not None
     assert key is not None
     assert value is not None
@@ -169,9 +174,18 @@ def delta(tile: Tile, given: Cotangent) -> Array:
     return result if given.d_logsumexp is None else result - given.d_logsumexp  # (blockwise.17)
 
 
-def add_bias_gradient(d_bias: Array | None, d_scores: Array, rows: slice, columns: slice) -> None:
-    """Add the gradient of some scores to that of the bias that was broadcast to them."""
+def add_bias_gradient(
+    tile: Tile, d_bias: Array | None, d_query: Array, d_scores: Array, rows: slice, columns: slice
+) -> None:
+    """Add the gradient of some scores to that of the bias that is in them, and of the queries if it reads those."""
     if d_bias is None:
+        return
+    if isinstance(tile.bias, Bias):
+        query = tile.take(tile.query, rows)
+        found, of_query = tile.bias.gradients(np.asarray(d_scores), rows, columns, query, tile.scale)
+        d_bias += found
+        if of_query is not None:
+            d_query[rows] += of_query
         return
     into = d_bias[rows if len(d_bias) != 1 else slice(None), columns if d_bias.shape[1] != 1 else slice(None)]
     into += sum_to(d_scores, into.shape)  # (blockwise.15)
@@ -199,7 +213,7 @@ def differentiate(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Ar
             d_value[columns] += product(transposed(dropped), d_output, transposed(_over(flows, weights)))
             d_weights = _dropped(tile, pair_products(d_output, value, flows), rows, columns)
             d_scores = np.where(moves, weights * (d_weights - deltas[rows, None]), 0)
-            add_bias_gradient(d_bias, d_scores, rows, columns)
+            add_bias_gradient(tile, d_bias, d_query, d_scores, rows, columns)
             d_scores = _times_slope(tile, d_scores, query, key)
             d_query[rows] += backward_product(d_scores, key, tile.scale)
             d_key[columns] += backward_product(transposed(d_scores), query, tile.scale)
@@ -249,11 +263,11 @@ def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array
             moves = (cache.scores[:, : tile.m].real != -np.inf) & (cache.logsumexp.real != np.inf) & (d_logsumexp != 0)
             moves = moves if visible is None else moves & visible
             d_scores = d_scores + np.where(moves, weights * d_logsumexp, 0)  # (blockwise.17)
-        add_bias_gradient(d_bias, d_scores, rows, columns)
         query = tile.take(tile.query, rows)
-        d_scores = _times_slope(tile, d_scores, query, key)
-        d_query[rows] = backward_product(d_scores, key, tile.scale)
-        d_key += backward_product(transposed(d_scores), query, tile.scale)
+        d_products = _times_slope(tile, d_scores, query, key)
+        d_query[rows] = backward_product(d_products, key, tile.scale)
+        d_key += backward_product(transposed(d_products), query, tile.scale)
+        add_bias_gradient(tile, d_bias, d_query, d_scores, rows, columns)
     return d_query, d_key, d_value, d_bias, d_sink
 
 
@@ -262,7 +276,7 @@ def differentiate_twice(tile: Tile, d_output: Array, along: Tangent) -> tuple[Ar
 
     The tangents may be `widened`, and then the results are, too.
     """
-    gradients = d_query, d_key, d_value, d_bias = zeros(tile, is_wide(along.query))
+    d_query, d_key, d_value, d_bias = zeros(tile, is_wide(along.query))
     d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
     given: Any = along  # none of them is left out
     columns, moved = tile.columns, []
@@ -273,7 +287,7 @@ def differentiate_twice(tile: Tile, d_output: Array, along: Tangent) -> tuple[Ar
             query=query,
             key=key,
             value=tile.take(tile.value),
-            bias=None,
+            bias=tile.bias.within(rows, columns) if isinstance(tile.bias, Bias) else None,
             sink=tile.sink,
             mask=visible,
             scale=tile.scale,
@@ -285,17 +299,20 @@ def differentiate_twice(tile: Tile, d_output: Array, along: Tangent) -> tuple[Ar
             softmax=of_scores,
             output_shape=d_output[rows].shape,
         )
-        bias = given.bias if given.bias is None or len(given.bias) == 1 else given.bias[rows]
+        is_shared = given.bias is None or isinstance(tile.bias, Bias) or len(given.bias) == 1
+        bias = given.bias if is_shared else given.bias[rows]
         of_rows = dot_product.Gradients(given.query[rows], given.key, given.value, bias, given.sink)
         output, found, _ = dot_product.push_backward(of_rows, d_output[rows], None, cache)
         moved.append(output)
         d_query[rows] = found.query
         d_key += found.key
         d_value += found.value
-        if found.bias is not None:
-            add_bias_gradient(d_bias, found.bias, rows, columns)
+        if isinstance(tile.bias, Bias):
+            d_bias = added(d_bias, found.bias)
+        elif found.bias is not None:
+            add_bias_gradient(tile, d_bias, d_query, found.bias, rows, columns)
         d_sink = added(d_sink, found.sink)
-    return np.concatenate(moved), *gradients, d_sink
+    return np.concatenate(moved), d_query, d_key, d_value, d_bias, d_sink
 
 
 def _over(pairs: Array | None, weights: Array) -> Array | None:

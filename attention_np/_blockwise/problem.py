@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from attention_np._blockwise.tiles import Tile, slices
 from attention_np._lib.arguments import as_integer
 from attention_np._lib.arrays import Array
 from attention_np._lib.dropout import Draws
+from attention_np.biases import Bias
 from attention_np.rules import Rule, cut, pick, reach
 
 __all__ = ["Place", "Problem", "as_block_size", "grouped"]
@@ -158,6 +159,20 @@ class Problem:
         own = self._of_scores(index)
         return index == (0,) * (len(index) - len(own)) + own
 
+    def bias_at(self, place: Place, like: Array | None = None) -> Array:
+        """The part of the bias that is added at a place; or of its gradient or tangent, a view."""
+        bias, of_scores = self.bias, self._of_scores(place.at)
+        if isinstance(bias, Bias):
+            if like is not None:
+                part: Array = bias.with_array(like).at(of_scores).array
+                return part
+            bias = bias.at(of_scores).within(place.rows, place.columns).astype(self.dtype)
+            return cast(Array, bias)
+        whole = bias if like is None else like
+        assert whole is not None
+        whole = whole if whole.ndim > 1 else whole.reshape(1, whole.size)
+        return cut(pick(whole, of_scores, axes=2), place.rows, place.columns)
+
     def tile(self, place: Place) -> Tile:
         """The tile at a place."""
         at, rows, columns = place
@@ -171,7 +186,7 @@ class Problem:
             np.asarray(pick(self.query, at, axes=2))[rows],
             np.asarray(pick(self.key, at, axes=2))[columns],
             np.asarray(pick(self.value, at, axes=2))[columns],
-            None if self.bias is None else cut(pick(np.atleast_2d(self.bias), of_scores, axes=2), rows, columns),
+            None if self.bias is None else self.bias_at(place),
             rule,
             dropout,
             self.scale,

@@ -15,6 +15,7 @@ import numpy as np
 
 from attention_np._lib.arrays import Array, in_dtype
 from attention_np._lib.dropout import Draws
+from attention_np.biases import Bias
 from attention_np.rules import Rule, are_same, cut, reach
 
 __all__ = ["Block", "Cotangent", "Tangent", "Tile", "slices"]
@@ -78,7 +79,7 @@ def _checksum(array: Array) -> int:
 
 def _by_name(array: Any) -> Any:
     """`array`, or where to find it if it is a part of a file that is mapped into memory and still has its name."""
-    if not isinstance(array, np.ndarray) or not array.size or min(array.strides) < 0:
+    if not isinstance(array, np.ndarray) or not array.ndim or not array.size or min(array.strides) < 0:
         return array
     owner: Any = array
     while isinstance(owner.base, np.ndarray):
@@ -140,7 +141,7 @@ class Tile(_Travels):
     query: Array  # (n, d_k)
     key: Array  # (m, d_k)
     value: Array  # (m, d_v)
-    bias: Array | None  # broadcasts to (n, m)
+    bias: Array | None  # broadcasts to (n, m); or a Bias
     rule: Rule | None
     dropout: Draws | None
     scale: Any
@@ -201,6 +202,13 @@ class Tile(_Travels):
             if block is not None:
                 yield block
 
+    def bias_of(self, rows: slice, columns: slice) -> Array:
+        """The bias of a block."""
+        assert self.bias is not None
+        if isinstance(self.bias, Bias):
+            return self.bias.block(rows, columns, self.take(self.query, rows) * self.scale)
+        return cut(self.bias, rows, columns)
+
     def block(self, rows: slice, columns: slice, others: Sequence[Tile] = ()) -> Block | None:
         """One block; None if nobody attends in it. With `others`, that are like this tile, it is one of all of them."""
         visible = True if self.rule is None else _checked(self.rule, rows, columns)
@@ -208,7 +216,7 @@ class Tile(_Travels):
             return None
         if self.bias is None:
             return Block(columns, None if visible is True else visible, None)
-        biases = [cut(tile.bias, rows, columns) for tile in (self, *others) if tile.bias is not None]
+        biases = [tile.bias_of(rows, columns) for tile in (self, *others)]
         (bias,) = in_dtype(self.dtype, np.stack(biases) if others else biases[0])
         hidden = bias.real == -np.inf
         if hidden.any():
@@ -236,5 +244,5 @@ class Tangent(_Travels):
     query: Array | None  # (n, d_k)
     key: Array | None  # (m, d_k)
     value: Array | None  # (m, d_v)
-    bias: Array | None  # broadcasts to (n, m)
+    bias: Array | None  # broadcasts to (n, m); or of the shape of the array of a Bias
     sink: Array | None  # ()

@@ -9,7 +9,16 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arrays import Array, computed_in, is_floating, precision, quiet, real_types, with_query_axis
+from attention_np._lib.arrays import (
+    Array,
+    computed_in,
+    holds_array,
+    is_floating,
+    precision,
+    quiet,
+    real_types,
+    with_query_axis,
+)
 from attention_np._lib.text import shortened
 
 __all__ = [
@@ -215,11 +224,13 @@ def as_mask(mask: npt.ArrayLike, shape: tuple[int, ...], what: str = "the scores
 
 
 def as_attended(
-    query: npt.ArrayLike, key: npt.ArrayLike, value: npt.ArrayLike, bias: npt.ArrayLike | None
+    query: npt.ArrayLike, key: npt.ArrayLike, value: npt.ArrayLike, bias: Any
 ) -> tuple[Array, Array, Array, Array | None]:
-    """The arrays of an attention, as arrays."""
+    """The arrays of an attention, as arrays; a bias object stays one, for types an array like any other."""
     query, key, value = as_floating("query", query), as_floating("key", key), as_floating("value", value)
-    return query, key, value, None if bias is None else as_added("bias", bias, query, key, value)
+    if bias is not None and not holds_array(bias):
+        bias = as_added("bias", bias, query, key, value)
+    return query, key, value, bias
 
 
 def as_sink(sink: npt.ArrayLike | None, shape: tuple[int, ...], *others: Array) -> Array | None:

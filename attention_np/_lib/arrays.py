@@ -19,6 +19,7 @@ __all__ = [
     "as_gradient",
     "as_result",
     "computed_in",
+    "holds_array",
     "in_dtype",
     "is_finite",
     "is_floating",
@@ -52,13 +53,24 @@ def computed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype.newbyteorder("=")
 
 
-def precision(*arrays: Array | None) -> Precision:
-    """The precision that `arrays` (None: not given) are computed in together."""
+def precision(*arrays: Any) -> Precision:
+    """The precision that `arrays` (None: not given) are computed in together; those of bias objects never upcast."""
     first, *others = [array.dtype for array in arrays if array is not None]
     for dtype in others:
         if dtype is not first:
-            return _precision_of(frozenset((first, *others)))
-    return _precision_of(first)
+            break
+    else:
+        return _precision_of(first)
+    of_held = [x.dtype for x in arrays if holds_array(x)]
+    found = _precision_of(frozenset(x.dtype for x in arrays if x is not None and not holds_array(x)))
+    if found.compute.kind != "c" and any(dtype.kind == "c" for dtype in of_held):
+        return Precision(*(np.result_type(found.compute, np.complex64),) * 2)
+    return found
+
+
+def holds_array(value: Any) -> bool:
+    """Whether this is no array, but what holds one in its place, as those of :mod:`attention_np.biases`."""
+    return hasattr(value, "with_array")
 
 
 @lru_cache  # it took a tenth of the time of attention over sixteen keys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import sqrt
 from typing import NamedTuple
 
@@ -15,21 +16,47 @@ from attention_np._lib.dropout import Rng, as_generator
 __all__ = ["Parameters", "as_parameters", "check_heads"]
 
 
-class Parameters(NamedTuple):
-    """The projections: weights that multiply from the right, ``x @ w + b``, and their biases.
+def _projections(query: str, key: str, value: str, output: str, **others: str) -> dict[str, str]:
+    return {"w_query": query, "w_key": key, "w_value": value, "w_output": output, **others}
 
-    The same type holds their gradients and tangents. `from_in_proj` and `from_c_attn` read the two fused layouts in
-    use, `random` draws them.
+
+PLAIN = ("q_proj", "k_proj", "v_proj", "o_proj")
+FUSED = "query_key_value"  # of each head its query, key and value
+LAYOUTS = {  # what the arrays are called in the attention layers of Hugging Face's models
+    "llama": _projections(*PLAIN),
+    "gemma2": _projections(*PLAIN),
+    "qwen3": _projections(*PLAIN, query_gain="q_norm.weight", key_gain="k_norm.weight"),
+    "gpt_oss": _projections(*PLAIN, sink="sinks"),
+    "bloom": _projections("query", "key", "value", "dense"),
+    "t5": _projections("q", "k", "v", "o"),
+    "bert": _projections("self.query", "self.key", "self.value", "output.dense"),
+}
+BESIDE = {  # arrays of a layer that are no parameters of its attention
+    "relative_attention_bias.weight",
+    "rotary_emb.inv_freq",
+    "output.LayerNorm.weight",
+    "output.LayerNorm.bias",
+}
+
+
+class Parameters(NamedTuple):
+    """What a layer learns: projections that multiply from the right, ``x @ w + b``, gains, and a sink of each head.
+
+    The same type holds their gradients and tangents. `from_in_proj`, `from_c_attn` and `from_layer` read the
+    layouts in use, `random` draws them.
     """
 
     w_query: Array  # (d_query, num_heads * d_k)
-    w_key: Array  # (d_key, num_heads * d_k)
-    w_value: Array  # (d_value, num_heads * d_v)
+    w_key: Array  # (d_key, num_kv_heads * d_k)
+    w_value: Array  # (d_value, num_kv_heads * d_v)
     w_output: Array  # (num_heads * d_v, d_output)
     b_query: Array | None = None  # (num_heads * d_k,)
-    b_key: Array | None = None  # (num_heads * d_k,)
-    b_value: Array | None = None  # (num_heads * d_v,)
+    b_key: Array | None = None  # (num_kv_heads * d_k,)
+    b_value: Array | None = None  # (num_kv_heads * d_v,)
     b_output: Array | None = None  # (d_output,)
+    query_gain: Array | None = None  # (d_k,): of the normalised queries of every head
+    key_gain: Array | None = None  # (d_k,)
+    sink: Array | None = None  # (num_heads,): one more logit of each row, without a value
 
     @classmethod
     def from_in_proj(
@@ -124,6 +151,58 @@ class Parameters(NamedTuple):
         return cls._from_fused(w_in, w_out, "c_attn_bias", c_attn_bias, "c_proj_bias", c_proj_bias)
 
     @classmethod
+    def from_layer(
+        cls, arrays: Mapping[str, npt.ArrayLike], layout: str, *, num_heads: int | None = None
+    ) -> Parameters:
+        """Parameters from the arrays of an attention layer of Hugging Face's models, by the names that they have there.
+
+        Parameters
+        ----------
+        arrays : mapping of str to array_like
+            Those of the layer's `state_dict`, such as ``"q_proj.weight"``.
+        layout : {"llama", "gemma2", "qwen3", "gpt_oss", "bloom", "t5", "bert"}
+            Whose names they are. Other models have these, too: Mistral those of Llama.
+        num_heads : int, optional
+            Needed for "bloom", whose projections stand side by side head by head.
+
+        Returns
+        -------
+        parameters : Parameters
+            Views of the given arrays where they are NumPy arrays. What a layer has besides is for `forward`: T5's
+            ``relative_attention_bias.weight`` is the table of a bias, its scale is 1, and so on.
+
+        Raises
+        ------
+        TypeError
+            If an array is not of floating-point numbers.
+        ValueError
+            If there is no such layout, an array is missing, or there is one that the layout does not have.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from attention_np import multi_head
+        >>> layer = {f"{name}_proj.weight": np.ones((2, 4)) for name in "qkv"} | {"o_proj.weight": np.ones((4, 2))}
+        >>> multi_head.Parameters.from_layer(layer, "llama").w_query.shape
+        (4, 2)
+        """
+        if layout not in LAYOUTS:
+            raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+        names = LAYOUTS[layout]
+        given = {name: as_floating(name, x) for name, x in arrays.items() if name not in BESIDE}
+        if layout == "bloom" and FUSED + ".weight" in given:
+            given = _unfused(given, num_heads)
+        linear = {name: given.pop(f"{of}.weight", None) for name, of in names.items() if name.startswith("w_")}
+        biases = {f"b_{name[2:]}": given.pop(f"{names[name]}.bias", None) for name in linear}
+        others = {name: given.pop(of, None) for name, of in names.items() if name not in linear}
+        missing = [f"{names[name]}.weight" for name, x in linear.items() if x is None]
+        missing += [names[name] for name, x in others.items() if x is None]
+        if missing or given:
+            what = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(given)} besides"
+            raise ValueError(f"a layer of the layout {layout} {what} (given: {', '.join(arrays)})")
+        return cls(**{name: x.T for name, x in linear.items() if x is not None}, **biases, **others)  # type: ignore[arg-type]
+
+    @classmethod
     def _from_fused(
         cls,
         w_in: Array,
@@ -208,31 +287,65 @@ class Parameters(NamedTuple):
         return cls(*weights, *zeros)
 
 
-def as_parameters(parameters: Parameters, query: Array, key: Array, value: Array, num_heads: int) -> Parameters:
-    """`parameters` as arrays, if they fit the inputs and the heads."""
+def _unfused(given: dict[str, Array], num_heads: int | None) -> dict[str, Array]:
+    """`given` with the three parts of a fused projection, which has query, key and value of each head in turn."""
+    if num_heads is None:
+        raise ValueError("num_heads is needed for the layout bloom, whose projections stand head by head")
+    heads, parts = as_integer("num_heads", num_heads, least=1), dict(given)
+    for kind in ("weight", "bias"):
+        fused = parts.pop(f"{FUSED}.{kind}", None)
+        if fused is None:
+            continue
+        if fused.ndim < 1 or fused.shape[0] % (3 * heads):
+            raise ValueError(
+                f"num_heads={heads} must divide a third of {FUSED}.{kind} ({FUSED}.{kind}.shape={fused.shape})"
+            )
+        by_head = fused.reshape(heads, 3, -1, *fused.shape[1:])  # (heads, 3, d, ...)
+        for i, name in enumerate(("query", "key", "value")):
+            parts[f"{name}.{kind}"] = by_head[:, i].reshape(-1, *fused.shape[1:])
+    return parts
+
+
+def as_parameters(
+    parameters: Parameters, query: Array, key: Array, value: Array, num_heads: int, num_kv_heads: int | None = None
+) -> Parameters:
+    """`parameters` as arrays, if they fit the inputs and the heads; of keys and values there are as many if None."""
+    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     if not isinstance(parameters, Parameters):
         raise TypeError(f"parameters must be a multi_head.Parameters, not {type(parameters).__name__}")
     parameters = Parameters._make(
-        None if array is None and name.startswith("b_") else as_floating(f"parameters.{name}", array)
+        None if array is None and name in Parameters._field_defaults else as_floating(f"parameters.{name}", array)
         for name, array in parameters._asdict().items()
     )
     check_weight("parameters.w_query", parameters.w_query, "query", query)
     check_weight("parameters.w_key", parameters.w_key, "key", key)
     check_weight("parameters.w_value", parameters.w_value, "value", value)
-    d_qk, d_v = parameters.w_query.shape[1], parameters.w_value.shape[1]
-    if parameters.w_key.shape[1] != d_qk:
+    d_qk, d_key, d_values = (getattr(parameters, name).shape[1] for name in ("w_query", "w_key", "w_value"))
+    if num_kv_heads == num_heads and d_key != d_qk:
         raise ValueError(
-            f"w_query and w_key must map to one number of features, not to {d_qk} and {parameters.w_key.shape[1]} "
+            f"w_query and w_key must map to one number of features, not to {d_qk} and {d_key} "
             f"(parameters.w_query.shape={parameters.w_query.shape}, parameters.w_key.shape={parameters.w_key.shape})"
         )
     check_heads("parameters.w_query", d_qk, num_heads, parameters.w_query.shape)
-    check_heads("parameters.w_value", d_v, num_heads, parameters.w_value.shape)
+    if num_kv_heads < 1 or num_heads % num_kv_heads:
+        raise ValueError(f"num_kv_heads={num_kv_heads} must divide num_heads={num_heads}")
+    d_k = d_qk // num_heads
+    if d_key != num_kv_heads * d_k:
+        raise ValueError(
+            f"w_key must map to {num_kv_heads} heads of {d_k} features, as w_query does, not to {d_key} features "
+            f"(parameters.w_query.shape={parameters.w_query.shape}, parameters.w_key.shape="
+            f"{parameters.w_key.shape})"
+        )
+    kv_heads = "num_heads" if num_kv_heads == num_heads else "num_kv_heads"
+    check_heads("parameters.w_value", d_values, num_kv_heads, parameters.w_value.shape, kv_heads)
+    d_v = num_heads * (d_values // num_kv_heads)
     if parameters.w_output.ndim != 2 or parameters.w_output.shape[0] != d_v:
         raise ValueError(
             f"w_output must take the {d_v} features that w_value gives (parameters.w_output.shape="
             f"{parameters.w_output.shape}, parameters.w_value.shape={parameters.w_value.shape})"
         )
-    widths = {"b_query": d_qk, "b_key": d_qk, "b_value": d_v, "b_output": parameters.w_output.shape[1]}
+    widths = {"b_query": d_qk, "b_key": d_key, "b_value": d_values, "b_output": parameters.w_output.shape[1]}
+    widths |= {"query_gain": d_k, "key_gain": d_k, "sink": num_heads}
     for name, size in widths.items():
         b = getattr(parameters, name)
         if b is not None:
@@ -240,10 +353,10 @@ def as_parameters(parameters: Parameters, query: Array, key: Array, value: Array
     return parameters
 
 
-def check_heads(name: str, features: int, num_heads: int, shape: tuple[int, ...]) -> None:
+def check_heads(name: str, features: int, heads: int, shape: tuple[int, ...], called: str = "num_heads") -> None:
     """Refuse a number of heads that does not divide the features of the array called `name`."""
-    if num_heads < 1 or features % num_heads:
-        raise ValueError(f"num_heads={num_heads} must divide the {features} features of {name} ({name}.shape={shape})")
+    if heads < 1 or features % heads:
+        raise ValueError(f"{called}={heads} must divide the {features} features of {name} ({name}.shape={shape})")
 
 
 def _shaped(name: str, array: npt.ArrayLike, shape: tuple[int, ...]) -> Array:

@@ -44,7 +44,7 @@ def print_findings(findings: Sequence[Finding], every: bool = False) -> None:
         return
     groups: dict[tuple[str, ...], list[Finding]] = {}
     ops = list(dict.fromkeys(finding.op for finding in findings))
-    for finding in sorted(findings, key=lambda finding: (ops.index(finding.op), finding.method == "adjoint")):
+    for finding in sorted(findings, key=lambda finding: (ops.index(finding.op), finding.input.startswith("all, "))):
         key = (finding.op, finding.input)
         groups.setdefault((*key, finding.method, finding.case) if every else key, []).append(finding)
     table = _Table("Gradients against numerical ones: the worst relative error of each input")

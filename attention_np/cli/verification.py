@@ -17,8 +17,8 @@ from attention_np._blockwise import blas
 from attention_np._lib import machine
 from attention_np._lib.pages import PAGES
 from attention_np.gradcheck import METHODS, numerical_gradient
-from attention_np.gradcheck.agreement import UNDECIDABLE, relative_error
-from attention_np.gradcheck.ops import ADJOINT_ULPS, check_op_by
+from attention_np.gradcheck.agreement import ADJOINT_ULPS, UNDECIDABLE, relative_error
+from attention_np.gradcheck.ops import check_op_by
 
 if TYPE_CHECKING:
     from attention_np.derivation import Verification
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PAGES", "Finding", "against_pages", "check", "check_ops", "check_pages", "page_names"]
 
+FURTHER = {
+    "jvp": "forward mode",
+    "double_backward": "double backward",
+    "symmetry": "double backward",
+}  # of all inputs
 MOST_PROCESSES = 8  # that have enough to do to be worth beginning
 ADJOINT = ADJOINT_ULPS * float(np.finfo(np.float64).eps)
 TOLERANCE = 1e-13  # of the functions of softmax that are not an op's three, normwise
@@ -85,9 +90,9 @@ def check_ops(examples: Iterable[cases.Case]) -> list[Finding]:
         reports = check_op_by(METHODS, example.module, example.inputs, example.options, progress=False)
         for number, report in enumerate(reports):
             for entry in report:
-                if entry.method == "adjoint" and number:
+                if entry.name in FURTHER and number:
                     continue  # it does not depend on the method
-                name = "all, forward mode" if entry.method == "adjoint" else entry.name
+                name = f"all, {FURTHER[entry.name]}" if entry.name in FURTHER else entry.name
                 of_entry = entry.max_relative_error, entry.ok, _allowed(entry), entry.diagnosis or ""
                 findings.append(Finding(example.op, example.name, name, entry.method, *of_entry))
         if example.op == "softmax":
@@ -97,7 +102,7 @@ def check_ops(examples: Iterable[cases.Case]) -> list[Finding]:
 
 def _allowed(entry: InputReport) -> float:
     """The relative error, by the same scale as that of `entry`, that would not be called one where it is largest."""
-    if entry.method == "adjoint":
+    if entry.name == "jvp":
         return ADJOINT
     difference, largest = abs(entry.analytic - entry.numerical), max(abs(entry.analytic), abs(entry.numerical))
     error = entry.max_relative_error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attention_np.derivation import functions, nodes
+from attention_np.derivation.duals import power
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.indexing import Indexing, plain
 from attention_np.derivation.values import ANY, ONE, Value, describe, indices_of, lead_of, top, top_tangent
@@ -74,7 +75,7 @@ class Calls(Indexing):
             order = values[1]
             if order.names or order.shape or order.data.real == 0:
                 raise Fault("shape", "the order of a root is a number", node.arguments[1].span)
-            data = functions.power(values[0].data, 1.0 / order.data)
+            data = power(values[0].data, 1.0 / order.data)
             return values[0].made(data, values[0].names, values[0].shape)
         if name == "softmax" and len(values) > 1:
             column = nodes.Matrix(node.span, tuple((item,) for item in node.arguments))

@@ -195,7 +195,8 @@ class PageCheck:
                     break
                 if statement.sides[position] is None:
                     continue
-                equal, drawn = statement.relations[position] in ("<=", ">="), len(scope.environments) == 1
+                equal = statement.relations[position] in ("<=", ">=")
+                drawn = scope is not self.scope or not _mentions_name(statement)
                 record.rounded = record.rounded or statement.relations[position] == "~"
                 for number, environment in enumerate(scope.environments):
                     sides = _both(statement, position, environment, before[number])
@@ -464,6 +465,11 @@ def _check_bound(node: nodes.Node, free: set[str]) -> None:
             for name, span in zip(bound.names, bound.spans, strict=True):
                 if name in free:
                     raise Fault("shape", f"index {name} is bound here, but free in the equation", span)
+
+
+def _mentions_name(statement: Statement) -> bool:
+    found = (node for side in statement.sides if side is not None for node in side.walk)
+    return any(isinstance(node, (nodes.Ref, nodes.IndexRef, nodes.SizeRef)) for node in found)
 
 
 def _mentions_derivative(statement: Statement) -> bool:

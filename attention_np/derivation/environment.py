@@ -1,7 +1,8 @@
 """What the names of a page stand for in draws of one size: random tensors, definitions and their derivatives.
 
 A derivative is never a formula here. :class:`Perturbed` gives one tensor an imaginary step in each of its entries at
-once, along an extra axis, and evaluates again every later definition that depends on it.
+once, along an extra axis, and evaluates again every later definition that depends on it. A derivative of a derivative
+is that once more, with slopes in the place of the steps.
 """
 
 from __future__ import annotations
@@ -10,21 +11,22 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.account import Account
+from attention_np.derivation.duals import Array, Dual, slope_of
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.header import Free, Header
-from attention_np.derivation.names import Names
+from attention_np.derivation.names import Names, moved_by
 from attention_np.derivation.values import (
     ONE,
+    SLOPED,
     STEP,
     STEPPED,
     Arithmetic,
-    Array,
     Value,
     indices_of,
     lead_of,
@@ -115,6 +117,8 @@ Draw = Callable[[str, Free], Tensor]
 class Environment:
     """Draws of one size. ``evaluate`` is handed in, so that definitions and expressions can know each other."""
 
+    next_axis = STEPPED  # of the steps of a derivative
+
     def __init__(
         self,
         names: Names,
@@ -136,7 +140,7 @@ class Environment:
         self.draws = draws
         self.values: dict[str, Tensor] = {}
         self.jacobians: dict[tuple[str, str], Tensor] = {}
-        self._perturbed: dict[str, Perturbed] = {}
+        self._perturbed: dict[tuple[str, ...], Perturbed] = {}
         self.underflow: Span | None = None
         self.at: dict[str, int] = {}  # the one place of an index that is looked at, in a recurrence
 
@@ -186,33 +190,30 @@ class Environment:
             tensor = as_tensor(self, value, definition.indices, definition.span)
         return tensor._replace(data=self.arithmetic.hold(tensor.data, span))
 
-    def _recurrence(self, definition: Definition, body: nodes.Node, steps: Array | None = None) -> Tensor:
-        """Place after place of the first index: what is not known yet is not a number there.
-
-        With `steps`, along an axis of steps in front, they are added to each place before it is used.
-        """
+    def _recurrence(self, definition: Definition, body: nodes.Node) -> Tensor:
+        """Place after place of the first index: what is not known yet is not a number there."""
         key, first, span = definition.key, definition.indices[0], definition.span
         axes = tuple(map(self.names.range_of, definition.indices))
         lengths = tuple(map(self.arithmetic.size, axes))
         tensor = Tensor(np.full(lengths, np.nan), axes)
-        table = self.values if steps is None else self.free
         try:
             for place in range(lengths[0]):
-                table[key], self.at[first] = tensor, place + 1
+                self.values[key], self.at[first] = tensor, place + 1
                 found = as_tensor(self, self.evaluate(self, body), definition.indices, span)
                 if found.axes != axes:
                     raise Fault("shape", f"of a recurrence all indices stand on the left: {key} has more", span)
-                if steps is not None:
-                    lead = (STEPPED, *(name for name in found.lead if name != STEPPED))
-                    moved = self.arithmetic.spread(Value(found.data, found.lead), lead) + steps
-                    found = found._replace(data=moved, tangent=max(found.tangent, 1.0), lead=lead)
+                found = self._stepped(key, found, span)
                 data = tensor.data if place else np.full_like(found.data, np.nan)
                 here = (slice(None),) * len(found.lead) + (place,)
                 data[here] = found.data[here]
                 scale, tangent = max(tensor.scale, found.scale), max(tensor.tangent, found.tangent)
                 tensor = found._replace(data=data, scale=scale, tangent=tangent)
         finally:
-            del table[key], self.at[first]
+            del self.values[key], self.at[first]
+        return tensor
+
+    def _stepped(self, key: str, tensor: Tensor, span: Span) -> Tensor:
+        """A place of a recurrence, before those behind use it."""
         return tensor
 
     def _functional(self, span: Span) -> Tensor:
@@ -232,74 +233,129 @@ class Environment:
         )
 
     def perturbed(self, key: str, span: Span) -> Perturbed:
-        """The draws with an imaginary step in every entry of ``key``."""
-        if key not in self._perturbed:
-            self._perturbed[key] = Perturbed(self, key, span)
-        return self._perturbed[key]
+        """The draws with a step in every entry of ``key``, one after the other."""
+        if (key,) not in self._perturbed:
+            base = self.tensor(key, span)
+            count = math.prod(base.lengths)
+            self.arithmetic.charge([(count, count)], span)
+            step = Tensor(np.eye(count).reshape(count, *base.lengths), base.axes, lead=(self.next_axis,))
+            self._perturbed[key,] = self._step({key: step}, span)
+        return self._perturbed[key,]
+
+    def along(self, tangents: tuple[str, ...], span: Span) -> Perturbed:
+        r"""The draws with one step, of every X along its ``\\dot{X}``."""
+        name = ("", *tangents)
+        if name not in self._perturbed:
+            steps = {}
+            for key in tangents:
+                tangent = self.tensor(key, span)
+                steps[moved_by(key)] = tangent._replace(data=tangent.data[None], lead=(self.next_axis, *tangent.lead))
+            self._perturbed[name] = self._step(steps, span)
+        return self._perturbed[name]
+
+    def _step(self, steps: dict[str, Tensor], span: Span) -> Perturbed:
+        return Perturbed(self, steps, span)
 
     def jacobian(self, top_key: str, bottom_key: str, span: Span) -> Tensor:
         """D top / d bottom, with the axes of top and then of bottom."""
         name = (top_key, bottom_key)
         if name not in self.jacobians:
-            before = self.tensor(top_key, span)
-            bottom = self.tensor(bottom_key, span)
-            moved = self.perturbed(bottom_key, span).tensor(top_key, span)
+            before, bottom = self.tensor(top_key, span), self.tensor(bottom_key, span)
+            perturbed = self.perturbed(bottom_key, span)
+            moved = perturbed.tensor(top_key, span)
             axes, shape = before.axes + bottom.axes, before.lengths + bottom.lengths
             self.arithmetic.charge([shape], span)
             lead: tuple[str, ...] = ()
-            if STEPPED in moved.lead:
-                lead = moved.lead[1:]
-                data = np.moveaxis(moved.data.imag / STEP, 0, -1)
+            data = np.zeros(shape)
+            if perturbed.axis in moved.lead:
+                data, lead = perturbed.derivative(moved.data, moved.lead)
                 data = data.reshape((*data.shape[: len(lead)], *shape))
-                unknown = np.isnan(before.data)
-                if unknown.any():
-                    data = np.where(unknown.reshape(unknown.shape + (1,) * len(bottom.axes)), np.nan, data)
-            else:
-                data = np.zeros(shape)
-            self.jacobians[name] = Tensor(
-                self.arithmetic.hold(data, span), axes, max(top(data), moved.tangent), lead=lead
-            )
+            tangent = max(top_tangent(data), moved.tangent) if STEPPED in lead else 0.0
+            scale = max(top(data), moved.tangent)
+            self.jacobians[name] = Tensor(self.arithmetic.hold(data, span), axes, scale, tangent, lead)
         return self.jacobians[name]
 
 
 class Perturbed(Environment):
-    """Draws in which one tensor has an imaginary part; what does not depend on it is shared."""
+    """Draws in which some tensors take a step, in an imaginary part; what does not depend on them is shared."""
 
-    def __init__(self, parent: Environment, key: str, span: Span) -> None:
+    axis, next_axis = STEPPED, SLOPED
+
+    def __init__(self, parent: Environment, steps: dict[str, Tensor], span: Span) -> None:
         super().__init__(parent.names, parent.definitions, parent.arithmetic, {}, parent.evaluate, parent.header)
         self.parent = parent
-        self.key = key
-        base = parent.tensor(key, span)
-        count = math.prod(base.lengths)
-        parent.arithmetic.charge([(count, base.data.size)], span)
-        steps = (1j * STEP) * np.eye(count).reshape(count, *(1 for _ in base.lead), *base.lengths)
-        definition = self.definitions.by_key.get(key)
-        if definition is not None and definition.body is not None and key in definition.body.tensors:
-            moved = self._recurrence(definition, definition.body, steps)
-        else:
-            moved = base._replace(data=base.data + steps, tangent=1.0, lead=(STEPPED, *base.lead))
-        self.free[key] = moved._replace(data=parent.arithmetic.hold(moved.data, span))
+        self.steps = steps
+        for key in steps:
+            definition = self.definitions.by_key.get(key)
+            if definition is not None and definition.body is not None and key in definition.body.tensors:
+                self.free[key] = self._recurrence(definition, definition.body)
+            else:
+                self.free[key] = self._moved(parent.tensor(key, span), steps[key], span)
+
+    def _step(self, steps: dict[str, Tensor], span: Span) -> Perturbed:
+        return PerturbedTwice(self, steps, span)
+
+    def _stepped(self, key: str, tensor: Tensor, span: Span) -> Tensor:
+        return self._moved(tensor, self.steps[key], span) if key in self.steps else tensor
+
+    def _moved(self, tensor: Tensor, step: Tensor, span: Span) -> Tensor:
+        """The tensor and its step, along the axis of the steps."""
+        lead = lead_of(tensor.lead + step.lead)
+        one, two = (self.arithmetic.spread(Value(item.data, item.lead), lead) for item in (tensor, step))
+        self.arithmetic.charge([one.shape, two.shape], span)
+        data = self.arithmetic.hold(self._carry(one, two), span)
+        return tensor._replace(data=data, tangent=top_tangent(data), lead=lead)
+
+    def _carry(self, value: Array, step: Array) -> Array:
+        carried: Array = value + 1j * STEP * step
+        return carried
+
+    def derivative(self, data: Array, lead: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
+        """What an array moves by for each of the steps, whose axis becomes its last; and its other axes in front."""
+        moved = np.moveaxis(self._carried(data), lead.index(self.axis), -1)
+        return moved, tuple(name for name in lead if name != self.axis)
+
+    def _carried(self, data: Array) -> Array:
+        unknown, moved = np.isnan(data.real), data.imag / STEP
+        return np.where(unknown, np.nan, moved) if unknown.any() else moved
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The symbol of that key, carried along with the perturbation."""
-        if key == self.key:
+        if key in self.free:
             return self.free[key]
-        if self.key not in self.definitions.needs(key):
-            return self.parent.tensor(key, span)
+        if self.definitions.needs(key).isdisjoint(self.steps):
+            return self.parent.tensor(key, span)._replace(tangent=0.0)
         if key not in self.values:
             for definition in self.definitions.order(key):
                 name = definition.key
-                if name in self.values or name == self.key or self.key not in self.definitions.needs(name):
-                    continue
-                if definition.body is not None and definition.body.has_derivative:
-                    message = f"{name} is itself defined by a derivative: define it by a formula first"
-                    raise Fault("name", message, span)
-                self.values[name] = self._define(definition, span)
+                if not (name in self.values or name in self.free or definition.needs.isdisjoint(self.steps)):
+                    self.values[name] = self._define(definition, span)
         return self.values[key]
 
-    def jacobian(self, top_key: str, bottom_key: str, span: Span) -> Tensor:
-        """Refuses: the imaginary step is taken already."""
-        raise Fault("name", "a derivative of a derivative: define the first one by a formula", span)
+
+class PerturbedTwice(Perturbed):
+    """Perturbed draws in which some tensors have a slope, too, along an axis of its own."""
+
+    axis = SLOPED
+    parent: Perturbed
+
+    def _recurrence(self, definition: Definition, body: nodes.Node) -> Tensor:
+        raise Fault("name", f"a second derivative through a recurrence, that of {definition.key}", definition.span)
+
+    def _step(self, steps: dict[str, Tensor], span: Span) -> Perturbed:
+        raise Fault("name", "a third derivative: define the first one by a formula", span)
+
+    def _carry(self, value: Array, step: Array) -> Array:
+        return cast(Array, Dual(*np.broadcast_arrays(value, step)))
+
+    def _carried(self, data: Array) -> Array:
+        return np.where(np.isnan(data.real), np.nan, slope_of(data))
+
+    def _define(self, definition: Definition, span: Span) -> Tensor:
+        """Where the definition is of what takes a step in the parent, that step comes after it."""
+        tensor = super()._define(definition, span)
+        step = self.parent.steps.get(definition.key)
+        return tensor if step is None else self.parent._moved(tensor, step, span)
 
 
 def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], span: Span) -> Tensor:

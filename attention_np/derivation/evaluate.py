@@ -13,21 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from attention_np.derivation import functions, limits, nodes
+from attention_np.derivation import limits, nodes
 from attention_np.derivation.calls import Calls
-from attention_np.derivation.environment import Environment, Perturbed
+from attention_np.derivation.duals import Dual, power, product
+from attention_np.derivation.environment import Environment, Perturbed, Tensor
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.indexing import plain
 from attention_np.derivation.values import (
     ANY,
     ONE,
-    STEP,
     STEPPED,
     Array,
     Value,
     describe,
     number,
-    product,
     top,
     top_tangent,
 )
@@ -47,6 +46,8 @@ class Evaluator(Calls):
         self.arithmetic.work(limits.OPERATION, node.span)
         try:
             value: Value = getattr(self, _method_of(type(node).__name__))(node, bound)
+            if isinstance(value.data, Dual):
+                self.arithmetic.work(limits.DUAL * value.data.size, node.span)
             return value
         except Fault as fault:
             raise fault.at(node.span) from None
@@ -205,7 +206,7 @@ class Evaluator(Calls):
             raise Fault("shape", "a power of I", node.span)
         names, (one, two) = self.arithmetic.together([base, exponent], node.span)
         self.arithmetic.charge([one.shape, two.shape], node.span)
-        data = functions.power(one, two)
+        data = power(one, two)
         steep = top(two.real * np.power(one.real, two.real - 1.0))
         scale = max(top(data), steep * base.scale)
         return Value(data, names, base.shape, scale, max(steep * base.tangent, top_tangent(data)))
@@ -316,32 +317,46 @@ class Evaluator(Calls):
 
     def _derivative(self, node: nodes.Derivative, bound: tuple[str, ...]) -> Value:
         environment = self.environment
-        if isinstance(environment, Perturbed):
-            raise Fault("name", "a derivative of a derivative: define the first one by a formula", node.span)
         bottom = environment.tensor(node.bottom.name, node.bottom.name_span)
         below = self._filled(node.bottom.indices or (), len(bottom.axes), node.bottom)
         above: tuple[nodes.Node, ...] = ()
+        inner = node.top
+        while isinstance(inner, nodes.Derivative):
+            inner = inner.top
+        needed = environment.definitions.needs(node.bottom.name) - {node.bottom.name}
+        if isinstance(inner, nodes.Ref) and inner.name in needed:
+            message = f"upside down: {plain(node.bottom.name)} depends on {plain(inner.name)}"
+            raise Fault("name", message, node.span)
         if isinstance(node.top, nodes.Ref):
-            needed = environment.definitions.needs(node.bottom.name) - {node.bottom.name}
-            if node.top.name in needed:
-                message = f"upside down: {plain(node.bottom.name)} depends on {plain(node.top.name)}"
-                raise Fault("name", message, node.span)
             upper = environment.tensor(node.top.name, node.top.name_span)
             above = self._filled(node.top.indices or (), len(upper.axes), node.top)
             jacobian = environment.jacobian(node.top.name, node.bottom.name, node.span)
-            letters = above + below
-            return self._pick(
-                jacobian.data, jacobian.lead, jacobian.axes, letters, jacobian.scale, 0.0, node.span, bound
-            )
+            scales = (jacobian.scale, jacobian.tangent)
+            return self._pick(jacobian.data, jacobian.lead, jacobian.axes, above + below, *scales, node.span, bound)
         perturbed = environment.perturbed(node.bottom.name, node.span)
+        return self._moves(node, perturbed, bottom, below, bound)
+
+    def _tangent(self, node: nodes.Tangent, bound: tuple[str, ...]) -> Value:
+        perturbed = self.environment.along(tuple(tangent.name for tangent in node.tangents), node.span)
+        return self._moves(node, perturbed, Tensor(np.zeros(()), ()), (), bound)
+
+    def _moves(
+        self,
+        node: nodes.Derivative | nodes.Tangent,
+        perturbed: Perturbed,
+        bottom: Tensor,
+        below: tuple[nodes.Node, ...],
+        bound: tuple[str, ...],
+    ) -> Value:
+        """The derivative of an expression by ``bottom``, which takes a step in ``perturbed``."""
         value = Evaluator(perturbed).value(node.top, bound)
-        names = tuple(name for name in value.names if name != STEPPED)
+        names = tuple(name for name in value.names if name != perturbed.axis)
         shape = value.shape[:1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
         if value.eye or ANY in shape:
             raise Fault("shape", "the size of this is not known here", node.top.span)
-        if STEPPED in value.names:
-            data = self.arithmetic.spread(value, (STEPPED, *names))
-            data = np.moveaxis(np.where(np.isnan(data.real), np.nan, data.imag), 0, -1) / STEP
+        if perturbed.axis in value.names:
+            lead = (perturbed.axis, *names)
+            data, names = perturbed.derivative(self.arithmetic.spread(value, lead), lead)
         else:
             count = math.prod(bottom.lengths)
             self.arithmetic.charge([(*value.data.shape, count)], node.span)
@@ -350,7 +365,8 @@ class Evaluator(Calls):
         data = data.reshape((*data.shape[: len(names)], *kept, *bottom.lengths))
         slices = tuple(nodes.Slice(node.top.span) for _ in shape)
         scale = max(value.tangent, top(data))
-        return self._pick(data, names, shape + bottom.axes, slices + below, scale, 0.0, node.span, bound)
+        tangent = max(value.tangent, top_tangent(data)) if STEPPED in names else 0.0
+        return self._pick(data, names, shape + bottom.axes, slices + below, scale, tangent, node.span, bound)
 
 
 @lru_cache

@@ -12,6 +12,7 @@ from attention_np.derivation import compare, nodes
 from attention_np.derivation.check import LOSS, PageCheck
 from attention_np.derivation.draws import complete
 from attention_np.derivation.environment import Environment, Tensor
+from attention_np.derivation.errors import Fault
 from attention_np.derivation.evaluate import Evaluator, evaluate
 from attention_np.derivation.header import Free
 from attention_np.derivation.page import Equation
@@ -115,7 +116,12 @@ def execute(
             key, gradient = _subject(statement)
             if statement.target is not None:
                 statement = _lower(statement) if key == triangular else statement
-                check._define(statement, check.scope)
+                try:
+                    check._define(statement, check.scope)
+                except Fault as fault:
+                    if fault.kind not in ("domain", "broken"):
+                        raise
+                    continue  # such as a sum over what is hidden here by minus infinity: whoever uses it says so
             if key is not None and (key != triangular or gradient or statement.target is not None):
                 yield Executed(equation, key, gradient, statement, environment)
 

@@ -10,20 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from attention_np.derivation.duals import exp
 from attention_np.derivation.values import Array
 
 Function = Callable[[Array], Array]
 Slope = Callable[[Array, Array], Array]
-
-
-def _exp(x: Array) -> Array:
-    """With the first-order imaginary part: NumPy's own takes a sine and a cosine of a step that is far below both."""
-    if x.dtype.kind != "c":
-        return np.exp(x)
-    result = np.empty(x.shape, dtype=complex)
-    result.real = np.exp(x.real)
-    result.imag = np.where(x.imag == 0, 0.0, result.real * x.imag)
-    return result
 
 
 def _log(x: Array) -> Array:
@@ -51,7 +42,7 @@ def absolute(x: Array) -> Array:
 
 
 FUNCTIONS: dict[str, tuple[Function, Slope]] = {
-    "exp": (_exp, lambda x, y: y),
+    "exp": (exp, lambda x, y: y),
     "log": (_log, lambda x, y: 1.0 / np.where(x > 0, x, np.inf)),
     "sqrt": (_sqrt, lambda x, y: 0.5 / np.where(y > 0, y, np.inf)),
     "tanh": (np.tanh, lambda x, y: 1.0 - y * y),
@@ -65,26 +56,6 @@ FUNCTIONS: dict[str, tuple[Function, Slope]] = {
 }
 
 
-def power(base: Array, exponent: Array) -> Array:
-    """``base ** exponent`` on real parts, with the first-order imaginary part.
-
-    The complex power of NumPy goes through a logarithm, whose rounding error in the imaginary part would drown a
-    complex step on a negative base; so the derivative is written out.
-    """
-    p = exponent.real
-    value: Array = np.power(base.real, p)
-    if base.dtype.kind != "c" and exponent.dtype.kind != "c":
-        return value
-    with np.errstate(all="ignore"):
-        by_base = np.where(p == 0, 0.0, p * np.power(base.real, p - 1.0)) * base.imag
-        moving = np.broadcast_to(exponent.imag != 0, value.shape)
-        by_exponent = np.where(moving, value * np.log(base.real), 0.0) * exponent.imag
-    result = np.empty(value.shape, dtype=complex)
-    result.real = value
-    result.imag = np.where(np.broadcast_to(base.imag == 0, value.shape), 0.0, by_base) + by_exponent
-    return result
-
-
 def largest(data: Array, axis: int, sign: int) -> Array:
     """Maximum (sign 1) or minimum (-1) along an axis, by the real part."""
     place = np.argmax(sign * data.real, axis=axis)
@@ -94,7 +65,7 @@ def largest(data: Array, axis: int, sign: int) -> Array:
 
 def softmax(data: Array, axis: int) -> Array:
     """Softmax along an axis; the shift is a constant and does not carry a derivative."""
-    shifted: Array = _exp(data - data.real.max(axis=axis, keepdims=True))
+    shifted: Array = exp(data - data.real.max(axis=axis, keepdims=True))
     result: Array = shifted / shifted.sum(axis=axis, keepdims=True)
     return result
 
@@ -102,5 +73,5 @@ def softmax(data: Array, axis: int) -> Array:
 def logsumexp(data: Array, axis: int) -> Array:
     """Log sum exp along an axis."""
     shift = data.real.max(axis=axis, keepdims=True)
-    total: Array = np.log(_exp(data - shift).sum(axis=axis)) + np.squeeze(shift, axis)
+    total: Array = np.log(exp(data - shift).sum(axis=axis)) + np.squeeze(shift, axis)
     return total

@@ -11,7 +11,7 @@ indices, the head of a sum) into a single token. What is left is what mathematic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -57,7 +57,7 @@ class Head:
     kind: str
     bound: nodes.Bound | None = None
     power: nodes.Node | None = None
-    bottom: nodes.Ref | None = None
+    below: Callable[[Span, nodes.Node], nodes.Node] | None = None
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class _Builder(Transformer[Token, Any]):
     def big(self, token: Resolved, body: nodes.Node) -> nodes.Node:
         head: Head = token.content
         span = _join(_place(token), body.span)
-        if head.bottom is not None:
-            return nodes.Derivative(span, body, head.bottom)
+        if head.below is not None:
+            return head.below(span, body)
         assert head.bound is not None
         return nodes.Reduce(span, head.kind, head.bound, body)
 

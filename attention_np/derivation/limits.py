@@ -15,6 +15,7 @@ INDICES = 10  # named axes of one intermediate result
 ELEMENTS = 3_000_000  # of one intermediate array
 STEPS = 120_000_000  # array elements produced while one equation is judged
 PAGE_STEPS = 1_000_000_000  # and while one page is
+DUAL = 2  # what an element with a slope costs besides, in elements: its product takes three in the place of one
 OPERATION = 10_000  # what an operation costs besides, in elements: about the time that it takes
 HELD = 40_000_000  # numbers that one page keeps, over all draws
 NUMBER_CHARACTERS = 24

@@ -184,6 +184,18 @@ def family(stem: str, below: Tokens | None, above: Tokens | None) -> str:
     return make_key(stem, below, above) + "()"
 
 
+def moved_by(key: str) -> str:
+    r"""The key of X, if this one is that of its tangent ``\\dot{X}``."""
+    if not key.startswith("\\dot{"):
+        return ""
+    depth = 0
+    for position in range(4, len(key)):
+        depth += (key[position] == "{") - (key[position] == "}")
+        if depth == 0:
+            break
+    return key[5:position] + key[position + 1 :]
+
+
 def parse_name(text: str) -> str:
     """The key of a name as written in the front matter."""
     if len(text) > limits.NAME_CHARACTERS:

@@ -52,7 +52,7 @@ class Node:
     @cached_property
     def has_derivative(self) -> bool:
         """Whether something is differentiated in it."""
-        return any(isinstance(node, Derivative) for node in self.walk)
+        return any(isinstance(node, (Derivative, Tangent)) for node in self.walk)
 
     @cached_property
     def has_infinite_case(self) -> bool:
@@ -261,3 +261,11 @@ class Derivative(Node):
 
     top: Node
     bottom: Ref
+
+
+@dataclass(frozen=True)
+class Tangent(Node):
+    r"""How fast ``top`` moves when every X moves with ``\\dot{X}``; these are ``tangents``."""
+
+    top: Node
+    tangents: tuple[Ref, ...]

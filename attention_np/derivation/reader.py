@@ -7,11 +7,14 @@ and a power where it is not. The longest declared name wins. The remaining scrip
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.grammar import Head, Resolved, Script, parse
 from attention_np.derivation.lists import ListReader
-from attention_np.derivation.names import Names, base, make_key, scripts
+from attention_np.derivation.names import Names, base, make_key, moved_by, scripts
 from attention_np.derivation.tokens import RELATIONS, Token, Tokens, argument, closing, ending, span_of, split
 
 _ELEMENTARY = frozenset(["exp", "log", "tanh", "cosh", "sinh", "cos", "sin"])
@@ -225,31 +228,52 @@ class Reader(ListReader):
         bottom, stop = argument(tokens, after, token.span)
         span = (token.start, tokens[stop - 1].stop)
         top, bottom = _bare(top), _bare(bottom)
+        below: Callable[[Span, nodes.Node], nodes.Node]
         if top and top[0].text == "\\partial":
-            bottom_node = self._perturbed(bottom, span)
-            if top[1:2] and top[1].text == "^":
-                message = "a second derivative: define the first one by a formula and differentiate that"
-                raise Fault("syntax", message, span)
-            if len(top) == 1:
-                out.append(Resolved.make("BIG", span, Head("derivative", bottom=bottom_node)))
-            else:
-                top_node = self.expression(_bare(top[1:]), span)
-                out.append(Resolved.make("NODE", span, nodes.Derivative(span, top_node, bottom_node)))
+            order, top = _order(top[1:], span)
+            below = partial(_by, self._variables(bottom, order, span))
+        elif _is_d(top) and _is_d(bottom):
+            order, top = _order(top[_D:], span)
+            below = partial(_along, self._tangents(bottom[_D:], order, span), order)
         else:
             node = nodes.Frac(span, self.expression(top, span), self.expression(bottom, span))
             out.append(Resolved.make("NODE", span, node))
+            return stop
+        if top:
+            out.append(Resolved.make("NODE", span, below(span, self.expression(_bare(top), span))))
+        else:
+            out.append(Resolved.make("BIG", span, Head("derivative", below=below)))
         return stop
 
-    def _perturbed(self, tokens: list[Token], span: Span) -> nodes.Ref:
+    def _variables(self, tokens: list[Token], order: int, span: Span) -> list[nodes.Ref]:
+        r"""What stands below ``\\partial``: one symbol, or for a second derivative two, or one with a square."""
         if not tokens or tokens[0].text != "\\partial":
             raise Fault("syntax", "\\partial is missing below", span_of(tokens, span))
-        if any(token.text == "\\partial" for token in tokens[1:]):
-            message = "a second derivative: define the first one by a formula and differentiate that"
-            raise Fault("syntax", message, span)
-        node = self.expression(_bare(tokens[1:]), span)
-        if not isinstance(node, nodes.Ref):
-            raise Fault("syntax", "only by a symbol can be differentiated", node.span)
-        return node
+        found: list[nodes.Ref] = []
+        for piece, _ in split(tokens[1:], frozenset(["\\partial"])):
+            node, times = self.expression(_bare(piece), span), 1
+            if isinstance(node, nodes.Power) and isinstance(node.exponent, nodes.Number) and node.exponent.text == "2":
+                node, times = node.base, 2
+            if not isinstance(node, nodes.Ref):
+                raise Fault("syntax", "only by a symbol can be differentiated", node.span)
+            found += [node] * times
+        if len(found) != order:
+            message = "one symbol is needed below" if order == 1 else "two symbols are needed below"
+            raise Fault("syntax", f"this is the derivative of order {order}: {message}", span_of(tokens, span))
+        return found
+
+    def _tangents(self, tokens: list[Token], order: int, span: Span) -> tuple[nodes.Ref, ...]:
+        r"""Every ``\\dot{X}`` of a tensor X that is drawn; below stands t, or for a second derivative its square."""
+        if "".join(token.text for token in tokens) not in {1: ("t",), 2: ("t^2", "t^{2}")}[order]:
+            raise Fault("syntax", "write \\frac{\\mathrm{d}}{\\mathrm{d} t}, or its square", span)
+        found = []
+        for symbol in self.names.of_kind("tensor"):
+            still = self.names.get(moved_by(symbol.key))
+            if still is not None and still.kind == "tensor" and still.axes == symbol.axes:
+                found.append(nodes.Ref(span, symbol.key, None))
+        if not found:
+            raise Fault("name", "nothing moves: no tensor X is declared beside an \\dot{X}", span)
+        return tuple(found)
 
     def _root(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
         token = tokens[position]
@@ -418,6 +442,37 @@ class Reader(ListReader):
             out.append(Resolved.make("SUPERSCRIPT", found.above_span, self._superscript(list(found.above), span)))
         self._after_special = found.stop
         return True
+
+
+_D = 4  # tokens of \mathrm{d}
+
+
+def _is_d(tokens: list[Token]) -> bool:
+    return base(tokens, 0) == ("\\mathrm{d}", _D)
+
+
+def _order(tokens: list[Token], span: Span) -> tuple[int, list[Token]]:
+    r"""The order of a derivative, from what stands behind its ``\\partial`` above, and the rest of that."""
+    if not tokens or tokens[0].text != "^":
+        return 1, tokens
+    power, stop = argument(tokens, 1, span)
+    if "".join(token.text for token in power) != "2":
+        raise Fault("syntax", "a derivative is of the first or of the second order", span_of(power, span))
+    return 2, tokens[stop:]
+
+
+def _by(variables: list[nodes.Ref], span: Span, top: nodes.Node) -> nodes.Node:
+    """The derivative of ``top`` by all of these."""
+    for variable in reversed(variables):
+        top = nodes.Derivative(span, top, variable)
+    return top
+
+
+def _along(tangents: tuple[nodes.Ref, ...], order: int, span: Span, top: nodes.Node) -> nodes.Node:
+    """How fast ``top`` moves, or how fast that does."""
+    for _ in range(order):
+        top = nodes.Tangent(span, top, tangents)
+    return top
 
 
 def _bare(tokens: list[Token]) -> list[Token]:

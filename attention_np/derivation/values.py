@@ -18,21 +18,22 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_np.derivation import limits
 from attention_np.derivation.account import Account
+from attention_np.derivation.duals import Array as Array
+from attention_np.derivation.duals import Dual, product
 from attention_np.derivation.errors import Fault, Span
 
-Array = npt.NDArray[Any]
 STEP = 1e-60  # of the complex step; its square vanishes against everything
 ANY = "*"  # a range that the neighbours determine: the value is the same all along it
 ONE = "1"
 STEPPED, DRAWN = "@", "#"  # named axes: the entries of a tensor that are perturbed one by one, and the draws
-LEAD = (STEPPED, DRAWN)  # that come before those of a page, in this order
+SLOPED = "%"  # and those that are perturbed beside them, for a second derivative
+LEAD = (SLOPED, STEPPED, DRAWN)  # that come before those of a page, in this order
 UNKNOWN_EYE = "the size of I is not known here: write I_n"
 
 
@@ -87,10 +88,10 @@ def top(data: Array) -> float:
 
 
 def top_tangent(data: Array) -> float:
-    """Largest finite magnitude of the derivative that the imaginary part carries."""
+    """Largest finite magnitude of the derivative that the imaginary part carries: of a slope, of the second one."""
     if data.dtype.kind != "c" or data.size == 0:
         return 0.0
-    largest = float(np.fmax.reduce(np.abs(data.imag), axis=None))
+    largest = float(np.fmax.reduce(np.abs(data.slope.imag if isinstance(data, Dual) else data.imag), axis=None))
     return largest / STEP if math.isfinite(largest) else 0.0
 
 
@@ -182,7 +183,7 @@ class Arithmetic:
 
     def spread(self, value: Value, names: tuple[str, ...], rank: int | None = None) -> Array:
         """The data with its named axes in the order of ``names``, length 1 where it has none."""
-        data = np.asarray(value.data)
+        data = value.data
         if value.names == names and (value.shape or not rank):
             return data
         here = [name for name in names if name in value.names]
@@ -355,17 +356,3 @@ class Arithmetic:
         if len(value.shape) != 2:
             raise Fault("shape", f"cannot transpose {describe(value)}", span)
         return value._replace(data=np.swapaxes(value.data, -1, -2), shape=value.shape[::-1])
-
-
-def product(left: Array, right: Array) -> Array:
-    """Elementwise product in which an infinity beside an exact zero derivative makes no NaN."""
-    data: Array = left * right
-    if data.dtype.kind != "c" or np.isfinite(data).all():
-        return data
-    real = left.real * right.real
-    one, two = left.imag * right.real, left.real * right.imag
-    one = np.where(np.broadcast_to(left.imag == 0, one.shape), 0.0, one)
-    two = np.where(np.broadcast_to(right.imag == 0, two.shape), 0.0, two)
-    fixed = np.empty(data.shape, dtype=complex)
-    fixed.real, fixed.imag = real, one + two
-    return fixed

@@ -18,11 +18,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["HOLDS", "UNCHECKED", "UNDECIDABLE", "UNDECIDED", "WRONG", "judge", "moved", "normwise", "relative_error"]
+__all__ = [
+    "ADJOINT_ULPS",
+    "CLEARLY_APART",
+    "HOLDS",
+    "UNCHECKED",
+    "UNDECIDABLE",
+    "UNDECIDED",
+    "WRONG",
+    "judge",
+    "moved",
+    "normwise",
+    "relative_error",
+]
 
 Array = npt.NDArray[Any]
 
 UNDECIDABLE = 10  # times the noise floor (gradcheck.56)
+ADJOINT_ULPS = 4.5  # of <u, J v> against <J^T u, v>: 1e-15 in float64
+CLEARLY_APART = 1e-6  # the adjoint error of one input that is to blame
 HOLDS, WRONG, UNDECIDED, UNCHECKED = range(4)  # the verdicts on an entry
 
 

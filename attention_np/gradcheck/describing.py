@@ -26,6 +26,10 @@ RARE = 1e-6  # the probability of escape that the smallest error that is vouched
 def describe(inputs: Sequence[Finding]) -> str:
     """The table with a line an input, and below it what else there is to say of each."""
     lines = _table([COLUMNS, *map(cells, inputs)])
+    common: dict[str, list[str]] = {}  # remarks, and whom they are made of
+    for entry in inputs:
+        for remark in remarks(entry):
+            common.setdefault(remark, []).append(entry.name)
     for entry in inputs:
         if entry.diagnosis is not None:
             lines.append(f"{entry.name}: {entry.diagnosis}")  # in one line, however long: people search for it
@@ -34,7 +38,8 @@ def describe(inputs: Sequence[Finding]) -> str:
             lines.append(f"{entry.name}: {wrong}{', the worst first:' if shown else ''}")
         if shown:
             lines += [f"    {line}" for line in _table([WORST_COLUMNS, *map(worst_cells, shown)])]
-        lines += [_wrapped(f"{entry.name}: {remark}") for remark in remarks(entry)]
+        said = [remark for remark in remarks(entry) if common[remark][0] == entry.name]  # once in a report
+        lines += [_wrapped(f"{', '.join(common[remark])}: {remark}") for remark in said]
     return legible("\n".join(lines))
 
 

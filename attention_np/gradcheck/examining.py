@@ -5,10 +5,12 @@
    all inputs before any is judged, since one input's are evidence on another's (`measuring`).
 2. *Judge by the floor*: the method's own errors and the last bits of the entry. Most entries hold by that, for no call
    of the functions more (`judging`).
-3. *One closer look* at the entries of which the floor says no, and at no others, since it costs calls: the best steps
-   of differences; how far the last bits of the inputs move the two gradients; whether the difference stays in a wider
-   dtype, or is unsteady where there is none; what saturated outputs lose. An entry that is still wrong is wrong, unless
-   differences contradict its complex step: then the input is measured again by differences, and judged again.
+3. *One closer look* at the entries of which the floor says no, the least clear first, since it costs calls: the best
+   steps; how far the last bits of the inputs move the two gradients; and while an entry is still wrong, whether the
+   difference stays in a wider dtype, whether it is steady close by, and what saturated outputs lose. Where several
+   prove wrong together, clearer ones are believed: so what is wrong takes a few times as long as what holds, and no
+   more. If differences contradict the complex step, or tell something where it does not, the input is measured again
+   by differences, and judged again. If no entry of it can be decided, it is neither right nor wrong, and does not pass.
 4. *The whole*: along random directions if only a sample was looked at, and if nothing is wrong, for other cotangents
    and close by.
 5. *Words.* Kinks first, where there is no gradient to be wrong; then the first cause that explains every entry for
@@ -45,6 +47,10 @@ Array = npt.NDArray[Any]
 
 SHOWN = 5  # worst entries in a report
 NAMED = 10  # undecided entries in a report
+TOLERANCE = (
+    "its slopes do not reproduce at points close by: forward seems to be computed to a tolerance of its own, of about "
+    "{:.0e} of the gradient, as solvers and series are. Make that smaller, or allow it by rtol="
+)
 
 
 def examine(candidate: Candidate, subjects: Mapping[str, Subject], options: Options, running: Running) -> Report:
@@ -77,6 +83,8 @@ def examine(candidate: Candidate, subjects: Mapping[str, Subject], options: Opti
             _look_at_all(found, options)
         for found in sound.values():
             decide(found, options.method, options.rtol, options.directions)
+            if found.tolerance:
+                found.remark(TOLERANCE.format(found.tolerance))
         reports = [_report_on(name, known, sound, forms, options, candidate) for name in candidate.inputs]
     except KeyboardInterrupt:
         raise Interrupted(Report(unfinished())) from None
@@ -97,7 +105,8 @@ def _report_on(
     if form is not None:
         return _report_on_form(known[name], form)
     report = _report(known[name], _diagnosis(known[name], known, sound, options.constants))
-    fault = dtype_of(candidate.first.gradients[list(candidate.inputs).index(name)], candidate.inputs[name])
+    gradient = candidate.first.gradients[list(candidate.inputs).index(name)]
+    fault = dtype_of(gradient, candidate.inputs[name], candidate.inputs.values())
     if fault is None:
         return report
     besides = "" if report.diagnosis is None else f"; besides: {report.diagnosis}"

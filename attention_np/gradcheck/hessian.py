@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.agreement import UNDECIDABLE
+from attention_np.gradcheck.agreement import ADJOINT_ULPS, CLEARLY_APART, UNDECIDABLE
 from attention_np.gradcheck.checking import check
 from attention_np.gradcheck.measuring.functions import Backward, Forward, as_generator, check_mapping
 from attention_np.gradcheck.measuring.noise import Pair, noise_floor
 from attention_np.gradcheck.measuring.numerical import numerical_gradient
 from attention_np.gradcheck.nesting import Nest, flat, leaves, takes
-from attention_np.gradcheck.ops import ADJOINT_ULPS, CLEARLY_APART
 from attention_np.gradcheck.reporting import InputReport, Report
 
-__all__ = ["check_hessian"]
+__all__ = ["check_hessian", "symmetry"]
 
 Array = npt.NDArray[Any]
 
@@ -84,7 +83,7 @@ def check_hessian(
     functions = _Functions(gradient, hessian_vector_product, nest, moved)
     report = check(functions.forward, functions.backward, inputs, rng=rng, **options)
     run, pull_back, arrays, _ = flat(functions.forward, functions.backward, inputs)
-    entry = _symmetry(run, pull_back, arrays, as_generator(rng))
+    entry = symmetry(run, pull_back, arrays, as_generator(rng))
     if report.ok and not entry.ok:
         return Report((*report.inputs, replace(entry, diagnosis=NO_GRADIENT)))
     if not report.ok and not _is_symmetric(run, arrays, as_generator(rng)):
@@ -123,7 +122,7 @@ class _Functions:
         ]
 
 
-def _symmetry(run: Forward, pull_back: Backward, arrays: Mapping[str, Array], rng: np.random.Generator) -> InputReport:
+def symmetry(run: Forward, pull_back: Backward, arrays: Mapping[str, Array], rng: np.random.Generator) -> InputReport:
     """<u, H v> against <v, H u>, for random u and v."""
     output = run(*(x.copy() for x in arrays.values()))
     vectors = rng.standard_normal((2, output.size)).astype(output.dtype)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from attention_np.gradcheck.checking import check
-from attention_np.gradcheck.nesting import Nest, arguments_of, leaves, signature_of, takes
+from attention_np.gradcheck.nesting import Nest, arguments_of, filled, leaves, signature_of, takes
 from attention_np.gradcheck.reporting import Report
 
 __all__ = ["check_layer"]
@@ -69,8 +69,9 @@ def check_layer(
 
     Notes
     -----
-    Several outputs are a tuple; `backward` is given their gradients one by one, if it takes so many arguments, and
-    otherwise as a tuple. Whether a layer adds to its gradients or sets them does not matter.
+    `backward` is given the gradients of several outputs as a tuple, or one by one if it must have as many arguments.
+    Whether a layer adds to its gradients or sets them does not matter, nor does it if `backward` writes to the gradient
+    that it is given, which is noted. What is drawn from NumPy's global generator is the same at each call.
 
     Examples
     --------
@@ -103,7 +104,7 @@ def check_layer(
         if parameters:
             raise ValueError("parameters are those of an object that keeps them: functions take theirs as inputs")
         functions = _Functions(names, positional, run, pull_back)
-        return check(functions.forward, functions.backward, arguments, **options)
+        return _noted(check(functions.forward, functions.backward, arguments, **options), functions)
     kept = _copied(layer, {})
     if kept is layer:
         raise TypeError(f"layer, of type {type(layer).__name__}, cannot be copied, so it would not stay as it is")
@@ -116,7 +117,17 @@ def check_layer(
         if path in arguments:
             raise ValueError(f"{path} is the name of an input and of a parameter: name the input otherwise")
     methods = replace(bare, parameters=pairs)
-    return check(methods.forward, methods.backward, arguments | found, **options)
+    return _noted(check(methods.forward, methods.backward, arguments | found, **options), methods)
+
+
+def _noted(report: Report, called: _Called) -> Report:
+    """The report, with a note if backward wrote to what it was given."""
+    if not called.written:
+        return report
+    first, *others = report.inputs
+    note = "backward writes to the gradient of the output that it is given: whoever uses that again finds another"
+    first = replace(first, note=note if first.note is None else f"{first.note}; {note}")
+    return Report((first, *others))
 
 
 @dataclass(frozen=True)
@@ -125,11 +136,33 @@ class _Called:
 
     names: tuple[str, ...]
     positional: int  # how many of them are passed by position
+    written: list[str] = field(default_factory=list, init=False)  # what backward has written to
+    drawn: list[Any] = field(default_factory=list, init=False)  # once known: the state of NumPy's generator, or None
 
     def call(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
-        """The function's answer, by position and by name."""
-        named = zip(self.names[self.positional :], values[self.positional :], strict=True)
-        return function(*values[: self.positional], **dict(named))
+        """The function's answer, by position and by name, with the same draws each time."""
+        named = dict(zip(self.names[self.positional :], values[self.positional :], strict=True))
+        if self.drawn == [None]:
+            return function(*values[: self.positional], **named)
+        before = np.random.mtrand.get_state(legacy=False)
+        np.random.mtrand.set_state(self.drawn[0] if self.drawn else before)
+        try:
+            return function(*values[: self.positional], **named)
+        finally:
+            if not self.drawn:
+                after: Any = np.random.mtrand.get_state(legacy=False)
+                self.drawn.append(None if str(after) == str(before) else before)
+            np.random.mtrand.set_state(before)
+
+    def pulled_back(self, pull_back: Callable[..., Any], d_output: Any, *further: Any) -> Any:
+        """What a backward returns that is given the gradients of several outputs as a tuple, or all if it must be."""
+        given = copy.deepcopy(d_output)
+        one_by_one = isinstance(given, tuple) and not takes(pull_back, 1 + len(further))
+        result = pull_back(*given, *further) if one_by_one else pull_back(given, *further)
+        pairs = zip(leaves(given, ""), leaves(d_output, ""), strict=True)
+        if not all(np.array_equal(x, y) for (_, x), (_, y) in pairs):
+            self.written.append("d_output")
+        return result
 
 
 @dataclass(frozen=True)
@@ -147,14 +180,12 @@ class _Functions(_Called):
                 f"forward must return (output, cache), not {type(result).__name__}: for functions without a cache, "
                 "backward(d_output, *inputs), use gradcheck.check"
             )
-        return result[0] if len(result) == 2 else result[:-1]
+        return _apart(result[0] if len(result) == 2 else result[:-1])
 
     def backward(self, d_output: Any, *values: Any) -> Any:
         """The gradients of the inputs."""
         cache = self.call(self.run, values)[-1]
-        if isinstance(d_output, tuple) and takes(self.pull_back, len(d_output) + 1):
-            return self.pull_back(*d_output, cache)
-        return self.pull_back(d_output, cache)
+        return self.pulled_back(self.pull_back, d_output, cache)
 
 
 @dataclass(frozen=True)
@@ -168,7 +199,7 @@ class _Methods(_Called):
 
     def forward(self, *values: Any) -> Any:
         """The output of the layer with these parameters."""
-        return self.ran(values)[1]
+        return _apart(self.ran(values)[1])
 
     def backward(self, d_output: Any, *values: Any) -> list[Any]:
         """The gradients of the inputs and of the parameters."""
@@ -185,9 +216,7 @@ class _Methods(_Called):
         pull_back = _method(layer, self.pull_back)
         if not takes(pull_back, 1) and takes(pull_back, 0):  # of a loss
             return pull_back(), d_output
-        if isinstance(d_output, tuple) and takes(pull_back, len(d_output)):
-            return pull_back(*d_output), None
-        return pull_back(d_output), None
+        return self.pulled_back(pull_back, d_output), None
 
     def ran(self, values: tuple[Any, ...]) -> tuple[Any, Any]:
         """A copy of the layer with the parameters that are the last of the values, after its forward; its output."""
@@ -235,6 +264,11 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> dict[str, str]:
         if pairs:
             return pairs
     return {}
+
+
+def _apart(output: Any) -> Any:
+    """Copies of all arrays of an output, which may be views of what it was computed from: as that of a reshape."""
+    return filled(output, (np.copy(x) if isinstance(x, np.ndarray) else x for _, x in leaves(output, "")))
 
 
 def _method(layer: Any, name: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Ops against numerical gradients: modules with ``forward``, ``backward`` and ``jvp``."""
+"""Ops against numerical gradients: modules with ``forward``, ``backward``, ``jvp`` and ``double_backward``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from attention_np.gradcheck.agreement import ADJOINT_ULPS, CLEARLY_APART
 from attention_np.gradcheck.checking import DIRECTIONS, check_by
+from attention_np.gradcheck.double_backward import check_double_backward
 from attention_np.gradcheck.measuring.functions import as_generator, check_mapping
 from attention_np.gradcheck.measuring.running import MEMORY
 from attention_np.gradcheck.nesting import Nest
@@ -26,8 +28,6 @@ __all__ = ["check_op", "check_op_by"]
 Array = npt.NDArray[Any]
 
 IMMUTABLE = (bool, int, float, str)  # options that no call can change for the next
-ADJOINT_ULPS = 4.5  # 1e-15 in float64
-CLEARLY_APART = 1e-6  # the adjoint error of one input that is to blame
 
 
 def check_op(
@@ -46,7 +46,7 @@ def check_op(
     progress: bool | None = None,
     **options: Any,
 ) -> Report:
-    """Check an op: a module with ``forward``, ``backward`` and, if it has forward mode, ``jvp``.
+    """Check an op: a module with ``forward``, ``backward`` and, if it has them, ``jvp`` and ``double_backward``.
 
     Parameters
     ----------
@@ -55,7 +55,8 @@ def check_op(
         the names of the inputs, ``op.jvp(cache, **tangents)``.
     inputs : mapping of str to array_like of float, NamedTuple of them, or anything else
         In the names of `forward`. The arrays of a NamedTuple are reported as ``parameters.w_query`` and so on. What
-        holds no floating-point numbers is passed on as it is, as for :func:`check`.
+        holds no floating-point numbers is passed on as it is, as for :func:`check`; what holds one array, its `array`,
+        and gives the same of another, ``with_array(x)``, is differentiated by that.
     method, rtol, executor, memory, max_entries, directions, checkpoint, progress
         As for :func:`check`.
     vectorized : sequence of str, optional
@@ -113,11 +114,13 @@ def check_op_by(
 ) -> list[Report]:
     """A report by each method, as :func:`check_op` gives it; what does not depend on the method is measured once."""
     check_mapping(inputs)
+    makers = {name: x for name, x in inputs.items() if hasattr(x, "with_array")}
+    inputs = {name: x.array if name in makers else x for name, x in inputs.items()}
     nest = Nest.of_arguments(inputs)
     for name, kind in nest.kinds.items():
         if kind == "c":
             raise TypeError(f"input {name} is complex: ops are checked on real arrays, and continued from there")
-    functions = _OpFunctions(op, tuple(inputs), options)
+    functions = _OpFunctions(op, tuple(inputs), options, makers)
     reports = check_by(
         methods,
         functions.forward,
@@ -129,10 +132,12 @@ def check_op_by(
         constants={name: float(value) for name, value in options.items() if isinstance(value, Real)},
         **how,
     )
-    if not hasattr(op, "jvp"):
-        return reports
-    entry = _adjoint(op, functions, nest, as_generator(rng))
-    return [Report((*report.inputs, entry)) for report in reports]
+    further: list[InputReport] = []
+    if hasattr(op, "jvp"):
+        further.append(_adjoint(op, functions, nest, as_generator(rng)))
+    if hasattr(op, "double_backward"):
+        further += check_double_backward(op, functions, nest, rng)
+    return [Report((*report.inputs, *further)) for report in reports]
 
 
 def _adjoint(op: Any, functions: _OpFunctions, inputs: Nest, rng: np.random.Generator) -> InputReport:
@@ -169,11 +174,14 @@ class _OpFunctions:
     op: Any
     names: tuple[str, ...]  # of the inputs
     options: Mapping[str, Any]
+    makers: Mapping[str, Any]  # of inputs that hold an array
 
     def call(self, *inputs: Any) -> tuple[Array, Any]:
         """What the op's forward returns: its output and its cache."""
+        given = dict(zip(self.names, inputs, strict=True))
+        given |= {name: maker.with_array(given[name]) for name, maker in self.makers.items()}
         options = {name: x if isinstance(x, IMMUTABLE) else copy.deepcopy(x) for name, x in self.options.items()}
-        result: tuple[Array, Any] = self.op.forward(**dict(zip(self.names, inputs, strict=True)), **options)
+        result: tuple[Array, Any] = self.op.forward(**given, **options)
         return result
 
     def forward(self, *inputs: Any) -> Array:
@@ -195,12 +203,14 @@ class _OpFunctions:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self.op, ModuleType):  # which cannot be pickled, but can be imported there
-            return _op_functions, (self.op.__name__, self.names, self.options)
-        return _OpFunctions, (self.op, self.names, self.options)
+            return _op_functions, (self.op.__name__, self.names, self.options, self.makers)
+        return _OpFunctions, (self.op, self.names, self.options, self.makers)
 
 
-def _op_functions(module: str, names: tuple[str, ...], options: Mapping[str, Any]) -> _OpFunctions:
-    return _OpFunctions(import_module(module), names, options)
+def _op_functions(
+    module: str, names: tuple[str, ...], options: Mapping[str, Any], makers: Mapping[str, Any]
+) -> _OpFunctions:
+    return _OpFunctions(import_module(module), names, options, makers)
 
 
 def _dot(a: Array, b: Array) -> float:

@@ -123,5 +123,7 @@ class Report:
     def raise_if_failed(self) -> None:
         """Raise `GradientError`, an AssertionError that prints the report, if a gradient does not hold."""
         if not self.ok:
-            wrong = ", ".join(entry.name for entry in self.inputs if not entry.ok)
-            raise GradientError(f"the gradient does not hold for {wrong}\n{self}")
+            failed = [entry for entry in self.inputs if not entry.ok]
+            unseen = all(entry.verdict == "undecidable" for entry in failed)
+            what = "could not be checked" if unseen else "does not hold"
+            raise GradientError(f"the gradient {what} for {', '.join(entry.name for entry in failed)}\n{self}")

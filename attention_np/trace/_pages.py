@@ -97,14 +97,16 @@ def _steps(page: Page, found: Sequence[Executed], check: PageCheck) -> tuple[lis
         told = each in gradients if each.gradient else each.key in wanted and each.key not in check.scope.values
         if told and (each.statement.target is not None or each.uses <= wanted | {"L"}):
             groups.setdefault((each.key, each.gradient), []).append(each)
-    symbols = {key: _symbol(page.header, key, tensor, ()) for key, tensor in check.scope.values.items()}
+    cotangent = page.header.cotangent
+    given = check.scope.values | {cotangent: check.scope.environments[0].tensor(cotangent, (0, 0))}
+    symbols = {key: _symbol(page.header, key, tensor, ()) for key, tensor in given.items()}
     symbols |= {key: _symbol(page.header, key, group[0].tensor(), group) for (key, _), group in groups.items()}
     names = {key: name.rpartition(".")[2] for name, key in page.header.code.items()}
-    names[page.header.cotangent] = "d_output"
+    names[cotangent] = "d_output"
     steps = [
         Step("given", names.get(key, ""), *symbols[key], (), "", "", tensor.data)
-        for key, tensor in check.scope.values.items()
-        if key in wanted and (key != page.header.cotangent or (output, True) not in groups)
+        for key, tensor in given.items()
+        if key in wanted and (key != cotangent or (output, True) not in groups)
     ]
     first_gradient = next((k for k, (_, gradient) in enumerate(groups) if gradient), len(groups))
     for position, ((key, gradient), group) in enumerate(groups.items()):
@@ -116,7 +118,20 @@ def _steps(page: Page, found: Sequence[Executed], check: PageCheck) -> tuple[lis
         part: Literal["forward", "backward"] = "forward" if position < first_gradient else "backward"
         array = group[0].tensor().data
         steps.append(Step(part, name, symbol, letters, tags, lines, _paragraph(page, group[0]), array))
+    steps += _sum_of_one(steps)
     return steps, [each for group in groups.values() for each in group]
+
+
+def _sum_of_one(steps: Sequence[Step]) -> list[Step]:
+    """Where X^Q, X^K and X^V are one X, its gradient."""
+    parts = [step for step in steps if re.fullmatch(r"dL/dX\^[QKV]", step.symbol)]
+    if not parts:
+        return []
+    formula = "dL/dX = " + " + ".join(step.symbol for step in parts)
+    tags = tuple(dict.fromkeys(tag for step in parts for tag in step.tags))
+    sentence = "Query, key and value are one array here, X: its gradient is the sum of theirs."
+    array = np.sum([step.array for step in parts], axis=0)
+    return [Step("backward", "d_x", "dL/dX", parts[0].axes, tags, formula, sentence, array)]
 
 
 def _symbol(header: Header, key: str, tensor: Tensor, group: Sequence[Executed]) -> tuple[str, str]:

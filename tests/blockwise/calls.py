@@ -62,6 +62,7 @@ def some_problem() -> tuple[dict[str, Array], dict[str, Any]]:
         "key": normal(1, 1, 1200, 16),
         "value": normal(2, 1, 1200, 8),
         "bias": normal(3, 1200),
+        "sink": normal(5, 3),
     }
     mask = rules.sliding_window(left=700) & rules.padding([1200, 900, 0])
     return inputs, {"mask": mask, "dropout_p": 0.2, "rng": 3}
@@ -70,9 +71,11 @@ def some_problem() -> tuple[dict[str, Array], dict[str, Any]]:
 def all_results(**how: Any) -> list[Array]:
     inputs, options = some_problem()
     output, cache = blockwise.forward(**inputs, **options, **how)
-    gradients = blockwise.backward(normal(4, *output.shape), cache, **how)
+    d_output = normal(4, *output.shape)
+    gradients = blockwise.backward(d_output, cache, **how)
     moved = blockwise.jvp(cache, query=inputs["query"], **how)
-    return [output, cache.logsumexp, *gradients, moved]
+    d_d_output, twice = blockwise.double_backward(gradients, d_output, cache, **how)
+    return [output, cache.logsumexp, *gradients, moved, d_d_output, *twice]
 
 
 @functools.cache

@@ -187,6 +187,8 @@ tensors: {x: [q], y: [p], z: [n]}
 """
 SQUARE = "---\nsizes: n=64 m=26 p=n*m\nindices: {i: p, j: p}\ntensors: {x: [p], y: [p]}\n---\n\n"
 NUMBERS = "---\nsizes: n\ntensors: {x: [], y: []}\n---\n\n"
+SECOND = r"\frac{{\partial^2 z_{{\mathrm{{v99}}}}}}{{\partial z_{{\mathrm{{v{}}}}} \partial z_{{\mathrm{{v{}}}}}}}"
+WAVES = r"\exp(\tanh(\sin(\cos(\exp(\tanh(\sin(\cos(("
 CELLS = r" \\ ".join([" & ".join(20 * ["W_{il}"])] * 20)
 
 
@@ -227,6 +229,16 @@ GREEDY = {
         *(rf"z_{{\mathrm{{v{k}}}}} = z_{{\mathrm{{v{k - 1}}}}}" + "+x-x" * 900 for k in range(2, 100)),
         "+".join(rf"\frac{{\partial z_{{\mathrm{{v99}}}}}}{{\partial z_{{\mathrm{{v{k}}}}}}}" for k in range(2, 60))
         + "= 58",
+    ),
+    "long definitions, and second derivatives of them": NUMBERS
+    + equations(
+        r"z_{\mathrm{v1}} = x",
+        *(rf"z_{{\mathrm{{v{k}}}}} = z_{{\mathrm{{v{k - 1}}}}}" + "+x-x" * 900 for k in range(2, 100)),
+        *("+".join(SECOND.format(k, j) for k in range(2, 40)) + "= 1" for j in range(3, 60)),
+    ),
+    "second derivatives of many functions": SQUARE.replace("n=64 m=26", "n=6 m=6")
+    + equations(
+        *(rf"\frac{{\partial^2}}{{\partial x \partial x}} \sum_i {WAVES}{k} x_i{9 * ')'} = 0" for k in range(120))
     ),
     "many examples": "---\nsizes: m=64\ntensors: {"
     + tensors(1, "[m, m, m]")

@@ -28,7 +28,7 @@ $$ y_{ta} = t h^{(t)}_a \tag{t.2} $$
 """
 TRUE = [
     r"h^{(t)}_a = e^{\sum_{j \le t} g_j} z_a + \sum_{j \le t} e^{\sum_s [j < s \le t] g_s} x_{ja}",
-    r"h^{(t)} = e^{g_t} h^{(t-1)} + x_t \quad \text{if } t > 1",
+    r"h^{(t)} = e^{g_t} h^{(t-1)} + x_t \quad \text{if } t \ne 1",
     r"\frac{\partial L}{\partial h^{(t)}_a} = t G_{ta} + e^{g_{t+1}} \frac{\partial L}{\partial h^{(t+1)}_a} \quad "
     r"\text{if } t < n",
     r"\frac{\partial h^{(t)}_a}{\partial h^{(j)}_c} = \delta_{ac} [j \le t] e^{\sum_s [j < s \le t] g_s}",

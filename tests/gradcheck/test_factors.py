@@ -178,10 +178,10 @@ FACTORS = [  # where, the factor, what the function was called with, and what is
     (HEADS, 1 / 0.3, {"scale": 0.3}, "3.33333333", ": 1/0.3, where 0.3 is scale"),
     (HEADS, 0.3**0.5, {"scale": 0.3}, "0.547722558", ": sqrt(0.3), where 0.3 is scale"),
     (HEADS, 0.123456789, {"scale": 0.123456789}, "0.123456789", ": 0.123457, which is scale"),
-    (HEADS, -1 / 0.75, {}, "-1.33333333", ": perhaps -1/(1 - 0.25), as for a dropout probability of 0.25"),
-    (HEADS, 0.95, {}, "0.95", ": perhaps 1 - 0.05, as for a dropout probability of 0.05"),
-    (HEADS, 0.6, {}, "0.6", ": perhaps 1 - 0.4, as for a dropout probability of 0.4"),
-    (HEADS, 1 / 0.6, {}, "1.66666667", ": perhaps 1/(1 - 0.4), as for a dropout probability of 0.4"),
+    (HEADS, -1 / 0.75, {}, "-1.33333333", ""),
+    (HEADS, 0.95, {}, "0.95", ""),
+    (HEADS, 0.6, {}, "0.6", ""),
+    (HEADS, 1 / 0.6, {}, "1.66666667", ""),
     (HEADS, 0.95, {"num_heads": 3}, "0.95", ""),
     (HEADS, 60, {}, "60", ": 60, where 60 = 5 * 12 is the length of axes 1 to 2 of query"),
     (HEADS, 1 / 120, {}, "0.00833333333", ": 1/120, where 120 = 2 * 5 * 12 is the length of axes 0 to 2 of query"),
@@ -273,7 +273,7 @@ LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what 
         0.6,
         {"a": (3, 5)},
         (3, 5),
-        f": perhaps 3/5, where 3 is {FIRST_AXIS} and 5 is {LAST_AXIS}; or 1 - 0.4, as for a dropout probability of 0.4",
+        f": perhaps 3/5, where 3 is {FIRST_AXIS} and 5 is {LAST_AXIS}",
     ),
     (3, {"a": (3, 9)}, (3, 9), f": perhaps sqrt(9), where 9 is {LAST_AXIS}; or 3, which is {FIRST_AXIS}"),
     (1 / 3, {"a": (3, 9)}, (3, 9), f": perhaps 1/sqrt(9), where 9 is {LAST_AXIS}; or 1/3, where 3 is {FIRST_AXIS}"),
@@ -287,7 +287,7 @@ LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what 
         0.8,
         {"a": (5, 3)},
         (3,),
-        ": perhaps 1 - 0.2, as for a dropout probability of 0.2",
+        "",
     ),
     (1 / 40, {"a": (3, 1, 1)}, (2, 3, 4, 5), f": 1/40{MEAN} axes of lengths 2, 4 and 5 gives"),
 ]
@@ -318,6 +318,16 @@ def test_a_variance_is_spoken_of_only_where_the_gradient_sums_to_zero_as_that_of
     found = evidence_of(forward, backward, {"x": normal(6, 3, seed=1)}, "x")
     variance = ": perhaps 6/5, as of a variance, with n - 1 or n, where n = 6 is the length of axis 0 of x"
     assert diagnose(found) == f"it is 1.2 times the numerical gradient throughout{variance if said else ''}"
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+@pytest.mark.parametrize(("factor", "name"), [(0.9, "1 - 0.1"), (1 / 0.9, "1/(1 - 0.1)")])
+def test_a_dropout_is_spoken_of_only_where_entries_are_dropped(factor, name, dropped):
+    right = np.random.default_rng(0).standard_normal((3, 9)) * np.where(dropped & (np.arange(9) % 3 == 0), 0, 1)
+    dropout = f": perhaps {name}, as for a dropout probability of 0.1"
+    assert of_ratios(right, factor) == (
+        f"it is {factor:.9g} times the numerical gradient throughout{dropout if dropped else ''}"
+    )
 
 
 def test_two_indices_with_one_factor_are_not_each_said_to_have_their_own():

@@ -225,6 +225,47 @@ def test_each_call_begins_with_the_state_of_the_first(training):
     assert layer.calls == 0
 
 
+class DrawsAnywhere:
+    """Draws from NumPy's global generator, gives a view, and writes to what it is given."""
+
+    def __init__(self, wrong=False):
+        self.wrong = wrong
+
+    def forward(self, x):
+        self.mask = np.random.random(x.shape) > 0.5  # noqa: NPY002
+        self.x = x
+        return np.where(self.mask, x**2, 0).reshape(-1, 2)
+
+    def backward(self, dout):
+        dout = dout.reshape(self.x.shape)
+        dout *= 2 * self.x
+        dout[self.mask == self.wrong] = 0
+        return dout
+
+
+class Reshape:
+    def forward(self, x):
+        self.shape = x.shape
+        return x.reshape(-1)
+
+    def backward(self, dout):
+        return dout.reshape(self.shape)
+
+
+def test_layers_may_draw_give_views_and_write_to_the_gradient_that_they_are_given():
+    np.random.seed(5)  # noqa: NPY002
+    report = check_layer(DrawsAnywhere(), normal(3, 4))
+    assert report.ok, str(report)
+    assert "backward writes to the gradient of the output" in str(report["x"].note)
+    drawn = np.random.random()  # noqa: NPY002
+    np.random.seed(5)  # noqa: NPY002
+    assert drawn == np.random.random()  # noqa: NPY002
+    assert not check_layer(DrawsAnywhere(wrong=True), normal(3, 4)).ok
+    report = check_layer(Reshape(), normal(3, 4))
+    assert report.ok
+    assert report["x"].note is None
+
+
 class SoftmaxWithLoss:
     def __init__(self, wrong=False):
         self.wrong = wrong

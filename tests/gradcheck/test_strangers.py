@@ -81,3 +81,117 @@ def test_a_solver_of_differential_equations_is_checked():
 
     assert check(forward, backward, {"k": np.array([0.7])}, rtol=1e-6).ok
     assert not check(forward, lambda d, k: 1.01 * backward(d, k), {"k": np.array([0.7])}, rtol=1e-6).ok
+
+
+def scipy(module):
+    return pytest.importorskip(f"scipy.{module}", reason="needs SciPy: pip install attention-np[check]")
+
+
+SPECIAL = {  # whose complex step is rubbish
+    "jv(2.5, x)": (lambda s, x: s.jv(2.5, x), lambda s, x: s.jvp(2.5, x)),
+    "jv(0, x)": (lambda s, x: s.jv(0, x), lambda s, x: -s.jv(1, x)),
+    "jve(1.3, x)": (lambda s, x: s.jve(1.3, x), lambda s, x: s.jvp(1.3, x)),
+    "yv(1.5, x)": (lambda s, x: s.yv(1.5, x), lambda s, x: s.yvp(1.5, x)),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_what_the_complex_step_cannot_decide_differences_are_asked(name):
+    special = scipy("special")
+    forward, derivative = SPECIAL[name]
+    inputs = {"x": np.linspace(0.5, 3, 5)}
+
+    def checked(claimed, **options):
+        return check(lambda x: forward(special, x), claimed, inputs, **options)["x"]
+
+    found = checked(lambda d, x: d * derivative(special, x))
+    assert (found.ok, found.method, found.undecidable) == (True, "central", 0)
+    for claimed in (lambda d, x: 0 * d * x, lambda d, _: 42 * d, lambda d, x: 1.001 * d * derivative(special, x)):
+        assert (checked(claimed).wrong, checked(claimed).method) == (5, "central")
+
+
+def test_an_input_of_which_no_entry_can_be_decided_is_neither_right_nor_wrong_and_does_not_pass():
+    special = scipy("special")
+    inputs = {"x": np.linspace(0.5, 3, 5)}
+    report = check(lambda x: special.jv(2.5, x), lambda d, x: 0 * d * x, inputs, method="complex-step")
+    assert (report.ok, report["x"].verdict, report["x"].wrong) == (False, "undecidable", 0)
+    assert report["x"].diagnosis.startswith("it could not be decided: ")
+    with pytest.raises(AssertionError, match=r"^the gradient could not be checked for x"):
+        report.raise_if_failed()
+
+
+def test_a_gradient_that_is_zero_as_far_as_can_be_told_holds_by_both_methods():
+    def forward(x, shift):
+        weights = np.exp(x + shift)
+        return weights / weights.sum()
+
+    def backward(d, x, shift):
+        y = forward(x, shift)
+        d_x = y * (d - d @ y)
+        return d_x, np.asarray(d_x.sum())
+
+    for method in ALL:
+        found = check(forward, backward, {"x": np.array([0.3, 1.0, -0.5]), "shift": np.array(0.2)}, method=method)[
+            "shift"
+        ]
+        assert (found.ok, found.wrong) == (True, 0)
+
+
+def hyp2f1():
+    special = scipy("special")
+    return (
+        lambda x: special.hyp2f1(0.5, 1.5, 2.5, x),
+        lambda d, x: d * 0.3 * special.hyp2f1(1.5, 2.5, 3.5, x),
+        np.linspace(0.1, 0.9, 7),
+    )
+
+
+def by_roots(tolerance):
+    optimize = scipy("optimize")
+
+    def solve(slopes, tolerance):
+        return np.array([optimize.brentq(lambda t, s=s: np.cos(t) - s * t, 0, 2, xtol=tolerance) for s in slopes])
+
+    def backward(d, x):
+        t = solve(x, 1e-14)
+        return -d * t / (np.sin(t) + x)
+
+    return lambda x: solve(x, tolerance), backward, np.linspace(0.5, 2, 5)
+
+
+def kepler():
+    optimize = scipy("optimize")
+
+    def forward(mean):
+        anomalies = [
+            optimize.newton(lambda e, m=m: e - 0.3 * np.sin(e) - m, m, lambda e: 1 - 0.3 * np.cos(e)) for m in mean
+        ]
+        return np.array(anomalies)
+
+    return forward, lambda d, m: d / (1 - 0.3 * np.cos(forward(m))), np.linspace(0.2, 2.5, 5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("of", [hyp2f1, kepler, lambda: by_roots(1e-6), lambda: by_roots(1e-12)])
+def test_a_series_or_a_solver_with_a_tolerance_of_its_own_is_not_called_wrong(of, seed):
+    forward, backward, x = of()
+    assert check(forward, backward, {"x": x}, rng=seed).ok
+    found = check(forward, lambda d, x: 1.01 * backward(d, x), {"x": x}, rng=seed)["x"]
+    assert found.wrong == x.size
+    assert found.note is None or "tolerance" not in found.note
+
+
+def test_the_report_says_what_tolerance_a_solver_seems_to_have():
+    forward, backward, x = by_roots(1e-6)
+    report = check(forward, backward, {"x": x})
+    assert "a tolerance of its own" in str(report).replace("\n    ", " ")
+    assert report["x"].undecidable == 2
+    allowed = check(forward, backward, {"x": x}, rtol=1e-5)["x"]
+    assert (allowed.ok, allowed.undecidable) == (True, 0)
+
+
+def test_nothing_is_said_twice():
+    names = ("x", "y")
+    report = check(lambda x, y: np.hypot(x, y), lambda d, x, y: (d * x, d * y), {name: np.ones(2) for name in names})
+    assert str(report).count("forward refuses complex arrays") == 1
+    assert "x, y: forward refuses complex arrays" in str(report)

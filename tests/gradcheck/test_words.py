@@ -1,3 +1,4 @@
+# ruff: noqa: ARG005 # every gradient takes all inputs
 """What is said of the mistakes of strangers: no false word, a cause for most, and at what cost."""
 
 import re
@@ -62,3 +63,32 @@ def test_words_cost_at_most_four_times_a_check_that_holds(monkeypatch):
         costs.append(words / whole)
     assert max(costs) <= 4
     assert np.median(costs) <= 1
+
+
+@pytest.mark.parametrize(("zeroed", "said"), [(False, ": by as much again: is a buffer not zeroed?"), (True, "")])
+def test_a_buffer_that_is_not_zeroed_is_asked_after(zeroed, said):
+    d_w = np.zeros((4, 3))
+
+    def backward(d, x, w):
+        np.add(d_w * (not zeroed), x.T @ d + zeroed * d_w.sum(), out=d_w)
+        return d @ w.T, d_w
+
+    inputs = {name: STRANGERS["dense"].inputs[name] for name in ("x", "w")}
+    found = check(np.matmul, backward, inputs)["w"]
+    assert found.diagnosis == f"backward gives another gradient when it is called again{said}"
+
+
+@pytest.mark.parametrize(
+    ("claimed", "said"),
+    [
+        (lambda d, x: 3 * x**2, "it is the same whatever the cotangent, as if the loss were a plain sum of the output"),
+        (lambda d, x: x**2, "it is the same whatever the cotangent"),
+        (lambda d, x: 3 * d + x**2, "it is not zero for a cotangent of zeros: something is added"),
+        (lambda d, x: np.maximum(d, 0) * 3 * x**2, "backward is not linear in the gradient of the output"),
+        (lambda d, x: 3 * d * x**2 + 0.01 * x, "0.01 times x itself is added to it, whatever the cotangent"),
+    ],
+)
+def test_no_more_is_said_of_a_cotangent_that_is_ignored_or_clipped_than_is_so(claimed, said):
+    found = check(*check_of("cube", "x", claimed))["x"].diagnosis
+    assert found.startswith(said)
+    assert ("plain sum" in found) == ("plain sum" in said)

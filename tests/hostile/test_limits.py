@@ -140,7 +140,7 @@ def test_attention_leaves_the_range_only_where_its_results_do(op: Any, dtype: An
         true = Attention(exactly(q), exactly(k), exactly(v), scale, of_scores=op is blockwise)
         output, cache = op.forward(q, k, v, bias=np.zeros((n, m), dtype), scale=scale)
         assert_right(output, true.output, dtype)
-        for found, expected in zip(op.backward(g, cache), true.gradients(exactly(g)), strict=True):
+        for found, expected in zip(op.backward(g, cache)[:4], true.gradients(exactly(g)), strict=True):
             assert_right(found, expected, dtype)
         along = draws.like(q, k, v)
         moved = op.jvp(cache, **dict(zip(("query", "key", "value"), along, strict=True)))

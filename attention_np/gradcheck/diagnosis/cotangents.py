@@ -16,7 +16,10 @@ def same_whatever_the_cotangent(mistake: Mistake) -> str | None:
     evident = (np.abs(same) > EVIDENT * mistake.tolerance).any()
     if not evident or not mistake.is_explained_by(same, in_entries=1 if exactly else 2):
         return None
-    return "it is the same whatever the cotangent, as if the loss were a plain sum of the output"
+    of_a_sum = mistake.is_right_for(np.ones_like(mistake.evidence.cotangents))
+    return (
+        f"it is the same whatever the cotangent{', as if the loss were a plain sum of the output' if of_a_sum else ''}"
+    )
 
 
 def added_regardless(mistake: Mistake) -> str | None:
@@ -40,6 +43,9 @@ def not_linear(mistake: Mistake) -> str | None:
     """Not linear in the cotangent, as all gradients are; what else it looks like for some cotangents is no evidence."""
     if mistake.evidence.ask is None or mistake.evidence.ask.is_linear:
         return None
+    added = mistake.evidence.at_zero
+    if added is not None and (np.abs(added) > mistake.tolerance[0])[mistake.looked_at].any():
+        return "it is not zero for a cotangent of zeros: something is added that does not depend on it, or not only"
     return (
         "backward is not linear in the gradient of the output: for a sum it does not give the sum, as if it clipped "
         "something or kept something from call to call"

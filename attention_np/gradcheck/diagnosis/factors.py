@@ -198,7 +198,7 @@ def _products(mistake: Mistake) -> Readings:
 
 
 def _guesses(mistake: Mistake) -> Readings:
-    """A length less one taken for it, where the gradient is a variance's; one length for another; a usual dropout."""
+    """A length less one for it, where the gradient is that of a variance; one length for another; a usual dropout."""
     right, lengths = mistake.right, _lengths(mistake)
     for axis, n in enumerate(mistake.shape):
         terms = np.abs(right).sum(axis=axis + 1) + mistake.tolerance.sum(axis=axis + 1)
@@ -209,7 +209,8 @@ def _guesses(mistake: Mistake) -> Readings:
         meaning = f"where {n} is {lengths[n]} and {m} is {lengths[m]}"
         yield n / m, f"{n}/{m}", meaning
         yield math.sqrt(n / m), f"sqrt({n}/{m})", meaning
-    for p in () if mistake.evidence.constants else USUAL_DROPOUT:
+    dropped = (right == 0).all(axis=0).any() and not mistake.evidence.constants
+    for p in USUAL_DROPOUT if dropped else ():
         meaning = f"as for a dropout probability of {p:g}"
         yield 1 - p, f"1 - {p:g}", meaning
         yield 1 / (1 - p), f"1/(1 - {p:g})", meaning

@@ -84,7 +84,7 @@ def _one_of_several(effect: Array, shape: tuple[int, ...], axes: tuple[int, ...]
 def leak_of_the_cotangent(mistake: Mistake) -> str | None:
     """It is right without what comes in where no entry has an effect on the output, as on the flat side of a ReLU."""
     u, ask = mistake.evidence.cotangents, mistake.evidence.ask
-    if mistake.slopes is None or ask is None or not mistake.looked_at.all():
+    if mistake.slopes is None or ask is None or not ask.is_linear or not mistake.looked_at.all():
         return None
     dead = (mistake.slopes == 0).all(axis=1).reshape(u.shape[1:])
     if not dead.any() or dead.all() or not mistake.is_explained_by(mistake.right + ask.claims(np.where(dead, u, 0))):

@@ -11,7 +11,13 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.findings import Escape
 from attention_np.gradcheck.judging.measured import Measured
-from attention_np.gradcheck.measuring.noise import moved_relatively, noise_floor, unsteadiness, wider_difference
+from attention_np.gradcheck.measuring.noise import (
+    moved_relatively,
+    noise_floor,
+    sensitivity,
+    unsteadiness,
+    wider_difference,
+)
 from attention_np.gradcheck.measuring.numerical import METHODS, measure, measure_along
 from attention_np.gradcheck.measuring.probes import NOT_ANALYTIC, tells
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
@@ -29,6 +35,7 @@ OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to lo
 GROSS = 1e-6  # a relative error of an entry
 ELSEWHERE, POINTS = 2.0**-7, 2  # relative: how far off other points are; how many are asked
 LAST_BITS = 64  # units in the last place of the largest: what rounding may leave of terms that cancel
+BIASED = 3  # times how unsteady they are: what solvers and series are off by, which stop on one side of the limit
 TOLERANCE = 0.1  # a relative error that is no solver's, nor of a series that ends
 ASKED, FAR = 8, 100  # entries that are looked at there; noise floors that do not count there
 TOGETHER = 8  # doubtful entries that are looked at more closely together; if all prove wrong, clearer ones are believed
@@ -96,8 +103,10 @@ def _settle(found: Measured, rtol: float) -> None:
         first = found.floor[some]
         _look_closer(found, some)
         if doubtful.size and (found.verdict[some] == WRONG).all():
-            times = max(1.0, float((found.floor[some] / first).max()))
-            believed = _add_noise(found, doubtful, (times - 1) * found.floor[doubtful])
+            times = found.floor[some] / first
+            believed = doubtful[difference[doubtful] > UNDECIDABLE * times.max() * found.floor[doubtful]]
+            shaken = sensitivity(found.pair(believed).claimed, *found.candidate.question, found.rng("noise"))
+            _add_noise(found, believed, shaken + np.median(times) * found.floor[believed])
             doubtful = np.setdiff1d(doubtful, believed)
     if rtol:
         difference = np.abs(claimed - found.numerical[0])
@@ -136,16 +145,16 @@ def _of_unsteadiness(found: Measured, some: Array, question: Question, differenc
 def _of_tolerance(found: Measured, some: Array, question: Question, difference: Array) -> Array:
     """The same of one that is not gross, where backward is steady: solvers and series stop at a tolerance."""
     size = np.abs(found.numerical[0])
-    slight = np.abs(difference) < TOLERANCE * np.nanmax(size)
-    noise = np.zeros(len(some))
-    if slight.any():
-        left, alone = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
-        left = np.where(UNDECIDABLE * alone < left, left, 0)
-        relative = float(left.max() / np.nanmax(size))  # of the solver, whether or not an entry shows it
-        noise[slight] = np.fmax(left, relative * size[some[slight]])
-        if relative > LAST_BITS * found.subject.unit:
-            found.tolerance = max(found.tolerance, relative)
-    return noise
+    if not (np.abs(difference) < TOLERANCE * np.nanmax(size)).all():
+        return np.zeros(len(some))
+    left, alone = unsteadiness(found.pair(some), *question, found.rng("unsteadiness"))
+    left = np.where(UNDECIDABLE * alone < left, BIASED * left, 0)
+    relative = float(left.max() / np.nanmax(size))  # of the solver, whether or not an entry shows it
+    noise = np.fmax(left, relative * size[some])
+    excused = np.abs(difference) < UNDECIDABLE * noise
+    if excused.any():
+        found.tolerance = max(found.tolerance, relative)
+    return np.where(excused, noise, 0)
 
 
 def _of_saturation(found: Measured, some: Array, _: Question, __: Array) -> Array:

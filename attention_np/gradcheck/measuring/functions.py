@@ -161,7 +161,8 @@ def first_call(
     again = call_backward(backward, cotangent.copy(), dict(zip(inputs, _copies(inputs), strict=True)))
     for name, gradient, repeated in zip(inputs, gradients, again, strict=True):
         if name not in faults and not _same(gradient, repeated):
-            faults[name] = "backward gives another gradient when it is called again"
+            more = ": by as much again: is a buffer not zeroed?" if _same(2 * np.asarray(gradient), repeated) else ""
+            faults[name] = f"backward gives another gradient when it is called again{more}"
     strange = _strange(output, "output")
     return FirstCall(output, cotangent, gradients, dict.fromkeys(inputs, strange) if strange else faults)
 
@@ -183,11 +184,16 @@ def form_of(gradient: Any, x: Array) -> str | None:
     return _strange(array, "gradient")
 
 
-def dtype_of(gradient: Any, x: Array) -> str | None:
-    """What is wrong with the dtype of a gradient that can be compared: it is that of `x`."""
-    if isinstance(gradient, np.ndarray) and gradient.dtype.newbyteorder("=") != x.dtype:
-        return f"the gradient is {gradient.dtype}, the input {x.dtype}"
-    return None
+def dtype_of(gradient: Any, x: Array, inputs: Iterable[Array]) -> str | None:
+    """What is wrong with the dtype of a gradient that can be compared: it is that of `x`, or of all inputs together."""
+    if not isinstance(gradient, np.ndarray):
+        return None
+    fitting = (x.dtype, np.result_type(*(y.dtype for y in inputs)))
+    return (
+        None
+        if gradient.dtype.newbyteorder("=") in fitting
+        else f"the gradient is {gradient.dtype}, the input {x.dtype}"
+    )
 
 
 def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

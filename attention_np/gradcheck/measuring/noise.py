@@ -1,6 +1,6 @@
 """The noise floor: of a difference between two gradients, how much rounding can be blamed for.
 
-It is estimated from the functions as they are, in three ways that see different things.
+It is estimated from the functions as they are, in four ways that see different things.
 
 - *Inputs moved in their last bit*, the cotangent too: how far each of the two gradients moves. It sees cancellation
   inside the functions.
@@ -8,6 +8,8 @@ It is estimated from the functions as they are, in three ways that see different
   gradient, so that its moves are noise; while the difference that a bug makes stays, but for a small part of itself.
 - *A wider dtype*, where the functions take one: how far the difference moves then. It sees what no small move of the
   inputs reaches, as the rounding in 1 - tanh(x)^2 near saturation.
+- *Equally spaced points*: how unsteady the difference is there. It sees the same where there is no wider dtype, and
+  besides what a solver or a series is off by that stops at a tolerance of its own.
 
 Derived in ``derivations/gradcheck.md``.
 """
@@ -24,7 +26,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import moved
 from attention_np.gradcheck.measuring.subject import REFUSALS
 
-__all__ = ["Pair", "moved_relatively", "noise_floor", "unsteadiness", "wider_difference"]
+__all__ = ["Pair", "moved_relatively", "noise_floor", "sensitivity", "unsteadiness", "wider_difference"]
 
 Array = npt.NDArray[Any]
 
@@ -32,15 +34,18 @@ ULPS = 4  # by how many units in the last place, at most, the inputs are moved
 SMALL_MOVES = 4
 LARGER_MOVES = 2
 SPACINGS, POINTS, ORDER = (2.0**-4, 2.0**-5, 2.0**-7, 2.0**-14, 2.0**-20), 10, 3  # relative
-SMOOTH = 3e-3  # of the largest: what differences of a high order leave at most of slopes that are smooth
+SMOOTH = 1e-3  # of the largest: what differences of a high order leave at most of slopes that are smooth
 LARGER = 0.75  # a larger move is eps to this power, relative (gradcheck.55)
 
 
-class Pair(NamedTuple):
-    """Two ways to the same numbers, as functions of the cotangent and of all inputs."""
+Way = Callable[[Array, list[Array]], Array]  # to a gradient, from the cotangent and all inputs
 
-    claimed: Callable[[Array, list[Array]], Array]
-    measured: Callable[[Array, list[Array]], Array]
+
+class Pair(NamedTuple):
+    """Two ways to the same numbers."""
+
+    claimed: Way
+    measured: Way
 
     def at(self, cotangent: Array, inputs: list[Array]) -> tuple[Any, Any]:
         """Both; NaN for one that refuses this point, as a function of probabilities that no more sum to one."""
@@ -49,20 +54,26 @@ class Pair(NamedTuple):
 
 def noise_floor(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:
     """How far the difference between the two moves when the inputs do, entry by entry."""
-    claimed, measured = pair.claimed(cotangent, inputs), pair.measured(cotangent, inputs)
-    sensitivity = [np.zeros(claimed.shape), np.zeros(claimed.shape)]
     with np.errstate(all="ignore"):
-        for _ in range(SMALL_MOVES):
-            u, *point = (moved(x, rng, ULPS) for x in (cotangent, *inputs))
-            for k, (there, here) in enumerate(zip(pair.at(u, point), (claimed, measured), strict=True)):
-                sensitivity[k] = np.fmax(sensitivity[k], np.abs(there - here))
-        drift = np.zeros(claimed.shape)
+        here = pair.claimed(cotangent, inputs) - pair.measured(cotangent, inputs)
+        drift = np.zeros(here.shape)
         for _ in range(LARGER_MOVES):
             u, *point = (moved_relatively(x, rng, float(np.finfo(x.dtype).eps) ** LARGER) for x in (cotangent, *inputs))
             there, measured_there = pair.at(u, point)
-            drift = np.fmax(drift, np.abs(there - measured_there - (claimed - measured)))  # (gradcheck.54)
-        floor: Array = sum(sensitivity) + np.where(np.isfinite(drift), drift, 0)
+            drift = np.fmax(drift, np.abs(there - measured_there - here))  # (gradcheck.54)
+    floor = sum(sensitivity(way, cotangent, inputs, rng) for way in pair) + np.where(np.isfinite(drift), drift, 0)
     return np.where(np.isfinite(floor), floor, 0)
+
+
+def sensitivity(way: Way, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:
+    """How far the last bits of the inputs move one of the two."""
+    here = way(cotangent, inputs)
+    furthest: Array = np.zeros(here.shape)
+    with np.errstate(all="ignore"):
+        for _ in range(SMALL_MOVES):
+            u, *point = (moved(x, rng, ULPS) for x in (cotangent, *inputs))
+            furthest = np.fmax(furthest, np.abs(_or_nan(way, u, point) - here))
+    return furthest
 
 
 def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> tuple[Array, Array]:
@@ -84,7 +95,8 @@ def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rand
     with np.errstate(all="ignore"):
         left = np.full(pair.claimed(cotangent, inputs).shape, np.nan)
         answers = [_or_nan(pair.claimed, cotangent, point) for point in at(SPACINGS[-1])]
-        alone = _left_over(np.array([np.broadcast_to(answer, left.shape) for answer in answers]))
+        claims = np.array([np.broadcast_to(answer, left.shape) for answer in answers])
+        alone = np.where((claims == claims[0]).all(axis=0), np.inf, _left_over(claims))  # the same in float16
         for spacing in SPACINGS:
             answers = [np.broadcast_arrays(*pair.at(cotangent, point), left)[:2] for point in at(spacing)]
             claimed, measured = np.swapaxes(answers, 0, 1)
@@ -127,7 +139,7 @@ def moved_relatively(x: Array, rng: np.random.Generator, most: float) -> Array:
     return np.where(np.isfinite(y), y, x)
 
 
-def _or_nan(function: Callable[[Array, list[Array]], Array], cotangent: Array, inputs: list[Array]) -> Any:
+def _or_nan(function: Way, cotangent: Array, inputs: list[Array]) -> Any:
     try:
         return function(cotangent, inputs)
     except REFUSALS:

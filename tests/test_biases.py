@@ -1,0 +1,327 @@
+"""What is added to the scores by position: whole and block by block, with the gradient of its one array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Array, assert_alike, assert_close, assert_same_bits, normal, peak_of, random_parameters
+
+from attention_np import biases, blockwise, dot_product, gradcheck, masks, multi_head, rules
+from attention_np.biases import Bias
+
+N, M, HEADS, D_K = 6, 7, 2, 3
+
+
+def of_each_kind(n: int = N, m: int = M, d_k: int = D_K) -> dict[str, Bias]:
+    return {
+        "ALiBi": biases.alibi(normal(1, HEADS)),
+        "ALiBi of all heads": biases.alibi(normal(1)),
+        "T5": biases.t5(normal(2, 8, HEADS), max_distance=6),
+        "T5, one way": biases.t5(normal(2, 7, 1), bidirectional=False, max_distance=5),
+        "T5 of all heads": biases.t5(normal(2, 5)),
+        "Shaw": biases.shaw(normal(3, 5, d_k)),
+        "Shaw of a wide window": biases.shaw(normal(3, 41, d_k)),
+        "forgetting": biases.forgetting(-np.abs(normal(4, max(n, m)))),
+        "forgetting of each head": biases.forgetting(-np.abs(normal(4, 2, HEADS, max(n, m)))),
+    }
+
+
+KINDS = tuple(of_each_kind())
+every_kind = pytest.mark.parametrize("kind", KINDS)
+PIPELINE: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "causal": {"is_causal": True},
+    "everything": {"is_causal": True, "softcap": 0.8, "dropout_p": 0.3, "rng": 3, "scale": -0.7},
+}
+
+
+def arrays(n: int = N, m: int = M) -> dict[str, Any]:
+    shapes = {"query": (2, HEADS, n, D_K), "key": (HEADS, m, D_K), "value": (2, HEADS, m, 2)}
+    return {name: normal(i, *shape) for i, (name, shape) in enumerate(shapes.items())}
+
+
+def by_formula(bias: Bias, query: Array, n: int, m: int) -> Array:
+    """What a bias adds, pair by pair."""
+    kind, array = type(bias).__name__, bias.array
+    added = np.zeros((*np.broadcast_shapes(query.shape[:-2], (HEADS,)), n, m))
+    for i, j in np.ndindex(n, m):
+        if kind == "_Alibi":
+            added[..., i, j] = -array * abs(i - j)
+        elif kind == "_Shaw":
+            w = len(array) // 2
+            added[..., i, j] = query[..., i, :] @ array[min(max(j - i, -w), w) + w]
+        elif kind == "_Forgetting":
+            between = array[..., min(i, j) + 1 : max(i, j) + 1].sum(axis=-1)
+            added[..., i, j] = between if j <= i else -between
+        else:
+            added[..., i, j] = array[bucket_of(j - i, bias)]
+    return added
+
+
+def bucket_of(distance: int, bias: Any) -> int:
+    """The bucket as the authors of T5 have it, by logarithms."""
+    buckets, first = len(bias.array), 0
+    if bias.bidirectional:
+        buckets //= 2
+        first, behind = (buckets if distance > 0 else 0), abs(distance)
+    else:
+        behind = max(-distance, 0)
+    exact = buckets // 2
+    if behind < exact:
+        return first + behind
+    share = np.log(behind / exact) / np.log(bias.max_distance / exact)
+    return first + min(exact + int(share * (buckets - exact) + 1e-9), buckets - 1)
+
+
+@every_kind
+@pytest.mark.parametrize(("n", "m"), [(6, 7), (1, 1), (9, 2), (1, 8)])
+def test_it_adds_what_its_formula_says(kind: str, n: int, m: int) -> None:
+    x, bias = arrays(n, m), of_each_kind(n, m)[kind]
+    _, cache = dot_product.forward(**x, bias=bias)
+    _, without = dot_product.forward(**x)
+    expected = without.scores + by_formula(bias, x["query"] * cache.scale, n, m)
+    assert_close(cache.scores, expected, 1e-14)
+
+
+@pytest.mark.parametrize("op", [dot_product, blockwise], ids=["dot_product", "blockwise"])
+@every_kind
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(options, marks=[pytest.mark.long] * (name != "everything"), id=name)
+        for name, options in PIPELINE.items()
+    ],
+)
+def test_gradients_are_numerical_ones(op: Any, kind: str, options: dict[str, Any]) -> None:
+    x = arrays() | {"bias": of_each_kind()[kind]}
+    x |= {"sink": normal(5, HEADS)} if "softcap" in options else {}
+    if op is blockwise:
+        options = options | {"block_size": (4, 3)}
+    report = gradcheck.check_op(op, x, method="complex-step", **options)
+    report.raise_if_failed()
+    assert max(entry.max_relative_error for entry in report.inputs) <= 1e-12
+
+
+@every_kind
+def test_gradients_of_several_heads_with_projections_are_numerical_ones(kind: str) -> None:
+    x, bias = normal(0, 2, N, 4), of_each_kind(N, N, d_k=2)[kind]
+    inputs = {"query": x, "key": x, "value": x, "parameters": random_parameters(0), "bias": bias}
+    report = gradcheck.check_op(multi_head, inputs, method="complex-step", num_heads=2, is_causal=True)
+    report.raise_if_failed()
+
+
+@every_kind
+@pytest.mark.parametrize("options", PIPELINE.values(), ids=PIPELINE)
+@pytest.mark.parametrize("block_size", [pytest.param(1, marks=pytest.mark.long), (4, 3), None], ids=str)
+def test_block_by_block_it_is_what_it_is_as_a_whole(kind: str, options: dict[str, Any], block_size: Any) -> None:
+    x = arrays() | {"bias": of_each_kind()[kind]}
+    output, cache = blockwise.forward(**x, **options, block_size=block_size)
+    expected, its_cache = dot_product.forward(**x, **options)
+    assert_alike(output, expected, 1e-14)
+    d_output, along = normal(8, *output.shape), {name: normal(9, *array.shape) for name, array in x.items()}
+    theirs = dot_product.backward(d_output, its_cache)
+    whole_rows = cache._replace(logsumexp=np.full_like(cache.logsumexp, np.nan))
+    for ours in (blockwise.backward(d_output, cache), blockwise.backward(d_output, whole_rows)):
+        for name in x:
+            assert_alike(getattr(ours, name), getattr(theirs, name), 1e-13, name)
+    assert_alike(blockwise.jvp(cache, **along), dot_product.jvp(its_cache, **along), 1e-13)
+    along |= {"sink": None}
+    twice = blockwise.double_backward(blockwise.Gradients(**along), d_output, cache)
+    expected_twice = dot_product.double_backward(dot_product.Gradients(**along), d_output, its_cache)
+    assert_alike(twice[0], expected_twice[0], 1e-13)
+    for name in x:
+        assert_alike(getattr(twice[1], name), getattr(expected_twice[1], name), 1e-12, name)
+
+
+@every_kind
+def test_second_derivatives_are_those_of_the_gradients_in_the_complex_plane(kind: str) -> None:
+    x = arrays() | {"bias": of_each_kind()[kind], "sink": normal(5, HEADS)}
+    output, cache = dot_product.forward(**x, softcap=0.8)
+    d_output, along = normal(8, *output.shape), {name: normal(9, *array.shape) for name, array in x.items()}
+    _, found = dot_product.double_backward(dot_product.Gradients(**along), d_output, cache)
+    moved = {name: array + 1e-30j * along[name] for name, array in x.items() if name != "bias"}
+    moved["bias"] = x["bias"].with_array(x["bias"].array + 1e-30j * along["bias"])
+    gradients = dot_product.backward(d_output, dot_product.forward(**moved, softcap=0.8)[1])
+    for name in x:
+        assert_alike(getattr(found, name), getattr(gradients, name).imag / 1e-30, 1e-12, name)
+
+
+@every_kind
+@pytest.mark.parametrize("op", [dot_product, blockwise], ids=["dot_product", "blockwise"])
+def test_its_array_never_upcasts_and_its_gradient_is_in_its_own_dtype(op: Any, kind: str) -> None:
+    for dtype in (np.float16, np.float32):
+        x = {name: array.astype(dtype) for name, array in arrays().items()}
+        bias = of_each_kind()[kind]
+        output, cache = op.forward(**x, bias=bias)
+        gradients = op.backward(output, cache)
+        assert output.dtype == gradients.query.dtype == op.jvp(cache, bias=bias.array).dtype == dtype
+        assert (gradients.bias.dtype, gradients.bias.shape) == (np.float64, bias.shape)
+
+
+@every_kind
+def test_what_is_hidden_has_no_part_in_its_gradient(kind: str) -> None:
+    x, bias = arrays(), of_each_kind()[kind]
+    mask = masks.padding([M, 4], M, heads=True)
+    clean, cache = dot_product.forward(**x, bias=bias, mask=mask)
+    expected = dot_product.backward(clean, cache)
+    spoiled = {name: array.copy() for name, array in x.items()}
+    spoiled["key"] = np.broadcast_to(x["key"], (2, HEADS, M, D_K)).copy()
+    spoiled["key"][1, :, 4:], spoiled["value"][1, :, 4:] = np.nan, np.inf
+    for op in (dot_product, blockwise):
+        output, its_cache = op.forward(**spoiled, bias=bias, mask=mask)
+        assert_alike(output, clean, 1e-14)
+        assert_alike(op.backward(clean, its_cache).bias, expected.bias, 1e-13)
+
+
+def test_minus_infinity_in_a_table_hides_as_a_mask_does() -> None:
+    table = normal(2, 4)
+    table[2:] = -np.inf  # with four buckets: all keys ahead
+    x = arrays()
+    x["value"][:, :, -1] = np.nan  # which no query but those behind it would see
+    for op in (dot_product, blockwise):
+        output, cache = op.forward(**x, bias=biases.t5(table, max_distance=3))
+        assert_alike(
+            output[..., :-1, :],
+            op.forward(**x, bias=biases.t5(table, max_distance=3), is_causal=True)[0][..., :-1, :],
+            1e-14,
+        )
+        assert np.isfinite(output).all()
+        gradients = op.backward(normal(8, *output.shape), cache)
+        assert np.isfinite(gradients.bias).all()
+        np.testing.assert_array_equal(gradients.bias[2:], 0)
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (16, 64), (8, 20), (7, 9), (64, 1024), (4, 3)])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_buckets_are_those_of_logarithms(buckets: int, max_distance: int, bidirectional: bool) -> None:
+    bias: Any = biases.t5(np.zeros(buckets), bidirectional=bidirectional, max_distance=max_distance)
+    distances = np.arange(-1500, 1501)
+    np.testing.assert_array_equal(bias.buckets(distances), [bucket_of(int(d), bias) for d in distances])
+
+
+def test_slopes_are_those_of_the_authors() -> None:
+    assert_same_bits(biases.alibi_slopes(8), 2.0 ** -np.arange(1.0, 9.0))
+    np.testing.assert_allclose(biases.alibi_slopes(12)[8:], 2.0 ** -np.array([0.5, 1.5, 2.5, 3.5]))
+    assert_same_bits(biases.alibi_slopes(1), np.array([2.0**-8]))
+
+
+def test_under_a_causal_mask_a_slope_of_the_keys_alone_gives_the_same_attention() -> None:
+    x, slopes = arrays(), np.array([0.5, 0.25])
+    output, _ = dot_product.forward(**x, bias=biases.alibi(slopes), is_causal=True)
+    of_keys = slopes[:, None, None] * np.arange(M)
+    assert_close(output, dot_product.forward(**x, bias=of_keys, is_causal=True)[0], 1e-14)
+
+
+def test_gates_of_a_long_sequence_keep_the_digits_of_near_keys() -> None:
+    n = 3000
+    log_f = -np.abs(np.random.default_rng(0).standard_normal(n)) * 100
+    one = np.zeros((1, 1))
+    last = biases.forgetting(log_f).within(slice(n - 1, n), slice(n - 5, n))
+    near = last.block(slice(0, 1), slice(0, 5), one)[0]
+    exact = [float(log_f[n - 5 + j + 1 :].astype(np.longdouble).sum()) for j in range(5)]
+    np.testing.assert_allclose(near, exact, rtol=1e-14)
+
+
+@every_kind
+def test_a_part_of_it_is_that_part_of_the_whole(kind: str) -> None:
+    bias, query = of_each_kind()[kind], arrays()["query"]
+    whole = bias.block(slice(0, N), slice(0, M), query)
+    rows, columns = slice(2, 5), slice(1, 6)
+    part = bias.within(rows, columns).block(slice(0, 3), slice(0, 5), query[..., rows, :])
+    assert_close(part, whole[..., rows, columns], 1e-15)
+    again = bias.within(slice(1, N), slice(1, M)).within(slice(1, 4), slice(0, 5))
+    assert_close(again.block(slice(0, 3), slice(0, 5), query[..., rows, :]), part, 1e-15)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lengths_of_zero_give_gradients_of_zero(kind: str) -> None:
+    for n, m in ((0, M), (N, 0)):
+        x, bias = arrays(n, m), of_each_kind(n, m)[kind]
+        for op in (dot_product, blockwise):
+            output, cache = op.forward(**x, bias=bias)
+            assert output.shape == (2, HEADS, n, 2)
+            np.testing.assert_array_equal(op.backward(output, cache).bias, np.zeros(bias.shape))
+            assert op.jvp(cache, bias=bias.array).shape == output.shape
+
+
+@pytest.mark.parametrize("kind", ["ALiBi of all heads", "T5 of all heads", "Shaw", "forgetting"])
+def test_blockwise_makes_no_array_of_all_pairs(kind: str) -> None:
+    n = 3000
+    x = {name: normal(i, n, D_K).astype(np.float32) for i, name in enumerate(("query", "key", "value"))}
+    bias = of_each_kind(n, n)[kind]
+    window, few = rules.sliding_window(left=64), {"softcap": 20.0, "sink": 0.0, "block_size": 128, "workers": 1}
+
+    def both_passes() -> None:
+        output, cache = blockwise.forward(**x, bias=bias, mask=window, **few)
+        blockwise.backward(output, cache, workers=1)
+
+    assert peak_of(both_passes) < n * n * 4 / 4
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "sentence"),
+    [
+        (lambda: biases.alibi(np.ones(3, int)), TypeError, "slopes must hold floating-point numbers, not int64"),
+        (lambda: biases.alibi_slopes(0), ValueError, "num_heads must be at least 1, not 0"),
+        (lambda: biases.t5(np.ones((4, 2, 1))), ValueError, "table must have one or two axes"),
+        (
+            lambda: biases.t5(np.ones((3, 2))),
+            ValueError,
+            r"table must have at least 4 buckets \(table.shape=\(3, 2\)\)",
+        ),
+        (lambda: biases.t5(np.ones(1), bidirectional=False), ValueError, "table must have at least 2 buckets"),
+        (lambda: biases.t5(np.ones(32), max_distance=8), ValueError, "max_distance must be above 8, the distances"),
+        (lambda: biases.t5(np.ones(32), max_distance=1.5), TypeError, "max_distance must be an integer, not float"),
+        (lambda: biases.t5(np.ones(32), bidirectional=1), TypeError, "bidirectional must be True or False, not 1"),
+        (lambda: biases.shaw(np.ones((4, 3))), ValueError, r"embedding must have the shape \(2 w \+ 1, d_k\)"),
+        (lambda: biases.shaw(np.ones(3)), ValueError, r"embedding must have the shape .*\(embedding.shape=\(3,\)\)"),
+        (lambda: biases.forgetting(np.array(0.5)), ValueError, "log_f must have at least one axis"),
+    ],
+)
+def test_arrays_that_cannot_be_used_are_refused(make: Any, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=f"^{sentence}"):
+        make()
+
+
+@pytest.mark.parametrize("op", [dot_product, blockwise], ids=["dot_product", "blockwise"])
+@pytest.mark.parametrize(
+    ("bias", "sentence"),
+    [
+        (biases.alibi(np.ones(3)), r"slopes must broadcast to the leading axes of the scores, whose shape is \(2, 2\)"),
+        (biases.t5(np.ones((4, 3))), "table must have a column for each head, .* whose shape is .2, 2, 6, 7."),
+        (biases.shaw(np.ones((3, 4))), r"embedding has 4 features but query has 3 \(embedding.shape=\(3, 4\)\)"),
+        (biases.forgetting(np.ones(6)), r"log_f must broadcast to the leading axes of the scores and positions"),
+        (biases.forgetting(np.ones(1)), r"log_f must have a number for each of 7 positions \(log_f.shape=\(1,\)\)"),
+    ],
+)
+def test_biases_that_do_not_fit_are_refused(op: Any, bias: Bias, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        op.forward(**arrays(), bias=bias)
+
+
+def test_a_bias_of_ones_own_needs_no_more_than_its_methods() -> None:
+    class OfKeys(Bias):
+        def check(self, *_: Any) -> None:
+            pass
+
+        def at(self, _: Any) -> OfKeys:
+            return self
+
+        def within(self, _: slice, columns: slice) -> OfKeys:
+            return self.with_array(self.array[columns])
+
+        def block(self, rows: slice, columns: slice, _: Array) -> Array:
+            return np.broadcast_to(self.array[columns], (rows.stop - rows.start, columns.stop - columns.start))
+
+        def backward(self, d_scores: Array, _: slice, columns: slice, __: Array) -> Array:
+            d_array = np.zeros(self.shape, d_scores.dtype)
+            d_array[columns] = d_scores.sum(axis=tuple(range(d_scores.ndim - 1)))
+            return d_array
+
+    x, array = arrays(), normal(1, M)
+    output, cache = dot_product.forward(**x, bias=OfKeys(array))
+    expected, its_cache = dot_product.forward(**x, bias=array)
+    assert_same_bits(output, expected)
+    assert_close(dot_product.backward(output, cache).bias, dot_product.backward(output, its_cache).bias, 1e-14)
