@@ -142,7 +142,8 @@ def forward(
 
     What is kept for the backward pass is one state for each part of the sequence: of `chunk_size` tokens, or of about
     the root of n, so that memory is that of the arrays and of few states; those within a part are worked out again.
-    Chunks in which something is not finite are worked on token by token, and so is forward mode.
+    Where something is not finite, chunks are worked on token by token, and so is forward mode. A state that does not
+    fit the dtype is infinite.
 
     References
     ----------
