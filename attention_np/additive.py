@@ -266,21 +266,25 @@ def double_backward(
     along, hidden, flows = d_gradients, cache.hidden, pairs_that_flow(cache.mask, d_output)
     d_d_output, (moved_queries, moved_keys, moved_scores) = jvp.mathematics(cache, **along._asdict())
     slope = 1 - hidden * hidden  # of tanh, (..., n, m, h)
-    moved_hidden = slope * (moved_queries[..., :, None, :] + moved_keys[..., None, :, :])  # (..., n, m, h)
+    moved_hidden = slope * (
+        moved_queries[..., :, None, :] + moved_keys[..., None, :, :]
+    )  # (..., n, m, h) (additive.29)
 
-    # backward was d_weights = d_output @ value^T, d_scores = the Jacobian of softmax times d_weights
+    # backward was d_weights = d_output @ value^T (additive.84), d_scores = the Jacobian of softmax times d_weights
     d_weights, moved_d_weights = (
         sum_to(pair_products(d_output, value, flows), cache.weights.shape) for value in (cache.value, along.value)
     )
+    # (..., n, m) (additive.85, additive.86)
     d_scores, moved_d_scores, moved_weights = softmax.times_moving_jacobian(
         d_weights, moved_d_weights, moved_scores, cache.softmax
     )
 
     # backward was d_value = weights^T @ d_output
-    d_value = product(transposed(moved_weights), d_output, transposed(flows))  # (..., m, d_v)
+    d_value = product(transposed(moved_weights), d_output, transposed(flows))  # (..., m, d_v) (additive.83)
 
     # backward was d_hidden = d_scores * w_score, d_w_score = sum of d_scores * hidden, d_sum = d_hidden * slope
     d_hidden = backward_times(d_scores[..., None], cache.w_score)  # (..., n, m, h)
+    # (..., n, m, h), (h, 1) (additive.87, additive.88)
     moved_d_hidden, d_w_score, _ = linear_double_backward(
         moved_d_scores[..., None],
         d_scores[..., None],
@@ -289,14 +293,16 @@ def double_backward(
         moved_hidden,
         along.w_score[:, None],
     )
-    d_sum = backward_times(d_hidden, slope)  # (..., n, m, h)
+    d_sum = backward_times(d_hidden, slope)  # (..., n, m, h) (additive.89)
     moved_d_sum = backward_times(moved_d_hidden, slope) - 2 * backward_times(d_hidden, hidden * moved_hidden)
+    # (..., n, h), (..., m, h) (additive.90)
     d_queries, moved_d_queries = (
         sum_to(x.sum(axis=-2), (*cache.query.shape[:-1], x.shape[-1])) for x in (d_sum, moved_d_sum)
     )
     d_keys, moved_d_keys = (sum_to(x.sum(axis=-3), (*cache.key.shape[:-1], x.shape[-1])) for x in (d_sum, moved_d_sum))
 
     # backward was d_query = d_queries @ w_query^T, d_w_query = query^T @ d_queries, and so on
+    # (additive.91, additive.92, additive.93)
     d_query, d_w_query, _ = linear_double_backward(
         moved_d_queries, d_queries, cache.query, cache.w_query, along.query, along.w_query
     )

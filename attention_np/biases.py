@@ -477,9 +477,10 @@ class _Forgetting(Bias):
     def check(self, shape: tuple[int, ...], d_k: int) -> None:
         del d_k
         *leading, n, m = shape
-        check_broadcasts_to("log_f", self.array, (*leading, max(n, m)), "the leading axes of the scores and positions")
-        if self.shape[-1] != max(n, m):
-            raise ValueError(f"log_f must have a number for each of {max(n, m)} positions (log_f.shape={self.shape})")
+        count = max(self.query_start + n, self.key_start + m)
+        check_broadcasts_to("log_f", self.array, (*leading, count), "the leading axes of the scores and positions")
+        if self.shape[-1] != count:
+            raise ValueError(f"log_f must have a number for each of {count} positions (log_f.shape={self.shape})")
 
     def at(self, index: tuple[int, ...]) -> _Forgetting:
         return self.with_array(pick(self.array, index, axes=1))

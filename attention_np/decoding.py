@@ -168,7 +168,8 @@ class KeyValueCache:
         mask : array_like of bool, optional
             True where attending is allowed; broadcasts to (..., t, length), all keys so far.
         bias : array_like of float, or of :mod:`attention_np.biases`, optional
-            Added to the scores; an array broadcasts as `mask` does. Positions count from the first key appended.
+            Added to the scores; an array broadcasts as `mask` does. Positions count from the first key appended, and
+            forgetting gates are those of all tokens so far.
         scale, softcap, sink
             As for :func:`attention_np.dot_product.forward`.
 

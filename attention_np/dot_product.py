@@ -299,7 +299,7 @@ def jvp(
 def _push_scores(cache: Cache, d_query: Array, d_key: Array, d_bias: Array | None) -> tuple[Array, Array]:
     """How the scores move, and the scaled products that they are made of."""
     d_products: Array = d_query @ transposed(cache.key) + cache.query @ transposed(d_key)  # (..., n, m)
-    d_scores = d_products = d_products * cache.scale  # (..., n, m) (dot-product.40)
+    d_scores = d_products = d_products * cache.scale  # (..., n, m) (dot-product.40, dot-product.106)
     if cache.uncapped is not None:
         d_scores = d_scores * slope_of_capped(cache.uncapped, cache.softcap)  # (dot-product.68)
     if isinstance(cache.bias, Bias):
@@ -323,7 +323,9 @@ def double_backward(
 
     By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
     """
-    d_d_output, gradients, between = push_backward(d_gradients, d_output, None, cache)
+    d_d_output, gradients, between = push_backward(
+        d_gradients, d_output, None, cache
+    )  # (dot-product.103, dot-product.105)
     return (d_d_output, gradients), between
 
 
@@ -338,20 +340,22 @@ def push_backward(
     moved_scores, moved_products = _push_scores(cache, along.query, along.key, along.bias)  # (..., n, m)
 
     # backward was d_dropped = d_output @ value^T, d_weights = d_dropped * dropout
-    d_dropped = pair_products(d_output, cache.value, flows)  # (..., n, m)
-    moved_d_dropped = pair_products(d_output, along.value, flows)  # (..., n, m)
+    d_dropped = pair_products(d_output, cache.value, flows)  # (..., n, m) (dot-product.95)
+    moved_d_dropped = pair_products(d_output, along.value, flows)  # (..., n, m) (dot-product.94)
     if moved_d_output is not None:
         moved_d_dropped = moved_d_dropped + pair_products(moved_d_output, cache.value, flows)
+    # (dot-product.104)
     d_weights, moved_d_weights = (drop(sum_to(x, dropped.shape), cache.dropout) for x in (d_dropped, moved_d_dropped))
 
-    # backward was d_scores = the Jacobian of softmax times d_weights
+    # backward was d_scores = the Jacobian of softmax times d_weights (dot-product.96, dot-product.108)
     moved_sink = None if along.sink is None else along.sink[..., None, None]
+    # (..., n, m) (dot-product.97, dot-product.99)
     d_scores, moved_d_scores, moved_weights, d_sinks = softmax.times_moving_jacobian_with_sink(
         d_weights, moved_d_weights, moved_scores, moved_sink, cache.softmax
     )
-    d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...)
+    d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.109)
 
-    # backward was d_value = dropped^T @ d_output
+    # backward was d_value = dropped^T @ d_output (dot-product.93)
     d_value = product(transposed(drop(moved_weights, cache.dropout)), d_output, transposed(flows))  # (..., m, d_v)
     if moved_d_output is not None:
         d_value = d_value + product(transposed(dropped), moved_d_output, transposed(flows))
@@ -362,13 +366,13 @@ def push_backward(
         slope = slope_of_capped(cache.uncapped, cache.softcap)  # (..., n, m)
         bend = -2 * slope * np.tanh(cache.uncapped / cache.softcap) / cache.softcap  # (..., n, m)
         d_products, moved_d_products = backward_times(d_scores, slope), backward_times(moved_d_scores, slope)
-        moved_d_products = moved_d_products + backward_times(d_scores, bend * moved_products)
+        moved_d_products = moved_d_products + backward_times(d_scores, bend * moved_products)  # (dot-product.107)
 
-    # backward was d_query = scale * d_products @ key, d_key = scale * d_products^T @ query
+    # backward was d_query = scale * d_products @ key, d_key = scale * d_products^T @ query (dot-product.102)
     d_query = backward_product(moved_d_products, cache.key, cache.scale)  # (..., n, d_k)
-    d_query = d_query + backward_product(d_products, along.key, cache.scale)
+    d_query = d_query + backward_product(d_products, along.key, cache.scale)  # (dot-product.100)
     d_key = backward_product(transposed(moved_d_products), cache.query, cache.scale)  # (..., m, d_k)
-    d_key = d_key + backward_product(transposed(d_products), along.query, cache.scale)
+    d_key = d_key + backward_product(transposed(d_products), along.query, cache.scale)  # (dot-product.101)
     d_bias = moved_d_scores
     if isinstance(cache.bias, Bias):
         moving = np.asarray(d_scores), np.asarray(moved_d_scores), cache.query, along.query, along.bias

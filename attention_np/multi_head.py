@@ -648,11 +648,11 @@ def double_backward(
     w, attention, along, along_w = cache.parameters, cache.attention, d_gradients, d_gradients.parameters
     along_queries, along_keys, along_values = _push_projections(cache, along.query, along.key, along.value, along_w)
 
-    # backward was d_combined = d_output @ w_output^T, and d_heads its parts
+    # backward was d_combined = d_output @ w_output^T, and d_heads its parts (multi-head.106, multi-head.107)
     d_combined, moved_d_combined = (backward_product(d_output, transposed(x)) for x in (w.w_output, along_w.w_output))
     d_heads, moved_d_heads = (_split(x, cache.num_heads) for x in (d_combined, moved_d_combined))
 
-    # backward was that of attention, and the heads side by side
+    # backward was that of attention, and the heads side by side (multi-head.108, multi-head.109, multi-head.110)
     of_heads, _ = dot_product.backward.mathematics(d_heads, attention)
     along_heads = _as_they_meet(along_queries, along_keys, along_values, cache.num_heads)
     attended = dot_product.Gradients(**along_heads, bias=along.bias, sink=along_w.sink)
@@ -670,7 +670,7 @@ def double_backward(
     d_q, d_k, d_v = (_combine(x) for x in (d_queries, d_keys, d_values))
     moved_d_q, moved_d_k, moved_d_v = (_combine(x) for x in (moved_d_queries, moved_d_keys, moved_d_values))
 
-    # backward was that of linear maps
+    # backward was that of linear maps (multi-head.111, multi-head.112)
     moved_combined = _combine(moved_heads)  # (..., n, num_heads * d_v)
     d_d_output = linear(moved_combined, w.w_output, along_w.b_output) + cache.combined @ along_w.w_output
     _, d_w_output, _ = linear_backward(d_output, moved_combined, w.w_output)

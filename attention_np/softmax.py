@@ -200,10 +200,10 @@ def times_moving_jacobian(
     weights, axis = cache.weights, cache.axis
     heaviest = _heaviest(weights, axis)
     above, moved_above = (_from_mean(x, weights, axis, heaviest) for x in (d_weights, moved_scores))
-    product = above * moved_above
+    product = above * moved_above  # (..., n) (softmax.113)
     if moved_d_weights is not None:
-        product += moved_d_weights
-    found = above, _from_mean(product, weights, axis, heaviest), moved_above
+        product += moved_d_weights  # (softmax.114)
+    found = above, _from_mean(product, weights, axis, heaviest), moved_above  # (softmax.112, softmax.115)
     for array in found:
         array *= weights
     if all(map(is_finite, found)) and is_finite(cache.logsumexp):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import Array, assert_close, assert_same_bits, normal
 
-from attention_np import KeyValueCache, dot_product, masks, rotary
+from attention_np import KeyValueCache, biases, dot_product, masks, rotary
 
 N = 23
 CACHES: dict[str, dict[str, Any]] = {
@@ -85,6 +85,36 @@ def test_a_window_rolls_for_ever(how: dict[str, Any], options: dict[str, Any]) -
     for chunks in ([1] * N, [3, 1, 1, 7, 1, 4, 5, 1]):
         if how["capacity"] >= 5 + max(chunks):
             assert_close(decoded(KeyValueCache(**how), chunks, **options), expected, 2e-15)
+
+
+BIASES = {
+    "alibi": biases.alibi(biases.alibi_slopes(2)),
+    "t5": biases.t5(normal(8, 8, 2), bidirectional=False, max_distance=16),
+    "shaw": biases.shaw(normal(9, 7, 4)),
+    "forgetting": biases.forgetting(-np.abs(normal(10, 2, N))),
+}
+
+
+@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+def test_positions_of_a_bias_count_from_the_first_key(bias: biases.Bias) -> None:
+    def steps(cache: KeyValueCache, chunks: list[int]) -> Array:
+        query, key, value = arrays()
+        rows, start = [], 0
+        for count in chunks:
+            now = slice(start, start + count)
+            cache.append(key[:, now], value[:, now])
+            gates = bias.shape[-1] == N
+            so_far = bias.with_array(bias.array[:, : now.stop]) if gates else bias
+            rows.append(cache.attend(query[:, now], bias=so_far, softcap=2.0))
+            start += count
+        return np.concatenate(rows, axis=-2)
+
+    expected, _ = dot_product.forward(*arrays(), is_causal=True, bias=bias, softcap=2.0)
+    windowed, _ = dot_product.forward(*arrays(), mask=masks.sliding_window(N, left=5), bias=bias, softcap=2.0)
+    for chunks in CHUNKS.values():
+        assert_close(steps(KeyValueCache(N, page_size=4), chunks), expected, 1e-14)
+    for how in ROLLING.values():
+        assert_close(steps(KeyValueCache(**how), [1] * N), windowed, 1e-14)
 
 
 def test_a_window_of_everything_is_no_window() -> None:

@@ -114,6 +114,14 @@ def test_the_delta_rule_overwrites_and_a_sum_reaches_its_lower_bound(printed: Ru
     assert errors["with the delta rule"] < 0.01
 
 
+def test_newton_goes_further_down_than_gradients_alone_in_fewer_passes(printed: Run) -> None:
+    rows = re.findall(r"(\d+) passes: loss \S+, gradient (\S+)$", printed("newton"), flags=re.MULTILINE)
+    (*others, (passes, gradient)) = [(int(count), float(size)) for count, size in rows]
+    assert len(others) == 2
+    assert gradient < 1e-13 < min(size for _, size in others)
+    assert passes < min(count for count, _ in others) / 2
+
+
 def test_each_mistake_of_the_kernel_gets_its_diagnosis(printed: Run) -> None:
     text = printed("your_kernel")
     cases = dict(re.findall(r"^(no \w.*|mean .*):\n((?:  .*\n)+)", text, flags=re.MULTILINE))

@@ -29,7 +29,12 @@ FEW = {
     "additive": ["plain"],
     "multi_head": ["self-attention"],
     "linear_attention": ["kda", "padding"],
+    "rms_norm": ["gain"],
+    "layer_norm": ["gain"],
+    "rotary": ["positions"],
 }
+OF_ROWS = ("rms_norm", "layer_norm", "rotary")  # without scores, and so without a log-sum-exp
+BESIDE: dict[str, set[str]] = {"linear_attention": {"final_state"}} | {op: set() for op in OF_ROWS}  # the output
 long = pytest.mark.long
 
 
@@ -84,7 +89,7 @@ def test_every_op_gives_its_known_answers(request: pytest.FixtureRequest, name: 
     report = known_answers.verify(known_answers.of_op(cases.OPS[op]), request.getfixturevalue(name), op=op)
     report.raise_if_failed()
     assert not report.skipped
-    assert {x.array for x in report} >= {"output", "final_state" if op == "linear_attention" else "logsumexp"}
+    assert {x.array for x in report} >= {"output"} | BESIDE.get(op, {"logsumexp"})
     assert {x.case.partition("/")[0] for x in report} == dtypes
 
 
@@ -514,9 +519,9 @@ def test_the_manifest_describes_every_file(few: Path) -> None:
         answered = {name for name, role in roles.items() if role == "answer"}
         assert answered == set(entry["largest_bound"])
         assert {name for name, role in roles.items() if role == "bound"} == {f"bound.{name}" for name in answered}
-        inputs = {name for name, role in roles.items() if role == "input"} - {"mask", "d_output", "d_final_state"}
-        beside = "final_state" if entry["op"] == "linear_attention" else "logsumexp"
-        assert answered == {"output", beside} | {f"d_{name}" for name in inputs}
+        without_gradient = {"mask", "positions", "d_output", "d_final_state"}
+        inputs = {name for name, role in roles.items() if role == "input"} - without_gradient
+        assert answered == {"output"} | BESIDE.get(entry["op"], {"logsumexp"}) | {f"d_{name}" for name in inputs}
         assert all(arrays[name].dtype == dtype_of(entry["dtype"]) for name in answered | inputs)
 
 

@@ -258,6 +258,10 @@ TYPES: Refused = {
         ({"softcap": True}, "softcap must be a number, not True", ""),
     ],
     "sink": [
+        ({"key": zeros(5, 3)}, "key has 3 features but query has 4", "key query"),
+        ({"key": zeros(2, 5, 3), "value": zeros(5, 4)}, "key has 3 features but query has 4", "key query"),
+        ({"mask": np.ones((2, 1, 5), bool)}, f"mask {BROADCAST}", "mask"),
+        ({"bias": np.ones((1, 1, 5))}, f"bias {BROADCAST}", "bias"),
         ({"sink": 1}, "sink must hold floating-point numbers, not int64", "sink"),
         ({"sink": "a"}, "sink must hold floating-point numbers, not <U1", "sink"),
     ],
@@ -295,10 +299,6 @@ VALUES: Refused = {
         ({"dropout_p": 0.5}, "dropout_p=0.5 needs an rng: a seed or a numpy.random.Generator", ""),
     ],
     "scale": [
-        ({"key": zeros(5, 3)}, "key has 3 features but query has 4", "key query"),
-        ({"key": zeros(2, 5, 3), "value": zeros(5, 4)}, "key has 3 features but query has 4", "key query"),
-        ({"mask": np.ones((2, 1, 5), bool)}, f"mask {BROADCAST}", "mask"),
-        ({"bias": np.ones((1, 1, 5))}, f"bias {BROADCAST}", "bias"),
         ({"scale": np.inf}, "scale must be finite, not inf", ""),
         ({"scale": np.nan}, "scale must be finite, not nan", ""),
     ],

@@ -3,7 +3,9 @@
 An imaginary step carries a first derivative because its square is too small to count. A second derivative needs one
 more quantity of that kind. A :class:`Dual` is ``value + e slope``, where e times e is zero and both parts may have an
 imaginary step. Then the slope is a first derivative and its imaginary part a second one, with no difference taken
-anywhere (hyper-dual numbers: Fike and Alonso, 2011).
+anywhere (hyper-dual numbers: Fike and Alonso, 2011). What has no rule here is refused; no slope is dropped.
+
+At the end are three functions whose imaginary part is written out, for arrays of both kinds.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ Array = npt.NDArray[Any]
 
 
 class Dual(NDArrayOperatorsMixin):
-    """Behaves like the array ``value``, in whatever the evaluator does to arrays; ``slope`` has its shape."""
+    """Behaves like the array ``value`` in what the evaluator does to arrays; ``slope`` has its shape."""
 
     def __init__(self, value: Array, slope: Array) -> None:
         self.value, self.slope = np.broadcast_arrays(value, slope)

@@ -52,7 +52,7 @@ _GRAMMAR = r"""
 
 @dataclass(frozen=True)
 class Head:
-    r"""What a BIG or FUNCTION token carries: ``\\sum_{j}``, ``\\max_j``, ``\\tanh^2``."""
+    r"""What a BIG or FUNCTION token carries: ``\\sum_{j}``, ``\\max_j``, ``\\tanh^2``; ``below`` makes a derivative."""
 
     kind: str
     bound: nodes.Bound | None = None

@@ -14,7 +14,7 @@
 4. *The whole*: along random directions if only a sample was looked at, and if nothing is wrong, for other cotangents
    and close by.
 5. *Words.* Kinks first, where there is no gradient to be wrong; then the first cause that explains every entry for
-   three cotangents (`diagnosis`).
+   three cotangents, and does so again at another point (`diagnosis`).
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ Array = npt.NDArray[Any]
 
 EXPONENT = 3  # roundings of the argument of exp: a difference, times log2(e), itself rounded
 FUNCTION = 4  # what exp, log, tanh and a division may be off by, together with the rounding of the result
+FREQUENCY = 16  # roundings of an angle: of a power, whose exponent is times the logarithm of its base, and a product
 RESCALING = 2  # roundings for each term of a sum over keys that is rescaled block by block
 OTHERS = 10  # the remaining roundings of such a sum
 
@@ -97,6 +98,32 @@ class Analysis:
     def minus(self, a: Computed, b: Computed) -> Computed:
         """The difference."""
         return self.off(Computed(a.value - b.value, a.error + b.error), 1)
+
+    def over(self, x: Computed, count: int) -> Computed:
+        """A quotient by a whole number."""
+        return self.off(Computed(x.value / count, x.error / count), 1)
+
+    def number(self, x: Any) -> Computed:
+        """Numbers of the options, rounded to the precision of sums."""
+        return self.off(exact(np.asarray(x, np.float64)), 1)
+
+    def put(self, x: Computed, features: Array, part: Computed) -> Computed:
+        """`x` with other numbers in some of its features."""
+        result = Computed(x.value.copy(), x.error.copy())
+        result.value[..., features], result.error[..., features] = part.value, part.error
+        return result
+
+    def inverse_root(self, x: Computed) -> Computed:
+        """One over the square root. The error of x counts by the largest slope near x."""
+        nearest = np.maximum(x.value - x.error, x.value / 2)  # no error is as large as half of what it is of
+        return self.off(Computed(x.value**-0.5, x.error / 2 * nearest**-1.5), FUNCTION)
+
+    def waves(self, positions: Computed, base: float, width: int) -> tuple[Computed, Computed]:
+        """Cosine and sine: of a frequency that is a power, times a position, each rounded."""
+        angles = positions.value[..., None] * base ** (-np.arange(0, width, 2) / max(width, 1))
+        error = self.gamma(FREQUENCY) * np.abs(angles)
+        cos, sin = (self.off(Computed(wave(angles), error), FUNCTION) for wave in (np.cos, np.sin))
+        return self.rounded(cos), self.rounded(sin)
 
     def product(self, a: Computed, b: Computed, roundings: int) -> Computed:
         """The product of matrices, by sums with so many roundings for each term."""

@@ -28,7 +28,8 @@ def bounds(op: str, form: Format, inputs: Mapping[str, Array], options: Mapping[
     Parameters
     ----------
     op : str
-        "softmax", "dot_product", "additive", "multi_head" or "linear_attention".
+        "softmax", "dot_product", "additive", "multi_head", "linear_attention", "rms_norm", "layer_norm" or
+        "rotary".
     form : Format
         Of the inputs.
     inputs, options

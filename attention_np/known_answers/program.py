@@ -97,7 +97,10 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
     projected = {x: rules.linear(inputs[x], inputs[f"w_{x}"], inputs.get(f"b_{x}")) for x in names}
     # The gradient of what the heads put out needs no output: it comes from d_output through the last projection.
     projected["d_output"] = rules.product(inputs["d_output"], w_output.swapaxes(0, 1), w_output.shape[1] + 1)
-    of_heads = {x: rules.map(rules.rounded(y), lambda a: _split(a, heads)) for x, y in projected.items()}
+    few = options.get("num_kv_heads", heads)  # each of which serves so many heads of queries that follow one another
+    split = {x: few if x in ("key", "value") else heads for x in projected}
+    of_own = {x: rules.map(rules.rounded(y), lambda a, x=x: _split(a, split[x])) for x, y in projected.items()}
+    of_heads = {x: rules.map(y, lambda a, x=x: np.repeat(a, heads // split[x], axis=-3)) for x, y in of_own.items()}
     given = {x: inputs[x] for x in ("mask", "bias") if x in inputs}
     found = _dot_product(rules, given | of_heads, options)
 
@@ -106,7 +109,10 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
     _, d_w_output, d_b_output = rules.linear_backward(inputs["d_output"], combined, w_output)
     gradients = {"d_w_output": d_w_output, "d_b_output": d_b_output, "d_bias": found.get("d_bias")}
     for x in names:
-        d_projected = rules.map(rules.rounded(found[f"d_{x}"]), _combine)
+        shape = of_own[x].shape
+        groups = rules.map(found[f"d_{x}"], lambda a, s=shape: a.reshape(*s[:-3], s[-3], -1, *s[-2:]))
+        d_own = rules.map(rules.sum_to(groups, (*shape[:-2], 1, *shape[-2:])), lambda a, s=shape: a.reshape(s))
+        d_projected = rules.map(rules.rounded(d_own), _combine)
         backward = rules.linear_backward(d_projected, inputs[x], inputs[f"w_{x}"])
         gradients |= dict(zip((f"d_{x}", f"d_w_{x}", f"d_b_{x}"), backward, strict=True))
     gradients = {name: gradients[name] for name in sorted(gradients) if name.removeprefix("d_") in inputs}
@@ -174,6 +180,60 @@ def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options:
     return answers | ({} if given is None else {"d_initial_state": rules.sum_to(d_state, given.shape)})
 
 
+def _rms_norm(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    return _normalised(rules, inputs, inputs["x"], options.get("epsilon", 1e-6))
+
+
+def _layer_norm(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    x, d_output = inputs["x"], inputs["d_output"]
+    found = _normalised(rules, inputs, _less_mean(rules, x), options.get("epsilon", 1e-5))
+    found["d_x"] = _less_mean(rules, found["d_x"])
+    if "b" in inputs:
+        found |= {"output": rules.plus(found["output"], inputs["b"]), "d_b": rules.sum_to(d_output, inputs["b"].shape)}
+    return found
+
+
+def _less_mean(rules: Arithmetic, x: Numbers) -> Numbers:
+    return rules.minus(x, _mean(rules, x))
+
+
+def _mean(rules: Arithmetic, x: Numbers) -> Numbers:
+    total = rules.map(rules.summed(x, -1), lambda a: a[..., None])
+    return rules.over(total, x.shape[-1])
+
+
+def _normalised(rules: Arithmetic, inputs: Mapping[str, Numbers], x: Numbers, epsilon: float) -> dict[str, Numbers]:
+    d_output, gain = inputs["d_output"], inputs.get("gain")
+    inverse = rules.inverse_root(rules.plus(_mean(rules, rules.times(x, x)), rules.number(epsilon)))
+    normalised = rules.times(x, inverse)
+    output = normalised if gain is None else rules.times(normalised, gain)
+    d_normalised = d_output if gain is None else rules.rounded(rules.times(d_output, gain))
+    part = _mean(rules, rules.times(d_normalised, normalised))
+    d_x = rules.times(rules.minus(d_normalised, rules.times(part, normalised)), inverse)
+    found = {"output": rules.rounded(output), "d_x": rules.rounded(d_x)}
+    if gain is not None:
+        found["d_gain"] = rules.sum_to(rules.times(d_output, normalised), gain.shape)
+    return found
+
+
+def _rotary(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    *_, n, d = inputs["x"].shape
+    width = options.get("width", d)
+    start, pairs = (d - width if options.get("trailing") else 0), np.arange(width // 2)
+    first, second = (2 * pairs, 2 * pairs + 1) if options.get("interleaved") else (pairs, pairs + width // 2)
+    positions = inputs.get("positions", rules.number(np.arange(n)))
+    cos, sin = rules.waves(positions, options.get("base", 10000.0), width)
+
+    def turn(x: Numbers, back: bool) -> Numbers:
+        one, other = (rules.map(x, lambda a, of=of: a[..., start + of]) for of in (first, second))
+        cos_of_both, sin_of_both = ([rules.times(y, wave) for y in (one, other)] for wave in (cos, sin))
+        down, up = (rules.plus, rules.minus) if back else (rules.minus, rules.plus)
+        turned = rules.put(x, start + first, down(cos_of_both[0], sin_of_both[1]))
+        return rules.put(turned, start + second, up(cos_of_both[1], sin_of_both[0]))
+
+    return {"output": turn(inputs["x"], False), "d_x": turn(inputs["d_output"], True)}
+
+
 def _split(x: Array, heads: int) -> Array:
     """(..., n, heads * d) as (..., heads, n, d)."""
     by_head: Array = x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).swapaxes(-2, -3)
@@ -199,4 +259,7 @@ OPS: dict[str, Callable[[Arithmetic, Mapping[str, Numbers], Options], dict[str, 
     "additive": _additive,
     "multi_head": _multi_head,
     "linear_attention": _linear_attention,
+    "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
+    "rotary": _rotary,
 }

@@ -20,22 +20,22 @@ Shapes: TypeAlias = Mapping[str, Shape]
 Arrays: TypeAlias = Mapping[str, Array]
 
 MOST_SCORES = 2**24  # of a case, times the hidden units of additive attention: what is held in memory at a time
-HAVE_NO_GRADIENT = ("mask", "d_output", "d_final_state")
+HAVE_NO_GRADIENT = ("mask", "positions", "d_output", "d_final_state")
 
 
 class Signature(NamedTuple):
     """What an op takes and gives.
 
     The function `shapes` takes inputs, of which only the shapes count, and the options, and gives the shapes of the
-    output and of the log-sum-exp, or what else is given beside the output; a ValueError if the inputs do not fit
-    together.
+    output and of the log-sum-exp, or what else is given beside the output, or None where there is nothing; a ValueError
+    if the inputs do not fit together.
     """
 
     inputs: tuple[str, ...]
     optional: tuple[str, ...]  # inputs that may be left out
     options: Mapping[str, Callable[[Any], Any]]  # and how each is read
     needed: tuple[str, ...]  # options that must not be left out
-    shapes: Callable[[Arrays, Mapping[str, Any]], tuple[Shape, Shape]]
+    shapes: Callable[[Arrays, Mapping[str, Any]], tuple[Shape, Shape | None]]
     beside: str = "logsumexp"  # what is given beside the output
 
     def read_options(self, value: Any) -> dict[str, Any]:
@@ -52,11 +52,13 @@ class Signature(NamedTuple):
         """Refuse arrays, given by their shapes, that are not those of a case; a ValueError says why."""
         _check_names("inputs", inputs, (*self.inputs, "d_output"), self.optional)
         gradients = [name for name in inputs if name not in HAVE_NO_GRADIENT]
-        _check_names("answers", answers, ("output", self.beside, *(f"d_{name}" for name in gradients)))
         output, beside = self.shapes({name: _empty(shape) for name, shape in inputs.items()}, options)
+        others = () if beside is None else (self.beside,)
+        _check_names("answers", answers, ("output", *others, *(f"d_{name}" for name in gradients)))
         _check_shape("d_output", inputs["d_output"], output)
         _check_shape("output", answers["output"], output)
-        _check_shape(self.beside, answers[self.beside], beside)
+        if beside is not None:
+            _check_shape(self.beside, answers[self.beside], beside)
         for name in gradients:
             _check_shape(f"d_{name}", answers[f"d_{name}"], inputs[name])
 
@@ -104,10 +106,11 @@ def _multi_head(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shap
     heads = options["num_heads"]
     query, key, value = _attending(inputs)
     weights = Parameters(**{name: inputs.get(name) for name in Parameters._fields})  # type: ignore[arg-type]
-    as_parameters(weights, query, key, value, heads)
+    few = options.get("num_kv_heads", heads)
+    as_parameters(weights, query, key, value, heads, few)
     query, key, value = (
-        _empty((*x.shape[:-2], heads, x.shape[-2], w.shape[1] // heads))
-        for x, w in ((query, weights.w_query), (key, weights.w_key), (value, weights.w_value))
+        _empty((*x.shape[:-2], heads, x.shape[-2], w.shape[1] // own))
+        for x, w, own in ((query, weights.w_query, heads), (key, weights.w_key, few), (value, weights.w_value, few))
     )
     (*leading, _, n, _), logsumexp = _attention(inputs, query, key, value)
     return (*leading, n, weights.w_output.shape[1]), logsumexp
@@ -127,6 +130,34 @@ def _linear_attention(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape
         raise ValueError(f"{tokens[-1]} states of the shape {state} are more than a case may have")
     _check_shape("d_final_state", inputs["d_final_state"].shape, state)
     return (*tokens, value.shape[-1]), state
+
+
+def _normalisation(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
+    del options  # it changes no shape
+    x = inputs["x"]
+    _check_axes(x, 1)
+    for name in ("gain", "b"):
+        if name in inputs:
+            check_vector(name, inputs[name], x.shape[-1])
+    return x.shape, None
+
+
+def _rotary(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
+    x, width = inputs["x"], options.get("width", inputs["x"].shape[-1])
+    _check_axes(x, 2)
+    if width % 2 or not 0 <= width <= x.shape[-1]:
+        raise ValueError(f"width {width} must be even, and at most the features of x (x.shape={x.shape})")
+    if "positions" in inputs:
+        positions = inputs["positions"]
+        check_broadcasts_to("positions", positions, x.shape[:-1], "the rows")
+        if positions.shape[-1:] != x.shape[-2:-1]:
+            raise ValueError(f"positions must have a number for each row (positions.shape={positions.shape})")
+    return x.shape, None
+
+
+def _check_axes(x: Array, axes: int) -> None:
+    if x.ndim < axes:
+        raise ValueError(f"x must have {axes} axes at least (x.shape={x.shape})")
 
 
 def _empty(shape: Shape) -> Array:
@@ -171,8 +202,8 @@ SIGNATURES = {
     "additive": Signature((*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive),
     "multi_head": Signature(
         (*ATTENDING, *(name for name in Parameters._fields if name not in Parameters._field_defaults)),
-        (*Parameters._field_defaults, "mask", "bias"),
-        {"num_heads": json.as_whole, "is_causal": json.as_flag},
+        (*(name for name in Parameters._field_defaults if name.startswith("b_")), "mask", "bias"),
+        {"num_heads": json.as_whole, "num_kv_heads": json.as_whole, "is_causal": json.as_flag},
         ("num_heads",),
         _multi_head,
     ),
@@ -183,5 +214,14 @@ SIGNATURES = {
         (),
         _linear_attention,
         "final_state",
+    ),
+    "rms_norm": Signature(("x",), ("gain",), {"epsilon": json.as_finite}, (), _normalisation),
+    "layer_norm": Signature(("x",), ("gain", "b"), {"epsilon": json.as_finite}, (), _normalisation),
+    "rotary": Signature(
+        ("x",),
+        ("positions",),
+        {"base": json.as_finite, "width": json.as_whole, "interleaved": json.as_flag, "trailing": json.as_flag},
+        (),
+        _rotary,
     ),
 }

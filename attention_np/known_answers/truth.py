@@ -36,12 +36,13 @@ def answers(op: str, inputs: Mapping[str, Array], options: Mapping[str, Any], di
     Parameters
     ----------
     op : str
-        "softmax", "dot_product", "additive", "multi_head" or "linear_attention".
+        "softmax", "dot_product", "additive", "multi_head", "linear_attention", "rms_norm", "layer_norm" or
+        "rotary".
     inputs : mapping of str to ndarray
         What the op takes, the parameters of multi_head by their own names; and `d_output`, of linear_attention also
         `d_final_state`.
     options : mapping of str to object
-        `axis`, `scale`, `is_causal`, `num_heads`.
+        Those of the op that change its answers, such as `axis`, `is_causal`, `num_heads`.
     digits : int, optional
         Decimal digits to compute in.
 
@@ -104,6 +105,34 @@ class Exact:
         del roundings
         return np.array([MP.exp(number) for number in x.ravel()], object).reshape(x.shape)
 
+    def over(self, x: Array, count: int) -> Array:
+        """A quotient by a whole number."""
+        quotient: Array = x / count
+        return quotient
+
+    def number(self, x: Any) -> Array:
+        """Numbers of the options, as they are written."""
+        return _exact(np.asarray(x, np.float64))
+
+    def put(self, x: Array, features: Array, part: Array) -> Array:
+        """`x` with other numbers in some of its features."""
+        result: Array = x.copy()
+        result[..., features] = part
+        return result
+
+    def inverse_root(self, x: Array) -> Array:
+        """One over the square root."""
+        return np.array([1 / MP.sqrt(number) for number in x.ravel()], object).reshape(x.shape)
+
+    def waves(self, positions: Array, base: float, width: int) -> tuple[Array, Array]:
+        """Cosine and sine of the angle of each pair at each position, (..., n, width / 2)."""
+        frequencies = [MP.mpf(base) ** (-MP.mpf(2 * a) / width) for a in range(width // 2)]
+        angles = positions[..., None] * np.array(frequencies, object)
+        cos, sin = (
+            np.array([wave(x) for x in angles.ravel()], object).reshape(angles.shape) for wave in (MP.cos, MP.sin)
+        )
+        return cos, sin
+
     def tanh(self, x: Array) -> Array:
         """Entry by entry."""
         return np.array([MP.tanh(number) for number in x.ravel()], object).reshape(x.shape)
@@ -115,7 +144,7 @@ class Exact:
 
     def summed(self, x: Array, axis: int) -> Array:
         """The sum along an axis."""
-        total: Array = x.sum(axis=axis)
+        total: Array = np.asarray(x.sum(axis=axis), object)
         return total
 
     def sum_to(self, x: Array, shape: tuple[int, ...]) -> Array:

@@ -151,14 +151,16 @@ def of_op(op: ModuleType) -> Function:
             gradients |= gradients.pop("parameters")._asdict()
         found = {f"d_{name}": x for name, x in gradients.items()}
         beside = {"final_state": cache.final_state} if of_state else {"logsumexp": _logsumexp(cache)}
-        return {"output": output, **beside, **found}
+        return {"output": output, **{name: x for name, x in beside.items() if x is not None}, **found}
 
     return function
 
 
-def _logsumexp(cache: Any) -> Array:
-    """The log-sum-exp that a cache holds: its own, that of its softmax, or that of its attention."""
+def _logsumexp(cache: Any) -> Array | None:
+    """The log-sum-exp that a cache holds: its own, that of its softmax, or that of its attention; or none."""
     holder = getattr(cache, "attention", cache)
     holder = getattr(holder, "softmax", holder)
+    if not hasattr(holder, "logsumexp"):
+        return None
     logsumexp: Array = holder.logsumexp
     return np.squeeze(logsumexp, axis=holder.axis) if hasattr(holder, "axis") else logsumexp

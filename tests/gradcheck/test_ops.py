@@ -234,10 +234,10 @@ def test_the_functions_of_an_op_are_the_same_wherever_they_are_made_again(op):
     options = {"scale": 3.0}
     if op is dot_product:
         inputs = {"query": normal(3, 4), "key": normal(5, 4, seed=1), "value": normal(5, 2, seed=2)}
-    functions = ops._OpFunctions(op, tuple(inputs), options)
+    functions = ops._OpFunctions(op, tuple(inputs), options, {})
     again = copy.copy(functions)
     assert again is not functions
-    assert (again.op, again.names, again.options) == (op, tuple(inputs), options)
+    assert (again.op, again.names, again.options, again.makers) == (op, tuple(inputs), options, {})
 
 
 def test_a_plain_tuple_of_gradients_is_refused_by_its_name():

@@ -8,17 +8,10 @@ from hypothesis import strategies as st
 
 from attention_np.gradcheck.measuring.probes import (
     COMPLEX_STEP,
-    JUMP,
-    KINK,
     KINK_STEPS,
     LOCATED,
     TOGETHER,
     Cusp,
-    _breaks,
-    _contradiction,
-    _direction,
-    _left_over,
-    _one_sided,
     cusps,
     rounding_of,
     why_not_analytic,
@@ -26,7 +19,7 @@ from attention_np.gradcheck.measuring.probes import (
 from attention_np.gradcheck.measuring.running import MEMORY
 
 from .programs import normal
-from .subjects import every_entry, heard, subject_of, watched_subject_of
+from .subjects import heard, subject_of, watched_subject_of
 
 EPS = float(np.finfo(np.float64).eps)
 EPS_IN_SINGLE = float(np.finfo(np.float32).eps)
@@ -368,30 +361,6 @@ def _as_in_a_check():
         yield
 
 
-# Where it looks
-
-
-def test_noise_is_looked_for_at_sixteen_points_in_a_row():
-    seen = []
-
-    def forward(x):
-        seen.append(x.copy())
-        return np.array([7.0, -9.0]) * (-1) ** len(seen) + np.array([x[0], -x[1]])
-
-    subject = subject_of(forward, np.array([1.0, 2.0]))
-    seen.clear()
-    step = np.array([0.25, -0.5])
-    (left,), (largest,) = _left_over(subject, step)
-    np.testing.assert_array_equal(seen, [subject.x + k * step for k in range(1, 17)])
-    np.testing.assert_allclose(left, 32 * np.array([7, 9]) / np.sqrt(252), rtol=1e-12)  # of what alternates
-    np.testing.assert_array_equal(largest, [7 + 5, 9 + 5.5])  # at the last points
-    (left,), (largest,) = _left_over(subject_of(lambda x: x * x * x * x - 3 * x, np.array([0.0])), np.array([1.0]))
-    assert (left[0], largest[0]) == (np.inf, 16**4 - 48)  # of a quartic nothing is seen
-
-
-# Rounding
-
-
 def steps_of(width, x):
     """The number rounded to multiples of a width."""
     return np.round(x / width) * width
@@ -464,47 +433,6 @@ def test_a_quiet_output_beside_a_loud_one_stays_quiet():
     assert noise[2] > 1e-9
 
 
-# Analytic or not
-
-
-def line(*slopes, noise=0.0):
-    """Outputs on lines through one, so that differences know their slopes exactly."""
-    subject = subject_of(lambda x: np.array(slopes) * x[:1], np.array([1.0]))
-    return replace(subject, noise=np.full(len(slopes), noise))
-
-
-def contradicts(subject, slope, error=0.0):
-    found = _contradiction(subject, np.ones(1), np.array(slope), np.full(len(slope), error))
-    assert found is None or found.startswith("the complex step gives the slope ")
-    return found is not None
-
-
-@pytest.mark.parametrize(
-    ("off", "error", "noise", "expected"),
-    [
-        (0.0, 0.0, 0.0, False),
-        (0.9e-8, 0.0, 0.0, False),  # rounding, maybe
-        (1.1e-8, 0.0, 0.0, True),
-        (-1.1e-8, 0.0, 0.0, True),
-        (1.0, 0.9, 0.0, True),  # off by more than is not known
-        (1.0, 1.1, 0.0, False),
-        (3.0, 0.0, 1e-6, True),  # rounding makes 10 * 2 * noise / step of it, and the longest are 2**-9 and 2**-14
-        (0.3, 0.0, 1e-6, False),
-        (-2.0, 0.0, 0.0, True),  # as for a conjugate
-    ],
-)
-def test_a_complex_step_is_contradicted_by_converged_differences_beyond_all_that_can_be_blamed(
-    off, error, noise, expected
-):
-    assert contradicts(line(1.0, noise=noise), [1 + off], error) == expected
-    assert contradicts(line(1.0, 0.5, noise=noise), [1 + off, 0.5], error) == expected
-
-
-def test_the_output_that_contradicts_most_is_told_with_the_slopes_of_the_first_scale():
-    found = _contradiction(line(1.0, 2.0, 3.0), np.ones(1), np.array([1.5, 7.0, 2.0]), np.zeros(3))
-    assert found.startswith("the complex step gives the slope 7, differences 2: ")
-
-
 def test_a_complex_step_that_depends_on_its_length_is_not_known_well_enough_to_be_contradicted():
     def forward(x):  # a slope of 1; by the complex step, one that falls with the square of its length
         if x.dtype.kind != "c":
@@ -512,44 +440,6 @@ def test_a_complex_step_that_depends_on_its_length_is_not_known_well_enough_to_b
         return x.real + 1j * x.imag * (1 + (x.imag / COMPLEX_STEP) ** 2 / 8)
 
     assert why_not_analytic(heard(subject_of(forward, np.array([1.0]))), rng()) is None
-
-
-@pytest.mark.parametrize(
-    ("forward", "x", "noise", "kinds"),
-    [
-        (lambda x: np.abs(x - 1), [1.0], [2.5e-9], [KINK]),  # above the noise at four steps
-        (lambda x: np.abs(x - 1), [1.0], [2.5e-8], [0]),
-        (lambda x: np.hypot(x - 1, 2.0**-27), [1.0], None, [0]),  # one at long steps and none at short ones
-        # at zero it must last to short steps in that output itself, and what becomes of that far away hides none
-        (lambda x: np.stack([1 + 1e-7 * np.abs(x[0]), np.abs(x[1])]), [0.0, 0.0], None, [0, KINK]),
-        (lambda x: np.abs(x) + 1e20 * x**8, [0.0, 0.0], None, [KINK, KINK]),
-        (
-            lambda x: np.stack([np.abs(x[0]) + np.sin(x[1]), np.where(x[2] >= 2, 5.0, 1.0) + x[1]]),
-            [0.0, 1.0, 2.0, 7.0],
-            None,
-            [KINK, 0, JUMP, 0],
-        ),
-    ],
-)
-def test_kinks_jumps_and_smooth_entries_are_told_apart_when_they_are_looked_at_together(forward, x, noise, kinds):
-    subject = subject_of(forward, np.array(x))
-    subject = replace(subject, noise=None if noise is None else np.array(noise))
-    np.testing.assert_array_equal(_breaks(subject, every_entry(subject)), kinds)
-
-
-def test_the_sides_of_a_kink_and_of_a_jump_are_those_of_the_first_cotangent():
-    def forward(x):
-        return np.stack([np.abs(x[0] - 4), 2 * x[0] + np.where(x[0] > 4, 3.0, 0.0) * (x[1] > 1)])
-
-    u = np.array([[1.0, -2.0], [50.0, 50.0]])
-    kink = subject_of(forward, np.array([4.0, 0.5])).at((np.array([4.0, 0.5]),), u)
-    found = _one_sided(kink, 0, False)
-    assert (found.index, found.jumps) == ((0,), False)
-    assert (found.below, found.above) == pytest.approx((-1 - 4, 1 - 4), rel=1e-12)
-    jump = subject_of(forward, np.array([4.0, 2.0])).at((np.array([4.0, 2.0]),), u)
-    found = _one_sided(jump, 0, True)
-    step = 4 * KINK_STEPS[3]
-    assert (found.below, found.above) == pytest.approx((-5 * step, -2 * 3 - 3 * step), rel=1e-9)
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -573,23 +463,3 @@ def test_entries_are_looked_at_together_as_memory_allows_and_not_after_enough_we
         if batched:
             assert max(shape[0] for shape in moved if len(shape) == 2) == 16
     assert TOGETHER == 64
-
-
-def test_along_a_random_direction_each_entry_goes_up_or_down_by_a_half_to_all_of_its_size():
-    x = np.concatenate([np.geomspace(1e-250, 1e250, 500), [0.0, np.nan, -np.inf, 1e-310]])
-    v = _direction(subject_of(lambda x: x, x), rng())
-    size = np.where(np.isfinite(x) & (x > 1e-300), x, 1.0)  # the typical one
-    share = np.abs(v) / size
-    assert ((share[:500] >= 0.5) & (share[:500] <= 1)).all()
-    assert share[:500].min() < 0.51
-    assert share[:500].max() > 0.99
-    assert ((share[500:] > 0.25) & (share[500:] <= 1)).all()
-    assert 200 < (v > 0).sum() < 300
-
-
-def test_a_discrepancy_is_judged_beside_the_largest_slope_of_either():
-    assert contradicts(line(1e3, 1.0), [1e3, 1 + 1.1e-5])
-    assert not contradicts(line(1e3, 1.0), [1e3, 1 + 0.9e-5])
-    assert contradicts(line(1e-9, 2e-12), [1e-9, 1e-12])
-    assert not contradicts(line(0.0), [0.0])
-    assert not contradicts(line(1e-9, 0.0), [1e-9, 1e-12])  # what is zero, and stays it, tells nothing

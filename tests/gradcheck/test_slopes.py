@@ -14,9 +14,6 @@ from attention_np.gradcheck.measuring.slopes import (
     SCALES,
     NotAnalyticError,
     Reach,
-    Slopes,
-    _is_better,
-    _width,
     by_best_differences,
     by_complex_step,
     by_differences,
@@ -353,53 +350,6 @@ def test_measuring_memory_leaves_whoever_else_measures_it_alone(tracing):
         tracemalloc.stop()
 
 
-U = np.array([3.0, -4.0])  # the cotangent
-
-
-def with_noise(forward, x, noise, **changes):
-    subject = subject_of(forward, np.array(x), cotangent=np.resize(U, np.shape(forward(np.array(x)))))
-    return replace(subject, noise=noise if noise is None else np.array(noise), **changes)
-
-
-# Of differences
-
-
-@pytest.mark.parametrize("scale", [2.0**-3, 2.0**-20])
-@pytest.mark.parametrize(("noise", "sizes"), [([1e-9, 2e-9], [1e-9, 2e-9]), (None, [2 * EPS, 4 * EPS])])
-def test_the_error_of_differences_on_a_line_is_the_noise_over_the_shortest_step(noise, sizes, scale):
-    subject = with_noise(lambda x: np.stack([2 * x[0], 4 * x[0]]), [1.0], noise)
-    found = by_differences(subject, every_entry(subject), scale)
-    np.testing.assert_allclose(found.errors, [np.hypot(3 * sizes[0], 4 * sizes[1]) / (scale / 4)], rtol=1e-12)
-    np.testing.assert_array_equal(found.values, [[3 * 2 - 4 * 4]])
-    np.testing.assert_array_equal(found.lost, [0])
-
-
-def test_the_error_of_differences_has_what_the_last_step_changed_besides():
-    subject = with_noise(lambda x: x**5, [1.0], [0.0])
-    h = 2.0**-3
-    found = by_differences(subject, every_entry(subject), h)
-    assert found.errors[0] == pytest.approx(3 * h**4 / 4, rel=1e-6)  # (gradcheck.28), times the cotangent
-    assert found.values[0, 0] == pytest.approx(15, rel=1e-12)
-
-
-def test_outputs_that_do_not_move_add_no_noise_unless_a_closer_look_has_seen_them_depend():
-    subject = with_noise(lambda x: np.stack([2 * x[0], 7 + 0 * x[0]]), [1.0], [1e-9, 5e-9])
-    errors = [by_differences(subject, every_entry(subject), 0.5).errors[0]]
-    for touched in ([True, False], [True, True]):
-        reach = Reach(np.array([touched]), np.array([[2.0, 7.0]]))
-        errors.append(by_differences(subject, every_entry(subject), 0.5, reach).errors[0])
-    np.testing.assert_allclose(errors, [8 * 3e-9, 8 * 3e-9, 8 * np.hypot(3e-9, 20e-9)], rtol=1e-12)
-
-
-def test_noise_is_heard_at_any_of_the_three_steps():
-    def forward(x):
-        return x + np.where(np.abs(x - 1) > 0.1, 0, 0.0) * x - np.where(np.abs(x - 1) < 0.1, x - 1, 0)
-
-    subject = with_noise(forward, [1.0], [1e-9])
-    found = by_differences(subject, every_entry(subject), 2.0**-2)  # flat within the two shorter ones
-    assert found.errors[0] >= 2 * 3e-9 / (2 * 2.0**-4)
-
-
 @pytest.mark.parametrize("what", [np.nan, np.inf])
 def test_a_slope_that_is_not_finite_has_an_infinite_error_and_no_other_has(what):
     x = np.array([1.0, 1.0])
@@ -412,20 +362,6 @@ def test_a_slope_that_is_not_finite_has_an_infinite_error_and_no_other_has(what)
     noisy = replace(subject_of(lambda x: x * 1.0, x), noise=np.array([np.inf, 0.0]))
     errors = by_differences(noisy, every_entry(noisy), 0.5).errors
     np.testing.assert_array_equal(np.isinf(errors), [True, False])
-
-
-# Of the complex step
-
-
-def test_the_error_of_the_complex_step_is_the_rounding_of_the_slopes_and_the_square_of_the_step():
-    subject = with_noise(lambda x: np.stack([2 * x[0], -8 * x[0]]), [1.0], None)
-    found = by_complex_step(subject, every_entry(subject))
-    np.testing.assert_allclose(found.errors, [EPS * (3 * 2 + 4 * 8)], rtol=1e-12)
-    for shortness in (1.0, 0.25):
-        flat = with_noise(lambda x: np.stack([5.0 + 0 * x[0], -7.0 + 0 * x[0]]), [1.0], None)
-        found = by_complex_step(flat, every_entry(flat), shortness=shortness)
-        np.testing.assert_array_equal(found.errors, [(shortness * COMPLEX_STEP) ** 2 * (3 * 5 + 4 * 7)])
-        np.testing.assert_array_equal(found.scales, [shortness * COMPLEX_STEP])
 
 
 @pytest.mark.parametrize(
@@ -455,47 +391,6 @@ def test_in_no_direction_the_complex_step_moves_an_entry_by_much_of_itself():
     np.testing.assert_array_equal(found.scales / COMPLEX_STEP, [1, 2.0**-19, 1, 2.0**-6, 1, 1])
 
 
-# What is lost
-
-
-@pytest.mark.parametrize(("noise", "last_bits"), [(None, [EPS * 6, EPS * 8]), ([1e-12, 1e-20], [1e-12, EPS * 8])])
-@pytest.mark.parametrize("touched", [[True, True], [True, False], [False, True]])
-def test_outputs_that_are_flat_lose_eight_last_bits_of_where_they_are_largest(noise, last_bits, touched):
-    subject = with_noise(lambda x: np.stack([5.0 + 0 * x[0], -7.0 + 0 * x[0]]), [1.0], noise)
-    reach = Reach(np.array([touched]), np.array([[6.0, 8.0]]))
-    expected = 8 * np.hypot(*(np.array(last_bits) * U * touched))
-    for found in (
-        by_complex_step(subject, every_entry(subject), reach),
-        by_differences(subject, every_entry(subject), 0.5, reach),
-    ):
-        np.testing.assert_allclose(found.lost, [expected], rtol=1e-12)
-
-
-@pytest.mark.parametrize(("times", "loses"), [(3.0, True), (5.0, False), (-3.0, True), (-5.0, False), (0.0, True)])
-@pytest.mark.parametrize("unit", [EPS, 2.0**-23])
-def test_an_output_is_saturated_if_it_moves_by_at_most_four_last_bits_when_its_input_moves_by_its_size(
-    times, loses, unit
-):
-    subject = replace(subject_of(lambda x: times * unit * 6 * x, np.array([1.0])), unit=unit)
-    reach = Reach(np.ones((1, 1), bool), np.full((1, 1), 6.0))
-    for found in (
-        by_complex_step(subject, every_entry(subject), reach),
-        by_differences(subject, every_entry(subject), 0.5, reach),
-    ):
-        assert found.lost[0] == (8 * 6 * unit if loses else 0)
-
-
-# Widths, rows, memory
-
-
-def test_the_width_is_what_rounding_made_of_a_step_if_one_entry_moves_alone_and_two_otherwise():
-    h = np.array([[0.0, 0.5], [0.25, 0.0], [0.5, 0.5], [0.0, 0.0], [0.5, 0.0]])
-    up = np.array([[9.0, 1.6], [1.2, 9.0], [1.6, 1.6], [1.0, 1.0], [np.inf, 1.0]])
-    down = np.array([[9.0, 0.5], [0.8, 9.0], [0.4, 0.4], [1.0, 1.0], [0.5, 1.0]])
-    with np.errstate(all="ignore"):
-        np.testing.assert_allclose(_width(up, down, h), [2.2, 1.6, 2, 2, 2])
-
-
 twice_real_only = real_only(lambda x: np.concatenate([x, x], axis=-1))
 
 
@@ -523,57 +418,3 @@ def test_an_input_that_goes_with_another_gets_the_new_axis_before_those_of_the_o
     moved = np.random.default_rng(0).standard_normal((5, 4, 2, 3))
     np.testing.assert_array_equal(replace(subject, with_it=(1,)).outputs(moved), flattened(moved + np.arange(3)))
     assert [(x.shape, bias.shape) for x, bias in seen] == [((5, 4, 2, 3), (5, 1, 1, 3))]
-
-
-def slopes(value, error, scale):
-    return Slopes(np.array([[value, 99.0]]), *np.array([[error], [scale], [0.0]]))
-
-
-@pytest.mark.parametrize(
-    ("found", "before", "better"),
-    [
-        (slopes(1.0, 0.1, 0.5), slopes(1.1, 0.2, 1.0), True),  # they agree: the smaller error
-        (slopes(1.0, 0.2, 0.5), slopes(1.1, 0.1, 1.0), False),
-        (slopes(1.0, 0.1, 0.5), slopes(1.1, 0.1, 1.0), False),
-        (slopes(1.0, 0.2, 0.5), slopes(1.8, 0.1, 1.0), False),  # by three times both errors they still agree
-        (slopes(1.0, 0.2, 0.5), slopes(2.0, 0.1, 1.0), True),  # they do not: the shorter step
-        (slopes(2.0, 0.1, 1.0), slopes(1.0, 0.2, 0.5), False),
-        (slopes(2.0, 0.1, 1.0), slopes(1.0, 0.2, 1.0), False),
-        (slopes(-1.0, 0.2, 0.5), slopes(1.0, 0.1, 1.0), True),
-        (slopes(1.0, np.inf, 0.5), slopes(2.0, 0.1, 1.0), False),
-        (slopes(np.nan, np.inf, 0.5), slopes(2.0, 0.1, 1.0), False),
-        (slopes(2.0, 0.1, 0.5), slopes(np.nan, np.inf, 1.0), True),
-        (slopes(np.nan, np.inf, 0.5), slopes(np.nan, np.inf, 1.0), True),
-    ],
-)
-def test_of_two_slopes_that_agree_the_better_known_is_kept_and_else_the_shorter(found, before, better):
-    assert _is_better(found, before).tolist() == [better]
-
-
-def steps_from(x, forward):
-    """The longest step of each trio that is taken from the first entry, in the order in which they are."""
-    subject, seen = watched_subject_of(forward, x)
-    by_best_differences(subject, along(x, np.array([0])))
-    moves = [float(place[0]) - x[0] for (place,) in seen[8:]]  # after those that the reach is found from
-    return moves[::6]
-
-
-def test_at_zero_all_steps_are_tried_once():
-    steps = steps_from(np.zeros(1), np.sin)
-    assert steps == list(SCALES)
-
-
-def test_a_slope_that_stays_poor_is_tried_with_all_steps_and_an_entry_that_is_small_with_fractions_of_itself_too():
-    def rough(x):
-        return np.sin(1e300 * x).sum(keepdims=True)  # another number at each point
-
-    small = 2.0**-21
-    steps = steps_from(np.array([small, 1.0, 1.0]), rough)
-    assert set(steps) >= {SCALES[0] * small, *SCALES, SCALES[1] * small} - {step for step in SCALES if step < 2e-15}
-    assert steps[0] == SCALES[0] * small
-    assert len(steps) == len({*steps}) + steps.count(0.0) - min(steps.count(0.0), 1)
-
-
-def test_a_slope_that_is_zero_is_looked_for_with_other_steps_and_one_that_is_known_is_not():
-    assert steps_from(np.array([1.0]), lambda x: 2 * x) == [SCALES[0]]
-    assert len(steps_from(np.array([1.0]), lambda x: np.exp(-(((x - 1.001) / 1e-4) ** 2)))) > 2

@@ -7,7 +7,6 @@ import pytest
 
 from attention_np.gradcheck import METHODS, GradientError, assert_gradients, check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
-from attention_np.gradcheck.judging import verdicts
 from attention_np.gradcheck.judging.verdicts import (
     FEW,
     OWN_ROUNDING,
@@ -20,7 +19,6 @@ from attention_np.gradcheck.judging.verdicts import (
     decide,
     first_verdict,
 )
-from attention_np.gradcheck.measuring.slopes import Slopes
 
 from .programs import normal, softmax, takes_the_memory_for_its_own, with_entry
 from .subjects import measured
@@ -56,16 +54,6 @@ def sine(factor=1.0, dtype=float):
 # The first verdict
 
 
-def test_the_first_floor_is_the_error_of_the_method_and_four_last_places_of_the_larger_gradient():
-    found = sine(np.array([1, 1, 1, 3, 0.2, 1, 1, 1]))
-    found.numerical[1:] = 1e9  # what other cotangents give does not matter
-    found.errors[:] = np.arange(8) * 1e-12
-    first_verdict(found)
-    claimed, numerical = found.candidate.claimed("x"), found.numerical[0]
-    np.testing.assert_array_equal(found.floor, found.errors + 4 * EPS * np.maximum(np.abs(claimed), np.abs(numerical)))
-    np.testing.assert_array_equal(found.errors, np.arange(8) * 1e-12)
-
-
 def test_a_closer_look_is_for_entries_that_are_wrong_or_undecided_where_there_is_a_slope():
     found = sine(np.array([1, 3, 1, 1, 1.1, 1.1, 1, 3]))
     found.errors[4], found.errors[5], found.looked[7] = 1.0, np.inf, False
@@ -98,14 +86,6 @@ def test_a_closer_look_is_for_entries_that_are_wrong_or_undecided_where_there_is
 )
 def test_what_is_lost_is_gross_and_another_multiple_elsewhere(factor, lost, dtype):
     np.testing.assert_array_equal(_may_be_lost(sine(factor, dtype), ALL), np.full(8, lost))
-
-
-@pytest.mark.parametrize("changing", [lambda x: 0 * x, lambda x: 2 + x])
-def test_each_entry_is_lost_or_not_by_itself(changing):
-    found = sine(lambda _d, _first, x: np.where(ALL % 2, 2.0, changing(x)))
-    np.testing.assert_array_equal(_may_be_lost(found, ALL), ALL % 2 == 0)
-    np.testing.assert_array_equal(_may_be_lost(found, ALL[:3]), [True, False, True])
-    assert _may_be_lost(found, ALL[:0]).shape == (0,)
 
 
 def test_of_an_output_of_one_number_a_fixed_multiple_is_none_that_was_lost():
@@ -332,35 +312,6 @@ def test_the_closer_look_adds_its_noise_once():
 # A contradiction
 
 
-@pytest.mark.parametrize(
-    ("error", "floor", "lost", "expected"),
-    [
-        (0.09, 0, 0, True),
-        (0.11, 0, 0, False),
-        (0, 0.09, 0, True),
-        (0, 0.11, 0, False),
-        (0, 0, 0.09, True),
-        (0, 0, 0.11, False),
-        (0.03, 0.03, 0.03, True),
-        (0.04, 0.04, 0.04, False),
-    ],
-)
-def test_differences_contradict_by_more_than_ten_times_all_that_can_be_blamed(
-    monkeypatch, error, floor, lost, expected
-):
-    found = line(np.array([3.0, 1.0, 3.0]))
-    first_verdict(found)
-    found.floor[:] = floor
-
-    def scripted(_, elements, method, __, *, best):
-        assert (elements.tolist(), method, best) == ([0, 2], "central", True)
-        return Slopes(np.array([[2.0, 9.0]] * 2), *np.array([[error] * 2, [1.0] * 2, [lost] * 2]))
-
-    monkeypatch.setattr(verdicts, "measure", scripted)
-    monkeypatch.setattr(verdicts, "_suspects", lambda _: np.zeros(0, int))
-    assert (_why_not_complex_step(found) is not None) == expected
-
-
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 def test_a_function_of_single_precision_alone_is_not_asked_in_a_wider_dtype(factor):
     def backward(d, x):
@@ -401,14 +352,6 @@ def test_one_direction_is_enough_to_find_a_wrong_entry(place):
     assert 5 < found.escape.entries <= 5 + FEW
 
 
-def test_where_a_wrong_entry_is_known_none_is_hunted():
-    found = of_some_entries(lambda d, _: with_entry(d * SLOPES, [0, 200], 9.0))
-    assert found.verdict[0] == WRONG
-    _project(found, 0.0, 4)
-    assert found.looked.sum() == 5
-    assert found.fault is None
-
-
 @pytest.mark.parametrize(("error", "fault"), [(0.0, False), (3e-8, True)])
 def test_an_error_that_all_entries_share_below_the_noise_of_each_is_found_along_directions(error, fault):
     """Of a sum that is far up, so that no entry alone can be told from its noise."""
@@ -423,13 +366,6 @@ def test_an_error_that_all_entries_share_below_the_noise_of_each_is_found_along_
     assert (found.wrong, found.ok) == (0, not fault)
     said = r"along [1-6] of 6 random directions the gradient differs from the slope of forward, yet no single entry .*"
     assert bool(re.fullmatch(said, found.diagnosis or "")) == fault
-
-
-def test_the_threshold_that_is_reported_is_ten_times_the_largest_floor_along_a_direction():
-    found = of_some_entries(lambda d, _: d * SLOPES)
-    _project(found, 0.0, 5)
-    terms = np.linalg.norm(found.candidate.claimed("x"))
-    assert 10 * OWN_ROUNDING * EPS * terms / 2 < found.escape.threshold < 1e3 * EPS * terms
 
 
 # The cotangents

@@ -21,6 +21,7 @@ __all__ = ["another_order_of_the_cotangent", "leak_of_the_cotangent", "part_of_t
 NONE = 1e-6  # of the largest slope of an entry: what differences may see of an output that it has no effect on
 KNOWN = 1e-6  # a coefficient of a slice that is so well known is what it is rounded to
 SPARE = 3  # equations that there must be beyond the coefficients that they tell
+ENOUGH = 4  # equations for each coefficient: more tell no more of them, and all are tested in the end
 MOST_COEFFICIENTS = 400  # beyond, solving for them takes longer than the check
 
 
@@ -137,6 +138,8 @@ def _coefficients(mistake: Mistake, slopes: Array, groups: Array, count: int) ->
     if draws > len(u):
         more = np.random.default_rng(1).standard_normal((draws - len(u), *u.shape[1:]))
         u, claimed = np.concatenate([u, more]), np.concatenate([claimed, ask.claims(more)])
+    some = slice(None, None, max(1, slopes.shape[1] * len(u) // (ENOUGH * (count + SPARE))))
+    slopes = slopes[:, some]
     terms = u.reshape(len(u), -1)[:, :, np.newaxis] * slopes  # (cotangents, outputs, entries)
     design = np.zeros((len(u), count, slopes.shape[1]))
     for k in range(count):
@@ -144,7 +147,7 @@ def _coefficients(mistake: Mistake, slopes: Array, groups: Array, count: int) ->
     size = np.abs(terms).sum(axis=1)
     scale = np.where(size > 0, size, 1)
     matrix = np.moveaxis(design / scale[:, np.newaxis], 1, -1).reshape(-1, count)
-    values = (claimed[:, seen] / scale).ravel()
+    values = (claimed[:, seen][:, some] / scale).ravel()
     matters = np.abs(matrix).max(axis=0) > 0
     if len(values) < matters.sum() + SPARE or not np.isfinite(matrix).all() or not np.isfinite(values).all():
         return None

@@ -79,7 +79,7 @@ def _multiples(mistake: Mistake, other: Array, entries: int) -> Iterator[float]:
     yield 1.0
     if entries >= LEAST_ENTRIES:
         times = scalar_fit(mistake, other)
-        yield -1.0 if abs(times + 1) <= SAME else times
+        yield -1.0 if abs(times + 1) <= max(SAME, 10 * mistake.precision) else times
 
 
 def _known(mistake: Mistake, shape: tuple[int, ...]) -> Iterator[Known]:

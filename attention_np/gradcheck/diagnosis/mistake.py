@@ -28,7 +28,8 @@ Array = npt.NDArray[Any]
 EVIDENT = 8  # an error that a hypothesis is to explain is at least so many times what the hypothesis may be off
 AWAY = 2.0**-7  # relative: another point, as far off as no formula is by accident, and hardly any branch
 COARSE = 1e-6  # a typical entry that is known no better does not tell whether a number is the same at another point
-WORK = 3 * 10**8  # entries looked at, times the outputs, squared: more slopes would take longer than the check
+WORK = 10**8  # entries looked at, times the outputs, squared: more slopes would take longer than the check
+PROBES = 8  # entries that are compared before all are
 MOST_OUTPUTS = 2000  # whose slopes are looked at each by itself: as many unit cotangents take 32 MB
 EPS = float(np.finfo(np.float64).eps)
 
@@ -193,15 +194,16 @@ class Mistake:
         slopes = self.slopes if slopes is None else slopes
         if slopes is None or self.slopes is None:
             return False
-        found, flat = self.of_those_looked_at, cotangents.reshape(3, -1)
-        other = flat @ slopes
-        terms, usual = (
-            np.abs(flat) @ np.abs(slopes),
-            np.abs(self.evidence.cotangents.reshape(3, -1)) @ np.abs(self.slopes),
-        )
-        scale = np.where(usual > 0, terms / usual, 1.0)
-        terms = self.precision * terms + np.abs(noise + 0 * cotangents).reshape(3, -1) @ np.abs(slopes)
-        return found.noisier(terms).is_explained_by(other, scale)
+        found, flat, noises = self.of_those_looked_at, cotangents.reshape(3, -1), np.abs(noise + 0 * cotangents)
+        for entries in (np.flatnonzero(found.wrong)[:PROBES], slice(None)):  # some first: hardly any reading is right
+            used, usual = slopes[:, entries], np.abs(self.slopes[:, entries])
+            terms, usual = np.abs(flat) @ np.abs(used), np.abs(self.evidence.cotangents.reshape(3, -1)) @ usual
+            scale = np.where(usual > 0, terms / usual, 1.0)
+            known = np.maximum(found.noise[:, entries], self.precision * terms + noises.reshape(3, -1) @ np.abs(used))
+            allowed = UNDECIDABLE * np.maximum(scale, 1.0) * known
+            if not (np.abs(flat @ used - found.claimed[:, entries]) <= allowed).all():
+                return False
+        return found.noisier(known).is_explained_by(flat @ slopes, scale)
 
     def among(self, entries: Array) -> Mistake:
         """The same, as if only `entries`, a boolean array, had been looked at."""

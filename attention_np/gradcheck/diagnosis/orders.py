@@ -13,7 +13,7 @@ from itertools import combinations, permutations
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, in_words
+from attention_np.gradcheck.diagnosis.mistake import PROBES, Array, Mistake, in_words
 
 __all__ = ["another_order", "named_orders", "of_another_input"]
 
@@ -21,7 +21,6 @@ MOST_ENTRIES = 50_000  # beyond, an axis is not taken apart: there are too many 
 LONGEST_AXIS = 1000  # beyond, its slices are not compared each with each
 LISTED = 12  # so many indices in another order are listed, more are not
 MOST_AXES = 6  # beyond, they are not permuted
-PROBES = 8  # entries that are compared before all are
 
 
 def of_another_input(mistake: Mistake) -> str | None:

@@ -9,6 +9,7 @@ from attention_np.known_answers.examples import (
     linear_attention,
     masked,
     multi_head,
+    rows,
     softmax,
 )
 from attention_np.known_answers.examples.example import TAGS, Example
@@ -21,5 +22,5 @@ OPS = tuple(SIGNATURES)
 
 def all_examples() -> list[Example]:
     """Every case of every op."""
-    modules = (softmax, dot_product, masked, biased, additive, multi_head, linear_attention)
+    modules = (softmax, dot_product, masked, biased, additive, multi_head, linear_attention, rows)
     return [example for module in modules for example in module.examples()]

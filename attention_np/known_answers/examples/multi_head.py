@@ -24,6 +24,7 @@ def _of_multi_head(
     d_v: int = 3,
     d_output: int = 6,
     num_heads: int = 2,
+    num_kv_heads: int | None = None,
     leading: Shape = (2,),
     key_leading: Shape | None = None,
     biases: bool = True,
@@ -40,7 +41,8 @@ def _of_multi_head(
     }
     if alike:
         inputs = dict.fromkeys(inputs, inputs["query"])
-    inner = {"query": num_heads * d_k, "key": num_heads * d_k, "value": num_heads * d_v, "output": d_output}
+    few = num_heads if num_kv_heads is None else num_kv_heads
+    inner = {"query": num_heads * d_k, "key": few * d_k, "value": few * d_v, "output": d_output}
     sizes = dict(zip(inner, (*widths, num_heads * d_v), strict=True))
     for part, size in inner.items():
         inputs[f"w_{part}"] = draws(sizes[part], size) / sqrt(sizes[part])
@@ -49,7 +51,9 @@ def _of_multi_head(
     inputs["d_output"] = draws(*np.broadcast_shapes(leading, key_leading), n, d_output)
     for key, change in changes.items():
         inputs[key] = change(draws, inputs.get(key)) if callable(change) else change
-    options = {"num_heads": num_heads} | ({"is_causal": True} if is_causal else {})
+    options: dict[str, Any] = {"num_heads": num_heads}
+    options |= {} if num_kv_heads is None else {"num_kv_heads": num_kv_heads}
+    options |= {"is_causal": True} if is_causal else {}
     return Example("multi_head", name, description, inputs, options, tags)
 
 
@@ -85,6 +89,15 @@ def examples() -> list[Example]:
             key_leading=(1,),
         ),
         itself("causal", "is_causal.", "causal", is_causal=True),
+        itself(
+            "grouped-heads",
+            "Six heads of queries in two groups: head h has the keys and values of head h // 3.",
+            "causal",
+            num_heads=6,
+            num_kv_heads=2,
+            is_causal=True,
+        ),
+        case("one-head-of-keys", "Four heads of queries share one of keys and values.", num_heads=4, num_kv_heads=1),
         itself("padding", "The second sample has 4 keys and 2 of padding.", "mask", mask=padding),
         itself("padding-causal", "Padding and is_causal together.", "mask", "causal", mask=padding, is_causal=True),
         itself("packed", "Three sequences packed into one row.", "mask", mask=masks.packed([0, 0, 0, 1, 1, 2])),
