@@ -48,6 +48,11 @@ FALSE = [
     ),
     (r"u_t = \begin{cases} x_t & \text{if } t = 1 \\ u_{t-1} & \text{otherwise} \end{cases}", "shape", "cases"),
     (r"u_t = g_t, v_t = v_{t-1} + w_t", "name", "the symbol w"),
+    (
+        r"\frac{\partial}{\partial g_j} \frac{\partial L}{\partial z_a} = 0",
+        "name",
+        "a second derivative through a recurrence",
+    ),
     (r"u_t = g_t = u_t", "name", "the symbol u"),
 ]
 
