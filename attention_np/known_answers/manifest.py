@@ -28,6 +28,7 @@ ABOUT = (
     "An entry x is right if |x - answer| <= bound. Where the answer is NaN or infinite, x must be the same.",
     "The inputs are exact in their dtype. The answers are computed from them in 50 decimal digits or more, and rounded "
     "once. d_NAME is the gradient of sum(output * d_output) with respect to the input NAME.",
+    "Where there is a d_final_state, it is that of sum(output * d_output) + sum(final_state * d_final_state).",
     "An option that is left out has its default: scale 1 / sqrt(d_k), is_causal false, axis -1.",
     "A mask is true where a query may attend to a key. A query that may attend to nothing has zeros for its output "
     "(before the last projection) and minus infinity for its logsumexp.",

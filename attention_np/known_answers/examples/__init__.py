@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from attention_np.known_answers.examples import additive, biased, dot_product, masked, multi_head, rows, softmax
+from attention_np.known_answers.examples import (
+    additive,
+    biased,
+    dot_product,
+    linear_attention,
+    masked,
+    multi_head,
+    rows,
+    softmax,
+)
 from attention_np.known_answers.examples.example import TAGS, Example
 from attention_np.known_answers.signatures import SIGNATURES
 
@@ -13,5 +22,5 @@ OPS = tuple(SIGNATURES)
 
 def all_examples() -> list[Example]:
     """Every case of every op."""
-    modules = (softmax, dot_product, masked, biased, additive, multi_head, rows)
+    modules = (softmax, dot_product, masked, biased, additive, multi_head, linear_attention, rows)
     return [example for module in modules for example in module.examples()]

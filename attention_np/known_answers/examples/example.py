@@ -24,6 +24,9 @@ TAGS = {
     "tile": "sizes that kernels are written for",
     "empty row": "a query that may attend to nothing: zeros, and zero gradient",
     "hidden non-finite": "NaN or infinity where it has no influence on what is finite in the answers",
+    "decay": "a state of which some is left at each token",
+    "delta rule": "a token writes what its value lacks in what the state says",
+    "state": "a state before the first token, with its gradient",
     "zero d_output": "a query without incoming gradient that holds NaN, or sees it",
     "infinite scores": "plus infinity among the scores, or in the bias: the limit",
 }
