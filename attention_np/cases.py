@@ -207,7 +207,7 @@ def _random(op: str) -> Iterator[Case]:
         _, second, *rest = in_batch
         shared = {second: in_batch[second][:1]} | {name: in_batch[name][0] for name in rest}
         yield replace(_with_given_parameters(replace(plain, inputs=plain.inputs | shared)), name="broadcast")
-    if "query" in takes:
+    if {"n", "m"} <= lengths.keys() and "query" in takes:
         yield replace(given, name="a single query", inputs=given.inputs | {"query": given.inputs["query"][0]})
     if "m" in lengths:
         yield replace(_with_given_parameters(drawn(op, optional=False, seed=4, m=1)), name="one key")
@@ -275,6 +275,13 @@ def _written(op: str) -> Iterator[Case]:
         yield Case(op, "columns", {"scores": scores}, {"axis": 0})
         yield Case(op, "far from zero", {"scores": scores + 700.0})
         yield Case(op, "one far ahead", {"scores": scores + 30 * (np.arange(scores.shape[-1]) == 2)})
+    if op == "linear_attention":
+        case = drawn(op, seed=9, d_v=2)  # 3 tokens, in chunks of 2
+        alike = case.inputs | {"log_decay": case.inputs["log_decay"][:, :1]}
+        yield Case(op, "in chunks", case.inputs, {"chunk_size": 2})
+        yield Case(op, "one decay for all features, in chunks", alike, {"chunk_size": 2})
+        without = {name: x for name, x in alike.items() if name != "beta"}
+        yield Case(op, "no delta rule, in chunks", without, {"chunk_size": 2, "mask": np.arange(3) != 1})
     if op == "rotary":
         case = drawn(op, leading=(2,), w=3)
         layout = {"width": 4, "trailing": True, "interleaved": True, "scaling": rotary.yarn(8, 64, truncate=False)}
@@ -308,6 +315,13 @@ def _of_sentences(op: str) -> Iterator[Case]:
         x, mask = of_words.embedded, masks.padding_from_tokens(of_words.tokens, PAD)
         yield Case(op, "sentences: similarities of words", {"scores": x @ x.swapaxes(-1, -2)}, {"mask": mask})
     if not {*ATTENDING, "mask"} <= takes.keys():
+        return
+    if "m" not in _header(op).sizes:  # a token has its query, its key and its value
+        tokens = batch(english, 8).tokens
+        case = drawn(op, leading=(2,), seed=6, n=tokens.shape[1], d_v=2)
+        words = {x: _words(english, case.inputs[x]) for x in ATTENDING}
+        words["log_decay"] = case.inputs["log_decay"][:, :1]  # one for all features
+        yield replace(case, name="sentences: padding", inputs=case.inputs | words, options={"mask": tokens != PAD})
         return
     pairs = {"translation to source": (chinese, english), "self-attention, padding": (mixed, mixed)}
     if "is_causal" in takes:

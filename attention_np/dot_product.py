@@ -271,7 +271,7 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, Arr
         d_products = backward_times(d_scores, slope_of_capped(cache.uncapped, cache.softcap))  # (dot-product.65)
     d_query = backward_product(d_products, cache.key, cache.scale)  # (..., n, d_k) (dot-product.22)
     d_key = backward_product(transposed(d_products), cache.query, cache.scale)  # (..., m, d_k) (dot-product.26)
-    d_bias = d_scores  # (dot-product.20)
+    d_bias = d_scores  # (..., n, m) (dot-product.20)
     if isinstance(cache.bias, Bias):
         d_bias, of_bias = cache.bias.gradients(np.asarray(d_scores), *_whole(d_scores), cache.query, cache.scale)
         d_query = d_query if of_bias is None else d_query + of_bias

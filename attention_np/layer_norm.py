@@ -106,7 +106,7 @@ def forward(
     >>> print(cache.deviation.round(4), output.round(4))
     [[2.1602]] [[-0.9258 -0.4629  2.3887]]
     >>> print(layer_norm.backward(np.array([[1.0, 0.0, 0.0]]), cache).x.round(4))
-    [[ 0.1764 -0.2205  0.0441]]
+    [[ 0.1763 -0.2204  0.0441]]
     """
     x, gain, _ = as_normalised(x, gain, epsilon)
     if b is not None:

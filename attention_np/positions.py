@@ -53,7 +53,7 @@ def sinusoidal(n: int, d: int, *, base: float = 10000.0) -> Array:
     >>> from attention_np import positions
     >>> print(positions.sinusoidal(2, 4).round(4))
     [[0.     1.     0.     1.    ]
-     [0.8415 0.5403 0.01   0.9999]]
+     [0.8415 0.5403 0.01   1.    ]]
     """
     n, d = as_integer("n", n, least=0), as_integer("d", d, least=0)
     even = d + d % 2

@@ -233,7 +233,8 @@ def _turned(x: Array, cos: Array, sin: Array, first: slice, second: slice) -> Ar
 @passes.backward
 def backward(d_output: Array, cache: Cache) -> Gradients:
     """The gradient of a loss with respect to `x`, from that of the output, (..., n, d): turned back."""
-    return Gradients(x=_turned(d_output, cache.cos, -cache.sin, cache.first, cache.second))  # (..., n, d) (rotary.12)
+    # (rotary.12, rotary.31)
+    return Gradients(x=_turned(d_output, cache.cos, -cache.sin, cache.first, cache.second))  # (..., n, d)
 
 
 @passes.jvp

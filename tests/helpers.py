@@ -122,7 +122,14 @@ def takes(op: str, *arguments: str) -> bool:
     return {*arguments} <= signature(cases.OPS[op].forward).parameters.keys()
 
 
-ATTENTIONS = tuple(op for op in OPS if takes(op, "query"))
+ATTENTIONS = tuple(op for op in OPS if takes(op, "query") and op != "linear_attention")  # of n queries over m keys
+
+
+def as_taken(op: str, mask: Array) -> Array:
+    """A mask of pairs, (n, m), as an op takes it: of the tokens alone, where queries do not choose among keys."""
+    return mask.any(axis=-1) if op == "linear_attention" else mask
+
+
 FIRST = {
     op: next(iter(signature(cases.OPS[op].forward).parameters)) for op in OPS
 }  # whose rows are those of the output

@@ -11,6 +11,7 @@ from helpers import (
     OPS,
     Array,
     Case,
+    as_taken,
     assert_close,
     assert_same_bits,
     leaves,
@@ -28,11 +29,11 @@ from attention_np._lib.arrays import sum_to
 
 REAL = [np.float32, np.float64, np.longdouble]
 HALF = [np.float16, ml_dtypes.bfloat16]
-MASKED: dict[str, Any] = {"mask": np.arange(20).reshape(4, 5) % 3 > 0}
+SEEN = np.arange(20).reshape(4, 5) % 3 > 0
 CASES = {f"{name}, alone": case for name, case in plain_cases().items()}
 for name, case in plain_cases(batch=(2,)).items():
     if takes(name, "mask"):
-        CASES[f"{name}, mask"] = case._replace(options={**case.options, **MASKED})
+        CASES[f"{name}, mask"] = case._replace(options={**case.options, "mask": as_taken(name, SEEN)})
     if name in BIASED:
         scaled = {} if name == "multi_head" else {"scale": 0.3}
         all_of_them = {**case.options, **scaled, "is_causal": True, "dropout_p": 0.3, "rng": 1}
@@ -68,7 +69,7 @@ def test_half_precision_computes_in_float32_and_is_cast_back(case: Case, dtype: 
     assert_same_bits(actual.jvp, expected.jvp.astype(dtype))
     for name, gradient in expected.gradients.items():
         assert_same_bits(actual.gradients[name], gradient.astype(dtype))
-    names = ("weights", "logsumexp", "normalised", "cos")
+    names = ("weights", "logsumexp", "normalised", "cos", "final_state")
     computed = next(getattr(actual.cache, name) for name in names if hasattr(actual.cache, name))
     assert computed.dtype == np.float32
 

@@ -26,6 +26,7 @@ SMALLEST = {
     "memory": ["--sizes", "256"],
     "tiny": ["--rounds", "3", "--calls", "1"],
     "window": ["--n", "64", "--window", "8", "--rounds", "1"],
+    "linear_attention": ["--n", "128", "--longest", "1024", "--heads", "1", "--rounds", "1"],
 }
 
 
@@ -177,6 +178,13 @@ def test_memory_has_a_row_for_each_length(stored: Callable[[str], Any]) -> None:
     assert row["n"] == 256
     assert row["seconds_forward"] > 0
     assert row["seconds_backward"] > 0
+
+
+def test_linear_attention_is_held_against_the_same_numbers(stored: Callable[[str], Any]) -> None:
+    pytest.importorskip("torch", reason="the comparison needs torch: pip install attention-np[peers]")
+    for row, digits in zip(stored("linear_attention")["rows"], (1e-5, 1e-13), strict=True):
+        assert row["difference"] < digits
+        assert row["ratio"] > 0
 
 
 def test_a_window_is_held_against_full_attention_and_timed_by_length_and_width(stored: Callable[[str], Any]) -> None:

@@ -85,7 +85,9 @@ def test_it_adds_what_its_formula_says(kind: str, n: int, m: int) -> None:
     assert_close(cache.scores, expected, 1e-14)
 
 
-@pytest.mark.parametrize("op", [dot_product, blockwise], ids=["dot_product", "blockwise"])
+@pytest.mark.parametrize(
+    "op", [dot_product, pytest.param(blockwise, marks=pytest.mark.long)], ids=["dot_product", "blockwise"]
+)
 @every_kind
 @pytest.mark.parametrize(
     "options",

@@ -16,6 +16,7 @@ from helpers import (
     Array,
     Case,
     Shape,
+    as_taken,
     assert_alike,
     assert_close,
     assert_same,
@@ -59,7 +60,7 @@ def over_heads(case: Case, mask: Array) -> Array:
 def masked(op: str, mask: Array, size: Shape, batch: Shape, seed: int = 0) -> Case:
     case = plain_cases(*size, batch=batch, seed=seed)[op]
     return case._replace(
-        options={**case.options, "mask": over_heads(case, mask)} if takes(op, "mask") else case.options
+        options={**case.options, "mask": over_heads(case, as_taken(op, mask))} if takes(op, "mask") else case.options
     )
 
 
@@ -433,7 +434,7 @@ LIMITS = [
     for options in ({}, {"dropout_p": 0.4, "rng": 1})
     for limit in ("an empty row", "a NaN row", "plus infinity", "NaN in a bias")
     if not options or op in ("dot_product", "multi_head")
-    if limit != "an empty row" or takes(op, "mask")
+    if limit != "an empty row" or op in ("softmax", *ATTENTIONS)  # where a row is what one query sees
     if limit != "plus infinity" or op in ("softmax", *BIASED)
     if limit != "NaN in a bias" or op in BIASED
 ]

@@ -68,7 +68,7 @@ def test_a_cache_saves_most_of_the_work_and_changes_no_character(printed: Run) -
     assert "the dog sat on the" in printed("writing")
 
 
-@pytest.mark.parametrize("name", ["sentences", "dates", "two_heads"])
+@pytest.mark.parametrize("name", ["sentences", "dates", "two_heads", "overwriting"])
 def test_the_example_saves_its_picture(name: str, printed: Run, folder: Path) -> None:
     printed(name)
     picture = folder / "build" / "examples" / f"{name}.png"
@@ -104,6 +104,14 @@ def test_one_head_reaches_its_lower_bound_and_two_heads_pass_below_it(printed: R
     assert all(loss >= 0.5 for loss in losses[1])
     assert min(losses[1]) < 0.5001
     assert min(losses[2]) < 0.0001
+
+
+def test_the_delta_rule_overwrites_and_a_sum_reaches_its_lower_bound(printed: Run) -> None:
+    rows = re.findall(r"^(.*?) +mean squared error (\S+)$", printed("overwriting"), flags=re.MULTILINE)
+    errors = {name: float(error) for name, error in rows}
+    assert 0.48 <= errors["linear attention"] < 0.56
+    assert 0.05 < errors["with a decay"] < 0.4
+    assert errors["with the delta rule"] < 0.01
 
 
 def test_newton_goes_further_down_than_gradients_alone_in_fewer_passes(printed: Run) -> None:

@@ -31,11 +31,13 @@ FEW = {
     "dot_product": ["plain", "one-key", "padding", "nothing-visible", "nan-without-gradient", "tangents-plain"],
     "additive": ["plain"],
     "multi_head": ["self-attention"],
+    "linear_attention": ["kda", "padding"],
     "rms_norm": ["gain"],
     "layer_norm": ["gain"],
     "rotary": ["positions"],
 }
 OF_ROWS = ("rms_norm", "layer_norm", "rotary")  # without scores, and so without a log-sum-exp
+BESIDE: dict[str, set[str]] = {"linear_attention": {"final_state"}} | {op: set() for op in OF_ROWS}  # the output
 long = pytest.mark.long
 
 
@@ -90,7 +92,7 @@ def test_every_op_gives_its_known_answers(request: pytest.FixtureRequest, name: 
     report = known_answers.verify(known_answers.of_op(cases.OPS[op]), request.getfixturevalue(name), op=op)
     report.raise_if_failed()
     assert not report.skipped
-    assert {x.array for x in report} >= {"output"} | (set() if op in OF_ROWS else {"logsumexp"})
+    assert {x.array for x in report} >= {"output"} | BESIDE.get(op, {"logsumexp"})
     assert {x.case.partition("/")[0] for x in report} == dtypes
 
 
@@ -604,11 +606,12 @@ def test_the_manifest_describes_every_file(few: Path) -> None:
         answered = {name for name, role in roles.items() if role == "answer"}
         assert answered == set(entry["largest_bound"])
         assert {name for name, role in roles.items() if role == "bound"} == {f"bound.{name}" for name in answered}
-        inputs = {name for name, role in roles.items() if role == "input"} - {"mask", "positions", "d_output"}
+        without_gradient = {"mask", "positions", "d_output", "d_final_state"}
+        inputs = {name for name, role in roles.items() if role == "input"} - without_gradient
         tangents = {name for name in inputs if name.startswith("v_")}
-        of_scores = set() if entry["op"] in OF_ROWS else {"logsumexp"}
         of_tangents = {f"hvp_{name[2:]}" for name in tangents} | ({"d_d_output"} if tangents else set())
-        assert answered == {"output"} | of_scores | {f"d_{name}" for name in inputs - tangents} | of_tangents
+        of_inputs = {f"d_{name}" for name in inputs - tangents} | of_tangents
+        assert answered == {"output"} | BESIDE.get(entry["op"], {"logsumexp"}) | of_inputs
         assert tangents in (set(), {f"v_{name}" for name in inputs - tangents})
         assert bool(tangents) == ("tangents" in entry["tags"])
         assert all(arrays[name].dtype == dtype_of(entry["dtype"]) for name in answered | inputs)
@@ -769,3 +772,48 @@ def test_the_page_counts_the_cases_right() -> None:
     text = DOCS.read_text(encoding="utf-8")
     for op in OPS:
         assert f"| `{op}` | {sum(example.op == op for example in all_examples())} |" in text
+
+
+def recurrence(x: dict[str, Array], options: dict[str, Any], wrong: str = "") -> dict[str, Array]:
+    """Linear attention as a loop, with a mistake."""
+    if "mask" in x:
+        raise NotImplementedError
+    state = x.get("initial_state", np.zeros_like(x["d_final_state"]))
+    if wrong == "no first state":
+        state = np.zeros_like(state)
+    outputs = []
+    for t in range(x["query"].shape[-2]):
+        q, k, v = (x[name][..., t, :] for name in ("query", "key", "value"))
+        decay = np.exp(x["log_decay"][..., t, :])[..., None] if "log_decay" in x else np.ones(())
+        state = state if wrong == "decay last" else decay * state
+        if wrong == "read before written":
+            outputs.append(np.einsum("...ab,...a->...b", state, q))
+        if "beta" in x:
+            v = x["beta"][..., t, None] * (v - np.einsum("...ab,...a->...b", state, k))
+        state = state + k[..., :, None] * v[..., None, :]
+        state = decay * state if wrong == "decay last" else state
+        if wrong != "read before written":
+            outputs.append(np.einsum("...ab,...a->...b", state, q))
+    scale = options.get("scale", 1.0 if wrong == "no scale" else 0.5)
+    return {"output": np.stack(outputs, axis=-2) * scale, "final_state": state}
+
+
+WRONG_RULES = {  # and the cases that do not show it
+    "": None,
+    "decay last": {"linear", "delta", "scale-1"},
+    "read before written": set(),
+    "no first state": {"linear", "retnet", "scale-1"},
+    "no scale": {"scale-1"},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_RULES)
+def test_linear_attention_with_another_rule_is_told_from_the_right_one(answers: Path, wrong: str) -> None:
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        return recurrence(inputs, options, wrong)
+
+    report = known_answers.verify(function, answers, op="linear_attention")
+    names = {x.case.rpartition("/")[2] for x in report}
+    right = {name for name in names if all(x.ok for x in report if x.case.endswith("/" + name))}
+    unseen = WRONG_RULES[wrong]
+    assert right == (names if unseen is None else unseen)

@@ -352,7 +352,7 @@ VALUES: Refused = {
         (with_parameters(w_output=zeros(4)), "w_output must take the 4 features that w_value gives", OF_OUTPUT),
         *(
             (with_parameters(**{b: zeros(1)}), f"parameters.{b} must have the shape (4,)", f"parameters.{b}")
-            for b in Parameters._fields[4:]
+            for b in Parameters._fields[4:8]
         ),
         ({"mask": np.ones((3, 1, 5), bool)}, f"mask {BROADCAST}", "mask"),
     ],

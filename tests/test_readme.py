@@ -71,7 +71,8 @@ def test_the_table_counts_what_check_judges(tmp_path: Path) -> None:
 
     assert rows["softmax"].cases == len({row["case"] for row in content["ops"] if row["method"] == "complex-step"})
     for method in ("complex-step", "central"):
-        assert rows["softmax"].gradients == sum(row["method"] == method for row in content["ops"])
+        of_one = [row for row in content["ops"] if row["method"] == method and not row["input"].startswith("all, ")]
+        assert rows["softmax"].gradients == len(of_one)
     for page in ("softmax", "notation"):
         verdicts = [equation["verdict"] for equation in content["equations"] if equation["page"] == page]
         counts = [verdicts.count(verdict) for verdict in ("holds", "refuted", "not executed")]

@@ -65,7 +65,7 @@ class Backward(Protocol[CacheIn, Found]):
 
     mathematics: Callable[..., Any]
 
-    def __call__(self, d_output: npt.ArrayLike, cache: CacheIn) -> Found:
+    def __call__(self, d_output: npt.ArrayLike, cache: CacheIn, **further: npt.ArrayLike | None) -> Found:
         """The whole of it."""
         ...
 
@@ -114,31 +114,35 @@ def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
     """A backward pass: `Gradients`, of the shapes and dtypes of the inputs, None where there was none."""
     op, names, kind = _op_of(mathematics)
     given = signature(mathematics)
-    vector = next(iter(given.parameters))
+    vector, _, *more = given.parameters  # more: gradients of what the cache has under the same name
 
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
+        of = {name: kwargs.pop(name, None) for name in more}
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
         check_cache(cache, kind, op)
         compute = _computed_in(names, cache)
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
+        shapes = {name: getattr(cache, name.removeprefix("d_")).shape for name in of}
+        further = {name: x if x is None else as_vector(name, x, shapes[name], compute) for name, x in of.items()}
         inputs = cache[: len(names)]
         if names[0] == "query":
             d_output = with_query_axis(d_output, inputs[0])
         ready, cache = _made_ready(names, cache, compute)
         with quiet():
-            found, between = _split(mathematics(d_output, cache))
+            found, between = _split(mathematics(d_output, cache, **further))
             gradients = _as_given(names, found, inputs)
             if between and left_range(_flat((*found, *between, *gradients)), _with(d_output, names, ready, cache)):
-                found, _ = _split(mathematics(widened(d_output), _in_range(cache)))
+                wide = {name: widened(x) for name, x in further.items()}
+                found, _ = _split(mathematics(widened(d_output), _in_range(cache), **wide))
                 gradients = _as_given(names, found, inputs)
         return gradients
 
     shell.__doc__ = _documented(mathematics, BACKWARD.replace("d_output", vector))
-    first, second = given.parameters.values()
-    public = given.replace(
-        parameters=[first.replace(annotation="npt.ArrayLike"), second], return_annotation="Gradients"
-    )
+    first, second, *others = given.parameters.values()
+    others = [x.replace(annotation="npt.ArrayLike | None") for x in others]
+    first = first.replace(annotation="npt.ArrayLike")
+    public = given.replace(parameters=[first, second, *others], return_annotation="Gradients")
     return cast("Backward[Any, Any]", _as_pass(shell, mathematics, public))
 
 

@@ -33,6 +33,9 @@ def progress(items: Sequence[Item]) -> Iterable[Item]:
     return track(items, "Checking", console=terminal, transient=True, disable=not terminal.is_terminal)
 
 
+OF_ALL = "all, other passes"  # forward mode and double backward: of all inputs together
+
+
 def say(line: str, style: str = "") -> None:
     """Print one line as it is."""
     _console().print(Text(legible(line), style=style), soft_wrap=True)
@@ -45,18 +48,18 @@ def print_findings(findings: Sequence[Finding], every: bool = False) -> None:
     groups: dict[tuple[str, ...], list[Finding]] = {}
     ops = list(dict.fromkeys(finding.op for finding in findings))
     for finding in sorted(findings, key=lambda finding: (ops.index(finding.op), finding.input.startswith("all, "))):
-        key = (finding.op, finding.input)
+        key = (finding.op, OF_ALL if finding.input.startswith("all, ") else finding.input)
         groups.setdefault((*key, finding.method, finding.case) if every else key, []).append(finding)
     table = _Table("Gradients against numerical ones: the worst relative error of each input")
     table.add_columns(input="left", error="right", allowed="right", holds="left", method="left", case="left")
     previous = None
-    for (op, *_), group in groups.items():
+    for (op, of, *_), group in groups.items():
         if op != previous:
             table.add_row(Text(op, style="bold"))
         previous = op
         worst = max(group, key=lambda finding: (not finding.ok, finding.share))
         numbers = f"{worst.error:.1e}", f"{worst.allowed:.1e}"
-        table.add_row("  " + worst.input, *numbers, _verdict(worst.ok), worst.method, worst.case)
+        table.add_row("  " + (worst.input if every else of), *numbers, _verdict(worst.ok), worst.method, worst.case)
     table.print()
     examples = len({(finding.op, finding.case) for finding in findings})
     wrong = sum(not finding.ok for finding in findings)
@@ -79,7 +82,7 @@ def print_report(report: Verification, every: bool = False) -> None:
             errors = [x.error for x in records if x.error is not None and x.verdict == "holds" and not x.rounded]
             fields = [field for field in report.fields if field.page == Path(page).stem.replace("_", "-")]
             table.add_row(
-                _plain(Path(page).stem),
+                _plain(Path(page).stem.replace("-", "_")),  # as its file is called
                 *map(str, (len(records), len(records) - count["not executed"], count["holds"], count["refuted"])),
                 Text(str(count["fails"]), style="bold red" if count["fails"] else ""),
                 str(count["not executed"]),

@@ -362,7 +362,8 @@ class PageCheck:
         try:
             tensors = [environment.tensor(target.key, target.span) for environment in scope.environments]
             if any(np.isnan(tensor.data).any() for tensor in tensors):
-                raise Fault("domain", "this is not a number", body.span)
+                of_itself = ": a recurrence uses the places before, of its first index" * (target.key in body.tensors)
+                raise Fault("domain", "this is not a number" + of_itself, body.span)
         except Fault as fault:
             scope.definitions.broken[target.key] = fault.message
             raise

@@ -142,6 +142,7 @@ class Environment:
         self.jacobians: dict[tuple[str, str], Tensor] = {}
         self._perturbed: dict[tuple[str, ...], Perturbed] = {}
         self.underflow: Span | None = None
+        self.at: dict[str, int] = {}  # the one place of an index that is looked at, in a recurrence
 
     def branch(self, names: Names, definitions: Definitions, account: Account) -> Environment:
         """The same draws with other tables of names, which so far say the same, and an account of its own."""
@@ -182,10 +183,38 @@ class Environment:
             raise Fault("broken", f"{definition.key} has no value: its definition is broken ({reason})", span)
         if definition.body is None:
             tensor = self._functional(span)
+        elif definition.key in definition.body.tensors:
+            tensor = self._recurrence(definition, definition.body)
         else:
             value = self.evaluate(self, definition.body)
             tensor = as_tensor(self, value, definition.indices, definition.span)
         return tensor._replace(data=self.arithmetic.hold(tensor.data, span))
+
+    def _recurrence(self, definition: Definition, body: nodes.Node) -> Tensor:
+        """Place after place of the first index: what is not known yet is not a number there."""
+        key, first, span = definition.key, definition.indices[0], definition.span
+        axes = tuple(map(self.names.range_of, definition.indices))
+        lengths = tuple(map(self.arithmetic.size, axes))
+        tensor = Tensor(np.full(lengths, np.nan), axes)
+        try:
+            for place in range(lengths[0]):
+                self.values[key], self.at[first] = tensor, place + 1
+                found = as_tensor(self, self.evaluate(self, body), definition.indices, span)
+                if found.axes != axes:
+                    raise Fault("shape", f"of a recurrence all indices stand on the left: {key} has more", span)
+                found = self._stepped(key, found, span)
+                data = tensor.data if place else np.full_like(found.data, np.nan)
+                here = (slice(None),) * len(found.lead) + (place,)
+                data[here] = found.data[here]
+                scale, tangent = max(tensor.scale, found.scale), max(tensor.tangent, found.tangent)
+                tensor = found._replace(data=data, scale=scale, tangent=tangent)
+        finally:
+            del self.values[key], self.at[first]
+        return tensor
+
+    def _stepped(self, key: str, tensor: Tensor, span: Span) -> Tensor:
+        """A place of a recurrence, before those behind use it."""
+        return tensor
 
     def _functional(self, span: Span) -> Tensor:
         output = self.tensor(self.header.output or "", span)
@@ -257,10 +286,17 @@ class Perturbed(Environment):
         self.parent = parent
         self.steps = steps
         for key in steps:
-            self.free[key] = self._moved(parent.tensor(key, span), steps[key], span)
+            definition = self.definitions.by_key.get(key)
+            if definition is not None and definition.body is not None and key in definition.body.tensors:
+                self.free[key] = self._recurrence(definition, definition.body)
+            else:
+                self.free[key] = self._moved(parent.tensor(key, span), steps[key], span)
 
     def _step(self, steps: dict[str, Tensor], span: Span) -> Perturbed:
         return PerturbedTwice(self, steps, span)
+
+    def _stepped(self, key: str, tensor: Tensor, span: Span) -> Tensor:
+        return self._moved(tensor, self.steps[key], span) if key in self.steps else tensor
 
     def _moved(self, tensor: Tensor, step: Tensor, span: Span) -> Tensor:
         """The tensor and its step, along the axis of the steps."""
@@ -302,6 +338,9 @@ class PerturbedTwice(Perturbed):
 
     axis = SLOPED
     parent: Perturbed
+
+    def _recurrence(self, definition: Definition, body: nodes.Node) -> Tensor:
+        raise Fault("name", f"a second derivative through a recurrence, that of {definition.key}", definition.span)
 
     def _step(self, steps: dict[str, Tensor], span: Span) -> Perturbed:
         raise Fault("name", "a third derivative: define the first one by a formula", span)

@@ -63,7 +63,10 @@ class Evaluator(Calls):
 
     def _indexref(self, node: nodes.IndexRef, bound: tuple[str, ...]) -> Value:
         length = self.arithmetic.size(self.environment.names.range_of(node.name))
-        return Value(np.arange(1.0, length + 1.0), (node.name,), (), float(length))
+        places = np.arange(1.0, length + 1.0)
+        if node.name in self.environment.at:
+            places = places[self.environment.at[node.name] - 1 :][:1]
+        return Value(places, (node.name,), (), float(length))
 
     def _eye(self, node: nodes.Eye, bound: tuple[str, ...]) -> Value:
         value = number(1.0)._replace(eye=True)
@@ -320,7 +323,8 @@ class Evaluator(Calls):
         inner = node.top
         while isinstance(inner, nodes.Derivative):
             inner = inner.top
-        if isinstance(inner, nodes.Ref) and inner.name in environment.definitions.needs(node.bottom.name):
+        needed = environment.definitions.needs(node.bottom.name) - {node.bottom.name}
+        if isinstance(inner, nodes.Ref) and inner.name in needed:
             message = f"upside down: {plain(node.bottom.name)} depends on {plain(inner.name)}"
             raise Fault("name", message, node.span)
         if isinstance(node.top, nodes.Ref):

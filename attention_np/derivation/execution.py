@@ -13,7 +13,7 @@ from attention_np.derivation.check import LOSS, PageCheck
 from attention_np.derivation.draws import complete
 from attention_np.derivation.environment import Environment, Tensor
 from attention_np.derivation.errors import Fault
-from attention_np.derivation.evaluate import evaluate
+from attention_np.derivation.evaluate import Evaluator, evaluate
 from attention_np.derivation.header import Free
 from attention_np.derivation.page import Equation
 from attention_np.derivation.statements import Statement, chains, read_statement
@@ -53,11 +53,16 @@ class Executed:
         return found._replace(data=np.where(abs(found.data) < ROUNDING * found.scale, 0.0, found.data))
 
     def error(self) -> float:
-        """How far its sides are from each other, relatively, where they are finite."""
+        """How far its sides are from each other, relatively, where its condition holds and they are finite."""
+        condition, where = self.statement.condition, None
+        if condition is not None:
+            where = Evaluator(self.environment).condition(condition, ())
+            if not where.data.any():
+                return 0.0
         sides = [evaluate(self.environment, side) for side in self.statement.sides if side is not None]
         worst = 0.0
         for left, right in pairwise(sides):
-            ((one, two),) = compare.aligned_sides(self.environment.arithmetic, left, right, None, self.statement.span)
+            ((one, two),) = compare.aligned_sides(self.environment.arithmetic, left, right, where, self.statement.span)
             finite = np.isfinite(one) & np.isfinite(two)
             worst = max(worst, compare.equality(one[finite], two[finite], left.scale, right.scale)[0])
         return worst

@@ -52,7 +52,10 @@ class Indexing:
                 if not self.arithmetic.same(own, axis):
                     message = f"index {item.name} runs over {plain(own)}, but this axis over {plain(axis)}"
                     raise Fault("shape", message, item.span)
-                named[k] = item.name
+                if item.name in self.environment.at:
+                    places[k] = self._place(item, axis, bound)
+                else:
+                    named[k] = item.name
             else:
                 places[k] = self._place(item, axis, bound)
         every = [*named.values(), *(name for place in places.values() for name in place.names)]

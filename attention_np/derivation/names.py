@@ -7,7 +7,8 @@ either under an accent or in a font, with its primes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,6 +70,15 @@ class Names:
         if len(self._symbols) >= limits.NAMES:
             raise Fault("limit", f"more than {limits.NAMES} names on one page", span)
         self._symbols[symbol.key] = symbol
+
+    @contextmanager
+    def knowing(self, symbol: Symbol, span: Span) -> Iterator[None]:
+        """Within this, one name more is known."""
+        self.add(symbol, span)
+        try:
+            yield
+        finally:
+            del self._symbols[symbol.key]
 
     def settle(self, key: str, axes: tuple[str, ...]) -> None:
         """Write down the axes of a definition, once they are known."""

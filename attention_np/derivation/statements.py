@@ -194,8 +194,14 @@ def read_statement(chain: Chain, names: Names) -> Statement:
     target = find_target(chain, names)
     sides: list[nodes.Node | None] = []
     for position, side in enumerate(chain.sides):
-        known = None if position == 0 and target is not None else reader.expression(side, chain.span)
-        sides.append(known)
+        if position == 0 and target is not None:
+            sides.append(None)
+        elif position == 1 and target is not None and target.indices:
+            axes = tuple(names.range_of(index) for index in target.indices)
+            with names.knowing(Symbol(target.key, "defined", axes), target.span):  # for a recurrence
+                sides.append(reader.expression(side, chain.span))
+        else:
+            sides.append(reader.expression(side, chain.span))
     condition = _condition(chain.condition, reader)
     if target is not None and condition is not None:
         raise Fault("syntax", "a definition has no condition: use cases", chain.condition[0].span)

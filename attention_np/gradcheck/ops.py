@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from numbers import Real
 from types import ModuleType
@@ -174,7 +174,7 @@ class _OpFunctions:
     op: Any
     names: tuple[str, ...]  # of the inputs
     options: Mapping[str, Any]
-    makers: Mapping[str, Any]  # of inputs that hold an array
+    makers: Mapping[str, Any] = field(default_factory=dict)  # of inputs that hold an array
 
     def call(self, *inputs: Any) -> tuple[Array, Any]:
         """What the op's forward returns: its output and its cache."""

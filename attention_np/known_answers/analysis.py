@@ -160,6 +160,26 @@ class Analysis:
         error = sum_to(x.error, shape) + self.gamma(terms) * sum_to(x.size, shape)
         return Computed(sum_to(x.value, shape), error)
 
+    def zeros(self, shape: tuple[int, ...]) -> Computed:
+        """An array of them."""
+        return exact(np.zeros(shape))
+
+    def where(self, some: Array, x: Computed) -> Computed:
+        """`x` there, and zero elsewhere."""
+        return self.map(x, lambda a: np.where(some, a, 0))
+
+    def joined(self, rows: list[Computed]) -> Computed:
+        """Rows, each (..., 1, d), below each other."""
+        return Computed(
+            *(np.concatenate(parts, axis=-2) for parts in zip(*((x.value, x.error) for x in rows), strict=True))
+        )
+
+    def exp(self, x: Computed, roundings: int) -> Computed:
+        """Of a number that may be a part of a sum with so many roundings; of minus infinity it is zero, exactly."""
+        value = np.exp(x.value)
+        exponent = x.error + (EXPONENT + roundings) * self.v * np.where(np.isfinite(x.value), np.abs(x.value), 0)
+        return Computed(value, value * np.expm1(exponent + self.gamma(FUNCTION)))
+
     def tanh(self, x: Computed) -> Computed:
         """Rounded to the dtype. The error of x counts by the largest slope near x, which is 1 / cosh^2."""
         nearest = np.maximum(np.abs(x.value) - x.error, 0)

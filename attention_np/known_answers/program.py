@@ -164,6 +164,67 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
     return {"output": output, "logsumexp": found["logsumexp"]} | gradients
 
 
+def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
+    names = [name for name in ("query", "key", "value", "log_decay", "beta") if name in inputs]
+    mask = inputs.get("mask", np.True_)
+    seen = mask[..., None] if np.ndim(mask) else mask
+    tokens = {name: inputs[name] for name in names}
+    if "beta" in tokens:
+        tokens["beta"] = rules.map(tokens["beta"], lambda a: a[..., None])
+    tokens = {name: rules.where(seen, x) for name, x in tokens.items()}
+    d_output = rules.where(seen, inputs["d_output"])
+    (n, d_k), d_v = inputs["query"].shape[-2:], inputs["value"].shape[-1]
+    shape, scale = inputs["d_final_state"].shape, rules.scale(options.get("scale"), d_k)
+    given = inputs.get("initial_state")
+    state = rules.zeros(shape) if given is None else rules.map(given, lambda a: np.broadcast_to(a, shape))
+
+    outputs, steps = [], []
+    for t in range(n):
+        now = {name: rules.map(x, lambda a, t=t: a[..., t : t + 1, :]) for name, x in tokens.items()}  # (..., 1, d)
+        decayed, missing, decay = state, now["value"], None
+        if "log_decay" in now:
+            decay = rules.exp(now["log_decay"], n).swapaxes(-1, -2)  # (..., d_k, 1) or (..., 1, 1)
+            decayed = rules.times(decay, state)
+        if "beta" in now:
+            missing = rules.minus(missing, rules.product(now["key"], decayed, d_k + SCALING))
+        written = rules.times(missing, now["beta"]) if "beta" in now else missing  # (..., 1, d_v)
+        state = rules.plus(decayed, rules.product(now["key"].swapaxes(-1, -2), written, n))
+        outputs.append(rules.times(rules.product(now["query"], state, d_k + SCALING), scale))
+        steps.append((now, decay, decayed, missing, written, state))
+
+    found: dict[str, list[Numbers]] = {name: [] for name in names}
+    d_state = inputs["d_final_state"]
+    for t in reversed(range(n)):
+        now, decay, decayed, missing, written, behind = steps[t]
+        d_row = rules.map(d_output, lambda a, t=t: a[..., t : t + 1, :])  # (..., 1, d_v)
+        found["query"].append(rules.times(rules.product(d_row, behind.swapaxes(-1, -2), d_v + SCALING), scale))
+        read = rules.product(d_row.swapaxes(-1, -2), now["query"], n).swapaxes(-1, -2)  # (..., d_k, d_v)
+        d_state = rules.plus(d_state, rules.times(read, scale))
+        d_written = rules.product(d_state.swapaxes(-1, -2), now["key"].swapaxes(-1, -2), d_k + n).swapaxes(-1, -2)
+        d_key = rules.product(d_state, written.swapaxes(-1, -2), d_v + n).swapaxes(-1, -2)  # (..., 1, d_k)
+        d_value = d_written
+        if "beta" in now:
+            found["beta"].append(rules.summed(rules.times(d_written, missing), -1)[..., None])
+            d_value = rules.times(d_written, now["beta"])
+            d_key = rules.minus(d_key, rules.product(d_value, decayed.swapaxes(-1, -2), d_v + n))
+            less = rules.product(d_value.swapaxes(-1, -2), now["key"], n).swapaxes(-1, -2)
+            d_state = rules.minus(d_state, less)
+        if decay is not None:
+            of_rows = rules.summed(rules.times(d_state, decayed), -1)  # (..., d_k)
+            alike = now["log_decay"].shape[-1] == 1
+            found["log_decay"].append((rules.summed(of_rows, -1)[..., None] if alike else of_rows)[..., None, :])
+            d_state = rules.times(d_state, decay)
+        found["key"].append(d_key)
+        found["value"].append(d_value)
+
+    answers = {"output": rules.joined(outputs), "final_state": state}
+    for name in names:
+        whole = rules.where(seen, rules.joined(found[name][::-1]))
+        whole = whole[..., 0] if name == "beta" else whole
+        answers[f"d_{name}"] = rules.sum_to(whole, inputs[name].shape)
+    return answers | ({} if given is None else {"d_initial_state": rules.sum_to(d_state, given.shape)})
+
+
 def _rms_norm(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
     return _normalised(rules, inputs, inputs["x"], options.get("epsilon", 1e-6))
 
@@ -242,6 +303,7 @@ OPS: dict[str, Callable[[Arithmetic, Mapping[str, Numbers], Options], dict[str, 
     "dot_product": _dot_product,
     "additive": _additive,
     "multi_head": _multi_head,
+    "linear_attention": _linear_attention,
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
     "rotary": _rotary,

@@ -20,14 +20,15 @@ Shapes: TypeAlias = Mapping[str, Shape]
 Arrays: TypeAlias = Mapping[str, Array]
 
 MOST_SCORES = 2**24  # of a case, times the hidden units of additive attention: what is held in memory at a time
-HAVE_NO_GRADIENT = ("mask", "positions", "d_output")
+HAVE_NO_GRADIENT = ("mask", "positions", "d_output", "d_final_state")
 
 
 class Signature(NamedTuple):
     """What an op takes and gives.
 
     The function `shapes` takes inputs, of which only the shapes count, and the options, and gives the shapes of the
-    output and of the log-sum-exp, or None where there is none; a ValueError if the inputs do not fit together.
+    output and of the log-sum-exp, or what else is given beside the output, or None where there is nothing; a ValueError
+    if the inputs do not fit together.
     """
 
     inputs: tuple[str, ...]
@@ -35,6 +36,7 @@ class Signature(NamedTuple):
     options: Mapping[str, Callable[[Any], Any]]  # and how each is read
     needed: tuple[str, ...]  # options that must not be left out
     shapes: Callable[[Arrays, Mapping[str, Any]], tuple[Shape, Shape | None]]
+    beside: str = "logsumexp"  # what is given beside the output
     second_order: bool = False  # whether a case may hold a tangent of each input, and Hessian-vector products
 
     def read_options(self, value: Any) -> dict[str, Any]:
@@ -53,10 +55,10 @@ class Signature(NamedTuple):
         moving = self.second_order and any(name.startswith("v_") for name in inputs)
         tangents = {f"v_{name}": inputs[name] for name in gradients if moving}
         _check_names("inputs", inputs, (*self.inputs, "d_output", *tangents), self.optional)
-        output, logsumexp = self.shapes({name: _empty(shape) for name, shape in inputs.items()}, options)
+        output, beside = self.shapes({name: _empty(shape) for name, shape in inputs.items()}, options)
         expected = {"output": output} | {f"d_{name}": inputs[name] for name in gradients}
-        if logsumexp is not None:
-            expected["logsumexp"] = logsumexp
+        if beside is not None:
+            expected[self.beside] = beside
         if moving:
             expected |= {"d_d_output": output} | {f"hvp_{name}": inputs[name] for name in gradients}
         _check_names("answers", answers, tuple(expected))
@@ -115,6 +117,22 @@ def _multi_head(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shap
     )
     (*leading, _, n, _), logsumexp = _attention(inputs, query, key, value)
     return (*leading, n, weights.w_output.shape[1]), logsumexp
+
+
+def _linear_attention(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
+    from attention_np.linear_attention import tokens_shape
+
+    del options  # none of them changes a shape
+    optional = [inputs.get(name) for name in ("log_decay", "beta", "initial_state")]
+    query, key, value = _attending(inputs)
+    tokens = tokens_shape(query, key, value, *optional)
+    if "mask" in inputs:
+        check_broadcasts_to("mask", inputs["mask"], tokens, "the tokens")
+    state = (*tokens[:-1], key.shape[-1], value.shape[-1])
+    if prod(state) * tokens[-1] > MOST_SCORES:
+        raise ValueError(f"{tokens[-1]} states of the shape {state} are more than a case may have")
+    _check_shape("d_final_state", inputs["d_final_state"].shape, state)
+    return (*tokens, value.shape[-1]), state
 
 
 def _normalisation(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
@@ -196,6 +214,14 @@ SIGNATURES = {
         {"num_heads": json.as_whole, "num_kv_heads": json.as_whole, "is_causal": json.as_flag},
         ("num_heads",),
         _multi_head,
+    ),
+    "linear_attention": Signature(
+        (*ATTENDING, "d_final_state"),
+        ("log_decay", "beta", "initial_state", "mask"),
+        {"scale": json.as_finite},
+        (),
+        _linear_attention,
+        "final_state",
     ),
     "rms_norm": Signature(("x",), ("gain",), {"epsilon": json.as_finite}, (), _normalisation),
     "layer_norm": Signature(("x",), ("gain", "b"), {"epsilon": json.as_finite}, (), _normalisation),

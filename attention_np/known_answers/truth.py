@@ -36,9 +36,11 @@ def answers(op: str, inputs: Mapping[str, Array], options: Mapping[str, Any], di
     Parameters
     ----------
     op : str
-        "softmax", "dot_product", "additive", "multi_head", "rms_norm", "layer_norm" or "rotary".
+        "softmax", "dot_product", "additive", "multi_head", "linear_attention", "rms_norm", "layer_norm" or
+        "rotary".
     inputs : mapping of str to ndarray
-        What the op takes, the parameters of multi_head by their own names; and `d_output`.
+        What the op takes, the parameters of multi_head by their own names; and `d_output`, of linear_attention also
+        `d_final_state`.
     options : mapping of str to object
         Those of the op that change its answers, such as `axis`, `is_causal`, `num_heads`.
     digits : int, optional
@@ -85,6 +87,23 @@ class Exact:
         """The difference."""
         difference: Array = a - b
         return difference
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """An array of them."""
+        return _zeros(shape)
+
+    def where(self, some: Array, x: Array) -> Array:
+        """`x` there, and zero elsewhere."""
+        return np.where(some, x, ZERO)
+
+    def joined(self, rows: list[Array]) -> Array:
+        """Rows, each (..., 1, d), below each other."""
+        return np.concatenate(rows, axis=-2)
+
+    def exp(self, x: Array, roundings: int = 0) -> Array:
+        """Entry by entry."""
+        del roundings
+        return np.array([MP.exp(number) for number in x.ravel()], object).reshape(x.shape)
 
     def over(self, x: Array, count: int) -> Array:
         """A quotient by a whole number."""

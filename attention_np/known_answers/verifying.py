@@ -35,15 +35,15 @@ def verify(
     function : callable
         ``function(inputs, options)``. `inputs` is a dictionary of arrays: those that the op takes, such as `query`,
         `key`, `value`, `mask` and `bias` (the parameters of multi_head by their own names, `w_query` and so on), and
-        `d_output`, the gradient of the output; where a case has the tag "tangents" also `v_query` and so on. `options`
-        are those that are not the default, of `axis`, `scale`, `is_causal` and `num_heads`. It returns a dictionary:
-        `output`, and what it has of `logsumexp`, of the gradients, `d_query` and so on, and of the products of second
-        order, `d_d_output` and `hvp_query` and so on; one that is None or left out is not compared. A
-        NotImplementedError skips the case.
+        `d_output`, the gradient of the output; of linear_attention also `d_final_state`, and where a case has the tag
+        "tangents" `v_query` and so on. `options` are those that are not the default, of `axis`, `scale`, `is_causal`
+        and `num_heads`. It returns a dictionary: `output`, and what it has of `logsumexp`, or `final_state`, of the
+        gradients, `d_query` and so on, and of the products of second order, `d_d_output` and `hvp_query` and so on; one
+        that is None or left out is not compared. A NotImplementedError skips the case.
     directory : path
         What :func:`write` has written.
     op : str, optional
-        "softmax", "dot_product" (or "blockwise", which is the same), "additive" or "multi_head".
+        "softmax", "dot_product" (or "blockwise", which is the same), "additive", "multi_head" or "linear_attention".
     dtypes : iterable of str, optional
         By default all that there are.
     skip : iterable of str, optional
@@ -147,8 +147,9 @@ def of_op(op: ModuleType) -> Function:
         }
         if parameters:
             arrays["parameters"] = Parameters(**parameters)  # type: ignore[assignment]
+        of_state = {"d_final_state": arrays.pop("d_final_state")} if "d_final_state" in arrays else {}
         output, cache = op.forward(**arrays, **mask, **options)
-        gradients = op.backward(d_output, cache)._asdict()
+        gradients = op.backward(d_output, cache, **of_state)._asdict()
         if parameters:
             gradients |= gradients.pop("parameters")._asdict()
         found = {f"d_{name}": x for name, x in gradients.items()}
@@ -156,8 +157,8 @@ def of_op(op: ModuleType) -> Function:
             along = op.Gradients(**dict.fromkeys(op.Gradients._fields) | tangents)
             d_d_output, products = op.double_backward(along, d_output, cache)
             found |= {"d_d_output": d_d_output, **{f"hvp_{name}": x for name, x in products._asdict().items()}}
-        logsumexp = _logsumexp(cache)
-        return {"output": output, **({} if logsumexp is None else {"logsumexp": logsumexp}), **found}
+        beside = {"final_state": cache.final_state} if of_state else {"logsumexp": _logsumexp(cache)}
+        return {"output": output, **{name: x for name, x in beside.items() if x is not None}, **found}
 
     return function
 

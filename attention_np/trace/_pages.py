@@ -70,7 +70,8 @@ def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is
 
 def _lengths(header: Header, count: int, sizes: Mapping[str, int], d: int) -> dict[str, int]:
     """The length of every range that is not a product; where m is one, its first factor is the smallest there is."""
-    lengths = {key: sizes.get(formula(key), d) for key, factors in header.sizes.items() if not factors}
+    usual = {key: header.fixed.get(key, d) for key, factors in header.sizes.items() if not factors}
+    lengths = {key: sizes.get(formula(key), length) for key, length in usual.items()}
     lengths |= {key: count for key in WORDS if key in lengths}
     if header.sizes.get("m"):
         first, second = header.sizes["m"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import BIASED, OPS, Array, Case, normal, plain_cases, takes
+from helpers import BIASED, OPS, Array, Case, as_taken, normal, plain_cases, takes
 
 from attention_np import blockwise, gradcheck, masks, rules, softmax
 
@@ -26,7 +26,7 @@ def jobs() -> dict[str, Case]:
             if name == "blockwise":
                 case = case._replace(options={"workers": 2, "block_size": 8})
             if options and name not in BIASED:
-                options = {"mask": masks.causal(33, 40, offset=seed)} if takes(name, "mask") else {}
+                options = {"mask": as_taken(name, masks.causal(33, 40, offset=seed))} if takes(name, "mask") else {}
             found[f"{name} {seed}"] = case._replace(options={**case.options, **options})
     return found
 

@@ -12,6 +12,8 @@ from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDE
 from attention_np.gradcheck.findings import Escape
 from attention_np.gradcheck.judging.measured import Measured
 from attention_np.gradcheck.measuring.noise import (
+    APART,
+    CLOSE,
     moved_relatively,
     noise_floor,
     sensitivity,
@@ -120,34 +122,34 @@ def _look_closer(found: Measured, some: Array) -> None:
     first_verdict(found, some)
     question = found.candidate.question
     wrong = _add_noise(found, some, noise_floor(found.pair(some), *question, found.rng("noise")))
-    for noise in (_of_narrow_dtype, _of_unsteadiness, _of_tolerance, _of_saturation):
+    for noise in (_of_narrow_dtype, _of_tolerance, _of_saturation):
         if wrong.size:
             difference = found.candidate.claimed(found.name).ravel()[wrong] - found.numerical[0, wrong]
             wrong = _add_noise(found, wrong, noise(found, wrong, question, difference))
 
 
 def _of_narrow_dtype(found: Measured, some: Array, question: Question, difference: Array) -> Array:
-    """By how much the difference of the two gradients is another one in a wider dtype."""
+    """By how much the difference of the two gradients is another one in a wider dtype; or how unsteady it is close by.
+
+    That is asked where there is no wider dtype, of differences in the last bits.
+    """
     wider = wider_difference(found.pair(some), *question) if found.candidate.wide else None
-    return np.zeros(len(some)) if wider is None else np.abs(wider - difference)
-
-
-def _of_unsteadiness(found: Measured, some: Array, question: Question, difference: Array) -> Array:
-    """How unsteady a difference in the last bits is close by."""
+    if wider is not None:
+        return np.asarray(np.abs(wider - difference))
     largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
     slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest
     noise = np.zeros(len(some))
     if slight.any():
-        noise[slight], _ = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
+        noise[slight], _ = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"), CLOSE)
     return noise
 
 
 def _of_tolerance(found: Measured, some: Array, question: Question, difference: Array) -> Array:
-    """The same of one that is not gross, where backward is steady: solvers and series stop at a tolerance."""
+    """How unsteady a slight difference is, where backward is steady: solvers and series stop at a tolerance."""
     size = np.abs(found.numerical[0])
     if not (np.abs(difference) < TOLERANCE * np.nanmax(size)).all():
         return np.zeros(len(some))
-    left, alone = unsteadiness(found.pair(some), *question, found.rng("unsteadiness"))
+    left, alone = unsteadiness(found.pair(some), *question, found.rng("unsteadiness"), APART)
     left = np.where(UNDECIDABLE * alone < left, BIASED * left, 0)
     relative = float(left.max() / np.nanmax(size))  # of the solver, whether or not an entry shows it
     noise = np.fmax(left, relative * size[some])
@@ -281,9 +283,8 @@ def _is_wrong_at(found: Measured, some: Array, question: tuple[Array, list[Array
         off = apart > known + allowed + FAR * (slopes.errors + slopes.lost + found.floor[some])
         if off.any():
             noise = noise_floor(pair, *question, found.rng("noise elsewhere"))
-            for of_something in (_of_narrow_dtype, _of_unsteadiness):
-                noise += of_something(found, some, question, claimed - slopes.values[:, 0])
-            off &= apart > FAR * noise
+            change = _of_narrow_dtype(found, some, question, claimed - slopes.values[:, 0])
+            off &= apart > FAR * (noise + np.where(np.isfinite(change), change, 0))
         if off.any() and found.method == COMPLEX_STEP:  # which need not be right there, too
             there = found.there(*question).with_its_output()
             slopes = measure(there, some, CENTRAL, found.aside, best=True)

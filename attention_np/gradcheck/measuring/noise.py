@@ -16,7 +16,7 @@ Derived in ``derivations/gradcheck.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import comb
 from typing import Any, NamedTuple
 
@@ -26,14 +26,24 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import moved
 from attention_np.gradcheck.measuring.subject import REFUSALS
 
-__all__ = ["Pair", "moved_relatively", "noise_floor", "sensitivity", "unsteadiness", "wider_difference"]
+__all__ = [
+    "APART",
+    "CLOSE",
+    "Pair",
+    "moved_relatively",
+    "noise_floor",
+    "sensitivity",
+    "unsteadiness",
+    "wider_difference",
+]
 
 Array = npt.NDArray[Any]
 
 ULPS = 4  # by how many units in the last place, at most, the inputs are moved
 SMALL_MOVES = 4
 LARGER_MOVES = 2
-SPACINGS, POINTS, ORDER = (2.0**-4, 2.0**-5, 2.0**-7, 2.0**-14, 2.0**-20), 10, 3  # relative
+CLOSE, POINTS, ORDER = (2.0**-7, 2.0**-14, 2.0**-20), 10, 3  # relative
+APART = (2.0**-4, 2.0**-5, *CLOSE)  # so far that a solver takes another number of steps
 SMOOTH = 1e-3  # of the largest: what differences of a high order leave at most of slopes that are smooth
 LARGER = 0.75  # a larger move is eps to this power, relative (gradcheck.55)
 
@@ -76,7 +86,9 @@ def sensitivity(way: Way, cotangent: Array, inputs: list[Array], rng: np.random.
     return furthest
 
 
-def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> tuple[Array, Array]:
+def unsteadiness(
+    pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator, spacings: Sequence[float]
+) -> tuple[Array, Array]:
     """What differences of a high order leave of the difference between the two, at equally spaced points.
 
     A wrong formula is smooth, and leaves next to nothing. Rounding is not, as that of 1 - y * y where y is nearly one:
@@ -94,10 +106,10 @@ def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rand
 
     with np.errstate(all="ignore"):
         left = np.full(pair.claimed(cotangent, inputs).shape, np.nan)
-        answers = [_or_nan(pair.claimed, cotangent, point) for point in at(SPACINGS[-1])]
+        answers = [_or_nan(pair.claimed, cotangent, point) for point in at(spacings[-1])]
         claims = np.array([np.broadcast_to(answer, left.shape) for answer in answers])
         alone = np.where((claims == claims[0]).all(axis=0), np.inf, _left_over(claims))  # the same in float16
-        for spacing in SPACINGS:
+        for spacing in spacings:
             answers = [np.broadcast_arrays(*pair.at(cotangent, point), left)[:2] for point in at(spacing)]
             claimed, measured = np.swapaxes(answers, 0, 1)
             smooth = _left_over(measured) <= SMOOTH * np.abs(measured).max(axis=0)

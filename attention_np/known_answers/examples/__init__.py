@@ -6,6 +6,7 @@ from attention_np.known_answers.examples import (
     additive,
     biased,
     dot_product,
+    linear_attention,
     masked,
     multi_head,
     rows,
@@ -22,5 +23,5 @@ OPS = tuple(SIGNATURES)
 
 def all_examples() -> list[Example]:
     """Every case of every op."""
-    modules = (softmax, dot_product, masked, biased, second_order, additive, multi_head, rows)
+    modules = (softmax, dot_product, masked, biased, second_order, additive, multi_head, linear_attention, rows)
     return [example for module in modules for example in module.examples()]

@@ -1,0 +1,249 @@
+"""The recurrence of linear attention in chunks: products of matrices within a chunk, one step from chunk to chunk.
+
+For finite numbers. Where something is not finite, the results are not, and whoever calls this goes token by token.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attention_np._lib.arrays import Array, added, transposed
+from attention_np._linear_attention.pairs import (
+    decayed_products,
+    decayed_products_backward,
+    from_end,
+    from_start,
+    sum_before,
+    sum_from,
+)
+from attention_np._linear_attention.tokens import Tokens
+
+__all__ = ["backward", "forward"]
+
+SPAN = 2**13  # tokens of all heads, whose chunks are worked on together: more take more memory, fewer more time
+
+
+class Decays(NamedTuple):
+    """What is left at a token of the state before the chunk, at its end of what a token has written, and of all."""
+
+    from_start: Array  # (..., T, c, d)
+    to_end: Array  # (..., T, c, d)
+    whole: Array  # (..., T, d, 1)
+    between: Array | None  # (..., T, c, c), at a token of what another has written before, if all features decay alike
+
+
+class Delta(NamedTuple):
+    """What the delta rule needs of a chunk: how its tokens correct each other, and the state before."""
+
+    overlaps: Array  # (..., T, c, c), of each key with those before it
+    solver: Array  # (..., T, c, c), the inverse of 1 + beta * overlaps
+    erased: Array  # (..., T, c, d_k), times the state before the chunk: what is written less
+
+
+class Chunks(NamedTuple):
+    """The T chunks of c tokens of a sequence, and what is known of them without any state."""
+
+    tokens: Tokens  # each (..., T, c, features), zeros behind the last token
+    decays: Decays | None
+    read: Array  # (..., T, c, d_k), the queries as they meet the state before the chunk
+    met: Array  # (..., T, c, d_k), the keys as they meet it
+    kept: Array  # (..., T, c, d_k), the keys as they are left at the end of the chunk
+    scores: Array  # (..., T, c, c), of each query with its own key and those before it
+    delta: Delta | None
+    written: Array  # (..., T, c, d_v), if the state before the chunk is zero
+
+
+def forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array, Array, Array]:
+    """The outputs, the states before each chunk, and the last one."""
+    outputs, states = [], []
+    for span in _spans(tokens, state, size):
+        output, before, state = _forward(tokens.part(span), state, scale, size)
+        outputs.append(output)
+        states.append(before)
+    return np.concatenate(outputs, axis=-2), np.concatenate(states, axis=-3), state
+
+
+def _forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array, Array, Array]:
+    """Of a span."""
+    chunks = _chunks(tokens, size)
+    states, written = [], []
+    for t in range(chunks.scores.shape[-3]):
+        states.append(state)
+        writes = chunks.written[..., t, :, :]
+        if chunks.delta is not None:
+            writes = writes - chunks.delta.erased[..., t, :, :] @ state  # (..., c, d_v) (chunks.11)
+        written.append(writes)
+        left = state if chunks.decays is None else chunks.decays.whole[..., t, :, :] * state
+        state = left + transposed(chunks.kept[..., t, :, :]) @ writes  # (..., d_k, d_v) (chunks.12)
+    before, all_written = np.stack(states, axis=-3), np.stack(written, axis=-3)
+    output = scale * (chunks.read @ before + chunks.scores @ all_written)  # (..., T, c, d_v) (chunks.13)
+    return _joined(output, tokens.n), before, state
+
+
+def backward(
+    d_output: Array, d_state: Array, tokens: Tokens, states: Array, scale: Any, size: int
+) -> tuple[Tokens, Array]:
+    """The gradients of the tokens and of the first state, from those of the outputs and of the last state."""
+    found = []
+    for span in reversed(_spans(tokens, d_state, size)):
+        own = tokens.part(span)
+        kept = states[..., span.start // size : -(-span.stop // size), :, :]
+        d_tokens, d_state = _backward(d_output[..., span, :], d_state, own, kept, scale, size)
+        found.append(d_tokens)
+    columns = zip(*reversed(found), strict=True)
+    return Tokens._make(None if x[0] is None else np.concatenate(x, axis=-2) for x in columns), d_state
+
+
+def _backward(
+    d_output: Array, d_state: Array, tokens: Tokens, states: Array, scale: Any, size: int
+) -> tuple[Tokens, Array]:
+    """Of a span."""
+    chunks = _chunks(tokens, size)
+    (query, key, value, log_decay, beta, _), decays, delta = chunks.tokens, chunks.decays, chunks.delta
+    written = chunks.written if delta is None else chunks.written - delta.erased @ states
+
+    # forward was output = scale * (read @ state + scores @ written)
+    d_sum = scale * _cut(d_output, size)  # (..., T, c, d_v)
+    d_read, d_scores = d_sum @ transposed(states), np.tril(d_sum @ transposed(written))
+    d_written_here, d_state_here = transposed(chunks.scores) @ d_sum, transposed(chunks.read) @ d_sum
+
+    # from chunk to chunk, written -= erased @ state, state = whole * state + kept^T @ written
+    d_states, d_writes = [], []
+    for t in reversed(range(chunks.scores.shape[-3])):
+        d_states.append(d_state)
+        d_writes.append(d_written_here[..., t, :, :] + chunks.kept[..., t, :, :] @ d_state)  # (chunks.15)
+        d_left = d_state if decays is None else decays.whole[..., t, :, :] * d_state
+        d_state = d_left + d_state_here[..., t, :, :]  # (..., d_k, d_v)
+        if delta is not None:
+            d_state = d_state - transposed(delta.erased[..., t, :, :]) @ d_writes[-1]  # (chunks.16)
+    d_behind, d_written = np.stack(d_states[::-1], axis=-3), np.stack(d_writes[::-1], axis=-3)
+    d_kept = written @ transposed(d_behind)  # (..., T, c, d_k)
+
+    d_value, d_beta, d_met, d_overlaps = d_written, None, None, None
+    if delta is not None:
+        # forward was written = solver @ (beta * (value - met @ state)), solver = (1 + beta * overlaps)^-1
+        d_written = transposed(delta.solver) @ d_written  # (..., T, c, d_v) (chunks.15)
+        missing = value - chunks.met @ states - delta.overlaps @ written  # (..., T, c, d_v) (chunks.17)
+        d_beta = (d_written * missing).sum(axis=-1, keepdims=True)  # (..., T, c, 1) (chunks.18)
+        d_value = beta * d_written  # (..., T, c, d_v) (chunks.18)
+        d_met, d_overlaps = -d_value @ transposed(states), -np.tril(d_value @ transposed(written), -1)
+
+    # forward was read = query * from_start, met = key * from_start, kept = key * to_end
+    d_query, d_key, d_log_decay = d_read, d_kept if d_met is None else d_kept + d_met, None
+    if decays is not None:
+        d_query = d_read * decays.from_start  # (..., T, c, d_k) (chunks.19)
+        d_key = d_kept * decays.to_end  # (..., T, c, d_k) (chunks.20)
+        of_start = d_read * chunks.read
+        if d_met is not None:
+            d_key, of_start = d_key + d_met * decays.from_start, of_start + d_met * chunks.met
+        d_whole = transposed((decays.whole * states * d_behind).sum(axis=-1, keepdims=True))  # (..., T, 1, d_k)
+        d_log_decay = sum_from(of_start) + sum_before(d_kept * chunks.kept) + d_whole  # (chunks.21)
+        if log_decay.shape[-1] == 1:
+            d_log_decay = d_log_decay.sum(axis=-1, keepdims=True)
+
+    # forward was scores = products of query and key, overlaps = products of key and key
+    d_late, d_early, d_between = _products_backward(d_scores, query, chunks, own=True)
+    d_query, d_key = d_query + d_late, d_key + d_early
+    d_log_decay = added(d_log_decay, d_between)
+    if d_overlaps is not None:
+        d_late, d_early, d_between = _products_backward(d_overlaps, key, chunks, own=False)
+        d_key = d_key + d_late + d_early
+        d_log_decay = added(d_log_decay, d_between)
+    gradients = Tokens(d_query, d_key, d_value, d_log_decay, d_beta)
+    return gradients.each(lambda x: _joined(x, tokens.n)), d_state
+
+
+def _spans(tokens: Tokens, state: Array, size: int) -> list[slice]:
+    """Whole chunks that are worked on together."""
+    heads = prod(state.shape[:-2])
+    length = max(SPAN // max(heads, 1) // size, 1) * size
+    return [slice(start, min(start + length, tokens.n)) for start in range(0, tokens.n, length)]
+
+
+def _chunks(tokens: Tokens, size: int) -> Chunks:
+    cut = tokens.each(lambda x: _cut(x, size))
+    query, key, value, log_decay, beta, _ = cut
+    read, met, kept, decays = query, key, key, None
+    if log_decay is not None:
+        between, whole = None, np.exp(log_decay.sum(axis=-2))[..., None]
+        if log_decay.shape[-1] == 1:
+            ones = np.ones_like(log_decay)
+            between = decayed_products(ones, ones, log_decay)
+        decays = Decays(from_start(log_decay), from_end(log_decay), whole, between)  # (chunks.6)
+        read, met, kept = query * decays.from_start, key * decays.from_start, key * decays.to_end
+    found = Chunks(cut, decays, read, met, kept, query, None, value)
+    scores = _products(query, found, own=True)  # (..., T, c, c) (chunks.7)
+    if beta is None:
+        return found._replace(scores=scores)
+    overlaps = _products(key, found, own=False)  # (..., T, c, c) (chunks.7)
+    solver = _inverse(beta * overlaps)  # (..., T, c, c) (chunks.9)
+    delta = Delta(overlaps, solver, solver @ (beta * met))
+    return found._replace(scores=scores, delta=delta, written=solver @ (beta * value))
+
+
+def _products(late: Array, chunks: Chunks, own: bool) -> Array:
+    """The decayed products of each row of `late` with the keys before it and, if `own`, with its own key."""
+    key, decays = chunks.tokens.key, chunks.decays
+    if decays is None:
+        return np.tril(late @ transposed(key), 0 if own else -1)
+    if decays.between is not None:
+        products: Array = late @ transposed(key)
+        return products * _with_own(decays.between, own)
+    products = decayed_products(late, key, chunks.tokens.log_decay)
+    return products + _on_diagonal((late * key).sum(axis=-1)) if own else products
+
+
+def _products_backward(d_products: Array, late: Array, chunks: Chunks, own: bool) -> tuple[Array, Array, Array | None]:
+    """The gradients of :func:`_products` with respect to the rows, the keys and `log_decay`."""
+    key, log_decay, decays = chunks.tokens.key, chunks.tokens.log_decay, chunks.decays
+    if decays is None:
+        return d_products @ key, transposed(d_products) @ late, None
+    if decays.between is not None:
+        ones = np.ones_like(log_decay)
+        d_between = d_products * (late @ transposed(key))
+        decayed = d_products * _with_own(decays.between, own)
+        _, _, d_log_decay = decayed_products_backward(d_between, ones, ones, log_decay)
+        return decayed @ key, transposed(decayed) @ late, d_log_decay
+    d_late, d_key, d_log_decay = decayed_products_backward(d_products, late, key, log_decay)
+    if own:
+        d_own = np.diagonal(d_products, axis1=-2, axis2=-1)[..., None]
+        d_late, d_key = d_late + d_own * key, d_key + d_own * late
+    return d_late, d_key, d_log_decay
+
+
+def _with_own(between: Array, own: bool) -> Array:
+    """The decays between tokens, with that of what a token has written itself, of which all is left."""
+    return between + np.eye(between.shape[-1], dtype=between.dtype) if own else between
+
+
+def _on_diagonal(x: Array) -> Array:
+    matrix: Array = x[..., None] * np.eye(x.shape[-1], dtype=x.dtype)
+    return matrix
+
+
+def _inverse(lower: Array) -> Array:
+    """The inverse of ``1 + lower``, strictly lower triangular, (..., c, c): forward substitution, row by row."""
+    inverse: Array = np.broadcast_to(np.eye(lower.shape[-1], dtype=lower.dtype), lower.shape).copy()
+    for i in range(1, lower.shape[-1]):
+        row = lower[..., i, None, :i] @ inverse[..., :i, :i]  # (..., 1, i)
+        inverse[..., i, :i] = -row[..., 0, :]  # (chunks.10)
+    return inverse
+
+
+def _cut(x: Array, size: int) -> Array:
+    """`x`, (..., n, features), as (..., T, c, features), with zeros behind the last token."""
+    *leading, n, features = x.shape
+    missing = -n % size
+    if missing:
+        x = np.concatenate([x, np.zeros((*leading, missing, features), x.dtype)], axis=-2)
+    return x.reshape(*leading, (n + missing) // size, size, features)
+
+
+def _joined(x: Array, n: int) -> Array:
+    """`x`, (..., T, c, features), as (..., n, features)."""
+    *leading, parts, size, features = x.shape
+    whole: Array = x.reshape(*leading, parts * size, features)
+    return whole[..., :n, :]

@@ -1,0 +1,477 @@
+r"""Linear attention and its family: a state that forgets, is corrected, is written to, and is read by each query.
+
+.. math::
+
+    S_t = \mathrm{diag}(e^{g_t}) S_{t-1} + k_t u_t^\top, \qquad u_t = v_t
+    \quad\text{or}\quad u_t = \beta_t \left(v_t - S_{t-1}^\top \mathrm{diag}(e^{g_t}) k_t\right), \qquad
+    o_t = \text{scale} \cdot S_t^\top q_t
+
+    \frac{\partial L}{\partial S_{t-1}} = \mathrm{diag}(e^{g_t})
+    \left(\frac{\partial L}{\partial S_t} - \beta_t k_t k_t^\top \frac{\partial L}{\partial S_t}\right)
+    + \text{scale} \cdot q_{t-1} \frac{\partial L}{\partial o_{t-1}}^{\!\top}
+
+Which of the two arrays are there says which rule it is:
+
+================ ================================== ========================= =====================================
+`log_decay`      without `beta`                     with `beta`               in words
+================ ================================== ========================= =====================================
+none             linear attention                   DeltaNet                  forgets nothing
+(..., n, 1)      RetNet, Mamba-2 (SSD)              gated DeltaNet            forgets all features alike
+(..., n, d_k)    gated linear attention (GLA)       Kimi delta attention      forgets each feature at its own rate
+================ ================================== ========================= =====================================
+
+The derivation is ``derivations/linear_attention.md`` of the package. Here is the recurrence, token by token; the same
+in chunks, by products of matrices, is in ``attention_np/_linear_attention``.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np._lib import passes
+from attention_np._lib.arguments import as_attended, as_floating, as_integer, as_mask, as_scale, check_features
+from attention_np._lib.arrays import Array, is_finite, precision, transposed, with_query_axis
+from attention_np._lib.passes import Tangent
+from attention_np._lib.products import backward_product, backward_times
+from attention_np._linear_attention import chunks
+from attention_np._linear_attention.tokens import Tokens, as_tokens, hidden_as_zero
+
+__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+
+VECTORIZED = (
+    "query",
+    "key",
+    "value",
+    "log_decay",
+    "beta",
+    "initial_state",
+)  # may carry any leading axes: for gradcheck
+
+
+class Gradients(NamedTuple):
+    """The gradient of the loss with respect to each array of :func:`forward`, of its shape and dtype."""
+
+    query: Array
+    key: Array
+    value: Array
+    log_decay: Array | None
+    beta: Array | None
+    initial_state: Array | None
+
+
+class Cache(NamedTuple):
+    """What :func:`forward` leaves for :func:`backward`, :func:`jvp`, the next part of a sequence, and the reader.
+
+    The inputs are as they were given.
+    """
+
+    query: Array  # (..., n, d_k)
+    key: Array  # (..., n, d_k)
+    value: Array  # (..., n, d_v)
+    log_decay: Array | None  # (..., n, 1) or (..., n, d_k)
+    beta: Array | None  # (..., n)
+    initial_state: Array | None  # (..., d_k, d_v)
+    mask: Array | None  # (..., n), False where a token is padding
+    scale: Any  # a real scalar of the precision computed in
+    chunk_size: int | None
+    states: Array  # (..., parts, d_k, d_v): before each part, of `chunk_size` tokens or of about the root of n
+    final_state: Array  # (..., d_k, d_v), in the precision computed in
+    output_shape: tuple[int, ...]
+
+
+def forward(
+    query: npt.ArrayLike,
+    key: npt.ArrayLike,
+    value: npt.ArrayLike,
+    *,
+    log_decay: npt.ArrayLike | None = None,
+    beta: npt.ArrayLike | None = None,
+    initial_state: npt.ArrayLike | None = None,
+    mask: npt.ArrayLike | None = None,
+    scale: float | None = None,
+    chunk_size: int | None = None,
+) -> tuple[Array, Cache]:
+    r"""Attention of n tokens through a state, of which each token sees what the tokens up to it have written.
+
+    Parameters
+    ----------
+    query : array_like of float, (..., n, d_k)
+        The leading axes of all arrays broadcast together. Or (d_k,): of a single token, without its axis.
+    key : array_like of float, (..., n, d_k)
+    value : array_like of float, (..., n, d_v)
+    log_decay : array_like of float, optional
+        The logarithm of what is left of the state when a token comes: (..., n, 1) for all features alike, or
+        (..., n, d_k) for each its own. Minus infinity: none of it. By default all of it.
+    beta : array_like of float, (..., n), optional
+        With it a token writes as the delta rule says: `beta` times what its value lacks in what the state, after the
+        decay, says for its key. By default it adds its value.
+    initial_state : array_like of float, (..., d_k, d_v), optional
+        The state before the first token, such as ``final_state`` of the sequence before; by default zero.
+    mask : array_like of bool, optional
+        False where a token is padding, which neither decays nor writes; broadcasts to (..., n).
+    scale : float, optional
+        What the output is multiplied by, by default ``1 / sqrt(d_k)``.
+    chunk_size : int, optional
+        How many tokens are worked on together, by products of matrices, with the same numbers. By default each by
+        itself.
+
+    Returns
+    -------
+    output : ndarray, (..., n, d_v)
+        Or (..., d_v) for a single token. Zero for padding.
+    cache : Cache
+        With ``final_state``, the state behind the last token. Refers to the inputs, without a copy.
+
+    Raises
+    ------
+    TypeError
+        If an array is not of floating-point numbers, or is a masked array, `mask` is not boolean, or an option is not
+        of its type.
+    ValueError
+        If shapes do not fit together; if `scale` is not finite; if `chunk_size` is less than 1.
+
+    Notes
+    -----
+    A padded token contributes nothing, even where its arrays hold NaN or infinity, and so does what is behind a decay
+    of minus infinity. Keys and queries are taken as they are: a feature map, or dividing by their norm, comes first.
+    With the delta rule the state stays bounded for ``0 <= beta * sum(key**2) <= 2``.
+
+    What is kept for the backward pass is one state for each part of the sequence: of `chunk_size` tokens, or of about
+    the root of n, so that memory is that of the arrays and of few states; those within a part are worked out again.
+    Where something is not finite, chunks are worked on token by token, and so is forward mode. A state that does not
+    fit the dtype is infinite.
+
+    References
+    ----------
+    .. [1] A. Katharopoulos et al., "Transformers are RNNs: fast autoregressive transformers with linear attention",
+       ICML 2020.
+    .. [2] I. Schlag, K. Irie, J. Schmidhuber, "Linear transformers are secretly fast weight programmers", ICML 2021.
+    .. [3] S. Yang et al., "Gated linear attention transformers with hardware-efficient training", ICML 2024.
+    .. [4] S. Yang, J. Kautz, A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", ICLR 2025.
+
+    Examples
+    --------
+    One key, written to twice. Plain linear attention adds the values up; the delta rule replaces the first.
+
+    >>> import numpy as np
+    >>> from attention_np import linear_attention
+    >>> key, value = np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([[10.0], [3.0]])
+    >>> output, _ = linear_attention.forward(key, key, value, scale=1.0)
+    >>> print(output.T)
+    [[10. 13.]]
+    >>> output, cache = linear_attention.forward(key, key, value, beta=np.ones(2), scale=1.0)
+    >>> print(output.T, cache.final_state.T)
+    [[10.  3.]] [[3. 0.]]
+    >>> print(linear_attention.backward(np.array([[0.0], [1.0]]), cache).value.T)
+    [[0. 1.]]
+    >>> print(linear_attention.jvp(cache, beta=np.array([0.0, 1.0])).T)
+    [[ 0. -7.]]
+    """
+    query, key, value, _ = as_attended(query, key, value, None)
+    log_decay = None if log_decay is None else as_floating("log_decay", log_decay)
+    beta = None if beta is None else as_floating("beta", beta)
+    initial_state = None if initial_state is None else as_floating("initial_state", initial_state)
+    shape = tokens_shape(query, key, value, log_decay, beta, initial_state)
+    if mask is not None:
+        mask = as_mask(mask, shape, "the tokens")
+        mask = np.broadcast_to(mask, (*mask.shape[:-1], shape[-1]))
+    compute = precision(query, key, value, log_decay, beta, initial_state).compute
+    scale = as_scale(scale, key.shape[-1], compute)
+    chunk_size = None if chunk_size is None else as_integer("chunk_size", chunk_size, least=1)
+    return attend(
+        query=query,
+        key=key,
+        value=value,
+        log_decay=log_decay,
+        beta=beta,
+        initial_state=initial_state,
+        mask=mask,
+        scale=scale,
+        chunk_size=chunk_size,
+        leading=shape[:-1],
+    )
+
+
+@passes.forward
+def attend(
+    query: Array,
+    key: Array,
+    value: Array,
+    log_decay: Array | None,
+    beta: Array | None,
+    initial_state: Array | None,
+    mask: Array | None,
+    scale: Any,
+    chunk_size: int | None,
+    leading: tuple[int, ...],
+) -> tuple[Array, Cache]:
+    """What :func:`forward` computes, of arguments that it has checked."""
+    tokens = as_tokens(query, key, value, log_decay, beta, mask)
+    shape = (*leading, key.shape[-1], value.shape[-1])
+    before = np.zeros((), query.dtype) if initial_state is None else initial_state
+    before = np.broadcast_to(before, shape)
+    found = in_chunks(tokens, before, scale, chunk_size)
+    output, states, final_state = step_by_step(tokens, before, scale, chunk_size) if found is None else found
+    return output, Cache(
+        query=query,
+        key=key,
+        value=value,
+        log_decay=log_decay,
+        beta=beta,
+        initial_state=initial_state,
+        mask=mask,
+        scale=scale,
+        chunk_size=chunk_size,
+        states=states,
+        final_state=final_state,
+        output_shape=output.shape,
+    )
+
+
+class Step(NamedTuple):
+    """The state behind a token, and what is on the way to it."""
+
+    decayed: Array  # (..., d_k, d_v)
+    missing: Array  # (..., d_v): of the value, what the state does not say yet; without `beta` all of it
+    written: Array  # (..., d_v)
+    state: Array  # (..., d_k, d_v)
+
+
+def step(token: Tokens, state: Array) -> Step:
+    """What a token makes of the state before it."""
+    decayed, missing = state, token.value
+    if token.log_decay is not None:  # where it is zero, nothing is left, not even NaN
+        decayed = backward_times(np.exp(token.log_decay)[..., None], state)  # (..., d_k, d_v) (linear-attention.10)
+    if token.beta is not None:
+        missing = token.value - _read(decayed, token.key)  # (..., d_v) (linear-attention.11)
+    written = missing if token.beta is None else token.beta * missing  # (..., d_v) (linear-attention.12)
+    behind = decayed + token.key[..., :, None] * written[..., None, :]  # (..., d_k, d_v) (linear-attention.13)
+    return Step(decayed, missing, written, _unless_hidden(token, behind, state))
+
+
+def step_by_step(tokens: Tokens, state: Array, scale: Any, chunk_size: int | None) -> tuple[Array, Array, Array]:
+    """The outputs, (..., n, d_v), the states before each part, (..., parts, d_k, d_v), and the last one."""
+    outputs, states = [], []
+    for part in _parts(tokens, chunk_size):
+        states.append(state)
+        for t in part:
+            state = step(tokens.at(t), state).state
+            outputs.append(scale * _read(state, tokens.at(t).query))  # (..., d_v) (linear-attention.14)
+    output = hidden_as_zero(_stacked(outputs, state.sum(axis=-2), -2), tokens.mask)
+    return output, _stacked(states, state, -3), state.copy()  # (linear-attention.15)
+
+
+@passes.backward
+def backward(d_output: Array, cache: Cache, *, d_final_state: Array | None = None) -> Gradients:
+    """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v).
+
+    A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
+    """
+    tokens = as_tokens(*cache[:5], cache.mask)
+    d_output = hidden_as_zero(d_output, tokens.mask)
+    d_state = np.zeros_like(cache.final_state) if d_final_state is None else d_final_state
+    of_forward = (tokens, cache.states, cache.scale, cache.chunk_size)
+    found = in_chunks_backward(d_output, d_state, *of_forward)
+    d_tokens, d_state = step_by_step_backward(d_output, d_state, *of_forward) if found is None else found
+    query, key, value, log_decay, beta, _ = d_tokens.each(lambda x: hidden_as_zero(x, tokens.mask))
+    return Gradients(query, key, value, log_decay, None if beta is None else beta[..., 0], d_state)
+
+
+def step_by_step_backward(
+    d_output: Array, d_state: Array, tokens: Tokens, states: Array, scale: Any, chunk_size: int | None
+) -> tuple[Tokens, Array]:
+    """The gradients of the tokens and of the first state, from those of the outputs and of the last state."""
+    found = []
+    for number, part in reversed(list(enumerate(_parts(tokens, chunk_size)))):
+        state, steps = states[..., number, :, :], []
+        for t in part:
+            steps.append(step(tokens.at(t), state))
+            state = steps[-1].state
+        for t, now in reversed(list(zip(part, steps, strict=True))):
+            d_token, d_state = step_backward(d_output[..., t, :], d_state, tokens.at(t), now, scale)
+            found.append(d_token)
+    if not found:
+        return tokens.each(np.zeros_like), d_state
+    columns = zip(*reversed(found), strict=True)
+    return Tokens._make(None if x[0] is None else np.stack(x, axis=-2) for x in columns), d_state
+
+
+def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, scale: Any) -> tuple[Tokens, Array]:
+    """The gradients of a token and of the state before it, from those of its output and of the state behind it.
+
+    The latter is what the tokens behind it have made of theirs.
+    """
+    # forward was output = scale * state^T @ query
+    d_query = scale * _row_times(d_output, transposed(now.state))  # (..., d_k) (linear-attention.19)
+    read = backward_times(d_output[..., None, :], token.query[..., :, None])  # (..., d_k, d_v)
+    d_state = d_state + scale * read  # (linear-attention.21, linear-attention.24, linear-attention.33)
+
+    # forward was state = decayed + key @ written^T
+    d_written = _times_column(transposed(d_state), token.key)  # (..., d_v) (linear-attention.22)
+    d_key = _times_column(d_state, now.written)  # (..., d_k) (linear-attention.29)
+    d_value, d_decayed = d_written, d_state
+    d_beta = d_log_decay = None
+
+    if token.beta is not None:
+        # forward was written = beta * missing, missing = value - decayed^T @ key
+        d_beta = backward_times(d_written, now.missing).sum(axis=-1, keepdims=True)  # (..., 1) (linear-attention.28)
+        d_value = backward_times(d_written, token.beta)  # (..., d_v) (linear-attention.27)
+        d_key = d_key - _row_times(d_value, transposed(now.decayed))  # (linear-attention.29)
+        d_decayed = d_state - backward_times(d_value[..., None, :], token.key[..., :, None])  # (linear-attention.23)
+
+    d_before = d_decayed
+    if token.log_decay is not None:
+        # forward was decayed = exp(log_decay) * state before
+        of_rows = backward_times(d_decayed, now.decayed).sum(axis=-1)  # (..., d_k) (linear-attention.30)
+        d_log_decay = (
+            of_rows if token.log_decay.shape[-1] > 1 else of_rows.sum(axis=-1, keepdims=True)
+        )  # (linear-attention.31)
+        d_before = backward_times(
+            d_decayed, np.exp(token.log_decay)[..., None]
+        )  # (linear-attention.24, linear-attention.25)
+    return Tokens(d_query, d_key, d_value, d_log_decay, d_beta), d_before
+
+
+@passes.jvp
+def jvp(
+    cache: Cache,
+    *,
+    query: Tangent = None,
+    key: Tangent = None,
+    value: Tangent = None,
+    log_decay: Tangent = None,
+    beta: Tangent = None,
+    initial_state: Tangent = None,
+) -> Array:
+    """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
+    tokens = as_tokens(*cache[:5], cache.mask)
+    d_tokens = as_tokens(query, key, value, log_decay, beta, cache.mask)
+    shape = cache.final_state.shape
+    state, d_state = (np.broadcast_to(0.0 if x is None else x, shape) for x in (cache.initial_state, initial_state))
+    outputs = []
+    for t in range(tokens.query.shape[-2]):
+        token, d_token = tokens.at(t), d_tokens.at(t)
+        now, d_state = step_forward_mode(token, d_token, state, d_state)
+        moved = _read(d_state, token.query) + _read(now.state, d_token.query)  # (..., d_v) (linear-attention.38)
+        outputs.append(cache.scale * moved)
+        state = now.state
+    return hidden_as_zero(_stacked(outputs, d_state.sum(axis=-2), -2), tokens.mask)
+
+
+def step_forward_mode(token: Tokens, d_token: Tokens, state: Array, d_state: Array) -> tuple[Step, Array]:
+    """What a token makes of the state before it, and how the state behind it moves."""
+    now = step(token, state)
+    d_decayed, d_written = d_state, d_token.value
+    if token.log_decay is not None:
+        moved = d_state + d_token.log_decay[..., None] * state
+        d_decayed = backward_times(np.exp(token.log_decay)[..., None], moved)  # (..., d_k, d_v) (linear-attention.35)
+    if token.beta is not None:
+        d_missing = (
+            d_token.value - _read(d_decayed, token.key) - _read(now.decayed, d_token.key)
+        )  # (linear-attention.36)
+        d_written = d_token.beta * now.missing + token.beta * d_missing  # (..., d_v) (linear-attention.36)
+    of_key = d_token.key[..., :, None] * now.written[..., None, :]  # (..., d_k, d_v)
+    d_behind = (
+        d_decayed + of_key + token.key[..., :, None] * d_written[..., None, :]
+    )  # (linear-attention.34, linear-attention.37)
+    return now, _unless_hidden(token, d_behind, d_state)
+
+
+def in_chunks(tokens: Tokens, state: Array, scale: Any, chunk_size: int | None) -> tuple[Array, Array, Array] | None:
+    """As :func:`step_by_step`, by products of matrices, if there are chunks.
+
+    None where something is not finite: what takes no part in a sum would spoil a product of matrices.
+    """
+    if chunk_size is None or not tokens.n:
+        return None
+    output, states, last = chunks.forward(tokens, state, scale, min(chunk_size, tokens.n))
+    return (output, states, last) if is_finite(output) and is_finite(last) else None
+
+
+def in_chunks_backward(
+    d_output: Array, d_state: Array, tokens: Tokens, states: Array, scale: Any, chunk_size: int | None
+) -> tuple[Tokens, Array] | None:
+    """As :func:`step_by_step_backward`, by products of matrices, as :func:`in_chunks`."""
+    if chunk_size is None or not tokens.n:
+        return None
+    d_tokens, d_state = chunks.backward(d_output, d_state, tokens, states, scale, min(chunk_size, tokens.n))
+    return (d_tokens, d_state) if all(is_finite(x) for x in (*d_tokens, d_state) if x is not None) else None
+
+
+def _parts(tokens: Tokens, chunk_size: int | None) -> list[range]:
+    """The places of the tokens, in parts before each of which the state is kept: those within are worked out again."""
+    n = tokens.n
+    size = max(isqrt(n), 1) if chunk_size is None else min(chunk_size, max(n, 1))
+    return [range(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def _unless_hidden(token: Tokens, behind: Array, before: Array) -> Array:
+    """The state behind a token: that before it, whatever it holds, if the token is padding."""
+    return behind if token.mask is None else np.where(token.mask[..., None], behind, before)
+
+
+def _read(state: Array, key: Array) -> Array:
+    """What a state says for a key."""
+    said: Array = key[..., None, :] @ state
+    return said[..., 0, :]
+
+
+def _row_times(d_row: Array, matrix: Array) -> Array:
+    """A gradient times a matrix, where an entry of the gradient that is zero takes no part."""
+    return backward_product(d_row[..., None, :], matrix)[..., 0, :]
+
+
+def _times_column(d_matrix: Array, column: Array) -> Array:
+    """A matrix that is a gradient, times a column, where an entry of the gradient that is zero takes no part."""
+    return backward_product(d_matrix, column[..., None])[..., 0]
+
+
+def _stacked(arrays: list[Array], like: Array, axis: int) -> Array:
+    """`arrays` beside each other along a new axis, of which there may be none."""
+    return np.stack(arrays, axis) if arrays else np.expand_dims(like, axis).take([], axis)
+
+
+def tokens_shape(
+    query: Array, key: Array, value: Array, log_decay: Array | None, beta: Array | None, initial_state: Array | None
+) -> tuple[int, ...]:
+    """(..., n) of the tokens, if the arrays are of as many tokens, and of as many features."""
+    if query.ndim < 1:
+        raise ValueError(f"query must have at least two axes, (..., n, d_k) (query.shape={query.shape})")
+    for name, x in (("key", key), ("value", value)):
+        if x.ndim < 2:
+            raise ValueError(f"{name} must have at least two axes, (..., n, features) ({name}.shape={x.shape})")
+    queries = with_query_axis(query, query)
+    n, d_k, d_v = queries.shape[-2], key.shape[-1], value.shape[-1]
+    for name, x in (("key", key), ("value", value)):
+        if x.shape[-2] != n:
+            raise ValueError(
+                f"query and {name} must be of one length: there are {n} queries and {x.shape[-2]} {name}s "
+                f"(query.shape={query.shape}, {name}.shape={x.shape})"
+            )
+    check_features(query, key)
+    leading = {"query": queries.shape[:-2], "key": key.shape[:-2], "value": value.shape[:-2]}
+    if log_decay is not None:
+        if log_decay.ndim < 2 or log_decay.shape[-2] != n or log_decay.shape[-1] not in (1, d_k):
+            raise ValueError(
+                f"log_decay must have the shape (..., {n}, 1) or (..., {n}, {d_k}) (log_decay.shape={log_decay.shape})"
+            )
+        leading["log_decay"] = log_decay.shape[:-2]
+    if beta is not None:
+        if beta.shape[-1:] != (n,):
+            raise ValueError(f"beta must have the shape (..., {n}) (beta.shape={beta.shape})")
+        leading["beta"] = beta.shape[:-1]
+    if initial_state is not None:
+        if initial_state.shape[-2:] != (d_k, d_v):
+            raise ValueError(
+                f"initial_state must have the shape (..., {d_k}, {d_v}) (initial_state.shape={initial_state.shape})"
+            )
+        leading["initial_state"] = initial_state.shape[:-2]
+    try:
+        return (*np.broadcast_shapes(*leading.values()), n)
+    except ValueError:
+        shapes = ", ".join(f"{name}: {axes}" for name, axes in leading.items())
+        raise ValueError(f"the leading axes of the arrays do not broadcast together ({shapes})") from None
