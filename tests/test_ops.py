@@ -258,10 +258,6 @@ TYPES: Refused = {
         ({"softcap": True}, "softcap must be a number, not True", ""),
     ],
     "sink": [
-        ({"key": zeros(5, 3)}, "key has 3 features but query has 4", "key query"),
-        ({"key": zeros(2, 5, 3), "value": zeros(5, 4)}, "key has 3 features but query has 4", "key query"),
-        ({"mask": np.ones((2, 1, 5), bool)}, f"mask {BROADCAST}", "mask"),
-        ({"bias": np.ones((1, 1, 5))}, f"bias {BROADCAST}", "bias"),
         ({"sink": 1}, "sink must hold floating-point numbers, not int64", "sink"),
         ({"sink": "a"}, "sink must hold floating-point numbers, not <U1", "sink"),
     ],
@@ -309,6 +305,10 @@ VALUES: Refused = {
         ({"softcap": np.inf}, "softcap must be finite, not inf", ""),
     ],
     "sink": [
+        ({"key": zeros(5, 3)}, "key has 3 features but query has 4", "key query"),
+        ({"key": zeros(2, 5, 3), "value": zeros(5, 4)}, "key has 3 features but query has 4", "key query"),
+        ({"mask": np.ones((2, 1, 5), bool)}, f"mask {BROADCAST}", "mask"),
+        ({"bias": np.ones((1, 1, 5))}, f"bias {BROADCAST}", "bias"),
         ({"sink": RAGGED}, "sink must be an array of floating-point numbers: ", ""),
         ({"sink": np.ones(2)}, "sink must broadcast to the leading axes of the scores, whose shape is ()", "sink"),
     ],

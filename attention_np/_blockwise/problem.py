@@ -170,7 +170,7 @@ class Problem:
             return cast(Array, bias)
         whole = bias if like is None else like
         assert whole is not None
-        whole = whole if whole.ndim > 1 else whole.reshape(1, whole.size)
+        whole = whole if whole.ndim > 1 else whole.reshape(1, -1)
         return cut(pick(whole, of_scores, axes=2), place.rows, place.columns)
 
     def tile(self, place: Place) -> Tile:

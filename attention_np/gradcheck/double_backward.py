@@ -88,7 +88,7 @@ class _Both:
     @cached_property
     def arrays(self) -> list[Array]:
         """Those that are differentiated by."""
-        return list(self.inputs.arrays.values())
+        return [np.asarray(x) for x in self.inputs.arrays.values()]
 
     @cached_property
     def output(self) -> Array:

@@ -168,7 +168,7 @@ def test_multi_head_attention_leaves_the_range_only_where_its_results_do(dtype: 
         expected = (d_q @ w_q.T, d_k @ w_k.T, d_v_ @ w_v.T)
         weights = (x_q.T @ d_q, x_k.T @ d_k, x_v.T @ d_v_, heads.output.T @ d_y)
         biases = tuple(part.sum(axis=0) for part in (d_q, d_k, d_v_, d_y))
-        for one, other in zip((*found[:3], *found.parameters), (*expected, *weights, *biases), strict=True):
+        for one, other in zip((*found[:3], *found.parameters[:8]), (*expected, *weights, *biases), strict=True):
             assert_right(one, other, dtype)
 
         along, of_w, of_b = draws.like(q, k, v), draws.like(*w), draws.like(*b)

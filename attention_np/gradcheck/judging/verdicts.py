@@ -129,16 +129,15 @@ def _look_closer(found: Measured, some: Array) -> None:
 
 
 def _of_narrow_dtype(found: Measured, some: Array, question: Question, difference: Array) -> Array:
-    """By how much the difference of the two gradients is another one in a wider dtype; or how unsteady it is close by.
+    """By how much the difference of the two gradients is another one in a wider dtype; and how unsteady it is close by.
 
-    That is asked where there is no wider dtype, of differences in the last bits.
+    That is asked of differences in the last bits, which may round alike in both dtypes, or where there is no wider one.
     """
     wider = wider_difference(found.pair(some), *question) if found.candidate.wide else None
-    if wider is not None:
-        return np.asarray(np.abs(wider - difference))
+    noise = np.zeros(len(some)) if wider is None else np.abs(wider - difference).astype(float)
     largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
     slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest
-    noise = np.zeros(len(some))
+    slight &= ~(np.abs(difference) <= UNDECIDABLE * noise)
     if slight.any():
         noise[slight], _ = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"), CLOSE)
     return noise

@@ -16,7 +16,7 @@ Derived in ``derivations/gradcheck.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import comb
 from typing import Any, NamedTuple
 
@@ -42,13 +42,27 @@ Array = npt.NDArray[Any]
 ULPS = 4  # by how many units in the last place, at most, the inputs are moved
 SMALL_MOVES = 4
 LARGER_MOVES = 2
-CLOSE, POINTS, ORDER = (2.0**-7, 2.0**-14, 2.0**-20), 10, 3  # relative
-APART = (2.0**-4, 2.0**-5, *CLOSE)  # so far that a solver takes another number of steps
-SMOOTH = 1e-3  # of the largest: what differences of a high order leave at most of slopes that are smooth
+POINTS, ORDER = 10, 3  # that are equally spaced, and of the differences there
 LARGER = 0.75  # a larger move is eps to this power, relative (gradcheck.55)
 
 
 Way = Callable[[Array, list[Array]], Array]  # to a gradient, from the cotangent and all inputs
+
+
+class Spacings(NamedTuple):
+    """How far equally spaced points are apart, relative, and which slopes there are called smooth.
+
+    Of smooth slopes, differences of a high order leave at most so much of the largest. Of the error of a wrong formula
+    they leave no more: so ten times what is left is less than the error, as long as this is below a tenth.
+    """
+
+    relative: tuple[float, ...]
+    smooth: float
+
+
+CLOSE = Spacings(tuple(2.0**-k for k in (7, 9, 11, 14, 17, 20)), 1e-2)
+# So far that a solver takes another number of steps; thrice what is left of one entry is then allowed all others.
+APART = Spacings((2.0**-4, 2.0**-5, *CLOSE.relative), 1e-3)
 
 
 class Pair(NamedTuple):
@@ -87,7 +101,7 @@ def sensitivity(way: Way, cotangent: Array, inputs: list[Array], rng: np.random.
 
 
 def unsteadiness(
-    pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator, spacings: Sequence[float]
+    pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator, spacings: Spacings
 ) -> tuple[Array, Array]:
     """What differences of a high order leave of the difference between the two, at equally spaced points.
 
@@ -106,13 +120,13 @@ def unsteadiness(
 
     with np.errstate(all="ignore"):
         left = np.full(pair.claimed(cotangent, inputs).shape, np.nan)
-        answers = [_or_nan(pair.claimed, cotangent, point) for point in at(spacings[-1])]
+        answers = [_or_nan(pair.claimed, cotangent, point) for point in at(spacings.relative[-1])]
         claims = np.array([np.broadcast_to(answer, left.shape) for answer in answers])
         alone = np.where((claims == claims[0]).all(axis=0), np.inf, _left_over(claims))  # the same in float16
-        for spacing in spacings:
+        for spacing in spacings.relative:
             answers = [np.broadcast_arrays(*pair.at(cotangent, point), left)[:2] for point in at(spacing)]
             claimed, measured = np.swapaxes(answers, 0, 1)
-            smooth = _left_over(measured) <= SMOOTH * np.abs(measured).max(axis=0)
+            smooth = _left_over(measured) <= spacings.smooth * np.abs(measured).max(axis=0)
             left = np.where(np.isnan(left) & smooth, _left_over(claimed - measured), left)
             if not np.isnan(left).any():
                 break
