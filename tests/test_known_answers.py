@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from helpers import Array, Patch, Printed, normal
 
+import attention_np
 from attention_np import cases, cli, dot_product, known_answers, softmax
 from attention_np.known_answers import bounds, files, settling, truth, writing
 from attention_np.known_answers.examples import OPS, TAGS, all_examples
@@ -23,9 +25,10 @@ from attention_np.known_answers.formats import DTYPES, FORMATS, Format, dtype_of
 DOCS = Path(__file__).parents[1] / "docs" / "known-answers.md"
 EXTENDED = Format(64, -1074, 64, -1022, "")  # the bounds are worked out in float64, and so have its range
 SMALL = [example for example in all_examples() if "tile" not in example.tags and example.name != "long"]
+MOVING = [example for example in SMALL if "tangents" in example.tags and "hidden non-finite" not in example.tags]
 FEW = {
-    "softmax": ["rows"],
-    "dot_product": ["plain", "one-key", "padding", "nothing-visible", "nan-without-gradient"],
+    "softmax": ["rows", "tangents-mask"],
+    "dot_product": ["plain", "one-key", "padding", "nothing-visible", "nan-without-gradient", "tangents-plain"],
     "additive": ["plain"],
     "multi_head": ["self-attention"],
     "linear_attention": ["kda", "padding"],
@@ -142,6 +145,26 @@ def test_more_digits_change_no_answer(example: Any) -> None:
         assert not a[np.abs(b) < 1e-140].any() or "huge" in example.name
 
 
+@pytest.mark.parametrize("example", MOVING, ids=lambda example: f"{example.op}-{example.name}")
+def test_hessian_vector_products_are_differences_of_exact_gradients(example: Any) -> None:
+    answers = truth.answers(example.op, example.inputs, example.options)
+    as_exact = np.vectorize(truth.MP.mpf, otypes=[object])
+    exact = {name: x if x.dtype == np.bool_ else as_exact(x) for name, x in example.inputs.items()}
+    tangents = {name[2:]: exact.pop(name) for name in example.inputs if name.startswith("v_")}
+    with truth.MP.workdps(60):
+        step = truth.MP.mpf(10) ** -20  # whose square is the error, besides that of so many digits
+        ahead, behind = (
+            truth.OPS[example.op](
+                truth.Exact(), exact | {name: exact[name] + h * v for name, v in tangents.items()}, example.options
+            )
+            for h in (step, -step)
+        )
+        for name, of in {"d_d_output": "output", **{f"hvp_{name}": f"d_{name}" for name in tangents}}.items():
+            difference = (ahead[of] - behind[of]) / (2 * step)
+            assert answers[name].any()
+            assert (np.abs(answers[name] - difference) < 1e-30).all()
+
+
 def test_a_gradient_that_cancels_to_nothing_is_exactly_zero(answers: Path) -> None:
     for case in known_answers.load(answers, op="multi_head"):
         if "b_key" in case.inputs:
@@ -248,6 +271,70 @@ def test_a_planted_bug_is_found(answers: Path, planted: dict[str, Any], arrays: 
     )
     assert {x.array for x in report.failed} >= arrays
     assert not report.ok
+
+
+def standard_moving(inputs: dict[str, Array], options: dict[str, Any], wrong: str = "") -> dict[str, Array]:
+    """Its second derivatives from their formulas, with something left out."""
+    if "v_query" not in inputs or "bias" in inputs:
+        raise NotImplementedError
+    q, k, v, d_output = (inputs[name] for name in ("query", "key", "value", "d_output"))
+    v_q, v_k, v_v = (inputs[f"v_{name}"] for name in ("query", "key", "value"))
+    scale, visible = q.dtype.type(q.shape[-1] ** -0.5), inputs.get("mask", np.True_)
+    if options.get("is_causal"):
+        visible = np.tri(q.shape[-2], k.shape[-2], dtype=np.bool_)
+    exponentials = np.exp(np.where(visible, q @ k.swapaxes(-1, -2) * scale, q.dtype.type(-np.inf)))
+    total = exponentials.sum(axis=-1, keepdims=True)
+    weights = exponentials / np.where(total > 0, total, 1)
+
+    def from_mean(x: Array) -> Array:
+        return weights * (x - (weights * x).sum(axis=-1, keepdims=True))
+
+    d_weights, moved_d_weights = d_output @ v.swapaxes(-1, -2), d_output @ v_v.swapaxes(-1, -2)
+    moved_weights = from_mean((v_q @ k.swapaxes(-1, -2) + q @ v_k.swapaxes(-1, -2)) * scale)
+    d_scores, moved_d_scores = from_mean(d_weights), from_mean(moved_d_weights)
+    if wrong != "the weights stand still":
+        mean, moved_mean = ((x * d_weights).sum(axis=-1, keepdims=True) for x in (weights, moved_weights))
+        moved_mean = 0 if wrong == "the mean stands still" else moved_mean
+        moved_d_scores = moved_d_scores + moved_weights * (d_weights - mean) - weights * moved_mean
+    of_keys = 0 if wrong == "the keys stand still" else d_scores @ v_k
+    return {
+        "d_d_output": moved_weights @ v + (0 if wrong == "the values stand still" else weights @ v_v),
+        "hvp_query": (moved_d_scores @ k + of_keys) * scale,
+        "hvp_key": (moved_d_scores.swapaxes(-1, -2) @ q + d_scores.swapaxes(-1, -2) @ v_q) * scale,
+        "hvp_value": moved_weights.swapaxes(-1, -2) @ d_output,
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrong", "arrays"),
+    [
+        ("", set()),
+        ("the weights stand still", {"hvp_query", "hvp_key"}),
+        ("the mean stands still", {"hvp_query", "hvp_key"}),
+        ("the keys stand still", {"hvp_query"}),
+        ("the values stand still", {"d_d_output"}),
+    ],
+)
+def test_what_is_left_out_of_a_second_derivative_is_found(answers: Path, wrong: str, arrays: set[str]) -> None:
+    report = known_answers.verify(partial(standard_moving, wrong=wrong), answers, skip=["hidden non-finite"])
+    assert {x.array for x in report.failed} == arrays
+    assert len({x.case for x in report}) == 4
+
+
+@pytest.mark.parametrize("op", ["softmax", "dot_product", "blockwise"])
+def test_forward_mode_and_hessian_vector_products_give_the_answers(answers: Path, op: str) -> None:
+    module = cases.OPS[op]
+
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        tangents = {name[2:]: x for name, x in inputs.items() if name.startswith("v_")}
+        if not tangents:
+            raise NotImplementedError
+        given = {name: x for name, x in inputs.items() if name in (*tangents, "mask")}
+        _, cache = module.forward(**given, **options)
+        products = attention_np.hessian_vector_product(module, inputs["d_output"], cache, **tangents)._asdict()
+        return {"d_d_output": module.jvp(cache, **tangents), **{f"hvp_{name}": x for name, x in products.items()}}
+
+    known_answers.verify(function, answers, op=op).raise_if_failed()
 
 
 def with_sums_that_are_not_rescaled(tile: int) -> Callable[..., dict[str, Array]]:
@@ -360,9 +447,9 @@ def test_a_report_begins_with_how_many_cases_were_checked(small: Path) -> None:
 
     report = known_answers.verify(one_case, small, op="softmax")
     assert report.ok
-    assert str(report).splitlines()[:2] == ["1 of 13 cases were checked, 12 skipped", ""]
+    assert str(report).splitlines()[:2] == ["1 of 17 cases were checked, 16 skipped", ""]
     report = known_answers.verify(known_answers.of_op(softmax), small, op="softmax")
-    assert str(report).splitlines()[0] == "13 of 13 cases were checked, 0 skipped"
+    assert str(report).splitlines()[0] == "17 of 17 cases were checked, 0 skipped"
 
 
 def test_a_report_says_where_by_how_much_and_what_it_looks_like(answers: Path) -> None:
@@ -396,7 +483,7 @@ def changed(few: Path, change: Callable[[Array], Array], case: str = "plain", dt
 
 
 def arguments(inputs: dict[str, Array]) -> dict[str, Array]:
-    return {name: x for name, x in inputs.items() if name != "d_output"}
+    return {name: x for name, x in inputs.items() if name != "d_output" and not name.startswith("v_")}
 
 
 def with_entry(number: float) -> Callable[[Array], Array]:
@@ -469,7 +556,7 @@ def test_a_function_that_implements_no_case_is_told(small: Path) -> None:
     def nothing(inputs: Any, options: Any) -> Any:
         raise NotImplementedError
 
-    with pytest.raises(ValueError, match=r"^nothing was compared: the function skipped all 13 cases$"):
+    with pytest.raises(ValueError, match=r"^nothing was compared: the function skipped all 17 cases$"):
         known_answers.verify(nothing, small, op="softmax")
 
 
@@ -521,7 +608,12 @@ def test_the_manifest_describes_every_file(few: Path) -> None:
         assert {name for name, role in roles.items() if role == "bound"} == {f"bound.{name}" for name in answered}
         without_gradient = {"mask", "positions", "d_output", "d_final_state"}
         inputs = {name for name, role in roles.items() if role == "input"} - without_gradient
-        assert answered == {"output"} | BESIDE.get(entry["op"], {"logsumexp"}) | {f"d_{name}" for name in inputs}
+        tangents = {name for name in inputs if name.startswith("v_")}
+        of_tangents = {f"hvp_{name[2:]}" for name in tangents} | ({"d_d_output"} if tangents else set())
+        of_inputs = {f"d_{name}" for name in inputs - tangents} | of_tangents
+        assert answered == {"output"} | BESIDE.get(entry["op"], {"logsumexp"}) | of_inputs
+        assert tangents in (set(), {f"v_{name}" for name in inputs - tangents})
+        assert bool(tangents) == ("tangents" in entry["tags"])
         assert all(arrays[name].dtype == dtype_of(entry["dtype"]) for name in answered | inputs)
 
 
@@ -565,7 +657,7 @@ def test_a_set_is_the_same_bytes_whenever_it_is_written(answers: Path, tmp_path:
 
 
 def test_an_earlier_set_is_replaced_as_a_whole(small: Path) -> None:
-    assert known_answers.write(small, ops=["softmax"], dtypes=["float64"]) == 13
+    assert known_answers.write(small, ops=["softmax"], dtypes=["float64"]) == 17
     assert sorted(path.name for path in small.iterdir()) == ["float64", "manifest.json"]
     assert not list(small.parent.glob(".*"))
 
@@ -643,8 +735,8 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
 def test_the_command_writes_a_set_and_says_so(tmp_path: Path, capsys: Printed) -> None:
     folder = tmp_path / "set"
     assert cli.main(["known-answers", str(folder), "--op", "softmax", "--dtype", "float32", "--dtype", "float16"]) == 0
-    assert capsys.readouterr().out == f"{folder}: 13 cases in float32, float16, described by manifest.json\n"
-    assert len(list(known_answers.load(folder, op="softmax"))) == 26
+    assert capsys.readouterr().out == f"{folder}: 17 cases in float32, float16, described by manifest.json\n"
+    assert len(list(known_answers.load(folder, op="softmax"))) == 34
 
 
 def test_the_command_refuses_a_directory_of_other_things(tmp_path: Path, capsys: Printed) -> None:
@@ -671,7 +763,7 @@ def test_the_example_of_the_page_prints_what_it_shows(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     exec(compile(code, str(DOCS), "exec"), {})  # noqa: S102
     printed = capsys.readouterr().out
-    ratio = r"(?<=float64  output   22     22    )0\.0\d\d"  # each NumPy has its own way to add
+    ratio = r"(?<=float64  output   24     24    )0\.0\d\d"  # each NumPy has its own way to add
     assert re.search(ratio, printed)
     assert re.sub(ratio, "", printed) == re.sub(ratio, "", shown)
 

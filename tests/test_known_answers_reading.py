@@ -267,11 +267,32 @@ CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "message"), CASES.values(), ids=CASES)
+TANGENTS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "no tangent": (lambda c: c["tensors"].pop("v_scores"), "d_d_output, hvp_scores is among the answers"),
+    "no product": (lambda c: c["tensors"].pop("hvp_scores"), "hvp_scores is missing among the answers"),
+    "a tangent too many": (
+        lambda c: c["tensors"].update(v_key=c["tensors"]["v_scores"]),
+        "v_key is among the inputs, and the op has none of that name",
+    ),
+    "another shape of a tangent": (
+        lambda c: c["tensors"]["v_scores"].update(shape=[1, 5]),
+        "v_scores must have the shape (3, 5), not (1, 5)",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [*(("hidden-non-finite", *x) for x in CASES.values()), *(("tangents-rows", *x) for x in TANGENTS.values())],
+    ids=[*CASES, *TANGENTS],
+)
 def test_a_case_that_is_not_one_of_its_op_is_refused_with_the_whole_manifest(
-    small: Path, change: Callable[[Any], Any], message: str
+    small: Path, name: str, change: Callable[[Any], Any], message: str
 ) -> None:
-    change_manifest(small, lambda manifest: change(manifest["cases"][-1]))
+    def change_one(manifest: Any) -> None:
+        change(next(case for case in manifest["cases"] if case["name"].endswith(name)))
+
+    change_manifest(small, change_one)
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         known_answers.load(small)  # before the first case is read
     assert str(caught.value).startswith(f"{small / 'manifest.json'} is no manifest of known answers: cases: ")
@@ -325,7 +346,7 @@ def is_said(example: Any, inputs: dict[str, tuple[int, ...]], answers: dict[str,
 
 
 def changed(shapes: dict[str, tuple[int, ...]], name: str) -> list[dict[str, tuple[int, ...]]]:
-    """The shapes with one axis of one array, and of its gradient, longer, missing or added."""
+    """The shapes with one axis of one array, and of what has its shape, longer, missing or added."""
     shape = shapes[name]
     longer = [
         (*shape[:axis], size, *shape[axis + 1 :])
@@ -333,7 +354,7 @@ def changed(shapes: dict[str, tuple[int, ...]], name: str) -> list[dict[str, tup
         for size in (shape[axis] + 1, 2 * shape[axis])  # which as many heads divide
     ]
     others = [*longer, shape[1:], shape[:-1], (2, *shape), (*shape, 1)]
-    together = {name, f"d_{name}"} if f"d_{name}" in shapes and name != "output" else {name}
+    together = {name} if name == "output" else {f"{kind}{name}" for kind in ("", "d_", "v_", "hvp_")} & shapes.keys()
     return [shapes | dict.fromkeys(together, other) for other in others if 0 not in other]
 
 

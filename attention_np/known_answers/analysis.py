@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.known_answers.formats import Format
-from attention_np.known_answers.program import SCALING, Head, sum_to
+from attention_np.known_answers.program import SCALING, Head, Moving, sum_to
 
 __all__ = ["Analysis", "Computed", "exact"]
 
@@ -62,6 +62,18 @@ class Weights(NamedTuple):
     logsumexp: Computed
     moves: Array  # (..., n, m): where a weight depends on its score
     takes_part: Array  # (..., n, m): where it is not simply zero
+
+
+class Attended(NamedTuple):
+    """What attention has computed when the gradient has come back to its weights."""
+
+    weights: Weights
+    output: Computed
+    again: Computed  # the weights of the backward pass, rounded
+    live: Array  # (..., n, 1): rows whose gradient is not zero
+    moves: Array  # (..., n, m): where the gradient of a score is not simply zero
+    d_weights: Computed
+    mean: Computed  # (..., n, 1): of d_weights
 
 
 class Analysis:
@@ -124,6 +136,10 @@ class Analysis:
         error = self.gamma(FREQUENCY) * np.abs(angles)
         cos, sin = (self.off(Computed(wave(angles), error), FUNCTION) for wave in (np.cos, np.sin))
         return self.rounded(cos), self.rounded(sin)
+
+    def either(self, *ways: Computed) -> Computed:
+        """What may be computed in several ways, of which the first is as good as another for the value."""
+        return Computed(ways[0].value, np.maximum.reduce([way.error for way in ways]))
 
     def product(self, a: Computed, b: Computed, roundings: int) -> Computed:
         """The product of matrices, by sums with so many roundings for each term."""
@@ -219,9 +235,60 @@ class Analysis:
         output = self.rounded(weights.forward)
         moves = weights.moves & (d_output.value != 0).any(axis=-1, keepdims=True)
         d_weights = self.map(d_output, lambda x: np.where(moves, x, 0))
-        mean = self.summed(self.times(output, d_weights), axis=-1)
-        d_scores = self.weights_backward(output, d_weights, mean[..., None], moves)
+        d_scores = self.weights_backward(output, d_weights, self.mean_of(output, d_weights), moves)
         return weights.forward, weights.logsumexp, d_scores
+
+    def moving_softmax(
+        self, scores: Computed, visible: Array, d_output: Computed, moved_scores: Computed
+    ) -> tuple[Computed, Computed]:
+        """How the weights of each row, and the gradient of the scores, move with the scores."""
+        weights = self.weights(self.map(scores, lambda x: np.where(visible, x, 0)), visible)
+        output, moves = self.rounded(weights.forward), weights.moves
+        d_weights, moved_scores = (self.map(x, lambda a: np.where(moves, a, 0)) for x in (d_output, moved_scores))
+        moved_weights = self.moving_weights(output, moved_scores, moves)
+        nothing = exact(np.zeros_like(d_weights.value))
+        given = output, d_weights, self.mean_of(output, d_weights), moves, moved_scores, moved_weights, nothing
+        return moved_weights, self.moving_weights_backward(*given)
+
+    def moving_weights(self, weights: Computed, moved_scores: Computed, moves: Array) -> Computed:
+        """How the weights move: as the gradient of scores, for the Jacobian of softmax is symmetric."""
+        return self.weights_backward(weights, moved_scores, self.mean_of(weights, moved_scores), moves)
+
+    def moving_weights_backward(
+        self,
+        weights: Computed,
+        d_weights: Computed,
+        mean: Computed,
+        moves: Array,
+        moved_scores: Computed,
+        moved_weights: Computed,
+        moved_d_weights: Computed,
+        *moved_means: Computed,
+    ) -> Computed:
+        """How the gradient of the scores moves, computed forward over backward or backward twice.
+
+        How the mean of `d_weights` moves, (..., n, 1), may come from what is here, or be one of `moved_means`.
+        """
+        above, mean_score = self.minus(d_weights, mean), self.mean_of(weights, moved_scores)
+        moved_above = self.minus(moved_scores, mean_score)
+        product = self.plus(self.times(moved_above, above), moved_d_weights)
+        by_weights = self.plus(self.times(moved_weights, d_weights), self.times(weights, moved_d_weights))
+        moved_mean = self.either(
+            self.mean_of(weights, product), self.summed(by_weights, axis=-1)[..., None], *moved_means
+        )
+        # Backward twice, the weights have a gradient of their own and one through the mean of d_weights.
+        whole = self.minus(self.times(moved_scores, above), self.times(mean_score, d_weights))
+        whole = self.plus(whole, moved_d_weights)
+        moved_d_scores = self.either(
+            self.times(weights, self.minus(product, moved_mean)),
+            self.plus(self.times(moved_weights, above), self.times(weights, self.minus(moved_d_weights, moved_mean))),
+            self.times(weights, self.minus(whole, self.mean_of(weights, whole))),
+        )
+        return self.rounded(self.map(moved_d_scores, lambda x: np.where(moves, x, 0)))
+
+    def mean_of(self, weights: Computed, x: Computed) -> Computed:
+        """The weighted mean of each row, (..., n, 1)."""
+        return self.summed(self.times(weights, x), axis=-1)[..., None]
 
     def weights(self, scores: Computed, visible: Array) -> Weights:
         """Softmax of each row, over the visible pairs; scores may hold infinities, which are exact."""
@@ -265,24 +332,61 @@ class Analysis:
 
     def attend(self, scores: Computed, visible: Array, value: Computed, d_output: Computed) -> Head:
         """From the scores to the output, and from the gradient of that to those of scores and values."""
-        n, m = scores.value.shape[-2:]
-        d_v = value.value.shape[-1]
-        terms = RESCALING * m + OTHERS
-        weights = self.weights(scores, visible)
-        output = self.product(self.rounded(weights.forward), value, terms)
-        again = self.rounded(weights.backward)
+        at = self.attended(scores, visible, value, d_output)
+        d_scores = self.weights_backward(at.again, at.d_weights, at.mean, at.moves)
+        return Head(at.output, at.weights.logsumexp, d_scores, self.d_value(at, at.again, d_output))
 
+    def attended(self, scores: Computed, visible: Array, value: Computed, d_output: Computed) -> Attended:
+        """What there is before the gradient goes on from the weights to the scores."""
+        weights = self.weights(scores, visible)
+        output = self.product(self.rounded(weights.forward), value, RESCALING * scores.shape[-1] + OTHERS)
+        again = self.rounded(weights.backward)
         live: Array = np.any(d_output.size > 0, axis=-1, keepdims=True)  # (..., n, 1)
-        d_value = self.product(self.map(again, lambda x: np.where(live, x, 0)).swapaxes(-1, -2), d_output, n + FUNCTION)
         flows = live & weights.takes_part
-        d_weights = self.rounded(self.product(d_output, value.swapaxes(-1, -2), d_v))
-        d_weights = self.map(d_weights, lambda x: np.where(flows, x, 0))
+        d_weights = self.d_weights(d_output, value, flows)
         # The mean is sum_j A_ij dA_ij or sum_b dO_ib O_ib: the errors of both, for either may be computed.
-        by_pairs = self.summed(self.times(again, d_weights), axis=-1)
-        by_output = self.summed(self.times(d_output, self.rounded(output)), axis=-1)
-        mean = Computed(by_pairs.value, np.where(live[..., 0], by_pairs.error + by_output.error, 0))
-        d_scores = self.weights_backward(again, d_weights, mean[..., None], weights.moves & flows)
-        return Head(output, weights.logsumexp, d_scores, d_value)
+        by_pairs, by_output = self.mean_of(again, d_weights), self.mean_of(d_output, self.rounded(output))
+        mean = Computed(by_pairs.value, np.where(live, by_pairs.error + by_output.error, 0))
+        return Attended(weights, output, again, live, weights.moves & flows, d_weights, mean)
+
+    def d_weights(self, d_output: Computed, value: Computed, flows: Array) -> Computed:
+        """The gradient of the weights, where it flows."""
+        d_weights = self.rounded(self.product(d_output, value.swapaxes(-1, -2), value.shape[-1]))
+        return self.map(d_weights, lambda x: np.where(flows, x, 0))
+
+    def d_value(self, at: Attended, weights: Computed, d_output: Computed) -> Computed:
+        """The gradient of the values, of `weights` or of how they move."""
+        flowing = self.map(weights, lambda x: np.where(at.live, x, 0))
+        return self.product(flowing.swapaxes(-1, -2), d_output, d_output.shape[-2] + FUNCTION)
+
+    def moving_attend(
+        self,
+        scores: Computed,
+        visible: Array,
+        value: Computed,
+        d_output: Computed,
+        moved_scores: Computed,
+        moved_value: Computed,
+    ) -> Moving:
+        """How the results of :meth:`attend` move with the scores and the values."""
+        at = self.attended(scores, visible, value, d_output)
+        terms = RESCALING * scores.shape[-1] + OTHERS
+        moved_scores = self.map(moved_scores, lambda x: np.where(at.weights.moves, x, 0))
+        moved_weights = self.moving_weights(at.again, moved_scores, at.weights.moves)
+        # The mean of the scores' movement is taken from them, or, as in kernels of one pass, from the output they make.
+        weighted = self.rounded(self.times(at.again, moved_scores))
+        of_weights = self.either(
+            self.product(moved_weights, value, terms),
+            self.minus(
+                self.product(weighted, value, terms),
+                self.times(self.mean_of(at.again, moved_scores), self.rounded(at.output)),
+            ),
+        )
+        output = self.plus(self.rounded(of_weights), self.rounded(self.product(at.again, moved_value, terms)))
+        moved_d_weights = self.d_weights(d_output, moved_value, at.live & at.weights.takes_part)
+        by_output = self.mean_of(d_output, self.rounded(output))
+        given = at.again, at.d_weights, at.mean, at.moves, moved_scores, moved_weights, moved_d_weights, by_output
+        return Moving(output, self.moving_weights_backward(*given), self.d_value(at, moved_weights, d_output))
 
 
 def exact(x: Array) -> Computed:

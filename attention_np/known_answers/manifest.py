@@ -29,6 +29,8 @@ ABOUT = (
     "The inputs are exact in their dtype. The answers are computed from them in 50 decimal digits or more, and rounded "
     "once. d_NAME is the gradient of sum(output * d_output) with respect to the input NAME.",
     "Where there is a d_final_state, it is that of sum(output * d_output) + sum(final_state * d_final_state).",
+    "In some cases each input NAME has a tangent v_NAME, and with g the sum of the products of all v_NAME and d_NAME, "
+    "hvp_NAME is the gradient of g with respect to the input NAME, d_d_output that with respect to d_output.",
     "An option that is left out has its default: scale 1 / sqrt(d_k), is_causal false, axis -1.",
     "A mask is true where a query may attend to a key. A query that may attend to nothing has zeros for its output "
     "(before the last projection) and minus infinity for its logsumexp.",

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["OPS", "SCALING", "Head", "sum_to"]
+__all__ = ["OPS", "SCALING", "Head", "Moving", "sum_to"]
 
 Array = npt.NDArray[Any]
 Numbers: TypeAlias = Any  # of the arithmetic: an array of them
@@ -32,14 +32,28 @@ class Head(NamedTuple):
     d_value: Numbers  # (..., m, d_v)
 
 
+class Moving(NamedTuple):
+    """How what attention computes moves with the scores and the values."""
+
+    output: Numbers  # (..., n, d_v)
+    d_scores: Numbers  # (..., n, m)
+    d_value: Numbers  # (..., m, d_v)
+
+
 def _softmax(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
     scores, axis = inputs["scores"], options.get("axis", -1)
     visible = np.broadcast_to(inputs.get("mask", np.True_), scores.shape)
     d_output = rules.map(inputs["d_output"], lambda x: np.moveaxis(x, axis, -1))
     scores = rules.map(scores, lambda x: np.moveaxis(x, axis, -1))
     output, logsumexp, d_scores = rules.softmax(scores, np.moveaxis(visible, axis, -1), d_output)
-    output, d_scores = (rules.map(x, lambda a: np.moveaxis(a, -1, axis)) for x in (output, d_scores))
-    return {"output": output, "logsumexp": logsumexp, "d_scores": d_scores}
+    found = {"output": output, "d_scores": d_scores}
+    if "v_scores" in inputs:
+        along = rules.map(inputs["v_scores"], lambda x: np.moveaxis(x, axis, -1))
+        moving = rules.moving_softmax(scores, np.moveaxis(visible, axis, -1), d_output, along)
+        found |= dict(zip(("d_d_output", "hvp_scores"), moving, strict=True))
+    return {name: rules.map(x, lambda a: np.moveaxis(a, -1, axis)) for name, x in found.items()} | {
+        "logsumexp": logsumexp
+    }
 
 
 def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
@@ -59,7 +73,38 @@ def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Opti
         "d_key": rules.sum_to(rules.product(scaled.swapaxes(-1, -2), query, n + SCALING), key.shape),
         "d_value": rules.sum_to(head.d_value, value.shape),
     }
-    return found | ({"d_bias": rules.sum_to(head.d_scores, inputs["bias"].shape)} if "bias" in inputs else {})
+    if "bias" in inputs:
+        found["d_bias"] = rules.sum_to(head.d_scores, inputs["bias"].shape)
+    return found | (_moving_dot_product(rules, inputs, scale, visible, scores, scaled) if "v_query" in inputs else {})
+
+
+def _moving_dot_product(
+    rules: Arithmetic, inputs: Mapping[str, Numbers], scale: Numbers, visible: Array, scores: Numbers, scaled: Numbers
+) -> dict[str, Numbers]:
+    """Each line of :func:`_dot_product` moves along the tangents; `scaled` is the gradient of its products."""
+    query, key, value, v_query, v_key = (inputs[name] for name in ("query", "key", "value", "v_query", "v_key"))
+    moved_scores = rules.plus(
+        rules.scores(v_query, key, scale, None, visible),
+        rules.scores(query, v_key, scale, inputs.get("v_bias"), visible),
+    )
+    moving = rules.moving_attend(
+        scores, visible, value, inputs["d_output"], rules.rounded(moved_scores), inputs["v_value"]
+    )
+
+    def moved_product(moved: Numbers, x: Numbers, d_products: Numbers, v_x: Numbers) -> Numbers:
+        terms = (rules.product(a, b, x.shape[-2] + SCALING) for a, b in ((moved, x), (d_products, v_x)))
+        return rules.plus(*map(rules.rounded, terms))
+
+    moved = rules.times(moving.d_scores, scale)
+    of_query = moved_product(moved, key, scaled, v_key)
+    of_key = moved_product(moved.swapaxes(-1, -2), query, scaled.swapaxes(-1, -2), v_query)
+    found = {
+        "d_d_output": moving.output,
+        "hvp_query": rules.sum_to(of_query, query.shape),
+        "hvp_key": rules.sum_to(of_key, key.shape),
+        "hvp_value": rules.sum_to(moving.d_value, value.shape),
+    }
+    return found | ({"hvp_bias": rules.sum_to(moving.d_scores, inputs["bias"].shape)} if "bias" in inputs else {})
 
 
 def _additive(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:

@@ -35,9 +35,11 @@ class KnownAnswer:
     options : mapping of str to object
         Those that are not the default, of `axis`, `scale`, `is_causal` and `num_heads`.
     inputs : mapping of str to ndarray
-        What the op takes, the parameters of multi_head by their own names; and `d_output`.
+        What the op takes, the parameters of multi_head by their own names; `d_output`; and in some cases a tangent of
+        each input that has a gradient, as `v_query`.
     answers : mapping of str to ndarray
-        `output`, `logsumexp`, and for each input that has one its gradient, as `d_query`.
+        `output`, `logsumexp`, and for each input that has one its gradient, as `d_query`. With tangents also the
+        gradients of the sum of ``v_query * d_query`` and all such products: `d_d_output`, and `hvp_query` and so on.
     bounds : mapping of str to ndarray of float64
         For each answer, how far each entry of a correct implementation may be from it.
     """

@@ -37,6 +37,7 @@ class Signature(NamedTuple):
     needed: tuple[str, ...]  # options that must not be left out
     shapes: Callable[[Arrays, Mapping[str, Any]], tuple[Shape, Shape | None]]
     beside: str = "logsumexp"  # what is given beside the output
+    second_order: bool = False  # whether a case may hold a tangent of each input, and Hessian-vector products
 
     def read_options(self, value: Any) -> dict[str, Any]:
         """The options of a case, as they stand in a manifest."""
@@ -50,17 +51,19 @@ class Signature(NamedTuple):
 
     def check(self, inputs: Shapes, answers: Shapes, options: Mapping[str, Any]) -> None:
         """Refuse arrays, given by their shapes, that are not those of a case; a ValueError says why."""
-        _check_names("inputs", inputs, (*self.inputs, "d_output"), self.optional)
-        gradients = [name for name in inputs if name not in HAVE_NO_GRADIENT]
+        gradients = [name for name in (*self.inputs, *self.optional) if name in inputs and name not in HAVE_NO_GRADIENT]
+        moving = self.second_order and any(name.startswith("v_") for name in inputs)
+        tangents = {f"v_{name}": inputs[name] for name in gradients if moving}
+        _check_names("inputs", inputs, (*self.inputs, "d_output", *tangents), self.optional)
         output, beside = self.shapes({name: _empty(shape) for name, shape in inputs.items()}, options)
-        others = () if beside is None else (self.beside,)
-        _check_names("answers", answers, ("output", *others, *(f"d_{name}" for name in gradients)))
-        _check_shape("d_output", inputs["d_output"], output)
-        _check_shape("output", answers["output"], output)
+        expected = {"output": output} | {f"d_{name}": inputs[name] for name in gradients}
         if beside is not None:
-            _check_shape(self.beside, answers[self.beside], beside)
-        for name in gradients:
-            _check_shape(f"d_{name}", answers[f"d_{name}"], inputs[name])
+            expected[self.beside] = beside
+        if moving:
+            expected |= {"d_d_output": output} | {f"hvp_{name}": inputs[name] for name in gradients}
+        _check_names("answers", answers, tuple(expected))
+        for name, shape in {**expected, **tangents, "d_output": output}.items():
+            _check_shape(name, answers[name] if name in expected else inputs[name], shape)
 
 
 def _check_names(what: str, given: Shapes, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
@@ -195,9 +198,14 @@ def _axis(value: Any) -> int:
 
 ATTENDING = ("query", "key", "value")
 SIGNATURES = {
-    "softmax": Signature(("scores",), ("mask",), {"axis": _axis}, (), _softmax),
+    "softmax": Signature(("scores",), ("mask",), {"axis": _axis}, (), _softmax, second_order=True),
     "dot_product": Signature(
-        ATTENDING, ("mask", "bias"), {"scale": json.as_finite, "is_causal": json.as_flag}, (), _dot_product
+        ATTENDING,
+        ("mask", "bias"),
+        {"scale": json.as_finite, "is_causal": json.as_flag},
+        (),
+        _dot_product,
+        second_order=True,
     ),
     "additive": Signature((*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive),
     "multi_head": Signature(

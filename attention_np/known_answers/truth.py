@@ -18,7 +18,7 @@ import mpmath  # type: ignore[import-untyped,import-not-found,unused-ignore]
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.known_answers.program import OPS, Head, sum_to
+from attention_np.known_answers.program import OPS, Head, Moving, sum_to
 
 __all__ = ["DIGITS", "Exact", "answers"]
 
@@ -196,6 +196,17 @@ class Exact:
             d_scores[i][shown] = _row_backward(row, d_output[i][shown])
         return weights, logsumexp, d_scores
 
+    def moving_softmax(
+        self, scores: Array, visible: Array, d_output: Array, moved_scores: Array
+    ) -> tuple[Array, Array]:
+        """How the weights of each row, and the gradient of the scores, move with the scores."""
+        moved_weights, moved_d_scores = _zeros(scores.shape), _zeros(scores.shape)
+        for i in np.ndindex(*scores.shape[:-1]):
+            shown = _shown(visible[i], scores[i])
+            given = d_output[i][shown], moved_scores[i][shown]
+            moved_weights[i][shown], moved_d_scores[i][shown] = _moving_row(_row(scores[i][shown]), *given, ZERO)
+        return moved_weights, moved_d_scores
+
     def attend(self, scores: Array, visible: Array, value: Array, d_output: Array) -> Head:
         """From the scores to the output, and from the gradient of that to those of scores and values."""
         leading = np.broadcast_shapes(scores.shape[:-2], value.shape[:-2])
@@ -209,6 +220,21 @@ class Exact:
             np.array(parts, object).reshape(*leading, *parts[0].shape) for parts in zip(*results, strict=True)
         )
         return Head(output, logsumexp, d_scores, d_value)
+
+    def moving_attend(
+        self, scores: Array, visible: Array, value: Array, d_output: Array, moved_scores: Array, moved_value: Array
+    ) -> Moving:
+        """How the results of :meth:`attend` move with the scores and the values."""
+        leading = np.broadcast_shapes(scores.shape[:-2], value.shape[:-2])
+        places = _places(leading, scores, np.broadcast_to(visible, scores.shape), value, d_output, moved_scores)
+        moved_values = np.broadcast_to(moved_value, (*leading, *value.shape[-2:]))
+        heads = [
+            _moving_attend(s, _shown(shown, s), v, d_o, moved_s, moved_values[index])
+            for index, (s, shown, v, d_o, moved_s) in places
+        ]
+        return Moving(
+            *(np.array(parts, object).reshape(*leading, *parts[0].shape) for parts in zip(*heads, strict=True))
+        )
 
 
 class _Row(NamedTuple):
@@ -236,11 +262,27 @@ def _row(scores: Array) -> _Row:
 def _row_backward(row: _Row, d_weights: Array) -> Array:
     if not row.moves or not any(d != 0 for d in d_weights):
         return _zeros(d_weights.shape)
+    return row.weights * _above_mean(row, d_weights)
+
+
+def _above_mean(row: _Row, x: Array) -> Array:
+    """How far each entry of `x` is above their weighted mean."""
+    if not len(x):
+        return x
     # The Jacobian does not see what a whole row has in common. With that of the heaviest entry taken away, a weight of
     # nearly one leaves no small difference of large numbers.
-    d_weights = d_weights - d_weights[max(range(len(d_weights)), key=row.weights.__getitem__)]
-    mean = _dot(row.weights, d_weights)
-    return np.array([w * (d - mean) for w, d in zip(row.weights, d_weights, strict=True)], object)
+    x = x - x[max(range(len(x)), key=row.weights.__getitem__)]
+    above: Array = x - _dot(row.weights, x)
+    return above
+
+
+def _moving_row(row: _Row, d_weights: Array, moved_scores: Array, moved_d_weights: Any) -> tuple[Array, Array]:
+    """How the weights and the gradient of the scores move, by the derivative of :func:`_row_backward`."""
+    if not row.moves:
+        return _zeros(d_weights.shape), _zeros(d_weights.shape)
+    above = _above_mean(row, moved_scores)
+    product = above * _above_mean(row, d_weights) + moved_d_weights
+    return row.weights * above, row.weights * _above_mean(row, product)
 
 
 def _attend(scores: Array, visible: Array, value: Array, d_output: Array) -> Head:
@@ -260,6 +302,26 @@ def _attend(scores: Array, visible: Array, value: Array, d_output: Array) -> Hea
         for j, weight in zip(shown, row.weights, strict=True):
             d_value[j] += d_output[i] * weight  # the array first: else mpmath writes it out, to say it is no number
     return Head(output, logsumexp, d_scores, d_value)
+
+
+def _moving_attend(
+    scores: Array, visible: Array, value: Array, d_output: Array, moved_scores: Array, moved_value: Array
+) -> Moving:
+    """How the output of one head, and the gradients of its scores and values, move."""
+    output, d_scores, d_value = _zeros(d_output.shape), _zeros(scores.shape), _zeros(value.shape)
+    for i in range(len(scores)):
+        shown = np.flatnonzero(visible[i])
+        row = _row(scores[i, shown])
+        d_weights, moved_d_weights = (
+            np.array([_dot(d_output[i], v) for v in values[shown]], object) for values in (value, moved_value)
+        )
+        moved_weights, moved_d_scores = _moving_row(row, d_weights, moved_scores[i, shown], moved_d_weights)
+        both = np.concatenate([moved_weights, row.weights])
+        output[i] = [_dot(both, column) for column in np.concatenate([value[shown], moved_value[shown]]).T]
+        if any(d != 0 for d in d_output[i]):
+            d_scores[i, shown] = moved_d_scores
+            d_value[shown] += moved_weights[:, None] * d_output[i]
+    return Moving(output, d_scores, d_value)
 
 
 def _shown(visible: Array, scores: Array) -> Array:

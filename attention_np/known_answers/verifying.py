@@ -35,11 +35,11 @@ def verify(
     function : callable
         ``function(inputs, options)``. `inputs` is a dictionary of arrays: those that the op takes, such as `query`,
         `key`, `value`, `mask` and `bias` (the parameters of multi_head by their own names, `w_query` and so on), and
-        `d_output`, the gradient of the output; of linear_attention also `d_final_state`. `options` are those that are
-        not the default, of `axis`, `scale`, `is_causal` and `num_heads`. It returns a dictionary: `output`, and what it
-        has of `logsumexp`, or `final_state`, and the
-        gradients, `d_query` and so on; one that is None or left out is not compared. A NotImplementedError skips the
-        case.
+        `d_output`, the gradient of the output; of linear_attention also `d_final_state`, and where a case has the tag
+        "tangents" `v_query` and so on. `options` are those that are not the default, of `axis`, `scale`, `is_causal`
+        and `num_heads`. It returns a dictionary: `output`, and what it has of `logsumexp`, or `final_state`, of the
+        gradients, `d_query` and so on, and of the products of second order, `d_d_output` and `hvp_query` and so on; one
+        that is None or left out is not compared. A NotImplementedError skips the case.
     directory : path
         What :func:`write` has written.
     op : str, optional
@@ -124,6 +124,8 @@ def _array(case: KnownAnswer, name: str, x: Any) -> Array:
 def of_op(op: ModuleType) -> Function:
     """The function that :func:`verify` takes, of a module with `forward` and `backward` as those of this package.
 
+    Where a case has tangents, and the module `double_backward`, that is verified as well.
+
     Examples
     --------
     >>> import tempfile
@@ -138,6 +140,7 @@ def of_op(op: ModuleType) -> Function:
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Any]:
         arrays = dict(inputs)
         d_output = arrays.pop("d_output")
+        tangents = {name[2:]: arrays.pop(name) for name in inputs if name.startswith("v_")}
         mask = {"mask": arrays.pop("mask")} if "mask" in arrays else {}
         parameters = {
             name: arrays.pop(name) for name in Parameters._fields if name in arrays and "num_heads" in options
@@ -150,6 +153,10 @@ def of_op(op: ModuleType) -> Function:
         if parameters:
             gradients |= gradients.pop("parameters")._asdict()
         found = {f"d_{name}": x for name, x in gradients.items()}
+        if tangents and hasattr(op, "double_backward"):
+            along = op.Gradients(**dict.fromkeys(op.Gradients._fields) | tangents)
+            d_d_output, products = op.double_backward(along, d_output, cache)
+            found |= {"d_d_output": d_d_output, **{f"hvp_{name}": x for name, x in products._asdict().items()}}
         beside = {"final_state": cache.final_state} if of_state else {"logsumexp": _logsumexp(cache)}
         return {"output": output, **{name: x for name, x in beside.items() if x is not None}, **found}
 

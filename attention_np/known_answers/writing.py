@@ -71,7 +71,7 @@ def write(
     >>> from attention_np import known_answers
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     known_answers.write(folder, ops=["softmax"], dtypes=["float32"])
-    13
+    17
     """
     wanted = ops_of(ops)
     formats = _chosen("dtype", dtypes, DTYPES)

@@ -97,14 +97,49 @@ def test_the_attention_of_pytorch_gives_the_answers(answers: Path, dtype: str, b
     assert len({x.case for x in report}) >= 48
 
 
+def torch_softmax(tensors: dict[str, Any], mask: Any, options: dict[str, Any]) -> Any:
+    scores = tensors["scores"] if mask is None else tensors["scores"].masked_fill(~mask, -torch.inf)
+    return torch.softmax(scores, dim=options.get("axis", -1))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_softmax_of_pytorch_gives_the_answers(answers: Path, dtype: str) -> None:
-    def forward(tensors: dict[str, Any], mask: Any, options: dict[str, Any]) -> Any:
-        scores = tensors["scores"] if mask is None else tensors["scores"].masked_fill(~mask, -torch.inf)
-        return torch.softmax(scores, dim=options.get("axis", -1))
-
     skip = [*NON_FINITE, "empty row"]
-    known_answers.verify(differentiated(forward), answers, op="softmax", dtypes=[dtype], skip=skip).raise_if_failed()
+    function = differentiated(torch_softmax)
+    known_answers.verify(function, answers, op="softmax", dtypes=[dtype], skip=skip).raise_if_failed()
+
+
+def differentiated_twice(forward: Callable[..., Any]) -> Callable[[dict[str, Array], dict[str, Any]], dict[str, Array]]:
+    """As :func:`differentiated`, of second order: autograd of autograd."""
+
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        tensors = {name: to_torch(x) for name, x in inputs.items()}
+        mask = tensors.pop("mask", None)
+        tangents = {name[2:]: tensors.pop(name) for name in inputs if name.startswith("v_")}
+        if not tangents:
+            raise NotImplementedError
+        for x in tensors.values():
+            x.requires_grad_()
+        arrays = {name: tensors[name] for name in tangents}
+        output = forward(arrays, mask, options)
+        gradients = torch.autograd.grad(output, list(arrays.values()), tensors["d_output"], create_graph=True)
+        names = {"d_d_output": "d_output", **{f"hvp_{name}": name for name in tangents}}
+        found = torch.autograd.grad(gradients, [tensors[x] for x in names.values()], list(tangents.values()))
+        return {name: from_torch(x) for name, x in zip(names, found, strict=True)}
+
+    return function
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("op", "forward"), [("softmax", torch_softmax), ("dot_product", torch_attention)])
+def test_autograd_of_autograd_gives_the_answers(
+    answers: Path, op: str, forward: Callable[..., Any], dtype: str
+) -> None:
+    skip = [*NON_FINITE, "empty row"]
+    with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH]):  # the one that has second derivatives
+        report = known_answers.verify(differentiated_twice(forward), answers, op=op, dtypes=[dtype], skip=skip)
+    report.raise_if_failed()
+    assert {x.array for x in report} >= {"d_d_output", "hvp_scores" if op == "softmax" else "hvp_bias"}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -168,7 +203,7 @@ def by_jax(answers: Path, dtype: str, skip: Iterable[str] = ()) -> known_answers
     attention = jax.nn.dot_product_attention
 
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
-        arrays = {name: jax.numpy.asarray(x) for name, x in inputs.items()}
+        arrays = {name: jax.numpy.asarray(x) for name, x in inputs.items() if not name.startswith("v_")}
         d_output, mask = arrays.pop("d_output"), arrays.pop("mask", None)
         leading = d_output.shape[:-2]
 

@@ -10,6 +10,7 @@ from attention_np.known_answers.examples import (
     masked,
     multi_head,
     rows,
+    second_order,
     softmax,
 )
 from attention_np.known_answers.examples.example import TAGS, Example
@@ -22,5 +23,5 @@ OPS = tuple(SIGNATURES)
 
 def all_examples() -> list[Example]:
     """Every case of every op."""
-    modules = (softmax, dot_product, masked, biased, additive, multi_head, linear_attention, rows)
+    modules = (softmax, dot_product, masked, biased, second_order, additive, multi_head, linear_attention, rows)
     return [example for module in modules for example in module.examples()]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TAGS", "Array", "Draws", "Example", "Shape"]
+__all__ = ["TAGS", "Array", "Draws", "Example", "Shape", "with_tangents"]
 
 Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
@@ -28,6 +28,7 @@ TAGS = {
     "delta rule": "a token writes what its value lacks in what the state says",
     "state": "a state before the first token, with its gradient",
     "zero d_output": "a query without incoming gradient that holds NaN, or sees it",
+    "tangents": "a tangent v_NAME of each input: Hessian-vector products are among the answers",
     "infinite scores": "plus infinity among the scores, or in the bias: the limit",
 }
 
@@ -42,6 +43,14 @@ class Example:
     inputs: dict[str, Array]
     options: dict[str, Any] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+
+
+def with_tangents(example: Example) -> Example:
+    """The same case with a tangent of each input, and the answers of second order."""
+    draws = Draws(example.op, f"{example.name}, tangents")
+    names = [name for name in example.inputs if name not in ("mask", "d_output")]
+    tangents = {f"v_{name}": draws(*example.inputs[name].shape) for name in names}
+    return replace(example, inputs=example.inputs | tangents, tags=(*example.tags, "tangents"))
 
 
 class Draws:

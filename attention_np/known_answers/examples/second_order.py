@@ -1,0 +1,69 @@
+"""The cases whose answers are of second order: Hessian-vector products, and the output in forward mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_np import masks
+from attention_np.known_answers.examples.dot_product import of_dot_product
+from attention_np.known_answers.examples.example import Example, with_tangents
+from attention_np.known_answers.examples.softmax import of_softmax
+
+__all__ = ["examples"]
+
+
+def examples() -> list[Example]:
+    """Every case with tangents."""
+
+    def softmax(name: str, description: str, *tags: str, **changes: Any) -> Example:
+        return with_tangents(of_softmax(f"tangents-{name}", description, *tags, **changes))
+
+    def case(name: str, description: str, *tags: str, **changes: Any) -> Example:
+        return with_tangents(of_dot_product(f"tangents-{name}", description, *tags, **{"leading": (), **changes}))
+
+    some = np.array([[True, False, True, True, False], [False] * 5, [True] * 5])
+    padding = masks.padding(4, 6)
+    hidden = ~padding.T  # (6, 1): the padded keys
+    empty = np.array([[True] * 6, [False] * 6, [True, False] * 3, [False] * 6])
+    return [
+        softmax("rows", "Three rows of five scores."),
+        softmax("columns", "The softmax along the first of two axes.", axis=0),
+        softmax("mask", "A mask whose second row hides every score.", "mask", "empty row", mask=some),
+        softmax(
+            "one-far-ahead",
+            "One score of each row is 30 above the others: little moves, and less than the terms that it is made of.",
+            "large scores",
+            scores=lambda x: x + np.array([0, 0, 30, 0, 0]),
+        ),
+        case("plain", "4 queries, 6 keys, a batch of 2.", leading=(2,)),
+        case("causal", "Each query sees the keys up to its own position.", "causal", n=6, is_causal=True),
+        case("empty-rows", "Two queries may attend to nothing: zeros throughout.", "mask", "empty row", mask=empty),
+        case(
+            "shared-keys-and-bias",
+            "One set of keys, and a bias of each key, for 2 samples: their products are sums.",
+            "bias",
+            "broadcast",
+            leading=(2,),
+            key_leading=(),
+            value_leading=(2,),
+            bias=lambda draws, _: draws(6),
+        ),
+        case(
+            "one-key-far-ahead",
+            "The first key wins by about 20: what moves is a small difference of large terms.",
+            "large scores",
+            query=lambda _, x: np.abs(x) + 1,
+            key=lambda _, x: np.where(np.arange(6)[:, None] == 0, 9 + x, x / 4),
+        ),
+        case(
+            "nan-behind-mask",
+            "The padded keys and values are NaN.",
+            "mask",
+            "hidden non-finite",
+            mask=padding,
+            key=lambda _, x: np.where(hidden, np.nan, x),
+            value=lambda _, x: np.where(hidden, np.nan, x),
+        ),
+    ]
