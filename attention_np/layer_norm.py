@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from attention_np import rms_norm
@@ -160,5 +159,5 @@ def double_backward(
         d_d_output = d_d_output + d_gradients.b
     d_x = of_centred.x - mean(of_centred.x)
     # no gradient depends on what is added to the output
-    gradients = Gradients(x=d_x, gain=of_centred.gain, b=np.zeros_like(d_output))
+    gradients = Gradients(x=d_x, gain=of_centred.gain, b=None)  # a shift: zero
     return (d_d_output, gradients), (of_centred.x, *between)

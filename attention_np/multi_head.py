@@ -533,7 +533,8 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...
     """The gradient of a loss with respect to every array of :func:`forward`, from the output's, (..., n, d_output).
 
     In self-attention, the gradient with respect to the one input is the sum of those of query, key and value. That of
-    `b_key` is zero but for rounding: it moves all scores of a query alike, which softmax does not see.
+    `b_key` is zero but for rounding where projections and a softmax are all there is, without softcap, sink, norm or
+    rotary positions: it moves all scores of a query alike, which softmax does not see.
     """
     w, attention = cache.parameters, cache.attention
 
@@ -689,7 +690,7 @@ def double_backward(
         b_query=d_b_query,
         b_key=d_b_key,
         b_value=d_b_value,
-        b_output=np.zeros_like(d_output[..., :1, :]),  # of the output, a shift: no gradient depends on it
+        b_output=None,  # zero: it is a shift of the output, on which no gradient depends
         query_gain=d_query_gain,
         key_gain=d_key_gain,
         sink=moved.sink,

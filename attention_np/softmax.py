@@ -202,7 +202,7 @@ def times_moving_jacobian(
     above, moved_above = (_from_mean(x, weights, axis, heaviest) for x in (d_weights, moved_scores))
     product = above * moved_above  # (..., n) (softmax.113)
     if moved_d_weights is not None:
-        product += moved_d_weights  # (softmax.114)
+        product = product + moved_d_weights  # (softmax.114)
     found = above, _from_mean(product, weights, axis, heaviest), moved_above  # (softmax.112, softmax.115)
     for array in found:
         array *= weights

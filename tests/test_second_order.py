@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SOME_HIDDEN, Array, Case, assert_close, leaves, normal, plain_cases, tangents_of
+from helpers import SOME_HIDDEN, Array, Case, assert_close, leaves, map_arrays, normal, plain_cases, tangents_of
 from test_ops import CASES as OF_ATTENTIONS
 
 import attention_np as anp
+from attention_np._lib.wide import widened
 
 STEP = 1e-30  # squared, nothing beside one
 OF_SOFTMAX = {
@@ -103,6 +104,22 @@ def test_what_is_masked_out_and_a_query_without_a_gradient_add_nothing_whatever_
             assert_close(x, expected[other], 1e-13) if "b_key" not in other else None
     assert (expected["query"][3] == 0).all()
     assert op == "multi_head" or (expected["key"][2] == 0).all()
+
+
+@pytest.mark.parametrize("op", ["dot_product", "blockwise", "additive", "multi_head"])
+def test_the_second_look_is_taken_of_what_hardly_fits_alone(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Any] = []
+    for module in ("attention_np._lib.passes", "attention_np.blockwise"):
+        monkeypatch.setattr(f"{module}.widened", lambda x: looks.append(x) or widened(x))
+    case = plain_cases(n=6, m=7)[op].map(lambda x: x.astype(np.float32))
+    along, d_output = tangents_of(case), normal(9, *case.forward()[0].shape).astype(np.float32)
+    expected = hessian_times(case, along, d_output)
+    assert not looks
+    found = hessian_times(case, map_arrays(lambda x: np.float32(1e-34) * x, along), np.float32(1e-2) * d_output)
+    assert looks
+    largest = max(np.abs(x).max() for x in expected.values())
+    for name, x in expected.items():
+        assert np.abs(found[name].astype(float) / 1e-36 - x).max() <= 1e-4 * largest
 
 
 def test_arithmetic_that_leaves_the_range_is_worked_out_again() -> None:

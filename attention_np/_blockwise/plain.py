@@ -312,7 +312,7 @@ def differentiate_twice(tile: Tile, d_output: Array, along: Tangent) -> tuple[Ar
         elif found.bias is not None:
             add_bias_gradient(tile, d_bias, d_query, found.bias, rows, columns)
         d_sink = added(d_sink, found.sink)
-    return np.concatenate(moved), d_query, d_key, d_value, d_bias, d_sink
+    return np.concatenate(moved, axis=0), d_query, d_key, d_value, d_bias, d_sink
 
 
 def _over(pairs: Array | None, weights: Array) -> Array | None:

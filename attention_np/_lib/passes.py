@@ -200,7 +200,7 @@ def double_backward(
         with quiet():
             (d_d_output, found), between = formulas(along, d_output, cache)
             gradients = _as_given(names, found, inputs)
-            sizes = (d_d_output, *_flat(found), *between, *_flat(gradients))
+            sizes = (d_d_output, *_flat(found), *between, *_worked_out(found, gradients))
             if left_range(sizes, _with((*along, d_output), names, ready, cache)):
                 wide = held(*(_each(widened, x) for x in along))
                 (d_d_output, found), _ = formulas(wide, widened(d_output), _in_range(cache))
@@ -293,7 +293,18 @@ def _as_gradient(found: Any, value: Any) -> Any:
     """`found`, as the gradient of an array, or of each in a NamedTuple; None where there is none."""
     if isinstance(value, tuple):
         return type(found)(*map(_as_gradient, found, value))
-    return None if value is None else as_gradient(found, value)
+    if value is None:
+        return None
+    return np.zeros(value.shape, value.dtype) if found is None else as_gradient(found, value)
+
+
+def _worked_out(found: Iterable[Any], gradients: Iterable[Any]) -> Iterator[Any]:
+    """Of `gradients`, those that were found, and are not zero whatever the numbers are."""
+    for x, gradient in zip(found, gradients, strict=True):
+        if isinstance(x, tuple):
+            yield from _worked_out(x, gradient)
+        elif x is not None:
+            yield gradient
 
 
 def _tangent(op: str, name: str, tangent: Any, primal: Any, compute: np.dtype[Any]) -> Any:

@@ -136,7 +136,7 @@ def check_op_by(
     if hasattr(op, "jvp"):
         further.append(_adjoint(op, functions, nest, as_generator(rng)))
     if hasattr(op, "double_backward"):
-        further += check_double_backward(op, functions, nest, rng)
+        further += check_double_backward(op, functions, nest, rng, methods[0])
     return [Report((*report.inputs, *further)) for report in reports]
 
 
