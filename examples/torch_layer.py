@@ -63,7 +63,8 @@ pairs["gradient of x"] = (gradients.query + gradients.key + gradients.value, x_t
 for name, ours, theirs in zip(
     multi_head.Parameters._fields, gradients.parameters, parameters_of(layer, gradient=True), strict=True
 ):
-    pairs[f"gradient of {name}"] = (ours, theirs)
+    if ours is not None:
+        pairs[f"gradient of {name}"] = (ours, theirs)
 
 # %% [markdown]
 """

@@ -189,7 +189,7 @@ def check_by(
 
     generator = as_generator(rng)
     first = first_call(forward, backward, arrays, generator)
-    if first.faults:
+    if first.faults or first.is_view:
         forward = partial(on_copies, forward)  # it may be that it writes to its inputs
     point = tuple(in_double_precision(forward, list(arrays.values()), first.output))
     cotangents = _cotangents(first.cotangent, first.output, generator)

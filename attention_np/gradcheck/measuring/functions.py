@@ -131,6 +131,7 @@ class FirstCall(NamedTuple):
     cotangent: Array
     gradients: list[Any]
     faults: dict[str, str]  # by input
+    is_view: bool  # whether the output is one of an input, as that of a reshape
 
 
 def first_call(
@@ -138,12 +139,12 @@ def first_call(
 ) -> FirstCall:
     """Call both functions twice, on copies, and watch them.
 
-    They must not write to their inputs, nor return views of them, and must answer alike when they are asked again.
-    The cotangent is drawn from `rng`.
+    They must not write to their inputs, and must answer alike when they are asked again. A gradient must be no view of
+    an input: whoever adds to the one would change the other. The cotangent is drawn from `rng`.
     """
     arrays = {name: x.copy() for name, x in inputs.items()}
     output = evaluate(forward, arrays.values())
-    faults = _views("the output", output, arrays) | _written("forward", inputs, arrays)
+    faults, is_view = _written("forward", inputs, arrays), bool(_views("the output", output, arrays))
     output = output.copy()
     cotangent = rng.standard_normal(output.shape).astype(output.dtype)
 
@@ -164,7 +165,7 @@ def first_call(
             more = ": by as much again: is a buffer not zeroed?" if _same(2 * np.asarray(gradient), repeated) else ""
             faults[name] = f"backward gives another gradient when it is called again{more}"
     strange = _strange(output, "output")
-    return FirstCall(output, cotangent, gradients, dict.fromkeys(inputs, strange) if strange else faults)
+    return FirstCall(output, cotangent, gradients, dict.fromkeys(inputs, strange) if strange else faults, is_view)
 
 
 def form_of(gradient: Any, x: Array) -> str | None:
