@@ -44,6 +44,7 @@ TOGETHER = 8  # doubtful entries that are looked at more closely together; if al
 FEW = 64  # entries behind what is off along a direction, that are looked at
 ALIKE = 13  # slopes within so many powers of two move together
 SHORT = 2.0**-12  # relative: a step
+SEEN = 1e-3  # of the difference from what is claimed: how far apart two methods are that see one slope
 WITNESSES = 4  # wrong entries, and undecided ones, whose complex step is held against differences
 
 
@@ -158,9 +159,13 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
     return np.where(excused, noise, 0)
 
 
-def _of_saturation(found: Measured, some: Array, _: Question, __: Array) -> Array:
-    """What saturated outputs lose."""
-    return np.where(_may_be_lost(found, some), found.lost[some], 0)
+def _of_saturation(found: Measured, some: Array, _: Question, difference: Array) -> Array:
+    """What saturated outputs lose; what both methods see has not been lost."""
+    lost = _may_be_lost(found, some)
+    if lost.any() and found.method == COMPLEX_STEP:
+        slopes = measure(found.subject, some, CENTRAL, found.aside, best=True).values[:, 0]
+        lost &= ~(np.abs(slopes - found.numerical[0, some]) < SEEN * np.abs(difference))
+    return np.where(lost, found.lost[some], 0)
 
 
 def _may_be_lost(found: Measured, some: Array) -> Array:
