@@ -70,7 +70,9 @@ def check_op(
     -------
     Report
         One entry per array; and, if the op has forward mode, one called "jvp": the difference between <u, J v> and
-        <J^T u, v> over ``|u| |J v|`` for random u and v, allowed to be 1e-15, or what the dtype can hold.
+        <J^T u, v> over ``|u| |J v|`` for random u and v, allowed to be 1e-15, or what the dtype can hold. If it has a
+        double backward, one called "double_backward": along random tangents, how output and gradients move by numerical
+        derivatives, entry by entry; and one called "symmetry": <u, H v> against <v, H u> of the Hessian that it gives.
 
     Raises
     ------
