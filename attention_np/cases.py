@@ -129,7 +129,7 @@ def drawn(op: str, *, optional: bool = True, leading: tuple[int, ...] = (), seed
     Examples
     --------
     >>> {name: x.shape for name, x in drawn("dot_product", leading=(2,), m=7).inputs.items()}
-    {'query': (2, 3, 4), 'key': (2, 7, 4), 'value': (2, 7, 2), 'bias': (3, 7)}
+    {'query': (2, 3, 5), 'key': (2, 7, 5), 'value': (2, 7, 3), 'bias': (3, 7)}
     """
     header, module, rng = _header(op), OPS[op], np.random.default_rng(seed)
     lengths = _lengths(header, {_key(name): size for name, size in sizes.items()})
