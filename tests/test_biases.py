@@ -106,6 +106,7 @@ def test_gradients_are_numerical_ones(op: Any, kind: str, options: dict[str, Any
     assert max(entry.max_relative_error for entry in report.inputs) <= 1e-12
 
 
+@pytest.mark.long  # multi_head stands on dot_product, whose gradients are in the quick part
 @every_kind
 def test_gradients_of_several_heads_with_projections_are_numerical_ones(kind: str) -> None:
     x, bias = normal(0, 2, N, 4), of_each_kind(N, N, d_k=2)[kind]

@@ -311,8 +311,14 @@ def layer_case(options: dict[str, Any], **how: bool) -> Case:
     return Case(multi_head, x | {"parameters": parameters, "bias": normal(23, 4, 1, 5)}, options)
 
 
-@pytest.mark.parametrize("gains", [True, False], ids=["gains", "no gains"])
-@pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize(
+    ("options", "gains"),
+    [
+        pytest.param(x, gains, id=f"{name}, {gains}", marks=() if name == "everything" and gains else pytest.mark.long)
+        for name, x in LAYERS.items()
+        for gains in (True, False)
+    ],
+)
 def test_gradients_of_whole_layers_are_numerical_ones_in_every_order(options: dict[str, Any], gains: bool) -> None:
     case = layer_case({"qk_norm": "rms"} | options, gains=gains)
     report = gradcheck.check_op(multi_head, case.inputs, method="complex-step", **case.options)

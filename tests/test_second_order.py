@@ -53,6 +53,7 @@ def test_double_backward_is_forward_mode_over_backward(case: Case) -> None:
         assert np.abs(found[name] - x).max(initial=0) <= 1e-13 * np.abs(x).max(initial=0) + 2e-15 * largest, name
 
 
+@pytest.mark.long  # forward mode over backward says it, too
 @every_case
 def test_the_hessian_is_symmetric(case: Case) -> None:
     d_output = normal(9, *case.forward()[0].shape)
