@@ -44,6 +44,7 @@ from attention_np._lib.arguments import (
     check_broadcasts_to,
     check_cache,
     check_features,
+    check_gradients,
     scores_shape,
 )
 from attention_np._lib.arrays import (
@@ -579,8 +580,7 @@ def double_backward(
     [[-0.5]] [[-0.5]] [ 0.25 -0.25]
     """
     cache = check_cache(cache, Cache, "blockwise")
-    if not isinstance(d_gradients, Gradients):
-        raise TypeError(f"d_gradients must be blockwise.Gradients, not {type(d_gradients).__name__}")
+    check_gradients(d_gradients, Gradients, "blockwise")
     compute, names = cache.output.dtype, Gradients._fields
     inputs = [getattr(cache, name) for name in names]
     along = [as_tangent(name, getattr(d_gradients, name), getattr(cache, name), compute) for name in names]

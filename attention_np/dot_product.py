@@ -336,7 +336,7 @@ def push_backward(
 
     Beside them what is on the way: how the scores and their gradients move.
     """
-    flows, dropped = pairs_that_flow(cache.mask, d_output), drop(cache.weights, cache.dropout)
+    flows, shape = pairs_that_flow(cache.mask, d_output), cache.weights.shape
     moved_scores, moved_products = _push_scores(cache, along.query, along.key, along.bias)  # (..., n, m)
 
     # backward was d_dropped = d_output @ value^T, d_weights = d_dropped * dropout
@@ -345,7 +345,7 @@ def push_backward(
     if moved_d_output is not None:
         moved_d_dropped = moved_d_dropped + pair_products(moved_d_output, cache.value, flows)
     # (dot-product.104)
-    d_weights, moved_d_weights = (drop(sum_to(x, dropped.shape), cache.dropout) for x in (d_dropped, moved_d_dropped))
+    d_weights, moved_d_weights = (drop(sum_to(x, shape), cache.dropout) for x in (d_dropped, moved_d_dropped))
 
     # backward was d_scores = the Jacobian of softmax times d_weights (dot-product.96, dot-product.108)
     moved_sink = None if along.sink is None else along.sink[..., None, None]
@@ -358,6 +358,7 @@ def push_backward(
     # backward was d_value = dropped^T @ d_output (dot-product.93)
     d_value = product(transposed(drop(moved_weights, cache.dropout)), d_output, transposed(flows))  # (..., m, d_v)
     if moved_d_output is not None:
+        dropped = drop(cache.weights, cache.dropout)
         d_value = d_value + product(transposed(dropped), moved_d_output, transposed(flows))
 
     # backward was d_products = d_scores * slope, both of which move

@@ -158,6 +158,5 @@ def double_backward(
     if d_gradients.b is not None:
         d_d_output = d_d_output + d_gradients.b
     d_x = of_centred.x - mean(of_centred.x)
-    # no gradient depends on what is added to the output
-    gradients = Gradients(x=d_x, gain=of_centred.gain, b=None)  # a shift: zero
+    gradients = Gradients(x=d_x, gain=of_centred.gain, b=None)  # zero: no gradient depends on what is added
     return (d_d_output, gradients), (of_centred.x, *between)

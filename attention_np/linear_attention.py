@@ -327,12 +327,10 @@ def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, sca
     if token.log_decay is not None:
         # forward was decayed = exp(log_decay) * state before
         of_rows = backward_times(d_decayed, now.decayed).sum(axis=-1)  # (..., d_k) (linear-attention.30)
-        d_log_decay = (
-            of_rows if token.log_decay.shape[-1] > 1 else of_rows.sum(axis=-1, keepdims=True)
-        )  # (linear-attention.31)
-        d_before = backward_times(
-            d_decayed, np.exp(token.log_decay)[..., None]
-        )  # (linear-attention.24, linear-attention.25)
+        of_all = token.log_decay.shape[-1] == 1
+        d_log_decay = of_rows.sum(axis=-1, keepdims=True) if of_all else of_rows  # (linear-attention.31)
+        # (..., d_k, d_v) (linear-attention.24, linear-attention.25)
+        d_before = backward_times(d_decayed, np.exp(token.log_decay)[..., None])
     return Tokens(d_query, d_key, d_value, d_log_decay, d_beta), d_before
 
 
@@ -370,14 +368,12 @@ def step_forward_mode(token: Tokens, d_token: Tokens, state: Array, d_state: Arr
         moved = d_state + d_token.log_decay[..., None] * state
         d_decayed = backward_times(np.exp(token.log_decay)[..., None], moved)  # (..., d_k, d_v) (linear-attention.35)
     if token.beta is not None:
-        d_missing = (
-            d_token.value - _read(d_decayed, token.key) - _read(now.decayed, d_token.key)
-        )  # (linear-attention.36)
+        # (..., d_v) (linear-attention.36)
+        d_missing = d_token.value - _read(d_decayed, token.key) - _read(now.decayed, d_token.key)
         d_written = d_token.beta * now.missing + token.beta * d_missing  # (..., d_v) (linear-attention.36)
     of_key = d_token.key[..., :, None] * now.written[..., None, :]  # (..., d_k, d_v)
-    d_behind = (
-        d_decayed + of_key + token.key[..., :, None] * d_written[..., None, :]
-    )  # (linear-attention.34, linear-attention.37)
+    # (..., d_k, d_v) (linear-attention.34, linear-attention.37)
+    d_behind = d_decayed + of_key + token.key[..., :, None] * d_written[..., None, :]
     return now, _unless_hidden(token, d_behind, d_state)
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "check_broadcasts_to",
     "check_cache",
     "check_features",
+    "check_gradients",
     "check_vector",
     "check_weight",
     "scores_shape",
@@ -137,6 +138,13 @@ def check_cache(cache: object, kind: type[CacheType], op: str) -> CacheType:
             f"cache must be the one that {op}.forward returned, not {type(cache).__module__}.{type(cache).__qualname__}"
         )
     return cache
+
+
+def check_gradients(d_gradients: object, kind: type[CacheType], op: str) -> CacheType:
+    """`d_gradients`, which must be of the kind that `op`'s own backward returns."""
+    if not isinstance(d_gradients, kind):
+        raise TypeError(f"d_gradients must be {op}.Gradients, not {type(d_gradients).__name__}")
+    return d_gradients
 
 
 def _broadcast_leading(**arrays: Array) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arguments import as_tangent, as_vector, check_cache
+from attention_np._lib.arguments import as_tangent, as_vector, check_cache, check_gradients
 from attention_np._lib.arrays import (
     Array,
     as_gradient,
@@ -188,8 +188,7 @@ def double_backward(
     def shell(*args: Any, **kwargs: Any) -> Any:
         d_gradients, d_output, cache = _bound(mathematics, args, kwargs)
         check_cache(cache, kind, op)
-        if not isinstance(d_gradients, held):
-            raise TypeError(f"d_gradients must be {op}.Gradients, not {type(d_gradients).__name__}")
+        check_gradients(d_gradients, held, op)
         compute = _computed_in(names, cache)
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
         inputs = cache[: len(names)]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import UNDECIDABLE, relative_error
+from attention_np.gradcheck.hessian import asymmetry
 from attention_np.gradcheck.measuring.functions import as_generator
 from attention_np.gradcheck.measuring.noise import CLOSE, Pair, noise_floor, unsteadiness, wider_difference
 from attention_np.gradcheck.measuring.numerical import METHODS, analytic_or_not
@@ -47,7 +48,9 @@ def check_double_backward(
         claimed, alone = both.double_backward(v, point), both.double_backward_of_each(v, point)
     except Exception as raised:
         said = f"double_backward raised {type(raised).__name__}: {raised}"
-        return InputReport("double_backward", method, False, np.inf, diagnosis=said), _asymmetry(np.nan, np.nan, 1, 0)
+        return InputReport("double_backward", method, False, np.inf, diagnosis=said), asymmetry(
+            np.nan, np.nan, 1.0, 0.0
+        )
     numerical, errors = both.slopes(v, point, method)
     pair, apart, eps = Pair(both.double_backward, measured), np.abs(claimed - numerical), np.finfo(d_output.dtype).eps
     floor = errors + noise_floor(pair, v, point, draw)
@@ -82,18 +85,8 @@ def check_double_backward(
         diagnosis=said,
     )
     of_v, of_u = (x[d_output.size :] for x in (claimed, both.double_backward(u, point)))
-    most = float(np.abs(u) @ allowed[d_output.size :])
-    return found, _asymmetry(float(u @ of_v), float(v @ of_u), float(np.linalg.norm(u) * np.linalg.norm(of_v)), most)
-
-
-def _asymmetry(one: float, other: float, size: float, allowed: float) -> InputReport:
-    """<u, H v> against <v, H u>."""
-    apart = abs(one - other)
-    said = None if apart <= allowed else "the Hessian is not symmetric: <u, H v> and <v, H u> differ"
-    error = apart / size if size else apart
-    return InputReport(
-        "symmetry", "adjoint", said is None, error, (), one, other, allowed / UNDECIDABLE, diagnosis=said
-    )
+    size, most = float(np.linalg.norm(u) * np.linalg.norm(of_v)), float(np.abs(u) @ allowed[d_output.size :])
+    return found, asymmetry(float(u @ of_v), float(v @ of_u), size, most, most / UNDECIDABLE)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from attention_np.gradcheck.measuring.numerical import numerical_gradient
 from attention_np.gradcheck.nesting import Nest, flat, leaves, takes
 from attention_np.gradcheck.reporting import InputReport, Report
 
-__all__ = ["check_hessian", "symmetry"]
+__all__ = ["asymmetry", "check_hessian"]
 
 Array = npt.NDArray[Any]
 
@@ -83,7 +83,7 @@ def check_hessian(
     functions = _Functions(gradient, hessian_vector_product, nest, moved)
     report = check(functions.forward, functions.backward, inputs, rng=rng, **options)
     run, pull_back, arrays, _ = flat(functions.forward, functions.backward, inputs)
-    entry = symmetry(run, pull_back, arrays, as_generator(rng))
+    entry = _symmetry(run, pull_back, arrays, as_generator(rng))
     if report.ok and not entry.ok:
         return Report((*report.inputs, replace(entry, diagnosis=NO_GRADIENT)))
     if not report.ok and not _is_symmetric(run, arrays, as_generator(rng)):
@@ -122,7 +122,7 @@ class _Functions:
         ]
 
 
-def symmetry(run: Forward, pull_back: Backward, arrays: Mapping[str, Array], rng: np.random.Generator) -> InputReport:
+def _symmetry(run: Forward, pull_back: Backward, arrays: Mapping[str, Array], rng: np.random.Generator) -> InputReport:
     """<u, H v> against <v, H u>, for random u and v."""
     output = run(*(x.copy() for x in arrays.values()))
     vectors = rng.standard_normal((2, output.size)).astype(output.dtype)
@@ -139,18 +139,16 @@ def symmetry(run: Forward, pull_back: Backward, arrays: Mapping[str, Array], rng
     (one,), (other,) = pair.at(vectors, point)
     size = float(np.linalg.norm(vectors[0]) * np.linalg.norm(product(vectors[1], point)))
     allowed = UNDECIDABLE * noise_floor(pair, vectors, point, rng)[0] + ADJOINT_ULPS * np.finfo(output.dtype).eps * size
+    return asymmetry(float(one), float(other), size, float(allowed))
+
+
+def asymmetry(one: float, other: float, size: float, allowed: float, floor: float = 0.0) -> InputReport:
+    """What is found of a Hessian by <u, H v> and <v, H u>, the one and the other, where ``|u| |H v|`` is the size."""
     apart = abs(one - other)
-    holds = bool(apart <= allowed)
-    return InputReport(
-        "symmetry",
-        "adjoint",
-        holds,
-        float(apart / size if size else apart),
-        (),
-        float(one),
-        float(other),
-        diagnosis=None if holds else "the Hessian is not symmetric: <u, H v> and <v, H u> differ",
-    )
+    holds = apart <= allowed
+    said = None if holds else "the Hessian is not symmetric: <u, H v> and <v, H u> differ"
+    error = apart / size if size else apart
+    return InputReport("symmetry", "adjoint", holds, error, (), one, other, floor, diagnosis=said)
 
 
 def _is_symmetric(run: Forward, arrays: Mapping[str, Array], rng: np.random.Generator) -> bool:
