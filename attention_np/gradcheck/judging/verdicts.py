@@ -163,8 +163,9 @@ def _of_saturation(found: Measured, some: Array, _: Question, difference: Array)
     """What saturated outputs lose; what both methods see has not been lost."""
     lost = _may_be_lost(found, some)
     if lost.any() and found.method == COMPLEX_STEP:
-        slopes = measure(found.subject, some, CENTRAL, found.aside, best=True).values[:, 0]
-        lost &= ~(np.abs(slopes - found.numerical[0, some]) < SEEN * np.abs(difference))
+        witnesses = measure(found.subject, some, CENTRAL, found.aside, best=True)
+        apart = np.abs(witnesses.values[:, 0] - found.numerical[0, some])
+        lost &= ~(apart + witnesses.lost < SEEN * np.abs(difference))
     return np.where(lost, found.lost[some], 0)
 
 

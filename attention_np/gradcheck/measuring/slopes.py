@@ -142,6 +142,9 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, re
         jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, within the step (gradcheck.81)
         jump[~(jump > CLEAR * noise_of_bend)] = 0
         errors = truncation[:, 0] + 2 * last_bit / width + jump  # of the last, shortest step (gradcheck.33)
+        if reach is not None:  # of an output that is seen to move, no more than its own last bits are lost
+            own = np.broadcast_to(np.abs(subject.output.ravel()), difference.shape)
+            reach = reach._replace(largest=np.where(difference != 0, own, reach.largest))
         lost = _lost(subject, difference / width[:, None], reach)
     usable = np.isfinite(errors)  # which they are not where the slope is not
     return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), lost)
