@@ -33,7 +33,7 @@ def check_layer(
     *,
     forward: str = "forward",
     backward: str = "backward",
-    parameters: Mapping[str, str] | None = None,
+    parameters: Mapping[str, str | None] | None = None,
     **options: Any,
 ) -> Report:
     """Check the gradients of a layer that keeps state, by its inputs and by its parameters.
@@ -49,11 +49,12 @@ def check_layer(
         :func:`check`, they may be nests, and what is no array of floating-point numbers is passed on as it is.
     forward, backward : str, optional
         The names of the two. A `backward` that takes nothing is that of a loss, and returns the loss's own gradient.
-    parameters : mapping of str to str, optional
+    parameters : mapping of str to str or None, optional
         Where each parameter is, and where `backward` leaves its gradient: attributes as ``{"W": "dW"}``, entries as
         ``{"params.W": "grads.W"}`` or ``{"params[0]": "grads[0]"}``, those of layers within as
-        ``{"layers[0].W": "layers[0].dW"}``, or all at once, ``{"params": "grads"}``. By default all in params and
-        grads, or in parameters and gradients, or W and b with dW and db.
+        ``{"layers[0].W": "layers[0].dW"}``, or all at once, ``{"params": "grads"}``; None if `backward` returns it,
+        in this order behind those of the inputs, as ``return dX, [dW, db]``. By default all in params and grads, or in
+        parameters and gradients, or W and b with dW and db, or returned.
     **options
         As for :func:`check`.
 
@@ -164,6 +165,12 @@ class _Called:
             self.written.append("d_output")
         return result
 
+    def by_inputs(self, result: Any, values: tuple[Any, ...]) -> list[Any]:
+        """The gradient of each input, of what a backward returns; None where there is none."""
+        arguments = Nest.of_arguments(dict(zip(self.names, values, strict=False)))
+        d_inputs = arguments.by_tree(result) if arguments.kinds else {}
+        return [d_inputs.get(name) for name in self.names]
+
 
 @dataclass(frozen=True)
 class _Functions(_Called):
@@ -185,7 +192,7 @@ class _Functions(_Called):
     def backward(self, d_output: Any, *values: Any) -> Any:
         """The gradients of the inputs."""
         cache = self.call(self.run, values)[-1]
-        return self.pulled_back(self.pull_back, d_output, cache)
+        return self.by_inputs(self.pulled_back(self.pull_back, d_output, cache), values)
 
 
 @dataclass(frozen=True)
@@ -195,7 +202,7 @@ class _Methods(_Called):
     layer: Any
     run: str
     pull_back: str
-    parameters: Mapping[str, str]
+    parameters: Mapping[str, str | None]
 
     def forward(self, *values: Any) -> Any:
         """The output of the layer with these parameters."""
@@ -205,10 +212,13 @@ class _Methods(_Called):
         """The gradients of the inputs and of the parameters."""
         layer, _ = self.ran(values)
         result, weight = self.pulled(layer, d_output)
-        arguments = Nest.of_arguments(dict(zip(self.names, values, strict=False)))
-        d_inputs = arguments.by_tree(result) if arguments.kinds else {}
-        gradients = [d_inputs.get(name) for name in self.names]
-        gradients += [_at(layer, path) for path in self.parameters.values()]
+        count = sum(path is None for path in self.parameters.values())
+        returned = [x for _, x in leaves(result, "")] if count else []
+        if count:
+            result = tuple(returned[:-count])
+        gradients = self.by_inputs(result, values)
+        behind = iter(returned[-count:])
+        gradients += [next(behind, None) if path is None else _at(layer, path) for path in self.parameters.values()]
         return gradients if weight is None else [None if x is None else weight * x for x in gradients]
 
     def pulled(self, layer: Any, d_output: Any) -> tuple[Any, Any]:
@@ -233,7 +243,7 @@ class _Methods(_Called):
                 if isinstance(x, np.ndarray):
                     there[id(x)] = y
                     others += [y.dtype] if y.dtype != x.dtype else []
-        for path in self.parameters.values():
+        for path in filter(None, self.parameters.values()):
             for _, x in leaves(_at(self.layer, path), path):
                 if isinstance(x, np.ndarray) and x.dtype.kind in "fc" and id(x) not in there:
                     there[id(x)] = np.zeros_like(x, np.result_type(x.dtype, *others))
@@ -244,13 +254,14 @@ class _Methods(_Called):
         return layer
 
 
-def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> dict[str, str]:
+def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> dict[str, str | None]:
     """Where layers have their parameters and gradients by custom, as one call shows."""
     layer, output = methods.ran(tuple(arguments.values()))
     outputs = Nest({"output": output}, numbers=True)
-    methods.pulled(layer, outputs.filled(map(np.array, outputs.arrays.values()), alone=True)["output"])
+    result, _ = methods.pulled(layer, outputs.filled(map(np.array, outputs.arrays.values()), alone=True)["output"])
+    behind = len(list(leaves(result, ""))) - len(Nest.of_arguments(arguments).kinds)
     for held, gradients in USUAL:
-        pairs = {}
+        pairs: dict[str, str | None] = {}
         for name, gradient in zip(held, gradients, strict=True):
             for path, x in leaves(_at(layer, name), name):
                 there = gradient + path[len(name) :]
@@ -258,9 +269,12 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> dict[str, str]:
                     continue
                 if _at(methods.layer, path) is None:
                     raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
-                if _at(layer, there) is None:
-                    raise ValueError(f"{_no(layer, there)} after backward, the gradient of {path}: name parameters=")
                 pairs[path] = there
+        missing = [path for path, there in pairs.items() if _at(layer, str(there)) is None]
+        if missing and len(pairs) == behind:
+            return dict.fromkeys(pairs)
+        for path in missing:
+            raise ValueError(f"{_no(layer, str(pairs[path]))} after backward, the gradient of {path}: name parameters=")
         if pairs:
             return pairs
     return {}

@@ -178,6 +178,9 @@ class Nest:
         else:
             given = list(result) if isinstance(result, tuple | list) else [result]
         if len(given) not in (len(moved), len(self.trees)):
+            flat = [x for _, x in leaves(result, "")]  # as in dX, [dW, db]
+            given = flat if len(flat) in (len(moved), len(self.trees)) else given
+        if len(given) not in (len(moved), len(self.trees)):
             raise ValueError(
                 f"backward must return one gradient for each of the {len(moved)} inputs ({', '.join(moved)}), "
                 f"not {len(given)}"

@@ -511,6 +511,34 @@ def test_a_name_of_an_input_and_of_a_parameter_is_refused():
         check_layer(GradientsInAttributes(), {"W": normal(2, 4)})
 
 
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_gradients_of_parameters_may_be_returned_behind_those_of_the_inputs(wrong):
+    def forward(x, w, b):
+        return x @ w + b, (x, w)
+
+    def backward(d, cache):
+        x, w = cache
+        return d @ w.T, [x.T @ d, d.sum(axis=0) * (2 if wrong else 1)]
+
+    class Returning:
+        def __init__(self, w, b):
+            self.W, self.b = w, b
+
+        def forward(self, x):
+            y, self.cache = forward(x, self.W, self.b)
+            return y
+
+        def backward(self, d):
+            return backward(d, self.cache)
+
+    x, w, b = normal(4, 3), normal(3, 2, seed=1), normal(2, seed=2)
+    functions = check_layer((forward, backward), {"x": x, "w": w, "b": b})
+    assert [entry.ok for entry in functions] == [True, True, not wrong]
+    for parameters in (None, {"W": None, "b": None}):
+        layer = check_layer(Returning(w, b), x, parameters=parameters)
+        assert {entry.name: entry.ok for entry in layer} == {"x": True, "W": True, "b": not wrong}
+
+
 def test_parameters_without_gradients_must_be_named():
     layer = Linear(4, 2, 0)
     layer.params["mean"] = np.zeros(2)

@@ -190,6 +190,113 @@ def test_the_report_says_what_tolerance_a_solver_seems_to_have():
     assert (allowed.ok, allowed.undecidable) == (True, 0)
 
 
+def test_an_input_that_is_known_to_a_tolerance_only_does_not_pass_until_that_is_allowed():
+    def forward(x):  # the angle whose tangent is x, in steps of 1e-3 of the series
+        y, term, n = np.zeros_like(x), x.copy(), 1
+        while (np.abs(term) > 1e-3).any():
+            y, term, n = y + term, -term * x * x * n / (n + 2), n + 2
+        return y
+
+    def checked(factor, **options):
+        return check(forward, lambda d, x: factor * d / (1 + x * x), {"x": np.array([0.6, 0.7, 0.8])}, **options)
+
+    for factor in (1.0, 1.0001):
+        report = checked(factor)
+        assert (report.ok, report["x"].verdict, report["x"].undecidable) == (False, "undecidable", 3)
+        assert "it could not be decided: no entry is known better than to the tolerance of forward" in str(report)
+        assert "allow it by rtol=" in str(report)
+        assert checked(factor, rtol=0.01).ok
+    assert checked(1.5)["x"].wrong == 3
+
+
+@pytest.mark.parametrize("wave", [10.0, 50.0])
+@pytest.mark.parametrize("method", ALL)
+def test_a_smooth_error_is_no_tolerance_however_short_its_wave_is(method, wave):
+    def backward(d, x):
+        return d * np.cos(x) * (1 + 1e-4 * np.sin(wave * x))
+
+    found = check(np.sin, backward, {"x": np.linspace(0.5, 1.2, 6)}, method=method)["x"]
+    assert found.wrong == 6
+    assert found.note is None or "tolerance" not in found.note
+
+
+def until(step, x, *inputs):
+    """The limit of a loop that ends close to the point, and where all is smaller."""
+    for _ in range(1000):
+        y = step(x, *inputs)
+        if (np.abs(y - x) <= 1e-12 * np.abs(y)).all():
+            return y
+        x = y
+    pytest.fail(f"it does not end for {inputs}")
+
+
+def conjugate_gradients(a, b):
+    x, r = np.zeros(b.shape, np.result_type(a, b)), b
+    p = r
+    for _ in range(200):
+        along = a @ p
+        step = (r @ r) / (p @ along)
+        x, last, r = x + step * p, r, r - step * along
+        if abs(np.sqrt(r @ r)) <= 1e-10:
+            return x
+        p = r + (r @ r) / (last @ last) * p
+    pytest.fail(f"it does not end for {a}")
+
+
+def geometric(x):
+    return until(lambda y, x: 1 + x * y, np.ones_like(x), x)
+
+
+def values(discount, transitions, rewards):
+    return until(lambda v, d, t, r: r + d * (t @ v), np.zeros(3), discount, transitions, rewards)
+
+
+TRANSITIONS = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6]])
+SYMMETRIC = np.array([[3.0, 1.0, 0.5, 0.2], [1.0, 4.0, -0.7, 0.3], [0.5, -0.7, 5.0, 1.1], [0.2, 0.3, 1.1, 3.5]])
+
+
+def values_backward(d, discount, transitions, rewards):
+    system = np.eye(3) - discount * transitions
+    v, adjoint = np.linalg.solve(system, rewards), np.linalg.solve(system.T, d)
+    return np.asarray(adjoint @ transitions @ v), discount * np.outer(adjoint, v), adjoint
+
+
+def solved_backward(d, a, b):
+    adjoint = np.linalg.solve(a.T, d)
+    return -np.outer(adjoint, np.linalg.solve(a, b)), adjoint
+
+
+LOOPS = {
+    "a geometric series": (geometric, lambda d, x: (d / (1 - x) ** 2,), {"x": np.array([0.9, 0.5])}),
+    "value iteration": (
+        values,
+        values_backward,
+        {"discount": np.array(0.9), "transitions": TRANSITIONS, "rewards": np.array([1.0, -0.5, 2.0])},
+    ),
+    "conjugate gradients": (conjugate_gradients, solved_backward, {"a": SYMMETRIC, "b": np.array([1.0, 2, -1, 0.5])}),
+}
+
+
+@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize("factor", [1.5, *(pytest.param(x, marks=pytest.mark.long) for x in (1.0, 1 + 1e-7))])
+@pytest.mark.parametrize("name", LOOPS)
+def test_no_loop_is_asked_where_it_does_not_end(name, factor, method):
+    forward, backward, inputs = LOOPS[name]
+    report = check(forward, lambda *question: tuple(factor * g for g in backward(*question)), inputs, method=method)
+    if factor == 1.5:
+        assert not any(entry.ok for entry in report)
+    elif factor == 1:  # the loop ends before its derivative has converged
+        assert all(entry.max_relative_error < 1e-10 for entry in report), str(report)
+
+
+def test_a_coarse_solver_is_called_one():
+    forward, backward, x = by_roots(1e-4)
+    report = check(forward, backward, {"x": x})
+    assert not report.ok
+    assert "a tolerance of its own" in str(report).replace("\n    ", " ")
+    assert check(forward, backward, {"x": x}, rtol=1e-3).ok
+
+
 def test_nothing_is_said_twice():
     names = ("x", "y")
     report = check(lambda x, y: np.hypot(x, y), lambda d, x, y: (d * x, d * y), {name: np.ones(2) for name in names})

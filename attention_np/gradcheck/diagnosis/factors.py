@@ -109,7 +109,8 @@ def _factor(mistake: Mistake) -> Factor | None:
     one_output = mistake.evidence.output.size == 1
     ratios = int(telling.any(axis=0).sum() if one_output else telling.sum())
     elsewhere = mistake.evidence.ask is not None and mistake.precision <= COARSE
-    if ratios < (1 if elsewhere else 3 if one_output else 2):
+    alone = telling.any(axis=0).sum() < min(2, mistake.looked_at.sum())  # the others may have any factor, or none
+    if alone or ratios < (1 if elsewhere else 3 if one_output else 2):
         return None
     return Factor(value, max(2 * float(off[telling].min()) / UNDECIDABLE, EPS))
 

@@ -135,7 +135,10 @@ def own_tolerance(
     jumps = np.zeros(left.shape)
     with np.errstate(all="ignore"):
         claims, _ = at(APART.relative[-1], POINTS, left)
-        rounding = np.where((claims == claims[0]).all(axis=0), np.inf, _left_over(claims))  # the same in float16
+        alike, size = (claims == claims[0]).all(axis=0), np.abs(claims).max(axis=0)  # alike in float16
+        rounding = np.where(alike, np.inf, _left_over(claims))
+        if not alike.all():  # of one entry it may not show along one way
+            rounding = np.fmax(rounding, np.median((rounding / size)[~alike]) * size)
         for spacing in APART.relative:
             claimed, measured = at(spacing, POINTS, left)
             apart = claimed - measured
