@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+from attention_np.gradcheck import METHODS, check
 from attention_np.gradcheck.diagnosis import diagnose
 
 from .evidence import evidence_of, sampled
@@ -83,3 +84,22 @@ def test_an_array_that_is_the_factor_at_the_point_alone_is_none():
     accident = GAIN.copy()
     assert said_of(lambda x, gain, _: accident) != said_of(lambda x, gain, _: gain)
     assert "gain times" not in str(said_of(lambda x, gain, _: accident))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("forward", "claimed", "name", "meaning"),
+    [
+        (np.linalg.det, lambda x: np.linalg.inv(x).T, "1/output", "output is missing"),
+        (lambda x: np.exp(x.sum()), np.ones_like, "1/output", "output is missing"),
+        (lambda x: np.exp(x.sum()), lambda x: -np.ones_like(x), "-1/output", "output is missing"),
+        (lambda x: np.sqrt((x * x).sum()), lambda x: x, "output", "output too many"),
+        (lambda x: 3 * x.sum(), lambda x: 2 * np.ones_like(x), None, None),  # a number at every point
+    ],
+)
+def test_a_number_may_be_a_factor_of_all_entries_if_it_is_one_at_another_point_too(
+    forward, claimed, name, meaning, method
+):
+    found = check(forward, lambda d, x: d * claimed(x), {"x": normal(3, 3)}, method=method)["x"].diagnosis
+    said = name and f"it is {name} times the numerical gradient, entry by entry: a factor {meaning}"
+    assert found == (said or "it is 0.666666667 times the numerical gradient throughout")

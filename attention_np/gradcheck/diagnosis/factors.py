@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.mistake import COARSE, EPS, Array, Mistake, in_words, number
+from attention_np.gradcheck.diagnosis.mistake import EPS, Array, Mistake, in_words, number
 
 __all__ = ["constant_factor", "factor_along_an_axis", "is_zero", "scalar_fit", "times_the_gradient", "zero"]
 
@@ -108,9 +108,8 @@ def _factor(mistake: Mistake) -> Factor | None:
     # With a single output the gradient for one cotangent is a multiple of that for any other, be it right or wrong.
     one_output = mistake.evidence.output.size == 1
     ratios = int(telling.any(axis=0).sum() if one_output else telling.sum())
-    elsewhere = mistake.evidence.ask is not None and mistake.precision <= COARSE
     alone = telling.any(axis=0).sum() < min(2, mistake.looked_at.sum())  # the others may have any factor, or none
-    if alone or ratios < (1 if elsewhere else 3 if one_output else 2):
+    if alone or ratios < (1 if mistake.is_seen_again else 3 if one_output else 2):
         return None
     return Factor(value, max(2 * float(off[telling].min()) / UNDECIDABLE, EPS))
 

@@ -42,15 +42,19 @@ class Known(NamedTuple):
 
 
 def known_factor(mistake: Mistake) -> str | None:
-    """Each entry is the numerical one times a known array, perhaps with a number besides."""
+    """Each entry is the numerical one times a known array, perhaps with a number besides.
+
+    Or times a known number, as the determinant is in its own gradient; that it is this one, another point shows.
+    """
     seen, found = mistake.looked_at, mistake.of_those_looked_at
     telling = (np.abs(found.error) > found.tolerance).any(axis=0).sum()
     for known in _known(mistake, mistake.shape):
         array = known.array[seen]
         other = array * found.right
-        if not _varies(array, np.any(found.right != 0, axis=0)):
+        varies = _varies(array, np.any(found.right != 0, axis=0))
+        if not varies and not mistake.is_seen_again:
             continue
-        for times in _multiples(found, other, telling):
+        for times in _multiples(found, other, telling) if varies else (1.0, -1.0):
             noisier = found.noisier(known.noise[seen] * np.abs(times * found.right))
             if noisier.is_explained_by(times * other, np.abs(times * array)):
                 return f"it is {_times(times, known)} times the numerical gradient, entry by entry: {_meaning(known)}"
@@ -103,12 +107,9 @@ def _as_broadcast(x: Array, shape: tuple[int, ...]) -> Array | None:
             continue
         y = x if axis is None else np.expand_dims(x, axis)
         padded = (1,) * (len(shape) - y.ndim) + y.shape
-        if (
-            (y.size > 1 or y.shape == shape)
-            and len(padded) == len(shape)
-            and all(n in (1, m) for n, m in zip(padded, shape, strict=True))
-        ):
-            return np.broadcast_to(y, shape)
+        fits = len(padded) == len(shape) and all(n in (1, m) for n, m in zip(padded, shape, strict=True))
+        if fits or x.size == 1:
+            return np.broadcast_to(y if fits else x.reshape(()), shape)
     return None
 
 

@@ -152,10 +152,15 @@ class Mistake:
         slopes = ask.slopes(np.eye(output.size).reshape(-1, *output.shape))
         return slopes[:, self.looked_at]
 
+    @property
+    def is_seen_again(self) -> bool:
+        """Whether enough is known of another point to tell a number there from the same one here."""
+        return self.evidence.ask is not None and self.precision <= COARSE
+
     @cached_property
     def again(self) -> Mistake | None:
         """The same mistake at another point, for other cotangents; None where too little is known of one."""
-        if self.precision > COARSE:
+        if not self.is_seen_again:
             return None
         rng = np.random.default_rng(0)
         inputs = {name: moved_relatively(x, rng, AWAY) for name, x in self.evidence.inputs.items()}
