@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Case, assert_close, assert_same_bits, leaves, normal, peak_of, run
+from helpers import Array, Case, assert_close, assert_same_bits, leaves, normal, peak_of, run, tangents_of
 
-from attention_np import dot_product, gradcheck, linear_attention
+from attention_np import dot_product, gradcheck, hessian_vector_product, linear_attention
 from attention_np._linear_attention import chunks
 
 N, D_K, D_V = 13, 4, 3
@@ -41,6 +41,11 @@ def everything(of: Case) -> dict[str, Array]:
     d_output, d_final_state = normal(6, *output.shape), normal(7, *cache.final_state.shape)
     found = linear_attention.backward(d_output, cache, d_final_state=d_final_state)
     return {"output": output, "final_state": cache.final_state, **dict(leaves(found))}
+
+
+def curved(of: Case, d_output: Array) -> dict[str, Array]:
+    """How the gradients move along random tangents."""
+    return dict(leaves(hessian_vector_product(linear_attention, d_output, of.forward()[1], **tangents_of(of))))
 
 
 def assert_alike(actual: dict[str, Array], expected: dict[str, Array], rtol: float) -> None:
@@ -231,6 +236,8 @@ def test_what_a_token_spoils_is_seen_from_it_on_and_not_before(
         assert_close(actual.output[:, :7], plain.output[:, :7], 1e-14)
         assert_close(actual.output[1], plain.output[1], 1e-14)
         assert not np.isfinite(actual.output[0, 7]).all()
+        for other, x in curved(of, d_output).items():
+            assert_close(curved(bad, d_output)[other], x, 1e-14)
         for other, gradient in run(of, d_output).gradients.items():
             assert_close(actual.gradients[other], gradient, 1e-14)  # nothing that is spoiled has a gradient
 
