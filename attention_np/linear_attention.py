@@ -364,19 +364,17 @@ def push(along: Gradients, cache: Cache) -> tuple[Array, list[Array]]:
 
 def step_forward_mode(token: Tokens, along: Tokens, now: Step, state: Array, moved_state: Array) -> Step:
     """How what a token makes of the state before it moves with both."""
-    decayed, written = moved_state, along.value
+    decayed, missing, written = moved_state, along.value, along.value
     if token.log_decay is not None:
         moved = moved_state + along.log_decay[..., None] * state
         decayed = backward_times(np.exp(token.log_decay)[..., None], moved)  # (..., d_k, d_v) (linear-attention.35)
-    missing = along.value
     if token.beta is not None:
         # (..., d_v) (linear-attention.36)
         missing = along.value - _read(decayed, token.key) - _read(now.decayed, along.key)
         written = along.beta * now.missing + token.beta * missing  # (..., d_v) (linear-attention.36)
+    of_key = along.key[..., :, None] * now.written[..., None, :]  # (..., d_k, d_v)
     # (..., d_k, d_v) (linear-attention.34, linear-attention.37)
-    behind = (
-        decayed + along.key[..., :, None] * now.written[..., None, :] + token.key[..., :, None] * written[..., None, :]
-    )
+    behind = decayed + of_key + token.key[..., :, None] * written[..., None, :]
     return Step(decayed, missing, written, _unless_hidden(token, behind, moved_state))
 
 
@@ -389,7 +387,7 @@ def double_backward(d_gradients: Gradients, d_output: Array, cache: Cache) -> tu
     """
     tokens, moving = as_tokens(*cache[:5], cache.mask), as_tokens(*d_gradients[:5], cache.mask)
     d_output = hidden_as_zero(d_output, tokens.mask)
-    d_d_output, moved_states = push(d_gradients, cache)
+    d_d_output, moved_states = push(d_gradients, cache)  # (linear-attention.72)
     d_state = moved_d_state = np.zeros_like(cache.final_state)
     found = []
     for number, part in reversed(list(enumerate(_parts(tokens, cache.chunk_size)))):
@@ -399,14 +397,14 @@ def double_backward(d_gradients: Gradients, d_output: Array, cache: Cache) -> tu
             moved = step_forward_mode(tokens.at(t), moving.at(t), now, state, moved_state)
             steps.append((now, moved))
             state, moved_state = now.state, moved.state
-        for t, both in reversed(list(zip(part, steps, strict=True))):
-            d_states, of_token = (d_state, moved_d_state), (tokens.at(t), moving.at(t))
+        for t, (now, moved) in reversed(list(zip(part, steps, strict=True))):
             d_token, d_state, moved_d_state = push_step_backward(
-                d_output[..., t, :], *d_states, *of_token, *both, cache.scale
+                d_output[..., t, :], d_state, moved_d_state, tokens.at(t), moving.at(t), now, moved, cache.scale
             )
             found.append(d_token)
     query, key, value, log_decay, beta, _ = _joined(found, tokens).each(lambda x: hidden_as_zero(x, tokens.mask))
-    gradients = Gradients(query, key, value, log_decay, None if beta is None else beta[..., 0], moved_d_state)
+    d_beta = None if beta is None else beta[..., 0]
+    gradients = Gradients(query, key, value, log_decay, d_beta, moved_d_state)  # (linear-attention.71)
     return (d_d_output, gradients), None
 
 
@@ -422,17 +420,15 @@ def push_step_backward(
 ) -> tuple[Tokens, Array, Array]:
     """How the gradients of a token move; the gradient of the state before it, and how that moves."""
     # backward was d_query = scale * state @ d_output, d_state = d_state + scale * query @ d_output^T
-    d_query = scale * _row_times(d_output, transposed(moved.state))  # (..., d_k) (linear-attention.62)
+    d_query = scale * _row_times(d_output, transposed(moved.state))  # (..., d_k) (linear-attention.63)
     d_state = d_state + scale * _outer(token.query, d_output)  # (..., d_k, d_v)
-    # (..., d_k, d_v) (linear-attention.63, linear-attention.67)
+    # (..., d_k, d_v) (linear-attention.64, linear-attention.67)
     moved_d_state = moved_d_state + scale * _outer(along.query, d_output)
 
     # backward was d_written = d_state^T @ key, d_key = d_state @ written
     d_written = _times_column(transposed(d_state), token.key)  # (..., d_v)
-    moved_d_written = _times_column(transposed(moved_d_state), token.key)
-    moved_d_written = moved_d_written + _times_column(
-        transposed(d_state), along.key
-    )  # (..., d_v) (linear-attention.64)
+    of_key = _times_column(transposed(d_state), along.key)  # (..., d_v)
+    moved_d_written = _times_column(transposed(moved_d_state), token.key) + of_key  # (linear-attention.65)
     # (..., d_k) (linear-attention.69)
     d_key = _times_column(moved_d_state, now.written) + _times_column(d_state, moved.written)
     d_value, d_decayed, moved_d_decayed = moved_d_written, d_state, moved_d_state
