@@ -150,23 +150,6 @@ def test_with_a_decay_for_each_feature_it_is_a_sum_over_features_of_such_masks(c
         assert_close(getattr(found, name), np.concatenate(own, axis=-1), 1e-14)
 
 
-def test_a_column_of_ones_among_the_values_is_the_sum_that_weights_are_divided_by() -> None:
-    positive = {name: np.where(x > 0, x + 1, np.exp(x)) for name, x in case("linear", leading=()).inputs.items()}
-    query, key, value = (positive[name] for name in ("query", "key", "value"))
-    output, _ = linear_attention.forward(query, key, np.concatenate([value, np.ones((N, 1))], axis=-1), scale=1.0)
-    weights = np.tril(query @ key.T)
-    assert_close(output[:, :-1] / output[:, -1:], weights / weights.sum(axis=-1, keepdims=True) @ value, 1e-14)
-
-
-def test_random_features_of_performer_have_the_mean_and_the_variance_that_the_page_says() -> None:
-    query, key, count = np.array([0.4, -0.2]), np.array([0.3, 0.5]), 2**20
-    x = normal(0, count, 2)
-    products = np.exp(x @ query - query @ query / 2) * np.exp(x @ key - key @ key / 2)
-    mean, spread = np.exp(query @ key), np.expm1(((query + key) ** 2).sum())  # the variance over the squared mean
-    assert abs(products.mean() / mean - 1) < 4 * np.sqrt(spread / count)
-    assert abs(products.var() / mean**2 / spread - 1) < 0.02
-
-
 # What is hidden, what is not there, what is not finite
 
 POISONS = [np.nan, np.inf, -np.inf]
