@@ -26,7 +26,9 @@ Patch, Printed = pytest.MonkeyPatch, pytest.CaptureFixture[str]
 COMPLEX_STEP, CENTRAL = 1e-13, 1e-7
 
 
-ALL = settings().max_examples > 8  # so many examples are the "quick" profile of conftest.py, which leaves out what is long
+ALL = (
+    settings().max_examples > 8
+)  # so many examples are the "quick" profile of conftest.py, which leaves out what is long
 
 
 def each(names: str | tuple[str, ...], values: Iterable[Any], long: Iterable[Any] = ()) -> Callable[[Any], Any]:
@@ -54,6 +56,11 @@ def each(names: str | tuple[str, ...], values: Iterable[Any], long: Iterable[Any
         return in_turn
 
     return decorate
+
+
+def some_of(values: Iterable[Any], step: int) -> list[Any]:
+    """All of them as parameters, of which only one in `step` is not long."""
+    return [x if k % step == 0 else pytest.param(x, marks=pytest.mark.long) for k, x in enumerate(values)]
 
 
 class Case(NamedTuple):
