@@ -62,6 +62,7 @@ def browser() -> Iterator[Any]:
         from playwright import sync_api as playwright
     except ModuleNotFoundError:
         lack("Playwright is missing, which drives the browser: pip install 'attention-np[site-test]'")
+    playwright.expect.set_options(timeout=30_000)  # ms: a long page is typeset for seconds where two cores are shared
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium(driver), args=["--no-sandbox", "--disable-gpu"])
         yield browser
