@@ -207,7 +207,9 @@ SIGNATURES = {
         _dot_product,
         second_order=True,
     ),
-    "additive": Signature((*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive),
+    "additive": Signature(
+        (*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive, second_order=True
+    ),
     "multi_head": Signature(
         (*ATTENDING, *(name for name in Parameters._fields if name not in Parameters._field_defaults)),
         (*(name for name in Parameters._field_defaults if name.startswith("b_")), "mask", "bias"),
