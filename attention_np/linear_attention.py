@@ -266,7 +266,7 @@ def step_by_step(tokens: Tokens, state: Array, scale: Any, chunk_size: int | Non
 
 
 @passes.backward
-def backward(d_output: Array, cache: Cache, *, d_final_state: Array | None = None) -> Gradients:
+def backward(d_output: Tangent, cache: Cache, *, d_final_state: Tangent = None) -> Gradients:
     """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v).
 
     A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
