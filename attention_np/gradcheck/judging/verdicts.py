@@ -39,7 +39,7 @@ LAST_BITS = 64  # units in the last place of the largest: what rounding may leav
 BIASED = 3  # times how unsteady they are: what solvers and series are off by, which stop on one side of the limit
 TOLERANCE = 0.1  # a relative error that is no solver's, nor of a series that ends
 ASKED, FAR = 8, 100  # entries that are looked at there; noise floors that do not count there
-TOGETHER = 8  # doubtful entries that are looked at more closely together; if all prove wrong, clearer ones are believed
+TOGETHER = 4  # doubtful entries that are looked at more closely together; if all prove wrong, clearer ones are believed
 FEW = 64  # entries behind what is off along a direction, that are looked at
 ALIKE = 13  # slopes within so many powers of two move together
 SHORT = 2.0**-12  # relative: a step
@@ -161,13 +161,16 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
 
 
 def _of_saturation(found: Measured, some: Array, _: Question, difference: Array) -> Array:
-    """What saturated outputs lose; what both methods see has not been lost."""
-    lost = _may_be_lost(found, some)
-    if lost.any() and found.method == COMPLEX_STEP:
-        witnesses = measure(found.subject, some, CENTRAL, found.aside, best=True)
-        apart = np.abs(witnesses.values[:, 0] - found.numerical[0, some])
-        lost &= ~(apart + witnesses.lost < SEEN * np.abs(difference))
-    return np.where(lost, found.lost[some], 0)
+    """What saturated outputs lose, where that is enough; what both methods see has not been lost."""
+    noise = np.zeros(len(some))
+    enough = np.flatnonzero(np.abs(difference) <= UNDECIDABLE * (found.floor + found.lost)[some])
+    lost = enough[_may_be_lost(found, some[enough])]
+    if lost.size and found.method == COMPLEX_STEP:
+        witnesses = measure(found.subject, some[lost], CENTRAL, found.aside, best=True)
+        apart = np.abs(witnesses.values[:, 0] - found.numerical[0, some[lost]])
+        lost = lost[~(apart + witnesses.lost < SEEN * np.abs(difference[lost]))]
+    noise[lost] = found.lost[some[lost]]
+    return noise
 
 
 def _may_be_lost(found: Measured, some: Array) -> Array:
