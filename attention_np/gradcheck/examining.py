@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDED, WRONG, normwise
+from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose, diagnose_shape
 from attention_np.gradcheck.diagnosis.asking import Asked
-from attention_np.gradcheck.findings import Details, Entry
+from attention_np.gradcheck.findings import Details
 from attention_np.gradcheck.judging.measured import Candidate, Measured, Options
 from attention_np.gradcheck.judging.verdicts import decide, first_verdict
 from attention_np.gradcheck.measuring.functions import dtype_of, form_of
@@ -39,14 +39,12 @@ from attention_np.gradcheck.measuring.probes import Cusp, cusps, refusal_of, rou
 from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 from attention_np.gradcheck.measuring.subject import Subject, rows_in
-from attention_np.gradcheck.reporting import InputReport, Interrupted, Report
+from attention_np.gradcheck.reporting import InputReport, Interrupted, Report, compared
 
 __all__ = ["examine"]
 
 Array = npt.NDArray[Any]
 
-SHOWN = 5  # worst entries in a report
-NAMED = 10  # undecided entries in a report
 TOLERANCE = (
     "its slopes do not reproduce at points close by: forward seems to be computed to a tolerance of its own, of about "
     "{:.0e} of the gradient, as solvers and series are. Make that smaller, or allow it by rtol="
@@ -195,45 +193,16 @@ def _report_on_form(found: Measured, fault: str) -> InputReport:
 def _report(found: Measured, diagnosis: str | None) -> InputReport:
     """On a gradient that was compared entry by entry."""
     claimed = found.candidate.claimed(found.name)
-    shape, a, n = claimed.shape, claimed.ravel(), found.numerical[0]
+    parts = (claimed, *(x.reshape(claimed.shape) for x in (found.numerical[0], found.floor, found.verdict)))
     looked = np.flatnonzero(found.verdict != UNCHECKED)
-    known = looked[np.isfinite(n[looked])]
-    if looked.size and not known.size and diagnosis is None:
+    missing = looked[~np.isfinite(found.numerical[0, looked])]
+    if looked.size and missing.size == looked.size and diagnosis is None:
         diagnosis = "it could not be checked"
-    wrong, undecided = np.flatnonzero(found.verdict == WRONG), np.flatnonzero(found.verdict == UNDECIDED)
-    rest = np.setdiff1d(looked, np.concatenate([wrong, undecided]))
-
-    def entry(k: int) -> Entry:
-        return Entry(_index(k, shape), float(a[k]), float(n[k]), float(found.floor[k]))
-
-    def worst_first(elements: Array) -> Array:
-        return elements[np.lexsort([-np.abs(a - n)[elements]])]
-
     eps = float(np.finfo(claimed.dtype).eps)
     precision = eps if found.method == METHODS[0] else eps ** (2 / 3)
-    ranked = np.concatenate([worst_first(part) for part in (wrong, undecided, rest)])
-    candidates = worst_first(wrong if wrong.size else known if known.size else looked)
-    worst = entry(int(candidates[0])) if candidates.size else Entry((), math.nan, math.nan, math.nan)
-    return InputReport(
-        found.name,
-        found.method,
-        diagnosis is None,
-        normwise(a[known], n[known], found.floor[known], precision) if known.size or not looked.size else math.nan,
-        worst.index,
-        worst.analytic,
-        worst.numerical,
-        worst.floor,
-        size=claimed.size,
-        checked=looked.size,
-        wrong=wrong.size,
-        undecidable=undecided.size,
-        undecided=tuple(_index(int(k), shape) for k in undecided[:NAMED]),
-        worst=tuple(entry(int(k)) for k in ranked[:SHOWN]),
-        diagnosis=diagnosis,
-        note=found.note if known.size == looked.size else _with_missing(found, looked[~np.isfinite(n[looked])]),
-        escape=found.escape,
-        details=Details(claimed, n.reshape(shape), found.floor.reshape(shape), found.verdict.reshape(shape)),
-    )
+    note = _with_missing(found, missing) if missing.size else found.note
+    report = compared(found.name, found.method, Details(*parts), precision, diagnosis)
+    return replace(report, note=note, escape=found.escape)
 
 
 def _diagnosis(
@@ -286,7 +255,3 @@ def _with_missing(found: Measured, missing: Array) -> str:
     if refusal is not None:
         said += f": where one of them moves, it raises {refusal}"
     return said if found.note is None else f"{found.note}; {said}"
-
-
-def _index(k: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(map(int, np.unravel_index(k, shape)))

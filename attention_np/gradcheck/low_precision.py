@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.agreement import UNDECIDABLE, UNDECIDED, WRONG, judge, normwise
+from attention_np.gradcheck.agreement import UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.checking import _cotangents
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
-from attention_np.gradcheck.findings import Details, Entry
+from attention_np.gradcheck.findings import Details
 from attention_np.gradcheck.measuring.functions import (
     Backward,
     Forward,
@@ -32,7 +32,7 @@ from attention_np.gradcheck.measuring.functions import (
 from attention_np.gradcheck.measuring.numerical import numerical_gradient
 from attention_np.gradcheck.measuring.subject import sizes
 from attention_np.gradcheck.nesting import Nest, children, is_narrow
-from attention_np.gradcheck.reporting import InputReport, Report
+from attention_np.gradcheck.reporting import InputReport, Report, compared
 
 __all__ = ["check_low_precision"]
 
@@ -42,7 +42,6 @@ PRECISIONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "tf32": 2.0**-10}  # the
 LONGEST, POINTS, ORDER = 2.0**-5, 10, 5  # relative; a smooth curve leaves next to nothing, its rounding all
 STEADY = 2  # last bits, of what is rounded alike close by: inputs, as a scale may be, and outputs that hardly move
 SATURATED = 2.0**-6  # of an output, by which it would move if an input moved by its own size
-SHOWN = 5  # worst entries in a report
 
 
 def check_low_precision(
@@ -261,32 +260,9 @@ def _report(name: str, claimed: Array, numerical: Array, floor: Array, unit: flo
     """What is found by comparing, without its cause."""
     verdict = judge(claimed, numerical, floor, UNDECIDABLE * unit)
     verdict[~np.isfinite(numerical)] = UNDECIDED
-    apart = np.abs(claimed - numerical)
-    wrong, undecided = (np.argwhere(verdict == kind) for kind in (WRONG, UNDECIDED))
-    order = sorted(np.ndindex(claimed.shape), key=lambda k: (verdict[k] != WRONG, -apart[k]))
-    worst = [Entry(k, float(claimed[k]), float(numerical[k]), float(floor[k])) for k in order[:SHOWN]]
-    first = worst[0] if worst else Entry((), math.nan, math.nan, math.nan)
-    known = np.isfinite(numerical)
     diagnosis = None
-    if len(wrong):
+    if (verdict == WRONG).any():
         diagnosis = "it is further from the reference than rounding explains"
-    elif claimed.size and len(undecided) == claimed.size:
+    elif claimed.size and (verdict == UNDECIDED).all():
         diagnosis = "it could not be checked: rounding may be all that there is of it"
-    return InputReport(
-        name,
-        "reference",
-        diagnosis is None,
-        normwise(claimed[known], numerical[known], floor[known], unit),
-        first.index,
-        first.analytic,
-        first.numerical,
-        first.floor,
-        size=claimed.size,
-        checked=claimed.size,
-        wrong=len(wrong),
-        undecidable=len(undecided),
-        undecided=tuple(map(tuple, undecided[:SHOWN].tolist())),
-        worst=tuple(worst),
-        diagnosis=diagnosis,
-        details=Details(claimed, numerical, floor, verdict),
-    )
+    return compared(name, "reference", Details(claimed, numerical, floor, verdict), unit, diagnosis)

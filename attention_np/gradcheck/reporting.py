@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck import plot, saving
+from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDED, WRONG, normwise
 from attention_np.gradcheck.describing import as_html, describe
-from attention_np.gradcheck.findings import Finding
+from attention_np.gradcheck.findings import Details, Entry, Finding
 
-__all__ = ["GradientError", "InputReport", "Interrupted", "Report"]
+__all__ = ["GradientError", "InputReport", "Interrupted", "Report", "compared"]
+
+SHOWN, NAMED = 5, 10  # worst entries, and undecided ones, in a report
 
 
 class GradientError(AssertionError):
@@ -44,6 +49,44 @@ class InputReport(Finding):  # noqa: D101
 
     def _repr_html_(self) -> str:
         return as_html([self])
+
+
+def compared(name: str, method: str, details: Details, precision: float, diagnosis: str | None) -> InputReport:
+    """What a comparison entry by entry comes to; `precision` is the relative error that one operation makes."""
+    a, n, floor, verdict = (x.ravel() for x in details)
+    looked = np.flatnonzero(verdict != UNCHECKED)
+    known = looked[np.isfinite(n[looked])]
+    wrong, undecided = np.flatnonzero(verdict == WRONG), np.flatnonzero(verdict == UNDECIDED)
+    rest = np.setdiff1d(looked, np.concatenate([wrong, undecided]))
+
+    def index(k: int) -> tuple[int, ...]:
+        return tuple(map(int, np.unravel_index(k, details.analytic.shape)))
+
+    def entry(k: int) -> Entry:
+        return Entry(index(k), float(a[k]), float(n[k]), float(floor[k]))
+
+    def worst_first(elements: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        with np.errstate(all="ignore"):
+            return elements[np.lexsort([-np.abs(a - n)[elements]])]
+
+    ranked = np.concatenate([worst_first(part) for part in (wrong, undecided, rest)])
+    candidates = worst_first(wrong if wrong.size else known if known.size else looked)
+    worst = entry(int(candidates[0])) if candidates.size else Entry((), math.nan, math.nan, math.nan)
+    return InputReport(
+        name,
+        method,
+        diagnosis is None,
+        normwise(a[known], n[known], floor[known], precision) if known.size or not looked.size else math.nan,
+        *worst,
+        size=a.size,
+        checked=looked.size,
+        wrong=wrong.size,
+        undecidable=undecided.size,
+        undecided=tuple(index(int(k)) for k in undecided[:NAMED]),
+        worst=tuple(entry(int(k)) for k in ranked[:SHOWN]),
+        diagnosis=diagnosis,
+        details=details,
+    )
 
 
 @dataclass(frozen=True)
