@@ -14,6 +14,7 @@ __all__ = ["lost_epsilon", "rounded"]
 PRECISIONS = {"bfloat16": (8, 16), "float16": (11, 64), "float32": (24, 1000)}
 LEAST = 2.0**-24  # of float16, whose small numbers are that far apart
 NEARBY = 1e-5  # relative: many a unit in the last place of single precision, and next to nothing for a formula
+SMALLER = 0.75  # times the input: so much that powers can be told apart, while the epsilon stays small beside it
 SMALL = 1e-2  # of the largest entry: an error that an epsilon may make
 CLEARLY = 30  # times what counts as an error: known to a few percent
 LEAST_VALUES = 3  # that fall alike
@@ -90,13 +91,13 @@ def lost_epsilon(mistake: Mistake) -> str | None:
     if evident.sum() < LEAST_VALUES or error > SMALL * size:
         return None
     evidence = mistake.evidence
-    halved = {**evidence.inputs, mistake.name: evidence.inputs[mistake.name] / 2}
-    there = mistake.elsewhere(halved, evidence.cotangents)
+    smaller = {**evidence.inputs, mistake.name: SMALLER * evidence.inputs[mistake.name]}
+    there = mistake.elsewhere(smaller, evidence.cotangents)
     if there is None:
         return None
     rises = (there.error / mistake.error)[evident] * size / np.abs(there.right[:, mistake.looked_at]).max()
     for power, much in ((1, "half"), (2, "a quarter")):
-        if (np.abs(rises / 2**power - 1) <= NEAR).all():
+        if (np.abs(rises * SMALLER**power - 1) <= NEAR).all():
             return (
                 f"an epsilon beside {mistake.name} is missing, or another one: it is off by at most "
                 f"{number(error / size, 2)} of the largest entry, and by {much} of that where {mistake.name} is twice "
