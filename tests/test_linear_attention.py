@@ -262,7 +262,7 @@ def test_a_query_without_an_incoming_gradient_contributes_nothing(rule: str) -> 
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if RULES[rule][0]])
-@pytest.mark.parametrize("strength", [1e-6, 1.0, 1e3, 1e30])
+@pytest.mark.parametrize("strength", [1e3, *(pytest.param(x, marks=pytest.mark.long) for x in (1e-6, 1.0, 1e30))])
 def test_decays_of_any_strength_lose_nothing_in_single_precision(rule: str, strength: float) -> None:
     of = case(rule, n=700, leading=(), strength=strength)
     of.inputs["log_decay"][::97] = -np.inf
