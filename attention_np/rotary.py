@@ -232,7 +232,7 @@ def _turned(x: Array, cos: Array, sin: Array, first: slice, second: slice) -> Ar
 
 
 @passes.backward
-def backward(d_output: Array, cache: Cache) -> Gradients:
+def backward(d_output: Tangent, cache: Cache) -> Gradients:
     """The gradient of a loss with respect to `x`, from that of the output, (..., n, d): turned back."""
     # (rotary.12, rotary.31)
     return Gradients(x=_turned(d_output, cache.cos, -cache.sin, cache.first, cache.second))  # (..., n, d)
@@ -246,10 +246,10 @@ def jvp(cache: Cache, *, x: Tangent = None) -> Array:
 
 @passes.double_backward
 def double_backward(
-    d_gradients: Gradients, d_output: Array, cache: Cache
+    d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output; by `x` it is zero."""
-    del d_output  # the output is linear in x: its gradient does not depend on it twice
+    del d_output  # the output is linear in x, on which its gradient does not depend (rotary.33)
     d_d_output = _turned(d_gradients.x, cache.cos, cache.sin, cache.first, cache.second)
     return (d_d_output, Gradients(x=None)), ()  # type: ignore[arg-type]
 

@@ -29,7 +29,7 @@ MOVING = [example for example in SMALL if "tangents" in example.tags and "hidden
 FEW = {
     "softmax": ["rows", "tangents-mask"],
     "dot_product": ["plain", "one-key", "padding", "nothing-visible", "nan-without-gradient", "tangents-plain"],
-    "additive": ["plain"],
+    "additive": ["plain", "tangents-empty-rows"],
     "multi_head": ["self-attention"],
     "linear_attention": ["kda", "padding"],
     "rms_norm": ["gain"],
@@ -383,7 +383,7 @@ def test_what_is_left_out_of_a_second_derivative_is_found(answers: Path, wrong: 
     assert len({x.case for x in report}) == 4
 
 
-@pytest.mark.parametrize("op", ["softmax", "dot_product", "blockwise"])
+@pytest.mark.parametrize("op", ["softmax", "dot_product", "blockwise", "additive"])
 def test_forward_mode_and_hessian_vector_products_give_the_answers(answers: Path, op: str) -> None:
     module = cases.OPS[op]
 

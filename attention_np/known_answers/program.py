@@ -177,7 +177,67 @@ def _additive(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options
         "d_w_key": d_w_key,
         "d_w_score": rules.sum_to(rules.times(by_pair, hidden), w_score.shape),
     }
-    return found | ({"d_b": d_b} if "b" in inputs else {})
+    found |= {"d_b": d_b} if "b" in inputs else {}
+    if "v_query" not in inputs:
+        return found
+    return found | _moving_additive(rules, inputs, (hidden, scores), (by_pair, d_hidden, d_queries, d_keys))
+
+
+def _moving_additive(
+    rules: Arithmetic, inputs: Mapping[str, Numbers], forward: tuple[Numbers, ...], backward: tuple[Numbers, ...]
+) -> dict[str, Numbers]:
+    """Each line of :func:`_additive`, some results of which are given, moves along the tangents."""
+    v, (hidden, scores), (by_pair, d_hidden, d_queries, d_keys) = _tangents(inputs), forward, backward
+    query, key, value, w_query, w_key, w_score = (
+        inputs[x] for x in ("query", "key", "value", "w_query", "w_key", "w_score")
+    )
+    moved_queries = rules.plus(rules.linear(v["query"], w_query), rules.linear(query, v["w_query"]))
+    moved_keys = rules.plus(rules.linear(v["key"], w_key, v.get("b")), rules.linear(key, v["w_key"]))
+    moved_queries, moved_keys = rules.rounded(moved_queries), rules.rounded(moved_keys)
+    slope = rules.tanh_slope(hidden)
+    moved_added = rules.rounded(rules.plus(moved_queries[..., :, None, :], moved_keys[..., None, :, :]))
+    moved_hidden = rules.rounded(rules.times(moved_added, slope))
+    terms = len(w_score) + 1
+    of_hidden = rules.product(moved_hidden, w_score[:, None], terms)[..., 0]
+    moved_scores = rules.plus(of_hidden, rules.product(hidden, v["w_score"][:, None], terms)[..., 0])
+    moving = rules.moving_attend(
+        scores, inputs.get("mask", np.True_), value, inputs["d_output"], rules.rounded(moved_scores), v["value"]
+    )
+
+    moved_by_pair = rules.rounded(rules.sum_to(moving.d_scores, scores.shape))[..., None]
+    moved_d_hidden = rules.rounded(rules.plus(rules.times(moved_by_pair, w_score), rules.times(by_pair, v["w_score"])))
+    twice = rules.times(rules.rounded(rules.times(moved_hidden, hidden)), rules.number(2))
+    less = rules.rounded(rules.times(d_hidden, twice))
+    moved_d_added = rules.rounded(rules.minus(rules.rounded(rules.times(moved_d_hidden, slope)), less))
+    moved_d_queries = rules.rounded(rules.sum_to(rules.summed(moved_d_added, -2), d_queries.shape))
+    moved_d_keys = rules.rounded(rules.sum_to(rules.summed(moved_d_added, -3), d_keys.shape))
+    of_query = _moving_linear(rules, moved_d_queries, d_queries, (query, w_query), (v["query"], v["w_query"]))
+    of_key = _moving_linear(rules, moved_d_keys, d_keys, (key, w_key), (v["key"], v["w_key"]))
+    of_score = rules.plus(rules.times(moved_by_pair, hidden), rules.times(by_pair, moved_hidden))
+    found = {
+        "d_d_output": moving.output,
+        "hvp_query": of_query[0],
+        "hvp_key": of_key[0],
+        "hvp_value": rules.sum_to(moving.d_value, value.shape),
+        "hvp_w_query": of_query[1],
+        "hvp_w_key": of_key[1],
+        "hvp_w_score": rules.sum_to(rules.rounded(of_score), w_score.shape),
+    }
+    return found | ({"hvp_b": of_key[2]} if "b" in inputs else {})
+
+
+def _tangents(inputs: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    return {name.removeprefix("v_"): x for name, x in inputs.items() if name.startswith("v_")}
+
+
+def _moving_linear(
+    rules: Arithmetic, moved_d_y: Numbers, d_y: Numbers, given: tuple[Numbers, Numbers], v: tuple[Numbers, Numbers]
+) -> tuple[Numbers, ...]:
+    """How the gradients of ``x @ w + b`` move, with d_y, x and w."""
+    by_d_y, by_given = rules.linear_backward(moved_d_y, *given), rules.linear_backward(d_y, *v)
+    return *(
+        rules.plus(rules.rounded(a), rules.rounded(b)) for a, b in zip(by_d_y[:2], by_given[:2], strict=True)
+    ), by_d_y[2]
 
 
 def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:

@@ -304,7 +304,9 @@ SIGNATURES = {
         _dot_product,
         second_order=True,
     ),
-    "additive": Signature((*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive),
+    "additive": Signature(
+        (*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive, second_order=True
+    ),
     "multi_head": Signature(
         (*ATTENDING, *(name for name in Parameters._fields if name not in Parameters._field_defaults)),
         (*Parameters._field_defaults, "mask", "bias", *MADE, "positions", "key_positions"),
