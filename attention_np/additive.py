@@ -192,7 +192,7 @@ def project(query: Array, key: Array, w_query: Array, w_key: Array, b: Array | N
 
 
 @passes.backward
-def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
+def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
     """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v).
 
     A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
@@ -264,7 +264,7 @@ def _push_output(cache: Cache, d_weights: Array, d_value: Array) -> Array:
 
 @passes.double_backward
 def double_backward(
-    d_gradients: Gradients, d_output: Array, cache: Cache
+    d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
 

@@ -125,7 +125,7 @@ def normalise(x: Array, gain: Array | None, b: Array | None, epsilon: float) -> 
 
 
 @passes.backward
-def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
+def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
     """The gradient of a loss with respect to `x`, the gain and `b`, from that of the output, (..., d).
 
     A row of `d_output` that is exactly zero contributes nothing, whatever `x` holds there.
@@ -147,7 +147,7 @@ def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None, b: Tangent = N
 
 @passes.double_backward
 def double_backward(
-    d_gradients: Gradients, d_output: Array, cache: Cache
+    d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and the arrays of forward.
 

@@ -529,7 +529,7 @@ def _summed_over_groups(d_x: Array, heads: int) -> Array:
 
 
 @passes.backward
-def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
+def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
     """The gradient of a loss with respect to every array of :func:`forward`, from the output's, (..., n, d_output).
 
     In self-attention, the gradient with respect to the one input is the sum of those of query, key and value. That of
@@ -640,7 +640,7 @@ def _push_back_through(
 
 @passes.double_backward
 def double_backward(
-    d_gradients: Gradients, d_output: Array, cache: Cache
+    d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
 

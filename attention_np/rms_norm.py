@@ -145,7 +145,7 @@ def mean(x: Array) -> Array:
 
 
 @passes.backward
-def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array]]:
+def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array]]:
     """The gradient of a loss with respect to `x` and the gain, from that of the output, (..., d).
 
     A row of `d_output` that is exactly zero contributes nothing, whatever `x` holds there.
@@ -182,7 +182,7 @@ def _push_output(cache: Cache, d_normalised: Array, d_gain: Array | None) -> Arr
 
 @passes.double_backward
 def double_backward(
-    d_gradients: Gradients, d_output: Array, cache: Cache
+    d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output, `x` and the gain.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from inspect import signature
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import settings
 
 from attention_np import OPS, blockwise, cases, masks
 from attention_np.known_answers import truth
@@ -22,6 +24,43 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 Patch, Printed = pytest.MonkeyPatch, pytest.CaptureFixture[str]
 COMPLEX_STEP, CENTRAL = 1e-13, 1e-7
+
+
+ALL = (
+    settings().max_examples > 8
+)  # so many examples are the "quick" profile of conftest.py, which leaves out what is long
+
+
+def each(names: str | tuple[str, ...], values: Iterable[Any], long: Iterable[Any] = ()) -> Callable[[Any], Any]:
+    """As ``pytest.mark.parametrize``, but in one test, since of thousands pytest's own work would be most.
+
+    Its failure says of which value. Those of `long` are left out where long tests are. All share the fixtures of the
+    one test, and must leave nothing behind in them.
+    """
+    names, values = ((names,) if isinstance(names, str) else names), [*values, *(long if ALL else ())]
+
+    def decorate(test: Any) -> Any:
+        @functools.wraps(test)
+        def in_turn(**others: Any) -> None:
+            for value in values:
+                chosen = dict(zip(names, (value,) if len(names) == 1 else value, strict=True))
+                try:
+                    test(**chosen, **others)
+                except Exception as error:
+                    told = ", ".join(f"{name}={x!r}" for name, x in chosen.items())
+                    raise AssertionError(f"of {told}: {error}") from error
+
+        taken = signature(test)
+        others = [x for name, x in taken.parameters.items() if name not in names]
+        in_turn.__signature__ = taken.replace(parameters=others)  # type: ignore[attr-defined]
+        return in_turn
+
+    return decorate
+
+
+def some_of(values: Iterable[Any], step: int) -> list[Any]:
+    """All of them as parameters, of which only one in `step` is not long."""
+    return [x if k % step == 0 else pytest.param(x, marks=pytest.mark.long) for k, x in enumerate(values)]
 
 
 class Case(NamedTuple):

@@ -14,6 +14,7 @@ from helpers import (
     as_taken,
     assert_close,
     assert_same_bits,
+    each,
     leaves,
     map_arrays,
     normal,
@@ -38,7 +39,7 @@ for name, case in plain_cases(batch=(2,)).items():
         scaled = {} if name == "multi_head" else {"scale": 0.3}
         all_of_them = {**case.options, **scaled, "is_causal": True, "dropout_p": 0.3, "rng": 1}
         CASES[f"{name}, causal, dropout"] = case._replace(options=all_of_them)
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+every_case = each("name", CASES)
 
 
 def as_dtype(dtype: Any) -> Callable[[Array], Array]:
@@ -46,8 +47,9 @@ def as_dtype(dtype: Any) -> Callable[[Array], Array]:
 
 
 @every_case
-@pytest.mark.parametrize("dtype", [*REAL, *HALF, np.complex64, np.complex128])
-def test_a_common_dtype_is_kept(case: Case, dtype: Any) -> None:
+@each("dtype", [*REAL, *HALF, np.complex64, np.complex128])
+def test_a_common_dtype_is_kept(name: str, dtype: Any) -> None:
+    case = CASES[name]
     results = run(case.map(as_dtype(dtype)))
     assert results.output.dtype == dtype
     assert results.jvp.dtype == dtype
@@ -57,8 +59,9 @@ def test_a_common_dtype_is_kept(case: Case, dtype: Any) -> None:
 
 
 @every_case
-@pytest.mark.parametrize("dtype", HALF)
-def test_half_precision_computes_in_float32_and_is_cast_back(case: Case, dtype: Any) -> None:
+@each("dtype", HALF)
+def test_half_precision_computes_in_float32_and_is_cast_back(name: str, dtype: Any) -> None:
+    case = CASES[name]
     half = case.map(as_dtype(dtype))
     single = half.map(as_dtype(np.float32))
     d_output = normal(3, *case.forward()[0].shape).astype(dtype)
@@ -69,14 +72,15 @@ def test_half_precision_computes_in_float32_and_is_cast_back(case: Case, dtype: 
     assert_same_bits(actual.jvp, expected.jvp.astype(dtype))
     for name, gradient in expected.gradients.items():
         assert_same_bits(actual.gradients[name], gradient.astype(dtype))
-    names = ("weights", "logsumexp", "normalised", "cos", "final_state")
+    names = ("weights", "logsumexp", "normalised", "cos", "final_state", "features")
     computed = next(getattr(actual.cache, name) for name in names if hasattr(actual.cache, name))
     assert computed.dtype == np.float32
 
 
 @every_case
-@pytest.mark.parametrize(("dtype", "digits"), [(np.float32, 2e-6), (np.float64, 2e-14)])
-def test_a_wider_dtype_gives_the_same_to_the_digits_of_the_narrower(case: Case, dtype: Any, digits: float) -> None:
+@each(("dtype", "digits"), [(np.float32, 2e-6), (np.float64, 2e-14)])
+def test_a_wider_dtype_gives_the_same_to_the_digits_of_the_narrower(name: str, dtype: Any, digits: float) -> None:
+    case = CASES[name]
     narrow = case.map(as_dtype(dtype))
     wide = run(narrow.map(as_dtype(np.longdouble)))
     actual = run(narrow, tangents=map_arrays(as_dtype(dtype), tangents_of(case)))
@@ -97,8 +101,8 @@ def test_a_scale_of_longdouble_keeps_its_last_digits() -> None:
 MIXED = [(op, array) for op, case in plain_cases().items() for array, _ in leaves(case.inputs) if len(case.inputs) > 1]
 
 
-@pytest.mark.parametrize(("op", "wide"), MIXED)
-@pytest.mark.parametrize(
+@each(("op", "wide"), MIXED)
+@each(
     ("narrow_dtype", "wide_dtype", "result"),
     [
         (np.float32, np.float64, np.float64),
@@ -107,7 +111,6 @@ MIXED = [(op, array) for op, case in plain_cases().items() for array, _ in leave
         (np.float64, np.longdouble, np.longdouble),
         (np.float64, np.float16, np.float64),
     ],
-    ids=["32 and 64", "16 and 32", "bfloat16 and 32", "64 and longdouble", "64 and 16"],
 )
 def test_mixed_dtypes_are_promoted_and_each_gradient_has_the_dtype_of_its_array(
     op: str, wide: str, narrow_dtype: Any, wide_dtype: Any, result: Any
@@ -123,7 +126,7 @@ def test_mixed_dtypes_are_promoted_and_each_gradient_has_the_dtype_of_its_array(
         assert results.gradients[name].dtype == x.dtype == (wide_dtype if name == wide else narrow_dtype)
 
 
-@pytest.mark.parametrize("scale", [np.float64(0.3), np.longdouble(0.3), np.array(0.3), 0.3, 1, np.int64(1)], ids=repr)
+@each("scale", [np.float64(0.3), np.longdouble(0.3), np.array(0.3), 0.3, 1, np.int64(1)])
 def test_a_scalar_never_upcasts(scale: Any) -> None:
     case = plain_cases()["dot_product"].map(as_dtype(np.float32))
     for options in ({"scale": scale}, {"dropout_p": np.float64(0.5), "rng": 0}):
@@ -134,9 +137,9 @@ def test_a_scalar_never_upcasts(scale: Any) -> None:
         assert results.cache.weights.dtype == np.float32
 
 
-@pytest.mark.parametrize("op", BIASED)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, *HALF])
-@pytest.mark.parametrize("bias", [0.5, np.float64(0.5), np.float32(0.5), np.longdouble(0.5), -np.inf], ids=repr)
+@each("op", BIASED)
+@each("dtype", [np.float32, np.float64, np.complex64, *HALF])
+@each("bias", [0.5, np.float64(0.5), np.float32(0.5), np.longdouble(0.5), -np.inf])
 def test_a_scalar_bias_never_upcasts(op: str, dtype: Any, bias: Any) -> None:
     case = plain_cases()[op].map(as_dtype(dtype))
     arrays = case._replace(inputs={name: x for name, x in case.inputs.items() if name != "bias"})
@@ -151,7 +154,7 @@ def test_a_scalar_bias_never_upcasts(op: str, dtype: Any, bias: Any) -> None:
     assert gradients["bias"].shape == ()
 
 
-@pytest.mark.parametrize(("dtype", "bias_dtype"), [(np.float32, np.float64), (np.float64, np.float32)])
+@each(("dtype", "bias_dtype"), [(np.float32, np.float64), (np.float64, np.float32)])
 def test_a_bias_that_is_an_array_without_axes_is_promoted_as_any_array(dtype: Any, bias_dtype: Any) -> None:
     case = plain_cases()["dot_product"].map(as_dtype(dtype))
     bias = np.array(0.5, bias_dtype)
@@ -161,14 +164,14 @@ def test_a_bias_that_is_an_array_without_axes_is_promoted_as_any_array(dtype: An
     assert [x.dtype for x in gradients[:4]] == [np.dtype(d) for d in (dtype, dtype, dtype, bias_dtype)]
 
 
-@pytest.mark.parametrize("options", [{"bias": 1e300}, {"bias": -1e300}], ids=str)
+@each("options", [{"bias": 1e300}, {"bias": -1e300}])
 def test_a_scalar_bias_beyond_the_range_of_the_dtype_does_not_warn(options: dict[str, Any]) -> None:
     case = plain_cases()["dot_product"].map(as_dtype(np.float32))
     with np.errstate(all="raise"):
         case.forward(**options)
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_a_wider_cotangent_does_not_change_the_dtype_of_gradients(op: str) -> None:
     case = plain_cases()[op].map(as_dtype(np.float32))
     output, cache = case.forward()
@@ -177,7 +180,8 @@ def test_a_wider_cotangent_does_not_change_the_dtype_of_gradients(op: str) -> No
 
 
 @every_case
-def test_a_complex_cotangent_or_tangent_of_real_arrays_keeps_its_imaginary_part(case: Case) -> None:
+def test_a_complex_cotangent_or_tangent_of_real_arrays_keeps_its_imaginary_part(name: str) -> None:
+    case = CASES[name]
     output, cache = case.forward()
     one, other = normal(3, *output.shape), normal(4, *output.shape)
     real, imaginary, both = (dict(leaves(case.op.backward(d, cache))) for d in (one, other, one + 1j * other))
@@ -205,8 +209,9 @@ ONE_OF_ALL = {f"{name}, one of all": case for name, case in plain_cases(1, 1).it
 }
 
 
-@pytest.mark.parametrize("case", {**CASES, **ONE_OF_ALL}.values(), ids={**CASES, **ONE_OF_ALL})
-def test_results_share_no_memory_with_what_was_given(case: Case) -> None:
+@each("name", CASES | ONE_OF_ALL)
+def test_results_share_no_memory_with_what_was_given(name: str) -> None:
+    case = (CASES | ONE_OF_ALL)[name]
     output, cache = case.forward()
     d_output, tangents = normal(5, *output.shape), tangents_of(case)
     given = [x for _, x in leaves({"inputs": case.inputs, "tangents": tangents, "d_output": d_output, "cache": cache})]
@@ -229,7 +234,8 @@ def test_the_jacobian_and_logsumexp_share_no_memory_with_the_scores() -> None:
 
 
 @every_case
-def test_there_is_no_state_between_calls_and_none_writes_to_a_cache(case: Case) -> None:
+def test_there_is_no_state_between_calls_and_none_writes_to_a_cache(name: str) -> None:
+    case = CASES[name]
     output, cache = case.forward()
     d_output = normal(5, *output.shape)
     first = dict(leaves(case.op.backward(d_output, cache)))
@@ -242,7 +248,8 @@ def test_there_is_no_state_between_calls_and_none_writes_to_a_cache(case: Case) 
 
 
 @every_case
-def test_forward_is_linear_in_each_tangent_and_a_tangent_left_out_is_zero(case: Case) -> None:
+def test_forward_is_linear_in_each_tangent_and_a_tangent_left_out_is_zero(name: str) -> None:
+    case = CASES[name]
     output, cache = case.forward()
     tangents = tangents_of(case)
     zero = map_arrays(np.zeros_like, case.inputs)
@@ -255,8 +262,8 @@ def test_forward_is_linear_in_each_tangent_and_a_tangent_left_out_is_zero(case: 
     assert_close(total, case.op.jvp(cache, **tangents), 2e-15)
 
 
-@pytest.mark.parametrize("op", BIASED)
-@pytest.mark.parametrize("wide", ["query", "key", "value"])
+@each("op", BIASED)
+@each("wide", ["query", "key", "value"])
 def test_a_scalar_bias_has_the_widest_dtype_whichever_array_that_is_of(op: str, wide: str) -> None:
     case = plain_cases()[op].map(as_dtype(np.float32))
     _, cache = case.forward(bias=0.1, **{wide: case.inputs[wide].astype(np.float64)})
@@ -273,9 +280,7 @@ def test_the_leading_axes_of_the_scores_are_those_of_query_and_key_and_the_value
         scores_shape(many, one, np.zeros((3, 4, 2)))
 
 
-@pytest.mark.parametrize(
-    "shape", [(2, 2, 3), (2, 3), (1, 3), (2, 1), (1, 1), (1, 2, 1), (2, 1, 3), (3,), (1,), ()], ids=str
-)
+@each("shape", [(2, 2, 3), (2, 3), (1, 3), (2, 1), (1, 1), (1, 2, 1), (2, 1, 3), (3,), (1,), ()])
 def test_sums_go_over_the_axes_that_were_broadcast_and_no_others(shape: tuple[int, ...]) -> None:
     array = normal(0, 4, 2, 2, 3)
     expected = np.zeros(shape)
@@ -285,7 +290,7 @@ def test_sums_go_over_the_axes_that_were_broadcast_and_no_others(shape: tuple[in
     assert_close(sum_to(array, shape), expected, 1e-14)
 
 
-@pytest.mark.parametrize("op", BIASED)
+@each("op", BIASED)
 def test_a_complex_scalar_bias_has_the_complex_dtype_of_the_arrays(op: str) -> None:
     for dtype, expected in (("e", "F"), ("f", "F"), ("d", "D"), ("F", "F")):
         output, cache = plain_cases()[op].map(as_dtype(dtype)).forward(bias=1j)
@@ -307,7 +312,7 @@ def test_a_mask_that_does_not_broadcast_is_told_to_what() -> None:
         as_mask(np.ones(4, bool), (5,), "the weights")
 
 
-@pytest.mark.parametrize("value", [True, False, np.True_, np.False_])
+@each("value", [True, False, np.True_, np.False_])
 def test_true_and_false_are_no_integers_and_no_numbers(value: Any) -> None:
     with pytest.raises(TypeError, match=rf"^n must be an integer, not {value}$"):
         as_integer("n", value)
@@ -315,17 +320,17 @@ def test_true_and_false_are_no_integers_and_no_numbers(value: Any) -> None:
         as_number("scale", value)
 
 
-@pytest.mark.parametrize("integer", [2**63, -(2**70), 10**300])
+@each("integer", [2**63, -(2**70), 10**300])
 def test_an_integer_beyond_those_of_numpy_is_a_number(integer: int) -> None:
     assert as_number("scale", integer) == float(integer)
 
 
-@pytest.mark.parametrize("integer", [2**63 - 1, -(2**63), 3])
+@each("integer", [2**63 - 1, -(2**63), 3])
 def test_an_integer_of_numpy_is_not_rounded(integer: int) -> None:
     assert int(as_number("scale", integer)) == integer
 
 
-@pytest.mark.parametrize("digits", [400, 5000])
+@each("digits", [400, 5000])
 def test_a_message_shows_no_more_of_a_large_number_than_fits(digits: int) -> None:
     calls: list[Callable[[], Any]] = [
         lambda: as_number("scale", 10**digits),

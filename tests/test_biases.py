@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, assert_alike, assert_close, assert_same_bits, normal, peak_of, random_parameters
+from helpers import Array, assert_alike, assert_close, assert_same_bits, each, normal, peak_of, random_parameters
 
 from attention_np import biases, blockwise, dot_product, gradcheck, masks, multi_head, rules
 from attention_np.biases import Bias
@@ -29,7 +29,8 @@ def of_each_kind(n: int = N, m: int = M, d_k: int = D_K) -> dict[str, Bias]:
 
 
 KINDS = tuple(of_each_kind())
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = each("kind", KINDS)
+ONE_OF_EACH = ("ALiBi", "T5", "Shaw", "forgetting of each head")
 PIPELINE: dict[str, dict[str, Any]] = {
     "alone": {},
     "causal": {"is_causal": True},
@@ -76,7 +77,7 @@ def bucket_of(distance: int, bias: Any) -> int:
 
 
 @every_kind
-@pytest.mark.parametrize(("n", "m"), [(6, 7), (1, 1), (9, 2), (1, 8)])
+@each(("n", "m"), [(6, 7), (1, 1), (9, 2), (1, 8)])
 def test_it_adds_what_its_formula_says(kind: str, n: int, m: int) -> None:
     x, bias = arrays(n, m), of_each_kind(n, m)[kind]
     _, cache = dot_product.forward(**x, bias=bias)
@@ -88,14 +89,8 @@ def test_it_adds_what_its_formula_says(kind: str, n: int, m: int) -> None:
 @pytest.mark.parametrize(
     "op", [dot_product, pytest.param(blockwise, marks=pytest.mark.long)], ids=["dot_product", "blockwise"]
 )
-@every_kind
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(options, marks=[pytest.mark.long] * (name != "everything"), id=name)
-        for name, options in PIPELINE.items()
-    ],
-)
+@each("kind", ONE_OF_EACH, long={*KINDS} - {*ONE_OF_EACH})
+@each("options", [PIPELINE["everything"]], long=[PIPELINE["alone"], PIPELINE["causal"]])
 def test_gradients_are_numerical_ones(op: Any, kind: str, options: dict[str, Any]) -> None:
     x = arrays() | {"bias": of_each_kind()[kind]}
     x |= {"sink": normal(5, HEADS)} if "softcap" in options else {}
@@ -116,8 +111,8 @@ def test_gradients_of_several_heads_with_projections_are_numerical_ones(kind: st
 
 
 @every_kind
-@pytest.mark.parametrize("options", PIPELINE.values(), ids=PIPELINE)
-@pytest.mark.parametrize("block_size", [pytest.param(1, marks=pytest.mark.long), (4, 3), None], ids=str)
+@each("options", [PIPELINE["everything"]], long=[PIPELINE["alone"], PIPELINE["causal"]])
+@each("block_size", [(4, 3)], long=[1, None])
 def test_block_by_block_it_is_what_it_is_as_a_whole(kind: str, options: dict[str, Any], block_size: Any) -> None:
     x = arrays() | {"bias": of_each_kind()[kind]}
     output, cache = blockwise.forward(**x, **options, block_size=block_size)
@@ -152,7 +147,7 @@ def test_second_derivatives_are_those_of_the_gradients_in_the_complex_plane(kind
 
 
 @every_kind
-@pytest.mark.parametrize("op", [dot_product, blockwise], ids=["dot_product", "blockwise"])
+@each("op", [dot_product, blockwise])
 def test_its_array_never_upcasts_and_its_gradient_is_in_its_own_dtype(op: Any, kind: str) -> None:
     for dtype in (np.float16, np.float32):
         x = {name: array.astype(dtype) for name, array in arrays().items()}
@@ -196,8 +191,8 @@ def test_minus_infinity_in_a_table_hides_as_a_mask_does() -> None:
         np.testing.assert_array_equal(gradients.bias[2:], 0)
 
 
-@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (16, 64), (8, 20), (7, 9), (64, 1024), (4, 3)])
-@pytest.mark.parametrize("bidirectional", [True, False])
+@each(("buckets", "max_distance"), [(32, 128), (16, 64), (8, 20), (7, 9), (64, 1024), (4, 3)])
+@each("bidirectional", [True, False])
 def test_buckets_are_those_of_logarithms(buckets: int, max_distance: int, bidirectional: bool) -> None:
     bias: Any = biases.t5(np.zeros(buckets), bidirectional=bidirectional, max_distance=max_distance)
     distances = np.arange(-1500, 1501)
@@ -238,7 +233,7 @@ def test_a_part_of_it_is_that_part_of_the_whole(kind: str) -> None:
     assert_close(again.block(slice(0, 3), slice(0, 5), query[..., rows, :]), part, 1e-15)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_lengths_of_zero_give_gradients_of_zero(kind: str) -> None:
     for n, m in ((0, M), (N, 0)):
         x, bias = arrays(n, m), of_each_kind(n, m)[kind]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from blockwise.calls import a_mask, arrays, assert_same_as_dot_product, batch_of, results
 from helpers import (
+    ALL,
     BIAS_SHAPES,
     OPTIONS,
     SHAPES,
@@ -21,6 +22,7 @@ from helpers import (
     assert_alike,
     assert_close,
     assert_same_bits,
+    each,
     normal,
     peak_of,
 )
@@ -33,7 +35,7 @@ from attention_np._blockwise.problem import SIDES
 from attention_np.blockwise import merge
 
 POISONS = [np.nan, np.inf, -np.inf]
-every_block_size = pytest.mark.parametrize("block_size", [None, 1, 3, (2, 5)], ids=str)
+every_block_size = each("block_size", [None, 3], long=[1, (2, 5)])
 
 
 OF_BATCH = arrays("a batch")
@@ -58,11 +60,10 @@ for size, sink in {"of all": normal(6), "of each": normal(6, 2), "large": np.arr
 SOME |= {name: (OF_BATCH, options) for name, options in PIPELINE.items()}
 
 
-@pytest.mark.parametrize(("inputs", "options"), SOME.values(), ids=SOME)
+@each("name", SOME)
 @every_block_size
-def test_all_shapes_biases_and_options_give_what_dot_product_gives(
-    inputs: dict[str, Array], options: dict[str, Any], block_size: Any
-) -> None:
+def test_all_shapes_biases_and_options_give_what_dot_product_gives(name: str, block_size: Any) -> None:
+    inputs, options = SOME[name]
     assert_same_as_dot_product(inputs, block_size, **options)
 
 
@@ -80,10 +81,11 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@each("name", RULES)
 @every_block_size
-@pytest.mark.parametrize("options", [{}, {"is_causal": True, "dropout_p": 0.4, "rng": 3}], ids=str)
-def test_a_rule_gives_what_its_mask_gives(rule: rules.Rule, block_size: Any, options: dict[str, Any]) -> None:
+@each("options", [{}, {"is_causal": True, "dropout_p": 0.4, "rng": 3}])
+def test_a_rule_gives_what_its_mask_gives(name: str, block_size: Any, options: dict[str, Any]) -> None:
+    rule = RULES[name]
     inputs = {**OF_BATCH, "bias": normal(1, 4, 5)}
     ours = results(blockwise, inputs, mask=rule, block_size=block_size, **options)
     expected = dict(results(dot_product, inputs, mask=rule.mask(4, 5), **options).items())
@@ -127,10 +129,10 @@ LARGE = {"query": normal(0, 1100, 16), "key": normal(1, 1, 1300, 16), "value": n
     [
         {},
         pytest.param({"block_size": 2000}, marks=pytest.mark.long),
-        {"is_causal": True},
+        pytest.param({"is_causal": True}, marks=pytest.mark.long),
         {"mask": rules.sliding_window(left=100, right=30)},
         {"mask": rules.packed(np.arange(1100) // 300, np.arange(1300) // 300)},
-        {"mask": np.random.default_rng(0).random((1100, 1300)) < 0.01},
+        pytest.param({"mask": np.random.default_rng(0).random((1100, 1300)) < 0.01}, marks=pytest.mark.long),
         pytest.param({"bias": normal(4, 1300), "is_causal": True}, marks=pytest.mark.long),
         pytest.param({"bias": normal(4, 1100, 1300)}, marks=pytest.mark.long),
         {"bias": normal(4, 1, 1, 1300), "dropout_p": 0.2, "rng": 1},
@@ -146,11 +148,9 @@ def test_many_tiles_give_what_dot_product_gives(options: dict[str, Any]) -> None
     assert_same_as_dot_product(inputs, tolerance=4e-13 if "scale" in options else 1e-14, **options)
 
 
-@pytest.mark.parametrize("size", [1e-30, 1.0, 20.0, 1e3, 1e6])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "options", [{}, {"is_causal": True}, {"mask": np.random.default_rng(1).random((60, 50)) < 0.5}]
-)
+@each("size", [1e-30, 1.0, 20.0, 1e3, 1e6])
+@each("dtype", [np.float32, np.float64])
+@each("options", [{}, {"is_causal": True}, {"mask": np.random.default_rng(1).random((60, 50)) < 0.5}])
 def test_scores_of_any_size(size: float, dtype: Any, options: dict[str, Any]) -> None:
     eps = np.finfo(dtype).eps
     inputs = {"query": size * normal(0, 60, 8), "key": normal(1, 50, 8), "value": normal(2, 50, 8)}
@@ -190,11 +190,14 @@ def test_the_cache_holds_what_a_reader_looks_for() -> None:
     assert blockwise.forward(**x)[1].dropout_key is None
 
 
-some_blocks = pytest.mark.parametrize("block_size", [None, 2, (3, 4)], ids=str)
+some_blocks = each("block_size", [2], long=[None, (3, 4)])
+
+
+BLOCKS = (None, 2, (3, 4)) if ALL else (2,)
 
 
 def assert_as_dot_product(
-    inputs: dict[str, Array], tolerance: float, sums: float = 1.0, block_sizes: Any = (None, 2, (3, 4)), **options: Any
+    inputs: dict[str, Array], tolerance: float, sums: float = 1.0, block_sizes: Any = BLOCKS, **options: Any
 ) -> None:
     """That all results agree where they are finite, relative to the largest or to `sums`, their terms' size."""
     expected = dict(results(dot_product, inputs, **options).items())
@@ -214,7 +217,7 @@ def assert_as_dot_product(
         {"mask": a_mask(), "is_causal": True, "dropout_p": 0.4, "rng": 1},
     ],
 )
-@pytest.mark.parametrize("name", ["query", "key", "value", "bias"])
+@each("name", ["query", "key", "value", "bias"])
 def test_what_is_not_finite_flows_or_is_hidden_as_in_dot_product(name: str, options: dict[str, Any]) -> None:
     clean = {**batch_of(), "bias": normal(3, 2, 6, 7)}
     for poison in POISONS:
@@ -261,7 +264,7 @@ def test_the_log_sum_exp_is_right_where_there_is_no_output_to_tell() -> None:
 
 
 @every_block_size
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@each("p", [0.1, 0.5, 0.9])
 def test_the_draws_are_those_of_dot_product_from_one_integer_of_the_generator(block_size: Any, p: float) -> None:
     n, m = 11, 21
     x = {"query": np.zeros((2, n, 1)), "key": np.zeros((2, m, 1)), "value": np.broadcast_to(np.eye(m), (2, m, m))}
@@ -303,7 +306,7 @@ def test_a_hidden_nan_does_not_take_quadratic_memory() -> None:
     assert peak_of(both) < 34 * 2**20  # the scores take 69 MiB, and this way needs a few blocks at once
 
 
-@pytest.mark.parametrize("name", ["query", "value"])
+@each("name", ["query", "value"])
 def test_forward_mode_takes_no_memory_for_what_is_left_out(name: str) -> None:
     m = 200_000
     x = {"query": normal(0, 1, 16), "key": normal(1, m, 16), "value": normal(2, m, 1)}
@@ -326,8 +329,8 @@ def test_forward_mode_along_the_values_alone_does_not_move_the_scores(monkeypatc
         blockwise.jvp(cache, query=x["query"])
 
 
-@pytest.mark.parametrize("count", range(5))
-@pytest.mark.parametrize("batch", [(), (2,)])
+@each("count", range(5))
+@each("batch", [(), (2,)])
 def test_forward_mode_along_some_of_the_arrays(count: int, batch: Shape) -> None:
     x = {"query": normal(0, 3, 4), "key": normal(1, *batch, 5, 4), "value": normal(2, 2, 1, 5, 2), "bias": normal(3, 5)}
     caches = [op.forward(**x, mask=SOME_HIDDEN[:3], dropout_p=0.3, rng=1)[1] for op in (blockwise, dot_product)]
@@ -391,7 +394,7 @@ def test_a_window_asks_and_reads_only_what_is_near(monkeypatch: Patch) -> None:
     assert counting.asked <= 9 * n // 64
 
 
-@pytest.mark.parametrize(
+@each(
     ("changed", "error", "message"),
     [
         ({"workers": 1.5}, TypeError, "^workers must be an integer"),
@@ -420,8 +423,8 @@ def test_products_may_leave_the_range_where_the_scores_do_not() -> None:
     assert_same_as_dot_product(inputs, tolerance=1e-6, **options)  # so small a scale has few digits left
 
 
-@pytest.mark.parametrize("n", [700, 2048, pytest.param(4096, marks=pytest.mark.long)])
-@pytest.mark.parametrize("workers", [1, 2])
+@each("n", [700], long=[2048, 4096])
+@each("workers", [1, 2])
 def test_a_few_rows_with_large_scores_do_not_spoil_the_gradients_of_others(n: int, workers: int) -> None:
     query, key, value = (normal(seed, n, 4).astype(np.float32) for seed in range(3))
     query[600] *= 40  # its row needs a shift, and others that are worked on beside it do not
@@ -453,8 +456,8 @@ def test_a_wider_gradient_of_the_output_is_taken_with_the_same_weights() -> None
             assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("sign", [1, -1])
+@each("dtype", [np.float32, np.float64])
+@each("sign", [1, -1])
 def test_a_weight_of_zero_counts_for_nothing_beside_huge_values(dtype: Any, sign: int) -> None:
     key, value = np.array([[0.0], [-2000.0]], dtype), np.array([[1.0], [sign * np.finfo(dtype).max / 4]], dtype)
     output, cache = blockwise.forward(np.ones((1, 1), dtype), key, value, scale=1.0)
@@ -482,14 +485,13 @@ def test_values_near_the_smallest_numbers_keep_their_digits() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("answer", "error", "what"),
     [
         *((1, TypeError, "1"), (None, TypeError, "None"), (0.5, TypeError, "0.5"), ([True], TypeError, "[True]")),
         (np.ones((4, 5), int), TypeError, "an array of int64"),
         *((np.ones(5, bool), ValueError, ""), (np.ones((3, 5), bool), ValueError, "")),
     ],
-    ids=["one", "none", "half", "a list", "integers", "one axis", "three rows"],
 )
 def test_a_rule_that_answers_something_else_is_refused(answer: Any, error: type[Exception], what: str) -> None:
     class Wrong(rules.Rule):
@@ -505,9 +507,9 @@ def test_a_rule_that_answers_something_else_is_refused(answer: Any, error: type[
         blockwise.forward(**arrays(), mask=Wrong())
 
 
-@pytest.mark.parametrize("bad", ["query", "key", "value"])
-@pytest.mark.parametrize("poison", POISONS)
-@pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
+@each("bad", ["query", "key", "value"])
+@each("poison", POISONS)
+@each("has_mask", [False, True])
 def test_a_row_of_which_everything_is_dropped_has_no_gradient_whatever_it_holds(
     bad: str, poison: float, has_mask: bool
 ) -> None:
@@ -520,7 +522,7 @@ def test_a_row_of_which_everything_is_dropped_has_no_gradient_whatever_it_holds(
     assert_as_dot_product(inputs, 1e-13, **options)
 
 
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@each("poison", [np.nan, np.inf])
 def test_a_weight_of_nothing_beside_a_bad_value_spoils_the_output_and_no_gradient_of_a_score(poison: float) -> None:
     query, key, value = np.ones((3, 2)), normal(1, 6, 2), normal(2, 6, 2)
     key[4, 0], value[4, 1] = -np.inf, poison  # a score of minus infinity, and so a weight of zero
@@ -542,12 +544,10 @@ def out_of_range(dtype: Any, size: float) -> dict[str, Array]:
     return inputs
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
-@pytest.mark.parametrize("size", [0.6, 0.95])
-@pytest.mark.parametrize("hidden", [[], [5], [1, 2, 3, 4]], ids=str)
-@pytest.mark.parametrize(
-    ("dropout", "block_size"), [({}, None), ({"dropout_p": 0.3, "rng": 1}, 2), ({}, (3, 4))], ids=str
-)
+@each("dtype", [np.float32, np.longdouble], long=[np.float64])
+@each("size", [0.6, 0.95])
+@each("hidden", [[], [5], [1, 2, 3, 4]])
+@each(("dropout", "block_size"), [({}, None), ({"dropout_p": 0.3, "rng": 1}, 2)], long=[({}, (3, 4))])
 def test_scores_that_do_not_fit_have_the_weights_of_dot_product(
     dtype: Any, size: float, hidden: list[int], dropout: dict[str, Any], block_size: Any
 ) -> None:
@@ -573,13 +573,9 @@ def test_a_log_sum_exp_that_does_not_fit_is_infinite_or_if_it_is_too_small_not_a
     np.testing.assert_array_equal(found.key, [[-1e200], [1e200 + 1]])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "unit"),
-    [(np.float32, 1.0), (np.float64, 1.0), (np.float32, 1e-25), (np.float64, 1e-300)],
-    ids=["single", "double", "single, plain", "double, plain"],
-)
-@pytest.mark.parametrize("size", [1.0, 1e3, 1e8, 1e16, 1e30])
-@pytest.mark.parametrize("has_bias", [False, True], ids=["no bias", "bias"])
+@each(("dtype", "unit"), [(np.float32, 1.0), (np.float64, 1.0), (np.float32, 1e-25), (np.float64, 1e-300)])
+@each("size", [1.0, 1e8, 1e30], long=[1e3, 1e16])
+@each("has_bias", [False, True])
 def test_weights_sum_to_one_in_the_backward_pass_however_large_the_scores_are(
     dtype: Any, unit: float, size: float, has_bias: bool
 ) -> None:
@@ -610,7 +606,7 @@ def test_rows_that_are_done_whole_add_to_what_the_others_give() -> None:
             assert_close(gradient, other, 1e-12)
 
 
-@pytest.mark.parametrize("has_bias", [False, True], ids=["no bias", "bias"])
+@each("has_bias", [False, True])
 @some_blocks
 def test_a_product_that_leaves_the_range_downwards_is_not_lost_beside_others(has_bias: bool, block_size: Any) -> None:
     key, value = np.array([[-2e154], [-1e154], [-1.5e154]]), normal(0, 3, 2)
@@ -630,20 +626,13 @@ def whole_numbers(*shape: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(-3, 4, shape).astype(float)
 
 
-@pytest.mark.parametrize("batch", [(), (2,)])
-@pytest.mark.parametrize(
+@each("batch", [(2,)], long=[()])
+@each(
     "options",
-    [
-        {},
-        {"is_causal": True},
-        {"mask": SHUT},
-        {"mask": rules.causal(offset=2)},
-        {"mask": masks.causal(5, 9, offset=1)},
-        {"dropout_p": 0.4, "rng": 3},
-    ],
-    ids=str,
+    [{}, {"is_causal": True}, {"mask": SHUT}, {"mask": rules.causal(offset=2)}, {"dropout_p": 0.4, "rng": 3}],
+    long=[{"mask": masks.causal(5, 9, offset=1)}],
 )
-@pytest.mark.parametrize("at_once", [plain.PAIRS_AT_ONCE, 9, 1])
+@each("at_once", [plain.PAIRS_AT_ONCE, 9], long=[1])
 def test_rows_of_which_the_log_sum_exp_is_too_large_have_the_same_gradients(
     options: dict[str, Any], batch: Shape, at_once: int, monkeypatch: Patch
 ) -> None:
@@ -682,8 +671,8 @@ def test_a_row_at_plus_infinity_has_no_gradient_of_its_log_sum_exp() -> None:
     np.testing.assert_allclose(others[[0, 2, 3]].sum(axis=1), 1, rtol=1e-14)
 
 
-@pytest.mark.parametrize("wide", ["query", "key", "value", "bias"])
-@pytest.mark.parametrize(("narrow_dtype", "wide_dtype"), [("float32", "float64"), ("float16", "float32")])
+@each("wide", ["query", "key", "value", "bias"])
+@each(("narrow_dtype", "wide_dtype"), [("float32", "float64"), ("float16", "float32")])
 def test_one_array_of_a_wider_dtype_makes_the_results_wide_as_in_dot_product(
     wide: str, narrow_dtype: str, wide_dtype: str
 ) -> None:
@@ -695,10 +684,8 @@ def test_one_array_of_a_wider_dtype_makes_the_results_wide_as_in_dot_product(
         assert_alike(ours[name], array, 20 * float(np.finfo(array.dtype).eps), name)
 
 
-@pytest.mark.parametrize("name", ["query", "key"])
-@pytest.mark.parametrize(
-    ("of_scores", "scale", "of_value", "larger"), [(0, None, -900, 1020), (-400, 2.0**800, -500, 800)]
-)
+@each("name", ["query", "key"])
+@each(("of_scores", "scale", "of_value", "larger"), [(0, None, -900, 1020), (-400, 2.0**800, -500, 800)])
 def test_forward_mode_is_linear_however_large_the_tangents_or_the_scale(
     name: str, of_scores: int, scale: float | None, of_value: int, larger: int
 ) -> None:
@@ -782,7 +769,7 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize("case", TINY)
+@each("case", TINY)
 def test_tiny_numbers_count_beside_others(case: str) -> None:
     arrays, d_output, options = TINY[case]
     dtype: Any = np.float64 if "squares" in case else np.float32
@@ -803,7 +790,7 @@ def test_a_query_that_attends_to_nothing_has_a_sum_of_zero() -> None:
             np.testing.assert_array_equal(found, np.full(3, expected))
 
 
-@pytest.mark.parametrize("value_of_one", [np.nan, np.inf, 1e200])
+@each("value_of_one", [np.nan, np.inf, 1e200])
 def test_beside_values_that_are_done_plainly_the_log_sum_exp_alone_is_known(value_of_one: float) -> None:
     query, key, value = normal(0, 3, 2), normal(1, 4, 2), normal(2, 4, 2)
     value[1] = value_of_one
@@ -832,9 +819,9 @@ def test_forward_mode_along_values_that_are_not_finite_ends() -> None:
     np.testing.assert_array_equal(np.isnan(blockwise.jvp(cache, value=moved)), np.arange(5) == np.full((3, 1), 1))
 
 
-@pytest.mark.parametrize("bias", [None, np.zeros(2)], ids=["no bias", "bias"])
-@pytest.mark.parametrize("block_size", [None, (2, 1), (1, 2)], ids=str)
-@pytest.mark.parametrize("of_another_query", [1.0, np.nan])
+@each("bias", [None, np.zeros(2)])
+@each("block_size", [None, (2, 1), (1, 2)])
+@each("of_another_query", [1.0, np.nan])
 def test_scores_of_minus_infinity_that_attend_are_not_hidden(
     bias: Array | None, block_size: Any, of_another_query: float
 ) -> None:
@@ -846,8 +833,8 @@ def test_scores_of_minus_infinity_that_attend_are_not_hidden(
         np.testing.assert_array_equal(np.isnan(cache.logsumexp), [True, np.isnan(of_another_query)])
 
 
-@pytest.mark.parametrize("shared", ["query", "key", "value", "bias", "query key bias", ""])
-@pytest.mark.parametrize("n", [3, 600])
+@each("shared", ["query", "key", "value", "bias", "query key bias", ""])
+@each("n", [3], long=[600])
 def test_gradients_whose_terms_do_not_fit_are_summed_over_what_heads_share(shared: str, n: int) -> None:
     sizes = {"query": (n, 2), "key": (4, 2), "value": (4, 3), "bias": (n, 4)}
     units = {"query": 1e-200, "key": 1e-200, "value": 1e250, "bias": 1.0}
@@ -900,9 +887,9 @@ def with_sink() -> dict[str, Array]:
     }
 
 
-@pytest.mark.parametrize("sink", [None, 0.3, -20.0])
-@pytest.mark.parametrize("known", [True, False], ids=["by its parts", "whole rows"])
-@pytest.mark.parametrize("softcap", [None, 0.8])
+@each("sink", [None, 0.3, -20.0])
+@each("known", [True, False])
+@each("softcap", [None, 0.8])
 def test_gradients_of_output_and_log_sum_exp_are_numerical_ones(sink: Any, known: bool, softcap: float | None) -> None:
     x = with_sink() | {"bias": normal(4, 4, 6)}
     x["sink"] = x["sink"] if sink is None else np.array(sink)
@@ -943,8 +930,8 @@ def test_of_merged_results_one_has_the_sink_and_it_gets_the_gradient_of_the_whol
     assert_close(np.concatenate([one.value, other.value], axis=-2), expected.value, 1e-14)
 
 
-@pytest.mark.parametrize("sink", [np.nan, np.inf, -np.inf, 1e308])
-@pytest.mark.parametrize("size", [1.0, 1e16, 1e155, 1e200])
+@each("sink", [np.nan, np.inf, -np.inf, 1e308])
+@each("size", [1.0, 1e16, 1e155, 1e200])
 def test_sinks_and_scores_at_the_ends_of_the_range_are_those_of_dot_product(sink: float, size: float) -> None:
     x = with_sink() | {"sink": np.array([sink, 0.5])}
     x["query"], x["key"] = x["query"] * size, x["key"] * (size if size > 1e100 else 1)

@@ -21,6 +21,7 @@ from helpers import (
     assert_close,
     assert_same,
     assert_same_bits,
+    each,
     leaves,
     normal,
     plain_cases,
@@ -36,20 +37,15 @@ from attention_np._lib.arrays import quiet
 
 POISONS = [np.nan, np.inf, -np.inf]
 SIZES = [(4, 5), (33, 40)]  # small ones, and such as BLAS blocks differently
-BATCHES = [(), (2, 2)]
-EVERYWHERE = [((), (4, 5)), ((3,), (33, 40)), ((2, 2), (4, 5))]
 
 SEEN = np.array([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 0, 1, 1], [0, 1, 0, 0, 1]], bool)
 
 every_attention = pytest.mark.parametrize("op", ATTENTIONS)
 every_op = pytest.mark.parametrize("op", OPS)
 every_biased = pytest.mark.parametrize("op", BIASED)
-every_poison = pytest.mark.parametrize("poison", POISONS)
-alone_and_in_a_batch = pytest.mark.parametrize("batch", BATCHES, ids=["alone", "in a batch"])
-everywhere = pytest.mark.parametrize(
-    ("batch", "size"), EVERYWHERE, ids=["alone", "large in a batch", "in a batch of batches"]
-)
-small_and_large = pytest.mark.parametrize("size", SIZES, ids=["small", "large"])
+every_poison = each("poison", POISONS[:2], long=POISONS[2:])
+alone_and_in_a_batch = each("batch", [(), (2, 2)])
+everywhere = each(("batch", "size"), [((), (4, 5)), ((3,), (33, 40))], long=[((2, 2), (4, 5))])
 
 
 def over_heads(case: Case, mask: Array) -> Array:
@@ -170,7 +166,7 @@ HIDDEN: dict[str, dict[str, Any]] = {  # of a mask that hides query 2 from all, 
 
 @every_attention
 @every_poison
-@pytest.mark.parametrize("where", HIDDEN.values(), ids=HIDDEN)
+@each("where", HIDDEN.values())
 @everywhere
 def test_what_is_hidden_contributes_nothing_whatever_it_holds(
     op: str, poison: float, where: dict[str, Any], batch: Shape, size: Shape
@@ -215,7 +211,7 @@ def test_a_masked_bias_contributes_nothing_whatever_it_holds(op: str, poison: fl
 @every_attention
 @every_poison
 @everywhere
-@pytest.mark.parametrize("name", ["key", "value"])
+@each("name", ["key", "value"])
 def test_a_query_does_not_see_what_only_another_one_attends_to(
     op: str, poison: float, batch: Shape, size: Shape, name: str
 ) -> None:
@@ -276,7 +272,7 @@ def test_a_single_query_does_not_see_what_is_hidden_from_it(op: str, poison: flo
 @every_op
 @every_poison
 @everywhere
-@pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
+@each("has_mask", [False, True])
 def test_a_query_without_an_incoming_gradient_contributes_nothing_to_any_other(
     op: str, poison: float, batch: Shape, size: Shape, has_mask: bool
 ) -> None:
@@ -293,9 +289,9 @@ def test_a_query_without_an_incoming_gradient_contributes_nothing_to_any_other(
 
 @every_op
 @every_poison
-@pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
-@small_and_large
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each("has_mask", [False, True])
+@each("size", SIZES[:1], long=SIZES[1:])
+@each("dtype", [np.float32, np.float64])
 def test_a_padded_sample_without_an_incoming_gradient_cannot_poison_its_batch(
     op: str, poison: float, has_mask: bool, size: Shape, dtype: Any
 ) -> None:
@@ -318,7 +314,7 @@ def test_a_padded_sample_without_an_incoming_gradient_cannot_poison_its_batch(
 
 @every_attention
 @every_poison
-@pytest.mark.parametrize("shared", ["query", "key", "value"])
+@each("shared", ["query", "key", "value"])
 def test_a_padded_sample_contributes_nothing_to_what_the_batch_shares(op: str, poison: float, shared: str) -> None:
     full = plain_cases(4, 5, batch=(3,))[op]
     case = full._replace(inputs={**full.inputs, shared: full.inputs[shared][0]})
@@ -357,7 +353,7 @@ def test_without_any_incoming_gradient_every_gradient_is_zero(op: str) -> None:
 
 
 @every_attention
-@pytest.mark.parametrize("poison", [np.inf, -np.inf])
+@each("poison", [np.inf, -np.inf])
 def test_an_infinite_value_gives_infinite_outputs_to_those_who_attend_to_it(op: str, poison: float) -> None:
     case = masked(op, SEEN, (4, 5), ())
     bad = poisoned(case, poison, value=(3, 1))
@@ -370,8 +366,8 @@ def test_an_infinite_value_gives_infinite_outputs_to_those_who_attend_to_it(op: 
     assert_same(case, output, expected)
 
 
-@pytest.mark.parametrize("poison", [np.inf, -np.inf])
-@pytest.mark.parametrize("name", ["query", "key"])
+@each("poison", [np.inf, -np.inf])
+@each("name", ["query", "key"])
 @alone_and_in_a_batch
 def test_a_row_whose_largest_product_is_infinite_is_nan_and_no_other_row_is(
     poison: float, name: str, batch: Shape
@@ -441,8 +437,8 @@ LIMITS = [
 
 
 @pytest.mark.parametrize(("op", "options", "limit"), LIMITS)
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble, np.complex64, np.complex128])
-@alone_and_in_a_batch
+@each("dtype", [np.float16, np.float32, np.complex128], long=[np.float64, np.longdouble, np.complex64])
+@each("batch", [(2, 2)], long=[()])
 def test_a_row_at_a_limit_changes_no_bit_of_any_other_and_no_dtype(
     op: str, options: dict[str, Any], limit: str, dtype: Any, batch: Shape
 ) -> None:
@@ -532,7 +528,7 @@ def test_minus_infinity_in_a_bias_is_as_masked_out(op: str, batch: Shape) -> Non
 
 @every_biased
 @alone_and_in_a_batch
-@pytest.mark.parametrize("columns", [[1], [1, 3], [0, 2, 4], [0, 1, 2, 3, 4]], ids=str)
+@each("columns", [[1], [1, 3], [0, 2, 4], [0, 1, 2, 3, 4]])
 def test_plus_infinities_in_a_bias_share_the_weights_of_their_row_and_nothing_moves(
     op: str, batch: Shape, columns: list[int]
 ) -> None:
@@ -577,7 +573,7 @@ def test_an_infinite_bias_of_any_shape_hides_or_takes_all(op: str) -> None:
 
 @every_attention
 @alone_and_in_a_batch
-@pytest.mark.parametrize("has_mask", [False, True], ids=["no mask", "mask"])
+@each("has_mask", [False, True])
 def test_without_keys_or_queries_all_is_zero_and_of_the_right_shape(op: str, batch: Shape, has_mask: bool) -> None:
     for size in ((4, 0), (0, 5), (0, 0)):
         case = masked(op, np.ones(size, bool), size, batch) if has_mask else plain_cases(*size, batch=batch)[op]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers import Patch, Printed
+from helpers import Patch, Printed, each
 
 from attention_np import blockwise, cli, cost, dot_product
 from attention_np._lib import machine
@@ -103,8 +103,8 @@ def measured_peaks(op: Any, sizes: Sizes, **how: Any) -> list[int]:
     return peaks
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each("options", OPTIONS)
+@each("dtype", [np.float32, np.float64])
 def test_the_plain_cost_is_that_of_the_numpy_calls(
     options: dict[str, bool], dtype: npt.DTypeLike, monkeypatch: Patch
 ) -> None:
@@ -117,9 +117,9 @@ def test_the_plain_cost_is_that_of_the_numpy_calls(
         assert found.bytes_moved == pytest.approx(expected.bytes_moved, rel=0.05)
 
 
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("n", "m"), [(700, 700), (300, 800), (900, 400)])
+@each("options", [{"is_causal": True}], long=[{}])
+@each("dtype", [np.float32, np.float64])
+@each(("n", "m"), [(700, 700), (300, 800), (900, 400)])
 def test_the_blockwise_products_are_those_of_the_kernels(
     n: int, m: int, options: dict[str, bool], dtype: npt.DTypeLike, monkeypatch: Patch
 ) -> None:
@@ -139,8 +139,8 @@ def test_the_blockwise_steps_are_those_of_the_kernels(options: dict[str, bool], 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere NumPy may not write into temporary operands")
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@each("options", OPTIONS)
+@each("dtype", [np.float16, np.float32], long=[np.float64])
 def test_the_plain_peak_is_what_is_measured(options: dict[str, bool], dtype: npt.DTypeLike) -> None:
     sizes = Sizes(n=512, m=640, d_k=16, d_v=8, heads=2, dtype=dtype, **options)
     costs = cost.dot_product(sizes)
@@ -153,7 +153,7 @@ def test_the_plain_peak_is_what_is_measured(options: dict[str, bool], dtype: npt
     [
         pytest.param(np.float32, 1, {}, marks=pytest.mark.long),
         (np.float32, 2, {"is_causal": True}),
-        (np.float64, 2, {}),
+        pytest.param(np.float64, 2, {}, marks=pytest.mark.long),
         pytest.param(np.float16, 1, {"is_causal": True}, marks=pytest.mark.long),
         pytest.param(np.float32, 1, {"is_causal": True, "dropout": True}, marks=pytest.mark.long),
     ],
@@ -167,16 +167,10 @@ def test_the_blockwise_peak_is_a_close_upper_bound(
         assert found <= expected.peak_bytes <= found / 0.6
 
 
-@pytest.mark.parametrize(
+@each(
     "sizes",
-    [
-        Sizes(n=1, m=50_000),
-        Sizes(n=16, m=20_000, dtype=np.float64),
-        Sizes(n=20_000, m=16),
-        Sizes(n=2048, d_k=1, d_v=1),
-        Sizes(n=16, heads=1000, d_k=8),
-        Sizes(n=8, heads=1000),
-    ],
+    [Sizes(n=1, m=50_000), Sizes(n=20_000, m=16), Sizes(n=2048, d_k=1, d_v=1)],
+    long=[Sizes(n=16, m=20_000, dtype=np.float64), Sizes(n=16, heads=1000, d_k=8), Sizes(n=8, heads=1000)],
 )
 def test_the_blockwise_peak_is_an_upper_bound_for_few_queries_keys_and_features(sizes: Sizes) -> None:
     costs = cost.blockwise(sizes)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, assert_close, assert_same_bits, normal
+from helpers import Array, assert_close, assert_same_bits, each, normal
 
 from attention_np import KeyValueCache, biases, dot_product, masks, rotary
 
@@ -64,8 +64,8 @@ def decoded(cache: KeyValueCache, chunks: list[int], **options: Any) -> Array:
 CHUNKS = {"token by token": [1] * N, "prefill": [9] + [1] * (N - 9), "chunks": [4, 7, 1, 1, 7, 3], "one pass": [N]}
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
+@each("options", OPTIONS.values())
+@each("chunks", CHUNKS.values())
 def test_wherever_keys_lie_the_outputs_are_the_rows_of_one_causal_pass(
     chunks: list[int], options: dict[str, Any]
 ) -> None:
@@ -76,8 +76,8 @@ def test_wherever_keys_lie_the_outputs_are_the_rows_of_one_causal_pass(
         assert_same_bits(output, found["contiguous"])
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("how", ROLLING.values(), ids=ROLLING)
+@each("options", OPTIONS.values())
+@each("how", ROLLING.values())
 def test_a_window_rolls_for_ever(how: dict[str, Any], options: dict[str, Any]) -> None:
     window = masks.sliding_window(N, left=5)
     mask = {"mask": window & options["mask"] if "mask" in options else window}
@@ -95,7 +95,7 @@ BIASES = {
 }
 
 
-@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+@each("bias", BIASES.values())
 def test_positions_of_a_bias_count_from_the_first_key(bias: biases.Bias) -> None:
     def steps(cache: KeyValueCache, chunks: list[int]) -> Array:
         query, key, value = arrays()
@@ -122,8 +122,8 @@ def test_a_window_of_everything_is_no_window() -> None:
     assert_same_bits(output, decoded(KeyValueCache(N), CHUNKS["chunks"]))
 
 
-@pytest.mark.parametrize("how", [*CACHES.values(), *ROLLING.values()], ids=[*CACHES, *ROLLING])
-@pytest.mark.parametrize("held", [np.nan, np.inf])
+@each("how", [*CACHES.values(), *ROLLING.values()])
+@each("held", [np.nan, np.inf])
 def test_what_memory_held_before_is_never_seen(how: dict[str, Any], held: float) -> None:
     expected, cache = decoded(KeyValueCache(**how), [1] * N), KeyValueCache(**how)
     for _ in range(min(N, how["capacity"])):
@@ -205,7 +205,7 @@ def test_packed_sequences_are_each_alone() -> None:
 ONE = np.ones((1, 2))
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "error", "message"),
     [
         (lambda: KeyValueCache(0), ValueError, "capacity must be at least 1, not 0"),
@@ -222,7 +222,7 @@ def test_caches_that_cannot_be_are_refused(call: Any, error: type[Exception], me
         call()
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value", "error", "message"),
     [
         (np.ones((2, 2)), np.ones((2, 2)), ValueError, r"there is room for 1 more keys, not 2 \(capacity=2\)"),

@@ -2,7 +2,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from helpers import peak_of
+from helpers import each, peak_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,8 +25,8 @@ def assert_same(actual, expected):
     np.testing.assert_array_equal(actual, expected, strict=True)
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("m", [None, *SIZES])
+@each("n", SIZES)
+@each("m", [None, *SIZES])
 def test_causal_shows_the_keys_up_to_the_query_moved_by_the_offset(n, m):
     columns = n if m is None else m
     assert_same(masks.causal(n, m), by_rule(n, columns, lambda i, j: j <= i))
@@ -34,8 +34,8 @@ def test_causal_shows_the_keys_up_to_the_query_moved_by_the_offset(n, m):
         assert_same(masks.causal(n, m, offset=offset), by_rule(n, columns, lambda i, j, o=offset: j <= i + o))
 
 
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("m", [None, *SIZES])
+@each("n", SIZES)
+@each("m", [None, *SIZES])
 def test_a_sliding_window_shows_the_keys_between_its_bounds(n, m):
     columns = n if m is None else m
     bounds = (None, 0, 1, 2, 7, 10**30)
@@ -46,13 +46,13 @@ def test_a_sliding_window_shows_the_keys_between_its_bounds(n, m):
         assert_same(masks.sliding_window(n, m, left=left, right=right), expected)
 
 
-@pytest.mark.parametrize("n", SIZES)
+@each("n", SIZES)
 def test_a_sliding_window_is_causal_and_one_wider_than_left_by_default(n):
     assert_same(masks.sliding_window(n, left=2), by_rule(n, n, lambda i, j: 0 <= i - j < 3))
 
 
-@pytest.mark.parametrize("n", [*SIZES, 12, 13])
-@pytest.mark.parametrize("block_size", [1, 2, 3, 4, 100, 10**30])
+@each("n", [*SIZES, 12, 13])
+@each("block_size", [1, 2, 3, 4, 100, 10**30])
 def test_block_causal_shows_earlier_blocks_and_the_whole_of_ones_own(n, block_size):
     assert_same(masks.block_causal(n, block_size), by_rule(n, n, lambda i, j: j // block_size <= i // block_size))
 
@@ -68,8 +68,8 @@ def sees_at_levels(levels):
     return sees
 
 
-@pytest.mark.parametrize("n", [*SIZES, 21, 70])
-@pytest.mark.parametrize("levels", [(1,), (1, 2), (1, 4), (1, 3, 5), (1, 4, 16), (1, 2, 3, 4, 5, 6, 7), (1, 10**9)])
+@each("n", [*SIZES, 21, 70])
+@each("levels", [(1,), (1, 2), (1, 4), (1, 3, 5), (1, 4, 16), (1, 2, 3, 4, 5, 6, 7), (1, 10**9)])
 def test_multi_level_causal_takes_coarser_steps_further_away(n, levels):
     mask = masks.multi_level_causal(n, levels)
     assert_same(mask, by_rule(n, n, sees_at_levels(levels)))
@@ -93,8 +93,8 @@ def test_multi_level_causal_follows_its_rule_for_any_levels(n, more):
     assert_same(masks.multi_level_causal(n, levels), by_rule(n, n, sees_at_levels(levels)))
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (4,), (2, 3), (2, 0, 3)])
-@pytest.mark.parametrize("m", [0, 1, 5])
+@each("shape", [(), (0,), (1,), (4,), (2, 3), (2, 0, 3)])
+@each("m", [0, 1, 5])
 def test_padding_hides_the_keys_from_the_length_on(shape, m):
     lengths = np.random.default_rng(0).integers(0, m, shape, endpoint=True)
     mask = masks.padding(lengths, m)
@@ -107,7 +107,7 @@ def test_padding_hides_the_keys_from_the_length_on(shape, m):
     assert_same(masks.padding(lengths, m, heads=True), expected[..., None, :, :])
 
 
-@pytest.mark.parametrize("shape", [(0,), (1,), (5,), (2, 5), (2, 3, 5), (0, 5), (2, 0)])
+@each("shape", [(0,), (1,), (5,), (2, 5), (2, 3, 5), (0, 5), (2, 0)])
 def test_padding_from_tokens_hides_the_padding_token_wherever_it_stands(shape):
     tokens = np.random.default_rng(0).integers(-1, 3, shape)
     for pad_id in (-1, 0, 2, 7):
@@ -120,7 +120,7 @@ def test_padding_from_tokens_hides_the_padding_token_wherever_it_stands(shape):
         assert_same(masks.padding_from_tokens(tokens, pad_id, heads=True), expected[..., None, :, :])
 
 
-@pytest.mark.parametrize(
+@each(
     ("query_shape", "key_shape"),
     [
         ((4,), None),
@@ -148,7 +148,7 @@ def test_packed_shows_the_keys_of_ones_own_segment(query_shape, key_shape):
     assert_same(masks.packed(queries, keys, heads=True), expected[..., None, :, :])
 
 
-@pytest.mark.parametrize("kind", INTEGERS)
+@each("kind", INTEGERS)
 def test_any_integer_dtype_gives_the_same_mask(kind):
     tokens = np.array([[3, 0, 7], [0, 0, 2]], kind)
     dtype = tokens.dtype.type
@@ -185,7 +185,7 @@ def test_masks_combine_and_broadcast_over_batch_and_heads():
         assert_same(per_head[b, 1], seen)
 
 
-@pytest.mark.parametrize("dtype", ["bool", *INTEGERS, "float16", "float32", "float64", "longdouble"])
+@each("dtype", ["bool", *INTEGERS, "float16", "float32", "float64", "longdouble"])
 def test_as_mask_reads_both_conventions_from_booleans_and_numbers(dtype):
     values = np.array([[1, 0, 0], [0, 1, 1]], dtype)
     assert_same(masks.as_mask(values, true_means="allowed"), np.array([[1, 0, 0], [0, 1, 1]], bool))
@@ -194,7 +194,7 @@ def test_as_mask_reads_both_conventions_from_booleans_and_numbers(dtype):
     assert_same(masks.as_mask(values[:0], true_means="hidden"), np.zeros((0, 3), bool))
 
 
-@pytest.mark.parametrize("true_means", ["allowed", "hidden"])
+@each("true_means", ["allowed", "hidden"])
 def test_as_mask_returns_a_new_array_and_leaves_the_old_one_alone(true_means):
     values = np.array([True, False])
     values.flags.writeable = False
@@ -203,7 +203,7 @@ def test_as_mask_returns_a_new_array_and_leaves_the_old_one_alone(true_means):
     mask[:] = True  # so it can be written to
 
 
-@pytest.mark.parametrize(
+@each(
     "make",
     [
         lambda: masks.causal(4),
@@ -223,7 +223,7 @@ def test_each_mask_is_an_array_of_its_own_that_can_be_written_to(make):
     assert_same(make(), expected)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each("seed", range(5))
 def test_each_node_of_a_tree_sees_the_path_that_leads_to_it(seed):
     rng, n = np.random.default_rng(seed), 12
     order = rng.permutation(n)  # parents may stand behind their children
@@ -247,7 +247,7 @@ def integer_message(name):
     return f"^{name} must (be an integer|hold integers), not "
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "name"),
     [
         (lambda: masks.causal(True), "n"),
@@ -291,7 +291,7 @@ def test_what_is_not_an_integer_is_refused_by_name(call, name):
         call()
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "message"),
     [
         (lambda: masks.causal(-1), "^n must be at least 0, not -1$"),
@@ -343,7 +343,7 @@ def test_what_makes_no_mask_is_refused_with_the_name_and_the_problem(call, messa
         call()
 
 
-@pytest.mark.parametrize("values", [None, ["a"], [1j], [None, True]])
+@each("values", [None, ["a"], [1j], [None, True]])
 def test_as_mask_refuses_what_is_neither_boolean_nor_a_number(values):
     with pytest.raises(TypeError, match=r"^a mask holds booleans or the numbers 0 and 1, not .*values.shape="):
         masks.as_mask(values, true_means="allowed")
@@ -353,7 +353,7 @@ N = 1000
 TOKENS = np.arange(N * N).reshape(N, N) % 3
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "masks_of_memory"),
     [
         (lambda: masks.causal(N), 1),
@@ -394,7 +394,7 @@ def test_a_mask_larger_than_an_array_can_be_is_refused_by_its_lengths():
             call()
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "name", "what"),
     [
         (lambda ragged: masks.as_mask(ragged, true_means="allowed"), "values", "booleans or numbers"),

@@ -25,6 +25,7 @@ from helpers import (
     assert_gradients_close,
     assert_same_bits,
     attentions,
+    each,
     leaves,
     map_arrays,
     normal,
@@ -99,8 +100,9 @@ EXACT = {name: case for name, case in CASES.items() if "dropout_p" not in case.o
 every_attention = pytest.mark.parametrize("op", ATTENTIONS)
 
 
-@pytest.mark.parametrize("case", EXACT.values(), ids=EXACT)
-def test_output_and_gradients_are_right_in_every_digit(case: Case) -> None:
+@each("name", EXACT)
+def test_output_and_gradients_are_right_in_every_digit(name: str) -> None:
+    case = EXACT[name]
     output, cache = case.forward()
     d_output = normal(9, *output.shape)
     expected, expected_gradients = reference(case, d_output)
@@ -110,13 +112,13 @@ def test_output_and_gradients_are_right_in_every_digit(case: Case) -> None:
     assert_gradients_close(gradients, expected_gradients, 2e-14)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_forward_mode_is_the_transpose_of_backward(case: Case) -> None:
-    output, cache = case.forward()
-    d_output, tangents = normal(9, *output.shape), tangents_of(case)
-    gradients = dict(leaves(case.op.backward(d_output, cache)))
+@each("case", CASES)
+def test_forward_mode_is_the_transpose_of_backward(case: str) -> None:
+    op, (output, cache) = CASES[case].op, CASES[case].forward()
+    d_output, tangents = normal(9, *output.shape), tangents_of(CASES[case])
+    gradients = dict(leaves(op.backward(d_output, cache)))
     terms = [np.sum(gradients[name] * tangent) for name, tangent in leaves(tangents)]
-    forwards = d_output * case.op.jvp(cache, **tangents)
+    forwards = d_output * op.jvp(cache, **tangents)
     assert abs(sum(terms) - forwards.sum()) <= 2e-14 * max(np.abs(forwards).sum(), np.abs(terms).sum())
 
 
@@ -126,11 +128,9 @@ def assert_numerical(case: Case, method: str) -> None:
     assert report["jvp"].max_relative_error <= 1e-15
 
 
-@every_attention
-def test_gradients_are_numerical_ones(op: str) -> None:
-    assert_numerical(
-        CASES[f"{op}, {'everything' if f'{op}, everything' in CASES else 'mask of pairs'}"], "complex-step"
-    )
+@each("name", ["dot_product, everything", "additive, mask of pairs"])  # on which the others stand
+def test_gradients_are_numerical_ones(name: str) -> None:
+    assert_numerical(CASES[name], "complex-step")
 
 
 OF_OPTIONS = [name for name in CASES if name.partition(", ")[2] in OPTIONS]
@@ -183,8 +183,8 @@ ZERO: list[tuple[tuple[Shape, ...], dict[str, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("shapes", "sizes"), ZERO, ids=str)
-@pytest.mark.parametrize(
+@each(("shapes", "sizes"), ZERO)
+@each(
     "options",
     [{}, {"is_causal": True}, {"mask": np.array(True)}, {"mask": np.array(False)}, {"dropout_p": 0.5, "rng": 0}],
 )
@@ -367,8 +367,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("n", [4, VAST])
-@pytest.mark.parametrize(("op", "error", "changed", "sentence", "names"), REFUSED)
+@each("n", [4, VAST])
+@each(("op", "error", "changed", "sentence", "names"), REFUSED)
 def test_bad_input_is_refused_before_any_arithmetic(
     op: str, error: type[Exception], changed: dict[str, Any], sentence: str, names: str, n: int
 ) -> None:
@@ -424,7 +424,7 @@ OPTIONAL = [
 ]
 
 
-@pytest.mark.parametrize(("op", "name"), OPTIONAL)
+@each(("op", "name"), OPTIONAL)
 def test_a_tangent_for_an_array_that_there_was_not_is_refused(op: str, name: str) -> None:
     inputs = plain_cases()[op].inputs
     without = plain_cases()[op]._replace(inputs={other: x for other, x in inputs.items() if other != name})

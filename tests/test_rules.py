@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array
+from helpers import Array, each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,7 +46,7 @@ PAIRS: dict[str, tuple[Rule, Array]] = {
         masks.sliding_window(N, M, left=3) & masks.packed(SEGMENTS, KEY_SEGMENTS) & masks.padding(6, M),
     ),
 }
-every_rule = pytest.mark.parametrize(("rule", "mask"), PAIRS.values(), ids=PAIRS)
+every_rule = each(("rule", "mask"), PAIRS.values())
 
 
 def as_array(answer: Any, shape: tuple[int, ...]) -> Array:
@@ -83,7 +83,7 @@ def test_a_part_of_a_rule_counts_from_its_own_first_query_and_key(rule: Rule, ma
                 assert not expected[r, reach.stop : c.stop].any()
 
 
-@pytest.mark.parametrize("name", ["causal", "window", "window of both sides", "padding", "whole"])
+@each("name", ["causal", "window", "window of both sides", "padding", "whole"])
 def test_blocks_that_are_all_visible_or_all_hidden_are_known_without_a_mask(name: str) -> None:
     rule, mask = PAIRS[name]
     for rows in parts(N):
@@ -158,7 +158,7 @@ def test_a_rule_of_ones_own_needs_its_blocks_alone() -> None:
     np.testing.assert_array_equal((rule & rules.causal()).mask(N, M), expected & masks.causal(N, M))
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "error", "message"),
     [
         (lambda: rules.causal(offset=1.5), TypeError, "^offset must be an integer"),
@@ -179,7 +179,7 @@ def test_bad_input_is_refused(call: Any, error: type[Exception], message: str) -
         call()
 
 
-@pytest.mark.parametrize(("n", "m"), [(600, 500), (500, 600)])
+@each(("n", "m"), [(600, 500), (500, 600)])
 def test_a_block_of_any_size_is_that_of_the_mask(n: int, m: int) -> None:
     np.testing.assert_array_equal(rules.causal(offset=7).mask(n, m), masks.causal(n, m, offset=7))
 
@@ -214,8 +214,8 @@ class Claims(rules.Rule):
         return self.given
 
 
-@pytest.mark.parametrize("combine", [lambda rule: rule, lambda rule: rule & rules.causal(offset=M)], ids=["it", "both"])
-@pytest.mark.parametrize(
+@each("combine", [lambda rule: rule, lambda rule: rule & rules.causal(offset=M)])
+@each(
     ("columns", "error", "message"),
     [
         (slice(-3, M), ValueError, f"must be within those it is asked for, 0 to {M}, not -3 to {M} (claims)"),

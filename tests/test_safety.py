@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
+from helpers import each
 
 import attention_np
 from attention_np.gradcheck import check
@@ -20,6 +20,8 @@ REACHING_OUT = {"socket", "urllib", "http", "ftplib", "smtplib", "requests", "ht
 SHELLS = {"os.system", "os.popen", "os.execv", "os.execvp", "os.spawnv", "subprocess.getoutput"}
 UNSAFE_YAML = {"load", "load_all", "full_load", "full_load_all", "unsafe_load", "unsafe_load_all"}
 UNSAFE_LOADERS = {"Loader", "UnsafeLoader", "FullLoader", "CLoader", "CFullLoader", "CUnsafeLoader"}
+# What could be one of these; to write out every attribute of the source would take most of the time.
+ATTRIBUTES = UNSAFE_YAML | UNSAFE_LOADERS | {name.partition(".")[2] for name in SHELLS} | {"eval", "exec", "fromfile"}
 STARTS_PROCESSES = {"cli/verification.py"}  # which shares the work among the cores
 
 
@@ -33,7 +35,7 @@ def dangers(source, name="module.py"):
             found += imported([node.module or ""], name)
         elif isinstance(node, ast.Name) and node.id in EXECUTING:
             found.append(node.id)
-        elif isinstance(node, ast.Attribute):
+        elif isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES:
             found += attribute(ast.unparse(node))
         elif isinstance(node, ast.keyword):
             found += keyword(node)
@@ -59,13 +61,13 @@ def keyword(node):
     return ["shell"] if node.arg == "shell" and value is not False else []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE.parent).as_posix())
+@each("path", SOURCES)
 def test_a_module_unpickles_and_executes_nothing(path):
     name = path.relative_to(PACKAGE).as_posix() if PACKAGE in path.parents else path.name
     assert not dangers(path.read_text(encoding="utf-8"), name)
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         "eval('1')",
@@ -90,9 +92,7 @@ def test_what_is_looked_for_is_found(line):
     assert dangers(line)
 
 
-@pytest.mark.parametrize(
-    "line", ["module.eval()", "re.compile('a')", "yaml.safe_load(text)", "np.load(file, allow_pickle=False)"]
-)
+@each("line", ["module.eval()", "re.compile('a')", "yaml.safe_load(text)", "np.load(file, allow_pickle=False)"])
 def test_what_is_harmless_is_not_taken_for_a_danger(line):
     assert not dangers(line)
 

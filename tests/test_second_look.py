@@ -4,7 +4,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Array, assert_same_bits, normal
+from helpers import Array, assert_same_bits, each, normal
 
 from attention_np import softmax
 from attention_np._lib.arrays import quiet
@@ -17,7 +17,7 @@ def spread(seed: int, n: int, d: int, rows: list[float]) -> Array:
     return normal(seed, n, d) * np.array(rows)[:, None]
 
 
-@pytest.mark.parametrize("unit", [1.0, 1j, 1 - 1j], ids=str)
+@each("unit", [1.0, 1j, 1 - 1j])
 def test_a_product_is_right_in_each_row_and_column_however_far_apart_their_sizes_are(unit: complex) -> None:
     a, b = spread(0, 3, 4, [VAST, 1.0, TINY]), spread(1, 2, 4, [VAST, TINY]).T
     expected = normal(0, 3, 4) @ normal(1, 2, 4).T
@@ -36,7 +36,7 @@ def test_partial_sums_that_overflow_do_not_matter_nor_do_what_is_not_finite_else
     assert_same_bits(product_in_range(np.zeros((2, 0)), np.zeros((0, 3))), np.zeros((2, 3)))
 
 
-@pytest.mark.parametrize("pairs", [None, np.array([True, True, False])], ids=["all pairs", "some pairs"])
+@each("pairs", [None, np.array([True, True, False])])
 def test_each_row_of_negative_scores_has_the_weights_that_they_say_however_far_apart_the_rows_are(
     pairs: Array | None,
 ) -> None:
@@ -49,7 +49,7 @@ def test_each_row_of_negative_scores_has_the_weights_that_they_say_however_far_a
 ONE = np.ones((2, 3))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+@each("dtype", [np.float32, np.float64, np.complex64, np.complex128])
 def test_results_of_a_usual_size_have_not_left_the_range_whatever_they_were_made_of(dtype: Any) -> None:
     limits = np.finfo(dtype)
     for size in (1.0, limits.max, 2 * limits.tiny / limits.eps):
@@ -59,7 +59,7 @@ def test_results_of_a_usual_size_have_not_left_the_range_whatever_they_were_made
         assert not found
 
 
-@pytest.mark.parametrize("lost", [np.inf, -np.inf, np.nan])
+@each("lost", [np.inf, -np.inf, np.nan])
 def test_a_result_that_is_not_finite_has_left_the_range_if_products_of_the_arrays_can(lost: float) -> None:
     spoiled = np.array([1.0, lost])
     assert left_range([ONE, spoiled], [1e200 * ONE, None, 1e200 * ONE])
@@ -69,7 +69,7 @@ def test_a_result_that_is_not_finite_has_left_the_range_if_products_of_the_array
     assert left_range([spoiled], [np.array([1e200, np.nan]), 1e-200 * ONE, 1e200 * ONE])
 
 
-@pytest.mark.parametrize("lost", [0.0, 5e-324, 1e-300])
+@each("lost", [0.0, 5e-324, 1e-300])
 def test_a_result_that_is_hardly_there_has_left_the_range_if_products_of_the_arrays_can(lost: float) -> None:
     small = np.array([0.0, lost])
     assert left_range([ONE, small], [1e-200 * ONE, 1e-200 * ONE, 1e200 * ONE])
@@ -84,7 +84,7 @@ def test_the_narrowest_of_the_arrays_sets_the_range() -> None:
     assert left_range([np.array([0.0], np.float32)], [np.array([1e-30], np.float32), ONE * 1e-10])
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@each("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_half_precision_is_computed_in_single_and_leaves_its_range_upwards_alone(dtype: Any) -> None:
     single = np.array([1e30], np.float32)
     assert left_range([np.array([np.inf], dtype)], [single, single])
@@ -102,10 +102,10 @@ def exact_weights(scores: list[Fraction]) -> Array:
     return np.asarray(np.exp(less) / np.exp(less).sum())
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
+@each("seed", range(4), long=range(4, 8))
+@each("dtype", [np.float64, np.complex128])
+@each("with_bias", [False, True])
+@each("masked", [False, True])
 def test_scores_of_any_size_have_the_weights_of_exact_arithmetic(
     masked: bool, with_bias: bool, dtype: type, seed: int
 ) -> None:
@@ -140,8 +140,8 @@ def test_complex_numbers_whose_absolute_value_alone_overflows_are_added_up() -> 
     np.testing.assert_array_equal(product_in_range(np.array([[z, z, -z]]), np.ones((3, 1))), [[z]])
 
 
-@pytest.mark.parametrize("bias", [None, np.array([0.1, 0.2, 0.3])], ids=["no bias", "bias"])
-@pytest.mark.parametrize("poison", [1.0, np.nan, np.inf])
+@each("bias", [None, np.array([0.1, 0.2, 0.3])])
+@each("poison", [1.0, np.nan, np.inf])
 def test_a_row_out_of_range_or_not_finite_changes_no_bit_of_any_other(poison: float, bias: Array | None) -> None:
     q, k = normal(0, 4, 3), np.append(normal(1, 2, 3), 1e200 * np.ones((1, 3)), axis=0)
     q[:, 2] = -q[:, :2].sum(axis=1)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SOME_HIDDEN, Array, Case, assert_close, leaves, map_arrays, normal, plain_cases, tangents_of
+from helpers import SOME_HIDDEN, Array, Case, assert_close, each, leaves, map_arrays, normal, plain_cases, tangents_of
 from test_ops import CASES as OF_ATTENTIONS
 
 import attention_np as anp
@@ -18,10 +18,17 @@ OF_SOFTMAX = {
     for axis in (0, 1)
 }
 OF_ROWS = {op: case for op, case in plain_cases(batch=(2,)).items() if "x" in case.inputs}
-CASES = OF_ATTENTIONS | OF_SOFTMAX | OF_ROWS
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+OF_TOKENS = {
+    f"linear_attention, {chunk_size} at once": case._replace(
+        options={"chunk_size": chunk_size, "mask": np.array([True, False, True, True])}
+    )
+    for chunk_size in (None, 3)
+    for case in [plain_cases(batch=(2,))["linear_attention"]]
+}
+CASES = OF_ATTENTIONS | OF_SOFTMAX | OF_ROWS | OF_TOKENS
+every_case = each("name", CASES)
 OF_OPS = plain_cases() | {"softmax": OF_SOFTMAX["softmax, axis 1"]}
-every_op = pytest.mark.parametrize("case", [case for case in OF_OPS.values() if hasattr(case.op, "double_backward")])
+every_op = each("case", [case for case in OF_OPS.values() if hasattr(case.op, "double_backward")])
 
 
 def as_gradients(case: Case, along: Any) -> Any:
@@ -36,7 +43,8 @@ def hessian_times(case: Case, along: Any, d_output: Array) -> dict[str, Array]:
 
 
 @every_case
-def test_double_backward_is_forward_mode_over_backward(case: Case) -> None:
+def test_double_backward_is_forward_mode_over_backward(name: str) -> None:
+    case = CASES[name]
     output, cache = case.forward()
     along, d_output = tangents_of(case), normal(9, *output.shape)
     d_d_output, gradients = case.op.double_backward(as_gradients(case, along), d_output, cache)
@@ -55,7 +63,8 @@ def test_double_backward_is_forward_mode_over_backward(case: Case) -> None:
 
 @pytest.mark.long  # forward mode over backward says it, too
 @every_case
-def test_the_hessian_is_symmetric(case: Case) -> None:
+def test_the_hessian_is_symmetric(name: str) -> None:
+    case = CASES[name]
     d_output = normal(9, *case.forward()[0].shape)
     u, v = (dict(leaves(tangents_of(case, seed))) for seed in (1, 2))
     of_u, of_v = (hessian_times(case, tangents_of(case, seed), d_output) for seed in (1, 2))
@@ -76,7 +85,7 @@ def test_what_is_left_out_is_zero_and_parts_add_up(case: Case) -> None:
 
 
 @every_op
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@each("dtype", [np.float32, np.float16])
 def test_dtypes_are_those_of_the_arrays(case: Case, dtype: Any) -> None:
     case, exact = case.map(lambda x: x.astype(dtype)), case.map(lambda x: x.astype(dtype).astype(float))
     d_output = normal(9, *case.forward()[0].shape).astype(dtype)

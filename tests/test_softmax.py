@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import CENTRAL, COMPLEX_STEP, Array, Shape, assert_close, assert_same_bits, normal
+from helpers import CENTRAL, COMPLEX_STEP, Array, Shape, assert_close, assert_same_bits, each, normal
 from scipy import special
 
 from attention_np import gradcheck, softmax
@@ -24,8 +24,8 @@ GRADIENTS = [(shape, axis, None) for shape, axis in SHAPES_AND_AXES]
 GRADIENTS += [((4, 5), axis, mask) for axis in (0, 1) for mask in MASKS.values()]
 
 
-@pytest.mark.parametrize(("method", "rtol"), [("complex-step", COMPLEX_STEP), ("central", CENTRAL)])
-@pytest.mark.parametrize(("shape", "axis", "mask"), GRADIENTS)
+@each(("method", "rtol"), [("complex-step", COMPLEX_STEP)], long=[("central", CENTRAL)])
+@each(("shape", "axis", "mask"), GRADIENTS)
 def test_gradients_along_any_axis_and_under_any_mask(
     shape: Shape, axis: int, mask: Array | None, method: str, rtol: float
 ) -> None:
@@ -35,16 +35,16 @@ def test_gradients_along_any_axis_and_under_any_mask(
     assert report["jvp"].max_relative_error <= 1e-15
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e-8, 1.0, 30.0, 1e3, 1e300])
-@pytest.mark.parametrize(("shape", "axis"), SHAPES_AND_AXES)
+@each("size", [1e-300, 1e-8, 1.0, 30.0, 1e3, 1e300])
+@each(("shape", "axis"), SHAPES_AND_AXES)
 def test_weights_and_logsumexp_are_those_of_scipy_over_any_range(shape: Shape, axis: int, size: float) -> None:
     scores = size * normal(0, *shape)
     assert_close(softmax.forward(scores, axis=axis)[0], special.softmax(scores, axis=axis), 1e-15)
     assert_close(softmax.logsumexp(scores, axis=axis), special.logsumexp(scores, axis=axis), 1e-15)
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@each("axis", [0, 1])
+@each("mask", MASKS.values())
 def test_a_masked_score_is_as_minus_infinity(mask: Array, axis: int) -> None:
     scores = normal(0, 4, 5)
     hidden = np.where(mask, scores, -np.inf)
@@ -58,8 +58,8 @@ def test_a_masked_score_is_as_minus_infinity(mask: Array, axis: int) -> None:
     assert_same_bits(softmax.forward(hidden, axis=axis)[0], weights)
 
 
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize(("shape", "axis"), [((4, 5), 0), ((4, 5), 1), ((2, 4, 5), 1), ((2, 4, 5), 2)])
+@each("mask", MASKS.values())
+@each(("shape", "axis"), [((4, 5), 0), ((4, 5), 1), ((2, 4, 5), 1), ((2, 4, 5), 2)])
 def test_the_jacobian_is_diag_a_minus_a_a_transposed(shape: Shape, axis: int, mask: Array) -> None:
     scores = normal(0, *shape)
     hidden = np.moveaxis(np.where(mask, scores, -np.inf), axis, -1)
@@ -82,7 +82,7 @@ def test_the_jacobian_is_right_in_every_digit_where_one_weight_is_nearly_one() -
 OVERFLOWING = [1.5e308, -1.5e308, 0.0]
 
 
-@pytest.mark.parametrize("axis", [0, -1])
+@each("axis", [0, -1])
 def test_vectors_of_the_largest_numbers_give_finite_products_and_leave_other_rows_alone(axis: int) -> None:
     scores = np.append(np.zeros((1, 3)), normal(0, 3, 3), axis=0)
     vectors = np.append([OVERFLOWING], normal(1, 3, 3), axis=0)
@@ -111,12 +111,8 @@ def exact_product(scores: list[float], vector: list[float]) -> list[Decimal]:
         ]
 
 
-@pytest.mark.parametrize(
-    "scores", [[30.0, 0.0, 1.0], [0.0, 30.0, 1.0], [1.0, 0.0, 36.0], [300.0, 0.0, -300.0]], ids=str
-)
-@pytest.mark.parametrize(
-    "vector", [[1.0, 2.0, 3.0], [1.0, -0.3, 0.7], [-5.0, 1e-3, 7.0], [1e8, 1e8 + 1, 1e8 - 3], [0.1, 0.0, 0.0]], ids=str
-)
+@each("scores", [[30.0, 0.0, 1.0], [0.0, 30.0, 1.0], [1.0, 0.0, 36.0], [300.0, 0.0, -300.0]])
+@each("vector", [[1.0, 2.0, 3.0], [1.0, -0.3, 0.7], [-5.0, 1e-3, 7.0], [1e8, 1e8 + 1, 1e8 - 3], [0.1, 0.0, 0.0]])
 def test_products_keep_their_relative_accuracy_where_one_weight_is_nearly_one(
     scores: list[float], vector: list[float]
 ) -> None:
@@ -143,8 +139,8 @@ def test_plus_infinities_share_a_row_and_nothing_moves_there() -> None:
     np.testing.assert_array_equal(softmax.logsumexp(scores)[0], np.inf)
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)])
-@pytest.mark.parametrize("axis", [0, -1])
+@each("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)])
+@each("axis", [0, -1])
 def test_zero_lengths_have_zero_length_results(shape: Shape, axis: int) -> None:
     scores = np.zeros(shape)
     weights, cache = softmax.forward(scores, axis=axis)
@@ -183,8 +179,8 @@ def test_the_cache_names_what_was_computed_and_refers_to_the_scores() -> None:
 VAST = 10**15  # so many rows that no arithmetic on them could even allocate its result
 
 
-@pytest.mark.parametrize("rows", [4, VAST])
-@pytest.mark.parametrize(
+@each("rows", [4, VAST])
+@each(
     ("dtype", "options", "error", "message"),
     [
         (np.int64, {}, TypeError, r"scores must hold floating-point numbers, not int64 .*scores\.shape=\({rows}, 3\)"),
@@ -233,7 +229,7 @@ def test_an_infinite_cotangent_takes_the_rest_of_its_row_to_the_limit() -> None:
     np.testing.assert_array_equal(softmax.backward(np.array([np.inf, 2.0]), cache).scores, [np.nan, -np.inf])
 
 
-@pytest.mark.parametrize("hidden", [np.nan, np.inf, -np.inf])
+@each("hidden", [np.nan, np.inf, -np.inf])
 def test_a_score_of_minus_infinity_takes_no_part_whatever_its_cotangent_holds(hidden: float) -> None:
     _, cache = softmax.forward(np.array([-np.inf, 0.0, 1.0]))
     _, alone = softmax.forward(np.array([0.0, 1.0]))
@@ -246,7 +242,7 @@ def test_the_jacobian_of_a_row_with_nan_is_zero_where_a_score_is_masked() -> Non
     np.testing.assert_array_equal(jacobian, [[np.nan, np.nan, 0], [np.nan, np.nan, 0], [0, 0, 0]])
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.complex64])
+@each("dtype", [np.float16, np.float32, np.complex64])
 def test_all_results_keep_the_dtype_of_the_scores(dtype: type) -> None:
     scores = normal(0, 3, 4).astype(dtype)
     _, cache = softmax.forward(scores)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Patch, Printed, leaves
+from helpers import Patch, Printed, each, leaves
 
 from attention_np import cases, cli, dot_product, masks, multi_head, trace
 from attention_np._lib import pages
@@ -28,7 +28,7 @@ OPS: dict[str, Callable[..., trace.Trace]] = {
     "multi_head": cache(trace.multi_head),
 }
 
-both_kinds = pytest.mark.parametrize("is_causal", [False, True], ids=["all see all", "causal"])
+both_kinds = each("is_causal", [True], long=[False])
 every_op = pytest.mark.parametrize("op", OPS)
 
 
@@ -69,7 +69,7 @@ def test_every_step_but_the_given_ones_names_an_equation_and_no_step_comes_twice
 
 
 @pytest.mark.parametrize("op", cases.OPS)
-@pytest.mark.parametrize("sentence", ["I love AI", "我爱自然语言处理"])
+@each("sentence", ["I love AI"], long=["我爱自然语言处理"])
 def test_a_trace_of_any_op_ends_with_its_output_and_gradients_and_agrees_with_it(op: str, sentence: str) -> None:
     steps = trace.of(op, sentence)
     inputs = {step.name for step in steps.steps if step.part == "given" and step.name != "d_output"} - {""}
@@ -113,15 +113,15 @@ def test_tokens_are_taken_as_they_are_and_a_sentence_is_split() -> None:
 
 
 @every_op
-@pytest.mark.parametrize(
-    ("sentence", "is_causal"),
-    [(SENTENCE, True), ("严谨地思考很难", False), ("Internationalisation is hard for everybody, " * 3, False)],
+@each(
+    ("sentence", "is_causal", "width"),
+    [(SENTENCE, True, 100), ("严谨地思考很难", False, 64)],
+    long=[(SENTENCE, True, 64), ("Internationalisation is hard for everybody, " * 3, False, 64)],
 )
-def test_the_paper_is_never_wider_than_it_is(op: str, sentence: str, is_causal: bool) -> None:
-    for width in (64, 100):
-        lines = OPS[op](sentence, is_causal=is_causal).text(width).split("\n")
-        assert max(map(width_of, lines)) <= width
-        assert not any(line != line.rstrip() for line in lines)
+def test_the_paper_is_never_wider_than_it_is(op: str, sentence: str, is_causal: bool, width: int) -> None:
+    lines = OPS[op](sentence, is_causal=is_causal).text(width).split("\n")
+    assert max(map(width_of, lines)) <= width
+    assert not any(line != line.rstrip() for line in lines)
 
 
 def test_a_step_prints_its_number_name_shape_tags_formula_and_table() -> None:
@@ -188,8 +188,7 @@ def test_what_cannot_be_traced_is_refused_in_a_sentence(
         trace.multi_head(given, **options)
 
 
-@both_kinds
-@every_op
+@each(("op", "is_causal"), [("dot_product", True), ("additive", False)], long=[("multi_head", False)])
 def test_the_command_prints_the_trace(op: str, is_causal: bool, capsys: Printed) -> None:
     assert cli.main(["trace", SENTENCE, "--op", op, *(["--causal"] if is_causal else [])]) == 0
     printed = capsys.readouterr().out

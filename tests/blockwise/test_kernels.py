@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SOME_HIDDEN, Array, Patch, Shape, assert_close, normal
+from helpers import SOME_HIDDEN, Array, Patch, Shape, assert_close, each, normal
 
 from attention_np import blockwise, dot_product, rules
 from attention_np._blockwise import kernels, plain, scratch
@@ -29,10 +29,10 @@ def kernels_only(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.usefixtures("kernels_only")
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
-@pytest.mark.parametrize("scale", [None, 1e3])
-@pytest.mark.parametrize("bias", [None, np.where(SOME_HIDDEN, normal(1, 4, 5), -np.inf)], ids=["no bias", "bias"])
-@pytest.mark.parametrize("options", [{}, {"mask": SOME_HIDDEN}, {"is_causal": True}, {"dropout_p": 0.4, "rng": 1}])
+@each("dtype", [np.float16, np.float32, np.float64, np.longdouble])
+@each("scale", [None, 1e3])
+@each("bias", [None, np.where(SOME_HIDDEN, normal(1, 4, 5), -np.inf)])
+@each("options", [{}, {"mask": SOME_HIDDEN}, {"is_causal": True}, {"dropout_p": 0.4, "rng": 1}])
 def test_what_is_finite_goes_through_the_kernels(
     dtype: Any, scale: float | None, bias: Array | None, options: dict[str, Any]
 ) -> None:
@@ -52,8 +52,8 @@ def test_a_row_whose_sum_leaves_the_range_without_a_shift_is_shifted() -> None:
         blockwise.backward(output, cache)
 
 
-@pytest.mark.parametrize("vectorised", [False, True])
-@pytest.mark.parametrize("scale", [None, 30.0])
+@each("vectorised", [False, True])
+@each("scale", [None, 30.0])
 def test_either_exponential_serves(vectorised: bool, scale: float | None, monkeypatch: Patch) -> None:
     monkeypatch.setattr(kernels, "_is_vectorised", lambda *_: vectorised)
     kernels._exponential.cache_clear()
@@ -126,12 +126,11 @@ def used_memory(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.usefixtures("used_memory")
-@pytest.mark.parametrize(
+@each(
     "options",
     [{}, {"mask": rules.padding([4, 0])}, {"mask": rules.padding(0)}, {"is_causal": True}, {"bias": normal(9, 3, 4)}],
-    ids=["plain", "some padding", "all padding", "causal", "bias"],
 )
-@pytest.mark.parametrize("shapes", [((2, 3, 2), (2, 4, 2)), ((3, 2), (2, 4, 2)), ((2, 3, 2), (4, 2))], ids=str)
+@each("shapes", [((2, 3, 2), (2, 4, 2)), ((3, 2), (2, 4, 2)), ((2, 3, 2), (4, 2))])
 def test_nothing_depends_on_what_memory_held(options: dict[str, Any], shapes: tuple[Shape, Shape]) -> None:
     query, key = (normal(i, *shape) for i, shape in enumerate(shapes))
     output, cache = blockwise.forward(query, key, key, **options, block_size=2)
@@ -145,8 +144,8 @@ def test_nothing_depends_on_what_memory_held(options: dict[str, Any], shapes: tu
 
 
 @pytest.mark.usefixtures("used_memory")
-@pytest.mark.parametrize("leading", [(), (2,), (0,)])
-@pytest.mark.parametrize(("n", "m"), [(3, 0), (0, 4), (3, 4), (0, 0)])
+@each("leading", [(), (2,), (0,)])
+@each(("n", "m"), [(3, 0), (0, 4), (3, 4), (0, 0)])
 def test_what_nothing_is_added_to_is_zero(leading: Shape, n: int, m: int) -> None:
     query, key, value = np.ones((n, 2)), np.ones((m, 2)), np.ones((*leading, m, 5))
     output, cache = blockwise.forward(query, key, value)
@@ -243,7 +242,7 @@ def test_only_the_rows_that_need_it_are_done_whole(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.usefixtures("kernels_only")
-@pytest.mark.parametrize("size", [-250, -60, 60, 250])
+@each("size", [-250, -60, 60, 250])
 def test_values_and_gradients_of_any_usual_size_go_through_the_kernels(size: int) -> None:
     query, key, value = normal(0, 6, 2), normal(1, 5, 2), np.ldexp(np.abs(normal(2, 5, 3)), size)
     given = np.ldexp(np.abs(normal(3, 6, 3)), -size)
@@ -315,8 +314,8 @@ def test_blocks_round_hardly_more_than_whole_rows(n: int, score_scale: int) -> N
     assert np.max(np.divide(*errors)) < 1.12
 
 
-@pytest.mark.parametrize("features", [0, 1, 7, 8, 24, 64, 100])
-@pytest.mark.parametrize("are_many", [False, True])
+@each("features", [0, 1, 7, 8, 24, 64, 100])
+@each("are_many", [False, True])
 def test_a_product_with_interleaved_columns_subtracts_delta(features: int, are_many: bool) -> None:
     d_output, output, value = normal(1, 3, features), normal(2, 3, features), normal(3, 5, features)
     parts = delta_parts(d_output, output, are_many)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, assert_alike, assert_same_bits, normal
+from helpers import Array, assert_alike, assert_same_bits, each, normal
 
 from attention_np import blockwise, rules
 from attention_np._blockwise import workers
@@ -26,7 +26,7 @@ def processes() -> Iterator[Executor]:
         yield pool
 
 
-@pytest.mark.parametrize("count", [2, 3, 7])
+@each("count", [2], long=[3, 7])
 def test_the_bits_do_not_depend_on_the_number_of_workers(count: int) -> None:
     assert_expected_bits(workers=count)
 
@@ -174,8 +174,8 @@ def of_all_passes(query: Array, key: Array, value: Array, d_output: Array, **opt
     return [output, cache.logsumexp, tangent, *(x for x in gradients if x is not None)]
 
 
-@pytest.mark.parametrize("with_nan", [pytest.param(False, marks=pytest.mark.long), True])
-@pytest.mark.parametrize("name", OPTIONS)
+@each("with_nan", [True], long=[False])
+@each("name", ["dropout", "bias"], long=OPTIONS)
 def test_one_array_for_all_gives_the_bits_of_four_copies_here_and_in_another_process(
     name: str, with_nan: bool, processes: Executor
 ) -> None:

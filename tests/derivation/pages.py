@@ -38,6 +38,14 @@ def judge(equation: str, after: str = "") -> Record:
     return records[2]
 
 
+def judge_all(equations: list[str], after: str = "") -> list[Record]:
+    """The records of all these equations, behind the definitions of one page."""
+    behind = "".join(f"\n$$ {text} \\tag{{t.{k}}} $$\n\n{after}\n" for k, text in enumerate(equations, 3))
+    found = page(DEFINITIONS + behind)
+    assert not found.problems, found.problems
+    return PageCheck(found).run()[2:]
+
+
 def verdicts(body: str, header: str = HEADER) -> list[str]:
     """The verdicts of all equations of a page."""
     found = page(body, header)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from helpers import each
 
 from .pages import LINE, judge
 
@@ -155,7 +155,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("equation", "kind", "words", "place"), WRONG)
+@each(("equation", "kind", "words", "place"), WRONG)
 def test_each_mistake_has_its_sentence_and_caret(equation: str, kind: str, words: str, place: str | None) -> None:
     record = judge(equation)
     assert record.verdict == "fails"
@@ -168,19 +168,19 @@ def test_each_mistake_has_its_sentence_and_caret(equation: str, kind: str, words
         assert source[start : start + len(place)] == place
 
 
-@pytest.mark.parametrize("equation", [row[0] for row in WRONG if row[1] == "shape"])
+@each("equation", [row[0] for row in WRONG if row[1] == "shape"])
 def test_what_is_not_well_formed_can_be_refuted_as_such(equation: str) -> None:
     if "w_" not in equation:
         assert judge(equation, "*Refuted, not well-formed:* the shapes clash.").verdict == "refuted"
 
 
-@pytest.mark.parametrize("equation", [row[0] for row in WRONG if row[1] not in ("shape", "claim")])
+@each("equation", [row[0] for row in WRONG if row[1] not in ("shape", "claim")])
 def test_what_is_wrong_otherwise_is_never_refuted(equation: str) -> None:
     assert judge(equation, "*Refuted, not well-formed:* no.").verdict == "fails"
     assert judge(equation, "*Refuted:* no.").verdict == "fails"
 
 
-@pytest.mark.parametrize("equation", ["S_{ij} = S_{ij}", "S_{ij} = 2 S_{ij}"])
+@each("equation", ["S_{ij} = S_{ij}", "S_{ij} = 2 S_{ij}"])
 def test_what_can_be_evaluated_is_not_malformed(equation: str) -> None:
     record = judge(equation, "*Refuted, not well-formed:* but it is well-formed.")
     assert record.verdict == "fails"

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers import some_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
@@ -29,7 +30,7 @@ def test_the_functions_in_which_bugs_are_planted_are_correct_and_nothing_is_said
         assert diagnose(found) is None
 
 
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
+@pytest.mark.parametrize("planted", some_of(PLANTED, 3), ids=lambda p: p.name)
 def test_of_a_planted_bug_it_is_said_and_of_a_wrong_formula_nothing(planted):
     assert diagnosis_of(planted) == planted.expected
     assert like(diagnosis_of(planted, seed=1)) == like(planted.expected)
@@ -151,7 +152,7 @@ def test_what_a_verdict_calls_unchecked_is_not_looked_at_whatever_stands_there()
     assert diagnose(found) == "it is -1 times the numerical gradient throughout"
 
 
-@pytest.mark.parametrize("scale", [1e-140, 1e-12, 1e12, 1e140])
+@pytest.mark.parametrize("scale", some_of([1e-140, 1e-12, 1e12, 1e140], 3))
 def test_the_scale_of_the_gradient_does_not_matter(scale):
     for bug in PLANTED[::5]:
         if bug.kind in ("shape", "constant") or re.search(r"8\.5|output\^|\+ output", bug.expected or ""):
@@ -176,13 +177,13 @@ def wrong_inputs(bug):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", some_of(FUNCTIONS, 3))
 def test_the_functions_in_which_bugs_are_planted_pass_a_check(name, method):
     forward, backward, inputs = FUNCTIONS[name]
     assert check(forward, backward, inputs, method=method).ok
 
 
-@pytest.mark.parametrize("method", ["auto", "central"])
+@pytest.mark.parametrize("method", some_of(["auto", "central"], 2))
 @pytest.mark.parametrize(
     "bug", [pytest.param(p, id=p.name, marks=() if p.name in FIRST.values() else pytest.mark.long) for p in PLANTED]
 )

@@ -26,7 +26,7 @@ ALL = ["auto", "central"]
 
 
 MANY = int(os.environ.get("GRADCHECK_EXAMPLES", "100"))  # random functions, for each method and dtype
-how_many = pytest.mark.parametrize("examples", [6, pytest.param(MANY, marks=pytest.mark.long)])
+how_many = pytest.mark.parametrize("examples", [3, pytest.param(MANY, marks=pytest.mark.long)])
 
 
 @how_many

@@ -5,7 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Array, Case, leaves, normal
+from helpers import Array, Case, each, leaves, normal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,9 +58,9 @@ def test_every_op_is_right_to_the_digits_of_its_narrowest_array(case: Case) -> N
         assert_right(x, gradients[name], 60 * narrowest, float(60 * narrowest * max(biggest, 1)))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.longdouble])
-@pytest.mark.parametrize("op", ["dot_product", "additive", "multi_head"])
-@pytest.mark.parametrize("m", [1, 3, 7, 11, 100])
+@each("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.longdouble])
+@each("op", ["dot_product", "additive", "multi_head"])
+@each("m", [1, 3, 7, 11, 100])
 def test_the_mean_of_the_largest_values_is_the_largest_value(dtype: Any, op: str, m: int) -> None:
     most = float(ml_dtypes.finfo(dtype).max) if dtype is not LONG else np.finfo(LONG).max
     shape = (2, m, 1)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import OPS, Array, Case, leaves, map_arrays, normal, plain_cases, takes
+from helpers import OPS, Array, Case, each, leaves, map_arrays, normal, plain_cases, takes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +30,7 @@ def close(actual: Array, expected: Array) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dress", DRESSES)
+@each("dress", DRESSES)
 def test_an_array_in_any_dress_gives_the_numbers_of_a_plain_one(op: str, dress: Any) -> None:
     case = plain_cases(batch=(2,))[op]
     expected = Everything(case)
@@ -92,7 +92,7 @@ def test_masks_rules_and_helpers_refuse_masked_arrays_too(call: Any) -> None:
         call(np.ma.masked_array([1, 0], mask=[True, False]))
 
 
-@pytest.mark.parametrize("dress", DRESSES)
+@each("dress", DRESSES)
 def test_masks_and_rules_take_integers_and_booleans_of_any_dress(dress: Any) -> None:
     tokens, lengths = np.array([[1, 2, 0], [3, 0, 0]]), np.array([[2], [1]])
     pairs = [

@@ -6,7 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import ATTENTIONS, OPS, Case, leaves, plain_cases
+from helpers import ATTENTIONS, OPS, Case, each, leaves, plain_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,12 +51,13 @@ def assert_a_clear_sentence(error: Exception, name: str) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("wrong", WRONG, ids=range(len(WRONG)))
+@each("wrong", WRONG)
 def test_what_is_not_an_array_of_floating_point_numbers_is_refused_by_name(op: str, wrong: Any) -> None:
     case = BY_NAME[op]
     optional = {
         "bias",
         "gain",
+        "directions",
         "b",
         "log_decay",
         "beta",
@@ -140,8 +141,8 @@ CALLS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wrong", UNUSABLE, ids=range(len(UNUSABLE)))
-@pytest.mark.parametrize(("name", "call"), CALLS, ids=[f"{name} {k}" for k, (name, _) in enumerate(CALLS)])
+@each("wrong", UNUSABLE)
+@each(("name", "call"), CALLS)
 def test_masks_rules_and_helpers_refuse_what_they_cannot_use(name: str, call: Any, wrong: Any) -> None:
     if name == "x" and not isinstance(wrong, list | str):
         return  # heads are split of arrays of anything
@@ -159,7 +160,7 @@ CHECKED = [
 
 
 @pytest.mark.parametrize("check", CHECKED)
-@pytest.mark.parametrize("wrong", WRONG[:-1], ids=range(len(WRONG) - 1))
+@each("wrong", WRONG[:-1])
 def test_the_gradient_checker_refuses_what_is_not_real_floating_point(check: Any, wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError)) as error:
         check(wrong)
