@@ -204,9 +204,9 @@ def push_backward(
     d_normalised = d_output if gain is None else backward_times(d_output, gain)
     moved_d_normalised = np.zeros_like(normalised) if along.gain is None else backward_times(d_output, along.gain)
     if moved_d_output is not None:
-        d_gain = d_gain + backward_times(moved_d_output, normalised)
+        d_gain = d_gain + backward_times(moved_d_output, normalised)  # (rms-norm.25)
         by_gain = moved_d_output if gain is None else backward_times(moved_d_output, gain)
-        moved_d_normalised = moved_d_normalised + by_gain
+        moved_d_normalised = moved_d_normalised + by_gain  # (..., d) (rms-norm.22)
 
     # backward was part = mean(d_normalised * normalised), d_x = (d_normalised - part * normalised) / rms
     part = mean(backward_times(d_normalised, normalised))
