@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +29,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Folders that are long as a whole are not even read where long tests are left out."""
     here = collection_path.parent == Path(__file__).parent
     return True if here and collection_path.name in LONG and is_quick(config) else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Processes take tests by file, but those of the site by folder: each would build it, which takes minutes."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "tests/website" if file.startswith("tests/website/") else file
+
+    return Scheduling(config, log) if config.option.dist == "loadfile" else None
 
 
 def pytest_report_teststatus(

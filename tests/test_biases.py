@@ -86,23 +86,18 @@ def test_it_adds_what_its_formula_says(kind: str, n: int, m: int) -> None:
     assert_close(cache.scores, expected, 1e-14)
 
 
-@pytest.mark.parametrize(
-    "op", [dot_product, pytest.param(blockwise, marks=pytest.mark.long)], ids=["dot_product", "blockwise"]
-)
 @each("kind", ONE_OF_EACH, long={*KINDS} - {*ONE_OF_EACH})
 @each("options", [PIPELINE["everything"]], long=[PIPELINE["alone"], PIPELINE["causal"]])
-def test_gradients_are_numerical_ones(op: Any, kind: str, options: dict[str, Any]) -> None:
+def test_gradients_are_numerical_ones(kind: str, options: dict[str, Any]) -> None:
     x = arrays() | {"bias": of_each_kind()[kind]}
     x |= {"sink": normal(5, HEADS)} if "softcap" in options else {}
-    if op is blockwise:
-        options = options | {"block_size": (4, 3)}
-    report = gradcheck.check_op(op, x, method="complex-step", **options)
+    report = gradcheck.check_op(dot_product, x, method="complex-step", **options)
     report.raise_if_failed()
     assert max(entry.max_relative_error for entry in report.inputs) <= 1e-12
 
 
 @pytest.mark.long  # multi_head stands on dot_product, whose gradients are in the quick part
-@every_kind
+@each("kind", ONE_OF_EACH)
 def test_gradients_of_several_heads_with_projections_are_numerical_ones(kind: str) -> None:
     x, bias = normal(0, 2, N, 4), of_each_kind(N, N, d_k=2)[kind]
     inputs = {"query": x, "key": x, "value": x, "parameters": random_parameters(0), "bias": bias}

@@ -12,6 +12,7 @@ from helpers import (
     assert_close,
     assert_same_bits,
     attentions,
+    each,
     leaves,
     normal,
     random_parameters,
@@ -311,16 +312,9 @@ def layer_case(options: dict[str, Any], **how: bool) -> Case:
     return Case(multi_head, x | {"parameters": parameters, "bias": normal(23, 4, 1, 5)}, options)
 
 
-@pytest.mark.parametrize(
-    ("options", "gains"),
-    [
-        pytest.param(x, gains, id=f"{name}, {gains}", marks=() if name == "everything" and gains else pytest.mark.long)
-        for name, x in LAYERS.items()
-        for gains in (True, False)
-    ],
-)
-def test_gradients_of_whole_layers_are_numerical_ones_in_every_order(options: dict[str, Any], gains: bool) -> None:
-    case = layer_case({"qk_norm": "rms"} | options, gains=gains)
+@each(("name", "gains"), [("everything", True)], long=[("everything", False), *((name, True) for name in LAYERS)])
+def test_gradients_of_whole_layers_are_numerical_ones_in_every_order(name: str, gains: bool) -> None:
+    case = layer_case({"qk_norm": "rms"} | LAYERS[name], gains=gains)
     report = gradcheck.check_op(multi_head, case.inputs, method="complex-step", **case.options)
     report.raise_if_failed()
     assert report["jvp"].max_relative_error <= 1e-15
