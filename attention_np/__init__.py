@@ -3,8 +3,8 @@
 Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backward``: :mod:`~attention_np.softmax`,
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive`,
 :mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`; and what stands around attention,
-:mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm` and :mod:`~attention_np.rotary`, beside
-:mod:`~attention_np.positions`.
+:mod:`~attention_np.feature_map`, :mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm` and
+:mod:`~attention_np.rotary`, beside :mod:`~attention_np.positions`.
 :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
 :mod:`~attention_np.biases` what is added to the scores by position.
 
@@ -28,6 +28,7 @@ OPS = (
     "additive",
     "multi_head",
     "linear_attention",
+    "feature_map",
     "rms_norm",
     "layer_norm",
     "rotary",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import blockwise as blockwise
     from attention_np import cost as cost
     from attention_np import dot_product as dot_product
+    from attention_np import feature_map as feature_map
     from attention_np import gradcheck as gradcheck
     from attention_np import known_answers as known_answers
     from attention_np import layer_norm as layer_norm

@@ -115,11 +115,11 @@ class Bias:
         scale: Any,
     ) -> tuple[Array, Array | None]:
         """How :meth:`gradients` moves with `d_scores`, and with the queries and the array along tangents."""
-        d_array, d_query = self.gradients(moved_d_scores, rows, columns, query, scale)
+        d_array, d_query = self.gradients(moved_d_scores, rows, columns, query, scale)  # (biases.26)
         if self.reads_query:  # each of the two is a factor in the gradient of the other
-            d_array = d_array + self.backward(d_scores, rows, columns, np.asarray(along_query) * scale)
+            d_array = d_array + self.backward(d_scores, rows, columns, np.asarray(along_query) * scale)  # (biases.27)
             along = self.with_array(np.asarray(along_array))
-            d_query = added(d_query, along.query_backward(d_scores, rows, columns) * scale)
+            d_query = added(d_query, along.query_backward(d_scores, rows, columns) * scale)  # (biases.28)
         return d_array, d_query
 
 

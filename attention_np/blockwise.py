@@ -587,6 +587,8 @@ def double_backward(
     of_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), cache.query)
     at_once = as_workers(executor, workers)
     problem = _problem(cache, np.result_type(of_output, *(x for x in along if x is not None)))
+    of_rows = in_dtype(problem.dtype, cache.logsumexp, cache.shift, cache.total)
+    of_output, output = in_dtype(problem.dtype, of_output, cache.output)
     sink = None if cache.sink is None else cache.sink[..., None, None]
     like = of_output, problem.query, problem.key, problem.value, cache.bias, sink
 
@@ -607,10 +609,14 @@ def double_backward(
                     into = problem.bias_at(place, total) if of_bias else cut(pick(total, at, axes=2), *part)
                     into += x
 
-        def tangent(place: Place) -> Tangent:
-            return _tangent(place, problem, *(x if x is None else numbers(x) for x in along))
+        def task(place: Place) -> tuple[Tile, Cotangent, Tangent]:
+            logsumexp, shift, total = (pick(x, place.at, axes=1)[place.rows] for x in of_rows)
+            d_output, own_output = (x[place.at][place.rows] for x in (of_output, output))
+            given = Cotangent(d_output, own_output, None, logsumexp, shift, total, is_whole=True)
+            tangent = _tangent(place, problem, *(x if x is None else numbers(x) for x in along))
+            return problem.tile(place), given, tangent
 
-        tasks = ((x, (problem.tile(x), of_output[x.at][x.rows], tangent(x))) for x in problem.strips())
+        tasks = ((place, task(place)) for place in problem.strips())
         run(_differentiate_twice, tasks, consume, executor, workers)
         return whole
 
@@ -644,7 +650,7 @@ def _differentiate_whole_rows(tiles: list[tuple[Tile, Cotangent]]) -> list[kerne
     return [kernels.TileGradients(*plain.differentiate_whole_rows(*both)) for both in tiles]
 
 
-def _differentiate_twice(task: tuple[Tile, Array, Tangent]) -> tuple[Array | None, ...]:
+def _differentiate_twice(task: tuple[Tile, Cotangent, Tangent]) -> tuple[Array | None, ...]:
     return plain.differentiate_twice(*task)
 
 

@@ -42,12 +42,10 @@ PAD = 0  # the token that fills a sentence up to the longest of its batch
 
 
 ATTENDING = ("query", "key", "value")
-OPTIONS: dict[str, dict[str, Any]] = {  # of an op whose `forward` takes them all, by the name of the case
-    "causal": {"is_causal": True},
-    "scale 1": {"scale": 1.0},
-    "dropout": {"dropout_p": 0.4, "rng": 8},
-    "softcap": {"softcap": 0.8},
-}
+OPTIONS: tuple[dict[str, Any], ...] = (  # a case each, of those that `forward` takes
+    {"is_causal": True, "scale": 1.0, "softcap": 0.8},
+    {"dropout_p": 0.4, "rng": 8},  # alone: with it, perturbations are tried one by one
+)
 
 
 @dataclass(frozen=True)
@@ -197,11 +195,9 @@ def _random(op: str) -> Iterator[Case]:
     """Every shape, mask and option that an op takes, on random numbers."""
     takes, lengths = signature(OPS[op].forward).parameters, _lengths(_header(op), {})
     plain, alone = drawn(op, optional=False, leading=(2,), seed=1), drawn(op, optional=False, seed=3)
-    whole, given = drawn(op, leading=(2,), seed=2), _with_given_parameters(alone)
+    whole, given = drawn(op, seed=2), _with_given_parameters(alone)
     yield replace(plain, name="plain")
-    if len(_arrays(whole)) > len(_arrays(plain)):
-        yield whole
-    yield replace(alone, name="no leading axes")
+    yield whole if len(_arrays(whole)) > len(_arrays(plain)) else replace(alone, name="no leading axes")
     in_batch = {name: x for name, x in _arrays(plain).items() if x.shape != _arrays(alone)[name].shape}
     if len(in_batch) > 1:
         _, second, *rest = in_batch
@@ -211,26 +207,22 @@ def _random(op: str) -> Iterator[Case]:
         yield replace(given, name="a single query", inputs=given.inputs | {"query": given.inputs["query"][0]})
     if "m" in lengths:
         yield replace(_with_given_parameters(drawn(op, optional=False, seed=4, m=1)), name="one key")
-    yield from (
-        replace(given, name=name, options=given.options | options)
-        for name, options in OPTIONS.items()
-        if options.keys() <= takes.keys()
-    )
+    for options in OPTIONS:
+        taken = {name: x for name, x in options.items() if name in takes}
+        if taken:
+            yield replace(given, name=", ".join(taken), options=given.options | taken)
     if "mask" not in takes:
         return
     of_scores = tuple(lengths[name] for name in ("n", "m") if name in lengths)
     some = np.random.default_rng(5).random(of_scores) < 0.6
     some[1] = False
-    with_mask = {"mask with an empty row": some}
-    if "m" in lengths:
-        with_mask["decoding"] = masks.causal(lengths["n"], lengths["m"], offset=lengths["m"] - lengths["n"])
-        with_mask["sliding window"] = masks.sliding_window(lengths["n"], lengths["m"], left=2)
-    for name, mask in with_mask.items():
-        yield replace(given, name=name, options=given.options | {"mask": mask})
+    yield replace(given, name="mask with an empty row", options=given.options | {"mask": some})
     if "bias" in takes:
+        n, m = of_scores
         of_keys = _with_given_parameters(drawn(op, seed=8))
-        inputs = of_keys.inputs | {"bias": of_keys.inputs["bias"][0]}
-        yield replace(of_keys, name="bias of each key, mask", inputs=inputs, options=of_keys.options | {"mask": some})
+        inputs, decoding = of_keys.inputs | {"bias": of_keys.inputs["bias"][0]}, masks.causal(n, m, offset=m - n)
+        options = of_keys.options | {"mask": decoding}
+        yield replace(of_keys, name="bias of each key, decoding", inputs=inputs, options=options)
         case = _with_given_parameters(drawn(op, optional=False, seed=10))
         d_k, rng = _width_of_heads(case), np.random.default_rng(11)
         by_position = {
@@ -238,12 +230,13 @@ def _random(op: str) -> Iterator[Case]:
             "Shaw": biases.shaw(rng.standard_normal((3, d_k))),
         }
         for name, bias in by_position.items():
-            options = case.options | (OPTIONS["causal"] if "causal" in name else {})
+            options = case.options | ({"is_causal": True} if "causal" in name else {})
             yield replace(case, name=f"bias: {name}", inputs=case.inputs | {"bias": bias}, options=options)
     if "sink" in takes:
-        sink = np.random.default_rng(9).standard_normal(2)
-        options = whole.options | OPTIONS["softcap"] | {"mask": some}
-        yield replace(whole, name="sink, softcap, mask", inputs=whole.inputs | {"sink": sink}, options=options)
+        in_batches, sink = drawn(op, leading=(2,), seed=2), np.random.default_rng(9).standard_normal(2)
+        options = in_batches.options | {"softcap": 0.8, "mask": masks.sliding_window(*of_scores, left=2)}
+        inputs = in_batches.inputs | {"sink": sink}
+        yield replace(in_batches, name="sink, softcap, sliding window", inputs=inputs, options=options)
 
 
 def _width_of_heads(case: Case) -> int:
@@ -289,8 +282,7 @@ def _written(op: str) -> Iterator[Case]:
     if op == "multi_head":
         case = _with_given_parameters(drawn(op))
         of_each_head = case.inputs["bias"][:2, None]  # (heads, 1, m)
-        options = case.options | OPTIONS["dropout"]
-        yield Case(op, "bias of each head, dropout", case.inputs | {"bias": of_each_head}, options)
+        yield Case(op, "bias of each head", case.inputs | {"bias": of_each_head}, case.options)
         yield _layer_of_today()
 
 
@@ -309,7 +301,7 @@ def _layer_of_today() -> Case:
 def _of_sentences(op: str) -> Iterator[Case]:
     """Real sentences, two a batch: translated, padded, packed in one row; for softmax, how similar their words are."""
     takes = signature(OPS[op].forward).parameters
-    english, chinese, mixed = ENGLISH[1:3], CHINESE[1:3], MIXED[2:]  # each of another length
+    english, chinese = ENGLISH[1:3], CHINESE[1:3]  # each of another length
     if op == "softmax":
         of_words = batch(english, 8)
         x, mask = of_words.embedded, masks.padding_from_tokens(of_words.tokens, PAD)
@@ -323,15 +315,16 @@ def _of_sentences(op: str) -> Iterator[Case]:
         words["log_decay"] = case.inputs["log_decay"][:, :1]  # one for all features
         yield replace(case, name="sentences: padding", inputs=case.inputs | words, options={"mask": tokens != PAD})
         return
-    pairs = {"translation to source": (chinese, english), "self-attention, padding": (mixed, mixed)}
-    if "is_causal" in takes:
-        pairs["self-attention, padding, causal"] = (english, english)
-    for name, (queries, keys) in pairs.items():
-        n, padded = batch(queries, 8).tokens.shape[1], batch(keys, 8).tokens
+    causal = {"is_causal": True} if "is_causal" in takes else {}
+    pairs = {
+        "translation to source": (chinese, {}),
+        "self-attention, padding" + ", causal" * len(causal): (english, causal),
+    }
+    for name, (queries, more) in pairs.items():
+        n, padded = batch(queries, 8).tokens.shape[1], batch(english, 8).tokens
         case = drawn(op, optional=False, leading=(2,), seed=6, n=n, m=padded.shape[1])
-        words = {x: _words(queries if x == "query" else keys, case.inputs[x]) for x in ATTENDING}
-        options = case.options | {"mask": masks.padding_from_tokens(padded, PAD, heads="num_heads" in takes)}
-        options |= {"is_causal": True} if "causal" in name else {}
+        words = {x: _words(queries if x == "query" else english, case.inputs[x]) for x in ATTENDING}
+        options = case.options | more | {"mask": masks.padding_from_tokens(padded, PAD, heads="num_heads" in takes)}
         case = replace(case, inputs=case.inputs | words, options=options)
         yield replace(_with_given_parameters(case), name=f"sentences: {name}")
     real = batch(english, 8).tokens != PAD

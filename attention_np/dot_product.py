@@ -246,6 +246,17 @@ def slope_of_capped(products: Array, softcap: Any) -> Array:
     return slope
 
 
+def push_slope(
+    d_scores: Array, moved_d_scores: Array, of_products: tuple[Array, Array], softcap: Any
+) -> tuple[Array, Array]:
+    """The gradient of products below a softcap from that of the scores, and how it moves when the products do."""
+    products, moved_products = of_products
+    slope = slope_of_capped(products, softcap)  # (..., n, m)
+    bend = -2 * slope * np.tanh(products / softcap) / softcap  # (..., n, m)
+    d_products, by_scores = backward_times(d_scores, slope), backward_times(moved_d_scores, slope)
+    return d_products, by_scores + backward_times(d_scores, bend * moved_products)  # (dot-product.107)
+
+
 @passes.backward
 def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, Array]]:
     """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v).
@@ -364,10 +375,8 @@ def push_backward(
     # backward was d_products = d_scores * slope, both of which move
     d_products, moved_d_products = d_scores, moved_d_scores
     if cache.uncapped is not None:
-        slope = slope_of_capped(cache.uncapped, cache.softcap)  # (..., n, m)
-        bend = -2 * slope * np.tanh(cache.uncapped / cache.softcap) / cache.softcap  # (..., n, m)
-        d_products, moved_d_products = backward_times(d_scores, slope), backward_times(moved_d_scores, slope)
-        moved_d_products = moved_d_products + backward_times(d_scores, bend * moved_products)  # (dot-product.107)
+        products = cache.uncapped, moved_products
+        d_products, moved_d_products = push_slope(d_scores, moved_d_scores, products, cache.softcap)
 
     # backward was d_query = scale * d_products @ key, d_key = scale * d_products^T @ query (dot-product.102)
     d_query = backward_product(moved_d_products, cache.key, cache.scale)  # (..., n, d_k)

@@ -153,10 +153,11 @@ def double_backward(
 
     By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
     """
-    along = rms_norm.Gradients(x=d_gradients.x - mean(d_gradients.x), gain=d_gradients.gain)
+    along = rms_norm.Gradients(x=d_gradients.x - mean(d_gradients.x), gain=d_gradients.gain)  # (layer-norm.14)
+    # (layer-norm.21, layer-norm.22)
     d_d_output, of_centred, between = rms_norm.push_backward(along, d_output, None, cache.centred)
     if d_gradients.b is not None:
         d_d_output = d_d_output + d_gradients.b
-    d_x = of_centred.x - mean(of_centred.x)
-    gradients = Gradients(x=d_x, gain=of_centred.gain, b=None)  # zero: no gradient depends on what is added
+    d_x = of_centred.x - mean(of_centred.x)  # (layer-norm.23)
+    gradients = Gradients(x=d_x, gain=of_centred.gain, b=None)  # no gradient depends on what is added (layer-norm.23)
     return (d_d_output, gradients), (of_centred.x, *between)

@@ -40,7 +40,7 @@ from attention_np._lib.products import backward_product, backward_times
 from attention_np._linear_attention import chunks
 from attention_np._linear_attention.tokens import Tokens, as_tokens, hidden_as_zero
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = (
     "query",
@@ -142,8 +142,8 @@ def forward(
 
     What is kept for the backward pass is one state for each part of the sequence: of `chunk_size` tokens, or of about
     the root of n, so that memory is that of the arrays and of few states; those within a part are worked out again.
-    Where something is not finite, chunks are worked on token by token, and so is forward mode. A state that does not
-    fit the dtype is infinite.
+    Where something is not finite, chunks are worked on token by token; forward mode and double backward always are. A
+    state that does not fit the dtype is infinite.
 
     References
     ----------
@@ -294,10 +294,7 @@ def step_by_step_backward(
         for t, now in reversed(list(zip(part, steps, strict=True))):
             d_token, d_state = step_backward(d_output[..., t, :], d_state, tokens.at(t), now, scale)
             found.append(d_token)
-    if not found:
-        return tokens.each(np.zeros_like), d_state
-    columns = zip(*reversed(found), strict=True)
-    return Tokens._make(None if x[0] is None else np.stack(x, axis=-2) for x in columns), d_state
+    return _joined(found, tokens), d_state
 
 
 def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, scale: Any) -> tuple[Tokens, Array]:
@@ -307,8 +304,8 @@ def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, sca
     """
     # forward was output = scale * state^T @ query
     d_query = scale * _row_times(d_output, transposed(now.state))  # (..., d_k) (linear-attention.19)
-    read = backward_times(d_output[..., None, :], token.query[..., :, None])  # (..., d_k, d_v)
-    d_state = d_state + scale * read  # (linear-attention.21, linear-attention.24, linear-attention.33)
+    # (..., d_k, d_v) (linear-attention.21, linear-attention.24, linear-attention.33)
+    d_state = d_state + scale * _outer(token.query, d_output)
 
     # forward was state = decayed + key @ written^T
     d_written = _times_column(transposed(d_state), token.key)  # (..., d_v) (linear-attention.22)
@@ -321,14 +318,12 @@ def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, sca
         d_beta = backward_times(d_written, now.missing).sum(axis=-1, keepdims=True)  # (..., 1) (linear-attention.28)
         d_value = backward_times(d_written, token.beta)  # (..., d_v) (linear-attention.27)
         d_key = d_key - _row_times(d_value, transposed(now.decayed))  # (linear-attention.29)
-        d_decayed = d_state - backward_times(d_value[..., None, :], token.key[..., :, None])  # (linear-attention.23)
+        d_decayed = d_state - _outer(token.key, d_value)  # (..., d_k, d_v) (linear-attention.23)
 
     d_before = d_decayed
     if token.log_decay is not None:
         # forward was decayed = exp(log_decay) * state before
-        of_rows = backward_times(d_decayed, now.decayed).sum(axis=-1)  # (..., d_k) (linear-attention.30)
-        of_all = token.log_decay.shape[-1] == 1
-        d_log_decay = of_rows.sum(axis=-1, keepdims=True) if of_all else of_rows  # (linear-attention.31)
+        d_log_decay = _of_decays(backward_times(d_decayed, now.decayed), token)
         # (..., d_k, d_v) (linear-attention.24, linear-attention.25)
         d_before = backward_times(d_decayed, np.exp(token.log_decay)[..., None])
     return Tokens(d_query, d_key, d_value, d_log_decay, d_beta), d_before
@@ -346,35 +341,123 @@ def jvp(
     initial_state: Tangent = None,
 ) -> Array:
     """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
-    tokens = as_tokens(*cache[:5], cache.mask)
-    d_tokens = as_tokens(query, key, value, log_decay, beta, cache.mask)
+    return push(Gradients(query, key, value, log_decay, beta, initial_state), cache)[0]
+
+
+def push(along: Gradients, cache: Cache) -> tuple[Array, list[Array]]:
+    """How the outputs move, (..., n, d_v), and the states before each part, when the inputs move."""
+    tokens, moving = as_tokens(*cache[:5], cache.mask), as_tokens(*along[:5], cache.mask)
     shape = cache.final_state.shape
-    state, d_state = (np.broadcast_to(0.0 if x is None else x, shape) for x in (cache.initial_state, initial_state))
-    outputs = []
-    for t in range(tokens.query.shape[-2]):
-        token, d_token = tokens.at(t), d_tokens.at(t)
-        now, d_state = step_forward_mode(token, d_token, state, d_state)
-        moved = _read(d_state, token.query) + _read(now.state, d_token.query)  # (..., d_v) (linear-attention.38)
-        outputs.append(cache.scale * moved)
-        state = now.state
-    return hidden_as_zero(_stacked(outputs, d_state.sum(axis=-2), -2), tokens.mask)
+    of_first = cache.initial_state, along.initial_state
+    state, moved_state = (np.broadcast_to(0.0 if x is None else x, shape) for x in of_first)
+    outputs, moved_states = [], []
+    for part in _parts(tokens, cache.chunk_size):
+        moved_states.append(moved_state)
+        for t in part:
+            token, along_token = tokens.at(t), moving.at(t)
+            now = step(token, state)
+            state, moved_state = now.state, step_forward_mode(token, along_token, now, state, moved_state).state
+            moved = _read(moved_state, token.query) + _read(state, along_token.query)
+            outputs.append(cache.scale * moved)  # (..., d_v) (linear-attention.38)
+    return hidden_as_zero(_stacked(outputs, moved_state.sum(axis=-2), -2), tokens.mask), moved_states
 
 
-def step_forward_mode(token: Tokens, d_token: Tokens, state: Array, d_state: Array) -> tuple[Step, Array]:
-    """What a token makes of the state before it, and how the state behind it moves."""
-    now = step(token, state)
-    d_decayed, d_written = d_state, d_token.value
+def step_forward_mode(token: Tokens, along: Tokens, now: Step, state: Array, moved_state: Array) -> Step:
+    """How what a token makes of the state before it moves with both."""
+    decayed, missing, written = moved_state, along.value, along.value
     if token.log_decay is not None:
-        moved = d_state + d_token.log_decay[..., None] * state
-        d_decayed = backward_times(np.exp(token.log_decay)[..., None], moved)  # (..., d_k, d_v) (linear-attention.35)
+        moved = moved_state + along.log_decay[..., None] * state
+        decayed = backward_times(np.exp(token.log_decay)[..., None], moved)  # (..., d_k, d_v) (linear-attention.35)
     if token.beta is not None:
         # (..., d_v) (linear-attention.36)
-        d_missing = d_token.value - _read(d_decayed, token.key) - _read(now.decayed, d_token.key)
-        d_written = d_token.beta * now.missing + token.beta * d_missing  # (..., d_v) (linear-attention.36)
-    of_key = d_token.key[..., :, None] * now.written[..., None, :]  # (..., d_k, d_v)
+        missing = along.value - _read(decayed, token.key) - _read(now.decayed, along.key)
+        written = along.beta * now.missing + token.beta * missing  # (..., d_v) (linear-attention.36)
+    of_key = along.key[..., :, None] * now.written[..., None, :]  # (..., d_k, d_v)
     # (..., d_k, d_v) (linear-attention.34, linear-attention.37)
-    d_behind = d_decayed + of_key + token.key[..., :, None] * d_written[..., None, :]
-    return now, _unless_hidden(token, d_behind, d_state)
+    behind = decayed + of_key + token.key[..., :, None] * written[..., None, :]
+    return Step(decayed, missing, written, _unless_hidden(token, behind, moved_state))
+
+
+@passes.double_backward
+def double_backward(d_gradients: Gradients, d_output: Array, cache: Cache) -> tuple[tuple[Array, Gradients], None]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
+
+    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode, token by
+    token.
+    """
+    tokens, moving = as_tokens(*cache[:5], cache.mask), as_tokens(*d_gradients[:5], cache.mask)
+    d_output = hidden_as_zero(d_output, tokens.mask)
+    d_d_output, moved_states = push(d_gradients, cache)  # (linear-attention.72)
+    d_state = moved_d_state = np.zeros_like(cache.final_state)
+    found = []
+    for number, part in reversed(list(enumerate(_parts(tokens, cache.chunk_size)))):
+        state, moved_state, steps = cache.states[..., number, :, :], moved_states[number], []
+        for t in part:
+            now = step(tokens.at(t), state)
+            moved = step_forward_mode(tokens.at(t), moving.at(t), now, state, moved_state)
+            steps.append((now, moved))
+            state, moved_state = now.state, moved.state
+        for t, (now, moved) in reversed(list(zip(part, steps, strict=True))):
+            d_token, d_state, moved_d_state = push_step_backward(
+                d_output[..., t, :], d_state, moved_d_state, tokens.at(t), moving.at(t), now, moved, cache.scale
+            )
+            found.append(d_token)
+    query, key, value, log_decay, beta, _ = _joined(found, tokens).each(lambda x: hidden_as_zero(x, tokens.mask))
+    d_beta = None if beta is None else beta[..., 0]
+    gradients = Gradients(query, key, value, log_decay, d_beta, moved_d_state)  # (linear-attention.71)
+    return (d_d_output, gradients), None
+
+
+def push_step_backward(
+    d_output: Array,
+    d_state: Array,
+    moved_d_state: Array,
+    token: Tokens,
+    along: Tokens,
+    now: Step,
+    moved: Step,
+    scale: Any,
+) -> tuple[Tokens, Array, Array]:
+    """How the gradients of a token move; the gradient of the state before it, and how that moves."""
+    # backward was d_query = scale * state @ d_output, d_state = d_state + scale * query @ d_output^T
+    d_query = scale * _row_times(d_output, transposed(moved.state))  # (..., d_k) (linear-attention.63)
+    d_state = d_state + scale * _outer(token.query, d_output)  # (..., d_k, d_v)
+    # (..., d_k, d_v) (linear-attention.64, linear-attention.67)
+    moved_d_state = moved_d_state + scale * _outer(along.query, d_output)
+
+    # backward was d_written = d_state^T @ key, d_key = d_state @ written
+    d_written = _times_column(transposed(d_state), token.key)  # (..., d_v)
+    of_key = _times_column(transposed(d_state), along.key)  # (..., d_v)
+    moved_d_written = _times_column(transposed(moved_d_state), token.key) + of_key  # (linear-attention.65)
+    # (..., d_k) (linear-attention.69)
+    d_key = _times_column(moved_d_state, now.written) + _times_column(d_state, moved.written)
+    d_value, d_decayed, moved_d_decayed = moved_d_written, d_state, moved_d_state
+    d_beta = d_log_decay = None
+
+    if token.beta is not None:
+        # backward was d_beta = d_written . missing, d_value = beta * d_written
+        d_missing = backward_times(d_written, token.beta)  # (..., d_v)
+        of_beta = backward_times(moved_d_written, now.missing) + backward_times(d_written, moved.missing)
+        d_beta = of_beta.sum(axis=-1, keepdims=True)  # (..., 1) (linear-attention.68)
+        # (..., d_v) (linear-attention.65)
+        d_value = backward_times(moved_d_written, token.beta) + backward_times(d_written, along.beta)
+        # backward was d_key -= decayed @ d_value, d_decayed = d_state - key @ d_value^T
+        # (linear-attention.69)
+        d_key = d_key - _row_times(d_value, transposed(now.decayed)) - _row_times(d_missing, transposed(moved.decayed))
+        d_decayed = d_state - _outer(token.key, d_missing)  # (..., d_k, d_v)
+        # (..., d_k, d_v) (linear-attention.66)
+        moved_d_decayed = moved_d_state - _outer(token.key, d_value) - _outer(along.key, d_missing)
+
+    d_before, moved_d_before = d_decayed, moved_d_decayed
+    if token.log_decay is not None:
+        # backward was d_log_decay = d_decayed . decayed, d_before = exp(log_decay) * d_decayed
+        of_both = backward_times(moved_d_decayed, now.decayed) + backward_times(d_decayed, moved.decayed)
+        d_log_decay = _of_decays(of_both, token)  # (linear-attention.70)
+        decay = np.exp(token.log_decay)[..., None]
+        d_before = backward_times(d_decayed, decay)
+        # (..., d_k, d_v) (linear-attention.67)
+        moved_d_before = backward_times(moved_d_decayed, decay) + backward_times(d_before, along.log_decay[..., None])
+    return Tokens(d_query, d_key, d_value, d_log_decay, d_beta), d_before, moved_d_before
 
 
 def in_chunks(tokens: Tokens, state: Array, scale: Any, chunk_size: int | None) -> tuple[Array, Array, Array] | None:
@@ -414,6 +497,25 @@ def _read(state: Array, key: Array) -> Array:
     """What a state says for a key."""
     said: Array = key[..., None, :] @ state
     return said[..., 0, :]
+
+
+def _outer(column: Array, d_row: Array) -> Array:
+    """A column times a gradient, of which an entry that is zero takes no part."""
+    return backward_times(d_row[..., None, :], column[..., :, None])
+
+
+def _of_decays(of_state: Array, token: Tokens) -> Array:
+    """Sums over each row of the state, (..., d_k), or over all of it, (..., 1), if its features decay alike."""
+    of_rows: Array = of_state.sum(axis=-1)  # (linear-attention.30)
+    return of_rows.sum(axis=-1, keepdims=True) if token.log_decay.shape[-1] == 1 else of_rows  # (linear-attention.31)
+
+
+def _joined(found: list[Tokens], tokens: Tokens) -> Tokens:
+    """What was found of the tokens, from the last to the first, as arrays of all of them."""
+    if not found:
+        return tokens.each(np.zeros_like)
+    columns = zip(*reversed(found), strict=True)
+    return Tokens._make(None if x[0] is None else np.stack(x, axis=-2) for x in columns)
 
 
 def _row_times(d_row: Array, matrix: Array) -> Array:

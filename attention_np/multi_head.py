@@ -632,7 +632,7 @@ def _push_back_through(
     """What :func:`_back_through` gives, and how the gradients of rows and gain move."""
     moved_gain = None
     for (step, cache), before in zip(reversed(steps), reversed(along[:-1]), strict=True):
-        pushed = step.push_backward(before, along_gain, d_x, moved, cache)
+        pushed = step.push_backward(before, along_gain, d_x, moved, cache)  # (multi-head.114)
         d_x, moved = step.backward(d_x, cache).x, pushed.x
         moved_gain = moved_gain if pushed.gain is None else pushed.gain
     return d_x, moved, moved_gain

@@ -165,14 +165,14 @@ def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array]]:
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None) -> tuple[Array, tuple[Array]]:
     """Forward mode: how the output, (..., d), moves when the inputs move along a tangent."""
-    d_normalised = _push(cache, x)
+    d_normalised, _ = _push(cache, x)
     return _push_output(cache, d_normalised, gain), (d_normalised,)
 
 
-def _push(cache: Cache, d_x: Array) -> Array:
-    normalised = cache.normalised
-    moved: Array = (d_x - normalised * mean(normalised * d_x)) / cache.rms  # (..., d) (rms-norm.15)
-    return moved
+def _push(cache: Cache, d_x: Array) -> tuple[Array, Array]:
+    """How the normalised rows move, and their roots."""
+    d_rms = mean(cache.normalised * d_x)  # (..., 1) (rms-norm.22)
+    return (d_x - cache.normalised * d_rms) / cache.rms, d_rms  # (..., d) (rms-norm.15)
 
 
 def _push_output(cache: Cache, d_normalised: Array, d_gain: Array | None) -> Array:
@@ -197,10 +197,10 @@ def push_backward(
 ) -> tuple[Array, Gradients, tuple[Array, ...]]:
     """How the output and the gradients of `backward` move with the inputs and `d_output` (None: it does not)."""
     normalised, gain = cache.normalised, cache.gain
-    moved_normalised, moved_rms = _push(cache, along.x), mean(normalised * along.x)  # (..., d), (..., 1)
+    moved_normalised, moved_rms = _push(cache, along.x)  # (..., d), (..., 1)
 
     # backward was d_gain = d_output * normalised, d_normalised = d_output * gain
-    d_gain = backward_times(d_output, moved_normalised)
+    d_gain = backward_times(d_output, moved_normalised)  # (..., d), summed over the rows (rms-norm.25)
     d_normalised = d_output if gain is None else backward_times(d_output, gain)
     moved_d_normalised = np.zeros_like(normalised) if along.gain is None else backward_times(d_output, along.gain)
     if moved_d_output is not None:
@@ -210,9 +210,10 @@ def push_backward(
 
     # backward was part = mean(d_normalised * normalised), d_x = (d_normalised - part * normalised) / rms
     part = mean(backward_times(d_normalised, normalised))
+    # (..., 1) (rms-norm.23)
     moved_part = mean(backward_times(moved_d_normalised, normalised) + backward_times(d_normalised, moved_normalised))
     d_x = backward_times(d_normalised - backward_times(part, normalised), 1 / cache.rms)
     moved = moved_d_normalised - backward_times(moved_part, normalised) - backward_times(part, moved_normalised)
-    moved_d_x = backward_times(moved - backward_times(d_x, moved_rms), 1 / cache.rms)
+    moved_d_x = backward_times(moved - backward_times(d_x, moved_rms), 1 / cache.rms)  # (..., d) (rms-norm.24)
     d_d_output = _push_output(cache, moved_normalised, along.gain)
     return d_d_output, Gradients(x=moved_d_x, gain=d_gain), (moved_normalised, d_normalised, moved_d_normalised)

@@ -248,7 +248,7 @@ def double_backward(
     d_gradients: Gradients, d_output: Array, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output; by `x` it is zero."""
-    del d_output  # the output is linear in x: its gradient does not depend on it twice
+    del d_output  # the output is linear in x, on which its gradient does not depend (rotary.33)
     d_d_output = _turned(d_gradients.x, cache.cos, cache.sin, cache.first, cache.second)
     return (d_d_output, Gradients(x=None)), ()  # type: ignore[arg-type]
 

@@ -395,7 +395,9 @@ def pick(array: npt.NDArray[Any], index: tuple[int, ...], axes: int) -> npt.NDAr
     """`array` at a place of the leading axes that it broadcasts to; its own last `axes` axes stay."""
     leading = array.shape[: array.ndim - axes]
     own = index[len(index) - len(leading) :]
-    picked: npt.NDArray[Any] = array[tuple([0 if size == 1 else i for i, size in zip(own, leading, strict=True)])]
+    if 1 in leading:
+        own = tuple([0 if size == 1 else i for i, size in zip(own, leading, strict=True)])
+    picked: npt.NDArray[Any] = array[own]
     return picked
 
 

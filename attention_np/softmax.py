@@ -206,7 +206,7 @@ def times_moving_jacobian(
     found = above, _from_mean(product, weights, axis, heaviest), moved_above  # (softmax.112, softmax.115)
     for array in found:
         array *= weights
-    if all(map(is_finite, found)) and is_finite(cache.logsumexp):
+    if all(map(is_finite, found)) and not _at_limit(cache).any():
         return found
     d_scores, moved_weights = times_jacobian(d_weights, cache), times_jacobian(moved_scores, cache)
     moved_d_scores = _where_it_moves(_deviation_of_product, cache, d_weights, moved_scores)
@@ -288,7 +288,7 @@ def _where_it_moves(formula: Callable[..., Array], cache: Cache, *vectors: Array
     """
     weights, axis = cache.weights, cache.axis
     result = formula(*vectors, weights, axis)
-    if is_finite(result) and is_finite(cache.logsumexp):
+    if is_finite(result) and not _at_limit(cache).any():
         return result
     moves = _moves(cache)  # (..., n)
     for vector in vectors:
@@ -307,8 +307,14 @@ def _where_it_moves(formula: Callable[..., Array], cache: Cache, *vectors: Array
 
 def _moves(cache: Cache) -> Array:
     """Where a weight depends on the scores: they take part, and their row is not at a limit."""
-    moves: Array = (cache.scores.real != -np.inf) & (cache.logsumexp.real != np.inf)  # (..., n)
+    moves: Array = (cache.scores.real != -np.inf) & ~_at_limit(cache)  # (..., n)
     return moves if cache.mask is None else moves & cache.mask
+
+
+def _at_limit(cache: Cache) -> Array:
+    """The rows of which some weights are not zero and yet do not move, (..., 1)."""
+    limits: Array = cache.logsumexp.real == np.inf
+    return limits
 
 
 def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None = None) -> Array:

@@ -114,6 +114,17 @@ def test_the_delta_rule_overwrites_and_a_sum_reaches_its_lower_bound(printed: Ru
     assert errors["with the delta rule"] < 0.01
 
 
+def test_a_layer_with_a_state_has_the_gradients_that_are_numerical_ones_and_is_itself_token_by_token(
+    printed: Run,
+) -> None:
+    rows = re.findall(r"^(\w+) +complex-step +(\w+) +(\S+) ", printed("gated_delta"), flags=re.MULTILINE)
+    assert len(rows) == 10
+    assert all(holds == "yes" and float(error) <= 1e-13 for _, holds, error in rows)
+    assert re.search(
+        r"^token by token: \S+e-1[4-9] from the whole sequence", printed("gated_delta"), flags=re.MULTILINE
+    )
+
+
 def test_newton_goes_further_down_than_gradients_alone_in_fewer_passes(printed: Run) -> None:
     rows = re.findall(r"(\d+) passes: loss \S+, gradient (\S+)$", printed("newton"), flags=re.MULTILINE)
     (*others, (passes, gradient)) = [(int(count), float(size)) for count, size in rows]

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Case, assert_close, assert_same_bits, leaves, normal, peak_of, run
+from helpers import Array, Case, assert_close, assert_same_bits, leaves, normal, peak_of, run, tangents_of
 
-from attention_np import dot_product, gradcheck, linear_attention
+from attention_np import dot_product, gradcheck, hessian_vector_product, linear_attention
 from attention_np._linear_attention import chunks
 
 N, D_K, D_V = 13, 4, 3
@@ -41,6 +41,11 @@ def everything(of: Case) -> dict[str, Array]:
     d_output, d_final_state = normal(6, *output.shape), normal(7, *cache.final_state.shape)
     found = linear_attention.backward(d_output, cache, d_final_state=d_final_state)
     return {"output": output, "final_state": cache.final_state, **dict(leaves(found))}
+
+
+def curved(of: Case, d_output: Array) -> dict[str, Array]:
+    """How the gradients move along random tangents."""
+    return dict(leaves(hessian_vector_product(linear_attention, d_output, of.forward()[1], **tangents_of(of))))
 
 
 def assert_alike(actual: dict[str, Array], expected: dict[str, Array], rtol: float) -> None:
@@ -145,23 +150,6 @@ def test_with_a_decay_for_each_feature_it_is_a_sum_over_features_of_such_masks(c
         assert_close(getattr(found, name), np.concatenate(own, axis=-1), 1e-14)
 
 
-def test_a_column_of_ones_among_the_values_is_the_sum_that_weights_are_divided_by() -> None:
-    positive = {name: np.where(x > 0, x + 1, np.exp(x)) for name, x in case("linear", leading=()).inputs.items()}
-    query, key, value = (positive[name] for name in ("query", "key", "value"))
-    output, _ = linear_attention.forward(query, key, np.concatenate([value, np.ones((N, 1))], axis=-1), scale=1.0)
-    weights = np.tril(query @ key.T)
-    assert_close(output[:, :-1] / output[:, -1:], weights / weights.sum(axis=-1, keepdims=True) @ value, 1e-14)
-
-
-def test_random_features_of_performer_have_the_mean_and_the_variance_that_the_page_says() -> None:
-    query, key, count = np.array([0.4, -0.2]), np.array([0.3, 0.5]), 2**20
-    x = normal(0, count, 2)
-    products = np.exp(x @ query - query @ query / 2) * np.exp(x @ key - key @ key / 2)
-    mean, spread = np.exp(query @ key), np.expm1(((query + key) ** 2).sum())  # the variance over the squared mean
-    assert abs(products.mean() / mean - 1) < 4 * np.sqrt(spread / count)
-    assert abs(products.var() / mean**2 / spread - 1) < 0.02
-
-
 # What is hidden, what is not there, what is not finite
 
 POISONS = [np.nan, np.inf, -np.inf]
@@ -231,6 +219,8 @@ def test_what_a_token_spoils_is_seen_from_it_on_and_not_before(
         assert_close(actual.output[:, :7], plain.output[:, :7], 1e-14)
         assert_close(actual.output[1], plain.output[1], 1e-14)
         assert not np.isfinite(actual.output[0, 7]).all()
+        for other, x in curved(of, d_output).items():
+            assert_close(curved(bad, d_output)[other], x, 1e-14)
         for other, gradient in run(of, d_output).gradients.items():
             assert_close(actual.gradients[other], gradient, 1e-14)  # nothing that is spoiled has a gradient
 

@@ -18,7 +18,14 @@ OF_SOFTMAX = {
     for axis in (0, 1)
 }
 OF_ROWS = {op: case for op, case in plain_cases(batch=(2,)).items() if "x" in case.inputs}
-CASES = OF_ATTENTIONS | OF_SOFTMAX | OF_ROWS
+OF_TOKENS = {
+    f"linear_attention, {chunk_size} at once": case._replace(
+        options={"chunk_size": chunk_size, "mask": np.array([True, False, True, True])}
+    )
+    for chunk_size in (None, 3)
+    for case in [plain_cases(batch=(2,))["linear_attention"]]
+}
+CASES = OF_ATTENTIONS | OF_SOFTMAX | OF_ROWS | OF_TOKENS
 every_case = each("name", CASES)
 OF_OPS = plain_cases() | {"softmax": OF_SOFTMAX["softmax, axis 1"]}
 every_op = each("case", [case for case in OF_OPS.values() if hasattr(case.op, "double_backward")])

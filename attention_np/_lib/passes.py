@@ -176,9 +176,12 @@ def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Giv
 
 
 def double_backward(
-    mathematics: Callable[[Held, Array, Cache], tuple[tuple[Array, Held], Between]],
+    mathematics: Callable[[Held, Array, Cache], tuple[tuple[Array, Held], Between | None]],
 ) -> DoubleBackward[Cache, Held]:
-    """A backward pass of `backward`: the gradients of <d_gradients, backward(d_output, cache)>."""
+    """A backward pass of `backward`: the gradients of <d_gradients, backward(d_output, cache)>.
+
+    With None in the place of the arrays on the way, as for an op whose other passes have none, there is no second look.
+    """
     op, names, kind = _op_of(mathematics)
     held = mathematics.__globals__["Gradients"]
     vector = list(signature(mathematics).parameters)[1]
@@ -199,8 +202,8 @@ def double_backward(
         with quiet():
             (d_d_output, found), between = formulas(along, d_output, cache)
             gradients = _as_given(names, found, inputs)
-            sizes = (d_d_output, *_flat(found), *between, *_worked_out(found, gradients))
-            if left_range(sizes, _with((*along, d_output), names, ready, cache)):
+            sizes = (d_d_output, *_flat(found), *(between or ()), *_worked_out(found, gradients))
+            if between is not None and left_range(sizes, _with((*along, d_output), names, ready, cache)):
                 wide = held(*(_each(widened, x) for x in along))
                 (d_d_output, found), _ = formulas(wide, widened(d_output), _in_range(cache))
                 d_d_output, gradients = np.asarray(d_d_output), _as_given(names, found, inputs)

@@ -1,19 +1,25 @@
 """The command line: ``python -m attention_np``, also installed as ``attention-np``; a module for each command.
 
-Each has ``HELP``, one line; ``add_arguments(parser)``; and ``run(options)``, which returns the exit code.
+Each has ``add_arguments(parser)`` and ``run(options)``, which returns the exit code.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import attention_np
-from attention_np.cli import check, cost, known_answers, trace
 
 __all__ = ["main"]
 
-COMMANDS = {"check": check, "cost": cost, "trace": trace, "known-answers": known_answers}
+COMMANDS = {
+    "check": "verify every gradient numerically, execute every derivation page, and print the tables",
+    "cost": "operations, bytes moved and memory of attention, plain and blockwise, and what fits in memory here",
+    "trace": "print every step of attention on a sentence, forward and backward, in small numbers",
+    "known-answers": "write known answers, with gradients and error bounds, to test attention in any language with",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,11 +29,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {attention_np.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, command in COMMANDS.items():
-        command.add_arguments(commands.add_parser(name, help=command.HELP, description=command.HELP.capitalize() + "."))
+    given = sys.argv[1:] if arguments is None else arguments
+    modules = {name: import_module(f"{__name__}.{name.replace('-', '_')}") for name in COMMANDS if name in given}
+    for name, what in COMMANDS.items():
+        command = commands.add_parser(name, help=what, description=what.capitalize() + ".")
+        if name in modules:
+            modules[name].add_arguments(command)
     try:
         options = parser.parse_args(arguments)
     except SystemExit as stop:  # argparse has printed why; --help is no error
         return int(stop.code or 0)
-    exit_code: int = COMMANDS[options.command].run(options)
+    exit_code: int = modules[options.command].run(options)
     return exit_code

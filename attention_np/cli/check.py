@@ -12,9 +12,8 @@ from attention_np import cases
 from attention_np.cli import verification
 from attention_np.cli.outcome import FAILS, HOLDS, missing, refuse, why_not_writable, write_json
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["add_arguments", "run"]
 
-HELP = "verify every gradient numerically, execute every derivation page, and print the tables"
 NEEDED = {"rich": "rich", "lark": "lark", "yaml": "PyYAML"}  # modules of the extra `check`, and their packages
 
 

@@ -12,9 +12,8 @@ from attention_np.known_answers import write
 from attention_np.known_answers.examples import OPS
 from attention_np.known_answers.formats import DTYPES
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["add_arguments", "run"]
 
-HELP = "write known answers, with gradients and error bounds, to test attention in any language with"
 NEEDED = {"mpmath": "mpmath", "safetensors": "safetensors"}  # modules of the extra `answers`, and their packages
 FOR_BFLOAT16 = {"ml_dtypes": "ml_dtypes"}
 

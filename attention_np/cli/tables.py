@@ -33,38 +33,46 @@ def progress(items: Sequence[Item]) -> Iterable[Item]:
     return track(items, "Checking", console=terminal, transient=True, disable=not terminal.is_terminal)
 
 
-OF_ALL = "all, other passes"  # forward mode and double backward: of all inputs together
-
-
 def say(line: str, style: str = "") -> None:
     """Print one line as it is."""
     _console().print(Text(legible(line), style=style), soft_wrap=True)
 
 
 def print_findings(findings: Sequence[Finding], every: bool = False) -> None:
-    """One line for each input of an op, with the worst of its cases and methods; or with `every`, for each of those."""
+    """One line for each input of an op, with the worst of its cases and methods; or with `every`, for each of those.
+
+    In the line of the op itself is what is of all its inputs together: forward mode and double backward.
+    """
     if not findings:
         return
     groups: dict[tuple[str, ...], list[Finding]] = {}
     ops = list(dict.fromkeys(finding.op for finding in findings))
-    for finding in sorted(findings, key=lambda finding: (ops.index(finding.op), finding.input.startswith("all, "))):
-        key = (finding.op, OF_ALL if finding.input.startswith("all, ") else finding.input)
+    for finding in sorted(findings, key=lambda finding: (ops.index(finding.op), _of_all(finding) == every)):
+        key = finding.op, "" if _of_all(finding) and not every else finding.input
         groups.setdefault((*key, finding.method, finding.case) if every else key, []).append(finding)
     table = _Table("Gradients against numerical ones: the worst relative error of each input")
     table.add_columns(input="left", error="right", allowed="right", holds="left", method="left", case="left")
     previous = None
     for (op, of, *_), group in groups.items():
-        if op != previous:
+        if op != previous and of:
             table.add_row(Text(op, style="bold"))
         previous = op
         worst = max(group, key=lambda finding: (not finding.ok, finding.share))
         numbers = f"{worst.error:.1e}", f"{worst.allowed:.1e}"
-        table.add_row("  " + (worst.input if every else of), *numbers, _verdict(worst.ok), worst.method, worst.case)
+        name = "  " + of if of else Text(op, style="bold")
+        table.add_row(name, *numbers, _verdict(worst.ok), worst.method, worst.case)
     table.print()
     examples = len({(finding.op, finding.case) for finding in findings})
     wrong = sum(not finding.ok for finding in findings)
+    if not every:
+        say("In the line of an op: forward mode and double backward, of all its inputs.")
     say(f"{len(findings)} checks in {examples} cases: {f'{wrong} do not hold' if wrong else 'all hold'}.")
     say("Allowed: ten times what rounding and the method's own error can be blamed for there.\n")
+
+
+def _of_all(finding: Finding) -> bool:
+    """Whether it is of all inputs together."""
+    return finding.input.startswith("all, ")
 
 
 def print_report(report: Verification, every: bool = False) -> None:

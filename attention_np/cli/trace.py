@@ -12,9 +12,8 @@ from typing import Any
 from attention_np import cases, trace
 from attention_np.cli.outcome import HOLDS, refuse
 
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["add_arguments", "run"]
 
-HELP = "print every step of attention on a sentence, forward and backward, in small numbers"
 NARROWEST, WIDEST = 64, 100  # columns: a page of paper
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from itertools import chain, repeat
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -61,33 +63,35 @@ def check(
     names: Sequence[str] | None,
     progress: Callable[[Sequence[Any]], Iterable[Any]],
 ) -> tuple[list[Finding], Verification]:
-    """What :func:`check_ops` and :func:`check_pages` find; all ops together in a process for each core."""
-    processes = min(machine.cores().usable, MOST_PROCESSES)
-    if {example.op for example in examples} == {*cases.OPS} and processes > 1:
+    """What :func:`check_ops` and :func:`check_pages` find; all ops together in a process for each core.
+
+    This one takes the pages, then the first of the cases that nobody has begun; the others begin with the last.
+    """
+    others = min(machine.cores().usable, MOST_PROCESSES) - 1
+    if {example.op for example in examples} == {*cases.OPS} and others:
         try:
-            with ProcessPoolExecutor(processes, get_context("spawn"), _hold_blas) as pool:
-                of_pages = pool.submit(check_pages, folder, names)
-                # those that take longest first
+            with ProcessPoolExecutor(others, get_context("spawn")) as pool:
                 pending = [pool.submit(check_ops, [example]) for example in reversed(examples)]
-                found = [future.result() for future in progress(pending)]
-                return [finding for findings in reversed(found) for finding in findings], of_pages.result()
+                pages = partial(check_pages, folder, names)
+                shared = map(partial, repeat(_done_or_here), examples, reversed(pending))
+                report, *found = [work() for work in progress([pages, *shared])]
+                return list(chain(*found)), report
         except BrokenProcessPool:  # where a program without a guard of its own calls this, none can begin
             pass
     return check_ops(progress(examples)), check_pages(folder, names)
 
 
-def _hold_blas() -> None:
-    """One thread of BLAS in each process: the processes are what runs in parallel."""
-    libraries = blas.controller()
-    if libraries is not None:
-        libraries.limit(limits=1)
+def _done_or_here(example: cases.Case, elsewhere: Future[list[Finding]]) -> list[Finding]:
+    """What another process finds, or this one if no other has begun."""
+    return check_ops([example]) if elsewhere.cancel() else elsewhere.result()
 
 
 def check_ops(examples: Iterable[cases.Case]) -> list[Finding]:
     """Every gradient of every case by every method, and forward mode against backward mode."""
     findings = []
     for example in examples:
-        reports = check_op_by(METHODS, example.module, example.inputs, example.options, progress=False)
+        with blas.one_thread():  # the processes are what runs in parallel
+            reports = check_op_by(METHODS, example.module, example.inputs, example.options, progress=False)
         for number, report in enumerate(reports):
             for entry in report:
                 if entry.name in FURTHER and number:

@@ -25,6 +25,7 @@ from attention_np.gradcheck.measuring.functions import (
 )
 from attention_np.gradcheck.measuring.numerical import as_method, batched
 from attention_np.gradcheck.measuring.running import MEMORY, Running, track
+from attention_np.gradcheck.measuring.slopes import SCALES
 from attention_np.gradcheck.measuring.subject import Subject, sizes
 from attention_np.gradcheck.nesting import flat
 from attention_np.gradcheck.reporting import Report
@@ -266,7 +267,7 @@ def _cotangents(u: Any, output: Any, rng: np.random.Generator) -> Any:
 
 def _elsewhere(x: Any) -> Any:
     """Another point, which tells functions apart that agree at the first."""
-    return (x + 0.25 * sizes(x))[None]
+    return (x + SCALES[0] * sizes(x))[None]
 
 
 def _as_names(vectorized: Sequence[str], arrays: Mapping[str, Any]) -> list[str]:

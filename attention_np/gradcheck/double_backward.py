@@ -13,7 +13,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import UNDECIDABLE, relative_error
 from attention_np.gradcheck.hessian import asymmetry
 from attention_np.gradcheck.measuring.functions import as_generator
-from attention_np.gradcheck.measuring.noise import CLOSE, Pair, noise_floor, unsteadiness, wider_difference
+from attention_np.gradcheck.measuring.noise import Pair, noise_floor, unsteadiness, wider_difference
 from attention_np.gradcheck.measuring.numerical import METHODS, analytic_or_not
 from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP, SCALES, extrapolated
 from attention_np.gradcheck.measuring.subject import Subject
@@ -61,7 +61,7 @@ def check_double_backward(
     if (apart > UNDECIDABLE * floor).any():  # rounding that no small move of the inputs shows
         wider = wider_difference(pair, v, point)
         if wider is None:
-            floor += unsteadiness(pair, v, point, draw, CLOSE)[0]
+            floor += unsteadiness(pair, v, point, draw)
         else:
             floor += np.abs(wider - (claimed - numerical))
     allowed = UNDECIDABLE * floor

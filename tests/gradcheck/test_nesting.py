@@ -1,6 +1,7 @@
 """Arguments that are nests or no arrays at all, several outputs, and complex arrays: each is checked as it is."""
 
 import inspect
+import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
@@ -95,7 +96,7 @@ def test_an_error_in_the_gradient_of_any_output_and_of_any_leaf_is_found(wrong):
 
 
 def test_functions_of_nests_go_to_other_processes():
-    with ProcessPoolExecutor(1) as executor:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
         report = check(network, network_backward, network_inputs(), executor=executor)
     assert str(report) == str(check(network, network_backward, network_inputs()))
 

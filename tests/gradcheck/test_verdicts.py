@@ -21,7 +21,7 @@ from attention_np.gradcheck.judging.verdicts import (
     first_verdict,
 )
 
-from .programs import normal, softmax, takes_the_memory_for_its_own, with_entry
+from .programs import back_through_softmax, normal, softmax, takes_the_memory_for_its_own, with_entry
 from .subjects import measured
 
 EPS = float(np.finfo(float).eps)
@@ -201,6 +201,21 @@ def test_what_saturated_outputs_lose_is_excused_with_and_without_a_wider_dtype(s
     backward = wrapped(lambda d, x: d * slope(1 / (1 + np.exp(-x)), x))
     report = check(lambda x: 1 / (1 + np.exp(-x)), backward, {"x": np.linspace(38.5, 40, 8)}, method="complex-step")
     assert report.ok == ok
+
+
+def test_what_both_methods_lose_of_a_weight_that_rounds_to_one_is_excused_in_a_narrow_dtype():
+    x = 40 * np.array([[0.90535587, 0.44637457], [-0.53695324, 0.5811181]], np.float32)
+    report = check(softmax, back_through_softmax, {"x": x})
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_gross_error_behind_a_steep_pole_is_found(method):
+    def backward(d, x):
+        return -8 * d / (x - 0.5) ** 8  # a ninth power is right
+
+    report = check(lambda x: 1 / (x - 0.5) ** 8, backward, {"x": np.array([1.0000001, 1.3, 0.9])}, method=method)
+    assert report["x"].wrong == 3
 
 
 def test_the_clearest_wrong_entries_are_looked_at_last_whatever_their_size():

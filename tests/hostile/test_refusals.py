@@ -57,6 +57,7 @@ def test_what_is_not_an_array_of_floating_point_numbers_is_refused_by_name(op: s
     optional = {
         "bias",
         "gain",
+        "directions",
         "b",
         "log_decay",
         "beta",

@@ -149,11 +149,14 @@ def test_multi_head_attention_in_pytorch_gives_the_answers(answers: Path, dtype:
         return functional.linear(x, w.T, b)
 
     def forward(tensors: dict[str, Any], mask: Any, options: dict[str, Any]) -> Any:
-        heads = [
-            projected(name, tensors[name], tensors).unflatten(-1, (options["num_heads"], -1)).transpose(-2, -3)
-            for name in ("query", "key", "value")
+        num_heads = options["num_heads"]
+        num_kv_heads = options.get("num_kv_heads", num_heads)
+        of_heads = [
+            projected(name, tensors[name], tensors).unflatten(-1, (heads, -1)).transpose(-2, -3)
+            for name, heads in {"query": num_heads, "key": num_kv_heads, "value": num_kv_heads}.items()
         ]
-        output = scaled_dot_product(*heads, tensors, mask, options)
+        of_heads[1:] = (x.repeat_interleave(num_heads // num_kv_heads, dim=-3) for x in of_heads[1:])
+        output = scaled_dot_product(*of_heads, tensors, mask, options)
         return projected("output", output.transpose(-2, -3).flatten(-2), tensors)
 
     report = known_answers.verify(differentiated(forward), answers, op="multi_head", dtypes=[dtype], skip=NON_FINITE)

@@ -64,3 +64,23 @@ def test_output_states_and_all_gradients_are_those_of_autograd_through_a_loop(
     assert_close(cache.final_state, state.detach().numpy(), 1e-13)
     for name, tensor in tensors.items():
         assert_close(getattr(found, name), tensor.grad.numpy(), 1e-13)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("chunk_size", [None, 4])
+def test_double_backward_is_autograd_of_autograd(rule: str, chunk_size: int | None) -> None:
+    given = arrays(*RULES[rule])
+    output, cache = linear_attention.forward(**given, chunk_size=chunk_size)
+    d_output, along = (
+        normal(8, *output.shape),
+        {name: normal(9 + i, *given[name].shape) for i, name in enumerate(given)},
+    )
+    vectors = linear_attention.Gradients(**dict.fromkeys(linear_attention.Gradients._fields) | along)
+    d_d_output, found = linear_attention.double_backward(vectors, d_output, cache)
+    tensors = {name: torch.tensor(x, requires_grad=True) for name, x in given.items()}
+    d = torch.tensor(d_output, requires_grad=True)
+    gradients = torch.autograd.grad(loop(**tensors)[0], list(tensors.values()), d, create_graph=True)
+    product = sum((g * torch.tensor(along[name])).sum() for name, g in zip(tensors, gradients, strict=True))
+    expected = torch.autograd.grad(product, [d, *tensors.values()])
+    for one, other in zip((d_d_output, *(getattr(found, name) for name in given)), expected, strict=True):
+        assert_close(one, other.numpy(), 1e-13)

@@ -67,14 +67,14 @@ def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(so
     ("tag", "line"),
     [
         *((f"softmax.{number}", "(weights * vector).sum(axis=axis") for number in (29, 30)),
-        *((f"softmax.{number}", "weights * (vector - mean)") for number in (27, 28, 31, 32)),
+        *((f"softmax.{number}", "weights * _from_mean(vector") for number in (27, 28, 31, 32)),
         *((tag, "softmax.times_jacobian") for tag in ("dot-product.14", "dot-product.16", "masks.8")),
         ("masks.5", "bias.real == -np.inf"),
         ("masks.33", "np.tri(n, m, offset"),
         ("masks.49", "reduce(operator.and_, together)"),
-        ("scaling.44", "backward_product(d_scores, cache.key, cache.scale)"),
+        ("scaling.44", "backward_product(d_products, cache.key, cache.scale)"),
         ("multi-head.28", "backward_product(d_rows.T, x_rows).T"),
-        ("dot-product.25", "backward_product(transposed(d_scores), cache.query, cache.scale)"),
+        ("dot-product.25", "backward_product(transposed(d_products), cache.query, cache.scale)"),
     ],
 )
 def test_the_line_that_does_what_an_equation_says_stands_beside_it(tag: str, line: str, soup: Soup) -> None:

@@ -90,13 +90,13 @@ def lost_epsilon(mistake: Mistake) -> str | None:
     if evident.sum() < LEAST_VALUES or error > SMALL * size:
         return None
     evidence = mistake.evidence
-    doubled = {**evidence.inputs, mistake.name: 2 * evidence.inputs[mistake.name]}
-    there = mistake.elsewhere(doubled, evidence.cotangents)
+    halved = {**evidence.inputs, mistake.name: evidence.inputs[mistake.name] / 2}
+    there = mistake.elsewhere(halved, evidence.cotangents)
     if there is None:
         return None
-    falls = (there.error / mistake.error)[evident] * size / np.abs(there.right[:, mistake.looked_at]).max()
+    rises = (there.error / mistake.error)[evident] * size / np.abs(there.right[:, mistake.looked_at]).max()
     for power, much in ((1, "half"), (2, "a quarter")):
-        if (np.abs(falls * 2**power - 1) <= NEAR).all():
+        if (np.abs(rises / 2**power - 1) <= NEAR).all():
             return (
                 f"an epsilon beside {mistake.name} is missing, or another one: it is off by at most "
                 f"{number(error / size, 2)} of the largest entry, and by {much} of that where {mistake.name} is twice "

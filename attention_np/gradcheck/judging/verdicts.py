@@ -12,10 +12,9 @@ from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDE
 from attention_np.gradcheck.findings import Escape
 from attention_np.gradcheck.judging.measured import Measured
 from attention_np.gradcheck.measuring.noise import (
-    APART,
-    CLOSE,
     moved_relatively,
     noise_floor,
+    own_tolerance,
     sensitivity,
     unsteadiness,
     wider_difference,
@@ -66,6 +65,8 @@ def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
     if found.fault is None and found.looked.any() and np.isfinite(found.numerical[0]).any():
         if found.blind[found.looked].all():
             found.fault = "it could not be decided: rounding alone may be as large as a gradient of such outputs can be"
+        elif found.tolerance and (found.verdict[found.looked] == UNDECIDED).all():
+            found.fault = "it could not be decided: no entry is known better than to the tolerance of forward"
         elif not (found.verdict == WRONG).any():
             found.fault = _fault_elsewhere(found, rtol)
 
@@ -140,7 +141,7 @@ def _of_narrow_dtype(found: Measured, some: Array, question: Question, differenc
     slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest
     slight &= ~(np.abs(difference) <= UNDECIDABLE * noise)
     if slight.any():
-        noise[slight], _ = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"), CLOSE)
+        noise[slight] = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
     return noise
 
 
@@ -149,13 +150,13 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
     size = np.abs(found.numerical[0])
     if not (np.abs(difference) < TOLERANCE * np.nanmax(size)).all():
         return np.zeros(len(some))
-    left, alone = unsteadiness(found.pair(some), *question, found.rng("unsteadiness"), APART)
-    left = np.where(UNDECIDABLE * alone < left, BIASED * left, 0)
+    most = UNDECIDABLE * BIASED
+    left, jumps = own_tolerance(found.pair(some), *question, found.rng("unsteadiness"), most)
     relative = float(left.max() / np.nanmax(size))  # of the solver, whether or not an entry shows it
-    noise = np.fmax(left, relative * size[some])
+    noise = BIASED * np.fmax(left, relative * size[some])
     excused = np.abs(difference) < UNDECIDABLE * noise
-    if excused.any():
-        found.tolerance = max(found.tolerance, relative)
+    if excused.any() or (np.abs(difference) < most * jumps).any():
+        found.tolerance = max(found.tolerance, BIASED * float(jumps.max() / np.nanmax(size)))
     return np.where(excused, noise, 0)
 
 
@@ -163,8 +164,9 @@ def _of_saturation(found: Measured, some: Array, _: Question, difference: Array)
     """What saturated outputs lose; what both methods see has not been lost."""
     lost = _may_be_lost(found, some)
     if lost.any() and found.method == COMPLEX_STEP:
-        slopes = measure(found.subject, some, CENTRAL, found.aside, best=True).values[:, 0]
-        lost &= ~(np.abs(slopes - found.numerical[0, some]) < SEEN * np.abs(difference))
+        witnesses = measure(found.subject, some, CENTRAL, found.aside, best=True)
+        apart = np.abs(witnesses.values[:, 0] - found.numerical[0, some])
+        lost &= ~(apart + witnesses.lost < SEEN * np.abs(difference))
     return np.where(lost, found.lost[some], 0)
 
 

@@ -27,11 +27,10 @@ from attention_np.gradcheck.agreement import moved
 from attention_np.gradcheck.measuring.subject import REFUSALS
 
 __all__ = [
-    "APART",
-    "CLOSE",
     "Pair",
     "moved_relatively",
     "noise_floor",
+    "own_tolerance",
     "sensitivity",
     "unsteadiness",
     "wider_difference",
@@ -63,6 +62,9 @@ class Spacings(NamedTuple):
 CLOSE = Spacings(tuple(2.0**-k for k in (7, 9, 11, 14, 17, 20)), 1e-2)
 # So far that a solver takes another number of steps; thrice what is left of one entry is then allowed all others.
 APART = Spacings((2.0**-4, 2.0**-5, *CLOSE.relative), 1e-3)
+ALIKE = 2.0**-5  # by which the ways of entries differ: symmetric matrices, and rows that sum to one, stay nearly such
+CLOSER = 4  # times: then the differences of a smooth function fall by this to the power of their order, a few at least
+FALLS = 16
 
 
 class Pair(NamedTuple):
@@ -100,37 +102,75 @@ def sensitivity(way: Way, cotangent: Array, inputs: list[Array], rng: np.random.
     return furthest
 
 
-def unsteadiness(
-    pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator, spacings: Spacings
-) -> tuple[Array, Array]:
-    """What differences of a high order leave of the difference between the two, at equally spaced points.
+def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:
+    """What differences of a high order leave of the difference between the two, at equally spaced points close by.
 
     A wrong formula is smooth, and leaves next to nothing. Rounding is not, as that of 1 - y * y where y is nearly one:
-    so long as y stays the same number, it looks like an error. Nor is what a solver leaves that stops at a tolerance,
-    after as many steps as that takes. The points are as far apart as the slopes are smooth. Besides, what is left of
-    the claimed gradient alone, where the points are closest. They lie towards zero, where what diverges does not.
+    so long as y stays the same number, it looks like an error. The points are as far apart as the slopes are smooth.
     """
-    ways = [rng.uniform(0.5, 1, x.shape) for x in inputs]
-
-    def at(spacing: float) -> list[list[Array]]:
-        steps = range(2 - POINTS, 2)
-        return [
-            [np.array(x * (1 + k * spacing * v), x.dtype) for x, v in zip(inputs, ways, strict=True)] for k in steps
-        ]
-
+    at = _spaced(pair, cotangent, inputs, rng)
+    left = np.full(pair.claimed(cotangent, inputs).shape, np.nan)
     with np.errstate(all="ignore"):
-        left = np.full(pair.claimed(cotangent, inputs).shape, np.nan)
-        answers = [_or_nan(pair.claimed, cotangent, point) for point in at(spacings.relative[-1])]
-        claims = np.array([np.broadcast_to(answer, left.shape) for answer in answers])
-        alone = np.where((claims == claims[0]).all(axis=0), np.inf, _left_over(claims))  # the same in float16
-        for spacing in spacings.relative:
-            answers = [np.broadcast_arrays(*pair.at(cotangent, point), left)[:2] for point in at(spacing)]
-            claimed, measured = np.swapaxes(answers, 0, 1)
-            smooth = _left_over(measured) <= spacings.smooth * np.abs(measured).max(axis=0)
+        for spacing in CLOSE.relative:
+            claimed, measured = at(spacing, POINTS, left)
+            smooth = _left_over(measured) <= CLOSE.smooth * np.abs(measured).max(axis=0)
             left = np.where(np.isnan(left) & smooth, _left_over(claimed - measured), left)
             if not np.isnan(left).any():
                 break
-    return np.where(np.isnan(left), 0, left), np.where(np.isnan(alone), np.inf, alone)
+    return np.where(np.isnan(left), 0, left)
+
+
+def own_tolerance(
+    pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator, most: float
+) -> tuple[Array, Array]:
+    """The same of slopes that jump from point to point, as those of what stops at a tolerance, and steady claims.
+
+    A solver or a series stops after as many steps as its tolerance takes. Points further apart show it, and more of
+    them within the same span: there the error of a formula falls, however short its wave is, and a jump stays. The
+    first is of slopes that are smooth but for that, as of a right gradient; the second of any that jump. No jump is
+    looked for that times `most` would be less than the difference.
+    """
+    at = _spaced(pair, cotangent, inputs, rng)
+    left = np.full(pair.claimed(cotangent, inputs).shape, np.nan)
+    jumps = np.zeros(left.shape)
+    with np.errstate(all="ignore"):
+        claims, _ = at(APART.relative[-1], POINTS, left)
+        rounding = np.where((claims == claims[0]).all(axis=0), np.inf, _left_over(claims))  # the same in float16
+        for spacing in APART.relative:
+            claimed, measured = at(spacing, POINTS, left)
+            apart = claimed - measured
+            of_both, of_measured = _left_over(apart), _left_over(measured)
+            open_yet = np.isnan(left)
+            smooth = open_yet & (of_measured <= APART.smooth * np.abs(measured).max(axis=0))
+            telling = open_yet & (most * of_both > np.abs(apart[-1])) & (FALLS * rounding < of_both)
+            if telling.any():
+                closer = _left_over(np.subtract(*at(spacing / CLOSER, CLOSER * (POINTS - 1) + 1, left)))
+                telling &= FALLS * closer > of_both
+            found = np.where(telling, of_both, 0)
+            left, jumps = np.where(smooth, found, left), np.fmax(jumps, found)
+            if not np.isnan(left).any():
+                break
+    return np.where(np.isnan(left), 0, left), jumps
+
+
+def _spaced(
+    pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator
+) -> Callable[[float, int, Array], Array]:
+    """Both gradients at so many points, so far apart; the last is the point itself.
+
+    They lie towards zero, where what diverges does not.
+    """
+    ways = [rng.uniform(1 - ALIKE, 1, x.shape) for x in inputs]
+
+    def at(spacing: float, points: int, like: Array) -> Array:
+        steps = range(1 - points, 1)
+        places = (
+            [np.array(x * (1 + k * spacing * v), x.dtype) for x, v in zip(inputs, ways, strict=True)] for k in steps
+        )
+        answers = [np.broadcast_arrays(*pair.at(cotangent, place), like)[:2] for place in places]
+        return np.swapaxes(answers, 0, 1)
+
+    return at
 
 
 def _left_over(points: Array) -> Array:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.measuring.subject import SMALLEST, Subject, flattened, moves_zero, sizes
+from attention_np.gradcheck.measuring.subject import SMALLEST, Subject, flattened, moves_zero
 
 __all__ = [
     "SCALES",
@@ -142,6 +142,9 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, re
         jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, within the step (gradcheck.81)
         jump[~(jump > CLEAR * noise_of_bend)] = 0
         errors = truncation[:, 0] + 2 * last_bit / width + jump  # of the last, shortest step (gradcheck.33)
+        if reach is not None:  # of an output that is seen to move, no more than its own last bits are lost
+            own = np.broadcast_to(np.abs(subject.output.ravel()), difference.shape)
+            reach = reach._replace(largest=np.where(difference != 0, own, reach.largest))
         lost = _lost(subject, difference / width[:, None], reach)
     usable = np.isfinite(errors)  # which they are not where the slope is not
     return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), lost)
@@ -174,24 +177,17 @@ def _lost(subject: Subject, slopes: Array, reach: Reach | None) -> Array:
 def reach_of(subject: Subject, directions: Array) -> Reach:
     """What an output depends on, as far as it is seen to move, and how far it gets: alone, and when all inputs move.
 
-    An entry goes half the way to zero and a little the other way, or to where others of its input are: a solver or a
-    series that is asked outside its domain need never return. What is saturated here moves where all are smaller.
+    All go towards zero together, and one alone no further than differences step: a solver or a series that is asked
+    outside its domain need never return. What is saturated here moves where all are smaller.
     """
     x, output = subject.x, subject.output.ravel()
-    size = np.where(np.abs(x) > SMALLEST, x, sizes(x))
-    inwards, outwards = -size / 2, size / 8
-    known = x[np.isfinite(x)]
-    lowest = np.minimum(x + np.minimum(inwards, outwards), known.min(initial=np.inf))
-    highest = np.maximum(x + np.maximum(inwards, outwards), known.max(initial=-np.inf))
-    every_other = np.arange(x.size).reshape(x.shape) % 2
     tame = SMALLER * x
     with np.errstate(all="ignore"):
-        together = np.stack(
-            [x + inwards, x + outwards, x + every_other * inwards, x + (1 - every_other) * inwards, tame]
+        alone = [x + far * directions for far in (SCALES[0], -SCALES[0])]
+        outputs = subject.values(
+            np.concatenate([np.stack([x / 2, tame]), *alone, tame + SCALES[0] * SMALLER * directions])
         )
-        alone = [np.clip(x + far * directions, lowest, highest) for far in (2, -2)]
-        outputs = subject.values(np.concatenate([together, *alone, tame + SMALLER * directions]))
-        reached, up, down, from_tame = np.split(outputs, [5 + k * len(directions) for k in range(3)])
+        reached, up, down, from_tame = np.split(outputs, [2 + k * len(directions) for k in range(3)])
         touched = (up != output) | (down != output) | (from_tame != reached[-1])
         touched |= ~touched.any(axis=1, keepdims=True)  # the entry is too small to move anything, for all we know
         largest = np.abs(output)
@@ -214,7 +210,8 @@ def extrapolated(column: list[Array]) -> tuple[Array, Array]:
 def by_best_differences(subject: Subject, directions: Array) -> Slopes:
     """Differences at the scale, of all in `SCALES`, at which each slope is known best.
 
-    Entries that are much smaller than others of their array are moved by fractions of themselves first.
+    Entries that are much smaller than others of their array are moved by fractions of themselves first. Longer steps
+    are tried where shorter ones have been worse: beyond, a series or a solver may not converge.
     """
     reach = reach_of(subject, directions)
     own = _room(subject, directions)  # (moves,)
@@ -223,8 +220,11 @@ def by_best_differences(subject: Subject, directions: Array) -> Slopes:
     scales: list[Any] = [*SCALES, SCALES[1] * own]
     for scale in scales:
         again = np.broadcast_to(scale, len(directions)) == best.scales
+        too_long = (np.broadcast_to(scale, len(directions)) > SCALES[0]) & (best.scales < SCALES[0] * own)
         flat = (best.values[:, 0] == 0) & reach.touched.any(axis=1)  # a step too long or too short sees nothing
-        poor = np.flatnonzero(~again & (flat | at_zero | ~(best.errors <= GOOD * np.abs(best.values[:, 0]))))
+        poor = np.flatnonzero(
+            ~again & ~too_long & (flat | at_zero | ~(best.errors <= GOOD * np.abs(best.values[:, 0])))
+        )
         if not poor.size:
             continue
         step = np.broadcast_to(scale, len(directions))[poor]
