@@ -135,7 +135,7 @@ def _exponents(x: Array, directions: Array) -> tuple[Array]:
 
 
 @passes.backward
-def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
+def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
     """The gradient of a loss with respect to `x` and the directions, from that of the features, (..., m).
 
     A row of `d_output` that is exactly zero contributes nothing, whatever `x` holds there.
@@ -180,7 +180,7 @@ def _push_exponents(x: Array, directions: Array, moved_x: Array, moved_direction
 
 @passes.double_backward
 def double_backward(
-    d_gradients: Gradients, d_output: Array, cache: Cache
+    d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output, `x` and the directions.
 

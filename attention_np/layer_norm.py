@@ -125,7 +125,7 @@ def normalise(x: Array, gain: Array | None, b: Array | None, epsilon: float) -> 
 
 
 @passes.backward
-def backward(d_output: Array, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
+def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
     """The gradient of a loss with respect to `x`, the gain and `b`, from that of the output, (..., d).
 
     A row of `d_output` that is exactly zero contributes nothing, whatever `x` holds there.
@@ -147,7 +147,7 @@ def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None, b: Tangent = N
 
 @passes.double_backward
 def double_backward(
-    d_gradients: Gradients, d_output: Array, cache: Cache
+    d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and the arrays of forward.
 
@@ -155,7 +155,7 @@ def double_backward(
     """
     along = rms_norm.Gradients(x=d_gradients.x - mean(d_gradients.x), gain=d_gradients.gain)  # (layer-norm.14)
     # (layer-norm.21, layer-norm.22)
-    d_d_output, of_centred, between = rms_norm.push_backward(along, d_output, None, cache.centred)
+    (d_d_output, of_centred), between = rms_norm.double_backward.mathematics(along, d_output, cache.centred)
     if d_gradients.b is not None:
         d_d_output = d_d_output + d_gradients.b
     d_x = of_centred.x - mean(of_centred.x)  # (layer-norm.23)

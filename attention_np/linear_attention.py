@@ -266,7 +266,7 @@ def step_by_step(tokens: Tokens, state: Array, scale: Any, chunk_size: int | Non
 
 
 @passes.backward
-def backward(d_output: Array, cache: Cache, *, d_final_state: Array | None = None) -> Gradients:
+def backward(d_output: Tangent, cache: Cache, *, d_final_state: Tangent = None) -> Gradients:
     """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v).
 
     A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
@@ -379,7 +379,7 @@ def step_forward_mode(token: Tokens, along: Tokens, now: Step, state: Array, mov
 
 
 @passes.double_backward
-def double_backward(d_gradients: Gradients, d_output: Array, cache: Cache) -> tuple[tuple[Array, Gradients], None]:
+def double_backward(d_gradients: Gradients, d_output: Tangent, cache: Cache) -> tuple[tuple[Array, Gradients], None]:
     """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
 
     By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode, token by

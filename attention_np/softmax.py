@@ -157,7 +157,7 @@ def _with_last(vector: Array, last: Any) -> Array:
 
 
 @passes.backward
-def backward(d_weights: Array, cache: Cache) -> Gradients:
+def backward(d_weights: Tangent, cache: Cache) -> Gradients:
     """The gradient of a loss with respect to the scores: a vector-Jacobian product, without forming the Jacobian.
 
     It is zero wherever a score does not take part, and in every row whose `d_weights` is zero.
@@ -173,7 +173,7 @@ def jvp(cache: Cache, *, scores: Tangent = None) -> Array:
 
 @passes.double_backward
 def double_backward(
-    d_gradients: Gradients, d_weights: Array, cache: Cache
+    d_gradients: Gradients, d_weights: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradient of ``<d_gradients, backward(d_weights, cache)>``: the second derivative of the weights."""
     _, moved_d_scores, d_d_weights = times_moving_jacobian(d_weights, None, d_gradients.scores, cache)

@@ -1,6 +1,7 @@
 """The shell of the passes, on an op of its own: y = x v w, whose w need not be given."""
 
 import inspect
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,3 +135,32 @@ def test_notes_come_after_what_is_the_same_for_all_ops() -> None:
     assert backward.__doc__ is not None
     assert backward.__doc__.index("Raises") < backward.__doc__.index("Notes") < backward.__doc__.index("Of a product.")
     assert "d_y : array_like" in backward.__doc__
+
+
+TYPED = """
+import numpy as np
+
+from attention_np import dot_product, linear_attention, softmax
+
+x = np.zeros((2, 3))
+weights, cache = softmax.forward(x)
+softmax.backward(d_weights=[[1.0, 0.0, 0.0]] * 2, cache=cache).scores
+softmax.double_backward(softmax.Gradients(x), d_weights=x, cache=cache)
+output, steps = linear_attention.forward(x, x, x)
+linear_attention.backward(output, steps, d_final_state=x)
+softmax.backward(d_output=x, cache=cache)  # wrong
+softmax.backward(x, cache, rows=x)  # wrong
+softmax.backward(x)  # wrong
+softmax.backward(x, dot_product.forward(x, x, x)[1])  # wrong
+softmax.double_backward(softmax.Gradients(x), d_output=x, cache=cache)  # wrong
+linear_attention.backward(output, steps, d_state=x)  # wrong
+"""
+
+
+@pytest.mark.long
+def test_a_type_checker_knows_the_keywords_of_a_pass_and_no_others(tmp_path: Path) -> None:
+    api = pytest.importorskip("mypy.api", reason="needs mypy: pip install 'attention-np[lint]'")
+    (tmp_path / "uses.py").write_text(TYPED, encoding="utf-8")
+    said, _, _ = api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(tmp_path / "uses.py")])
+    refused = {int(line.split(":")[1]) for line in said.splitlines() if ": error: " in line}
+    assert refused == {k for k, line in enumerate(TYPED.splitlines(), 1) if line.endswith("# wrong")}

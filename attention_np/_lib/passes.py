@@ -19,7 +19,6 @@ from inspect import Signature, cleandoc, signature
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_np._lib.arguments import as_tangent, as_vector, check_cache, check_gradients
 from attention_np._lib.arrays import (
@@ -36,11 +35,11 @@ from attention_np._lib.wide import is_wide, widened
 
 __all__ = ["Tangent", "backward", "double_backward", "forward", "jvp", "widened_inputs"]
 
-Tangent: TypeAlias = Any  # array_like of the shape of its input, None for zero; to the formulas an array
+# array_like of the shape of its input, None for zero; or of the output, for its gradient; to the formulas an array
+Tangent: TypeAlias = Any
 
 Given = ParamSpec("Given")
 Cache = TypeVar("Cache")
-CacheIn = TypeVar("CacheIn", contravariant=True)
 Gradients = TypeVar("Gradients")
 Between: TypeAlias = tuple[Array, ...]
 Found = TypeVar("Found", covariant=True)
@@ -56,26 +55,6 @@ class Pass(Protocol[Given, Found]):
     mathematics: Callable[..., Any]
 
     def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Found:
-        """The whole of it."""
-        ...
-
-
-class Backward(Protocol[CacheIn, Found]):
-    """A backward pass as users call it, and its formulas alone."""
-
-    mathematics: Callable[..., Any]
-
-    def __call__(self, d_output: npt.ArrayLike, cache: CacheIn, **further: npt.ArrayLike | None) -> Found:
-        """The whole of it."""
-        ...
-
-
-class DoubleBackward(Protocol[CacheIn, Held]):
-    """A double backward pass as users call it, and its formulas alone."""
-
-    mathematics: Callable[..., Any]
-
-    def __call__(self, d_gradients: Held, d_output: npt.ArrayLike, cache: CacheIn) -> tuple[Array, Held]:
         """The whole of it."""
         ...
 
@@ -107,10 +86,10 @@ def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
 
 
 @overload
-def backward(mathematics: Callable[[Array, Cache], tuple[Gradients, Between]]) -> Backward[Cache, Gradients]: ...
+def backward(mathematics: Callable[Given, tuple[Gradients, Between]]) -> Pass[Given, Gradients]: ...
 @overload
-def backward(mathematics: Callable[[Array, Cache], Gradients]) -> Backward[Cache, Gradients]: ...
-def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
+def backward(mathematics: Callable[Given, Gradients]) -> Pass[Given, Gradients]: ...
+def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     """A backward pass: `Gradients`, of the shapes and dtypes of the inputs, None where there was none."""
     op, names, kind = _op_of(mathematics)
     given = signature(mathematics)
@@ -143,7 +122,7 @@ def backward(mathematics: Callable[..., Any]) -> Backward[Any, Any]:
     others = [x.replace(annotation="npt.ArrayLike | None") for x in others]
     first = first.replace(annotation="npt.ArrayLike")
     public = given.replace(parameters=[first, second, *others], return_annotation="Gradients")
-    return cast("Backward[Any, Any]", _as_pass(shell, mathematics, public))
+    return cast("Pass[..., Any]", _as_pass(shell, mathematics, public))
 
 
 def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Given, Array]:
@@ -176,8 +155,8 @@ def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Giv
 
 
 def double_backward(
-    mathematics: Callable[[Held, Array, Cache], tuple[tuple[Array, Held], Between | None]],
-) -> DoubleBackward[Cache, Held]:
+    mathematics: Callable[Given, tuple[tuple[Array, Held], Between | None]],
+) -> Pass[Given, tuple[Array, Held]]:
     """A backward pass of `backward`: the gradients of <d_gradients, backward(d_output, cache)>.
 
     With None in the place of the arrays on the way, as for an op whose other passes have none, there is no second look.
@@ -214,7 +193,7 @@ def double_backward(
     first, second, third = signature(mathematics).parameters.values()
     of_user = second.replace(annotation="npt.ArrayLike")
     public = Signature([first, of_user, third], return_annotation="tuple[Array, Gradients]")
-    return cast("DoubleBackward[Cache, Held]", _as_pass(shell, mathematics, public))
+    return cast("Pass[Given, tuple[Array, Held]]", _as_pass(shell, mathematics, public))
 
 
 def widened_inputs(cache: Cache, names: Sequence[str]) -> Cache:
