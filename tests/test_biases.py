@@ -259,11 +259,7 @@ def test_blockwise_makes_no_array_of_all_pairs(kind: str) -> None:
         (lambda: biases.alibi(np.ones(3, int)), TypeError, "slopes must hold floating-point numbers, not int64"),
         (lambda: biases.alibi_slopes(0), ValueError, "num_heads must be at least 1, not 0"),
         (lambda: biases.t5(np.ones((4, 2, 1))), ValueError, "table must have one or two axes"),
-        (
-            lambda: biases.t5(np.ones((3, 2))),
-            ValueError,
-            r"table must have at least 4 buckets \(table.shape=\(3, 2\)\)",
-        ),
+        (lambda: biases.t5(np.ones((3, 2))), ValueError, r"table must have at least 4 buckets \(table.shape=\(3, 2\)"),
         (lambda: biases.t5(np.ones(1), bidirectional=False), ValueError, "table must have at least 2 buckets"),
         (lambda: biases.t5(np.ones(32), max_distance=8), ValueError, "max_distance must be above 8, the distances"),
         (lambda: biases.t5(np.ones(32), max_distance=1.5), TypeError, "max_distance must be an integer, not float"),

@@ -275,6 +275,7 @@ TYPES: Refused = {
     ],
 }
 OF_SCORES, OF_OUTPUT = "parameters.w_query parameters.w_key", "parameters.w_output parameters.w_value"
+OF_QUERY = "parameters.w_query query"
 VALUES: Refused = {
     "query": [
         ({"query": 1.0}, "query must have at least one axis, (..., n, features) or (features,)", "query"),
@@ -332,11 +333,7 @@ VALUES: Refused = {
     ],
     "parameters": [
         (with_parameters(w_key=RAGGED), "parameters.w_key must be an array of floating-point numbers: ", ""),
-        (
-            with_parameters(w_query=zeros(3, 4)),
-            "parameters.w_query takes 3 features but query has 4",
-            "parameters.w_query query",
-        ),
+        (with_parameters(w_query=zeros(3, 4)), "parameters.w_query takes 3 features but query has 4", OF_QUERY),
         ({"key": zeros(5, 3)}, "parameters.w_key takes 4 features but key has 3", "parameters.w_key key"),
         ({"value": zeros(5, 3)}, "parameters.w_value takes 4 features but value has 3", "parameters.w_value value"),
         (with_parameters(w_value=zeros(1, 4, 4)), "parameters.w_value must have two axes, (features in, ", ""),
