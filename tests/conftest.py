@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,7 @@ for profile, examples in {"suite": 40, "quick": 8}.items():
 
 collect_ignore = ["fixtures"]  # what test_new_op adds to a copy of the whole
 LONG = ("mutation", "peers", "plot", "website")  # folders beside this file
+SLOWEST = ("tests/website/", "tests/test_examples.py")  # with these one process would be busy when others have ended
 PASSED = count(1)
 
 
@@ -28,6 +30,24 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Folders that are long as a whole are not even read where long tests are left out."""
     here = collection_path.parent == Path(__file__).parent
     return True if here and collection_path.name in LONG and is_quick(config) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOWEST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Processes take tests by file in this order, but those of the site by folder: others would wait for it."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return SLOWEST[0] if file.startswith(SLOWEST[0]) else file
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log) if config.option.dist == "loadfile" else None
 
 
 def pytest_report_teststatus(

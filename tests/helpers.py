@@ -26,16 +26,14 @@ Patch, Printed = pytest.MonkeyPatch, pytest.CaptureFixture[str]
 COMPLEX_STEP, CENTRAL = 1e-13, 1e-7
 
 
-ALL = (
-    settings().max_examples > 8
-)  # so many examples are the "quick" profile of conftest.py, which leaves out what is long
+ALL = settings().max_examples > 8  # as many are in the profile of conftest.py that leaves out what is long
 
 
 def each(names: str | tuple[str, ...], values: Iterable[Any], long: Iterable[Any] = ()) -> Callable[[Any], Any]:
     """As ``pytest.mark.parametrize``, but in one test, since of thousands pytest's own work would be most.
 
     Its failure says of which value. Those of `long` are left out where long tests are. All share the fixtures of the
-    one test, and must leave nothing behind in them.
+    one test, and must leave nothing behind in them; to skip one is to skip what follows.
     """
     names, values = ((names,) if isinstance(names, str) else names), [*values, *(long if ALL else ())]
 
@@ -46,7 +44,7 @@ def each(names: str | tuple[str, ...], values: Iterable[Any], long: Iterable[Any
                 chosen = dict(zip(names, (value,) if len(names) == 1 else value, strict=True))
                 try:
                     test(**chosen, **others)
-                except Exception as error:
+                except (Exception, pytest.fail.Exception) as error:
                     told = ", ".join(f"{name}={x!r}" for name, x in chosen.items())
                     raise AssertionError(f"of {told}: {error}") from error
 

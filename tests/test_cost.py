@@ -210,11 +210,7 @@ def test_nothing_fits_in_no_memory() -> None:
 @pytest.mark.parametrize(
     ("many", "error", "message"),
     [
-        (
-            (float("inf"), float("nan"), -1, -0.5),
-            ValueError,
-            r"^memory must be a finite number of bytes, at least 0, not ",
-        ),
+        ((np.inf, np.nan, -1, -0.5), ValueError, r"^memory must be a finite number of bytes, at least 0, not "),
         (("8", None, True, 1j), TypeError, r"^memory must be a number of bytes, not "),
     ],
 )

@@ -68,9 +68,8 @@ def test_nearly_every_displayed_equation_is_executed(report: Verification) -> No
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 101])
-def test_every_page_holds_with_other_draws(pages: list[Page], seed: int) -> None:
-    other = verify(pages, operators=OPS, seed=seed)
+def test_every_page_holds_with_other_draws(pages: list[Page]) -> None:
+    other = verify(pages, operators=OPS, seed=101)
     assert other.ok, [record.message for record in other.records if record.verdict == "fails"]
 
 
