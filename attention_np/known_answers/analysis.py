@@ -17,8 +17,6 @@ import numpy.typing as npt
 from attention_np.known_answers.formats import Format
 from attention_np.known_answers.program import SCALING, Head, Moving, sum_to
 
-__all__ = ["Analysis", "Computed", "exact"]
-
 Array = npt.NDArray[Any]
 
 EXPONENT = 3  # roundings of the argument of exp: a difference, times log2(e), itself rounded
@@ -57,6 +55,8 @@ class Computed:
 
 
 class Weights(NamedTuple):
+    """The softmax of the rows of scores."""
+
     forward: Computed
     backward: Computed  # as they may be computed again from the log-sum-exp
     logsumexp: Computed

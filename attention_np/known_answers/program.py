@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["OPS", "SCALING", "Head", "Moving", "sum_to"]
-
 Array = npt.NDArray[Any]
 Numbers: TypeAlias = Any  # of the arithmetic: an array of them
 Arithmetic: TypeAlias = Any  # an Exact or an Analysis

@@ -13,8 +13,6 @@ from attention_np._lib.arguments import check_broadcasts_to, check_features, che
 from attention_np._lib.arrays import Array
 from attention_np._lib.parameters import Parameters, as_parameters
 
-__all__ = ["SIGNATURES", "Signature"]
-
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]
 Arrays: TypeAlias = Mapping[str, Array]

@@ -20,8 +20,6 @@ import numpy.typing as npt
 
 from attention_np.known_answers.program import OPS, Head, Moving, sum_to
 
-__all__ = ["DIGITS", "Exact", "answers"]
-
 Array = npt.NDArray[Any]
 
 DIGITS = 50
