@@ -241,18 +241,25 @@ def jvp(
     b: Tangent = None,
 ) -> tuple[Array, tuple[Array, ...]]:
     """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
-    d_query, d_key, d_value, d_w_query, d_w_key, d_w_score, d_b = query, key, value, w_query, w_key, w_score, b
-    hidden = cache.hidden
-
-    d_queries = d_query @ cache.w_query + cache.query @ d_w_query  # (..., n, h) (additive.27)
-    d_keys = linear(d_key, cache.w_key, d_b) + cache.key @ d_w_key  # (..., m, h) (additive.28)
-    d_sum = d_queries[..., :, None, :] + d_keys[..., None, :, :]  # (..., n, m, h) (additive.29)
-    d_hidden = (1 - hidden * hidden) * d_sum  # (..., n, m, h) (additive.29)
-    d_scores = d_hidden @ cache.w_score + hidden @ d_w_score  # (..., n, m) (additive.30)
+    along = Gradients(query=query, key=key, value=value, w_query=w_query, w_key=w_key, w_score=w_score, b=b)
+    _, d_scores, between = _push_scores(cache, along, 1 - cache.hidden * cache.hidden)
     d_weights = softmax.times_jacobian(d_scores, cache.softmax)  # (..., n, m) (additive.31)
-    of_values = product(cache.weights, d_value, cache.mask)
-    d_output = product(d_weights, cache.value, cache.mask) + of_values  # (..., n, d_v) (additive.32)
-    return d_output, (d_queries, d_keys, d_scores)
+    return _push_output(cache, d_weights, value), between
+
+
+def _push_scores(cache: Cache, along: Gradients, slope: Array) -> tuple[Array, Array, tuple[Array, ...]]:
+    """How the hidden layer and the scores move, given the slope of tanh; and what is on the way."""
+    d_queries = along.query @ cache.w_query + cache.query @ along.w_query  # (..., n, h) (additive.27)
+    d_keys = linear(along.key, cache.w_key, along.b) + cache.key @ along.w_key  # (..., m, h) (additive.28)
+    d_sum = d_queries[..., :, None, :] + d_keys[..., None, :, :]  # (..., n, m, h) (additive.29)
+    d_hidden = slope * d_sum  # (..., n, m, h) (additive.29)
+    d_scores = d_hidden @ cache.w_score + cache.hidden @ along.w_score  # (..., n, m) (additive.30)
+    return d_hidden, d_scores, (d_queries, d_keys, d_scores)
+
+
+def _push_output(cache: Cache, d_weights: Array, d_value: Array) -> Array:
+    d_output: Array = product(d_weights, cache.value, cache.mask)  # (..., n, d_v)
+    return d_output + product(cache.weights, d_value, cache.mask)  # (additive.32)
 
 
 @passes.double_backward
@@ -264,11 +271,8 @@ def double_backward(
     By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
     """
     along, hidden, flows = d_gradients, cache.hidden, pairs_that_flow(cache.mask, d_output)
-    d_d_output, (moved_queries, moved_keys, moved_scores) = jvp.mathematics(cache, **along._asdict())
     slope = 1 - hidden * hidden  # of tanh, (..., n, m, h)
-    moved_hidden = slope * (
-        moved_queries[..., :, None, :] + moved_keys[..., None, :, :]
-    )  # (..., n, m, h) (additive.29)
+    moved_hidden, moved_scores, between = _push_scores(cache, along, slope)
 
     # backward was d_weights = d_output @ value^T (additive.84), d_scores = the Jacobian of softmax times d_weights
     d_weights, moved_d_weights = (
@@ -316,14 +320,8 @@ def double_backward(
         w_score=d_w_score[:, 0],
         b=d_b,
     )
-    return (d_d_output, gradients), (
-        moved_queries,
-        moved_keys,
-        moved_scores,
-        moved_d_scores,
-        moved_d_queries,
-        moved_d_keys,
-    )
+    d_d_output = _push_output(cache, moved_weights, along.value)
+    return (d_d_output, gradients), (*between, moved_d_scores, moved_d_queries, moved_d_keys)
 
 
 def _check_parameters(query: Array, key: Array, w_query: Array, w_key: Array, w_score: Array, b: Array | None) -> None:

@@ -334,18 +334,18 @@ def double_backward(
 
     By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
     """
-    d_d_output, gradients, between = push_backward(
-        d_gradients, d_output, None, cache
-    )  # (dot-product.103, dot-product.105)
+    # (dot-product.103, dot-product.105)
+    d_d_output, gradients, between, _ = push_backward(d_gradients, d_output, None, cache)
     return (d_d_output, gradients), between
 
 
 def push_backward(
     along: Gradients, d_output: Array, moved_d_output: Array | None, cache: Cache
-) -> tuple[Array, Gradients, tuple[Array, ...]]:
+) -> tuple[Array, Gradients, tuple[Array, ...], Gradients | None]:
     """How the output and the gradients of `backward` move with the inputs and `d_output` (None: it does not). For ops.
 
-    Beside them what is on the way: how the scores and their gradients move.
+    Beside them what is on the way: how the scores and their gradients move. If `d_output` does, also the gradients of
+    query, key and value themselves: it is an op that asks, in which they are a factor of what moves.
     """
     flows, shape = pairs_that_flow(cache.mask, d_output), cache.weights.shape
     moved_scores, moved_products = _push_scores(cache, along.query, along.key, along.bias)  # (..., n, m)
@@ -368,9 +368,6 @@ def push_backward(
 
     # backward was d_value = dropped^T @ d_output (dot-product.93)
     d_value = product(transposed(drop(moved_weights, cache.dropout)), d_output, transposed(flows))  # (..., m, d_v)
-    if moved_d_output is not None:
-        dropped = drop(cache.weights, cache.dropout)
-        d_value = d_value + product(transposed(dropped), moved_d_output, transposed(flows))
 
     # backward was d_products = d_scores * slope, both of which move
     d_products, moved_d_products = d_scores, moved_d_scores
@@ -388,5 +385,17 @@ def push_backward(
         moving = np.asarray(d_scores), np.asarray(moved_d_scores), cache.query, along.query, along.bias
         d_bias, of_bias = cache.bias.pushed_gradients(*_whole(d_scores), *moving, cache.scale)
         d_query = d_query if of_bias is None else d_query + of_bias
+    first = None
+    if moved_d_output is not None:
+        dropped = transposed(drop(cache.weights, cache.dropout))
+        d_value = d_value + product(dropped, moved_d_output, transposed(flows))
+        of_query = backward_product(d_products, cache.key, cache.scale)  # (dot-product.22)
+        of_key = backward_product(transposed(d_products), cache.query, cache.scale)  # (dot-product.26)
+        if isinstance(cache.bias, Bias):
+            _, of_bias = cache.bias.gradients(np.asarray(d_scores), *_whole(d_scores), cache.query, cache.scale)
+            of_query = of_query if of_bias is None else of_query + of_bias
+        of_value = product(dropped, d_output, transposed(flows))  # (dot-product.9)
+        first = Gradients(query=of_query, key=of_key, value=of_value, bias=d_scores, sink=None)
     gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=d_bias, sink=d_sink)
-    return _push_output(cache, moved_weights, along.value), gradients, (moved_scores, moved_d_scores, moved_d_products)
+    between = moved_scores, moved_d_scores, moved_d_products
+    return _push_output(cache, moved_weights, along.value), gradients, between, first

@@ -155,7 +155,7 @@ def double_backward(
     """
     along = rms_norm.Gradients(x=d_gradients.x - mean(d_gradients.x), gain=d_gradients.gain)  # (layer-norm.14)
     # (layer-norm.21, layer-norm.22)
-    d_d_output, of_centred, between = rms_norm.push_backward(along, d_output, None, cache.centred)
+    (d_d_output, of_centred), between = rms_norm.double_backward.mathematics(along, d_output, cache.centred)
     if d_gradients.b is not None:
         d_d_output = d_d_output + d_gradients.b
     d_x = of_centred.x - mean(of_centred.x)  # (layer-norm.23)

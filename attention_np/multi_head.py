@@ -124,9 +124,9 @@ class Norm:
         return self._sized(rms_norm.jvp.mathematics(cache, x=d_x, gain=d_gain)[0])
 
     def push_backward(self, along: Array, along_gain: Array | None, d_y: Array, moved: Array, cache: Any) -> Any:
-        """How the gradients move."""
+        """The gradient of the rows, and how the gradients move."""
         along_all = rms_norm.Gradients(along, along_gain)
-        return rms_norm.push_backward(along_all, self._sized(d_y), self._sized(moved), cache)[1]
+        return rms_norm.push_backward(along_all, self._sized(d_y), self._sized(moved), cache)[:2]
 
     def _sized(self, x: Array) -> Array:
         return x if self.size is None else x * self.size  # (multi-head.84)
@@ -160,9 +160,9 @@ class Turn:
         return turned
 
     def push_backward(self, along: Array, along_gain: Array | None, d_y: Array, moved: Array, cache: Any) -> Any:
-        """How the gradient moves: a turn is linear."""
-        del along, along_gain, d_y
-        return self.backward(moved, cache)
+        """The gradient of the rows, and how it moves: a turn is linear."""
+        del along, along_gain
+        return self.backward(d_y, cache).x, self.backward(moved, cache)
 
 
 Plan: TypeAlias = tuple[Norm | Turn, ...]
@@ -632,8 +632,8 @@ def _push_back_through(
     """What :func:`_back_through` gives, and how the gradients of rows and gain move."""
     moved_gain = None
     for (step, cache), before in zip(reversed(steps), reversed(along[:-1]), strict=True):
-        pushed = step.push_backward(before, along_gain, d_x, moved, cache)  # (multi-head.114)
-        d_x, moved = step.backward(d_x, cache).x, pushed.x
+        d_x, pushed = step.push_backward(before, along_gain, d_x, moved, cache)  # (multi-head.114)
+        moved = pushed.x
         moved_gain = moved_gain if pushed.gain is None else pushed.gain
     return d_x, moved, moved_gain
 
@@ -654,10 +654,10 @@ def double_backward(
     d_heads, moved_d_heads = (_split(x, cache.num_heads) for x in (d_combined, moved_d_combined))
 
     # backward was that of attention, and the heads side by side (multi-head.108, multi-head.109, multi-head.110)
-    of_heads, _ = dot_product.backward.mathematics(d_heads, attention)
     along_heads = _as_they_meet(along_queries, along_keys, along_values, cache.num_heads)
     attended = dot_product.Gradients(**along_heads, bias=along.bias, sink=along_w.sink)
-    moved_heads, moved, of_scores = dot_product.push_backward(attended, d_heads, moved_d_heads, attention)
+    moved_heads, moved, of_scores, of_heads = dot_product.push_backward(attended, d_heads, moved_d_heads, attention)
+    assert of_heads is not None  # since d_heads moves
     d_queries, d_keys, d_values = _of_own_heads(of_heads, cache)
     moved_d_queries, moved_d_keys, moved_d_values = _of_own_heads(moved, cache)
 

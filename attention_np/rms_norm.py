@@ -188,14 +188,14 @@ def double_backward(
 
     By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
     """
-    d_d_output, gradients, between = push_backward(d_gradients, d_output, None, cache)
-    return (d_d_output, gradients), between
+    _, gradients, between = push_backward(d_gradients, d_output, None, cache)
+    return (_push_output(cache, between[0], d_gradients.gain), gradients), between
 
 
 def push_backward(
     along: Gradients, d_output: Array, moved_d_output: Array | None, cache: Cache
 ) -> tuple[Array, Gradients, tuple[Array, ...]]:
-    """How the output and the gradients of `backward` move with the inputs and `d_output` (None: it does not)."""
+    """The gradient of `x`; and how those of `backward` move with the inputs and `d_output` (None: it does not)."""
     normalised, gain = cache.normalised, cache.gain
     moved_normalised, moved_rms = _push(cache, along.x)  # (..., d), (..., 1)
 
@@ -215,5 +215,4 @@ def push_backward(
     d_x = backward_times(d_normalised - backward_times(part, normalised), 1 / cache.rms)
     moved = moved_d_normalised - backward_times(moved_part, normalised) - backward_times(part, moved_normalised)
     moved_d_x = backward_times(moved - backward_times(d_x, moved_rms), 1 / cache.rms)  # (..., d) (rms-norm.24)
-    d_d_output = _push_output(cache, moved_normalised, along.gain)
-    return d_d_output, Gradients(x=moved_d_x, gain=d_gain), (moved_normalised, d_normalised, moved_d_normalised)
+    return d_x, Gradients(x=moved_d_x, gain=d_gain), (moved_normalised, d_normalised, moved_d_normalised)

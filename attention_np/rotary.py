@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import ceil, floor, log, pi, sqrt
+from math import ceil, floor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +51,7 @@ __all__ = [
 VECTORIZED = ("x",)  # may carry any leading axes: for gradcheck
 
 WIDE = np.longdouble  # of angles: at position 100000 the last bit of a frequency is the sixth last of an angle
+PI = 4 * np.arctan(WIDE(1))  # in as many digits
 
 
 class Gradients(NamedTuple):
@@ -77,7 +78,7 @@ class Scaling(NamedTuple):
     """
 
     frequencies: Callable[[float, int], Array]  # of the base and the width, (width / 2,)
-    amplitude: float = 1.0  # what cosine and sine are multiplied by, and so the scores by its square
+    amplitude: Any = 1.0  # what cosine and sine are multiplied by, and so the scores by its square
 
 
 def plain(base: float, width: int) -> Array:
@@ -298,14 +299,14 @@ def dynamic(factor: float, original_length: float, length: float) -> Scaling:
     """
     factor = _at_least_one("factor", factor)
     original, length = _above("original_length", original_length), _above("length", length)
-    slower = factor * max(length / original, 1) - (factor - 1)
+    slower = factor * max(length / WIDE(original), WIDE(1)) - (factor - 1)
     return Scaling(partial(_dynamic, slower=slower))
 
 
-def _dynamic(base: float, width: int, slower: float) -> Array:
+def _dynamic(base: float, width: int, slower: Any) -> Array:
     if width <= 2:  # the one frequency is 1 for every base
         return plain(base, width)
-    return plain(base * slower ** (width / (width - 2)), width)  # (rotary.19)
+    return plain(base * slower ** (WIDE(width) / (width - 2)), width)  # (rotary.19)
 
 
 def yarn(
@@ -353,7 +354,7 @@ def yarn(
         beta_slow=_above("beta_slow", beta_slow),
         truncate=as_flag("truncate", truncate),
     )
-    return Scaling(frequencies, _amplitude(attention_factor, 1 + log(factor) / 10))
+    return Scaling(frequencies, _amplitude(attention_factor, 1 + np.log(WIDE(factor)) / 10))
 
 
 def _yarn(
@@ -367,7 +368,8 @@ def _yarn(
 ) -> Array:
     # the pairs, counted from 0, that turn so many times over the original length (rotary.20)
     start, stop = (
-        width * log(original_length / (2 * pi * turns)) / (2 * log(base)) for turns in (beta_fast, beta_slow)
+        width * np.log(original_length / (2 * PI * turns)) / (2 * np.log(WIDE(base)))
+        for turns in (beta_fast, beta_slow)
     )
     if truncate:
         start, stop = floor(start), ceil(stop)
@@ -405,7 +407,7 @@ def llama3(factor: float, low_freq_factor: float, high_freq_factor: float, origi
 
 def _llama3(base: float, width: int, factor: float, low: float, high: float, original: float) -> Array:
     frequencies = plain(base, width)
-    turns = original * frequencies / (2 * WIDE(np.pi))
+    turns = original * frequencies / (2 * PI)
     share = np.clip((turns - low) / (high - low), 0, 1)  # (rotary.25)
     blended: Array = frequencies * share + frequencies / factor * (1 - share)
     return blended
@@ -450,12 +452,12 @@ def longrope(
     .. [1] Y. Ding et al., "LongRoPE: extending LLM context window beyond 2 million tokens", arXiv:2402.13753, 2024.
     """
     original, length = _above("original_length", original_length, 1), _above("length", length)
-    longer = (length if maximum_length is None else _above("maximum_length", maximum_length)) / original
+    longer = (length if maximum_length is None else _above("maximum_length", maximum_length)) / WIDE(original)
     name, factors = ("long_factor", long_factor) if length > original else ("short_factor", short_factor)
     divisors = as_array(name, factors).astype(WIDE)
     if divisors.ndim != 1 or not (np.isfinite(divisors) & (divisors > 0)).all():
         raise ValueError(f"{name} must be a vector of positive numbers ({name}.shape={divisors.shape})")
-    amplitude = _amplitude(attention_factor, sqrt(1 + log(max(longer, 1)) / log(original)))
+    amplitude = _amplitude(attention_factor, np.sqrt(1 + np.log(max(longer, WIDE(1))) / np.log(WIDE(original))))
     return Scaling(partial(_longrope, name=name, divisors=divisors), amplitude)
 
 
@@ -468,7 +470,7 @@ def _longrope(base: float, width: int, name: str, divisors: Array) -> Array:
     return plain(base, width) / divisors  # (rotary.27)
 
 
-def _amplitude(given: float | None, usual: float) -> float:
+def _amplitude(given: float | None, usual: Any) -> Any:
     return usual if given is None else _above("attention_factor", given)
 
 

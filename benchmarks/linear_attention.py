@@ -11,6 +11,7 @@ of its autograd.
 from __future__ import annotations
 
 import argparse
+import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ from benchmarks.checkers import installed
 Array = npt.NDArray[Any]
 N, LONGEST, HEADS, D, ROUNDS = 1024, 131072, 4, 64, 5
 MOST = 1.0  # of PyTorch's time
-STEEPEST = 1.25  # times as much for a token of the longest sequence as for one of the shortest
+STEEPEST = 1.25  # times as much time, or memory, for a token of the longest sequence as for one of the shortest
 
 
 def random_inputs(n: int, heads: int, dtype: str) -> dict[str, Array]:
@@ -110,13 +111,28 @@ def measure(n: int, longest: int, heads: int, rounds: int) -> dict[str, Any]:
             reached[f"at most {MOST} times PyTorch's time, {dtype}"] = row["ratio"] <= MOST
         rows.append(row)
     lengths = [length for length in (longest // 16, longest // 4, longest) if length]
-    growing = interleaved({length: ours(random_inputs(length, 1, "float32")) for length in lengths}, min(rounds, 3))
-    of_token = {length: 1e6 * spread(growing[length]).median / length for length in lengths}
-    reached["linear in n"] = of_token[lengths[-1]] <= STEEPEST * of_token[lengths[0]]
-    return {"n": n, "heads": heads, "rows": rows, "microseconds_a_token": of_token, "targets": reached}
+    growing = {length: ours(random_inputs(length, 1, "float32")) for length in lengths}
+    times = interleaved(growing, min(rounds, 3))
+    of_token = {
+        "microseconds": {length: 1e6 * spread(times[length]).median / length for length in lengths},
+        "bytes": {length: peak_of(growing[length]) / length for length in lengths},
+    }
+    for what, found in of_token.items():
+        reached[f"{what} linear in n"] = found[lengths[-1]] <= STEEPEST * found[lengths[0]]
+    return {"n": n, "heads": heads, "rows": rows, "a_token": of_token, "targets": reached}
 
 
-def print_table(rows: Sequence[dict[str, Any]], of_token: dict[int, float]) -> None:
+def peak_of(call: Callable[[], Any]) -> int:
+    """The most bytes that a call has at once, its results included."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def print_table(rows: Sequence[dict[str, Any]], of_token: dict[str, dict[int, float]]) -> None:
     """A line for each dtype, and one for the lengths."""
     table = Table(box=box.SIMPLE_HEAD, title="Gated delta rule, heads of 64, chunks of 64, forward and backward")
     for header in ("dtype", "ours, ms", "PyTorch, ms", "ratio", "difference"):
@@ -128,8 +144,8 @@ def print_table(rows: Sequence[dict[str, Any]], of_token: dict[int, float]) -> N
         )
         table.add_row(row["dtype"], f"{ms['ours']:.1f}", *peer)
     console().print(table)
-    lengths = ", ".join(f"{x:.1f} at n = {n}" for n, x in of_token.items())
-    print(f"microseconds a token, one head, float32: {lengths}")
+    for what, found in of_token.items():
+        print(f"{what} a token, one head, float32: {', '.join(f'{x:.1f} at n = {n}' for n, x in found.items())}")
 
 
 def main() -> None:
@@ -144,7 +160,7 @@ def main() -> None:
     if options.n % D:
         parser.error(f"n = {options.n} is no multiple of {D}")
     result = measure(options.n, options.longest, options.heads, options.rounds)
-    print_table(result["rows"], result["microseconds_a_token"])
+    print_table(result["rows"], result["a_token"])
     store(options.json, {"machine": describe(), **result})
 
 

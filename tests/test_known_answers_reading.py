@@ -217,6 +217,22 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused(
 CASES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "an option of another op": (lambda c: c.update(options={"is_causal": True}), "options: 'is_causal' is unknown"),
     "heads, of softmax": (lambda c: c.update(options={"num_heads": 1}), "options: 'num_heads' is unknown"),
+    "a window of three": (
+        lambda c: c.update(op="multi_head", options={"num_heads": 1, "window": [1, 2, 3]}),
+        "options: window: two numbers are expected, or null, not [1, 2, 3]",
+    ),
+    "a scaling of no kind": (
+        lambda c: c.update(op="rotary", options={"scaling": {"kind": "__class__", "factor": 2}}),
+        "options: scaling: an object is expected, with a kind of linear, dynamic, yarn, llama3, longrope",
+    ),
+    "a scaling without its factor": (
+        lambda c: c.update(op="rotary", options={"scaling": {"kind": "yarn", "original_length": 9}}),
+        "options: scaling: factor is missing",
+    ),
+    "a norm of no kind": (
+        lambda c: c.update(op="multi_head", options={"num_heads": 1, "qk_norm": "l1"}),
+        "options: qk_norm: rms or l2 is expected, not 'l1'",
+    ),
     "options that are no object": (lambda c: c.update(options=[]), "options: an object is expected"),
     "another op": (
         lambda c: c.update(op="additive"),
@@ -367,7 +383,7 @@ def test_arrays_fit_together_if_the_op_takes_them(example: Any) -> None:
     inputs = {name: x.shape for name, x in example.inputs.items()}
     answers = shapes_of_answers(example.op, example.inputs, example.options)
     assert is_said(example, inputs, answers)
-    assert SIGNATURES[example.op].read_options(example.options) == example.options
+    assert SIGNATURES[example.op].read_options(json.loads(json.dumps(example.options))) == example.options
     for name in (*inputs, *answers):
         for shapes in changed(inputs | answers, name):
             given = {x: shapes[x] for x in inputs}, {x: shapes[x] for x in answers}

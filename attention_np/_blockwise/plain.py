@@ -387,7 +387,7 @@ def _whole_rows_twice(tile: Tile, d_output: Array, along: Any) -> tuple[Array | 
         is_shared = along.bias is None or isinstance(tile.bias, Bias) or len(along.bias) == 1
         bias = along.bias if is_shared else along.bias[rows]
         of_rows = dot_product.Gradients(along.query[rows], along.key, along.value, bias, along.sink)
-        output, found, _ = dot_product.push_backward(of_rows, d_output[rows], None, cache)
+        output, found, *_ = dot_product.push_backward(of_rows, d_output[rows], None, cache)
         moved.append(output)
         d_query[rows] = found.query
         d_key += found.key

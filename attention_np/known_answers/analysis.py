@@ -6,7 +6,8 @@ They are derived in ``docs/known-answers.md`` of the repository; :math:`u`, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from attention_np.known_answers.by_position import frequencies
 from attention_np.known_answers.formats import Format
 from attention_np.known_answers.program import SCALING, Head, Moving, sum_to
 
@@ -22,6 +24,7 @@ Array = npt.NDArray[Any]
 EXPONENT = 3  # roundings of the argument of exp: a difference, times log2(e), itself rounded
 FUNCTION = 4  # what exp, log, tanh and a division may be off by, together with the rounding of the result
 FREQUENCY = 16  # roundings of an angle: of a power, whose exponent is times the logarithm of its base, and a product
+SCALED_FREQUENCY = 4 * FREQUENCY  # a blend of two frequencies, by a share that is a difference of logarithms
 RESCALING = 2  # roundings for each term of a sum over keys that is rescaled block by block
 OTHERS = 10  # the remaining roundings of such a sum
 
@@ -111,9 +114,9 @@ class Analysis:
         """The difference."""
         return self.off(Computed(a.value - b.value, a.error + b.error), 1)
 
-    def over(self, x: Computed, count: int) -> Computed:
-        """A quotient by a whole number."""
-        return self.off(Computed(x.value / count, x.error / count), 1)
+    def over(self, x: Computed, divisor: float) -> Computed:
+        """A quotient by a number of the options, or of entries."""
+        return self.off(Computed(x.value / divisor, x.error / divisor), 1)
 
     def number(self, x: Any) -> Computed:
         """Numbers of the options, rounded to the precision of sums."""
@@ -130,11 +133,17 @@ class Analysis:
         nearest = np.maximum(x.value - x.error, x.value / 2)  # no error is as large as half of what it is of
         return self.off(Computed(x.value**-0.5, x.error / 2 * nearest**-1.5), FUNCTION)
 
-    def waves(self, positions: Computed, base: float, width: int) -> tuple[Computed, Computed]:
+    def waves(
+        self, positions: Computed, base: float, width: int, scaling: Mapping[str, Any] | None
+    ) -> tuple[Computed, Computed]:
         """Cosine and sine: of a frequency that is a power, times a position, each rounded."""
-        angles = positions.value[..., None] * base ** (-np.arange(0, width, 2) / max(width, 1))
-        error = self.gamma(FREQUENCY) * np.abs(angles)
-        cos, sin = (self.off(Computed(wave(angles), error), FUNCTION) for wave in (np.cos, np.sin))
+        found, plain, amplitude = frequencies(base, width, scaling, math, float)
+        roundings, others = (FREQUENCY, FUNCTION) if scaling is None else (SCALED_FREQUENCY, 2 * FUNCTION)
+        error = self.gamma(roundings) * np.abs(positions.value[..., None] * np.array(plain))
+        angles = positions.value[..., None] * np.array(found)
+        cos, sin = (
+            self.off(Computed(amplitude * wave(angles), amplitude * error), others) for wave in (np.cos, np.sin)
+        )
         return self.rounded(cos), self.rounded(sin)
 
     def either(self, *ways: Computed) -> Computed:
@@ -181,15 +190,13 @@ class Analysis:
         return Computed(value, value * np.expm1(exponent + self.gamma(FUNCTION)))
 
     def tanh(self, x: Computed) -> Computed:
-        """Rounded to the dtype. The error of x counts by the largest slope near x, which is 1 / cosh^2."""
+        """The error of x counts by the largest slope near x, which is 1 / cosh^2."""
         nearest = np.maximum(np.abs(x.value) - x.error, 0)
-        y = Computed(np.tanh(x.value), x.error / np.cosh(nearest) ** 2)
-        return self.rounded(self.off(y, FUNCTION))
+        return self.off(Computed(np.tanh(x.value), x.error / np.cosh(nearest) ** 2), FUNCTION)
 
     def tanh_slope(self, y: Computed) -> Computed:
-        """The derivative of tanh where it is `y`: computed in the dtype, if the whole is."""
-        slopes = self.minus(exact(np.ones(())), self.times(y, y))
-        return Computed(slopes.value, slopes.error + self.u * slopes.size)
+        """The derivative of tanh where it is `y`."""
+        return self.minus(exact(np.ones(())), self.times(y, y))
 
     def linear(self, x: Computed, w: Computed, b: Computed | None = None) -> Computed:
         """``x @ w + b``."""
@@ -218,16 +225,25 @@ class Analysis:
         return exact(np.float64(d_k**-0.5 if scale is None else scale))
 
     def scores(
-        self, query: Computed, key: Computed, scale: Computed, bias: Computed | None, visible: Array
+        self,
+        query: Computed,
+        key: Computed,
+        scale: Computed,
+        bias: Computed | None,
+        visible: Array,
+        softcap: float | None = None,
     ) -> Computed:
         """Of all pairs."""
         del visible
         products = self.product(query, key.swapaxes(-1, -2), query.shape[-1] + SCALING)
         scores = Computed(products.value * scale.value, np.abs(products.error * scale.value))
+        if softcap is not None:
+            scores = self.times(self.tanh(self.over(scores, softcap)), self.number(softcap))
         if bias is None:
             return scores
         size = np.abs(np.where(np.isfinite(bias.value), bias.value, 0))
-        return Computed(scores.value + bias.value, scores.error + self.gamma(2) * (scores.size + size))
+        error = scores.error + bias.error
+        return Computed(scores.value + bias.value, error + self.gamma(2) * (scores.size + size + bias.error))
 
     def softmax(self, scores: Computed, visible: Array, d_output: Computed) -> tuple[Computed, Computed, Computed]:
         """The weights of each row, its log-sum-exp, and the gradient of the scores."""

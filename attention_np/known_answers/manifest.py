@@ -32,7 +32,13 @@ ABOUT = (
     "An option that is left out has its default: scale 1 / sqrt(d_k), is_causal false, axis -1.",
     "A mask is true where a query may attend to a key. A query that may attend to nothing has zeros for its output "
     "(before the last projection) and minus infinity for its logsumexp.",
-    "logsumexp is that of the scores that softmax is taken of: scaled, with the bias, without what is hidden.",
+    "logsumexp is that of the scores that softmax is taken of: scaled, capped, with bias and sink, without what is "
+    "hidden.",
+    "slopes, table, embedding and log_f make a bias: -slopes |i - j| (ALiBi), a number for each bucket of j - i (T5; "
+    "max_distance 128 and bidirectional true), scale query . embedding[clip(j - i, -w, w) + w] (Shaw), and the sum of "
+    "log_f from j + 1 to i (forgetting gates). It is added after the softcap.",
+    "A sink is one more logit of each query, without a value; it broadcasts to the leading axes of the scores.",
+    "window is [left, right]: query i sees keys i - left to i + right, both included.",
     "Dropout is not among the cases: whose draws would be the right ones?",
 )
 

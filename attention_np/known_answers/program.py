@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from attention_np.known_answers.by_position import BIASES, position_bias
+
 Array = npt.NDArray[Any]
 Numbers: TypeAlias = Any  # of the arithmetic: an array of them
 Arithmetic: TypeAlias = Any  # an Exact or an Analysis
@@ -57,23 +59,64 @@ def _softmax(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options)
 def _dot_product(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
     (n, d_k), m = inputs["query"].shape[-2:], inputs["key"].shape[-2]
     query, key, value = (inputs[name] for name in ("query", "key", "value"))
-    scale = rules.scale(options.get("scale"), d_k)
-    visible = inputs.get("mask", np.True_)
-    if options.get("is_causal"):
-        visible = visible & (np.arange(m) <= np.arange(n)[:, None])
-    scores = rules.scores(query, key, scale, inputs.get("bias"), visible)
-    head = rules.attend(scores, visible, value, inputs["d_output"])
-    scaled = rules.times(head.d_scores, scale)
-    found = {
+    scale, softcap = rules.scale(options.get("scale"), d_k), options.get("softcap")
+    visible = _visible(inputs, options, n, m)
+    by_position = position_bias(rules, inputs, options, query, scale, m)
+    bias = inputs.get("bias") if by_position is None else by_position.added
+    scores = rules.scores(query, key, scale, bias, visible, softcap)
+    head, d_sink = _attend(rules, scores, visible, value, inputs["d_output"], inputs.get("sink"))
+    d_products = head.d_scores
+    if softcap is not None:
+        uncapped = rules.scores(query, key, scale, None, visible)
+        slope = rules.tanh_slope(rules.tanh(rules.over(uncapped, softcap)))
+        d_products = rules.rounded(rules.times(d_products, slope))
+    scaled = rules.times(d_products, scale)
+    d_query = rules.product(scaled, key, m + SCALING)
+    found = {} if by_position is None else by_position.backward(head.d_scores)
+    if "d_query" in found:  # the bias is of the queries, too
+        d_query = rules.plus(rules.rounded(d_query), rules.rounded(found["d_query"]))
+    found |= {
         "output": head.output,
         "logsumexp": head.logsumexp,
-        "d_query": rules.sum_to(rules.product(scaled, key, m + SCALING), query.shape),
+        "d_query": rules.sum_to(d_query, query.shape),
         "d_key": rules.sum_to(rules.product(scaled.swapaxes(-1, -2), query, n + SCALING), key.shape),
         "d_value": rules.sum_to(head.d_value, value.shape),
     }
     if "bias" in inputs:
         found["d_bias"] = rules.sum_to(head.d_scores, inputs["bias"].shape)
+    if d_sink is not None:
+        found["d_sink"] = d_sink
     return found | (_moving_dot_product(rules, inputs, scale, visible, scores, scaled) if "v_query" in inputs else {})
+
+
+def _visible(inputs: Mapping[str, Numbers], options: Options, n: int, m: int) -> Array:
+    """Who sees whom, all rules together."""
+    visible: Array = inputs.get("mask", np.True_)
+    distances = np.arange(m) - np.arange(n)[:, None]
+    if options.get("is_causal"):
+        visible = visible & (distances <= 0)
+    left, right = options.get("window", (None, None))
+    visible = visible if left is None else visible & (distances >= -left)
+    return visible if right is None else visible & (distances <= right)
+
+
+def _attend(
+    rules: Arithmetic, scores: Numbers, visible: Array, value: Numbers, d_output: Numbers, sink: Numbers | None
+) -> tuple[Head, Numbers | None]:
+    """Attention from its scores, and the gradient of the sink: one more key, seen by all, whose value is zero."""
+    if sink is None:
+        return rules.attend(scores, visible, value, d_output), None
+    m, one_more = scores.shape[-1], (*scores.shape[:-1], 1)
+    column = rules.map(sink, lambda a: np.broadcast_to(a[..., None, None], one_more))
+    whole = rules.joined([scores.swapaxes(-1, -2), column.swapaxes(-1, -2)]).swapaxes(-1, -2)
+    seen = np.concatenate([np.broadcast_to(visible, scores.shape), np.ones(one_more, np.bool_)], axis=-1)
+    nothing = rules.zeros((*value.shape[:-2], 1, value.shape[-1]))
+    head = rules.attend(whole, seen, rules.joined([value, nothing]), d_output)
+    d_sink = rules.sum_to(rules.summed(rules.map(head.d_scores, lambda a: a[..., m]), -1), sink.shape)
+    d_scores, d_value = (
+        rules.map(x, cut) for x, cut in ((head.d_scores, lambda a: a[..., :m]), (head.d_value, lambda a: a[..., :m, :]))
+    )
+    return head._replace(d_scores=d_scores, d_value=d_value), d_sink
 
 
 def _moving_dot_product(
@@ -111,13 +154,13 @@ def _additive(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options
     queries = rules.rounded(rules.linear(query, inputs["w_query"]))
     keys = rules.rounded(rules.linear(key, inputs["w_key"], inputs.get("b")))
     added = rules.plus(queries[..., :, None, :], keys[..., None, :, :])  # (..., n, m, h)
-    hidden = rules.tanh(rules.rounded(added))
+    hidden = rules.rounded(rules.tanh(rules.rounded(added)))
     scores = rules.product(hidden, w_score[:, None], len(w_score) + 1)[..., 0]
     head = rules.attend(scores, inputs.get("mask", np.True_), value, inputs["d_output"])
 
     by_pair = rules.sum_to(head.d_scores, scores.shape)[..., None]  # (..., n, m, 1)
     d_hidden = rules.rounded(rules.times(by_pair, w_score))
-    d_added = rules.rounded(rules.times(d_hidden, rules.tanh_slope(hidden)))
+    d_added = rules.rounded(rules.times(d_hidden, rules.rounded(rules.tanh_slope(hidden))))
     d_queries = rules.rounded(rules.sum_to(rules.summed(d_added, -2), queries.shape))
     d_keys = rules.rounded(rules.sum_to(rules.summed(d_added, -3), keys.shape))
     d_query, d_w_query, _ = rules.linear_backward(d_queries, query, inputs["w_query"])
@@ -132,7 +175,67 @@ def _additive(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options
         "d_w_key": d_w_key,
         "d_w_score": rules.sum_to(rules.times(by_pair, hidden), w_score.shape),
     }
-    return found | ({"d_b": d_b} if "b" in inputs else {})
+    found |= {"d_b": d_b} if "b" in inputs else {}
+    if "v_query" not in inputs:
+        return found
+    return found | _moving_additive(rules, inputs, (hidden, scores), (by_pair, d_hidden, d_queries, d_keys))
+
+
+def _moving_additive(
+    rules: Arithmetic, inputs: Mapping[str, Numbers], forward: tuple[Numbers, ...], backward: tuple[Numbers, ...]
+) -> dict[str, Numbers]:
+    """Each line of :func:`_additive`, some results of which are given, moves along the tangents."""
+    v, (hidden, scores), (by_pair, d_hidden, d_queries, d_keys) = _tangents(inputs), forward, backward
+    query, key, value, w_query, w_key, w_score = (
+        inputs[x] for x in ("query", "key", "value", "w_query", "w_key", "w_score")
+    )
+    moved_queries = rules.plus(rules.linear(v["query"], w_query), rules.linear(query, v["w_query"]))
+    moved_keys = rules.plus(rules.linear(v["key"], w_key, v.get("b")), rules.linear(key, v["w_key"]))
+    moved_queries, moved_keys = rules.rounded(moved_queries), rules.rounded(moved_keys)
+    slope = rules.tanh_slope(hidden)
+    moved_added = rules.rounded(rules.plus(moved_queries[..., :, None, :], moved_keys[..., None, :, :]))
+    moved_hidden = rules.rounded(rules.times(moved_added, slope))
+    terms = len(w_score) + 1
+    of_hidden = rules.product(moved_hidden, w_score[:, None], terms)[..., 0]
+    moved_scores = rules.plus(of_hidden, rules.product(hidden, v["w_score"][:, None], terms)[..., 0])
+    moving = rules.moving_attend(
+        scores, inputs.get("mask", np.True_), value, inputs["d_output"], rules.rounded(moved_scores), v["value"]
+    )
+
+    moved_by_pair = rules.rounded(rules.sum_to(moving.d_scores, scores.shape))[..., None]
+    moved_d_hidden = rules.rounded(rules.plus(rules.times(moved_by_pair, w_score), rules.times(by_pair, v["w_score"])))
+    twice = rules.times(rules.rounded(rules.times(moved_hidden, hidden)), rules.number(2))
+    less = rules.rounded(rules.times(d_hidden, twice))
+    moved_d_added = rules.rounded(rules.minus(rules.rounded(rules.times(moved_d_hidden, slope)), less))
+    moved_d_queries = rules.rounded(rules.sum_to(rules.summed(moved_d_added, -2), d_queries.shape))
+    moved_d_keys = rules.rounded(rules.sum_to(rules.summed(moved_d_added, -3), d_keys.shape))
+    of_query = _moving_linear(rules, moved_d_queries, d_queries, (query, w_query), (v["query"], v["w_query"]))
+    of_key = _moving_linear(rules, moved_d_keys, d_keys, (key, w_key), (v["key"], v["w_key"]))
+    of_score = rules.plus(rules.times(moved_by_pair, hidden), rules.times(by_pair, moved_hidden))
+    found = {
+        "d_d_output": moving.output,
+        "hvp_query": of_query[0],
+        "hvp_key": of_key[0],
+        "hvp_value": rules.sum_to(moving.d_value, value.shape),
+        "hvp_w_query": of_query[1],
+        "hvp_w_key": of_key[1],
+        "hvp_w_score": rules.sum_to(rules.rounded(of_score), w_score.shape),
+    }
+    return found | ({"hvp_b": of_key[2]} if "b" in inputs else {})
+
+
+def _tangents(inputs: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    return {name.removeprefix("v_"): x for name, x in inputs.items() if name.startswith("v_")}
+
+
+def _moving_linear(
+    rules: Arithmetic, moved_d_y: Numbers, d_y: Numbers, given: tuple[Numbers, Numbers], v: tuple[Numbers, Numbers]
+) -> tuple[Numbers, ...]:
+    """How the gradients of ``x @ w + b`` move, with d_y, x and w."""
+    by_d_y, by_given = rules.linear_backward(moved_d_y, *given), rules.linear_backward(d_y, *v)
+    return *(
+        rules.plus(rules.rounded(a), rules.rounded(b)) for a, b in zip(by_d_y[:2], by_given[:2], strict=True)
+    ), by_d_y[2]
 
 
 def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
@@ -143,23 +246,61 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
     few = options.get("num_kv_heads", heads)  # each of which serves so many heads of queries that follow one another
     split = {x: few if x in ("key", "value") else heads for x in projected}
     of_own = {x: rules.map(rules.rounded(y), lambda a, x=x: _split(a, split[x])) for x, y in projected.items()}
+    takes_back = {}
+    for x in ("query", "key"):
+        of_own[x], takes_back[x] = _prepared(rules, x, of_own[x], inputs, options)
     of_heads = {x: rules.map(y, lambda a, x=x: np.repeat(a, heads // split[x], axis=-3)) for x, y in of_own.items()}
-    given = {x: inputs[x] for x in ("mask", "bias") if x in inputs}
+    given = {x: inputs[x] for x in ("mask", "bias", "sink", *BIASES) if x in inputs}
     found = _dot_product(rules, given | of_heads, options)
 
     combined = rules.map(rules.rounded(found["output"]), _combine)
     output = rules.linear(combined, w_output, inputs.get("b_output"))
     _, d_w_output, d_b_output = rules.linear_backward(inputs["d_output"], combined, w_output)
-    gradients = {"d_w_output": d_w_output, "d_b_output": d_b_output, "d_bias": found.get("d_bias")}
+    gradients = {"d_w_output": d_w_output, "d_b_output": d_b_output}
+    gradients |= {name: found[name] for name in (f"d_{x}" for x in given) if name in found}
     for x in names:
         shape = of_own[x].shape
         groups = rules.map(found[f"d_{x}"], lambda a, s=shape: a.reshape(*s[:-3], s[-3], -1, *s[-2:]))
         d_own = rules.map(rules.sum_to(groups, (*shape[:-2], 1, *shape[-2:])), lambda a, s=shape: a.reshape(s))
+        if x in takes_back:
+            d_own, of_gain = takes_back[x](rules.rounded(d_own))
+            gradients |= of_gain
         d_projected = rules.map(rules.rounded(d_own), _combine)
         backward = rules.linear_backward(d_projected, inputs[x], inputs[f"w_{x}"])
         gradients |= dict(zip((f"d_{x}", f"d_w_{x}", f"d_b_{x}"), backward, strict=True))
     gradients = {name: gradients[name] for name in sorted(gradients) if name.removeprefix("d_") in inputs}
     return {"output": output, "logsumexp": found["logsumexp"]} | gradients
+
+
+def _prepared(
+    rules: Arithmetic, name: str, x: Numbers, inputs: Mapping[str, Numbers], options: Options
+) -> tuple[Numbers, Callable[[Numbers], tuple[Numbers, dict[str, Numbers]]]]:
+    """Queries or keys of each head, normalised and turned as the options say, and what takes their gradient back."""
+    gain, kind, steps = inputs.get(f"{name}_gain"), options.get("qk_norm"), []
+    if kind is not None or {"query_gain", "key_gain"} & inputs.keys():
+        epsilon = options.get("qk_norm_epsilon", 1e-6)
+        steps.append(lambda x: _normalised(rules, x, gain, epsilon, _total if kind == "l2" else _mean))
+    if "rotary" in options:
+        positions = inputs.get("positions")
+        positions = inputs.get("key_positions", positions) if name == "key" else positions
+        if positions is not None and len(positions.shape) > 1:
+            positions = rules.map(positions, lambda a: a[..., None, :])  # alike for all heads
+        steps.append(lambda x: _turned(rules, x, positions, options["rotary"]))
+    back = []
+    for step in reversed(steps) if options.get("qk_norm_after_rotary") else steps:
+        x, backward = step(x)
+        x = rules.rounded(x)
+        back.append(backward)
+
+    def take_back(d_x: Numbers) -> tuple[Numbers, dict[str, Numbers]]:
+        found: dict[str, Numbers] = {}
+        for backward in reversed(back):
+            d_x, d_gain = backward(d_x)
+            d_x = rules.rounded(d_x)
+            found |= {} if d_gain is None else {f"d_{name}_gain": d_gain}
+        return d_x, found
+
+    return x, take_back
 
 
 def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
@@ -224,15 +365,18 @@ def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options:
 
 
 def _rms_norm(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
-    return _normalised(rules, inputs, inputs["x"], options.get("epsilon", 1e-6))
+    output, backward = _normalised(rules, inputs["x"], inputs.get("gain"), options.get("epsilon", 1e-6), _mean)
+    d_x, d_gain = backward(inputs["d_output"])
+    return {"output": output, "d_x": d_x} | ({} if d_gain is None else {"d_gain": d_gain})
 
 
 def _layer_norm(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
-    x, d_output = inputs["x"], inputs["d_output"]
-    found = _normalised(rules, inputs, _less_mean(rules, x), options.get("epsilon", 1e-5))
+    centred = {"x": _less_mean(rules, inputs["x"])}
+    found = _rms_norm(rules, {**inputs, **centred}, {"epsilon": options.get("epsilon", 1e-5)})
     found["d_x"] = _less_mean(rules, found["d_x"])
     if "b" in inputs:
-        found |= {"output": rules.plus(found["output"], inputs["b"]), "d_b": rules.sum_to(d_output, inputs["b"].shape)}
+        d_b = rules.sum_to(inputs["d_output"], inputs["b"].shape)
+        found |= {"output": rules.plus(found["output"], inputs["b"]), "d_b": d_b}
     return found
 
 
@@ -241,31 +385,46 @@ def _less_mean(rules: Arithmetic, x: Numbers) -> Numbers:
 
 
 def _mean(rules: Arithmetic, x: Numbers) -> Numbers:
-    total = rules.map(rules.summed(x, -1), lambda a: a[..., None])
-    return rules.over(total, x.shape[-1])
+    return rules.over(_total(rules, x), x.shape[-1])
 
 
-def _normalised(rules: Arithmetic, inputs: Mapping[str, Numbers], x: Numbers, epsilon: float) -> dict[str, Numbers]:
-    d_output, gain = inputs["d_output"], inputs.get("gain")
-    inverse = rules.inverse_root(rules.plus(_mean(rules, rules.times(x, x)), rules.number(epsilon)))
+def _total(rules: Arithmetic, x: Numbers) -> Numbers:
+    return rules.map(rules.summed(x, -1), lambda a: a[..., None])
+
+
+def _normalised(
+    rules: Arithmetic, x: Numbers, gain: Numbers | None, epsilon: float, mean: Callable[[Arithmetic, Numbers], Numbers]
+) -> tuple[Numbers, Callable[[Numbers], tuple[Numbers, Numbers | None]]]:
+    """Rows over the root of the mean of their squares, or of their total, and what takes gradients back."""
+    inverse = rules.inverse_root(rules.plus(mean(rules, rules.times(x, x)), rules.number(epsilon)))
     normalised = rules.times(x, inverse)
     output = normalised if gain is None else rules.times(normalised, gain)
-    d_normalised = d_output if gain is None else rules.rounded(rules.times(d_output, gain))
-    part = _mean(rules, rules.times(d_normalised, normalised))
-    d_x = rules.times(rules.minus(d_normalised, rules.times(part, normalised)), inverse)
-    found = {"output": rules.rounded(output), "d_x": rules.rounded(d_x)}
-    if gain is not None:
-        found["d_gain"] = rules.sum_to(rules.times(d_output, normalised), gain.shape)
-    return found
+
+    def backward(d_output: Numbers) -> tuple[Numbers, Numbers | None]:
+        d_normalised = d_output if gain is None else rules.rounded(rules.times(d_output, gain))
+        part = mean(rules, rules.times(d_normalised, normalised))
+        d_x = rules.times(rules.minus(d_normalised, rules.times(part, normalised)), inverse)
+        d_gain = None if gain is None else rules.sum_to(rules.times(d_output, normalised), gain.shape)
+        return rules.rounded(d_x), d_gain
+
+    return rules.rounded(output), backward
 
 
 def _rotary(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
-    *_, n, d = inputs["x"].shape
+    output, backward = _turned(rules, inputs["x"], inputs.get("positions"), options)
+    return {"output": output, "d_x": backward(inputs["d_output"])[0]}
+
+
+def _turned(
+    rules: Arithmetic, x: Numbers, positions: Numbers | None, options: Options
+) -> tuple[Numbers, Callable[[Numbers], tuple[Numbers, None]]]:
+    """Rows turned by the angles of their positions, and what turns gradients back."""
+    *_, n, d = x.shape
     width = options.get("width", d)
     start, pairs = (d - width if options.get("trailing") else 0), np.arange(width // 2)
     first, second = (2 * pairs, 2 * pairs + 1) if options.get("interleaved") else (pairs, pairs + width // 2)
-    positions = inputs.get("positions", rules.number(np.arange(n)))
-    cos, sin = rules.waves(positions, options.get("base", 10000.0), width)
+    positions = rules.number(np.arange(n)) if positions is None else positions
+    cos, sin = rules.waves(positions, options.get("base", 10000.0), width, options.get("scaling"))
 
     def turn(x: Numbers, back: bool) -> Numbers:
         one, other = (rules.map(x, lambda a, of=of: a[..., start + of]) for of in (first, second))
@@ -274,7 +433,7 @@ def _rotary(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) 
         turned = rules.put(x, start + first, down(cos_of_both[0], sin_of_both[1]))
         return rules.put(turned, start + second, up(cos_of_both[1], sin_of_both[0]))
 
-    return {"output": turn(inputs["x"], False), "d_x": turn(inputs["d_output"], True)}
+    return turn(x, False), lambda d_output: (turn(d_output, True), None)
 
 
 def _split(x: Array, heads: int) -> Array:

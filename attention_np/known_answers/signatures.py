@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter, signature
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from attention_np import biases, rotary
 from attention_np._lib import json
 from attention_np._lib.arguments import check_broadcasts_to, check_features, check_vector, scores_shape
 from attention_np._lib.arrays import Array
 from attention_np._lib.parameters import Parameters, as_parameters
+from attention_np._lib.text import shortened
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]
 Arrays: TypeAlias = Mapping[str, Array]
 
 MOST_SCORES = 2**24  # of a case, times the hidden units of additive attention: what is held in memory at a time
-HAVE_NO_GRADIENT = ("mask", "positions", "d_output", "d_final_state")
+HAVE_NO_GRADIENT = ("mask", "positions", "key_positions", "d_output", "d_final_state")
 
 
 class Signature(NamedTuple):
@@ -86,21 +89,19 @@ def _softmax(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
 
 
 def _dot_product(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
-    del options  # none of them changes a shape
     query, key, value = _attending(inputs)
     check_features(query, key)
-    return _attention(inputs, query, key, value)
+    return _attention(inputs, options, query, key, value)
 
 
 def _additive(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
-    del options  # it has none
     query, key, value = _attending(inputs)
     hidden = inputs["w_score"].size
     for name, x in (("query", query), ("key", key)):
         _check_shape(f"w_{name}", inputs[f"w_{name}"].shape, (x.shape[-1], hidden))
     for name in ("w_score", "b"):
         check_vector(name, inputs.get(name, inputs["w_score"]), hidden)
-    return _attention(inputs, query, key, value, hidden)
+    return _attention(inputs, options, query, key, value, hidden)
 
 
 def _multi_head(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
@@ -113,7 +114,12 @@ def _multi_head(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shap
         _empty((*x.shape[:-2], heads, x.shape[-2], w.shape[1] // own))
         for x, w, own in ((query, weights.w_query, heads), (key, weights.w_key, few), (value, weights.w_value, few))
     )
-    (*leading, _, n, _), logsumexp = _attention(inputs, query, key, value)
+    (*leading, _, n, _), logsumexp = _attention(inputs, options, query, key, value)
+    if "rotary" in options:
+        _check_turned(query.shape[-1], options["rotary"])
+        for name, x in (("positions", query), ("key_positions", key)):
+            if name in inputs:
+                _check_positions(name, inputs[name], (*x.shape[:-3], x.shape[-2]))
     return (*leading, n, weights.w_output.shape[1]), logsumexp
 
 
@@ -144,16 +150,25 @@ def _normalisation(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, N
 
 
 def _rotary(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
-    x, width = inputs["x"], options.get("width", inputs["x"].shape[-1])
+    x = inputs["x"]
     _check_axes(x, 2)
-    if width % 2 or not 0 <= width <= x.shape[-1]:
-        raise ValueError(f"width {width} must be even, and at most the features of x (x.shape={x.shape})")
+    _check_turned(x.shape[-1], options)
     if "positions" in inputs:
-        positions = inputs["positions"]
-        check_broadcasts_to("positions", positions, x.shape[:-1], "the rows")
-        if positions.shape[-1:] != x.shape[-2:-1]:
-            raise ValueError(f"positions must have a number for each row (positions.shape={positions.shape})")
+        _check_positions("positions", inputs["positions"], x.shape[:-1])
     return x.shape, None
+
+
+def _check_turned(features: int, options: Mapping[str, Any]) -> None:
+    made_rotary(options)
+    width = options.get("width", features)
+    if width % 2 or not 0 <= width <= features:
+        raise ValueError(f"width {width} must be even, and at most the {features} features that there are")
+
+
+def _check_positions(name: str, positions: Array, rows: Shape) -> None:
+    check_broadcasts_to(name, positions, rows, "the rows")
+    if positions.shape[-1:] != rows[-1:]:
+        raise ValueError(f"{name} must have a number for each row ({name}.shape={positions.shape})")
 
 
 def _check_axes(x: Array, axes: int) -> None:
@@ -173,11 +188,19 @@ def _attending(inputs: Arrays) -> list[Array]:
     return [inputs[name] for name in ATTENDING]
 
 
-def _attention(inputs: Arrays, query: Array, key: Array, value: Array, hidden: int = 1) -> tuple[Shape, Shape]:
+def _attention(
+    inputs: Arrays, options: Mapping[str, Any], query: Array, key: Array, value: Array, hidden: int = 1
+) -> tuple[Shape, Shape]:
     scores = scores_shape(query, key, value)
     if prod(scores) * hidden > MOST_SCORES:
         raise ValueError(f"scores of the shape {scores} are more than a case may have")
     _check_broadcasts(inputs, scores)
+    given = [name for name in ("bias", *MADE) if name in inputs]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)} are among the inputs, and there is one bias at most")
+    biases.check(made_bias(inputs, options), scores, key.shape[-1])
+    if "sink" in inputs:
+        check_broadcasts_to("sink", inputs["sink"], scores[:-2], "the leading axes of the scores")
     leading = np.broadcast_shapes(scores[:-2], value.shape[:-2])
     return (*leading, scores[-2], value.shape[-1]), scores[:-1]
 
@@ -188,6 +211,59 @@ def _check_broadcasts(inputs: Arrays, scores: Shape) -> None:
             check_broadcasts_to(name, inputs[name], scores)
 
 
+def made_bias(inputs: Arrays, options: Mapping[str, Any]) -> biases.Bias | None:
+    """The bias by position that an input stands for, if there is one."""
+    made = [MADE[name](inputs[name], **_picked(options, OF_BIASES)) for name in MADE if name in inputs]
+    return made[0] if made else None
+
+
+def made_rotary(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of rotary.forward, of those of a case."""
+    if "scaling" not in options:
+        return dict(options)
+    numbers = dict(options["scaling"])
+    return {**options, "scaling": getattr(rotary, numbers.pop("kind"))(**numbers)}
+
+
+def _picked(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: options[name] for name in names if name in options}
+
+
+def _some(fields: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], dict[str, Any]]:
+    """An object that has some of these fields, and no others."""
+
+    def read(value: Any) -> dict[str, Any]:
+        given = {name: x for name, x in fields.items() if name in value} if isinstance(value, dict) else fields
+        return json.as_record(value, given)
+
+    return read
+
+
+def _scaling(value: Any) -> dict[str, Any]:
+    """The kind of a scaling of rotary positions, and the arguments of the function of that name."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind not in SCALINGS:
+        raise ValueError(f"an object is expected, with a kind of {', '.join(SCALINGS)}, not {shortened(value)}")
+    takes = signature(getattr(rotary, kind)).parameters
+    fields = {name: NOT_NUMBERS.get(name, json.as_finite) for name in takes}
+    left_out = {name for name in takes if name not in value and takes[name].default is not Parameter.empty}
+    names = {name: read for name, read in fields.items() if name not in left_out}
+    return json.as_record(value, {"kind": json.as_text, **names})
+
+
+def _window(value: Any) -> tuple[int | None, int | None]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError(f"two numbers are expected, or null, not {shortened(value)}")
+    left, right = json.as_tuple(json.is_optional(json.as_whole))(value)
+    return left, right
+
+
+def _kind_of_norm(value: Any) -> str:
+    if value not in ("rms", "l2"):
+        raise ValueError(f"rms or l2 is expected, not {shortened(value)}")
+    return str(value)
+
+
 def _axis(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError("an axis is expected")
@@ -195,21 +271,53 @@ def _axis(value: Any) -> int:
 
 
 ATTENDING = ("query", "key", "value")
+MADE: dict[str, Callable[..., biases.Bias]] = {
+    "slopes": biases.alibi,
+    "table": biases.t5,
+    "embedding": biases.shaw,
+    "log_f": biases.forgetting,
+}
+SCALINGS = ("linear", "dynamic", "yarn", "llama3", "longrope")
+NOT_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "truncate": json.as_flag,
+    "short_factor": json.as_tuple(json.as_finite),
+    "long_factor": json.as_tuple(json.as_finite),
+}
+OF_BIASES = {"bidirectional": json.as_flag, "max_distance": json.as_whole}  # options of a table
+OF_SCORES = {"scale": json.as_finite, "is_causal": json.as_flag, "softcap": json.as_finite, **OF_BIASES}
+OF_ROTARY = {
+    "base": json.as_finite,
+    "width": json.as_whole,
+    "interleaved": json.as_flag,
+    "trailing": json.as_flag,
+    "scaling": _scaling,
+}
 SIGNATURES = {
     "softmax": Signature(("scores",), ("mask",), {"axis": _axis}, (), _softmax, second_order=True),
     "dot_product": Signature(
         ATTENDING,
-        ("mask", "bias"),
-        {"scale": json.as_finite, "is_causal": json.as_flag},
+        ("mask", "bias", "sink", *MADE),
+        OF_SCORES,
         (),
         _dot_product,
         second_order=True,
     ),
-    "additive": Signature((*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive),
+    "additive": Signature(
+        (*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive, second_order=True
+    ),
     "multi_head": Signature(
         (*ATTENDING, *(name for name in Parameters._fields if name not in Parameters._field_defaults)),
-        (*(name for name in Parameters._field_defaults if name.startswith("b_")), "mask", "bias"),
-        {"num_heads": json.as_whole, "num_kv_heads": json.as_whole, "is_causal": json.as_flag},
+        (*Parameters._field_defaults, "mask", "bias", *MADE, "positions", "key_positions"),
+        {
+            "num_heads": json.as_whole,
+            "num_kv_heads": json.as_whole,
+            **OF_SCORES,
+            "window": _window,
+            "rotary": _some(OF_ROTARY),
+            "qk_norm": _kind_of_norm,
+            "qk_norm_epsilon": json.as_finite,
+            "qk_norm_after_rotary": json.as_flag,
+        },
         ("num_heads",),
         _multi_head,
     ),
@@ -226,7 +334,7 @@ SIGNATURES = {
     "rotary": Signature(
         ("x",),
         ("positions",),
-        {"base": json.as_finite, "width": json.as_whole, "interleaved": json.as_flag, "trailing": json.as_flag},
+        OF_ROTARY,
         (),
         _rotary,
     ),

@@ -18,6 +18,7 @@ import mpmath  # type: ignore[import-untyped,import-not-found,unused-ignore]
 import numpy as np
 import numpy.typing as npt
 
+from attention_np.known_answers.by_position import frequencies
 from attention_np.known_answers.program import OPS, Head, Moving, sum_to
 
 Array = npt.NDArray[Any]
@@ -103,9 +104,9 @@ class Exact:
         del roundings
         return np.array([MP.exp(number) for number in x.ravel()], object).reshape(x.shape)
 
-    def over(self, x: Array, count: int) -> Array:
-        """A quotient by a whole number."""
-        quotient: Array = x / count
+    def over(self, x: Array, divisor: float) -> Array:
+        """A quotient by a number of the options, or of entries."""
+        quotient: Array = x / MP.mpf(divisor)
         return quotient
 
     def number(self, x: Any) -> Array:
@@ -122,12 +123,15 @@ class Exact:
         """One over the square root."""
         return np.array([1 / MP.sqrt(number) for number in x.ravel()], object).reshape(x.shape)
 
-    def waves(self, positions: Array, base: float, width: int) -> tuple[Array, Array]:
-        """Cosine and sine of the angle of each pair at each position, (..., n, width / 2)."""
-        frequencies = [MP.mpf(base) ** (-MP.mpf(2 * a) / width) for a in range(width // 2)]
-        angles = positions[..., None] * np.array(frequencies, object)
+    def waves(
+        self, positions: Array, base: float, width: int, scaling: Mapping[str, Any] | None
+    ) -> tuple[Array, Array]:
+        """Cosine and sine of the angle of each pair at each position, (..., n, width / 2), times the amplitude."""
+        found, _, amplitude = frequencies(base, width, scaling, MP, MP.mpf)
+        angles = positions[..., None] * np.array(found, object)
         cos, sin = (
-            np.array([wave(x) for x in angles.ravel()], object).reshape(angles.shape) for wave in (MP.cos, MP.sin)
+            np.array([amplitude * wave(x) for x in angles.ravel()], object).reshape(angles.shape)
+            for wave in (MP.cos, MP.sin)
         )
         return cos, sin
 
@@ -173,7 +177,9 @@ class Exact:
         d_b = np.array([MP.fsum(column) for column in rows.T], object)
         return self.product(d_y, w.T), self.product(rows.T, x_rows).T, d_b
 
-    def scores(self, query: Array, key: Array, scale: Any, bias: Array | None, visible: Array) -> Array:
+    def scores(
+        self, query: Array, key: Array, scale: Any, bias: Array | None, visible: Array, softcap: float | None = None
+    ) -> Array:
         """Of the pairs that are visible; minus infinity in the bias hides as a mask does."""
         shape = (*np.broadcast_shapes(query.shape[:-2], key.shape[:-2]), query.shape[-2], key.shape[-2])
         added = np.broadcast_to(_zeros((1, 1)) if bias is None else bias, shape)
@@ -181,7 +187,8 @@ class Exact:
         shown = np.broadcast_to(visible, shape) & np.asarray(added != -MP.inf, np.bool_)
         for index, (q, k, b, pairs) in _places(shape[:-2], query, key, added, shown):
             for i, j in np.argwhere(pairs):
-                scores[index][i, j] = scale * _dot(q[i], k[j]) + b[i, j]
+                product = scale * _dot(q[i], k[j])
+                scores[index][i, j] = (product if softcap is None else _capped(product, softcap)) + b[i, j]
         return scores
 
     def softmax(self, scores: Array, visible: Array, d_output: Array) -> tuple[Array, Array, Array]:
@@ -320,6 +327,10 @@ def _moving_attend(
             d_scores[i, shown] = moved_d_scores
             d_value[shown] += moved_weights[:, None] * d_output[i]
     return Moving(output, d_scores, d_value)
+
+
+def _capped(score: Any, softcap: float) -> Any:
+    return softcap * MP.tanh(score / MP.mpf(softcap))
 
 
 def _shown(visible: Array, scores: Array) -> Array:

@@ -25,6 +25,7 @@ def verify(
     op: str = "dot_product",
     dtypes: Iterable[str] | None = None,
     skip: Iterable[str] = (),
+    fused: bool = False,
 ) -> Conformance:
     """Hold a function against the known answers of an op.
 
@@ -34,10 +35,10 @@ def verify(
         ``function(inputs, options)``. `inputs` is a dictionary of arrays: those that the op takes, such as `query`,
         `key`, `value`, `mask` and `bias` (the parameters of multi_head by their own names, `w_query` and so on), and
         `d_output`, the gradient of the output; of linear_attention also `d_final_state`, and where a case has the tag
-        "tangents" `v_query` and so on. `options` are those that are not the default, of `axis`, `scale`, `is_causal`
-        and `num_heads`. It returns a dictionary: `output`, and what it has of `logsumexp`, or `final_state`, of the
-        gradients, `d_query` and so on, and of the products of second order, `d_d_output` and `hvp_query` and so on; one
-        that is None or left out is not compared. A NotImplementedError skips the case.
+        "tangents" `v_query` and so on. `options` are those that are not the default, by the op's own names. It returns
+        a dictionary: `output`, and what it has of `logsumexp`, or `final_state`, of the gradients, `d_query` and so on,
+        and of the products of second order, `d_d_output` and `hvp_query` and so on; one that is None or left out is
+        not compared. A NotImplementedError skips the case.
     directory : path
         What :func:`write` has written.
     op : str, optional
@@ -46,6 +47,9 @@ def verify(
         By default all that there are.
     skip : iterable of str, optional
         Tags, or names of cases, to leave out: such as "empty row", if yours has another convention for it.
+    fused : bool, optional
+        Query, key and value are views of one array, side by side as a fused projection gives them, wherever their
+        shapes let it: their rows do not follow one another in memory.
 
     Returns
     -------
@@ -79,7 +83,7 @@ def verify(
     comparisons, skipped = [], []
     for case in load(directory, op=op, dtypes=dtypes, skip=skip):
         try:
-            returned = function(dict(case.inputs), dict(case.options))
+            returned = function(_side_by_side(case.inputs) if fused else dict(case.inputs), dict(case.options))
         except NotImplementedError:
             skipped.append(case.name)
             continue
@@ -92,6 +96,16 @@ def verify(
     if not comparisons:
         raise ValueError(f"nothing was compared: the function skipped all {len(skipped)} cases")
     return Conformance(tuple(comparisons), tuple(skipped))
+
+
+def _side_by_side(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs, with query, key and value as views of one array if they can be."""
+    names = [name for name in ("query", "key", "value") if name in inputs]
+    parts = [inputs[name] for name in names]
+    if len({x.shape[:-1] for x in parts}) != 1:
+        return dict(inputs)
+    ends = np.cumsum([x.shape[-1] for x in parts])[:-1]
+    return {**inputs, **dict(zip(names, np.split(np.concatenate(parts, axis=-1), ends, axis=-1), strict=True))}
 
 
 def _arrays(case: KnownAnswer, returned: Any) -> dict[str, Array]:
@@ -133,6 +147,7 @@ def of_op(op: ModuleType) -> Function:
     ...     known_answers.verify(known_answers.of_op(softmax), folder, op="softmax").ok
     True
     """
+    from attention_np.known_answers.signatures import MADE, OF_BIASES, made_bias, made_rotary
     from attention_np.multi_head import Parameters
 
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Any]:
@@ -145,11 +160,20 @@ def of_op(op: ModuleType) -> Function:
         }
         if parameters:
             arrays["parameters"] = Parameters(**parameters)  # type: ignore[assignment]
+        by_position = next((name for name in MADE if name in arrays), None)
+        if by_position is not None:
+            arrays["bias"] = made_bias(inputs, options)  # type: ignore[assignment]
+            del arrays[by_position]
+        options = {name: x for name, x in made_rotary(options).items() if name not in OF_BIASES}
+        if "rotary" in options:
+            options["rotary"] = made_rotary(options["rotary"])
         of_state = {"d_final_state": arrays.pop("d_final_state")} if "d_final_state" in arrays else {}
         output, cache = op.forward(**arrays, **mask, **options)
         gradients = op.backward(d_output, cache, **of_state)._asdict()
         if parameters:
             gradients |= gradients.pop("parameters")._asdict()
+        if by_position is not None:
+            gradients[by_position] = gradients.pop("bias")
         found = {f"d_{name}": x for name, x in gradients.items()}
         if tangents and hasattr(op, "double_backward"):
             along = op.Gradients(**dict.fromkeys(op.Gradients._fields) | tangents)

@@ -29,7 +29,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def to_torch(x: Array) -> Any:
     if x.dtype.name == "bfloat16":
         return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(np.ascontiguousarray(x))
+    return torch.from_numpy(x if x.flags.writeable else x.copy())
 
 
 def from_torch(x: Any) -> Array:
@@ -44,10 +44,10 @@ def differentiated(
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
         tensors = {name: to_torch(x) for name, x in inputs.items()}
         d_output, mask = tensors.pop("d_output"), tensors.pop("mask", None)
-        for x in tensors.values():
-            x.requires_grad_()
+        for name, x in tensors.items():
+            x.requires_grad_("positions" not in name)
         output = forward(tensors, mask, options)
-        output.backward(d_output)
+        output.to(d_output.dtype).backward(d_output)
         gradients = {f"d_{name}": from_torch(x.grad) for name, x in tensors.items() if x.grad is not None}
         return {"output": from_torch(output), **gradients}
 
@@ -70,7 +70,64 @@ def torch_attention(tensors: dict[str, Any], mask: Any, options: dict[str, Any])
     return scaled_dot_product(query, key, value, tensors, mask, options)
 
 
+def bias_by_position(query: Any, m: int, scale: float, tensors: Any, options: dict[str, Any]) -> Any:
+    """ALiBi, T5, Shaw or forgetting gates; zero if there is none."""
+    i, j = torch.arange(query.shape[-2])[:, None], torch.arange(m)
+    if "slopes" in tensors:
+        return -tensors["slopes"].to(query.dtype)[:, None, None] * (i - j).abs()
+    if "table" in tensors:
+        table = tensors["table"].to(query.dtype)
+        return table[torch.from_numpy(buckets((j - i).numpy(), len(table), **of_table(options)))].permute(2, 0, 1)
+    if "embedding" in tensors:
+        embedding = tensors["embedding"].to(query.dtype)
+        far = len(embedding) // 2
+        return scale * torch.einsum("...ia,ija->...ij", query, embedding[(j - i).clamp(-far, far) + far])
+    if "log_f" in tensors:
+        sums = tensors["log_f"].to(query.dtype).cumsum(-1)
+        return sums[..., :, None] - sums[..., None, :m]
+    return torch.zeros((), dtype=query.dtype)
+
+
+def of_table(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in ("bidirectional", "max_distance") if name in options}
+
+
+def buckets(distances: Array, size: int, bidirectional: bool = True, max_distance: int = 128) -> Array:
+    """As T5's authors compute them, from a key position less a query position."""
+    half = size // 2 if bidirectional else size
+    behind = np.abs(distances) if bidirectional else np.maximum(-distances, 0)
+    exact = half // 2
+    far = np.log(np.maximum(behind, exact) / exact) / np.log(max_distance / exact) * (half - exact)
+    bucket = np.where(behind < exact, behind, np.minimum(exact + far.astype(int), half - 1))
+    return bucket + half * (bidirectional & (distances > 0))
+
+
+def pipeline(query: Any, key: Any, value: Any, tensors: Any, mask: Any, options: dict[str, Any]) -> Any:
+    """Scale, softcap, bias, mask, window, sink, softmax, values, in float32 at least."""
+    wide = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
+    query, key, value = (x.to(wide) for x in (query, key, value))
+    n, m, scale = query.shape[-2], key.shape[-2], options.get("scale", query.shape[-1] ** -0.5)
+    scores = query @ key.mT * scale
+    if "softcap" in options:
+        scores = options["softcap"] * torch.tanh(scores / options["softcap"])
+    scores = scores + bias_by_position(query, m, scale, tensors, options)
+    distances = torch.arange(m) - torch.arange(n)[:, None]
+    left, right = options.get("window", (n, m))
+    right = 0 if options.get("is_causal") else right
+    seen = (distances >= -left) & (distances <= right)
+    scores = scores.masked_fill(~(seen if mask is None else seen & mask), -torch.inf)
+    if "sink" in tensors:
+        column = tensors["sink"].to(wide)[..., None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    return torch.softmax(scores, dim=-1)[..., :m] @ value
+
+
+OURS_ALONE = {"softcap", "window", "sink", "slopes", "table", "embedding", "log_f"}  # PyTorch's function has none
+
+
 def scaled_dot_product(query: Any, key: Any, value: Any, tensors: Any, mask: Any, options: dict[str, Any]) -> Any:
+    if OURS_ALONE & (tensors.keys() | options.keys()):
+        return pipeline(query, key, value, tensors, mask, options)
     n, m = query.shape[-2], key.shape[-2]
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     padded = (1,) * max(0, 2 - len(leading))  # the fused kernels take four axes
@@ -92,7 +149,8 @@ def test_the_attention_of_pytorch_gives_the_answers(answers: Path, dtype: str, b
     if backend != "default":
         chosen = torch.nn.attention.sdpa_kernel([getattr(torch.nn.attention.SDPBackend, backend)])
     with chosen:
-        report = known_answers.verify(differentiated(torch_attention), answers, dtypes=[dtype], skip=NON_FINITE)
+        function, fused = differentiated(torch_attention), backend == "MATH"
+        report = known_answers.verify(function, answers, dtypes=[dtype], skip=NON_FINITE, fused=fused)
     report.raise_if_failed()
     assert len({x.case for x in report}) >= 48
 
@@ -142,6 +200,84 @@ def test_autograd_of_autograd_gives_the_answers(
     assert {x.array for x in report} >= {"d_d_output", "hvp_scores" if op == "softmax" else "hvp_bias"}
 
 
+def turned(x: Any, positions: Any, options: dict[str, Any]) -> Any:
+    """Rotary positions, by the matrix of each turn, with the frequencies of Hugging Face's YaRN and Llama 3."""
+    *_, n, d = x.shape
+    width, dtype = options.get("width", d), torch.float64 if x.dtype == torch.float64 else torch.float32
+    pairs = torch.arange(0, width, 2, dtype=torch.float64)
+    frequencies, amplitude = scaled(options.get("base", 10000.0) ** (-pairs / width), options)
+    positions = torch.arange(n) if positions is None else positions.double()
+    angles = positions[..., None].double() * frequencies
+    cos, sin = ((amplitude * wave(angles)).to(dtype) for wave in (torch.cos, torch.sin))
+    start = d - width if options.get("trailing") else 0
+    part = x[..., start : start + width].to(dtype)
+    shape = (-1, 2) if options.get("interleaved") else (2, -1)
+    one, other = part.unflatten(-1, shape).unbind(-1 if options.get("interleaved") else -2)
+    both = torch.stack([one * cos - other * sin, one * sin + other * cos], -1 if options.get("interleaved") else -2)
+    return torch.cat([x[..., :start], both.flatten(-2).to(x.dtype), x[..., start + width :]], dim=-1)
+
+
+def scaled(frequencies: Any, options: dict[str, Any]) -> tuple[Any, float]:
+    given = options.get("scaling")
+    if given is None:
+        return frequencies, 1.0
+    factor, original, base = given.get("factor"), given.get("original_length"), options["base"]
+    width = 2 * len(frequencies)
+    if given["kind"] == "linear":
+        return frequencies / factor, 1.0
+    if given["kind"] == "dynamic":
+        larger = base * (factor * max(given["length"], original) / original - factor + 1) ** (width / (width - 2))
+        return larger ** (-torch.arange(0, width, 2, dtype=torch.float64) / width), 1.0
+    if given["kind"] == "llama3":
+        waves = 2 * torch.pi / frequencies
+        low, high = given["low_freq_factor"], given["high_freq_factor"]
+        smooth = (original / waves - low) / (high - low)
+        blend = (1 - smooth) * frequencies / factor + smooth * frequencies
+        slow = torch.where(waves > original / low, frequencies / factor, blend)
+        return torch.where(waves < original / high, frequencies, slow), 1.0
+    if given["kind"] == "longrope":
+        longer = given["maximum_length"] / original
+        which = given["long_factor" if given["length"] > original else "short_factor"]
+        return frequencies / torch.tensor(which), (1 + np.log(longer) / np.log(original)) ** 0.5
+    ends = [
+        width * np.log(original / (turns * 2 * np.pi)) / (2 * np.log(base))
+        for turns in (given.get("beta_fast", 32), given.get("beta_slow", 1))
+    ]
+    if given.get("truncate", True):
+        ends = [np.floor(ends[0]), np.ceil(ends[1])]
+    low, high = max(ends[0], 0), min(ends[1], width - 1)
+    ramp = ((torch.arange(width // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+    return frequencies / factor * ramp + frequencies * (1 - ramp), 0.1 * np.log(factor) + 1
+
+
+def prepared(name: str, x: Any, tensors: dict[str, Any], options: dict[str, Any]) -> Any:
+    """Queries or keys of each head, normalised and turned as the options say."""
+    gain, epsilon = tensors.get(f"{name}_gain"), options.get("qk_norm_epsilon", 1e-6)
+    positions = tensors.get("positions")
+    positions = tensors.get("key_positions", positions) if name == "key" else positions
+
+    def normalise(x: Any) -> Any:
+        if options.get("qk_norm") == "l2":
+            return x / (x.square().sum(-1, keepdim=True) + epsilon).sqrt()
+        return x if gain is None else functional.rms_norm(x, x.shape[-1:], gain, epsilon)
+
+    def turn(x: Any) -> Any:
+        return turned(x, positions, options["rotary"]) if "rotary" in options else x
+
+    return turn(normalise(x)) if not options.get("qk_norm_after_rotary") else normalise(turn(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rotary_positions_in_pytorch_give_the_answers(answers: Path, dtype: str) -> None:
+    def forward(tensors: dict[str, Any], mask: Any, options: dict[str, Any]) -> Any:
+        del mask
+        return turned(tensors["x"], tensors.get("positions"), options)
+
+    report = known_answers.verify(differentiated(forward), answers, op="rotary", dtypes=[dtype])
+    report.raise_if_failed()
+    assert len({x.case for x in report}) >= 15
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_multi_head_attention_in_pytorch_gives_the_answers(answers: Path, dtype: str) -> None:
     def projected(name: str, x: Any, tensors: dict[str, Any]) -> Any:
@@ -155,9 +291,12 @@ def test_multi_head_attention_in_pytorch_gives_the_answers(answers: Path, dtype:
             projected(name, tensors[name], tensors).unflatten(-1, (heads, -1)).transpose(-2, -3)
             for name, heads in {"query": num_heads, "key": num_kv_heads, "value": num_kv_heads}.items()
         ]
+        for i, name in enumerate(("query", "key")):
+            of_heads[i] = prepared(name, of_heads[i], tensors, options)
         of_heads[1:] = (x.repeat_interleave(num_heads // num_kv_heads, dim=-3) for x in of_heads[1:])
         output = scaled_dot_product(*of_heads, tensors, mask, options)
-        return projected("output", output.transpose(-2, -3).flatten(-2), tensors)
+        combined = output.transpose(-2, -3).flatten(-2).to(tensors["query"].dtype)
+        return projected("output", combined, tensors)
 
     report = known_answers.verify(differentiated(forward), answers, op="multi_head", dtypes=[dtype], skip=NON_FINITE)
     report.raise_if_failed()
@@ -191,7 +330,7 @@ def test_additive_attention_in_pytorch_gives_the_answers(answers: Path, dtype: s
 
 def test_half_precision_attention_whose_scores_are_rounded_is_found(answers: Path) -> None:
     def forward(tensors: dict[str, Any], mask: Any, options: dict[str, Any]) -> Any:
-        if mask is not None or options or "bias" in tensors:
+        if mask is not None or options or tensors.keys() - {"query", "key", "value"}:
             raise NotImplementedError
         scores = tensors["query"] @ tensors["key"].mT / tensors["key"].shape[-1] ** 0.5
         return torch.softmax(scores, dim=-1) @ tensors["value"]
@@ -206,6 +345,8 @@ def by_jax(answers: Path, dtype: str, skip: Iterable[str] = ()) -> known_answers
     attention = jax.nn.dot_product_attention
 
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        if OURS_ALONE & (inputs.keys() | options.keys()):
+            raise NotImplementedError
         arrays = {name: jax.numpy.asarray(x) for name, x in inputs.items() if not name.startswith("v_")}
         d_output, mask = arrays.pop("d_output"), arrays.pop("mask", None)
         leading = d_output.shape[:-2]

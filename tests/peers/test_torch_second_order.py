@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from helpers import SOME_HIDDEN, Array, assert_close, normal
 
-from attention_np import additive, blockwise, dot_product, multi_head, softmax
+from attention_np import additive, biases, blockwise, dot_product, layer_norm, multi_head, rms_norm, rotary, softmax
 from attention_np.multi_head import Parameters
 
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
 functional = torch.nn.functional
 
 DOUBLE = 1e-11
+BLOCKS: dict[Any, dict[str, Any]] = {dot_product: {}, blockwise: {"block_size": 2}}  # of which there are several
 EMPTY_ROW = SOME_HIDDEN  # (4, 5): the second query attends to nothing
 
 
@@ -28,10 +29,18 @@ def weights_of(scores: Any, mask: Array | None = None) -> Any:
 
 
 def assert_twice(
-    op: Any, function: Callable[..., Any], arrays: dict[str, Array], along: list[str], **options: Any
+    op: Any,
+    function: Callable[..., Any],
+    arrays: dict[str, Array],
+    along: list[str],
+    made: dict[str, Callable[[Array], Any]] | None = None,
+    **options: Any,
 ) -> None:
-    """That the gradients of <v, gradients> are those of PyTorch, v being zero but for the arrays `along`."""
-    output, cache = op.forward(**arrays, **options)
+    """That the gradients of <v, gradients> are those of PyTorch, v being zero but for the arrays `along`.
+
+    The op takes what is `made` of an array, and PyTorch the array.
+    """
+    output, cache = op.forward(**arrays | {name: make(arrays[name]) for name, make in (made or {}).items()}, **options)
     d_output = normal(7, *output.shape)
     v = {name: normal(8 + i, *arrays[name].shape) for i, name in enumerate(along)}
     kind = op.Gradients
@@ -84,7 +93,7 @@ def test_dot_product(op: Any, options: dict[str, Any], along: list[str]) -> None
         weights = torch.softmax(logits, -1)[..., :-1]
         return (weights if draws is None else weights * torch.tensor(draws)) @ value
 
-    assert_twice(op, function, arrays, along, **options)
+    assert_twice(op, function, arrays, along, **options, **BLOCKS[op])
 
 
 @pytest.mark.parametrize("along", subsets("query", "key", "value", "w_query", "w_key", "w_score", "b"), ids=" ".join)
@@ -100,10 +109,86 @@ def test_additive(along: list[str]) -> None:
     assert_twice(additive, function, arrays, along, mask=EMPTY_ROW)
 
 
-def test_multi_head() -> None:
+def normalised(x: Any, epsilon: float) -> Any:
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + epsilon)
+
+
+@pytest.mark.parametrize("along", subsets("x", "gain"), ids=" ".join)
+def test_rms_norm(along: list[str]) -> None:
+    arrays = {"x": normal(0, 2, 4, 6), "gain": normal(1, 6)}
+    assert_twice(rms_norm, lambda x, gain: normalised(x, 1e-6) * gain, arrays, along)
+
+
+@pytest.mark.parametrize("along", subsets("x", "gain", "b"), ids=" ".join)
+def test_layer_norm(along: list[str]) -> None:
+    arrays = {"x": normal(0, 2, 4, 6), "gain": normal(1, 6), "b": normal(2, 6)}
+    assert_twice(layer_norm, lambda x, gain, b: functional.layer_norm(x, (6,), gain, b), arrays, along)
+
+
+def turned(x: Any) -> Any:
+    """By the positions 0, 1 and so on, the second half of the features beside the first."""
+    half = x.shape[-1] // 2
+    angles = torch.arange(x.shape[-2])[:, None] * 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    one, other = x[..., :half], x[..., half:]
+    return torch.cat([one * angles.cos() - other * angles.sin(), one * angles.sin() + other * angles.cos()], -1)
+
+
+def test_rotary() -> None:
+    assert_twice(rotary, turned, {"x": normal(0, 2, 4, 6)}, ["x"])
+
+
+def from_minus(size: int) -> Any:
+    """Key position less query position, of `size` each."""
+    return torch.arange(size) - torch.arange(size)[:, None]
+
+
+# What makes each bias object of its array, the shape of that, and what it adds to the scores of heads of 3 features.
+BIASES: dict[str, tuple[Callable[[Array], Any], tuple[int, ...], Callable[..., Any]]] = {
+    "ALiBi": (biases.alibi, (2,), lambda slopes, _: -slopes[:, None, None] * from_minus(5).abs()),
+    "T5": (
+        lambda table: biases.t5(table, bidirectional=False, max_distance=4),
+        (4, 2),  # a bucket for each of 0, 1 and 2 to the left, and one for what is farther
+        lambda table, _: table[(-from_minus(5)).clamp(0, 3)].movedim(-1, 0),
+    ),
+    "Shaw": (
+        biases.shaw,
+        (5, 3),
+        lambda embedding, q: torch.einsum("hia,ija->hij", q, embedding[from_minus(5).clamp(-2, 2) + 2]) / np.sqrt(3),
+    ),
+    "forgetting": (
+        biases.forgetting,
+        (2, 5),
+        lambda log_f, _: log_f.cumsum(-1)[..., :, None] - log_f.cumsum(-1)[..., None, :],
+    ),
+}
+
+
+@pytest.mark.parametrize("op", [dot_product, blockwise])
+@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+@pytest.mark.parametrize("along", subsets("query", "key", "value", "bias"), ids=" ".join)
+def test_biases(op: Any, bias: tuple[Any, ...], along: list[str]) -> None:
+    """A bias that is made of an array: its gradients are by that array."""
+    make, shape, added = bias
+    arrays = {"query": normal(0, 2, 5, 3), "key": normal(1, 2, 5, 3), "value": normal(2, 2, 5, 4)}
+    arrays["bias"] = normal(3, *shape)
+
+    def function(query: Any, key: Any, value: Any, bias: Any) -> Any:
+        scores = query @ key.mT / np.sqrt(3) + added(bias, query)
+        return weights_of(scores, np.tri(5, dtype=bool)) @ value
+
+    assert_twice(op, function, arrays, along, made={"bias": make}, is_causal=True, **BLOCKS[op])
+
+
+@pytest.mark.parametrize("of_today", [False, True], ids=["plain", "grouped heads, norms, rotary positions"])
+def test_multi_head(of_today: bool) -> None:
     """Of all parameters at once, beside the module's own mathematics in PyTorch's operations."""
     x, y, w = normal(0, 2, 4, 8), normal(1, 2, 5, 8), Parameters.random(8, rng=2)
-    output, cache = multi_head.forward(x, y, y, w, num_heads=2, is_causal=True)
+    options: dict[str, Any] = {}
+    if of_today:  # 2 heads of queries, one of keys and values
+        few = {"w_key": w.w_key[:, :4], "w_value": w.w_value[:, :4], "b_key": normal(50, 4), "b_value": normal(51, 4)}
+        w = w._replace(**few, query_gain=normal(52, 4), key_gain=normal(53, 4))
+        options = {"num_kv_heads": 1, "rotary": {}, "qk_norm": "rms"}
+    output, cache = multi_head.forward(x, y, y, w, num_heads=2, is_causal=True, **options)
     d_output = normal(3, *output.shape)
     given = {name: value for name, value in w._asdict().items() if value is not None}
     of_w = {name: normal(4 + i, *value.shape) for i, (name, value) in enumerate(given.items())}
@@ -118,9 +203,10 @@ def test_multi_head() -> None:
         p = dict(zip(given, parameters, strict=True))
 
         def heads(array: Any, name: str) -> Any:
-            return (array @ p[f"w_{name}"] + p.get(f"b_{name}", 0)).unflatten(-1, (2, -1)).transpose(-2, -3)
+            x = (array @ p[f"w_{name}"] + p.get(f"b_{name}", 0)).unflatten(-1, (-1, 4)).transpose(-2, -3)
+            return turned(normalised(x, 1e-6) * p[f"{name}_gain"]) if f"{name}_gain" in p else x
 
-        q, k, v = heads(query, "query"), heads(key, "key"), heads(value, "value")
+        q, k, v = heads(query, "query"), heads(key, "key"), heads(value, "value")  # one head of keys serves both
         weights = weights_of(q @ k.mT / np.sqrt(q.shape[-1]), np.tril(np.ones((4, 5), bool)))
         return (weights @ v).transpose(-2, -3).flatten(-2) @ p["w_output"] + p.get("b_output", 0)
 

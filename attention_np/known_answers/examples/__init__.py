@@ -9,6 +9,7 @@ from attention_np.known_answers.examples import (
     linear_attention,
     masked,
     multi_head,
+    pipeline,
     rows,
     second_order,
     softmax,
@@ -23,5 +24,16 @@ OPS = tuple(SIGNATURES)
 
 def all_examples() -> list[Example]:
     """Every case of every op."""
-    modules = (softmax, dot_product, masked, biased, second_order, additive, multi_head, linear_attention, rows)
+    modules = (
+        softmax,
+        dot_product,
+        masked,
+        biased,
+        pipeline,
+        second_order,
+        additive,
+        multi_head,
+        linear_attention,
+        rows,
+    )
     return [example for module in modules for example in module.examples()]

@@ -9,10 +9,10 @@ import numpy as np
 from attention_np import masks
 from attention_np.known_answers.examples.example import Draws, Example, Shape
 
-__all__ = ["examples"]
+__all__ = ["examples", "of_additive"]
 
 
-def _of_additive(
+def of_additive(
     name: str,
     description: str,
     *tags: str,
@@ -46,7 +46,7 @@ def _of_additive(
 
 def examples() -> list[Example]:
     """Every case of additive."""
-    case = _of_additive
+    case = of_additive
     padding = masks.padding([6, 4], 6)
     padded = ~padding.swapaxes(-1, -2)  # (2, 6, 1)
     return [

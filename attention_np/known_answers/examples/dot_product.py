@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attention_np.known_answers.examples.example import Array, Draws, Example, Shape
+from attention_np.known_answers.signatures import SIGNATURES
 
 __all__ = ["examples", "of_dot_product"]
 
@@ -23,11 +24,9 @@ def of_dot_product(
     leading: Shape = (2,),
     key_leading: Shape | None = None,
     value_leading: Shape | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
     **changes: Any,
 ) -> Example:
-    """A case on arrays of the given sizes; `changes` are arrays, or functions of the array drawn and of the draws."""
+    """A case on arrays of the given sizes; `changes` are options, arrays, or functions of the draws and an array."""
     draws = Draws("dot_product", name)
     key_leading = leading if key_leading is None else key_leading
     value_leading = key_leading if value_leading is None else value_leading
@@ -38,10 +37,9 @@ def of_dot_product(
         "value": draws(*value_leading, m, d_v),
         "d_output": draws(*output_leading, n, d_v),
     }
+    options = {key: changes.pop(key) for key in SIGNATURES["dot_product"].options if key in changes}
     for key, change in changes.items():
         inputs[key] = change(draws, inputs.get(key)) if callable(change) else change
-    options: dict[str, Any] = {"is_causal": True} if is_causal else {}
-    options |= {} if scale is None else {"scale": scale}
     return Example("dot_product", name, description, inputs, options, tags)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from attention_np import masks
 from attention_np.known_answers.examples.example import Array, Draws, Example, Shape
+from attention_np.known_answers.signatures import SIGNATURES
 
 __all__ = ["examples"]
 
@@ -29,7 +30,6 @@ def _of_multi_head(
     key_leading: Shape | None = None,
     biases: bool = True,
     alike: bool = False,
-    is_causal: bool = False,
     **changes: Any,
 ) -> Example:
     """A case on arrays of the given sizes; `alike`: query, key and value are one array. `changes` as elsewhere."""
@@ -49,11 +49,11 @@ def _of_multi_head(
         if biases:
             inputs[f"b_{part}"] = draws(size) / 2
     inputs["d_output"] = draws(*np.broadcast_shapes(leading, key_leading), n, d_output)
-    for key, change in changes.items():
-        inputs[key] = change(draws, inputs.get(key)) if callable(change) else change
     options: dict[str, Any] = {"num_heads": num_heads}
     options |= {} if num_kv_heads is None else {"num_kv_heads": num_kv_heads}
-    options |= {"is_causal": True} if is_causal else {}
+    options |= {key: changes.pop(key) for key in SIGNATURES["multi_head"].options if key in changes}
+    for key, change in changes.items():
+        inputs[key] = change(draws, inputs.get(key)) if callable(change) else change
     return Example("multi_head", name, description, inputs, options, tags)
 
 
@@ -156,5 +156,113 @@ def examples() -> list[Example]:
             d_output=32,
             num_heads=4,
             leading=(),
+        ),
+        *_layers_of_today(),
+    ]
+
+
+def _layers_of_today() -> list[Example]:
+    """The attention layers of some models, by what distinguishes them."""
+
+    def layer(name: str, description: str, *tags: str, **changes: Any) -> Example:
+        given = {"n": 6, "d_k": 4, "biases": False, "is_causal": True, **changes}
+        return _of_multi_head(name, description, *tags, alike=True, **given)
+
+    def gain(draws: Draws, _: Array | None) -> Array:
+        return 1 + draws(4) / 4
+
+    gains: dict[str, Any] = {"query_gain": gain, "key_gain": gain}
+    grouped: dict[str, Any] = {"num_heads": 4, "num_kv_heads": 2}
+    yarn = {"kind": "yarn", "factor": 4.0, "original_length": 64.0, "truncate": False}
+    return [
+        layer(
+            "llama",
+            "Grouped heads, and rotary positions that begin at 9.",
+            rotary={"base": 500.0},
+            **grouped,
+            positions=np.arange(6.0) + 9,
+        ),
+        layer(
+            "llama-3",
+            "Frequencies scaled as in Llama 3.",
+            rotary={
+                "base": 500.0,
+                "scaling": {
+                    "kind": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_length": 32.0,
+                },
+            },
+            **grouped,
+        ),
+        layer(
+            "qwen-3",
+            "Queries and keys of each head are normalised, with gains, and then turned.",
+            rotary={},
+            **grouped,
+            **gains,
+        ),
+        layer(
+            "hunyuan",
+            "They are turned, and then normalised, with gains.",
+            qk_norm_after_rotary=True,
+            rotary={},
+            **grouped,
+            **gains,
+        ),
+        layer(
+            "llama-4",
+            "They are turned, and then brought to the length of one, without a gain.",
+            qk_norm="l2",
+            qk_norm_after_rotary=True,
+            qk_norm_epsilon=0.0625,
+            rotary={"interleaved": True},
+            **grouped,
+        ),
+        layer(
+            "gemma-2",
+            "A softcap, a scale of its own, and a window: each token sees itself and two before it.",
+            "softcap",
+            softcap=1.5,
+            scale=0.4,
+            window=(2, 0),
+            rotary={},
+            **grouped,
+        ),
+        layer(
+            "gpt-oss",
+            "A sink for each head, a window, biases of projections, and YaRN without rounding.",
+            "sink",
+            sink=lambda draws, _: draws(4),
+            window=(2, 0),
+            biases=True,
+            rotary={"base": 500.0, "scaling": yarn},
+            **grouped,
+        ),
+        layer(
+            "bloom",
+            "ALiBi, and biases of projections.",
+            "position bias",
+            slopes=np.array([0.0625, 0.00390625]),
+            biases=True,
+        ),
+        layer(
+            "t5",
+            "A table of buckets in both directions, and no scale.",
+            "position bias",
+            is_causal=False,
+            scale=1.0,
+            table=lambda draws, _: draws(8, 2),
+            max_distance=5,
+        ),
+        _of_multi_head(
+            "turned-apart",
+            "Queries at positions of their own, behind the keys; a part of the features.",
+            d_k=6,
+            rotary={"width": 4, "trailing": True},
+            positions=np.arange(4.0) + 2,
+            key_positions=np.arange(6.0),
         ),
     ]

@@ -75,4 +75,50 @@ def examples() -> list[Example]:
             interleaved=True,
             positions=places,
         ),
+        *_scaled(places),
+    ]
+
+
+def _scaled(places: Array) -> list[Example]:
+    """Rotary positions of other frequencies, for longer sequences than a model was trained on."""
+    lengths = {"factor": 4.0, "original_length": 32.0}
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {
+        "linear": ("Every angle is a quarter.", {"factor": 4.0}),
+        "dynamic": ("Another base, by how long the sequence is.", {**lengths, "length": 41.0}),
+        "dynamic-short": (
+            "A sequence that is no longer than in training: nothing changes.",
+            {**lengths, "length": 9.0},
+        ),
+        "yarn": (
+            "Fast pairs as they were, slow ones a quarter, a ramp from and to whole pairs; an amplitude.",
+            lengths,
+        ),
+        "yarn-unrounded": (
+            "A ramp from and to fractions of pairs, as in gpt-oss.",
+            {**lengths, "truncate": False, "beta_fast": 4.0, "beta_slow": 0.25},
+        ),
+        "llama3": ("A blend by how often a pair turns.", {**lengths, "low_freq_factor": 0.25, "high_freq_factor": 2.0}),
+        "longrope": (
+            "A divisor for each pair, of the list for long sequences, and an amplitude.",
+            {
+                "short_factor": (1.0, 1.25, 1.5, 1.75),
+                "long_factor": (1.0, 1.5, 3.0, 8.0),
+                "original_length": 32.0,
+                "length": 41.0,
+                "maximum_length": 128.0,
+            },
+        ),
+    }
+    return [
+        _of_rows(
+            "rotary",
+            name,
+            description,
+            "scaling",
+            shape=(2, 4, 8),
+            base=500.0,
+            positions=places,
+            scaling={"kind": name.partition("-")[0], **numbers},
+        )
+        for name, (description, numbers) in kinds.items()
     ]

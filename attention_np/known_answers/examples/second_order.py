@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from attention_np import masks
+from attention_np.known_answers.examples.additive import of_additive
 from attention_np.known_answers.examples.dot_product import of_dot_product
 from attention_np.known_answers.examples.example import Example, with_tangents
 from attention_np.known_answers.examples.softmax import of_softmax
@@ -22,6 +23,9 @@ def examples() -> list[Example]:
 
     def case(name: str, description: str, *tags: str, **changes: Any) -> Example:
         return with_tangents(of_dot_product(f"tangents-{name}", description, *tags, **{"leading": (), **changes}))
+
+    def additive(name: str, description: str, *tags: str, **changes: Any) -> Example:
+        return with_tangents(of_additive(f"tangents-{name}", description, *tags, **changes))
 
     some = np.array([[True, False, True, True, False], [False] * 5, [True] * 5])
     padding = masks.padding(4, 6)
@@ -65,5 +69,16 @@ def examples() -> list[Example]:
             mask=padding,
             key=lambda _, x: np.where(hidden, np.nan, x),
             value=lambda _, x: np.where(hidden, np.nan, x),
+        ),
+        additive("empty-rows", "Two queries may attend to nothing.", "mask", "empty row", leading=(), mask=empty),
+        additive(
+            "without-b",
+            "One set of keys for 2 samples.",
+            "broadcast",
+            n=2,
+            m=3,
+            key_leading=(1,),
+            value_leading=(2,),
+            b=None,
         ),
     ]
