@@ -11,8 +11,6 @@ from typing import Any
 
 from attention_np._blockwise import cores
 
-__all__ = ["controller", "one_thread"]
-
 SECONDS_TO_LET_GO = 1.0  # a thousand times what it takes
 
 

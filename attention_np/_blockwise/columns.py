@@ -13,8 +13,6 @@ import numpy as np
 
 from attention_np._lib.arrays import Array
 
-__all__ = ["COUNTERS", "delta_parts", "interleaved", "number_of_parts", "with_column", "with_counters"]
-
 COUNTERS = 4  # sums of a quarter of the weights each
 FEATURES, PARTS = 8, 8  # features to one column of delta, and columns at most
 WIDER = {np.dtype(np.float32): np.float64, np.dtype(np.float64): np.longdouble}

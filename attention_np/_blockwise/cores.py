@@ -12,8 +12,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["keep_to", "move_back", "of_workers"]
-
 
 class _Before(threading.local):
     """Where a thread that keeps to some cores could run before."""

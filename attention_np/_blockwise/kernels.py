@@ -20,8 +20,6 @@ from attention_np._lib.products import apart
 from attention_np.biases import Bias
 from attention_np.dot_product import capped, slope_of_capped
 
-__all__ = ["Attended", "TileGradients", "attend", "differentiate"]
-
 KEYS = 2048  # that are prepared together
 _OF_ROWS = ("d_output", "output", "shift", "total")
 TERMS = 128  # of a sum that are added up in one product: its rounding grows with the root of their number

@@ -9,8 +9,6 @@ import numpy as np
 from attention_np._lib.arguments import as_floating
 from attention_np._lib.arrays import Array, in_dtype, precision, quiet, sum_to
 
-__all__ = ["Partial", "merge", "merge_backward"]
-
 
 class Partial(NamedTuple):
     """Attention over some of the keys: what :func:`merge` takes and gives."""

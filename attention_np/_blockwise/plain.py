@@ -22,18 +22,6 @@ from attention_np.biases import Bias
 from attention_np.dot_product import capped, push_slope, slope_of_capped
 from attention_np.rules import cut
 
-__all__ = [
-    "add_bias_gradient",
-    "attend",
-    "delta",
-    "differentiate",
-    "differentiate_twice",
-    "differentiate_whole_rows",
-    "push_forward",
-    "without_logsumexp",
-    "zeros",
-]
-
 PAIRS_AT_ONCE = 2**18
 SMALL_BLOCK = 60, 256  # queries and keys of which an array takes less than 128 KiB: a larger one comes in fresh pages
 MOST_ROUNDING = 1 / 64  # of a score, for its weight to be had from the log-sum-exp

@@ -20,8 +20,6 @@ from attention_np._lib.dropout import Draws
 from attention_np.biases import Bias
 from attention_np.rules import Rule, cut, pick, reach
 
-__all__ = ["Place", "Problem", "as_block_size", "grouped"]
-
 # Queries and keys of a block of scores: two fit a second-level cache of 1 MiB in single precision, of 2 in double.
 BLOCK, BLOCK_OF_A_RULE = (512, 256), (256, 512)  # fewer queries follow a rule more closely
 TASKS = 8  # of a large problem, at least: with fewer, there are machines some of whose cores would have none

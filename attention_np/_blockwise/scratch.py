@@ -12,8 +12,6 @@ import numpy as np
 
 from attention_np._lib.arrays import Array
 
-__all__ = ["array", "own"]
-
 
 class _Arrays:
     """Arrays by name. What is asked for under one name is valid until it is asked for again."""

@@ -18,8 +18,6 @@ from attention_np._lib.dropout import Draws
 from attention_np.biases import Bias
 from attention_np.rules import Rule, are_same, cut, reach
 
-__all__ = ["Block", "Cotangent", "Tangent", "Tile", "slices"]
-
 ROWS_OF_A_CHECKSUM = 8
 
 

@@ -17,8 +17,6 @@ from attention_np._lib.arrays import quiet
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-__all__ = ["as_workers", "run"]
-
 Label = TypeVar("Label")
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -21,29 +21,6 @@ from attention_np._lib.arrays import (
 )
 from attention_np._lib.text import shortened
 
-__all__ = [
-    "as_added",
-    "as_array",
-    "as_attended",
-    "as_flag",
-    "as_floating",
-    "as_integer",
-    "as_mask",
-    "as_number",
-    "as_scale",
-    "as_sink",
-    "as_softcap",
-    "as_tangent",
-    "as_vector",
-    "check_broadcasts_to",
-    "check_cache",
-    "check_features",
-    "check_gradients",
-    "check_vector",
-    "check_weight",
-    "scores_shape",
-]
-
 CacheType = TypeVar("CacheType")
 
 

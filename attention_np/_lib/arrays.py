@@ -12,27 +12,6 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Array",
-    "Precision",
-    "added",
-    "as_gradient",
-    "as_result",
-    "computed_in",
-    "holds_array",
-    "in_dtype",
-    "is_finite",
-    "is_floating",
-    "precision",
-    "quiet",
-    "real_types",
-    "sum_of_squares",
-    "sum_to",
-    "transposed",
-    "with_query_axis",
-    "without_query_axis",
-]
-
 Array = npt.NDArray[Any]
 
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from attention_np._lib.arrays import Array
 
-__all__ = ["Counted", "Tally"]
-
 WITHOUT_FLOPS = {"isfinite", "where", "not_equal", "logical_and", "logical_or"}
 
 

@@ -21,8 +21,6 @@ from attention_np._lib.arguments import as_number
 from attention_np._lib.arrays import Array, real_types
 from attention_np._lib.text import shortened
 
-__all__ = ["Draws", "Rng", "as_generator", "as_probability", "draw", "draw_key", "drop", "multipliers"]
-
 Rng: TypeAlias = "int | np.random.Generator"  # a string: NumPy imports its random module on first use only
 
 DRAWS_A_STEP = 8  # one step of Philox's counter gives four 64-bit words, and a draw takes 32 bits

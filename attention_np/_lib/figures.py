@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["as_axes", "legend_below", "new_figure", "one_axes"]
-
 BELOW = -36  # points from the axes to a legend: past the numbers and the label of the horizontal axis
 
 

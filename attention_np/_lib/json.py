@@ -15,20 +15,6 @@ from typing import Any, TypeVar
 
 from attention_np._lib.text import shortened
 
-__all__ = [
-    "as_finite",
-    "as_flag",
-    "as_record",
-    "as_shape",
-    "as_text",
-    "as_tuple",
-    "as_whole",
-    "content_of",
-    "is_optional",
-    "parse",
-    "read",
-]
-
 Item = TypeVar("Item")
 
 DIGITS = 4000  # of a whole number: the time to read one grows with their square

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Cores", "Memory", "cores", "memory"]
-
 ROOT = Path("/")
 
 

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["PAGES", "where_it_is"]
-
 PACKAGE = Path(__file__).resolve().parents[1]
 PAGES = PACKAGE / "derivations"  # where they are installed
 if not PAGES.is_dir():

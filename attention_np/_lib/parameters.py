@@ -13,8 +13,6 @@ from attention_np._lib.arguments import as_floating, as_integer, check_vector, c
 from attention_np._lib.arrays import Array, is_floating
 from attention_np._lib.dropout import Rng, as_generator
 
-__all__ = ["Parameters", "as_parameters", "check_heads"]
-
 
 def _projections(query: str, key: str, value: str, output: str, **others: str) -> dict[str, str]:
     return {"w_query": query, "w_key": key, "w_value": value, "w_output": output, **others}

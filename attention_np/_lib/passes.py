@@ -33,8 +33,6 @@ from attention_np._lib.arrays import (
 from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import is_wide, widened
 
-__all__ = ["Tangent", "backward", "double_backward", "forward", "jvp", "widened_inputs"]
-
 # array_like of the shape of its input, None for zero; or of the output, for its gradient; to the formulas an array
 Tangent: TypeAlias = Any
 

@@ -14,21 +14,7 @@ from typing import Any
 import numpy as np
 
 from attention_np._lib.arrays import Array, is_finite, transposed
-from attention_np._lib.second_look import all_finite, infinite_to_nan, product_in_range
-
-__all__ = [
-    "apart",
-    "backward_product",
-    "backward_times",
-    "infinite_to_nan",
-    "linear",
-    "linear_backward",
-    "linear_double_backward",
-    "pair_products",
-    "pairs_that_flow",
-    "product",
-]
-
+from attention_np._lib.second_look import all_finite, product_in_range
 
 TERMS = 128  # of a sum that are added up in one product, whose rounding grows with the root of their number
 

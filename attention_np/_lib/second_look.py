@@ -18,17 +18,6 @@ import numpy.typing as npt
 from attention_np._lib.arrays import Array, sum_of_squares, transposed
 from attention_np._lib.wide import LEAST, Wide, magnitude, times_power_of_two, widened
 
-__all__ = [
-    "all_finite",
-    "clipped_scores",
-    "in_range",
-    "infinite_to_nan",
-    "left_range",
-    "product_in_range",
-    "scores_and_tops",
-    "scores_in_range",
-]
-
 ROOM = 40  # for the number of terms of a sum, and the multipliers of dropout: a power of two
 
 

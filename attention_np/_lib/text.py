@@ -10,30 +10,21 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = [
-    "cut",
-    "in_bytes",
-    "in_thousands",
-    "legible",
-    "padded",
-    "shortened",
-    "table",
-    "tokenise",
-    "visible",
-    "width_of",
-]
-
 LONGEST = 40  # characters
 
 
-def legible(text: str) -> str:
-    """`text` with everything that does not print, but for the ends of lines, as Python writes it in a literal.
+def legible(text: str, several_lines: bool = True) -> str:
+    r"""`text` with what does not print as Python writes it in a literal; the ends of lines too, unless of several.
 
     A terminal obeys some characters instead of printing them.
+
+    Examples
+    --------
+    >>> print(legible("the\n", several_lines=False))
+    the\n
     """
-    if text.isprintable():
-        return text
-    return "".join(x if x.isprintable() or x == "\n" else x.encode("unicode_escape").decode() for x in text)
+    kept = "\n" if several_lines else ""
+    return "".join(x if x.isprintable() or x == kept else x.encode("unicode_escape").decode() for x in text)
 
 
 def shortened(value: Any) -> str:
@@ -89,17 +80,6 @@ def cut(text: str, width: int) -> str:
     while width_of(text) > width - 2:
         text = text[:-1]
     return text + ".."
-
-
-def visible(text: str) -> str:
-    r"""`text` with escapes for what does not print, such as the end of a line.
-
-    Examples
-    --------
-    >>> print(visible("the\n"))
-    the\n
-    """
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def table(rows: Sequence[Sequence[str]], left: int = 1) -> str:

@@ -15,8 +15,6 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from attention_np._lib.arrays import Array
 
-__all__ = ["LEAST", "Wide", "is_wide", "magnitude", "times_power_of_two", "widened"]
-
 LEAST = -(2**20)  # the exponent of zero: less than that of any number
 WEAK = {int: np.float16, float: np.float16, complex: np.complex64}  # numbers of Python upcast no array
 SLICE = 480  # products of numbers of that many powers of two, and their sums, are within the range of float64

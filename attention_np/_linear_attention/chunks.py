@@ -21,8 +21,6 @@ from attention_np._linear_attention.pairs import (
 )
 from attention_np._linear_attention.tokens import Tokens
 
-__all__ = ["backward", "forward"]
-
 SPAN = 2**13  # tokens of all heads, whose chunks are worked on together: more take more memory, fewer more time
 
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from attention_np._lib.arrays import Array, transposed
 
-__all__ = ["decayed_products", "decayed_products_backward", "from_end", "from_start", "sum_before", "sum_from"]
-
 
 def decayed_products(late: Array, early: Array, log_decay: Array) -> Array:
     """The decayed product of each token i of a chunk with each token j before it: zero where j is not before i.

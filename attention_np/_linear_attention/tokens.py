@@ -9,8 +9,6 @@ import numpy as np
 
 from attention_np._lib.arrays import Array
 
-__all__ = ["Tokens", "as_tokens", "hidden_as_zero"]
-
 
 class Tokens(NamedTuple):
     """All tokens of a sequence, or some, or one, then without the axis for them; or their gradients or tangents."""

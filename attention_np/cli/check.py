@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from attention_np import cases
+from attention_np._lib.pages import PAGES
 from attention_np.cli import verification
 from attention_np.cli.outcome import FAILS, HOLDS, missing, refuse, why_not_writable, write_json
-
-__all__ = ["add_arguments", "run"]
 
 NEEDED = {"rich": "rich", "lark": "lark", "yaml": "PyYAML"}  # modules of the extra `check`, and their packages
 
@@ -34,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     if folder is not None and not folder.is_dir():
         return refuse(f"there is no folder {folder}")
     if folder is None:
-        folder = verification.PAGES
+        folder = PAGES
     if not folder.is_dir():
         return refuse(f"there are no derivation pages: {folder} is missing, from which the cases of the ops are made")
     pages = verification.page_names(folder)

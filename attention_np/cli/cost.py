@@ -17,8 +17,6 @@ from attention_np._lib import machine
 from attention_np._lib.text import in_bytes, in_thousands, table
 from attention_np.cli.outcome import HOLDS, refuse, why_not_writable, write_json
 
-__all__ = ["add_arguments", "run"]
-
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 MOST_GIB = 2**34  # what addresses of 64 bits reach
 

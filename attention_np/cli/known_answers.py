@@ -12,8 +12,6 @@ from attention_np.known_answers import write
 from attention_np.known_answers.examples import OPS
 from attention_np.known_answers.formats import DTYPES
 
-__all__ = ["add_arguments", "run"]
-
 NEEDED = {"mpmath": "mpmath", "safetensors": "safetensors"}  # modules of the extra `answers`, and their packages
 FOR_BFLOAT16 = {"ml_dtypes": "ml_dtypes"}
 

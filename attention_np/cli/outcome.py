@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FAILS", "HOLDS", "UNUSABLE", "missing", "refuse", "why_not_writable", "write_json"]
-
 HOLDS, FAILS, UNUSABLE = 0, 1, 2  # exit codes
 
 

@@ -20,8 +20,6 @@ from attention_np.cli.verification import Finding
 if TYPE_CHECKING:
     from attention_np.derivation import Verification
 
-__all__ = ["print_faults", "print_findings", "print_report", "progress", "say"]
-
 Item = TypeVar("Item")
 
 PIPE_WIDTH = 200  # where the output is no terminal

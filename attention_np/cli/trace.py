@@ -12,8 +12,6 @@ from typing import Any
 from attention_np import cases, trace
 from attention_np.cli.outcome import HOLDS, refuse
 
-__all__ = ["add_arguments", "run"]
-
 NARROWEST, WIDEST = 64, 100  # columns: a page of paper
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from attention_np import cases, softmax
 from attention_np._blockwise import blas
 from attention_np._lib import machine
-from attention_np._lib.pages import PAGES
 from attention_np.gradcheck import METHODS, numerical_gradient
 from attention_np.gradcheck.agreement import ADJOINT_ULPS, UNDECIDABLE, relative_error
 from attention_np.gradcheck.ops import check_op_by
@@ -25,8 +24,6 @@ from attention_np.gradcheck.ops import check_op_by
 if TYPE_CHECKING:
     from attention_np.derivation import Verification
     from attention_np.gradcheck.reporting import InputReport
-
-__all__ = ["PAGES", "Finding", "against_pages", "check", "check_ops", "check_pages", "page_names"]
 
 FURTHER = {
     "jvp": "forward mode",

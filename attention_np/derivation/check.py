@@ -6,7 +6,6 @@ page, and one for each worked example, in which some of the free tensors have pr
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -88,24 +87,6 @@ class PageCheck:
         drawn = partial(draw_tensor, arithmetic=arithmetic, seed=self.seed, draws=draws, magnitudes=magnitudes)
         free, header = dict(scope.values), self.page.header
         return Environment(scope.names, scope.definitions, arithmetic, free, evaluate, header, drawn, draws)
-
-    def fork(self) -> PageCheck:
-        """A copy that can go on from here by itself; what is evaluated already is shared."""
-        other = copy.copy(self)
-        other.account = copy.copy(self.account)
-        copies: dict[int, Scope] = {}
-
-        def branch(scope: Scope) -> Scope:
-            if id(scope) not in copies:
-                names, definitions = scope.names.copy(), scope.definitions.copy()
-                environments = [item.branch(names, definitions, other.account) for item in scope.environments]
-                more = [item.branch(names, definitions, other.account) for item in scope.more]
-                copies[id(scope)] = Scope(names, definitions, environments, scope.sizes, scope.values, more)
-            return copies[id(scope)]
-
-        other.scope = branch(self.scope)
-        other._examples = {key: scope and branch(scope) for key, scope in self._examples.items()}
-        return other
 
     def run(self) -> list[Record]:
         """Judge all equations; then, with all names known, what says the same, and definitions that nothing uses."""

@@ -7,7 +7,6 @@ is that once more, with slopes in the place of the steps.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from attention_np.derivation import limits, nodes
-from attention_np.derivation.account import Account
 from attention_np.derivation.duals import Array, Dual, slope_of
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.header import Free, Header
@@ -143,16 +141,6 @@ class Environment:
         self._perturbed: dict[tuple[str, ...], Perturbed] = {}
         self.underflow: Span | None = None
         self.at: dict[str, int] = {}  # the one place of an index that is looked at, in a recurrence
-
-    def branch(self, names: Names, definitions: Definitions, account: Account) -> Environment:
-        """The same draws with other tables of names, which so far say the same, and an account of its own."""
-        other = copy.copy(self)
-        other.names, other.definitions = names, definitions
-        other.arithmetic = copy.copy(self.arithmetic)
-        other.arithmetic.account = account
-        other.free, other.values = dict(self.free), dict(self.values)
-        other.jacobians, other._perturbed = dict(self.jacobians), {}
-        return other
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The value of a name, evaluating definitions in page order (never recursively) where needed."""

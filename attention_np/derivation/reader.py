@@ -19,23 +19,11 @@ from attention_np.derivation.tokens import RELATIONS, Token, Tokens, argument, c
 
 _ELEMENTARY = frozenset(["exp", "log", "tanh", "cosh", "sinh", "cos", "sin"])
 _WORDS = {
-    "softmax": "softmax",
-    "logsumexp": "logsumexp",
-    "LSE": "logsumexp",
-    "diag": "diag",
-    "Diag": "diag",
-    "tr": "trace",
-    "Tr": "trace",
-    "trace": "trace",
-    "einsum": "einsum",
-    "concat": "concat",
-    "Concat": "concat",
-    "sigmoid": "sigmoid",
-    "exp": "exp",
-    "log": "log",
-    "tanh": "tanh",
-    "max": "max",
-    "min": "min",
+    **dict.fromkeys(["LSE", "logsumexp"], "logsumexp"),
+    **dict.fromkeys(["Diag", "diag"], "diag"),
+    **dict.fromkeys(["Concat", "concat"], "concat"),
+    **dict.fromkeys(["Tr", "tr", "trace"], "trace"),
+    **{name: name for name in ("softmax", "einsum", "sigmoid", "exp", "log", "tanh", "max", "min")},
 }
 _OVER_INDICES = frozenset(["max", "min", "softmax", "logsumexp", "concat"])
 _MATRICES = frozenset(["matrix", "pmatrix", "bmatrix", "smallmatrix", "vmatrix"])

@@ -19,8 +19,6 @@ from attention_np.known_answers.by_position import frequencies
 from attention_np.known_answers.formats import Format
 from attention_np.known_answers.program import SCALING, Head, Moving, sum_to
 
-__all__ = ["Analysis", "Computed", "exact"]
-
 Array = npt.NDArray[Any]
 
 EXPONENT = 3  # roundings of the argument of exp: a difference, times log2(e), itself rounded
@@ -60,6 +58,8 @@ class Computed:
 
 
 class Weights(NamedTuple):
+    """The softmax of the rows of scores."""
+
     forward: Computed
     backward: Computed  # as they may be computed again from the log-sum-exp
     logsumexp: Computed

@@ -17,8 +17,6 @@ from attention_np.known_answers.analysis import Analysis, exact
 from attention_np.known_answers.formats import Format
 from attention_np.known_answers.program import OPS
 
-__all__ = ["bounds", "with_rounding"]
-
 Array = npt.NDArray[Any]
 
 

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BIASES", "PositionBias", "frequencies", "position_bias"]
-
 Array = npt.NDArray[Any]
 Numbers: TypeAlias = Any
 Arithmetic: TypeAlias = Any

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from attention_np.known_answers.reading import KnownAnswer
 from attention_np.known_answers.report import Comparison
 
-__all__ = ["compare"]
-
 Array = npt.NDArray[Any]
 
 CLEAR = 100  # times its bound: an entry so large shows a factor to two digits

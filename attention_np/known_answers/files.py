@@ -17,8 +17,6 @@ import numpy.typing as npt
 from attention_np._lib.text import legible
 from attention_np.known_answers.formats import FORMATS, dtype_of
 
-__all__ = ["BOOLEAN", "code_of", "from_bytes", "refusing", "require", "to_bytes"]
-
 Array = npt.NDArray[Any]
 
 BOOLEAN = "BOOL"
@@ -43,8 +41,7 @@ def refusing(verdict: str) -> Iterator[None]:
         raise
     except (OSError, OverflowError, RuntimeError, ValueError) as error:  # RuntimeError is what pathlib says of loops
         why = getattr(error, "strerror", None) or str(error)
-        legibly = legible(why).replace("\n", "\\n")  # names in a file may hold what a terminal obeys
-        raise ValueError(f"{verdict}: {legibly}") from None
+        raise ValueError(f"{verdict}: {legible(why, several_lines=False)}") from None
 
 
 def code_of(array: Array) -> str:

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DTYPES", "FORMATS", "Format", "dtype_of", "to_format"]
-
 Array = npt.NDArray[Any]
 
 

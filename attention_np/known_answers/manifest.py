@@ -14,8 +14,6 @@ from attention_np.known_answers.files import BOOLEAN, refusing
 from attention_np.known_answers.formats import DTYPES, FORMATS
 from attention_np.known_answers.signatures import SIGNATURES
 
-__all__ = ["MANIFEST", "Entry", "Tensor", "as_json", "is_ours", "read", "resolve"]
-
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "attention_np known answers", 1
 LARGEST_MANIFEST, LARGEST_FILE = 2**22, 2**26  # bytes; what is read takes up to thirty times those of the manifest

@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from attention_np.known_answers.by_position import BIASES, position_bias
 
-__all__ = ["OPS", "SCALING", "Head", "Moving", "sum_to"]
-
 Array = npt.NDArray[Any]
 Numbers: TypeAlias = Any  # of the arithmetic: an array of them
 Arithmetic: TypeAlias = Any  # an Exact or an Analysis

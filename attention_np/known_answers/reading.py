@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,6 @@ import numpy.typing as npt
 from attention_np._lib.json import content_of
 from attention_np.known_answers import files, manifest
 from attention_np.known_answers.formats import DTYPES, dtype_of
-
-__all__ = ["KnownAnswer", "load"]
 
 Array = npt.NDArray[Any]
 
@@ -97,33 +95,38 @@ def load(
     """
     files.require()
     folder = Path(directory)
-    wanted = _names("dtypes", dtypes, DTYPES)
-    left_out = frozenset(_names("skip", skip) or ())
+    wanted, left_out = chosen("dtype", dtypes, DTYPES), frozenset(listed("skip", skip))
     op = "dot_product" if op == "blockwise" else op
     entries = [
         entry
         for entry in manifest.read(folder)
-        if op in (None, entry.op) and (wanted is None or entry.dtype in wanted) and not left_out & _labels(entry)
+        if op in (None, entry.op) and entry.dtype in wanted and not left_out & _labels(entry)
     ]
     if not entries:
         of_op = f" of {op}" if op else ""
-        in_dtypes = f" in {', '.join(wanted)}" if wanted else ""
+        in_dtypes = "" if dtypes is None else f" in {', '.join(wanted)}"
         raise ValueError(f"{folder} holds no known answers{of_op}{in_dtypes}")
     for name in {entry.dtype for entry in entries}:
         dtype_of(name)
     return (_load(folder, entry) for entry in entries)
 
 
-def _names(what: str, names: Iterable[str] | None, known: Iterable[str] | None = None) -> list[str] | None:
+def listed(name: str, values: Iterable[str]) -> list[str]:
+    """`values`, which must not be one string, as a list."""
+    if isinstance(values, str):
+        raise TypeError(f"{name} must be a list of names, not the string {values!r}")
+    return list(values)
+
+
+def chosen(what: str, names: Iterable[str] | None, known: Sequence[str]) -> list[str]:
+    """Those of the names that are `known`, in that order; by default all."""
     if names is None:
-        return None
-    if isinstance(names, str):
-        raise TypeError(f"{what} must be a list of names, not the string {names!r}")
-    listed = list(names)
-    unknown = [name for name in listed if known is not None and name not in known]
+        return list(known)
+    wanted = listed(f"{what}s", names)
+    unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise ValueError(f"there is no dtype called {', '.join(map(str, unknown))}: there are {', '.join(known or ())}")
-    return listed
+        raise ValueError(f"there is no {what} called {', '.join(map(str, unknown))}: there are {', '.join(known)}")
+    return [name for name in known if name in wanted]
 
 
 def _labels(entry: manifest.Entry) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Comparison", "Conformance", "KnownAnswerError"]
+from attention_np._lib.text import table
 
 SHOWN = 20  # wrong arrays, each with a line or two
 SKIPPED = 8  # names
@@ -79,7 +79,7 @@ class Conformance:
         lines = [
             f"{checked} of {checked + len(self.skipped)} cases were checked, {len(self.skipped)} skipped",
             "",
-            *_table(self.comparisons),
+            _table(self.comparisons),
         ]
         failed = self.failed
         if failed:
@@ -100,7 +100,7 @@ class Conformance:
             raise KnownAnswerError(f"{len(self.failed)} arrays are not the known answers\n{self}")
 
 
-def _table(comparisons: tuple[Comparison, ...]) -> list[str]:
+def _table(comparisons: tuple[Comparison, ...]) -> str:
     """A line for each array in each dtype: the worst of its cases."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
     for comparison in comparisons:
@@ -113,5 +113,4 @@ def _table(comparisons: tuple[Comparison, ...]) -> list[str]:
         rows.append(
             (dtype, array, str(len(group)), str(hold) if worst.ok else f"{hold} NO", f"{worst.error:.2g}", case)
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return table(rows, left=len(rows[0]))

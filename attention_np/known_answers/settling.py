@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from attention_np.known_answers import truth
 
-__all__ = ["settled_answers"]
-
 Array = npt.NDArray[Any]
 
 DOUBTFUL = 1e-6  # of what rounding may make in the dtype: a smaller entry may be what is left of a cancellation

@@ -16,8 +16,6 @@ from attention_np._lib.arrays import Array
 from attention_np._lib.parameters import Parameters, as_parameters
 from attention_np._lib.text import shortened
 
-__all__ = ["MADE", "OF_BIASES", "SIGNATURES", "Signature", "made_bias", "made_rotary"]
-
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]
 Arrays: TypeAlias = Mapping[str, Array]

@@ -21,8 +21,6 @@ import numpy.typing as npt
 from attention_np.known_answers.by_position import frequencies
 from attention_np.known_answers.program import OPS, Head, Moving, sum_to
 
-__all__ = ["DIGITS", "Exact", "answers"]
-
 Array = npt.NDArray[Any]
 
 DIGITS = 50

@@ -14,8 +14,6 @@ from attention_np.known_answers.comparing import compare
 from attention_np.known_answers.reading import KnownAnswer, load
 from attention_np.known_answers.report import Conformance
 
-__all__ = ["Function", "of_op", "verify"]
-
 Array = npt.NDArray[Any]
 Function = Callable[[dict[str, Array], dict[str, Any]], Mapping[str, Any]]
 

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from attention_np.known_answers import bounds, files, manifest
 from attention_np.known_answers.examples import OPS, Example, all_examples
 from attention_np.known_answers.formats import DTYPES, FORMATS, dtype_of, to_format
-
-__all__ = ["ops_of", "write"]
+from attention_np.known_answers.reading import chosen, listed
 
 Array = npt.NDArray[Any]
 Job = tuple[Example, str]
@@ -74,7 +73,7 @@ def write(
     17
     """
     wanted = ops_of(ops)
-    formats = _chosen("dtype", dtypes, DTYPES)
+    formats = chosen("dtype", dtypes, DTYPES)
     _require(formats)
     target = Path(directory).resolve()
     _check_target(target)
@@ -100,24 +99,8 @@ def write(
 
 def ops_of(ops: Iterable[str] | None) -> list[str]:
     """The ops that have answers of their own, of those given; by default all."""
-    names = None if ops is None else ["dot_product" if op == "blockwise" else op for op in _listed("ops", ops)]
-    return _chosen("op", names, OPS)
-
-
-def _listed(name: str, values: Iterable[str]) -> list[str]:
-    if isinstance(values, str):
-        raise TypeError(f"{name} must be a list of names, not the string {values!r}")
-    return list(values)
-
-
-def _chosen(what: str, names: Iterable[str] | None, known: Sequence[str]) -> list[str]:
-    if names is None:
-        return list(known)
-    wanted = _listed(f"{what}s", names)
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise ValueError(f"there is no {what} called {', '.join(map(str, unknown))}: there are {', '.join(known)}")
-    return [name for name in known if name in wanted]
+    names = None if ops is None else ["dot_product" if op == "blockwise" else op for op in listed("ops", ops)]
+    return chosen("op", names, OPS)
 
 
 def _require(formats: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from attention_np._lib.arguments import as_mask
 from attention_np._lib.figures import legend_below, one_axes
-from attention_np._lib.text import visible
+from attention_np._lib.text import legible
 from attention_np.plot._fonts import showing
 from attention_np.plot._heat_maps import as_real
 from attention_np.plot._looks import HIDDEN, NAN, marks, number
@@ -18,8 +18,6 @@ from attention_np.plot._tokens import as_tokens, label_tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["query_weights"]
 
 COLOUR = "#0072B2"  # the blue of Okabe and Ito
 ROW, LEAST, MOST = 0.24, 1.8, 10.0  # inches: of a bar, and of a new figure
@@ -90,7 +88,7 @@ def query_weights(
     if handles := marks(hidden=not seen.all(), nan=bool(nan.any())):
         legend_below(ax, handles)
     if query is not None:
-        properties, (title,) = showing([f"weights of the query {visible(query)}"])
+        properties, (title,) = showing([f"weights of the query {legible(query, several_lines=False)}"])
         ax.set_title(title, **properties)
     return ax
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
-__all__ = ["colour_bar", "draw_cells", "draw_grid", "largest"]
-
 Array = npt.NDArray[Any]
 
 COLOURS = "cividis"  # grows lighter evenly, and looks alike to people who see fewer colours

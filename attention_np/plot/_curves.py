@@ -19,8 +19,6 @@ from attention_np._lib.figures import legend_below, one_axes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["cost", "saturation"]
-
 Number = TypeVar("Number", int, float)
 
 # Told apart by the line and the marker, too; the colours are those of Okabe and Ito.

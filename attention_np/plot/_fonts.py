@@ -10,8 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["showing"]
-
 SHOWN_FIRST = (
     *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans", "PingFang", "Microsoft YaHei"),
     *("Noto Sans", "Noto Emoji", "Symbola"),

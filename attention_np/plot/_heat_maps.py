@@ -20,8 +20,6 @@ from attention_np.plot._tokens import as_tokens, label_tokens
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["as_matrix", "as_real", "heads", "mask", "softmax_jacobian", "weights"]
-
 Array = npt.NDArray[Any]
 
 CELL, LEAST, MOST = 0.45, 3.5, 10.0  # inches: of a cell, and of a new figure

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["faces"]
-
 Array = npt.NDArray[Any]
 
 FLAT = 1e-9  # of the size of a set of points: what is so near to a plane lies in it

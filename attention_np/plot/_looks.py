@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["HIDDEN", "NAN", "marks", "number"]
-
 HIDDEN: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "0.6", "hatch": "////", "linewidth": 0}
 NAN: dict[str, Any] = {"facecolor": "white", "edgecolor": "#D55E00", "hatch": "xxxx", "linewidth": 0}
 

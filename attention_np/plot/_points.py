@@ -19,8 +19,6 @@ from attention_np.plot._tokens import as_tokens
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["points"]
-
 Array = npt.NDArray[Any]
 
 MOST_POINTS = 40  # more are a cloud, not a picture

@@ -6,13 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from attention_np._lib.text import cut, visible, width_of
+from attention_np._lib.text import cut, legible, width_of
 from attention_np.plot._fonts import showing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["as_tokens", "label_tokens"]
 
 LARGEST, SMALLEST = 10.0, 6.0  # points: the size of a token's letters
 FLAT = 8.0  # points: rather than making them smaller than this, the labels of columns are turned
@@ -27,7 +25,7 @@ def as_tokens(name: str, tokens: Sequence[str] | None, count: int, of: str) -> l
         return None
     if isinstance(tokens, str):
         raise TypeError(f"{name} must be a list of tokens, not one string: split {tokens!r} first")
-    listed = [visible(str(token)) for token in tokens]
+    listed = [legible(str(token), several_lines=False) for token in tokens]
     if len(listed) != count:
         raise ValueError(f"{name} has {len(listed)} tokens for {count} {of}")
     return listed

@@ -19,8 +19,6 @@ from attention_np.plot._tokens import as_tokens
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["TopKeys", "top_keys"]
-
 ROW, LETTER = 0.22, 0.07  # inches: of a row of the table and of a column of text, in a new figure
 
 

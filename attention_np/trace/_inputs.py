@@ -12,8 +12,6 @@ import numpy.typing as npt
 from attention_np._lib.arguments import as_integer
 from attention_np._lib.text import tokenise
 
-__all__ = ["as_tokens", "as_width", "loss_gradient", "numbered", "small_numbers"]
-
 MOST_FEATURES = 64
 
 

@@ -21,8 +21,6 @@ from attention_np.trace._inputs import loss_gradient, numbered, small_numbers
 from attention_np.trace._paper import Step, Trace
 from attention_np.trace._plain import formula, prose
 
-__all__ = ["traced"]
-
 WORDS = ("n", "m")  # the ranges of queries and of keys
 
 

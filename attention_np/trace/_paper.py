@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib.pages import where_it_is
-from attention_np._lib.text import cut, padded, visible, width_of
-
-__all__ = ["Step", "Trace"]
+from attention_np._lib.text import cut, legible, padded, width_of
 
 Array = npt.NDArray[Any]
 
@@ -99,7 +97,7 @@ class Trace:
     def labels(self, axis: str, length: int) -> list[str]:
         """What the indices of an axis are called: tokens, or numbers from 1 as in the formulas."""
         if axis in self.of_tokens:
-            return [visible(token) for token in self.tokens]
+            return [legible(token, several_lines=False) for token in self.tokens]
         return [str(number) for number in range(1, length + 1)]
 
     def text(self, width: int = 80) -> str:

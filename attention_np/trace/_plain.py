@@ -5,22 +5,14 @@ from __future__ import annotations
 import re
 
 from attention_np.derivation.errors import Fault
-from attention_np.derivation.tokens import ACCENTS, FONTS, Token, argument, tokenize
-
-__all__ = ["formula", "prose"]
+from attention_np.derivation.tokens import ACCENTS, FONTS, RELATIONS, Token, argument, tokenize
 
 _OPERATORS = {
+    **RELATIONS,
     r"\cdot": "*",
     r"\odot": "*",
     r"\oslash": "/",
     r"\times": "x",
-    r"\le": "<=",
-    r"\leq": "<=",
-    r"\ge": ">=",
-    r"\geq": ">=",
-    r"\ne": "!=",
-    r"\neq": "!=",
-    r"\approx": "~",
     r"\infty": "inf",
     r"\to": "->",
     r"\top": "T",

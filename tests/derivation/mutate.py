@@ -10,6 +10,7 @@ mutant that means the same as the original (both evaluate alike on fresh draws) 
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import sys
 import time
@@ -33,7 +34,7 @@ from attention_np.derivation.examples import binds
 from attention_np.derivation.names import Names
 from attention_np.derivation.operators import check_operator
 from attention_np.derivation.page import Equation, Page
-from attention_np.derivation.record import Record
+from attention_np.derivation.record import Record, Scope
 from attention_np.derivation.statements import Statement, chains, find_target, read_statement
 from attention_np.derivation.usage import unused
 from attention_np.derivation.values import Value, indices_of
@@ -70,6 +71,36 @@ class Score:
         return "\n".join([*lines, self.line()])
 
 
+def forked(check: PageCheck) -> PageCheck:
+    """A copy that can go on from here by itself; what is evaluated already is shared."""
+    other = copy.copy(check)
+    other.account = copy.copy(check.account)
+    copies: dict[int, Scope] = {}
+
+    def branch(scope: Scope) -> Scope:
+        if id(scope) not in copies:
+            copied = replace(scope, names=scope.names.copy(), definitions=scope.definitions.copy())
+            copied.environments, copied.more = (
+                [_branched(each, copied, other) for each in group] for group in (scope.environments, scope.more)
+            )
+            copies[id(scope)] = copied
+        return copies[id(scope)]
+
+    other.scope = branch(check.scope)
+    other._examples = {key: scope and branch(scope) for key, scope in check._examples.items()}
+    return other
+
+
+def _branched(environment: Environment, scope: Scope, check: PageCheck) -> Environment:
+    other = copy.copy(environment)
+    other.names, other.definitions = scope.names, scope.definitions
+    other.arithmetic = copy.copy(environment.arithmetic)
+    other.arithmetic.account = check.account
+    other.free, other.values = dict(environment.free), dict(environment.values)
+    other.jacobians, other._perturbed = dict(environment.jacobians), {}
+    return other
+
+
 class Mutator:
     """The mutants of one page."""
 
@@ -83,13 +114,13 @@ class Mutator:
         self.defining: list[bool] = []
         check = PageCheck(page)
         for equation in page.equations:
-            before = check.fork()
+            before = forked(check)
             record = check.equation(equation)
             defining = bool(record.defines) or self._is_binding(check, equation)
             self.records.append(record)
             self.names.append(check._scope_of(equation).names.copy())
             self.defining.append(defining)
-            self.places.append(before if defining else check.fork())
+            self.places.append(before if defining else forked(check))
         self.idle = set(unused(self.records, page.header))
 
     @cached_property
@@ -125,7 +156,7 @@ class Mutator:
         mutant = replace(self.page.equations[position], text=text)
         check = self.places[position]
         if self.defining[position] or self._defines(check, mutant):
-            return self._replay(check.fork(), position, mutant)
+            return self._replay(forked(check), position, mutant)
         record = check.equation(mutant)
         return record.verdict == "fails" or self._idles(position, record)
 
