@@ -288,9 +288,11 @@ def _where_it_moves(formula: Callable[..., Array], cache: Cache, *vectors: Array
     """
     weights, axis = cache.weights, cache.axis
     result = formula(*vectors, weights, axis)
-    if is_finite(result) and not _at_limit(cache).any():
+    if is_finite(result) and is_finite(cache.logsumexp):
         return result
     moves = _moves(cache)  # (..., n)
+    if is_finite(result) and not _at_limit(cache).any():
+        return np.where(moves, result, 0)  # rows with nothing to attend to: zero, which weights made of either sign
     for vector in vectors:
         moves = moves & (vector != 0).any(axis=axis, keepdims=True)
     weights, *moving = [np.where(moves, x, 0) for x in (weights, *vectors)]
