@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import http.server
-import os
 import subprocess
 import sys
 import threading
@@ -17,25 +16,15 @@ if TYPE_CHECKING:
     from .needed import Built
 
 
-SPHINX = (sys.executable, "-m", "sphinx", "-b", "html", "-E", "-a", "-q", "-c", "docs")
-
-
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    from filelock import FileLock
-
     from .needed import ROOT, Built
 
-    run = tmp_path_factory.getbasetemp()
-    folder = (run.parent if "PYTEST_XDIST_WORKER" in os.environ else run) / "site"  # one for all processes of a run
-    said = folder / "said.txt"
-    with FileLock(f"{folder}.lock"):
-        if not said.exists():
-            command = (*SPHINX, "-d", str(folder / "read"), ".", str(folder / "site"))
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            said.write_text(done.stderr, encoding="utf-8")
-    return Built(folder / "site", said.read_text(encoding="utf-8"))
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-E", "-a", "-q", "-c", "docs", "-d", folder / "read"]
+    done = subprocess.run([*command, ".", folder / "site"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Built(folder / "site", done.stderr)
 
 
 @pytest.fixture(scope="session")

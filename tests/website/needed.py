@@ -35,7 +35,7 @@ def chromium(driver: Any) -> str:
     return str(found)
 
 
-for package in ("sphinx", "myst_parser", "furo", "jupytext", "numpydoc", "sphinx-mathjax-offline", "filelock"):
+for package in ("sphinx", "myst_parser", "furo", "jupytext", "numpydoc", "sphinx-mathjax-offline"):
     if importlib.util.find_spec(package) is None:
         lack(f"{package} is missing, which the site is built with: pip install 'attention-np[site-test]'")
 sys.path.insert(0, str(ROOT / "docs" / "_ext"))
