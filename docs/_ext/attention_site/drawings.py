@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_np import dot_product, gradcheck, masks, multi_head, plot
+from attention_np import biases, dot_product, gradcheck, linear_attention, masks, multi_head, plot, rotary
 from attention_np._lib.figures import legend_below
 
 __all__ = ["FIGURES", "WIDE", "Drawing"]
@@ -140,6 +140,81 @@ def _cost() -> Any:
     return plot.cost(ax=_panels(3.8))
 
 
+def _softcap() -> Any:
+    above, below = axes = _panels(4.6, rows=2)
+    products = np.linspace(-6, 6, 241)
+    for cap in (1, 2, 4):
+        above.plot(products, cap * np.tanh(products / cap), label=f"softcap {cap}")
+        below.plot(products, 1 / np.cosh(products / cap) ** 2)
+    above.plot(products, products, color="grey", linestyle=":", label="none")
+    above.set_ylabel("score")
+    above.legend()
+    below.set(xlabel="product of a query and a key", ylabel="slope")
+    return axes
+
+
+def _sink() -> Any:
+    ax = _panels(2.8)
+    sinks = np.linspace(-4, 8, 121)
+    for m in (1, 8, 64):
+        query, key, value = np.zeros((1, 1)), np.zeros((m, 1)), np.ones((m, 1))
+        outputs = [dot_product.forward(query, key, value, sink=sink)[0].item() for sink in sinks]
+        ax.plot(sinks, 1 - np.array(outputs), label="1 key" if m == 1 else f"{m} keys")
+    ax.set(xlabel="sink", ylabel="its share")
+    ax.legend()
+    return ax
+
+
+def _turning() -> Any:
+    n, pairs = 9, 3
+    x = np.zeros((n, 2 * pairs))
+    x[:, :pairs] = 1
+    turned, _ = rotary.forward(x, base=20)
+    axes = _panels(2.1, columns=pairs)
+    for a, ax in enumerate(axes):
+        across, up = turned[:, a], turned[:, a + pairs]
+        ax.plot(np.cos(np.linspace(0, 2 * np.pi)), np.sin(np.linspace(0, 2 * np.pi)), color="lightgrey", zorder=0)
+        ax.scatter(across, up, c=np.arange(n), cmap="viridis", s=16)
+        for position in (0, n - 1):
+            ax.annotate(f"{position}", 1.25 * np.array([across[position], up[position]]), ha="center", va="center")
+        ax.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal", title=f"pair {a + 1}", xticks=[], yticks=[])
+    return axes
+
+
+def _ramps() -> Any:
+    above, below = axes = _panels(4.6, rows=2)
+    n = 24
+    slopes = biases.alibi_slopes(4)
+    _, cache = dot_product.forward(
+        np.zeros((4, n, 1)), np.zeros((4, n, 1)), np.zeros((4, n, 1)), bias=biases.alibi(slopes)
+    )
+    for slope, weights in zip(slopes, cache.weights, strict=True):
+        above.plot(np.arange(n), -slope * np.arange(n)[::-1], label=f"slope 1/{1 / slope:.0f}")
+        below.plot(np.arange(n), weights[-1])
+    above.set_ylabel("bias")
+    above.legend()
+    below.set(xlabel="key, for the last of 24 queries", ylabel="weight")
+    return axes
+
+
+def _states() -> Any:
+    first, second = np.eye(2)
+    key = np.array([first, second, second, first, second, second])  # the fourth token writes to the first one's key
+    value = np.array([1.0, 0.5, 0.0, -1.0, 0.0, 0.0])[:, None]
+    rules: dict[str, dict[str, Any]] = {
+        "sum": {},
+        "with a decay": {"log_decay": np.full((6, 1), np.log(0.7))},
+        "with the delta rule": {"beta": np.ones(6)},
+    }
+    ax = _panels(2.8)
+    for (name, options), marker in zip(rules.items(), "ovs", strict=True):
+        said, _ = linear_attention.forward(np.tile(first, (6, 1)), key, value, scale=1.0, **options)
+        ax.plot(np.arange(1, 7), said[:, 0], marker=marker, label=name)
+    ax.set(xlabel="token", ylabel="what the state says")
+    ax.legend()
+    return ax
+
+
 FIGURES = (
     Drawing(
         "query-weights",
@@ -244,5 +319,46 @@ FIGURES = (
         "Memory over the length of the sequence on logarithmic axes: plain attention grows with the square of the "
         "length, blockwise attention with the length.",
         "The memory of a forward and a backward pass, plain and blockwise.",
+    ),
+    Drawing(
+        "softcap",
+        "dot-product.65",
+        _softcap,
+        "Two panels over the product of a query and a key. Above three curves that come to rest at plus and minus 1, 2 "
+        "and 4, and the straight line without a cap. Below their slopes: bells of height one, wider for a higher cap.",
+        "Scores under a softcap, and the factor that their gradient gets: a product far beyond the cap learns nothing.",
+    ),
+    Drawing(
+        "sink",
+        "dot-product.69",
+        _sink,
+        "Three rising curves over the sink, from nearly zero to nearly one: for 1, 8 and 64 keys, each further right.",
+        "The share $\\omega$ of a sink, where all keys have the score zero. Many keys outweigh it together.",
+    ),
+    Drawing(
+        "turning-pairs",
+        "rotary.4",
+        _turning,
+        "Three circles with nine dots each, for the positions 0 to 8. On the first circle they go round more than "
+        "once, on the second nearly half round, on the third a sixth.",
+        "Three pairs of features at the positions 0 to 8, with 20 for 10000: the first turns fastest.",
+    ),
+    Drawing(
+        "ramps",
+        "biases.5",
+        _ramps,
+        "Above four straight lines that rise to zero at the last key, below the weights that they make: the steeper "
+        "the line, the more weight have the nearest keys.",
+        "ALiBi's ramps for four heads, and the weights of the last query where the products say nothing: each head "
+        "looks back at its own range.",
+    ),
+    Drawing(
+        "states",
+        "linear-attention.14",
+        _states,
+        "Three lines over six tokens. All say 1 at first. The sum stays there until the fourth token, then says 0; the "
+        "one with a decay falls, then says less than 0 and rises again; the delta rule stays at 1, then at -1.",
+        "What a state says for one key, to which the first token writes 1 and the fourth -1. The sum says both "
+        "together, a decay forgets, and the delta rule corrects.",
     ),
 )
