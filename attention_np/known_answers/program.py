@@ -131,7 +131,7 @@ def _moving_dot_product(
     moving = rules.moving_attend(
         scores, visible, value, inputs["d_output"], rules.rounded(moved_scores), inputs["v_value"]
     )
-    if "v_d_output" in inputs:  # in which the gradients are linear
+    if "v_d_output" in inputs:  # as that of heads does, and gradients are linear in it
         by_output = rules.attend(scores, visible, value, inputs["v_d_output"])
         d_scores, d_value = (
             rules.rounded(rules.plus(rules.rounded(one), rules.rounded(other)))
