@@ -86,7 +86,7 @@ def examples() -> list[Example]:
             value_leading=(2,),
             b=None,
         ),
-        multi_head("plain", "2 heads, with the biases of projections.", widths=(5, 4, 3), d_k=2, d_output=4),
+        multi_head("plain", "2 heads, with the biases of projections.", widths=(5, 4, 3), d_v=2, d_output=4),
         multi_head(
             "grouped-heads",
             "Four heads of queries in two groups, without biases, in 2 samples; is_causal.",
