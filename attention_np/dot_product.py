@@ -347,7 +347,7 @@ def push_backward(
     Beside them what is on the way: how the scores and their gradients move. If `d_output` does, also the gradients of
     query, key and value themselves: it is an op that asks, in which they are a factor of what moves.
     """
-    flows, shape = pairs_that_flow(cache.mask, d_output), cache.weights.shape
+    flows, shape = pairs_that_flow(cache.mask, d_output, moved_d_output), cache.weights.shape
     moved_scores, moved_products = _push_scores(cache, along.query, along.key, along.bias)  # (..., n, m)
 
     # backward was d_dropped = d_output @ value^T, d_weights = d_dropped * dropout

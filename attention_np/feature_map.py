@@ -17,6 +17,7 @@ query and a key are, in the mean over normal directions, the exponential of thei
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,9 +79,9 @@ def forward(x: npt.ArrayLike, directions: npt.ArrayLike | None = None) -> tuple[
     Notes
     -----
     Katharopoulos et al. [1]_, and Choromanski et al. [2]_. For a direction w a feature of Performer is at most
-    ``exp(w @ w / 2)``, whatever `x` is. One that is below the normal numbers of the dtype loses digits, or is zero, and
-    with it its part of a gradient. The product of the m features of a query q and of a key k has, over the draws of the
-    directions, the mean ``exp(q @ k)`` and the relative variance ``expm1(sum((q + k)**2)) / m``.
+    ``exp(w @ w / 2)``, whatever finite `x` is. One that is below the normal numbers of the dtype loses digits, or is
+    zero, and with it its part of a gradient. The product of the m features of a query q and of a key k has, over the
+    draws of the directions, the mean ``exp(q @ k)`` and the relative variance ``expm1(sum((q + k)**2)) / m``.
 
     Weights that sum to one are those divided by their sum, which is one more column of values: of ones.
 
@@ -159,8 +160,8 @@ def _through_exponents(d_exponents: Array, x: Array, directions: Array) -> tuple
     """What a gradient of the exponents is for x and for the directions."""
     total = d_exponents.sum(axis=-1, keepdims=True)  # (..., 1)
     d_x = backward_product(d_exponents, directions) - backward_times(total, x)  # (..., d) (feature-map.11)
-    rows = d_exponents.reshape(-1, d_exponents.shape[-1])
-    return d_x, backward_product(rows.swapaxes(0, 1), x.reshape(len(rows), -1))  # (m, d) (feature-map.12)
+    rows, x_rows = (array.reshape(prod(array.shape[:-1]), array.shape[-1]) for array in (d_exponents, x))
+    return d_x, backward_product(rows.swapaxes(0, 1), x_rows)  # (m, d) (feature-map.12)
 
 
 @passes.jvp

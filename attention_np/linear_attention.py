@@ -274,7 +274,7 @@ def backward(d_output: Tangent, cache: Cache, *, d_final_state: Tangent = None) 
     """
     tokens = as_tokens(*cache[:5], cache.mask)
     d_output = hidden_as_zero(d_output, tokens.mask)
-    d_state = np.zeros_like(cache.final_state) if d_final_state is None else d_final_state
+    d_state = np.zeros_like(cache.final_state) if d_final_state is None else d_final_state.copy()
     of_forward = (tokens, cache.states, cache.scale, cache.chunk_size)
     found = in_chunks_backward(d_output, d_state, *of_forward)
     d_tokens, d_state = step_by_step_backward(d_output, d_state, *of_forward) if found is None else found

@@ -6,7 +6,7 @@ Three of four layers of Qwen3-Next have no softmax. They keep a state for each h
 which the delta rule corrects. Around that recurrence, `linear_attention` of this package, stand a short convolution,
 norms and gates. Here is the whole layer from plain arrays, forward and backward. Its gradients are held against
 numerical ones, and the whole sequence against the same layer token by token, as it writes text. (`tests/peers` holds
-both against the layer of `transformers`.)
+output and gradients against the layer of `transformers`.)
 """
 
 # %%

@@ -33,7 +33,7 @@ def each(names: str | tuple[str, ...], values: Iterable[Any], long: Iterable[Any
     """As ``pytest.mark.parametrize``, but in one test, since of thousands pytest's own work would be most.
 
     Its failure says of which value. Those of `long` are left out where long tests are. All share the fixtures of the
-    one test, and must leave nothing behind in them; to skip one is to skip what follows.
+    one test, and must leave nothing behind in them; one that is skipped, and with it what follows, is a failure.
     """
     names, values = ((names,) if isinstance(names, str) else names), [*values, *(long if ALL else ())]
 
@@ -44,7 +44,7 @@ def each(names: str | tuple[str, ...], values: Iterable[Any], long: Iterable[Any
                 chosen = dict(zip(names, (value,) if len(names) == 1 else value, strict=True))
                 try:
                     test(**chosen, **others)
-                except (Exception, pytest.fail.Exception) as error:
+                except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
                     told = ", ".join(f"{name}={x!r}" for name, x in chosen.items())
                     raise AssertionError(f"of {told}: {error}") from error
 

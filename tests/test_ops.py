@@ -216,6 +216,20 @@ def test_zero_lengths_give_results_of_the_right_shape(
         assert all((x == 0).all() for name, x in gradients.items() if name != "parameters.b_output")
 
 
+@each("lengths", [{"n": 0}, {"m": 0}, {"batch": (0,)}])
+@each("op", OPS)
+def test_every_op_has_gradients_of_no_entries(op: str, lengths: dict[str, Any]) -> None:
+    case = plain_cases(**lengths)[op]
+    output, cache = case.forward()
+    gradients = case.op.backward(output, cache)
+    assert case.op.jvp(cache, **case.inputs).shape == output.shape
+    d_d_output, second = case.op.double_backward(gradients, output, cache)
+    assert d_d_output.shape == output.shape
+    for found in (gradients, second):
+        shapes = {name: x.shape for name, x in leaves(found)}
+        assert all(shapes[name] == x.shape for name, x in leaves(case.inputs))
+
+
 VAST = 10**15  # so many queries that no arithmetic on them could even allocate its result
 
 

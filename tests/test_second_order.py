@@ -25,7 +25,17 @@ OF_TOKENS = {
     for chunk_size in (None, 3)
     for case in [plain_cases(batch=(2,))["linear_attention"]]
 }
-CASES = OF_ATTENTIONS | OF_SOFTMAX | OF_ROWS | OF_TOKENS
+
+
+def with_an_idle_head(case: Case) -> Case:
+    """The gradient of what the first head puts out is zero, and yet moves."""
+    parameters = case.inputs["parameters"]
+    w_output = np.where(np.arange(8)[:, None] < 4, 0, parameters.w_output)
+    return case._replace(inputs={**case.inputs, "parameters": parameters._replace(w_output=w_output)})
+
+
+IDLE = {"multi_head, an idle head": with_an_idle_head(plain_cases()["multi_head"])}
+CASES = OF_ATTENTIONS | OF_SOFTMAX | OF_ROWS | OF_TOKENS | IDLE
 every_case = each("name", CASES)
 OF_OPS = plain_cases() | {"softmax": OF_SOFTMAX["softmax, axis 1"]}
 every_op = each("case", [case for case in OF_OPS.values() if hasattr(case.op, "double_backward")])

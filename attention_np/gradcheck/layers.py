@@ -259,7 +259,8 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> dict[str, str | N
     layer, output = methods.ran(tuple(arguments.values()))
     outputs = Nest({"output": output}, numbers=True)
     result, _ = methods.pulled(layer, outputs.filled(map(np.array, outputs.arrays.values()), alone=True)["output"])
-    behind = len(list(leaves(result, ""))) - len(Nest.of_arguments(arguments).kinds)
+    of_arguments, returned = Nest.of_arguments(arguments), len(list(leaves(result, "")))
+    behind = {returned - len(of_arguments.kinds), returned - len(of_arguments.leaves)}  # with None for a mask, or not
     for held, gradients in USUAL:
         pairs: dict[str, str | None] = {}
         for name, gradient in zip(held, gradients, strict=True):
@@ -271,7 +272,7 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> dict[str, str | N
                     raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
                 pairs[path] = there
         missing = [path for path, there in pairs.items() if _at(layer, str(there)) is None]
-        if missing and len(pairs) == behind:
+        if missing and len(pairs) in behind:
             return dict.fromkeys(pairs)
         for path in missing:
             raise ValueError(f"{_no(layer, str(pairs[path]))} after backward, the gradient of {path}: name parameters=")

@@ -131,6 +131,13 @@ def _moving_dot_product(
     moving = rules.moving_attend(
         scores, visible, value, inputs["d_output"], rules.rounded(moved_scores), inputs["v_value"]
     )
+    if "v_d_output" in inputs:  # as that of heads does, and gradients are linear in it
+        by_output = rules.attend(scores, visible, value, inputs["v_d_output"])
+        d_scores, d_value = (
+            rules.rounded(rules.plus(rules.rounded(one), rules.rounded(other)))
+            for one, other in ((moving.d_scores, by_output.d_scores), (moving.d_value, by_output.d_value))
+        )
+        moving = moving._replace(d_scores=d_scores, d_value=d_value)
 
     def moved_product(moved: Numbers, x: Numbers, d_products: Numbers, v_x: Numbers) -> Numbers:
         terms = (rules.product(a, b, x.shape[-2] + SCALING) for a, b in ((moved, x), (d_products, v_x)))
@@ -243,8 +250,13 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
     projected = {x: rules.linear(inputs[x], inputs[f"w_{x}"], inputs.get(f"b_{x}")) for x in names}
     # The gradient of what the heads put out needs no output: it comes from d_output through the last projection.
     projected["d_output"] = rules.product(inputs["d_output"], w_output.swapaxes(0, 1), w_output.shape[1] + 1)
+    v = _tangents(inputs)  # in cases without norms and rotary positions
+    if v:
+        projected |= {f"v_{x}": _moved_linear(rules, inputs, v, x, inputs[x], v[x]) for x in names}
+        across = v["w_output"].swapaxes(0, 1)
+        projected["v_d_output"] = rules.product(inputs["d_output"], across, w_output.shape[1] + 1)
     few = options.get("num_kv_heads", heads)  # each of which serves so many heads of queries that follow one another
-    split = {x: few if x in ("key", "value") else heads for x in projected}
+    split = {x: few if x.removeprefix("v_") in ("key", "value") else heads for x in projected}
     of_own = {x: rules.map(rules.rounded(y), lambda a, x=x: _split(a, split[x])) for x, y in projected.items()}
     takes_back = {}
     for x in ("query", "key"):
@@ -254,22 +266,43 @@ def _multi_head(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Optio
     found = _dot_product(rules, given | of_heads, options)
 
     combined = rules.map(rules.rounded(found["output"]), _combine)
-    output = rules.linear(combined, w_output, inputs.get("b_output"))
+    answers = {"output": rules.linear(combined, w_output, inputs.get("b_output")), "logsumexp": found["logsumexp"]}
     _, d_w_output, d_b_output = rules.linear_backward(inputs["d_output"], combined, w_output)
     gradients = {"d_w_output": d_w_output, "d_b_output": d_b_output}
     gradients |= {name: found[name] for name in (f"d_{x}" for x in given) if name in found}
+    if v:
+        moved_combined = rules.map(rules.rounded(found["d_d_output"]), _combine)
+        answers["d_d_output"] = _moved_linear(rules, inputs, v, "output", combined, moved_combined)
+        gradients["hvp_w_output"] = rules.linear_backward(inputs["d_output"], moved_combined, w_output)[1]
+        gradients["hvp_b_output"] = rules.zeros(d_b_output.shape)  # it shifts the output, which no gradient sees
     for x in names:
-        shape = of_own[x].shape
-        groups = rules.map(found[f"d_{x}"], lambda a, s=shape: a.reshape(*s[:-3], s[-3], -1, *s[-2:]))
-        d_own = rules.map(rules.sum_to(groups, (*shape[:-2], 1, *shape[-2:])), lambda a, s=shape: a.reshape(s))
+        d_own = _summed_over_groups(rules, found[f"d_{x}"], of_own[x].shape)
         if x in takes_back:
             d_own, of_gain = takes_back[x](rules.rounded(d_own))
             gradients |= of_gain
         d_projected = rules.map(rules.rounded(d_own), _combine)
         backward = rules.linear_backward(d_projected, inputs[x], inputs[f"w_{x}"])
         gradients |= dict(zip((f"d_{x}", f"d_w_{x}", f"d_b_{x}"), backward, strict=True))
-    gradients = {name: gradients[name] for name in sorted(gradients) if name.removeprefix("d_") in inputs}
-    return {"output": output, "logsumexp": found["logsumexp"]} | gradients
+        if v:
+            moved_own = _summed_over_groups(rules, found[f"hvp_{x}"], of_own[x].shape)
+            moved = rules.map(rules.rounded(moved_own), _combine)
+            products = _moving_linear(rules, moved, d_projected, (inputs[x], inputs[f"w_{x}"]), (v[x], v[f"w_{x}"]))
+            gradients |= dict(zip((f"hvp_{x}", f"hvp_w_{x}", f"hvp_b_{x}"), products, strict=True))
+    return answers | {name: gradients[name] for name in sorted(gradients) if name.partition("_")[2] in inputs}
+
+
+def _moved_linear(
+    rules: Arithmetic, inputs: Mapping[str, Numbers], v: Mapping[str, Numbers], name: str, x: Numbers, moved_x: Numbers
+) -> Numbers:
+    """How the projection called `name` moves, with `x` and its parameters."""
+    of_x = rules.linear(moved_x, inputs[f"w_{name}"], v.get(f"b_{name}"))
+    return rules.plus(rules.rounded(of_x), rules.rounded(rules.linear(x, v[f"w_{name}"])))
+
+
+def _summed_over_groups(rules: Arithmetic, d_x: Numbers, shape: tuple[int, ...]) -> Numbers:
+    """The gradients of heads of this shape, of those of all heads that they serve."""
+    groups = rules.map(d_x, lambda a: a.reshape(*shape[:-3], shape[-3], -1, *shape[-2:]))
+    return rules.map(rules.sum_to(groups, (*shape[:-2], 1, *shape[-2:])), lambda a: a.reshape(shape))
 
 
 def _prepared(

@@ -320,6 +320,7 @@ SIGNATURES = {
         },
         ("num_heads",),
         _multi_head,
+        second_order=True,
     ),
     "linear_attention": Signature(
         (*ATTENDING, "d_final_state"),

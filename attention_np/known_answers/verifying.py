@@ -148,41 +148,53 @@ def of_op(op: ModuleType) -> Function:
     True
     """
     from attention_np.known_answers.signatures import MADE, OF_BIASES, made_bias, made_rotary
-    from attention_np.multi_head import Parameters
 
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Any]:
-        arrays = dict(inputs)
+        arrays: dict[str, Any] = dict(inputs)
         d_output = arrays.pop("d_output")
         tangents = {name[2:]: arrays.pop(name) for name in inputs if name.startswith("v_")}
         mask = {"mask": arrays.pop("mask")} if "mask" in arrays else {}
-        parameters = {
-            name: arrays.pop(name) for name in Parameters._fields if name in arrays and "num_heads" in options
-        }
-        if parameters:
-            arrays["parameters"] = Parameters(**parameters)  # type: ignore[assignment]
+        if "num_heads" in options:
+            arrays, tangents = with_parameters(arrays), with_parameters(tangents)
         by_position = next((name for name in MADE if name in arrays), None)
         if by_position is not None:
-            arrays["bias"] = made_bias(inputs, options)  # type: ignore[assignment]
+            arrays["bias"] = made_bias(inputs, options)
             del arrays[by_position]
         options = {name: x for name, x in made_rotary(options).items() if name not in OF_BIASES}
         if "rotary" in options:
             options["rotary"] = made_rotary(options["rotary"])
         of_state = {"d_final_state": arrays.pop("d_final_state")} if "d_final_state" in arrays else {}
         output, cache = op.forward(**arrays, **mask, **options)
-        gradients = op.backward(d_output, cache, **of_state)._asdict()
-        if parameters:
-            gradients |= gradients.pop("parameters")._asdict()
+        gradients = without_parameters(op.backward(d_output, cache, **of_state))
         if by_position is not None:
             gradients[by_position] = gradients.pop("bias")
         found = {f"d_{name}": x for name, x in gradients.items()}
         if tangents and hasattr(op, "double_backward"):
             along = op.Gradients(**dict.fromkeys(op.Gradients._fields) | tangents)
             d_d_output, products = op.double_backward(along, d_output, cache)
-            found |= {"d_d_output": d_d_output, **{f"hvp_{name}": x for name, x in products._asdict().items()}}
+            found["d_d_output"] = d_d_output
+            found |= {f"hvp_{name}": x for name, x in without_parameters(products).items()}
         beside = {"final_state": cache.final_state} if of_state else {"logsumexp": _logsumexp(cache)}
         return {"output": output, **{name: x for name, x in beside.items() if x is not None}, **found}
 
     return function
+
+
+def with_parameters(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays of multi_head by the names of its arguments, of which one holds the parameters."""
+    from attention_np.multi_head import Parameters
+
+    parameters = {name: arrays[name] for name in Parameters._fields if name in arrays}
+    others = {name: x for name, x in arrays.items() if name not in parameters}
+    return others | ({"parameters": Parameters(**parameters)} if parameters else {})
+
+
+def without_parameters(gradients: Any) -> dict[str, Any]:
+    """The gradients of an op by the names of arrays, those of parameters too."""
+    found: dict[str, Any] = gradients._asdict()
+    if "parameters" in found:
+        found |= found.pop("parameters")._asdict()
+    return found
 
 
 def _logsumexp(cache: Any) -> Array | None:

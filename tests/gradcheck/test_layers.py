@@ -538,6 +538,17 @@ def test_gradients_of_parameters_may_be_returned_behind_those_of_the_inputs(wron
         layer = check_layer(Returning(w, b), x, parameters=parameters)
         assert {entry.name: entry.ok for entry in layer} == {"x": True, "W": True, "b": not wrong}
 
+    class Masked(Returning):
+        def forward(self, x, mask):
+            return super().forward(x) * mask[:, None]
+
+        def backward(self, d):
+            d_x, d_parameters = super().backward(d * rows[:, None])
+            return d_x, None, d_parameters
+
+    rows = np.array([True, False, True, True])
+    assert check_layer(Masked(w, b), {"x": x, "mask": rows})["W"].ok
+
 
 def test_parameters_without_gradients_must_be_named():
     layer = Linear(4, 2, 0)

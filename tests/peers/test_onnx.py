@@ -10,6 +10,7 @@ import pytest
 from helpers import Array
 
 from attention_np import dot_product, masks, rotary
+from attention_np.multi_head import combine_heads, split_heads
 
 onnx = pytest.importorskip("onnx", reason="ONNX's own cases need onnx: pip install attention-np[peers]")
 
@@ -55,28 +56,27 @@ def close(found: Array, expected: Array) -> bool:
 def attention(attributes: dict[str, Any], inputs: dict[str, Array]) -> dict[str, Array]:
     """ONNX's Attention by :mod:`attention_np.dot_product`."""
     query, key, value = (inputs[name] for name in ("Q", "K", "V"))
-    if query.ndim == 3:  # heads side by side
+    if query.ndim == 3:
         heads, few = attributes["q_num_heads"], attributes["kv_num_heads"]
-        query, key, value = (
-            x.reshape(*x.shape[:2], count, -1).swapaxes(1, 2) for x, count in ((query, heads), (key, few), (value, few))
-        )
+        query, key, value = (split_heads(x, count) for x, count in ((query, heads), (key, few), (value, few)))
+    past = 0
     if "past_key" in inputs:  # a cache: keys and values one behind the other
+        past = inputs["past_key"].shape[2]
         key, value = np.concatenate([inputs["past_key"], key], 2), np.concatenate([inputs["past_value"], value], 2)
     present = {"present_key": key, "present_value": value}
-    (n, m), group = (query.shape[2], key.shape[2]), query.shape[1] // key.shape[1]
-    key, value = (x.repeat(group, axis=1) for x in (key, value))
+    (batch, heads, n), m, few = query.shape[:3], key.shape[2], key.shape[1]
 
-    past = inputs["past_key"].shape[2] if "past_key" in inputs else 0
-    offsets = np.atleast_1d(past)  # where the first query stands among the keys
+    offsets = [past]  # where the first query stands among the keys
     mask = np.ones((1, 1, n, m), np.bool_)
     if "nonpad_kv_seqlen" in inputs:
-        offsets = inputs["nonpad_kv_seqlen"] - n
+        offsets = [int(length) - n for length in inputs["nonpad_kv_seqlen"]]
         mask = masks.padding(inputs["nonpad_kv_seqlen"], m, heads=True)
-    distances = np.arange(m) - np.arange(n)[:, None] - offsets[:, None, None, None]  # (batch, 1, n, m)
     left, right = (attributes.get(f"{side}_window_size", -1) for side in ("left", "right"))
     if attributes.get("is_causal"):
-        mask = mask & (distances <= 0)
-    mask = mask & ((left < 0) | (distances >= -left)) & ((right < 0) | (distances <= right))
+        mask = mask & np.stack([masks.causal(n, m, offset=offset) for offset in offsets])[:, None]
+    if left >= 0 or right >= 0:
+        sides = {"left": None if left < 0 else left, "right": None if right < 0 else right}
+        mask = mask & np.stack([masks.sliding_window(offset + n, m, **sides)[-n:] for offset in offsets])[:, None]
     bias = None
     if "attn_mask" in inputs:  # what it lacks at the end is hidden
         given = inputs["attn_mask"]
@@ -85,16 +85,29 @@ def attention(attributes: dict[str, Any], inputs: dict[str, Array]) -> dict[str,
             mask = mask & np.pad(given, beyond)
         else:
             bias = np.pad(given, beyond, constant_values=-np.inf)
-    softcap = attributes.get("softcap") or None
-    options = {"mask": mask, "bias": bias, "scale": attributes.get("scale"), "softcap": softcap}
-    output, cache = dot_product.forward(query, key, value, **options)
-    if inputs["Q"].ndim == 3:
-        output = output.swapaxes(1, 2).reshape(*inputs["Q"].shape[:2], -1)
-    shape = cache.scores.shape
-    hidden = np.where(np.broadcast_to(mask, shape), cache.scores, cache.scores.dtype.type(-np.inf))
-    mode = attributes.get("qk_matmul_output_mode", 0)
-    products = dot_product.forward(query, key, value, scale=attributes.get("scale"), softcap=softcap)[1].scores
-    return {"Y": output, "qk_matmul_output": {2: hidden, 3: cache.weights}.get(mode, products), **present}
+
+    def in_groups(x: Array | None) -> Array | None:
+        """A head of keys and values serves several of queries: an axis of its own, which broadcasts."""
+        if x is None or x.ndim < 3:
+            return x
+        return x[..., :, None, :, :] if x.shape[-3] < heads else x.reshape(*x.shape[:-3], few, -1, *x.shape[-2:])
+
+    softcap, scale = attributes.get("softcap") or None, attributes.get("scale")
+    arrays = [in_groups(x) for x in (query, key, value)]
+    options = {"bias": in_groups(bias), "mask": in_groups(mask), "scale": scale, "softcap": softcap}
+    output, cache = dot_product.forward(*arrays, **options)
+    output, scores, weights = (x.reshape(batch, heads, n, -1) for x in (output, cache.scores, cache.weights))
+    _, without = dot_product.forward(*arrays, scale=scale, softcap=softcap)
+    raw, capped = (x.reshape(scores.shape) for x in (products_of(without), without.scores))
+    hidden = np.where(np.broadcast_to(mask, scores.shape), scores, scores.dtype.type(-np.inf))
+    of_mode = {0: raw, 1: capped, 2: hidden, 3: weights}
+    y = combine_heads(output) if inputs["Q"].ndim == 3 else output
+    return {"Y": y, "qk_matmul_output": of_mode[attributes.get("qk_matmul_output_mode", 0)], **present}
+
+
+def products_of(cache: dot_product.Cache) -> Array:
+    """The scaled products, before a softcap if there is one, without a bias."""
+    return cache.scores if cache.uncapped is None else cache.uncapped
 
 
 def test_every_case_of_attention_holds(cases: dict[str, list[Any]]) -> None:
@@ -115,9 +128,9 @@ def test_every_case_of_rotary_embedding_holds(cases: dict[str, list[Any]]) -> No
         x, cos, sin = (inputs[name] for name in ("input", "cos_cache", "sin_cache"))
         if "position_ids" in inputs:
             cos, sin = cos[inputs["position_ids"]], sin[inputs["position_ids"]]
-        heads = x if x.ndim == 4 else x.reshape(*x.shape[:2], attributes["num_heads"], -1).swapaxes(1, 2)
+        heads = x if x.ndim == 4 else split_heads(x, attributes["num_heads"])
         width, interleaved = attributes.get("rotary_embedding_dim") or None, bool(attributes.get("interleaved"))
         angles = rotary.Angles.of(heads.shape[-1], width=width, interleaved=interleaved)
         turned = rotary.turn(x=heads, cos=cos[:, None], sin=sin[:, None], first=angles.first, second=angles.second)[0]
-        found = turned if x.ndim == 4 else turned.swapaxes(1, 2).reshape(x.shape)
+        found = turned if x.ndim == 4 else combine_heads(turned)
         assert close(found, outputs["output"]), case.name

@@ -11,10 +11,10 @@ from attention_np import masks
 from attention_np.known_answers.examples.example import Array, Draws, Example, Shape
 from attention_np.known_answers.signatures import SIGNATURES
 
-__all__ = ["examples"]
+__all__ = ["examples", "of_multi_head"]
 
 
-def _of_multi_head(
+def of_multi_head(
     name: str,
     description: str,
     *tags: str,
@@ -59,10 +59,10 @@ def _of_multi_head(
 
 def examples() -> list[Example]:
     """Every case of multi_head."""
-    case = _of_multi_head
+    case = of_multi_head
 
     def itself(name: str, description: str, *tags: str, n: int = 6, **changes: Any) -> Example:
-        return _of_multi_head(name, description, *tags, n=n, alike=True, **changes)
+        return of_multi_head(name, description, *tags, n=n, alike=True, **changes)
 
     padding = masks.padding([6, 4], 6, heads=True)  # (2, 1, 1, 6)
     padded = ~padding[:, 0].swapaxes(-1, -2)  # (2, 6, 1)
@@ -166,7 +166,7 @@ def _layers_of_today() -> list[Example]:
 
     def layer(name: str, description: str, *tags: str, **changes: Any) -> Example:
         given = {"n": 6, "d_k": 4, "biases": False, "is_causal": True, **changes}
-        return _of_multi_head(name, description, *tags, alike=True, **given)
+        return of_multi_head(name, description, *tags, alike=True, **given)
 
     def gain(draws: Draws, _: Array | None) -> Array:
         return 1 + draws(4) / 4
@@ -257,7 +257,7 @@ def _layers_of_today() -> list[Example]:
             table=lambda draws, _: draws(8, 2),
             max_distance=5,
         ),
-        _of_multi_head(
+        of_multi_head(
             "turned-apart",
             "Queries at positions of their own, behind the keys; a part of the features.",
             d_k=6,

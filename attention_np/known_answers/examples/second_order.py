@@ -10,6 +10,7 @@ from attention_np import masks
 from attention_np.known_answers.examples.additive import of_additive
 from attention_np.known_answers.examples.dot_product import of_dot_product
 from attention_np.known_answers.examples.example import Example, with_tangents
+from attention_np.known_answers.examples.multi_head import of_multi_head
 from attention_np.known_answers.examples.softmax import of_softmax
 
 __all__ = ["examples"]
@@ -26,6 +27,10 @@ def examples() -> list[Example]:
 
     def additive(name: str, description: str, *tags: str, **changes: Any) -> Example:
         return with_tangents(of_additive(f"tangents-{name}", description, *tags, **changes))
+
+    def multi_head(name: str, description: str, *tags: str, **changes: Any) -> Example:
+        given = {"n": 3, "m": 4, "leading": (), **changes}
+        return with_tangents(of_multi_head(f"tangents-{name}", description, *tags, **given))
 
     some = np.array([[True, False, True, True, False], [False] * 5, [True] * 5])
     padding = masks.padding(4, 6)
@@ -80,5 +85,21 @@ def examples() -> list[Example]:
             key_leading=(1,),
             value_leading=(2,),
             b=None,
+        ),
+        multi_head("plain", "2 heads, with the biases of projections.", widths=(5, 4, 3), d_k=2, d_output=4),
+        multi_head(
+            "grouped-heads",
+            "Four heads of queries in two groups, without biases, in 2 samples; is_causal.",
+            "causal",
+            leading=(2,),
+            m=3,
+            widths=(4, 4, 4),
+            d_k=2,
+            d_v=2,
+            d_output=4,
+            num_heads=4,
+            num_kv_heads=2,
+            biases=False,
+            is_causal=True,
         ),
     ]
