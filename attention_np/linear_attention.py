@@ -142,6 +142,7 @@ def forward(
 
     What is kept for the backward pass is one state for each part of the sequence: of `chunk_size` tokens, or of about
     the root of n, so that memory is that of the arrays and of few states; those within a part are worked out again.
+    The heads of large chunked problems are worked on in parallel where threadpoolctl is installed, to the same bits.
     Where something is not finite, chunks are worked on token by token; forward mode and double backward always are. A
     state that does not fit the dtype is infinite.
 

@@ -4,8 +4,10 @@ From the root of the repository:
 
     python -m benchmarks.linear_attention [--n N] [--longest N] [--heads H] [--rounds R] [--json FILE]
 
-The gated delta rule, forward and backward, heads of 64, chunks of 64, on one thread each. PyTorch's gradients are those
-of its autograd.
+The gated delta rule, forward and backward, heads of 64, chunks of 64. Beside PyTorch both are on one thread: at the
+usual size ours takes no workers, and BLAS is held to one. With --heads and --n so large that `LEAST` of
+``attention_np/_linear_attention/chunks.py`` is reached, ours has a worker for each core, and PyTorch still one thread.
+The lengths are of one head, so of one thread. PyTorch's gradients are those of its autograd.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Case, assert_close, assert_same_bits, leaves, normal, peak_of, run, tangents_of
+from helpers import Array, Case, assert_close, assert_same_bits, each, leaves, normal, peak_of, run, tangents_of
 
 from attention_np import dot_product, gradcheck, hessian_vector_product, linear_attention
 from attention_np._linear_attention import chunks
@@ -293,6 +293,29 @@ def test_a_sequence_is_the_same_whichever_chunks_are_worked_on_together(monkeypa
     for span in (1, 8, 24, 60):
         monkeypatch.setattr(chunks, "SPAN", span)
         assert_alike(everything(of), whole, 1e-14)
+
+
+@each("rule", ["one decay", "delta, a decay for each feature"], long=["linear", "a decay for each feature", "delta"])
+@pytest.mark.parametrize("heads", [1, 2, 3, 5])
+def test_the_bits_do_not_depend_on_the_number_of_workers(
+    rule: str, heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "LEAST", 0)
+    monkeypatch.setattr(chunks, "SPAN", 2 * heads * 32)  # of which each sequence has two
+    whole = case(rule, n=40, leading=(2, heads), chunk_size=16, mask=np.arange(40) % 7 != 3)
+    cases = [whole, whole.map(lambda x: x.astype("f4").T.copy().T)]  # and single precision, features first in memory
+    for shift in range(3):  # each array for all heads, for each sequence, and for each head
+        axes = {name: [(1, 1), (2, 1), (heads,)][(k + shift) % 3] for k, name in enumerate(whole.inputs)}
+        given = {name: normal(8, *axes[name], *x.shape[2:]) / 3 for name, x in whole.inputs.items()}
+        cases.append(whole._replace(inputs=given))
+    for of in cases:
+        found = []
+        for workers in (1, 2, 3):
+            monkeypatch.setattr(chunks, "as_workers", lambda *_, workers=workers: workers)
+            found.append(everything(of))
+        for name, x in found[0].items():
+            assert_same_bits(found[1][name], x)
+            assert_same_bits(found[2][name], x)
 
 
 def test_memory_is_that_of_the_arrays_and_a_state_for_each_part() -> None:

@@ -5,11 +5,13 @@ For finite numbers. Where something is not finite, the results are not, and whoe
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from attention_np._blockwise.workers import as_workers, run
 from attention_np._lib.arrays import Array, added, transposed
 from attention_np._linear_attention.pairs import (
     decayed_products,
@@ -22,6 +24,7 @@ from attention_np._linear_attention.pairs import (
 from attention_np._linear_attention.tokens import Tokens
 
 SPAN = 2**13  # tokens of all heads, whose chunks are worked on together: more take more memory, fewer more time
+LEAST = 2**25  # numbers written to states: with fewer, threads mostly wait for one another to call NumPy
 
 
 class Decays(NamedTuple):
@@ -56,12 +59,18 @@ class Chunks(NamedTuple):
 
 def forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array, Array, Array]:
     """The outputs, the states before each chunk, and the last one."""
-    outputs, states = [], []
-    for span in _spans(tokens, state, size):
-        output, before, state = _forward(tokens.part(span), state, scale, size)
-        outputs.append(output)
-        states.append(before)
-    return np.concatenate(outputs, axis=-2), np.concatenate(states, axis=-3), state
+    spans = _spans(tokens, state, size)
+
+    def of_heads(state: Array, *arrays: Any) -> tuple[Array, Array, Array]:
+        tokens, outputs, states = Tokens(*arrays), [], []
+        for span in spans:
+            output, before, state = _forward(tokens.part(span), state, scale, size)
+            outputs.append(output)
+            states.append(before)
+        return np.concatenate(outputs, axis=-2), np.concatenate(states, axis=-3), state
+
+    output, states, state = _by_heads(of_heads, tokens.n, state, *tokens)
+    return output, states, state
 
 
 def _forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array, Array, Array]:
@@ -85,14 +94,19 @@ def backward(
     d_output: Array, d_state: Array, tokens: Tokens, states: Array, scale: Any, size: int
 ) -> tuple[Tokens, Array]:
     """The gradients of the tokens and of the first state, from those of the outputs and of the last state."""
-    found = []
-    for span in reversed(_spans(tokens, d_state, size)):
-        own = tokens.part(span)
-        kept = states[..., span.start // size : -(-span.stop // size), :, :]
-        d_tokens, d_state = _backward(d_output[..., span, :], d_state, own, kept, scale, size)
-        found.append(d_tokens)
-    columns = zip(*reversed(found), strict=True)
-    return Tokens._make(None if x[0] is None else np.concatenate(x, axis=-2) for x in columns), d_state
+    spans = _spans(tokens, d_state, size)
+
+    def of_heads(d_state: Array, d_output: Array, states: Array, *arrays: Any) -> tuple[Array | None, ...]:
+        tokens, found = Tokens(*arrays), []
+        for span in reversed(spans):
+            kept = states[..., span.start // size : -(-span.stop // size), :, :]
+            d_tokens, d_state = _backward(d_output[..., span, :], d_state, tokens.part(span), kept, scale, size)
+            found.append(d_tokens)
+        columns = zip(*reversed(found), strict=True)
+        return *(None if x[0] is None else np.concatenate(x, axis=-2) for x in columns), d_state
+
+    *d_tokens, d_state = _by_heads(of_heads, tokens.n, d_state, d_output, states, *tokens)
+    return Tokens._make(d_tokens), d_state
 
 
 def _backward(
@@ -152,6 +166,29 @@ def _backward(
         d_log_decay = added(d_log_decay, d_between)
     gradients = Tokens(d_query, d_key, d_value, d_log_decay, d_beta)
     return gradients.each(lambda x: _joined(x, tokens.n)), d_state
+
+
+def _by_heads(function: Callable[..., Iterable[Any]], n: int, state: Array, *arrays: Array | None) -> Iterable[Any]:
+    """What `function` makes of the state and the arrays, of which each worker is given some of the heads.
+
+    The heads are along the longest leading axis of the state. An array that is broadcast along it stays whole.
+    """
+    heads = max(state.shape[:-2], default=1)
+    if heads == 1 or n * state.size < LEAST:
+        return function(state, *arrays)
+    axis, workers = state.shape.index(heads), min(as_workers(None, None), heads)
+    columns: list[Sequence[Array | None]] = []
+    for array in (state, *arrays):
+        if array is None:
+            columns.append([None] * workers)
+            continue
+        # in C order: NumPy adds numbers up as they lie in memory, and one head could lie in another way than many
+        x = np.ascontiguousarray(array[(None,) * (state.ndim - array.ndim)])
+        columns.append([x] * workers if x.shape[axis] == 1 else np.array_split(x, workers, axis))
+    found: list[Iterable[Any]] = []
+    tasks = enumerate(zip(*columns, strict=True))
+    run(lambda task: function(*task), tasks, lambda _, made: found.append(made), None, workers)
+    return [None if x[0] is None else np.concatenate(x, axis) for x in zip(*found, strict=True)]
 
 
 def _spans(tokens: Tokens, state: Array, size: int) -> list[slice]:

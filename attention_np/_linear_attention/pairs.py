@@ -79,7 +79,8 @@ def from_start(log_decay: Array) -> Array:
 
 def from_end(log_decay: Array) -> Array:
     """The decay from behind each token to the last."""
-    decay: Array = np.exp(np.flip(sum_before(np.flip(log_decay, axis=-2)), axis=-2))
+    # flipped last: where numbers lie backwards in memory, NumPy's exponential may have another last bit
+    decay: Array = np.flip(np.exp(sum_before(np.flip(log_decay, axis=-2))), axis=-2)
     return decay
 
 
