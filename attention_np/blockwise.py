@@ -27,11 +27,9 @@ import numpy.typing as npt
 
 from attention_np import biases, rules
 from attention_np._blockwise import kernels, plain
-from attention_np._blockwise.blas import one_thread
 from attention_np._blockwise.merging import Partial, merge, merge_backward
 from attention_np._blockwise.problem import Place, Problem, as_block_size, grouped
 from attention_np._blockwise.tiles import Cotangent, Tangent, Tile
-from attention_np._blockwise.workers import as_workers, run
 from attention_np._lib.arguments import (
     as_attended,
     as_flag,
@@ -58,10 +56,12 @@ from attention_np._lib.arrays import (
     with_query_axis,
     without_query_axis,
 )
+from attention_np._lib.blas import one_thread
 from attention_np._lib.dropout import Rng, as_probability, draw_key
 from attention_np._lib.products import backward_times
 from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import widened
+from attention_np._lib.workers import as_workers, run
 from attention_np.biases import Bias
 from attention_np.dot_product import Gradients
 from attention_np.rules import Rule, cut, pick

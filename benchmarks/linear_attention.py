@@ -23,7 +23,7 @@ from rich import box
 from rich.table import Table
 
 from attention_np import linear_attention
-from attention_np._blockwise.blas import one_thread
+from attention_np._lib.blas import one_thread
 from benchmarks._command_line import add_json, console, count, store
 from benchmarks._machine import describe
 from benchmarks._timing import interleaved, spread

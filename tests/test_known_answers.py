@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Patch, Printed, normal
+from helpers import Array, Patch, Printed, normal, some_of
 
 import attention_np
 from attention_np import cases, cli, dot_product, known_answers, softmax
@@ -39,11 +39,6 @@ FEW = {
 OF_ROWS = ("rms_norm", "layer_norm", "rotary")  # without scores, and so without a log-sum-exp
 BESIDE: dict[str, set[str]] = {"linear_attention": {"final_state"}} | {op: set() for op in OF_ROWS}  # the output
 long = pytest.mark.long
-
-
-def some_of(examples: Sequence[Any], step: int) -> list[Any]:
-    """All of them, of which only one in `step` is not long."""
-    return [x if k % step == 0 else pytest.param(x, marks=long) for k, x in enumerate(examples)]
 
 
 def written(folder: Path, chosen: Callable[[Any], bool], dtypes: Sequence[str]) -> Path:

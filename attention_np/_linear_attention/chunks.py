@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_np._blockwise.workers import as_workers, run
 from attention_np._lib.arrays import Array, added, transposed
+from attention_np._lib.workers import as_workers, run
 from attention_np._linear_attention.pairs import (
     decayed_products,
     decayed_products_backward,

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attention_np import cases, softmax
-from attention_np._blockwise import blas
-from attention_np._lib import machine
+from attention_np._lib import blas, machine
 from attention_np.gradcheck import METHODS, numerical_gradient
 from attention_np.gradcheck.agreement import ADJOINT_ULPS, UNDECIDABLE, relative_error
 from attention_np.gradcheck.ops import check_op_by

@@ -12,7 +12,8 @@ import pytest
 from helpers import Patch, assert_alike, forks, in_child, normal
 
 from attention_np import blockwise
-from attention_np._blockwise import blas, kernels, workers
+from attention_np._blockwise import kernels
+from attention_np._lib import blas, workers
 
 from .calls import Acting, all_results, arrays, expected_bits, failing
 

@@ -11,7 +11,7 @@ import pytest
 from helpers import Patch, forks, in_child
 
 from attention_np import blockwise, dot_product
-from attention_np._blockwise import blas, cores, workers
+from attention_np._lib import blas, cores, workers
 
 from .calls import Acting
 

@@ -15,7 +15,7 @@ import pytest
 from helpers import Array, assert_alike, assert_same_bits, each, normal
 
 from attention_np import blockwise, rules
-from attention_np._blockwise import workers
+from attention_np._lib import workers
 
 from .calls import AtOnce, assert_expected_bits, failing, results
 

@@ -9,8 +9,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
-from attention_np._blockwise import blas, cores
-from attention_np._lib import machine
+from attention_np._lib import blas, cores, machine
 from attention_np._lib.arguments import as_integer
 from attention_np._lib.arrays import quiet
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from attention_np._blockwise import cores
+from attention_np._lib import cores
 
 SECONDS_TO_LET_GO = 1.0  # a thousand times what it takes
 
