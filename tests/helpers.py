@@ -33,20 +33,25 @@ def each(names: str | tuple[str, ...], values: Iterable[Any], long: Iterable[Any
     """As ``pytest.mark.parametrize``, but in one test, since of thousands pytest's own work would be most.
 
     Its failure says of which value. Those of `long` are left out where long tests are. All share the fixtures of the
-    one test, and must leave nothing behind in them; one that is skipped, and with it what follows, is a failure.
+    one test, and must leave nothing behind in them. A value that is skipped skips no other: that is told at the end.
     """
     names, values = ((names,) if isinstance(names, str) else names), [*values, *(long if ALL else ())]
 
     def decorate(test: Any) -> Any:
         @functools.wraps(test)
         def in_turn(**others: Any) -> None:
+            skipped = []
             for value in values:
                 chosen = dict(zip(names, (value,) if len(names) == 1 else value, strict=True))
+                told = ", ".join(f"{name}={x!r}" for name, x in chosen.items())
                 try:
                     test(**chosen, **others)
-                except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
-                    told = ", ".join(f"{name}={x!r}" for name, x in chosen.items())
+                except pytest.skip.Exception as reason:
+                    skipped.append(f"of {told}: {reason}")
+                except (Exception, pytest.fail.Exception) as error:
                     raise AssertionError(f"of {told}: {error}") from error
+            if skipped:
+                pytest.skip("; ".join(skipped))
 
         taken = signature(test)
         others = [x for name, x in taken.parameters.items() if name not in names]
