@@ -116,7 +116,6 @@ def detection(columns: Sequence[Checker]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "bug": bug.name,
-                "kind": bug.kind,
                 "input": bug.where,
                 "expected": bug.expected,
                 "diagnosis": diagnosis,

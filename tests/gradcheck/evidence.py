@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
-from attention_np.gradcheck.diagnosis import Evidence, diagnose, diagnose_shape
+from attention_np.gradcheck.diagnosis import Evidence, diagnose
 
 EPS = float(np.finfo(float).eps)
 seeds = st.integers(0, 2**32 - 1)
@@ -109,14 +109,6 @@ def linear_evidence(right, wrong, shape, output_shape, rng, noise=8 * EPS, const
     return Evidence(
         "x", {"x": x}, output, u, {"x": analytic}, {"x": numerical}, floor, verdict, 0 * x, constants or {}, ask
     )
-
-
-def diagnosis_of(planted, seed=0):
-    found = evidence_of(planted.forward, planted.wrong_backward, planted.inputs, planted.where, seed=seed)
-    if planted.where in found.analytic:
-        return diagnose(found)
-    gradient = planted.wrong_backward(found.cotangents[0], *planted.inputs.values())
-    return diagnose_shape(gradient[list(planted.inputs).index(planted.where)], found.numerical[planted.where][0])
 
 
 def said_of(change, shape, output_shape=(7,), constants=None, noise=8 * EPS):

@@ -5,40 +5,19 @@ import re
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
-from attention_np.gradcheck import METHODS, check
-from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
+from attention_np.gradcheck import check
+from attention_np.gradcheck.agreement import UNCHECKED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
 from attention_np.gradcheck.diagnosis.mistake import Mistake
 
-from .evidence import EPS, diagnosis_of, evidence_of, jacobian, linear_evidence, sampled, seeds, shapes
-from .planted import FUNCTIONS, PLANTED, like, normalized
-from .programs import normal, softmax
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_functions_in_which_bugs_are_planted_are_correct_and_nothing_is_said_of_them(name):
-    forward, backward, inputs = FUNCTIONS[name]
-    for where in inputs:
-        found = evidence_of(forward, backward, inputs, where)
-        np.testing.assert_allclose(found.analytic[where], found.numerical[where], rtol=0, atol=1e-14)
-        assert (found.verdict == HOLDS).all()
-        assert diagnose(found) is None
-
-
-@pytest.mark.parametrize("planted", some_of(PLANTED, 3), ids=lambda p: p.name)
-def test_of_a_planted_bug_it_is_said_and_of_a_wrong_formula_nothing(planted):
-    assert diagnosis_of(planted) == planted.expected
-    assert like(diagnosis_of(planted, seed=1)) == like(planted.expected)
-
-
-def test_the_names_of_the_planted_bugs_are_unique():
-    names = [planted.name for planted in PLANTED]
-    assert len(set(names)) == len(names)
+from .evidence import EPS, evidence_of, jacobian, linear_evidence, sampled, seeds, shapes
+from .planted import FUNCTIONS, bug
+from .programs import layer_norm, normal, softmax
 
 
 @given(shapes, shapes, seeds, st.floats(-5, 2), st.sampled_from([8 * EPS, 1e-6, 1e-3]))
@@ -101,13 +80,13 @@ def test_in_half_precision_many_entries_make_up_for_the_noise_of_each(wrong, exp
 
 
 def test_nothing_is_said_where_nothing_can_be_compared():
-    found = evidence_of(*FUNCTIONS["softmax"], "scores")
+    found = evidence_of(*FUNCTIONS["softmax"], "x")
     assert diagnose(found._replace(analytic={})) is None
     unused = evidence_of(lambda x: 0 * x, lambda d, x: (d * x,), {"x": normal(3, 4, seed=1)}, "x")
     assert (unused.verdict == WRONG).all()
     assert diagnose(unused) is None
-    infinite = found.analytic["scores"] * np.inf
-    assert diagnose(found._replace(analytic={"scores": infinite}, verdict=np.full((4, 6), WRONG))) is None
+    infinite = found.analytic["x"] * np.inf
+    assert diagnose(found._replace(analytic={"x": infinite}, verdict=np.full((4, 5), WRONG))) is None
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 0, 2)])
@@ -116,30 +95,36 @@ def test_nothing_is_said_of_a_gradient_without_entries(shape):
     assert diagnose(Evidence("x", {"x": x}, x, none["x"], none, none, x, x.astype(int), x, {})) is None
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "attention, query: minus the scale",
-        "layer, b: a mean in the place of the sum",
-        "square matmul, a: transposed",
-        "running mean, x: time reversed",
-        "causal attention, key: swapped with query",
-        "layer, w: weight decay",
-        "multi-head attention, value: one sample",
-        "attention, query: no correction",
-        "layer, w: each column with its own",
-        "attention, key: float16",
-        "layer, x: no tanh derivative",
-        "attention, value: weights without the scale",
-    ],
-)
+NAMED = [
+    "contraction, b: a mean over the batch",
+    "square dense, w: result transposed",
+    "flip, x: not flipped",
+    "causal attention, q: that of the keys",
+    "multi-head attention, v: one head of one sample",
+    "attention, k: no correction",
+    "attention, v: weights without the scale",
+    "tanh layer, w: a factor for each column",
+]
+OF_ONE_SCALE = [
+    "attention, k: in float16",
+    "dense, w: weight decay",
+    "tanh layer, x: no tanh derivative",
+    "energy, x: the cotangent ignored",
+]
+
+
+def is_said_of(planted, found):
+    sentence = diagnose(found)
+    return sentence is None if planted.expected is None else re.search(planted.expected, sentence)
+
+
+@pytest.mark.parametrize("name", [*NAMED, *OF_ONE_SCALE])
 def test_a_sample_of_the_entries_is_enough(name):
-    planted = next(planted for planted in PLANTED if planted.name == name)
+    planted = bug(name)
     found = evidence_of(planted.forward, planted.wrong_backward, planted.inputs, planted.where)
     found = sampled(found, share=0.75)
     assert np.isnan(found.numerical[planted.where]).any()
-    sentence = diagnose(found)
-    assert like(sentence) == like(planted.expected) or sentence.startswith(planted.expected), sentence
+    assert is_said_of(planted, found)
 
 
 def test_what_a_verdict_calls_unchecked_is_not_looked_at_whatever_stands_there():
@@ -152,49 +137,17 @@ def test_what_a_verdict_calls_unchecked_is_not_looked_at_whatever_stands_there()
     assert diagnose(found) == "it is -1 times the numerical gradient throughout"
 
 
-@pytest.mark.parametrize("scale", some_of([1e-140, 1e-12, 1e12, 1e140], 3))
-def test_the_scale_of_the_gradient_does_not_matter(scale):
-    for bug in PLANTED[::5]:
-        if bug.kind in ("shape", "constant") or re.search(r"8\.5|output\^|\+ output", bug.expected or ""):
-            continue
-        found = evidence_of(
-            lambda *arrays, bug=bug: scale * bug.forward(*arrays),
-            lambda *arrays, bug=bug: [scale * gradient for gradient in bug.wrong_backward(*arrays)],
-            bug.inputs,
-            bug.where,
-        )
-        assert like(diagnose(found)) == like(bug.expected), bug.name
-
-
-FIRST = {bug.kind: bug.name for bug in reversed(PLANTED)}  # of each kind
-
-
-def wrong_inputs(bug):
-    """The inputs whose planted gradient is another than the right one."""
-    u = np.random.default_rng(5).standard_normal(np.shape(bug.forward(*bug.inputs.values())))
-    right, wrong = (f(u, *bug.inputs.values()) for f in (bug.backward, bug.wrong_backward))
-    return {name for name, a, b in zip(bug.inputs, right, wrong, strict=True) if not np.array_equal(a, b)}
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", some_of(FUNCTIONS, 3))
-def test_the_functions_in_which_bugs_are_planted_pass_a_check(name, method):
-    forward, backward, inputs = FUNCTIONS[name]
-    assert check(forward, backward, inputs, method=method).ok
-
-
-@pytest.mark.parametrize("method", some_of(["auto", "central"], 2))
-@pytest.mark.parametrize(
-    "bug", [pytest.param(p, id=p.name, marks=() if p.name in FIRST.values() else pytest.mark.long) for p in PLANTED]
-)
-def test_a_check_finds_each_planted_bug_in_its_input_alone_and_says_what_it_is(bug, method):
-    report = check(bug.forward, bug.wrong_backward, bug.inputs, method=method)
-    assert {entry.name for entry in report if not entry.ok} == wrong_inputs(bug)
-    diagnosis = report[bug.where].diagnosis
-    if bug.kind == "shape":
-        assert diagnosis.startswith("the gradient has the shape (")
-        diagnosis = diagnosis.partition("): ")[2]
-    assert like(diagnosis) == like(bug.expected or "no simple cause")
+@each("scale", [1e-140, 1e12], long=[1e-12, 1e140])
+@each("name", NAMED)
+def test_the_scale_of_the_gradient_does_not_matter(name, scale):
+    planted = bug(name)
+    found = evidence_of(
+        lambda *arrays: scale * planted.forward(*arrays),
+        lambda *arrays: [scale * gradient for gradient in planted.wrong_backward(*arrays)],
+        planted.inputs,
+        planted.where,
+    )
+    assert is_said_of(planted, found)
 
 
 TARGET = softmax(normal(3, 5, seed=1))
@@ -231,7 +184,7 @@ def rms(x):
 
 @pytest.mark.parametrize(
     ("normal_form", "less_its_mean", "multiple"),
-    [(normalized, True, "x less its mean"), (lambda x: x / rms(x), False, "x")],
+    [(layer_norm, True, "x less its mean"), (lambda x: x / rms(x), False, "x")],
 )
 def test_the_projection_term_of_a_normalization_with_a_gain_is_missed(normal_form, less_its_mean, multiple):
     def backward(d, x, gain):

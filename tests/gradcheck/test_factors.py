@@ -11,14 +11,7 @@ from attention_np.gradcheck.agreement import WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
 
 from .evidence import RIGHT, evidence_of, linear_evidence, matrices, noises, said_of, seeds
-from .planted import FUNCTIONS
 from .programs import normal
-
-
-def test_a_factor_near_a_name_but_clearly_not_it_has_no_name():
-    forward, backward, inputs = FUNCTIONS["attention"]
-    found = evidence_of(forward, lambda *a: [(np.sqrt(8) + 1e-9) * g for g in backward(*a)], inputs, "query")
-    assert diagnose(found) == "it is 2.82842713 times the numerical gradient throughout"
 
 
 @pytest.mark.parametrize(
@@ -154,90 +147,52 @@ def test_an_index_that_one_entry_tells_of_has_its_factor_too_and_one_of_zeros_ha
     assert diagnose(found) == "each index of axis 0 has its own factor, 0.3 to 50"
 
 
-LAST = "12 is the length of the last axis of query"
-SECOND = "5 is the length of axis 1 of query"
-HEADS, ADDITIVE, LAYER = ("multi-head attention", "query"), ("additive attention", "query"), ("layer", "b")
-BLOCKED, SCALED = ("blocked", "x"), ("scaled rows", "s")
-A_MEAN = "as a mean in the place of the sum over the broadcast axis of length"
-FACTORS = [  # where, the factor, what the function was called with, and what is said of it
-    (HEADS, 3, {"num_heads": 3}, "3", ": 3, which is num_heads"),
-    (HEADS, 1 / 3, {"num_heads": 3}, "0.333333333", ": 1/3, where 3 is num_heads"),
-    (HEADS, 4, {"num_heads": 3}, "4", f": 12/3, where {LAST} and 3 is num_heads"),
-    (HEADS, 6, {"num_heads": 2}, "6", f": 12/2, where {LAST} and 2 is num_heads"),
-    (HEADS, 1 / 4, {"num_heads": 3}, "0.25", f": 1/(12/3), where {LAST} and 3 is num_heads"),
-    (HEADS, 3**-0.5, {"num_heads": 4}, "0.577350269", f": 1/sqrt(12/4), where {LAST} and 4 is num_heads"),
-    (HEADS, 12**0.5, {}, "3.46410162", f": sqrt(12), where {LAST}"),
-    (HEADS, 12**-0.5, {}, "0.288675135", f": 1/sqrt(12), where {LAST}"),
-    (HEADS, 1 / 12, {}, "0.0833333333", f": 1/12, where {LAST}"),
-    (HEADS, 5, {}, "5", ": 5, which is the length of axis 1 of query"),
-    (HEADS, 1 / 0.9, {"dropout_p": 0.1}, "1.11111111", ": 1/(1 - 0.1), where 0.1 is dropout_p"),
-    (HEADS, 0.9, {"dropout_p": 0.1}, "0.9", ": 1 - 0.1, where 0.1 is dropout_p"),
-    (HEADS, 0.1, {"dropout_p": 0.1}, "0.1", ": 0.1, which is dropout_p"),
-    (HEADS, -0.3, {"scale": 0.3}, "-0.3", ": -0.3, where 0.3 is scale"),
-    (HEADS, 0.3, {"scale": -0.3}, "0.3", ": 0.3, where -0.3 is scale"),
-    (HEADS, 1 / 0.3, {"scale": 0.3}, "3.33333333", ": 1/0.3, where 0.3 is scale"),
-    (HEADS, 0.3**0.5, {"scale": 0.3}, "0.547722558", ": sqrt(0.3), where 0.3 is scale"),
-    (HEADS, 0.123456789, {"scale": 0.123456789}, "0.123456789", ": 0.123457, which is scale"),
-    (HEADS, -1 / 0.75, {}, "-1.33333333", ""),
-    (HEADS, 0.95, {}, "0.95", ""),
-    (HEADS, 0.6, {}, "0.6", ""),
-    (HEADS, 1 / 0.6, {}, "1.66666667", ""),
-    (HEADS, 0.95, {"num_heads": 3}, "0.95", ""),
-    (HEADS, 60, {}, "60", ": 60, where 60 = 5 * 12 is the length of axes 1 to 2 of query"),
-    (HEADS, 1 / 120, {}, "0.00833333333", ": 1/120, where 120 = 2 * 5 * 12 is the length of axes 0 to 2 of query"),
-    (HEADS, 12 / 5, {}, "2.4", f": perhaps 12/5, where {LAST} and {SECOND}"),
-    (HEADS, 2.4**0.5, {}, "1.54919334", f": perhaps sqrt(12/5), where {LAST} and {SECOND}"),
-    (HEADS, 5 / 12, {}, "0.416666667", f": perhaps 5/12, where {SECOND} and {LAST}"),
-    (HEADS, 1.7, {}, "1.7", ""),
-    (HEADS, 12 / 7, {"num_heads": 7}, "1.71428571", ""),  # of no whole number of features
-    (HEADS, 24, {"dropout_p": 0.5}, "24", ""),
-    (HEADS, 1 + 1e-9, {}, "1 + 1e-09", ""),
-    (HEADS, 1 - 1e-9, {}, "1 - 1e-09", ""),
-    (HEADS, 1e-6, {}, "1e-06", ""),
-    (HEADS, -1e6, {}, "-1000000", ""),
-    (HEADS, -1, {"causal": True, "window": math.inf, "dropout_p": 0.0}, "-1", ""),
-    (HEADS, 2, {}, "2", ": perhaps 2, which is the length of axis 0 of query"),
-    (
-        ADDITIVE,
-        2,
-        {},
-        "2",
-        ": perhaps 2, which is the length of the last axis of value; "
-        "or sqrt(4), where 4 is the length of axis 0 of query",
-    ),
-    (ADDITIVE, 3, {}, "3", ": 3, which is the length of the last axis of query"),
-    (
-        ADDITIVE,
-        0.5,
-        {},
-        "0.5",
-        ": perhaps 1/2, where 2 is the length of the last axis of value; "
-        "or 1/sqrt(4), where 4 is the length of axis 0 of query",
-    ),
-    (ADDITIVE, 18, {}, "18", ": 18, where 18 = 3 * 6 is the length of axes 0 to 1 of w_query"),
-    (LAYER, 1 / 5, {}, "0.2", f": 1/5, {A_MEAN} 5 gives"),
-    (BLOCKED, 57, {}, "57", ": 57, where 57 = 19 * 3 is the length of axes 0 to 1 of the output"),
-    (SCALED, 1 / 4, {}, "0.25", f": 1/4, {A_MEAN} 4 gives"),
-    (
-        SCALED,
-        1 / 2,
-        {},
-        "0.5",
-        f": perhaps 1/2, {A_MEAN} 2 gives; or 1/sqrt(4), where 4 is the length of the last axis of x",
-    ),
-]
-
-
-@pytest.mark.parametrize(("place", "factor", "constants", "shown", "name"), FACTORS)
-def test_of_a_factor_it_is_said(place, factor, constants, shown, name):
-    function, where = place
-    forward, backward, inputs = FUNCTIONS[function]
-    found = evidence_of(forward, lambda *a: [factor * g for g in backward(*a)], inputs, where, constants)
-    assert diagnose(found) == f"it is {shown} times the numerical gradient throughout{name}"
-
-
-MEAN = ", as a mean in the place of the sum over the broadcast"
+LAST, SECOND = "12 is the length of the last axis of a", "5 is the length of axis 1 of a"
 FIRST_AXIS, LAST_AXIS = "the length of axis 0 of a", "the length of the last axis of a"
+MEAN = ", as a mean in the place of the sum over the broadcast"
+A_MEAN = f"{MEAN} axis of length"
+HEADS = {"a": (2, 5, 12)}, (2, 5, 12)  # the shapes of the inputs, differentiated by the first, and of the output
+CONSTANTS = [  # the factor, what the function was called with, how it is shown, and what is said of it
+    (3, {"num_heads": 3}, "3", ": 3, which is num_heads"),
+    (1 / 3, {"num_heads": 3}, "0.333333333", ": 1/3, where 3 is num_heads"),
+    (4, {"num_heads": 3}, "4", f": 12/3, where {LAST} and 3 is num_heads"),
+    (6, {"num_heads": 2}, "6", f": 12/2, where {LAST} and 2 is num_heads"),
+    (1 / 4, {"num_heads": 3}, "0.25", f": 1/(12/3), where {LAST} and 3 is num_heads"),
+    (3**-0.5, {"num_heads": 4}, "0.577350269", f": 1/sqrt(12/4), where {LAST} and 4 is num_heads"),
+    (12**0.5, {}, "3.46410162", f": sqrt(12), where {LAST}"),
+    (12**-0.5, {}, "0.288675135", f": 1/sqrt(12), where {LAST}"),
+    (1 / 12, {}, "0.0833333333", f": 1/12, where {LAST}"),
+    (5, {}, "5", ": 5, which is the length of axis 1 of a"),
+    (1 / 0.9, {"dropout_p": 0.1}, "1.11111111", ": 1/(1 - 0.1), where 0.1 is dropout_p"),
+    (0.9, {"dropout_p": 0.1}, "0.9", ": 1 - 0.1, where 0.1 is dropout_p"),
+    (0.1, {"dropout_p": 0.1}, "0.1", ": 0.1, which is dropout_p"),
+    (-0.3, {"scale": 0.3}, "-0.3", ": -0.3, where 0.3 is scale"),
+    (0.3, {"scale": -0.3}, "0.3", ": 0.3, where -0.3 is scale"),
+    (1 / 0.3, {"scale": 0.3}, "3.33333333", ": 1/0.3, where 0.3 is scale"),
+    (0.3**0.5, {"scale": 0.3}, "0.547722558", ": sqrt(0.3), where 0.3 is scale"),
+    (0.123456789, {"scale": 0.123456789}, "0.123456789", ": 0.123457, which is scale"),
+    (-1 / 0.75, {}, "-1.33333333", ""),
+    (0.95, {}, "0.95", ""),
+    (0.6, {}, "0.6", ""),
+    (1 / 0.6, {}, "1.66666667", ""),
+    (0.95, {"num_heads": 3}, "0.95", ""),
+    (60, {}, "60", ": 60, where 60 = 5 * 12 is the length of axes 1 to 2 of a"),
+    (1 / 120, {}, "0.00833333333", ": 1/120, where 120 = 2 * 5 * 12 is the length of axes 0 to 2 of a"),
+    (12 / 5, {}, "2.4", f": perhaps 12/5, where {LAST} and {SECOND}"),
+    (2.4**0.5, {}, "1.54919334", f": perhaps sqrt(12/5), where {LAST} and {SECOND}"),
+    (5 / 12, {}, "0.416666667", f": perhaps 5/12, where {SECOND} and {LAST}"),
+    (1.7, {}, "1.7", ""),
+    (12 / 7, {"num_heads": 7}, "1.71428571", ""),  # of no whole number of features
+    (24, {"dropout_p": 0.5}, "24", ""),
+    (1 + 1e-9, {}, "1 + 1e-09", ""),
+    (1 - 1e-9, {}, "1 - 1e-09", ""),
+    (1e-6, {}, "1e-06", ""),
+    (-1e6, {}, "-1000000", ""),
+    (-1, {"causal": True, "window": math.inf, "dropout_p": 0.0}, "-1", ""),
+    (2, {}, "2", ": perhaps 2, which is the length of axis 0 of a"),
+]
+ADDITIVE = {"a": (4, 3), "key": (5, 3), "value": (5, 2), "w_query": (3, 6), "w_key": (3, 6), "w_score": (6,)}
+SCALE = {"a": (3, 1), "x": (2, 3, 4)}
 LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what is said of it
     (11, dict.fromkeys("abcde", (11, 3)), (2, 5), ": 11, which is the length of axis 0 of a"),
     (33, dict.fromkeys("abcd", (11, 3)), (2, 5), ": 33, where 33 = 11 * 3 is the length of axes 0 to 1 of a"),
@@ -269,12 +224,7 @@ LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what 
     (11, {"a": (11, 3), "where": (11, 2)}, (2,), ": 11, which is the length of axis 0 of a"),
     # of all that a factor may be, none is stated as the one
     (0.5, {"a": (4, 7)}, (4, 7), f": perhaps 1/sqrt(4), where 4 is {FIRST_AXIS}"),
-    (
-        0.6,
-        {"a": (3, 5)},
-        (3, 5),
-        f": perhaps 3/5, where 3 is {FIRST_AXIS} and 5 is {LAST_AXIS}",
-    ),
+    (0.6, {"a": (3, 5)}, (3, 5), f": perhaps 3/5, where 3 is {FIRST_AXIS} and 5 is {LAST_AXIS}"),
     (3, {"a": (3, 9)}, (3, 9), f": perhaps sqrt(9), where 9 is {LAST_AXIS}; or 3, which is {FIRST_AXIS}"),
     (1 / 3, {"a": (3, 9)}, (3, 9), f": perhaps 1/sqrt(9), where 9 is {LAST_AXIS}; or 1/3, where 3 is {FIRST_AXIS}"),
     (
@@ -283,27 +233,53 @@ LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what 
         (16, 4, 2),
         f": perhaps sqrt(16), where 16 is {FIRST_AXIS}; or 4, which is the length of axis 1 of a",
     ),
-    (
-        0.8,
-        {"a": (5, 3)},
-        (3,),
-        "",
-    ),
+    (0.8, {"a": (5, 3)}, (3,), ""),
     (1 / 40, {"a": (3, 1, 1)}, (2, 3, 4, 5), f": 1/40{MEAN} axes of lengths 2, 4 and 5 gives"),
+    (3, ADDITIVE, (4, 2), ": 3, which is the length of the last axis of a"),
+    (
+        2,
+        ADDITIVE,
+        (4, 2),
+        f": perhaps 2, which is the length of the last axis of value; or sqrt(4), where 4 is {FIRST_AXIS}",
+    ),
+    (
+        0.5,
+        ADDITIVE,
+        (4, 2),
+        f": perhaps 1/2, where 2 is the length of the last axis of value; or 1/sqrt(4), where 4 is {FIRST_AXIS}",
+    ),
+    (18, ADDITIVE, (4, 2), ": 18, where 18 = 3 * 6 is the length of axes 0 to 1 of w_query"),
+    (1 / 5, {"a": (6,), "x": (5, 4), "w": (4, 6)}, (5, 6), f": 1/5{A_MEAN} 5 gives"),
+    (57, {"a": (19, 4), "w": (4, 3)}, (19, 3), ": 57, where 57 = 19 * 3 is the length of axes 0 to 1 of the output"),
+    (1 / 4, SCALE, (2, 3, 4), f": 1/4{A_MEAN} 4 gives"),
+    (
+        1 / 2,
+        SCALE,
+        (2, 3, 4),
+        f": perhaps 1/2{A_MEAN} 2 gives; or 1/sqrt(4), where 4 is the length of the last axis of x",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("factor", "inputs", "output_shape", "name"), LENGTHS)
-def test_of_a_length_it_is_said(factor, inputs, output_shape, name):
+def said_of_a_factor(factor, shapes, output_shape, constants=None):
     rng = np.random.default_rng(0)
-    shape = inputs["a"]
-    right = rng.standard_normal((math.prod(output_shape), math.prod(shape)))
-    found = linear_evidence(right, factor * right, shape, output_shape, rng)
-    arrays = {name: rng.standard_normal(length) for name, length in inputs.items()}
-    found = found._replace(
-        name="a", inputs=arrays, numerical={"a": found.numerical["x"]}, analytic={"a": found.analytic["x"]}
-    )
-    assert diagnose(found) == f"it is {factor:.9g} times the numerical gradient throughout{name}"
+    right = rng.standard_normal((math.prod(output_shape), math.prod(shapes["a"])))
+    found = linear_evidence(right, factor * right, shapes["a"], output_shape, rng, constants=constants)
+    inputs = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    gradients = {part: {"a": getattr(found, part)["x"]} for part in ("numerical", "analytic")}
+    return diagnose(found._replace(name="a", inputs=inputs, **gradients))
+
+
+@pytest.mark.parametrize(("factor", "constants", "shown", "name"), CONSTANTS)
+def test_of_a_factor_it_is_said(factor, constants, shown, name):
+    said = said_of_a_factor(factor, *HEADS, constants)
+    assert said == f"it is {shown} times the numerical gradient throughout{name}"
+
+
+@pytest.mark.parametrize(("factor", "shapes", "output_shape", "name"), LENGTHS)
+def test_of_a_length_it_is_said(factor, shapes, output_shape, name):
+    said = said_of_a_factor(factor, shapes, output_shape)
+    assert said == f"it is {factor:.9g} times the numerical gradient throughout{name}"
 
 
 @pytest.mark.parametrize(("shift", "said"), [(0, True), (0.3, False)])
@@ -355,16 +331,13 @@ def test_of_equal_numbers_any_formula_makes_a_factor_but_not_the_same_at_another
     [
         (
             8,
-            "sqrt(8), where 8 is the length of the last axis of query",
+            "sqrt(8), where 8 is the length of the last axis of a",
             "2.82843, which is temperature",
         ),
         (7, "2.64575, which is temperature", "sqrt(7), where 7 is the length of axis 0 of key"),
     ],
 )
 def test_a_root_of_a_last_axis_comes_before_a_number_of_the_call_and_that_before_other_lengths(length, first, second):
-    forward, backward, inputs = FUNCTIONS["attention"]
-    factor = math.sqrt(length)
-    found = evidence_of(
-        forward, lambda *a: [factor * g for g in backward(*a)], inputs, "query", {"temperature": factor}
-    )
-    assert diagnose(found).endswith(f"times the numerical gradient throughout: perhaps {first}; or {second}")
+    factor, shapes = math.sqrt(length), {"a": (5, 8), "key": (7, 8), "value": (7, 3)}
+    found = said_of_a_factor(factor, shapes, (5, 3), {"temperature": factor})
+    assert found.endswith(f"times the numerical gradient throughout: perhaps {first}; or {second}")

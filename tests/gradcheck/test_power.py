@@ -12,13 +12,10 @@ from attention_np.gradcheck.agreement import HOLDS, UNDECIDED
 
 from .planted import FUNCTIONS
 from .programs import (
-    bilinear,
-    bilinear_backward,
     normal,
     programs,
     shifted_softmax,
     shifted_softmax_backward,
-    square_inputs,
     with_entry,
 )
 
@@ -29,8 +26,10 @@ MANY = int(os.environ.get("GRADCHECK_EXAMPLES", "100"))  # random functions, for
 how_many = pytest.mark.parametrize("examples", [3, pytest.param(MANY, marks=pytest.mark.long)])
 
 
-@how_many
-@pytest.mark.parametrize("badly_scaled", [False, True])
+@pytest.mark.parametrize(
+    ("badly_scaled", "examples"),
+    [(False, 3), (True, 3), *(pytest.param(*x, marks=pytest.mark.long) for x in [(False, MANY // 4), (True, MANY)])],
+)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("method", ALL)
 def test_no_random_correct_function_is_called_wrong(method, dtype, badly_scaled, examples):
@@ -128,14 +127,6 @@ def test_a_wrong_gradient_of_an_analytic_function_is_never_excused_by_central_di
     assert check(lambda x: np.sin(scale * x), lambda d, x: d * scale * np.cos(scale * x), inputs).ok
 
 
-@pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-4), ("float16", 0.2)])
-def test_a_wrong_gradient_in_low_precision_is_found(dtype, error):
-    def wrong(d, x, y):
-        return tuple((g * (1 + error)).astype(dtype) for g in bilinear_backward(d, x, y))
-
-    assert not check(bilinear, wrong, square_inputs(dtype=dtype)).ok
-
-
 def test_a_function_that_computes_in_single_precision_holds_by_central_differences():
     def forward(x):
         return np.exp(2 * x.astype(np.float32))
@@ -200,7 +191,7 @@ SHARP = {  # functions, each entry of whose gradients is far above its own round
 EACH_INPUT = [
     (what, name, *by) for what in SHARP for name in SHARP[what][2] for by in (("auto", -1e-10), ("central", 1e-7))
 ]
-QUICK = [("attention", "key", "auto"), ("softmax", "scores", "central"), ("inputs from 1e-12 to 1e12", "x", "auto")]
+QUICK = [("softmax", "scores", "central"), ("inputs from 1e-12 to 1e12", "x", "auto")]
 
 
 @pytest.mark.parametrize(
