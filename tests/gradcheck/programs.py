@@ -43,6 +43,12 @@ def bilinear_backward(d_output: Array, x: Array, y: Array) -> tuple[Array, Array
     return d @ y.T, x.T @ d + d_output * np.cos(y)
 
 
+def wrong_backward(d_output: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    """That of `x` is off by more than rounding, and by less than differences see."""
+    d_x, d_y = bilinear_backward(d_output, x, y)
+    return d_x * (1 + 3e-13), d_y
+
+
 def square_inputs(n: int = 3, dtype: npt.DTypeLike = float) -> dict[str, Array]:
     return {"x": normal(n, n, dtype=dtype), "y": normal(n, n, seed=1, dtype=dtype)}
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from attention_np import softmax
-from attention_np.gradcheck import METHODS, GradientError, Report, assert_gradients, check, checking
-from attention_np.gradcheck.checking import DIRECTIONS, _as_constants, _as_names, _cotangents, _elsewhere
-from attention_np.gradcheck.measuring.running import MEMORY
+from attention_np.gradcheck import GradientError, assert_gradients, check
+from attention_np.gradcheck.checking import _cotangents, _elsewhere
 
 from .programs import (
     bilinear,
@@ -16,8 +15,8 @@ from .programs import (
     shifted_softmax,
     shifted_softmax_backward,
     square_inputs,
+    wrong_backward,
 )
-from .reports import HOLDS
 
 ALL = ["auto", "central"]
 CLAIMED = {"central": 1e-7, "auto": 1e-13}
@@ -26,7 +25,11 @@ CLAIMED = {"central": 1e-7, "auto": 1e-13}
 SHIFTED = shifted_softmax, shifted_softmax_backward
 CORRECT = {
     "two inputs": (bilinear, bilinear_backward, square_inputs()),
-    "an elementwise function": (np.exp, lambda d, x: d * np.exp(x), {"x": normal(2, 3, 2)}),
+    "inputs that are read-only or not contiguous": (
+        bilinear,
+        bilinear_backward,
+        {"x": normal(6, 6)[::2, ::2].T, "y": np.broadcast_to(normal(3), (3, 3))},
+    ),
     "a scalar output": (lambda x: (x**2).sum(), lambda d, x: 2 * d * x, {"x": normal(4)}),
     "a scalar output of Python": (
         lambda x: float(x[0]) * 2 if x.dtype == float else x[0] * 2,
@@ -54,11 +57,6 @@ CORRECT = {
         {"x": normal(3), "y": normal(2)},
     ),
     "a constant": (lambda x: x * 0 + 1, lambda d, _: 0 * d, {"x": normal(3)}),
-    "broadcasting": (
-        lambda x, b: x * b,
-        lambda d, x, b: (d * b, (d * x).sum(axis=0)),
-        {"x": normal(4, 3), "b": normal(3, seed=1)},
-    ),
     "inputs that are zero": (
         lambda x, w: np.tanh(x) @ w,
         lambda d, x, w: (d @ w.T / np.cosh(x) ** 2, np.tanh(x).T @ d),
@@ -84,11 +82,6 @@ CORRECT = {
         lambda d, x: d.reshape(x.shape),
         {"x": normal(2, 3)},
     ),
-    "a cumulative product": (
-        lambda x: np.cumsum(x**3, axis=1),
-        lambda d, x: np.cumsum(d[:, ::-1], axis=1)[:, ::-1] * 3 * x**2,
-        {"x": normal(2, 6)},
-    ),
 }
 
 
@@ -107,10 +100,17 @@ def test_correct_gradients_hold(what, method):
 
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "longdouble"])
-def test_correct_gradients_hold_in_every_dtype(dtype, method):
-    report = check(bilinear, bilinear_backward, square_inputs(dtype=dtype), method=method)
+def test_correct_gradients_hold_in_every_dtype_and_wrong_ones_do_not(dtype, method):
+    inputs, eps = square_inputs(dtype=dtype), max(float(np.finfo(dtype).eps), 1e-9)
+    report = check(bilinear, bilinear_backward, inputs, method=method)
     assert report.ok, str(report)
-    assert all(entry.max_relative_error <= 50 * max(np.finfo(dtype).eps, 1e-9) for entry in report)
+    assert all(entry.max_relative_error <= 50 * eps for entry in report)
+    error = {"float16": 0.2, "float32": 1e-4, "longdouble": 1e-6}[dtype]
+
+    def wrong(*question):
+        return tuple((g * (1 + error)).astype(dtype) for g in bilinear_backward(*question))
+
+    assert not check(bilinear, wrong, inputs, method=method).ok
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -155,6 +155,9 @@ def test_rtol_sets_the_tolerance():
     assert not check(bilinear, off, square_inputs(), rtol=0.9e-6).ok
     assert check(bilinear, off, square_inputs(), rtol=1.1e-6, method="central").ok
     assert check(lambda x: 2 * x, lambda d, _: 2 * d, {"x": np.ones(3)}, rtol=0).ok
+    for rtol in (0.5, 0.49):  # what is exactly allowed is
+        twice = check(lambda x: 1 * x, lambda d, _: 2 * d, {"x": np.ones(3)}, rtol=rtol, method="complex-step")
+        assert twice.ok == (rtol == 0.5)
 
 
 def test_the_tolerance_that_is_asked_for_and_the_error_are_normwise_but_the_verdict_is_not():
@@ -181,25 +184,14 @@ def test_the_report_is_the_same_for_the_same_seed_and_another_for_another():
     assert check(bilinear, off, square_inputs()).to_dict() == check(bilinear, off, square_inputs(), rng=0).to_dict()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_inputs_may_be_read_only_and_not_contiguous(method):
-    x, y = normal(6, 6)[::2, ::2].T, np.broadcast_to(normal(3), (3, 3))
-    assert not y.flags.writeable
-    assert check(bilinear, bilinear_backward, {"x": x, "y": y}, method=method).ok
-
-
-def slightly_wrong(d_x, d_y, _):
-    return d_x * (1 + 3e-13), d_y
-
-
 def test_assert_gradients_is_silent_or_raises_the_report():
     assert_gradients(bilinear, bilinear_backward, square_inputs())
     with pytest.raises(AssertionError) as raised:
-        assert_gradients(bilinear, planted(slightly_wrong), square_inputs())
+        assert_gradients(bilinear, wrong_backward, square_inputs())
     assert isinstance(raised.value, GradientError)
     assert str(raised.value).startswith("the gradient does not hold for x\ninput  method ")
-    assert_gradients(bilinear, planted(slightly_wrong), square_inputs(), method="central")
-    assert_gradients(bilinear, planted(slightly_wrong), square_inputs(), rtol=1e-12, rng=5)
+    assert_gradients(bilinear, wrong_backward, square_inputs(), method="central")
+    assert_gradients(bilinear, wrong_backward, square_inputs(), rtol=1e-12, rng=5)
 
 
 class Pool:
@@ -254,42 +246,6 @@ def test_an_error_inside_a_function_reaches_the_caller_as_it_is():
         check(forward, lambda d, x: d * x, {"x": normal(3)})
 
 
-@pytest.fixture
-def asked(monkeypatch):
-    """What is to be examined, in place of examining it."""
-    asked = []
-
-    def examine(*question):
-        asked.append(question)
-        return Report((HOLDS,))
-
-    monkeypatch.setattr(checking, "examine", examine)
-    return asked
-
-
-def test_by_default_the_method_and_how_many_entries_are_looked_at_are_chosen(asked):
-    check(bilinear, bilinear_backward, square_inputs())
-    problem, subjects, options, running = asked[0]
-    assert options == ("auto", 0.0, "auto", DIRECTIONS, {})
-    assert DIRECTIONS == 8
-    assert (running.executor, running.memory, running.checkpoint) == (None, MEMORY, None)
-    assert list(subjects) == list(problem.inputs) == ["x", "y"]
-    assert [subject.position for subject in subjects.values()] == [0, 1]
-    assert problem.backward is bilinear_backward
-
-
-def test_options_are_handed_on(asked, tmp_path):
-    executor = type("Pool", (), {"submit": lambda *_: None})()
-    options = {"method": "central", "rtol": 1, "max_entries": None, "directions": np.int64(3), "constants": {"n": 2}}
-    path = tmp_path / "kept"
-    check(bilinear, bilinear_backward, square_inputs(), executor=executor, memory=123, checkpoint=path, **options)
-    _, _, found, running = asked[0]
-    assert found == ("central", 1.0, None, 3, {"n": 2.0})
-    assert isinstance(found.rtol, float)
-    assert (running.executor, running.memory, running.checkpoint.path) == (executor, 123, path)
-    assert Report.load(path) == Report((HOLDS,))
-
-
 def test_a_question_at_the_same_point_is_told_from_others_by_the_values_at_another(tmp_path):
     """Two functions that agree at the point, of which one is kept."""
     x = normal(4)
@@ -304,19 +260,6 @@ def test_a_question_at_the_same_point_is_told_from_others_by_the_values_at_anoth
         check(lambda y: np.sin(y) + (y - x) ** 3, backward, {"x": x}, checkpoint=path)
     there = _elsewhere(np.array([1.0, -3.0, 5.0, 4.0]))
     np.testing.assert_array_equal(np.abs(there - [1.0, -3.0, 5.0, 4.0]), [[0.5, 0.5, 1, 1]])
-
-
-def test_names_may_be_one_or_many_in_any_form():
-    arrays = {"x": 1, "long name": 2}
-    for given in (["x", "long name"], ("x", "long name"), iter(["x", "long name"]), {"x": 0, "long name": 0}):
-        assert _as_names(given, arrays) == ["x", "long name"]
-    assert _as_names("long name", arrays) == ["long name"]
-    assert _as_names((), arrays) == []
-
-
-def test_constants_are_real_numbers_by_name():
-    assert _as_constants(None) == {}
-    assert _as_constants({"n": 2, 3: np.float32(0.5)}) == {"n": 2.0, "3": 0.5}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])

@@ -5,7 +5,7 @@ import pytest
 
 from attention_np.gradcheck import check_low_precision
 
-from .programs import normal
+from .programs import normal, softmax
 
 ml_dtypes = pytest.importorskip("ml_dtypes", reason="bfloat16 needs ml_dtypes: pip install attention-np[answers]")
 
@@ -26,11 +26,6 @@ PRECISIONS = pytest.mark.parametrize("precision", ROUNDED)
 
 def single(x):
     return np.asarray(x).astype(np.float32)
-
-
-def softmax(scores):
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True).real)
-    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def attend(query, key, value):
