@@ -60,6 +60,7 @@ def test_the_report_comes_back_from_workers(pytester: pytest.Pytester) -> None:
     run(pytester, RIGHT_AND_WRONG, "-x", "-n", "1").stdout.fnmatch_lines(REPORT)
 
 
+@pytest.mark.long
 def test_every_test_has_a_cotangent_of_its_own_which_the_seed_that_a_failure_names_draws_again(
     pytester: pytest.Pytester,
 ) -> None:

@@ -152,7 +152,6 @@ def test_an_error_in_a_small_entry_escapes_no_more_often_than_the_report_says():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rtol", [1e-6, 1e-4])
-def test_what_rtol_allows_escapes_along_directions_too_and_the_report_says_so(rtol):
-    options = {"max_entries": 40, "directions": 2, "rtol": rtol}
-    assert most_escape(10 * rtol, np.sin, lambda d, x: d * np.cos(x), normal(400), (0, 400), **options) > 0
+def test_what_rtol_allows_escapes_along_directions_too_and_the_report_says_so():
+    options = {"max_entries": 40, "directions": 2, "rtol": 1e-5}
+    assert most_escape(1e-4, np.sin, lambda d, x: d * np.cos(x), normal(400), (0, 400), **options) > 0

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 from attention_np.gradcheck import check, numerical_gradient, step_errors
 
@@ -50,35 +50,14 @@ def test_no_point_is_nan_or_far_away_or_of_another_sign(factor, method):
         assert any(near), x
 
 
-def root(x):
-    """By Newton's method, which does not end for negative numbers, nor for NaN."""
-    y, calls = np.ones_like(x), 0
-    while True:
-        step = (x / y - y) / 2
-        y = y + step
-        calls += 1
-        if all(abs(step) < 1e-9 * abs(y)):
-            return y
-        if calls > 1000:
-            pytest.fail(f"it does not end for {x}")
-
-
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("factor", [1.0, 1.5, 1 + 1e-6])
-def test_a_solver_that_ends_only_near_the_point_is_checked(factor, method):
-    report = check(root, lambda d, x: factor * d / 2 / np.sqrt(x), {"x": np.array([1.0, 2.0, 5.0])}, method=method)
-    assert report.ok == (factor == 1)
-
-
 def test_a_solver_of_differential_equations_is_checked():
-    integrate = pytest.importorskip("scipy.integrate", reason="needs SciPy: pip install attention-np[check]")
-    start = np.array([1.0, 2.0])
+    integrate, start = scipy("integrate"), np.array([1.0, 2.0])
 
     def forward(k):
-        return integrate.solve_ivp(lambda _, y: -k * y, (0, 1), start, rtol=1e-10, atol=1e-12).y[:, -1]
+        return integrate.solve_ivp(lambda _, y: -k * y, (0, 0.2), start, rtol=1e-9, atol=1e-12).y[:, -1]
 
     def backward(d_output, k):
-        return -np.exp(-k) * (d_output @ start)
+        return -0.2 * np.exp(-0.2 * k) * (d_output @ start)
 
     assert check(forward, backward, {"k": np.array([0.7])}, rtol=1e-6).ok
     assert not check(forward, lambda d, k: 1.01 * backward(d, k), {"k": np.array([0.7])}, rtol=1e-6).ok
@@ -119,23 +98,6 @@ def test_an_input_of_which_no_entry_can_be_decided_is_neither_right_nor_wrong_an
     assert report["x"].diagnosis.startswith("it could not be decided: ")
     with pytest.raises(AssertionError, match=r"^the gradient could not be checked for x"):
         report.raise_if_failed()
-
-
-def test_a_gradient_that_is_zero_as_far_as_can_be_told_holds_by_both_methods():
-    def forward(x, shift):
-        weights = np.exp(x + shift)
-        return weights / weights.sum()
-
-    def backward(d, x, shift):
-        y = forward(x, shift)
-        d_x = y * (d - d @ y)
-        return d_x, np.asarray(d_x.sum())
-
-    for method in ALL:
-        found = check(forward, backward, {"x": np.array([0.3, 1.0, -0.5]), "shift": np.array(0.2)}, method=method)[
-            "shift"
-        ]
-        assert (found.ok, found.wrong) == (True, 0)
 
 
 def hyp2f1():
@@ -182,13 +144,15 @@ def test_a_series_or_a_solver_with_a_tolerance_of_its_own_is_not_called_wrong(of
     assert found.note is None or "tolerance" not in found.note
 
 
-def test_the_report_says_what_tolerance_a_solver_seems_to_have():
-    forward, backward, x = by_roots(1e-6)
+@each(("tolerance", "ok", "allowed"), [(1e-6, True, 1e-5), (1e-4, False, 1e-3)])
+def test_the_report_says_what_tolerance_a_solver_seems_to_have_and_a_coarse_one_does_not_pass(tolerance, ok, allowed):
+    forward, backward, x = by_roots(tolerance)
     report = check(forward, backward, {"x": x})
+    assert report.ok == ok
     assert "a tolerance of its own" in str(report).replace("\n    ", " ")
-    assert report["x"].undecidable == 2
-    allowed = check(forward, backward, {"x": x}, rtol=1e-5)["x"]
-    assert (allowed.ok, allowed.undecidable) == (True, 0)
+    assert not ok or report["x"].undecidable == 2
+    found = check(forward, backward, {"x": x}, rtol=allowed)["x"]
+    assert (found.ok, found.undecidable) == (True, 0)
 
 
 def test_an_input_that_is_known_to_a_tolerance_only_does_not_pass_until_that_is_allowed():
@@ -244,6 +208,11 @@ def conjugate_gradients(a, b):
     pytest.fail(f"it does not end for {a}")
 
 
+def root(x):
+    """By Newton's method, which does not end for negative numbers."""
+    return until(lambda y, x: (y + x / y) / 2, np.ones_like(x), x)
+
+
 def geometric(x):
     return until(lambda y, x: 1 + x * y, np.ones_like(x), x)
 
@@ -268,14 +237,21 @@ def solved_backward(d, a, b):
 
 
 LOOPS = {
-    "a geometric series": (geometric, lambda d, x: (d / (1 - x) ** 2,), {"x": np.array([0.9, 0.5])}),
+    "a geometric series": (geometric, lambda d, x: (d / (1 - x) ** 2,), {"x": np.array([0.6, 0.4])}),
     "value iteration": (
         values,
         values_backward,
-        {"discount": np.array(0.9), "transitions": TRANSITIONS, "rewards": np.array([1.0, -0.5, 2.0])},
+        {"discount": np.array(0.4), "transitions": TRANSITIONS, "rewards": np.array([1.0, -0.5, 2.0])},
     ),
     "conjugate gradients": (conjugate_gradients, solved_backward, {"a": SYMMETRIC, "b": np.array([1.0, 2, -1, 0.5])}),
 }
+
+
+@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize("factor", [1.0, 1.5, 1 + 1e-6])
+def test_a_solver_that_ends_only_near_the_point_is_checked(factor, method):
+    report = check(root, lambda d, x: factor * d / 2 / np.sqrt(x), {"x": np.array([1.0, 2.0, 5.0])}, method=method)
+    assert report.ok == (factor == 1)
 
 
 @pytest.mark.parametrize("method", ALL)
@@ -290,14 +266,6 @@ def test_no_loop_is_asked_where_it_does_not_end(name, factor, method):
         assert report.ok, str(report)
     elif factor == 1:  # the loop ends before its derivative has converged: by 1e-12, a few hundred steps long
         assert all(entry.max_relative_error < 1e-9 for entry in report), str(report)
-
-
-def test_a_coarse_solver_is_called_one():
-    forward, backward, x = by_roots(1e-4)
-    report = check(forward, backward, {"x": x})
-    assert not report.ok
-    assert "a tolerance of its own" in str(report).replace("\n    ", " ")
-    assert check(forward, backward, {"x": x}, rtol=1e-3).ok
 
 
 def test_nothing_is_said_twice():

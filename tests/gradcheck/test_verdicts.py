@@ -9,19 +9,16 @@ from helpers import some_of
 from attention_np.gradcheck import METHODS, GradientError, assert_gradients, check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
 from attention_np.gradcheck.judging.verdicts import (
-    FEW,
     OWN_ROUNDING,
     _add_noise,
-    _hunt,
     _may_be_lost,
-    _project,
     _projections,
     _why_not_complex_step,
     decide,
     first_verdict,
 )
 
-from .programs import back_through_softmax, normal, softmax, takes_the_memory_for_its_own, with_entry
+from .programs import back_through_softmax, normal, softmax, takes_the_memory_for_its_own
 from .subjects import measured
 
 EPS = float(np.finfo(float).eps)
@@ -52,18 +49,12 @@ def sine(factor=1.0, dtype=float):
     return looked_at(np.sin, backward, X.astype(dtype))
 
 
-# The first verdict
-
-
 def test_a_closer_look_is_for_entries_that_are_wrong_or_undecided_where_there_is_a_slope():
     found = sine(np.array([1, 3, 1, 1, 1.1, 1.1, 1, 3]))
     found.errors[4], found.errors[5], found.looked[7] = 1.0, np.inf, False
     np.testing.assert_array_equal(first_verdict(found), [1, 4])
     verdicts = [HOLDS, WRONG, HOLDS, HOLDS, UNDECIDED, UNDECIDED, HOLDS, UNCHECKED]
     np.testing.assert_array_equal(found.verdict, verdicts)
-
-
-# What saturated outputs lose
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -101,9 +92,6 @@ def test_a_backward_that_gives_nothing_in_a_wider_dtype_is_judged_by_what_it_giv
 
     report = check(np.sin, backward, {"x": X}, method=method)
     assert report["x"].wrong == 8
-
-
-# Complex steps that differences contradict
 
 
 def partly_conjugate(share):
@@ -170,9 +158,6 @@ def test_differences_that_take_the_place_of_complex_steps_are_judged_with_the_sa
         decide(found, "auto", rtol, 8)
         assert found.method == "central"
         assert (found.verdict == verdict).any()
-
-
-# A closer look
 
 
 def test_steps_that_are_too_long_for_a_function_are_replaced_by_the_best_ones():
@@ -258,9 +243,6 @@ def test_gradients_at_the_two_ends_of_the_range_disagree_without_a_warning(metho
     assert not report.ok
 
 
-# Along directions
-
-
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize(("rtol", "ok"), [(1e-6, True), (1e-9, False)])
 def test_what_is_allowed_along_directions_grows_with_the_gradient(scale, rtol, ok):
@@ -285,9 +267,6 @@ def line(claimed, slope=1.0, method="complex-step", dtype=float):
     return found
 
 
-# The noise that is added
-
-
 @pytest.mark.parametrize(
     ("method", "dtype", "resolution"),
     [
@@ -304,14 +283,11 @@ def test_an_entry_holds_to_the_resolution_of_the_method_or_of_its_dtype(method, 
     np.testing.assert_array_equal(found.verdict, [HOLDS, UNDECIDED])
 
 
-# Together, and no longer than needed
-
-
 def test_after_many_doubtful_entries_that_prove_right_the_rest_is_looked_at_all_the_same():
     def backward(d, x):
         return d * (x * 10001 - x * 10000)  # right but for noise
 
-    found = check(lambda x: x * x / 2, backward, {"x": np.linspace(1, 2, 800)}, vectorized=["x"])["x"]
+    found = check(lambda x: x * x / 2, backward, {"x": np.linspace(1, 2, 300)}, vectorized=["x"])["x"]
     assert (found.wrong, found.ok) == (0, True)
     assert np.median(found.details.floor) > 100 * EPS
 
@@ -325,9 +301,6 @@ def test_the_closer_look_adds_its_noise_once():
     assert floor.max() < 12 * 10001 * EPS
 
 
-# A contradiction
-
-
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 def test_a_function_of_single_precision_alone_is_not_asked_in_a_wider_dtype(factor):
     def backward(d, x):
@@ -338,34 +311,10 @@ def test_a_function_of_single_precision_alone_is_not_asked_in_a_wider_dtype(fact
     assert found.ok == (factor == 1)
 
 
-# Along directions
-
-
 def linear(size=200):
     """Outputs that are sums over all entries, and an entrywise line."""
     matrix = normal(6, size, seed=3) / size
     return matrix, lambda x: matrix @ x, lambda d, _: matrix.T @ d
-
-
-SLOPES = np.random.default_rng(5).uniform(1, 2, 300)
-
-
-def of_some_entries(backward, looked=5):
-    """A line of which a few entries have been looked at."""
-    found = measured(lambda x: SLOPES * x, backward, {"x": normal(300)})
-    found.look(np.arange(looked))
-    first_verdict(found)
-    return found
-
-
-@pytest.mark.parametrize("place", [7, 299])
-def test_one_direction_is_enough_to_find_a_wrong_entry(place):
-    found = of_some_entries(lambda d, _: with_entry(d * SLOPES, place, 9.0))
-    _project(found, 0.0, 1)
-    assert found.verdict[place] == WRONG
-    assert found.fault is None
-    assert (found.escape.size, found.escape.directions) == (300, 1)
-    assert 5 < found.escape.entries <= 5 + FEW
 
 
 @pytest.mark.parametrize(("error", "fault"), [(0.0, False), (3e-8, True)])
@@ -374,7 +323,7 @@ def test_an_error_that_all_entries_share_below_the_noise_of_each_is_found_along_
     found = check(
         lambda x: x.sum() + 1e6,
         lambda d, x: d * np.ones_like(x) + error,
-        {"x": np.ones(4000)},
+        {"x": np.ones(2000)},
         method="central",
         max_entries=10,
         directions=6,
@@ -384,19 +333,10 @@ def test_an_error_that_all_entries_share_below_the_noise_of_each_is_found_along_
     assert bool(re.fullmatch(said, found.diagnosis or "")) == fault
 
 
-# The cotangents
-
-
-# What a closer look excuses
-
-
 def test_an_error_that_is_allowed_does_not_decide_what_was_not_looked_at():
     found = check(np.sin, lambda d, x: d * np.cos(x), {"x": normal(30)}, max_entries=10, rtol=1e-3)["x"]
     assert (found.details.verdict == UNCHECKED).sum() == 20
     assert found.checked == 10
-
-
-# Along directions
 
 
 @pytest.mark.parametrize("method", ["complex-step", "central"])
@@ -413,17 +353,6 @@ def test_along_a_direction_the_two_gradients_differ_by_what_the_error_has_of_it(
     assert (floor <= {"complex-step": 1e-14, "central": 1e-8}[method] * size).all()
     terms = np.linalg.norm(directions * found.candidate.claimed("x"), axis=1)
     assert (floor >= found.slopes_along(directions).errors + OWN_ROUNDING * EPS * terms).all()
-
-
-@pytest.mark.parametrize("place", [0, 77, 199])
-def test_the_entry_behind_a_difference_is_among_the_few_that_are_then_looked_at(place):
-    _, forward, backward = linear()
-    found = measured(forward, lambda d, x: with_entry(backward(d, x), place, 5.0), {"x": normal(200, seed=5)})
-    elements = _hunt(found, normal(200, seed=6))
-    assert place in elements
-    assert len(set(elements.tolist())) == len(elements) <= FEW
-    few = measured(np.sin, lambda d, x: d * np.cos(x), {"x": normal(FEW)})  # those are not halved
-    np.testing.assert_array_equal(_hunt(few, normal(FEW, seed=6)), np.arange(FEW))
 
 
 def test_what_can_escape_is_measured_by_the_least_size_that_an_entry_has_in_the_directions():
@@ -617,14 +546,9 @@ def test_clipping_is_not_called_a_missing_normalization():
 
     for backward in (by_rows, by_entries):
         named = 0
-        for seed in range(8):
+        for seed in range(4):
             found = check(lambda x, w: x @ w, backward, {"x": x, "w": w}, rng=seed)["x"]
             if not found.ok:
                 assert "along the rows" not in found.diagnosis
                 named += "not linear in the gradient of the output" in found.diagnosis
-        assert named > 2
-
-
-def test_an_error_that_is_exactly_the_one_allowed_is_allowed():
-    assert check(lambda x: 1 * x, lambda d, _: 2 * d, {"x": X}, rtol=0.5, method="complex-step").ok
-    assert not check(lambda x: 1 * x, lambda d, _: 2 * d, {"x": X}, rtol=0.49, method="complex-step").ok
+        assert named > 1
