@@ -220,7 +220,9 @@ def test_the_diagnosis_is_given_both_gradients_for_three_cotangents_and_the_clai
         return d_x + 0.5, d_y
 
     inputs = square_inputs()
-    report = check(bilinear, backward, inputs, method=method, max_entries=max_entries, constants={"number": 4})
+    report = check(
+        bilinear, backward, inputs, method=method, max_entries=max_entries, constants={"number": 4, 3: np.float32(0.5)}
+    )
     assert (report["x"].diagnosis, report["y"].diagnosis) == ("this is the cause", None)
     (evidence,) = given
     assert evidence.name == "x"
@@ -241,7 +243,7 @@ def test_the_diagnosis_is_given_both_gradients_for_three_cotangents_and_the_clai
     np.testing.assert_array_equal(evidence.at_zero, np.full((3, 3), 0.5))
     np.testing.assert_array_equal(evidence.floor, report["x"].details.floor)
     np.testing.assert_array_equal(evidence.verdict, report["x"].details.verdict)
-    assert evidence.constants == {"number": 4.0}
+    assert evidence.constants == {"number": 4.0, "3": 0.5}
 
 
 def test_a_gradient_of_which_no_form_is_right_is_no_evidence_for_others(monkeypatch):

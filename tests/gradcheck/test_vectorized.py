@@ -87,7 +87,7 @@ def test_inputs_that_carry_one_more_leading_axis_give_the_same_report_in_fewer_c
     for backward in (attention_backward, wrong):
         one_by_one, at_once = Watched(attention), Watched(attention)
         report = check(one_by_one, backward, inputs, method=method)
-        batched = check(at_once, backward, inputs, method=method, vectorized=list(inputs))
+        batched = check(at_once, backward, inputs, method=method, vectorized=iter(inputs))
         assert same(batched, report, 1e-13 if method == "complex-step" else 1e-8)
         assert batched["value"].ok == (backward is attention_backward)
         assert len(at_once.seen) < 0.7 * len(one_by_one.seen)
@@ -95,13 +95,13 @@ def test_inputs_that_carry_one_more_leading_axis_give_the_same_report_in_fewer_c
 
 def test_only_the_inputs_that_are_named_carry_another_axis():
     counted = Watched(lambda x, w: np.tanh(x @ w))
-    inputs = {"x": normal(5, 3), "w": normal(3, 2, seed=1)}
+    inputs = {"long name": normal(5, 3), "w": normal(3, 2, seed=1)}
 
     def backward(d, x, w):
         z = d / np.cosh(x @ w) ** 2
         return z @ w.T, x.T @ z
 
-    assert check(counted, backward, inputs, vectorized="x").ok
+    assert check(counted, backward, inputs, vectorized="long name").ok
     assert {x.ndim for x, _ in counted.seen} == {2, 3}
     assert {w.ndim for _, w in counted.seen} == {2}
 
