@@ -256,13 +256,15 @@ def _from_mean(vector: Array, weights: Array, axis: int, heaviest: tuple[Array, 
     weight is nearly one, and the deviations are the small differences of large numbers; elsewhere it could as well make
     the numbers larger.
     """
+    taken: Any = 0
     if heaviest is not None:
         index, nearly_one = heaviest
-        vector = vector - np.where(nearly_one, _entries(vector, index, axis), 0)  # (..., n) (softmax.42)
+        taken = np.where(nearly_one, _entries(vector, index, axis), 0)
+    above: Array = vector - taken  # (..., n) (softmax.42)
     # In backward the vector is d_weights, in jvp it is the tangent of the scores.
-    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
+    mean = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
     # What counts is how far an entry is above that mean.
-    above: Array = vector - mean  # (..., n)
+    above -= mean  # in place, as fresh memory takes longer than arithmetic
     return above
 
 

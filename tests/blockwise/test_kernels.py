@@ -196,18 +196,16 @@ def second_derivatives(op: Any, along: dict[str, Array], **given: Any) -> list[A
     return [product[0], *(x for x in product[1] if x is not None)]
 
 
-@pytest.mark.parametrize("pairs", [1, plain.PAIRS_AT_ONCE], ids=["blocks again", "blocks that are kept"])
 @pytest.mark.parametrize("hidden", [1.0, np.nan])
-def test_double_backward_goes_through_blocks_twice(pairs: int, hidden: float, monkeypatch: Patch) -> None:
+def test_double_backward_goes_through_blocks_twice(hidden: float, monkeypatch: Patch) -> None:
     """From the log-sum-exp alone; from whole rows where something is not finite."""
     shapes = {"query": (7, 2), "key": (8, 2), "value": (8, 3), "bias": (7, 8), "sink": ()}
     arrays, along = ({name: normal(i + k, *x) for i, (name, x) in enumerate(shapes.items())} for k in (0, 5))
     mask = np.tril(np.ones((7, 8), bool)) & (np.arange(8) != 5) & (np.arange(7) != 2)[:, None]
     options = {"mask": mask, "softcap": 1.5, "dropout_p": 0.3, "rng": 1}
     whole: list[Any] = []
-    of_rows = plain._whole_rows_twice
-    monkeypatch.setattr(plain, "_whole_rows_twice", lambda *given: whole.append(given) or of_rows(*given))
-    monkeypatch.setattr(plain, "PAIRS_AT_ONCE", pairs)
+    of_rows = plain.whole_rows_twice
+    monkeypatch.setattr(plain, "whole_rows_twice", lambda *given: whole.append(given) or of_rows(*given))
     arrays["key"][5] = hidden
     expected = second_derivatives(dot_product, along, **arrays, **options)
     found = second_derivatives(blockwise, along, **arrays, **options, block_size=(2, 3))
