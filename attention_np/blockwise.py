@@ -652,7 +652,7 @@ def _differentiate_whole_rows(tiles: list[tuple[Tile, Cotangent]]) -> list[kerne
 
 
 def _differentiate_twice(task: tuple[Tile, Cotangent, Tangent]) -> tuple[Array | None, ...]:
-    return plain.differentiate_twice(*task)
+    return kernels.differentiate_twice(*task)
 
 
 def _push_forward(tile_and_tangent: tuple[Tile, Tangent]) -> Array:

@@ -199,11 +199,12 @@ def times_moving_jacobian(
         return d_weights, d_weights, moved_scores
     weights, axis = cache.weights, cache.axis
     heaviest = _heaviest(weights, axis)
-    above, moved_above = (_from_mean(x, weights, axis, heaviest) for x in (d_weights, moved_scores))
+    above, moved_above = (_from_mean(x, weights, axis, heaviest, _mean_by_product) for x in (d_weights, moved_scores))
     product = above * moved_above  # (..., n) (softmax.113)
     if moved_d_weights is not None:
         product = product + moved_d_weights  # (softmax.114)
-    found = above, _from_mean(product, weights, axis, heaviest), moved_above  # (softmax.112, softmax.115)
+    curved = _from_mean(product, weights, axis, heaviest, _mean_by_product)
+    found = above, curved, moved_above  # (softmax.112, softmax.115)
     for array in found:
         array *= weights
     if all(map(is_finite, found)) and not _at_limit(cache).any():
@@ -249,20 +250,40 @@ def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, s
     return deviation_from_mean(product, weights, axis, shift)
 
 
-def _from_mean(vector: Array, weights: Array, axis: int, heaviest: tuple[Array, Array] | None) -> Array:
+def _mean(weights: Array, vector: Array, axis: int) -> Array:
+    mean: Array = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
+    return mean
+
+
+def _mean_by_product(weights: Array, vector: Array, axis: int) -> Array:
+    """The same, as a product of rows, which needs no memory for its terms: and rounds a little more."""
+    if axis != vector.ndim - 1:
+        return _mean(weights, vector, axis)
+    mean: Array = (weights[..., None, :] @ vector[..., None])[..., 0]  # (..., 1) (softmax.30)
+    return mean
+
+
+def _from_mean(
+    vector: Array,
+    weights: Array,
+    axis: int,
+    heaviest: tuple[Array, Array] | None,
+    mean: Callable[[Array, Array, int], Array] = _mean,
+) -> Array:
     """How far each entry of `vector` is above their weighted mean.
 
     Any number may be taken from a whole row. The entry at its heaviest weight keeps full relative accuracy where that
     weight is nearly one, and the deviations are the small differences of large numbers; elsewhere it could as well make
     the numbers larger.
     """
+    taken: Any = 0
     if heaviest is not None:
         index, nearly_one = heaviest
-        vector = vector - np.where(nearly_one, _entries(vector, index, axis), 0)  # (..., n) (softmax.42)
-    # In backward the vector is d_weights, in jvp it is the tangent of the scores.
-    mean = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
-    # What counts is how far an entry is above that mean.
-    above: Array = vector - mean  # (..., n)
+        taken = np.where(nearly_one, _entries(vector, index, axis), 0)
+    above: Array = vector - taken  # (..., n) (softmax.42)
+    # In backward the vector is d_weights, in jvp it is the tangent of the scores. What counts is how far an entry is
+    # above their mean; in place, as fresh memory takes longer than arithmetic.
+    above -= mean(weights, above, axis)
     return above
 
 

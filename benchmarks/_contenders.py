@@ -27,6 +27,7 @@ __all__ = [
     "contenders",
     "differences",
     "ours",
+    "ours_again",
     "random_inputs",
 ]
 
@@ -92,6 +93,17 @@ def ours(inputs: Inputs, op: ModuleType = blockwise) -> Contender:
         return output, *op.backward(d_output, cache)[:3]
 
     return Contender("ours", lambda: op.forward(query, key, value, is_causal=is_causal)[0], both, query.dtype)
+
+
+def ours_again(inputs: Inputs) -> dict[str, Callable[[], Any]]:
+    """Backward and double backward of blockwise attention, from one forward pass."""
+    query, key, value, d_output, is_causal = inputs
+    _, cache = blockwise.forward(query, key, value, is_causal=is_causal)
+    gradients = blockwise.backward(d_output, cache)
+    return {
+        "backward": lambda: blockwise.backward(d_output, cache),
+        "double backward": lambda: blockwise.double_backward(gradients, d_output, cache),
+    }
 
 
 def by_numpy(inputs: Inputs) -> Contender:

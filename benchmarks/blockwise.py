@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks._command_line import add_json, console, count, print_missing, store
-from benchmarks._contenders import PEERS, contenders, differences, random_inputs
+from benchmarks._contenders import PEERS, contenders, differences, ours_again, random_inputs
 from benchmarks._floor import floors
 from benchmarks._machine import blas_threads, describe
 from benchmarks._timing import cores, interleaved, spread
@@ -33,7 +33,8 @@ DTYPES = ("float32", "float64")
 MASKS = ("full", "causal")
 PASSES = ("forward", "forward + backward")
 COLUMNS = ("ours", "NumPy", "PyTorch", "JAX", "floor, whole", "floor, blocks")
-RATIOS = ("ours / PyTorch", "ours / JAX", "ours / NumPy", "floor / ours")
+AGAIN, TWICE = ("double backward", "backward"), "double / backward"  # of ours, from one forward pass
+RATIOS = ("ours / PyTorch", "ours / JAX", "ours / NumPy", "floor / ours", TWICE)
 ROUNDS = 9
 SAME = 50  # results that differ by more than this many times the spacing of the dtype are not the same to rounding
 
@@ -56,10 +57,12 @@ def measure(shape: tuple[int, ...], dtype: str, mask: str, rounds: int) -> list[
         for contender in everyone
         for which, run in zip(PASSES, (contender.forward, contender.both), strict=True)
     }
-    times = interleaved(runs, rounds)
+    times = interleaved(runs | {("ours", which): run for which, run in ours_again(inputs).items()}, rounds)
     rows = []
     for which in PASSES:
         seconds = {contender.name: times[contender.name, which] for contender in everyone}
+        if which == PASSES[1]:
+            seconds |= {again: times["ours", again] for again in AGAIN}
         where = {"dtype": dtype, "shape": list(shape), "mask": mask, "pass": which}
         rows.append({**where, "differences": found, **summary(shape, which, seconds)})
     return rows
@@ -80,6 +83,8 @@ def _ratios(seconds: Mapping[str, Sequence[float]]) -> Iterator[tuple[str, list[
     for name in ("PyTorch", "JAX", "NumPy"):
         if name in seconds:
             yield f"ours / {name}", [a / b for a, b in zip(ours, seconds[name], strict=True)]
+    if set(AGAIN) <= seconds.keys():
+        yield TWICE, [a / b for a, b in zip(*(seconds[name] for name in AGAIN), strict=True)]
     floor = min((seconds[name] for name in seconds if name.startswith("floor")), key=np.median, default=None)
     if floor is not None:
         yield "floor / ours", [a / b for a, b in zip(floor, ours, strict=True)]
@@ -91,6 +96,8 @@ def _targets(shape: tuple[int, ...], which: str, ratios: Mapping[str, float]) ->
     if "ours / PyTorch" in ratios:
         most = 1.0 if n >= 1024 else 1.3
         yield f"ours / PyTorch <= {most}", ratios["ours / PyTorch"] <= most
+    if TWICE in ratios:
+        yield f"{TWICE} <= 4", ratios[TWICE] <= 4
     if "floor / ours" in ratios and n >= 2048 and which == PASSES[1]:
         yield "floor / ours >= 0.85", ratios["floor / ours"] >= 0.85
 

@@ -71,12 +71,15 @@ def test_every_dtype_mask_and_pass_has_a_row_of_times_and_ratios(stored: Callabl
     rows = stored("blockwise")["rows"]
     places = {(row["dtype"], row["mask"], row["pass"]) for row in rows}
     assert len(rows) == len(places) == 8
+    assert [row["pass"] for row in rows if "double / backward" in row["ratios"]] == ["forward + backward"] * 4
     for row in rows:
         times = {name: found["median"] for name, found in row["milliseconds"].items()}
         assert ("floor, whole" in times) == (row["mask"] == "full")
         floor = min(time for name, time in times.items() if name.startswith("floor"))
         expected = {f"ours / {name}": times["ours"] / times[name] for name in row["differences"]}
         expected["floor / ours"] = floor / times["ours"]
+        if "backward" in times:
+            expected["double / backward"] = times["double backward"] / times["backward"]
         assert {name: ratio["median"] for name, ratio in row["ratios"].items()} == pytest.approx(expected)
 
 

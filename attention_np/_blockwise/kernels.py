@@ -7,6 +7,7 @@ Arrays that hold NaN or infinity, and complex ones, go the way of :mod:`attentio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,11 +15,14 @@ import numpy as np
 
 from attention_np._blockwise import plain, scratch
 from attention_np._blockwise.columns import COUNTERS, delta_parts, interleaved, with_column, with_counters
-from attention_np._blockwise.tiles import Cotangent, Tile, slices
-from attention_np._lib.arrays import Array, is_finite, sum_of_squares, transposed
+from attention_np._blockwise.tiles import Cotangent, Tangent, Tile, slices
+from attention_np._lib.arrays import Array, added, is_finite, sum_of_squares, transposed
+from attention_np._lib.dropout import drop
 from attention_np._lib.products import apart
+from attention_np._lib.wide import is_wide
 from attention_np.biases import Bias
-from attention_np.dot_product import capped, slope_of_capped
+from attention_np.dot_product import capped, push_slope, slope_of_capped
+from attention_np.rules import cut
 
 KEYS = 2048  # that are prepared together
 _OF_ROWS = ("d_output", "output", "shift", "total")
@@ -26,6 +30,7 @@ TERMS = 128  # of a sum that are added up in one product: its rounding grows wit
 MANY = 1024  # queries or keys: backward, shorter sums take a tenth of the error off then, for a twentieth of the time
 TOGETHER = 2048  # queries or keys of small tiles that are prepared together: what is called once delays others once
 LIKENESSES = 16  # of tiles, as heads with masks of their own have them, that are told apart
+BLOCK_TWICE = 256, 256  # queries and keys of which double backward has four arrays where backward has two
 PAIRS = 2**17  # of a query and a key that are worked on at once, at most, where blocks of several tiles fit the cache
 
 
@@ -230,7 +235,6 @@ def _can_be_divided(given: Cotangent) -> bool:
 
 def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[TileGradients]:
     tile = tiles[0]
-    exponential, _, least, small = _exponential(tile.dtype)
     query, key, value = _queries(tiles), _stacked(tiles, "key"), _stacked(tiles, "value")  # (h, n, d_k) and so on
     d_output, output, shift, total = (_together([getattr(one, name) for one in given]) for name in _OF_ROWS)
     in_one_block = tile.m <= tile.block_size[1] and tile.sink is None
@@ -242,14 +246,8 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     # The weights stay undivided. What they are to be divided by goes to the rows of the other operands, which are few.
     inverse = (1 / np.where(total == 0, np.inf, total))[..., None]  # (h, n, 1) (blockwise.55)
     query_over, d_output_over = query * inverse, d_output * inverse
-    in_range = tile.only_scaled and not shift.any()  # as in the forward pass, or as good
-    factor, shift = _factor(tile), shift[..., None]
-    of_products = in_range and _is_to_scale_queries(tile)
-    if of_products:
-        query = query * factor
+    again = _Again(tile, query, key, shift[..., None])
     d_value = np.zeros_like(value)
-    # More columns subtract as they multiply: q.k - s = [q, -s].[k, 1] (blockwise.38). That is nearly free.
-    query, key_and_one = with_column(query, -shift if tile.only_scaled else 0), with_column(key, 1)
     if tile.dropout is None:
         d_output, value = interleaved(d_output, -delta), interleaved(value, np.ones(delta.shape[-1]))
     else:
@@ -259,19 +257,7 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
     d_bias = [None if one.bias is None else np.zeros(one.bias.shape, one.dtype) for one in tiles]
     terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
     for heads, rows, columns, visible, bias in _blocks(tiles, tile.columns):
-        weights = _product("weights", query[heads, rows], transposed(key_and_one[heads, columns]))
-        if tile.softcap is not None:
-            slopes = slope_of_capped(weights * abs(tile.scale), tile.softcap)
-        if not tile.only_scaled:
-            factor = _make_scores(tile, weights, bias)
-            weights -= shift[heads, rows]
-        if not of_products:
-            weights *= factor
-        if not in_range:
-            np.clip(weights, least, small, out=weights)  # above it is only what is hidden
-        exponential(weights, out=weights)  # (h, b, c) (blockwise.54)
-        if visible is not None:
-            weights *= visible
+        weights, below_cap = again.weights((heads, rows), (heads, columns), visible, bias)  # (h, b, c)
         # dA - delta (h, b, c) (blockwise.10)
         d_scores = _product("d_scores", d_output[heads, rows], transposed(value[heads, columns]))
         if tile.dropout is not None:
@@ -288,8 +274,8 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
             of_tiles = zip(tiles[heads], d_bias[heads], by_bias[heads], d_scores * inverse[heads, rows], strict=True)
             for of_tile in of_tiles:
                 plain.add_bias_gradient(*of_tile, rows, columns)
-        if tile.softcap is not None:
-            d_scores *= slopes  # (blockwise.60)
+        if below_cap is not None:
+            d_scores *= slope_of_capped(below_cap, tile.softcap)  # (blockwise.60)
         own_d_value, own_d_key, own_d_query = d_value[heads, columns], d_key[heads, columns], d_query[heads, rows]
         _add_product(own_d_value, transposed(weights), d_output_over[heads, rows], terms_of_columns)  # (blockwise.9)
         _add_product(own_d_key, transposed(d_scores), query_over[heads, rows], terms_of_columns)  # (blockwise.13)
@@ -299,6 +285,146 @@ def _gradients(tiles: Sequence[Tile], given: Sequence[Cotangent]) -> Iterator[Ti
         d_query += by_bias
     d_key *= abs(tile.scale)
     return (TileGradients(*found) for found in zip(d_query, d_key, d_value, d_bias, strict=True))
+
+
+class _Again:
+    """The weights of blocks once more, not yet divided by their sums, from what forward kept of each row.
+
+    `query` is as :func:`_queries` gives it; the arrays may have an axis for the heads.
+    """
+
+    def __init__(self, tile: Tile, query: Array, key: Array, shift: Array) -> None:
+        self.tile, self.shift = tile, shift  # (n, 1)
+        self.in_range = tile.only_scaled and not shift.any()  # as in the forward pass, or as good
+        self.of_products = self.in_range and _is_to_scale_queries(tile)
+        if self.of_products:
+            query = query * _factor(tile)
+        # More columns subtract as they multiply: q.k - s = [q, -s].[k, 1] (blockwise.38). That is nearly free.
+        self.query, self.key = with_column(query, -shift if tile.only_scaled else 0), with_column(key, 1)
+
+    def weights(self, rows: Any, columns: Any, visible: Array | None, bias: Array | None) -> tuple[Array, Array | None]:
+        """Those of a block, and what the softcap is of, if there is one."""
+        tile, below_cap, factor = self.tile, None, _factor(self.tile)
+        exponential, _, least, small = _exponential(tile.dtype)
+        weights = _product("weights", self.query[rows], transposed(self.key[columns]))
+        if tile.softcap is not None:
+            below_cap = weights * abs(tile.scale)
+        if not tile.only_scaled:
+            factor = _make_scores(tile, weights, bias)
+            weights -= self.shift[rows]
+        if not self.of_products:
+            weights *= factor
+        if not self.in_range:
+            np.clip(weights, least, small, out=weights)  # above it is only what is hidden
+        exponential(weights, out=weights)  # (h, b, c) (blockwise.54)
+        if visible is not None:
+            weights *= visible
+        return weights, below_cap
+
+
+def differentiate_twice(tile: Tile, given: Cotangent, along: Tangent) -> tuple[Array | None, ...]:
+    """How the output of a tile that holds all keys, and its gradients, move along a tangent of all its arrays.
+
+    The tangents may be `widened`, and then the results are, too. Where forward did not keep what gives the weights
+    back, or something is not finite, it is worked out from whole rows of scores; and where a block holds all keys,
+    since it takes no longer, and sees more of small differences.
+    """
+    block_size = min(BLOCK_TWICE[0], tile.block_size[0]), min(BLOCK_TWICE[1], tile.block_size[1])
+    usual = tile.dtype.kind != "c" and not is_wide(along.query) and tile.m > block_size[1]
+    usual = usual and bool(np.isfinite(given.total).all())
+    if usual and plain.without_logsumexp(given.logsumexp, given.output) is None:
+        with scratch.own():
+            found = _twice(replace(tile, block_size=block_size), given, along)
+        if all(x is None or is_finite(x) for x in found):
+            return found
+    return plain.whole_rows_twice(tile, given.d_output, along)
+
+
+def _twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | None, ...]:
+    """As :func:`differentiate_twice`, block by block.
+
+    Twice over the keys, since how the log-sum-exp and the output move is known behind the last of them.
+    """
+    query, key, value = tile.take(tile.query), tile.take(tile.key), tile.take(tile.value)
+    again = _Again(tile, _queries([tile])[0], key, given.shift[:, None])
+    inverse = (1 / np.where(given.total == 0, np.inf, given.total))[:, None]  # (n, 1) (blockwise.55)
+    # Two terms are one product of vectors that are twice as long.
+    moving_query = np.concatenate([along.query, query], axis=-1) * tile.scale  # (n, 2 d_k)
+    moving_key = np.concatenate([key, along.key], axis=-1)  # (m, 2 d_k)
+    d_query, d_key, d_value, d_bias = plain.zeros(tile)
+    d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
+    # (n, 1) (blockwise.61)
+    share = np.zeros_like(inverse) if tile.sink is None else np.exp(tile.sink - given.shift[:, None]) * inverse
+    moved_output, deltas = np.zeros(given.output.shape, tile.dtype), plain.delta(tile, given)[:, None]
+    d_outputs = apart(apart(given.d_output, value), along.value)
+    terms_of_columns, terms_of_rows = (TERMS if size < MANY else size for size in (tile.n, tile.m))
+
+    def moving(rows: slice) -> Iterator[tuple[Any, ...]]:
+        """Of each block: which keys, the multipliers of dropout, the weights, and how the scores and products move."""
+        for columns, visible, bias in tile.blocks(rows, tile.columns):
+            weights, below_cap = again.weights(rows, columns, visible, bias)
+            weights *= inverse[rows]  # (b, c) (blockwise.7)
+            moved_scores = _product("moved_scores", moving_query[rows], transposed(moving_key[columns]))
+            of_cap = None
+            if below_cap is not None:
+                of_cap = below_cap, moved_scores.copy()
+                moved_scores *= slope_of_capped(below_cap, tile.softcap)
+            if isinstance(tile.bias, Bias):
+                of_rows = query[rows], along.query[rows], tile.scale
+                moved_scores += tile.bias.pushed(along.bias, rows, columns, *of_rows)
+            elif along.bias is not None:
+                moved_scores += cut(along.bias, rows, columns)
+            factors = None if tile.dropout is None else tile.dropout.block(rows, columns, tile.dtype)
+            yield columns, factors, weights, moved_scores, of_cap  # (b, c) (blockwise.26)
+
+    for rows in tile.row_blocks():
+        d_output, moved_logsumexp = d_outputs[rows], 0 if d_sink is None else share[rows] * along.sink
+        for columns, factors, weights, moved_scores, _ in moving(rows):
+            moved_scores *= weights
+            moved_logsumexp = moved_logsumexp + moved_scores.sum(axis=-1, keepdims=True)  # (b, 1) (blockwise.27)
+            of_scores, of_values = drop(moved_scores, factors), drop(weights, factors)
+            _add_product(moved_output[rows], of_scores, value[columns], terms_of_rows)
+            _add_product(moved_output[rows], of_values, along.value[columns], terms_of_rows)
+        moved_output[rows] -= moved_logsumexp * given.output[rows]  # (b, d_v) (blockwise.27)
+        moved_delta = np.einsum("ib,ib->i", d_output, moved_output[rows])[:, None]  # (b, 1) (blockwise.64)
+        if d_sink is not None:
+            moved_sink = deltas[rows] * (moved_logsumexp - along.sink) - moved_delta
+            d_sink += (share[rows] * moved_sink).sum()  # (blockwise.68)
+
+        of_keys = np.zeros_like(d_query[rows])
+        for columns, factors, weights, moved_scores, of_cap in moving(rows):
+            moved_scores -= moved_logsumexp
+            d_scores = _product("d_scores", d_output, transposed(value[columns]))
+            moved_d_scores = _product("moved_d_scores", d_output, transposed(along.value[columns]))
+            if factors is not None:
+                d_scores *= factors
+                moved_d_scores *= factors
+            d_scores -= deltas[rows]  # (b, c) (blockwise.10)
+            moved_d_scores -= moved_delta
+            moved_d_scores += moved_scores * d_scores
+            moved_d_scores *= weights  # (b, c) (blockwise.66)
+            d_scores *= weights  # (b, c) (blockwise.11)
+            moved_scores *= weights  # how the weights move (blockwise.65)
+            moved_weights = drop(moved_scores, factors)
+            if isinstance(tile.bias, Bias):
+                of_rows = query[rows], along.query[rows], along.bias, tile.scale
+                found, of_query = tile.bias.pushed_gradients(rows, columns, d_scores, moved_d_scores, *of_rows)
+                d_bias = added(d_bias, found)
+                if of_query is not None:
+                    d_query[rows] += of_query
+            else:
+                plain.add_bias_gradient(tile, d_bias, d_query, moved_d_scores, rows, columns)
+            if of_cap is not None:
+                d_scores, moved_d_scores = push_slope(d_scores, moved_d_scores, of_cap, tile.softcap)
+            # (blockwise.67)
+            _add_product(d_value[columns], transposed(moved_weights), d_output, terms_of_columns)
+            _add_product(d_key[columns], transposed(moved_d_scores), query[rows], terms_of_columns)
+            _add_product(d_key[columns], transposed(d_scores), along.query[rows], terms_of_columns)
+            _add_product(of_keys, moved_d_scores, key[columns], terms_of_rows)
+            _add_product(of_keys, d_scores, along.key[columns], terms_of_rows)
+        d_query[rows] += of_keys * tile.scale
+    d_key *= tile.scale
+    return moved_output, d_query, d_key, d_value, d_bias, d_sink
 
 
 def _multipliers(tiles: Sequence[Tile], rows: slice, columns: slice) -> Array:

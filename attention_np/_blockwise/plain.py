@@ -5,25 +5,21 @@ A few rows at a time: what is not there must contribute nothing, and that takes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from attention_np import dot_product, softmax
 from attention_np._blockwise.tiles import Block, Cotangent, Tangent, Tile, slices
-from attention_np._lib.arrays import Array, added, is_finite, sum_to, transposed
-from attention_np._lib.dropout import drop
+from attention_np._lib.arrays import Array, added, sum_to, transposed
 from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
 from attention_np._lib.second_look import clipped_scores, scores_and_tops
 from attention_np._lib.wide import is_wide, widened
 from attention_np.biases import Bias
-from attention_np.dot_product import capped, push_slope, slope_of_capped
+from attention_np.dot_product import capped, slope_of_capped
 from attention_np.rules import cut
 
 PAIRS_AT_ONCE = 2**18
-SMALL_BLOCK = 60, 256  # queries and keys of which an array takes less than 128 KiB: a larger one comes in fresh pages
 MOST_ROUNDING = 1 / 64  # of a score, for its weight to be had from the log-sum-exp
 
 
@@ -271,97 +267,11 @@ def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array
     return d_query, d_key, d_value, d_bias, d_sink
 
 
-def differentiate_twice(tile: Tile, given: Cotangent, along: Tangent) -> tuple[Array | None, ...]:
+def whole_rows_twice(tile: Tile, d_output: Array, along: Any) -> tuple[Array | None, ...]:
     """How the output of a tile that holds all keys, and its gradients, move along a tangent of all its arrays.
 
-    The tangents may be `widened`, and then the results are, too. Where a log-sum-exp does not give its weights back, or
-    something is not finite, it is worked out from whole rows of scores; and where a block holds all keys, since it
-    takes no longer, and sees more of small differences.
+    From the scores alone. The tangents may be `widened`, and then the results are, too.
     """
-    sizes = min(SMALL_BLOCK[0], tile.block_size[0]), min(SMALL_BLOCK[1], tile.block_size[1])
-    usual = tile.dtype.kind != "c" and not is_wide(along.query) and tile.m > sizes[1]
-    if usual and without_logsumexp(given.logsumexp, given.output) is None:
-        found = _blocks_twice(replace(tile, block_size=sizes), given, along)
-        if all(x is None or is_finite(x) for x in found):
-            return found
-    return _whole_rows_twice(tile, given.d_output, along)
-
-
-def _blocks_twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | None, ...]:
-    """As :func:`differentiate_twice`, block by block, from the log-sum-exp of each row.
-
-    Twice over the keys, since how the log-sum-exp and the output move is known behind the last of them. What the first
-    time finds of each block is kept for the second, if that is not too much.
-    """
-    d_query, d_key, d_value, d_bias = zeros(tile)
-    d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
-    moved_output, deltas = np.zeros(given.output.shape, tile.dtype), delta(tile, given)[:, None]
-    for rows in tile.row_blocks():
-        query, d_output = tile.take(tile.query, rows), given.d_output[rows]
-        share = _share_of_sink(tile, given.logsumexp[rows, None])  # (b, 1)
-        moved_logsumexp = 0 if tile.sink is None else share * along.sink
-        kept = list(_moving(tile, given, along, rows)) if len(query) * tile.m <= PAIRS_AT_ONCE else None
-        for columns, factors, weights, moved_scores, _ in kept or _moving(tile, given, along, rows):
-            of_scores, of_values = weights * moved_scores, drop(weights, factors)
-            moved_logsumexp = moved_logsumexp + of_scores.sum(axis=-1, keepdims=True)  # (b, 1) (blockwise.27)
-            of_scores = drop(of_scores, factors)
-            moved_output[rows] += of_scores @ tile.take(tile.value, columns) + of_values @ along.value[columns]
-        moved_output[rows] -= moved_logsumexp * given.output[rows]  # (b, d_v) (blockwise.27)
-        moved_delta = np.einsum("ib,ib->i", d_output, moved_output[rows])[:, None]  # (b, 1) (blockwise.64)
-        if d_sink is not None:
-            d_sink += (share * (deltas[rows] * (moved_logsumexp - along.sink) - moved_delta)).sum()  # (blockwise.68)
-
-        for columns, factors, weights, moved_scores, below_cap in kept or _moving(tile, given, along, rows):
-            key, value = tile.take(tile.key, columns), tile.take(tile.value, columns)
-            moved_scores -= moved_logsumexp
-            d_weights = drop(d_output @ transposed(value), factors)  # (b, c)
-            moved_d_scores = drop(d_output @ transposed(along.value[columns]), factors)  # (b, c)
-            d_weights -= deltas[rows]  # (blockwise.10)
-            moved_d_scores -= moved_delta
-            moved_d_scores += moved_scores * d_weights
-            moved_d_scores *= weights  # (b, c) (blockwise.66)
-            d_scores = np.multiply(d_weights, weights, out=d_weights)  # (b, c) (blockwise.11)
-            moved_scores *= weights  # how the weights move (blockwise.65)
-            d_value[columns] += transposed(drop(moved_scores, factors)) @ d_output  # (c, d_v) (blockwise.67)
-            if isinstance(tile.bias, Bias):
-                of_rows = query, along.query[rows], along.bias, tile.scale
-                found, of_query = tile.bias.pushed_gradients(rows, columns, d_scores, moved_d_scores, *of_rows)
-                d_bias = added(d_bias, found)
-                if of_query is not None:
-                    d_query[rows] += of_query
-            else:
-                add_bias_gradient(tile, d_bias, d_query, moved_d_scores, rows, columns)
-            if below_cap is not None:
-                d_scores, moved_d_scores = push_slope(d_scores, moved_d_scores, below_cap, tile.softcap)
-            # (blockwise.67)
-            d_query[rows] += (moved_d_scores @ key + d_scores @ along.key[columns]) * tile.scale
-            of_keys = transposed(moved_d_scores) @ query + transposed(d_scores) @ along.query[rows]
-            d_key[columns] += of_keys * tile.scale
-    return moved_output, d_query, d_key, d_value, d_bias, d_sink
-
-
-def _share_of_sink(tile: Tile, logsumexp: Array) -> Any:
-    """The weight of the sink in each row, of which nothing is left where the log-sum-exp is of nothing."""
-    if tile.sink is None:
-        return 0
-    return np.exp(tile.sink - np.where(logsumexp == -np.inf, 0, logsumexp))  # (blockwise.61)
-
-
-def _moving(tile: Tile, given: Cotangent, along: Tangent, rows: slice) -> Iterator[tuple[Any, ...]]:
-    """Of each block of keys: which they are, the multipliers of dropout, the weights, and how the scores move.
-
-    And, if these are capped, the products that they are made of, and how those move.
-    """
-    for block in tile.blocks(rows, tile.columns):
-        columns = block.columns
-        dropout = None if tile.dropout is None else tile.dropout.block(rows, columns, tile.dtype)
-        weights, _ = _recomputed(tile, given, rows, block)
-        moved_scores, of_products = _pushed_scores(tile, along, rows, columns)
-        yield columns, dropout, weights, moved_scores, of_products
-
-
-def _whole_rows_twice(tile: Tile, d_output: Array, along: Any) -> tuple[Array | None, ...]:
-    """As :func:`differentiate_twice`, from the scores alone."""
     d_query, d_key, d_value, d_bias = zeros(tile, is_wide(along.query))
     d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
     columns, moved = tile.columns, []

@@ -190,30 +190,45 @@ def test_every_pass_computes_in_the_precision_of_the_arrays(dtype: Any, of_rows:
     assert seen == {np.dtype(dtype)}
 
 
-def second_derivatives(op: Any, along: dict[str, Array], **given: Any) -> list[Array]:
+def second_derivatives(op: Any, along: dict[str, Any], **given: Any) -> list[Array]:
     output, cache = op.forward(**given)
-    product = op.double_backward(op.Gradients(**along), normal(7, *output.shape), cache)
+    product = op.double_backward(op.Gradients(**along), normal(7, *output.shape).astype(output.dtype), cache)
     return [product[0], *(x for x in product[1] if x is not None)]
 
 
-@pytest.mark.parametrize("pairs", [1, plain.PAIRS_AT_ONCE], ids=["blocks again", "blocks that are kept"])
 @pytest.mark.parametrize("hidden", [1.0, np.nan])
-def test_double_backward_goes_through_blocks_twice(pairs: int, hidden: float, monkeypatch: Patch) -> None:
+def test_double_backward_goes_through_blocks_twice(hidden: float, monkeypatch: Patch) -> None:
     """From the log-sum-exp alone; from whole rows where something is not finite."""
     shapes = {"query": (7, 2), "key": (8, 2), "value": (8, 3), "bias": (7, 8), "sink": ()}
     arrays, along = ({name: normal(i + k, *x) for i, (name, x) in enumerate(shapes.items())} for k in (0, 5))
     mask = np.tril(np.ones((7, 8), bool)) & (np.arange(8) != 5) & (np.arange(7) != 2)[:, None]
     options = {"mask": mask, "softcap": 1.5, "dropout_p": 0.3, "rng": 1}
     whole: list[Any] = []
-    of_rows = plain._whole_rows_twice
-    monkeypatch.setattr(plain, "_whole_rows_twice", lambda *given: whole.append(given) or of_rows(*given))
-    monkeypatch.setattr(plain, "PAIRS_AT_ONCE", pairs)
+    of_rows = plain.whole_rows_twice
+    monkeypatch.setattr(plain, "whole_rows_twice", lambda *given: whole.append(given) or of_rows(*given))
     arrays["key"][5] = hidden
     expected = second_derivatives(dot_product, along, **arrays, **options)
     found = second_derivatives(blockwise, along, **arrays, **options, block_size=(2, 3))
     for one, other in zip(found, expected, strict=True):
         assert_close(one, other, 1e-13)
     assert bool(whole) == bool(np.isnan(hidden))
+
+
+@each("dtype", [np.float32, np.float64])
+@each("size", [1, -1, 30])
+def test_double_backward_in_blocks_of_products_that_are_scaled_and_no_more(size: int, dtype: Any) -> None:
+    """With and without shifts; in single precision over so many keys that the queries are scaled, not the products."""
+    shapes = {"query": (5, 4), "key": (140, 4), "value": (140, 3)}
+    given = {name: normal(i, *shape).astype(dtype) for i, (name, shape) in enumerate(shapes.items())}
+    along = {name: normal(i + 5, *shape).astype(dtype) for i, (name, shape) in enumerate(shapes.items())}
+    along |= {"bias": None, "sink": None}
+    wide = [{name: x if x is None else x.astype(np.float64) for name, x in some.items()} for some in (along, given)]
+    largest = np.abs(size / 2 * given["query"] @ given["key"].T).max()  # score: a weight has the rounding of its score
+    expected = second_derivatives(dot_product, wide[0], **wide[1], scale=size / 2)
+    found = second_derivatives(blockwise, along, **given, scale=size / 2, block_size=(2, 60))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == dtype
+        assert_close(one, other, float(8 * largest * np.finfo(dtype).eps))
 
 
 def test_the_columns_beside_others_are_of_their_dtype() -> None:
