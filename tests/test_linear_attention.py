@@ -48,7 +48,7 @@ def moved(of: Case, d_output: Array, still: str = "") -> dict[str, Array]:
     along = {name: None if name == still else x for name, x in tangents_of(of).items()}
     along = dict.fromkeys(linear_attention.Gradients._fields) | along
     found = linear_attention.double_backward(linear_attention.Gradients(**along), d_output, of.forward()[1])
-    return {"output": found[0], **dict(leaves(found[1]))}
+    return {f"moved {name}": x for name, x in (("output", found[0]), *leaves(found[1]))}
 
 
 def assert_alike(actual: dict[str, Array], expected: dict[str, Array], rtol: float) -> None:
@@ -243,7 +243,7 @@ def test_what_a_token_spoils_is_seen_from_it_on_and_not_before(
         assert_close(actual.output[1], plain.output[1], 1e-14)
         assert not np.isfinite(actual.output[0, 7]).all()
         gradients = moved(bad, d_output)
-        for other in of.inputs:
+        for other in (f"moved {name}" for name in of.inputs):
             assert_close(gradients[other], moved(of, d_output)[other], 1e-14)
         for other, gradient in run(of, d_output).gradients.items():
             assert_close(actual.gradients[other], gradient, 1e-14)  # nothing that is spoiled has a gradient
@@ -338,7 +338,7 @@ def test_the_bits_do_not_depend_on_the_number_of_workers(
         found = []
         for workers in (1, 2, 3):
             monkeypatch.setattr(chunks, "as_workers", lambda *_, workers=workers: workers)
-            found.append(everything(of))
+            found.append(everything(of) | (moved(of, normal(9, 2, heads, 40, D_V)) if of is whole else {}))
         for name, x in found[0].items():
             assert_same_bits(found[1][name], x)
             assert_same_bits(found[2][name], x)
