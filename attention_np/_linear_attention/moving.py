@@ -34,7 +34,7 @@ class Moving(NDArrayOperatorsMixin):
         if ufunc is np.exp:
             value = np.exp(self.value)
             return Moving(value, value * self.velocity)  # (chunks.22)
-        return self.__array_function__(ufunc, (), inputs, {})
+        return self.__array_function__(ufunc, (), [x if isinstance(x, Moving) else np.asarray(x) for x in inputs], {})
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """What NumPy asks for the result of any other function."""
