@@ -364,6 +364,9 @@ def test_memory_is_that_of_the_arrays_and_a_state_for_each_part() -> None:
         assert cache.states.nbytes <= all_states / 32
         peak = peak_of(lambda cache=cache, output=output: linear_attention.backward(output, cache))
         assert peak < all_states / 8 + arrays * output.nbytes, peak / output.nbytes
+        gradients = linear_attention.backward(output, cache)
+        vectors = (gradients, output, cache)
+        assert peak_of(lambda vectors=vectors: linear_attention.double_backward(*vectors)) < 3 * peak
 
 
 # What may be given

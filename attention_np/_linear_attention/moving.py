@@ -15,10 +15,9 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from attention_np._lib.arrays import Array
 
 PRODUCTS = (np.multiply, np.matmul)
-LINEAR = (  # in the arrays that may move, so that the velocity is that of these
-    *(np.add, np.subtract, np.negative),
-    *(np.concatenate, np.cumsum, np.diagonal, np.flip, np.stack, np.tril, np.zeros_like),
-)
+SUMS = (np.add, np.subtract, np.negative)
+# linear in the arrays that may move, so that the same of their velocities is the velocity
+LINEAR = (np.concatenate, np.cumsum, np.diagonal, np.flip, np.stack, np.tril, np.zeros_like)
 
 
 class Moving(NDArrayOperatorsMixin):
@@ -34,7 +33,10 @@ class Moving(NDArrayOperatorsMixin):
         if ufunc is np.exp:
             value = np.exp(self.value)
             return Moving(value, value * self.velocity)  # (chunks.22)
-        return self.__array_function__(ufunc, (), [x if isinstance(x, Moving) else np.asarray(x) for x in inputs], {})
+        if ufunc in SUMS:
+            terms = [x if isinstance(x, Moving) else Moving(x, np.zeros_like(x)) for x in inputs]
+            return Moving(ufunc(*[x.value for x in terms]), ufunc(*[x.velocity for x in terms]))
+        return NotImplemented
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """What NumPy asks for the result of any other function."""
@@ -102,13 +104,15 @@ def _product(ufunc: np.ufunc, x: Any, y: Any) -> Moving:
 
 def _value(x: Any) -> Any:
     """Of an argument of a function of NumPy."""
-    if isinstance(x, list):
-        return [_value(one) for one in x]
-    return x.value if isinstance(x, Moving) else x
+    if isinstance(x, Moving):
+        return x.value
+    return [_value(one) for one in x] if isinstance(x, list) else x
 
 
 def _velocity(x: Any) -> Any:
     """Of an argument of a function of NumPy, of which an array may stand still, and an option stays as it is."""
+    if isinstance(x, Moving):
+        return x.velocity
     if isinstance(x, list):
         return [_velocity(one) for one in x]
-    return x.velocity if isinstance(x, Moving) else np.zeros_like(x) if isinstance(x, np.ndarray) else x
+    return np.zeros_like(x) if isinstance(x, np.ndarray) else x
