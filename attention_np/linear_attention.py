@@ -143,8 +143,8 @@ def forward(
     What is kept for the backward pass is one state for each part of the sequence: of `chunk_size` tokens, or of about
     the root of n, so that memory is that of the arrays and of few states; those within a part are worked out again.
     The heads of large chunked problems are worked on in parallel where threadpoolctl is installed, to the same bits.
-    Where something is not finite, chunks are worked on token by token; forward mode and double backward always are. A
-    state that does not fit the dtype is infinite.
+    Where something is not finite, chunks are worked on token by token; so is forward mode, always. A state that does
+    not fit the dtype is infinite.
 
     References
     ----------
@@ -348,9 +348,7 @@ def jvp(
 def push(along: Gradients, cache: Cache) -> tuple[Array, list[Array]]:
     """How the outputs move, (..., n, d_v), and the states before each part, when the inputs move."""
     tokens, moving = as_tokens(*cache[:5], cache.mask), as_tokens(*along[:5], cache.mask)
-    shape = cache.final_state.shape
-    of_first = cache.initial_state, along.initial_state
-    state, moved_state = (np.broadcast_to(0.0 if x is None else x, shape) for x in of_first)
+    state, moved_state = (_first_state(x, cache) for x in (cache.initial_state, along.initial_state))
     outputs, moved_states = [], []
     for part in _parts(tokens, cache.chunk_size):
         moved_states.append(moved_state)
@@ -383,11 +381,24 @@ def step_forward_mode(token: Tokens, along: Tokens, now: Step, state: Array, mov
 def double_backward(d_gradients: Gradients, d_output: Tangent, cache: Cache) -> tuple[tuple[Array, Gradients], None]:
     """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
 
-    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode, token by
-    token.
+    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
     """
-    tokens, moving = as_tokens(*cache[:5], cache.mask), as_tokens(*d_gradients[:5], cache.mask)
+    tokens, along = as_tokens(*cache[:5], cache.mask), as_tokens(*d_gradients[:5], cache.mask)
     d_output = hidden_as_zero(d_output, tokens.mask)
+    found = in_chunks_double_backward(d_output, tokens, along, d_gradients, cache)
+    if found is None:
+        found = step_by_step_double_backward(d_output, tokens, along, d_gradients, cache)
+    d_d_output, d_tokens, d_state = found
+    query, key, value, log_decay, beta, _ = d_tokens.each(lambda x: hidden_as_zero(x, tokens.mask))
+    d_beta = None if beta is None else beta[..., 0]
+    gradients = Gradients(query, key, value, log_decay, d_beta, d_state)  # (linear-attention.71)
+    return (d_d_output, gradients), None
+
+
+def step_by_step_double_backward(
+    d_output: Array, tokens: Tokens, along: Tokens, d_gradients: Gradients, cache: Cache
+) -> tuple[Array, Tokens, Array]:
+    """How the outputs, and the gradients of the tokens and of the first state, move along `d_gradients`."""
     d_d_output, moved_states = push(d_gradients, cache)  # (linear-attention.72)
     d_state = moved_d_state = np.zeros_like(cache.final_state)
     found = []
@@ -395,18 +406,15 @@ def double_backward(d_gradients: Gradients, d_output: Tangent, cache: Cache) -> 
         state, moved_state, steps = cache.states[..., number, :, :], moved_states[number], []
         for t in part:
             now = step(tokens.at(t), state)
-            moved = step_forward_mode(tokens.at(t), moving.at(t), now, state, moved_state)
+            moved = step_forward_mode(tokens.at(t), along.at(t), now, state, moved_state)
             steps.append((now, moved))
             state, moved_state = now.state, moved.state
         for t, (now, moved) in reversed(list(zip(part, steps, strict=True))):
             d_token, d_state, moved_d_state = push_step_backward(
-                d_output[..., t, :], d_state, moved_d_state, tokens.at(t), moving.at(t), now, moved, cache.scale
+                d_output[..., t, :], d_state, moved_d_state, tokens.at(t), along.at(t), now, moved, cache.scale
             )
             found.append(d_token)
-    query, key, value, log_decay, beta, _ = _joined(found, tokens).each(lambda x: hidden_as_zero(x, tokens.mask))
-    d_beta = None if beta is None else beta[..., 0]
-    gradients = Gradients(query, key, value, log_decay, d_beta, moved_d_state)  # (linear-attention.71)
-    return (d_d_output, gradients), None
+    return d_d_output, _joined(found, tokens), moved_d_state
 
 
 def push_step_backward(
@@ -480,6 +488,25 @@ def in_chunks_backward(
         return None
     d_tokens, d_state = chunks.backward(d_output, d_state, tokens, states, scale, min(chunk_size, tokens.n))
     return (d_tokens, d_state) if all(is_finite(x) for x in (*d_tokens, d_state) if x is not None) else None
+
+
+def in_chunks_double_backward(
+    d_output: Array, tokens: Tokens, along: Tokens, d_gradients: Gradients, cache: Cache
+) -> tuple[Array, Tokens, Array] | None:
+    """As :func:`step_by_step_double_backward`, by products of matrices, as :func:`in_chunks`."""
+    if cache.chunk_size is None or not tokens.n:
+        return None
+    state, along_state = (_first_state(x, cache) for x in (cache.initial_state, d_gradients.initial_state))
+    size = min(cache.chunk_size, tokens.n)
+    found = chunks.double_backward(d_output, tokens, along, state, along_state, cache.scale, size)
+    d_d_output, d_tokens, d_state = found
+    return found if all(is_finite(x) for x in (d_d_output, *d_tokens, d_state) if x is not None) else None
+
+
+def _first_state(state: Array | None, cache: Cache) -> Array:
+    """The state before the first token, or its tangent, for all heads."""
+    given = np.zeros((), cache.final_state.dtype) if state is None else state
+    return np.broadcast_to(given, cache.final_state.shape)
 
 
 def _parts(tokens: Tokens, chunk_size: int | None) -> list[range]:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from helpers import Array, Case, assert_close, assert_same_bits, each, leaves, normal, peak_of, run, tangents_of
 
-from attention_np import dot_product, gradcheck, hessian_vector_product, linear_attention
+from attention_np import dot_product, gradcheck, linear_attention
 from attention_np._linear_attention import chunks
+from attention_np._linear_attention.moving import Moving
 
 N, D_K, D_V = 13, 4, 3
 RULES: dict[str, tuple[int | None, bool]] = {  # how many decays a token has, and whether there is a delta rule
@@ -43,9 +44,12 @@ def everything(of: Case) -> dict[str, Array]:
     return {"output": output, "final_state": cache.final_state, **dict(leaves(found))}
 
 
-def curved(of: Case, d_output: Array) -> dict[str, Array]:
-    """How the gradients move along random tangents."""
-    return dict(leaves(hessian_vector_product(linear_attention, d_output, of.forward()[1], **tangents_of(of))))
+def moved(of: Case, d_output: Array, still: str = "") -> dict[str, Array]:
+    """How output and gradients move along random tangents, but for that of one array."""
+    along = {name: None if name == still else x for name, x in tangents_of(of).items()}
+    along = dict.fromkeys(linear_attention.Gradients._fields) | along
+    found = linear_attention.double_backward(linear_attention.Gradients(**along), d_output, of.forward()[1])
+    return {f"moved {name}": x for name, x in (("output", found[0]), *leaves(found[1]))}
 
 
 def assert_alike(actual: dict[str, Array], expected: dict[str, Array], rtol: float) -> None:
@@ -60,6 +64,26 @@ def test_in_chunks_of_any_size_the_numbers_are_those_of_steps(rule: str, chunk_s
     hidden = np.arange(N) % 5 != 2
     for mask in ({}, {"mask": hidden}):
         assert_alike(everything(case(rule, chunk_size=chunk_size, **mask)), everything(case(rule, **mask)), 1e-14)
+
+
+@every_rule
+@pytest.mark.parametrize("chunk_size", [1, 3, 5, 13, 100])
+def test_double_backward_in_chunks_is_that_of_steps(
+    rule: str, chunk_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = np.arange(N) % 5 == 2
+    of = case(rule, leading=(2, 1), mask=~hidden)
+    of.inputs["query"] = normal(8, 3, N, D_K)
+    for name in ("query", "key", "value"):
+        of.inputs[name][..., hidden, :] = np.nan
+    if "log_decay" in of.inputs:
+        of.inputs["log_decay"][..., 6, :1] = -np.inf
+    d_output = normal(9, 2, 3, N, D_V)
+    expected = {still: moved(of, d_output, still) for still in ("", *of.inputs)}
+    monkeypatch.delattr(linear_attention, "step_by_step_double_backward")
+    of.options["chunk_size"] = chunk_size
+    for still, x in expected.items():
+        assert_alike(moved(of, d_output, still), x, 1e-14)
 
 
 @every_rule
@@ -219,8 +243,9 @@ def test_what_a_token_spoils_is_seen_from_it_on_and_not_before(
         assert_close(actual.output[:, :7], plain.output[:, :7], 1e-14)
         assert_close(actual.output[1], plain.output[1], 1e-14)
         assert not np.isfinite(actual.output[0, 7]).all()
-        for other, x in curved(of, d_output).items():
-            assert_close(curved(bad, d_output)[other], x, 1e-14)
+        gradients = moved(bad, d_output)
+        for other in (f"moved {name}" for name in of.inputs):
+            assert_close(gradients[other], moved(of, d_output)[other], 1e-14)
         for other, gradient in run(of, d_output).gradients.items():
             assert_close(actual.gradients[other], gradient, 1e-14)  # nothing that is spoiled has a gradient
 
@@ -289,10 +314,12 @@ def test_small_decays_late_in_a_sequence_keep_their_digits() -> None:
 
 def test_a_sequence_is_the_same_whichever_chunks_are_worked_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
     of = case("delta, a decay for each feature", n=50, chunk_size=4, mask=np.arange(50) % 7 != 3)
-    whole = everything(of)
+    d_output = normal(9, 2, 50, D_V)
+    whole, curved = everything(of), moved(of, d_output)
     for span in (1, 8, 24, 60):
         monkeypatch.setattr(chunks, "SPAN", span)
         assert_alike(everything(of), whole, 1e-14)
+        assert_alike(moved(of, d_output), curved, 1e-14)
 
 
 @each("rule", ["one decay", "delta, a decay for each feature"], long=["linear", "a decay for each feature", "delta"])
@@ -312,10 +339,20 @@ def test_the_bits_do_not_depend_on_the_number_of_workers(
         found = []
         for workers in (1, 2, 3):
             monkeypatch.setattr(chunks, "as_workers", lambda *_, workers=workers: workers)
-            found.append(everything(of))
+            found.append(everything(of) | (moved(of, normal(9, 2, heads, 40, D_V)) if of is whole else {}))
         for name, x in found[0].items():
             assert_same_bits(found[1][name], x)
             assert_same_bits(found[2][name], x)
+
+
+def test_numbers_move_by_the_rules_that_there_are_and_by_no_other() -> None:
+    x = Moving(np.array([2.0, 3.0]), np.array([1.0, 0.0]))
+    y = 1 - x * np.exp(x) * 2 + x @ np.ones((2, 2))
+    assert_close(y.velocity, np.array([1 - 6 * np.exp(2), 1]), 1e-15)
+    with pytest.raises(TypeError):
+        np.sqrt(x)
+    with pytest.raises(TypeError):
+        np.prod(x)
 
 
 def test_memory_is_that_of_the_arrays_and_a_state_for_each_part() -> None:
@@ -327,6 +364,9 @@ def test_memory_is_that_of_the_arrays_and_a_state_for_each_part() -> None:
         assert cache.states.nbytes <= all_states / 32
         peak = peak_of(lambda cache=cache, output=output: linear_attention.backward(output, cache))
         assert peak < all_states / 8 + arrays * output.nbytes, peak / output.nbytes
+        gradients = linear_attention.backward(output, cache)
+        vectors = (gradients, output, cache)
+        assert peak_of(lambda vectors=vectors: linear_attention.double_backward(*vectors)) < 3 * peak
 
 
 # What may be given

@@ -13,6 +13,7 @@ import numpy as np
 
 from attention_np._lib.arrays import Array, added, transposed
 from attention_np._lib.workers import as_workers, run
+from attention_np._linear_attention.moving import Moving, moving, velocity_of
 from attention_np._linear_attention.pairs import (
     decayed_products,
     decayed_products_backward,
@@ -47,6 +48,7 @@ class Delta(NamedTuple):
 class Chunks(NamedTuple):
     """The T chunks of c tokens of a sequence, and what is known of them without any state."""
 
+    n: int  # tokens, of which the last chunk may have fewer
     tokens: Tokens  # each (..., T, c, features), zeros behind the last token
     decays: Decays | None
     read: Array  # (..., T, c, d_k), the queries as they meet the state before the chunk
@@ -64,7 +66,7 @@ def forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array,
     def of_heads(state: Array, *arrays: Any) -> tuple[Array, Array, Array]:
         tokens, outputs, states = Tokens(*arrays), [], []
         for span in spans:
-            output, before, state = _forward(tokens.part(span), state, scale, size)
+            output, before, state = _forward(_chunks(tokens.part(span), size), state, scale)
             outputs.append(output)
             states.append(before)
         return np.concatenate(outputs, axis=-2), np.concatenate(states, axis=-3), state
@@ -73,9 +75,8 @@ def forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array,
     return output, states, state
 
 
-def _forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array, Array, Array]:
+def _forward(chunks: Chunks, state: Array, scale: Any) -> tuple[Array, Array, Array]:
     """Of a span."""
-    chunks = _chunks(tokens, size)
     states, written = [], []
     for t in range(chunks.scores.shape[-3]):
         states.append(state)
@@ -87,7 +88,7 @@ def _forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array
         state = left + transposed(chunks.kept[..., t, :, :]) @ writes  # (..., d_k, d_v) (chunks.12)
     before, all_written = np.stack(states, axis=-3), np.stack(written, axis=-3)
     output = scale * (chunks.read @ before + chunks.scores @ all_written)  # (..., T, c, d_v) (chunks.13)
-    return _joined(output, tokens.n), before, state
+    return _joined(output, chunks.n), before, state
 
 
 def backward(
@@ -100,25 +101,23 @@ def backward(
         tokens, found = Tokens(*arrays), []
         for span in reversed(spans):
             kept = states[..., span.start // size : -(-span.stop // size), :, :]
-            d_tokens, d_state = _backward(d_output[..., span, :], d_state, tokens.part(span), kept, scale, size)
+            d_tokens, d_state = _backward(
+                d_output[..., span, :], d_state, _chunks(tokens.part(span), size), kept, scale
+            )
             found.append(d_tokens)
-        columns = zip(*reversed(found), strict=True)
-        return *(None if x[0] is None else np.concatenate(x, axis=-2) for x in columns), d_state
+        return *_together(found), d_state
 
     *d_tokens, d_state = _by_heads(of_heads, tokens.n, d_state, d_output, states, *tokens)
     return Tokens._make(d_tokens), d_state
 
 
-def _backward(
-    d_output: Array, d_state: Array, tokens: Tokens, states: Array, scale: Any, size: int
-) -> tuple[Tokens, Array]:
+def _backward(d_output: Array, d_state: Array, chunks: Chunks, states: Array, scale: Any) -> tuple[Tokens, Array]:
     """Of a span."""
-    chunks = _chunks(tokens, size)
     (query, key, value, log_decay, beta, _), decays, delta = chunks.tokens, chunks.decays, chunks.delta
     written = chunks.written if delta is None else chunks.written - delta.erased @ states
 
     # forward was output = scale * (read @ state + scores @ written)
-    d_sum = scale * _cut(d_output, size)  # (..., T, c, d_v)
+    d_sum = scale * _cut(d_output, chunks.scores.shape[-1])  # (..., T, c, d_v)
     d_read, d_scores = d_sum @ transposed(states), np.tril(d_sum @ transposed(written))
     d_written_here, d_state_here = transposed(chunks.scores) @ d_sum, transposed(chunks.read) @ d_sum
 
@@ -165,7 +164,41 @@ def _backward(
         d_key = d_key + d_late + d_early
         d_log_decay = added(d_log_decay, d_between)
     gradients = Tokens(d_query, d_key, d_value, d_log_decay, d_beta)
-    return gradients.each(lambda x: _joined(x, tokens.n)), d_state
+    return gradients.each(lambda x: _joined(x, chunks.n)), d_state
+
+
+def double_backward(
+    d_output: Array, tokens: Tokens, along: Tokens, state: Array, along_state: Array, scale: Any, size: int
+) -> tuple[Array, Tokens, Array]:
+    """How the outputs, and the gradients of the tokens and of the first state, move when tokens and state move."""
+    spans = _spans(tokens, state, size)
+
+    def of_heads(state: Array, along_state: Array, d_output: Array, *arrays: Any) -> tuple[Array | None, ...]:
+        pairs = zip(arrays[:5], arrays[5:], strict=True)
+        of_tokens: list[Any] = [None if x is None else moving(x, velocity) for x, velocity in pairs]
+        tokens, state = Tokens(*of_tokens), moving(state, along_state)
+        known, outputs, states, found = [], [], [], []
+        for span in spans:
+            # kept for the way back: in more memory, but linear in n, a fifth less time than to work it out again
+            known.append(_chunks(tokens.part(span), size))
+            output, before, state = _forward(known[-1], state, scale)
+            outputs.append(velocity_of(output))
+            states.append(before)
+        d_state = np.zeros_like(state)
+        for span in reversed(spans):
+            d_tokens, d_state = _backward(d_output[..., span, :], d_state, known.pop(), states.pop(), scale)
+            found.append(d_tokens.each(velocity_of))
+        return np.concatenate(outputs, axis=-2), *_together(found), velocity_of(d_state)
+
+    found = _by_heads(of_heads, tokens.n, state, along_state, d_output, *tokens[:5], *along[:5])
+    output, *d_tokens, d_state = found
+    return output, Tokens._make(d_tokens), d_state
+
+
+def _together(found: list[Tokens]) -> Iterable[Array | None]:
+    """The arrays of all spans, of which those of the last one come first."""
+    columns = zip(*reversed(found), strict=True)
+    return (None if x[0] is None else np.concatenate(x, axis=-2) for x in columns)
 
 
 def _by_heads(function: Callable[..., Iterable[Any]], n: int, state: Array, *arrays: Array | None) -> Iterable[Any]:
@@ -205,11 +238,11 @@ def _chunks(tokens: Tokens, size: int) -> Chunks:
     if log_decay is not None:
         between, whole = None, np.exp(log_decay.sum(axis=-2))[..., None]
         if log_decay.shape[-1] == 1:
-            ones = np.ones_like(log_decay)
+            ones = np.ones(log_decay.shape, log_decay.dtype)
             between = decayed_products(ones, ones, log_decay)
         decays = Decays(from_start(log_decay), from_end(log_decay), whole, between)  # (chunks.6)
         read, met, kept = query * decays.from_start, key * decays.from_start, key * decays.to_end
-    found = Chunks(cut, decays, read, met, kept, query, None, value)
+    found = Chunks(tokens.n, cut, decays, read, met, kept, query, None, value)
     scores = _products(query, found, own=True)  # (..., T, c, c) (chunks.7)
     if beta is None:
         return found._replace(scores=scores)
@@ -237,7 +270,7 @@ def _products_backward(d_products: Array, late: Array, chunks: Chunks, own: bool
     if decays is None:
         return d_products @ key, transposed(d_products) @ late, None
     if decays.between is not None:
-        ones = np.ones_like(log_decay)
+        ones = np.ones(log_decay.shape, log_decay.dtype)
         d_between = d_products * (late @ transposed(key))
         decayed = d_products * _with_own(decays.between, own)
         _, _, d_log_decay = decayed_products_backward(d_between, ones, ones, log_decay)
@@ -261,6 +294,9 @@ def _on_diagonal(x: Array) -> Array:
 
 def _inverse(lower: Array) -> Array:
     """The inverse of ``1 + lower``, strictly lower triangular, (..., c, c): forward substitution, row by row."""
+    if isinstance(lower, Moving):
+        solver = _inverse(lower.value)
+        return moving(solver, -solver @ lower.velocity @ solver)  # (chunks.24)
     inverse: Array = np.broadcast_to(np.eye(lower.shape[-1], dtype=lower.dtype), lower.shape).copy()
     for i in range(1, lower.shape[-1]):
         row = lower[..., i, None, :i] @ inverse[..., :i, :i]  # (..., 1, i)

@@ -29,7 +29,8 @@ def decayed_products(late: Array, early: Array, log_decay: Array) -> Array:
     """
     c = late.shape[-2]
     leading = np.broadcast_shapes(late.shape[:-2], early.shape[:-2], log_decay.shape[:-2])
-    products = np.zeros((*leading, c, c), np.result_type(late, early, log_decay))
+    dtype = np.result_type(late.dtype, early.dtype, log_decay.dtype)
+    products = np.zeros_like(log_decay, dtype, "C", shape=(*leading, c, c))
     for before, behind in _halves(0, c):
         to_late, of_early = _decays(log_decay, before, behind)
         one, other = late[..., behind, :] * to_late, early[..., before, :] * of_early
@@ -42,8 +43,8 @@ def decayed_products_backward(
 ) -> tuple[Array, Array, Array]:
     """The gradients of :func:`decayed_products` with respect to its three arrays."""
     shape = (*d_products.shape[:-2], *late.shape[-2:])
-    dtype = np.result_type(d_products, late, early, log_decay)
-    d_late, d_early, d_log_decay = (np.zeros(shape, dtype) for _ in range(3))
+    dtype = np.result_type(d_products.dtype, late.dtype, early.dtype, log_decay.dtype)
+    d_late, d_early, d_log_decay = (np.zeros_like(log_decay, dtype, "C", shape=shape) for _ in range(3))
     for before, behind in _halves(0, late.shape[-2]):
         to_late, of_early = _decays(log_decay, before, behind)
         one, other = late[..., behind, :] * to_late, early[..., before, :] * of_early
