@@ -292,12 +292,14 @@ def test_no_loop_is_asked_where_it_does_not_end(name, factor, method):
         assert all(entry.max_relative_error < 1e-9 for entry in report), str(report)
 
 
-def test_a_coarse_solver_is_called_one():
-    forward, backward, x = by_roots(1e-4)
+@pytest.mark.parametrize(("tolerance", "rtol"), [(1e-4, 1e-3), (1e-2, 0.1)])
+def test_a_coarse_solver_is_called_one(tolerance, rtol):
+    forward, backward, x = by_roots(tolerance)
     report = check(forward, backward, {"x": x})
     assert not report.ok
     assert "a tolerance of its own" in str(report).replace("\n    ", " ")
-    assert check(forward, backward, {"x": x}, rtol=1e-3).ok
+    assert check(forward, backward, {"x": x}, rtol=rtol).ok
+    assert not check(forward, lambda d, x: 1.5 * backward(d, x), {"x": x}, rtol=rtol).ok
 
 
 def test_nothing_is_said_twice():
