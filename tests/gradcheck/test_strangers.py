@@ -144,7 +144,7 @@ def test_a_series_or_a_solver_with_a_tolerance_of_its_own_is_not_called_wrong(of
     assert found.note is None or "tolerance" not in found.note
 
 
-@each(("tolerance", "ok", "allowed"), [(1e-6, True, 1e-5), (1e-4, False, 1e-3)])
+@each(("tolerance", "ok", "allowed"), [(1e-6, True, 1e-5), (1e-4, False, 1e-3), (1e-2, False, 0.1)])
 def test_the_report_says_what_tolerance_a_solver_seems_to_have_and_a_coarse_one_does_not_pass(tolerance, ok, allowed):
     forward, backward, x = by_roots(tolerance)
     report = check(forward, backward, {"x": x})
@@ -153,6 +153,7 @@ def test_the_report_says_what_tolerance_a_solver_seems_to_have_and_a_coarse_one_
     assert not ok or report["x"].undecidable == 2
     found = check(forward, backward, {"x": x}, rtol=allowed)["x"]
     assert (found.ok, found.undecidable) == (True, 0)
+    assert not check(forward, lambda d, x: 1.5 * backward(d, x), {"x": x}, rtol=allowed).ok
 
 
 def test_an_input_that_is_known_to_a_tolerance_only_does_not_pass_until_that_is_allowed():
@@ -174,7 +175,7 @@ def test_an_input_that_is_known_to_a_tolerance_only_does_not_pass_until_that_is_
     assert checked(1.5)["x"].wrong == 3
 
 
-@pytest.mark.parametrize("wave", [10.0, 25.0])
+@pytest.mark.parametrize("wave", [10.0, 50.0, 300.0, 3000.0])
 @pytest.mark.parametrize("method", ALL)
 def test_a_smooth_error_is_no_tolerance_however_short_its_wave_is(method, wave):
     def backward(d, x):
