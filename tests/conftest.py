@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,8 @@ for profile, examples in {"suite": 40, "quick": 8}.items():
 
 collect_ignore = ["fixtures"]  # what test_new_op adds to a copy of the whole
 LONG = ("mutation", "peers", "plot", "website")  # folders beside this file
-SLOWEST = ("tests/website/", "tests/test_examples.py")  # with these one process would be busy when others have ended
+ANSWERED = ("tests/test_known_answers.py", "tests/peers/test_known_answers_peers.py")
+SLOWEST = ("tests/website/", *ANSWERED)  # with these one process would be busy when others have ended
 PASSED = count(1)
 
 
@@ -38,16 +42,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Processes take tests by file in this order, but those of the site by folder: others would wait for it."""
+    """Processes take tests by file in this order, but those that share what is slow to make together."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return SLOWEST[0] if file.startswith(SLOWEST[0]) else file
+            return next((shared[0] for shared in (SLOWEST[:1], ANSWERED) if file.startswith(shared)), file)
 
     config.option.loadscopereorder = False
     return Scheduling(config, log) if config.option.dist == "loadfile" else None
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The known answers of every case in every precision, written as docs/known-answers.md says; it takes a minute."""
+    folder = tmp_path_factory.mktemp("whole")
+    command = [sys.executable, "-m", "attention_np", "known-answers", "answers"]
+    settings = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    return folder / "answers"
 
 
 def pytest_report_teststatus(

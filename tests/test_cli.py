@@ -95,25 +95,16 @@ def all_that_holds(*_: object) -> tuple[list[verification.Finding], Verification
     return findings, Verification([Record(each.tag, name, each.line, "holds", 1e-16) for each, name in found])
 
 
-def assert_all_is_named_on_at_most_a_hundred_lines(table: str) -> None:
-    words = {name for case in cases.all_cases() for name, _ in leaves(case.inputs)}
-    for word in (*cases.OPS, *words, "forward mode", *verification.page_names(PAGES), "all hold"):
-        assert word in table
-    assert len(table.splitlines()) <= 100
-
-
 def test_where_all_holds_check_names_every_input_and_page_on_at_most_a_hundred_lines(
     monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.setattr(verification, "check", all_that_holds)
     assert cli.main(["check"]) == 0
-    assert_all_is_named_on_at_most_a_hundred_lines(capsys.readouterr().out)
-
-
-@pytest.mark.long
-def test_all_holds(capsys: Printed) -> None:
-    assert cli.main(["check"]) == 0
-    assert_all_is_named_on_at_most_a_hundred_lines(capsys.readouterr().out)
+    table = capsys.readouterr().out
+    words = {name for case in cases.all_cases() for name, _ in leaves(case.inputs)}
+    for word in (*cases.OPS, *words, "forward mode", *verification.page_names(PAGES), "all hold"):
+        assert word in table
+    assert len(table.splitlines()) <= 100
 
 
 @functools.cache

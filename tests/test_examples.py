@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-AS_NOTEBOOKS = ("dates", "sentences", "your_kernel")  # to run each as a script and as a notebook takes minutes
+AS_NOTEBOOKS = ("sentences", "your_kernel")  # to run each as a script and as a notebook takes minutes
 pytestmark = pytest.mark.long
 Run = Callable[[str], str]
 

@@ -61,13 +61,6 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("few"), lambda example: example.name in FEW[example.op], DTYPES)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("whole") / "set"
-    known_answers.write(folder)
-    return folder
-
-
 @pytest.fixture
 def small(answers: Path, tmp_path: Path) -> Path:
     """A set of its own, of softmax in float32."""

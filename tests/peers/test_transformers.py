@@ -54,6 +54,7 @@ def scaled(kind: str, **more: Any) -> dict[str, Any]:
 
 
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
+SHORT, LONG = [1.0, 1.1, 1.3, 1.6], [1.0, 2.5, 6.0, 9.0]
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 MODELS: dict[str, Model] = {
     "Llama": Model("llama", "Llama"),
@@ -91,6 +92,15 @@ MODELS: dict[str, Model] = {
     "Llama 3": Model(
         "llama", "Llama", config=scaled("llama3", **LLAMA3), rotary=BASE | {"scaling": rotary.llama3(8, 1, 4, 32)}
     ),
+    **{
+        f"LongRoPE beyond {length}": Model(
+            "llama",
+            "Llama",
+            config=scaled("longrope", short_factor=SHORT, long_factor=LONG, original_max_position_embeddings=length),
+            rotary=BASE | {"scaling": rotary.longrope(SHORT, LONG, length, N, maximum_length=64)},
+        )
+        for length in (N - 1, N)  # of the positions, so that the long factors hold, and the short ones
+    },
     "Cohere": Model("cohere", "Cohere", rotary=BASE | {"interleaved": True}),
     "HunYuan": Model(
         "hunyuan_v1_dense",
