@@ -127,14 +127,14 @@ def test_check_takes_the_names_of_ops() -> None:
 
 
 def test_check_takes_the_names_of_pages(capsys: Printed) -> None:
-    assert cli.main(["check", "scaling"]) == 0
+    assert cli.main(["check", "positions"]) == 0
     output = capsys.readouterr().out
-    assert "scaling " in output
-    assert "scaling.1" not in output
+    assert "positions " in output
+    assert "positions.1" not in output
     assert "complex-step" not in output
-    assert cli.main(["check", "scaling", "--all"]) == 0
+    assert cli.main(["check", "positions", "--all"]) == 0
     output = capsys.readouterr().out
-    assert "scaling.1" in output
+    assert "positions.1" in output
     assert "softmax.1" not in output
 
 

@@ -60,13 +60,17 @@ class Indexing:
                 places[k] = self._place(item, axis, bound)
         every = [*named.values(), *(name for place in places.values() for name in place.names)]
         met = tuple(dict.fromkeys(every))
-        along = [k for k, name in named.items() if len(met) == len(every) or every.count(name) == 1]
+        along = list(named)
+        if len(met) < len(every):  # a diagonal: an index that stands at several axes is looked up
+            along = [k for k, name in named.items() if every.count(name) == 1]
         names = tuple([named[k] for k in along])
         if len(along) < len(named):
             others = [k for k in named if k not in along]
             places |= {k: Value(np.arange(1.0, data.shape[k] + 1.0), (named[k],)) for k in others}
         shape = tuple(axes[k - len(lead)] for k in kept)
-        data = data.transpose(*along, *places, *kept)
+        order = [*along, *places, *kept]
+        if order != sorted(order):
+            data = data.transpose(order)
         if places:
             looked = tuple(name for name in met if name not in names)
             data = self._look_up(

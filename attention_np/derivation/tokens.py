@@ -116,20 +116,24 @@ def _without_idle_braces(tokens: list[Token]) -> list[Token]:
     out: list[Token] = []
     position = 0
     while position < len(tokens):
-        group = tokens[position : position + 4]
-        before = out[-1] if out else None
-        takes = before is not None and (
-            before.text in ("}", "]", "_", "^")
-            or (before.type == "COMMAND" and before.text not in _TAKES_NOTHING and before.text not in RELATIONS)
-        )
-        idle = len(group) == 4 and group[0].text == "{" and group[1].type == "LETTER" and group[2].text == "}"
-        if idle and not takes and group[3].text in ("_", "^"):
-            out.append(group[1])
+        token = tokens[position]
+        if token.text == "{" and _is_idle(tokens[position + 1 : position + 4], out[-1] if out else None):
+            out.append(tokens[position + 1])
             position += 3
         else:
-            out.append(tokens[position])
+            out.append(token)
             position += 1
     return out
+
+
+def _is_idle(inside: list[Token], before: Token | None) -> bool:
+    """Whether a brace, by the three tokens behind it and the one before, holds a letter that has scripts outside."""
+    if len(inside) < 3 or inside[0].type != "LETTER" or inside[1].text != "}" or inside[2].text not in ("_", "^"):
+        return False
+    return before is None or not (
+        before.text in ("}", "]", "_", "^")
+        or (before.type == "COMMAND" and before.text not in _TAKES_NOTHING and before.text not in RELATIONS)
+    )
 
 
 def _check_braces(tokens: Tokens) -> None:

@@ -159,12 +159,15 @@ class Arithmetic:
 
     def charge(self, shapes: Sequence[tuple[int, ...]], span: Span) -> None:
         """Refuse an operation that would make too large an array, before it is made."""
-        count = 1
-        for lengths in zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1):
-            length = lengths[0] if lengths.count(lengths[0]) == len(lengths) else max(lengths)
-            if any(other not in (1, length) for other in lengths):
-                raise Fault("shape", "the lengths of these do not fit", span)
-            count *= length
+        first, *others = shapes
+        count = math.prod(first)
+        if any(shape != first for shape in others):
+            count = 1
+            for lengths in zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1):
+                length = max(lengths)
+                if any(other not in (1, length) for other in lengths):
+                    raise Fault("shape", "the lengths of these do not fit", span)
+                count *= length
         if count > limits.ELEMENTS:
             raise Fault("limit", f"an intermediate array of more than {limits.ELEMENTS} elements", span)
         self.work(count, span)
@@ -186,12 +189,12 @@ class Arithmetic:
         data = value.data
         if value.names == names and (value.shape or not rank):
             return data
-        here = [name for name in names if name in value.names]
-        order = [value.names.index(name) for name in here]
         named = len(value.names)
-        data = data.transpose(*order, *range(named, data.ndim))
-        lengths = iter(data.shape)
-        shape = [next(lengths) if name in here else 1 for name in names]
+        order = [value.names.index(name) for name in names if name in value.names]
+        if order != list(range(named)):
+            data = data.transpose(*order, *range(named, data.ndim))
+        lengths = dict(zip(value.names, value.data.shape, strict=False))
+        shape = [lengths.get(name, 1) for name in names]
         rest = list(data.shape[named:])
         if rank is not None and not value.shape:
             rest = [1] * rank

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -108,7 +109,7 @@ class _Both:
     @cached_property
     def output(self) -> Array:
         """That of the op."""
-        return self._call(self.arrays)[0]
+        return self._here[0]
 
     def moved(self, v: Array, point: list[Array], far: Any) -> Array:
         """Output and gradients where the arrays have moved so far along the tangents v."""
@@ -153,7 +154,15 @@ class _Both:
         whole: Array = np.sum([self.double_backward(v, point, [name]) for name in self.inputs.trees], axis=0)
         return whole
 
+    @cached_property
+    def _here(self) -> tuple[Array, Any]:
+        return self._called(self.arrays)
+
     def _call(self, arrays: list[Array]) -> tuple[Array, Any]:
+        """What forward returns for these arrays, asked once of those that are differentiated by."""
+        return self._here if all(map(operator.is_, arrays, self.arrays)) else self._called(arrays)
+
+    def _called(self, arrays: list[Array]) -> tuple[Array, Any]:
         found: tuple[Array, Any] = self.functions.call(*self.inputs.filled(arrays).values())
         return found
 

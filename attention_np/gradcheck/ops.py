@@ -182,7 +182,7 @@ class _OpFunctions:
         """What the op's forward returns: its output and its cache."""
         given = dict(zip(self.names, inputs, strict=True))
         given |= {name: maker.with_array(given[name]) for name, maker in self.makers.items()}
-        options = {name: x if isinstance(x, IMMUTABLE) else copy.deepcopy(x) for name, x in self.options.items()}
+        options = {name: _fresh(x) for name, x in self.options.items()}
         result: tuple[Array, Any] = self.op.forward(**given, **options)
         return result
 
@@ -213,6 +213,17 @@ def _op_functions(
     module: str, names: tuple[str, ...], options: Mapping[str, Any], makers: Mapping[str, Any]
 ) -> _OpFunctions:
     return _OpFunctions(import_module(module), names, options, makers)
+
+
+def _fresh(option: Any) -> Any:
+    """A copy of an option: a generator draws the same again, and a call that writes to an array changes no other."""
+    if option is None or isinstance(option, IMMUTABLE):
+        return option
+    if type(option) is np.ndarray and not option.dtype.hasobject:
+        return option.copy()
+    if hasattr(option, "_make"):  # a NamedTuple of parameters, of which deepcopy takes as long as the op
+        return option._make(map(_fresh, option))
+    return copy.deepcopy(option)
 
 
 def _dot(a: Array, b: Array) -> float:

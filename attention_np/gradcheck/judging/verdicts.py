@@ -67,8 +67,9 @@ def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
             found.fault = "it could not be decided: rounding alone may be as large as a gradient of such outputs can be"
         elif found.tolerance and (found.verdict[found.looked] == UNDECIDED).all():
             found.fault = "it could not be decided: no entry is known better than to the tolerance of forward"
-        elif not (found.verdict == WRONG).any():
-            found.fault = _fault_elsewhere(found, rtol)
+        elif (found.verdict == HOLDS).any() and not (found.verdict == WRONG).any():
+            # It is of backward, whichever method shows it.
+            found.fault = found.candidate.once(found.name, "elsewhere", lambda: _fault_elsewhere(found, rtol))
 
 
 def first_verdict(found: Measured, some: Array | None = None) -> Array:
@@ -272,8 +273,6 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
     rng = found.rng("elsewhere")
     holding = np.flatnonzero(found.verdict == HOLDS)
     some = rng.choice(holding, min(ASKED, holding.size), replace=False)
-    if not some.size:
-        return None
     if not found.is_linear:
         return (
             "it is right for one cotangent, but backward is not linear in the gradient of the output: for a sum it "
