@@ -53,7 +53,7 @@ def check_double_backward(
         )
     numerical, errors = both.slopes(v, point, method)
     pair, apart, eps = Pair(both.double_backward, measured), np.abs(claimed - numerical), np.finfo(d_output.dtype).eps
-    floor = errors + noise_floor(pair, v, point, draw)
+    floor = errors + noise_floor(pair, v, point, draw, numerical)
     start, parts = 0, {}
     for name, x in {"d_output": d_output, **inputs.arrays}.items():
         parts[name] = part = slice(start, start := start + x.size)

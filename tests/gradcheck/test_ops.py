@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from attention_np import dot_product
+from attention_np import dot_product, softmax
 from attention_np.gradcheck import METHODS, check_op, checking, ops
 
 from .programs import Watched, normal
@@ -277,3 +277,15 @@ def test_large_numbers_of_single_precision_do_not_hide_that_forward_mode_is_wron
         "weights": Weights(normal(3, 2, seed=1, dtype="float32") * np.float32(1e5)),
     }
     assert not check_op(affine_op(jvp_factor=1.5), inputs)["jvp"].ok
+
+
+@pytest.mark.parametrize("scale", [40, 400])
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_weights_that_have_saturated_are_no_error_of_a_double_backward(factor, scale):
+    def double_backward(v, d_output, cache):
+        d_d_output, gradients = softmax.double_backward(v, d_output, cache)
+        return factor * d_d_output, gradients
+
+    op = types.SimpleNamespace(**{**vars(softmax), "double_backward": double_backward})
+    found = check_op(op, {"scores": scale * normal(3, 5)})["double_backward"]
+    assert found.ok == (factor == 1)

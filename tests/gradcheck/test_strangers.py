@@ -174,7 +174,7 @@ def test_an_input_that_is_known_to_a_tolerance_only_does_not_pass_until_that_is_
     assert checked(1.5)["x"].wrong == 3
 
 
-@pytest.mark.parametrize("wave", [10.0, 25.0])
+@pytest.mark.parametrize("wave", [10.0, 50.0, 300.0, 3000.0])
 @pytest.mark.parametrize("method", ALL)
 def test_a_smooth_error_is_no_tolerance_however_short_its_wave_is(method, wave):
     def backward(d, x):
@@ -266,6 +266,16 @@ def test_no_loop_is_asked_where_it_does_not_end(name, factor, method):
         assert report.ok, str(report)
     elif factor == 1:  # the loop ends before its derivative has converged: by 1e-12, a few hundred steps long
         assert all(entry.max_relative_error < 1e-9 for entry in report), str(report)
+
+
+@pytest.mark.parametrize(("tolerance", "rtol"), [(1e-4, 1e-3), (1e-2, 0.1)])
+def test_a_coarse_solver_is_called_one(tolerance, rtol):
+    forward, backward, x = by_roots(tolerance)
+    report = check(forward, backward, {"x": x})
+    assert not report.ok
+    assert "a tolerance of its own" in str(report).replace("\n    ", " ")
+    assert check(forward, backward, {"x": x}, rtol=rtol).ok
+    assert not check(forward, lambda d, x: 1.5 * backward(d, x), {"x": x}, rtol=rtol).ok
 
 
 def test_nothing_is_said_twice():

@@ -21,7 +21,7 @@ from attention_np.gradcheck.measuring.noise import moved_relatively
 if TYPE_CHECKING:
     from attention_np.gradcheck.diagnosis.asking import Asked
 
-__all__ = ["Array", "Evidence", "Mistake", "in_words", "number"]
+__all__ = ["Array", "Evidence", "Mistake", "in_words", "is_quick", "number"]
 
 Array = npt.NDArray[Any]
 
@@ -146,8 +146,8 @@ class Mistake:
     @cached_property
     def slopes(self) -> Array | None:
         """What each entry looked at does to each output, (outputs, entries); None if that takes too long to measure."""
-        output, ask, entries = self.evidence.output, self.evidence.ask, self.looked_at.sum()
-        if ask is None or output.size > MOST_OUTPUTS or entries * output.size**2 > WORK:
+        output, ask = self.evidence.output, self.evidence.ask
+        if ask is None or not is_quick(int(self.looked_at.sum()), output.size):
             return None
         slopes = ask.slopes(np.eye(output.size).reshape(-1, *output.shape))
         return slopes[:, self.looked_at]
@@ -253,6 +253,11 @@ class Mistake:
         wrong = (error > allowed) & known
         enough = wrong.sum() >= 12 and wrong.any(axis=0).sum() >= 4
         return bool(enough and (left <= 0.05 * error)[wrong].all())
+
+
+def is_quick(entries: int, outputs: int) -> bool:
+    """Whether it takes no longer than a check to measure what each of so many entries does to each output."""
+    return outputs <= MOST_OUTPUTS and entries * outputs**2 <= WORK
 
 
 def number(x: float, digits: int = 9) -> str:

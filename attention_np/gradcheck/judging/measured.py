@@ -13,7 +13,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import UNDECIDABLE, UNDECIDED
 from attention_np.gradcheck.findings import Escape
 from attention_np.gradcheck.measuring.functions import Backward, FirstCall, Forward, call_backward, wide_dtype
-from attention_np.gradcheck.measuring.noise import Pair, noise_floor
+from attention_np.gradcheck.measuring.noise import Pair, sensitivity
 from attention_np.gradcheck.measuring.numerical import METHODS, measure, measure_along
 from attention_np.gradcheck.measuring.running import Running, ignore
 from attention_np.gradcheck.measuring.slopes import Slopes
@@ -159,7 +159,7 @@ class Measured:
         self.numerical[:, elements] = found.values.T
         self.errors[elements], self.scales[elements], self.lost[elements] = found.errors, found.scales, found.lost
 
-    @property
+    @cached_property
     def is_linear(self) -> bool:
         """Whether what is claimed for the sum of two cotangents is the sum of what is claimed for each."""
         u, v, _ = self.candidate.cotangents
@@ -171,7 +171,8 @@ class Measured:
         if not off.size:
             return True
         narrow, inputs = self.candidate.question
-        noise = [noise_floor(self.pair(off), w.astype(narrow.dtype), inputs, self.rng("sum")) for w in (u, v, u + v)]
+        claim, rng = self.pair(off).claimed, self.rng("sum")
+        noise = [sensitivity(claim, w.astype(narrow.dtype), inputs, rng) for w in (u, v, u + v)]
         return bool((np.abs(of_sum - each - other)[off] <= FAR * sum(noise)).all())
 
     @cached_property
@@ -209,7 +210,7 @@ class Measured:
 
         return Pair(claimed, measured)
 
-    def pair_along(self, directions: Array) -> Pair:
+    def pair_along(self, directions: Array, scale: float | None = None) -> Pair:
         """The same of the slopes along some directions."""
         flat = flattened(directions)
 
@@ -218,13 +219,13 @@ class Measured:
             return np.asarray(flat @ gradient.ravel().astype(wide_dtype(gradient.dtype)))
 
         def measured(cotangent: Array, inputs: list[Array]) -> Array:
-            return self.slopes_along(directions, self.there(cotangent, inputs)).values[:, 0]
+            return self.slopes_along(directions, self.there(cotangent, inputs), scale).values[:, 0]
 
         return Pair(claimed, measured)
 
-    def slopes_along(self, directions: Array, subject: Subject | None = None) -> Slopes:
-        """Slopes along directions, here or at another point."""
-        return measure_along(subject or self.subject, directions, self.method, self.aside)
+    def slopes_along(self, directions: Array, subject: Subject | None = None, scale: float | None = None) -> Slopes:
+        """Slopes along directions, here or at another point; by differences, at one `scale` or the best."""
+        return measure_along(subject or self.subject, directions, self.method, self.aside, scale)
 
     @property
     def aside(self) -> Running:

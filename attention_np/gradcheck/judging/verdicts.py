@@ -123,7 +123,8 @@ def _look_closer(found: Measured, some: Array) -> None:
     found.look(some, best=True)
     first_verdict(found, some)
     question = found.candidate.question
-    wrong = _add_noise(found, some, noise_floor(found.pair(some), *question, found.rng("noise")))
+    floor = noise_floor(found.pair(some), *question, found.rng("noise"), found.numerical[0, some])
+    wrong = _add_noise(found, some, floor)
     for noise in (_of_narrow_dtype, _of_tolerance, _of_saturation):
         if wrong.size:
             difference = found.candidate.claimed(found.name).ravel()[wrong] - found.numerical[0, wrong]
@@ -146,11 +147,19 @@ def _of_narrow_dtype(found: Measured, some: Array, question: Question, differenc
 
 
 def _of_tolerance(found: Measured, some: Array, question: Question, difference: Array) -> Array:
-    """How unsteady a slight difference is, where backward is steady: solvers and series stop at a tolerance."""
-    size = np.abs(found.numerical[0])
+    """How unsteady a slight difference is, where backward is steady: solvers and series stop at a tolerance.
+
+    One slope is asked first, along which the differences of all those entries add up: hardly any function jumps.
+    """
+    size, most = np.abs(found.numerical[0]), UNDECIDABLE * BIASED
+    noise = np.zeros(len(some))
     if not (np.abs(difference) < TOLERANCE * np.nanmax(size)).all():
-        return np.zeros(len(some))
-    most = UNDECIDABLE * BIASED
+        return noise
+    direction = np.tensordot(np.sign(difference), along(found.subject.x, some), 1)
+    together = found.pair_along(direction[None], float(np.median(found.scales[some])))
+    _, jumps = own_tolerance(together, *question, found.rng("unsteadiness"), most * len(some))
+    if not jumps.any():
+        return noise
     left, jumps = own_tolerance(found.pair(some), *question, found.rng("unsteadiness"), most)
     relative = float(left.max() / np.nanmax(size))  # of the solver, whether or not an entry shows it
     noise = BIASED * np.fmax(left, relative * size[some])
@@ -201,8 +210,8 @@ def _why_not_complex_step(found: Measured, method: str = "auto") -> str | None:
     Differences say something else; and grossly so, or they say what is claimed: two against one. Or the complex step
     says nothing, under "auto", of entries of which differences do.
     """
-    wrong, blind = np.flatnonzero(found.verdict == WRONG), np.flatnonzero(found.blind)
-    asked = np.concatenate([wrong[:WITNESSES], _suspects(found), blind[:WITNESSES]]).astype(int)
+    wrong, blind = np.flatnonzero(found.verdict == WRONG)[:WITNESSES], np.flatnonzero(found.blind)[:WITNESSES]
+    asked = np.concatenate([wrong[~_is_confirmed(found, wrong)], _suspects(found), blind]).astype(int)
     steps, claimed = found.numerical[0, asked], found.candidate.claimed(found.name).ravel()[asked]
     witnesses = measure(found.subject, asked, CENTRAL, found.aside, best=True)
     slopes = witnesses.values[:, 0]
@@ -218,6 +227,14 @@ def _why_not_complex_step(found: Measured, method: str = "auto") -> str | None:
         return None
     k = int(np.flatnonzero(sure)[0])
     return f"the complex step gives the slope {steps[k]:.9g}, differences {slopes[k]:.9g}: {NOT_ANALYTIC}"
+
+
+def _is_confirmed(found: Measured, wrong: Array) -> Array:
+    """Whether differences see what the complex step does, at their first step already."""
+    steps = found.numerical[0, wrong]
+    first = measure(found.subject, wrong, CENTRAL, found.aside)
+    apart = np.abs(first.values[:, 0] - steps) + first.errors
+    return np.asarray(apart < SEEN * np.abs(found.candidate.claimed(found.name).ravel()[wrong] - steps))
 
 
 def _suspects(found: Measured) -> Array:

@@ -17,6 +17,7 @@ Derived in ``derivations/gradcheck.md``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from math import comb
 from typing import Any, NamedTuple
 
@@ -65,6 +66,7 @@ APART = Spacings((2.0**-4, 2.0**-5, *CLOSE.relative), 1e-3)
 ALIKE = 2.0**-5  # by which the ways of entries differ: symmetric matrices, and rows that sum to one, stay nearly such
 CLOSER = 4  # times: then the differences of a smooth function fall by this to the power of their order, a few at least
 FALLS = 16
+LOOKS = 5  # so often closer: a wave is no jump of which one is as long as a point is from the next in the end
 
 
 class Pair(NamedTuple):
@@ -78,22 +80,31 @@ class Pair(NamedTuple):
         return _or_nan(self.claimed, cotangent, inputs), _or_nan(self.measured, cotangent, inputs)
 
 
-def noise_floor(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:
-    """How far the difference between the two moves when the inputs do, entry by entry."""
+def noise_floor(
+    pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator, measured: Array | None = None
+) -> Array:
+    """How far the difference between the two moves when the inputs do, entry by entry.
+
+    `measured`: what the one that is measured is where the inputs are, if that is known.
+    """
     with np.errstate(all="ignore"):
-        here = pair.claimed(cotangent, inputs) - pair.measured(cotangent, inputs)
-        drift = np.zeros(here.shape)
+        measured = pair.measured(cotangent, inputs) if measured is None else measured
+        here = (pair.claimed(cotangent, inputs), measured)
+        drift = np.zeros(here[0].shape)
         for _ in range(LARGER_MOVES):
             u, *point = (moved_relatively(x, rng, float(np.finfo(x.dtype).eps) ** LARGER) for x in (cotangent, *inputs))
             there, measured_there = pair.at(u, point)
-            drift = np.fmax(drift, np.abs(there - measured_there - here))  # (gradcheck.54)
-    floor = sum(sensitivity(way, cotangent, inputs, rng) for way in pair) + np.where(np.isfinite(drift), drift, 0)
+            drift = np.fmax(drift, np.abs(there - measured_there - (here[0] - here[1])))  # (gradcheck.54)
+    each = [sensitivity(way, cotangent, inputs, rng, found) for way, found in zip(pair, here, strict=True)]
+    floor = sum(each) + np.where(np.isfinite(drift), drift, 0)
     return np.where(np.isfinite(floor), floor, 0)
 
 
-def sensitivity(way: Way, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:
-    """How far the last bits of the inputs move one of the two."""
-    here = way(cotangent, inputs)
+def sensitivity(
+    way: Way, cotangent: Array, inputs: list[Array], rng: np.random.Generator, here: Array | None = None
+) -> Array:
+    """How far the last bits of the inputs move one of the two, from what it is `here` if that is known."""
+    here = way(cotangent, inputs) if here is None else here
     furthest: Array = np.zeros(here.shape)
     with np.errstate(all="ignore"):
         for _ in range(SMALL_MOVES):
@@ -108,11 +119,11 @@ def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rand
     A wrong formula is smooth, and leaves next to nothing. Rounding is not, as that of 1 - y * y where y is nearly one:
     so long as y stays the same number, it looks like an error. The points are as far apart as the slopes are smooth.
     """
-    at = _spaced(pair, cotangent, inputs, rng)
-    left = np.full(pair.claimed(cotangent, inputs).shape, np.nan)
+    line = _Line(pair, cotangent, inputs, rng)
+    left = np.full(line.shape, np.nan)
     with np.errstate(all="ignore"):
         for spacing in CLOSE.relative:
-            claimed, measured = at(spacing, POINTS, left)
+            claimed, measured = (line.spaced(way, spacing) for way in pair)
             smooth = _left_over(measured) <= CLOSE.smooth * np.abs(measured).max(axis=0)
             left = np.where(np.isnan(left) & smooth, _left_over(claimed - measured), left)
             if not np.isnan(left).any():
@@ -125,30 +136,23 @@ def own_tolerance(
 ) -> tuple[Array, Array]:
     """The same of slopes that jump from point to point, as those of what stops at a tolerance, and steady claims.
 
-    A solver or a series stops after as many steps as its tolerance takes. Points further apart show it, and more of
-    them within the same span: there the error of a formula falls, however short its wave is, and a jump stays. The
-    first is of slopes that are smooth but for that, as of a right gradient; the second of any that jump. No jump is
-    looked for that times `most` would be less than the difference.
+    A solver or a series stops after as many steps as its tolerance takes. Points further apart show it, and closer ones
+    where most is left: there the error of a formula falls, however short its wave is, and a jump stays. The first is of
+    slopes that are smooth but for that, as of a right gradient; the second of any that jump. No jump is looked for that
+    times `most` would be less than the difference.
     """
-    at = _spaced(pair, cotangent, inputs, rng)
-    left = np.full(pair.claimed(cotangent, inputs).shape, np.nan)
-    jumps = np.zeros(left.shape)
+    line = _Line(pair, cotangent, inputs, rng)
+    left, jumps = np.full(line.shape, np.nan), np.zeros(line.shape)
     with np.errstate(all="ignore"):
-        claims, _ = at(APART.relative[-1], POINTS, left)
-        alike, size = (claims == claims[0]).all(axis=0), np.abs(claims).max(axis=0)  # alike in float16
-        rounding = np.where(alike, np.inf, _left_over(claims))
-        if not alike.all():  # of one entry it may not show along one way
-            rounding = np.fmax(rounding, np.median((rounding / size)[~alike]) * size)
         for spacing in APART.relative:
-            claimed, measured = at(spacing, POINTS, left)
+            claimed, measured = (line.spaced(way, spacing) for way in pair)
             apart = claimed - measured
             of_both, of_measured = _left_over(apart), _left_over(measured)
             open_yet = np.isnan(left)
             smooth = open_yet & (of_measured <= APART.smooth * np.abs(measured).max(axis=0))
-            telling = open_yet & (most * of_both > np.abs(apart[-1])) & (FALLS * rounding < of_both)
-            if telling.any():
-                closer = _left_over(np.subtract(*at(spacing / CLOSER, CLOSER * (POINTS - 1) + 1, left)))
-                telling &= FALLS * closer > of_both
+            telling = open_yet & (most * of_both > np.abs(apart[-1]))
+            for entry in np.flatnonzero(telling):
+                telling[entry] = _is_a_jump(line, pair, int(entry), spacing, apart[:, entry])
             found = np.where(telling, of_both, 0)
             left, jumps = np.where(smooth, found, left), np.fmax(jumps, found)
             if not np.isnan(left).any():
@@ -156,24 +160,49 @@ def own_tolerance(
     return np.where(np.isnan(left), 0, left), jumps
 
 
-def _spaced(
-    pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator
-) -> Callable[[float, int, Array], Array]:
-    """Both gradients at so many points, so far apart; the last is the point itself.
+def _is_a_jump(line: _Line, pair: Pair, entry: int, spacing: float, apart: Array) -> bool:
+    """Whether what is left of the difference at spaced points is left at ever closer ones, where most is."""
+    place, most = 1 - len(apart), _left_over(apart)
+    for _ in range(LOOKS):
+        place = CLOSER * (place + int(np.abs(np.diff(apart, n=ORDER)).argmax()))
+        spacing /= CLOSER
+        there = [(place + k) * spacing for k in range(CLOSER * ORDER + 1)]
+        claimed, measured = ([np.broadcast_to(line.at(way, far), line.shape)[entry] for far in there] for way in pair)
+        apart = np.subtract(claimed, measured)
+        if not FALLS * _left_over(apart) > most > FALLS * line.rounding[entry]:
+            return False
+    return True
 
-    They lie towards zero, where what diverges does not.
-    """
-    ways = [rng.uniform(1 - ALIKE, 1, x.shape) for x in inputs]
 
-    def at(spacing: float, points: int, like: Array) -> Array:
-        steps = range(1 - points, 1)
-        places = (
-            [np.array(x * (1 + k * spacing * v), x.dtype) for x, v in zip(inputs, ways, strict=True)] for k in steps
-        )
-        answers = [np.broadcast_arrays(*pair.at(cotangent, place), like)[:2] for place in places]
-        return np.swapaxes(answers, 0, 1)
+class _Line:
+    """Points on a line from where the inputs are towards zero, where what diverges does not; none is asked twice."""
 
-    return at
+    def __init__(self, pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> None:
+        self.pair, self.cotangent, self.inputs = pair, cotangent, inputs
+        self.ways = [rng.uniform(1 - ALIKE, 1, x.shape) for x in inputs]
+        self.known: dict[tuple[Way, float], Any] = {}
+        self.shape = np.shape(self.at(pair.claimed, 0.0))
+
+    def at(self, way: Way, far: float) -> Any:
+        """One of the two so far off, relative."""
+        if (way, far) not in self.known:
+            place = [np.array(x * (1 + far * v), x.dtype) for x, v in zip(self.inputs, self.ways, strict=True)]
+            self.known[way, far] = _or_nan(way, self.cotangent, place)
+        return self.known[way, far]
+
+    def spaced(self, way: Way, spacing: float) -> Array:
+        """The same at points so far apart; the last is where the inputs are."""
+        return np.stack([np.broadcast_to(self.at(way, k * spacing), self.shape) for k in range(1 - POINTS, 1)])
+
+    @cached_property
+    def rounding(self) -> Array:
+        """What is left of the claims at points that are next to each other; infinite where they are alike there."""
+        claims = self.spaced(self.pair.claimed, APART.relative[-1])
+        alike, size = (claims == claims[0]).all(axis=0), np.abs(claims).max(axis=0)  # alike in float16
+        rounding = np.where(alike, np.inf, _left_over(claims))
+        if not alike.all():  # of one entry it may not show along one way
+            rounding = np.fmax(rounding, np.median((rounding / size)[~alike]) * size)
+        return np.asarray(rounding)
 
 
 def _left_over(points: Array) -> Array:
