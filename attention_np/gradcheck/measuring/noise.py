@@ -17,6 +17,7 @@ Derived in ``derivations/gradcheck.md``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from math import comb
 from typing import Any, NamedTuple
 
@@ -141,20 +142,15 @@ def own_tolerance(
     times `most` would be less than the difference.
     """
     line = _Line(pair, cotangent, inputs, rng)
-    claims = line.spaced(pair.claimed, APART.relative[-1])
     left, jumps = np.full(line.shape, np.nan), np.zeros(line.shape)
     with np.errstate(all="ignore"):
-        alike, size = (claims == claims[0]).all(axis=0), np.abs(claims).max(axis=0)  # alike in float16
-        rounding = np.where(alike, np.inf, _left_over(claims))
-        if not alike.all():  # of one entry it may not show along one way
-            rounding = np.fmax(rounding, np.median((rounding / size)[~alike]) * size)
         for spacing in APART.relative:
             claimed, measured = (line.spaced(way, spacing) for way in pair)
             apart = claimed - measured
             of_both, of_measured = _left_over(apart), _left_over(measured)
             open_yet = np.isnan(left)
             smooth = open_yet & (of_measured <= APART.smooth * np.abs(measured).max(axis=0))
-            telling = open_yet & (most * of_both > np.abs(apart[-1])) & (FALLS * rounding < of_both)
+            telling = open_yet & (most * of_both > np.abs(apart[-1]))
             for entry in np.flatnonzero(telling):
                 telling[entry] = _is_a_jump(line, pair, int(entry), spacing, apart[:, entry])
             found = np.where(telling, of_both, 0)
@@ -173,7 +169,7 @@ def _is_a_jump(line: _Line, pair: Pair, entry: int, spacing: float, apart: Array
         there = [(place + k) * spacing for k in range(CLOSER * ORDER + 1)]
         claimed, measured = ([np.broadcast_to(line.at(way, far), line.shape)[entry] for far in there] for way in pair)
         apart = np.subtract(claimed, measured)
-        if not FALLS * _left_over(apart) > most:
+        if not FALLS * _left_over(apart) > most > FALLS * line.rounding[entry]:
             return False
     return True
 
@@ -182,7 +178,7 @@ class _Line:
     """Points on a line from where the inputs are towards zero, where what diverges does not; none is asked twice."""
 
     def __init__(self, pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> None:
-        self.cotangent, self.inputs = cotangent, inputs
+        self.pair, self.cotangent, self.inputs = pair, cotangent, inputs
         self.ways = [rng.uniform(1 - ALIKE, 1, x.shape) for x in inputs]
         self.known: dict[tuple[Way, float], Any] = {}
         self.shape = np.shape(self.at(pair.claimed, 0.0))
@@ -197,6 +193,16 @@ class _Line:
     def spaced(self, way: Way, spacing: float) -> Array:
         """The same at points so far apart; the last is where the inputs are."""
         return np.stack([np.broadcast_to(self.at(way, k * spacing), self.shape) for k in range(1 - POINTS, 1)])
+
+    @cached_property
+    def rounding(self) -> Array:
+        """What is left of the claims at points that are next to each other; infinite where they are alike there."""
+        claims = self.spaced(self.pair.claimed, APART.relative[-1])
+        alike, size = (claims == claims[0]).all(axis=0), np.abs(claims).max(axis=0)  # alike in float16
+        rounding = np.where(alike, np.inf, _left_over(claims))
+        if not alike.all():  # of one entry it may not show along one way
+            rounding = np.fmax(rounding, np.median((rounding / size)[~alike]) * size)
+        return np.asarray(rounding)
 
 
 def _left_over(points: Array) -> Array:
