@@ -11,14 +11,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.diagnosis.mistake import is_quick
 from attention_np.gradcheck.judging.measured import Measured
 from attention_np.gradcheck.measuring.numerical import measure
 from attention_np.gradcheck.measuring.subject import REFUSALS, Subject, flattened
 
-__all__ = ["Asked"]
+__all__ = ["Asked", "is_quick"]
 
 Array = npt.NDArray[Any]
+
+MOST_OUTPUTS = 2000  # whose slopes are looked at each by itself: as many unit cotangents take 32 MB
+WORK = 10**8  # entries looked at, times the outputs, squared: more slopes would take longer than the check
+
+
+def is_quick(entries: int, outputs: int) -> bool:
+    """Whether it takes no longer than a check to measure what each of so many entries does to each output."""
+    return outputs <= MOST_OUTPUTS and entries * outputs**2 <= WORK
 
 
 @dataclass(frozen=True)

@@ -10,27 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
+from attention_np.gradcheck.diagnosis.asking import Asked, is_quick
 from attention_np.gradcheck.measuring.noise import moved_relatively
 
-if TYPE_CHECKING:
-    from attention_np.gradcheck.diagnosis.asking import Asked
-
-__all__ = ["Array", "Evidence", "Mistake", "in_words", "is_quick", "number"]
+__all__ = ["Array", "Evidence", "Mistake", "in_words", "number"]
 
 Array = npt.NDArray[Any]
 
 EVIDENT = 8  # an error that a hypothesis is to explain is at least so many times what the hypothesis may be off
 AWAY = 2.0**-7  # relative: another point, as far off as no formula is by accident, and hardly any branch
 COARSE = 1e-6  # a typical entry that is known no better does not tell whether a number is the same at another point
-WORK = 10**8  # entries looked at, times the outputs, squared: more slopes would take longer than the check
 PROBES = 8  # entries that are compared before all are
-MOST_OUTPUTS = 2000  # whose slopes are looked at each by itself: as many unit cotangents take 32 MB
 EPS = float(np.finfo(np.float64).eps)
 
 
@@ -253,11 +249,6 @@ class Mistake:
         wrong = (error > allowed) & known
         enough = wrong.sum() >= 12 and wrong.any(axis=0).sum() >= 4
         return bool(enough and (left <= 0.05 * error)[wrong].all())
-
-
-def is_quick(entries: int, outputs: int) -> bool:
-    """Whether it takes no longer than a check to measure what each of so many entries does to each output."""
-    return outputs <= MOST_OUTPUTS and entries * outputs**2 <= WORK
 
 
 def number(x: float, digits: int = 9) -> str:
