@@ -567,8 +567,8 @@ def double_backward(
 
     Notes
     -----
-    In blocks, from the log-sum-exp of each query, twice over the keys: in linear memory, and without the blocks that a
-    rule hides. Where that does not do (see :func:`forward`), a few queries at a time over all their keys.
+    In blocks, from what `forward` kept of each query, twice over the keys: in linear memory, and without the blocks
+    that a rule hides. Where that does not do (see :func:`forward`), a few queries at a time over all their keys.
 
     Examples
     --------

@@ -87,6 +87,21 @@ def test_double_backward_in_chunks_is_that_of_steps(
 
 
 @every_rule
+def test_a_complex_factor_of_the_tangents_of_real_arrays_is_one_of_what_they_move(rule: str) -> None:
+    of, d_output = case(rule, chunk_size=4), normal(9, 2, N, D_V)
+
+    def turned(factor: complex) -> dict[str, Array]:
+        along = {name: factor * x for name, x in tangents_of(of).items()}
+        along = dict.fromkeys(linear_attention.Gradients._fields) | along
+        moved, gradients = linear_attention.double_backward(
+            linear_attention.Gradients(**along), d_output, of.forward()[1]
+        )
+        return {"output": moved, **dict(leaves(gradients))}
+
+    assert_alike(turned(1 + 2j), {name: (1 + 2j) * x for name, x in turned(1).items()}, 1e-14)
+
+
+@every_rule
 def test_each_token_decays_corrects_writes_and_reads_in_this_order(rule: str) -> None:
     x = case(rule, leading=()).inputs
     state, outputs = x["initial_state"], []

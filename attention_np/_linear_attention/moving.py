@@ -82,8 +82,9 @@ class Moving(NDArrayOperatorsMixin):
 
 
 def moving(value: Array, velocity: Array) -> Array:
-    """`value`, moving with this velocity; for types, an array like any other."""
-    return cast(Array, Moving(value, velocity))
+    """`value`, moving with this velocity, in a dtype that holds both; for types, an array like any other."""
+    dtype = np.result_type(value, velocity)
+    return cast(Array, Moving(value.astype(dtype, copy=False), velocity.astype(dtype, copy=False)))
 
 
 def velocity_of(array: Any) -> Array:

@@ -220,7 +220,7 @@ def _fresh(option: Any) -> Any:
     if option is None or isinstance(option, IMMUTABLE):
         return option
     if type(option) is np.ndarray and not option.dtype.hasobject:
-        return option.copy()
+        return option.copy("K")
     if hasattr(option, "_make"):  # a NamedTuple of parameters, of which deepcopy takes as long as the op
         return option._make(map(_fresh, option))
     return copy.deepcopy(option)

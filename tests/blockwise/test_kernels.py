@@ -198,7 +198,7 @@ def second_derivatives(op: Any, along: dict[str, Any], **given: Any) -> list[Arr
 
 @pytest.mark.parametrize("hidden", [1.0, np.nan])
 def test_double_backward_goes_through_blocks_twice(hidden: float, monkeypatch: Patch) -> None:
-    """From the log-sum-exp alone; from whole rows where something is not finite."""
+    """From what forward kept of each row; from whole rows where something is not finite."""
     shapes = {"query": (7, 2), "key": (8, 2), "value": (8, 3), "bias": (7, 8), "sink": ()}
     arrays, along = ({name: normal(i + k, *x) for i, (name, x) in enumerate(shapes.items())} for k in (0, 5))
     mask = np.tril(np.ones((7, 8), bool)) & (np.arange(8) != 5) & (np.arange(7) != 2)[:, None]

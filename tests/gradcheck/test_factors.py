@@ -160,6 +160,7 @@ CONSTANTS = [  # the factor, what the function was called with, how it is shown,
     (1 / 4, {"num_heads": 3}, "0.25", f": 1/(12/3), where {LAST} and 3 is num_heads"),
     (3**-0.5, {"num_heads": 4}, "0.577350269", f": 1/sqrt(12/4), where {LAST} and 4 is num_heads"),
     (12**0.5, {}, "3.46410162", f": sqrt(12), where {LAST}"),
+    (12**0.5 + 1e-7, {}, "3.46410172", ""),  # near a name, but clearly not it
     (12**-0.5, {}, "0.288675135", f": 1/sqrt(12), where {LAST}"),
     (1 / 12, {}, "0.0833333333", f": 1/12, where {LAST}"),
     (5, {}, "5", ": 5, which is the length of axis 1 of a"),
