@@ -59,7 +59,8 @@ def check_double_backward(
     for name, x in {"d_output": d_output, **inputs.arrays}.items():
         parts[name] = part = slice(start, start := start + x.size)
         floor[part] += eps * np.abs(numerical[part]).max(initial=0)
-    here, size = both.moved(v, point, 0.0), max((np.abs(x).max(initial=0) for x in both.arrays), default=0) or 1.0
+    # what saturates is above one: of tiny inputs, all would seem to stand still
+    here, size = both.moved(v, point, 0.0), max((np.abs(x).max(initial=1) for x in both.arrays), default=1)
     last_bits = eps * np.abs(here) / size  # what moves by less has saturated, as weights that round to one
     floor = np.where(np.fmax(np.abs(claimed), np.abs(numerical)) <= last_bits, last_bits, floor)
     if (apart > UNDECIDABLE * floor).any():  # rounding that no small move of the inputs shows

@@ -279,9 +279,9 @@ def test_large_numbers_of_single_precision_do_not_hide_that_forward_mode_is_wron
     assert not check_op(affine_op(jvp_factor=1.5), inputs)["jvp"].ok
 
 
-@pytest.mark.parametrize("scale", [40, 400])
+@pytest.mark.parametrize("scale", [1e-17, 40, 400])
 @pytest.mark.parametrize("factor", [1.0, 1.5])
-def test_weights_that_have_saturated_are_no_error_of_a_double_backward(factor, scale):
+def test_weights_that_have_saturated_are_no_error_of_a_double_backward_and_tiny_scores_hide_none(factor, scale):
     def double_backward(v, d_output, cache):
         d_d_output, gradients = softmax.double_backward(v, d_output, cache)
         return factor * d_d_output, gradients
