@@ -27,7 +27,7 @@ __all__ = ["check_op", "check_op_by"]
 
 Array = npt.NDArray[Any]
 
-IMMUTABLE = (bool, int, float, str)  # options that no call can change for the next
+IMMUTABLE = (bool, int, float, str, type(None))  # options that no call can change for the next
 
 
 def check_op(
@@ -217,7 +217,7 @@ def _op_functions(
 
 def _fresh(option: Any) -> Any:
     """A copy of an option: a generator draws the same again, and a call that writes to an array changes no other."""
-    if option is None or isinstance(option, IMMUTABLE):
+    if isinstance(option, IMMUTABLE):
         return option
     if type(option) is np.ndarray and not option.dtype.hasobject:
         return option.copy("K")
