@@ -193,10 +193,7 @@ def project(query: Array, key: Array, w_query: Array, w_key: Array, b: Array | N
 
 @passes.backward
 def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
-    """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v).
-
-    A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
-    """
+    """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v)."""
     hidden, flows = cache.hidden, pairs_that_flow(cache.mask, d_output)
 
     # forward was output = weights @ value
@@ -266,10 +263,7 @@ def _push_output(cache: Cache, d_weights: Array, d_value: Array) -> Array:
 def double_backward(
     d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
-
-    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
-    """
+    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
     along, hidden, flows = d_gradients, cache.hidden, pairs_that_flow(cache.mask, d_output)
     slope = 1 - hidden * hidden  # of tanh, (..., n, m, h)
     moved_hidden, moved_scores, between = _push_scores(cache, along, slope)

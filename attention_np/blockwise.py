@@ -30,6 +30,7 @@ from attention_np._blockwise import kernels, plain
 from attention_np._blockwise.merging import Partial, merge, merge_backward
 from attention_np._blockwise.problem import Place, Problem, as_block_size, grouped
 from attention_np._blockwise.tiles import Cotangent, Tangent, Tile
+from attention_np._lib import passes
 from attention_np._lib.arguments import (
     as_attended,
     as_flag,
@@ -213,42 +214,16 @@ def forward(
     biases.check(bias, shape, key.shape[-1])
     sizes = as_block_size(block_size)
     at_once = as_workers(executor, workers)
-    dropout_key = draw_key(rng) if dropout_p else None
 
-    queries = with_query_axis(query, query)
-    problem = Problem(
-        query=queries,
-        key=key,
-        value=value,
-        bias=bias,
-        sink=sink,
-        rule=rule,
-        scale=scale,
-        softcap=softcap,
-        dropout_p=dropout_p,
-        dropout_key=dropout_key,
-        block_size=sizes,
-        dtype=dtype.compute,
-    )
+    queries, d_v = with_query_axis(query, query), value.shape[-1]
+    leading = np.broadcast_shapes(queries.shape[:-2], key.shape[:-2], value.shape[:-2])
     # Two outputs, one of which stays in the cache: what callers do to theirs must not change the gradients.
-    blank = np.empty if rule is None and problem.m else np.zeros  # without a rule every place is written
-    output, kept = (blank((*problem.leading, problem.n, value.shape[-1]), dtype.compute) for _ in range(2))
+    blank = np.empty if rule is None and shape[-1] else np.zeros  # without a rule every place is written
+    output, kept = (blank((*leading, shape[-2], d_v), dtype.compute) for _ in range(2))
     logsumexp, shift, total = (np.full(shape[:-1], x, dtype.compute) for x in (-np.inf, 0, 0))
     if sink is not None:  # all that there is of a query that no tile has
         logsumexp[...], total[...] = sink[..., None], np.nan
-
-    def consume(places: list[Place], results: list[kernels.Attended]) -> None:
-        for place, (found, *of_rows) in zip(places, results, strict=True):
-            output[place.at][place.rows] = kept[place.at][place.rows] = found
-            for whole, part in zip((logsumexp, shift, total), of_rows, strict=True):
-                pick(whole, place.at, axes=1)[place.rows] = part
-
-    tasks = ((places, [problem.tile(place) for place in places]) for places in grouped(problem.strips()))
-    run(kernels.attend, tasks, consume, executor, at_once)
-
-    with quiet():
-        output = as_result(without_query_axis(output, query), dtype.result)
-    return output, Cache(
+    cache = Cache(
         query=query,
         key=key,
         value=value,
@@ -262,12 +237,26 @@ def forward(
         total=total,
         output=kept,
         dropout_p=dropout_p,
-        dropout_key=dropout_key,
+        dropout_key=draw_key(rng) if dropout_p else None,
         block_size=sizes,
-        output_shape=output.shape,
+        output_shape=without_query_axis(output, query).shape,
     )
+    problem = _problem(cache, dtype.compute)
+
+    def consume(places: list[Place], results: list[kernels.Attended]) -> None:
+        for place, (found, *of_rows) in zip(places, results, strict=True):
+            output[place.at][place.rows] = kept[place.at][place.rows] = found
+            for whole, part in zip((logsumexp, shift, total), of_rows, strict=True):
+                pick(whole, place.at, axes=1)[place.rows] = part
+
+    tasks = ((places, [problem.tile(place) for place in places]) for places in grouped(problem.strips()))
+    run(kernels.attend, tasks, consume, executor, at_once)
+
+    with quiet():
+        return as_result(without_query_axis(output, query), dtype.result), cache
 
 
+@passes.documented(passes.BACKWARD)
 def backward(
     d_output: npt.ArrayLike,
     cache: Cache,
@@ -278,29 +267,8 @@ def backward(
 ) -> Gradients:
     r"""The gradient of a loss with respect to every array of :func:`forward`.
 
-    Parameters
-    ----------
-    d_output : array_like of float, (..., n, d_v)
-        The gradient of the loss with respect to the output.
-    cache : Cache
-        From :func:`forward`.
-    d_logsumexp : array_like of float, (..., n), optional
-        The gradient of the loss with respect to the log-sum-exp, of the shape that the cache has it in: what
-        :func:`merge_backward` gives. By default zero.
-    executor, workers
-        As for :func:`forward`.
-
-    Returns
-    -------
-    Gradients
-        `query`, `key`, `value`, and `bias` and `sink` (None if there was none), summed over axes that were broadcast.
-
-    Raises
-    ------
-    TypeError
-        If `cache` is another op's, or an array is not of floating-point numbers.
-    ValueError
-        If `d_output` or `d_logsumexp` does not have the shape of what it belongs to.
+    From that of the output and, if `d_logsumexp` is given, of the log-sum-exp too, of the shape that the cache has it
+    in: what :func:`merge_backward` gives. `executor` and `workers` are as for :func:`forward`.
 
     Notes
     -----
@@ -314,8 +282,7 @@ def backward(
 
     and a sink, which has no value, gets :math:`\partial L / \partial \ell_i - \delta_i` times its share of each row.
 
-    A gradient that does not fit the dtype is infinite; one that is below its normal numbers, or worked out from an
-    output or from products below them, loses digits.
+    What is worked out from an output or from products below the normal numbers of the dtype loses digits, too.
 
     Examples
     --------
@@ -455,6 +422,7 @@ def _gradients_in_range(
     return np.asarray(d_query), np.asarray(d_key), np.asarray(d_value), bias, sink
 
 
+@passes.documented(passes.JVP)
 def jvp(
     cache: Cache,
     *,
@@ -468,33 +436,14 @@ def jvp(
 ) -> Array:
     r"""Forward mode: how the output moves when the inputs move along a tangent.
 
-    Parameters
-    ----------
-    cache : Cache
-        From :func:`forward`.
-    query, key, value, bias, sink : array_like of float, optional
-        The tangents, each of the shape of its array; one that is left out is zero.
-    executor, workers
-        As for :func:`forward`.
-
-    Returns
-    -------
-    ndarray, (..., n, d_v)
-        The tangent of the output.
-
-    Raises
-    ------
-    TypeError
-        If `cache` is another op's, or a tangent is not of floating-point numbers.
-    ValueError
-        If a tangent does not have the shape of its array, or is given for one that there was not.
+    `executor` and `workers` are as for :func:`forward`.
 
     Notes
     -----
     A few queries at a time, as :func:`attention_np.dot_product.jvp` does it: in linear memory, without the kernels.
     What is left out costs nothing, and adds nothing: along `value` alone the scores do not move, and a NaN that the
-    tangent zero of a query would meet is not met. A tangent that does not fit the dtype is infinite; one that is below
-    its normal numbers, or worked out from products below them, loses digits.
+    tangent zero of a query would meet is not met. What is worked out from products below the normal numbers of the
+    dtype loses digits, too.
 
     Examples
     --------
@@ -529,6 +478,7 @@ def jvp(
         return as_result(without_query_axis(d_output, cache.query), dtype)
 
 
+@passes.documented(passes.DOUBLE_BACKWARD)
 def double_backward(
     d_gradients: Gradients,
     d_output: npt.ArrayLike,
@@ -537,33 +487,9 @@ def double_backward(
     executor: Executor | None = None,
     workers: int | None = None,
 ) -> tuple[Array, Gradients]:
-    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
+    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`.
 
-    Parameters
-    ----------
-    d_gradients : Gradients
-        The gradient of a loss with respect to each of the gradients that :func:`backward` returned; None is zero.
-    d_output : array_like of float, (..., n, d_v)
-        What :func:`backward` was given, without a `d_logsumexp`.
-    cache : Cache
-        From :func:`forward`.
-    executor, workers
-        As for :func:`forward`.
-
-    Returns
-    -------
-    d_d_output : ndarray, (..., n, d_v)
-        The gradient with respect to `d_output`: :func:`jvp` of `d_gradients`.
-    gradients : Gradients
-        The gradient with respect to each array of :func:`forward`: the Hessian of ``<d_output, output>`` times
-        `d_gradients`.
-
-    Raises
-    ------
-    TypeError
-        If `cache` or `d_gradients` is another op's, or an array is not of floating-point numbers.
-    ValueError
-        If an array does not have the shape of what it belongs to, or is given for a bias that there was not.
+    Of a `backward` without a `d_logsumexp`. `executor` and `workers` are as for :func:`forward`.
 
     Notes
     -----

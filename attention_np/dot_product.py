@@ -259,10 +259,7 @@ def push_slope(
 
 @passes.backward
 def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, Array]]:
-    """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v).
-
-    A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
-    """
+    """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v)."""
     flows = pairs_that_flow(cache.mask, d_output)
     dropped = drop(cache.weights, cache.dropout)
 
@@ -330,10 +327,7 @@ def _push_output(cache: Cache, d_weights: Array, d_value: Array) -> Array:
 def double_backward(
     d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
-
-    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
-    """
+    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
     # (dot-product.103, dot-product.105)
     d_d_output, gradients, between, _ = push_backward(d_gradients, d_output, None, cache)
     return (d_d_output, gradients), between

@@ -137,10 +137,7 @@ def _exponents(x: Array, directions: Array) -> tuple[Array]:
 
 @passes.backward
 def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
-    """The gradient of a loss with respect to `x` and the directions, from that of the features, (..., m).
-
-    A row of `d_output` that is exactly zero contributes nothing, whatever `x` holds there.
-    """
+    """The gradient of a loss with respect to `x` and the directions, from that of the features, (..., m)."""
     if cache.directions is None:
         return Gradients(x=backward_times(d_output, _slope(cache)), directions=None), ()  # (feature-map.2)
 
@@ -183,10 +180,7 @@ def _push_exponents(x: Array, directions: Array, moved_x: Array, moved_direction
 def double_backward(
     d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output, `x` and the directions.
-
-    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
-    """
+    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
     along: Any = d_gradients
     if cache.directions is None:
         slope = _slope(cache)

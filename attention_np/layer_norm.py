@@ -126,10 +126,7 @@ def normalise(x: Array, gain: Array | None, b: Array | None, epsilon: float) -> 
 
 @passes.backward
 def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
-    """The gradient of a loss with respect to `x`, the gain and `b`, from that of the output, (..., d).
-
-    A row of `d_output` that is exactly zero contributes nothing, whatever `x` holds there.
-    """
+    """The gradient of a loss with respect to `x`, the gain and `b`, from that of the output, (..., d)."""
     # forward was output = the centred row over its deviation, times gain, plus b (layer-norm.8, layer-norm.9)
     of_centred, between = rms_norm.backward.mathematics(d_output, cache.centred)  # (layer-norm.10)
     # forward was centred = x - mean(x), a projection that is its own transpose
@@ -149,10 +146,7 @@ def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None, b: Tangent = N
 def double_backward(
     d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and the arrays of forward.
-
-    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
-    """
+    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
     along = rms_norm.Gradients(x=d_gradients.x - mean(d_gradients.x), gain=d_gradients.gain)  # (layer-norm.14)
     # (layer-norm.21, layer-norm.22)
     (d_d_output, of_centred), between = rms_norm.double_backward.mathematics(along, d_output, cache.centred)

@@ -26,6 +26,8 @@ in chunks, by products of matrices, is in ``attention_np/_linear_attention``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import chain
 from math import isqrt
 from typing import Any, NamedTuple
 
@@ -215,8 +217,8 @@ def attend(
     shape = (*leading, key.shape[-1], value.shape[-1])
     before = np.zeros((), query.dtype) if initial_state is None else initial_state
     before = np.broadcast_to(before, shape)
-    found = in_chunks(tokens, before, scale, chunk_size)
-    output, states, final_state = step_by_step(tokens, before, scale, chunk_size) if found is None else found
+    found = in_chunks(chunks.forward, chunk_size, tokens, before, scale)
+    output, states, final_state = found or step_by_step(tokens, before, scale, chunk_size)
     return output, Cache(
         query=query,
         key=key,
@@ -268,32 +270,31 @@ def step_by_step(tokens: Tokens, state: Array, scale: Any, chunk_size: int | Non
 
 @passes.backward
 def backward(d_output: Tangent, cache: Cache, *, d_final_state: Tangent = None) -> Gradients:
-    """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v).
-
-    A query whose row of `d_output` is exactly zero contributes nothing to the other gradients, whatever it holds.
-    """
+    """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v)."""
     tokens = as_tokens(*cache[:5], cache.mask)
     d_output = hidden_as_zero(d_output, tokens.mask)
     d_state = np.zeros_like(cache.final_state) if d_final_state is None else d_final_state.copy()
-    of_forward = (tokens, cache.states, cache.scale, cache.chunk_size)
-    found = in_chunks_backward(d_output, d_state, *of_forward)
-    d_tokens, d_state = step_by_step_backward(d_output, d_state, *of_forward) if found is None else found
+    found = in_chunks(chunks.backward, cache.chunk_size, tokens, d_output, d_state, cache.states, cache.scale)
+    d_tokens, d_state = found or step_by_step_backward(d_output, d_state, tokens, cache)
+    return _gradients(d_tokens, d_state, tokens)
+
+
+def _gradients(d_tokens: Tokens, d_state: Array, tokens: Tokens) -> Gradients:
+    """Of the arrays as the op takes them."""
     query, key, value, log_decay, beta, _ = d_tokens.each(lambda x: hidden_as_zero(x, tokens.mask))
     return Gradients(query, key, value, log_decay, None if beta is None else beta[..., 0], d_state)
 
 
-def step_by_step_backward(
-    d_output: Array, d_state: Array, tokens: Tokens, states: Array, scale: Any, chunk_size: int | None
-) -> tuple[Tokens, Array]:
+def step_by_step_backward(d_output: Array, d_state: Array, tokens: Tokens, cache: Cache) -> tuple[Tokens, Array]:
     """The gradients of the tokens and of the first state, from those of the outputs and of the last state."""
     found = []
-    for number, part in reversed(list(enumerate(_parts(tokens, chunk_size)))):
-        state, steps = states[..., number, :, :], []
+    for number, part in reversed(list(enumerate(_parts(tokens, cache.chunk_size)))):
+        state, steps = cache.states[..., number, :, :], []
         for t in part:
             steps.append(step(tokens.at(t), state))
             state = steps[-1].state
         for t, now in reversed(list(zip(part, steps, strict=True))):
-            d_token, d_state = step_backward(d_output[..., t, :], d_state, tokens.at(t), now, scale)
+            d_token, d_state = step_backward(d_output[..., t, :], d_state, tokens.at(t), now, cache.scale)
             found.append(d_token)
     return _joined(found, tokens), d_state
 
@@ -379,20 +380,15 @@ def step_forward_mode(token: Tokens, along: Tokens, now: Step, state: Array, mov
 
 @passes.double_backward
 def double_backward(d_gradients: Gradients, d_output: Tangent, cache: Cache) -> tuple[tuple[Array, Gradients], None]:
-    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
-
-    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
-    """
+    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
     tokens, along = as_tokens(*cache[:5], cache.mask), as_tokens(*d_gradients[:5], cache.mask)
     d_output = hidden_as_zero(d_output, tokens.mask)
-    found = in_chunks_double_backward(d_output, tokens, along, d_gradients, cache)
+    first_states = (_first_state(x, cache) for x in (cache.initial_state, d_gradients.initial_state))
+    found = in_chunks(chunks.double_backward, cache.chunk_size, tokens, along, d_output, *first_states, cache.scale)
     if found is None:
         found = step_by_step_double_backward(d_output, tokens, along, d_gradients, cache)
     d_d_output, d_tokens, d_state = found
-    query, key, value, log_decay, beta, _ = d_tokens.each(lambda x: hidden_as_zero(x, tokens.mask))
-    d_beta = None if beta is None else beta[..., 0]
-    gradients = Gradients(query, key, value, log_decay, d_beta, d_state)  # (linear-attention.71)
-    return (d_d_output, gradients), None
+    return (d_d_output, _gradients(d_tokens, d_state, tokens)), None  # (linear-attention.71)
 
 
 def step_by_step_double_backward(
@@ -469,38 +465,16 @@ def push_step_backward(
     return Tokens(d_query, d_key, d_value, d_log_decay, d_beta), d_before, moved_d_before
 
 
-def in_chunks(tokens: Tokens, state: Array, scale: Any, chunk_size: int | None) -> tuple[Array, Array, Array] | None:
-    """As :func:`step_by_step`, by products of matrices, if there are chunks.
+def in_chunks(function: Callable[..., tuple[Any, ...]], chunk_size: int | None, tokens: Tokens, *given: Any) -> Any:
+    """What a `function` of chunks finds, as the one here finds it step by step; None without chunks.
 
-    None where something is not finite: what takes no part in a sum would spoil a product of matrices.
+    And where something is not finite: what takes no part in a sum would spoil a product of matrices.
     """
     if chunk_size is None or not tokens.n:
         return None
-    output, states, last = chunks.forward(tokens, state, scale, min(chunk_size, tokens.n))
-    return (output, states, last) if is_finite(output) and is_finite(last) else None
-
-
-def in_chunks_backward(
-    d_output: Array, d_state: Array, tokens: Tokens, states: Array, scale: Any, chunk_size: int | None
-) -> tuple[Tokens, Array] | None:
-    """As :func:`step_by_step_backward`, by products of matrices, as :func:`in_chunks`."""
-    if chunk_size is None or not tokens.n:
-        return None
-    d_tokens, d_state = chunks.backward(d_output, d_state, tokens, states, scale, min(chunk_size, tokens.n))
-    return (d_tokens, d_state) if all(is_finite(x) for x in (*d_tokens, d_state) if x is not None) else None
-
-
-def in_chunks_double_backward(
-    d_output: Array, tokens: Tokens, along: Tokens, d_gradients: Gradients, cache: Cache
-) -> tuple[Array, Tokens, Array] | None:
-    """As :func:`step_by_step_double_backward`, by products of matrices, as :func:`in_chunks`."""
-    if cache.chunk_size is None or not tokens.n:
-        return None
-    state, along_state = (_first_state(x, cache) for x in (cache.initial_state, d_gradients.initial_state))
-    size = min(cache.chunk_size, tokens.n)
-    found = chunks.double_backward(d_output, tokens, along, state, along_state, cache.scale, size)
-    d_d_output, d_tokens, d_state = found
-    return found if all(is_finite(x) for x in (d_d_output, *d_tokens, d_state) if x is not None) else None
+    found = function(tokens, *given, min(chunk_size, tokens.n))
+    arrays = chain.from_iterable(x if isinstance(x, Tokens) else (x,) for x in found)
+    return found if all(is_finite(x) for x in arrays if x is not None) else None
 
 
 def _first_state(state: Array | None, cache: Cache) -> Array:

@@ -12,15 +12,13 @@ derivation is ``derivations/multi_head.md`` of the package.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import biases, dot_product, masks, rms_norm
-from attention_np import rotary as rotary_positions
+from attention_np import biases, dot_product, masks
 from attention_np._lib import passes
 from attention_np._lib.arguments import (
     as_array,
@@ -31,11 +29,13 @@ from attention_np._lib.arguments import (
     as_softcap,
     scores_shape,
 )
-from attention_np._lib.arrays import Array, precision, real_types, sum_to, transposed, with_query_axis
+from attention_np._lib.arrays import Array, precision, sum_to, transposed, with_query_axis
 from attention_np._lib.dropout import Rng, as_probability, draw, drop
 from attention_np._lib.parameters import Parameters, as_parameters, check_heads
 from attention_np._lib.passes import Tangent, widened_inputs
 from attention_np._lib.products import backward_product, linear, linear_backward, linear_double_backward, product
+from attention_np._multi_head import steps
+from attention_np._multi_head.steps import Plan, Steps, back_through, plan_of, push_back_through, push_through, through
 from attention_np.biases import Bias
 from attention_np.masks import visible_pairs
 
@@ -92,7 +92,7 @@ class Cache(NamedTuple):
     def in_range(self) -> Cache:
         """With numbers whose range has no end: those between the projections need not fit the dtype of the cache."""
         cache = widened_inputs(self, Gradients._fields)
-        heads_of, plans = (self.num_heads, self.num_kv_heads), (_plan(self.query_steps), _plan(self.key_steps))
+        heads_of, plans = (self.num_heads, self.num_kv_heads), (plan_of(self.query_steps), plan_of(self.key_steps))
         q, k, v, *steps = project(cache.query, cache.key, cache.value, cache.parameters, heads_of, plans)
         attention = self.attention._replace(query=q, key=k, value=v)
         heads = product(drop(attention.weights, attention.dropout), v, attention.mask)
@@ -100,154 +100,6 @@ class Cache(NamedTuple):
         return cache._replace(
             attention=attention, combined=_combine(heads), query_steps=query_steps, key_steps=key_steps
         )
-
-
-@dataclass(frozen=True)
-class Norm:
-    """Each row brought to one size, times a gain: :mod:`attention_np.rms_norm`, or to the length of one."""
-
-    epsilon: Any
-    size: Any  # what a row of root mean square 1 is multiplied by; None: nothing
-
-    def forward(self, x: Array, gain: Array | None) -> tuple[Array, rms_norm.Cache]:
-        """The rows, and what is left for the others."""
-        y, cache = rms_norm.normalise.mathematics(x, gain, self.epsilon)
-        return self._sized(y), cache
-
-    def backward(self, d_y: Array, cache: rms_norm.Cache) -> rms_norm.Gradients:
-        """The gradients of the rows and of the gain."""
-        found: rms_norm.Gradients = rms_norm.backward.mathematics(self._sized(d_y), cache)[0]
-        return found
-
-    def jvp(self, d_x: Array, d_gain: Array | None, cache: rms_norm.Cache) -> Array:
-        """The tangent of the rows."""
-        return self._sized(rms_norm.jvp.mathematics(cache, x=d_x, gain=d_gain)[0])
-
-    def push_backward(self, along: Array, along_gain: Array | None, d_y: Array, moved: Array, cache: Any) -> Any:
-        """The gradient of the rows, and how the gradients move."""
-        along_all = rms_norm.Gradients(along, along_gain)
-        return rms_norm.push_backward(along_all, self._sized(d_y), self._sized(moved), cache)[:2]
-
-    def _sized(self, x: Array) -> Array:
-        return x if self.size is None else x * self.size  # (multi-head.84)
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Rows turned by the angles of their positions: :mod:`attention_np.rotary`."""
-
-    cos: Array  # (..., 1, n, width / 2): alike for all heads
-    sin: Array
-    first: slice
-    second: slice
-
-    def forward(self, x: Array, gain: Array | None) -> tuple[Array, rotary_positions.Cache]:
-        """The rows, and what is left for the others."""
-        del gain
-        turned: tuple[Array, rotary_positions.Cache] = rotary_positions.turn.mathematics(
-            x, self.cos, self.sin, self.first, self.second
-        )
-        return turned
-
-    def backward(self, d_y: Array, cache: rotary_positions.Cache) -> rms_norm.Gradients:
-        """The gradient of the rows."""
-        return rms_norm.Gradients(rotary_positions.backward.mathematics(d_y, cache).x, None)
-
-    def jvp(self, d_x: Array, d_gain: Array | None, cache: rotary_positions.Cache) -> Array:
-        """The tangent of the rows."""
-        del d_gain
-        turned: Array = rotary_positions.jvp.mathematics(cache, x=d_x)
-        return turned
-
-    def push_backward(self, along: Array, along_gain: Array | None, d_y: Array, moved: Array, cache: Any) -> Any:
-        """The gradient of the rows, and how it moves: a turn is linear."""
-        del along, along_gain
-        return self.backward(d_y, cache).x, self.backward(moved, cache)
-
-
-Plan: TypeAlias = tuple[Norm | Turn, ...]
-Steps: TypeAlias = tuple[tuple[Norm | Turn, Any], ...]
-
-
-def split_heads(x: npt.ArrayLike, num_heads: int) -> Array:
-    """Give each head its share of the features: the backward of :func:`combine_heads`.
-
-    Parameters
-    ----------
-    x : array_like, (..., n, num_heads * d)
-    num_heads : int
-
-    Returns
-    -------
-    ndarray, (..., num_heads, n, d)
-        A view of `x` where it can be.
-
-    Raises
-    ------
-    TypeError
-        If `num_heads` is not an integer.
-    ValueError
-        If `num_heads` is less than 1 or does not divide the features; if `x` has fewer than two axes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attention_np import multi_head
-    >>> print(multi_head.split_heads(np.array([[1, 2, 3, 4], [5, 6, 7, 8]]), 2))
-    [[[1 2]
-      [5 6]]
-    <BLANKLINE>
-     [[3 4]
-      [7 8]]]
-    """
-    x, num_heads = as_array("x", x), as_integer("num_heads", num_heads)
-    if x.ndim < 2:
-        raise ValueError(f"x must have at least two axes, (..., n, features) (x.shape={x.shape})")
-    check_heads("x", x.shape[-1], num_heads, x.shape)
-    return _split(x, num_heads)
-
-
-def _split(x: Array, num_heads: int) -> Array:
-    by_position = x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads)  # (..., n, num_heads, d) (multi-head.5)
-    by_head: Array = by_position.swapaxes(-2, -3)  # (..., num_heads, n, d) (multi-head.5)
-    return by_head
-
-
-def combine_heads(x: npt.ArrayLike) -> Array:
-    """Put the features of all heads side by side: the backward of :func:`split_heads`.
-
-    Parameters
-    ----------
-    x : array_like, (..., num_heads, n, d)
-
-    Returns
-    -------
-    ndarray, (..., n, num_heads * d)
-        A view of `x` where it can be.
-
-    Raises
-    ------
-    ValueError
-        If `x` has fewer than three axes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from attention_np import multi_head
-    >>> print(multi_head.combine_heads(np.array([[[1, 2], [5, 6]], [[3, 4], [7, 8]]])))
-    [[1 2 3 4]
-     [5 6 7 8]]
-    """
-    x = as_array("x", x)
-    if x.ndim < 3:
-        raise ValueError(f"x must have at least three axes, (..., num_heads, n, features) (x.shape={x.shape})")
-    return _combine(x)
-
-
-def _combine(x: Array) -> Array:
-    by_position = x.swapaxes(-2, -3)  # (..., n, num_heads, d) (multi-head.12)
-    combined: Array = by_position.reshape(*by_position.shape[:-2], x.shape[-3] * x.shape[-1])  # (multi-head.12)
-    return combined
 
 
 def forward(
@@ -366,10 +218,13 @@ def forward(
     compute = precision(query, key, value, *parameters, bias).compute
     d_k = parameters.w_query.shape[1] // num_heads
     biases.check(bias, shape, d_k)
-    norms = _norms(parameters, d_k, qk_norm, qk_norm_epsilon, compute)
-    turns = _turns(rotary, positions, key_positions, with_query_axis(query, query), key, d_k, compute)
-    steps = (turns, norms) if as_flag("qk_norm_after_rotary", qk_norm_after_rotary) else (norms, turns)
-    query_plan, key_plan = (tuple(pair[i] for pair in steps if pair) for i in (0, 1))
+    has_gain = parameters.query_gain is not None or parameters.key_gain is not None
+    norms = steps.norms(qk_norm, qk_norm_epsilon, has_gain, d_k, compute)
+    of_keys = positions if key_positions is None else key_positions
+    places = {"positions": (positions, with_query_axis(query, query)), "key_positions": (of_keys, key)}
+    turns = steps.turns(rotary, places, d_k, compute)
+    is_last = as_flag("qk_norm_after_rotary", qk_norm_after_rotary)
+    plans = [turn + norms if is_last else norms + turn for turn in turns]
     return attend(
         query=query,
         key=key,
@@ -377,55 +232,12 @@ def forward(
         parameters=parameters,
         bias=bias,
         heads_of=(num_heads, num_kv_heads),
-        plans=(query_plan, key_plan),
+        plans=plans,
         mask=mask,
         scale=as_scale(scale, d_k, compute),
         softcap=as_softcap(softcap, compute),
         dropout=draw(rng, dropout_p, shape, compute),
     )
-
-
-def _norms(
-    parameters: Parameters, d_k: int, kind: str | None, epsilon: float, compute: np.dtype[Any]
-) -> tuple[Norm, ...]:
-    """How queries and keys are normalised; nothing if they are not."""
-    if kind not in (None, "rms", "l2"):
-        raise ValueError(f'qk_norm must be "rms" or "l2", not {kind!r}')
-    checked = rms_norm.as_epsilon("qk_norm_epsilon", epsilon, compute)
-    if kind is None and parameters.query_gain is None and parameters.key_gain is None:
-        return ()
-    if kind != "l2":
-        return Norm(checked, None), Norm(checked, None)
-    real, wide = real_types(compute)  # the mean of the squares is their sum over d_k
-    norm = Norm(real(checked / wide(max(d_k, 1))), real(1 / np.sqrt(wide(max(d_k, 1)))))
-    return norm, norm
-
-
-def _turns(
-    options: Mapping[str, Any] | None,
-    positions: npt.ArrayLike | None,
-    key_positions: npt.ArrayLike | None,
-    query: Array,
-    key: Array,
-    d_k: int,
-    compute: np.dtype[Any],
-) -> tuple[Turn, ...]:
-    """How queries and keys are turned; nothing if they are not."""
-    if options is None:
-        if positions is not None or key_positions is not None:
-            raise ValueError("positions are for rotary, which is not given")
-        return ()
-    known = ("base", "width", "interleaved", "trailing", "scaling")
-    if not isinstance(options, Mapping) or not set(options) <= set(known):
-        raise TypeError(f"rotary must be a mapping of some of {', '.join(known)}, not {options!r}")
-    angles = rotary_positions.Angles.of(d_k, **options)
-    found = []
-    given = positions if key_positions is None else key_positions
-    for name, at, x in (("positions", positions, query), ("key_positions", given, key)):
-        places = rotary_positions.as_positions(name, at, x.shape[:-1])
-        of_heads = places if places.ndim == 1 else places[..., None, :]
-        found.append(Turn(*angles.at(of_heads, compute), angles.first, angles.second))
-    return tuple(found)
 
 
 @passes.forward
@@ -436,7 +248,7 @@ def attend(
     parameters: Parameters,
     bias: Array | None,
     heads_of: tuple[int, int],
-    plans: tuple[Plan, Plan],
+    plans: Sequence[Plan],
     mask: Array | None,
     scale: Any,
     softcap: Any,
@@ -470,7 +282,7 @@ def attend(
 
 
 def project(
-    query: Array, key: Array, value: Array, w: Parameters, heads_of: tuple[int, int], plans: tuple[Plan, Plan]
+    query: Array, key: Array, value: Array, w: Parameters, heads_of: tuple[int, int], plans: Sequence[Plan]
 ) -> tuple[Array, Array, Array, Steps, Steps]:
     """The queries, keys and values of all heads, as they meet; and what the first two went through."""
     num_heads, num_kv_heads = heads_of
@@ -478,54 +290,10 @@ def project(
     q = linear(query, w.w_query, w.b_query)  # (..., n, num_heads * d_k) (multi-head.1)
     k = linear(key, w.w_key, w.b_key)  # (..., m, num_kv_heads * d_k) (multi-head.2, multi-head.4)
     v = linear(value, w.w_value, w.b_value)  # (..., m, num_kv_heads * d_v) (multi-head.3, multi-head.4)
-    queries, query_steps = _through(plans[0], _split(q, num_heads), w.query_gain)
-    keys, key_steps = _through(plans[1], _split(k, num_kv_heads), w.key_gain)
+    queries, query_steps = through(plans[0], _split(q, num_heads), w.query_gain)
+    keys, key_steps = through(plans[1], _split(k, num_kv_heads), w.key_gain)
     values = _split(v, num_kv_heads)
     return queries, _repeated(keys, num_heads), _repeated(values, num_heads), query_steps, key_steps
-
-
-def _plan(steps: Steps) -> Plan:
-    return tuple(step for step, _ in steps)
-
-
-def _through(plan: Plan, x: Array, gain: Array | None) -> tuple[Array, Steps]:
-    steps = []
-    for step in plan:
-        x, cache = step.forward(x, gain)
-        steps.append((step, cache))
-    return x, tuple(steps)
-
-
-def _back_through(steps: Steps, d_x: Array) -> tuple[Array, Array | None]:
-    """The gradients of what went through `steps`, and of its gain."""
-    d_gain = None
-    for step, cache in reversed(steps):
-        d_x, of_gain = step.backward(d_x, cache)
-        d_gain = d_gain if of_gain is None else of_gain
-    return d_x, d_gain
-
-
-def _repeated(x: Array, num_heads: int) -> Array:
-    """Each head of keys or values once for each head of queries that it serves: (..., num_heads, m, d)."""
-    given = x.shape[-3]
-    return x if given == num_heads else x[..., np.arange(num_heads) // (num_heads // given), :, :]  # (multi-head.77)
-
-
-def _of_own_heads(found: dot_product.Gradients, cache: Cache) -> tuple[Array, Array, Array]:
-    """The gradients of queries, keys and values, of the heads and leading axes that they have."""
-    heads = cache.attention[:3]
-    d_query, d_key, d_value = (sum_to(d_x, x.shape) for d_x, x in zip(found[:3], heads, strict=True))
-    num_kv_heads = cache.num_kv_heads
-    return d_query, _summed_over_groups(d_key, num_kv_heads), _summed_over_groups(d_value, num_kv_heads)
-
-
-def _summed_over_groups(d_x: Array, heads: int) -> Array:
-    """The gradient of what was repeated: the sum over the heads of queries that it served."""
-    if d_x.shape[-3] == heads:
-        return d_x
-    groups = d_x.reshape(*d_x.shape[:-3], heads, d_x.shape[-3] // heads, *d_x.shape[-2:])
-    summed: Array = groups.sum(axis=-3)  # (..., num_kv_heads, m, d) (multi-head.81, multi-head.82)
-    return summed
 
 
 @passes.backward
@@ -548,8 +316,8 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 
     # forward was q = query @ w_query + b_query, and so on
     d_queries, d_keys, d_values = _of_own_heads(of_heads, cache)
-    d_queries, d_query_gain = _back_through(cache.query_steps, d_queries)
-    d_keys, d_key_gain = _back_through(cache.key_steps, d_keys)
+    d_queries, d_query_gain = back_through(cache.query_steps, d_queries)
+    d_keys, d_key_gain = back_through(cache.key_steps, d_keys)
     d_q = _combine(d_queries)  # (..., n, num_heads * d_k) (multi-head.38)
     d_k = _combine(d_keys)  # (..., m, num_kv_heads * d_k) (multi-head.38)
     d_v = _combine(d_values)  # (..., m, num_kv_heads * d_v) (multi-head.38)
@@ -608,8 +376,8 @@ def _push_projections(
     d_q = linear(d_query, w.w_query, d_w.b_query) + cache.query @ d_w.w_query  # (multi-head.58)
     d_k = linear(d_key, w.w_key, d_w.b_key) + cache.key @ d_w.w_key  # (multi-head.58)
     d_v = linear(d_value, w.w_value, d_w.b_value) + cache.value @ d_w.w_value  # (multi-head.58)
-    d_queries = _push_through(cache.query_steps, _split(d_q, cache.num_heads), d_w.query_gain)
-    d_keys = _push_through(cache.key_steps, _split(d_k, num_kv_heads), d_w.key_gain)
+    d_queries = push_through(cache.query_steps, _split(d_q, cache.num_heads), d_w.query_gain)
+    d_keys = push_through(cache.key_steps, _split(d_k, num_kv_heads), d_w.key_gain)
     return d_queries, d_keys, _split(d_v, num_kv_heads)
 
 
@@ -618,34 +386,34 @@ def _as_they_meet(queries: list[Array], keys: list[Array], values: Array, num_he
     return {"query": queries[-1], "key": _repeated(keys[-1], num_heads), "value": _repeated(values, num_heads)}
 
 
-def _push_through(steps: Steps, d_x: Array, d_gain: Array | None) -> list[Array]:
-    """The tangent of what goes through `steps`: before each of them, and behind the last."""
-    moved = [d_x]
-    for step, cache in steps:
-        moved.append(step.jvp(moved[-1], d_gain, cache))
-    return moved
+def _repeated(x: Array, num_heads: int) -> Array:
+    """Each head of keys or values once for each head of queries that it serves: (..., num_heads, m, d)."""
+    given = x.shape[-3]
+    return x if given == num_heads else x[..., np.arange(num_heads) // (num_heads // given), :, :]  # (multi-head.77)
 
 
-def _push_back_through(
-    steps: Steps, along: list[Array], along_gain: Array | None, d_x: Array, moved: Array
-) -> tuple[Array, Array, Array | None]:
-    """What :func:`_back_through` gives, and how the gradients of rows and gain move."""
-    moved_gain = None
-    for (step, cache), before in zip(reversed(steps), reversed(along[:-1]), strict=True):
-        d_x, pushed = step.push_backward(before, along_gain, d_x, moved, cache)
-        moved = pushed.x
-        moved_gain = moved_gain if pushed.gain is None else pushed.gain
-    return d_x, moved, moved_gain
+def _of_own_heads(found: dot_product.Gradients, cache: Cache) -> tuple[Array, Array, Array]:
+    """The gradients of queries, keys and values, of the heads and leading axes that they have."""
+    heads = cache.attention[:3]
+    d_query, d_key, d_value = (sum_to(d_x, x.shape) for d_x, x in zip(found[:3], heads, strict=True))
+    num_kv_heads = cache.num_kv_heads
+    return d_query, _summed_over_groups(d_key, num_kv_heads), _summed_over_groups(d_value, num_kv_heads)
+
+
+def _summed_over_groups(d_x: Array, heads: int) -> Array:
+    """The gradient of what was repeated: the sum over the heads of queries that it served."""
+    if d_x.shape[-3] == heads:
+        return d_x
+    groups = d_x.reshape(*d_x.shape[:-3], heads, d_x.shape[-3] // heads, *d_x.shape[-2:])
+    summed: Array = groups.sum(axis=-3)  # (..., num_kv_heads, m, d) (multi-head.81, multi-head.82)
+    return summed
 
 
 @passes.double_backward
 def double_backward(
     d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output and every array of forward.
-
-    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
-    """
+    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
     w, attention, along, along_w = cache.parameters, cache.attention, d_gradients, d_gradients.parameters
     along_queries, along_keys, along_values = _push_projections(cache, along.query, along.key, along.value, along_w)
 
@@ -662,10 +430,10 @@ def double_backward(
     moved_d_queries, moved_d_keys, moved_d_values = _of_own_heads(moved, cache)
 
     # backward was that of what queries and keys went through
-    d_queries, moved_d_queries, d_query_gain = _push_back_through(
+    d_queries, moved_d_queries, d_query_gain = push_back_through(
         cache.query_steps, along_queries, along_w.query_gain, d_queries, moved_d_queries
     )
-    d_keys, moved_d_keys, d_key_gain = _push_back_through(
+    d_keys, moved_d_keys, d_key_gain = push_back_through(
         cache.key_steps, along_keys, along_w.key_gain, d_keys, moved_d_keys
     )
     d_q, d_k, d_v = (_combine(x) for x in (d_queries, d_keys, d_values))
@@ -697,3 +465,84 @@ def double_backward(
     )
     gradients = Gradients(query=d_query, key=d_key, value=d_value, parameters=d_parameters, bias=moved.bias)
     return (d_d_output, gradients), (moved_d_combined, *of_scores, moved_d_q, moved_d_k, moved_d_v, moved_combined)
+
+
+def split_heads(x: npt.ArrayLike, num_heads: int) -> Array:
+    """Give each head its share of the features: the backward of :func:`combine_heads`.
+
+    Parameters
+    ----------
+    x : array_like, (..., n, num_heads * d)
+    num_heads : int
+
+    Returns
+    -------
+    ndarray, (..., num_heads, n, d)
+        A view of `x` where it can be.
+
+    Raises
+    ------
+    TypeError
+        If `num_heads` is not an integer.
+    ValueError
+        If `num_heads` is less than 1 or does not divide the features; if `x` has fewer than two axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import multi_head
+    >>> print(multi_head.split_heads(np.array([[1, 2, 3, 4], [5, 6, 7, 8]]), 2))
+    [[[1 2]
+      [5 6]]
+    <BLANKLINE>
+     [[3 4]
+      [7 8]]]
+    """
+    x, num_heads = as_array("x", x), as_integer("num_heads", num_heads)
+    if x.ndim < 2:
+        raise ValueError(f"x must have at least two axes, (..., n, features) (x.shape={x.shape})")
+    check_heads("x", x.shape[-1], num_heads, x.shape)
+    return _split(x, num_heads)
+
+
+def _split(x: Array, num_heads: int) -> Array:
+    by_position = x.reshape(*x.shape[:-1], num_heads, x.shape[-1] // num_heads)  # (..., n, num_heads, d) (multi-head.5)
+    by_head: Array = by_position.swapaxes(-2, -3)  # (..., num_heads, n, d) (multi-head.5)
+    return by_head
+
+
+def combine_heads(x: npt.ArrayLike) -> Array:
+    """Put the features of all heads side by side: the backward of :func:`split_heads`.
+
+    Parameters
+    ----------
+    x : array_like, (..., num_heads, n, d)
+
+    Returns
+    -------
+    ndarray, (..., n, num_heads * d)
+        A view of `x` where it can be.
+
+    Raises
+    ------
+    ValueError
+        If `x` has fewer than three axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import multi_head
+    >>> print(multi_head.combine_heads(np.array([[[1, 2], [5, 6]], [[3, 4], [7, 8]]])))
+    [[1 2 3 4]
+     [5 6 7 8]]
+    """
+    x = as_array("x", x)
+    if x.ndim < 3:
+        raise ValueError(f"x must have at least three axes, (..., num_heads, n, features) (x.shape={x.shape})")
+    return _combine(x)
+
+
+def _combine(x: Array) -> Array:
+    by_position = x.swapaxes(-2, -3)  # (..., n, num_heads, d) (multi-head.12)
+    combined: Array = by_position.reshape(*by_position.shape[:-2], x.shape[-3] * x.shape[-1])  # (multi-head.12)
+    return combined

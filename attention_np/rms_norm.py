@@ -146,10 +146,7 @@ def mean(x: Array) -> Array:
 
 @passes.backward
 def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array]]:
-    """The gradient of a loss with respect to `x` and the gain, from that of the output, (..., d).
-
-    A row of `d_output` that is exactly zero contributes nothing, whatever `x` holds there.
-    """
+    """The gradient of a loss with respect to `x` and the gain, from that of the output, (..., d)."""
     normalised, gain = cache.normalised, cache.gain
 
     # forward was output = normalised * gain
@@ -184,10 +181,7 @@ def _push_output(cache: Cache, d_normalised: Array, d_gain: Array | None) -> Arr
 def double_backward(
     d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output, `x` and the gain.
-
-    By d_output it is forward mode along `d_gradients`; by the others each line of `backward`, in forward mode.
-    """
+    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
     _, gradients, between = push_backward(d_gradients, d_output, None, cache)
     return (_push_output(cache, between[0], d_gradients.gain), gradients), between
 

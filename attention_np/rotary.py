@@ -160,6 +160,45 @@ def forward(
     return turn(x=x, cos=cos, sin=sin, first=angles.first, second=angles.second)
 
 
+@passes.forward
+def turn(x: Array, cos: Array, sin: Array, first: slice, second: slice) -> tuple[Array, Cache]:
+    """What :func:`forward` computes, of arguments that it has checked."""
+    output = turned(x, cos, sin, first, second)  # (..., n, d) (rotary.5)
+    return output, Cache(x=x, cos=cos, sin=sin, first=first, second=second, output_shape=output.shape)
+
+
+def turned(x: Array, cos: Array, sin: Array, first: slice, second: slice) -> Array:
+    """Each pair of features turned. For ops."""
+    output: Array = x.copy()  # (..., n, d)
+    one, other = x[..., first], x[..., second]  # (..., n, width / 2) (rotary.3)
+    output[..., first] = one * cos - other * sin  # (rotary.4)
+    output[..., second] = one * sin + other * cos  # (rotary.4)
+    return output
+
+
+@passes.backward
+def backward(d_output: Tangent, cache: Cache) -> Gradients:
+    """The gradient of a loss with respect to `x`, from that of the output, (..., n, d): turned back."""
+    # (rotary.12, rotary.31)
+    return Gradients(x=turned(d_output, cache.cos, -cache.sin, cache.first, cache.second))  # (..., n, d)
+
+
+@passes.jvp
+def jvp(cache: Cache, *, x: Tangent = None) -> Array:
+    """Forward mode: the output is linear in `x`, so its tangent is the turned tangent."""
+    return turned(x, cache.cos, cache.sin, cache.first, cache.second)  # (..., n, d) (rotary.15)
+
+
+@passes.double_backward
+def double_backward(
+    d_gradients: Gradients, d_output: Tangent, cache: Cache
+) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
+    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output; by `x` it is zero."""
+    del d_output  # the output is linear in x, on which its gradient does not depend (rotary.33)
+    d_d_output = turned(d_gradients.x, cache.cos, cache.sin, cache.first, cache.second)
+    return (d_d_output, Gradients(x=None)), ()  # type: ignore[arg-type]
+
+
 class Angles(NamedTuple):
     """Which features are turned, and how fast."""
 
@@ -214,44 +253,6 @@ def as_positions(name: str, positions: npt.ArrayLike | None, rows: tuple[int, ..
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite ({name}.shape={array.shape})")
     return array
-
-
-@passes.forward
-def turn(x: Array, cos: Array, sin: Array, first: slice, second: slice) -> tuple[Array, Cache]:
-    """What :func:`forward` computes, of arguments that it has checked."""
-    output = _turned(x, cos, sin, first, second)  # (..., n, d) (rotary.5)
-    return output, Cache(x=x, cos=cos, sin=sin, first=first, second=second, output_shape=output.shape)
-
-
-def _turned(x: Array, cos: Array, sin: Array, first: slice, second: slice) -> Array:
-    output: Array = x.copy()  # (..., n, d)
-    one, other = x[..., first], x[..., second]  # (..., n, width / 2) (rotary.3)
-    output[..., first] = one * cos - other * sin  # (rotary.4)
-    output[..., second] = one * sin + other * cos  # (rotary.4)
-    return output
-
-
-@passes.backward
-def backward(d_output: Tangent, cache: Cache) -> Gradients:
-    """The gradient of a loss with respect to `x`, from that of the output, (..., n, d): turned back."""
-    # (rotary.12, rotary.31)
-    return Gradients(x=_turned(d_output, cache.cos, -cache.sin, cache.first, cache.second))  # (..., n, d)
-
-
-@passes.jvp
-def jvp(cache: Cache, *, x: Tangent = None) -> Array:
-    """Forward mode: the output is linear in `x`, so its tangent is the turned tangent."""
-    return _turned(x, cache.cos, cache.sin, cache.first, cache.second)  # (..., n, d) (rotary.15)
-
-
-@passes.double_backward
-def double_backward(
-    d_gradients: Gradients, d_output: Tangent, cache: Cache
-) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output; by `x` it is zero."""
-    del d_output  # the output is linear in x, on which its gradient does not depend (rotary.33)
-    d_d_output = _turned(d_gradients.x, cache.cos, cache.sin, cache.first, cache.second)
-    return (d_d_output, Gradients(x=None)), ()  # type: ignore[arg-type]
 
 
 def linear(factor: float) -> Scaling:

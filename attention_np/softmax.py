@@ -140,22 +140,6 @@ def _limits(scores: Array, largest: Array) -> tuple[Array, Array]:
     return scores, np.where(np.isfinite(largest), largest, 0)
 
 
-def normalised_with_sink(scores: Array, sink: Array, mask: Array | None, tops: Array | None = None) -> Cache:
-    """As :func:`normalised` of `scores` (..., n, m) and, behind each row, its `sink`, (..., 1): (..., n, m + 1).
-
-    `tops` is what the rows are less, from :func:`attention_np._lib.second_look.scores_and_tops`.
-    """
-    if tops is not None:  # a row beyond the range of the dtype, on one side of any sink or the other
-        sink = np.where(tops == np.inf, -np.inf, sink)
-        scores = np.where((tops == -np.inf) & (sink.real != -np.inf), -np.inf, scores)
-    return normalised(_with_last(scores if mask is None else np.where(mask, scores, -np.inf), sink))
-
-
-def _with_last(vector: Array, last: Any) -> Array:
-    """`vector` with one more entry in each row."""
-    return np.concatenate([vector, np.broadcast_to(last, (*vector.shape[:-1], 1))], axis=-1)
-
-
 @passes.backward
 def backward(d_weights: Tangent, cache: Cache) -> Gradients:
     """The gradient of a loss with respect to the scores: a vector-Jacobian product, without forming the Jacobian.
@@ -171,70 +155,11 @@ def jvp(cache: Cache, *, scores: Tangent = None) -> Array:
     return times_jacobian(scores, cache)  # (..., n) (softmax.37)
 
 
-@passes.double_backward
-def double_backward(
-    d_gradients: Gradients, d_weights: Tangent, cache: Cache
-) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradient of ``<d_gradients, backward(d_weights, cache)>``: the second derivative of the weights."""
-    _, moved_d_scores, d_d_weights = times_moving_jacobian(d_weights, None, d_gradients.scores, cache)
-    return (d_d_weights, Gradients(scores=moved_d_scores)), ()
-
-
 def times_jacobian(vector: Array, cache: Cache) -> Array:
     """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric. For ops."""
     if not cache.weights.size:
         return vector
     return _where_it_moves(deviation_from_mean, cache, vector)  # (softmax.23)
-
-
-def times_moving_jacobian(
-    d_weights: Array, moved_d_weights: Array | None, moved_scores: Array, cache: Cache
-) -> tuple[Array, Array, Array]:
-    """The gradient of the scores, and how it and the weights move when the scores and `d_weights` do. For ops.
-
-    The second derivative of the weights, times both vectors, is the Jacobian times the product of how far each is above
-    its mean: it does not matter which is which.
-    """
-    if not cache.weights.size:
-        return d_weights, d_weights, moved_scores
-    weights, axis = cache.weights, cache.axis
-    heaviest = _heaviest(weights, axis)
-    above, moved_above = (_from_mean(x, weights, axis, heaviest, _mean_by_product) for x in (d_weights, moved_scores))
-    product = above * moved_above  # (..., n) (softmax.113)
-    if moved_d_weights is not None:
-        product = product + moved_d_weights  # (softmax.114)
-    curved = _from_mean(product, weights, axis, heaviest, _mean_by_product)
-    found = above, curved, moved_above  # (softmax.112, softmax.115)
-    for array in found:
-        array *= weights
-    if all(map(is_finite, found)) and not _at_limit(cache).any():
-        return found
-    d_scores, moved_weights = times_jacobian(d_weights, cache), times_jacobian(moved_scores, cache)
-    moved_d_scores = _where_it_moves(_deviation_of_product, cache, d_weights, moved_scores)
-    if moved_d_weights is not None:
-        moved_d_scores = moved_d_scores + times_jacobian(moved_d_weights, cache)
-    return d_scores, moved_d_scores, moved_weights
-
-
-def times_jacobian_with_sink(vector: Array, of_sink: Any, cache: Cache) -> tuple[Array, Array | None]:
-    """As :func:`times_jacobian`, of the scores and of the sink, which has `of_sink` in the vector, if there is one."""
-    if vector.shape[-1] == cache.weights.shape[-1]:
-        return times_jacobian(vector, cache), None
-    result = times_jacobian(_with_last(vector, of_sink), cache)  # (..., n, m + 1)
-    return result[..., :-1], result[..., -1]
-
-
-def times_moving_jacobian_with_sink(
-    d_weights: Array, moved_d_weights: Array, moved_scores: Array, moved_sink: Any, cache: Cache
-) -> tuple[Array, Array, Array, Array | None]:
-    """As :func:`times_moving_jacobian`, of the scores and of the sink, and how the gradient of the sink moves."""
-    if d_weights.shape[-1] == cache.weights.shape[-1]:
-        return *times_moving_jacobian(d_weights, moved_d_weights, moved_scores, cache), None
-    found = times_moving_jacobian(
-        _with_last(d_weights, 0), _with_last(moved_d_weights, 0), _with_last(moved_scores, moved_sink), cache
-    )
-    d_scores, moved_d_scores, moved_weights = (x[..., :-1] for x in found)
-    return d_scores, moved_d_scores, moved_weights, found[1][..., -1]
 
 
 def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = True) -> Array:
@@ -244,33 +169,10 @@ def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = 
     return deviation
 
 
-def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, shift: bool = True) -> Array:
-    heaviest = _heaviest(weights, axis) if shift else None
-    product = _from_mean(one, weights, axis, heaviest) * _from_mean(other, weights, axis, heaviest)  # (..., n)
-    return deviation_from_mean(product, weights, axis, shift)
-
-
-def _mean(weights: Array, vector: Array, axis: int) -> Array:
-    mean: Array = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
-    return mean
-
-
-def _mean_by_product(weights: Array, vector: Array, axis: int) -> Array:
-    """The same, as a product of rows, which needs no memory for its terms: and rounds a little more."""
-    if axis != vector.ndim - 1:
-        return _mean(weights, vector, axis)
-    mean: Array = (weights[..., None, :] @ vector[..., None])[..., 0]  # (..., 1) (softmax.30)
-    return mean
-
-
 def _from_mean(
-    vector: Array,
-    weights: Array,
-    axis: int,
-    heaviest: tuple[Array, Array] | None,
-    mean: Callable[[Array, Array, int], Array] = _mean,
+    vector: Array, weights: Array, axis: int, heaviest: tuple[Array, Array] | None, by_product: bool = False
 ) -> Array:
-    """How far each entry of `vector` is above their weighted mean.
+    """How far each entry of `vector`, d_weights or the tangent of the scores, is above their weighted mean.
 
     Any number may be taken from a whole row. The entry at its heaviest weight keeps full relative accuracy where that
     weight is nearly one, and the deviations are the small differences of large numbers; elsewhere it could as well make
@@ -281,10 +183,16 @@ def _from_mean(
         index, nearly_one = heaviest
         taken = np.where(nearly_one, _entries(vector, index, axis), 0)
     above: Array = vector - taken  # (..., n) (softmax.42)
-    # In backward the vector is d_weights, in jvp it is the tangent of the scores. What counts is how far an entry is
-    # above their mean; in place, as fresh memory takes longer than arithmetic.
-    above -= mean(weights, above, axis)
+    above -= _mean(weights, above, axis, by_product)  # in place, as fresh memory takes longer than arithmetic
     return above
+
+
+def _mean(weights: Array, vector: Array, axis: int, by_product: bool) -> Array:
+    """By a product of rows it needs no memory for its terms, and rounds a little more."""
+    if by_product and axis == vector.ndim - 1:
+        return np.asarray((weights[..., None, :] @ vector[..., None])[..., 0])  # (..., 1) (softmax.30)
+    mean: Array = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
+    return mean
 
 
 def _heaviest(weights: Array, axis: int) -> tuple[Array, Array]:
@@ -338,6 +246,87 @@ def _at_limit(cache: Cache) -> Array:
     """The rows of which some weights are not zero and yet do not move, (..., 1)."""
     limits: Array = cache.logsumexp.real == np.inf
     return limits
+
+
+@passes.double_backward
+def double_backward(
+    d_gradients: Gradients, d_weights: Tangent, cache: Cache
+) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
+    """The gradient of ``<d_gradients, backward(d_weights, cache)>``: the second derivative of the weights."""
+    _, moved_d_scores, d_d_weights = times_moving_jacobian(d_weights, None, d_gradients.scores, cache)
+    return (d_d_weights, Gradients(scores=moved_d_scores)), ()
+
+
+def times_moving_jacobian(
+    d_weights: Array, moved_d_weights: Array | None, moved_scores: Array, cache: Cache
+) -> tuple[Array, Array, Array]:
+    """The gradient of the scores, and how it and the weights move when the scores and `d_weights` do. For ops.
+
+    The second derivative of the weights, times both vectors, is the Jacobian times the product of how far each is above
+    its mean: it does not matter which is which.
+    """
+    if not cache.weights.size:
+        return d_weights, d_weights, moved_scores
+    weights, axis = cache.weights, cache.axis
+    heaviest = _heaviest(weights, axis)
+    above, moved_above = (_from_mean(x, weights, axis, heaviest, True) for x in (d_weights, moved_scores))
+    product = above * moved_above  # (..., n) (softmax.113)
+    if moved_d_weights is not None:
+        product = product + moved_d_weights  # (softmax.114)
+    curved = _from_mean(product, weights, axis, heaviest, True)
+    found = above, curved, moved_above  # (softmax.112, softmax.115)
+    for array in found:
+        array *= weights
+    if all(map(is_finite, found)) and not _at_limit(cache).any():
+        return found
+    d_scores, moved_weights = times_jacobian(d_weights, cache), times_jacobian(moved_scores, cache)
+    moved_d_scores = _where_it_moves(_deviation_of_product, cache, d_weights, moved_scores)
+    if moved_d_weights is not None:
+        moved_d_scores = moved_d_scores + times_jacobian(moved_d_weights, cache)
+    return d_scores, moved_d_scores, moved_weights
+
+
+def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, shift: bool = True) -> Array:
+    heaviest = _heaviest(weights, axis) if shift else None
+    product = _from_mean(one, weights, axis, heaviest) * _from_mean(other, weights, axis, heaviest)  # (..., n)
+    return deviation_from_mean(product, weights, axis, shift)
+
+
+def normalised_with_sink(scores: Array, sink: Array, mask: Array | None, tops: Array | None = None) -> Cache:
+    """As :func:`normalised` of `scores` (..., n, m) and, behind each row, its `sink`, (..., 1): (..., n, m + 1).
+
+    `tops` is what the rows are less, from :func:`attention_np._lib.second_look.scores_and_tops`.
+    """
+    if tops is not None:  # a row beyond the range of the dtype, on one side of any sink or the other
+        sink = np.where(tops == np.inf, -np.inf, sink)
+        scores = np.where((tops == -np.inf) & (sink.real != -np.inf), -np.inf, scores)
+    return normalised(_with_last(scores if mask is None else np.where(mask, scores, -np.inf), sink))
+
+
+def _with_last(vector: Array, last: Any) -> Array:
+    """`vector` with one more entry in each row."""
+    return np.concatenate([vector, np.broadcast_to(last, (*vector.shape[:-1], 1))], axis=-1)
+
+
+def times_jacobian_with_sink(vector: Array, of_sink: Any, cache: Cache) -> tuple[Array, Array | None]:
+    """As :func:`times_jacobian`, of the scores and of the sink, which has `of_sink` in the vector, if there is one."""
+    if vector.shape[-1] == cache.weights.shape[-1]:
+        return times_jacobian(vector, cache), None
+    result = times_jacobian(_with_last(vector, of_sink), cache)  # (..., n, m + 1)
+    return result[..., :-1], result[..., -1]
+
+
+def times_moving_jacobian_with_sink(
+    d_weights: Array, moved_d_weights: Array, moved_scores: Array, moved_sink: Any, cache: Cache
+) -> tuple[Array, Array, Array, Array | None]:
+    """As :func:`times_moving_jacobian`, of the scores and of the sink, and how the gradient of the sink moves."""
+    if d_weights.shape[-1] == cache.weights.shape[-1]:
+        return *times_moving_jacobian(d_weights, moved_d_weights, moved_scores, cache), None
+    found = times_moving_jacobian(
+        _with_last(d_weights, 0), _with_last(moved_d_weights, 0), _with_last(moved_scores, moved_sink), cache
+    )
+    d_scores, moved_d_scores, moved_weights = (x[..., :-1] for x in found)
+    return d_scores, moved_d_scores, moved_weights, found[1][..., -1]
 
 
 def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None = None) -> Array:

@@ -364,7 +364,8 @@ BACKWARD = """
 Parameters
 ----------
 d_output : array_like of float
-    The gradient of the loss with respect to what :func:`forward` returned first, of its shape.
+    The gradient of the loss with respect to what :func:`forward` returned first, of its shape. A row of it that is
+    exactly zero contributes nothing to the gradients of what others share with it, whatever the inputs hold there.
 cache : Cache
     From :func:`forward`.
 
@@ -422,7 +423,7 @@ d_d_output : ndarray
     The gradient with respect to `d_output`, of its shape: :func:`jvp` of `d_gradients`.
 gradients : Gradients
     The gradient with respect to each array of :func:`forward`: the Hessian of ``<d_output, output>`` times
-    `d_gradients`.
+    `d_gradients`. That is each line of :func:`backward`, in forward mode.
 
 Raises
 ------
@@ -431,6 +432,16 @@ TypeError
 ValueError
     If an array does not have the shape of what it belongs to, or is given for an array that there was not.
 """
+
+
+def documented(usual: str) -> Callable[[Found], Found]:
+    """For a pass that is its own shell: its docstring with what is the `usual` one."""
+
+    def decorate(own: Any) -> Any:
+        own.__doc__ = _documented(own, usual)
+        return own
+
+    return decorate
 
 
 def _documented(mathematics: Callable[..., Any], usual: str) -> str:

@@ -92,7 +92,7 @@ def _forward(chunks: Chunks, state: Array, scale: Any) -> tuple[Array, Array, Ar
 
 
 def backward(
-    d_output: Array, d_state: Array, tokens: Tokens, states: Array, scale: Any, size: int
+    tokens: Tokens, d_output: Array, d_state: Array, states: Array, scale: Any, size: int
 ) -> tuple[Tokens, Array]:
     """The gradients of the tokens and of the first state, from those of the outputs and of the last state."""
     spans = _spans(tokens, d_state, size)
@@ -168,7 +168,7 @@ def _backward(d_output: Array, d_state: Array, chunks: Chunks, states: Array, sc
 
 
 def double_backward(
-    d_output: Array, tokens: Tokens, along: Tokens, state: Array, along_state: Array, scale: Any, size: int
+    tokens: Tokens, along: Tokens, d_output: Array, state: Array, along_state: Array, scale: Any, size: int
 ) -> tuple[Array, Tokens, Array]:
     """How the outputs, and the gradients of the tokens and of the first state, move when tokens and state move."""
     spans = _spans(tokens, state, size)

@@ -29,7 +29,7 @@ from .score import Score
 PACKAGE = Path("attention_np")
 OPS = " ".join((*attention_np.OPS, "masks", "rules", "functional"))
 GROUPS = {  # a module belongs to the first group that has it
-    "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py", "_lib/*.py"],
+    "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py", "_multi_head/*.py", "_lib/*.py"],
     "adapters": ["gradcheck/adapters/*.py"],
     "gradcheck": ["gradcheck/**/*.py"],
 }
