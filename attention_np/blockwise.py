@@ -315,8 +315,7 @@ def backward(
 
     def add(whole: Array, at: tuple[int, ...], part: slice, found: Array) -> None:
         into = pick(whole, at, axes=2)[part]
-        address = into.__array_interface__["data"][0]
-        if blank is np.empty and address not in begun:
+        if blank is np.empty and (address := into.__array_interface__["data"][0]) not in begun:
             begun.add(address)
             into[...] = found
         else:
@@ -345,7 +344,7 @@ def backward(
             add(d_query, place.at, place.rows, found.query)
             add(d_key, place.at, place.columns, found.key)  # (blockwise.14)
             add(d_value, place.at, place.columns, found.value)  # (blockwise.14)
-            if d_bias is not None:
+            if d_bias is not None and found.bias is not None:
                 into = problem.bias_at(place, d_bias)
                 into += found.bias
             if d_sink is not None and found.sink is not None:
@@ -367,14 +366,20 @@ def backward(
             x if x is None else in_dtype(dtype, x)[0] for x in (of_output, of_logsumexp, query, cache.key, cache.value)
         )
         if left_range((d_query, d_key, d_value, d_bias, d_sink), chain(arrays, [cache.scale])):
-            of_rows = _sink_gradient(cache, of_output, widened(of_logsumexp), np.array(True))
-            d_query, d_key, d_value, d_bias, d_sink = _gradients_in_range(problem, cotangent, of_rows)
+            d_sink = _sink_gradient(cache, of_output, widened(of_logsumexp), np.array(True))
+            d_query, d_key, d_value = (widened(np.zeros(x.shape, dtype)) for x in (d_query, d_key, d_value))
+            if d_bias is not None:  # that of an object is of a few numbers, each of them a sum over many scores
+                d_bias = np.zeros_like(d_bias) if isinstance(bias, Bias) else widened(np.zeros_like(d_bias))
+            for place in problem.strips():
+                given = cotangent(place)
+                wide = replace(given, d_output=widened(given.d_output))
+                consume([place], _differentiate_whole_rows([(problem.tile(place), wide)]))
         return Gradients(
-            as_result(without_query_axis(d_query, query), query.dtype),
-            as_result(d_key, cache.key.dtype),
-            as_result(d_value, cache.value.dtype),
-            None if bias is None or d_bias is None else as_result(d_bias, bias.dtype),
-            None if cache.sink is None or d_sink is None else as_gradient(d_sink[..., 0], cache.sink),
+            as_result(without_query_axis(np.asarray(d_query), query), query.dtype),
+            as_result(np.asarray(d_key), cache.key.dtype),
+            as_result(np.asarray(d_value), cache.value.dtype),
+            None if bias is None else as_result(np.asarray(d_bias), bias.dtype),
+            None if cache.sink is None else as_gradient(np.asarray(d_sink)[..., 0], cache.sink),
         )
 
 
@@ -394,32 +399,6 @@ def _sink_gradient(cache: Cache, d_output: Array, d_logsumexp: Array | None, apa
     d_sinks = -delta if d_logsumexp is None else d_logsumexp - delta
     total: Array = backward_times(d_sinks, share).sum(axis=-1, keepdims=True)  # (blockwise.63)
     return total
-
-
-def _gradients_in_range(
-    problem: Problem, cotangent: Callable[[Place], Cotangent], d_sink: Array | None
-) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    """The gradients by numbers whose range has no end, one strip after the other; `d_sink` has that of no output."""
-    arrays = problem.query, problem.key, problem.value, np.zeros((1, 1)) if problem.bias is None else problem.bias
-    d_query, d_key, d_value, d_bias = (widened(np.zeros(x.shape, problem.dtype)) for x in arrays)
-    if isinstance(problem.bias, Bias):
-        d_bias = np.asarray(d_bias)  # of a few numbers, each of them a sum over many scores
-    for place in problem.strips():
-        at, rows, columns = place
-        given = cotangent(place)
-        given = replace(given, d_output=widened(given.d_output))
-        of_query, of_key, of_value, of_bias, of_sink = plain.differentiate_whole_rows(problem.tile(place), given)
-        pick(d_query, at, axes=2)[rows] += of_query
-        pick(d_key, at, axes=2)[columns] += of_key
-        pick(d_value, at, axes=2)[columns] += of_value
-        if of_bias is not None:
-            into = problem.bias_at(place, d_bias)
-            into += of_bias
-        if d_sink is not None and of_sink is not None:
-            pick(d_sink, at, axes=1)[...] += of_sink
-    bias = None if problem.bias is None else np.asarray(d_bias)
-    sink = None if d_sink is None else np.asarray(d_sink)
-    return np.asarray(d_query), np.asarray(d_key), np.asarray(d_value), bias, sink
 
 
 @passes.documented(passes.JVP)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -94,13 +94,8 @@ class Parameters(NamedTuple):
         [[4. 6.]
          [5. 7.]]
         """
-        w_in = as_floating("in_proj_weight", in_proj_weight)
-        if w_in.ndim != 2 or w_in.shape[0] != 3 * w_in.shape[1]:
-            raise ValueError(
-                f"in_proj_weight must have the shape (3 * d_model, d_model) (in_proj_weight.shape={w_in.shape})"
-            )
-        w_out = _shaped("out_proj_weight", out_proj_weight, (w_in.shape[1], w_in.shape[1]))
-        return cls._from_fused(w_in.T, w_out.T, "in_proj_bias", in_proj_bias, "out_proj_bias", out_proj_bias)
+        weights, biases = (in_proj_weight, out_proj_weight), (in_proj_bias, out_proj_bias)
+        return cls._from_fused(("in_proj", "out_proj"), weights, biases, is_transposed=True)
 
     @classmethod
     def from_c_attn(
@@ -112,24 +107,15 @@ class Parameters(NamedTuple):
     ) -> Parameters:
         """Parameters from the layout of GPT-2: columns side by side, weights multiplying from the right.
 
+        The rest is as of :meth:`from_in_proj`.
+
         Parameters
         ----------
         c_attn_weight : array_like, (d_model, 3 * d_model)
             The weights of query, key and value, side by side.
         c_proj_weight : array_like, (d_model, d_model)
-            The weight of the output.
         c_attn_bias : array_like, (3 * d_model,), optional
         c_proj_bias : array_like, (d_model,), optional
-
-        Returns
-        -------
-        parameters : Parameters
-            Views of the given arrays where they are NumPy arrays.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an array is not of floating-point numbers, or its shape is not as above.
 
         Examples
         --------
@@ -140,13 +126,8 @@ class Parameters(NamedTuple):
         [[2. 3.]
          [8. 9.]]
         """
-        w_in = as_floating("c_attn_weight", c_attn_weight)
-        if w_in.ndim != 2 or w_in.shape[1] != 3 * w_in.shape[0]:
-            raise ValueError(
-                f"c_attn_weight must have the shape (d_model, 3 * d_model) (c_attn_weight.shape={w_in.shape})"
-            )
-        w_out = _shaped("c_proj_weight", c_proj_weight, (w_in.shape[0], w_in.shape[0]))
-        return cls._from_fused(w_in, w_out, "c_attn_bias", c_attn_bias, "c_proj_bias", c_proj_bias)
+        weights, biases = (c_attn_weight, c_proj_weight), (c_attn_bias, c_proj_bias)
+        return cls._from_fused(("c_attn", "c_proj"), weights, biases)
 
     @classmethod
     def from_layer(
@@ -202,21 +183,22 @@ class Parameters(NamedTuple):
 
     @classmethod
     def _from_fused(
-        cls,
-        w_in: Array,
-        w_out: Array,
-        b_in_name: str,
-        b_in: npt.ArrayLike | None,
-        b_out_name: str,
-        b_out: npt.ArrayLike | None,
+        cls, names: tuple[str, str], weights: tuple[Any, Any], biases: tuple[Any, Any], is_transposed: bool = False
     ) -> Parameters:
-        d_model = w_in.shape[0]
-        w_query, w_key, w_value = (w_in[:, i * d_model : (i + 1) * d_model] for i in range(3))
+        name = f"{names[0]}_weight"
+        w_in = as_floating(name, weights[0])
+        w_in = w_in.T if is_transposed else w_in
+        d_model = len(w_in) if w_in.ndim else 0
+        if w_in.shape != (d_model, 3 * d_model):
+            shape = "(3 * d_model, d_model)" if is_transposed else "(d_model, 3 * d_model)"
+            raise ValueError(f"{name} must have the shape {shape} ({name}.shape={np.shape(weights[0])})")
+        w_out = _shaped(f"{names[1]}_weight", weights[1], (d_model, d_model))
+        w_out = w_out.T if is_transposed else w_out
+        w_query, w_key, w_value = np.split(w_in, 3, axis=1)
         b_query = b_key = b_value = None
-        if b_in is not None:
-            fused = _shaped(b_in_name, b_in, (3 * d_model,))
-            b_query, b_key, b_value = (fused[i * d_model : (i + 1) * d_model] for i in range(3))
-        b_output = None if b_out is None else _shaped(b_out_name, b_out, (d_model,))
+        if biases[0] is not None:
+            b_query, b_key, b_value = np.split(_shaped(f"{names[0]}_bias", biases[0], (3 * d_model,)), 3)
+        b_output = None if biases[1] is None else _shaped(f"{names[1]}_bias", biases[1], (d_model,))
         return cls(w_query, w_key, w_value, w_out, b_query, b_key, b_value, b_output)
 
     @classmethod

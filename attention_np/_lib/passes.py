@@ -97,15 +97,12 @@ def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     def shell(*args: Any, **kwargs: Any) -> Any:
         of = {name: kwargs.pop(name, None) for name in more}
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
-        check_cache(cache, kind, op)
-        compute = _computed_in(names, cache)
+        inputs, ready, cache, compute = _opened(op, names, kind, cache)
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
         shapes = {name: getattr(cache, name.removeprefix("d_")).shape for name in of}
         further = {name: x if x is None else as_vector(name, x, shapes[name], compute) for name, x in of.items()}
-        inputs = cache[: len(names)]
         if names[0] == "query":
             d_output = with_query_axis(d_output, inputs[0])
-        ready, cache = _made_ready(names, cache, compute)
         with quiet():
             found, between = _split(mathematics(d_output, cache, **further))
             gradients = _as_given(names, found, inputs)
@@ -131,13 +128,10 @@ def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Giv
 
     @wraps(mathematics)
     def shell(cache: Any, **tangents: Any) -> Array:
-        check_cache(cache, kind, op)
-        compute = _computed_in(names, cache)
-        inputs = cache[: len(names)]
+        inputs, ready, cache, compute = _opened(op, names, kind, cache)
         along = _along(op, names, tangents, inputs, compute)
         if not tangents.keys() <= along.keys():
             _bound(mathematics, (cache,), tangents)  # which says what is not an argument
-        ready, cache = _made_ready(names, cache, compute)
         with quiet():
             d_output, between = _split(formulas(cache, **along))
             if between and left_range((d_output, *between), _with(tuple(along.values()), names, ready, cache)):
@@ -167,15 +161,12 @@ def double_backward(
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
         d_gradients, d_output, cache = _bound(mathematics, args, kwargs)
-        check_cache(cache, kind, op)
+        inputs, ready, cache, compute = _opened(op, names, kind, cache)
         check_gradients(d_gradients, held, op)
-        compute = _computed_in(names, cache)
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
-        inputs = cache[: len(names)]
         along = held(**_along(op, names, d_gradients._asdict(), inputs, compute))
         if names[0] == "query":
             d_output = with_query_axis(d_output, inputs[0])
-        ready, cache = _made_ready(names, cache, compute)
         with quiet():
             (d_d_output, found), between = formulas(along, d_output, cache)
             gradients = _as_given(names, found, inputs)
@@ -224,14 +215,6 @@ def _op_of(mathematics: Callable[..., Any]) -> tuple[str, tuple[str, ...], Any]:
     return mathematics.__module__.rpartition(".")[2], known["Gradients"]._fields, known["Cache"]
 
 
-def _computed_in(names: Sequence[str], cache: Any) -> np.dtype[Any]:
-    """The dtype that a cache was computed in, which its weights have, if there are any."""
-    of: np.dtype[Any] = (
-        cache.weights.dtype if hasattr(cache, "weights") else precision(*_flat(cache[: len(names)])).compute
-    )
-    return of
-
-
 def _ready(names: Sequence[str], inputs: tuple[Any, ...], compute: np.dtype[Any]) -> tuple[Any, ...]:
     """The inputs in the dtype that is computed in, without a copy where they are, the query with its axis."""
     if names[0] != "query" or inputs[0].ndim > 1:
@@ -244,11 +227,16 @@ def _ready(names: Sequence[str], inputs: tuple[Any, ...], compute: np.dtype[Any]
     return (with_query_axis(first, inputs[0]) if names[0] == "query" else first, *others)
 
 
-def _made_ready(names: Sequence[str], cache: Any, compute: np.dtype[Any]) -> tuple[tuple[Any, ...], Any]:
-    """The inputs as formulas have them, and the cache that holds them so."""
+def _opened(op: str, names: Sequence[str], kind: Any, cache: Any) -> tuple[Any, Any, Any, np.dtype[Any]]:
+    """The inputs that a cache of `op` holds, as they were given, and as formulas have them; the cache that holds these.
+
+    And the dtype that it was computed in, which its weights have, if there are any.
+    """
+    check_cache(cache, kind, op)
     inputs = cache[: len(names)]
+    compute = cache.weights.dtype if hasattr(cache, "weights") else precision(*_flat(inputs)).compute
     ready = _ready(names, inputs, compute)
-    return ready, cache if ready is inputs else type(cache)._make((*ready, *cache[len(names) :]))
+    return inputs, ready, cache if ready is inputs else kind._make((*ready, *cache[len(names) :])), compute
 
 
 def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
