@@ -175,16 +175,6 @@ def test_what_is_hidden_contributes_nothing_whatever_it_holds(
     assert_same_results(poisoned(case, poison, **where), case)
 
 
-@every_attention
-@every_poison
-@alone_and_in_a_batch
-def test_a_mask_of_keys_alone_hides_as_well(op: str, poison: float, batch: Shape) -> None:
-    case = masked(op, np.array([[True, True, True, False, True]]), (4, 5), batch)
-    for mask in (case.options["mask"], case.options["mask"].reshape(5)):
-        case = case._replace(options={**case.options, "mask": mask})
-        assert_same_results(poisoned(case, poison, key=COLUMN, value=COLUMN), case)
-
-
 @every_poison
 @everywhere
 def test_a_masked_score_contributes_nothing_whatever_it_holds(poison: float, batch: Shape, size: Shape) -> None:
@@ -569,23 +559,6 @@ def test_an_infinite_bias_of_any_shape_hides_or_takes_all(op: str) -> None:
 
 
 # No key or no query
-
-
-@every_attention
-@alone_and_in_a_batch
-@each("has_mask", [False, True])
-def test_without_keys_or_queries_all_is_zero_and_of_the_right_shape(op: str, batch: Shape, has_mask: bool) -> None:
-    for size in ((4, 0), (0, 5), (0, 0)):
-        case = masked(op, np.ones(size, bool), size, batch) if has_mask else plain_cases(*size, batch=batch)[op]
-        results = run(case)
-        expected = case.inputs["parameters"].b_output if op == "multi_head" else np.zeros(4)
-        assert_same(case, results.output, np.broadcast_to(expected, (*batch, size[0], 4)))
-        assert results.jvp.shape == results.output.shape
-        assert results.weights.shape[-2:] == size
-        for name, x in leaves(case.inputs):
-            assert results.gradients[name].shape == x.shape
-            if name != "parameters.b_output" or not size[0]:
-                assert (results.gradients[name] == 0).all()
 
 
 # What comes back

@@ -48,6 +48,9 @@ def test_a_generator_is_advanced_by_exactly_one_integer_whatever_the_size_and_gi
         assert_same_bits(first, dropout_of((n, n), rng=expected))
         expected.integers(2**63)
         assert used.bit_generator.state == expected.bit_generator.state
+        blockwise.forward(*np.zeros((3, n, 1)), dropout_p=0.5, rng=used)
+        expected.integers(2**63)
+        assert used.bit_generator.state == expected.bit_generator.state
 
 
 def test_numpys_booleans_will_do_for_is_causal() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Shape, assert_close, leaves, normal, random_parameters
+from helpers import Array, Shape, assert_close, leaves, normal
 
 from attention_np import additive, dot_product, masks, multi_head, scaled_dot_product_attention
 from attention_np.multi_head import Parameters
@@ -218,37 +218,6 @@ def test_the_module_in_single_precision() -> None:
     assert_agrees_with_the_module(module, arrays, {}, {}, 64 * np.finfo(np.float32).eps)
 
 
-@pytest.mark.parametrize("biases", [True, False])
-def test_gpt_2_attention_composed_by_hand(biases: bool) -> None:
-    d, heads = 8, 2
-    arrays = {"x": normal(0, 2, 5, d), "c_attn": normal(1, d, 3 * d), "c_proj": normal(2, d, d)}
-    if biases:
-        arrays |= {"c_attn_bias": normal(3, 3 * d), "c_proj_bias": normal(4, d)}
-
-    def attention(x: Any, c_attn: Any, c_proj: Any, c_attn_bias: Any = 0, c_proj_bias: Any = 0) -> Any:
-        q, k, v = (x @ c_attn + c_attn_bias).split(d, dim=-1)
-        q, k, v = (t.view(2, 5, heads, d // heads).transpose(1, 2) for t in (q, k, v))
-        scores = q @ k.transpose(-1, -2) / (d // heads) ** 0.5
-        scores = scores.masked_fill(~torch.ones(5, 5, dtype=torch.bool).tril(), float("-inf"))
-        combined = (scores.softmax(dim=-1) @ v).transpose(1, 2).reshape(2, 5, d)
-        return combined @ c_proj + c_proj_bias
-
-    fused = [arrays.get(name) for name in ("c_attn", "c_proj", "c_attn_bias", "c_proj_bias")]
-    parameters, x = Parameters.from_c_attn(*fused), arrays["x"]
-    output, cache = multi_head.forward(x, x, x, parameters, num_heads=heads, is_causal=True)
-    d_output = normal(9, *output.shape)
-    gradients = multi_head.backward(d_output, cache)
-    expected, expected_gradients = torch_gradients(attention, d_output, arrays)
-    assert_close(output, expected, DOUBLE)
-    assert_close(gradients.query + gradients.key + gradients.value, expected_gradients["x"], DOUBLE)
-    w = gradients.parameters
-    assert_close(np.concatenate(w[:3], axis=1), expected_gradients["c_attn"], DOUBLE)
-    assert_close(w.w_output, expected_gradients["c_proj"], DOUBLE)
-    if biases:
-        assert_close(np.concatenate(w[4:7]), expected_gradients["c_attn_bias"], DOUBLE)
-        assert_close(w.b_output, expected_gradients["c_proj_bias"], DOUBLE)
-
-
 @pytest.mark.parametrize("has_b", [True, False], ids=["with b", "without b"])
 @pytest.mark.parametrize("mask", [None, SOME_HIDDEN], ids=["no mask", "mask"])
 def test_additive_attention_composed_by_hand(mask: Array | None, has_b: bool) -> None:
@@ -267,15 +236,3 @@ def test_additive_attention_composed_by_hand(mask: Array | None, has_b: bool) ->
     output, cache = additive.forward(**arrays, mask=mask)
     d_output = normal(9, *output.shape)
     assert_agrees(attention, arrays, output, additive.backward(d_output, cache), d_output, DOUBLE)
-
-
-def test_parameters_drawn_here_load_into_the_module() -> None:
-    module, w = torch_module(8, 2), random_parameters(0, 8, 8, 8, 8, 8, 8)
-    with torch.no_grad():
-        module.in_proj_weight.copy_(torch.tensor(np.concatenate([w.w_query, w.w_key, w.w_value], axis=1).T))
-        module.in_proj_bias.copy_(torch.tensor(np.concatenate([w.b_query, w.b_key, w.b_value])))
-        module.out_proj.weight.copy_(torch.tensor(w.w_output.T))
-        module.out_proj.bias.copy_(torch.tensor(w.b_output))
-    x = normal(1, 2, 5, 8)
-    expected, _ = module(*[torch.tensor(x)] * 3)
-    assert_close(multi_head.forward(x, x, x, w, num_heads=2)[0], expected.detach().numpy(), DOUBLE)

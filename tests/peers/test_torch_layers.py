@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import Array, assert_close, normal
 
-from attention_np import layer_norm, multi_head, rms_norm, rotary
+from attention_np import layer_norm, multi_head, rms_norm
 
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
 
@@ -35,25 +35,6 @@ def test_normalisations(shape: tuple[int, ...], epsilon: float) -> None:
         assert_close(output, expected, DOUBLE)
         for actual, wanted in zip(op.backward(d_output, cache), gradients, strict=True):
             assert_close(actual, wanted, DOUBLE)
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_rotary_positions(interleaved: bool) -> None:
-    """PyTorch turns complex numbers, of neighbours or of the two halves."""
-    x, positions, d_output = normal(0, 2, 5, 8), normal(1, 5) * 20, normal(2, 2, 5, 8)
-    angles = torch.tensor(positions)[:, None] * 10000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
-    axes = (4, 2) if interleaved else (2, 4)
-
-    def turned(x: Any) -> Any:
-        pairs = x.reshape(2, 5, *axes)
-        arrows = torch.view_as_complex((pairs if interleaved else pairs.transpose(-1, -2)).contiguous())
-        found = torch.view_as_real(arrows * torch.polar(torch.ones_like(angles), angles))
-        return (found if interleaved else found.transpose(-1, -2)).reshape(2, 5, 8)
-
-    output, cache = rotary.forward(x, positions, interleaved=interleaved)
-    expected, (gradient,) = gradients_of(turned, d_output, x)
-    assert_close(output, expected, DOUBLE)
-    assert_close(rotary.backward(d_output, cache).x, gradient, DOUBLE)
 
 
 def torch_layer(x: Any, w: Any, heads: int, kv_heads: int, options: Any, theirs: Any) -> Any:
@@ -130,101 +111,3 @@ def test_random_layers(seed: int) -> None:
     scale = max(np.abs(gradient).max() for gradient in d_w)
     for name, gradient in zip(names, d_w, strict=True):
         assert np.abs(getattr(gradients.parameters, name) - gradient).max() <= DOUBLE * scale, name
-
-
-def linear(state: Any, name: str, x: Any) -> Any:
-    return torch.nn.functional.linear(x, state[f"{name}.weight"], state.get(f"{name}.bias"))
-
-
-LAYOUTS: dict[str, tuple[str, str, str, str]] = {
-    "llama": ("q_proj", "k_proj", "v_proj", "o_proj"),
-    "gemma2": ("q_proj", "k_proj", "v_proj", "o_proj"),
-    "qwen3": ("q_proj", "k_proj", "v_proj", "o_proj"),
-    "gpt_oss": ("q_proj", "k_proj", "v_proj", "o_proj"),
-    "t5": ("q", "k", "v", "o"),
-    "bert": ("self.query", "self.key", "self.value", "output.dense"),
-    "bloom": ("query", "key", "value", "dense"),
-}
-# What each layer does besides, in our words: options of multi_head, and of the layer below.
-BESIDES: dict[str, dict[str, Any]] = {
-    "llama": {"rotary": {"base": 100.0}},
-    "gemma2": {"rotary": {"base": 100.0}, "softcap": 2.0, "scale": 0.3, "window": (2, 0)},
-    "qwen3": {"rotary": {"base": 100.0}},
-    "gpt_oss": {"rotary": {"base": 100.0}, "window": (2, 0)},
-    "t5": {"scale": 1.0},
-    "bert": {},
-    "bloom": {},
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layers_in_the_layouts_of_hugging_face(layout: str) -> None:
-    """The arithmetic of each layer written down with PyTorch's linear maps, on a state_dict with its names."""
-    heads, n, d, d_k = 4, 6, 8, 4
-    kv_heads = 2 if layout in ("llama", "gemma2", "qwen3", "gpt_oss") else heads
-    names, options = LAYOUTS[layout], dict(BESIDES[layout])
-    sizes = {
-        names[0]: (heads * d_k, d),
-        names[1]: (kv_heads * d_k, d),
-        names[2]: (kv_heads * d_k, d),
-        names[3]: (d, heads * d_k),
-    }
-    if layout == "bloom":
-        sizes = {"query_key_value": (3 * heads * d_k, d), "dense": (d, heads * d_k)}
-    state = {f"{name}.weight": normal(i, *size) / np.sqrt(size[1]) for i, (name, size) in enumerate(sizes.items())}
-    if layout in ("gpt_oss", "bert", "bloom"):
-        state |= {f"{name}.bias": normal(i + 9, size[0]) for i, (name, size) in enumerate(sizes.items())}
-    if layout == "qwen3":
-        state |= {"q_norm.weight": normal(20, d_k), "k_norm.weight": normal(21, d_k)}
-    if layout == "gpt_oss":
-        state["sinks"] = normal(22, heads)
-    is_causal = layout not in ("t5", "bert")
-    added = normal(23, heads, n, n) if layout in ("t5", "bloom") else None
-
-    def layer(x: Any, *arrays: Any) -> Any:
-        given = dict(zip(state, arrays, strict=True))
-        if layout == "bloom":
-            fused = linear(given, "query_key_value", x).view(2, n, heads, 3, d_k)
-            q, k, v = (fused[..., i, :].transpose(1, 2) for i in range(3))
-        else:
-            q, k, v = (linear(given, name, x).view(2, n, -1, d_k).transpose(1, 2) for name in names[:3])
-        if layout == "qwen3":
-            q, k = (
-                torch.nn.functional.rms_norm(y, (d_k,), given[f"{g}_norm.weight"], 1e-6)
-                for y, g in ((q, "q"), (k, "k"))
-            )
-        if "rotary" in options:
-            angles = torch.arange(n)[:, None] * 100.0 ** (-torch.arange(0, d_k, 2, dtype=torch.float64) / d_k)
-            cos, sin = (torch.cat([f(angles)] * 2, dim=-1) for f in (torch.cos, torch.sin))
-            q, k = (y * cos + torch.cat([-y[..., d_k // 2 :], y[..., : d_k // 2]], dim=-1) * sin for y in (q, k))
-        k, v = (y.repeat_interleave(heads // kv_heads, dim=1) for y in (k, v))
-        scores = q @ k.transpose(2, 3) * options.get("scale", d_k**-0.5)
-        if "softcap" in options:
-            scores = torch.tanh(scores / options["softcap"]) * options["softcap"]
-        if added is not None:
-            scores = scores + torch.tensor(added)
-        if is_causal:
-            i, j = torch.arange(n)[:, None], torch.arange(n)
-            scores = scores.masked_fill((j > i) | (j < i - options.get("window", (n, 0))[0]), -torch.inf)
-        if layout == "gpt_oss":
-            scores = torch.cat([scores, given["sinks"].reshape(1, -1, 1, 1).expand(2, -1, n, 1)], dim=-1)
-        attended = scores.softmax(dim=-1)[..., :n] @ v
-        return linear(given, names[3], attended.transpose(1, 2).reshape(2, n, -1))
-
-    x, d_output = normal(30, 2, n, d), normal(31, 2, n, d)
-    beside = {"rotary_emb.inv_freq": np.ones(2)} if "rotary" in options else {}
-    parameters = multi_head.Parameters.from_layer(state | beside, layout, num_heads=heads)
-    of_kv = {"num_kv_heads": kv_heads, "is_causal": is_causal, "bias": added}
-    output, cache = multi_head.forward(x, x, x, parameters, num_heads=heads, **of_kv, **options)
-    expected, (d_x, *d_state) = gradients_of(layer, d_output, x, *state.values())
-    assert_close(output, expected, DOUBLE)
-    gradients = multi_head.backward(d_output, cache)
-    assert_close(gradients.query + gradients.key + gradients.value, d_x, DOUBLE)
-    # What arrays of gradients are called there is what arrays are: read theirs as a layer, too.
-    theirs = multi_head.Parameters.from_layer(dict(zip(state, d_state, strict=True)), layout, num_heads=heads)
-    scale = max(np.abs(x).max() for x in d_state)
-    for name, gradient in theirs._asdict().items():
-        ours = getattr(gradients.parameters, name)
-        assert (ours is None) == (gradient is None)
-        if gradient is not None:
-            assert np.abs(ours - gradient).max() <= DOUBLE * scale, name
