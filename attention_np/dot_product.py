@@ -190,21 +190,7 @@ def attend(
     dropout: Array | None,
 ) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    products, uncapped = np.asanyarray(query @ transposed(key) * scale), None  # (..., n, m) (dot-product.1)
-    if softcap is not None:
-        uncapped = products if is_finite(products) else clipped_scores(products, query, key, scale, None)
-        products = capped(uncapped, softcap)  # (dot-product.63)
-    added = bias
-    if isinstance(bias, Bias):
-        added = bias.block(*_whole(products), query * scale)  # (..., n, m)
-        mask = visible_pairs(products.shape, mask, added, is_causal=False)
-    scores, tops = products if added is None else products + added, None  # (dot-product.28)
-    if not is_finite(scores):
-        scores, tops = scores_and_tops(products, query, key, scale, added, mask)
-    if sink is None:
-        of_scores = softmax.normalised(scores, mask=mask)
-    else:
-        of_scores = softmax.normalised_with_sink(scores, sink[..., None, None], mask, tops)
+    of_scores, scores, uncapped, mask, _ = weigh(query, key, bias, sink, mask, scale, softcap)
     weights = of_scores.weights[..., : scores.shape[-1]]  # (..., n, m) (dot-product.3, dot-product.69)
     # a mean of the values that are left after dropout (dot-product.33)
     output = product(drop(weights, dropout), value, mask, mean=dropout is None)  # (..., n, d_v) (dot-product.4)
@@ -226,35 +212,25 @@ def attend(
     )
 
 
-def _whole(scores: Array) -> tuple[slice, slice]:
-    """All scores as one block."""
-    n, m = scores.shape[-2:]
-    return slice(0, n), slice(0, m)
-
-
-def capped(products: Array, softcap: Any) -> Array:
-    """Scores that are never beyond the softcap."""
-    scores: Array = softcap * np.tanh(products / softcap)  # (dot-product.63)
-    return scores
-
-
-def slope_of_capped(products: Array, softcap: Any) -> Array:
-    """How fast :func:`capped` moves with `products`: by exponentials that vanish, since tanh itself comes to rest."""
-    twice = 2 * products / softcap
-    decay = np.exp(np.where(twice.real > 0, -twice, twice))
-    slope: Array = 4 * decay / (1 + decay) ** 2  # (dot-product.66)
-    return slope
-
-
-def push_slope(
-    d_scores: Array, moved_d_scores: Array, of_products: tuple[Array, Array], softcap: Any
-) -> tuple[Array, Array]:
-    """The gradient of products below a softcap from that of the scores, and how it moves when the products do."""
-    products, moved_products = of_products
-    slope = slope_of_capped(products, softcap)  # (..., n, m)
-    bend = -2 * slope * np.tanh(products / softcap) / softcap  # (..., n, m)
-    d_products, by_scores = backward_times(d_scores, slope), backward_times(moved_d_scores, slope)
-    return d_products, by_scores + backward_times(d_scores, bend * moved_products)  # (dot-product.107)
+def weigh(
+    query: Array, key: Array, bias: Any, sink: Array | None, mask: Array | None, scale: Any, softcap: Any
+) -> tuple[softmax.Cache, Array, Array | None, Array | None, Array | None]:
+    """The softmax of the scores, these, what the softcap is of, who attends to whom, and what the scores are less."""
+    products, uncapped = np.asanyarray(query @ transposed(key) * scale), None  # (..., n, m) (dot-product.1)
+    if softcap is not None:
+        uncapped = products if is_finite(products) else clipped_scores(products, query, key, scale, None)
+        products = capped(uncapped, softcap)  # (dot-product.63)
+    added = bias
+    if isinstance(bias, Bias):
+        added = bias.block(*_whole(products), query * scale)  # (..., n, m)
+        mask = visible_pairs(products.shape, mask, added, is_causal=False)
+    scores, tops = products if added is None else products + added, None  # (dot-product.28)
+    if not is_finite(scores):
+        scores, tops = scores_and_tops(products, query, key, scale, added, mask)
+    if sink is None:
+        return softmax.normalised(scores, mask=mask), scores, uncapped, mask, tops
+    of_scores = softmax.normalised_with_sink(scores, sink[..., None, None], mask, tops)
+    return of_scores, scores, uncapped, mask, tops
 
 
 @passes.backward
@@ -323,6 +299,26 @@ def _push_output(cache: Cache, d_weights: Array, d_value: Array) -> Array:
     return d_output
 
 
+def capped(products: Array, softcap: Any) -> Array:
+    """Scores that are never beyond the softcap."""
+    scores: Array = softcap * np.tanh(products / softcap)  # (dot-product.63)
+    return scores
+
+
+def slope_of_capped(products: Array, softcap: Any) -> Array:
+    """How fast :func:`capped` moves with `products`: by exponentials that vanish, since tanh itself comes to rest."""
+    twice = 2 * products / softcap
+    decay = np.exp(np.where(twice.real > 0, -twice, twice))
+    slope: Array = 4 * decay / (1 + decay) ** 2  # (dot-product.66)
+    return slope
+
+
+def _whole(scores: Array) -> tuple[slice, slice]:
+    """All scores as one block."""
+    n, m = scores.shape[-2:]
+    return slice(0, n), slice(0, m)
+
+
 @passes.double_backward
 def double_backward(
     d_gradients: Gradients, d_output: Tangent, cache: Cache
@@ -331,6 +327,17 @@ def double_backward(
     # (dot-product.103, dot-product.105)
     d_d_output, gradients, between, _ = push_backward(d_gradients, d_output, None, cache)
     return (d_d_output, gradients), between
+
+
+def push_slope(
+    d_scores: Array, moved_d_scores: Array, of_products: tuple[Array, Array], softcap: Any
+) -> tuple[Array, Array]:
+    """The gradient of products below a softcap from that of the scores, and how it moves when the products do."""
+    products, moved_products = of_products
+    slope = slope_of_capped(products, softcap)  # (..., n, m)
+    bend = -2 * slope * np.tanh(products / softcap) / softcap  # (..., n, m)
+    d_products, by_scores = backward_times(d_scores, slope), backward_times(moved_d_scores, slope)
+    return d_products, by_scores + backward_times(d_scores, bend * moved_products)  # (dot-product.107)
 
 
 def push_backward(

@@ -279,12 +279,6 @@ def backward(d_output: Tangent, cache: Cache, *, d_final_state: Tangent = None) 
     return _gradients(d_tokens, d_state, tokens)
 
 
-def _gradients(d_tokens: Tokens, d_state: Array, tokens: Tokens) -> Gradients:
-    """Of the arrays as the op takes them."""
-    query, key, value, log_decay, beta, _ = d_tokens.each(lambda x: hidden_as_zero(x, tokens.mask))
-    return Gradients(query, key, value, log_decay, None if beta is None else beta[..., 0], d_state)
-
-
 def step_by_step_backward(d_output: Array, d_state: Array, tokens: Tokens, cache: Cache) -> tuple[Tokens, Array]:
     """The gradients of the tokens and of the first state, from those of the outputs and of the last state."""
     found = []
@@ -329,6 +323,12 @@ def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, sca
         # (..., d_k, d_v) (linear-attention.24, linear-attention.25)
         d_before = backward_times(d_decayed, np.exp(token.log_decay)[..., None])
     return Tokens(d_query, d_key, d_value, d_log_decay, d_beta), d_before
+
+
+def _gradients(d_tokens: Tokens, d_state: Array, tokens: Tokens) -> Gradients:
+    """Of the arrays as the op takes them."""
+    query, key, value, log_decay, beta, _ = d_tokens.each(lambda x: hidden_as_zero(x, tokens.mask))
+    return Gradients(query, key, value, log_decay, None if beta is None else beta[..., 0], d_state)
 
 
 @passes.jvp

@@ -98,26 +98,6 @@ def forward(x: npt.ArrayLike, gain: npt.ArrayLike | None = None, *, epsilon: flo
     return normalise(x=x, gain=gain, epsilon=epsilon)
 
 
-def as_normalised(x: npt.ArrayLike, gain: npt.ArrayLike | None, epsilon: float) -> tuple[Array, Array | None, Any]:
-    """The arguments of a normalisation, as arrays and a scalar of the precision computed in."""
-    x = as_floating("x", x)
-    if x.ndim < 1:
-        raise ValueError(f"x must have at least one axis, (..., features) (x.shape={x.shape})")
-    if gain is not None:
-        gain = as_floating("gain", gain)
-        check_vector("gain", gain, x.shape[-1])
-    return x, gain, as_epsilon("epsilon", epsilon, precision(x, gain).compute)
-
-
-def as_epsilon(name: str, epsilon: float, compute: np.dtype[Any]) -> Any:
-    """`epsilon` as a scalar of the precision computed in."""
-    number = as_number(name, epsilon)
-    if not 0 <= number < np.inf:
-        raise ValueError(f"{name} must be finite and not negative, not {number}")
-    real, _ = real_types(compute)
-    return real(number)
-
-
 @passes.forward
 def normalise(x: Array, gain: Array | None, epsilon: Any) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
@@ -210,3 +190,23 @@ def push_backward(
     moved = moved_d_normalised - backward_times(moved_part, normalised) - backward_times(part, moved_normalised)
     moved_d_x = backward_times(moved - backward_times(d_x, moved_rms), 1 / cache.rms)  # (..., d) (rms-norm.24)
     return d_x, Gradients(x=moved_d_x, gain=d_gain), (moved_normalised, d_normalised, moved_d_normalised)
+
+
+def as_normalised(x: npt.ArrayLike, gain: npt.ArrayLike | None, epsilon: float) -> tuple[Array, Array | None, Any]:
+    """The arguments of a normalisation, as arrays and a scalar of the precision computed in."""
+    x = as_floating("x", x)
+    if x.ndim < 1:
+        raise ValueError(f"x must have at least one axis, (..., features) (x.shape={x.shape})")
+    if gain is not None:
+        gain = as_floating("gain", gain)
+        check_vector("gain", gain, x.shape[-1])
+    return x, gain, as_epsilon("epsilon", epsilon, precision(x, gain).compute)
+
+
+def as_epsilon(name: str, epsilon: float, compute: np.dtype[Any]) -> Any:
+    """`epsilon` as a scalar of the precision computed in."""
+    number = as_number(name, epsilon)
+    if not 0 <= number < np.inf:
+        raise ValueError(f"{name} must be finite and not negative, not {number}")
+    real, _ = real_types(compute)
+    return real(number)

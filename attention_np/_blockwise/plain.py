@@ -12,8 +12,16 @@ import numpy as np
 from attention_np import dot_product, softmax
 from attention_np._blockwise.tiles import Block, Cotangent, Tangent, Tile, slices
 from attention_np._lib.arrays import Array, added, sum_to, transposed
-from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
-from attention_np._lib.second_look import clipped_scores, scores_and_tops
+from attention_np._lib.dropout import drop
+from attention_np._lib.products import (
+    apart,
+    backward_product,
+    backward_times,
+    pair_products,
+    pairs_that_flow,
+    product,
+)
+from attention_np._lib.second_look import clipped_scores
 from attention_np._lib.wide import is_wide, widened
 from attention_np.biases import Bias
 from attention_np.dot_product import capped, slope_of_capped
@@ -30,12 +38,11 @@ def attend(tile: Tile, rows: slice) -> tuple[Array, Array]:
     that there is nothing to attend to.
     """
     outputs, logsumexps = [], []
-    value = tile.take(tile.value)
     for some in _few(tile, rows):
-        cache, weights, visible, tops = _weights(tile, some)
-        dropped = _dropped(tile, weights, some, tile.columns)
-        outputs.append(product(dropped, value, visible, mean=tile.dropout is None))
-        logsumexp = cache.logsumexp
+        cache, tops = _whole_rows(tile, some)
+        dropped = drop(cache.weights, cache.dropout)
+        outputs.append(product(dropped, cache.value, cache.mask, mean=tile.dropout is None))
+        logsumexp = cache.softmax.logsumexp
         if tops is not None:
             if tile.sink is not None and tile.sink.real != -np.inf:
                 tops = np.maximum(tops, 0)  # beside scores that are less than any number, the sink is the sum
@@ -44,79 +51,78 @@ def attend(tile: Tile, rows: slice) -> tuple[Array, Array]:
     return np.concatenate(outputs), np.concatenate(logsumexps)
 
 
+def _whole_rows(tile: Tile, rows: slice) -> tuple[dot_product.Cache, Array | None]:
+    """What dot-product attention leaves of some rows over all keys of a tile, and what the scores are less."""
+    block = tile.block(rows, tile.columns) or Block(tile.columns, np.zeros((1, 1), np.bool_), None)
+    key = tile.take(tile.key)
+    query = apart(tile.take(tile.query, rows), key)
+    of_scores, scores, uncapped, visible, tops = dot_product.weigh(
+        query, key, block.bias, tile.sink, block.visible, tile.scale, tile.softcap
+    )
+    cache = dot_product.Cache(
+        query=query,
+        key=key,
+        value=tile.take(tile.value),
+        bias=tile.bias.within(rows, tile.columns) if isinstance(tile.bias, Bias) else None,
+        sink=tile.sink,
+        mask=visible,
+        scale=tile.scale,
+        softcap=tile.softcap,
+        uncapped=uncapped,
+        scores=scores,
+        weights=of_scores.weights[:, : tile.m],
+        dropout=None if tile.dropout is None else tile.dropout.block(rows, tile.columns, tile.dtype),
+        softmax=of_scores,
+        output_shape=(rows.stop - rows.start, tile.value.shape[1]),
+    )
+    return cache, tops
+
+
 def push_forward(tile: Tile, tangent: Tangent) -> Array:
     """How the output of a tile that holds all keys moves along a tangent of its arrays, (n, d_v).
 
     The tangents may be `widened`, and then the result is, too.
     """
-    value = tile.take(tile.value)
     given = tangent.query, tangent.key, tangent.value, tangent.bias, tangent.sink
     dtypes = (x.dtype for x in given if x is not None)
-    d_output: Array = np.zeros((tile.n, value.shape[1]), np.result_type(*dtypes))
+    d_output: Array = np.zeros((tile.n, tile.value.shape[1]), np.result_type(*dtypes))
     if any(map(is_wide, given)):
         d_output = widened(d_output)
     for rows in tile.row_blocks():
         for some in _few(tile, rows):
-            cache, weights, visible, _ = _weights(tile, some)
-            d_scores, _ = _pushed_scores(tile, tangent, some, tile.columns)
+            cache, _ = _whole_rows(tile, some)
+            d_scores = _pushed_scores(cache, tangent, some)
             if d_scores is not None or tangent.sink is not None:
                 d_scores = np.zeros((1, 1), tile.dtype) if d_scores is None else d_scores
-                d_scores = np.broadcast_to(d_scores, weights.shape)
+                d_scores = np.broadcast_to(d_scores, cache.weights.shape)
                 of_sink = 0 if tangent.sink is None else tangent.sink
-                d_weights, _ = softmax.times_jacobian_with_sink(d_scores, of_sink, cache)
-                d_output[some] += product(_dropped(tile, d_weights, some, tile.columns), value, visible)
+                d_weights, _ = softmax.times_jacobian_with_sink(d_scores, of_sink, cache.softmax)
+                d_output[some] += product(drop(d_weights, cache.dropout), cache.value, cache.mask)
             if tangent.value is not None:
-                dropped = _dropped(tile, weights, some, tile.columns)
-                d_output[some] += product(dropped, tangent.value, visible)
+                d_output[some] += product(drop(cache.weights, cache.dropout), tangent.value, cache.mask)
     return d_output
 
 
-def _pushed_scores(
-    tile: Tile, tangent: Tangent, rows: slice, columns: slice
-) -> tuple[Array | None, tuple[Array, Array] | None]:
-    """How a block of scores moves; and, if there is a softcap, the products below it, and how these move."""
-    query, key = tile.take(tile.query, rows), tile.take(tile.key, columns)
+def _pushed_scores(cache: dot_product.Cache, tangent: Tangent, rows: slice) -> Array | None:
+    """How the scores of some rows move with the tangents that are given."""
     d_query = None if tangent.query is None else tangent.query[rows]
-    of_query = of_key = d_bias = of_products = None
-    if d_query is not None:
-        of_query = pair_products(d_query, key)
-    if tangent.key is not None:
-        of_key = pair_products(query, tangent.key[columns])
-    if isinstance(tile.bias, Bias):
-        d_bias = tile.bias.pushed(tangent.bias, rows, columns, query, d_query, tile.scale)
-    elif tangent.bias is not None:
-        d_bias = cut(tangent.bias, rows, columns)
+    of_query = None if d_query is None else pair_products(d_query, cache.key)
+    of_key = None if tangent.key is None else pair_products(cache.query, tangent.key)
     d_scores = added(of_query, of_key)
     if d_scores is not None:
-        d_scores = d_scores * tile.scale
-        if tile.softcap is not None:
-            of_products = _products(tile, query, key), d_scores
-            d_scores = backward_times(d_scores, slope_of_capped(of_products[0], tile.softcap))
-    return added(d_scores, d_bias), of_products  # (blockwise.26)
+        d_scores = d_scores * cache.scale
+        if cache.uncapped is not None:
+            d_scores = backward_times(d_scores, slope_of_capped(cache.uncapped, cache.softcap))
+    n, m = cache.scores.shape
+    if isinstance(cache.bias, Bias):
+        d_bias = cache.bias.pushed(tangent.bias, slice(0, n), slice(0, m), cache.query, d_query, cache.scale)
+    else:
+        d_bias = None if tangent.bias is None else cut(tangent.bias, rows, slice(0, m))
+    return added(d_scores, d_bias)  # (blockwise.26)
 
 
 def _few(tile: Tile, rows: slice) -> Any:
     return slices(rows.start, rows.stop, max(1, PAIRS_AT_ONCE // tile.m))
-
-
-def _weights(tile: Tile, rows: slice) -> tuple[softmax.Cache, Array, Array | None, Array | None]:
-    """The softmax of some rows over all keys of a tile, the keys' weights, who attends, and what the scores lack."""
-    block = tile.block(rows, tile.columns)
-    visible: Array | None = np.zeros((1, 1), np.bool_) if block is None else block.visible
-    bias = None if block is None else block.bias
-    query, key = tile.take(tile.query, rows), tile.take(tile.key)
-    scores, tops = _products(tile, query, key), None
-    if tile.softcap is not None:
-        scores = capped(scores, tile.softcap)
-    if not np.isfinite(scores if bias is None else scores + bias).all():
-        scores, tops = scores_and_tops(scores, query, key, tile.scale, bias, visible)
-    elif bias is not None:
-        scores = scores + bias
-    if tile.sink is None:
-        cache = softmax.normalised(scores, mask=visible)
-    else:
-        cache = softmax.normalised_with_sink(scores, tile.sink, visible, tops)
-    return cache, cache.weights[:, : tile.m], visible, tops
 
 
 def _products(tile: Tile, query: Array, key: Array) -> Array:
@@ -127,13 +133,6 @@ def _products(tile: Tile, query: Array, key: Array) -> Array:
     return clipped_scores(products, query, key, tile.scale, None)
 
 
-def _times_slope(tile: Tile, d_scores: Array, query: Array, key: Array) -> Array:
-    """The gradient or the tangent of scores, from one side of the softcap on its other."""
-    if tile.softcap is None:
-        return d_scores
-    return backward_times(d_scores, slope_of_capped(_products(tile, query, key), tile.softcap))  # (blockwise.60)
-
-
 def _scores(tile: Tile, rows: slice, block: Block) -> Array:
     """Of rows whose largest score is in range."""
     query, key, bias = tile.take(tile.query, rows), tile.take(tile.key, block.columns), block.bias
@@ -142,13 +141,6 @@ def _scores(tile: Tile, rows: slice, block: Block) -> Array:
         products = capped(products, tile.softcap)
     scores = products if bias is None else products + bias
     return scores if np.isfinite(scores).all() else clipped_scores(products, query, key, tile.scale, bias)
-
-
-def _dropped(tile: Tile, weights: Array, rows: slice, columns: slice) -> Array:
-    if tile.dropout is None:
-        return weights
-    dropped: Array = weights * tile.dropout.block(rows, columns, tile.dtype)
-    return dropped
 
 
 def zeros(tile: Tile, wide: bool = False) -> tuple[Array, Array, Array, Array | None]:
@@ -205,12 +197,14 @@ def differentiate(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Ar
             flows = pairs_that_flow(block.visible, incoming)
             if flows is not None:
                 moves = moves & flows
-            dropped = _dropped(tile, weights, rows, columns)
-            d_value[columns] += product(transposed(dropped), d_output, transposed(_over(flows, weights)))
-            d_weights = _dropped(tile, pair_products(d_output, value, flows), rows, columns)
+            factors = None if tile.dropout is None else tile.dropout.block(rows, columns, tile.dtype)
+            d_value[columns] += product(transposed(drop(weights, factors)), d_output, transposed(flows))
+            d_weights = drop(pair_products(d_output, value, flows), factors)
             d_scores = np.where(moves, weights * (d_weights - deltas[rows, None]), 0)
             add_bias_gradient(tile, d_bias, d_query, d_scores, rows, columns)
-            d_scores = _times_slope(tile, d_scores, query, key)
+            if tile.softcap is not None:
+                slope = slope_of_capped(_products(tile, query, key), tile.softcap)
+                d_scores = backward_times(d_scores, slope)  # (blockwise.60)
             d_query[rows] += backward_product(d_scores, key, tile.scale)
             d_key[columns] += backward_product(transposed(d_scores), query, tile.scale)
     return gradients
@@ -240,30 +234,29 @@ def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array
     """
     d_query, d_key, d_value, d_bias = zeros(tile, is_wide(given.d_output))
     d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
-    columns = tile.columns
-    key, value = tile.take(tile.key), tile.take(tile.value)
     for rows in _few(tile, tile.rows):
         d_output = given.d_output[rows]
         d_logsumexp = None if given.d_logsumexp is None else given.d_logsumexp[rows, None]
         if not (d_output != 0).any() and (d_logsumexp is None or not d_logsumexp.any()):
             continue
-        cache, weights, visible, _ = _weights(tile, rows)
-        flows = pairs_that_flow(visible, d_output)
-        dropped = _dropped(tile, weights, rows, columns)
-        d_value += product(transposed(dropped), d_output, transposed(_over(flows, dropped)))
-        d_weights = _dropped(tile, pair_products(d_output, value, flows), rows, columns)
-        d_scores, d_sinks = softmax.times_jacobian_with_sink(d_weights, 0, cache)
+        cache, _ = _whole_rows(tile, rows)
+        flows = pairs_that_flow(cache.mask, d_output)
+        d_value += product(transposed(drop(cache.weights, cache.dropout)), d_output, transposed(flows))
+        d_weights = drop(pair_products(d_output, cache.value, flows), cache.dropout)
+        d_scores, d_sinks = softmax.times_jacobian_with_sink(d_weights, 0, cache.softmax)
         if d_sink is not None and d_sinks is not None:
             d_sink = d_sink + d_sinks.sum(axis=0)  # (blockwise.63)
         if d_logsumexp is not None:
-            moves = (cache.scores[:, : tile.m].real != -np.inf) & (cache.logsumexp.real != np.inf) & (d_logsumexp != 0)
-            moves = moves if visible is None else moves & visible
-            d_scores = d_scores + np.where(moves, weights * d_logsumexp, 0)  # (blockwise.17)
-        query = tile.take(tile.query, rows)
-        d_products = _times_slope(tile, d_scores, query, key)
-        d_query[rows] = backward_product(d_products, key, tile.scale)
-        d_key += backward_product(transposed(d_products), query, tile.scale)
-        add_bias_gradient(tile, d_bias, d_query, d_scores, rows, columns)
+            of_softmax, moves = cache.softmax, d_logsumexp != 0
+            moves = moves & (of_softmax.scores[:, : tile.m].real != -np.inf) & (of_softmax.logsumexp.real != np.inf)
+            moves = moves if cache.mask is None else moves & cache.mask
+            d_scores = d_scores + np.where(moves, cache.weights * d_logsumexp, 0)  # (blockwise.17)
+        d_products = d_scores
+        if cache.uncapped is not None:
+            d_products = backward_times(d_scores, slope_of_capped(cache.uncapped, tile.softcap))  # (blockwise.60)
+        d_query[rows] = backward_product(d_products, cache.key, tile.scale)
+        d_key += backward_product(transposed(d_products), cache.query, tile.scale)
+        add_bias_gradient(tile, d_bias, d_query, d_scores, rows, tile.columns)
     return d_query, d_key, d_value, d_bias, d_sink
 
 
@@ -274,26 +267,9 @@ def whole_rows_twice(tile: Tile, d_output: Array, along: Any) -> tuple[Array | N
     """
     d_query, d_key, d_value, d_bias = zeros(tile, is_wide(along.query))
     d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
-    columns, moved = tile.columns, []
+    moved = []
     for rows in _few(tile, tile.rows):
-        query, key = tile.take(tile.query, rows), tile.take(tile.key)
-        of_scores, weights, visible, _ = _weights(tile, rows)
-        cache = dot_product.Cache(
-            query=query,
-            key=key,
-            value=tile.take(tile.value),
-            bias=tile.bias.within(rows, columns) if isinstance(tile.bias, Bias) else None,
-            sink=tile.sink,
-            mask=visible,
-            scale=tile.scale,
-            softcap=tile.softcap,
-            uncapped=None if tile.softcap is None else _products(tile, query, key),
-            scores=of_scores.scores[:, : tile.m],
-            weights=weights,
-            dropout=None if tile.dropout is None else tile.dropout.block(rows, columns, tile.dtype),
-            softmax=of_scores,
-            output_shape=d_output[rows].shape,
-        )
+        cache, _ = _whole_rows(tile, rows)
         is_shared = along.bias is None or isinstance(tile.bias, Bias) or len(along.bias) == 1
         bias = along.bias if is_shared else along.bias[rows]
         of_rows = dot_product.Gradients(along.query[rows], along.key, along.value, bias, along.sink)
@@ -305,13 +281,9 @@ def whole_rows_twice(tile: Tile, d_output: Array, along: Any) -> tuple[Array | N
         if isinstance(tile.bias, Bias):
             d_bias = added(d_bias, found.bias)
         elif found.bias is not None:
-            add_bias_gradient(tile, d_bias, d_query, found.bias, rows, columns)
+            add_bias_gradient(tile, d_bias, d_query, found.bias, rows, tile.columns)
         d_sink = added(d_sink, found.sink)
     return np.concatenate(moved, axis=0), d_query, d_key, d_value, d_bias, d_sink
-
-
-def _over(pairs: Array | None, weights: Array) -> Array | None:
-    return None if pairs is None else np.broadcast_to(pairs, weights.shape)
 
 
 def _recomputed(tile: Tile, given: Cotangent, rows: slice, block: Block) -> tuple[Array, Array]:

@@ -76,9 +76,11 @@ def test_scaled_dot_product_attention(sizes: Any, options: dict[str, Any], dtype
     assert_close(scaled_dot_product_attention(**arrays, **theirs), output, digits)
 
 
+@pytest.mark.parametrize("hidden", [False, True], ids=["finite", "minus infinity"])
 @pytest.mark.parametrize("shape", [(4, 5), (1, 5), (2, 1, 4, 5), (2, 2, 4, 5)], ids=str)
-def test_a_float_mask_and_its_gradient(shape: Shape) -> None:
-    arrays = {**arrays_of(), "bias": normal(5, *shape)}
+def test_a_float_mask_and_its_gradient(shape: Shape, hidden: bool) -> None:
+    bias = normal(5, *shape)
+    arrays = {**arrays_of(), "bias": np.where(SOME_HIDDEN[: shape[-2]], bias, -np.inf) if hidden else bias}
     output, cache = dot_product.forward(**arrays)
     d_output = normal(9, *output.shape)
 
@@ -87,17 +89,6 @@ def test_a_float_mask_and_its_gradient(shape: Shape) -> None:
 
     assert_agrees(attention, arrays, output, dot_product.backward(d_output, cache), d_output, DOUBLE)
     assert_close(scaled_dot_product_attention(*list(arrays.values())), output, DOUBLE)
-
-
-def test_minus_infinity_in_a_float_mask() -> None:
-    bias = np.where(SOME_HIDDEN, normal(5, 4, 5), -np.inf)
-    output, cache = dot_product.forward(**arrays_of(), bias=bias)
-    d_output = normal(9, *output.shape)
-
-    def attention(**tensors: Any) -> Any:
-        return functional.scaled_dot_product_attention(**tensors, attn_mask=torch.tensor(bias))
-
-    assert_agrees(attention, arrays_of(), output, dot_product.backward(d_output, cache), d_output, DOUBLE)
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, 3, 6])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import SOME_HIDDEN, Array, assert_close, normal
 
-from attention_np import additive, biases, blockwise, dot_product, layer_norm, multi_head, rms_norm, rotary, softmax
+from attention_np import additive, blockwise, dot_product, layer_norm, multi_head, rms_norm, rotary, softmax
 from attention_np.multi_head import Parameters
 
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
@@ -33,14 +33,10 @@ def assert_twice(
     function: Callable[..., Any],
     arrays: dict[str, Array],
     along: list[str],
-    made: dict[str, Callable[[Array], Any]] | None = None,
     **options: Any,
 ) -> None:
-    """That the gradients of <v, gradients> are those of PyTorch, v being zero but for the arrays `along`.
-
-    The op takes what is `made` of an array, and PyTorch the array.
-    """
-    output, cache = op.forward(**arrays | {name: make(arrays[name]) for name, make in (made or {}).items()}, **options)
+    """That the gradients of <v, gradients> are those of PyTorch, v being zero but for the arrays `along`."""
+    output, cache = op.forward(**arrays, **options)
     d_output = normal(7, *output.shape)
     v = {name: normal(8 + i, *arrays[name].shape) for i, name in enumerate(along)}
     kind = op.Gradients
@@ -135,48 +131,6 @@ def turned(x: Any) -> Any:
 
 def test_rotary() -> None:
     assert_twice(rotary, turned, {"x": normal(0, 2, 4, 6)}, ["x"])
-
-
-def from_minus(size: int) -> Any:
-    """Key position less query position, of `size` each."""
-    return torch.arange(size) - torch.arange(size)[:, None]
-
-
-# What makes each bias object of its array, the shape of that, and what it adds to the scores of heads of 3 features.
-BIASES: dict[str, tuple[Callable[[Array], Any], tuple[int, ...], Callable[..., Any]]] = {
-    "ALiBi": (biases.alibi, (2,), lambda slopes, _: -slopes[:, None, None] * from_minus(5).abs()),
-    "T5": (
-        lambda table: biases.t5(table, bidirectional=False, max_distance=4),
-        (4, 2),  # a bucket for each of 0, 1 and 2 to the left, and one for what is farther
-        lambda table, _: table[(-from_minus(5)).clamp(0, 3)].movedim(-1, 0),
-    ),
-    "Shaw": (
-        biases.shaw,
-        (5, 3),
-        lambda embedding, q: torch.einsum("hia,ija->hij", q, embedding[from_minus(5).clamp(-2, 2) + 2]) / np.sqrt(3),
-    ),
-    "forgetting": (
-        biases.forgetting,
-        (2, 5),
-        lambda log_f, _: log_f.cumsum(-1)[..., :, None] - log_f.cumsum(-1)[..., None, :],
-    ),
-}
-
-
-@pytest.mark.parametrize("op", [dot_product, blockwise])
-@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
-@pytest.mark.parametrize("along", subsets("query", "key", "value", "bias"), ids=" ".join)
-def test_biases(op: Any, bias: tuple[Any, ...], along: list[str]) -> None:
-    """A bias that is made of an array: its gradients are by that array."""
-    make, shape, added = bias
-    arrays = {"query": normal(0, 2, 5, 3), "key": normal(1, 2, 5, 3), "value": normal(2, 2, 5, 4)}
-    arrays["bias"] = normal(3, *shape)
-
-    def function(query: Any, key: Any, value: Any, bias: Any) -> Any:
-        scores = query @ key.mT / np.sqrt(3) + added(bias, query)
-        return weights_of(scores, np.tri(5, dtype=bool)) @ value
-
-    assert_twice(op, function, arrays, along, made={"bias": make}, is_causal=True, **BLOCKS[op])
 
 
 @pytest.mark.parametrize("of_today", [False, True], ids=["plain", "grouped heads, norms, rotary positions"])
