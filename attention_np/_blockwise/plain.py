@@ -145,14 +145,11 @@ def _scores(tile: Tile, rows: slice, block: Block) -> Array:
 
 def zeros(tile: Tile, wide: bool = False) -> tuple[Array, Array, Array, Array | None]:
     """Gradients of the arrays of a tile to add to; `wide`: they are `widened`."""
-    arrays = tile.query, tile.key, tile.value, tile.bias
-    query, key, value, bias = (None if array is None else np.zeros(array.shape, tile.dtype) for array in arrays)
+    query, key, value = (np.zeros(array.shape, tile.dtype) for array in (tile.query, tile.key, tile.value))
+    bias = None if tile.bias is None else np.zeros(tile.bias.shape, tile.dtype)
     if wide:
         query, key, value = (widened(array) for array in (query, key, value))
         bias = bias if isinstance(tile.bias, Bias) else widened(bias)
-    assert query is not None
-    assert key is not None
-    assert value is not None
     return query, key, value, bias
 
 

@@ -181,17 +181,17 @@ class Problem:
             head = np.ravel_multi_index(of_scores, self.scores_leading) if of_scores else 0
             dropout = Draws(self.dropout_key, self.dropout_p, int(head) * self.n, self.m, 0).within(rows, columns)
         return Tile(
-            np.asarray(pick(self.query, at, axes=2))[rows],
-            np.asarray(pick(self.key, at, axes=2))[columns],
-            np.asarray(pick(self.value, at, axes=2))[columns],
-            None if self.bias is None else self.bias_at(place),
-            rule,
-            dropout,
-            self.scale,
-            self.dtype,
-            self.block_size or (BLOCK if self.rule is None else BLOCK_OF_A_RULE),
-            self.softcap,
-            None if self.sink is None else np.asarray(pick(self.sink, of_scores, axes=0), self.dtype),
+            query=np.asarray(pick(self.query, at, axes=2))[rows],
+            key=np.asarray(pick(self.key, at, axes=2))[columns],
+            value=np.asarray(pick(self.value, at, axes=2))[columns],
+            bias=None if self.bias is None else self.bias_at(place),
+            rule=rule,
+            dropout=dropout,
+            scale=self.scale,
+            dtype=self.dtype,
+            block_size=self.block_size or (BLOCK if self.rule is None else BLOCK_OF_A_RULE),
+            softcap=self.softcap,
+            sink=None if self.sink is None else np.asarray(pick(self.sink, of_scores, axes=0), self.dtype),
         )
 
 
