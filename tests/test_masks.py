@@ -3,8 +3,6 @@ from itertools import product
 import numpy as np
 import pytest
 from helpers import each, peak_of
-from hypothesis import given
-from hypothesis import strategies as st
 
 from attention_np import masks, rules
 
@@ -85,12 +83,6 @@ def test_the_levels_are_1_4_16_by_default_and_take_any_sequence_of_integers():
         else:
             assert_same(masks.multi_level_causal(50, levels), masks.causal(50))
     assert_same(masks.multi_level_causal(50), expected)
-
-
-@given(st.integers(0, 30), st.lists(st.integers(2, 40), unique=True, max_size=6))
-def test_multi_level_causal_follows_its_rule_for_any_levels(n, more):
-    levels = (1, *sorted(more))
-    assert_same(masks.multi_level_causal(n, levels), by_rule(n, n, sees_at_levels(levels)))
 
 
 @each("shape", [(), (0,), (1,), (4,), (2, 3), (2, 0, 3)])

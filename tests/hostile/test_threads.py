@@ -100,13 +100,6 @@ def test_how_numpy_treats_errors_is_left_as_it_was_in_every_thread() -> None:
         assert before == after
 
 
-def test_what_ran_before_makes_no_difference() -> None:
-    cases = jobs()
-    first = {name: results(case) for name, case in cases.items()}
-    for name in reversed(cases):
-        assert results(cases[name]) == first[name]
-
-
 def test_a_rule_serves_many_threads() -> None:
     segments = np.sort(np.random.default_rng(0).integers(0, 5, 40))
     rule = rules.causal() & rules.packed(segments)
