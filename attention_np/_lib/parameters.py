@@ -107,7 +107,7 @@ class Parameters(NamedTuple):
     ) -> Parameters:
         """Parameters from the layout of GPT-2: columns side by side, weights multiplying from the right.
 
-        The rest is as of :meth:`from_in_proj`.
+        The rest is as of `from_in_proj`.
 
         Parameters
         ----------
