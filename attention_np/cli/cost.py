@@ -149,11 +149,7 @@ def _closing(longest: Mapping[str, Sequence[int]], available: int | None, found:
 
 
 def _content(
-    sizes: cost.Sizes,
-    workers: int,
-    available: int | None,
-    rows: Sequence[Row],
-    longest: Mapping[str, Sequence[int]],
+    sizes: cost.Sizes, workers: int, available: int | None, rows: Sequence[Row], longest: Mapping[str, Sequence[int]]
 ) -> dict[str, Any]:
     """The table as JSON: numbers of operations and bytes."""
     return {

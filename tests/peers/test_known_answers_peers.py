@@ -29,9 +29,7 @@ def from_torch(x: Any) -> Array:
     return (x.float() if x.dtype == torch.bfloat16 else x).detach().numpy()
 
 
-def differentiated(
-    forward: Callable[..., Any],
-) -> Callable[[dict[str, Array], dict[str, Any]], dict[str, Array]]:
+def differentiated(forward: Callable[..., Any]) -> Callable[[dict[str, Array], dict[str, Any]], dict[str, Array]]:
     """The function that verify takes, by autograd, of ``forward(tensors, mask, options)`` with one or two results."""
 
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
