@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.known_answers.analysis import Analysis, Computed, exact
 from attention_np.known_answers.formats import Format
 from attention_np.known_answers.program import OPS
-
-Array = npt.NDArray[Any]
 
 
 def bounds(op: str, form: Format, inputs: Mapping[str, Array], options: Mapping[str, Any]) -> dict[str, Array]:

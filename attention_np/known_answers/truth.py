@@ -67,7 +67,7 @@ def _slopes(
     with MP.workdps(3 * digits):
         step = MP.mpf(10) ** -digits  # of the digits it takes one part; the error, its square, is beyond the rest
         ahead, behind = (
-            OPS[op](Exact(), {**arrays, **{x: arrays[x] + h * v for x, v in tangents.items()}}, options)
+            OPS[op](Exact(), {**arrays, **{x: arrays[x] + v * h for x, v in tangents.items()}}, options)
             for h in (step, -step)
         )
         slope_of = {"d_d_output": "output", **{f"hvp_{x}": f"d_{x}" for x in arrays if x in tangents}}

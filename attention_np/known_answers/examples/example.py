@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.known_answers.signatures import MADE, SIGNATURES
 
 __all__ = ["TAGS", "Array", "Draws", "Example", "Shape", "attending", "case_of", "filled", "with_tangents"]
 
-Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
 
 TAGS = {
