@@ -669,6 +669,15 @@ def test_the_cases_cover_what_the_conventions_name(answers: Path) -> None:
     assert ((scores == scores.max(axis=-1, keepdims=True)).sum(axis=-1) >= 2).all()
 
 
+def test_the_tags_of_a_case_say_what_it_holds() -> None:
+    for example in all_examples():
+        options = example.options | example.options.get("rotary", {})
+        held = {tag for tag in ("mask", "bias", "sink") if tag in example.inputs}
+        held |= {tag for tag in ("softcap", "scaling") if tag in options}
+        held |= {"causal"} if options.get("is_causal") else set()
+        assert held == {*example.tags} & {"mask", "bias", "sink", "softcap", "scaling", "causal"}
+
+
 def test_what_is_hidden_must_be_exactly_zero(few: Path) -> None:
     halves = {case.name: case for case in known_answers.load(few, op="dot_product", dtypes=["float16"])}
     padding = halves["float16/dot_product/padding"]
