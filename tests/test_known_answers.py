@@ -185,7 +185,7 @@ def standard(inputs: dict[str, Array], options: dict[str, Any], **planted: Any) 
     q, k, v, d_output = (inputs[name] for name in ("query", "key", "value", "d_output"))
     if len({x.shape[:-2] for x in (q, k, v)}) > 1:
         raise NotImplementedError
-    rounded = planted.get("products_in", q.dtype)
+    rounded, between = planted.get("products_in", q.dtype), planted.get("between", lambda x: x)
     scale = q.dtype.type(options.get("scale", planted.get("scale", q.shape[-1] ** -0.5)))
     visible = np.broadcast_to(inputs.get("mask", np.True_), (*q.shape[:-1], k.shape[-2]))
     if options.get("is_causal"):
@@ -197,10 +197,10 @@ def standard(inputs: dict[str, Array], options: dict[str, Any], **planted: Any) 
     with np.errstate(all="ignore"):
         weights = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
         total = weights.sum(axis=-1, keepdims=True) + q.dtype.type(planted.get("epsilon", 0))
-        weights = np.where(total > 0, weights / np.where(total > 0, total, 1), 0)
-    d_weights = d_output @ v.swapaxes(-1, -2)
+        weights = between(np.where(total > 0, weights / np.where(total > 0, total, 1), 0))
+    d_weights = between(d_output @ v.swapaxes(-1, -2))
     mean = (weights * d_weights).sum(axis=-1, keepdims=True) if planted.get("mean", True) else 0
-    d_scores = weights * (d_weights - mean)
+    d_scores = between(weights * (d_weights - mean))
     return {
         "output": weights @ v,
         "logsumexp": np.where(largest > -np.inf, largest + np.log(np.where(total > 0, total, 1)), -np.inf)[..., 0],
@@ -225,6 +225,15 @@ def test_a_plain_implementation_gives_the_answers(answers: Path) -> None:
     report = known_answers.verify(standard, answers, dtypes=["float32"], skip=["hidden non-finite"])
     report.raise_if_failed()
     assert len(report.skipped) < len({x.case for x in report})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_may_be_rounded_to_a_half_type_between_products_is_within_the_bounds(few: Path, dtype: str) -> None:
+    def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
+        single = {name: x if x.dtype == np.bool_ else x.astype(np.float32) for name, x in inputs.items()}
+        return standard(single, options, between=lambda x: x.astype(dtype_of(dtype)).astype(np.float32))
+
+    known_answers.verify(function, few, dtypes=[dtype], skip=["hidden non-finite"]).raise_if_failed()
 
 
 def test_a_kernel_that_takes_rows_to_follow_one_another_is_found_by_views_of_a_fused_projection(answers: Path) -> None:

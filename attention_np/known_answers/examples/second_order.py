@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,20 +20,9 @@ __all__ = ["examples"]
 
 def examples() -> list[Example]:
     """Every case with tangents."""
-
-    def softmax(name: str, description: str, *tags: str, **changes: Any) -> Example:
-        return with_tangents(of_softmax(f"tangents-{name}", description, *tags, **changes))
-
-    def case(name: str, description: str, *tags: str, **changes: Any) -> Example:
-        return with_tangents(of_dot_product(f"tangents-{name}", description, *tags, **{"leading": (), **changes}))
-
-    def additive(name: str, description: str, *tags: str, **changes: Any) -> Example:
-        return with_tangents(of_additive(f"tangents-{name}", description, *tags, **changes))
-
-    def multi_head(name: str, description: str, *tags: str, **changes: Any) -> Example:
-        given = {"n": 3, "m": 4, "leading": (), **changes}
-        return with_tangents(of_multi_head(f"tangents-{name}", description, *tags, **given))
-
+    softmax, additive = partial(_moving, of_softmax), partial(_moving, of_additive)
+    case = partial(_moving, of_dot_product, leading=())
+    multi_head = partial(_moving, of_multi_head, n=3, m=4, leading=())
     some = np.array([[True, False, True, True, False], [False] * 5, [True] * 5])
     padding = masks.padding(4, 6)
     hidden = ~padding.T  # (6, 1): the padded keys
@@ -100,3 +91,7 @@ def examples() -> list[Example]:
             is_causal=True,
         ),
     ]
+
+
+def _moving(make: Callable[..., Example], name: str, description: str, *tags: str, **changes: Any) -> Example:
+    return with_tangents(make(f"tangents-{name}", description, *tags, **changes))
