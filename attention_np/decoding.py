@@ -215,14 +215,7 @@ class KeyValueCache:
                 else within(slice(own, stop), slice(start, stop))
             )
         output, _ = dot_product.forward(
-            query,
-            key,
-            value,
-            mask=seen,
-            bias=bias,
-            scale=scale,
-            softcap=softcap,
-            sink=sink,
+            query, key, value, mask=seen, bias=bias, scale=scale, softcap=softcap, sink=sink
         )
         return output
 

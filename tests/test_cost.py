@@ -2,9 +2,9 @@
 
 import json
 import sys
-import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers import Patch, Printed, each
+from helpers import Array, Patch, Printed, each
 
 from attention_np import blockwise, cli, cost, dot_product
 from attention_np._lib import machine
 from attention_np._lib.counting import Counted, Tally
 from attention_np.cost import Sizes
 
-Array = npt.NDArray[Any]
 OPTIONS = ({}, {"is_causal": True}, {"dropout": True}, {"is_causal": True, "dropout": True})
 
 
@@ -49,19 +48,8 @@ def options_of(sizes: Sizes) -> dict[str, Any]:
 
 def in_a_thread_of_its_own(work: Callable[[], None]) -> None:
     """The kernels keep scratch memory for each thread: a new one has none."""
-    errors = []
-
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=guarded)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(work).result()
 
 
 def counted(op: Any, sizes: Sizes, monkeypatch: Patch, **how: Any) -> list[Tally]:

@@ -31,47 +31,38 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def source(language: str, folder: Path) -> Path:
-    """The program of the page in a language, as a file."""
+FLAGS = {"gcc": "-std=c11 -O2 -Wall -Wextra -Werror -lm", "rustc": "--edition 2021 -D warnings"}
+
+
+def source(compiler: str, folder: Path) -> Path:
+    """The program of the page in the language of a compiler, as a file; no test where there is none."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    language, name = {"gcc": ("c", "check.c"), "rustc": ("rust", "check.rs")}[compiler]
     found = re.search(rf"```{language}\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert found is not None
-    path = folder / {"c": "check.c", "rust": "check.rs"}[language]
-    path.write_text(found[1], encoding="utf-8")
-    return path
+    (folder / name).write_text(found[1], encoding="utf-8")
+    return folder / name
+
+
+def compiled(compiler: str, folder: Path) -> Path:
+    words = [compiler, str(source(compiler, folder)), "-o", str(folder / "check"), *FLAGS[compiler].split()]
+    sanitized = (
+        compiler == "gcc" and not subprocess.run([*words, *SANITIZED], capture_output=True, check=False).returncode
+    )
+    if not sanitized:
+        subprocess.run(words, check=True)
+    return folder / "check"
 
 
 @pytest.fixture(scope="module")
 def in_c(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("gcc") is None:
-        pytest.skip("there is no gcc")
-    folder = tmp_path_factory.mktemp("c")
-    program = folder / "check"
-    words = [
-        "gcc",
-        "-std=c11",
-        "-O2",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        str(source("c", folder)),
-        "-o",
-        str(program),
-        "-lm",
-    ]
-    if subprocess.run([*words, *SANITIZED], capture_output=True, check=False).returncode:
-        subprocess.run(words, check=True)  # there are no sanitizers
-    return program
+    return compiled("gcc", tmp_path_factory.mktemp("c"))
 
 
 @pytest.fixture(scope="module")
 def in_rust(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("rustc") is None:
-        pytest.skip("there is no rustc")
-    folder = tmp_path_factory.mktemp("rust")
-    program = folder / "check"
-    words = ["rustc", "--edition", "2021", "-D", "warnings", str(source("rust", folder)), "-o", str(program)]
-    subprocess.run(words, check=True)
-    return program
+    return compiled("rustc", tmp_path_factory.mktemp("rust"))
 
 
 def runs(program: Path, path: Path) -> subprocess.CompletedProcess[str]:
@@ -85,9 +76,7 @@ def runs(program: Path, path: Path) -> subprocess.CompletedProcess[str]:
 def test_the_line_that_the_page_prints_compiles_its_program_and_holds_a_case_against_it(
     compiler: str, answers: Path, tmp_path: Path
 ) -> None:
-    if shutil.which(compiler) is None:
-        pytest.skip(f"there is no {compiler}")
-    source("c" if compiler == "gcc" else "rust", tmp_path)
+    source(compiler, tmp_path)
     (tmp_path / "answers").symlink_to(answers)
     (line,) = re.findall(rf"^{compiler} .*", DOCS.read_text(encoding="utf-8"), flags=re.MULTILINE)
     done = subprocess.run(["/bin/sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,9 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("workers", "the threads of the blockwise algorithm (default: the cores)", None),
     ):
         shown = "" if default is None else f" (default: {default})"
-        parser.add_argument(f"--{name}", type=_positive, default=default, metavar="N", help=what + shown)
+        field = "d_k" if name == "d" else name.replace("-", "_")  # of cost.Sizes, for all but the workers
+        parser.add_argument(f"--{name}", dest=field, type=_positive, default=default, metavar="N", help=what + shown)
     parser.add_argument("--dtype", type=_dtype, default="float32", help="of the arrays (default: float32)")
-    parser.add_argument("--causal", action="store_true", help="query i attends to the keys up to i only")
+    parser.add_argument(
+        "--causal", dest="is_causal", action="store_true", help="query i attends to the keys up to i only"
+    )
     parser.add_argument("--dropout", action="store_true", help="weights are dropped")
     parser.add_argument("--memory", type=_gib, metavar="GIB", help="the memory there is (default: what is available)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE as well")
@@ -52,17 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the table."""
-    sizes = cost.Sizes(
-        n=options.n or 1,
-        m=options.m,
-        d_k=options.d,
-        d_v=options.d_v,
-        heads=options.heads,
-        batch=options.batch,
-        dtype=options.dtype,
-        is_causal=options.causal,
-        dropout=options.dropout,
-    )
+    given = {field.name: getattr(options, field.name) for field in fields(cost.Sizes)}
+    sizes = cost.Sizes(**given | {"n": options.n or 1})
     unwritable = None if options.json is None else why_not_writable(options.json)
     if unwritable:
         return refuse(unwritable)
@@ -149,11 +143,7 @@ def _closing(longest: Mapping[str, Sequence[int]], available: int | None, found:
 
 
 def _content(
-    sizes: cost.Sizes,
-    workers: int,
-    available: int | None,
-    rows: Sequence[Row],
-    longest: Mapping[str, Sequence[int]],
+    sizes: cost.Sizes, workers: int, available: int | None, rows: Sequence[Row], longest: Mapping[str, Sequence[int]]
 ) -> dict[str, Any]:
     """The table as JSON: numbers of operations and bytes."""
     return {

@@ -12,9 +12,6 @@ from attention_np.known_answers import write
 from attention_np.known_answers.examples import OPS
 from attention_np.known_answers.formats import DTYPES
 
-NEEDED = {"mpmath": "mpmath", "safetensors": "safetensors"}  # modules of the extra `answers`, and their packages
-FOR_BFLOAT16 = {"ml_dtypes": "ml_dtypes"}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
@@ -26,11 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Write, say what was written, and return 0."""
     dtypes = options.dtype or DTYPES
-    lacking = missing(NEEDED | (FOR_BFLOAT16 if "bfloat16" in dtypes else {}))
-    if lacking:
-        return refuse(f"known-answers needs {', '.join(lacking)}: pip install 'attention-np[answers]'")
     try:
         count = write(options.directory, ops=options.op, dtypes=dtypes, progress=_progress())
+    except ImportError as error:
+        return refuse(str(error))
     except OSError as error:
         return refuse(f"cannot write {options.directory}: {error.strerror}" if error.strerror else str(error))
     files = f"{count // len(set(dtypes))} cases in {', '.join(dict.fromkeys(dtypes))}"

@@ -13,13 +13,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.known_answers.by_position import frequencies
 from attention_np.known_answers.formats import Format
 from attention_np.known_answers.program import SCALING, Head, Moving, sum_to
-
-Array = npt.NDArray[Any]
 
 EXPONENT = 3  # roundings of the argument of exp: a difference, times log2(e), itself rounded
 FUNCTION = 4  # what exp, log, tanh and a division may be off by, together with the rounding of the result

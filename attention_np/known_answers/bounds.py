@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from attention_np.known_answers.analysis import Analysis, exact
+from attention_np._lib.arrays import Array
+from attention_np.known_answers.analysis import Analysis, Computed, exact
 from attention_np.known_answers.formats import Format
 from attention_np.known_answers.program import OPS
-
-Array = npt.NDArray[Any]
 
 
 def bounds(op: str, form: Format, inputs: Mapping[str, Array], options: Mapping[str, Any]) -> dict[str, Array]:
@@ -38,11 +36,15 @@ def bounds(op: str, form: Format, inputs: Mapping[str, Array], options: Mapping[
     dict of str to ndarray of float64
         Zero where an answer is what it is whatever the rounding, as for a query that attends to nothing.
     """
+    return {name: computed.error for name, computed in analysed(op, form, inputs, options).items()}
+
+
+def analysed(op: str, form: Format, inputs: Mapping[str, Array], options: Mapping[str, Any]) -> dict[str, Computed]:
+    """The answers in float64, each with its largest error."""
     # What NaN and infinity hide behind has no influence, so a zero does as well.
     clean = {name: x if x.dtype == np.bool_ else exact(_finite(name, x)) for name, x in inputs.items()}
     with np.errstate(all="ignore"):
-        found = OPS[op](Analysis(form), clean, options)
-    return {name: computed.error for name, computed in found.items()}
+        return OPS[op](Analysis(form), clean, options)
 
 
 def with_rounding(error: Array, answer: Array, form: Format) -> Array:

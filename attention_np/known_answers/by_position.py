@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
-Numbers: TypeAlias = Any
-Arithmetic: TypeAlias = Any
+from attention_np._lib.arrays import Array
+
+Numbers: TypeAlias = Any  # of the arithmetic: an array of them
+Arithmetic: TypeAlias = Any  # an Exact or an Analysis
 Options: TypeAlias = Mapping[str, Any]
 
 BIASES = ("slopes", "table", "embedding", "log_f")  # inputs that stand for one: of ALiBi, T5, Shaw, forgetting gates

@@ -6,12 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.known_answers.reading import KnownAnswer
 from attention_np.known_answers.report import Comparison
-
-Array = npt.NDArray[Any]
 
 CLEAR = 100  # times its bound: an entry so large shows a factor to two digits
 FEW_BITS = 13  # in which an array agrees that was rounded somewhere to the 11 bits of float16 and TF32, or to fewer

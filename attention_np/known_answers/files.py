@@ -9,15 +9,12 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np._lib.text import legible
 from attention_np.known_answers.formats import FORMATS, dtype_of
-
-Array = npt.NDArray[Any]
 
 BOOLEAN = "BOOL"
 LARGEST_HEADER = 2**18  # bytes; to read those of a header takes up to thirty times their number

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from attention_np._lib.arrays import Array
 
 
 class Format(NamedTuple):

@@ -8,17 +8,12 @@ in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from attention_np.known_answers.by_position import BIASES, position_bias
-
-Array = npt.NDArray[Any]
-Numbers: TypeAlias = Any  # of the arithmetic: an array of them
-Arithmetic: TypeAlias = Any  # an Exact or an Analysis
-Options: TypeAlias = Mapping[str, Any]
+from attention_np._lib.arrays import Array
+from attention_np.known_answers.by_position import BIASES, Arithmetic, Numbers, Options, position_bias
 
 SCALING = 6  # roundings of a score besides those of its sum: the scale, its square root for both factors, the bias
 

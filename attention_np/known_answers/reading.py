@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np._lib.json import content_of
 from attention_np.known_answers import files, manifest
 from attention_np.known_answers.formats import DTYPES, dtype_of
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

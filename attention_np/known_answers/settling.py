@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.known_answers import truth
-
-Array = npt.NDArray[Any]
 
 DOUBTFUL = 1e-6  # of what rounding may make in the dtype: a smaller entry may be what is left of a cancellation
 AGREEMENT = 1e-25  # relative: of an entry in more and in fewer digits

@@ -288,19 +288,14 @@ OF_SCORES = {"scale": json.as_finite, "is_causal": json.as_flag, "softcap": json
 OF_ROTARY = {
     "base": json.as_finite,
     "width": json.as_whole,
-    "interleaved": json.as_flag,
     "trailing": json.as_flag,
+    "interleaved": json.as_flag,
     "scaling": _scaling,
 }
 SIGNATURES = {
     "softmax": Signature(("scores",), ("mask",), {"axis": _axis}, (), _softmax, second_order=True),
     "dot_product": Signature(
-        ATTENDING,
-        ("mask", "bias", "sink", *MADE),
-        OF_SCORES,
-        (),
-        _dot_product,
-        second_order=True,
+        ATTENDING, ("mask", "bias", "sink", *MADE), OF_SCORES, (), _dot_product, second_order=True
     ),
     "additive": Signature(
         (*ATTENDING, "w_query", "w_key", "w_score"), ("b", "mask"), {}, (), _additive, second_order=True
@@ -332,11 +327,5 @@ SIGNATURES = {
     ),
     "rms_norm": Signature(("x",), ("gain",), {"epsilon": json.as_finite}, (), _normalisation),
     "layer_norm": Signature(("x",), ("gain", "b"), {"epsilon": json.as_finite}, (), _normalisation),
-    "rotary": Signature(
-        ("x",),
-        ("positions",),
-        OF_ROTARY,
-        (),
-        _rotary,
-    ),
+    "rotary": Signature(("x",), ("positions",), OF_ROTARY, (), _rotary),
 }

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.known_answers.by_position import frequencies
-from attention_np.known_answers.program import OPS, Head, Moving, sum_to
+from attention_np.known_answers.program import OPS, Head, sum_to
 
 Array = npt.NDArray[Any]
 
@@ -53,8 +53,25 @@ def answers(op: str, inputs: Mapping[str, Array], options: Mapping[str, Any], di
     0.333333333333333333333333333333333333333333333
     """
     with LOCK, MP.workdps(digits):
-        arrays = {name: x if x.dtype == np.bool_ else _exact(x) for name, x in inputs.items()}
-        return OPS[op](Exact(), arrays, options)
+        exact = {name: x if x.dtype == np.bool_ else _exact(x) for name, x in inputs.items()}
+        arrays = {name: x for name, x in exact.items() if not name.startswith("v_")}
+        found = OPS[op](Exact(), arrays, options)
+        tangents = {name[2:]: exact[name] for name in exact.keys() - arrays.keys()}
+        return found | (_slopes(op, arrays, tangents, options, digits) if tangents else {})
+
+
+def _slopes(
+    op: str, arrays: Mapping[str, Array], tangents: Mapping[str, Array], options: Mapping[str, Any], digits: int
+) -> dict[str, Array]:
+    """How the output and the gradients move along the tangents: symmetric differences that lose none of the digits."""
+    with MP.workdps(3 * digits):
+        step = MP.mpf(10) ** -digits  # of the digits it takes one part; the error, its square, is beyond the rest
+        ahead, behind = (
+            OPS[op](Exact(), {**arrays, **{x: arrays[x] + v * h for x, v in tangents.items()}}, options)
+            for h in (step, -step)
+        )
+        slope_of = {"d_d_output": "output", **{f"hvp_{x}": f"d_{x}" for x in arrays if x in tangents}}
+        return {name: (ahead[of] - behind[of]) / (2 * step) for name, of in slope_of.items()}
 
 
 class Exact:
@@ -201,17 +218,6 @@ class Exact:
             d_scores[i][shown] = _row_backward(row, d_output[i][shown])
         return weights, logsumexp, d_scores
 
-    def moving_softmax(
-        self, scores: Array, visible: Array, d_output: Array, moved_scores: Array
-    ) -> tuple[Array, Array]:
-        """How the weights of each row, and the gradient of the scores, move with the scores."""
-        moved_weights, moved_d_scores = _zeros(scores.shape), _zeros(scores.shape)
-        for i in np.ndindex(*scores.shape[:-1]):
-            shown = _shown(visible[i], scores[i])
-            given = d_output[i][shown], moved_scores[i][shown]
-            moved_weights[i][shown], moved_d_scores[i][shown] = _moving_row(_row(scores[i][shown]), *given, ZERO)
-        return moved_weights, moved_d_scores
-
     def attend(self, scores: Array, visible: Array, value: Array, d_output: Array) -> Head:
         """From the scores to the output, and from the gradient of that to those of scores and values."""
         leading = np.broadcast_shapes(scores.shape[:-2], value.shape[:-2])
@@ -225,21 +231,6 @@ class Exact:
             np.array(parts, object).reshape(*leading, *parts[0].shape) for parts in zip(*results, strict=True)
         )
         return Head(output, logsumexp, d_scores, d_value)
-
-    def moving_attend(
-        self, scores: Array, visible: Array, value: Array, d_output: Array, moved_scores: Array, moved_value: Array
-    ) -> Moving:
-        """How the results of :meth:`attend` move with the scores and the values."""
-        leading = np.broadcast_shapes(scores.shape[:-2], value.shape[:-2])
-        places = _places(leading, scores, np.broadcast_to(visible, scores.shape), value, d_output, moved_scores)
-        moved_values = np.broadcast_to(moved_value, (*leading, *value.shape[-2:]))
-        heads = [
-            _moving_attend(s, _shown(shown, s), v, d_o, moved_s, moved_values[index])
-            for index, (s, shown, v, d_o, moved_s) in places
-        ]
-        return Moving(
-            *(np.array(parts, object).reshape(*leading, *parts[0].shape) for parts in zip(*heads, strict=True))
-        )
 
 
 class _Row(NamedTuple):
@@ -281,15 +272,6 @@ def _above_mean(row: _Row, x: Array) -> Array:
     return above
 
 
-def _moving_row(row: _Row, d_weights: Array, moved_scores: Array, moved_d_weights: Any) -> tuple[Array, Array]:
-    """How the weights and the gradient of the scores move, by the derivative of :func:`_row_backward`."""
-    if not row.moves:
-        return _zeros(d_weights.shape), _zeros(d_weights.shape)
-    above = _above_mean(row, moved_scores)
-    product = above * _above_mean(row, d_weights) + moved_d_weights
-    return row.weights * above, row.weights * _above_mean(row, product)
-
-
 def _attend(scores: Array, visible: Array, value: Array, d_output: Array) -> Head:
     """From the scores of one head to its output, and from the gradient of that back to the scores."""
     n, m = scores.shape
@@ -307,26 +289,6 @@ def _attend(scores: Array, visible: Array, value: Array, d_output: Array) -> Hea
         for j, weight in zip(shown, row.weights, strict=True):
             d_value[j] += d_output[i] * weight  # the array first: else mpmath writes it out, to say it is no number
     return Head(output, logsumexp, d_scores, d_value)
-
-
-def _moving_attend(
-    scores: Array, visible: Array, value: Array, d_output: Array, moved_scores: Array, moved_value: Array
-) -> Moving:
-    """How the output of one head, and the gradients of its scores and values, move."""
-    output, d_scores, d_value = _zeros(d_output.shape), _zeros(scores.shape), _zeros(value.shape)
-    for i in range(len(scores)):
-        shown = np.flatnonzero(visible[i])
-        row = _row(scores[i, shown])
-        d_weights, moved_d_weights = (
-            np.array([_dot(d_output[i], v) for v in values[shown]], object) for values in (value, moved_value)
-        )
-        moved_weights, moved_d_scores = _moving_row(row, d_weights, moved_scores[i, shown], moved_d_weights)
-        both = np.concatenate([moved_weights, row.weights])
-        output[i] = [_dot(both, column) for column in np.concatenate([value[shown], moved_value[shown]]).T]
-        if any(d != 0 for d in d_output[i]):
-            d_scores[i, shown] = moved_d_scores
-            d_value[shown] += moved_weights[:, None] * d_output[i]
-    return Moving(output, d_scores, d_value)
 
 
 def _capped(score: Any, softcap: float) -> Any:

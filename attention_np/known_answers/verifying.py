@@ -8,13 +8,12 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.known_answers.comparing import compare
 from attention_np.known_answers.reading import KnownAnswer, load
 from attention_np.known_answers.report import Conformance
 
-Array = npt.NDArray[Any]
 Function = Callable[[dict[str, Array], dict[str, Any]], Mapping[str, Any]]
 
 

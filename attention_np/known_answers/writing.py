@@ -9,17 +9,15 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from attention_np._lib.arrays import Array
 from attention_np.known_answers import bounds, files, manifest
 from attention_np.known_answers.examples import OPS, Example, all_examples
 from attention_np.known_answers.formats import DTYPES, FORMATS, dtype_of, to_format
 from attention_np.known_answers.reading import chosen, listed
 
-Array = npt.NDArray[Any]
 Job = tuple[Example, str]
 
 

@@ -12,6 +12,8 @@ from helpers import Array
 from attention_np import known_answers
 from attention_np.known_answers.formats import DTYPES
 
+from .pipeline import scores_of
+
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
 functional = torch.nn.functional
 
@@ -29,9 +31,7 @@ def from_torch(x: Any) -> Array:
     return (x.float() if x.dtype == torch.bfloat16 else x).detach().numpy()
 
 
-def differentiated(
-    forward: Callable[..., Any],
-) -> Callable[[dict[str, Array], dict[str, Any]], dict[str, Array]]:
+def differentiated(forward: Callable[..., Any]) -> Callable[[dict[str, Array], dict[str, Any]], dict[str, Array]]:
     """The function that verify takes, by autograd, of ``forward(tensors, mask, options)`` with one or two results."""
 
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
@@ -63,56 +63,11 @@ def torch_attention(tensors: dict[str, Any], mask: Any, options: dict[str, Any])
     return scaled_dot_product(query, key, value, tensors, mask, options)
 
 
-def bias_by_position(query: Any, m: int, scale: float, tensors: Any, options: dict[str, Any]) -> Any:
-    """ALiBi, T5, Shaw or forgetting gates; zero if there is none."""
-    i, j = torch.arange(query.shape[-2])[:, None], torch.arange(m)
-    if "slopes" in tensors:
-        return -tensors["slopes"].to(query.dtype)[:, None, None] * (i - j).abs()
-    if "table" in tensors:
-        table = tensors["table"].to(query.dtype)
-        return table[torch.from_numpy(buckets((j - i).numpy(), len(table), **of_table(options)))].permute(2, 0, 1)
-    if "embedding" in tensors:
-        embedding = tensors["embedding"].to(query.dtype)
-        far = len(embedding) // 2
-        return scale * torch.einsum("...ia,ija->...ij", query, embedding[(j - i).clamp(-far, far) + far])
-    if "log_f" in tensors:
-        sums = tensors["log_f"].to(query.dtype).cumsum(-1)
-        return sums[..., :, None] - sums[..., None, :m]
-    return torch.zeros((), dtype=query.dtype)
-
-
-def of_table(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in ("bidirectional", "max_distance") if name in options}
-
-
-def buckets(distances: Array, size: int, bidirectional: bool = True, max_distance: int = 128) -> Array:
-    """As T5's authors compute them, from a key position less a query position."""
-    half = size // 2 if bidirectional else size
-    behind = np.abs(distances) if bidirectional else np.maximum(-distances, 0)
-    exact = half // 2
-    far = np.log(np.maximum(behind, exact) / exact) / np.log(max_distance / exact) * (half - exact)
-    bucket = np.where(behind < exact, behind, np.minimum(exact + far.astype(int), half - 1))
-    return bucket + half * (bidirectional & (distances > 0))
-
-
 def pipeline(query: Any, key: Any, value: Any, tensors: Any, mask: Any, options: dict[str, Any]) -> Any:
-    """Scale, softcap, bias, mask, window, sink, softmax, values, in float32 at least."""
+    """In float32 at least."""
     wide = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
     query, key, value = (x.to(wide) for x in (query, key, value))
-    n, m, scale = query.shape[-2], key.shape[-2], options.get("scale", query.shape[-1] ** -0.5)
-    scores = query @ key.mT * scale
-    if "softcap" in options:
-        scores = options["softcap"] * torch.tanh(scores / options["softcap"])
-    scores = scores + bias_by_position(query, m, scale, tensors, options)
-    distances = torch.arange(m) - torch.arange(n)[:, None]
-    left, right = options.get("window", (n, m))
-    right = 0 if options.get("is_causal") else right
-    seen = (distances >= -left) & (distances <= right)
-    scores = scores.masked_fill(~(seen if mask is None else seen & mask), -torch.inf)
-    if "sink" in tensors:
-        column = tensors["sink"].to(wide)[..., None, None].expand(*scores.shape[:-1], 1)
-        scores = torch.cat([scores, column], dim=-1)
-    return torch.softmax(scores, dim=-1)[..., :m] @ value
+    return torch.softmax(scores_of(query, key, tensors, mask, options), dim=-1)[..., : key.shape[-2]] @ value
 
 
 OURS_ALONE = {"softcap", "window", "sink", "slopes", "table", "embedding", "log_f"}  # PyTorch's function has none

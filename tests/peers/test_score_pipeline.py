@@ -10,50 +10,14 @@ from helpers import Array, assert_close, normal
 
 from attention_np import biases, blockwise, dot_product
 
+from .pipeline import scores_of
+
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
 
 DOUBLE = 1e-12
 N, M, D_K, D_V, HEADS = 6, 9, 4, 3, 2
 KINDS = ("none", "array", "alibi", "t5", "shaw", "forgetting")
-
-
-def bias_of(kind: str, array: Any, query: Any, scale: float) -> Any:
-    """What is added, by PyTorch's own functions."""
-    i, j = torch.arange(N)[:, None], torch.arange(M)[None, :]
-    if kind == "alibi":
-        return -array[:, None, None] * (i - j).abs()
-    if kind == "t5":
-        return array[buckets(j - i)].permute(2, 0, 1)
-    if kind == "shaw":
-        vectors = array[(j - i).clamp(-2, 2) + 2]  # (n, m, d_k)
-        return scale * torch.einsum("...ia,ija->...ij", query, vectors)
-    if kind == "forgetting":
-        sums = array.cumsum(-1)
-        return sums[..., :N, None] - sums[..., None, :]
-    return array
-
-
-def buckets(distances: Any, size: int = 8, max_distance: int = 7) -> Any:
-    """Those of T5 in both directions, as its authors compute them."""
-    half, exact = size // 2, size // 4
-    behind = distances.abs()
-    far = torch.log(behind.float() / exact) / np.log(max_distance / exact) * (half - exact)
-    far = (exact + far.nan_to_num(neginf=0).long()).clamp(max=half - 1)
-    return (distances > 0).long() * half + torch.where(behind < exact, behind, far)
-
-
-def attention(kind: str, options: dict[str, Any], query: Any, key: Any, value: Any, bias: Any, sink: Any) -> Any:
-    """Scale, softcap, bias, mask, sink, softmax, values: the output and the log-sum-exp."""
-    scores = options["scale"] * query @ key.transpose(-1, -2)
-    if options["softcap"] is not None:
-        scores = options["softcap"] * torch.tanh(scores / options["softcap"])
-    if kind != "none":
-        scores = scores + bias_of(kind, bias, query, options["scale"])
-    scores = scores.masked_fill(~torch.tensor(options["mask"]), -torch.inf)
-    if sink is not None:
-        column = sink.reshape(*sink.shape, 1, 1).expand(*scores.shape[:-1], 1)
-        scores = torch.cat([scores, column], dim=-1)
-    return torch.softmax(scores, -1)[..., :M] @ value, torch.logsumexp(scores, -1)
+NAMES = {"array": "bias", "alibi": "slopes", "t5": "table", "shaw": "embedding", "forgetting": "log_f"}  # of its array
 
 
 def drawn(seed: int) -> tuple[str, dict[str, Any], dict[str, Array]]:
@@ -94,7 +58,10 @@ def test_output_log_sum_exp_and_gradients_are_those_of_autograd(seed: int) -> No
     kind, options, arrays = drawn(seed)
     given = {name: x for name, x in arrays.items() if name != "bias"} | {"bias": ours(kind, arrays.get("bias"))}
     tensors = {name: torch.tensor(x, requires_grad=True) for name, x in arrays.items()}
-    expected, logsumexp = attention(kind, options, *(tensors.get(x) for x in ("query", "key", "value", "bias", "sink")))
+    beside = {NAMES[kind] if name == "bias" else name: x for name, x in tensors.items()}
+    theirs = {"scale": options["scale"], "softcap": options["softcap"], "max_distance": 7}
+    scores = scores_of(tensors["query"], tensors["key"], beside, torch.tensor(options["mask"]), theirs)
+    expected, logsumexp = torch.softmax(scores, -1)[..., :M] @ tensors["value"], torch.logsumexp(scores, -1)
     d_output, d_logsumexp = normal(8, *expected.shape), normal(9, *logsumexp.shape)
     (expected * torch.tensor(d_output)).sum().backward(retain_graph=True)
     gradients = {name: x.grad.numpy().copy() for name, x in tensors.items()}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attention_np import masks
-from attention_np.known_answers.examples.example import Draws, Example, Shape
+from attention_np.known_answers.examples.example import Draws, Example, Shape, attending, case_of, filled
 
 __all__ = ["examples", "of_additive"]
 
@@ -23,25 +23,12 @@ def of_additive(
     value_leading: Shape | None = None,
     **changes: Any,
 ) -> Example:
-    """A case on arrays of the given sizes; `changes` are arrays, functions of the array drawn, or None to leave out."""
+    """A case on arrays of the given sizes."""
     draws = Draws("additive", name)
-    key_leading = leading if key_leading is None else key_leading
-    value_leading = key_leading if value_leading is None else value_leading
-    output_leading = np.broadcast_shapes(leading, key_leading, value_leading)
-    inputs = {
-        "query": draws(*leading, n, 5),
-        "key": draws(*key_leading, m, 4),
-        "value": draws(*value_leading, m, 3),
-        "w_query": draws(5, 7) / 2,
-        "w_key": draws(4, 7) / 2,
-        "w_score": draws(7),
-        "b": draws(7) / 2,
-        "d_output": draws(*output_leading, n, 3),
-    }
-    for key, change in changes.items():
-        inputs[key] = change(inputs[key]) if callable(change) else change
-    given = {key: array for key, array in inputs.items() if array is not None}
-    return Example("additive", name, description, given, tags=tags)
+    inputs, output_leading = attending(draws, (n, m), (5, 4, 3), leading, key_leading, value_leading)
+    inputs |= {"w_query": draws(5, 7) / 2, "w_key": draws(4, 7) / 2, "w_score": draws(7), "b": draws(7) / 2}
+    inputs["d_output"] = draws(*output_leading, n, 3)
+    return case_of(draws, description, tags, inputs, changes)
 
 
 def examples() -> list[Example]:
@@ -66,28 +53,23 @@ def examples() -> list[Example]:
         ),
         case("large-scores", "Scores up to about 100.", "large scores", w_score=lambda w: 32 * w),
         case("equal-keys", "Every key is the same.", "ties", key=lambda x: np.repeat(x[:, :1], 6, axis=1)),
-        case("padding", "The second sample has 4 keys and 2 of padding.", "mask", mask=padding),
-        case("causal", "Each query sees the keys up to its own position.", "mask", mask=masks.causal(4, 6)),
+        case("padding", "The second sample has 4 keys and 2 of padding.", mask=padding),
+        case("causal", "Each query sees the keys up to its own position.", mask=masks.causal(4, 6)),
         case(
-            "sliding-window",
-            "One key before its own, and one after.",
-            "mask",
-            mask=masks.sliding_window(4, 6, left=1, right=1),
+            "sliding-window", "One key before its own, and one after.", mask=masks.sliding_window(4, 6, left=1, right=1)
         ),
         case(
             "empty-rows",
             "Aligned so that the first query sees no key.",
-            "mask",
             "empty row",
             mask=masks.causal(4, 6, offset=-1),
         ),
         case(
             "nan-behind-mask",
             "The padded keys are NaN, the padded values infinite.",
-            "mask",
             "hidden non-finite",
             mask=padding,
-            key=lambda x: np.where(padded, np.nan, x),
-            value=lambda x: np.where(padded, np.inf, x),
+            key=filled(padded, np.nan),
+            value=filled(padded, np.inf),
         ),
     ]

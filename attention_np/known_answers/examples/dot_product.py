@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_np.known_answers.examples.example import Array, Draws, Example, Shape
-from attention_np.known_answers.signatures import SIGNATURES
+from attention_np.known_answers.examples.example import Array, Draws, Example, Shape, attending, case_of, filled
 
 __all__ = ["examples", "of_dot_product"]
 
@@ -26,21 +25,11 @@ def of_dot_product(
     value_leading: Shape | None = None,
     **changes: Any,
 ) -> Example:
-    """A case on arrays of the given sizes; `changes` are options, arrays, or functions of the draws and an array."""
+    """A case on arrays of the given sizes."""
     draws = Draws("dot_product", name)
-    key_leading = leading if key_leading is None else key_leading
-    value_leading = key_leading if value_leading is None else value_leading
-    output_leading = np.broadcast_shapes(leading, key_leading, value_leading)
-    inputs = {
-        "query": draws(*leading, n, d_k),
-        "key": draws(*key_leading, m, d_k),
-        "value": draws(*value_leading, m, d_v),
-        "d_output": draws(*output_leading, n, d_v),
-    }
-    options = {key: changes.pop(key) for key in SIGNATURES["dot_product"].options if key in changes}
-    for key, change in changes.items():
-        inputs[key] = change(draws, inputs.get(key)) if callable(change) else change
-    return Example("dot_product", name, description, inputs, options, tags)
+    inputs, output_leading = attending(draws, (n, m), (d_k, d_k, d_v), leading, key_leading, value_leading)
+    inputs["d_output"] = draws(*output_leading, n, d_v)
+    return case_of(draws, description, tags, inputs, changes)
 
 
 def examples() -> list[Example]:
@@ -55,9 +44,6 @@ def examples() -> list[Example]:
     def tile(name: str, description: str, *tags: str, sizes: tuple[int, int, int, int], **changes: Any) -> Example:
         n, m, d_k, d_v = sizes
         return of_dot_product(name, description, "tile", *tags, n=n, m=m, d_k=d_k, d_v=d_v, leading=(), **changes)
-
-    def positive(_: Draws, x: Array) -> Array:
-        return np.abs(x)
 
     return [
         case("plain", "4 queries, 6 keys, values narrower than keys, a batch of 2."),
@@ -80,39 +66,37 @@ def examples() -> list[Example]:
             (2, 2, 3),
             (2, 2, 1),
         ),
-        case(
-            "large-scores", "Scores up to about 100.", "large scores", query=lambda _, x: 16 * x, key=lambda _, x: 2 * x
-        ),
+        case("large-scores", "Scores up to about 100.", "large scores", query=lambda x: 16 * x, key=lambda x: 2 * x),
         case(
             "huge-scores",
             "Scores up to about 5000: every weight is nearly 0 or 1.",
             "large scores",
-            query=lambda _, x: 512 * x,
-            key=lambda _, x: 4 * x,
+            query=lambda x: 512 * x,
+            key=lambda x: 4 * x,
         ),
         case(
             "one-key-far-ahead",
             "The first key wins by about 20: all other weights are near 1e-9, and gradients are small differences.",
             "large scores",
-            query=lambda _, x: np.abs(x) + 1,
-            key=lambda _, x: np.where(np.arange(6)[:, None] == 0, 9 + x, x / 4),
+            query=lambda x: np.abs(x) + 1,
+            key=lambda x: np.where(np.arange(6)[:, None] == 0, 9 + x, x / 4),
         ),
         case(
             "equal-keys",
             "Every key is the same: each query takes the mean of the values.",
             "ties",
-            key=lambda _, x: np.repeat(x[:, :1], 6, axis=1),
+            key=lambda x: np.repeat(x[:, :1], 6, axis=1),
         ),
         case(
             "tied-largest",
             "Small whole numbers, so that scores are exact and the largest is there twice.",
             "ties",
-            query=lambda _, x: np.rint(2 * x),
-            key=lambda _, x: np.rint(2 * x)[:, [0, 1, 2, 0, 1, 2]],
+            query=lambda x: np.rint(2 * x),
+            key=lambda x: np.rint(2 * x)[:, [0, 1, 2, 0, 1, 2]],
         ),
-        case("zero-queries", "Queries of zeros: the weights are equal.", "ties", query=lambda _, x: 0 * x),
+        case("zero-queries", "Queries of zeros: the weights are equal.", "ties", query=lambda x: 0 * x),
         tile("tile-edges", "33 queries, 65 keys: one more than tiles of 32 and 64 hold.", sizes=(33, 65, 32, 32)),
-        tile("tile-edges-causal", "65 queries and keys, causal.", "causal", sizes=(65, 65, 16, 16), is_causal=True),
+        tile("tile-edges-causal", "65 queries and keys, causal.", sizes=(65, 65, 16, 16), is_causal=True),
         tile("wide-heads", "Heads of 128 features.", sizes=(16, 16, 128, 128)),
         tile("many-keys", "One query and 257 keys, as in decoding.", sizes=(1, 257, 16, 16)),
         tile(
@@ -120,33 +104,32 @@ def examples() -> list[Example]:
             "Each key beats all before it, so that a running maximum moves at every key.",
             "large scores",
             sizes=(3, 48, 8, 8),
-            query=positive,
-            key=lambda _, x: np.abs(x) + np.arange(48)[:, None] / 4,
+            query=np.abs,
+            key=lambda x: np.abs(x) + np.arange(48)[:, None] / 4,
         ),
         tile(
             "tiles-of-128",
             "130 queries, 131 keys: just more than tiles of 128 hold. The largest scores are in the last tile.",
             sizes=(130, 131, 3, 2),
-            query=positive,
+            query=np.abs,
             key=_largest_from(128),
         ),
         tile(
             "tiles-of-128-causal",
             "130 queries, 257 keys, causal: the third tile of 128 keys is hidden from all, the second from nearly all. "
             "The last two queries have their largest scores in the second. The first query has no incoming gradient.",
-            "causal",
             sizes=(130, 257, 3, 2),
             is_causal=True,
-            query=positive,
+            query=np.abs,
             key=_largest_from(128),
             # It sees one key, and the zero that would flow back to it takes twice the digits to be sure of.
-            d_output=lambda _, x: np.where(np.arange(130)[:, None] == 0, 0, x),
+            d_output=filled(np.arange(130)[:, None] == 0, 0),
         ),
         tile(
             "keys-in-tiles-of-256",
             "321 keys, and the largest scores in those after the first 256.",
             sizes=(5, 321, 4, 3),
-            query=positive,
+            query=np.abs,
             key=_largest_from(256),
         ),
         tile(
@@ -158,10 +141,10 @@ def examples() -> list[Example]:
     ]
 
 
-def _largest_from(first: int) -> Callable[[Draws, Array], Array]:
+def _largest_from(first: int) -> Callable[[Array], Array]:
     """For queries without negative numbers: the keys from `first` on beat all before them."""
 
-    def change(_: Draws, key: Array) -> Array:
+    def change(key: Array) -> Array:
         later = np.arange(len(key))[:, None] >= first
         return np.where(later, np.abs(key) + 3, key)
 

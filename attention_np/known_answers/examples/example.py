@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["TAGS", "Array", "Draws", "Example", "Shape", "with_tangents"]
+from attention_np._lib.arrays import Array
+from attention_np.known_answers.signatures import MADE, SIGNATURES
 
-Array: TypeAlias = npt.NDArray[Any]
+__all__ = ["TAGS", "Array", "Draws", "Example", "Shape", "attending", "case_of", "filled", "with_tangents"]
+
 Shape: TypeAlias = tuple[int, ...]
 
 TAGS = {
@@ -35,6 +37,19 @@ TAGS = {
     "tangents": "a tangent v_NAME of each input: Hessian-vector products are among the answers",
     "infinite scores": "plus infinity among the scores, or in the bias: the limit",
 }
+HELD = {  # by cases with these tags: one of these inputs or options
+    "mask": {"mask"},
+    "causal": {"is_causal"},
+    "bias": {"bias"},
+    "softcap": {"softcap"},
+    "sink": {"sink"},
+    "position bias": {*MADE},
+    "scaling": {"scaling"},
+    "decay": {"log_decay"},
+    "delta rule": {"beta"},
+    "state": {"initial_state"},
+    "tangents": {"v_scores", "v_query"},
+}
 
 
 @dataclass(frozen=True)
@@ -45,22 +60,22 @@ class Example:
     name: str
     description: str
     inputs: dict[str, Array]
-    options: dict[str, Any] = field(default_factory=dict)
-    tags: tuple[str, ...] = ()
+    options: dict[str, Any]
+    special: tuple[str, ...]  # what its inputs and options do not tell
 
-
-def with_tangents(example: Example) -> Example:
-    """The same case with a tangent of each input, and the answers of second order."""
-    draws = Draws(example.op, f"{example.name}, tangents")
-    names = [name for name in example.inputs if name not in ("mask", "d_output")]
-    tangents = {f"v_{name}": draws(*example.inputs[name].shape) for name in names}
-    return replace(example, inputs=example.inputs | tangents, tags=(*example.tags, "tangents"))
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """What is special about it."""
+        given = self.options | self.options.get("rotary", {})
+        holds = {*self.inputs, *(name for name, value in given.items() if value)}
+        return tuple(tag for tag in TAGS if tag in self.special or holds & HELD.get(tag, set()))
 
 
 class Draws:
     """Standard normal numbers that depend on the name of a case alone."""
 
     def __init__(self, op: str, name: str) -> None:
+        self.op, self.name = op, name
         self.rng = np.random.default_rng(zlib.crc32(f"{op}/{name}".encode()))
 
     def __call__(self, *shape: int) -> Array:
@@ -73,3 +88,56 @@ class Draws:
         some = self.rng.integers(shape[-1], size=shape[:-1])
         seen: Array = mask | (np.arange(shape[-1]) == some[..., None])
         return seen
+
+
+def attending(
+    draws: Draws,
+    positions: tuple[int, int],
+    widths: tuple[int, int, int],
+    leading: Shape,
+    key_leading: Shape | None = None,
+    value_leading: Shape | None = None,
+) -> tuple[dict[str, Array], Shape]:
+    """Query, key and value of these widths, and the leading axes of the output."""
+    key_leading = leading if key_leading is None else key_leading
+    value_leading = key_leading if value_leading is None else value_leading
+    (n, m), (d_query, d_key, d_value) = positions, widths
+    inputs = {
+        "query": draws(*leading, n, d_query),
+        "key": draws(*key_leading, m, d_key),
+        "value": draws(*value_leading, m, d_value),
+    }
+    return inputs, np.broadcast_shapes(leading, key_leading, value_leading)
+
+
+def case_of(
+    draws: Draws,
+    description: str,
+    special: tuple[str, ...],
+    inputs: Mapping[str, Array],
+    changes: Mapping[str, Any],
+) -> Example:
+    """The case of what was drawn and of `changes`: options, arrays, or None for no array.
+
+    In place of an array there may be a function, of what was drawn under its name or, if nothing was, of the draws.
+    """
+    options = {name: changes[name] for name in SIGNATURES[draws.op].options if name in changes}
+    arrays = dict(inputs)
+    for name, change in changes.items():
+        if name not in options:
+            arrays[name] = change(arrays.get(name, draws)) if callable(change) else change
+    given = {name: array for name, array in arrays.items() if array is not None}
+    return Example(draws.op, draws.name, description, given, options, special)
+
+
+def filled(some: Array, number: float) -> Callable[[Array], Array]:
+    """What puts a number in some places of an array."""
+    return lambda array: np.where(some, number, array)
+
+
+def with_tangents(example: Example) -> Example:
+    """The same case with a tangent of each input, and the answers of second order."""
+    draws = Draws(example.op, f"{example.name}, tangents")
+    names = [name for name in example.inputs if name not in ("mask", "d_output")]
+    tangents = {f"v_{name}": draws(*example.inputs[name].shape) for name in names}
+    return replace(example, inputs=example.inputs | tangents)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_np.known_answers.examples.example import Draws, Example, Shape
+from attention_np.known_answers.examples.example import Draws, Example, Shape, case_of, filled
 
 __all__ = ["examples"]
 
@@ -20,25 +20,19 @@ def _of_linear_attention(
     decays: int = 0,
     delta: bool = False,
     initial: bool = False,
-    options: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Example:
-    """A case of n tokens with so many decays each; `changes` are arrays, or functions of the array drawn."""
+    """A case of n tokens with so many decays each."""
     draws = Draws("linear_attention", name)
     inputs = {"query": draws(*leading, n, 4), "key": draws(*leading, n, 4) / 2, "value": draws(*leading, n, 3)}
     if decays:
         inputs["log_decay"] = -np.abs(draws(*leading, n, decays))
-        tags = (*tags, "decay")
     if delta:
         inputs["beta"] = 1 / (1 + np.exp(-draws(*leading, n)))
-        tags = (*tags, "delta rule")
     if initial:
         inputs["initial_state"] = draws(*leading, 4, 3)
-        tags = (*tags, "state")
     inputs |= {"d_output": draws(*leading, n, 3), "d_final_state": draws(*leading, 4, 3)}
-    for key, change in changes.items():
-        inputs[key] = change(inputs[key]) if callable(change) else change
-    return Example("linear_attention", name, description, inputs, options or {}, tags)
+    return case_of(draws, description, tags, inputs, changes)
 
 
 def examples() -> list[Example]:
@@ -62,7 +56,7 @@ def examples() -> list[Example]:
             initial=True,
         ),
         case("one-token", "A step of decoding.", n=1, decays=1, delta=True, initial=True),
-        case("scale-1", "Without the scale.", delta=True, options={"scale": 1.0}),
+        case("scale-1", "Without the scale.", delta=True, scale=1.0),
         case(
             "long", "40 tokens, which chunks of 16 do not divide.", n=40, leading=(), decays=4, delta=True, initial=True
         ),
@@ -73,18 +67,17 @@ def examples() -> list[Example]:
             decays=1,
             delta=True,
             initial=True,
-            log_decay=lambda x: np.where(np.arange(6)[:, None] == 3, -np.inf, x),
+            log_decay=filled(np.arange(6)[:, None] == 3, -np.inf),
         ),
         case(
             "padding",
             "The second sample has 4 tokens and 2 of padding, NaN and infinite.",
-            "mask",
             "hidden non-finite",
             decays=4,
             delta=True,
             initial=True,
             mask=padding,
-            key=lambda x: np.where(hidden, np.nan, x),
-            value=lambda x: np.where(hidden, np.inf, x),
+            key=filled(hidden, np.nan),
+            value=filled(hidden, np.inf),
         ),
     ]

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from attention_np import masks
 from attention_np.known_answers.examples.dot_product import of_dot_product
-from attention_np.known_answers.examples.example import Example
+from attention_np.known_answers.examples.example import Example, filled
 
 __all__ = ["examples"]
 
 
 def examples() -> list[Example]:
     """Every case with a mask, is_causal among them."""
-
-    def case(name: str, description: str, *tags: str, **changes: Any) -> Example:
-        return of_dot_product(name, description, "mask", *tags, **changes)
-
-    def causal(name: str, description: str, **changes: Any) -> Example:
-        return of_dot_product(name, description, "causal", is_causal=True, **changes)
-
+    case, causal = of_dot_product, partial(of_dot_product, is_causal=True)
     padding = masks.padding([6, 4], 6)
-    hidden = ~masks.padding([6, 4], 6).swapaxes(-1, -2)  # (2, 6, 1): the padded keys
+    hidden = ~padding.swapaxes(-1, -2)  # (2, 6, 1): the padded keys
     empty = np.array([[[True] * 6, [False] * 6, [True, False] * 3, [False] * 6]])
     last = np.array([True, True, True, False])[:, None]
     return [
@@ -36,7 +30,7 @@ def examples() -> list[Example]:
             mask=masks.causal(4, 6, offset=2),
         ),
         case("padding", "The second sample has 4 keys and 2 of padding.", mask=padding),
-        case("padding-causal", "Padding and is_causal together.", "causal", n=6, mask=padding, is_causal=True),
+        case("padding-causal", "Padding and is_causal together.", n=6, mask=padding, is_causal=True),
         case(
             "sliding-window",
             "Each query sees its own key and two before it.",
@@ -63,13 +57,13 @@ def examples() -> list[Example]:
             m=8,
             mask=masks.multi_level_causal(8, levels=(1, 4)),
         ),
-        case("random-mask", "An arbitrary mask for each sample.", mask=lambda draws, _: draws.mask(2, 4, 6)),
+        case("random-mask", "An arbitrary mask for each sample.", mask=lambda draws: draws.mask(2, 4, 6)),
         case(
             "random-mask-of-heads",
             "An arbitrary mask that differs by head and is shared by the batch.",
             "broadcast",
             leading=(2, 3),
-            mask=lambda draws, _: draws.mask(3, 4, 6),
+            mask=lambda draws: draws.mask(3, 4, 6),
         ),
         case(
             "key-mask",
@@ -90,16 +84,16 @@ def examples() -> list[Example]:
             "The padded keys and values are NaN.",
             "hidden non-finite",
             mask=padding,
-            key=lambda _, x: np.where(hidden, np.nan, x),
-            value=lambda _, x: np.where(hidden, np.nan, x),
+            key=filled(hidden, np.nan),
+            value=filled(hidden, np.nan),
         ),
         case(
             "infinity-behind-mask",
             "The padded keys are infinite, the padded values minus infinity.",
             "hidden non-finite",
             mask=padding,
-            key=lambda _, x: np.where(hidden, np.inf, x),
-            value=lambda _, x: np.where(hidden, -np.inf, x),
+            key=filled(hidden, np.inf),
+            value=filled(hidden, -np.inf),
         ),
         case(
             "nan-of-one-pair",
@@ -108,9 +102,9 @@ def examples() -> list[Example]:
             "hidden non-finite",
             "zero d_output",
             mask=np.array([[True] * 5 + [False], [True] * 5 + [False], [True] * 6, [True] * 5 + [False]]),
-            key=lambda _, x: np.where(np.arange(6)[:, None] == 5, np.nan, x),
-            value=lambda _, x: np.where(np.arange(6)[:, None] == 5, np.nan, x),
-            d_output=lambda _, x: np.where(np.arange(4)[:, None] == 2, 0, x),
+            key=filled(np.arange(6)[:, None] == 5, np.nan),
+            value=filled(np.arange(6)[:, None] == 5, np.nan),
+            d_output=filled(np.arange(4)[:, None] == 2, 0),
         ),
         case(
             "nan-in-empty-row",
@@ -118,14 +112,14 @@ def examples() -> list[Example]:
             "empty row",
             "hidden non-finite",
             mask=np.broadcast_to(last, (4, 6)).copy(),
-            query=lambda _, x: np.where(last, x, np.nan),
+            query=filled(~last, np.nan),
         ),
-        of_dot_product(
+        case(
             "nan-without-gradient",
             "The last query is NaN and its incoming gradient zero: its output is NaN, no gradient is.",
             "hidden non-finite",
             "zero d_output",
-            query=lambda _, x: np.where(last, x, np.nan),
-            d_output=lambda _, x: np.where(last, x, 0),
+            query=filled(~last, np.nan),
+            d_output=filled(~last, 0),
         ),
     ]

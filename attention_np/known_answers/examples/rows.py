@@ -2,72 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from attention_np.known_answers.examples.example import Array, Draws, Example, Shape
+from attention_np.known_answers.examples.example import Array, Draws, Example, Shape, case_of
 
 __all__ = ["examples"]
 
 
-def _of_rows(op: str, name: str, description: str, *tags: str, shape: Shape = (2, 4, 6), **how: Any) -> Example:
-    """A case on `shape`; what is no option in `how` is an array, or a function of the draws that makes one."""
+def _of_rows(op: str, name: str, description: str, *tags: str, shape: Shape = (2, 4, 6), **changes: Any) -> Example:
+    """A case on `shape`."""
     draws = Draws(op, name)
-    inputs: dict[str, Array] = {"x": draws(*shape)}
-    options: dict[str, Any] = {}
-    for key, value in how.items():
-        if callable(value):
-            inputs[key] = value(draws, inputs.get(key))
-        elif isinstance(value, np.ndarray):
-            inputs[key] = value
-        else:
-            options[key] = value
-    return Example(op, name, description, inputs | {"d_output": draws(*shape)}, options, tags)
-
-
-def _vector(draws: Draws, _: Array | None) -> Array:
-    return draws(6)
+    made = case_of(draws, description, tags, {"x": draws(*shape)}, changes)
+    return replace(made, inputs=made.inputs | {"d_output": draws(*shape)})
 
 
 def _of_norms(op: str) -> list[Example]:
-    both: dict[str, Any] = {"gain": _vector} | ({"b": _vector} if op == "layer_norm" else {})
+    both: dict[str, Any] = dict.fromkeys(("gain", "b") if op == "layer_norm" else ("gain",), lambda draws: draws(6))
+    case = partial(_of_rows, op)
     return [
-        _of_rows(op, "plain", "Rows of six features, without a gain."),
-        _of_rows(op, "gain", "With a gain, which all rows share.", "broadcast", **both),
-        _of_rows(op, "one-row", "One row without leading axes.", shape=(6,), **both),
-        _of_rows(op, "large-epsilon", "An epsilon that is seen, where it stands below the root.", epsilon=0.25, **both),
-        _of_rows(
-            op,
+        case("plain", "Rows of six features, without a gain."),
+        case("gain", "With a gain, which all rows share.", "broadcast", **both),
+        case("one-row", "One row without leading axes.", shape=(6,), **both),
+        case("large-epsilon", "An epsilon that is seen, where it stands below the root.", epsilon=0.25, **both),
+        case(
             "zeros",
             "A row of zeros, whose root is that of epsilon.",
             epsilon=0.25,
-            x=lambda _, x: x * (np.arange(4) != 1)[:, None],
+            x=lambda x: x * (np.arange(4) != 1)[:, None],
             **both,
         ),
-        _of_rows(op, "large", "Rows whose squares are large.", x=lambda _, x: 64 * x, **both),
+        case("large", "Rows whose squares are large.", x=lambda x: 64 * x, **both),
     ]
 
 
 def examples() -> list[Example]:
     """Every case of rms_norm, layer_norm and rotary."""
     places = np.array([3.0, 0.0, 17.0, 40.0])
+    case = partial(_of_rows, "rotary")
     return [
         *_of_norms("rms_norm"),
         *_of_norms("layer_norm"),
-        _of_rows(
-            "rotary", "halves", "Feature a of the first half is turned with feature a of the second, as in Llama."
-        ),
-        _of_rows("rotary", "neighbours", "Neighbouring features are turned together, as in GPT-J.", interleaved=True),
-        _of_rows("rotary", "positions", "Positions that are not in order.", positions=places),
-        _of_rows(
-            "rotary", "positions-of-each", "Positions of each sample.", positions=places + np.array([[0.0], [5.0]])
-        ),
-        _of_rows("rotary", "base", "Another base.", base=500.0, positions=places),
-        _of_rows("rotary", "first-features", "The first four of six features.", width=4, positions=places),
-        _of_rows("rotary", "last-features", "The last four of six.", width=4, trailing=True, positions=places),
-        _of_rows(
-            "rotary",
+        case("halves", "Feature a of the first half is turned with feature a of the second, as in Llama."),
+        case("neighbours", "Neighbouring features are turned together, as in GPT-J.", interleaved=True),
+        case("positions", "Positions that are not in order.", positions=places),
+        case("positions-of-each", "Positions of each sample.", positions=places + np.array([[0.0], [5.0]])),
+        case("base", "Another base.", base=500.0, positions=places),
+        case("first-features", "The first four of six features.", width=4, positions=places),
+        case("last-features", "The last four of six.", width=4, trailing=True, positions=places),
+        case(
             "last-neighbours",
             "The last four of six, neighbours together, as in DeepSeek-V4.",
             width=4,
@@ -114,7 +100,6 @@ def _scaled(places: Array) -> list[Example]:
             "rotary",
             name,
             description,
-            "scaling",
             shape=(2, 4, 8),
             base=500.0,
             positions=places,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from attention_np import masks
 from attention_np.known_answers.examples.additive import of_additive
 from attention_np.known_answers.examples.dot_product import of_dot_product
-from attention_np.known_answers.examples.example import Example, with_tangents
+from attention_np.known_answers.examples.example import Example, filled, with_tangents
 from attention_np.known_answers.examples.multi_head import of_multi_head
 from attention_np.known_answers.examples.softmax import of_softmax
 
@@ -18,20 +20,9 @@ __all__ = ["examples"]
 
 def examples() -> list[Example]:
     """Every case with tangents."""
-
-    def softmax(name: str, description: str, *tags: str, **changes: Any) -> Example:
-        return with_tangents(of_softmax(f"tangents-{name}", description, *tags, **changes))
-
-    def case(name: str, description: str, *tags: str, **changes: Any) -> Example:
-        return with_tangents(of_dot_product(f"tangents-{name}", description, *tags, **{"leading": (), **changes}))
-
-    def additive(name: str, description: str, *tags: str, **changes: Any) -> Example:
-        return with_tangents(of_additive(f"tangents-{name}", description, *tags, **changes))
-
-    def multi_head(name: str, description: str, *tags: str, **changes: Any) -> Example:
-        given = {"n": 3, "m": 4, "leading": (), **changes}
-        return with_tangents(of_multi_head(f"tangents-{name}", description, *tags, **given))
-
+    softmax, additive = partial(_moving, of_softmax), partial(_moving, of_additive)
+    case = partial(_moving, of_dot_product, leading=())
+    multi_head = partial(_moving, of_multi_head, n=3, m=4, leading=())
     some = np.array([[True, False, True, True, False], [False] * 5, [True] * 5])
     padding = masks.padding(4, 6)
     hidden = ~padding.T  # (6, 1): the padded keys
@@ -39,7 +30,7 @@ def examples() -> list[Example]:
     return [
         softmax("rows", "Three rows of five scores."),
         softmax("columns", "The softmax along the first of two axes.", axis=0),
-        softmax("mask", "A mask whose second row hides every score.", "mask", "empty row", mask=some),
+        softmax("mask", "A mask whose second row hides every score.", "empty row", mask=some),
         softmax(
             "one-far-ahead",
             "One score of each row is 30 above the others: little moves, and less than the terms that it is made of.",
@@ -47,35 +38,33 @@ def examples() -> list[Example]:
             scores=lambda x: x + np.array([0, 0, 30, 0, 0]),
         ),
         case("plain", "4 queries, 6 keys, a batch of 2.", leading=(2,)),
-        case("causal", "Each query sees the keys up to its own position.", "causal", n=6, is_causal=True),
-        case("empty-rows", "Two queries may attend to nothing: zeros throughout.", "mask", "empty row", mask=empty),
+        case("causal", "Each query sees the keys up to its own position.", n=6, is_causal=True),
+        case("empty-rows", "Two queries may attend to nothing: zeros throughout.", "empty row", mask=empty),
         case(
             "shared-keys-and-bias",
             "One set of keys, and a bias of each key, for 2 samples: their products are sums.",
-            "bias",
             "broadcast",
             leading=(2,),
             key_leading=(),
             value_leading=(2,),
-            bias=lambda draws, _: draws(6),
+            bias=lambda draws: draws(6),
         ),
         case(
             "one-key-far-ahead",
             "The first key wins by about 20: what moves is a small difference of large terms.",
             "large scores",
-            query=lambda _, x: np.abs(x) + 1,
-            key=lambda _, x: np.where(np.arange(6)[:, None] == 0, 9 + x, x / 4),
+            query=lambda x: np.abs(x) + 1,
+            key=lambda x: np.where(np.arange(6)[:, None] == 0, 9 + x, x / 4),
         ),
         case(
             "nan-behind-mask",
             "The padded keys and values are NaN.",
-            "mask",
             "hidden non-finite",
             mask=padding,
-            key=lambda _, x: np.where(hidden, np.nan, x),
-            value=lambda _, x: np.where(hidden, np.nan, x),
+            key=filled(hidden, np.nan),
+            value=filled(hidden, np.nan),
         ),
-        additive("empty-rows", "Two queries may attend to nothing.", "mask", "empty row", leading=(), mask=empty),
+        additive("empty-rows", "Two queries may attend to nothing.", "empty row", leading=(), mask=empty),
         additive(
             "without-b",
             "One set of keys for 2 samples.",
@@ -90,7 +79,6 @@ def examples() -> list[Example]:
         multi_head(
             "grouped-heads",
             "Four heads of queries in two groups, without biases, in 2 samples; is_causal.",
-            "causal",
             leading=(2,),
             m=3,
             widths=(4, 4, 4),
@@ -103,3 +91,7 @@ def examples() -> list[Example]:
             is_causal=True,
         ),
     ]
+
+
+def _moving(make: Callable[..., Example], name: str, description: str, *tags: str, **changes: Any) -> Example:
+    return with_tangents(make(f"tangents-{name}", description, *tags, **changes))
