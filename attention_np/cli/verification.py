@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from inspect import signature
 from itertools import chain, repeat
 from multiprocessing import get_context
 from pathlib import Path
@@ -86,8 +87,9 @@ def check_ops(examples: Iterable[cases.Case]) -> list[Finding]:
     """Every gradient of every case by every method, and forward mode against backward mode."""
     findings = []
     for example in examples:
+        threads = {"workers": 1} if "workers" in signature(example.module.forward).parameters else {}
         with blas.one_thread():  # the processes are what runs in parallel
-            reports = check_op_by(METHODS, example.module, example.inputs, example.options, progress=False)
+            reports = check_op_by(METHODS, example.module, example.inputs, example.options | threads, progress=False)
         for number, report in enumerate(reports):
             for entry in report:
                 if entry.name in FURTHER and number:

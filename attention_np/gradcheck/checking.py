@@ -23,7 +23,7 @@ from attention_np.gradcheck.measuring.functions import (
     on_copies,
     wide_dtype,
 )
-from attention_np.gradcheck.measuring.numerical import as_method, batched
+from attention_np.gradcheck.measuring.numerical import METHODS, as_method, batched
 from attention_np.gradcheck.measuring.running import MEMORY, Running, track
 from attention_np.gradcheck.measuring.subject import Subject, sizes
 from attention_np.gradcheck.nesting import flat
@@ -152,6 +152,7 @@ def check_by(
     executor: Executor | None = None,
     vectorized: Sequence[str] = (),
     if_possible: bool = False,
+    stateless: bool = False,
     memory: int = MEMORY,
     max_entries: int | Literal["auto"] | None = "auto",
     directions: int = DIRECTIONS,
@@ -161,7 +162,8 @@ def check_by(
 ) -> list[Report]:
     """A report by each method, as :func:`check` gives it; what does not depend on the method is measured once.
 
-    `if_possible`: of the inputs that are `vectorized`, those are for which a trial shows it.
+    `if_possible`: of the inputs that are `vectorized`, those are for which a trial shows it. `stateless`: backward asks
+    forward itself for what it needs of it.
     """
     for name, function in (("forward", forward), ("backward", backward)):
         if not callable(function):
@@ -183,9 +185,8 @@ def check_by(
     _as_count("directions", directions)
     if max_entries not in (None, "auto"):
         _as_count("max_entries", max_entries)
-    asked = [
-        Options(method, 0.0 if rtol is None else float(rtol), max_entries, directions, constants) for method in methods
-    ]
+    least, both = 0.0 if rtol is None else float(rtol), METHODS[1] in methods
+    asked = [Options(method, least, max_entries, directions, constants, both) for method in methods]
 
     generator = as_generator(rng)
     first = first_call(forward, backward, arrays, generator)
@@ -194,7 +195,7 @@ def check_by(
     point = tuple(in_double_precision(forward, list(arrays.values()), first.output))
     cotangents = _cotangents(first.cotangent, first.output, generator)
     seed = int(generator.integers(2**63))
-    candidate = Candidate(forward, backward, arrays, point, first, cotangents, seed)
+    candidate = Candidate(forward, backward, arrays, point, first, cotangents, seed, stateless)
     subjects = {name: candidate.subject(name) for name in arrays}
     positions = [list(arrays).index(name) for name in vectorized]
     for name in vectorized:

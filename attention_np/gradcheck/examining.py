@@ -80,7 +80,7 @@ def examine(candidate: Candidate, subjects: Mapping[str, Subject], options: Opti
         for found in known.values():
             _look_at_all(found, options)
         for found in sound.values():
-            decide(found, options.method, options.rtol, options.directions)
+            decide(found, options.method, options.rtol, options.directions, options.witnessed)
             if found.tolerance:
                 found.remark(TOLERANCE.format(found.tolerance))
         reports = [_report_on(name, known, sound, forms, options, candidate) for name in candidate.inputs]
@@ -128,7 +128,8 @@ def _prepared(candidate: Candidate, name: str, subject: Subject, options: Option
 def _heard(candidate: Candidate, name: str, subject: Subject, memory: int) -> Subject:
     """The same, with how many moves may go through at once, and how far rounding moves each output."""
     if subject.batched:
-        subject = replace(subject, rows=rows_in(memory, subject))
+        measured = candidate.once("each", "memory", lambda: rows_in(memory, subject))  # one call is like another
+        subject = replace(subject, rows=min(measured, rows_in(memory, replace(subject, batched=False))))
     return replace(subject, noise=rounding_of(subject, candidate.rng(name, "rounding")))
 
 

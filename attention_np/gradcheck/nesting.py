@@ -31,6 +31,8 @@ BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 def children(tree: Any) -> dict[Any, Any] | None:
     """What a tuple, a list or a mapping holds, by key; None for a leaf."""
+    if isinstance(tree, np.ndarray):  # most are, and this is asked at every call of the functions
+        return None
     if isinstance(tree, Mapping):
         return dict(tree)
     if hasattr(tree, "_asdict"):

@@ -131,6 +131,7 @@ def check_op_by(
         rng=rng,
         vectorized=getattr(op, "VECTORIZED", ()) if vectorized is None else vectorized,
         if_possible=vectorized is None,  # not with dropout, whose draws go by the place
+        stateless=True,
         constants={name: float(value) for name, value in options.items() if isinstance(value, Real)},
         **how,
     )

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from attention_np import dot_product, softmax
-from attention_np.gradcheck import METHODS, check_op, checking, ops
+from attention_np.gradcheck import METHODS, NotAnalyticError, check, check_op, checking, ops
+from attention_np.gradcheck.checking import check_by
 
 from .programs import Watched, normal
 
@@ -289,3 +290,25 @@ def test_weights_that_have_saturated_are_no_error_of_a_double_backward_and_tiny_
     op = types.SimpleNamespace(**{**vars(softmax), "double_backward": double_backward})
     found = check_op(op, {"scores": scale * normal(3, 5)})["double_backward"]
     assert found.ok == (factor == 1)
+
+
+def test_a_double_backward_that_holds_by_its_last_bits_is_asked_for_its_answers_alone():
+    asked = []
+
+    def double_backward(v, d_output, cache):
+        asked.append(v)
+        return softmax.double_backward(v, d_output, cache)
+
+    op = types.SimpleNamespace(**{**vars(softmax), "double_backward": double_backward})
+    assert check_op(op, {"scores": normal(3, 5)}).ok
+    assert len(asked) == 3  # along two tangents, and of each input alone
+
+
+def test_of_both_methods_differences_find_what_the_complex_step_alone_is_suspected_of():
+    def forward(x):
+        return np.array([1e9 * (x[:-1] ** 2).sum() + (x[-1] * np.conj(x[-1])).real])
+
+    asked = forward, lambda d, x: d * np.append(2e9 * x[:-1], 0), {"x": np.linspace(0.5, 1.2, 8)}
+    with pytest.raises(NotAnalyticError, match=r"^input x: the complex step gives the slope 0, differences "):
+        check(*asked, method="complex-step")
+    assert [report.ok for report in check_by(METHODS, *asked)] == [True, False]

@@ -38,6 +38,7 @@ class Options(NamedTuple):
     max_entries: int | Literal["auto"] | None
     directions: int
     constants: Mapping[str, float]
+    witnessed: bool = False  # whether all that is looked at is measured by differences, too, and judged by them
 
     def most(self, size: int, total: int) -> int:
         """How many entries are looked at one by one, of an input of so many; `total`: of all inputs and the output."""
@@ -57,6 +58,7 @@ class Candidate:
     first: FirstCall
     cotangents: Array  # (3, *output.shape)
     seed: int
+    stateless: bool = False  # whether `backward` uses nothing that `forward` kept of its last call
     known: dict[tuple[str, str], Any] = field(default_factory=dict)  # by input and purpose, whatever the method
 
     def once(self, name: str, purpose: str, measure: Callable[[], Result]) -> Result:
@@ -100,7 +102,8 @@ class Candidate:
         narrow = self.first.cotangent.dtype
         # Arrays throughout: what NumPy computes of a 0-d array, or takes from a stack of them, is none.
         u = np.array(cotangent, narrow if inputs is None else np.result_type(narrow, *(x.dtype for x in there)))
-        self.forward(*map(np.array, there))
+        if not self.stateless:
+            self.forward(*map(np.array, there))
         arrays = {name: np.array(x) for name, x in zip(self.inputs, there, strict=True)}
         return dict(zip(self.inputs, call_backward(self.backward, u, arrays), strict=True))
 

@@ -47,13 +47,13 @@ SEEN = 1e-3  # of the difference from what is claimed: how far apart two methods
 WITNESSES = 4  # wrong entries, and undecided ones, whose complex step is held against differences
 
 
-def decide(found: Measured, method: str, rtol: float, directions: int) -> None:
+def decide(found: Measured, method: str, rtol: float, directions: int, witnessed: bool = False) -> None:
     """The verdicts on all entries that were looked at, and on the whole if those are not all.
 
     With `method` "auto", an input whose complex step proves wrong, or tells nothing, is measured again by differences.
     """
     _settle(found, rtol)
-    reason = _why_not_complex_step(found, method) if found.method == COMPLEX_STEP else None
+    reason = _why_not_complex_step(found, method, witnessed) if found.method == COMPLEX_STEP else None
     if reason is not None:
         if method != "auto":
             raise NotAnalyticError(f"input {found.name}: {reason}, so the complex step does not apply: use central")
@@ -205,14 +205,15 @@ def _may_be_lost(found: Measured, some: Array) -> Array:
     return np.asarray(gross & ~fixed)
 
 
-def _why_not_complex_step(found: Measured, method: str = "auto") -> str | None:
+def _why_not_complex_step(found: Measured, method: str = "auto", witnessed: bool = False) -> str | None:
     """Why the complex step of entries that look wrong cannot be right itself, or cannot tell.
 
     Differences say something else; and grossly so, or they say what is claimed: two against one. Or the complex step
     says nothing, under "auto", of entries of which differences do.
     """
     wrong, blind = np.flatnonzero(found.verdict == WRONG)[:WITNESSES], np.flatnonzero(found.blind)[:WITNESSES]
-    asked = np.concatenate([wrong[~_is_confirmed(found, wrong)], _suspects(found), blind]).astype(int)
+    suspects = np.zeros(0, int) if witnessed else _suspects(found)
+    asked = np.concatenate([wrong[~_is_confirmed(found, wrong)], suspects, blind]).astype(int)
     steps, claimed = found.numerical[0, asked], found.candidate.claimed(found.name).ravel()[asked]
     witnesses = measure(found.subject, asked, CENTRAL, found.aside, best=True)
     slopes = witnesses.values[:, 0]
@@ -256,8 +257,10 @@ def _suspects(found: Measured) -> Array:
         floor = slopes.errors + slopes.lost + (found.floor * np.abs(parts)).sum(axis=1)
         terms = np.where(parts == 0, 0, expected)
         difference = np.abs(slopes.values[:, 0] - terms.sum(axis=1))
-        told = tells(found.subject, moved, slopes.values[:, 0], slopes.errors, terms.sum(axis=1))
-        return np.where(told & (difference > GROSS * np.abs(terms).sum(axis=1)), difference / floor, 0)
+        gross = difference > GROSS * np.abs(terms).sum(axis=1)
+        if gross.any():
+            gross &= tells(found.subject, moved, slopes.values[:, 0], slopes.errors, terms.sum(axis=1))
+        return np.where(gross, difference / floor, 0)
 
     suspects = []
     for kind in np.unique(kinds[found.looked & ~np.isnan(kinds)]):

@@ -158,15 +158,15 @@ def why_not_analytic(subject: Subject, rng: np.random.Generator) -> str | None:
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("error", np.exceptions.ComplexWarning)
         try:
-            output = subject.outputs((subject.x + 1j * COMPLEX_STEP * direction)[None])[0]
+            steps = [subject.x + length * 1j * COMPLEX_STEP * direction for length in (1, 0.25)]
+            output, shorter = subject.outputs(np.stack(steps))
         except Exception as error:
             why = str(error).partition("\n")[0] or type(error).__name__
             return f"forward refuses complex arrays ({why})"
         if output.dtype.kind != "c":
             return f"forward turns complex arrays into {output.dtype}"
-        slope = output.imag / COMPLEX_STEP
-        shorter = subject.outputs((subject.x + 0.25j * COMPLEX_STEP * direction)[None])[0].imag / (0.25 * COMPLEX_STEP)
-        return _contradiction(subject, direction, slope, UNDECIDABLE * np.abs(slope - shorter))
+        slope, again = output.imag / COMPLEX_STEP, shorter.imag / (0.25 * COMPLEX_STEP)
+        return _contradiction(subject, direction, slope, UNDECIDABLE * np.abs(slope - again))
 
 
 def _contradiction(subject: Subject, direction: Array, slope: Array, error: Array) -> str | None:
