@@ -63,6 +63,32 @@ def test_a_solver_of_differential_equations_is_checked():
     assert not check(forward, lambda d, k: 1.01 * backward(d, k), {"k": np.array([0.7])}, rtol=1e-6).ok
 
 
+@each(("options", "factor", "said"), [({"rtol": 1e-6}, 1.0, True), ({}, 1.0, True), ({"rtol": 1e-6}, 1.5, False)])
+def test_a_smooth_error_of_a_solver_is_not_told_from_one_of_a_gradient_and_the_report_says_so(options, factor, said):
+    integrate, start = scipy("integrate"), np.array([1.0, 0.5])
+
+    def oscillator(frequency, damping):  # its state, and how that moves with both of its parameters
+        def rates(_, y):
+            q, p = y.reshape(3, 2).T
+            forces = -frequency * q - damping * p
+            return np.stack([p, forces - np.array([0, q[0], p[0]])], axis=1).ravel()
+
+        return rates
+
+    def forward(x):
+        return integrate.solve_ivp(lambda t, y: oscillator(*x)(t, np.pad(y, (0, 4)))[:2], (0, 1), start, **options).y[
+            :, -1
+        ]
+
+    def backward(d, x):
+        exact = integrate.solve_ivp(oscillator(*x), (0, 1), np.pad(start, (0, 4)), rtol=1e-12, atol=1e-12).y[:, -1]
+        return factor * exact.reshape(3, 2)[1:] @ d
+
+    found = check(forward, backward, {"x": np.array([2.0, 0.3])})["x"]
+    assert found.wrong == 2
+    assert ("if forward is a solver, its own error may be as large" in found.diagnosis) == said, found.diagnosis
+
+
 def scipy(module):
     return pytest.importorskip(f"scipy.{module}", reason="needs SciPy: pip install attention-np[check]")
 
