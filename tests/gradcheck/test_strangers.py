@@ -288,10 +288,8 @@ def test_no_loop_is_asked_where_it_does_not_end(name, factor, method):
     report = check(forward, lambda *question: tuple(factor * g for g in backward(*question)), inputs, method=method)
     if factor == 1.5:
         assert not any(entry.ok for entry in report)
-    elif factor == 1 and forward is conjugate_gradients:  # which differ by a step where a matrix is symmetric no more
-        assert report.ok, str(report)
-    elif factor == 1:  # the loop ends before its derivative has converged: by 1e-12, a few hundred steps long
-        assert all(entry.max_relative_error < 1e-9 for entry in report), str(report)
+    else:  # a loop may end before its derivative has converged, by 1e-11: that is its own tolerance, and 1e-7 is not
+        assert report.ok == (factor == 1), str(report)
 
 
 @pytest.mark.parametrize(("tolerance", "rtol"), [(1e-4, 1e-3), (1e-2, 0.1)])
