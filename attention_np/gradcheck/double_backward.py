@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,18 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import UNDECIDABLE, relative_error
 from attention_np.gradcheck.hessian import asymmetry
+from attention_np.gradcheck.judging.saturation import is_lost, may_be_lost
 from attention_np.gradcheck.measuring.functions import as_generator
 from attention_np.gradcheck.measuring.noise import Pair, noise_floor, unsteadiness, wider_difference
 from attention_np.gradcheck.measuring.numerical import METHODS, analytic_or_not
-from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP, SCALES, extrapolated
+from attention_np.gradcheck.measuring.slopes import (
+    COMPLEX_STEP,
+    COMPLEX_STEP_IN_SINGLE,
+    SCALES,
+    extrapolated,
+    lost_of_each,
+    reach_of,
+)
 from attention_np.gradcheck.measuring.subject import Subject
 from attention_np.gradcheck.nesting import Nest
 from attention_np.gradcheck.reporting import InputReport
@@ -59,11 +67,6 @@ def check_double_backward(
     for name, x in {"d_output": d_output, **inputs.arrays}.items():
         parts[name] = part = slice(start, start := start + x.size)
         floor[part] += eps * np.abs(numerical[part]).max(initial=0)
-    # what saturates is above one: of tiny inputs, all would seem to stand still
-    here, size = both.moved(v, point, 0.0), max((np.abs(x).max(initial=1) for x in both.arrays), default=1)
-    last_bits = eps * np.abs(here) / size  # what moves by less has saturated, as weights that round to one
-    saturated = np.fmax(np.abs(claimed), np.abs(numerical)) <= last_bits
-    floor = np.where(saturated, last_bits, floor)
 
     def as_one(floor: Array) -> bool:
         """Whether what is said of all inputs at once is the sum of what is said of each."""
@@ -77,13 +80,19 @@ def check_double_backward(
 
     if not ((apart <= UNDECIDABLE * floor).all() and as_one(floor) and symmetry(floor).ok):
         # The rounding inside the functions, which takes calls to see: most hold without it.
-        floor = np.where(saturated, floor, floor + noise_floor(pair, v, point, draw, numerical))
+        floor = floor + noise_floor(pair, v, point, draw, numerical)
     if (apart > UNDECIDABLE * floor).any():  # rounding that no small move of the inputs shows
         wider = wider_difference(pair, v, point)
         if wider is None:
             floor += unsteadiness(pair, v, point, draw)
         else:
             floor += np.abs(wider - (claimed - numerical))
+    if (apart > UNDECIDABLE * floor).any():
+        lost = both.lost(v, point, numerical)
+        asked = (pair, claimed, numerical, (v, point), u, draw)
+        by_steps = method == METHODS[0]
+        saturated = is_lost(*asked, partial(both.slopes, v, point, METHODS[1])) if by_steps else may_be_lost(*asked)
+        floor = np.where(saturated & (apart <= UNDECIDABLE * (floor + lost)), floor + lost, floor)
     allowed = UNDECIDABLE * floor
     wrong = [name for name, part in parts.items() if not (apart[part] <= allowed[part]).all()]
     said = f"double_backward is not the gradient of backward with respect to {', '.join(wrong)}" if wrong else None
@@ -141,7 +150,11 @@ class _Both:
     def slopes(self, v: Array, point: list[Array], method: str) -> tuple[Array, Array]:
         """How output and gradients move along v, and the method's own errors."""
         if method == METHODS[0]:
-            slopes = self.moved(v, point, 1j * COMPLEX_STEP).imag / COMPLEX_STEP
+            step = COMPLEX_STEP
+            if point[0].dtype.itemsize < 8:  # where a small slope times a step so short would be lost
+                largest = [np.abs(x).max(initial=0) for x in point[1:]]
+                step = COMPLEX_STEP_IN_SINGLE * float(min([1.0, *(size for size in largest if size)]))
+            slopes = self.moved(v, point, 1j * step).imag / step
             return slopes, np.zeros(slopes.shape)
         best, least = np.zeros(0), np.zeros(0)
         for scale in SCALES[:4]:
@@ -151,6 +164,18 @@ class _Both:
             better = errors < least if best.size else np.ones(errors.shape, bool)
             best, least = (np.where(better, x, y) if y.size else x for x, y in ((slopes, best), (errors, least)))
         return best, least
+
+    def lost(self, v: Array, point: list[Array], slopes: Array) -> Array:
+        """What output and gradients lose of their slopes where an array has saturated them."""
+        d_output, *arrays = point
+        here, lost = self.moved(v, point, 0.0), np.zeros(slopes.shape)
+        subject = Subject(lambda *there: self.moved(v, [d_output, *there], 0.0), tuple(arrays), 0, here, here[None])
+        subject = replace(subject, unit=float(np.finfo(d_output.dtype).eps))
+        for k, (x, along) in enumerate(zip(arrays, self._split(v), strict=True)):
+            by_it, size = replace(subject, position=k), np.abs(x).max(initial=0) or 1.0
+            each = lost_of_each(by_it, size * slopes[None], reach_of(by_it, size * along[None]))
+            lost = np.fmax(lost, each[0] / size)
+        return lost
 
     def double_backward(self, v: Array, point: list[Array], names: Iterable[str] | None = None) -> Array:
         """What the op says of the product of its gradients and v, which is None but for the inputs called `names`."""

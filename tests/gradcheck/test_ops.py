@@ -1,12 +1,14 @@
 import copy
+import itertools
 import json
 import types
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from helpers import each
 
-from attention_np import dot_product, softmax
+from attention_np import additive, dot_product, softmax
 from attention_np.gradcheck import METHODS, NotAnalyticError, check, check_op, checking, ops
 from attention_np.gradcheck.checking import check_by
 
@@ -280,16 +282,45 @@ def test_large_numbers_of_single_precision_do_not_hide_that_forward_mode_is_wron
     assert not check_op(affine_op(jvp_factor=1.5), inputs)["jvp"].ok
 
 
-@pytest.mark.parametrize("scale", [1e-17, 40, 400])
-@pytest.mark.parametrize("factor", [1.0, 1.5])
-def test_weights_that_have_saturated_are_no_error_of_a_double_backward_and_tiny_scores_hide_none(factor, scale):
-    def double_backward(v, d_output, cache):
-        d_d_output, gradients = softmax.double_backward(v, d_output, cache)
-        return factor * d_d_output, gradients
+def of_additive(size):
+    """Inputs of additive attention, with queries of a size at which its hidden units saturate."""
+    query = size * np.random.default_rng(0).uniform(0.5, 1.5, (3, 4))
+    inputs = {"query": query, "key": normal(5, 4), "value": normal(5, 2), "w_query": np.abs(normal(4, 3, seed=1))}
+    return inputs | {"w_key": normal(4, 3, seed=2), "w_score": normal(3, seed=3)}
 
-    op = types.SimpleNamespace(**{**vars(softmax), "double_backward": double_backward})
-    found = check_op(op, {"scores": scale * normal(3, 5)})["double_backward"]
-    assert found.ok == (factor == 1)
+
+def off_by(factor, op, wrong):
+    """The op, with one of the results of its double backward times a factor."""
+
+    def double_backward(v, d_output, cache):
+        d_d_output, gradients = op.double_backward(v, d_output, cache)
+        if wrong == "d_output":
+            return factor * d_d_output, gradients
+        return d_d_output, gradients._replace(**{wrong: factor * getattr(gradients, wrong)})
+
+    return types.SimpleNamespace(**{**vars(op), "double_backward": double_backward})
+
+
+SATURATED = [  # and the results of which a wrong factor shows
+    *((softmax, {"scores": size * normal(3, 5)}, ("d_output", "scores")) for size in (1e-17, 40, 400)),
+    (additive, of_additive(8), ("d_output", "query", "value")),
+    *((additive, of_additive(size), ("d_output",)) for size in (10, 14, 30)),
+]
+
+
+@each(("op", "inputs", "shows"), SATURATED)
+def test_what_has_saturated_is_no_error_of_a_double_backward(op, inputs, shows):
+    assert check_op(op, inputs).ok
+    for wrong, factor in itertools.product(shows, (0.0, 1.5)):
+        assert not check_op(off_by(factor, op, wrong), inputs)["double_backward"].ok, (wrong, factor)
+
+
+def test_a_double_backward_that_is_zero_in_single_precision_is_so_times_any_factor():
+    scores = 400 * normal(3, 5, dtype="float32")
+    _, cache = softmax.forward(scores)
+    for result in softmax.double_backward(softmax.Gradients(scores), scores, cache):
+        assert not np.any(result)
+    assert check_op(off_by(1.5, softmax, "scores"), {"scores": scores})["double_backward"].ok
 
 
 def test_a_double_backward_that_holds_by_its_last_bits_is_asked_for_its_answers_alone():

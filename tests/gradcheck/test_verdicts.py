@@ -8,10 +8,10 @@ from helpers import some_of
 
 from attention_np.gradcheck import METHODS, GradientError, assert_gradients, check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
+from attention_np.gradcheck.judging.saturation import may_be_lost
 from attention_np.gradcheck.judging.verdicts import (
     OWN_ROUNDING,
     _add_noise,
-    _may_be_lost,
     _projections,
     _why_not_complex_step,
     decide,
@@ -57,6 +57,12 @@ def test_a_closer_look_is_for_entries_that_are_wrong_or_undecided_where_there_is
     np.testing.assert_array_equal(found.verdict, verdicts)
 
 
+def maybe(found):
+    answers = found.candidate.claimed("x").ravel(), found.numerical[0]
+    other = found.candidate.cotangents[1]
+    return may_be_lost(found.pair(ALL), *answers, found.candidate.question, other, np.random.default_rng(0))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("factor", "lost"),
@@ -77,12 +83,18 @@ def test_a_closer_look_is_for_entries_that_are_wrong_or_undecided_where_there_is
     ],
 )
 def test_what_is_lost_is_gross_and_another_multiple_elsewhere(factor, lost, dtype):
-    np.testing.assert_array_equal(_may_be_lost(sine(factor, dtype), ALL), np.full(8, lost))
+    np.testing.assert_array_equal(maybe(sine(factor, dtype)), np.full(8, lost))
 
 
 def test_of_an_output_of_one_number_a_fixed_multiple_is_none_that_was_lost():
     found = looked_at(lambda x: np.sin(x).sum(), lambda d, x: 2 * d * np.cos(x))
-    assert not _may_be_lost(found, ALL).any()
+    assert not maybe(found).any()
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-17, 1e-30])
+def test_what_is_tiny_has_not_saturated(size):
+    report = check(softmax, lambda d, x: 0 * d * x, {"x": size * normal(3, 5)})
+    assert report["x"].wrong == 15
 
 
 @pytest.mark.parametrize("method", ["complex-step", "central"])

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.findings import Escape
-from attention_np.gradcheck.judging.measured import Measured
+from attention_np.gradcheck.judging.measured import COARSE, FAR, GROSS, Measured
+from attention_np.gradcheck.judging.saturation import ELSEWHERE, SEEN, Question, is_lost, may_be_lost
 from attention_np.gradcheck.measuring.noise import (
     moved_relatively,
     noise_floor,
@@ -27,23 +28,18 @@ from attention_np.gradcheck.measuring.subject import REFUSALS, along, flattened,
 __all__ = ["decide", "first_verdict"]
 
 Array = npt.NDArray[Any]
-Question = tuple[Array, list[Array]]  # the cotangent and all inputs
 
 COMPLEX_STEP, CENTRAL = METHODS
 RESOLUTION = {COMPLEX_STEP: 1e-10, CENTRAL: 1e-7}  # the relative error of an entry that must be seen
-LEAST_RESOLUTION = 1e3  # units in the last place of the gradient's dtype
 OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to look closer
-GROSS = 1e-6  # a relative error of an entry
-ELSEWHERE, POINTS = 2.0**-7, 2  # relative: how far off other points are; how many are asked
 LAST_BITS = 64  # units in the last place of the largest: what rounding may leave of terms that cancel
 BIASED = 3  # times how unsteady they are: what solvers and series are off by, which stop on one side of the limit
 TOLERANCE = 0.1  # a relative error that is no solver's, nor of a series that ends
-ASKED, FAR = 8, 100  # entries that are looked at there; noise floors that do not count there
+ASKED = 8  # entries that are looked at there
 TOGETHER = 4  # doubtful entries that are looked at more closely together; if all prove wrong, clearer ones are believed
 FEW = 64  # entries behind what is off along a direction, that are looked at
 ALIKE = 13  # slopes within so many powers of two move together
 SHORT = 2.0**-12  # relative: a step
-SEEN = 1e-3  # of the difference from what is claimed: how far apart two methods are that see one slope
 WITNESSES = 4  # wrong entries, and undecided ones, whose complex step is held against differences
 
 
@@ -87,7 +83,7 @@ def _add_noise(found: Measured, some: Array, noise: Array) -> Array:
     """Raise the floor of some entries, and judge them by it; those that are wrong still."""
     found.floor[some] += np.where(np.isfinite(noise), noise, 0)
     gradient = found.candidate.claimed(found.name)
-    resolution = max(RESOLUTION[found.method], LEAST_RESOLUTION * float(np.finfo(gradient.dtype).eps))
+    resolution = max(RESOLUTION[found.method], COARSE * float(np.finfo(gradient.dtype).eps))
     verdict = judge(gradient.ravel()[some], found.numerical[0, some], found.floor[some], resolution)
     found.verdict[some] = np.where(found.looked[some], verdict, UNCHECKED)
     return np.asarray(some[found.verdict[some] == WRONG])
@@ -170,39 +166,24 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
     return np.where(excused, noise, 0)
 
 
-def _of_saturation(found: Measured, some: Array, _: Question, difference: Array) -> Array:
-    """What saturated outputs lose, where that is enough; what both methods see has not been lost."""
+def _of_saturation(found: Measured, some: Array, question: Question, difference: Array) -> Array:
+    """What saturated outputs lose, where that is enough."""
     noise = np.zeros(len(some))
-    enough = np.flatnonzero(np.abs(difference) <= UNDECIDABLE * (found.floor + found.lost)[some])
-    lost = enough[_may_be_lost(found, some[enough])]
-    if lost.size and found.method == COMPLEX_STEP:
-        witnesses = measure(found.subject, some[lost], CENTRAL, found.aside, best=True)
-        apart = np.abs(witnesses.values[:, 0] - found.numerical[0, some[lost]])
-        lost = lost[~(apart + witnesses.lost < SEEN * np.abs(difference[lost]))]
-    noise[lost] = found.lost[some[lost]]
-    return noise
-
-
-def _may_be_lost(found: Measured, some: Array) -> Array:
-    """Whether a difference may be what saturated outputs lose of a gradient, as where 1 - p rounds to zero in softmax.
-
-    Such a loss is gross: it takes a term of the entry, or all of it; a slight error has another cause. And it leaves no
-    fixed multiple of the entry, but nothing, or something else for another cotangent and at another point.
-    """
+    enough = np.abs(difference) <= UNDECIDABLE * (found.floor + found.lost)[some]
+    some = some[enough]
     if not some.size:
-        return np.zeros(0, bool)
-    candidate, pair = found.candidate, found.pair(some)
-    u, inputs = candidate.question
-    claimed, numerical = candidate.claimed(found.name).ravel()[some], found.numerical[0, some]
-    gross = np.abs(claimed - numerical) > GROSS * np.fmax(np.abs(claimed), np.abs(numerical))
-    rng = found.rng("elsewhere")
-    elsewhere = [(u, [moved_relatively(x, rng, ELSEWHERE) for x in inputs]) for _ in range(POINTS)]
-    first = claimed / numerical
-    answers = [pair.at(*there) for there in ((candidate.cotangents[1], inputs), *elsewhere)]
-    ratios = [of_claimed / of_measured for of_claimed, of_measured in answers]
-    near = max(GROSS, LEAST_RESOLUTION * float(np.finfo(u.dtype).eps))
-    fixed = np.all([np.abs(ratio - first) <= near * np.abs(first) for ratio in ratios], axis=0) & (first != 0)
-    return np.asarray(gross & ~fixed)
+        return noise
+
+    def differences() -> tuple[Array, Array]:
+        witnesses = measure(found.subject, some, CENTRAL, found.aside, best=True)
+        return witnesses.values[:, 0], witnesses.lost
+
+    candidate = found.candidate
+    answers = candidate.claimed(found.name).ravel()[some], found.numerical[0, some]
+    asked = (found.pair(some), *answers, question, candidate.cotangents[1], found.rng("elsewhere"))
+    lost = is_lost(*asked, differences) if found.method == COMPLEX_STEP else may_be_lost(*asked)
+    noise[enough] = np.where(lost, found.lost[some], 0)
+    return noise
 
 
 def _why_not_complex_step(found: Measured, method: str = "auto", witnessed: bool = False) -> str | None:
@@ -295,7 +276,7 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
 
 def _is_wrong_at(found: Measured, some: Array, question: tuple[Array, list[Array]], rtol: float) -> bool:
     """Whether some entries are grossly wrong there."""
-    near = max(GROSS, LEAST_RESOLUTION * float(np.finfo(question[0].dtype).eps))
+    near = max(GROSS, COARSE * float(np.finfo(question[0].dtype).eps))
     allowed = 4 * rtol * np.abs(found.candidate.claimed(found.name)).max()
     pair = found.pair(some)
     try:

@@ -14,13 +14,17 @@ import numpy.typing as npt
 from attention_np.gradcheck.measuring.subject import SMALLEST, Subject, flattened, moves_zero
 
 __all__ = [
+    "COMPLEX_STEP",
+    "COMPLEX_STEP_IN_SINGLE",
     "SCALES",
+    "SMALLER",
     "NotAnalyticError",
     "Slopes",
     "by_best_differences",
     "by_complex_step",
     "by_differences",
     "extrapolated",
+    "lost_of_each",
     "reach_of",
 ]
 
@@ -161,17 +165,21 @@ def _summed(rows: Array, weights: Array) -> Array:
 
 
 def _lost(subject: Subject, slopes: Array, reach: Reach | None) -> Array:
-    """What saturated outputs lose of the weighted sum of `slopes`, (moves, outputs): their last bits.
+    """What saturated outputs lose of the weighted sum of `slopes`, (moves, outputs)."""
+    if reach is None:
+        return np.zeros(len(slopes))
+    return np.asarray(np.sqrt(_summed(lost_of_each(subject, slopes, reach) ** 2, subject.weights[:, 0] ** 2)))
+
+
+def lost_of_each(subject: Subject, slopes: Array, reach: Reach) -> Array:
+    """What saturated outputs lose of each slope, (moves, outputs): their last bits.
 
     An output is saturated if it depends on an input, but would not move by its last bit if the input moved by its own
     size: as a weight of softmax that has rounded to one, or 1 - tanh(x) where that has rounded to zero.
     """
-    if reach is None:
-        return np.zeros(len(slopes))
     saturated = ~(np.abs(slopes) > SATURATED * subject.unit * reach.largest)
     noise = 0.0 if subject.noise is None else subject.noise.ravel()
-    last_bits = np.where(saturated & reach.touched, np.fmax(subject.unit * reach.largest, noise), 0)
-    return np.asarray(WITHIN * np.sqrt(_summed(last_bits**2, subject.weights[:, 0] ** 2)))
+    return np.where(saturated & reach.touched, WITHIN * np.fmax(subject.unit * reach.largest, noise), 0)
 
 
 def reach_of(subject: Subject, directions: Array) -> Reach:
