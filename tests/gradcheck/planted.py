@@ -326,12 +326,14 @@ FUNCTIONS = {
     "tanh": entrywise(np.tanh, lambda x: 1 - np.tanh(x) ** 2, normal(3, 4, seed=16)),
     "leaky relu": entrywise(leaky, lambda x: np.where(x > 0, 1, 0.1), normal(4, 5, seed=17)),
     "relu": entrywise(lambda x: np.maximum(x.real, 0), lambda x: x > 0, normal(4, 5, seed=18)),
+    "clip": entrywise(lambda x: np.clip(x.real, -0.8, 0.8), lambda x: abs(x) < 0.8, normal(20, seed=22)),
     "huber": entrywise(huber, lambda x: np.clip(x, -1, 1), 2 * normal(12, seed=19)),
     "arctan": entrywise(np.arctan, lambda x: 1 / (1 + x * x), normal(5, seed=20)),
     "swish": entrywise(
         lambda x: x * sigmoid(x), lambda x: sigmoid(x) * (1 + x * (1 - sigmoid(x))), normal(3, 4, seed=21)
     ),
     "softplus": entrywise(lambda x: np.log1p(np.exp(x)), sigmoid, normal(6, seed=22)),
+    "log2": entrywise(np.log2, lambda x: 1 / x / np.log(2), positive(7, seed=12)),
     "log": entrywise(lambda x: np.log(x + 1e-8), lambda x: 1 / (x + 1e-8), positive(8, seed=23)),
     "quotient": function(
         lambda a, b: a / b,
@@ -445,6 +447,17 @@ FUNCTIONS = {
         lambda x: np.log(np.exp(x).sum(axis=-1)), arrays(71, x=(4, 3)), lambda d, x: d[:, None] * softmax(x)
     ),
     "norm": function(norm, arrays(72, x=(4, 3)), lambda d, x: d[:, None] * x / norm(x)[:, None]),
+    "residual": function(
+        lambda x, w: x + np.tanh(x @ w),
+        arrays(79, x=(5, 3), w=(3, 3)),
+        lambda d, x, w: d + (d * (1 - np.tanh(x @ w) ** 2)) @ w.T,
+        lambda d, x, w: x.T @ (d * (1 - np.tanh(x @ w) ** 2)),
+    ),
+    "median": function(
+        lambda x: x[x.real.argsort()[3]],
+        arrays(50, x=(7,)),
+        lambda d, x: d * (np.arange(7) == x.argsort()[3]),
+    ),
     "dropout": entrywise(
         lambda x: np.exp(x * DROPPED / 0.7), lambda x: np.exp(x * DROPPED / 0.7) * DROPPED / 0.7, normal(4, 6, seed=73)
     ),
@@ -545,10 +558,12 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("x", "the mask the other way round", lambda d, x: d * (x < 0), _),
         ("x", "the output for the mask", lambda d, x: d * np.maximum(x, 0), r"\bx\b|output"),
     ],
+    "clip": [("x", "the upper edge alone", lambda d, x: d * (x < 0.8), "in some or all of 14 of its 20 entries")],
     "huber": [("x", "not clipped", lambda d, x: d * x, _)],
     "arctan": [("x", "not squared", lambda d, x: d / (1 + x), _)],
     "swish": [("x", "sigmoid alone", lambda d, x: d * sigmoid(x), _)],
     "softplus": [("x", "exp for the sigmoid", lambda d, x: d * np.exp(x), r"exp\(output\) too many")],
+    "log2": [("x", "another base", lambda d, x: d / x, r"perhaps log\(2\)")],
     "log": [("x", "an epsilon forgotten", lambda d, x: d / x, "epsilon")],
     "quotient": [
         ("b", "b not squared", lambda d, a, b: -d * a / b, r"\bb times"),
@@ -739,6 +754,11 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("x", "not divided", lambda d, x: d[:, None] * x, "output times"),
         ("x", "divided by the square", lambda d, x: d[:, None] * x / (x * x).sum(axis=-1, keepdims=True), "1/output"),
     ],
+    "residual": [
+        ("x", "one way alone", lambda d, x, w: d.copy(), "passed on as it is$"),
+        ("x", "the way around it forgotten", lambda d, x, w: (d * (1 - np.tanh(x @ w) ** 2)) @ w.T, "way around"),
+    ],
+    "median": [("x", "its neighbour", lambda d, x: d * (np.arange(7) == x.argsort()[4]), _)],  # in no order
     "dropout": [
         ("x", "no 1/0.7", lambda d, x: d * np.exp(x * DROPPED / 0.7) * DROPPED, r"0\.7 times"),
         ("x", "no mask", lambda d, x: d * np.exp(x * DROPPED / 0.7) / 0.7, "is a mask forgotten"),

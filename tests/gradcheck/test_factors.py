@@ -34,9 +34,9 @@ def test_a_single_ratio_is_a_factor_only_if_it_is_no_accident(wrong, expected, s
 @pytest.mark.parametrize(
     ("factor", "at", "expected"),
     [
-        (np.pi, [2], "at index 2 of axis 0, where it is 3.14159265 times the numerical gradient"),
+        (np.e, [2], "at index 2 of axis 0, where it is 2.71828183 times the numerical gradient"),
         (-1, [2], "at index 2 of axis 0, where it is -1 times the numerical gradient"),
-        (np.pi, [2, 4], "at the indices 2 and 4 of axis 0, where it is 3.14159265 times the numerical gradient"),
+        (np.e, [2, 4], "at the indices 2 and 4 of axis 0, where it is 2.71828183 times the numerical gradient"),
     ],
 )
 def test_one_wrong_entry_has_a_factor_that_is_the_same_at_another_point(factor, at, expected):
@@ -46,9 +46,9 @@ def test_one_wrong_entry_has_a_factor_that_is_the_same_at_another_point(factor, 
     assert diagnose(linear_evidence(right, wrong, (6,), (6,), rng)) == f"wrong only {expected}"
 
 
-@pytest.mark.parametrize(("noise", "shown"), [(3e-6, "3.142"), (3e-5, "3.14"), (3e-4, "3.1")])
+@pytest.mark.parametrize(("noise", "shown"), [(3e-6, "2.718"), (3e-5, "2.72"), (3e-4, "2.7")])
 def test_a_factor_is_shown_with_the_digits_that_are_known(noise, shown):
-    said = said_of(lambda g, _: np.pi * g, (20, 20), noise=noise)
+    said = said_of(lambda g, _: np.e * g, (20, 20), noise=noise)
     assert said == f"it is {shown} times the numerical gradient throughout"
 
 
@@ -62,7 +62,7 @@ def test_a_factor_is_found_in_any_shape(shape, output_shape, seed, noise, factor
 
 def test_entries_so_small_that_their_noise_is_lost_do_not_hide_a_factor():
     sizes = np.where(np.arange(6) % 3, 1.0, 1e-310)
-    assert of_ratios(np.random.default_rng(0).standard_normal((3, 6)) * sizes) == PI_TIMES
+    assert of_ratios(np.random.default_rng(0).standard_normal((3, 6)) * sizes) == E_TIMES
 
 
 def test_an_index_of_which_all_is_noise_has_no_factor():
@@ -96,7 +96,7 @@ def test_a_factor_of_an_index_explains_two_wrong_entries_at_least(shape, sentenc
     assert said == sentence or (sentence is None and "own factor" not in str(said))
 
 
-def of_ratios(right, factor=np.pi, output_shape=(7,)):
+def of_ratios(right, factor=np.e, output_shape=(7,)):
     """What is said where the gradient for three cotangents, (3, entries), is claimed to be a multiple of itself."""
     right = np.asarray(right, float)
     x = np.random.default_rng(3).standard_normal(right.shape[1])
@@ -106,18 +106,18 @@ def of_ratios(right, factor=np.pi, output_shape=(7,)):
     return diagnose(found)
 
 
-PI_TIMES = "it is 3.14159265 times the numerical gradient throughout"
+E_TIMES = "it is 2.71828183 times the numerical gradient throughout"
 
 
 @pytest.mark.parametrize(
     ("right", "said"),
-    [([[1.3], [0.7], [0.0]], PI_TIMES), ([[0.0], [0.7], [1.3]], PI_TIMES), ([[1.3], [0.0], [0.0]], None)],
+    [([[1.3], [0.7], [0.0]], E_TIMES), ([[0.0], [0.7], [1.3]], E_TIMES), ([[1.3], [0.0], [0.0]], None)],
 )
 def test_two_ratios_make_a_factor_where_one_may_be_any_number(right, said):
     assert of_ratios(right) == said
 
 
-@pytest.mark.parametrize(("entries", "factor", "said"), [(3, np.pi, PI_TIMES), (2, np.pi, None), (2, 2.0, None)])
+@pytest.mark.parametrize(("entries", "factor", "said"), [(3, np.e, E_TIMES), (2, np.pi, None), (2, 2.0, None)])
 def test_of_a_single_output_it_takes_the_ratios_of_three_entries(entries, factor, said):
     right = np.multiply.outer([1.3, 0.7, -0.4], [1.0, 3.7, 0.29][:entries])  # alike for every cotangent
     found = of_ratios(right, factor, output_shape=())
@@ -191,6 +191,9 @@ CONSTANTS = [  # the factor, what the function was called with, how it is shown,
     (-1e6, {}, "-1000000", ""),
     (-1, {"causal": True, "window": math.inf, "dropout_p": 0.0}, "-1", ""),
     (2, {}, "2", ": perhaps 2, which is the length of axis 0 of a"),
+    (1 / np.log(2), {}, "1.44269504", ": perhaps 1/log(2), as of logarithms or powers to the base 2"),
+    (-np.pi / 180, {}, "-0.0174532925", ": perhaps -pi/180, as of degrees"),
+    (np.sqrt(2 * np.pi), {}, "2.50662827", ": perhaps sqrt(2 * pi), as of turns"),
 ]
 ADDITIVE = {"a": (4, 3), "key": (5, 3), "value": (5, 2), "w_query": (3, 6), "w_key": (3, 6), "w_score": (6,)}
 SCALE = {"a": (3, 1), "x": (2, 3, 4)}

@@ -26,6 +26,7 @@ from attention_np.gradcheck.diagnosis.incoming import (
     leak_of_the_cotangent,
     part_of_the_cotangent,
     part_of_the_slopes,
+    passed_on,
 )
 from attention_np.gradcheck.diagnosis.known import known_factor, known_factor_of_the_cotangent
 from attention_np.gradcheck.diagnosis.mistake import Evidence, Mistake
@@ -50,6 +51,7 @@ CAUSES = (
     part_of_the_slopes,
     known_factor_of_the_cotangent,
     another_order_of_the_cotangent,
+    passed_on,
     errors_along_rows,
     right_for_orthogonal_rows,
     rounded,

@@ -21,6 +21,7 @@ MOST_ENTRIES = 50_000  # beyond, an axis is not taken apart: there are too many 
 LONGEST_AXIS = 1000  # beyond, its slices are not compared each with each
 LISTED = 12  # so many indices in another order are listed, more are not
 MOST_AXES = 6  # beyond, they are not permuted
+LEAST = 2  # entries that are not zero come from elsewhere: one alone does so in many an order
 
 
 def of_another_input(mistake: Mistake) -> str | None:
@@ -75,7 +76,8 @@ def _fits(mistake: Mistake, source: Array, places: Array | None = None) -> bool:
     right, noise = (np.where(moved, x.reshape(3, -1)[:, source], 0) for x in (mistake.right, mistake.noise))
     if found is not None:
         known = np.all(np.isfinite(right), axis=0, keepdims=True)[0]
-        return found.noisier(np.nan_to_num(noise)).is_explained_by(right, known=known)
+        elsewhere = known & (source != np.flatnonzero(seen)) & (np.abs(right) > found.tolerance).any(axis=0)
+        return elsewhere.sum() >= LEAST and found.noisier(np.nan_to_num(noise)).is_explained_by(right, known=known)
     spread = np.maximum(np.maximum(mistake.noise.reshape(3, -1)[:, places], noise), mistake.precision * np.abs(right))
     apart = np.abs(mistake.claimed.reshape(3, -1)[:, places] - right)
     return not (apart > UNDECIDABLE * spread).any()  # NaN: not known

@@ -119,7 +119,8 @@ def where_wrong(mistake: Mistake) -> Place | None:
     right = mistake.looked_at & ~mistake.wrong & ~mistake.neutral
     if not right.any():
         return None
-    return name_of(mistake.wrong, right, mistake.evidence.constants) or _by_value(mistake, right)
+    found = name_of(mistake.wrong, right, mistake.evidence.constants), _by_value(mistake, right)
+    return min((place for place in found if place is not None), key=lambda place: place.chance, default=None)
 
 
 def name_of(some: Array, others: Array, constants: Mapping[str, float]) -> Place | None:
@@ -129,7 +130,9 @@ def name_of(some: Array, others: Array, constants: Mapping[str, float]) -> Place
 
 
 def _by_value(mistake: Mistake, right: Array) -> Place | None:
-    """Where the input is on one side of zero, or beyond one, as on one side of a kink."""
+    """Where the input is on one side of zero, or beyond one, as beside a kink; one entry is called by its index."""
+    if mistake.wrong.sum() == 1:
+        return None
     x, name = np.asarray(mistake.evidence.inputs[mistake.name]), mistake.name
     strewn = _log_choices(int((mistake.wrong | right).sum()), int(mistake.wrong.sum()))
     sides = {f"{name} is negative": x < 0, f"{name} is positive": x > 0, f"{name} is larger than 1": x > 1}
