@@ -13,10 +13,11 @@ from importlib import import_module
 from numbers import Number, Real
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.checking import check
-from attention_np.gradcheck.nesting import arguments_of, children, filled, leaves
+from attention_np.gradcheck.nesting import arguments_of, by_path, children, filled, leaves
 from attention_np.gradcheck.reporting import Report
 
 __all__ = ["Adapter", "asserting", "library"]
@@ -81,12 +82,7 @@ class Adapter(ABC):
         self.function = function
         self.arguments, self.positional = arguments_of(inputs, signature)
         self.arguments |= further
-        self.leaves: dict[str, Any] = {}
-        for name, argument in self.arguments.items():
-            for path, leaf in self.flatten(argument, name):
-                if path in self.leaves:
-                    raise ValueError(f"inputs hold two arrays that would both be called {path}")
-                self.leaves[path] = leaf
+        self.leaves = by_path(found for name, x in self.arguments.items() for found in self.flatten(x, name))
         self.inputs = {name: self.as_input(name, leaf) for name, leaf in self.leaves.items() if self.is_input(leaf)}
         if not self.inputs:
             held = ", ".join(f"{name} ({getattr(x, 'dtype', type(x).__name__)})" for name, x in self.leaves.items())
@@ -111,9 +107,9 @@ class Adapter(ABC):
     def kind(self, leaf: Any) -> str:
         """Whether a leaf is an array of real floating-point numbers ("f"), of complex ones ("c") or neither ("")."""
 
-    @abstractmethod
     def to_numpy(self, leaf: Any) -> Array:
         """An array of the library as NumPy's; a TypeError if NumPy has no such numbers."""
+        return np.array(leaf)
 
     @abstractmethod
     def join(self, outputs: list[Any]) -> Any:
