@@ -12,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, in_words, number
+from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, axes_in_words, number
 from attention_np.gradcheck.diagnosis.orders import named_orders
 from attention_np.gradcheck.diagnosis.places import name_of
 
@@ -77,7 +77,6 @@ def _one_of_several(effect: Array, shape: tuple[int, ...], axes: tuple[int, ...]
     touched = moved.reshape(length, -1, effect.shape[1]).any(axis=1)  # (places, entries)
     if any((moved.any(axis=tuple({*range(len(shape))} - {k})).sum(axis=0) <= 1).all() for k in range(len(axes))):
         return  # along some axis each entry has one place alone
-    which = f"axis {axes[0]}" if len(axes) == 1 else f"axes {in_words(axes)}"
     for what, place in (("last", length - 1 - touched[::-1].argmax(axis=0)), ("first", touched.argmax(axis=0))):
         if np.ptp(place[touched.any(axis=0)]) == 0 or not (touched.sum(axis=0) > 1).any():
             continue  # it is the same for all, a slice, or all that there is
@@ -85,7 +84,7 @@ def _one_of_several(effect: Array, shape: tuple[int, ...], axes: tuple[int, ...]
         spread = np.broadcast_to(one.reshape(*(shape[k] for k in axes), *[1] * len(rest), -1), moved.shape)
         paths = spread.transpose(np.argsort(order)).reshape(effect.shape)
         why = ": does = stand in the place of +=?" if what == "last" else ""
-        yield f"of all that an entry does along {which} of the output only the {what} counts{why}", paths
+        yield f"of all that an entry does along {axes_in_words(axes)} of the output only the {what} counts{why}", paths
 
 
 def leak_of_the_cotangent(mistake: Mistake) -> str | None:

@@ -19,7 +19,7 @@ from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDE
 from attention_np.gradcheck.diagnosis.asking import Asked, is_quick
 from attention_np.gradcheck.measuring.noise import moved_relatively
 
-__all__ = ["Array", "Evidence", "Mistake", "in_words", "number"]
+__all__ = ["Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number"]
 
 Array = npt.NDArray[Any]
 
@@ -262,3 +262,8 @@ def in_words(parts: Sequence[object]) -> str:
     """``a, b and c``."""
     words = [str(part) for part in parts]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def axes_in_words(axes: Sequence[int]) -> str:
+    """``axis a``, or ``axes a and b``."""
+    return f"{'axis' if len(axes) == 1 else 'axes'} {in_words(axes)}"
