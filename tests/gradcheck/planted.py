@@ -325,6 +325,11 @@ FUNCTIONS = {
     "reciprocal": entrywise(lambda x: 1 / x, lambda x: -1 / x**2, positive(7, seed=14)),
     "sigmoid": entrywise(sigmoid, lambda x: sigmoid(x) * (1 - sigmoid(x)), normal(3, 4, seed=15)),
     "tanh": entrywise(np.tanh, lambda x: 1 - np.tanh(x) ** 2, normal(3, 4, seed=16)),
+    "elu": entrywise(
+        lambda x: np.where(x.real < 0, np.exp(x) - 1, x),
+        lambda x: np.where(x < 0, np.exp(x), 1),
+        np.array([0.3, -1.0, 0.0, 2.0, -0.7, 0.0, 1.2, 0.4, -0.2, 0.8]),
+    ),
     "leaky relu": entrywise(leaky, lambda x: np.where(x > 0, 1, 0.1), normal(4, 5, seed=17)),
     "relu": entrywise(lambda x: np.maximum(x.real, 0), lambda x: x > 0, normal(4, 5, seed=18)),
     "clip": entrywise(lambda x: np.clip(x.real, -0.8, 0.8), lambda x: abs(x) < 0.8, normal(20, seed=22)),
@@ -575,6 +580,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("x", "x for the output", lambda d, x: d * (1 - x**2), _),
         ("x", "no square in it", lambda d, x: d * (1 - np.tanh(x)), r"1 \+ output"),
     ],
+    "elu": [("x", "no slope at zero and below", lambda d, x: d * (x > 0), "only where x is not positive, .* zero$")],
     "leaky relu": [
         ("x", "no slope below zero", lambda d, x: d * (x > 0), "where x is negative"),
         ("x", "another slope below zero", lambda d, x: d * np.where(x > 0, 1, 0.01), "where x is negative"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention_np.gradcheck.agreement import WRONG
+from attention_np.gradcheck.agreement import UNDECIDED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
 
 from .evidence import RIGHT, evidence_of, linear_evidence, matrices, noises, said_of, seeds
@@ -58,6 +58,21 @@ def test_a_factor_is_found_in_any_shape(shape, output_shape, seed, noise, factor
     right = rng.standard_normal((math.prod(output_shape), math.prod(shape)))
     sentence = diagnose(linear_evidence(right, factor * right, shape, output_shape, rng, noise))
     assert sentence.startswith(f"it is {factor:g} times the numerical gradient throughout")
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ([0, 0, 0], "throughout"),
+        ([0, 0, 1e-17], "throughout, but for rounding"),
+        ([0, 9, 0], "in every entry that can"),
+    ],
+)
+def test_a_gradient_is_called_zero_no_further_than_it_is(left, said):
+    x, u = np.ones(3), np.random.default_rng(0).standard_normal((3, 3))
+    verdict, floor = np.array([WRONG, UNDECIDED, WRONG]), np.array([1e-15, 1e3, 1e-15])
+    found = Evidence("x", {"x": x}, x, u, {"x": u * left}, {"x": u * [1, 0, 1]}, floor, verdict, None, {})
+    assert diagnose(found).startswith(f"it is zero {said}")
 
 
 def test_entries_so_small_that_their_noise_is_lost_do_not_hide_a_factor():

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_np.gradcheck.agreement import UNDECIDABLE
+from attention_np.gradcheck.agreement import UNDECIDABLE, UNDECIDED
 from attention_np.gradcheck.diagnosis.mistake import EPS, Array, Mistake, in_words, number
 
 __all__ = ["constant_factor", "factor_along_an_axis", "is_zero", "scalar_fit", "times_the_gradient", "zero"]
@@ -53,7 +53,10 @@ def zero(mistake: Mistake) -> str | None:
     """Zero throughout. No estimate is involved, so one entry is evidence enough."""
     if not is_zero(mistake):
         return None
-    return f"it is zero throughout{', but for rounding' if mistake.claimed[:, mistake.looked_at].any() else ''}"
+    undecided = np.asarray(mistake.evidence.verdict) == UNDECIDED
+    known, unknown = (mistake.claimed[:, mistake.looked_at & some].any() for some in (~undecided, undecided))
+    where = "in every entry that can be decided" if unknown else "throughout"
+    return f"it is zero {where}{', but for rounding' if known else ''}"
 
 
 def is_zero(mistake: Mistake) -> bool:

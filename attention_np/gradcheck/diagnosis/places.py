@@ -23,6 +23,15 @@ DIAGONALS: dict[str, Callable[[Array], Array]] = {  # of the last two axes, by c
     "on and below the diagonal": lambda offset: offset <= 0,
     "off the diagonal": lambda offset: offset != 0,
 }
+SIDES: dict[str, Callable[[Array], Array]] = {  # of a kink at zero or one
+    "{} is negative": lambda x: x < 0,
+    "{} is positive": lambda x: x > 0,
+    "{} is not positive": lambda x: x <= 0,
+    "{} is not negative": lambda x: x >= 0,
+    "{} is larger than 1": lambda x: x > 1,
+    "{} is smaller than -1": lambda x: x < -1,
+    "|{}| is larger than 1": lambda x: np.abs(x) > 1,
+}
 
 
 class Place(NamedTuple):
@@ -135,11 +144,9 @@ def _by_value(mistake: Mistake, right: Array) -> Place | None:
         return None
     x, name = np.asarray(mistake.evidence.inputs[mistake.name]), mistake.name
     strewn = _log_choices(int((mistake.wrong | right).sum()), int(mistake.wrong.sum()))
-    sides = {f"{name} is negative": x < 0, f"{name} is positive": x > 0, f"{name} is larger than 1": x > 1}
-    sides |= {f"{name} is smaller than -1": x < -1, f"|{name}| is larger than 1": np.abs(x) > 1}
-    for text, side in sides.items():
-        if not (mistake.wrong & ~side).any() and not (right & side).any():
-            return Place(f"where {text}", math.log(len(sides)) - strewn)
+    for text, side in SIDES.items():
+        if not (mistake.wrong & ~side(x)).any() and not (right & side(x)).any():
+            return Place(f"where {text.format(name)}", math.log(len(SIDES)) - strewn)
     return None
 
 
