@@ -74,12 +74,9 @@ def as_json(value: Any) -> Any:
         return value.item()
     if isinstance(value, float | np.floating):
         number = float(value)
-        return number if math.isfinite(number) else _not_finite(number)
+        names = (name for name, infinity in INFINITIES.items() if number == infinity)
+        return number if math.isfinite(number) else next(names, None)
     return value
-
-
-def _not_finite(number: float) -> str | None:
-    return None if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
 def write(path: str | os.PathLike[str], inputs: Sequence[Finding], *, details: bool) -> None:

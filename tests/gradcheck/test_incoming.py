@@ -79,6 +79,17 @@ def test_where_each_entry_has_one_term_alone_there_is_no_sum():
     assert found == "wrong only from index 2 of axis 0 on (of 5), where it is zero"
 
 
+def test_a_few_entries_do_not_tell_of_single_entries_of_the_output():
+    """Of a rotation the wrong way round, each entry takes one output of its two with the other sign."""
+    cosine, sine = (f(np.arange(5))[:, None] for f in (np.cos, np.sin))
+
+    def rotated(x):
+        return np.concatenate([x[:, :2] * cosine - x[:, 2:] * sine, x[:, :2] * sine + x[:, 2:] * cosine], axis=1)
+
+    found = check(rotated, lambda d, _: rotated(d), {"x": normal(5, 4, seed=35)}, max_entries=6)["x"]
+    assert found.diagnosis == "no simple cause"
+
+
 def test_terms_that_take_longer_than_the_check_are_not_asked_for():
     inputs = {"x": normal(2000, 4, seed=1), "b": B}
     found = check(np.multiply, lambda d, x, b: (d * b, (d * x)[:-1].sum(axis=0)), inputs, max_entries=4)["b"]

@@ -15,7 +15,6 @@ from attention_np.gradcheck.torch import assert_gradients, check
 from .adapted import LIBRARIES
 
 torch = pytest.importorskip("torch", reason="the adapter for PyTorch needs torch: pip install attention-np[peers]")
-functional = torch.nn.functional
 
 
 def tensor(seed: int, *shape: int, dtype: Any = torch.float64) -> Any:

@@ -73,7 +73,7 @@ class Adapter(ABC):
     Attributes
     ----------
     inputs : dict of str to ndarray
-        The leaves to differentiate by.
+        The leaves to differentiate by; a lone number is a constant.
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Any, signature: Signature | None, **further: Any) -> None:
@@ -83,7 +83,8 @@ class Adapter(ABC):
         self.arguments, self.positional = arguments_of(inputs, signature)
         self.arguments |= further
         self.leaves = by_path(found for name, x in self.arguments.items() for found in self.flatten(x, name))
-        self.inputs = {name: self.as_input(name, leaf) for name, leaf in self.leaves.items() if self.is_input(leaf)}
+        moved = {name: leaf for name, leaf in self.leaves.items() if self.kind(leaf) and not isinstance(leaf, Number)}
+        self.inputs = {name: self.as_input(name, leaf) for name, leaf in moved.items()}
         if not self.inputs:
             held = ", ".join(f"{name} ({getattr(x, 'dtype', type(x).__name__)})" for name, x in self.leaves.items())
             raise ValueError(
@@ -125,10 +126,6 @@ class Adapter(ABC):
         if not outputs:
             raise TypeError("function must return at least one array of floating-point numbers")
         return outputs[0] if len(outputs) == 1 else self.join(outputs)
-
-    def is_input(self, leaf: Any) -> bool:
-        """Whether to differentiate by a leaf of the arguments: a lone number is a constant."""
-        return bool(self.kind(leaf)) and not isinstance(leaf, Number)
 
     def as_input(self, name: str, leaf: Any) -> Array:
         """A leaf to differentiate by as NumPy's array."""
