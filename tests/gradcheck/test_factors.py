@@ -71,7 +71,7 @@ def test_a_factor_is_found_in_any_shape(shape, output_shape, seed, noise, factor
 def test_a_gradient_is_called_zero_no_further_than_it_is(left, said):
     x, u = np.ones(3), np.random.default_rng(0).standard_normal((3, 3))
     verdict, floor = np.array([WRONG, UNDECIDED, WRONG]), np.array([1e-15, 1e3, 1e-15])
-    found = Evidence("x", {"x": x}, x, u, {"x": u * left}, {"x": u * [1, 0, 1]}, floor, verdict, None, {})
+    found = Evidence("x", {"x": x}, x, u, {"x": u * left}, {"x": u * [1, 0, 1]}, floor, verdict, 0 * x, {})
     assert diagnose(found).startswith(f"it is zero {said}")
 
 
@@ -86,7 +86,7 @@ def test_an_index_of_which_all_is_noise_has_no_factor():
     claimed = right * np.array([[np.e], [1e5]])
     floor = np.full((2, 4), 1e-9)
     x, u = rng.standard_normal((2, 4)), rng.standard_normal((3, 7))
-    found = Evidence("x", {"x": x}, u[0], u, {"x": claimed}, {"x": right}, floor, np.ones((2, 4), int), None, {})
+    found = Evidence("x", {"x": x}, u[0], u, {"x": claimed}, {"x": right}, floor, np.ones((2, 4), int), 0 * x, {})
     assert "own factor" not in str(diagnose(found))
 
 
@@ -117,7 +117,7 @@ def of_ratios(right, factor=np.e, output_shape=(7,)):
     x = np.random.default_rng(3).standard_normal(right.shape[1])
     u, output = np.random.default_rng(4).standard_normal((2, 3, *output_shape))
     floor, verdict = 1e-15 * abs(right[0]), np.full(x.shape, WRONG)
-    found = Evidence("x", {"x": x}, output[0], u, {"x": factor * right}, {"x": right}, floor, verdict, None, {})
+    found = Evidence("x", {"x": x}, output[0], u, {"x": factor * right}, {"x": right}, floor, verdict, 0 * x, {})
     return diagnose(found)
 
 

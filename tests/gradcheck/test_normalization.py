@@ -22,7 +22,7 @@ def with_errors(right, error, floor=1e-12):
         numerical={"x": right},
         floor=floor + 0 * found.floor,
         verdict=np.full(right.shape[1:], WRONG),
-        at_zero=None,
+        at_zero=0 * right[0],
         ask=None,
     )
 

@@ -51,7 +51,7 @@ class Evidence(NamedTuple):
         Of the shape of the input: the noise floor of each entry of analytic - numerical, for the first cotangent.
     verdict : ndarray
         Of the shape of the input: agreement.HOLDS, WRONG, UNDECIDED or UNCHECKED.
-    at_zero : ndarray or None
+    at_zero : ndarray
         The claimed gradient for a cotangent of zeros. A right one is zero.
     constants : mapping of str to float
         Numbers that the function was called with, such as ``{"num_heads": 4}``.
@@ -67,7 +67,7 @@ class Evidence(NamedTuple):
     numerical: Mapping[str, Array]
     floor: Array
     verdict: Array
-    at_zero: Array | None
+    at_zero: Array
     constants: Mapping[str, float]
     ask: Asked | None = None
 
