@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attention_np.gradcheck.agreement import UNDECIDABLE, UNDECIDED
+from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.diagnosis.mistake import EPS, Array, Mistake, in_words, number
 
 __all__ = ["constant_factor", "factor_along_an_axis", "is_zero", "scalar_fit", "times_the_gradient", "zero"]
@@ -25,6 +25,7 @@ OF_NO_SHAPE = {  # what a factor may be besides
     "pi": (math.pi, "as of angles"),
     "2 * pi": (2 * math.pi, "as of turns"),
 }
+BUT_FOR_UNDECIDED = "in every entry that can be decided"
 LISTED = 2  # so many things that a factor may be are listed
 TELLING = 1.0  # an entry tells a factor if the noise leaves it at least so precise
 
@@ -53,10 +54,9 @@ def zero(mistake: Mistake) -> str | None:
     """Zero throughout. No estimate is involved, so one entry is evidence enough."""
     if not is_zero(mistake):
         return None
-    undecided = np.asarray(mistake.evidence.verdict) == UNDECIDED
-    known, unknown = (mistake.claimed[:, mistake.looked_at & some].any() for some in (~undecided, undecided))
-    where = "in every entry that can be decided" if unknown else "throughout"
-    return f"it is zero {where}{', but for rounding' if known else ''}"
+    known, unknown = mistake.looked_at & ~mistake.undecided, mistake.undecided
+    where = BUT_FOR_UNDECIDED if mistake.claimed[:, unknown].any() else "throughout"
+    return f"it is zero {where}{', but for rounding' if mistake.claimed[:, known].any() else ''}"
 
 
 def is_zero(mistake: Mistake) -> bool:
@@ -67,7 +67,8 @@ def is_zero(mistake: Mistake) -> bool:
 def constant_factor(mistake: Mistake) -> str | None:
     """A constant factor: one number explains every entry for every cotangent."""
     factor = _factor(mistake)
-    return factor and f"it is {factor} times the numerical gradient throughout{_name(mistake, factor)}"
+    where = BUT_FOR_UNDECIDED if mistake.undecided.any() else "throughout"
+    return factor and f"it is {factor} times the numerical gradient {where}{_name(mistake, factor)}"
 
 
 def times_the_gradient(mistake: Mistake) -> str | None:

@@ -132,11 +132,16 @@ class Mistake:
         wrong: Array = (apart | (np.asarray(self.evidence.verdict) == WRONG)) & self.looked_at
         return wrong
 
+    @property
+    def undecided(self) -> Array:
+        """The entries that noise hides: whatever fits the others fits them, too."""
+        return np.asarray(self.looked_at & (np.asarray(self.evidence.verdict) == UNDECIDED))
+
     @cached_property
     def neutral(self) -> Array:
         """The entries that tell nothing: not wrong, but zero anyway or undecidable."""
         zero: Array = np.all(np.maximum(np.abs(self.claimed), np.abs(self.right)) <= self.tolerance, axis=0)
-        neutral: Array = self.looked_at & ~self.wrong & (zero | (np.asarray(self.evidence.verdict) == UNDECIDED))
+        neutral: Array = self.looked_at & ~self.wrong & (zero | self.undecided)
         return neutral
 
     @cached_property
