@@ -25,7 +25,6 @@ OF_NO_SHAPE = {  # what a factor may be besides
     "pi": (math.pi, "as of angles"),
     "2 * pi": (2 * math.pi, "as of turns"),
 }
-BUT_FOR_UNDECIDED = "in every entry that can be decided"
 LISTED = 2  # so many things that a factor may be are listed
 TELLING = 1.0  # an entry tells a factor if the noise leaves it at least so precise
 
@@ -54,9 +53,13 @@ def zero(mistake: Mistake) -> str | None:
     """Zero throughout. No estimate is involved, so one entry is evidence enough."""
     if not is_zero(mistake):
         return None
-    known, unknown = mistake.looked_at & ~mistake.undecided, mistake.undecided
-    where = BUT_FOR_UNDECIDED if mistake.claimed[:, unknown].any() else "throughout"
-    return f"it is zero {where}{', but for rounding' if mistake.claimed[:, known].any() else ''}"
+    of_rounding = mistake.claimed[:, mistake.looked_at & ~mistake.hidden].any()
+    return f"it is zero {_where(mistake)}{', but for rounding' if of_rounding else ''}"
+
+
+def _where(mistake: Mistake) -> str:
+    """How far a reading goes: it is not known of entries that noise hides, if something is claimed there."""
+    return "in every entry that can be decided" if mistake.claimed[:, mistake.hidden].any() else "throughout"
 
 
 def is_zero(mistake: Mistake) -> bool:
@@ -67,8 +70,7 @@ def is_zero(mistake: Mistake) -> bool:
 def constant_factor(mistake: Mistake) -> str | None:
     """A constant factor: one number explains every entry for every cotangent."""
     factor = _factor(mistake)
-    where = BUT_FOR_UNDECIDED if mistake.undecided.any() else "throughout"
-    return factor and f"it is {factor} times the numerical gradient {where}{_name(mistake, factor)}"
+    return factor and f"it is {factor} times the numerical gradient {_where(mistake)}{_name(mistake, factor)}"
 
 
 def times_the_gradient(mistake: Mistake) -> str | None:

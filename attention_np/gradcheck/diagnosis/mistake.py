@@ -133,15 +133,16 @@ class Mistake:
         return wrong
 
     @property
-    def undecided(self) -> Array:
+    def hidden(self) -> Array:
         """The entries that noise hides: whatever fits the others fits them, too."""
-        return np.asarray(self.looked_at & (np.asarray(self.evidence.verdict) == UNDECIDED))
+        noisy = np.any(self.noise > COARSE * np.maximum(np.abs(self.claimed), np.abs(self.right)), axis=0)
+        return np.asarray(self.looked_at & noisy & (np.asarray(self.evidence.verdict) == UNDECIDED))
 
     @cached_property
     def neutral(self) -> Array:
         """The entries that tell nothing: not wrong, but zero anyway or undecidable."""
         zero: Array = np.all(np.maximum(np.abs(self.claimed), np.abs(self.right)) <= self.tolerance, axis=0)
-        neutral: Array = self.looked_at & ~self.wrong & (zero | self.undecided)
+        neutral: Array = self.looked_at & ~self.wrong & (zero | (np.asarray(self.evidence.verdict) == UNDECIDED))
         return neutral
 
     @cached_property
