@@ -14,7 +14,7 @@ from attention_np.gradcheck.checking import check
 from attention_np.gradcheck.measuring.functions import Backward, Forward, as_generator, check_mapping
 from attention_np.gradcheck.measuring.noise import Pair, noise_floor
 from attention_np.gradcheck.measuring.numerical import numerical_gradient
-from attention_np.gradcheck.nesting import Nest, flat, leaves, takes
+from attention_np.gradcheck.nesting import Nest, flat, takes
 from attention_np.gradcheck.reporting import InputReport, Report
 
 __all__ = ["asymmetry", "check_hessian"]
@@ -77,10 +77,7 @@ def check_hessian(
             raise TypeError(f"{name} must be a function, not {type(function).__name__}")
     check_mapping(inputs)
     nest = Nest.of_arguments(inputs)
-    moved = tuple(
-        name for name, tree in nest.trees.items() if any(path in nest.kinds for path, _ in leaves(tree, name))
-    )
-    functions = _Functions(gradient, hessian_vector_product, nest, moved)
+    functions = _Functions(gradient, hessian_vector_product, nest)
     report = check(functions.forward, functions.backward, inputs, rng=rng, **options)
     run, pull_back, arrays, _ = flat(functions.forward, functions.backward, inputs)
     entry = _symmetry(run, pull_back, arrays, as_generator(rng))
@@ -98,12 +95,11 @@ class _Functions:
     gradient: Callable[..., Any]
     product: Callable[..., Any]
     inputs: Nest
-    moved: tuple[str, ...]  # the names of the inputs that are differentiated by
 
     def forward(self, *values: Any) -> Any:
         """The gradients by their names."""
         found = self.inputs.by_tree(self.gradient(*values))
-        return {name: found[name] for name in self.moved}
+        return {name: found[name] for name in self.inputs.moved}
 
     def backward(self, d_output: Mapping[str, Any], *values: Any) -> Any:
         """The products of the Hessian with these tangents."""

@@ -31,7 +31,7 @@ from attention_np.gradcheck.measuring.functions import (
 )
 from attention_np.gradcheck.measuring.numerical import numerical_gradient
 from attention_np.gradcheck.measuring.subject import sizes
-from attention_np.gradcheck.nesting import Nest, children, is_narrow
+from attention_np.gradcheck.nesting import Flat, Nest, is_narrow
 from attention_np.gradcheck.reporting import InputReport, Report, compared
 
 __all__ = ["check_low_precision"]
@@ -110,9 +110,10 @@ def check_low_precision(
     output = kernel.output
     cotangents = _cotangents(generator.standard_normal(output.shape).astype(output.dtype), output, generator)
     point = {name: x.astype(np.float64) for name, x in nest.arrays.items()}
+    wide_functions = replace(kernel.functions, of_nests=reference)
 
     def wide(*arrays: Array) -> Array:
-        found = kernel.joined(reference(*nest.filled(arrays).values()))
+        found = np.asarray(wide_functions.forward(*arrays))
         if found.dtype.itemsize < 8:
             raise TypeError(f"reference must compute in double precision, not return {found.dtype}")
         if found.shape != output.shape:
@@ -168,31 +169,22 @@ class _Kernel:
     """A kernel at a point, in the dtypes that it takes; its answers in double precision."""
 
     def __init__(self, forward: Forward, backward: Backward, inputs: Nest, unit: float) -> None:
-        self.forward, self.backward, self.inputs, self.unit = forward, backward, inputs, unit
+        self.unit, self.names = unit, list(inputs.arrays)
         self.point: list[Array] = list(inputs.arrays.values())
         result = forward(*inputs.filled(x.copy() for x in self.point).values())
-        self.outputs = Nest({"output": result}, numbers=True)
-        if not self.outputs.kinds:
+        self.functions = Flat.of(forward, backward, inputs, result)
+        self.output = np.asarray(self.functions.forward(*(x.copy() for x in self.point)))
+        if _in_double(self.output).dtype.kind != "f":
             raise TypeError(f"forward must return arrays of floating-point numbers, not {type(result).__name__}")
-        self.output = self.joined(result)
         self.smallest = max(float(np.spacing(np.zeros((), x.dtype))) for x in (self.output, *self.point))
-
-    def joined(self, result: Any) -> Array:
-        """Several outputs as one vector; one as it is."""
-        return np.asarray(result) if children(result) is None else self.outputs.joined(result)
 
     def answer(self, u: Array, point: Sequence[Array] | None = None) -> dict[str, Any]:
         """The output, and the gradients by the inputs."""
         arrays = self.point if point is None else point
-        result = self.forward(*self.inputs.filled(x.copy() for x in arrays).values())
-        cotangent = u.astype(self.output.dtype)
-        if children(result) is not None:
-            cotangent = self.outputs.split(cotangent)
-        gradients = self.inputs.gradients(
-            self.backward(cotangent, *self.inputs.filled(x.copy() for x in arrays).values())
-        )
-        answers = dict(zip(self.inputs.arrays, gradients, strict=True))
-        return {name: _in_double(x) for name, x in {"output": self.joined(result), **answers}.items()}
+        output = self.functions.forward(*(x.copy() for x in arrays))
+        gradients = self.functions.backward(u.astype(self.output.dtype), *(x.copy() for x in arrays))
+        answers = zip(["output", *self.names], [output, *gradients], strict=True)
+        return {name: _in_double(x) for name, x in answers}
 
     def floors(self, u: Array, rng: np.random.Generator) -> dict[str, Array]:
         """How far rounding moves each entry of the output and of the gradients."""

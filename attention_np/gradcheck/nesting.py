@@ -21,7 +21,19 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.measuring.functions import Backward, Forward, as_inputs, check_mapping
 
-__all__ = ["Nest", "arguments_of", "children", "filled", "flat", "is_narrow", "leaves", "signature_of", "takes"]
+__all__ = [
+    "Flat",
+    "Nest",
+    "arguments_of",
+    "by_path",
+    "children",
+    "filled",
+    "flat",
+    "is_narrow",
+    "leaves",
+    "signature_of",
+    "takes",
+]
 
 Array = npt.NDArray[Any]
 Children = Callable[[Any], dict[Any, Any] | None]
@@ -48,6 +60,16 @@ def leaves(tree: Any, path: str, children: Children = children) -> Iterator[tupl
         return
     for key, child in held.items():
         yield from leaves(child, f"{path}.{key}", children)
+
+
+def by_path(found: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Leaves by their paths, no two of which may be the same."""
+    held: dict[str, Any] = {}
+    for path, leaf in found:
+        if path in held:
+            raise ValueError(f"inputs hold two arrays that would both be called {path}")
+        held[path] = leaf
+    return held
 
 
 def filled(tree: Any, leaves: Iterator[Any], children: Children = children) -> Any:
@@ -119,12 +141,7 @@ class Nest:
 
     def __init__(self, trees: Mapping[str, Any], *, numbers: bool = False) -> None:
         self.trees = dict(trees)
-        self.leaves: dict[str, Any] = {}
-        for name, tree in self.trees.items():
-            for path, leaf in leaves(tree, name):
-                if path in self.leaves:
-                    raise ValueError(f"inputs hold two arrays that would both be called {path}")
-                self.leaves[path] = leaf
+        self.leaves = by_path(found for name, tree in self.trees.items() for found in leaves(tree, name))
         kinds = {path: _kind(leaf, numbers) for path, leaf in self.leaves.items()}
         self.kinds = {path: kind for path, kind in kinds.items() if kind}
 
@@ -137,6 +154,11 @@ class Nest:
     def is_complex(self) -> bool:
         """Whether some of the arrays are complex."""
         return "c" in self.kinds.values()
+
+    @property
+    def moved(self) -> list[str]:
+        """The names of the trees that hold an array that is moved."""
+        return [name for name, tree in self.trees.items() if any(path in self.kinds for path, _ in leaves(tree, name))]
 
     @property
     def arrays(self) -> dict[str, Any]:
@@ -167,7 +189,7 @@ class Nest:
         There is one for each of the trees, or for each of those that hold an array that is moved. If that is one, then
         its gradient itself will do.
         """
-        moved = [name for name, tree in self.trees.items() if any(path in self.kinds for path, _ in leaves(tree, name))]
+        moved = self.moved
         one = self.trees[moved[0]] if len(moved) == 1 else None
         if isinstance(result, Iterator):
             raise TypeError(f"backward must return the gradients as a tuple, not as a {type(result).__name__}")
@@ -257,25 +279,30 @@ def flat(
     arrays = as_inputs(nest.arrays or inputs)  # if nothing is moved, it says why
     _refuse_methods(backward, len(nest.trees))
     result = forward(*nest.filled(x.copy() for x in arrays.values()).values())
-    outputs = Nest({"output": result}, numbers=True)
-    if children(result) is not None and not outputs.kinds:
-        raise TypeError("forward must return at least one array of real floating-point numbers")
-    plain = "output" not in outputs.kinds or outputs.kinds["output"] == "f"
-    if plain and children(result) is None and list(arrays) == list(nest.trees):
+    functions = Flat.of(forward, backward, nest, result)
+    if functions.outputs is None and list(arrays) == list(nest.trees):
         return forward, backward, arrays, {}
     numbers = {path: float(x) for path, x in nest.leaves.items() if isinstance(x, Real) and not isinstance(x, bool)}
-    functions = _Flat(forward, backward, nest, None if plain and children(result) is None else outputs)
     return functions.forward, functions.backward, arrays, numbers
 
 
 @dataclass(frozen=True)
-class _Flat:
+class Flat:
     """Two functions of nests as functions of arrays, which can be sent to another process."""
 
     of_nests: Forward
     gradients: Backward
     inputs: Nest
     outputs: Nest | None  # None: one array of real numbers
+
+    @classmethod
+    def of(cls, forward: Forward, backward: Backward, inputs: Nest, result: Any) -> Flat:
+        """Those of two functions the first of which has returned `result`."""
+        outputs = Nest({"output": result}, numbers=True)
+        if children(result) is not None and not outputs.kinds:
+            raise TypeError("forward must return at least one array of real floating-point numbers")
+        plain = children(result) is None and outputs.kinds.get("output") != "c"
+        return cls(forward, backward, inputs, None if plain else outputs)
 
     def forward(self, *arrays: Array) -> Any:
         """All outputs as one vector; or the one output, as it is."""

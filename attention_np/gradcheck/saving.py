@@ -4,7 +4,7 @@ A report is JSON, which has no NaN and no infinity: NaN becomes null, and the in
 "-Infinity". Numbers are written with as many digits as it takes to read the same ones again.
 
 A checkpoint is an archive of NumPy, ``.npz`` without pickle: the report is its header, the slopes measured so far are
-its arrays. Earlier versions wrote these into the JSON, too; such files are read.
+its arrays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -51,12 +50,10 @@ REST = "checkpoint"  # the key of what a checkpoint keeps besides, and a report 
 LONGEST_NAME = 1000  # characters: every line of a table is as long as the longest
 LONGEST_KEY = 100  # characters, of one that is shown
 SAVE_EVERY = 10.0  # seconds
-FIVE = 5  # arrays that earlier versions kept of each part; nothing needs the fourth any more
-DTYPES = re.compile(r"(float|complex)[0-9]{2,3}")  # of slopes
 INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def as_dict(inputs: Sequence[Finding], *, details: bool = False) -> dict[str, Any]:
+def as_dict(inputs: Sequence[Finding], *, details: bool) -> dict[str, Any]:
     """What was found for all inputs in the types of JSON."""
     fields = [{key: value for key, value in vars(one).items() if details or key != "details"} for one in inputs]
     return {"ok": all(one.ok for one in inputs), "inputs": as_json(fields)}
@@ -77,15 +74,12 @@ def as_json(value: Any) -> Any:
         return value.item()
     if isinstance(value, float | np.floating):
         number = float(value)
-        return number if math.isfinite(number) else _not_finite(number)
+        names = (name for name, infinity in INFINITIES.items() if number == infinity)
+        return number if math.isfinite(number) else next(names, None)
     return value
 
 
-def _not_finite(number: float) -> str | None:
-    return None if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
-
-
-def write(path: str | os.PathLike[str], inputs: Sequence[Finding], *, details: bool = False) -> None:
+def write(path: str | os.PathLike[str], inputs: Sequence[Finding], *, details: bool) -> None:
     """Save a report."""
     text = json.dumps({**HEADER, **as_dict(inputs, details=details)}, allow_nan=False)
     _replace(path, f"{text}\n".encode())
@@ -113,11 +107,11 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], ...]:
         raise ValueError(f"{os.fspath(path)} is not a saved gradient report: {error}") from error
 
 
-def _opened(path: str | os.PathLike[str]) -> tuple[Any, list[Array]]:
-    """The JSON of a file, and its arrays, if it is an archive."""
+def _opened(path: str | os.PathLike[str]) -> tuple[Any, list[Array] | None]:
+    """The JSON of a file, and its arrays; None if it is no archive."""
     content = content_of(path)
     if not content.startswith(b"PK"):
-        return parse(content), []
+        return parse(content), None
     try:
         with np.load(BytesIO(content), allow_pickle=False) as archive:
             if sum(member.file_size for member in archive.zip.infolist()) > len(content):
@@ -269,6 +263,8 @@ class Checkpoint:
         except OSError as error:
             raise ValueError(f"checkpoint {self.path} cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError):
+            arrays = None
+        if arrays is None:
             what = "a folder, not a file" if self.path.is_dir() else "not the checkpoint of a gradient check"
             raise ValueError(f"checkpoint {self.path} is {what}") from None
         if question != self.question or not isinstance(slopes, dict):
@@ -276,15 +272,12 @@ class Checkpoint:
                 f"checkpoint {self.path} belongs to another check, with other inputs, outputs, seed or options: "
                 "remove it, or name another file"
             )
-        self.slopes = {key: self._arrays_at(key, kept, arrays) for key, kept in slopes.items()}
-
-    def _arrays_at(self, key: str, kept: Any, arrays: list[Array]) -> list[Array]:
-        """What is kept under a key, of the archive or written out."""
+        key = ""
         try:
-            found = [arrays[as_whole(x)] if arrays else _written_out(x) for x in kept]
-        except (TypeError, ValueError, OverflowError, IndexError):
+            for key, places in slopes.items():
+                self.slopes[key] = [arrays[as_whole(place)] for place in places]
+        except (TypeError, ValueError, IndexError):
             raise self._damaged(key) from None
-        return found[:3] + found[4:] if len(found) == FIVE else found
 
     def _damaged(self, key: str) -> ValueError:
         self.is_whole = False
@@ -314,19 +307,9 @@ class Checkpoint:
             return
         numbers = iter(range(sum(map(len, self.slopes.values()))))
         slopes = {key: [next(numbers) for _ in arrays] for key, arrays in self.slopes.items()}
-        header = {**HEADER, **as_dict(inputs), REST: {"question": self.question, "slopes": slopes}}
+        header = {**HEADER, **as_dict(inputs, details=False), REST: {"question": self.question, "slopes": slopes}}
         text = json.dumps(header, allow_nan=False).encode()
         content = BytesIO()
         np.savez(content, np.frombuffer(text, np.uint8), *chain.from_iterable(self.slopes.values()))
         _replace(self.path, content.getvalue())
         self.saved = time.monotonic()
-
-
-def _written_out(kept: Any) -> Array:
-    """An array that an earlier version wrote as its dtype, a word from a file, and the digits of its numbers."""
-    dtype, numbers = kept
-    if not isinstance(dtype, str) or not DTYPES.fullmatch(dtype):
-        raise ValueError("it is of no dtype of numbers")
-    if not isinstance(numbers, list) or not all(isinstance(x, str) for x in numbers):
-        raise ValueError("there is no number for each entry")
-    return np.array([np.dtype(dtype).type(x) for x in numbers])

@@ -123,7 +123,7 @@ def said_of(change, shape, output_shape=(7,), constants=None, noise=8 * EPS):
 RIGHT = np.random.default_rng(1).standard_normal((7, 3, 4))
 
 
-def evidence_with(added=0.0, factor=1.0, at_zero=None):
+def evidence_with(added=0.0, factor=1.0, at_zero=0 * RIGHT[0]):
     found = linear_evidence(
         RIGHT.reshape(7, 12), (factor * RIGHT).reshape(7, 12), (3, 4), (7,), np.random.default_rng(2)
     )

@@ -296,6 +296,7 @@ def additive_backward(which, slope=lambda h: 1 - h**2):
 
 ADDITIVE = arrays(34, query=(4, 3), key=(5, 3), value=(5, 2), w_query=(3, 6), w_key=(3, 6), w_score=(6,))
 LABELS = np.eye(4)[[0, 2, 1, 3, 2]]
+SHARES = softmax(normal(5, 4, seed=1))
 TARGET = normal(5, 4, seed=90)
 DROPPED = np.random.default_rng(5).random((4, 6)) < 0.7
 swap = np.swapaxes
@@ -324,14 +325,21 @@ FUNCTIONS = {
     "reciprocal": entrywise(lambda x: 1 / x, lambda x: -1 / x**2, positive(7, seed=14)),
     "sigmoid": entrywise(sigmoid, lambda x: sigmoid(x) * (1 - sigmoid(x)), normal(3, 4, seed=15)),
     "tanh": entrywise(np.tanh, lambda x: 1 - np.tanh(x) ** 2, normal(3, 4, seed=16)),
+    "elu": entrywise(
+        lambda x: np.where(x.real < 0, np.exp(x) - 1, x),
+        lambda x: np.where(x < 0, np.exp(x), 1),
+        np.array([0.3, -1.0, 0.0, 2.0, -0.7, 0.0, 1.2, 0.4, -0.2, 0.8]),
+    ),
     "leaky relu": entrywise(leaky, lambda x: np.where(x > 0, 1, 0.1), normal(4, 5, seed=17)),
     "relu": entrywise(lambda x: np.maximum(x.real, 0), lambda x: x > 0, normal(4, 5, seed=18)),
+    "clip": entrywise(lambda x: np.clip(x.real, -0.8, 0.8), lambda x: abs(x) < 0.8, normal(20, seed=22)),
     "huber": entrywise(huber, lambda x: np.clip(x, -1, 1), 2 * normal(12, seed=19)),
     "arctan": entrywise(np.arctan, lambda x: 1 / (1 + x * x), normal(5, seed=20)),
     "swish": entrywise(
         lambda x: x * sigmoid(x), lambda x: sigmoid(x) * (1 + x * (1 - sigmoid(x))), normal(3, 4, seed=21)
     ),
     "softplus": entrywise(lambda x: np.log1p(np.exp(x)), sigmoid, normal(6, seed=22)),
+    "log2": entrywise(np.log2, lambda x: 1 / x / np.log(2), positive(7, seed=12)),
     "log": entrywise(lambda x: np.log(x + 1e-8), lambda x: 1 / (x + 1e-8), positive(8, seed=23)),
     "quotient": function(
         lambda a, b: a / b,
@@ -399,6 +407,11 @@ FUNCTIONS = {
         arrays(54, z=(5, 4)),
         lambda d, z: d * (softmax(z) - LABELS) / 5,
     ),
+    "cross-entropies": function(
+        lambda z: -(SHARES * np.log(softmax(z))).sum(axis=-1),
+        arrays(54, z=(5, 4)),
+        lambda d, z: d[:, None] * (softmax(z) - SHARES),
+    ),
     "mean squared error": function(
         lambda x: np.asarray(((x - TARGET) ** 2).mean()), arrays(55, x=(5, 4)), lambda d, x: d * 2 * (x - TARGET) / 20
     ),
@@ -445,6 +458,17 @@ FUNCTIONS = {
         lambda x: np.log(np.exp(x).sum(axis=-1)), arrays(71, x=(4, 3)), lambda d, x: d[:, None] * softmax(x)
     ),
     "norm": function(norm, arrays(72, x=(4, 3)), lambda d, x: d[:, None] * x / norm(x)[:, None]),
+    "residual": function(
+        lambda x, w: x + np.tanh(x @ w),
+        arrays(79, x=(5, 3), w=(3, 3)),
+        lambda d, x, w: d + (d * (1 - np.tanh(x @ w) ** 2)) @ w.T,
+        lambda d, x, w: x.T @ (d * (1 - np.tanh(x @ w) ** 2)),
+    ),
+    "median": function(
+        lambda x: x[x.real.argsort()[3]],
+        arrays(50, x=(7,)),
+        lambda d, x: d * (np.arange(7) == x.argsort()[3]),
+    ),
     "dropout": entrywise(
         lambda x: np.exp(x * DROPPED / 0.7), lambda x: np.exp(x * DROPPED / 0.7) * DROPPED / 0.7, normal(4, 6, seed=73)
     ),
@@ -480,6 +504,24 @@ NOT_TRANSPOSED = (
     "^it is the derivative times the gradient of the output, and not the transposed derivative: "
     "a transpose is missing, or the reverse of an order$"
 )
+MISSING = " missing or wrong: whatever the cotangent, the errors along it are "
+MEAN = f"^a mean along axis {{}}, to be taken off, is{MISSING}equal$"
+STATISTICS = (
+    f"^the terms of the mean and of the variance of a normalization along axis {{}} are{MISSING}"
+    "a number plus a multiple of x less its mean$"
+)
+PROJECTION = (
+    rf"^the projection term of a normalization along axis {{}}, y \* sum\(y \* d_y\) or its mean, is{MISSING}"
+    "a multiple of "
+)
+SOFTMAX = (
+    rf"^the softmax correction along axis 1, weights \* sum\(weights \* d_weights\), is{MISSING}"
+    "a multiple of the weights$"
+)
+ORTHOGONAL = (
+    r"^a term with sum\(output \* d_output\) along the rows, such as the softmax correction sum_j A_ij dA_ij, is "
+    "missing or wrong: it is right for a cotangent with rows orthogonal to those of the output, and for no others$"
+)
 _ = None
 WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong gradient, and the word
     "dense": [
@@ -488,7 +530,9 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("w", "the last sample dropped", lambda d, x, w, b: x[:-1].T @ d[:-1], "index 4 of axis 0"),
         ("x", "a column dropped", lambda d, x, w, b: d[:, 1:] @ w[:, 1:].T, "index 0 of axis 1"),
         ("w", "= for += over the batch", lambda d, x, w, b: np.outer(x[-1], d[-1]), "the last: does = stand"),
-        ("b", "the first sample alone", lambda d, x, w, b: d[0], "index 0 of axis 0"),
+        ("b", "the first sample alone", lambda d, x, w, b: d[0], "output is used only at index 0 of axis 0$"),
+        ("b", "half of the first sample", lambda d, x, w, b: d[0] / 2, _),
+        ("b", "less the first sample", lambda d, x, w, b: -d[0], _),
         ("w", "accumulated twice", Changed(lambda g: 2 * g), "it is 2 times"),
         ("x", "the sign", Changed(np.negative), "it is -1 times"),
         ("b", "nothing", lambda d, x, w, b: 0 * b, "zero throughout"),
@@ -536,6 +580,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("x", "x for the output", lambda d, x: d * (1 - x**2), _),
         ("x", "no square in it", lambda d, x: d * (1 - np.tanh(x)), r"1 \+ output"),
     ],
+    "elu": [("x", "no slope at zero and below", lambda d, x: d * (x > 0), "only where x is not positive, .* zero$")],
     "leaky relu": [
         ("x", "no slope below zero", lambda d, x: d * (x > 0), "where x is negative"),
         ("x", "another slope below zero", lambda d, x: d * np.where(x > 0, 1, 0.01), "where x is negative"),
@@ -545,10 +590,12 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("x", "the mask the other way round", lambda d, x: d * (x < 0), _),
         ("x", "the output for the mask", lambda d, x: d * np.maximum(x, 0), r"\bx\b|output"),
     ],
+    "clip": [("x", "the upper edge alone", lambda d, x: d * (x < 0.8), "in some or all of 14 of its 20 entries")],
     "huber": [("x", "not clipped", lambda d, x: d * x, _)],
     "arctan": [("x", "not squared", lambda d, x: d / (1 + x), _)],
     "swish": [("x", "sigmoid alone", lambda d, x: d * sigmoid(x), _)],
     "softplus": [("x", "exp for the sigmoid", lambda d, x: d * np.exp(x), r"exp\(output\) too many")],
+    "log2": [("x", "another base", lambda d, x: d / x, r"perhaps log\(2\)")],
     "log": [("x", "an epsilon forgotten", lambda d, x: d / x, "epsilon")],
     "quotient": [
         ("b", "b not squared", lambda d, a, b: -d * a / b, r"\bb times"),
@@ -647,9 +694,9 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("c", "another gate's", lambda d, f, i, g, c: d * sigmoid(i), _),
     ],
     "batch norm": [
-        ("x", "statistics as constants", normalization_backward(0, mean=0, product=0), "the mean and of the variance"),
-        ("x", "no mean of the gradient", normalization_backward(0, mean=0), "mean|same number"),
-        ("x", "no projection", normalization_backward(0, product=0), "normalization"),
+        ("x", "statistics as constants", normalization_backward(0, mean=0, product=0), STATISTICS.format(0)),
+        ("x", "no mean of the gradient", normalization_backward(0, mean=0), MEAN.format(0)),
+        ("x", "no projection", normalization_backward(0, product=0), PROJECTION.format(0) + "x less its mean$"),
         ("x", "no epsilon", normalization_backward(0, eps=0), "epsilon"),
         ("x", "n - 1 in the means", normalization_backward(0, count=5), "the mean and of the variance"),
         ("x", "gamma forgotten", normalization_backward(0, gain=0), "gamma"),
@@ -657,21 +704,21 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("beta", "a mean", lambda d, x, gamma, beta: d.mean(axis=0), "1/6"),
     ],
     "layer norm": [
-        ("x", "statistics as constants", normalization_backward(-1, mean=0, product=0), "the mean and of the variance"),
-        ("x", "no mean of the gradient", normalization_backward(-1, mean=0), "mean|same number"),
-        ("x", "no projection", normalization_backward(-1, product=0), "normalization"),
+        ("x", "statistics as constants", normalization_backward(-1, mean=0, product=0), STATISTICS.format(1)),
+        ("x", "no mean of the gradient", normalization_backward(-1, mean=0), MEAN.format(1)),
+        ("x", "no projection", normalization_backward(-1, product=0), PROJECTION.format(1) + "x less its mean$"),
         ("x", "gamma forgotten", normalization_backward(-1, gain=0), "gamma"),
         ("x", "another epsilon", normalization_backward(-1, eps=1e-3), "epsilon"),
         ("gamma", "the input not normalized", lambda d, x, gamma, beta: (d * x).sum(axis=0), _),
     ],
     "rms norm": [
-        ("x", "no projection", rms_norm_backward(product=0), "normalization"),
+        ("x", "no projection", rms_norm_backward(product=0), PROJECTION.format(1) + "x$"),
         ("x", "no epsilon", rms_norm_backward(eps=0), "epsilon"),
         ("x", "the gain forgotten", rms_norm_backward(gained=False), "gain"),
     ],
     "softmax": [
         ("x", "the diagonal alone", lambda d, x: d * softmax(x) * (1 - softmax(x)), "diagonal"),
-        ("x", "no correction", lambda d, x: d * softmax(x), "softmax correction"),
+        ("x", "no correction", lambda d, x: d * softmax(x), SOFTMAX),
         ("x", "a sum over all rows", lambda d, x: softmax(x) * (d - (softmax(x) * d).sum()), "correction along axis 1"),
     ],
     "sparsemax": [
@@ -687,7 +734,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("q", "no scale", attend_backward(0, scale=2.0), r"it is 2 times .*4"),
         ("k", "no correction", attend_backward(1, correction=0.0), "correction"),
         ("v", "weights not transposed", lambda d, q, k, v: softmax(q @ k.T / 2) @ d, "transpose"),
-        ("k", "twice the correction", attend_backward(1, correction=2.0), r"a term with sum\(output \* d_output\)"),
+        ("k", "twice the correction", attend_backward(1, correction=2.0), ORTHOGONAL),
         ("k", "in float16", Changed(lambda g: rounded(g, np.float16)), "rounded to float16"),
         ("q", "rows exchanged", Changed(lambda g: g[[0, 3, 2, 1, 4]]), "indices 1 and 3 .* are exchanged"),
         ("v", "weights without the scale", lambda d, q, k, v: softmax(q @ k.T).T @ d, _),
@@ -697,6 +744,11 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("z", "the sign", Changed(np.negative), "it is -1 times"),
         ("z", "no labels", lambda d, z: d * softmax(z) / 5, _),
         ("z", "d ignored", lambda d, z: (softmax(z) - LABELS) / 5, "whatever the cotangent"),
+    ],
+    "cross-entropies": [
+        ("z", "no shares", lambda d, z: d[:, None] * softmax(z), _),
+        ("z", "shares that are too small", lambda d, z: d[:, None] * (softmax(z) - 0.9 * SHARES), _),
+        ("z", "shares that are smoothed", lambda d, z: d[:, None] * (softmax(z) - 0.9 * SHARES - 0.1 * LABELS), _),
     ],
     "mean squared error": [
         ("x", "no two", lambda d, x: d * (x - TARGET) / 20, r"0\.5 times"),
@@ -739,6 +791,11 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("x", "not divided", lambda d, x: d[:, None] * x, "output times"),
         ("x", "divided by the square", lambda d, x: d[:, None] * x / (x * x).sum(axis=-1, keepdims=True), "1/output"),
     ],
+    "residual": [
+        ("x", "one way alone", lambda d, x, w: d.copy(), "passed on as it is$"),
+        ("x", "the way around it forgotten", lambda d, x, w: (d * (1 - np.tanh(x @ w) ** 2)) @ w.T, "way around"),
+    ],
+    "median": [("x", "its neighbour", lambda d, x: d * (np.arange(7) == x.argsort()[4]), _)],  # in no order
     "dropout": [
         ("x", "no 1/0.7", lambda d, x: d * np.exp(x * DROPPED / 0.7) * DROPPED, r"0\.7 times"),
         ("x", "no mask", lambda d, x: d * np.exp(x * DROPPED / 0.7) / 0.7, "is a mask forgotten"),
@@ -751,6 +808,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
     "scale and shift": [
         ("x", "gamma forgotten", lambda d, x, gamma, beta: d.copy(), "1/gamma"),
         ("x", "gamma twice", lambda d, x, gamma, beta: d * gamma**2, "gamma times"),
+        ("gamma", "x forgotten", lambda d, x, gamma, beta: d.sum(axis=0), "a factor x is missing$"),
         ("gamma", "one row of the sum", lambda d, x, gamma, beta: (d * x)[1], "index 1 of axis 0"),
         ("x", "clipped", lambda d, x, gamma, beta: np.clip(d * gamma, -0.5, 0.5), "not linear"),
         ("gamma", "a sum of cotangents", lambda d, x, *_: (d * x).sum(axis=0) + d.sum(), "the same number is added"),

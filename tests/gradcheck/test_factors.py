@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention_np.gradcheck.agreement import WRONG
+from attention_np.gradcheck.agreement import UNDECIDED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
 
 from .evidence import RIGHT, evidence_of, linear_evidence, matrices, noises, said_of, seeds
@@ -34,9 +34,9 @@ def test_a_single_ratio_is_a_factor_only_if_it_is_no_accident(wrong, expected, s
 @pytest.mark.parametrize(
     ("factor", "at", "expected"),
     [
-        (np.pi, [2], "at index 2 of axis 0, where it is 3.14159265 times the numerical gradient"),
+        (np.e, [2], "at index 2 of axis 0, where it is 2.71828183 times the numerical gradient"),
         (-1, [2], "at index 2 of axis 0, where it is -1 times the numerical gradient"),
-        (np.pi, [2, 4], "at the indices 2 and 4 of axis 0, where it is 3.14159265 times the numerical gradient"),
+        (np.e, [2, 4], "at the indices 2 and 4 of axis 0, where it is 2.71828183 times the numerical gradient"),
     ],
 )
 def test_one_wrong_entry_has_a_factor_that_is_the_same_at_another_point(factor, at, expected):
@@ -46,9 +46,9 @@ def test_one_wrong_entry_has_a_factor_that_is_the_same_at_another_point(factor, 
     assert diagnose(linear_evidence(right, wrong, (6,), (6,), rng)) == f"wrong only {expected}"
 
 
-@pytest.mark.parametrize(("noise", "shown"), [(3e-6, "3.142"), (3e-5, "3.14"), (3e-4, "3.1")])
+@pytest.mark.parametrize(("noise", "shown"), [(3e-6, "2.718"), (3e-5, "2.72"), (3e-4, "2.7")])
 def test_a_factor_is_shown_with_the_digits_that_are_known(noise, shown):
-    said = said_of(lambda g, _: np.pi * g, (20, 20), noise=noise)
+    said = said_of(lambda g, _: np.e * g, (20, 20), noise=noise)
     assert said == f"it is {shown} times the numerical gradient throughout"
 
 
@@ -60,9 +60,26 @@ def test_a_factor_is_found_in_any_shape(shape, output_shape, seed, noise, factor
     assert sentence.startswith(f"it is {factor:g} times the numerical gradient throughout")
 
 
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ([0, 0, 0], "throughout"),
+        ([0, 0, 1e-17], "throughout, but for rounding"),
+        ([0, 9, 0], "in every entry that can"),
+    ],
+)
+def test_a_gradient_is_called_zero_no_further_than_it_is(left, said):
+    x, u = np.ones(3), np.random.default_rng(0).standard_normal((3, 3))
+    verdict, floor = np.array([WRONG, UNDECIDED, WRONG]), np.array([1e-15, 1e3, 1e-15])
+    found = Evidence("x", {"x": x}, x, u, {"x": u * left}, {"x": u * [1, 0, 1]}, floor, verdict, 0 * x, {})
+    assert diagnose(found).startswith(f"it is zero {said}")
+    twice = found._replace(analytic={"x": 2 * found.numerical["x"] + [0, 9, 0]})
+    assert diagnose(twice).startswith("it is 2 times the numerical gradient in every entry that can be decided")
+
+
 def test_entries_so_small_that_their_noise_is_lost_do_not_hide_a_factor():
     sizes = np.where(np.arange(6) % 3, 1.0, 1e-310)
-    assert of_ratios(np.random.default_rng(0).standard_normal((3, 6)) * sizes) == PI_TIMES
+    assert of_ratios(np.random.default_rng(0).standard_normal((3, 6)) * sizes) == E_TIMES
 
 
 def test_an_index_of_which_all_is_noise_has_no_factor():
@@ -71,7 +88,7 @@ def test_an_index_of_which_all_is_noise_has_no_factor():
     claimed = right * np.array([[np.e], [1e5]])
     floor = np.full((2, 4), 1e-9)
     x, u = rng.standard_normal((2, 4)), rng.standard_normal((3, 7))
-    found = Evidence("x", {"x": x}, u[0], u, {"x": claimed}, {"x": right}, floor, np.ones((2, 4), int), None, {})
+    found = Evidence("x", {"x": x}, u[0], u, {"x": claimed}, {"x": right}, floor, np.ones((2, 4), int), 0 * x, {})
     assert "own factor" not in str(diagnose(found))
 
 
@@ -96,28 +113,28 @@ def test_a_factor_of_an_index_explains_two_wrong_entries_at_least(shape, sentenc
     assert said == sentence or (sentence is None and "own factor" not in str(said))
 
 
-def of_ratios(right, factor=np.pi, output_shape=(7,)):
+def of_ratios(right, factor=np.e, output_shape=(7,)):
     """What is said where the gradient for three cotangents, (3, entries), is claimed to be a multiple of itself."""
     right = np.asarray(right, float)
     x = np.random.default_rng(3).standard_normal(right.shape[1])
     u, output = np.random.default_rng(4).standard_normal((2, 3, *output_shape))
     floor, verdict = 1e-15 * abs(right[0]), np.full(x.shape, WRONG)
-    found = Evidence("x", {"x": x}, output[0], u, {"x": factor * right}, {"x": right}, floor, verdict, None, {})
+    found = Evidence("x", {"x": x}, output[0], u, {"x": factor * right}, {"x": right}, floor, verdict, 0 * x, {})
     return diagnose(found)
 
 
-PI_TIMES = "it is 3.14159265 times the numerical gradient throughout"
+E_TIMES = "it is 2.71828183 times the numerical gradient throughout"
 
 
 @pytest.mark.parametrize(
     ("right", "said"),
-    [([[1.3], [0.7], [0.0]], PI_TIMES), ([[0.0], [0.7], [1.3]], PI_TIMES), ([[1.3], [0.0], [0.0]], None)],
+    [([[1.3], [0.7], [0.0]], E_TIMES), ([[0.0], [0.7], [1.3]], E_TIMES), ([[1.3], [0.0], [0.0]], None)],
 )
 def test_two_ratios_make_a_factor_where_one_may_be_any_number(right, said):
     assert of_ratios(right) == said
 
 
-@pytest.mark.parametrize(("entries", "factor", "said"), [(3, np.pi, PI_TIMES), (2, np.pi, None), (2, 2.0, None)])
+@pytest.mark.parametrize(("entries", "factor", "said"), [(3, np.e, E_TIMES), (2, np.pi, None), (2, 2.0, None)])
 def test_of_a_single_output_it_takes_the_ratios_of_three_entries(entries, factor, said):
     right = np.multiply.outer([1.3, 0.7, -0.4], [1.0, 3.7, 0.29][:entries])  # alike for every cotangent
     found = of_ratios(right, factor, output_shape=())
@@ -156,7 +173,6 @@ CONSTANTS = [  # the factor, what the function was called with, how it is shown,
     (3, {"num_heads": 3}, "3", ": 3, which is num_heads"),
     (1 / 3, {"num_heads": 3}, "0.333333333", ": 1/3, where 3 is num_heads"),
     (4, {"num_heads": 3}, "4", f": 12/3, where {LAST} and 3 is num_heads"),
-    (6, {"num_heads": 2}, "6", f": 12/2, where {LAST} and 2 is num_heads"),
     (1 / 4, {"num_heads": 3}, "0.25", f": 1/(12/3), where {LAST} and 3 is num_heads"),
     (3**-0.5, {"num_heads": 4}, "0.577350269", f": 1/sqrt(12/4), where {LAST} and 4 is num_heads"),
     (12**0.5, {}, "3.46410162", f": sqrt(12), where {LAST}"),
@@ -169,28 +185,25 @@ CONSTANTS = [  # the factor, what the function was called with, how it is shown,
     (0.1, {"dropout_p": 0.1}, "0.1", ": 0.1, which is dropout_p"),
     (-0.3, {"scale": 0.3}, "-0.3", ": -0.3, where 0.3 is scale"),
     (0.3, {"scale": -0.3}, "0.3", ": 0.3, where -0.3 is scale"),
-    (1 / 0.3, {"scale": 0.3}, "3.33333333", ": 1/0.3, where 0.3 is scale"),
-    (0.3**0.5, {"scale": 0.3}, "0.547722558", ": sqrt(0.3), where 0.3 is scale"),
     (0.123456789, {"scale": 0.123456789}, "0.123456789", ": 0.123457, which is scale"),
     (-1 / 0.75, {}, "-1.33333333", ""),
     (0.95, {}, "0.95", ""),
     (0.6, {}, "0.6", ""),
-    (1 / 0.6, {}, "1.66666667", ""),
-    (0.95, {"num_heads": 3}, "0.95", ""),
     (60, {}, "60", ": 60, where 60 = 5 * 12 is the length of axes 1 to 2 of a"),
     (1 / 120, {}, "0.00833333333", ": 1/120, where 120 = 2 * 5 * 12 is the length of axes 0 to 2 of a"),
     (12 / 5, {}, "2.4", f": perhaps 12/5, where {LAST} and {SECOND}"),
     (2.4**0.5, {}, "1.54919334", f": perhaps sqrt(12/5), where {LAST} and {SECOND}"),
     (5 / 12, {}, "0.416666667", f": perhaps 5/12, where {SECOND} and {LAST}"),
-    (1.7, {}, "1.7", ""),
     (12 / 7, {"num_heads": 7}, "1.71428571", ""),  # of no whole number of features
     (24, {"dropout_p": 0.5}, "24", ""),
     (1 + 1e-9, {}, "1 + 1e-09", ""),
-    (1 - 1e-9, {}, "1 - 1e-09", ""),
     (1e-6, {}, "1e-06", ""),
     (-1e6, {}, "-1000000", ""),
     (-1, {"causal": True, "window": math.inf, "dropout_p": 0.0}, "-1", ""),
     (2, {}, "2", ": perhaps 2, which is the length of axis 0 of a"),
+    (1 / np.log(2), {}, "1.44269504", ": perhaps 1/log(2), as of logarithms or powers to the base 2"),
+    (-np.pi / 180, {}, "-0.0174532925", ": perhaps -pi/180, as of degrees"),
+    (np.sqrt(2 * np.pi), {}, "2.50662827", ": perhaps sqrt(2 * pi), as of turns"),
 ]
 ADDITIVE = {"a": (4, 3), "key": (5, 3), "value": (5, 2), "w_query": (3, 6), "w_key": (3, 6), "w_score": (6,)}
 SCALE = {"a": (3, 1), "x": (2, 3, 4)}
@@ -227,7 +240,6 @@ LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what 
     (0.5, {"a": (4, 7)}, (4, 7), f": perhaps 1/sqrt(4), where 4 is {FIRST_AXIS}"),
     (0.6, {"a": (3, 5)}, (3, 5), f": perhaps 3/5, where 3 is {FIRST_AXIS} and 5 is {LAST_AXIS}"),
     (3, {"a": (3, 9)}, (3, 9), f": perhaps sqrt(9), where 9 is {LAST_AXIS}; or 3, which is {FIRST_AXIS}"),
-    (1 / 3, {"a": (3, 9)}, (3, 9), f": perhaps 1/sqrt(9), where 9 is {LAST_AXIS}; or 1/3, where 3 is {FIRST_AXIS}"),
     (
         4,
         {"a": (16, 4, 2)},
@@ -242,12 +254,6 @@ LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what 
         ADDITIVE,
         (4, 2),
         f": perhaps 2, which is the length of the last axis of value; or sqrt(4), where 4 is {FIRST_AXIS}",
-    ),
-    (
-        0.5,
-        ADDITIVE,
-        (4, 2),
-        f": perhaps 1/2, where 2 is the length of the last axis of value; or 1/sqrt(4), where 4 is {FIRST_AXIS}",
     ),
     (18, ADDITIVE, (4, 2), ": 18, where 18 = 3 * 6 is the length of axes 0 to 1 of w_query"),
     (1 / 5, {"a": (6,), "x": (5, 4), "w": (4, 6)}, (5, 6), f": 1/5{A_MEAN} 5 gives"),

@@ -17,7 +17,7 @@ def case_of(error, floor=1e-6, size=1.0):
     def case(claimed):
         verdict = np.where((claimed != right).any(axis=0), WRONG, HOLDS)
         x = rng.standard_normal(error.shape[1:])
-        return Mistake.of(Evidence("x", {"x": x}, x, right, {"x": claimed}, {"x": right}, floor, verdict, None, {}))
+        return Mistake.of(Evidence("x", {"x": x}, x, right, {"x": claimed}, {"x": right}, floor, verdict, 0 * x, {}))
 
     return case(right + error * case(right).allowed(right))
 
@@ -70,7 +70,7 @@ def test_a_floor_that_is_not_finite_counts_as_none():
     u = np.random.default_rng(1).standard_normal((3, 6))
     for strange in (np.inf, np.nan):
         floor = np.where(np.arange(6) == 2, strange, 1e-15)
-        found = Evidence("x", {"x": x}, x, u, {"x": -u * x}, {"x": u * x}, floor, np.full(6, WRONG), None, {})
+        found = Evidence("x", {"x": x}, x, u, {"x": -u * x}, {"x": u * x}, floor, np.full(6, WRONG), 0 * x, {})
         assert diagnose(found) == "it is -1 times the numerical gradient throughout"
         found.analytic["x"][:, 2] *= 1.001
         assert diagnose(found) is None
@@ -83,7 +83,7 @@ def test_the_precision_is_that_of_a_typical_entry_for_the_cotangent_whose_noise_
     floor = np.where(np.arange(6) == 5, 1.0, 1e-6 * right[0])
     verdict = np.where(np.arange(6) == 5, UNCHECKED, WRONG)
     with np.errstate(all="ignore"):
-        case = Mistake.of(Evidence("x", {"x": x}, x, right, {"x": 0 * right}, {"x": right}, floor, verdict, None, {}))
+        case = Mistake.of(Evidence("x", {"x": x}, x, right, {"x": 0 * right}, {"x": right}, floor, verdict, 0 * x, {}))
     assert case.precision == pytest.approx(1e-6, rel=1e-12)
 
 

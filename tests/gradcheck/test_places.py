@@ -131,14 +131,14 @@ BLOCKS = [  # from where to where, what the function was called with, and what i
 
 @pytest.mark.parametrize(("start", "stop", "constants", "place", "name"), BLOCKS)
 def test_a_head_or_a_partial_block_is_called_so(start, stop, constants, place, name):
-    said = said_of(changed(AT[:, start:stop], lambda g, _: np.pi * g), (5, 12), constants=constants)
-    assert said == f"wrong only {place.format(name)}, where it is 3.14159265 times the numerical gradient"
+    said = said_of(changed(AT[:, start:stop], lambda g, _: np.e * g), (5, 12), constants=constants)
+    assert said == f"wrong only {place.format(name)}, where it is 2.71828183 times the numerical gradient"
 
 
 def test_what_was_not_looked_at_is_not_claimed():
     rng = np.random.default_rng(0)
     right = rng.standard_normal((7, 60))
-    wrong = right * np.where(np.arange(60) < 30, 1, np.pi)
+    wrong = right * np.where(np.arange(60) < 30, 1, np.e)
     sentence = diagnose(sampled(linear_evidence(right, wrong, (6, 10), (7,), rng), share=0.5))
     assert sentence.startswith("wrong only from index 3 of axis 0 on (of 6) (of the entries that were looked at)")
 

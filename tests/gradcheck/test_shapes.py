@@ -26,7 +26,7 @@ G = normal(4, 5, seed=2)
         ),
         (np.broadcast_to(G, (3, 4, 5)), G, "the sum over the broadcast axis 0 is repeated along it"),
         (G.T, G, "axes 0 and 1 are transposed"),
-        (TERMS.transpose(1, 2, 0), TERMS, "its axes are in the order 1, 2 and 0"),
+        (TERMS.transpose(1, 2, 0), TERMS, "its axes are permuted, to the order 1, 2 and 0"),
         (TERMS.swapaxes(0, 2), TERMS, "axes 0 and 2 are transposed"),
         (G.ravel(), G, "it is right, but flattened"),
         (G.T.ravel(), G, "axes 0 and 1 are transposed, and it is flattened"),

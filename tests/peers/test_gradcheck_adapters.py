@@ -69,7 +69,7 @@ def test_arguments_may_be_nested_and_those_that_are_not_floating_arrays_are_pass
         assert isinstance(scale, float)
         return (layer["w"][index] * layer["b"] * rest[0]) ** power * scale
 
-    layer = {"w": library.array(normal(0, 3)), "b": library.array(normal(1, 2))}
+    layer = {"w": library.array(normal(0, 3)), "b": library.array(normal(1, 2)), "mask": library.array([True])}
     inputs = (layer, library.array(np.array([0, 2])), None, 2, np.float64(0.5), library.array(normal(2, 2)))
     report = library.adapter.check(gather, inputs)
     assert {entry.name for entry in report} == {"layer.w", "layer.b", "input 5"}

@@ -13,10 +13,11 @@ from importlib import import_module
 from numbers import Number, Real
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.checking import check
-from attention_np.gradcheck.nesting import arguments_of, children, filled, leaves
+from attention_np.gradcheck.nesting import arguments_of, by_path, children, filled, leaves
 from attention_np.gradcheck.reporting import Report
 
 __all__ = ["Adapter", "asserting", "library"]
@@ -72,7 +73,7 @@ class Adapter(ABC):
     Attributes
     ----------
     inputs : dict of str to ndarray
-        The leaves to differentiate by.
+        The leaves to differentiate by; a lone number is a constant.
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Any, signature: Signature | None, **further: Any) -> None:
@@ -81,13 +82,9 @@ class Adapter(ABC):
         self.function = function
         self.arguments, self.positional = arguments_of(inputs, signature)
         self.arguments |= further
-        self.leaves: dict[str, Any] = {}
-        for name, argument in self.arguments.items():
-            for path, leaf in self.flatten(argument, name):
-                if path in self.leaves:
-                    raise ValueError(f"inputs hold two arrays that would both be called {path}")
-                self.leaves[path] = leaf
-        self.inputs = {name: self.as_input(name, leaf) for name, leaf in self.leaves.items() if self.is_input(leaf)}
+        self.leaves = by_path(found for name, x in self.arguments.items() for found in self.flatten(x, name))
+        moved = {name: leaf for name, leaf in self.leaves.items() if self.kind(leaf) and not isinstance(leaf, Number)}
+        self.inputs = {name: self.as_input(name, leaf) for name, leaf in moved.items()}
         if not self.inputs:
             held = ", ".join(f"{name} ({getattr(x, 'dtype', type(x).__name__)})" for name, x in self.leaves.items())
             raise ValueError(
@@ -111,9 +108,9 @@ class Adapter(ABC):
     def kind(self, leaf: Any) -> str:
         """Whether a leaf is an array of real floating-point numbers ("f"), of complex ones ("c") or neither ("")."""
 
-    @abstractmethod
     def to_numpy(self, leaf: Any) -> Array:
         """An array of the library as NumPy's; a TypeError if NumPy has no such numbers."""
+        return np.array(leaf)
 
     @abstractmethod
     def join(self, outputs: list[Any]) -> Any:
@@ -129,10 +126,6 @@ class Adapter(ABC):
         if not outputs:
             raise TypeError("function must return at least one array of floating-point numbers")
         return outputs[0] if len(outputs) == 1 else self.join(outputs)
-
-    def is_input(self, leaf: Any) -> bool:
-        """Whether to differentiate by a leaf of the arguments: a lone number is a constant."""
-        return bool(self.kind(leaf)) and not isinstance(leaf, Number)
 
     def as_input(self, name: str, leaf: Any) -> Array:
         """A leaf to differentiate by as NumPy's array."""

@@ -66,9 +66,6 @@ class _AutogradAdapter(Adapter):
         kind = np.asarray(value).dtype.kind if isinstance(value, np.ndarray | float | complex | np.inexact) else ""
         return kind if kind in ("f", "c") else ""
 
-    def to_numpy(self, leaf: Any) -> Array:
-        return np.array(leaf)
-
     def join(self, outputs: list[Any]) -> Any:
         numpy = _library("autograd.numpy")
         return numpy.concatenate([numpy.ravel(x) for x in outputs])

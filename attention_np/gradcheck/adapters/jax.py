@@ -85,9 +85,6 @@ class _JaxAdapter(Adapter):
         is_real = jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
         return "f" if is_real else "c" if jax.numpy.issubdtype(leaf.dtype, jax.numpy.complexfloating) else ""
 
-    def to_numpy(self, leaf: Any) -> Array:
-        return np.array(leaf)
-
     def join(self, outputs: list[Any]) -> Any:
         return _jax().numpy.concatenate([x.ravel() for x in outputs])
 

@@ -14,57 +14,51 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.cotangents import (
-    added_regardless,
-    not_linear,
-    same_number_added,
-    same_whatever_the_cotangent,
+from attention_np.gradcheck.diagnosis import (
+    cotangents,
+    factors,
+    incoming,
+    known,
+    normalization,
+    orders,
+    places,
+    precision,
 )
-from attention_np.gradcheck.diagnosis.factors import constant_factor, factor_along_an_axis, zero
-from attention_np.gradcheck.diagnosis.incoming import (
-    another_order_of_the_cotangent,
-    leak_of_the_cotangent,
-    part_of_the_cotangent,
-    part_of_the_slopes,
-)
-from attention_np.gradcheck.diagnosis.known import known_factor, known_factor_of_the_cotangent
 from attention_np.gradcheck.diagnosis.mistake import Evidence, Mistake
-from attention_np.gradcheck.diagnosis.normalization import errors_along_rows, right_for_orthogonal_rows
-from attention_np.gradcheck.diagnosis.orders import another_order, of_another_input
-from attention_np.gradcheck.diagnosis.places import leak, simply_wrong_in_places, wrong_in_places
-from attention_np.gradcheck.diagnosis.precision import lost_epsilon, rounded
 from attention_np.gradcheck.diagnosis.shapes import diagnose_shape
 
 __all__ = ["Evidence", "diagnose", "diagnose_shape"]
 
 # From the specific to the general: the first that explains the gradient is named.
 CAUSES = (
-    zero,
-    leak,
-    same_whatever_the_cotangent,
-    added_regardless,
-    constant_factor,
-    known_factor,
-    of_another_input,
-    another_order,
-    part_of_the_slopes,
-    known_factor_of_the_cotangent,
-    another_order_of_the_cotangent,
-    errors_along_rows,
-    right_for_orthogonal_rows,
-    rounded,
-    lost_epsilon,
-    simply_wrong_in_places,
-    part_of_the_cotangent,
-    leak_of_the_cotangent,
-    factor_along_an_axis,
-    wrong_in_places,
-    same_number_added,
-    not_linear,
+    factors.zero,
+    places.leak,
+    cotangents.same_whatever_the_cotangent,
+    cotangents.added_regardless,
+    factors.constant_factor,
+    known.known_factor,
+    orders.of_another_input,
+    orders.another_order,
+    incoming.part_of_the_slopes,
+    known.known_factor_of_the_cotangent,
+    incoming.another_order_of_the_cotangent,
+    normalization.errors_along_rows,
+    normalization.right_for_orthogonal_rows,
+    incoming.passed_on,
+    precision.rounded,
+    precision.lost_epsilon,
+    places.simply_wrong_in_places,
+    incoming.part_of_the_cotangent,
+    incoming.leak_of_the_cotangent,
+    factors.factor_along_an_axis,
+    places.wrong_in_places,
+    cotangents.same_number_added,
+    cotangents.not_linear,
 )
 # What these say is not said again elsewhere: they have looked there, need no estimate, or compare what is not known.
-SAID_ONCE = (zero, of_another_input, rounded, lost_epsilon, not_linear)
-OWN_NUMBERS = (added_regardless, factor_along_an_axis, same_number_added)  # which are others at another point
+SAID_ONCE = (factors.zero, orders.of_another_input, precision.rounded, precision.lost_epsilon, cotangents.not_linear)
+# The numbers of these are others at another point.
+OWN_NUMBERS = (cotangents.added_regardless, factors.factor_along_an_axis, cotangents.same_number_added)
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?")
 SAME = 1e-4  # relative: as close as a number is the same at another point, as one of central differences may be known
 

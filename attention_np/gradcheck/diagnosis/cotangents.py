@@ -24,8 +24,7 @@ def same_whatever_the_cotangent(mistake: Mistake) -> str | None:
 
 def added_regardless(mistake: Mistake) -> str | None:
     """Right but for something that is there for a cotangent of zeros, too; without that one, equal for all three."""
-    added = mistake.evidence.at_zero
-    added = mistake.error[0] if added is None else np.asarray(added, np.float64)
+    added = np.asarray(mistake.evidence.at_zero, np.float64)
     if added.shape != mistake.shape or not mistake.is_explained_by(mistake.right + added):
         return None
     where = mistake.looked_at
@@ -43,8 +42,7 @@ def not_linear(mistake: Mistake) -> str | None:
     """Not linear in the cotangent, as all gradients are; what else it looks like for some cotangents is no evidence."""
     if mistake.evidence.ask is None or mistake.evidence.ask.is_linear:
         return None
-    added = mistake.evidence.at_zero
-    if added is not None and (np.abs(added) > mistake.tolerance[0])[mistake.looked_at].any():
+    if (np.abs(mistake.evidence.at_zero) > mistake.tolerance[0])[mistake.looked_at].any():
         return "it is not zero for a cotangent of zeros: something is added that does not depend on it, or not only"
     return (
         "backward is not linear in the gradient of the output: for a sum it does not give the sum, as if it clipped "

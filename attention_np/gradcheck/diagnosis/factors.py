@@ -18,6 +18,13 @@ __all__ = ["constant_factor", "factor_along_an_axis", "is_zero", "scalar_fit", "
 USUAL_DROPOUT = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 COMMON = (2.0, 0.5, 1.0)  # and their negatives: what a slip of the pen makes
 NAMEABLE = 1e-3  # a factor that is known less well could have many a name
+OF_NO_SHAPE = {  # what a factor may be besides
+    "log(2)": (math.log(2), "as of logarithms or powers to the base 2"),
+    "log(10)": (math.log(10), "as of logarithms or powers to the base 10"),
+    "pi/180": (math.pi / 180, "as of degrees"),
+    "pi": (math.pi, "as of angles"),
+    "2 * pi": (2 * math.pi, "as of turns"),
+}
 LISTED = 2  # so many things that a factor may be are listed
 TELLING = 1.0  # an entry tells a factor if the noise leaves it at least so precise
 
@@ -46,7 +53,13 @@ def zero(mistake: Mistake) -> str | None:
     """Zero throughout. No estimate is involved, so one entry is evidence enough."""
     if not is_zero(mistake):
         return None
-    return f"it is zero throughout{', but for rounding' if mistake.claimed[:, mistake.looked_at].any() else ''}"
+    of_rounding = mistake.claimed[:, mistake.looked_at & ~mistake.hidden].any()
+    return f"it is zero {_where(mistake)}{', but for rounding' if of_rounding else ''}"
+
+
+def _where(mistake: Mistake) -> str:
+    """How far a reading goes: it is not known of entries that noise hides, if something is claimed there."""
+    return "in every entry that can be decided" if mistake.claimed[:, mistake.hidden].any() else "throughout"
 
 
 def is_zero(mistake: Mistake) -> bool:
@@ -57,7 +70,7 @@ def is_zero(mistake: Mistake) -> bool:
 def constant_factor(mistake: Mistake) -> str | None:
     """A constant factor: one number explains every entry for every cotangent."""
     factor = _factor(mistake)
-    return factor and f"it is {factor} times the numerical gradient throughout{_name(mistake, factor)}"
+    return factor and f"it is {factor} times the numerical gradient {_where(mistake)}{_name(mistake, factor)}"
 
 
 def times_the_gradient(mistake: Mistake) -> str | None:
@@ -198,7 +211,7 @@ def _products(mistake: Mistake) -> Readings:
 
 
 def _guesses(mistake: Mistake) -> Readings:
-    """A length less one for it, where the gradient is that of a variance; one length for another; a usual dropout."""
+    """A length less one for it, where the gradient is that of a variance; one length for another; what has no shape."""
     right, lengths = mistake.right, _lengths(mistake)
     for axis, n in enumerate(mistake.shape):
         terms = np.abs(right).sum(axis=axis + 1) + mistake.tolerance.sum(axis=axis + 1)
@@ -209,6 +222,8 @@ def _guesses(mistake: Mistake) -> Readings:
         meaning = f"where {n} is {lengths[n]} and {m} is {lengths[m]}"
         yield n / m, f"{n}/{m}", meaning
         yield math.sqrt(n / m), f"sqrt({n}/{m})", meaning
+    for shown, (value, meaning) in OF_NO_SHAPE.items():
+        yield from _powers(value, shown, meaning)
     dropped = (right == 0).all(axis=0).any() and not mistake.evidence.constants
     for p in USUAL_DROPOUT if dropped else ():
         meaning = f"as for a dropout probability of {p:g}"

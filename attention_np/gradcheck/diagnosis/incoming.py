@@ -12,11 +12,17 @@ from itertools import combinations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, in_words, number
+from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, axes_in_words, number
 from attention_np.gradcheck.diagnosis.orders import named_orders
 from attention_np.gradcheck.diagnosis.places import name_of
 
-__all__ = ["another_order_of_the_cotangent", "leak_of_the_cotangent", "part_of_the_cotangent", "part_of_the_slopes"]
+__all__ = [
+    "another_order_of_the_cotangent",
+    "leak_of_the_cotangent",
+    "part_of_the_cotangent",
+    "part_of_the_slopes",
+    "passed_on",
+]
 
 NONE = 1e-6  # of the largest slope of an entry: what differences may see of an output that it has no effect on
 KNOWN = 1e-6  # a coefficient of a slice that is so well known is what it is rounded to
@@ -71,7 +77,6 @@ def _one_of_several(effect: Array, shape: tuple[int, ...], axes: tuple[int, ...]
     touched = moved.reshape(length, -1, effect.shape[1]).any(axis=1)  # (places, entries)
     if any((moved.any(axis=tuple({*range(len(shape))} - {k})).sum(axis=0) <= 1).all() for k in range(len(axes))):
         return  # along some axis each entry has one place alone
-    which = f"axis {axes[0]}" if len(axes) == 1 else f"axes {in_words(axes)}"
     for what, place in (("last", length - 1 - touched[::-1].argmax(axis=0)), ("first", touched.argmax(axis=0))):
         if np.ptp(place[touched.any(axis=0)]) == 0 or not (touched.sum(axis=0) > 1).any():
             continue  # it is the same for all, a slice, or all that there is
@@ -79,7 +84,7 @@ def _one_of_several(effect: Array, shape: tuple[int, ...], axes: tuple[int, ...]
         spread = np.broadcast_to(one.reshape(*(shape[k] for k in axes), *[1] * len(rest), -1), moved.shape)
         paths = spread.transpose(np.argsort(order)).reshape(effect.shape)
         why = ": does = stand in the place of +=?" if what == "last" else ""
-        yield f"of all that an entry does along {which} of the output only the {what} counts{why}", paths
+        yield f"of all that an entry does along {axes_in_words(axes)} of the output only the {what} counts{why}", paths
 
 
 def leak_of_the_cotangent(mistake: Mistake) -> str | None:
@@ -91,9 +96,21 @@ def leak_of_the_cotangent(mistake: Mistake) -> str | None:
     if not dead.any() or dead.all() or not mistake.is_explained_by(mistake.right + ask.claims(np.where(dead, u, 0))):
         return None
     return (
-        f"the gradient of the output passes in {dead.sum()} of its {dead.size} entries on which {mistake.name} has no "
-        "effect: is a mask forgotten, as that of a ReLU?"
+        f"the gradient of the output passes where {mistake.name} has no effect on it, in some or all of {dead.sum()} "
+        f"of its {dead.size} entries: is a mask forgotten, as that of a ReLU?"
     )
+
+
+def passed_on(mistake: Mistake) -> str | None:
+    """It is what comes in, or right but for that: of a residual, one path is there alone, or not at all."""
+    u = mistake.evidence.cotangents
+    if u.shape != mistake.claimed.shape:
+        return None
+    if mistake.is_explained_by(u):
+        return "it is the gradient of the output, passed on as it is"
+    if mistake.is_explained_by(mistake.right - u):
+        return "the gradient of the output, passed on as it is, is missing in it: is the way around a layer forgotten?"
+    return None
 
 
 def another_order_of_the_cotangent(mistake: Mistake) -> str | None:
@@ -114,7 +131,8 @@ def part_of_the_cotangent(mistake: Mistake) -> str | None:
         return None
     shape = mistake.evidence.output.shape
     slices = [(n, np.indices(shape)[axis].ravel()) for axis, n in enumerate(shape) if n > 1]
-    every = [(int(np.prod(shape)), np.arange(np.prod(shape)))] if len(slices) > 1 else []
+    each = len(slices) > 1 and mistake.looked_at.all()  # a few entries tell of the paths to themselves alone
+    every = [(math.prod(shape), np.arange(math.prod(shape)))] if each else []
     for count, groups in slices + every:
         times = _coefficients(mistake, mistake.slopes, groups, count) if count <= MOST_COEFFICIENTS else None
         if times is None:

@@ -102,14 +102,12 @@ def _known(mistake: Mistake, shape: tuple[int, ...]) -> Iterator[Known]:
 
 def _as_broadcast(x: Array, shape: tuple[int, ...]) -> Array | None:
     """`x` if it broadcasts to `shape`; or with an axis more, where the function has reduced one."""
-    for axis in (None, *range(len(shape))):
-        if axis is not None and x.shape != (*shape[:axis], *shape[axis + 1 :]):
-            continue
-        y = x if axis is None else np.expand_dims(x, axis)
-        padded = (1,) * (len(shape) - y.ndim) + y.shape
-        fits = len(padded) == len(shape) and all(n in (1, m) for n, m in zip(padded, shape, strict=True))
-        if fits or x.size == 1:
-            return np.broadcast_to(y if fits else x.reshape(()), shape)
+    if x.size == 1:
+        return np.broadcast_to(x.reshape(()), shape)
+    reduced = (np.expand_dims(x, k) for k in range(len(shape)) if x.shape == (*shape[:k], *shape[k + 1 :]))
+    for y in (x, *reduced):
+        if y.ndim <= len(shape) and all(n in (1, m) for n, m in zip(y.shape[::-1], shape[::-1], strict=False)):
+            return np.broadcast_to(y, shape)
     return None
 
 

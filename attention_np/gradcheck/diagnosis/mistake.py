@@ -19,7 +19,7 @@ from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDE
 from attention_np.gradcheck.diagnosis.asking import Asked, is_quick
 from attention_np.gradcheck.measuring.noise import moved_relatively
 
-__all__ = ["Array", "Evidence", "Mistake", "in_words", "number"]
+__all__ = ["Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number"]
 
 Array = npt.NDArray[Any]
 
@@ -51,7 +51,7 @@ class Evidence(NamedTuple):
         Of the shape of the input: the noise floor of each entry of analytic - numerical, for the first cotangent.
     verdict : ndarray
         Of the shape of the input: agreement.HOLDS, WRONG, UNDECIDED or UNCHECKED.
-    at_zero : ndarray or None
+    at_zero : ndarray
         The claimed gradient for a cotangent of zeros. A right one is zero.
     constants : mapping of str to float
         Numbers that the function was called with, such as ``{"num_heads": 4}``.
@@ -67,7 +67,7 @@ class Evidence(NamedTuple):
     numerical: Mapping[str, Array]
     floor: Array
     verdict: Array
-    at_zero: Array | None
+    at_zero: Array
     constants: Mapping[str, float]
     ask: Asked | None = None
 
@@ -131,6 +131,12 @@ class Mistake:
         apart: Array = np.any(np.abs(self.error) > self.tolerance, axis=0)
         wrong: Array = (apart | (np.asarray(self.evidence.verdict) == WRONG)) & self.looked_at
         return wrong
+
+    @property
+    def hidden(self) -> Array:
+        """The entries that noise hides: whatever fits the others fits them, too."""
+        noisy = np.any(self.noise > COARSE * np.maximum(np.abs(self.claimed), np.abs(self.right)), axis=0)
+        return np.asarray(self.looked_at & noisy & (np.asarray(self.evidence.verdict) == UNDECIDED))
 
     @cached_property
     def neutral(self) -> Array:
@@ -262,3 +268,8 @@ def in_words(parts: Sequence[object]) -> str:
     """``a, b and c``."""
     words = [str(part) for part in parts]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def axes_in_words(axes: Sequence[int]) -> str:
+    """``axis a``, or ``axes a and b``."""
+    return f"{'axis' if len(axes) == 1 else 'axes'} {in_words(axes)}"

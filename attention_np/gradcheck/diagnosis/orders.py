@@ -13,14 +13,15 @@ from itertools import combinations, permutations
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.mistake import PROBES, Array, Mistake, in_words
+from attention_np.gradcheck.diagnosis.mistake import PROBES, Array, Mistake, axes_in_words, in_words
 
-__all__ = ["another_order", "named_orders", "of_another_input"]
+__all__ = ["another_order", "named_orders", "of_another_input", "permutations_of", "permuted"]
 
 MOST_ENTRIES = 50_000  # beyond, an axis is not taken apart: there are too many ways to
 LONGEST_AXIS = 1000  # beyond, its slices are not compared each with each
 LISTED = 12  # so many indices in another order are listed, more are not
 MOST_AXES = 6  # beyond, they are not permuted
+LEAST = 2  # entries that are not zero come from elsewhere: one alone does so in many an order
 
 
 def of_another_input(mistake: Mistake) -> str | None:
@@ -75,7 +76,8 @@ def _fits(mistake: Mistake, source: Array, places: Array | None = None) -> bool:
     right, noise = (np.where(moved, x.reshape(3, -1)[:, source], 0) for x in (mistake.right, mistake.noise))
     if found is not None:
         known = np.all(np.isfinite(right), axis=0, keepdims=True)[0]
-        return found.noisier(np.nan_to_num(noise)).is_explained_by(right, known=known)
+        elsewhere = known & (source != np.flatnonzero(seen)) & (np.abs(right) > found.tolerance).any(axis=0)
+        return elsewhere.sum() >= LEAST and found.noisier(np.nan_to_num(noise)).is_explained_by(right, known=known)
     spread = np.maximum(np.maximum(mistake.noise.reshape(3, -1)[:, places], noise), mistake.precision * np.abs(right))
     apart = np.abs(mistake.claimed.reshape(3, -1)[:, places] - right)
     return not (apart > UNDECIDABLE * spread).any()  # NaN: not known
@@ -111,16 +113,21 @@ def _orders(mistake: Mistake) -> Orders:
 
 
 def _transposed(places: Array) -> Orders:
-    for axes in _permutations(places.shape):
-        transposed = places.transpose(axes)
-        if transposed.shape == places.shape:
-            moved = [k for k, axis in enumerate(axes) if axis != k]
-            how = "transposed" if len(moved) == 2 else f"permuted, to the order {in_words(axes)}"
-            yield f"axes {in_words(moved)} are {how}" if len(moved) == 2 else f"its axes are {how}", transposed
+    for axes in permutations_of(places.shape):
+        if places.transpose(axes).shape == places.shape:
+            yield permuted(axes), places.transpose(axes)
 
 
-def _permutations(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Of the axes, without those that only move an axis of length 1."""
+def permuted(axes: Sequence[int]) -> str:
+    """What has happened to an array whose axes are in the order `axes`."""
+    moved = [k for k, axis in enumerate(axes) if axis != k]
+    if len(moved) == 2:
+        return f"axes {in_words(moved)} are transposed"
+    return f"its axes are permuted, to the order {in_words(axes)}"
+
+
+def permutations_of(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Those of the axes, without those that only move an axis of length 1."""
     for axes in permutations(range(len(shape))) if len(shape) <= MOST_AXES else ():
         long = [axis for axis in axes if shape[axis] > 1]
         if long != sorted(long):
@@ -131,8 +138,7 @@ def _reversed(places: Array) -> Orders:
     long = [axis for axis, length in enumerate(places.shape) if length > 1]
     for count in range(1, len(long) + 1):
         for axes in combinations(long, count):
-            what = f"axis {axes[0]} is" if count == 1 else f"axes {in_words(axes)} are"
-            yield f"{what} reversed", np.flip(places, axes)
+            yield f"{axes_in_words(axes)} {'is' if count == 1 else 'are'} reversed", np.flip(places, axes)
 
 
 def _shifted(places: Array) -> Orders:
@@ -140,13 +146,11 @@ def _shifted(places: Array) -> Orders:
         shifts = sorted((k for k in range(-(length // 2), (length + 1) // 2) if k), key=abs)
         for shift in shifts[:LONGEST_AXIS]:
             around = np.roll(places, shift, axis)
-            yield f"it is shifted by {shift} along axis {axis}, around the end", around
+            what = f"it is shifted by {shift} along axis {axis}"
+            yield f"{what}, around the end", around
             beyond = np.take(np.arange(length), range(shift) if shift > 0 else range(length + shift, length))
             end = np.isin(np.indices(places.shape)[axis], beyond)
-            yield (
-                f"it is shifted by {shift} along axis {axis}, with zeros from beyond the end",
-                np.where(end, -1, around),
-            )
+            yield f"{what}, with zeros from beyond the end", np.where(end, -1, around)
 
 
 def _match(mistake: Mistake, axis: int) -> list[int] | None:
@@ -184,16 +188,11 @@ def _order_in_words(order: list[int], axis: int) -> str | None:
 
 
 def _reshaped(places: Array) -> Orders:
-    for axes in _permutations(places.shape):
+    for axes in permutations_of(places.shape):
         transposed = places.transpose(axes)
         if transposed.shape != places.shape:
-            yield (
-                (
-                    f"it is transposed to {transposed.shape} and then reshaped to {places.shape}: "
-                    "a reshape stands where a transpose belongs"
-                ),
-                transposed,
-            )
+            how = f"it is transposed to {transposed.shape} and then reshaped to {places.shape}"
+            yield f"{how}: a reshape stands where a transpose belongs", transposed
 
 
 def _taken_apart(places: Array) -> Orders:
@@ -202,11 +201,7 @@ def _taken_apart(places: Array) -> Orders:
         for parts in (k for k in range(2, length) if length % k == 0):
             shape = (*places.shape[:axis], parts, length // parts, *places.shape[axis + 1 :])
             whole = places.reshape(shape)
-            for axes in _permutations(shape):
-                yield (
-                    (
-                        f"a reshape stands where a transpose belongs, or the other way round: as {shape}, "
-                        f"its axes are permuted to the order {in_words(axes)} before it is reshaped to {places.shape}"
-                    ),
-                    whole.transpose(axes),
-                )
+            for axes in permutations_of(shape):
+                order = f"its axes are permuted to the order {in_words(axes)} before it is reshaped to {places.shape}"
+                what = f"a reshape stands where a transpose belongs, or the other way round: as {shape}, {order}"
+                yield what, whole.transpose(axes)

@@ -23,6 +23,15 @@ DIAGONALS: dict[str, Callable[[Array], Array]] = {  # of the last two axes, by c
     "on and below the diagonal": lambda offset: offset <= 0,
     "off the diagonal": lambda offset: offset != 0,
 }
+SIDES: dict[str, Callable[[Array], Array]] = {  # of a kink at zero or one
+    "{} is negative": lambda x: x < 0,
+    "{} is positive": lambda x: x > 0,
+    "{} is not positive": lambda x: x <= 0,
+    "{} is not negative": lambda x: x >= 0,
+    "{} is larger than 1": lambda x: x > 1,
+    "{} is smaller than -1": lambda x: x < -1,
+    "|{}| is larger than 1": lambda x: np.abs(x) > 1,
+}
 
 
 class Place(NamedTuple):
@@ -119,7 +128,8 @@ def where_wrong(mistake: Mistake) -> Place | None:
     right = mistake.looked_at & ~mistake.wrong & ~mistake.neutral
     if not right.any():
         return None
-    return name_of(mistake.wrong, right, mistake.evidence.constants) or _by_value(mistake, right)
+    found = name_of(mistake.wrong, right, mistake.evidence.constants), _by_value(mistake, right)
+    return min((place for place in found if place is not None), key=lambda place: place.chance, default=None)
 
 
 def name_of(some: Array, others: Array, constants: Mapping[str, float]) -> Place | None:
@@ -129,14 +139,14 @@ def name_of(some: Array, others: Array, constants: Mapping[str, float]) -> Place
 
 
 def _by_value(mistake: Mistake, right: Array) -> Place | None:
-    """Where the input is on one side of zero, or beyond one, as on one side of a kink."""
+    """Where the input is on one side of zero, or beyond one, as beside a kink; one entry is called by its index."""
+    if mistake.wrong.sum() == 1:
+        return None
     x, name = np.asarray(mistake.evidence.inputs[mistake.name]), mistake.name
     strewn = _log_choices(int((mistake.wrong | right).sum()), int(mistake.wrong.sum()))
-    sides = {f"{name} is negative": x < 0, f"{name} is positive": x > 0, f"{name} is larger than 1": x > 1}
-    sides |= {f"{name} is smaller than -1": x < -1, f"|{name}| is larger than 1": np.abs(x) > 1}
-    for text, side in sides.items():
-        if not (mistake.wrong & ~side).any() and not (right & side).any():
-            return Place(f"where {text}", math.log(len(sides)) - strewn)
+    for text, side in SIDES.items():
+        if not (mistake.wrong & ~side(x)).any() and not (right & side(x)).any():
+            return Place(f"where {text.format(name)}", math.log(len(SIDES)) - strewn)
     return None
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations, permutations
+from itertools import combinations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.mistake import Array, in_words
+from attention_np.gradcheck.diagnosis.mistake import Array, axes_in_words
+from attention_np.gradcheck.diagnosis.orders import permutations_of, permuted
 
 __all__ = ["diagnose_shape"]
 
-MOST_AXES = 6  # beyond, they are not permuted
 CLOSE = 1e-6  # normwise; central differences are good for 1e-7
 
 
@@ -81,27 +81,15 @@ def _of_the_same_entries(gradient: Array, numerical: Array) -> Readings:
         yield f"it is right, but {what} of length 1: {gradient.shape} in the place of {shape}", same, numerical
     flat = "flattened" if gradient.ndim == 1 else f"reshaped to {gradient.shape}"
     yield f"it is right, but {flat}", same, numerical
-    for axes in permutations(range(numerical.ndim)) if numerical.ndim <= MOST_AXES else ():
-        if axes == tuple(range(numerical.ndim)):
-            continue
+    for axes in permutations_of(shape):
         transposed = numerical.transpose(axes)
-        moved = [k for k, axis in enumerate(axes) if axis != k]
-        order = (
-            f"axes {in_words(moved)} are transposed"
-            if len(moved) == 2
-            else f"its axes are in the order {in_words(axes)}"
-        )
-        yield order, gradient, transposed
-        yield f"{order}, and it is {flat}", same, transposed.reshape(shape)
+        yield permuted(axes), gradient, transposed
+        yield f"{permuted(axes)}, and it is {flat}", same, transposed.reshape(shape)
 
 
 def _axes_sets(ndim: int) -> Iterator[tuple[int, ...]]:
     for count in range(1, ndim + 1):
         yield from combinations(range(ndim), count)
-
-
-def _which(axes: tuple[int, ...]) -> str:
-    return f"axis {axes[0]}" if len(axes) == 1 else f"axes {in_words(axes)}"
 
 
 def _not_summed(gradient: Array, numerical: Array) -> Readings:
@@ -110,7 +98,7 @@ def _not_summed(gradient: Array, numerical: Array) -> Readings:
         total = _with_shape(gradient.sum(axis=axes, dtype=np.float64), numerical.shape)
         if total is None or total.size == gradient.size:
             continue
-        where = _which(axes)
+        where = axes_in_words(axes)
         count = gradient.size // max(total.size, 1)
         yield f"the sum over the broadcast {where} is missing", total, numerical
         yield f"the sum over the broadcast {where} is repeated along it", total / count, numerical
@@ -124,7 +112,7 @@ def _summed(gradient: Array, numerical: Array) -> Readings:
         total = _with_shape(numerical.sum(axis=axes), gradient.shape)
         if total is None or total.size == numerical.size:
             continue
-        where = _which(axes)
+        where = axes_in_words(axes)
         mean = total * (total.size / numerical.size)
         first = numerical[tuple(0 if k in axes else slice(None) for k in range(numerical.ndim))]
         yield f"it is summed over {where}, which the input has", gradient, total
