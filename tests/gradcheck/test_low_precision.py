@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from helpers import some_of
 
+from attention_np import dot_product
 from attention_np.gradcheck import check_low_precision
 
 from .programs import normal, softmax
@@ -69,8 +71,9 @@ def kernels(precision, wrong=None):
     }
 
 
-def checked(name, precision, wrong=None, seed=0, scale=1.0):
+def checked(name, precision, wrong=None, seed=0, scale=1.0, **other_shapes):
     forward, backward, reference, shapes = kernels(precision, wrong)[name]
+    shapes |= other_shapes
     inputs = {
         key: ROUNDED[precision](scale * normal(*shape, seed=seed + k)) for k, (key, shape) in enumerate(shapes.items())
     }
@@ -112,6 +115,46 @@ def test_a_simple_cause_is_named(precision):
     assert "first at [1]" in str(checked("tanh", precision, "NaN")["x"].diagnosis)
 
 
+@pytest.mark.parametrize("precision", some_of(ROUNDED, 3))
+def test_a_factor_of_two_is_seen_in_most_entries_though_each_of_many_keys_weighs_little(precision):
+    shapes = {"query": (40, 4), "key": (130, 4), "value": (130, 3)}
+    report = checked("attention", precision, "scale", **shapes)
+    assert report["output"].ok
+    for entry in (report["query"], report["key"]):
+        assert entry.wrong > 0.8 * entry.size
+        assert "it is 2 times" in str(entry.diagnosis)
+
+
+def test_a_buffer_that_is_not_zeroed_is_noticed():
+    kept = np.zeros(4, np.float16)
+
+    def backward(d_y, x):
+        kept[...] += d_y * 2 * x
+        return kept.copy()
+
+    x = normal(4).astype(np.float16)
+    report = check_low_precision(np.square, backward, {"x": x}, np.square)
+    assert report["output"].ok
+    assert "called again: by as much again" in str(report["x"].diagnosis)
+
+
+@pytest.mark.parametrize("precision", some_of(ROUNDED, 3))
+@pytest.mark.parametrize("wrong", [None, "scale"])
+def test_a_reference_with_its_own_backward_serves_inputs_that_are_large(precision, wrong):
+    def forward(query, key, value):
+        return dot_product.forward(query, key, value)[0]
+
+    def backward(d_output, *arrays):
+        return dot_product.backward(d_output, dot_product.forward(*arrays)[1])[:3]
+
+    inputs = {name: ROUNDED[precision](normal(50, 16, seed=k)) for k, name in enumerate(("query", "key", "value"))}
+    found, pull_back, *_ = kernels(precision, wrong)["attention"]
+    how = precision if precision == "tf32" else None
+    report = check_low_precision(found, pull_back, inputs, (forward, backward), precision=how)
+    assert [entry.name for entry in report if not entry.ok] == (["query", "key"] if wrong else []), str(report)
+    assert ("it is 4 times" in str(report)) == (wrong is not None)
+
+
 def test_an_output_that_is_not_that_of_the_reference_is_found():
     x = ROUNDED["bfloat16"](normal(5))
     report = check_low_precision(lambda x: x, lambda d_y, _: d_y, {"x": x}, lambda x: 1.2 * x)
@@ -143,7 +186,7 @@ def test_what_is_no_array_is_passed_on_and_several_outputs_count():
 
     inputs = {"layers": {"w": normal(4).astype(np.float16), "b": normal(2).astype(np.float16)}, "rows": [2, 0, 2]}
     report = check_low_precision(forward, backward, inputs, lambda x, rows: (x["w"][rows] / 2, {"square": x["b"] ** 2}))
-    assert [entry.name for entry in report] == ["output", "layers.w", "layers.b"]
+    assert [entry.name for entry in report] == ["output.0", "output.1.square", "layers.w", "layers.b"]
     assert report.ok, str(report)
     none = check_low_precision(
         forward, lambda *_: {"w": None, "b": np.zeros(2, np.float16)}, inputs, lambda x, rows: forward(x, rows)
