@@ -22,12 +22,14 @@ from attention_np.gradcheck.checking import _cotangents
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
 from attention_np.gradcheck.findings import Details
 from attention_np.gradcheck.measuring.functions import (
+    SAME_CALL_ULPS,
     Backward,
     Forward,
     as_generator,
     as_inputs,
     check_mapping,
     form_of,
+    kind_of,
 )
 from attention_np.gradcheck.measuring.numerical import numerical_gradient
 from attention_np.gradcheck.measuring.subject import sizes
@@ -144,10 +146,11 @@ def check_low_precision(
             reports[name] = InputReport(name, "reference", False, math.inf, size=numerical.size, diagnosis=fault)
             continue
         most = np.fmax(np.abs(answer[name]), np.abs(numerical))
-        floor = floors[name] + np.fmax(kernel.unit * most, kernel.smallest) / 2
+        of_reference = np.finfo(np.float64).eps * np.abs(numerical).max(initial=0)  # what it leaves where all cancels
+        floor = floors[name] + np.fmax(kernel.unit * most, kernel.smallest) / 2 + of_reference
         wrong = np.abs(answer[name] - numerical) > UNDECIDABLE * floor
         if not is_output and wrong.any():
-            u = np.where(_saturated(wide, point, name), cotangents[0], 0)
+            u = np.where(_saturated(kernel, wide, point, name), cotangents[0], 0)
             excess = np.abs(answer[name] - numerical)[wrong] / floor[wrong]
             places = np.argwhere(wrong)[np.argsort(-excess)]
             for first in range(0, len(places) if u.any() else 0, AT_ONCE):
@@ -191,7 +194,7 @@ class _Kernel:
         result = forward(*inputs.filled(x.copy() for x in self.point).values())
         self.outputs, self.is_one = Nest({"output": result}, numbers=True), children(result) is None
         if not self.outputs.kinds:
-            raise TypeError(f"forward must return arrays of floating-point numbers, not {type(result).__name__}")
+            raise TypeError(f"forward must return arrays of floating-point numbers, not {kind_of(result)}")
         self.output = self.joined(result)
         self.smallest = max(float(np.spacing(np.zeros((), x.dtype))) for x in (self.output, *self.point))
 
@@ -229,10 +232,11 @@ class _Kernel:
 
     def other(self, first: Any, again: Any) -> str | None:
         """What is wrong if the same question gets another answer, beyond the last bits of sums in another order."""
-        change = np.abs(again - first).max(initial=0)
-        if np.isfinite(change) and change <= STEADY * self.unit * np.abs(first).max(initial=0):
+        sums = SAME_CALL_ULPS * float(np.finfo(np.float32).eps)  # which even such kernels add up in
+        most = (STEADY * self.unit + sums) * np.abs(first).max(initial=0)
+        if not (np.abs(again - first) > most).any():
             return None
-        twice = np.allclose(again, 2 * first, UNDECIDABLE * self.unit)
+        twice = (np.abs(again - 2 * first) <= 2 * most).all()
         more = ": by as much again: is a buffer not zeroed?" if twice else ""
         return f"backward gives another gradient when it is called again{more}"
 
@@ -271,12 +275,20 @@ class _Kernel:
         return moved[0], moved[1:]
 
 
-def _saturated(wide: Forward, point: Mapping[str, Array], name: str) -> Array:
-    """The outputs that hardly move with an input, though it has moved them from where they are without it."""
+def _saturated(kernel: _Kernel, wide: Forward, point: Mapping[str, Array], name: str) -> Array:
+    """The outputs that hardly move with an input, though it has brought them where they are: alone, or by the row."""
     moves = (1, 0, 7 / 8, 9 / 8)
     output, without, less, more = (wide(*{**point, name: move * point[name]}.values()) for move in moves)
-    slope = 8 * np.fmax(np.abs(output - less), np.abs(more - output))
-    return np.asarray(slope < SATURATED * np.abs(output - without))
+    slope, way = 8 * np.fmax(np.abs(output - less), np.abs(more - output)), np.abs(output - without)
+    slopes, ways = (
+        np.concatenate([_of_rows(part).ravel() for part in kernel.named(x).values()]).reshape(x.shape)
+        for x in (slope, way)
+    )
+    return np.asarray((slope < SATURATED * way) | (slopes < SATURATED * ways))
+
+
+def _of_rows(x: Array) -> Array:
+    return np.broadcast_to(np.sqrt((x * x).sum(axis=-1, keepdims=True)), x.shape) if x.ndim else x
 
 
 def _lost(wide: Forward, point: Mapping[str, Array], name: str, place: tuple[int, ...], u: Array) -> float:

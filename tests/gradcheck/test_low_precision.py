@@ -5,7 +5,7 @@ import pytest
 from helpers import some_of
 
 from attention_np import dot_product
-from attention_np.gradcheck import check_low_precision
+from attention_np.gradcheck import check, check_low_precision
 
 from .programs import normal, softmax
 
@@ -138,6 +138,17 @@ def test_a_buffer_that_is_not_zeroed_is_noticed():
     assert "called again: by as much again" in str(report["x"].diagnosis)
 
 
+def test_sums_in_another_order_are_no_other_answer():
+    order = np.random.default_rng(0)
+
+    def backward(d_y, x):  # as those of atomicAdd
+        terms = np.multiply.outer(normal(500).astype(np.float32), 2 * x * d_y)
+        return np.add.reduce(order.permutation(terms)) / normal(500).astype(np.float32).sum()
+
+    report = check_low_precision(np.square, backward, {"x": normal(40, seed=1).astype(np.float32)}, np.square)
+    assert report.ok, str(report)
+
+
 @pytest.mark.parametrize("precision", some_of(ROUNDED, 3))
 @pytest.mark.parametrize("wrong", [None, "scale"])
 def test_a_reference_with_its_own_backward_serves_inputs_that_are_large(precision, wrong):
@@ -202,6 +213,33 @@ def test_a_gradient_that_is_nothing_but_rounding_is_not_said_to_hold():
 
     report = check_low_precision(forward, lambda d_y, x: forward(x) * d_y, {"x": np.full(3, 1e-4, np.float16)}, np.sin)
     assert not report.ok
+
+
+def test_a_check_by_small_steps_refuses_what_computes_in_half_precision_only():
+    def forward(x):
+        if x.dtype != np.float16:
+            raise TypeError
+        return x * x
+
+    with pytest.raises(TypeError, match=r"^forward computes in float16 only \(x\), .*check_low_precision"):
+        check(forward, lambda d_y, x: d_y * x, {"x": normal(3).astype(np.float16)})
+
+
+class Elsewhere:
+    """An array on a device, which NumPy may not take by itself."""
+
+    def __array__(self, *_args, **_kwargs):
+        raise TypeError("use .get()")
+
+
+def test_an_array_of_another_library_is_called_by_its_library():
+    kind = Elsewhere.__module__.partition(".")[0]
+    with pytest.raises(TypeError, match=f"^forward must return one array, not {kind}.Elsewhere$"):
+        check(lambda _: Elsewhere(), lambda d_y, _: d_y, {"x": np.ones(3)})
+    with pytest.raises(
+        TypeError, match=rf"^backward must return arrays of NumPy, not {kind}.Elsewhere: use \.get\(\)$"
+    ):
+        check(np.square, lambda *_: Elsewhere(), {"x": np.ones(3)})
 
 
 X = np.ones(3, np.float16)
