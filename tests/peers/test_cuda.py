@@ -197,7 +197,7 @@ FLEX: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("case", FLEX)
 def test_flex_attention_with_its_log_sum_exp(case: str, dtype: str) -> None:
     score_mod, mask_mod, options = FLEX[case]
