@@ -193,6 +193,12 @@ def check_by(
     if first.faults or first.is_view:
         forward = partial(on_copies, forward)  # it may be that it writes to its inputs
     point = tuple(in_double_precision(forward, list(arrays.values()), first.output))
+    narrow = [name for name, x in zip(arrays, point, strict=True) if x.dtype.itemsize < 4]
+    if narrow:
+        raise TypeError(
+            f"forward computes in {arrays[narrow[0]].dtype} only ({', '.join(narrow)}), in which no small step can be "
+            "taken: gradcheck.check_low_precision holds it against a function in double precision"
+        )
     cotangents = _cotangents(first.cotangent, first.output, generator)
     seed = int(generator.integers(2**63))
     candidate = Candidate(forward, backward, arrays, point, first, cotangents, seed, stateless)

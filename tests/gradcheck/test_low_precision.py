@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from helpers import some_of
 
-from attention_np.gradcheck import check_low_precision
+from attention_np import dot_product
+from attention_np.gradcheck import check, check_low_precision
 
 from .programs import normal, softmax
 
@@ -69,8 +71,9 @@ def kernels(precision, wrong=None):
     }
 
 
-def checked(name, precision, wrong=None, seed=0, scale=1.0):
+def checked(name, precision, wrong=None, seed=0, scale=1.0, **other_shapes):
     forward, backward, reference, shapes = kernels(precision, wrong)[name]
+    shapes |= other_shapes
     inputs = {
         key: ROUNDED[precision](scale * normal(*shape, seed=seed + k)) for k, (key, shape) in enumerate(shapes.items())
     }
@@ -112,6 +115,57 @@ def test_a_simple_cause_is_named(precision):
     assert "first at [1]" in str(checked("tanh", precision, "NaN")["x"].diagnosis)
 
 
+@pytest.mark.parametrize("precision", some_of(ROUNDED, 3))
+def test_a_factor_of_two_is_seen_in_most_entries_though_each_of_many_keys_weighs_little(precision):
+    shapes = {"query": (40, 4), "key": (130, 4), "value": (130, 3)}
+    report = checked("attention", precision, "scale", **shapes)
+    assert report["output"].ok
+    for entry in (report["query"], report["key"]):
+        assert entry.wrong > 0.8 * entry.size
+        assert "it is 2 times" in str(entry.diagnosis)
+
+
+def test_a_buffer_that_is_not_zeroed_is_noticed():
+    kept = np.zeros(4, np.float16)
+
+    def backward(d_y, x):
+        kept[...] += d_y * 2 * x
+        return kept.copy()
+
+    x = normal(4).astype(np.float16)
+    report = check_low_precision(np.square, backward, {"x": x}, np.square)
+    assert report["output"].ok
+    assert "called again: by as much again" in str(report["x"].diagnosis)
+
+
+def test_sums_in_another_order_are_no_other_answer():
+    order = np.random.default_rng(0)
+
+    def backward(d_y, x):  # as those of atomicAdd
+        terms = np.multiply.outer(normal(500).astype(np.float32), 2 * x * d_y)
+        return np.add.reduce(order.permutation(terms)) / normal(500).astype(np.float32).sum()
+
+    report = check_low_precision(np.square, backward, {"x": normal(40, seed=1).astype(np.float32)}, np.square)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("precision", some_of(ROUNDED, 3))
+@pytest.mark.parametrize("wrong", [None, "scale"])
+def test_a_reference_with_its_own_backward_serves_inputs_that_are_large(precision, wrong):
+    def forward(query, key, value):
+        return dot_product.forward(query, key, value)[0]
+
+    def backward(d_output, *arrays):
+        return dot_product.backward(d_output, dot_product.forward(*arrays)[1])[:3]
+
+    inputs = {name: ROUNDED[precision](normal(50, 16, seed=k)) for k, name in enumerate(("query", "key", "value"))}
+    found, pull_back, *_ = kernels(precision, wrong)["attention"]
+    how = precision if precision == "tf32" else None
+    report = check_low_precision(found, pull_back, inputs, (forward, backward), precision=how)
+    assert [entry.name for entry in report if not entry.ok] == (["query", "key"] if wrong else []), str(report)
+    assert ("it is 4 times" in str(report)) == (wrong is not None)
+
+
 def test_an_output_that_is_not_that_of_the_reference_is_found():
     x = ROUNDED["bfloat16"](normal(5))
     report = check_low_precision(lambda x: x, lambda d_y, _: d_y, {"x": x}, lambda x: 1.2 * x)
@@ -143,7 +197,7 @@ def test_what_is_no_array_is_passed_on_and_several_outputs_count():
 
     inputs = {"layers": {"w": normal(4).astype(np.float16), "b": normal(2).astype(np.float16)}, "rows": [2, 0, 2]}
     report = check_low_precision(forward, backward, inputs, lambda x, rows: (x["w"][rows] / 2, {"square": x["b"] ** 2}))
-    assert [entry.name for entry in report] == ["output", "layers.w", "layers.b"]
+    assert [entry.name for entry in report] == ["output.0", "output.1.square", "layers.w", "layers.b"]
     assert report.ok, str(report)
     none = check_low_precision(
         forward, lambda *_: {"w": None, "b": np.zeros(2, np.float16)}, inputs, lambda x, rows: forward(x, rows)
@@ -159,6 +213,33 @@ def test_a_gradient_that_is_nothing_but_rounding_is_not_said_to_hold():
 
     report = check_low_precision(forward, lambda d_y, x: forward(x) * d_y, {"x": np.full(3, 1e-4, np.float16)}, np.sin)
     assert not report.ok
+
+
+def test_a_check_by_small_steps_refuses_what_computes_in_half_precision_only():
+    def forward(x):
+        if x.dtype != np.float16:
+            raise TypeError
+        return x * x
+
+    with pytest.raises(TypeError, match=r"^forward computes in float16 only \(x\), .*check_low_precision"):
+        check(forward, lambda d_y, x: d_y * x, {"x": normal(3).astype(np.float16)})
+
+
+class Elsewhere:
+    """An array on a device, which NumPy may not take by itself."""
+
+    def __array__(self, *_args, **_kwargs):
+        raise TypeError("use .get()")
+
+
+def test_an_array_of_another_library_is_called_by_its_library():
+    kind = Elsewhere.__module__.partition(".")[0]
+    with pytest.raises(TypeError, match=f"^forward must return one array, not {kind}.Elsewhere$"):
+        check(lambda _: Elsewhere(), lambda d_y, _: d_y, {"x": np.ones(3)})
+    with pytest.raises(
+        TypeError, match=rf"^backward must return arrays of NumPy, not {kind}.Elsewhere: use \.get\(\)$"
+    ):
+        check(np.square, lambda *_: Elsewhere(), {"x": np.ones(3)})
 
 
 X = np.ones(3, np.float16)

@@ -21,6 +21,7 @@ __all__ = [
     "first_call",
     "form_of",
     "in_double_precision",
+    "kind_of",
     "on_copies",
     "refuse_masked",
     "wide_dtype",
@@ -96,7 +97,7 @@ def evaluate(forward: Forward, inputs: Iterable[Array]) -> Array:
     output = forward(*inputs)
     refuse_masked("forward must not return", output)
     if not isinstance(output, np.ndarray | np.generic | float):
-        raise TypeError(f"forward must return one array, not {type(output).__name__}")
+        raise TypeError(f"forward must return one array, not {kind_of(output)}")
     result = np.asarray(output)
     if result.dtype.kind == "c":
         raise TypeError(
@@ -121,7 +122,25 @@ def call_backward(backward: Backward, cotangent: Array, inputs: Mapping[str, Arr
             f"backward must return one gradient for each of the {len(inputs)} inputs "
             f"({', '.join(inputs)}), not {len(gradients)}"
         )
-    return [gradient.copy() if isinstance(gradient, np.ndarray) else gradient for gradient in gradients]
+    return [_own(gradient) for gradient in gradients]
+
+
+def kind_of(x: Any) -> str:
+    """The name of a type, with the library that it is of: there are several called ndarray."""
+    library = type(x).__module__.partition(".")[0]
+    return type(x).__name__ if library == "builtins" else f"{library}.{type(x).__name__}"
+
+
+def _own(gradient: Any) -> Any:
+    """A copy of an array, of another library as well, which may have it elsewhere than in memory."""
+    if isinstance(gradient, np.ndarray):
+        return gradient.copy()
+    if isinstance(gradient, np.generic) or not hasattr(gradient, "__array__"):
+        return gradient
+    try:
+        return np.array(gradient)
+    except Exception as error:
+        raise TypeError(f"backward must return arrays of NumPy, not {kind_of(gradient)}: {error}") from error
 
 
 class FirstCall(NamedTuple):
