@@ -244,6 +244,7 @@ def _cause(
         at_zero=np.asarray(answers[3][found.name]),
         constants=constants,
         ask=Asked(found, candidate.inputs),
+        parts=candidate.parts,
     )
     return diagnose(evidence) or "no simple cause"
 

@@ -158,6 +158,7 @@ def check_low_precision(
                 verdict=details.verdict,
                 at_zero=claims[3][name],
                 constants={} if constants is None else constants,
+                parts=kernel.functions.parts,
             )
             cause = diagnose(evidence) or "no simple cause"
             if not cause.startswith("it is rounded"):  # which it is meant to be

@@ -57,6 +57,7 @@ class Candidate:
     first: FirstCall
     cotangents: Array  # (3, *output.shape)
     seed: int
+    parts: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several outputs, end to end: the path and shape of each
     known: dict[tuple[str, str], Any] = field(default_factory=dict)  # by input and purpose, whatever the method
 
     def once(self, name: str, purpose: str, measure: Callable[[], Result]) -> Result:
