@@ -53,7 +53,7 @@ SAVE_EVERY = 10.0  # seconds
 INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def as_dict(inputs: Sequence[Finding], *, details: bool = False) -> dict[str, Any]:
+def as_dict(inputs: Sequence[Finding], *, details: bool) -> dict[str, Any]:
     """What was found for all inputs in the types of JSON."""
     fields = [{key: value for key, value in vars(one).items() if details or key != "details"} for one in inputs]
     return {"ok": all(one.ok for one in inputs), "inputs": as_json(fields)}
@@ -82,7 +82,7 @@ def _not_finite(number: float) -> str | None:
     return None if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
-def write(path: str | os.PathLike[str], inputs: Sequence[Finding], *, details: bool = False) -> None:
+def write(path: str | os.PathLike[str], inputs: Sequence[Finding], *, details: bool) -> None:
     """Save a report."""
     text = json.dumps({**HEADER, **as_dict(inputs, details=details)}, allow_nan=False)
     _replace(path, f"{text}\n".encode())
@@ -310,7 +310,7 @@ class Checkpoint:
             return
         numbers = iter(range(sum(map(len, self.slopes.values()))))
         slopes = {key: [next(numbers) for _ in arrays] for key, arrays in self.slopes.items()}
-        header = {**HEADER, **as_dict(inputs), REST: {"question": self.question, "slopes": slopes}}
+        header = {**HEADER, **as_dict(inputs, details=False), REST: {"question": self.question, "slopes": slopes}}
         text = json.dumps(header, allow_nan=False).encode()
         content = BytesIO()
         np.savez(content, np.frombuffer(text, np.uint8), *chain.from_iterable(self.slopes.values()))

@@ -296,6 +296,7 @@ def additive_backward(which, slope=lambda h: 1 - h**2):
 
 ADDITIVE = arrays(34, query=(4, 3), key=(5, 3), value=(5, 2), w_query=(3, 6), w_key=(3, 6), w_score=(6,))
 LABELS = np.eye(4)[[0, 2, 1, 3, 2]]
+SHARES = softmax(normal(5, 4, seed=1))
 TARGET = normal(5, 4, seed=90)
 DROPPED = np.random.default_rng(5).random((4, 6)) < 0.7
 swap = np.swapaxes
@@ -401,6 +402,11 @@ FUNCTIONS = {
         arrays(54, z=(5, 4)),
         lambda d, z: d * (softmax(z) - LABELS) / 5,
     ),
+    "cross-entropies": function(
+        lambda z: -(SHARES * np.log(softmax(z))).sum(axis=-1),
+        arrays(54, z=(5, 4)),
+        lambda d, z: d[:, None] * (softmax(z) - SHARES),
+    ),
     "mean squared error": function(
         lambda x: np.asarray(((x - TARGET) ** 2).mean()), arrays(55, x=(5, 4)), lambda d, x: d * 2 * (x - TARGET) / 20
     ),
@@ -493,6 +499,24 @@ NOT_TRANSPOSED = (
     "^it is the derivative times the gradient of the output, and not the transposed derivative: "
     "a transpose is missing, or the reverse of an order$"
 )
+MISSING = " missing or wrong: whatever the cotangent, the errors along it are "
+MEAN = f"^a mean along axis {{}}, to be taken off, is{MISSING}equal$"
+STATISTICS = (
+    f"^the terms of the mean and of the variance of a normalization along axis {{}} are{MISSING}"
+    "a number plus a multiple of x less its mean$"
+)
+PROJECTION = (
+    rf"^the projection term of a normalization along axis {{}}, y \* sum\(y \* d_y\) or its mean, is{MISSING}"
+    "a multiple of "
+)
+SOFTMAX = (
+    rf"^the softmax correction along axis 1, weights \* sum\(weights \* d_weights\), is{MISSING}"
+    "a multiple of the weights$"
+)
+ORTHOGONAL = (
+    r"^a term with sum\(output \* d_output\) along the rows, such as the softmax correction sum_j A_ij dA_ij, is "
+    "missing or wrong: it is right for a cotangent with rows orthogonal to those of the output, and for no others$"
+)
 _ = None
 WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong gradient, and the word
     "dense": [
@@ -501,7 +525,9 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("w", "the last sample dropped", lambda d, x, w, b: x[:-1].T @ d[:-1], "index 4 of axis 0"),
         ("x", "a column dropped", lambda d, x, w, b: d[:, 1:] @ w[:, 1:].T, "index 0 of axis 1"),
         ("w", "= for += over the batch", lambda d, x, w, b: np.outer(x[-1], d[-1]), "the last: does = stand"),
-        ("b", "the first sample alone", lambda d, x, w, b: d[0], "index 0 of axis 0"),
+        ("b", "the first sample alone", lambda d, x, w, b: d[0], "output is used only at index 0 of axis 0$"),
+        ("b", "half of the first sample", lambda d, x, w, b: d[0] / 2, _),
+        ("b", "less the first sample", lambda d, x, w, b: -d[0], _),
         ("w", "accumulated twice", Changed(lambda g: 2 * g), "it is 2 times"),
         ("x", "the sign", Changed(np.negative), "it is -1 times"),
         ("b", "nothing", lambda d, x, w, b: 0 * b, "zero throughout"),
@@ -662,9 +688,9 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("c", "another gate's", lambda d, f, i, g, c: d * sigmoid(i), _),
     ],
     "batch norm": [
-        ("x", "statistics as constants", normalization_backward(0, mean=0, product=0), "the mean and of the variance"),
-        ("x", "no mean of the gradient", normalization_backward(0, mean=0), "mean|same number"),
-        ("x", "no projection", normalization_backward(0, product=0), "normalization"),
+        ("x", "statistics as constants", normalization_backward(0, mean=0, product=0), STATISTICS.format(0)),
+        ("x", "no mean of the gradient", normalization_backward(0, mean=0), MEAN.format(0)),
+        ("x", "no projection", normalization_backward(0, product=0), PROJECTION.format(0) + "x less its mean$"),
         ("x", "no epsilon", normalization_backward(0, eps=0), "epsilon"),
         ("x", "n - 1 in the means", normalization_backward(0, count=5), "the mean and of the variance"),
         ("x", "gamma forgotten", normalization_backward(0, gain=0), "gamma"),
@@ -672,21 +698,21 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("beta", "a mean", lambda d, x, gamma, beta: d.mean(axis=0), "1/6"),
     ],
     "layer norm": [
-        ("x", "statistics as constants", normalization_backward(-1, mean=0, product=0), "the mean and of the variance"),
-        ("x", "no mean of the gradient", normalization_backward(-1, mean=0), "mean|same number"),
-        ("x", "no projection", normalization_backward(-1, product=0), "normalization"),
+        ("x", "statistics as constants", normalization_backward(-1, mean=0, product=0), STATISTICS.format(1)),
+        ("x", "no mean of the gradient", normalization_backward(-1, mean=0), MEAN.format(1)),
+        ("x", "no projection", normalization_backward(-1, product=0), PROJECTION.format(1) + "x less its mean$"),
         ("x", "gamma forgotten", normalization_backward(-1, gain=0), "gamma"),
         ("x", "another epsilon", normalization_backward(-1, eps=1e-3), "epsilon"),
         ("gamma", "the input not normalized", lambda d, x, gamma, beta: (d * x).sum(axis=0), _),
     ],
     "rms norm": [
-        ("x", "no projection", rms_norm_backward(product=0), "normalization"),
+        ("x", "no projection", rms_norm_backward(product=0), PROJECTION.format(1) + "x$"),
         ("x", "no epsilon", rms_norm_backward(eps=0), "epsilon"),
         ("x", "the gain forgotten", rms_norm_backward(gained=False), "gain"),
     ],
     "softmax": [
         ("x", "the diagonal alone", lambda d, x: d * softmax(x) * (1 - softmax(x)), "diagonal"),
-        ("x", "no correction", lambda d, x: d * softmax(x), "softmax correction"),
+        ("x", "no correction", lambda d, x: d * softmax(x), SOFTMAX),
         ("x", "a sum over all rows", lambda d, x: softmax(x) * (d - (softmax(x) * d).sum()), "correction along axis 1"),
     ],
     "sparsemax": [
@@ -702,7 +728,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("q", "no scale", attend_backward(0, scale=2.0), r"it is 2 times .*4"),
         ("k", "no correction", attend_backward(1, correction=0.0), "correction"),
         ("v", "weights not transposed", lambda d, q, k, v: softmax(q @ k.T / 2) @ d, "transpose"),
-        ("k", "twice the correction", attend_backward(1, correction=2.0), r"a term with sum\(output \* d_output\)"),
+        ("k", "twice the correction", attend_backward(1, correction=2.0), ORTHOGONAL),
         ("k", "in float16", Changed(lambda g: rounded(g, np.float16)), "rounded to float16"),
         ("q", "rows exchanged", Changed(lambda g: g[[0, 3, 2, 1, 4]]), "indices 1 and 3 .* are exchanged"),
         ("v", "weights without the scale", lambda d, q, k, v: softmax(q @ k.T).T @ d, _),
@@ -712,6 +738,11 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("z", "the sign", Changed(np.negative), "it is -1 times"),
         ("z", "no labels", lambda d, z: d * softmax(z) / 5, _),
         ("z", "d ignored", lambda d, z: (softmax(z) - LABELS) / 5, "whatever the cotangent"),
+    ],
+    "cross-entropies": [
+        ("z", "no shares", lambda d, z: d[:, None] * softmax(z), _),
+        ("z", "shares that are too small", lambda d, z: d[:, None] * (softmax(z) - 0.9 * SHARES), _),
+        ("z", "shares that are smoothed", lambda d, z: d[:, None] * (softmax(z) - 0.9 * SHARES - 0.1 * LABELS), _),
     ],
     "mean squared error": [
         ("x", "no two", lambda d, x: d * (x - TARGET) / 20, r"0\.5 times"),
@@ -771,6 +802,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
     "scale and shift": [
         ("x", "gamma forgotten", lambda d, x, gamma, beta: d.copy(), "1/gamma"),
         ("x", "gamma twice", lambda d, x, gamma, beta: d * gamma**2, "gamma times"),
+        ("gamma", "x forgotten", lambda d, x, gamma, beta: d.sum(axis=0), "a factor x is missing$"),
         ("gamma", "one row of the sum", lambda d, x, gamma, beta: (d * x)[1], "index 1 of axis 0"),
         ("x", "clipped", lambda d, x, gamma, beta: np.clip(d * gamma, -0.5, 0.5), "not linear"),
         ("gamma", "a sum of cotangents", lambda d, x, *_: (d * x).sum(axis=0) + d.sum(), "the same number is added"),

@@ -132,6 +132,7 @@ STRANGE = {
         "inputs: a list is expected, not {}",
     ),
     "an input that is none": (saved_with(lambda value: value.update(inputs=[3])), "inputs: an object is expected"),
+    "nothing reported": (saved_with(lambda value: value.update(inputs=[])), "it reports on no input$"),
     "another key": (saved_with(lambda value: value.update(extra=1)), "'extra' is unknown"),
     "an input without its name": (saved_with(lambda value: value["inputs"][0].pop("name")), "inputs: name is missing"),
     "a name that is none": (with_input(name=None), "inputs: name: a string is expected, not None"),
@@ -143,7 +144,7 @@ STRANGE = {
     "an entry that is none": (with_input(worst=[[0, 1, 2]]), "worst: an object is expected, with index"),
     "a sample that is none": (with_input(escape={}), "escape: entries is missing"),
     "a long string for a number": (with_input(floor=1000 * "x"), r"floor: a number is expected, not 'x{39}\.\.\.$"),
-    "values of another shape": (with_details("floor", shape=[4, 3]), "details: floor: the values are not nested as"),
+    "values of another shape": (with_details("floor", shape=[4, 3]), "floor: .* as the shape says, with 4 along"),
     "values too deep": (with_details("floor", shape=[3]), "details: floor: a number is expected"),
     "values that are no numbers": (with_details("analytic", shape=[1], values=["1"]), "a number is expected, not '1'"),
     "an enormous shape": (with_details("analytic", shape=[0, 10**30], values=[]), "details: analytic: "),
@@ -431,6 +432,7 @@ def test_a_check_that_was_interrupted_anywhere_goes_on_where_it_was_and_reports_
     for function in (rest, again):
         equal_to_the_bit(check(function, wrong_backward, inputs, method=method, checkpoint=path), report)
     assert again.calls <= rest.calls <= whole.calls + 1  # which tells the question from others
+    assert all(entry.details is None for entry in Report.load(path))
     assert share < 0.5 or rest.calls <= whole.calls - inputs["x"].size  # the entries that had been looked at
     assert Report.load(path) == report
 

@@ -36,13 +36,13 @@ def errors_along_rows(mistake: Mistake) -> str | None:
         tolerance = tolerance.max(axis=-1, keepdims=True)
         for what, errors, vectors, orthogonal in _terms(mistake, axis, error, right, tolerance):
             if _are_orthogonal(right, orthogonal, tolerance) and _are_spanned(error, right, vectors, tolerance):
-                return f"{what} missing or wrong: whatever the cotangent, the errors of each row are {errors}"
+                return f"{what} missing or wrong: whatever the cotangent, the errors along it are {errors}"
         if _are_orthogonal(right, np.ones_like(right[:, :1]), tolerance) and _are_along_weights(
             error, right, tolerance
         ):
             return (
                 f"the softmax correction along axis {axis}, or a term like it, is missing or wrong: whatever the "
-                "cotangent, the errors of each row are a multiple of one vector without negative entries"
+                "cotangent, the errors along it are a multiple of one vector without negative entries"
             )
     return None
 
