@@ -170,7 +170,7 @@ def check_by(
             raise TypeError(f"{name} must be a function, not {type(function).__name__}")
     for method in methods:
         as_method(method)
-    forward, backward, arrays, numbers = flat(forward, backward, inputs)
+    forward, backward, arrays, numbers, parts = flat(forward, backward, inputs)
     if rtol is not None and (isinstance(rtol, bool) or not (isinstance(rtol, Real) and 0 <= rtol < math.inf)):
         raise ValueError(f"rtol must be a finite number that is not negative, not {rtol!r}")
     if progress not in (None, True, False):
@@ -201,7 +201,7 @@ def check_by(
         )
     cotangents = _cotangents(first.cotangent, first.output, generator)
     seed = int(generator.integers(2**63))
-    candidate = Candidate(forward, backward, arrays, point, first, cotangents, seed, stateless)
+    candidate = Candidate(forward, backward, arrays, point, first, cotangents, seed, parts, stateless)
     subjects = {name: candidate.subject(name) for name in arrays}
     positions = [list(arrays).index(name) for name in vectorized]
     for name in vectorized:

@@ -252,6 +252,7 @@ def _cause(
         at_zero=np.asarray(answers[3][found.name]),
         constants=constants,
         ask=Asked(found, candidate.inputs),
+        parts=candidate.parts,
     )
     cause = diagnose(evidence)
     if cause is not None:

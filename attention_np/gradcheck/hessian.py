@@ -79,7 +79,7 @@ def check_hessian(
     nest = Nest.of_arguments(inputs)
     functions = _Functions(gradient, hessian_vector_product, nest)
     report = check(functions.forward, functions.backward, inputs, rng=rng, **options)
-    run, pull_back, arrays, _ = flat(functions.forward, functions.backward, inputs)
+    run, pull_back, arrays, *_ = flat(functions.forward, functions.backward, inputs)
     entry = _symmetry(run, pull_back, arrays, as_generator(rng))
     if report.ok and not entry.ok:
         return Report((*report.inputs, replace(entry, diagnosis=NO_GRADIENT)))

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -262,13 +262,18 @@ class Nest:
         return list(zip(names, (np.real(leaf), np.imag(leaf)), strict=True))
 
 
-def flat(
-    forward: Forward, backward: Backward, inputs: Mapping[str, Any]
-) -> tuple[Forward, Backward, dict[str, Array], dict[str, float]]:
-    """Two functions as they are of arrays alone, with one array for an output; those arrays; and the other numbers.
+class Arrays(NamedTuple):
+    """Two functions of arrays alone, with one array for an output."""
 
-    Functions that are so already are returned as they are.
-    """
+    forward: Forward
+    backward: Backward
+    arrays: dict[str, Array]
+    numbers: dict[str, float]  # that are inputs, too
+    parts: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several outputs, end to end: the path and shape of each
+
+
+def flat(forward: Forward, backward: Backward, inputs: Mapping[str, Any]) -> Arrays:
+    """Two functions as they are of arrays alone; functions that are so already are returned as they are."""
     check_mapping(inputs)
     if not all(isinstance(name, str) for name in inputs):
         as_inputs(inputs)  # which refuses them
@@ -281,9 +286,9 @@ def flat(
     result = forward(*nest.filled(x.copy() for x in arrays.values()).values())
     functions = Flat.of(forward, backward, nest, result)
     if functions.outputs is None and list(arrays) == list(nest.trees):
-        return forward, backward, arrays, {}
+        return Arrays(forward, backward, arrays, {})
     numbers = {path: float(x) for path, x in nest.leaves.items() if isinstance(x, Real) and not isinstance(x, bool)}
-    return functions.forward, functions.backward, arrays, numbers
+    return Arrays(functions.forward, functions.backward, arrays, numbers, functions.parts)
 
 
 @dataclass(frozen=True)
@@ -303,6 +308,11 @@ class Flat:
             raise TypeError("forward must return at least one array of real floating-point numbers")
         plain = children(result) is None and outputs.kinds.get("output") != "c"
         return cls(forward, backward, inputs, None if plain else outputs)
+
+    @property
+    def parts(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The path and the shape of each of the outputs that are made one vector; none of one that is as it is."""
+        return () if self.outputs is None else tuple((path, np.shape(x)) for path, x in self.outputs.arrays.items())
 
     def forward(self, *arrays: Array) -> Any:
         """All outputs as one vector; or the one output, as it is."""

@@ -94,3 +94,42 @@ def test_terms_that_take_longer_than_the_check_are_not_asked_for():
     inputs = {"x": normal(2000, 4, seed=1), "b": B}
     found = check(np.multiply, lambda d, x, b: (d * b, (d * x)[:-1].sum(axis=0)), inputs, max_entries=4)["b"]
     assert found.diagnosis == "no simple cause"
+
+
+def several(x):
+    return {"sines": np.sin(x), "gram": x @ x.T, "cubes": (x**3).sum(axis=0)}
+
+
+def back_through_several(d, x):
+    return d["sines"] * np.cos(x) + (d["gram"] + d["gram"].T) @ x + 3 * x**2 * d["cubes"]
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ({"sines": 0}, "the gradient of output.sines is left out"),
+        ({"gram": 2}, "the gradient of output.gram is used 2 times"),
+        ({"gram": 0, "cubes": 0}, "the gradient of output.gram is left out; the gradient of output.cubes is left out"),
+        (
+            {"gram": np.array([[1.0], [0.0], [1.0]])},
+            "the gradient of output.gram is left out at index 1 of axis 0",
+        ),
+    ],
+)
+def test_of_several_outputs_the_one_is_named_whose_gradient_is_wrong(times, said):
+    x = {"x": normal(3, 4, seed=1)}
+    assert check(several, back_through_several, x).ok
+    wrong = check(several, lambda d, x: back_through_several({k: times.get(k, 1) * u for k, u in d.items()}, x), x)
+    assert wrong["x"].diagnosis == said
+
+
+def test_a_conjugate_that_is_forgotten_is_a_sign_of_the_imaginary_part():
+    def slope(x):
+        return (1 + 1j * x) * np.exp(1j * x)
+
+    def forward(x):
+        return x * np.exp(1j * x)
+
+    assert check(forward, lambda d, x: (d * slope(x).conj()).real, {"x": X}).ok
+    wrong = check(forward, lambda d, x: (d * slope(x)).real, {"x": X})["x"]
+    assert wrong.diagnosis == "the gradient of output.imag is used -1 times"

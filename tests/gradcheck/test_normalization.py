@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from attention_np.gradcheck import check
 from attention_np.gradcheck.agreement import WRONG
 from attention_np.gradcheck.diagnosis import diagnose
 
@@ -195,3 +196,46 @@ def test_rows_whose_products_cancel_each_other_are_not_orthogonal():
     x = np.stack([ROWS[0], ROWS[0]])
     right = np.random.default_rng(5).standard_normal((3, 1, 6)) * np.array([[1.0], [-1.0]])
     assert said_of_directions(right, errors_like_weights(x), x) is None
+
+
+def batch_norm(x, axes=(0, 2)):
+    centered = x - x.mean(axis=axes, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(axis=axes, keepdims=True) + 1e-5)
+
+
+def back_through_batch_norm(d, x, mean=1.0, projection=1.0):
+    y, axes = batch_norm(x), (0, 2)
+    rest = d - mean * d.mean(axis=axes, keepdims=True) - projection * y * (d * y).mean(axis=axes, keepdims=True)
+    return rest / np.sqrt(x.var(axis=axes, keepdims=True) + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"mean": 0}, "a mean along axes 0 and 2, to be taken off, is missing or wrong"),
+        ({"projection": 0}, "the projection term of a normalization along axes 0 and 2, "),
+        ({"projection": 12 / 11}, "the projection term of a normalization along axes 0 and 2, "),
+    ],
+)
+def test_a_row_of_what_is_normalized_may_have_several_axes(wrong, said):
+    x = {"x": normal(3, 2, 4, seed=1)}
+    assert check(batch_norm, back_through_batch_norm, x).ok
+    found = check(batch_norm, lambda d, x: back_through_batch_norm(d, x, **wrong), x)["x"]
+    assert str(found.diagnosis).startswith(said)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1, 2), (0, 1, 2)])
+def test_the_rows_are_named_along_which_the_output_matters(axes):
+    """The errors are multiples of x w^2, which is none of the vectors that are known."""
+    inputs = {"x": normal(3, 2, 4, seed=1), "w": normal(3, 2, 4, seed=2)}
+
+    def forward(x, w):
+        return x * w / np.sqrt((x * w * x * w).sum(axis=axes, keepdims=True))
+
+    def backward(d, x, w):
+        size = np.sqrt((x * w * x * w).sum(axis=axes, keepdims=True))
+        return d * w / size, None
+
+    found = check(forward, backward, inputs)["x"]
+    named = f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes[:-1]))} and {axes[-1]}"
+    assert f"it is right for a cotangent that is orthogonal to the output along {named}, and for no" in found.diagnosis

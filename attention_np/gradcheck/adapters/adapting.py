@@ -20,7 +20,7 @@ from attention_np.gradcheck.checking import check
 from attention_np.gradcheck.nesting import arguments_of, by_path, children, filled, leaves
 from attention_np.gradcheck.reporting import Report
 
-__all__ = ["Adapter", "asserting", "library"]
+__all__ = ["Adapter", "asserting", "each", "library"]
 
 Array = npt.NDArray[Any]
 Signature = inspect.Signature
@@ -33,6 +33,11 @@ def library(name: str, title: str) -> Any:
     except ModuleNotFoundError as error:
         package = name.partition(".")[0]
         raise ImportError(f"gradcheck.{package} needs {title}: pip install {package}") from error
+
+
+def each(d_output: Any) -> list[Any]:
+    """The cotangents of all outputs, of :meth:`Adapter.as_output`."""
+    return list(d_output.values()) if isinstance(d_output, dict) else [d_output]
 
 
 def asserting(check: Callable[..., Report]) -> Callable[..., None]:
@@ -97,12 +102,12 @@ class Adapter(ABC):
         return check(self.forward, self.backward, self.inputs, **{"constants": numbers, **options})
 
     @abstractmethod
-    def forward(self, *arrays: Array) -> Array:
-        """The output of the function, without anything being recorded for its gradient."""
+    def forward(self, *arrays: Array) -> Any:
+        """The output of the function, or several by path, without anything being recorded for its gradient."""
 
     @abstractmethod
-    def backward(self, d_output: Array, *arrays: Array) -> list[Array]:
-        """The gradients by the library's own reverse mode."""
+    def backward(self, d_output: Any, *arrays: Array) -> list[Array]:
+        """The gradients by the library's own reverse mode, for a cotangent of the form of the output."""
 
     @abstractmethod
     def kind(self, leaf: Any) -> str:
@@ -112,20 +117,21 @@ class Adapter(ABC):
         """An array of the library as NumPy's; a TypeError if NumPy has no such numbers."""
         return np.array(leaf)
 
-    @abstractmethod
-    def join(self, outputs: list[Any]) -> Any:
-        """All of several outputs as one vector, differentiable."""
-
-    def output(self, arrays: Sequence[Any]) -> Any:
-        """What the function returns if the inputs are these arrays of the library; several outputs are joined."""
+    def outputs(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """What the function returns if the inputs are these arrays of the library: each array of it by its path."""
         leaves = iter((self.leaves | dict(zip(self.inputs, arrays, strict=True))).values())
         values = {name: self.fill(argument, leaves) for name, argument in self.arguments.items()}
         named = {name: values.pop(name) for name in list(values)[self.positional :]}
-        results = self.flatten(self.function(*values.values(), **named), "output")
-        outputs = [leaf for _, leaf in results if self.kind(leaf)]
+        results = self.flatten(self.function(*values.values(), **named), "")
+        outputs = {path.removeprefix("."): leaf for path, leaf in results if self.kind(leaf)}
         if not outputs:
             raise TypeError("function must return at least one array of floating-point numbers")
-        return outputs[0] if len(outputs) == 1 else self.join(outputs)
+        return outputs
+
+    def as_output(self, outputs: dict[str, Any]) -> Any:
+        """The same as NumPy's arrays; of one output, its array alone."""
+        arrays = {path: self.to_numpy(x) for path, x in outputs.items()}
+        return arrays if len(arrays) > 1 else next(iter(arrays.values()))
 
     def as_input(self, name: str, leaf: Any) -> Array:
         """A leaf to differentiate by as NumPy's array."""

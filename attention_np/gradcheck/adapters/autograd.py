@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapters.adapting import Adapter, asserting, library
+from attention_np.gradcheck.adapters.adapting import Adapter, asserting, each, library
 from attention_np.gradcheck.nesting import signature_of
 from attention_np.gradcheck.reporting import Report
 
@@ -51,24 +51,25 @@ assert_gradients = asserting(check)
 
 
 class _AutogradAdapter(Adapter):
-    def forward(self, *arrays: Array) -> Array:
-        return self.to_numpy(self.output(arrays))
+    def forward(self, *arrays: Array) -> Any:
+        return self.as_output(self.outputs(arrays))
 
-    def backward(self, d_output: Array, *arrays: Array) -> list[Array]:
-        differentiate = _library("autograd").make_vjp(lambda *leaves: self.output(leaves), tuple(range(len(arrays))))
+    def backward(self, d_output: Any, *arrays: Array) -> list[Array]:
+        def outputs(*leaves: Any) -> Any:
+            return _library("autograd.builtins").list(list(self.outputs(leaves).values()))
+
+        differentiate = _library("autograd").make_vjp(outputs, tuple(range(len(arrays))))
         with warnings.catch_warnings():  # the report will tell
             warnings.filterwarnings("ignore", "Output seems independent of input")
             pull_back, _ = differentiate(*arrays)
-        return [np.conj(self.to_numpy(x)) for x in pull_back(np.conj(d_output))]  # its convention is that of JAX
+        return [
+            np.conj(self.to_numpy(x)) for x in pull_back([np.conj(u) for u in each(d_output)])
+        ]  # its convention is that of JAX
 
     def kind(self, leaf: Any) -> str:
         value = _value(leaf)
         kind = np.asarray(value).dtype.kind if isinstance(value, np.ndarray | float | complex | np.inexact) else ""
         return kind if kind in ("f", "c") else ""
-
-    def join(self, outputs: list[Any]) -> Any:
-        numpy = _library("autograd.numpy")
-        return numpy.concatenate([numpy.ravel(x) for x in outputs])
 
     def children(self, tree: Any) -> dict[Any, Any] | None:
         value = _value(tree)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapters.adapting import Adapter, asserting, library
+from attention_np.gradcheck.adapters.adapting import Adapter, asserting, each, library
 from attention_np.gradcheck.nesting import signature_of
 from attention_np.gradcheck.reporting import Report
 
@@ -63,15 +63,16 @@ assert_gradients = asserting(check)
 
 
 class _JaxAdapter(Adapter):
-    def forward(self, *arrays: Array) -> Array:
+    def forward(self, *arrays: Array) -> Any:
         with _precision_of(arrays):
-            return self.to_numpy(self.output(self.put(arrays)))
+            return self.as_output(self.outputs(self.put(arrays)))
 
-    def backward(self, d_output: Array, *arrays: Array) -> list[Array]:
+    def backward(self, d_output: Any, *arrays: Array) -> list[Array]:
         with _precision_of(arrays):
-            output, pull_back = _jax().vjp(lambda *leaves: self.output(leaves), *self.put(arrays))
-            cotangent = _jax().numpy.asarray(np.conj(d_output), output.dtype)
-            return [np.conj(self.to_numpy(x)) for x in pull_back(cotangent)]
+            outputs, pull_back = _jax().vjp(lambda *leaves: list(self.outputs(leaves).values()), *self.put(arrays))
+            pairs = zip(each(d_output), outputs, strict=True)
+            cotangents = [_jax().numpy.asarray(np.conj(u), y.dtype) for u, y in pairs]
+            return [np.conj(self.to_numpy(x)) for x in pull_back(cotangents)]
 
     def put(self, arrays: tuple[Array, ...]) -> list[Any]:
         """`arrays` as arrays of JAX, each where the one that was given is."""
@@ -84,9 +85,6 @@ class _JaxAdapter(Adapter):
             return ""
         is_real = jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
         return "f" if is_real else "c" if jax.numpy.issubdtype(leaf.dtype, jax.numpy.complexfloating) else ""
-
-    def join(self, outputs: list[Any]) -> Any:
-        return _jax().numpy.concatenate([x.ravel() for x in outputs])
 
     def flatten(self, tree: Any, path: str) -> Iterator[tuple[str, Any]]:
         tree_util = _jax().tree_util

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapters.adapting import Adapter, Signature, asserting, library
+from attention_np.gradcheck.adapters.adapting import Adapter, Signature, asserting, each, library
 from attention_np.gradcheck.nesting import signature_of
 from attention_np.gradcheck.reporting import InputReport, Report
 
@@ -88,20 +88,21 @@ class _TorchAdapter(Adapter):
         else:
             super().__init__(function, inputs, signature_of(function))
 
-    def forward(self, *arrays: Array) -> Array:
+    def forward(self, *arrays: Array) -> Any:
         torch = _torch()
         with torch.inference_mode(False), torch.no_grad():
-            return self.to_numpy(self.output(self.tensors(arrays)))
+            return self.as_output(self.outputs(self.tensors(arrays)))
 
-    def backward(self, d_output: Array, *arrays: Array) -> list[Array]:
+    def backward(self, d_output: Any, *arrays: Array) -> list[Array]:
         torch = _torch()
         with torch.inference_mode(False), torch.enable_grad():
             tensors = [x.requires_grad_() for x in self.tensors(arrays)]
-            output = self.output([x.clone() for x in tensors])  # which the function may overwrite
+            outputs = self.outputs([x.clone() for x in tensors])  # which the function may overwrite
+            pairs = [(y, u) for y, u in zip(outputs.values(), each(d_output), strict=True) if y.requires_grad]
             found: Any = [None] * len(tensors)
-            if output.requires_grad:
-                cotangent = torch.from_numpy(np.array(d_output)).to(output)
-                found = torch.autograd.grad(output, tensors, cotangent, allow_unused=True)
+            if pairs:
+                cotangents = [torch.from_numpy(np.array(u)).to(y) for y, u in pairs]
+                found = torch.autograd.grad([y for y, _ in pairs], tensors, cotangents, allow_unused=True)
         self.without = {name for name, x in zip(self.inputs, found, strict=True) if x is None}
         return [
             np.zeros_like(array) if gradient is None else self.to_numpy(gradient.to_dense())
@@ -128,9 +129,6 @@ class _TorchAdapter(Adapter):
     def to_numpy(self, leaf: Any) -> Array:
         array: Array = leaf.numpy(force=True)
         return array
-
-    def join(self, outputs: list[Any]) -> Any:
-        return _torch().cat([x.reshape(-1).to(outputs[0].device) for x in outputs])
 
 
 class _Functional:

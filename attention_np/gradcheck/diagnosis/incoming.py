@@ -7,7 +7,7 @@ same of a part of J, or for another u.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 import numpy as np
@@ -51,6 +51,8 @@ Paths = Iterator[tuple[str, Array]]  # what they are called, and which of the sl
 
 
 def _paths(mistake: Mistake, slopes: Array) -> Paths:
+    if mistake.evidence.parts:
+        return  # the places of several outputs have no axis in common
     name, shape, there = mistake.name, mistake.shape, mistake.evidence.output.shape
     entries, outputs = (np.indices(s).reshape(len(s), math.prod(s)) for s in (shape, there))
     entries = entries[:, mistake.looked_at.ravel()]
@@ -116,7 +118,7 @@ def passed_on(mistake: Mistake) -> str | None:
 def another_order_of_the_cotangent(mistake: Mistake) -> str | None:
     """It is the right gradient for the gradient of the output in another order."""
     u = mistake.evidence.cotangents
-    if mistake.slopes is None:
+    if mistake.slopes is None or mistake.evidence.parts:
         return None
     for what, order in named_orders(u.shape[1:]):
         taken = np.where(order.ravel() >= 0, u.reshape(3, -1)[:, order.ravel()], 0)
@@ -126,12 +128,18 @@ def another_order_of_the_cotangent(mistake: Mistake) -> str | None:
 
 
 def part_of_the_cotangent(mistake: Mistake) -> str | None:
-    """Some of the gradient of the output is left out, or counts several times: that of some slices, or any entries."""
+    """Some of the gradient of the output is left out, or counts several times.
+
+    That of one of several outputs, of some slices, or of any entries.
+    """
     if mistake.slopes is None:
         return None
-    shape = mistake.evidence.output.shape
-    slices = [(n, np.indices(shape)[axis].ravel()) for axis, n in enumerate(shape) if n > 1]
-    each = len(slices) > 1 and mistake.looked_at.all()  # a few entries tell of the paths to themselves alone
+    shape, parts = mistake.evidence.output.shape, mistake.evidence.parts
+    if parts:
+        slices = [(len(parts), np.repeat(np.arange(len(parts)), [math.prod(x) for _, x in parts]))]
+    else:
+        slices = [(n, np.indices(shape)[axis].ravel()) for axis, n in enumerate(shape) if n > 1]
+    each = (parts or len(slices) > 1) and mistake.looked_at.all()  # a few entries tell of the paths to themselves alone
     every = [(math.prod(shape), np.arange(math.prod(shape)))] if each else []
     for count, groups in slices + every:
         times = _coefficients(mistake, mistake.slopes, groups, count) if count <= MOST_COEFFICIENTS else None
@@ -178,16 +186,26 @@ def _coefficients(mistake: Mistake, slopes: Array, groups: Array, count: int) ->
 
 
 def _left_out(mistake: Mistake, other: Array, times: float) -> str:
-    constants = mistake.evidence.constants
+    """In words, for each of the outputs in which some entries count otherwise."""
+    parts, constants = mistake.evidence.parts, mistake.evidence.constants
+    if not parts:
+        return _left_out_of("the output", other, times, constants)
+    ends = np.cumsum([math.prod(shape) for _, shape in parts])[:-1]
+    each = zip(parts, np.split(other, ends), strict=True)
+    said = [_left_out_of(path, part.reshape(shape), times, constants) for (path, shape), part in each if part.any()]
+    return "; ".join(said)
+
+
+def _left_out_of(output: str, other: Array, times: float, constants: Mapping[str, float]) -> str:
+    done = f"used {number(times)} times" if times else "left out"
+    if other.all():
+        return f"the gradient of {output} is {done}"
     lost, kept = (name_of(x, ~x, constants) for x in (other, ~other))
-    if times:
-        where = lost.text if lost is not None else f"in {other.sum()} of {other.size} entries"
-        return f"the gradient of the output is used {number(times)} times {where}"
-    if kept is not None and (lost is None or 2 * other.sum() > other.size):
+    if not times and kept is not None and (lost is None or 2 * other.sum() > other.size):
         last = (~other).ravel()[-1] and (~other).sum() * max(other.shape) == other.size
         why = ", the last: does = stand in the place of +=?" if last else ""
-        return f"the gradient of the output is used only {kept.text}{why}"
+        return f"the gradient of {output} is used only {kept.text}{why}"
     if lost is not None:
-        return f"the gradient of the output is left out {lost.text}"
-    first = np.argwhere(other)[0].tolist()
-    return f"the gradient of the output is left out in {other.sum()} of {other.size} entries, first at {first}"
+        return f"the gradient of {output} is {done} {lost.text}"
+    first = "" if times else f", first at {np.argwhere(other)[0].tolist()}"
+    return f"the gradient of {output} is {done} in {other.sum()} of {other.size} entries{first}"

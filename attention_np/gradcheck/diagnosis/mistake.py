@@ -57,6 +57,8 @@ class Evidence(NamedTuple):
         Numbers that the function was called with, such as ``{"num_heads": 4}``.
     ask : Asked or None
         What else may be asked of the functions. Without it, less is claimed.
+    parts : tuple of (str, tuple of int)
+        Of several outputs, laid end to end in `output`, the path and the shape of each: its axis is none of theirs.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Evidence(NamedTuple):
     at_zero: Array
     constants: Mapping[str, float]
     ask: Asked | None = None
+    parts: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,19 @@ With weights A = softmax(S) and :math:`O_i = \sum_j A_{ij} V_j`, the gradient of
 So what a backward without :math:`r_i` gets wrong is a multiple of :math:`\langle dO_i, O_i \rangle` in each row. It is
 right for a cotangent whose rows are orthogonal to those of the output. In the rows of what is normalized, the errors
 are multiples of a vector whatever the cotangent, or of two, and the right rows are orthogonal to known ones.
+
+A row may have several axes, as in a batch normalization of images, which has all of them but that of the channels.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from itertools import combinations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.mistake import Array, Mistake
+from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, axes_in_words
 
 __all__ = ["errors_along_rows", "right_for_orthogonal_rows"]
 
@@ -28,48 +32,53 @@ def errors_along_rows(mistake: Mistake) -> str | None:
     """The errors of each row are multiples of one vector, or of two known ones, whatever the cotangent."""
     if not mistake.looked_at.all() or not mistake.right.any():
         return None
-    for axis in range(len(mistake.shape)):
-        error, right, tolerance = (
-            np.moveaxis(y, (0, axis + 1), (-2, -1)).reshape(-1, 3, y.shape[axis + 1])
-            for y in (mistake.error, mistake.right, mistake.tolerance)
-        )
-        tolerance = tolerance.max(axis=-1, keepdims=True)
-        for what, errors, vectors, orthogonal in _terms(mistake, axis, error, right, tolerance):
+    for axes in _sets_of_axes(len(mistake.shape)):
+        error, right, tolerance = (_rows(y, axes) for y in (mistake.error, mistake.right, mistake.tolerance))
+        tolerance, it = tolerance.max(axis=-1, keepdims=True), "it" if len(axes) == 1 else "them"
+        for what, errors, vectors, orthogonal in _terms(mistake, axes, error, right, tolerance):
             if _are_orthogonal(right, orthogonal, tolerance) and _are_spanned(error, right, vectors, tolerance):
-                return f"{what} missing or wrong: whatever the cotangent, the errors along it are {errors}"
+                return f"{what} missing or wrong: whatever the cotangent, the errors along {it} are {errors}"
         if _are_orthogonal(right, np.ones_like(right[:, :1]), tolerance) and _are_along_weights(
             error, right, tolerance
         ):
             return (
-                f"the softmax correction along axis {axis}, or a term like it, is missing or wrong: whatever the "
-                "cotangent, the errors along it are a multiple of one vector without negative entries"
+                f"the softmax correction along {axes_in_words(axes)}, or a term like it, is missing or wrong: whatever "
+                f"the cotangent, the errors along {it} are a multiple of one vector without negative entries"
             )
     return None
+
+
+def _sets_of_axes(ndim: int) -> list[tuple[int, ...]]:
+    """All sets of so many axes, small ones first."""
+    return [axes for count in range(1, ndim + 1) for axes in combinations(range(ndim), count)]
+
+
+def _rows(several: Array, axes: tuple[int, ...]) -> Array:
+    """The rows along some axes of several arrays, (several, *shape): (rows, several, length)."""
+    last = np.moveaxis(several, (0, *(axis + 1 for axis in axes)), range(-1 - len(axes), 0))
+    return last.reshape(-1, len(several), math.prod(last.shape[-len(axes) :]))
 
 
 Terms = Iterator[tuple[str, str, Array, Array]]  # two texts; what errors are made of, what right rows are orthogonal to
 
 
-def _terms(mistake: Mistake, axis: int, error: Array, right: Array, tolerance: Array) -> Terms:
-    """What may be missing along an axis; vectors are (rows, vectors, length)."""
-
-    def rows(x: Array) -> Array:
-        return np.moveaxis(np.asarray(x, np.float64), axis, -1).reshape(len(error), 1, -1)
-
-    x, output = rows(mistake.evidence.inputs[mistake.name]), mistake.evidence.output
+def _terms(mistake: Mistake, axes: tuple[int, ...], error: Array, right: Array, tolerance: Array) -> Terms:
+    """What may be missing along some axes; vectors are (rows, vectors, length)."""
+    where, output = axes_in_words(axes), mistake.evidence.output
+    x = _rows(np.asarray(mistake.evidence.inputs[mistake.name], np.float64)[None], axes)
     ones, centered = np.ones_like(x), x - x.mean(axis=-1, keepdims=True)
     used = (np.abs(np.concatenate([error, right], axis=1)) > np.tile(tolerance, (1, 2, 1))).any(axis=1, keepdims=True)
-    where = "" if used.all() else " where the gradient is not zero"
+    there = "" if used.all() else " where the gradient is not zero"
     multiple, less_its_mean = f"a multiple of {mistake.name}", f"{mistake.name} less its mean"
-    yield f"a mean along axis {axis}, to be taken off, is", f"equal{where}", used * ones, ones
-    if output.shape == mistake.shape and (output > 0).all() and np.allclose(output.sum(axis=axis), 1, rtol=CLOSE):
-        what = f"the softmax correction along axis {axis}, weights * sum(weights * d_weights), is"
-        yield what, "a multiple of the weights", rows(output), ones
-    projection = f"the projection term of a normalization along axis {axis}, y * sum(y * d_y) or its mean, is"
+    yield f"a mean along {where}, to be taken off, is", f"equal{there}", used * ones, ones
+    if output.shape == mistake.shape and (output > 0).all() and np.allclose(output.sum(axis=axes), 1, rtol=CLOSE):
+        what = f"the softmax correction along {where}, weights * sum(weights * d_weights), is"
+        yield what, "a multiple of the weights", _rows(output[None], axes), ones
+    projection = f"the projection term of a normalization along {where}, y * sum(y * d_y) or its mean, is"
     yield projection, multiple, x, x
     yield projection, f"a multiple of {less_its_mean}", centered, centered
     both = np.concatenate([ones, centered], axis=1)
-    statistics = f"the terms of the mean and of the variance of a normalization along axis {axis} are"
+    statistics = f"the terms of the mean and of the variance of a normalization along {where} are"
     yield statistics, f"a number plus a multiple of {less_its_mean}", both, both
 
 
@@ -119,24 +128,35 @@ def _are_along_weights(error: Array, right: Array, tolerance: Array) -> bool:
 
 
 def right_for_orthogonal_rows(mistake: Mistake) -> str | None:
-    """Right for a cotangent with rows orthogonal to those of the output, and for no other.
+    """Right for a cotangent that is orthogonal to the output in the rows along some axes, and for no other.
 
     An error that is linear in the cotangent and vanishes for such a one is a multiple of <dO_i, O_i>. The right
-    gradient must not vanish for it, or nothing could be wrong.
+    gradient must not vanish for it, or nothing could be wrong. What is orthogonal along fewer axes is so along more.
     """
     ask, output, u = mistake.evidence.ask, np.asarray(mistake.evidence.output, np.float64), mistake.evidence.cotangents
     tolerance = mistake.tolerance
     seen = (np.abs(mistake.error[:2]) > CLEARLY * tolerance[:2]).any(axis=tuple(range(1, mistake.error.ndim)))
     if mistake.wrong.sum() < 2 or not seen.all() or not output.ndim or ask is None or not ask.is_linear:
         return None
-    squares = (output * output).sum(axis=-1, keepdims=True)
-    orthogonal = u[:1] - (u[:1] * output).sum(axis=-1, keepdims=True) / np.where(squares > 0, squares, 1) * output
-    right, claimed = ask.slopes(orthogonal), ask.claims(orthogonal)
-    if (np.abs(claimed - right) > 2 * tolerance[0]).any() or not np.isfinite(right[0])[mistake.wrong].all():
-        return None
-    if not (np.abs(right[0]) > CLEARLY * tolerance[0])[mistake.wrong].any():
-        return None
-    return (
-        "a term with sum(output * d_output) along the rows, such as the softmax correction sum_j A_ij dA_ij, is "
-        "missing or wrong: it is right for a cotangent with rows orthogonal to those of the output, and for no others"
-    )
+    if mistake.evidence.parts:
+        return None  # the rows of several outputs are not of one length
+    sets = _sets_of_axes(output.ndim)[::-1]
+    orthogonal = np.stack([u[0] - _component(u[0], output, axes) for axes in sets])
+    slopes, claims = ask.slopes(orthogonal), ask.claims(orthogonal)
+    for axes, right, claimed in zip(sets, slopes, claims, strict=True):
+        if (np.abs(claimed - right) > 2 * tolerance[0]).any() or not np.isfinite(right)[mistake.wrong].all():
+            continue
+        if (np.abs(right) > CLEARLY * tolerance[0])[mistake.wrong].any():
+            return (
+                "a term with sum(output * d_output), such as the softmax correction sum_j A_ij dA_ij, is missing or "
+                f"wrong: it is right for a cotangent that is orthogonal to the output along {axes_in_words(axes)}, and "
+                "for no others"
+            )
+    return None
+
+
+def _component(u: Array, output: Array, axes: tuple[int, ...]) -> Array:
+    """The part of `u` that is along the output in each of the rows along some axes."""
+    squares = (output * output).sum(axis=axes, keepdims=True)
+    component: Array = (u * output).sum(axis=axes, keepdims=True) / np.where(squares > 0, squares, 1) * output
+    return component

@@ -58,6 +58,7 @@ class Candidate:
     first: FirstCall
     cotangents: Array  # (3, *output.shape)
     seed: int
+    parts: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several outputs, end to end: the path and shape of each
     stateless: bool = False  # whether `backward` uses nothing that `forward` kept of its last call
     known: dict[tuple[str, str], Any] = field(default_factory=dict)  # by input and purpose, whatever the method
 
