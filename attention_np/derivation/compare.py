@@ -38,7 +38,6 @@ def aligned_sides(
     if extra:
         raise Fault("shape", f"index {', '.join(extra)} of the condition is not free in the equation", span)
     names, arrays = arithmetic.together([left, right] if where is None else [left, right, where], span)
-    arithmetic.charge([array.shape for array in arrays], span)
     axis = names.index(DRAWN) if DRAWN in names else None
     pairs = []
     for one, two, *mask in zip(

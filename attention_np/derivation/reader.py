@@ -12,7 +12,7 @@ from functools import partial
 
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.errors import Fault, Span
-from attention_np.derivation.grammar import Head, Resolved, Script, parse
+from attention_np.derivation.grammar import Head, Resolved, Script, number, parse
 from attention_np.derivation.lists import ListReader
 from attention_np.derivation.names import Names, base, make_key, moved_by, scripts
 from attention_np.derivation.tokens import RELATIONS, Token, Tokens, argument, closing, ending, span_of, split
@@ -37,16 +37,23 @@ _OPERATORS = {
     "\\bmod": "mod",
     "/": "slash",
 }
-_BARS = {"\\lvert": "LBAR", "\\rvert": "RBAR", "\\lVert": "LNORM", "\\rVert": "RNORM"}
-_MARKS = {  # what is a token of the grammar by itself
-    **dict(zip("+-,()[]", ["PLUS", "MINUS", "COMMA", "LPAREN", "RPAREN", "LBRACKET", "RBRACKET"], strict=True)),
-    **dict.fromkeys(_OPERATORS, "OPERATOR"),
-    **dict.fromkeys(RELATIONS, "RELATION"),
-    **dict.fromkeys(["\\text{and}", "\\land", "\\wedge"], "AND"),
-    **dict.fromkeys(["\\text{or}", "\\lor", "\\vee"], "OR"),
-    **_BARS,
+_BARS = {"|": "abs", "\\|": "norm"}
+_MARKS = {  # what is a token of the grammar by itself, and what it says there
+    "+": ("PLUS", ""),
+    "-": ("MINUS", ""),
+    ",": ("COMMA", ""),
+    **{mark: ("OPEN", mark) for mark in "(["},
+    **{mark: ("CLOSE", mark) for mark in ")]"},
+    **{mark: ("OPERATOR", kind) for mark, kind in _OPERATORS.items()},
+    **{mark: ("RELATION", sign) for mark, sign in RELATIONS.items()},
+    **dict.fromkeys(["\\text{and}", "\\land", "\\wedge"], ("AND", "")),
+    **dict.fromkeys(["\\text{or}", "\\lor", "\\vee"], ("OR", "")),
+    "\\lvert": ("LBAR", "abs"),
+    "\\rvert": ("RBAR", "abs"),
+    "\\lVert": ("LBAR", "norm"),
+    "\\rVert": ("RBAR", "norm"),
 }
-_ENDS = frozenset(["NODE", "RPAREN", "RBRACKET", "RBAR", "RNORM"])
+_ENDS = frozenset(["NODE", "CLOSE", "RBAR"])
 
 
 class Reader(ListReader):
@@ -58,15 +65,12 @@ class Reader(ListReader):
 
     def expression(self, tokens: Tokens, owner: Span) -> nodes.Node:
         """The tree of an expression that is not a condition."""
-        node = self._parse(tokens, owner)
-        if isinstance(node, (nodes.Compare, nodes.Both)):
-            raise Fault("syntax", "a condition cannot stand here; for its truth value write [condition]", node.span)
-        return node
+        return number(self._parse(tokens, owner))
 
     def condition(self, tokens: Tokens, owner: Span) -> nodes.Node:
         """The tree of a condition."""
         node = self._parse(tokens, owner)
-        if not isinstance(node, (nodes.Compare, nodes.Both)):
+        if not isinstance(node, nodes.CONDITIONS):
             raise Fault("syntax", "a condition such as j \\le i is needed here", node.span)
         return node
 
@@ -96,20 +100,19 @@ class Reader(ListReader):
                 out.append(make("NODE", span, self._number(token)))
                 position += 1
             elif word in _MARKS:
-                kind = _MARKS[word]
-                depth += {"LPAREN": 1, "LBRACKET": 1, "RPAREN": -1, "RBRACKET": -1}.get(kind, 0)
-                out.append(make(kind, span, text=_OPERATORS.get(text) or RELATIONS.get(text, "")))
+                kind, meaning = _MARKS[word]
+                depth += (kind == "OPEN") - (kind == "CLOSE")
+                out.append(make(kind, span, text=meaning))
                 position += 1
             elif text in ("\\left", "\\right"):
                 position = self._sized(tokens, position, out)
-            elif text in ("|", "\\|"):
-                kind = "BAR" if text == "|" else "NORM"
-                closes = bool(bars) and bars[-1] == (kind, depth) and bool(out) and out[-1].type in _CLOSES
+            elif text in _BARS:
+                closes = bool(bars) and bars[-1] == (text, depth) and bool(out) and out[-1].type in _CLOSES
                 if closes:
                     bars.pop()
                 else:
-                    bars.append((kind, depth))
-                out.append(make(("R" if closes else "L") + kind, span))
+                    bars.append((text, depth))
+                out.append(make("RBAR" if closes else "LBAR", span, text=_BARS[text]))
                 position += 1
             elif text in ("^", "_"):
                 position = self._script(tokens, position, out)
@@ -132,10 +135,10 @@ class Reader(ListReader):
         if position + 1 >= len(tokens):
             raise Fault("syntax", "a bracket is missing after this", tokens[position].span)
         after = tokens[position + 1]
-        if after.text in ("|", "\\|"):
-            out.append(Resolved.make(side + ("BAR" if after.text == "|" else "NORM"), after.span))
+        if after.text in _BARS:
+            out.append(Resolved.make(side + "BAR", after.span, text=_BARS[after.text]))
             return position + 2
-        if after.text not in ("(", ")", "[", "]") and after.text not in _BARS:
+        if _MARKS.get(after.text, ("", ""))[0] not in ("OPEN", "CLOSE", "LBAR", "RBAR"):
             raise Fault("syntax", "only brackets and bars can be sized", after.span)
         return position + 1
 
@@ -153,7 +156,7 @@ class Reader(ListReader):
         span = (mark.start, tokens[stop - 1].stop)
         if mark.text == "^":
             out.append(Resolved.make("SUPERSCRIPT", span, self._superscript(inside, span)))
-        elif out[-1].type == "RNORM":
+        elif out[-1].type == "RBAR" and out[-1] == "norm":
             if "".join(item.text for item in inside) not in ("2", "F"):
                 raise Fault("syntax", "only the norms 2 and F are understood", span)
         else:
