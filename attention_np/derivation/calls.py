@@ -10,7 +10,7 @@ from attention_np.derivation import functions, nodes
 from attention_np.derivation.duals import power
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.indexing import Indexing, plain
-from attention_np.derivation.values import ANY, ONE, Value, describe, indices_of, lead_of, top, top_tangent
+from attention_np.derivation.values import ANY, ONE, Value, describe, indices_of, lead_of, measured, top
 
 _UNDERFLOW = -708.0
 
@@ -240,7 +240,7 @@ class Calls(Indexing):
         shape = tuple(ranges[letter] for letter in output)
         if len(shape) == 1:
             data, shape = data[..., None], (*shape, ONE)
-        return Value(data, lead, shape, max(scale, top(data)), max(tangent, top_tangent(data)))
+        return measured(data, lead, shape, scale, tangent)
 
     def elementwise(self, name: str, value: Value, span: Span) -> Value:
         """A function from the table, entry by entry."""

@@ -25,6 +25,7 @@ from attention_np.derivation.values import (
     Array,
     Value,
     describe,
+    measured,
     number,
     top,
     top_tangent,
@@ -202,8 +203,7 @@ class Evaluator(Calls):
         names, (one, two) = self.arithmetic.together([base, exponent], node.span)
         data = power(one, two)
         steep = top(two.real * np.power(one.real, two.real - 1.0))
-        scale = max(top(data), steep * base.scale)
-        return Value(data, names, base.shape, scale, max(steep * base.tangent, top_tangent(data)))
+        return measured(data, names, base.shape, steep * base.scale, steep * base.tangent)
 
     def _matrix_power(self, base: Value, exponent: Value, node: nodes.Power) -> Value:
         whole = not exponent.names and float(exponent.data.real).is_integer()

@@ -348,16 +348,18 @@ class Reader(ListReader):
             more = ": write \\frac{\\partial X}{\\partial Y}" if token.text == "\\partial" else ""
             raise Fault("syntax", f"{shown!r} is not part of the grammar here{more}", token.span)
         stem, after = found
-        if stem in ("e", "\\mathrm{e}") and after < len(tokens) and tokens[after].text == "^":
-            return self._exponential(tokens, position, after, out)
         around = scripts(tokens, after)
-        symbol, below, above = self.lookup(stem, around.below, around.above)
         span = (token.start, tokens[around.stop - 1].stop)
+        if stem in ("e", "\\mathrm{e}") and around.above is not None and around.below is None:
+            body = self.expression(list(around.above), span)
+            out.append(Resolved.make("NODE", span, nodes.Call(span, "exp", (body,), text="e")))
+            return around.stop
+        symbol, below, above = self.lookup(stem, around.below, around.above)
         if symbol is None:
-            if self._special(stem, tokens, position, after, out):
-                return self._after_special
-            raise Fault("name", f"the symbol {make_key(stem, around.below, None)} is not known here", span)
-        below_list = None if below is None else list(below)
+            stop = self._special(stem, tokens, position, after, out)
+            if stop is None:
+                raise Fault("name", f"the symbol {make_key(stem, around.below, None)} is not known here", span)
+            return stop
         if symbol.kind in ("size", "index"):
             if below is not None:
                 raise Fault("shape", f"{symbol.key} is a number and takes no index", span)
@@ -365,10 +367,8 @@ class Reader(ListReader):
             upper: Script | None = None if above is None else self._superscript(list(above), span)
         else:
             leading, upper_tokens = self._leading(above, span)
-            indices = None
-            if below_list is not None or leading:
-                rest = self.index_list(below_list, symbol, span) if below_list is not None else ()
-                indices = leading + rest
+            rest = () if below is None else self.index_list(below, symbol, span)
+            indices = None if below is None and not leading else leading + rest
             node = nodes.Ref(span, symbol.key, indices, (token.start, tokens[after - 1].stop))
             upper = None if upper_tokens is None else self._superscript(upper_tokens, span)
         out.append(Resolved.make("NODE", span, node))
@@ -385,30 +385,14 @@ class Reader(ListReader):
             return self.index_list(tokens[1:-1], None, span), None
         return (), tokens
 
-    def _exponential(self, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> int:
-        found = scripts(tokens, after)
-        if found.below is not None:
-            # e_{ij} with a superscript after all: leave the letter to the names.
-            key = self.names.get("e")
-            if key is None:
-                raise Fault("name", "the symbol e is not known here", tokens[position].span)
-        assert found.above is not None
-        span = (tokens[position].start, tokens[found.stop - 1].stop)
-        body = self.expression(list(found.above), span)
-        out.append(Resolved.make("NODE", span, nodes.Call(span, "exp", (body,), text="e")))
-        return found.stop
-
-    _after_special = 0
-
-    def _special(self, stem: str, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> bool:
-        """Names that mean something as long as no page gives them another meaning."""
+    def _special(self, stem: str, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> int | None:
+        """Names that mean something as long as no page gives them another meaning; what follows, if this is one."""
         span = (tokens[position].start, tokens[after - 1].stop)
         found = scripts(tokens, after)
         below = None if found.below is None else list(found.below)
         word = stem[8:-1] if stem.startswith("\\mathrm{") else ""
         if word in _WORDS:
-            self._after_special = self._function(_WORDS[word], tokens, position, after, out)
-            return True
+            return self._function(_WORDS[word], tokens, position, after, out)
         if stem == "\\delta" and below is not None:
             indices = self.index_list(below, None, span)
             if len(indices) != 2:
@@ -422,17 +406,15 @@ class Reader(ListReader):
         elif stem in ("I", "\\mathbf{1}", "\\mathbb{1}", "\\mathbf{I}"):
             size = None
             if below is not None:
-                key = parse_size(self, below, span)
-                size = key
+                size = parse_size(self, below, span)
                 span = (span[0], tokens[found.stop - 1].stop)
             kind = nodes.Eye if "I" in stem else nodes.Ones
             out.append(Resolved.make("NODE", span, kind(span, size)))
         else:
-            return False
+            return None
         if found.above is not None:
             out.append(Resolved.make("SUPERSCRIPT", found.above_span, self._superscript(list(found.above), span)))
-        self._after_special = found.stop
-        return True
+        return found.stop
 
 
 _D = 4  # tokens of \mathrm{d}

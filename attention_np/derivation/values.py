@@ -65,7 +65,7 @@ class Value(NamedTuple):
 
     def made(self, data: Array, names: tuple[str, ...], shape: tuple[str, ...]) -> Value:
         """What was made of this value, by something that makes no error or derivative larger."""
-        return Value(data, names, shape, max(self.scale, top(data)), max(self.tangent, top_tangent(data)))
+        return measured(data, names, shape, self.scale, self.tangent)
 
     def sized(self, span: Span) -> Value:
         """The value, unless it is an identity matrix of an unknown size."""
@@ -92,6 +92,11 @@ def top_tangent(data: Array) -> float:
         return 0.0
     largest = float(np.fmax.reduce(np.abs(data.slope.imag if isinstance(data, Dual) else data.imag), axis=None))
     return largest / STEP if math.isfinite(largest) else 0.0
+
+
+def measured(data: Array, names: tuple[str, ...], shape: tuple[str, ...], scale: float, tangent: float) -> Value:
+    """A value whose scale and tangent are these, or its own magnitudes where they are larger."""
+    return Value(data, names, shape, max(scale, top(data)), max(tangent, top_tangent(data)))
 
 
 @lru_cache
@@ -125,6 +130,11 @@ def indices_of(names: Sequence[str]) -> tuple[str, ...]:
 
 def _range(name: str) -> str:
     return "any length" if name == ANY else name.replace("{", "").replace("}", "")
+
+
+def _of_product(left: Value, right: Value) -> tuple[float, float]:
+    """The scale and the tangent of a product."""
+    return left.scale * right.scale, left.scale * right.tangent + left.tangent * right.scale
 
 
 class Arithmetic:
@@ -235,15 +245,8 @@ class Arithmetic:
         left, right, shape = self.shapes_of(left, right, span, "cannot add")
         names, (one, two) = self.together([left, right], span)
         data = one + two if sign > 0 else one - two
-        return Value(
-            data,
-            names,
-            shape,
-            max(left.scale, right.scale, top(data)),
-            max(left.tangent, right.tangent, top_tangent(data)),
-            left.eye or right.eye,
-            left.zero and right.zero,
-        )
+        total = measured(data, names, shape, max(left.scale, right.scale), max(left.tangent, right.tangent))
+        return total._replace(eye=left.eye or right.eye, zero=left.zero and right.zero)
 
     def multiply(self, left: Value, right: Value, span: Span, elementwise: bool = False) -> Value:
         """Product: with a number, of matrices, or element by element."""
@@ -256,15 +259,8 @@ class Arithmetic:
         else:
             shape = left.shape or right.shape
         names, (one, two) = self.together([left, right], span)
-        return Value(
-            product(one, two),
-            names,
-            shape,
-            left.scale * right.scale,
-            left.scale * right.tangent + left.tangent * right.scale,
-            (left.eye or right.eye) and not shape,
-            (left.zero or right.zero) and not shape,
-        )
+        eye, zero = (left.eye or right.eye) and not shape, (left.zero or right.zero) and not shape
+        return Value(product(one, two), names, shape, *_of_product(left, right), eye, zero)
 
     def matrix_product(self, left: Value, right: Value, span: Span) -> Value:
         """Rows times columns; a 1 by 1 result is a number."""
@@ -289,13 +285,7 @@ class Arithmetic:
         shape: tuple[str, ...] = (left.shape[0], right.shape[1])
         if shape == (ONE, ONE):
             data, shape = data[..., 0, 0], ()
-        return Value(
-            data,
-            names,
-            shape,
-            max(left.scale * right.scale, top(data)),
-            max(left.scale * right.tangent + left.tangent * right.scale, top_tangent(data)),
-        )
+        return measured(data, names, shape, *_of_product(left, right))
 
     def contract(self, left: Value, right: Value, over: Collection[str]) -> Value:
         """The product of two numbers, summed over these indices: a matrix product for each of the others they share."""
@@ -310,9 +300,8 @@ class Arithmetic:
         names = both + first + last
         if alone := [axis for axis, name in enumerate(names) if name in over]:
             data = data.sum(axis=tuple(alone))
-        scale, tangent = left.scale * right.scale, left.scale * right.tangent + left.tangent * right.scale
         kept = tuple(name for name in names if name not in over)
-        return Value(data, kept, (), max(scale, top(data)), max(tangent, top_tangent(data)))
+        return measured(data, kept, (), *_of_product(left, right))
 
     def reciprocal(self, value: Value, span: Span) -> Value:
         """One over a number."""
@@ -330,8 +319,7 @@ class Arithmetic:
         self.account.make(value.data.size)
         data = function(value.data)
         steep = top(slope(value.data.real, data.real))
-        scale = max(top(data), steep * value.scale)
-        return Value(data, value.names, value.shape, scale, max(steep * value.tangent, top_tangent(data)))
+        return measured(data, value.names, value.shape, steep * value.scale, steep * value.tangent)
 
     def transpose(self, value: Value, span: Span) -> Value:
         """Rows become columns."""
