@@ -118,16 +118,14 @@ def masked(text: str, start: int) -> str:
         closed = end < len(ends) and (alone or blank == len(blanks) or ends[end] < blanks[blank])
         return ends[end] + 3 if closed else len(text) if alone else first
 
-    out, position, line_end = [" " * start], start, start
+    out, position = [" " * start], start
     while found := _HIDING.search(text, position):
         first = found.end()
-        if first > line_end:
-            line_end = text.find("\n", first) % (len(text) + 1)
         if fence := found["fence"]:
             closing = re.compile(rf"^ {{0,3}}{fence}{fence[0]}*[ \t]*$", re.MULTILINE).search(text, first)
             stop = closing.end() if closing else len(text)
-        elif run := found["code"]:  # up to the next run of the same length
-            closing = re.compile(rf"(?<!`)`{{{len(run)}}}(?!`)").search(text, first, line_end)
+        elif run := found["code"]:  # up to the next run of the same length on its line
+            closing = re.compile(rf"[^\n]*?(?<!`)`{{{len(run)}}}(?!`)").match(text, first)
             stop = closing.end() if closing else first
         else:
             stop = comment_end(first, found["alone"] is not None) if found["comment"] else first
