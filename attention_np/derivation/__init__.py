@@ -14,14 +14,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from attention_np.derivation.check import PageCheck
-    from attention_np.derivation.errors import Fault
-    from attention_np.derivation.operators import FieldRecord
-    from attention_np.derivation.page import Page, read_page
-    from attention_np.derivation.record import Record
-    from attention_np.derivation.verifying import Verification, read_pages, verify, verify_against_op
-
 MODULES = {  # imported when they are asked for: whoever reads the header of a page needs no grammar
     "Fault": "errors",
     "FieldRecord": "operators",
@@ -34,21 +26,22 @@ MODULES = {  # imported when they are asked for: whoever reads the header of a p
     "verify": "verifying",
     "verify_against_op": "verifying",
 }
-__all__ = [
-    "Fault",
-    "FieldRecord",
-    "Page",
-    "PageCheck",
-    "Record",
-    "Verification",
-    "read_page",
-    "read_pages",
-    "verify",
-    "verify_against_op",
-]
 
+if TYPE_CHECKING:
+    from attention_np.derivation.check import PageCheck as PageCheck
+    from attention_np.derivation.errors import Fault as Fault
+    from attention_np.derivation.operators import FieldRecord as FieldRecord
+    from attention_np.derivation.page import Page as Page
+    from attention_np.derivation.page import read_page as read_page
+    from attention_np.derivation.record import Record as Record
+    from attention_np.derivation.verifying import Verification as Verification
+    from attention_np.derivation.verifying import read_pages as read_pages
+    from attention_np.derivation.verifying import verify as verify
+    from attention_np.derivation.verifying import verify_against_op as verify_against_op
+else:
+    __all__ = [*MODULES]
 
-def __getattr__(name: str) -> Any:
-    if name not in MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
+    def __getattr__(name: str) -> Any:
+        if name not in MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from attention_np.derivation import functions, nodes
 from attention_np.derivation.duals import power
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.indexing import Indexing, plain
-from attention_np.derivation.values import ANY, ONE, Value, describe, indices_of, lead_of, top, top_tangent
+from attention_np.derivation.values import ANY, ONE, Value, describe, indices_of, lead_of, measured, top
 
 _UNDERFLOW = -708.0
 
@@ -33,7 +35,7 @@ class Calls(Indexing):
         for name in bound.names:
             if name not in body.names:
                 length = self.arithmetic.size(self.environment.names.range_of(name))
-                self.arithmetic.charge([(length, *body.data.shape)], bound.span)
+                self.arithmetic.account.make(length * body.data.size, bound.span)
                 data = np.broadcast_to(body.data, (length, *body.data.shape))
                 body = body._replace(data=data, names=(name, *body.names), zero=False)
         if bound.condition is None:
@@ -41,8 +43,6 @@ class Calls(Indexing):
         self._check_limits(bound, inner)
         where = self.condition(bound.condition, inner)
         names, (data, mask) = self.arithmetic.together([body, where], bound.span)
-        mask = mask.reshape(mask.shape + (1,) * (data.ndim - mask.ndim))
-        self.arithmetic.charge([data.shape, mask.shape], bound.span)
         return body._replace(data=np.where(mask, data, fill), names=names, zero=False)
 
     def _check_limits(self, bound: nodes.Bound, inner: tuple[str, ...]) -> None:
@@ -114,7 +114,6 @@ class Calls(Indexing):
         for value in values[1:]:
             left, right, shape = self.arithmetic.shapes_of(total, value, node.span, "cannot compare")
             names, (one, two) = self.arithmetic.together([left, right], node.span)
-            self.arithmetic.charge([one.shape, two.shape], node.span)
             first = one.real >= two.real if node.function == "max" else one.real <= two.real
             # A NaN on either side is the result.
             data = np.where(np.isnan(two), two, np.where(first | np.isnan(one), one, two))
@@ -166,7 +165,7 @@ class Calls(Indexing):
     def _diag(self, value: Value, span: Span) -> Value:
         if len(value.shape) == 2 and value.shape[1] == ONE:
             length = value.data.shape[-2]
-            self.arithmetic.charge([(*value.data.shape[:-1], length)], span)
+            self.arithmetic.account.make(value.data.size * length, span)
             data = np.where(np.eye(length, dtype=bool), value.data, 0.0)
             return value._replace(data=data, shape=(value.shape[0], value.shape[0]))
         if len(value.shape) == 2 and self.arithmetic.unify(*value.shape) is not None:
@@ -236,12 +235,12 @@ class Calls(Indexing):
         if not set(output) <= set(ranges):
             raise Fault("shape", "einsum: an index of the result is in no operand", node.span)
         before = np.broadcast_shapes(*(array.shape[: len(lead)] for array in arrays))
-        self.arithmetic.charge([(*before, *map(self.arithmetic.size, ranges.values()))], node.span)
+        self.arithmetic.account.make(math.prod((*before, *map(self.arithmetic.size, ranges.values()))), node.span)
         data = np.einsum(",".join("..." + spec for spec in operands) + "->..." + output, *arrays)
         shape = tuple(ranges[letter] for letter in output)
         if len(shape) == 1:
             data, shape = data[..., None], (*shape, ONE)
-        return Value(data, lead, shape, max(scale, top(data)), max(tangent, top_tangent(data)))
+        return measured(data, lead, shape, scale, tangent)
 
     def elementwise(self, name: str, value: Value, span: Span) -> Value:
         """A function from the table, entry by entry."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.derivation import compare, limits, nodes
+from attention_np.derivation import compare, nodes
 from attention_np.derivation.account import Account
 from attention_np.derivation.draws import (
     BOUND_DRAWS,
@@ -123,8 +123,7 @@ class PageCheck:
                 record.verdict = "not executed"
                 record.message = equation.reason
                 return record
-            if self.account.steps > limits.PAGE_STEPS:
-                raise Fault("limit", "the equations before this one took all the steps of the page")
+            self.account.begin()
             self._judge(equation, record)
         except Fault as fault:
             self._judge_fault(equation, record, fault)
@@ -153,8 +152,6 @@ class PageCheck:
         record.example = -1 if scope is self.scope else equation.example
         worst = 0.0
         refutations = [np.zeros(len(environment.draws), dtype=bool) for environment in scope.environments]
-        for environment in scope.environments:
-            environment.arithmetic.steps = 0
         for chain in parsed:
             statement = read_statement(chain, scope.names)
             record.gradient = record.gradient or _mentions_derivative(statement)
@@ -223,6 +220,7 @@ class PageCheck:
 
         All sides of a chain are equal, so then every side of the one equals every side of the other, in every draw.
         """
+        self.account.begin()
         scope = self._scope_of(equation)
         statements = [read_statement(chain, scope.names) for chain in chains(equation.text)]
         others: list[Statement] = []
@@ -268,7 +266,6 @@ class PageCheck:
             scope.more += self._environments(scope, further, BOUND_TOGETHER, magnitudes=True)
         worst = 0.0
         for environment in scope.more:
-            environment.arithmetic.steps = 0
             worst = max(worst, self._holds(statement, position, environment, record))
         return worst
 

@@ -8,6 +8,8 @@ to two digits, unless both are the rounding error of their own terms: otherwise 
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import numpy as np
 
 from attention_np.derivation import nodes
@@ -38,7 +40,6 @@ def aligned_sides(
     if extra:
         raise Fault("shape", f"index {', '.join(extra)} of the condition is not free in the equation", span)
     names, arrays = arithmetic.together([left, right] if where is None else [left, right, where], span)
-    arithmetic.charge([array.shape for array in arrays], span)
     axis = names.index(DRAWN) if DRAWN in names else None
     pairs = []
     for one, two, *mask in zip(
@@ -110,49 +111,39 @@ def half_units(node: nodes.Node) -> Array | None:
 
     A whole number among decimals counts as exact to as many digits as its neighbours show.
     """
-    decimals = _decimals(node)
-    if decimals is None:
+    literal = _literal(node)
+    if literal is None:
         return None
-    finest = max(digits for digits, _, _ in decimals.ravel())
-    units = [
-        0.5 * 10.0 ** (exponent - (digits if has_point else finest)) for digits, exponent, has_point in decimals.ravel()
-    ]
-    return np.array(units).reshape(decimals.shape)
+    decimals, exponents, has_point = np.moveaxis(literal, -1, 0)
+    units: Array = 0.5 * 10.0 ** (exponents - np.where(has_point, decimals, decimals.max()))
+    return units
 
 
-def _decimals(node: nodes.Node) -> Array | None:
+def _literal(node: nodes.Node) -> Array | None:
+    """How many decimals each number of a literal has, its power of ten, and whether it has a point."""
     if isinstance(node, nodes.Number):
-        return _cell(len(node.text.partition(".")[2]), 0, "." in node.text)
+        return np.array([len(node.text.partition(".")[2]), 0, "." in node.text])
     if isinstance(node, nodes.Group):
-        return _decimals(node.body)
+        return _literal(node.body)
     if isinstance(node, nodes.Add) and len(node.terms) == 1:
-        return _decimals(node.terms[0])
+        return _literal(node.terms[0])
     if isinstance(node, nodes.Mul) and len(node.factors) == 2 and isinstance(node.factors[1], nodes.Power):
         power = node.factors[1]
-        inner = _decimals(node.factors[0])
-        exponent = _integer(power.exponent)
+        inner, exponent = _literal(node.factors[0]), _integer(power.exponent)
         ten = isinstance(power.base, nodes.Number) and power.base.text == "10"
-        if inner is None or inner.shape or exponent is None or not ten:
-            return None
-        return _cell(inner[()][0], exponent, True)
+        return np.array([inner[0], exponent, True]) if ten and exponent is not None and _is_one(inner) else None
     if isinstance(node, nodes.Transpose):
-        inner = _decimals(node.base)
-        return inner.T if inner is not None and inner.ndim == 2 else None
+        inner = _literal(node.base)
+        return None if inner is None or _is_one(inner) else inner.swapaxes(0, 1)
     if isinstance(node, nodes.Matrix):
-        cells: list[Array | None] = [_decimals(cell) for row in node.rows for cell in row]
-        result = np.empty(len(cells), dtype=object)
-        for position, entry in enumerate(cells):
-            if entry is None or entry.shape:
-                return None
-            result[position] = entry[()]
-        return result.reshape(len(node.rows), len(node.rows[0]))
+        cells = [found for row in node.rows for found in map(_literal, row) if _is_one(found)]
+        high, wide = len(node.rows), len(node.rows[0])
+        return np.stack(cells).reshape(high, wide, -1) if len(cells) == high * wide else None
     return None
 
 
-def _cell(digits: int, exponent: int, has_point: bool) -> Array:
-    cell = np.empty((), dtype=object)
-    cell[()] = digits, exponent, has_point
-    return cell
+def _is_one(literal: Array | None) -> TypeGuard[Array]:
+    return literal is not None and literal.ndim == 1
 
 
 def _integer(node: nodes.Node) -> int | None:

@@ -225,7 +225,7 @@ class Environment:
         if (key,) not in self._perturbed:
             base = self.tensor(key, span)
             count = math.prod(base.lengths)
-            self.arithmetic.charge([(count, count)], span)
+            self.arithmetic.account.make(count * count, span)
             step = Tensor(np.eye(count).reshape(count, *base.lengths), base.axes, lead=(self.next_axis,))
             self._perturbed[key,] = self._step({key: step}, span)
         return self._perturbed[key,]
@@ -252,7 +252,7 @@ class Environment:
             perturbed = self.perturbed(bottom_key, span)
             moved = perturbed.tensor(top_key, span)
             axes, shape = before.axes + bottom.axes, before.lengths + bottom.lengths
-            self.arithmetic.charge([shape], span)
+            self.arithmetic.account.make(math.prod(shape), span)
             lead: tuple[str, ...] = ()
             data = np.zeros(shape)
             if perturbed.axis in moved.lead:
@@ -290,7 +290,7 @@ class Perturbed(Environment):
         """The tensor and its step, along the axis of the steps."""
         lead = lead_of(tensor.lead + step.lead)
         one, two = (self.arithmetic.spread(Value(item.data, item.lead), lead) for item in (tensor, step))
-        self.arithmetic.charge([one.shape, two.shape], span)
+        self.arithmetic.account.make(math.prod(map(max, one.shape, two.shape)), span)
         data = self.arithmetic.hold(self._carry(one, two), span)
         return tensor._replace(data=data, tangent=top_tangent(data), lead=lead)
 
@@ -367,8 +367,9 @@ def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], 
         raise Fault("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
     if len(lengths) > limits.AXES:
         raise Fault("limit", f"a tensor of more than {limits.AXES} axes", span)
-    arithmetic.charge([before + lengths], span)
-    data = np.broadcast_to(data, before + lengths)
+    arithmetic.account.make(math.prod(before + lengths), span)
+    if data.shape != before + lengths:
+        data = np.broadcast_to(data, before + lengths)
     return Tensor(data, (*axes, *shape), value.scale, value.tangent, lead)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from attention_np.derivation.values import (
     Array,
     Value,
     describe,
+    measured,
     number,
     top,
     top_tangent,
@@ -43,11 +43,11 @@ class Evaluator(Calls):
 
     def value(self, node: nodes.Node, bound: tuple[str, ...] = ()) -> Value:
         """The value of a node; a fault without a place gets the place of the node."""
-        self.arithmetic.work(limits.OPERATION, node.span)
+        self.arithmetic.account.work(limits.OPERATION, node.span)
         try:
-            value: Value = getattr(self, _method_of(type(node).__name__))(node, bound)
+            value: Value = getattr(self, node.method)(node, bound)
             if isinstance(value.data, Dual):
-                self.arithmetic.work(limits.DUAL * value.data.size, node.span)
+                self.arithmetic.account.work(limits.DUAL * value.data.size, node.span)
             return value
         except Fault as fault:
             raise fault.at(node.span) from None
@@ -81,8 +81,7 @@ class Evaluator(Calls):
         tensor = self.environment.tensor(node.name, node.name_span)
         if node.indices is None:
             return tensor.value()
-        items = self._filled(node.indices, len(tensor.axes), node)
-        return self._pick(tensor.data, tensor.lead, tensor.axes, items, tensor.scale, tensor.tangent, node.span, bound)
+        return self._pick(tensor, self._filled(node.indices, len(tensor.axes), node), node.span, bound)
 
     def _indexed(self, node: nodes.Indexed, bound: tuple[str, ...]) -> Value:
         base = self.value(node.base, bound)
@@ -93,8 +92,8 @@ class Evaluator(Calls):
             raise Fault("shape", "the size of this is not known here", node.base.span)
         if len(axes) == 2 and axes[1] == ONE:
             data, axes = data[..., 0], axes[:1]
-        items = self._filled(node.indices, len(axes), node)
-        return self._pick(data, base.names, axes, items, base.scale, base.tangent, node.span, bound)
+        tensor = Tensor(data, axes, base.scale, base.tangent, base.names)
+        return self._pick(tensor, self._filled(node.indices, len(axes), node), node.span, bound)
 
     def _delta(self, node: nodes.Delta, bound: tuple[str, ...]) -> Value:
         left, right = node.left, node.right
@@ -116,7 +115,6 @@ class Evaluator(Calls):
         if isinstance(node, nodes.Both):
             parts = [self.condition(part, bound) for part in node.parts]
             names, arrays = self.arithmetic.together(parts, node.span)
-            self.arithmetic.charge([array.shape for array in arrays], node.span)
             data = arrays[0]
             for array in arrays[1:]:
                 data = data & array if node.word == "and" else data | array
@@ -130,7 +128,6 @@ class Evaluator(Calls):
             if value.shape or value.eye:
                 raise Fault("shape", f"a condition compares numbers, not {describe(value)}", side.span)
         names, arrays = self.arithmetic.together(values, span)
-        self.arithmetic.charge([array.shape for array in arrays], span)
         data: Array = np.array(True)
         for left, relation, right in zip(arrays, relations, arrays[1:], strict=False):
             if relation not in _COMPARISONS:
@@ -185,7 +182,6 @@ class Evaluator(Calls):
         whole = left.data.dtype.kind != "c" and right.data.dtype.kind != "c"
         if left.shape or right.shape or not whole or np.any(one != np.rint(one)) or np.any(two != np.rint(two)):
             raise Fault("shape", "a remainder is of whole numbers", span)
-        self.arithmetic.charge([one.shape, two.shape], span)
         return Value(np.mod(one, two), names, (), right.scale)
 
     def _frac(self, node: nodes.Frac, bound: tuple[str, ...]) -> Value:
@@ -205,11 +201,9 @@ class Evaluator(Calls):
         if base.eye:
             raise Fault("shape", "a power of I", node.span)
         names, (one, two) = self.arithmetic.together([base, exponent], node.span)
-        self.arithmetic.charge([one.shape, two.shape], node.span)
         data = power(one, two)
         steep = top(two.real * np.power(one.real, two.real - 1.0))
-        scale = max(top(data), steep * base.scale)
-        return Value(data, names, base.shape, scale, max(steep * base.tangent, top_tangent(data)))
+        return measured(data, names, base.shape, steep * base.scale, steep * base.tangent)
 
     def _matrix_power(self, base: Value, exponent: Value, node: nodes.Power) -> Value:
         whole = not exponent.names and float(exponent.data.real).is_integer()
@@ -222,7 +216,7 @@ class Evaluator(Calls):
         if power == 0:
             raise Fault("shape", "write I for a matrix to the power of zero", node.span)
         if power < 0:
-            self.arithmetic.work(base.data.size * base.data.shape[-1], node.span)
+            self.arithmetic.account.work(base.data.size * base.data.shape[-1], node.span)
             try:
                 data = np.linalg.inv(base.data)
             except np.linalg.LinAlgError:
@@ -269,10 +263,10 @@ class Evaluator(Calls):
         plain_sum = node.kind == "sum" and node.bound.condition is None and set(body.operators) <= {"", "cdot"}
         if not plain_sum or any(value.shape or value.eye for value in values):
             return None
-        names, arrays = self.arithmetic.together(values, body.span)
-        if not set(node.bound.names) <= set(names):
+        if not set(node.bound.names) <= set(self.arithmetic.indices(values, body.span)):
             return None
-        self.arithmetic.charge([array.shape for array in arrays], body.span)
+        lengths = {name: each.data.shape[axis] for each in values for axis, name in enumerate(each.names)}
+        self.arithmetic.account.make(math.prod(lengths.values()), body.span)
         total = values[0]
         for position, value in enumerate(values[1:], 2):
             later = {name for other in values[position:] for name in other.names}
@@ -289,7 +283,6 @@ class Evaluator(Calls):
         wheres = [None if item is None else self.condition(item, bound) for item in node.conditions]
         known = [where for where in wheres if where is not None]
         names, arrays = self.arithmetic.together([*values, *known], node.span)
-        self.arithmetic.charge([array.shape for array in arrays], node.span)
         masks = iter(arrays[len(values) :])
         data: Any = np.array(np.nan)
         chosen = [(array, None if where is None else next(masks)) for array, where in zip(arrays, wheres, strict=False)]
@@ -307,8 +300,8 @@ class Evaluator(Calls):
         rows, columns = len(node.rows), len(node.rows[0])
         if max(rows, columns) > limits.SIZE:
             raise Fault("limit", f"a matrix with more than {limits.SIZE} rows or columns", node.span)
-        self.arithmetic.charge([*((*array.shape, 1) for array in arrays), (rows * columns,)], node.span)
         arrays = list(np.broadcast_arrays(*arrays))
+        self.arithmetic.account.make(arrays[0].size * rows * columns, node.span)
         data = np.stack(arrays, axis=-1).reshape(*arrays[0].shape, rows, columns)
         shape: tuple[str, ...] = (str(rows), str(columns))
         if shape == (ONE, ONE):
@@ -319,7 +312,6 @@ class Evaluator(Calls):
         environment = self.environment
         bottom = environment.tensor(node.bottom.name, node.bottom.name_span)
         below = self._filled(node.bottom.indices or (), len(bottom.axes), node.bottom)
-        above: tuple[nodes.Node, ...] = ()
         inner = node.top
         while isinstance(inner, nodes.Derivative):
             inner = inner.top
@@ -331,8 +323,7 @@ class Evaluator(Calls):
             upper = environment.tensor(node.top.name, node.top.name_span)
             above = self._filled(node.top.indices or (), len(upper.axes), node.top)
             jacobian = environment.jacobian(node.top.name, node.bottom.name, node.span)
-            scales = (jacobian.scale, jacobian.tangent)
-            return self._pick(jacobian.data, jacobian.lead, jacobian.axes, above + below, *scales, node.span, bound)
+            return self._pick(jacobian, above + below, node.span, bound)
         perturbed = environment.perturbed(node.bottom.name, node.span)
         return self._moves(node, perturbed, bottom, below, bound)
 
@@ -359,19 +350,15 @@ class Evaluator(Calls):
             data, names = perturbed.derivative(self.arithmetic.spread(value, lead), lead)
         else:
             count = math.prod(bottom.lengths)
-            self.arithmetic.charge([(*value.data.shape, count)], node.span)
+            self.arithmetic.account.make(value.data.size * count, node.span)
             data = np.zeros((*value.data.shape, count))
         kept = tuple(self.arithmetic.size(axis) for axis in shape)
         data = data.reshape((*data.shape[: len(names)], *kept, *bottom.lengths))
         slices = tuple(nodes.Slice(node.top.span) for _ in shape)
         scale = max(value.tangent, top(data))
         tangent = max(value.tangent, top_tangent(data)) if STEPPED in names else 0.0
-        return self._pick(data, names, shape + bottom.axes, slices + below, scale, tangent, node.span, bound)
-
-
-@lru_cache
-def _method_of(kind: str) -> str:
-    return f"_{kind.lower()}"
+        moved = Tensor(data, shape + bottom.axes, scale, tangent, names)
+        return self._pick(moved, slices + below, node.span, bound)
 
 
 _COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {

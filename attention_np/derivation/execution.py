@@ -110,7 +110,7 @@ def execute(
     for equation in check.page.equations:
         if equation.fault is not None or equation.mark or equation.example >= 0:
             continue
-        environment.arithmetic.steps = 0
+        check.account.begin()
         for chain in chains(equation.text):
             statement = read_statement(chain, names)
             key, gradient = _subject(statement)

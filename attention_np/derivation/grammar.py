@@ -23,30 +23,26 @@ from attention_np.derivation import nodes
 from attention_np.derivation.errors import Fault, Span
 
 _GRAMMAR = r"""
-    ?start: expression | condition
-    expression: (MINUS | PLUS)? term ((PLUS | MINUS) term)*
-    term: (postfix | bare | big) (OPERATOR? (postfix | bare | big))*
+    ?start: condition
+    ?condition: relation ((AND | OR) relation)*
+    ?relation: expression (RELATION expression)*
+    ?expression: (MINUS | PLUS)? term ((PLUS | MINUS) term)*
+    ?term: factor (OPERATOR? factor)*
+    ?factor: postfix | bare | big
     big: BIG term
     bare: FUNCTION (plain | bare | big)
     ?plain: simple
           | plain SUPERSCRIPT             -> superscript
           | plain SUBSCRIPT               -> subscript
     ?postfix: simple
-            | FUNCTION LPAREN arguments RPAREN       -> called
-            | FUNCTION LBRACKET arguments RBRACKET   -> called
-            | LPAREN arguments RPAREN                -> bracket
-            | LBRACKET arguments RBRACKET            -> bracket
-            | LBRACKET condition RBRACKET            -> iverson
-            | postfix SUPERSCRIPT                    -> superscript
-            | postfix SUBSCRIPT                      -> subscript
+            | FUNCTION OPEN arguments CLOSE   -> called
+            | OPEN arguments CLOSE            -> bracket
+            | postfix SUPERSCRIPT             -> superscript
+            | postfix SUBSCRIPT               -> subscript
     ?simple: NODE                         -> node
-           | LBAR expression RBAR         -> absolute
-           | LNORM expression RNORM       -> norm
-    arguments: expression (COMMA expression)*
-    condition: relation ((AND | OR) relation)*
-    relation: expression (RELATION expression)+
-    %declare PLUS MINUS OPERATOR BIG FUNCTION SUPERSCRIPT SUBSCRIPT LPAREN RPAREN LBRACKET RBRACKET
-    %declare NODE LBAR RBAR LNORM RNORM COMMA AND OR RELATION
+           | LBAR expression RBAR         -> magnitude
+    arguments: condition (COMMA condition)*
+    %declare PLUS MINUS OPERATOR BIG FUNCTION SUPERSCRIPT SUBSCRIPT OPEN CLOSE LBAR RBAR NODE COMMA AND OR RELATION
 """
 
 
@@ -91,6 +87,20 @@ def _join(first: Span, last: Span) -> Span:
     return min(first[0], last[0]), max(first[1], last[1])
 
 
+def _between(left: Token, right: Token) -> Span:
+    """From a bracket or bar to the one that closes it, which must be of its kind."""
+    if f"{left}{right}" not in ("()", "[]", "absabs", "normnorm"):
+        raise Fault("syntax", f"{_MISPLACED[right.type]} cannot stand here", _place(right))
+    return _join(_place(left), _place(right))
+
+
+def number(node: nodes.Node) -> nodes.Node:
+    """The expression, unless it is a condition."""
+    if isinstance(node, nodes.CONDITIONS):
+        raise Fault("syntax", "a condition cannot stand here; for its truth value write [condition]", node.span)
+    return node
+
+
 _ENDS_A_TERM = {
     "slash": "what does the slash divide by? Use \\frac, or brackets",
     "mod": "put brackets around the remainder",
@@ -104,8 +114,6 @@ class _Builder(Transformer[Token, Any]):
     """Makes nodes while the parser reduces, so no tree is walked recursively."""
 
     def expression(self, *items: Item) -> nodes.Node:
-        if len(items) == 1:
-            return items[0]  # type: ignore[return-value]
         terms: list[nodes.Node] = []
         signs: list[tuple[int, Span | None]] = [] if isinstance(items[0], Token) else [(1, None)]
         for item in items:
@@ -116,8 +124,8 @@ class _Builder(Transformer[Token, Any]):
         span = _join(signs[0][1] or terms[0].span, terms[-1].span)
         return nodes.Add(span, tuple(terms), tuple(signs))
 
-    def term(self, first: nodes.Node, *items: Item) -> nodes.Node:
-        factors, operators, operator = [first], [""], ""
+    def term(self, *items: Item) -> nodes.Node:
+        factors, operators, operator = [], [], ""
         for item in items:
             if isinstance(item, Token):
                 operator = str(item)
@@ -132,7 +140,7 @@ class _Builder(Transformer[Token, Any]):
         for operator, factor in zip(operators[1:], factors[2:], strict=False):
             if operator in _ENDS_A_TERM:
                 raise Fault("syntax", _ENDS_A_TERM[operator], factor.span)
-        return nodes.Mul(_join(first.span, factors[-1].span), tuple(factors), tuple(operators)) if items else first
+        return nodes.Mul(_join(factors[0].span, factors[-1].span), tuple(factors), tuple(operators))
 
     def big(self, token: Resolved, body: nodes.Node) -> nodes.Node:
         head: Head = token.content
@@ -145,8 +153,9 @@ class _Builder(Transformer[Token, Any]):
     def bare(self, token: Resolved, body: nodes.Node) -> nodes.Node:
         return self._call(token, (body,), _join(_place(token), body.span), True)
 
-    def called(self, token: Resolved, left: Token, body: tuple[nodes.Node, ...], right: Token) -> nodes.Node:
-        return self._call(token, body, _join(_place(token), _place(right)), False)
+    def called(self, token: Resolved, left: Token, body: list[nodes.Node], right: Token) -> nodes.Node:
+        span = _between(left, right)
+        return self._call(token, tuple(map(number, body)), _join(_place(token), span), False)
 
     def _call(self, token: Resolved, body: tuple[nodes.Node, ...], span: Span, bare: bool) -> nodes.Node:
         head: Head = token.content
@@ -169,33 +178,31 @@ class _Builder(Transformer[Token, Any]):
         content: nodes.Node = token.content
         return content
 
-    def absolute(self, left: Token, body: nodes.Node, right: Token) -> nodes.Node:
-        return nodes.Call(_join(_place(left), _place(right)), "abs", (body,), text="|...|")
+    def magnitude(self, left: Token, body: nodes.Node, right: Token) -> nodes.Node:
+        text = "|...|" if left == "abs" else "\\lVert...\\rVert"
+        return nodes.Call(_between(left, right), str(left), (body,), text=text)
 
-    def norm(self, left: Token, body: nodes.Node, right: Token) -> nodes.Node:
-        return nodes.Call(_join(_place(left), _place(right)), "norm", (body,), text="\\lVert...\\rVert")
+    def bracket(self, left: Token, body: list[nodes.Node], right: Token) -> nodes.Node:
+        span = _between(left, right)
+        if len(body) > 1:
+            return nodes.Matrix(span, tuple((number(entry),) for entry in body))
+        if left == "[" and isinstance(body[0], nodes.CONDITIONS):
+            return nodes.Iverson(span, body[0])
+        return nodes.Group(span, number(body[0]))
 
-    def bracket(self, left: Token, body: tuple[nodes.Node, ...], right: Token) -> nodes.Node:
-        span = _join(_place(left), _place(right))
-        if len(body) == 1:
-            return nodes.Group(span, body[0])
-        return nodes.Matrix(span, tuple((entry,) for entry in body))
+    def arguments(self, *items: Item) -> list[nodes.Node]:
+        return [item for item in items if isinstance(item, nodes.Node)]
 
-    def iverson(self, left: Token, condition: nodes.Node, right: Token) -> nodes.Node:
-        return nodes.Iverson(_join(_place(left), _place(right)), condition)
-
-    def arguments(self, *items: Any) -> tuple[nodes.Node, ...]:
-        return tuple(item for item in items if isinstance(item, nodes.Node))
-
-    def condition(self, first: nodes.Node, *items: Any) -> nodes.Node:
-        parts, words = [first], []
-        for word, part in zip(items[::2], items[1::2], strict=True):
-            words.append("and" if word.type == "AND" else "or")
-            parts.append(part)
-            if words[-1] != words[0]:
+    def condition(self, *items: Any) -> nodes.Node:
+        parts, words = items[::2], items[1::2]
+        for word, part in zip(words, parts[1:], strict=True):
+            if word.type != words[0].type:
                 message = '"and" mixed with "or" needs brackets, which conditions do not have'
                 raise Fault("syntax", message, part.span)
-        return nodes.Both(_join(first.span, parts[-1].span), tuple(parts), words[0]) if items else first
+        for part in parts:
+            if not isinstance(part, nodes.Compare):
+                raise Fault("syntax", "a condition such as j \\le i is needed here", part.span)
+        return nodes.Both(_join(parts[0].span, parts[-1].span), parts, words[0].type.lower())
 
     def relation(self, *items: Any) -> nodes.Node:
         sides = tuple(item for item in items if isinstance(item, nodes.Node))
@@ -215,8 +222,8 @@ _MISPLACED = {
     "PLUS": "a plus sign",
     "MINUS": "a minus sign (a factor with a sign needs brackets)",
     "OPERATOR": "an operator",
-    **dict.fromkeys(["RPAREN", "RBRACKET"], "this bracket"),
-    **dict.fromkeys(["RBAR", "RNORM"], "this bar"),
+    "CLOSE": "this bracket",
+    "RBAR": "this bar",
 }
 _PARSER = Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_Builder(), maybe_placeholders=False)
 

@@ -82,7 +82,7 @@ def front_matter(text: str) -> tuple[dict[str, Any], dict[str, Span], int]:
         tree = yaml.compose(source, Loader=_LOADER)
         places: dict[str, Span] = {}
         _unique(tree, offset, places)
-        front = _LOADER(source).get_single_data()
+        front = {} if tree is None else _LOADER("").construct_document(tree)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = (0, 3) if mark is None else (offset + mark.index, offset + mark.index + 1)
@@ -90,8 +90,6 @@ def front_matter(text: str) -> tuple[dict[str, Any], dict[str, Span], int]:
         raise Fault("page", f"the front matter cannot be read: {message}", place) from None
     except (ValueError, RecursionError) as error:
         raise Fault("page", f"the front matter cannot be read: {error}", (0, 3)) from None
-    if front is None:
-        front = {}
     if not isinstance(front, dict):
         raise Fault("page", "the front matter is not a mapping", (0, 3))
     return front, places, match.end()

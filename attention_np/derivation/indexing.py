@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 
 import numpy as np
 
 from attention_np.derivation import nodes
-from attention_np.derivation.environment import Environment
+from attention_np.derivation.environment import Environment, Tensor
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.values import ONE, Array, Value
 
@@ -29,22 +30,13 @@ class Indexing:
             raise Fault("shape", message, node.span)
         return indices if len(indices) == rank else indices + (nodes.Slice(node.span),) * (rank - len(indices))
 
-    def _pick(
-        self,
-        data: Array,
-        lead: tuple[str, ...],
-        axes: tuple[str, ...],
-        items: tuple[nodes.Node, ...],
-        scale: float,
-        tangent: float,
-        span: Span,
-        bound: tuple[str, ...],
-    ) -> Value:
-        """Index an array whose axes are ``lead`` (named) and then ``axes``, one item for each of these."""
-        named = dict(enumerate(lead))  # axes of the data that are indices as they stand
+    def _pick(self, tensor: Tensor, items: tuple[nodes.Node, ...], span: Span, bound: tuple[str, ...]) -> Value:
+        """Index a tensor, with one item for each of its axes."""
+        data, first = tensor.data, len(tensor.lead)
+        named = dict(enumerate(tensor.lead))  # axes of the data that are indices as they stand
         places: dict[int, Value] = {}  # and those of which entries are looked up
         kept: list[int] = []
-        for k, (item, axis) in enumerate(zip(items, axes, strict=True), len(lead)):
+        for k, (item, axis) in enumerate(zip(items, tensor.axes, strict=True), first):
             if isinstance(item, nodes.Slice):
                 kept.append(k)
             elif isinstance(item, nodes.IndexRef):
@@ -58,45 +50,41 @@ class Indexing:
                     named[k] = item.name
             else:
                 places[k] = self._place(item, axis, bound)
-        every = [*named.values(), *(name for place in places.values() for name in place.names)]
-        met = tuple(dict.fromkeys(every))
-        along = list(named)
-        if len(met) < len(every):  # a diagonal: an index that stands at several axes is looked up
-            along = [k for k, name in named.items() if every.count(name) == 1]
-        names = tuple([named[k] for k in along])
-        if len(along) < len(named):
-            others = [k for k in named if k not in along]
-            places |= {k: Value(np.arange(1.0, data.shape[k] + 1.0), (named[k],)) for k in others}
-        shape = tuple(axes[k - len(lead)] for k in kept)
-        order = [*along, *places, *kept]
-        if order != sorted(order):
-            data = data.transpose(order)
-        if places:
-            looked = tuple(name for name in met if name not in names)
-            data = self._look_up(
-                data, len(along), [self.arithmetic.spread(each, looked) for each in places.values()], span
-            )
-            order = [(names + looked).index(name) for name in met]
-            data, names = data.transpose(*order, *range(len(met), data.ndim)), met
+        names = tuple(named.values())
+        if places or len(set(names)) < len(names):
+            data, names = self._look_up(data, named, places, kept, span)
+        elif kept and kept[0] < max(named, default=0):
+            data = data.transpose([*named, *kept])
+        shape = tuple([tensor.axes[k - first] for k in kept])
         if len(shape) == 1:
             data, shape = data[..., None], (*shape, ONE)
-        return Value(data, names, shape, scale, tangent)
+        return Value(data, names, shape, tensor.scale, tensor.tangent)
 
-    def _look_up(self, data: Array, first: int, places: list[Array], span: Span) -> Array:
-        """The entries at these places, counted from one, of as many axes behind the first ones."""
-        counted = [place.astype(np.int64) - 1 for place in places]
-        wrong = [(entry < 0) | (entry >= data.shape[k]) for k, entry in enumerate(counted, first)]
-        rest = data.shape[first + len(places) :]
-        looked = np.broadcast_shapes(*(entry.shape for entry in counted))
-        self.arithmetic.charge([data.shape[:first] + looked + rest], span)
+    def _look_up(
+        self, data: Array, named: dict[int, str], places: dict[int, Value], kept: list[int], span: Span
+    ) -> tuple[Array, tuple[str, ...]]:
+        """The entries at these places, counted from one, with named axes in the order in which the indices were met."""
+        every = [*named.values(), *(name for place in places.values() for name in place.names)]
+        met = tuple(dict.fromkeys(every))
+        along = [k for k, name in named.items() if every.count(name) == 1]
+        for k in [k for k in named if k not in along]:  # a diagonal: an index that stands at several axes
+            places[k] = Value(np.arange(1.0, data.shape[k] + 1.0), (named[k],))
+        data = data.transpose([*along, *places, *kept])
+        before, rest = data.shape[: len(along)], data.shape[len(along) + len(places) :]
+        looked = tuple(name for name in met if name not in {named[k] for k in along})
+        counted = [self.arithmetic.spread(place, looked).astype(np.int64) - 1 for place in places.values()]
+        wrong = [(entry < 0) | (entry >= data.shape[axis]) for axis, entry in enumerate(counted, len(along))]
+        shape = np.broadcast_shapes(*(entry.shape for entry in counted))
+        self.arithmetic.account.make(math.prod(before + shape + rest), span)
         entries = [np.where(bad, 0, entry) for bad, entry in zip(wrong, counted, strict=True)]
-        data = data[(slice(None),) * first + tuple(entries)]
+        data = data[(slice(None),) * len(along) + tuple(entries)]
         if any(bad.any() for bad in wrong):
             # Outside of its range there is no entry. A sum or a case that excludes the place excludes
             # the NaN as well.
-            outside = np.broadcast_to(reduce(np.logical_or, wrong), looked)
-            data = np.where(outside.reshape(looked + (1,) * len(rest)), np.nan, data)
-        return data
+            outside = np.broadcast_to(reduce(np.logical_or, wrong), shape)
+            data = np.where(outside.reshape(shape + (1,) * len(rest)), np.nan, data)
+        order = [(*(named[k] for k in along), *looked).index(name) for name in met]
+        return data.transpose(*order, *range(len(met), data.ndim)), met
 
     def _place(self, item: nodes.Node, axis: str, bound: tuple[str, ...]) -> Value:
         value = self.value(item, bound)

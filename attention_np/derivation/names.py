@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from attention_np.derivation import limits
@@ -196,6 +197,7 @@ def moved_by(key: str) -> str:
     return key[5:position] + key[position + 1 :]
 
 
+@lru_cache(1024)  # the same few names stand in all pages
 def parse_name(text: str) -> str:
     """The key of a name as written in the front matter."""
     if len(text) > limits.NAME_CHARACTERS:

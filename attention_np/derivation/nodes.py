@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 from attention_np.derivation import limits
 from attention_np.derivation.errors import Fault, Span
 
 
-def _add_children(value: object, found: list[Node]) -> None:
-    if isinstance(value, Node):
-        found.append(value)
-    elif isinstance(value, tuple):
-        for item in value:
-            if not isinstance(item, (int, str)):
-                _add_children(item, found)
-    elif isinstance(value, Bound) and value.condition is not None:
-        found.append(value.condition)
-
-
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Node:
     """A piece of an expression; ``children`` are the nodes directly below, ``depth`` is the height of the tree."""
 
     span: Span
-    depth: int = field(init=False, default=1)
-    children: tuple[Node, ...] = field(init=False, default=(), repr=False, compare=False)
+    children: tuple[Node, ...] = field(init=False, repr=False)
+    depth: int = field(init=False, repr=False)
+    method: ClassVar[str]  # that evaluates it
+
+    def __init_subclass__(cls) -> None:
+        cls.method = f"_{cls.__name__.lower()}"
 
     def __post_init__(self) -> None:
-        below: list[Node] = []
-        for value in vars(self).values():
-            _add_children(value, below)
-        if below:
-            depth = 1 + max([child.depth for child in below])
-            if depth > limits.DEPTH:
-                raise Fault("limit", f"the expression is nested more than {limits.DEPTH} deep", self.span)
-            object.__setattr__(self, "children", tuple(below))
-            object.__setattr__(self, "depth", depth)
+        self.children = tuple(_nodes_in(vars(self).values()))
+        self.depth = 1 + max([child.depth for child in self.children], default=0)
+        if self.depth > limits.DEPTH:
+            raise Fault("limit", f"the expression is nested more than {limits.DEPTH} deep", self.span)
 
     @cached_property
     def walk(self) -> tuple[Node, ...]:
@@ -61,7 +51,17 @@ class Node:
         return any(isinstance(node, Constant) and node.name == "infinity" for value in values for node in value.walk)
 
 
-@dataclass(frozen=True)
+def _nodes_in(values: Iterable[object]) -> Iterator[Node]:
+    for value in values:
+        if isinstance(value, Node):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _nodes_in(value)
+        elif isinstance(value, Bound) and value.condition is not None:
+            yield value.condition
+
+
+@dataclass(eq=False)
 class Number(Node):
     """A literal, as printed."""
 
@@ -73,19 +73,19 @@ class Number(Node):
         return float(self.text)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Constant(Node):
     r"""``\\infty``, ``\\pi``, and the bold zero."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Slice(Node):
     """A colon in an index list: the whole axis."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Ref(Node):
     """A tensor, free or defined, with the indices that stand at it (None: the bare symbol)."""
 
@@ -94,35 +94,35 @@ class Ref(Node):
     name_span: Span = (0, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class IndexRef(Node):
     """An index used as a number, or inside an index list."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class SizeRef(Node):
     """The length of an index range, used as a number."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Eye(Node):
     """The identity matrix; ``size`` is None when its neighbours have to say."""
 
     size: str | None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Ones(Node):
     """The vector of ones."""
 
     size: str | None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Delta(Node):
     """Kronecker's delta."""
 
@@ -130,7 +130,7 @@ class Delta(Node):
     right: Node
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Add(Node):
     """Signed terms; also a single term with a sign. ``signs`` holds +1 or -1 and the place of the sign."""
 
@@ -138,7 +138,7 @@ class Add(Node):
     signs: tuple[tuple[int, Span | None], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Mul(Node):
     """Factors and the operator before each: "", "cdot", "odot", "oslash", "slash", "mod"."""
 
@@ -146,14 +146,14 @@ class Mul(Node):
     operators: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Group(Node):
     """Something in round or square brackets."""
 
     body: Node
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Frac(Node):
     r"""``\frac{top}{bottom}``."""
 
@@ -161,7 +161,7 @@ class Frac(Node):
     bottom: Node
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Power(Node):
     """``base^exponent``, of each entry or of a matrix."""
 
@@ -171,7 +171,7 @@ class Power(Node):
     script_span: Span = (0, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Transpose(Node):
     r"""``base^\top``."""
 
@@ -179,7 +179,7 @@ class Transpose(Node):
     script_span: Span = (0, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Indexed(Node):
     r"""An index list behind a bracket: ``(Q K^\\top)_{ij}``."""
 
@@ -187,7 +187,7 @@ class Indexed(Node):
     indices: tuple[Node, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Compare(Node):
     r"""A chain of relations between numbers: ``1 \\le j < i``."""
 
@@ -195,7 +195,7 @@ class Compare(Node):
     relations: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Both(Node):
     """Conditions joined by "and" or "or"."""
 
@@ -203,7 +203,10 @@ class Both(Node):
     word: str
 
 
-@dataclass(frozen=True)
+CONDITIONS = (Compare, Both)
+
+
+@dataclass(eq=False)
 class Bound:
     """What stands under a sum: the indices that it binds and the condition on them."""
 
@@ -213,7 +216,7 @@ class Bound:
     span: Span
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Call(Node):
     r"""A function of its arguments; ``bound`` for ``\\max_j``, ``\\mathrm{softmax}_j``."""
 
@@ -224,7 +227,7 @@ class Call(Node):
     text: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Reduce(Node):
     """A sum or a product over indices."""
 
@@ -233,14 +236,14 @@ class Reduce(Node):
     body: Node
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Iverson(Node):
     """1 where the condition holds, else 0."""
 
     condition: Node
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Cases(Node):
     """Values and the condition of each; None is "otherwise"."""
 
@@ -248,14 +251,14 @@ class Cases(Node):
     conditions: tuple[Node | None, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Matrix(Node):
     """Rows of a literal; a bracketed list with commas is a column."""
 
     rows: tuple[tuple[Node, ...], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Derivative(Node):
     """The numerical derivative of ``top`` by ``bottom``."""
 
@@ -263,7 +266,7 @@ class Derivative(Node):
     bottom: Ref
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Tangent(Node):
     r"""How fast ``top`` moves when every X moves with ``\\dot{X}``; these are ``tangents``."""
 

@@ -64,8 +64,8 @@ def check_operator(check: PageCheck, op: Any) -> list[FieldRecord]:
             record = records.pop(name)
             record.name = f"gradient of {name}"
             records[record.name] = record
+        check.account.begin()
         for environment in check.scope.environments:
-            environment.arithmetic.steps = 0
             with np.errstate(all="ignore"):
                 for place in range(len(environment.draws)):
                     _one_draw(check.page.header, module, environment, arguments, records, place)

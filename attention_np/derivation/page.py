@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left as bisect
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -111,74 +109,42 @@ def missing(page: Page) -> list[str]:
 
 def masked(text: str, start: int) -> str:
     """The text with everything that Markdown does not show as mathematics blanked out, positions kept."""
-    out = [" " * start]
-    fence, comment = "", False
     ends = [match.start() for match in re.finditer("-->", text)]
     blanks = [match.start() for match in re.finditer(r"\n(?=[ \t]*\n)", text)]
-    behind = start
 
-    def closes(offset: int) -> bool:
-        """Whether a comment that opens inside of a line is closed in its paragraph."""
-        end, blank = bisect(ends, offset), bisect(blanks, offset)
-        return end < len(ends) and (blank == len(blanks) or ends[end] < blanks[blank])
+    def comment_end(first: int, alone: bool) -> int:
+        """Where a comment ends; one that opens inside of a line is none unless it is closed in its paragraph."""
+        end, blank = bisect(ends, first), bisect(blanks, first)
+        closed = end < len(ends) and (alone or blank == len(blanks) or ends[end] < blanks[blank])
+        return ends[end] + 3 if closed else len(text) if alone else first
 
-    for line in text[start:].split("\n"):
-        place, behind = behind, behind + len(line) + 1
-        opening = None if comment else re.match(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})", line)
-        if fence:
-            if opening and opening.group(1).startswith(fence) and not line.strip().strip(fence[0]):
-                fence = ""
-            out.append(" " * len(line))
-        elif opening:
-            fence = opening.group(1)
-            out.append(" " * len(line))
+    out, position = [" " * start], start
+    while found := _HIDING.search(text, position):
+        first = found.end()
+        if fence := found["fence"]:
+            closing = re.compile(rf"^ {{0,3}}{fence}{fence[0]}*[ \t]*$", re.MULTILINE).search(text, first)
+            stop = closing.end() if closing else len(text)
+        elif run := found["code"]:  # up to the next run of the same length on its line
+            closing = re.compile(rf"[^\n]*?(?<!`)`{{{len(run)}}}(?!`)").match(text, first)
+            stop = closing.end() if closing else first
         else:
-            shown = line if comment else _without_code(line)
-            shown, comment = _without_comments(shown, comment, place, closes)
-            out.append(shown.replace("\\$", "  "))
-    return out[0] + "\n".join(out[1:])
-
-
-def _without_comments(line: str, inside: bool, place: int, closes: Callable[[int], bool]) -> tuple[str, bool]:
-    """A line that starts at ``place`` with its comments blanked, and whether one goes on behind it."""
-    out, position = [], 0
-    while position < len(line):
-        if inside:
-            found = line.find("-->", position)
-            stop = len(line) if found < 0 else found + 3
-            out.append(" " * (stop - position))
-            inside = found < 0
-        else:
-            found = line.find("<!--", position)
-            stop = len(line) if found < 0 else found + 4
-            out.append(line[position:stop])
-            if found >= 0:
-                before = line[:found]
-                escaped = (len(before) - len(before.rstrip("\\"))) % 2 == 1
-                empty = line.startswith((">", "->"), stop)  # <!--> and <!---> are whole comments
-                starts = len(before) < 4 and not before.strip()
-                inside = not escaped and not empty and (starts or closes(place + stop))
+            stop = comment_end(first, found["alone"] is not None) if found["comment"] else first
+        out += [text[position : found.start()], re.sub(r"[^\n]", " ", text[found.start() : stop])]
         position = stop
-    return "".join(out), inside
+    return "".join([*out, text[position:]])
 
 
-def _without_code(line: str) -> str:
-    """A line with its inline code blanked: from a run of backticks to the next run of the same length."""
-    if "`" not in line:
-        return line
-    runs = [match.span() for match in re.finditer(r"`+", line)]
-    after: dict[int, deque[int]] = {}
-    for position, (start, stop) in enumerate(runs):
-        after.setdefault(stop - start, deque()).append(position)
-    out, done = [], 0
-    for start, stop in runs:
-        same = after[stop - start]
-        same.popleft()  # this run
-        if start >= done and same:
-            last = runs[same[0]][1]
-            out += [line[done:start], " " * (last - start)]
-            done = last
-    return "".join([*out, line[done:]])
+_HIDING = re.compile(
+    r"""
+    (?= [`~<\\] | ^[ ]) (?:  # what any of these begins with
+    ^[ ]{0,3} (?P<fence> `{3,}(?=[^`\n]*$) | ~{3,})
+    | (?P<code> `+)
+    | (?P<escaped> \\\$)
+    | (?: (?P<alone> ^[ ]{0,3}) | (?<!\\)(?:\\\\)*) (?P<comment> <!--) (?!-?>)  # <!--> and <!---> are whole comments
+    )
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
 
 
 def _equations(page: Page, start: int) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.errors import Fault, Span
-from attention_np.derivation.grammar import Head, Resolved, Script, parse
+from attention_np.derivation.grammar import Head, Resolved, Script, number, parse
 from attention_np.derivation.lists import ListReader
 from attention_np.derivation.names import Names, base, make_key, moved_by, scripts
 from attention_np.derivation.tokens import RELATIONS, Token, Tokens, argument, closing, ending, span_of, split
@@ -37,16 +37,23 @@ _OPERATORS = {
     "\\bmod": "mod",
     "/": "slash",
 }
-_BARS = {"\\lvert": "LBAR", "\\rvert": "RBAR", "\\lVert": "LNORM", "\\rVert": "RNORM"}
-_MARKS = {  # what is a token of the grammar by itself
-    **dict(zip("+-,()[]", ["PLUS", "MINUS", "COMMA", "LPAREN", "RPAREN", "LBRACKET", "RBRACKET"], strict=True)),
-    **dict.fromkeys(_OPERATORS, "OPERATOR"),
-    **dict.fromkeys(RELATIONS, "RELATION"),
-    **dict.fromkeys(["\\text{and}", "\\land", "\\wedge"], "AND"),
-    **dict.fromkeys(["\\text{or}", "\\lor", "\\vee"], "OR"),
-    **_BARS,
+_BARS = {"|": "abs", "\\|": "norm"}
+_MARKS = {  # what is a token of the grammar by itself, and what it says there
+    "+": ("PLUS", ""),
+    "-": ("MINUS", ""),
+    ",": ("COMMA", ""),
+    **{mark: ("OPEN", mark) for mark in "(["},
+    **{mark: ("CLOSE", mark) for mark in ")]"},
+    **{mark: ("OPERATOR", kind) for mark, kind in _OPERATORS.items()},
+    **{mark: ("RELATION", sign) for mark, sign in RELATIONS.items()},
+    **dict.fromkeys(["\\text{and}", "\\land", "\\wedge"], ("AND", "")),
+    **dict.fromkeys(["\\text{or}", "\\lor", "\\vee"], ("OR", "")),
+    "\\lvert": ("LBAR", "abs"),
+    "\\rvert": ("RBAR", "abs"),
+    "\\lVert": ("LBAR", "norm"),
+    "\\rVert": ("RBAR", "norm"),
 }
-_ENDS = frozenset(["NODE", "RPAREN", "RBRACKET", "RBAR", "RNORM"])
+_ENDS = frozenset(["NODE", "CLOSE", "RBAR"])
 
 
 class Reader(ListReader):
@@ -58,15 +65,12 @@ class Reader(ListReader):
 
     def expression(self, tokens: Tokens, owner: Span) -> nodes.Node:
         """The tree of an expression that is not a condition."""
-        node = self._parse(tokens, owner)
-        if isinstance(node, (nodes.Compare, nodes.Both)):
-            raise Fault("syntax", "a condition cannot stand here; for its truth value write [condition]", node.span)
-        return node
+        return number(self._parse(tokens, owner))
 
     def condition(self, tokens: Tokens, owner: Span) -> nodes.Node:
         """The tree of a condition."""
         node = self._parse(tokens, owner)
-        if not isinstance(node, (nodes.Compare, nodes.Both)):
+        if not isinstance(node, nodes.CONDITIONS):
             raise Fault("syntax", "a condition such as j \\le i is needed here", node.span)
         return node
 
@@ -96,20 +100,19 @@ class Reader(ListReader):
                 out.append(make("NODE", span, self._number(token)))
                 position += 1
             elif word in _MARKS:
-                kind = _MARKS[word]
-                depth += {"LPAREN": 1, "LBRACKET": 1, "RPAREN": -1, "RBRACKET": -1}.get(kind, 0)
-                out.append(make(kind, span, text=_OPERATORS.get(text) or RELATIONS.get(text, "")))
+                kind, meaning = _MARKS[word]
+                depth += (kind == "OPEN") - (kind == "CLOSE")
+                out.append(make(kind, span, text=meaning))
                 position += 1
             elif text in ("\\left", "\\right"):
                 position = self._sized(tokens, position, out)
-            elif text in ("|", "\\|"):
-                kind = "BAR" if text == "|" else "NORM"
-                closes = bool(bars) and bars[-1] == (kind, depth) and bool(out) and out[-1].type in _CLOSES
+            elif text in _BARS:
+                closes = bool(bars) and bars[-1] == (text, depth) and bool(out) and out[-1].type in _CLOSES
                 if closes:
                     bars.pop()
                 else:
-                    bars.append((kind, depth))
-                out.append(make(("R" if closes else "L") + kind, span))
+                    bars.append((text, depth))
+                out.append(make("RBAR" if closes else "LBAR", span, text=_BARS[text]))
                 position += 1
             elif text in ("^", "_"):
                 position = self._script(tokens, position, out)
@@ -132,10 +135,10 @@ class Reader(ListReader):
         if position + 1 >= len(tokens):
             raise Fault("syntax", "a bracket is missing after this", tokens[position].span)
         after = tokens[position + 1]
-        if after.text in ("|", "\\|"):
-            out.append(Resolved.make(side + ("BAR" if after.text == "|" else "NORM"), after.span))
+        if after.text in _BARS:
+            out.append(Resolved.make(side + "BAR", after.span, text=_BARS[after.text]))
             return position + 2
-        if after.text not in ("(", ")", "[", "]") and after.text not in _BARS:
+        if _MARKS.get(after.text, ("", ""))[0] not in ("OPEN", "CLOSE", "LBAR", "RBAR"):
             raise Fault("syntax", "only brackets and bars can be sized", after.span)
         return position + 1
 
@@ -153,7 +156,7 @@ class Reader(ListReader):
         span = (mark.start, tokens[stop - 1].stop)
         if mark.text == "^":
             out.append(Resolved.make("SUPERSCRIPT", span, self._superscript(inside, span)))
-        elif out[-1].type == "RNORM":
+        elif out[-1].type == "RBAR" and out[-1] == "norm":
             if "".join(item.text for item in inside) not in ("2", "F"):
                 raise Fault("syntax", "only the norms 2 and F are understood", span)
         else:
@@ -345,16 +348,18 @@ class Reader(ListReader):
             more = ": write \\frac{\\partial X}{\\partial Y}" if token.text == "\\partial" else ""
             raise Fault("syntax", f"{shown!r} is not part of the grammar here{more}", token.span)
         stem, after = found
-        if stem in ("e", "\\mathrm{e}") and after < len(tokens) and tokens[after].text == "^":
-            return self._exponential(tokens, position, after, out)
         around = scripts(tokens, after)
-        symbol, below, above = self.lookup(stem, around.below, around.above)
         span = (token.start, tokens[around.stop - 1].stop)
+        if stem in ("e", "\\mathrm{e}") and around.above is not None and around.below is None:
+            body = self.expression(list(around.above), span)
+            out.append(Resolved.make("NODE", span, nodes.Call(span, "exp", (body,), text="e")))
+            return around.stop
+        symbol, below, above = self.lookup(stem, around.below, around.above)
         if symbol is None:
-            if self._special(stem, tokens, position, after, out):
-                return self._after_special
-            raise Fault("name", f"the symbol {make_key(stem, around.below, None)} is not known here", span)
-        below_list = None if below is None else list(below)
+            stop = self._special(stem, tokens, position, after, out)
+            if stop is None:
+                raise Fault("name", f"the symbol {make_key(stem, around.below, None)} is not known here", span)
+            return stop
         if symbol.kind in ("size", "index"):
             if below is not None:
                 raise Fault("shape", f"{symbol.key} is a number and takes no index", span)
@@ -362,10 +367,8 @@ class Reader(ListReader):
             upper: Script | None = None if above is None else self._superscript(list(above), span)
         else:
             leading, upper_tokens = self._leading(above, span)
-            indices = None
-            if below_list is not None or leading:
-                rest = self.index_list(below_list, symbol, span) if below_list is not None else ()
-                indices = leading + rest
+            rest = () if below is None else self.index_list(below, symbol, span)
+            indices = None if below is None and not leading else leading + rest
             node = nodes.Ref(span, symbol.key, indices, (token.start, tokens[after - 1].stop))
             upper = None if upper_tokens is None else self._superscript(upper_tokens, span)
         out.append(Resolved.make("NODE", span, node))
@@ -382,30 +385,14 @@ class Reader(ListReader):
             return self.index_list(tokens[1:-1], None, span), None
         return (), tokens
 
-    def _exponential(self, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> int:
-        found = scripts(tokens, after)
-        if found.below is not None:
-            # e_{ij} with a superscript after all: leave the letter to the names.
-            key = self.names.get("e")
-            if key is None:
-                raise Fault("name", "the symbol e is not known here", tokens[position].span)
-        assert found.above is not None
-        span = (tokens[position].start, tokens[found.stop - 1].stop)
-        body = self.expression(list(found.above), span)
-        out.append(Resolved.make("NODE", span, nodes.Call(span, "exp", (body,), text="e")))
-        return found.stop
-
-    _after_special = 0
-
-    def _special(self, stem: str, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> bool:
-        """Names that mean something as long as no page gives them another meaning."""
+    def _special(self, stem: str, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> int | None:
+        """Names that mean something as long as no page gives them another meaning; what follows, if this is one."""
         span = (tokens[position].start, tokens[after - 1].stop)
         found = scripts(tokens, after)
         below = None if found.below is None else list(found.below)
         word = stem[8:-1] if stem.startswith("\\mathrm{") else ""
         if word in _WORDS:
-            self._after_special = self._function(_WORDS[word], tokens, position, after, out)
-            return True
+            return self._function(_WORDS[word], tokens, position, after, out)
         if stem == "\\delta" and below is not None:
             indices = self.index_list(below, None, span)
             if len(indices) != 2:
@@ -419,17 +406,15 @@ class Reader(ListReader):
         elif stem in ("I", "\\mathbf{1}", "\\mathbb{1}", "\\mathbf{I}"):
             size = None
             if below is not None:
-                key = parse_size(self, below, span)
-                size = key
+                size = parse_size(self, below, span)
                 span = (span[0], tokens[found.stop - 1].stop)
             kind = nodes.Eye if "I" in stem else nodes.Ones
             out.append(Resolved.make("NODE", span, kind(span, size)))
         else:
-            return False
+            return None
         if found.above is not None:
             out.append(Resolved.make("SUPERSCRIPT", found.above_span, self._superscript(list(found.above), span)))
-        self._after_special = found.stop
-        return True
+        return found.stop
 
 
 _D = 4  # tokens of \mathrm{d}

@@ -13,7 +13,10 @@ from attention_np.derivation.errors import Fault, Span
 # other meanings, so they are refused by having no rule.
 _WORD = re.compile(
     r"""
-    (?P<SPACE> (?: \s | ~ | \\[,;:!>\ ] | \\q?quad(?![A-Za-z]) )+)
+    (?P<LETTER> [A-Za-z])
+    | (?P<NUMBER> [0-9]+(?:\.[0-9]+)? | \.[0-9]+)
+    | (?P<PUNCTUATION> [-+*/^_{}()\[\]|,.:;=<>!&])
+    | (?P<SPACE> (?: \s | ~ | \\[,;:!>\ ] | \\q?quad(?![A-Za-z]) )+)
     | (?P<LAYOUT> \\(?:displaystyle|textstyle|limits|nolimits|nonumber|[bB]igg?[lrm]?|(?:math)?strut)(?![A-Za-z]))
     | (?P<TYPEWRITER> \\texttt\s*\{[^{}]*\})
     | (?P<TEXT> \\(?:text|textrm|mbox)\s*\{[^{}]*\})
@@ -22,10 +25,7 @@ _WORD = re.compile(
     | (?P<BREAK> \\\\(?:\[\d*\.?\d+(?:em|ex|pt|mm)\])?)
     | (?P<COMMAND> \\[A-Za-z]+)
     | (?P<ESCAPED> \\[{}|])
-    | (?P<NUMBER> [0-9]+(?:\.[0-9]+)? | \.[0-9]+)
-    | (?P<LETTER> [A-Za-z])
     | (?P<PRIME> '+)
-    | (?P<PUNCTUATION> [-+*/^_{}()\[\]|,.:;=<>!&])
     """,
     re.VERBOSE,
 )

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
-from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +65,7 @@ class Value(NamedTuple):
 
     def made(self, data: Array, names: tuple[str, ...], shape: tuple[str, ...]) -> Value:
         """What was made of this value, by something that makes no error or derivative larger."""
-        return Value(data, names, shape, max(self.scale, top(data)), max(self.tangent, top_tangent(data)))
+        return measured(data, names, shape, self.scale, self.tangent)
 
     def sized(self, span: Span) -> Value:
         """The value, unless it is an identity matrix of an unknown size."""
@@ -93,6 +92,11 @@ def top_tangent(data: Array) -> float:
         return 0.0
     largest = float(np.fmax.reduce(np.abs(data.slope.imag if isinstance(data, Dual) else data.imag), axis=None))
     return largest / STEP if math.isfinite(largest) else 0.0
+
+
+def measured(data: Array, names: tuple[str, ...], shape: tuple[str, ...], scale: float, tangent: float) -> Value:
+    """A value whose scale and tangent are these, or its own magnitudes where they are larger."""
+    return Value(data, names, shape, max(scale, top(data)), max(tangent, top_tangent(data)))
 
 
 @lru_cache
@@ -128,6 +132,11 @@ def _range(name: str) -> str:
     return "any length" if name == ANY else name.replace("{", "").replace("}", "")
 
 
+def _of_product(left: Value, right: Value) -> tuple[float, float]:
+    """The scale and the tangent of a product."""
+    return left.scale * right.scale, left.scale * right.tangent + left.tangent * right.scale
+
+
 class Arithmetic:
     """Operations on values with the sizes of one draw, and the account of what they cost."""
 
@@ -135,7 +144,6 @@ class Arithmetic:
         self.sizes = sizes
         self.literal_ranges = literal_ranges
         self.account = account or Account()
-        self.steps = 0
 
     def size(self, name: str) -> int:
         """The length of a range: declared, or a number."""
@@ -157,67 +165,53 @@ class Arithmetic:
             return right if left.isdigit() and right != ANY else left
         return None
 
-    def charge(self, shapes: Sequence[tuple[int, ...]], span: Span) -> None:
-        """Refuse an operation that would make too large an array, before it is made."""
-        first, *others = shapes
-        count = math.prod(first)
-        if any(shape != first for shape in others):
-            count = 1
-            for lengths in zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1):
-                length = max(lengths)
-                if any(other not in (1, length) for other in lengths):
-                    raise Fault("shape", "the lengths of these do not fit", span)
-                count *= length
-        if count > limits.ELEMENTS:
-            raise Fault("limit", f"an intermediate array of more than {limits.ELEMENTS} elements", span)
-        self.work(count, span)
-
-    def work(self, count: int, span: Span) -> None:
-        """Refuse an operation of so many steps, before it is done, if there were too many already."""
-        self.steps += count
-        if self.steps > limits.STEPS:
-            raise Fault("limit", "this equation takes too many steps", span)
-        self.account.work(count, span)
-
     def hold(self, data: Array, span: Span) -> Array:
         """The array as it can be kept: without the larger one that it is a part of."""
         self.account.hold(data.size, span)
         return data.copy() if data.base is not None and data.size < data.base.size else data
 
-    def spread(self, value: Value, names: tuple[str, ...], rank: int | None = None) -> Array:
-        """The data with its named axes in the order of ``names``, length 1 where it has none."""
-        data = value.data
-        if value.names == names and (value.shape or not rank):
+    def spread(self, value: Value, names: tuple[str, ...], rank: int = 0) -> Array:
+        """The data with its named axes as in ``names``, length 1 where it has none; a number gets ``rank`` more."""
+        data, named = value.data, len(value.names)
+        rest = data.shape[named:]
+        if rank and not rest:
+            rest = (1,) * rank
+        elif value.names == names:
             return data
-        named = len(value.names)
         order = [value.names.index(name) for name in names if name in value.names]
-        if order != list(range(named)):
+        if order != sorted(order):
             data = data.transpose(*order, *range(named, data.ndim))
         lengths = dict(zip(value.names, value.data.shape, strict=False))
-        shape = [lengths.get(name, 1) for name in names]
-        rest = list(data.shape[named:])
-        if rank is not None and not value.shape:
-            rest = [1] * rank
-        laid_out: Array = data.reshape((*shape, *rest))
+        laid_out: Array = data.reshape([lengths.get(name, 1) for name in names] + [*rest])
         return laid_out
 
-    def together(self, values: Sequence[Value], span: Span) -> tuple[tuple[str, ...], list[Array]]:
-        """Named axes of all of them, and the data of each along these."""
+    def indices(self, values: Sequence[Value], span: Span) -> tuple[str, ...]:
+        """The named axes of all of them."""
         names = values[0].names
         for value in values[1:]:
             if value.names != names:
                 names += tuple(name for name in value.names if name not in names)
         if len(names) > limits.INDICES:
             raise Fault("limit", f"more than {limits.INDICES} indices at once", span)
+        return names
+
+    def aligned(self, values: Sequence[Value], span: Span) -> tuple[tuple[str, ...], list[Array]]:
+        """Named axes of all of them, and the data of each along these."""
+        names = self.indices(values, span)
         rank = max([len(value.shape) for value in values])
-        if all(value.names == names and (value.shape or not rank) for value in values):
-            return names, [value.data for value in values]
         return names, [self.spread(value, names, rank) for value in values]
+
+    def together(self, values: Sequence[Value], span: Span) -> tuple[tuple[str, ...], list[Array]]:
+        """The same for what will be combined entry by entry, to an array that must not be too large."""
+        names, arrays = self.aligned(values, span)
+        shapes = {array.shape for array in arrays}
+        self.account.make(arrays[0].size if len(shapes) == 1 else math.prod(map(max, *shapes)), span)
+        return names, arrays
 
     def expand_eye(self, value: Value, size: str, span: Span) -> Value:
         """A multiple of the identity as a matrix of a known size."""
         length = self.size(size)
-        self.charge([(*value.data.shape, length, length)], span)
+        self.account.make(value.data.size * length * length, span)
         data = value.data[..., None, None] * np.eye(length)
         return value._replace(data=data, shape=(size, size), eye=False)
 
@@ -250,17 +244,9 @@ class Arithmetic:
         """Sum or difference; what is numbered broadcasts by name, shapes must be the same."""
         left, right, shape = self.shapes_of(left, right, span, "cannot add")
         names, (one, two) = self.together([left, right], span)
-        self.charge([one.shape, two.shape], span)
         data = one + two if sign > 0 else one - two
-        return Value(
-            data,
-            names,
-            shape,
-            max(left.scale, right.scale, top(data)),
-            max(left.tangent, right.tangent, top_tangent(data)),
-            left.eye or right.eye,
-            left.zero and right.zero,
-        )
+        total = measured(data, names, shape, max(left.scale, right.scale), max(left.tangent, right.tangent))
+        return total._replace(eye=left.eye or right.eye, zero=left.zero and right.zero)
 
     def multiply(self, left: Value, right: Value, span: Span, elementwise: bool = False) -> Value:
         """Product: with a number, of matrices, or element by element."""
@@ -273,16 +259,8 @@ class Arithmetic:
         else:
             shape = left.shape or right.shape
         names, (one, two) = self.together([left, right], span)
-        self.charge([one.shape, two.shape], span)
-        return Value(
-            product(one, two),
-            names,
-            shape,
-            left.scale * right.scale,
-            left.scale * right.tangent + left.tangent * right.scale,
-            (left.eye or right.eye) and not shape,
-            (left.zero or right.zero) and not shape,
-        )
+        eye, zero = (left.eye or right.eye) and not shape, (left.zero or right.zero) and not shape
+        return Value(product(one, two), names, shape, *_of_product(left, right), eye, zero)
 
     def matrix_product(self, left: Value, right: Value, span: Span) -> Value:
         """Rows times columns; a 1 by 1 result is a number."""
@@ -294,24 +272,20 @@ class Arithmetic:
         inner = self.unify(left.shape[1], right.shape[0])
         if inner == ANY or inner is None:
             raise Fault("shape", "the length of \\mathbf{1} is not known here: write \\mathbf{1}_n", span)
-        names, (one, two) = self.together([left, right], span)
-        length = self.size(inner)
-        one = np.broadcast_to(one, (*one.shape[:-1], length))
-        two = np.broadcast_to(two, (*two.shape[:-2], length, two.shape[-1]))
-        self.charge([(*one.shape, 1), (*two.shape[:-2], 1, *two.shape[-2:])], span)
+        names, (one, two) = self.aligned([left, right], span)
+        if ANY in (left.shape[1], right.shape[0]):
+            length = self.size(inner)
+            one = np.broadcast_to(one, (*one.shape[:-1], length))
+            two = np.broadcast_to(two, (*two.shape[:-2], length, two.shape[-1]))
+        batch = math.prod(map(max, one.shape[:-2], two.shape[:-2]))
+        self.account.make(batch * math.prod(one.shape[-2:]) * two.shape[-1], span)
         data = np.matmul(one, two)
         if not np.isfinite(data).all():
             data = product(one[..., :, :, None], two[..., None, :, :]).sum(axis=-2)
         shape: tuple[str, ...] = (left.shape[0], right.shape[1])
         if shape == (ONE, ONE):
             data, shape = data[..., 0, 0], ()
-        return Value(
-            data,
-            names,
-            shape,
-            max(left.scale * right.scale, top(data)),
-            max(left.scale * right.tangent + left.tangent * right.scale, top_tangent(data)),
-        )
+        return measured(data, names, shape, *_of_product(left, right))
 
     def contract(self, left: Value, right: Value, over: Collection[str]) -> Value:
         """The product of two numbers, summed over these indices: a matrix product for each of the others they share."""
@@ -324,11 +298,10 @@ class Arithmetic:
         data = np.matmul(one.reshape(*before, -1, inner), two.reshape(*before, inner, -1))
         data = data.reshape(one.shape[: one.ndim - len(summed)] + two.shape[two.ndim - len(last) :])
         names = both + first + last
-        alone = tuple(name for name in names if name in over)
-        data = data.sum(axis=tuple(map(names.index, alone)))
-        scale, tangent = left.scale * right.scale, left.scale * right.tangent + left.tangent * right.scale
+        if alone := [axis for axis, name in enumerate(names) if name in over]:
+            data = data.sum(axis=tuple(alone))
         kept = tuple(name for name in names if name not in over)
-        return Value(data, kept, (), max(scale, top(data)), max(tangent, top_tangent(data)))
+        return measured(data, kept, (), *_of_product(left, right))
 
     def reciprocal(self, value: Value, span: Span) -> Value:
         """One over a number."""
@@ -343,11 +316,10 @@ class Arithmetic:
         slope: Callable[[Array, Array], Array],
     ) -> Value:
         """An elementwise function; ``slope(x, y)`` is its derivative, for the magnitudes only."""
-        self.charge([value.data.shape], (0, 0))
+        self.account.make(value.data.size)
         data = function(value.data)
         steep = top(slope(value.data.real, data.real))
-        scale = max(top(data), steep * value.scale)
-        return Value(data, value.names, value.shape, scale, max(steep * value.tangent, top_tangent(data)))
+        return measured(data, value.names, value.shape, steep * value.scale, steep * value.tangent)
 
     def transpose(self, value: Value, span: Span) -> Value:
         """Rows become columns."""

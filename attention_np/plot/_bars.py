@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arguments import as_mask
 from attention_np._lib.figures import legend_below, one_axes
 from attention_np._lib.text import legible
 from attention_np.plot._fonts import showing
-from attention_np.plot._heat_maps import as_real
-from attention_np.plot._looks import HIDDEN, NAN, marks, number
+from attention_np.plot._heat_maps import as_row
+from attention_np.plot._looks import HIDDEN, NAN, as_seen, marks, number
 from attention_np.plot._tokens import as_tokens, label_tokens
 
 if TYPE_CHECKING:
@@ -61,12 +60,9 @@ def query_weights(
     TypeError, ValueError
         If `weights` are not the real numbers of one query, or tokens or mask do not fit them.
     """
-    row = as_real("weights", weights)
-    if row.ndim != 1 or not row.size:
-        raise ValueError(f"weights must be those of one query, (m,) (weights.shape={row.shape})")
+    row = as_row("weights", weights)
     keys = as_tokens("key_tokens", key_tokens, len(row), "keys")
-    seen = np.ones(row.shape, bool) if mask is None else as_mask(mask, row.shape, "the weights")
-    seen = np.broadcast_to(seen, row.shape)
+    seen = as_seen(mask, row.shape, "the weights")
     nan = np.isnan(row) & seen
     ax = one_axes(ax, 5.0, min(max(ROW * len(row), LEAST), MOST) + 0.8)
     limits = _limits(row[seen])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.plot._looks import HIDDEN, NAN, marks, number
+from attention_np.plot._looks import HIDDEN, NAN, legend_at, marks, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,39 +23,36 @@ ELONGATED = 4  # times longer one way than the other: cells are no squares then
 MOST_LINES = 64  # cells one way, of which more are too small for lines between them
 
 
-def largest(matrix: Array, seen: Array | None) -> float:
+def largest(matrix: Array, seen: Array) -> float:
     """The largest number that is seen and finite, as the end of a scale that begins at zero."""
-    shown = matrix if seen is None else matrix[np.broadcast_to(seen, matrix.shape)]
-    finite = shown[np.isfinite(shown)]
-    return float(finite.max(initial=0.0)) or 1.0
+    return float(matrix[seen & np.isfinite(matrix)].max(initial=0.0)) or 1.0
 
 
 def draw_cells(
     ax: Axes,
     matrix: Array,
-    seen: Array | None,
+    seen: Array,
     limits: tuple[float, float],
     colours: str = COLOURS,
     written: bool = True,
 ) -> AxesImage:
     """Draw the cells of `matrix` (n, m) in colours of that scale; what is not `seen` is hatched, and so is NaN."""
-    hidden = np.zeros(matrix.shape, bool) if seen is None else ~np.broadcast_to(seen, matrix.shape)
-    nan = np.isnan(matrix) & ~hidden
+    nan = np.isnan(matrix) & seen
     square = max(matrix.shape) <= ELONGATED * min(matrix.shape)
     least, most = limits
     beyond = most - least  # imshow leaves what is infinite without a colour
     image = ax.imshow(
-        np.ma.masked_where(hidden | nan, np.nan_to_num(matrix, posinf=most + beyond, neginf=least - beyond)),
+        np.ma.masked_where(~seen | nan, np.nan_to_num(matrix, posinf=most + beyond, neginf=least - beyond)),
         vmin=least,
         vmax=most,
         cmap=colours,
         aspect="equal" if square else "auto",
         interpolation="nearest",
     )
-    _hatch(ax, hidden, HIDDEN)
+    _hatch(ax, ~seen, HIDDEN)
     _hatch(ax, nan, NAN)
     if written and max(matrix.shape) <= WRITTEN:
-        for row, column in zip(*np.nonzero(~hidden), strict=True):
+        for row, column in zip(*np.nonzero(seen), strict=True):
             _write(ax, row, column, matrix[row, column], (least + most) / 2)
     return image
 
@@ -91,25 +88,12 @@ def draw_grid(ax: Axes, shape: tuple[int, ...]) -> None:
     ax.vlines(np.arange(1, shape[1]) - 0.5, -0.5, shape[0] - 0.5, colors=LINES, linewidths=0.5)
 
 
-def colour_bar(
-    figure: Any, image: AxesImage, axes: Sequence[Axes], name: str, matrix: Array, seen: Array | None
-) -> None:
+def colour_bar(figure: Any, image: AxesImage, axes: Sequence[Axes], name: str, matrix: Array, seen: Array) -> None:
     """A colour bar for all `axes`, which together show `matrix`, and below it what the hatches mean."""
-    seen = np.ones(matrix.shape, bool) if seen is None else np.broadcast_to(seen, matrix.shape)
     least, most = image.get_clim()
     below, above = bool((matrix[seen] < least).any()), bool((matrix[seen] > most).any())
     extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[below, above]
     bar = figure.colorbar(image, ax=list(axes), label=name, shrink=0.8, extend=extend)
     handles = marks(hidden=not seen.all(), nan=bool(np.isnan(matrix[seen]).any()))
     if handles:  # in the title's place it would be in the way of a title
-        bar.ax.legend(
-            handles=handles,
-            loc="upper left",
-            bbox_to_anchor=(0, -0.06),
-            borderaxespad=0,
-            borderpad=0,
-            handlelength=1.2,
-            handletextpad=0.5,
-            frameon=False,
-            fontsize="small",
-        )
+        legend_at(bar.ax, (0, -0.06), handles, borderaxespad=0, borderpad=0)

@@ -14,7 +14,7 @@ from attention_np._lib.arguments import as_array, as_mask
 from attention_np._lib.arrays import is_floating
 from attention_np._lib.figures import as_axes, new_figure, one_axes
 from attention_np.plot._cells import LINES, colour_bar, draw_cells, draw_grid, largest
-from attention_np.plot._looks import marks
+from attention_np.plot._looks import as_seen, legend_at, marks
 from attention_np.plot._tokens import as_tokens, label_tokens
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def weights(
         If `weights` is not a matrix of real numbers, or tokens or mask do not fit it.
     """
     matrix = as_matrix("weights", weights, "heads draws all heads of a sample")
-    seen = None if mask is None else as_mask(mask, matrix.shape, "the weights")
-    queries, keys = _both_tokens(query_tokens, key_tokens, matrix.shape)
+    seen = as_seen(mask, matrix.shape, "the weights")
+    queries, keys = both_tokens(query_tokens, key_tokens, matrix.shape)
     ax = one_axes(ax, *_size(matrix.shape, bar=True))
     image = draw_cells(ax, matrix, seen, (0.0, largest(matrix, seen)))
     _label(ax, matrix.shape, queries, keys)
@@ -101,8 +101,8 @@ def heads(
         raise ValueError(
             f"weights must be those of all heads of one sample, (heads, n, m) (weights.shape={array.shape})"
         )
-    seen = None if mask is None else np.broadcast_to(as_mask(mask, array.shape, "the weights"), array.shape)
-    queries, keys = _both_tokens(query_tokens, key_tokens, array.shape[1:])
+    seen = as_seen(mask, array.shape, "the weights")
+    queries, keys = both_tokens(query_tokens, key_tokens, array.shape[1:])
     columns = _columns(len(array))
     if axes is None:
         panels = _panels(len(array), columns, array.shape[1:])
@@ -110,7 +110,7 @@ def heads(
         panels = as_axes(axes, len(array), f"one for each of the {len(array)} heads")
     limits = 0.0, largest(array, seen)
     for head, ax in enumerate(panels):
-        image = draw_cells(ax, array[head], None if seen is None else seen[head], limits)
+        image = draw_cells(ax, array[head], seen[head], limits)
         _label(ax, array.shape[1:], queries, keys)
         ax.set_title(f"head {head}")
         if axes is None:
@@ -147,7 +147,7 @@ def mask(
     seen = as_mask(mask, shape)
     if seen.ndim != 2 or not seen.size:
         raise ValueError(f"mask must be that of one head, (n, m) (mask.shape={shape})")
-    queries, keys = _both_tokens(query_tokens, key_tokens, shape)
+    queries, keys = both_tokens(query_tokens, key_tokens, shape)
     ax = one_axes(ax, *_size(shape, bar=True))
     draw_cells(ax, np.zeros(shape), seen, (0.0, 1.0), colours="Greys", written=False)
     draw_grid(ax, shape)
@@ -155,15 +155,7 @@ def mask(
     from matplotlib.patches import Patch
 
     allowed = Patch(facecolor="white", edgecolor=LINES, label="may attend")
-    ax.legend(
-        handles=[allowed, *marks(hidden=True, nan=False)],
-        loc="upper left",
-        bbox_to_anchor=(1.0, 1.0),
-        handlelength=1.2,
-        handletextpad=0.5,
-        frameon=False,
-        fontsize="small",
-    )
+    legend_at(ax, (1.0, 1.0), [allowed, *marks(hidden=True, nan=False)])
     return ax
 
 
@@ -200,14 +192,10 @@ def softmax_jacobian(
     :math:`\frac{\partial A_j}{\partial S_l} = A_j (\delta_{jl} - A_l)`: positive on the diagonal, negative elsewhere,
     and every row and column sums to zero. Derived in ``derivations/softmax.md``.
     """
-    row = as_real("scores", scores)
-    if row.ndim != 1 or not row.size:
-        raise ValueError(f"scores must be those of one query, (m,) (scores.shape={row.shape})")
+    row = as_row("scores", scores)
     listed = as_tokens("tokens", tokens, len(row), "keys")
     jacobian = softmax.jacobian(row, mask=mask)  # (m, m)
-    keys = (
-        np.ones(row.shape, bool) if mask is None else np.broadcast_to(as_mask(mask, row.shape, "the scores"), row.shape)
-    )
+    keys = as_seen(mask, row.shape, "the scores")
     seen = keys[:, None] & keys
     ax = one_axes(ax, *_size(jacobian.shape, bar=True))
     end = largest(np.abs(jacobian), seen)
@@ -226,6 +214,14 @@ def as_matrix(name: str, array: npt.ArrayLike, otherwise: str) -> Array:
     return matrix
 
 
+def as_row(name: str, array: npt.ArrayLike) -> Array:
+    """`array` as the real numbers of one query, of which there is at least one."""
+    row = as_real(name, array)
+    if row.ndim != 1 or not row.size:
+        raise ValueError(f"{name} must be those of one query, (m,) ({name}.shape={row.shape})")
+    return row
+
+
 def as_real(name: str, array: npt.ArrayLike) -> Array:
     """`array` in double precision, if it holds real numbers."""
     result = as_array(name, array)
@@ -234,9 +230,10 @@ def as_real(name: str, array: npt.ArrayLike) -> Array:
     return result.astype(np.float64)
 
 
-def _both_tokens(
+def both_tokens(
     queries: Sequence[str] | None, keys: Sequence[str] | None, shape: tuple[int, ...]
 ) -> tuple[list[str] | None, list[str] | None]:
+    """What queries and keys are called: of as many, the keys as the queries are."""
     if keys is None and shape[0] == shape[1]:
         keys = queries
     return as_tokens("query_tokens", queries, shape[0], "queries"), as_tokens("key_tokens", keys, shape[1], "keys")

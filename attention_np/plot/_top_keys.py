@@ -13,8 +13,7 @@ from attention_np._lib.arguments import as_integer
 from attention_np._lib.figures import one_axes
 from attention_np._lib.text import table, width_of
 from attention_np.plot._fonts import showing
-from attention_np.plot._heat_maps import as_matrix
-from attention_np.plot._tokens import as_tokens
+from attention_np.plot._heat_maps import as_matrix, both_tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,10 +133,8 @@ def top_keys(
     matrix = as_matrix("weights", weights, "choose a head, such as weights[0]")
     k = min(as_integer("k", k, least=1), matrix.shape[1])
     n, m = matrix.shape
-    if key_tokens is None and n == m:
-        key_tokens = query_tokens
-    queries = as_tokens("query_tokens", query_tokens, n, "queries") or list(map(str, range(n)))
-    keys = as_tokens("key_tokens", key_tokens, m, "keys") or list(map(str, range(m)))
+    given = both_tokens(query_tokens, key_tokens, (n, m))
     ranks = np.where(np.isnan(matrix), -np.inf, -matrix)
     places = np.lexsort((ranks, ~np.isnan(matrix)), axis=1)[:, :k]
+    queries, keys = (names or map(str, range(count)) for names, count in zip(given, (n, m), strict=True))
     return TopKeys(tuple(queries), tuple(keys), places, np.take_along_axis(matrix, places, axis=1))

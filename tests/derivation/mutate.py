@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +137,10 @@ class Mutator:
         names = check._scope_of(equation).names
         return any(binds(read_statement(chain, names), names) for chain in chains(equation.text))
 
-    def run(self, score: Score, every: int = 1, share: tuple[int, int] = (0, 1)) -> None:
-        """Make and judge the mutants of the page: of all, the sample of one in ``every``, and of that one share."""
+    def run(self, score: Score, every: int = 1) -> None:
+        """Make and judge the mutants of the page, or a sample of one in ``every``."""
         for position, record in enumerate(self.records):
-            if record.verdict != "holds" or position % share[1] != share[0]:
+            if record.verdict != "holds":
                 continue
             equation = self.page.equations[position]
             for kind, text in mutants(equation.text, self.names[position]):
@@ -254,28 +255,21 @@ def operator_of(page: Page) -> Any:
     return OPS.get(page.header.op or "") if page.header.code else None
 
 
-def mutate(path: Path | str, every: int = 1, share: tuple[int, int] = (0, 1)) -> tuple[str, Score]:
-    """The name of a page and its score (or that of one share of its equations)."""
+def mutate(path: Path | str, every: int = 1) -> tuple[str, Score]:
+    """The name of a page and its score."""
     page = read_page(path)
     score = Score()
-    Mutator(page, operator_of(page)).run(score, every, share)
+    Mutator(page, operator_of(page)).run(score, every)
     return page.name, score
 
 
 def mutate_pages(paths: Iterable[Path], every: int = 1, jobs: int = 1) -> dict[str, Score]:
     """The score of each page."""
-    shares = 2 * jobs if jobs > 1 else 1
-    tasks = [(path, every, (k, shares)) for path in paths for k in range(shares)]
-    tasks.sort(key=lambda task: -task[0].stat().st_size)
-    scores: dict[str, Score] = {}
+    largest_first = sorted(paths, key=lambda path: -path.stat().st_size)
     if jobs == 1:
-        found: Iterable[tuple[str, Score]] = (mutate(*task) for task in tasks)
-    else:
-        with ProcessPoolExecutor(jobs) as pool:
-            found = list(pool.map(mutate, *zip(*tasks, strict=True)))
-    for name, score in found:
-        scores.setdefault(name, Score()).add(score)
-    return dict(sorted(scores.items()))
+        return dict(sorted(mutate(path, every) for path in largest_first))
+    with ProcessPoolExecutor(jobs) as pool:
+        return dict(sorted(pool.map(mutate, largest_first, repeat(every))))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
