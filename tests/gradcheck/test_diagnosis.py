@@ -216,5 +216,5 @@ def test_of_a_large_input_hardly_more_than_the_entries_that_were_looked_at_is_co
 def test_one_wrong_entry_of_two_is_no_place_unless_a_factor_of_its_own_says_so(wrong):
     found = said(np.sin, lambda d, x: d * wrong(x), {"x": np.array([0.3, 1.7])})
     factor = "wrong only at index 1 of axis 0, where it is 1.35914091 times the numerical gradient"
-    assert found in (factor, "no simple cause")
+    assert found == factor or found.startswith("no simple cause")
     assert (found == factor) == (wrong(np.zeros(2))[1] > 1)
