@@ -564,3 +564,21 @@ def test_clipping_is_not_called_a_missing_normalization():
                 assert "along the rows" not in found.diagnosis
                 named += "not linear in the gradient of the output" in found.diagnosis
         assert named > 1
+
+
+def rounded(decimal):
+    """A sine as of a table, or of a solver: no step of one is so long that it would show the slope."""
+
+    def forward(x):
+        if x.dtype.kind == "c":
+            raise TypeError("real numbers alone")
+        return np.round(np.sin(x) / decimal) * decimal
+
+    return forward
+
+
+@pytest.mark.parametrize("decimal", [1e-3, 1e-2, 1e-1])
+@pytest.mark.parametrize("factor", [1.0, 1.5, -1.0])
+def test_what_is_lost_in_a_noise_of_its_own_size_does_not_pass(decimal, factor):
+    x = {"x": np.linspace(-1, 1.3, 9)}
+    assert not check(rounded(decimal), lambda d, x: factor * d * np.cos(x), x).ok

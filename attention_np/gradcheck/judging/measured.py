@@ -28,6 +28,8 @@ WORK = 10**9  # entries looked at, times the entries that each of those looks co
 GROSS, COARSE, FAR = 1e-6, 1e3, 100  # relative; units in the last place; noise floors: no rounding comes so far
 MOST_ASKED = 8  # entries
 LEAST_ENTRIES = 100  # looked at, however large the input
+ROUGH = 1 / 4  # of an entry: to know it so well tells it from one and a half times as much
+SMALL = 1e-2  # of the size that the outputs give a gradient: below that, it is seen to be small, however loud they are
 
 
 class Options(NamedTuple):
@@ -181,17 +183,36 @@ class Measured:
 
     @cached_property
     def scale(self) -> Array:
-        """The size that each entry of a gradient has where nothing cancels: that of the outputs, over its own."""
-        terms = self.subject.loudness.sum() / float(np.finfo(self.subject.output.dtype).eps)
-        return np.asarray(terms / sizes(self.subject.x).ravel())
+        """The size that each entry of a gradient has where nothing cancels: that of what the outputs are made of.
+
+        Their rounding tells how large that is, even where it cancels; but not that of coarse outputs.
+        """
+        terms = self.subject.loudness / float(np.finfo(self.subject.output.dtype).eps)
+        terms = np.where(self._coarse, SMALL * self._sizes, terms)
+        return np.asarray(np.linalg.norm(terms) / sizes(self.subject.x).ravel())
+
+    @property
+    def _coarse(self) -> Array:
+        """The outputs whose noise is a part of them, and no last bit of anything, as if rounded to a few decimals."""
+        return np.asarray(self.subject.loudness > np.cbrt(np.finfo(self.subject.output.dtype).eps) * self._sizes)
+
+    @property
+    def _sizes(self) -> Array:
+        """How much the outputs count: what is smaller than one may be what is left of one."""
+        return np.asarray(np.fmax(np.abs(self.subject.output.ravel()), 1) * np.abs(self.subject.weights[:, 0]))
 
     @property
     def blind(self) -> Array:
-        """The undecided entries of which nothing is seen: rounding may be as large as such a gradient could be."""
-        at_most = np.fmax(
-            self.scale, np.fmax(np.abs(self.candidate.claimed(self.name)).ravel(), np.abs(self.numerical[0]))
-        )
-        return np.asarray((self.verdict == UNDECIDED) & ~(UNDECIDABLE * self.floor <= at_most))
+        """The undecided entries of which nothing is seen: neither about how large they are, nor that they are small.
+
+        Beside them, coarse outputs have zeros that are none: landings between two stairs.
+        """
+        undecided, claimed = self.verdict == UNDECIDED, np.abs(self.candidate.claimed(self.name)).ravel()
+        if not undecided.any():
+            return undecided
+        largest = np.fmax(claimed, np.abs(self.numerical[0]))
+        blind = undecided & ~(UNDECIDABLE * self.floor <= np.fmax(self.scale, ROUGH * largest))
+        return np.asarray(blind | (blind.any() & self._coarse.any() & (largest == 0)))
 
     def remark(self, sentence: str) -> None:
         """Add a sentence to the note."""
