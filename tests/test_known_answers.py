@@ -84,6 +84,12 @@ def test_every_op_gives_its_known_answers(request: pytest.FixtureRequest, name: 
     assert {x.case.partition("/")[0] for x in report} == dtypes
 
 
+def exactly(x: np.longdouble) -> Any:
+    """A number of extended precision, which mpmath does not take in all versions, by its two halves."""
+    high = float(x)
+    return truth.MP.fadd(high, float(x - high), exact=True)
+
+
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="NumPy's longdouble has no 64 bits here")
 @pytest.mark.parametrize("example", some_of(SMALL, 8), ids=lambda example: f"{example.op}-{example.name}")
 def test_the_ops_in_extended_precision_agree_with_fifty_digits(example: Any) -> None:
@@ -97,7 +103,7 @@ def test_the_ops_in_extended_precision_agree_with_fifty_digits(example: Any) -> 
         assert found[name].dtype == np.longdouble
         some = finite(x)
         np.testing.assert_array_equal(found[name][~some], x[~some].astype(float))
-        difference = np.abs(np.vectorize(truth.MP.convert, otypes=[object])(found[name][some]) - x[some]).astype(float)
+        difference = np.abs(np.vectorize(exactly, otypes=[object])(found[name][some]) - x[some]).astype(float)
         size = np.abs(x[some]).astype(float)
         assert (difference <= limits[name][some] + 2 * EXTENDED.unit * size + 1e-300).all()
         if ordinary:
