@@ -23,7 +23,12 @@ from attention_np.gradcheck.reporting import Report
 
 __all__ = ["check_layer"]
 
-USUAL = ((["params"], ["grads"]), (["parameters"], ["gradients"]), (["W", "b"], ["dW", "db"]))  # and their gradients
+USUAL = (  # and their gradients
+    (["params"], ["grads"]),
+    (["parameters"], ["gradients"]),
+    (["W", "b"], ["dW", "db"]),
+    (["weights", "biases"], ["dweights", "dbiases"]),
+)
 STEP = re.compile(r"\.?(\w+)|\[([^\]]+)\]")
 
 
@@ -54,7 +59,8 @@ def check_layer(
         ``{"params.W": "grads.W"}`` or ``{"params[0]": "grads[0]"}``, those of layers within as
         ``{"layers[0].W": "layers[0].dW"}``, or all at once, ``{"params": "grads"}``; None if `backward` returns it,
         in this order behind those of the inputs, as ``return dX, [dW, db]``. By default all in params and grads, or in
-        parameters and gradients, or W and b with dW and db, or returned.
+        parameters and gradients, or W and b with dW and db, or weights and biases with dweights and dbiases, or
+        returned. Where none are found, a note names the arrays that the layer has.
     **options
         As for :func:`check`.
 
@@ -118,15 +124,29 @@ def check_layer(
         if path in arguments:
             raise ValueError(f"{path} is the name of an input and of a parameter: name the input otherwise")
     methods = replace(bare, parameters=pairs)
-    return _noted(check(methods.forward, methods.backward, arguments | found, **options), methods)
+    report = _noted(check(methods.forward, methods.backward, arguments | found, **options), methods)
+    held = [
+        name for name, x in getattr(kept, "__dict__", {}).items() if isinstance(x, np.ndarray) and x.dtype.kind in "fc"
+    ]
+    if parameters is None and not pairs and held:
+        return _with_note(
+            report, f"{', '.join(held)} of the layer are not checked: name those with gradients, parameters="
+        )
+    return report
 
 
 def _noted(report: Report, called: _Called) -> Report:
     """The report, with a note if backward wrote to what it was given."""
     if not called.written:
         return report
+    return _with_note(
+        report,
+        "backward writes to the gradient of the output that it is given: whoever uses that again finds another",
+    )
+
+
+def _with_note(report: Report, note: str) -> Report:
     first, *others = report.inputs
-    note = "backward writes to the gradient of the output that it is given: whoever uses that again finds another"
     first = replace(first, note=note if first.note is None else f"{first.note}; {note}")
     return Report((first, *others))
 
@@ -232,7 +252,13 @@ class _Methods(_Called):
         """A copy of the layer with the parameters that are the last of the values, after its forward; its output."""
         count = len(self.names)
         layer = self.with_parameters(values[count:])
-        return layer, self.call(_method(layer, self.run), values[:count])
+        output = self.call(_method(layer, self.run), values[:count])
+        if output is None:
+            raise TypeError(
+                f"{self.run} of {type(layer).__name__} returns None: it must return the output, as {self.pull_back} "
+                "must the gradients by the inputs, in a subclass say"
+            )
+        return layer, output
 
     def with_parameters(self, values: tuple[Any, ...]) -> Any:
         """A copy of the layer in which all that refers to an array of a parameter refers to that of `values`."""

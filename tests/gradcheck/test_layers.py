@@ -558,3 +558,36 @@ def test_parameters_without_gradients_must_be_named():
     ):
         check_layer(layer, normal(2, 4))
     assert check_layer(layer, normal(2, 4), parameters={"params.w": "grads.w"}).ok
+
+
+class OfABook:
+    """Weights and their gradients by other names than those of papers."""
+
+    def __init__(self, weights="weights"):
+        self.names = weights, f"d{weights}"
+        setattr(self, weights, normal(4, 3, seed=1))
+
+    def forward(self, inputs):
+        self.inputs = inputs
+        return inputs @ getattr(self, self.names[0])
+
+    def backward(self, dvalues):
+        setattr(self, self.names[1], self.inputs.T @ dvalues / 2)
+        return dvalues @ getattr(self, self.names[0]).T
+
+
+def test_parameters_that_are_not_found_are_named():
+    x = normal(5, 4)
+    assert not check_layer(OfABook(), x)["weights"].ok
+    report = check_layer(OfABook("table"), x)
+    assert [entry.name for entry in report] == ["inputs"]
+    assert report["inputs"].note == "table of the layer are not checked: name those with gradients, parameters="
+
+
+def test_a_forward_that_leaves_its_output_in_the_layer_is_told_to_return_it():
+    class Kept(OfABook):
+        def forward(self, inputs):
+            self.output = super().forward(inputs)
+
+    with pytest.raises(TypeError, match=r"^forward of Kept returns None: it must return the output"):
+        check_layer(Kept(), normal(5, 4))

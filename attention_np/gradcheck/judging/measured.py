@@ -29,7 +29,7 @@ GROSS, COARSE, FAR = 1e-6, 1e3, 100  # relative; units in the last place; noise 
 MOST_ASKED = 8  # entries
 LEAST_ENTRIES = 100  # looked at, however large the input
 ROUGH = 1 / 4  # of an entry: to know it so well tells it from one and a half times as much
-SMALL = 1e-2  # of the size that the outputs give a gradient: below that, it is seen to be small, however loud they are
+SMALL = 1e-2  # of the size that coarse outputs give a gradient: an entry below that is seen to be small
 
 
 class Options(NamedTuple):
@@ -207,12 +207,14 @@ class Measured:
 
         Beside them, coarse outputs have zeros that are none: landings between two stairs.
         """
-        undecided, claimed = self.verdict == UNDECIDED, np.abs(self.candidate.claimed(self.name)).ravel()
+        undecided: Array = self.verdict == UNDECIDED
         if not undecided.any():
             return undecided
-        largest = np.fmax(claimed, np.abs(self.numerical[0]))
-        blind = undecided & ~(UNDECIDABLE * self.floor <= np.fmax(self.scale, ROUGH * largest))
-        return np.asarray(blind | (blind.any() & self._coarse.any() & (largest == 0)))
+        largest = np.fmax(np.abs(self.candidate.claimed(self.name)).ravel(), np.abs(self.numerical[0]))
+        blind: Array = undecided & ~(UNDECIDABLE * self.floor <= np.fmax(self.scale, ROUGH * largest))
+        if blind.any() and self._coarse.any():
+            blind |= largest == 0
+        return blind
 
     def remark(self, sentence: str) -> None:
         """Add a sentence to the note."""
