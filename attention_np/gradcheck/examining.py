@@ -49,9 +49,7 @@ TOLERANCE = (
     "its slopes do not reproduce at points close by: forward seems to be computed to a tolerance of its own, of about "
     "{:.0e} of the gradient, as solvers and series are. Make that smaller, or allow it by rtol="
 )
-SLIGHT = (
-    1e-2  # normwise: solvers are off by less of their derivatives, at a tolerance of 1e-3, which is a usual default
-)
+SLIGHT = 1e-2  # normwise: solvers are off by less of their derivatives, at 1e-3, which is a usual tolerance
 PERHAPS_A_SOLVER = (
     "no simple cause; all of it is {:.0e} of the gradient: if forward is a solver, its own error may be as large. See "
     "whether a smaller tolerance makes it smaller, or allow it by rtol="

@@ -178,7 +178,7 @@ def check_low_precision(
                 verdict=details.verdict,
                 at_zero=claims[3][name],
                 constants={} if constants is None else constants,
-                parts=kernel.parts,
+                parts=() if kernel.is_one else kernel.outputs.parts,
             )
             cause = diagnose(evidence) or "no simple cause"
             if not cause.startswith("it is rounded"):  # which it is meant to be
@@ -209,11 +209,6 @@ class _Kernel:
         ends = np.cumsum([x.size for x in arrays.values()])[:-1]
         parts = np.split(joined.reshape(-1), ends)
         return {path: part.reshape(x.shape) for (path, x), part in zip(arrays.items(), parts, strict=True)}
-
-    @property
-    def parts(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The path and the shape of each of several outputs."""
-        return () if self.is_one else tuple((path, np.shape(x)) for path, x in self.outputs.arrays.items())
 
     def as_given(self, u: Array) -> Array:
         """A cotangent rounded to the dtypes of the outputs, as `backward` is given it."""

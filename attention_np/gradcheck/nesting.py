@@ -161,6 +161,11 @@ class Nest:
         return [name for name, tree in self.trees.items() if any(path in self.kinds for path, _ in leaves(tree, name))]
 
     @property
+    def parts(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The path and the shape of each of the arrays that are moved, as :meth:`joined` lays them end to end."""
+        return tuple((path, np.shape(x)) for path, x in self.arrays.items())
+
+    @property
     def arrays(self) -> dict[str, Any]:
         """The arrays that are moved, by path."""
         return {name: x for path in self.kinds for name, x in self._parts(path, self.leaves[path])}
@@ -288,7 +293,8 @@ def flat(forward: Forward, backward: Backward, inputs: Mapping[str, Any]) -> Arr
     if functions.outputs is None and list(arrays) == list(nest.trees):
         return Arrays(forward, backward, arrays, {})
     numbers = {path: float(x) for path, x in nest.leaves.items() if isinstance(x, Real) and not isinstance(x, bool)}
-    return Arrays(functions.forward, functions.backward, arrays, numbers, functions.parts)
+    parts = () if functions.outputs is None else functions.outputs.parts
+    return Arrays(functions.forward, functions.backward, arrays, numbers, parts)
 
 
 @dataclass(frozen=True)
@@ -308,11 +314,6 @@ class Flat:
             raise TypeError("forward must return at least one array of real floating-point numbers")
         plain = children(result) is None and outputs.kinds.get("output") != "c"
         return cls(forward, backward, inputs, None if plain else outputs)
-
-    @property
-    def parts(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The path and the shape of each of the outputs that are made one vector; none of one that is as it is."""
-        return () if self.outputs is None else tuple((path, np.shape(x)) for path, x in self.outputs.arrays.items())
 
     def forward(self, *arrays: Array) -> Any:
         """All outputs as one vector; or the one output, as it is."""

@@ -62,9 +62,8 @@ class _AutogradAdapter(Adapter):
         with warnings.catch_warnings():  # the report will tell
             warnings.filterwarnings("ignore", "Output seems independent of input")
             pull_back, _ = differentiate(*arrays)
-        return [
-            np.conj(self.to_numpy(x)) for x in pull_back([np.conj(u) for u in each(d_output)])
-        ]  # its convention is that of JAX
+        gradients = pull_back([np.conj(u) for u in each(d_output)])  # its convention is that of JAX
+        return [np.conj(self.to_numpy(x)) for x in gradients]
 
     def kind(self, leaf: Any) -> str:
         value = _value(leaf)

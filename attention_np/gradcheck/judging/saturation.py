@@ -38,9 +38,8 @@ def may_be_lost(
     near = max(GROSS, COARSE * float(np.finfo(u.dtype).eps))
     ratios = np.array([of_claimed / of_measured for of_claimed, of_measured in answers])
     same = np.abs(ratios - first) <= near * np.abs(first)
-    fixed = (
-        (same | np.isnan(ratios)).all(axis=0) & same.any(axis=0) & (first != 0)
-    )  # where both are zero, nothing shows
+    silent = np.isnan(ratios)  # where both are zero
+    fixed = (same | silent).all(axis=0) & same.any(axis=0) & (first != 0)
     return np.asarray(gross & ~fixed)
 
 
