@@ -35,6 +35,7 @@ OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to lo
 LAST_BITS = 64  # units in the last place of the largest: what rounding may leave of terms that cancel
 BIASED = 3  # times how unsteady they are: what solvers and series are off by, which stop on one side of the limit
 TOLERANCE = 0.1  # a relative error that is no solver's, nor of a series that ends
+JUMPS = "forward jumps close by, as where the sign of a vector or the order of two numbers is left open"
 ASKED = 8  # entries that are looked at there
 TOGETHER = 4  # doubtful entries that are looked at more closely together; if all prove wrong, clearer ones are believed
 FEW = 64  # entries behind what is off along a direction, that are looked at
@@ -158,11 +159,16 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
     if not jumps.any():
         return noise
     left, jumps = own_tolerance(found.pair(some), *question, found.rng("unsteadiness"), most)
-    relative = float(left.max() / np.nanmax(size))  # of the solver, whether or not an entry shows it
+    largest = np.nanmax(size)
+    tolerance = BIASED * float(jumps.max() / largest)
+    if tolerance > 1:
+        found.remark(JUMPS)
+        return noise
+    relative = float(left.max() / largest)  # of the solver, whether or not an entry shows it
     noise = BIASED * np.fmax(left, relative * size[some])
     excused = np.abs(difference) < UNDECIDABLE * noise
     if excused.any() or (np.abs(difference) < most * jumps).any():
-        found.tolerance = max(found.tolerance, BIASED * float(jumps.max() / np.nanmax(size)))
+        found.tolerance = max(found.tolerance, tolerance)
     return np.where(excused, noise, 0)
 
 
