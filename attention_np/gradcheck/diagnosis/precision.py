@@ -32,13 +32,17 @@ def rounded(mistake: Mistake) -> str | None:
     possible = [name for name, largest in allowed.items() if error <= largest * size]
     for name in possible:
         bits, _ = PRECISIONS[name]
-        if not _have_bits(mistake.claimed, bits, mistake.looked_at) or _have_bits(mistake.right, bits, mistake.wrong):
-            continue
-        unit = 2 * 0.5**bits * np.abs(mistake.right) + LEAST * (name == "float16") + mistake.tolerance
-        if (np.abs(mistake.error) <= unit)[:, mistake.looked_at].all():
-            return f"it is rounded to {name}: every entry is such a number, off by at most {off}"
-        if _are_other_errors_nearby(mistake):
-            return f"it seems to be computed in {name}: every entry is such a number, off by at most {off}"
+        if _have_bits(mistake.claimed, bits, mistake.looked_at) and not _have_bits(mistake.right, bits, mistake.wrong):
+            unit = 2 * 0.5**bits * np.abs(mistake.right) + LEAST * (name == "float16") + mistake.tolerance
+            if (np.abs(mistake.error) <= unit)[:, mistake.looked_at].all():
+                return f"it is rounded to {name}: every entry is such a number, off by at most {off}"
+            if _are_other_errors_nearby(mistake):
+                return f"it seems to be computed in {name}: every entry is such a number, off by at most {off}"
+        elif _have_bits_for_ones(mistake, bits):
+            return (
+                f"it seems to be computed in {name}: where the gradient of the output is all ones, every entry is such "
+                f"a number; here it is off by at most {off}"
+            )
     if "float32" in possible and _is_like_rounding(mistake, size) and _are_other_errors_nearby(mistake):
         return (
             f"its errors are of the size of rounding to float32, at most {off}, and without a pattern: "
@@ -67,6 +71,14 @@ def _have_bits(x: Array, bits: int, entries: Array) -> bool:
     """Whether the significands have no more than so many bits. By chance even one number of float64 hardly ever has."""
     scaled = np.frexp(x[:, entries])[0] * 2.0**bits
     return bool((scaled == np.rint(scaled)).all())
+
+
+def _have_bits_for_ones(mistake: Mistake, bits: int) -> bool:
+    """The same of the gradients for a cotangent of ones, which leaves the bits alone that another is multiplied by."""
+    ask, ones = mistake.evidence.ask, np.ones((1, *mistake.evidence.output.shape))
+    if ask is None or not _have_bits(ask.claims(ones), bits, mistake.looked_at):
+        return False
+    return not _have_bits(ask.slopes(ones), bits, mistake.wrong)
 
 
 def _is_like_rounding(mistake: Mistake, size: float) -> bool:

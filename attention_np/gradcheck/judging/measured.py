@@ -139,7 +139,7 @@ class Measured:
     note: str | None = None
     escape: Escape | None = None
     fault: str | None = None
-    tolerance: float = 0.0  # to which the functions seem to compute, relative, if that is worse than rounding
+    tolerance: float = 0.0  # to which the functions seem to compute, relative, if worse than rounding; inf: they jump
     looked: Array = field(init=False)  # of bool
     numerical: Array = field(init=False)  # (cotangents, entries), NaN where not looked at, or where there is no slope
     errors: Array = field(init=False)

@@ -35,7 +35,6 @@ OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to lo
 LAST_BITS = 64  # units in the last place of the largest: what rounding may leave of terms that cancel
 BIASED = 3  # times how unsteady they are: what solvers and series are off by, which stop on one side of the limit
 TOLERANCE = 0.1  # a relative error that is no solver's, nor of a series that ends
-JUMPS = "forward jumps close by, as where the sign of a vector or the order of two numbers is left open"
 ASKED = 8  # entries that are looked at there
 TOGETHER = 4  # doubtful entries that are looked at more closely together; if all prove wrong, clearer ones are believed
 FEW = 64  # entries behind what is off along a direction, that are looked at
@@ -62,7 +61,7 @@ def decide(found: Measured, method: str, rtol: float, directions: int, witnessed
     if found.fault is None and found.looked.any() and np.isfinite(found.numerical[0]).any():
         if found.blind[found.looked].all():
             found.fault = "it could not be decided: rounding alone may be as large as a gradient of such outputs can be"
-        elif found.tolerance and (found.verdict[found.looked] == UNDECIDED).all():
+        elif 0 < found.tolerance < np.inf and (found.verdict[found.looked] == UNDECIDED).all():
             found.fault = "it could not be decided: no entry is known better than to the tolerance of forward"
         elif (found.verdict == HOLDS).any() and not (found.verdict == WRONG).any():
             # It is of backward, whichever method shows it.
@@ -106,7 +105,7 @@ def _settle(found: Measured, rtol: float) -> None:
         _look_closer(found, some)
         if doubtful.size and (found.verdict[some] == WRONG).all():
             times = found.floor[some] / first
-            believed = doubtful[difference[doubtful] > UNDECIDABLE * times.max() * found.floor[doubtful]]
+            believed = doubtful[difference[doubtful] > UNDECIDABLE * max(1, times.max()) * found.floor[doubtful]]
             shaken = sensitivity(found.pair(believed).claimed, *found.candidate.question, found.rng("noise"))
             _add_noise(found, believed, shaken + np.median(times) * found.floor[believed])
             doubtful = np.setdiff1d(doubtful, believed)
@@ -150,25 +149,21 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
     One slope is asked first, along which the differences of all those entries add up: hardly any function jumps.
     """
     size, most = np.abs(found.numerical[0]), UNDECIDABLE * BIASED
-    noise = np.zeros(len(some))
-    if not (np.abs(difference) < TOLERANCE * np.nanmax(size)).all():
+    noise, largest = np.zeros(len(some)), np.nanmax(size)
+    if found.tolerance == np.inf or not (np.abs(difference) < TOLERANCE * largest).all():
         return noise
     direction = np.tensordot(np.sign(difference), along(found.subject.x, some), 1)
     together = found.pair_along(direction[None], float(np.median(found.scales[some])))
-    _, jumps = own_tolerance(together, *question, found.rng("unsteadiness"), most * len(some))
-    if not jumps.any():
-        return noise
-    left, jumps = own_tolerance(found.pair(some), *question, found.rng("unsteadiness"), most)
-    largest = np.nanmax(size)
-    tolerance = BIASED * float(jumps.max() / largest)
-    if tolerance > 1:
-        found.remark(JUMPS)
-        return noise
+    for pair, times in ((together, most * len(some)), (found.pair(some), most)):
+        left, jumps = own_tolerance(pair, *question, found.rng("unsteadiness"), times)
+        if not 0 < jumps.max() < np.inf:
+            found.tolerance = max(found.tolerance, jumps.max())
+            return noise
     relative = float(left.max() / largest)  # of the solver, whether or not an entry shows it
     noise = BIASED * np.fmax(left, relative * size[some])
     excused = np.abs(difference) < UNDECIDABLE * noise
     if excused.any() or (np.abs(difference) < most * jumps).any():
-        found.tolerance = max(found.tolerance, tolerance)
+        found.tolerance = max(found.tolerance, BIASED * float(jumps.max() / largest))
     return np.where(excused, noise, 0)
 
 
