@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from attention_np.gradcheck.diagnosis.cotangents import correlation
@@ -38,11 +40,11 @@ def rounded(mistake: Mistake) -> str | None:
                 return f"it is rounded to {name}: every entry is such a number, off by at most {off}"
             if _are_other_errors_nearby(mistake):
                 return f"it seems to be computed in {name}: every entry is such a number, off by at most {off}"
-        elif _have_bits_for_ones(mistake, bits):
-            return (
-                f"it seems to be computed in {name}: where the gradient of the output is all ones, every entry is such "
-                f"a number; here it is off by at most {off}"
-            )
+    if possible and (name := _precision_for_ones(mistake, possible)):
+        return (
+            f"it seems to be computed in {name}: where the gradient of the output is all ones, every entry is such a "
+            f"number; here it is off by at most {off}"
+        )
     if "float32" in possible and _is_like_rounding(mistake, size) and _are_other_errors_nearby(mistake):
         return (
             f"its errors are of the size of rounding to float32, at most {off}, and without a pattern: "
@@ -73,12 +75,14 @@ def _have_bits(x: Array, bits: int, entries: Array) -> bool:
     return bool((scaled == np.rint(scaled)).all())
 
 
-def _have_bits_for_ones(mistake: Mistake, bits: int) -> bool:
+def _precision_for_ones(mistake: Mistake, names: Iterable[str]) -> str | None:
     """The same of the gradients for a cotangent of ones, which leaves the bits alone that another is multiplied by."""
     ask, ones = mistake.evidence.ask, np.ones((1, *mistake.evidence.output.shape))
-    if ask is None or not _have_bits(ask.claims(ones), bits, mistake.looked_at):
-        return False
-    return not _have_bits(ask.slopes(ones), bits, mistake.wrong)
+    if ask is None:
+        return None
+    claimed = ask.claims(ones)
+    found = [name for name in names if _have_bits(claimed, PRECISIONS[name][0], mistake.looked_at)]
+    return found[0] if found and not _have_bits(ask.slopes(ones), PRECISIONS[found[0]][0], mistake.wrong) else None
 
 
 def _is_like_rounding(mistake: Mistake, size: float) -> bool:

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP, LEVELS, SCALES, Array, extrapolated, reach_of
+from attention_np.gradcheck.measuring.slopes import (
+    COMPLEX_STEP,
+    LEVELS,
+    SCALES,
+    Array,
+    NotAnalyticError,
+    extrapolated,
+    reach_of,
+)
 from attention_np.gradcheck.measuring.subject import (
     REFUSALS,
     SMALLEST,
@@ -162,6 +170,8 @@ def why_not_analytic(subject: Subject, rng: np.random.Generator) -> str | None:
         try:
             steps = [subject.x + length * 1j * COMPLEX_STEP * direction for length in (1, 0.25)]
             output, shorter = subject.outputs(np.stack(steps))
+        except NotAnalyticError as error:
+            return str(error)
         except Exception as error:
             why = str(error).partition("\n")[0] or type(error).__name__
             return f"forward refuses complex arrays ({why})"
