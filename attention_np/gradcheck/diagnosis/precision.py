@@ -40,9 +40,10 @@ def rounded(mistake: Mistake) -> str | None:
                 return f"it is rounded to {name}: every entry is such a number, off by at most {off}"
             if _are_other_errors_nearby(mistake):
                 return f"it seems to be computed in {name}: every entry is such a number, off by at most {off}"
-    if possible and (name := _precision_for_ones(mistake, possible)):
+    for_ones = _precision_for_ones(mistake, possible) if possible else None
+    if for_ones is not None:
         return (
-            f"it seems to be computed in {name}: where the gradient of the output is all ones, every entry is such a "
+            f"it seems to be computed in {for_ones}: where the gradient of the output is all ones, every entry is such a "
             f"number; here it is off by at most {off}"
         )
     if "float32" in possible and _is_like_rounding(mistake, size) and _are_other_errors_nearby(mistake):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.findings import Escape
-from attention_np.gradcheck.judging.measured import COARSE, FAR, GROSS, Measured
+from attention_np.gradcheck.judging.measured import COARSE, FAR, GROSS, Measured, grossly
 from attention_np.gradcheck.judging.saturation import ELSEWHERE, SEEN, Question, is_lost, may_be_lost
 from attention_np.gradcheck.measuring.noise import (
     moved_relatively,
@@ -277,7 +277,7 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
 
 def _is_wrong_at(found: Measured, some: Array, question: tuple[Array, list[Array]], rtol: float) -> bool:
     """Whether some entries are grossly wrong there."""
-    near = max(GROSS, COARSE * float(np.finfo(question[0].dtype).eps))
+    near = grossly(question[0].dtype)
     allowed = 4 * rtol * np.abs(found.candidate.claimed(found.name)).max()
     pair = found.pair(some)
     try:
