@@ -190,8 +190,8 @@ def check_by(
 
     generator = as_generator(rng)
     first = first_call(forward, backward, arrays, generator)
-    if first.faults or first.is_view:
-        forward = partial(on_copies, forward)  # it may be that it writes to its inputs
+    if first.writes or first.is_view:
+        forward = partial(on_copies, forward)
     point = tuple(in_double_precision(forward, list(arrays.values()), first.output))
     narrow = [name for name, x in zip(arrays, point, strict=True) if x.dtype.itemsize < 4]
     if narrow:

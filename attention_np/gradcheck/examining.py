@@ -102,18 +102,17 @@ def _report_on(
     options: Options,
     candidate: Candidate,
 ) -> InputReport:
-    form, faults = forms[name], candidate.first.faults
-    if name in faults:
-        return _unequal(name, options.method, candidate.inputs[name], faults[name])
+    form, first = forms[name], candidate.first
+    if name in first.faults:
+        return _unequal(name, options.method, candidate.inputs[name], first.faults[name])
     if form is not None:
-        return _report_on_form(known[name], form)
-    report = _report(known[name], _diagnosis(known[name], known, sound, options.constants))
-    gradient = candidate.first.gradients[list(candidate.inputs).index(name)]
-    fault = dtype_of(gradient, candidate.inputs[name], candidate.inputs.values())
-    if fault is None:
-        return report
-    besides = "" if report.diagnosis is None else f"; besides: {report.diagnosis}"
-    return replace(report, ok=False, diagnosis=fault + besides)
+        report = _report_on_form(known[name], form)
+    else:
+        report = _report(known[name], _diagnosis(known[name], known, sound, options.constants))
+    gradient = first.gradients[list(candidate.inputs).index(name)]
+    dtype = dtype_of(gradient, candidate.inputs[name], candidate.inputs.values()) if form is None else None
+    besides = [said for said in (first.writes.get(name), dtype, report.diagnosis) if said is not None]
+    return replace(report, ok=not besides, diagnosis="; besides: ".join(besides) or None)
 
 
 def _prepared(candidate: Candidate, name: str, subject: Subject, options: Options, running: Running) -> Measured:
@@ -172,11 +171,11 @@ def _sample(found: Measured, most: int) -> Array:
 
 def _report_on_part(name: str, found: Measured | None, form: str | None, candidate: Candidate) -> InputReport:
     """On an input that not everything is known of: the entries that hold so far."""
-    fault = form or candidate.first.faults.get(name)
+    fault, writes = form or candidate.first.faults.get(name), candidate.first.writes.get(name)
     if found is None or fault is not None:
-        return _unequal(name, "auto" if found is None else found.method, candidate.inputs[name], fault)
+        return _unequal(name, "auto" if found is None else found.method, candidate.inputs[name], fault or writes)
     found.verdict[first_verdict(found)] = UNCHECKED
-    return replace(_report(found, None), ok=False, details=None)
+    return replace(_report(found, writes), ok=False, details=None)
 
 
 def _unequal(name: str, method: str, x: Array, diagnosis: str | None) -> InputReport:

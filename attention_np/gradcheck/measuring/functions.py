@@ -149,7 +149,8 @@ class FirstCall(NamedTuple):
     output: Array
     cotangent: Array
     gradients: list[Any]
-    faults: dict[str, str]  # by input
+    faults: dict[str, str]  # by input: there is no sense in comparing
+    writes: dict[str, str]  # by input: what is written to that should not be; on copies, the values can be compared
     is_view: bool  # whether the output is one of an input, as that of a reshape
 
 
@@ -163,19 +164,20 @@ def first_call(
     """
     arrays = {name: x.copy() for name, x in inputs.items()}
     output = evaluate(forward, arrays.values())
-    faults, is_view = _written("forward", inputs, arrays), bool(_views("the output", output, arrays))
+    writes, is_view = _written("forward", inputs, arrays), bool(_views("the output", output, arrays))
     output = output.copy()
     cotangent = rng.standard_normal(output.shape).astype(output.dtype)
 
     arrays = {name: x.copy() for name, x in inputs.items()}
     result = backward(given := cotangent.copy(), *arrays.values())
-    faults = _written("backward", inputs, arrays) | faults
+    writes = _written("backward", inputs, arrays) | writes
     if not np.array_equal(given, cotangent):
-        faults = dict.fromkeys(inputs, "backward writes to the gradient of the output that it is given") | faults
+        writes = dict.fromkeys(inputs, "backward writes to the gradient of the output that it is given") | writes
     for gradient in result if isinstance(result, tuple | list) else [result]:
-        faults = _views("a gradient", gradient, arrays) | faults
+        writes = _views("a gradient", gradient, arrays) | writes
     gradients = call_backward(lambda *_: result, cotangent, inputs)
 
+    faults = {}
     if not _same(output, evaluate(forward, _copies(inputs))):
         faults = dict.fromkeys(inputs, "forward gives another output when it is called again")
     again = call_backward(backward, cotangent.copy(), dict(zip(inputs, _copies(inputs), strict=True)))
@@ -184,7 +186,8 @@ def first_call(
             more = ": by as much again: is a buffer not zeroed?" if _same(2 * np.asarray(gradient), repeated) else ""
             faults[name] = f"backward gives another gradient when it is called again{more}"
     strange = _strange(output, "output")
-    return FirstCall(output, cotangent, gradients, dict.fromkeys(inputs, strange) if strange else faults, is_view)
+    faults = dict.fromkeys(inputs, strange) if strange else faults
+    return FirstCall(output, cotangent, gradients, faults, writes, is_view)
 
 
 def form_of(gradient: Any, x: Array) -> str | None:
