@@ -276,7 +276,10 @@ def test_a_write_to_an_argument_is_one_finding_and_the_values_are_compared_all_t
         d *= np.cos(x)
         return times * d
 
-    inputs, besides = square_inputs(), "" if times == 1 else "; besides: it is 2 times the numerical gradient throughout"
+    inputs, besides = (
+        square_inputs(),
+        "" if times == 1 else "; besides: it is 2 times the numerical gradient throughout",
+    )
     x, y = check(forward, backward, inputs)
     assert (y.ok, y.wrong, y.checked, y.diagnosis) == (False, 0, 9, "backward writes to this input")
     alone = check(np.sin, backward_of_sin, {"x": inputs["x"]})["x"]
