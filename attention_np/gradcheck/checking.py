@@ -199,7 +199,7 @@ def check_by(
             f"forward computes in {arrays[narrow[0]].dtype} only ({', '.join(narrow)}), in which no small step can be "
             "taken: gradcheck.check_low_precision holds it against a function in double precision"
         )
-    cotangents = _cotangents(first.cotangent, first.output, generator)
+    cotangents = first.cotangents.astype(wide_dtype(first.output.dtype))
     seed = int(generator.integers(2**63))
     candidate = Candidate(forward, backward, arrays, point, first, cotangents, seed, parts, stateless)
     subjects = {name: candidate.subject(name) for name in arrays}
@@ -255,20 +255,6 @@ def assert_gradients(forward: Forward, backward: Backward, inputs: Mapping[str, 
     >>> gradcheck.assert_gradients(np.exp, lambda d_y, x: d_y * np.exp(x), {"x": np.linspace(-1, 1, 5)})
     """
     check(forward, backward, inputs, **options).raise_if_failed()
-
-
-def _cotangents(u: Any, output: Any, rng: np.random.Generator) -> Any:
-    """`u`; another one; and `u` less its component along each row of the output, which tells causes apart."""
-    wide = wide_dtype(u.dtype)
-    first, rows = u.astype(wide), output.astype(wide)
-    other = rng.standard_normal(u.shape).astype(u.dtype).astype(wide)
-    if not u.ndim:
-        return np.stack([first, other, np.zeros_like(first)])
-    with np.errstate(all="ignore"):
-        squares = (rows * rows).sum(axis=-1, keepdims=True)
-        component = (first * rows).sum(axis=-1, keepdims=True) / np.where(squares > 0, squares, 1)
-        orthogonal = np.where(np.isfinite(component), first - component * rows, first)
-    return np.stack([first, other, orthogonal.astype(u.dtype).astype(wide)])
 
 
 def _elsewhere(x: Any) -> Any:

@@ -12,6 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
+from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, axes_in_words, number
 from attention_np.gradcheck.diagnosis.orders import named_orders
 from attention_np.gradcheck.diagnosis.places import name_of
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 NONE = 1e-6  # of the largest slope of an entry: what differences may see of an output that it has no effect on
-KNOWN = 1e-6  # a coefficient of a slice that is so well known is what it is rounded to
+KNOWN = 1e-6  # a coefficient of a slice that is so well known, or as well as the gradient, is what it is rounded to
 SPARE = 3  # equations that there must be beyond the coefficients that they tell
 ENOUGH = 4  # equations for each coefficient: more tell no more of them, and all are tested in the end
 MOST_COEFFICIENTS = 400  # beyond, solving for them takes longer than the check
@@ -181,7 +182,8 @@ def _coefficients(mistake: Mistake, slopes: Array, groups: Array, count: int) ->
     if rank < matters.sum():
         return None
     times = np.ones(count)
-    times[matters] = np.where(np.abs(found - np.rint(2 * found) / 2) <= KNOWN, np.rint(2 * found) / 2, found)
+    known = max(KNOWN, UNDECIDABLE * mistake.precision)
+    times[matters] = np.where(np.abs(found - np.rint(2 * found) / 2) <= known, np.rint(2 * found) / 2, found)
     return times
 
 

@@ -147,11 +147,16 @@ class FirstCall(NamedTuple):
     """The functions' answers at the point, and what is wrong with how they came by them."""
 
     output: Array
-    cotangent: Array
-    gradients: list[Any]
+    cotangents: Array  # (3, *output.shape), of its dtype
+    gradients: list[Any]  # for the first of them
     faults: dict[str, str]  # by input: there is no sense in comparing
     writes: dict[str, str]  # by input: what is written to that should not be; on copies, the values can be compared
     is_view: bool  # whether the output is one of an input, as that of a reshape
+
+    @property
+    def cotangent(self) -> Array:
+        """The first, for which gradients are compared; the others tell what a wrong one is."""
+        return np.asarray(self.cotangents[0])
 
 
 def first_call(
@@ -160,13 +165,14 @@ def first_call(
     """Call both functions twice, on copies, and watch them.
 
     They must not write to their inputs, and must answer alike when they are asked again. A gradient must be no view of
-    an input: whoever adds to the one would change the other. The cotangent is drawn from `rng`.
+    an input: whoever adds to the one would change the other. The cotangents are drawn from `rng`.
     """
     arrays = {name: x.copy() for name, x in inputs.items()}
     output = evaluate(forward, arrays.values())
     writes, is_view = _written("forward", inputs, arrays), bool(_views("the output", output, arrays))
     output = output.copy()
-    cotangent = rng.standard_normal(output.shape).astype(output.dtype)
+    cotangents = rng.standard_normal((3, *output.shape)).astype(output.dtype)
+    cotangent = np.array(cotangents[0])  # an array, also where it is a single number
 
     arrays = {name: x.copy() for name, x in inputs.items()}
     result = backward(given := cotangent.copy(), *arrays.values())
@@ -187,7 +193,7 @@ def first_call(
             faults[name] = f"backward gives another gradient when it is called again{more}"
     strange = _strange(output, "output")
     faults = dict.fromkeys(inputs, strange) if strange else faults
-    return FirstCall(output, cotangent, gradients, faults, writes, is_view)
+    return FirstCall(output, cotangents, gradients, faults, writes, is_view)
 
 
 def form_of(gradient: Any, x: Array) -> str | None:
