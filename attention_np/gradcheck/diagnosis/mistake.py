@@ -27,6 +27,7 @@ EVIDENT = 8  # an error that a hypothesis is to explain is at least so many time
 AS_A_RULE = 0.2  # of what is allowed in an entry, twice its noise: the root of the mean square of what is left
 AWAY = 2.0**-7  # relative: another point, as far off as no formula is by accident, and hardly any branch
 COARSE = 1e-6  # a typical entry that is known no better does not tell whether a number is the same at another point
+CLAIMS = 4  # for each entry of the inputs: more take longer than the check, which moves all of those
 PROBES = 8  # entries that are compared before all are
 EPS = float(np.finfo(np.float64).eps)
 
@@ -95,7 +96,9 @@ class Mistake:
         looked_at = np.isfinite(right).all(axis=0) & (np.asarray(evidence.verdict) != UNCHECKED)
         size = np.maximum(np.abs(claimed), np.abs(right))
         floor = np.where(np.isfinite(evidence.floor), evidence.floor, 0)
-        relative = (floor / size[0])[looked_at & (size[0] > 0)]
+        known = looked_at & (size[0] > 0)
+        decided = known & (np.asarray(evidence.verdict) != UNDECIDED)  # those that noise hides are not typical
+        relative = (floor / size[0])[decided if decided.any() else known]
         precision = max(float(np.median(relative)) if relative.size else 0.0, 2 * EPS)
         # The floor is that of the first cotangent; the terms of another are of another size, as a rule a similar one.
         others = 2 * np.maximum(floor, precision * size[1:])
@@ -157,6 +160,15 @@ class Mistake:
             return None
         slopes = ask.slopes(np.eye(output.size).reshape(-1, *output.shape))
         return slopes[:, self.looked_at]
+
+    @cached_property
+    def claims(self) -> Array | None:
+        """The same as it is claimed; None if that takes too long, or no sum of it is the whole claim."""
+        output, ask = self.evidence.output, self.evidence.ask
+        most = CLAIMS * sum(x.size for x in self.evidence.inputs.values())
+        if self.slopes is None or ask is None or output.size > most or not (self.looked_at.all() and ask.is_linear):
+            return None
+        return ask.claims(np.eye(output.size).reshape(-1, *output.shape)).reshape(self.slopes.shape)
 
     @property
     def is_seen_again(self) -> bool:

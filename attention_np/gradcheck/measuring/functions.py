@@ -171,7 +171,8 @@ def first_call(
     output = evaluate(forward, arrays.values())
     writes, is_view = _written("forward", inputs, arrays), bool(_views("the output", output, arrays))
     output = output.copy()
-    cotangents = rng.standard_normal((3, *output.shape)).astype(output.dtype)
+    of_any_seed = np.random.default_rng(OURS).standard_normal((1, *output.shape))
+    cotangents = np.concatenate([rng.standard_normal((2, *output.shape)), of_any_seed]).astype(output.dtype)
     cotangent = np.array(cotangents[0])  # an array, also where it is a single number
 
     arrays = {name: x.copy() for name, x in inputs.items()}
