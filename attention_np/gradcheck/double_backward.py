@@ -206,8 +206,8 @@ class _Both:
         return found
 
     def _split(self, v: Array) -> list[Array]:
-        ends = np.cumsum([x.size for x in self.arrays])[:-1]
-        return [part.reshape(x.shape).astype(x.dtype) for part, x in zip(np.split(v, ends), self.arrays, strict=True)]
+        pairs = zip(self.inputs.apart(v).values(), self.arrays, strict=True)
+        return [part.astype(x.dtype) for part, x in pairs]
 
     def _joined(self, of_output: Array, gradients: Any) -> Array:
         of_inputs = self.inputs.gradients(self.functions.named(gradients))

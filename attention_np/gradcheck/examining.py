@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,7 @@ from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 from attention_np.gradcheck.measuring.subject import Subject, rows_in
 from attention_np.gradcheck.reporting import InputReport, Interrupted, Report, compared
 
-__all__ = ["examine"]
+__all__ = ["evidence_of", "examine", "prepared"]
 
 Array = npt.NDArray[Any]
 
@@ -80,7 +80,7 @@ def examine(candidate: Candidate, subjects: Mapping[str, Subject], options: Opti
     try:
         for name, subject in subjects.items():
             if name not in faults:
-                known[name] = _prepared(candidate, name, subject, options, running)
+                known[name] = prepared(candidate, name, subject, options, running)
                 running.advance(0)
         sound = {name: found for name, found in known.items() if forms[name] is None}
         for found in known.values():
@@ -103,21 +103,20 @@ def _report_on(
     options: Options,
     candidate: Candidate,
 ) -> InputReport:
-    form, faults = forms[name], candidate.first.faults
-    if name in faults:
-        return _unequal(name, options.method, candidate.inputs[name], faults[name])
+    form, first = forms[name], candidate.first
+    if name in first.faults:
+        return _unequal(name, options.method, candidate.inputs[name], first.faults[name])
     if form is not None:
-        return _report_on_form(known[name], form)
-    report = _report(known[name], _diagnosis(known[name], known, sound, options.constants))
-    gradient = candidate.first.gradients[list(candidate.inputs).index(name)]
-    fault = dtype_of(gradient, candidate.inputs[name], candidate.inputs.values(), candidate.first.output)
-    if fault is None:
-        return report
-    besides = "" if report.diagnosis is None else f"; besides: {report.diagnosis}"
-    return replace(report, ok=False, diagnosis=fault + besides)
+        report = _report_on_form(known[name], form)
+    else:
+        report = _report(known[name], _diagnosis(known[name], known, sound, options.constants))
+    gradient, inputs = first.gradients[list(candidate.inputs).index(name)], candidate.inputs
+    dtype = dtype_of(gradient, inputs[name], inputs.values(), first.output) if form is None else None
+    besides = [said for said in (first.writes.get(name), dtype, report.diagnosis) if said is not None]
+    return replace(report, ok=not besides, diagnosis="; besides: ".join(besides) or None)
 
 
-def _prepared(candidate: Candidate, name: str, subject: Subject, options: Options, running: Running) -> Measured:
+def prepared(candidate: Candidate, name: str, subject: Subject, options: Options, running: Running) -> Measured:
     """One input, before anything is measured, with the method that fits it."""
     subject = candidate.once(name, "rounding", lambda: _heard(candidate, name, subject, running.memory))
     method, reason = options.method, None
@@ -173,11 +172,11 @@ def _sample(found: Measured, most: int) -> Array:
 
 def _report_on_part(name: str, found: Measured | None, form: str | None, candidate: Candidate) -> InputReport:
     """On an input that not everything is known of: the entries that hold so far."""
-    fault = form or candidate.first.faults.get(name)
+    fault, writes = form or candidate.first.faults.get(name), candidate.first.writes.get(name)
     if found is None or fault is not None:
-        return _unequal(name, "auto" if found is None else found.method, candidate.inputs[name], fault)
+        return _unequal(name, "auto" if found is None else found.method, candidate.inputs[name], fault or writes)
     found.verdict[first_verdict(found)] = UNCHECKED
-    return replace(_report(found, None), ok=False, details=None)
+    return replace(_report(found, writes), ok=False, details=None)
 
 
 def _unequal(name: str, method: str, x: Array, diagnosis: str | None) -> InputReport:
@@ -236,28 +235,38 @@ def _cause(
     constants: Mapping[str, float],
 ) -> str:
     """What the entries that are wrong look like."""
-    candidate, claimed = found.candidate, found.candidate.claimed(found.name)
-    u = candidate.cotangents
+    cause = diagnose(evidence_of(found, verdict, known, sound, constants))
+    if cause is not None:
+        return cause
+    claimed = found.candidate.claimed(found.name).ravel()[found.looked]
+    error, _ = relative_error(claimed, found.numerical[0, found.looked])
+    return PERHAPS_A_SOLVER.format(error) if error < SLIGHT else "no simple cause"
+
+
+def evidence_of(
+    found: Measured,
+    verdict: Array,
+    known: Mapping[str, Measured],
+    sound: Iterable[str],
+    constants: Mapping[str, float],
+) -> Evidence:
+    """What is known of an input with some entries that are wrong; `sound`: whose claims have the form of the input."""
+    candidate, u = found.candidate, found.candidate.cotangents
     answers = [candidate.gradients(v) for v in (*u, np.zeros(u.shape[1:]))]
-    evidence = Evidence(
+    return Evidence(
         name=found.name,
         inputs=candidate.inputs,
         output=candidate.first.output,
         cotangents=u,
         analytic={name: np.stack([np.asarray(answer[name]) for answer in answers[:3]]) for name in sound},
         numerical={name: m.numerical.reshape(3, *m.subject.x.shape) for name, m in known.items()},
-        floor=found.floor.reshape(claimed.shape),
+        floor=found.floor.reshape(found.subject.x.shape),
         verdict=verdict,
         at_zero=np.asarray(answers[3][found.name]),
         constants=constants,
         ask=Asked(found, candidate.inputs),
         parts=candidate.parts,
     )
-    cause = diagnose(evidence)
-    if cause is not None:
-        return cause
-    error, _ = relative_error(claimed.ravel()[found.looked], found.numerical[0, found.looked])
-    return PERHAPS_A_SOLVER.format(error) if error < SLIGHT else "no simple cause"
 
 
 def _with_missing(found: Measured, missing: Array) -> str:

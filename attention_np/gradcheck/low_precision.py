@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from math import comb
 from typing import Any
 
@@ -18,29 +19,39 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import UNDECIDABLE, UNDECIDED, WRONG, judge
-from attention_np.gradcheck.checking import _cotangents
-from attention_np.gradcheck.diagnosis import Evidence, diagnose
+from attention_np.gradcheck.diagnosis import diagnose
+from attention_np.gradcheck.examining import evidence_of, prepared
 from attention_np.gradcheck.findings import Details
+from attention_np.gradcheck.judging.measured import Candidate, Measured, Options
 from attention_np.gradcheck.measuring.functions import (
     SAME_CALL_ULPS,
     Backward,
+    FirstCall,
     Forward,
     as_generator,
     as_inputs,
     check_mapping,
     form_of,
     kind_of,
+    on_copies,
 )
-from attention_np.gradcheck.measuring.numerical import numerical_gradient
+from attention_np.gradcheck.measuring.numerical import METHODS, as_method
+from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.subject import sizes
-from attention_np.gradcheck.nesting import Nest, children, is_narrow
+from attention_np.gradcheck.nesting import Flat, Nest, is_narrow
 from attention_np.gradcheck.reporting import InputReport, Report, compared
 
 __all__ = ["check_low_precision"]
 
 Array = npt.NDArray[Any]
 
+EPS = float(np.finfo(np.float64).eps)
 PRECISIONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "tf32": 2.0**-10}  # the last bit of one
+OF_OUTPUTS = (
+    ("backward", "forward"),
+    ("gradient", "output"),
+    ("input", "reference"),
+)  # what is said of those, for both
 LONGEST, POINTS, ORDER = 2.0**-5, 10, 5  # relative; a smooth curve leaves next to nothing, its rounding all
 STEADY = 2  # last bits, of what is rounded alike close by: inputs, as a scale may be, and outputs that hardly move
 AT_ONCE = 100  # entries that are wrong, whose saturation is looked at: one that stays wrong is enough
@@ -113,122 +124,109 @@ def check_low_precision(
     if not nest.arrays:
         as_inputs(inputs)  # which says why nothing is moved
     kernel = _Kernel(forward, backward, nest, _last_bit(precision, nest.arrays.values()))
-    output = kernel.output
-    drawn = _cotangents(generator.standard_normal(output.shape).astype(output.dtype), output, generator)
-    cotangents = np.stack([kernel.as_given(u) for u in drawn])
-    point = {name: x.astype(np.float64) for name, x in nest.arrays.items()}
-
-    def wide(*arrays: Array) -> Array:
-        found = kernel.joined(reference(*nest.filled(arrays).values()))
-        if found.dtype.itemsize < 8:
-            raise TypeError(f"reference must compute in double precision, not return {found.dtype}")
-        if found.shape != output.shape:
-            raise ValueError(f"reference must return the shape of the kernel's output, {output.shape}: {found.shape}")
-        return found
-
-    def slopes(u: Array) -> dict[str, Array]:
-        if pull_back is not None:
-            return kernel.gradients(pull_back, u, list(point.values()))
-        found: dict[str, Array] = numerical_gradient(wide, point, u, method=method, executor=executor)
-        return found
-
-    right = wide(*(x.copy() for x in point.values()))
-    expected = {**kernel.named(right), **slopes(cotangents[0])}
+    truth = replace(kernel.functions, of_nests=reference, gradients=pull_back or backward)
+    arrays = {name: x.astype(np.float64) for name, x in nest.arrays.items()}
+    right = np.asarray(truth.forward(*(x.copy() for x in arrays.values())))
+    if right.dtype.itemsize < 8:
+        raise TypeError(f"reference must compute in double precision, not return {right.dtype}")
+    if right.shape != kernel.output.shape:
+        raise ValueError(
+            f"reference must return the shape of the kernel's output, {kernel.output.shape}: {right.shape}"
+        )
+    cotangents = np.stack([kernel.as_given(u) for u in generator.standard_normal((3, *right.shape))])
     answer, again = kernel.answer(cotangents[0]), kernel.answer(cotangents[0])
-    floors = kernel.floors(cotangents[0], generator)
-    reports = {}
-    for name, numerical in expected.items():
-        is_output = name not in point
-        fault = form_of(answer[name], numerical) or kernel.other(answer[name], again[name])
-        if fault is not None:
-            if is_output:
-                fault = fault.replace("backward", "forward").replace("gradient", "output").replace("input", "reference")
-            reports[name] = InputReport(name, "reference", False, math.inf, size=numerical.size, diagnosis=fault)
-            continue
-        most = np.fmax(np.abs(answer[name]), np.abs(numerical))
-        of_reference = np.finfo(np.float64).eps * np.abs(numerical).max(initial=0)  # what it leaves where all cancels
-        floor = floors[name] + np.fmax(kernel.unit * most, kernel.smallest) / 2 + of_reference
-        wrong = np.abs(answer[name] - numerical) > UNDECIDABLE * floor
-        if not is_output and wrong.any():
-            u = np.where(_saturated(kernel, wide, point, name), cotangents[0], 0)
-            excess = np.abs(answer[name] - numerical)[wrong] / floor[wrong]
-            places = np.argwhere(wrong)[np.argsort(-excess)]
-            for first in range(0, len(places) if u.any() else 0, AT_ONCE):
-                chosen = tuple(places[first : first + AT_ONCE].T)
-                lost = [_lost(wide, point, name, place, u) for place in zip(*chosen, strict=True)]
-                floor[chosen] += STEADY * kernel.unit * np.array(lost) / UNDECIDABLE
-                if (np.abs(answer[name] - numerical) > UNDECIDABLE * floor)[chosen].any():
-                    break
-        reports[name] = _report(name, answer[name], numerical, floor, kernel.unit)
-    known = {name: x.details for name, x in reports.items() if x.details is not None and name in point}
-    if any(reports[name].wrong for name in known):
-        claims = [answer, *(kernel.answer(u) for u in (*cotangents[1:], 0 * cotangents[0]))]
-        numericals = [expected, *map(slopes, cotangents[1:])]
-        for name, details in known.items():
-            if not reports[name].wrong:
+    first = FirstCall(right, cotangents, [answer[name] for name in arrays], {}, {}, False)
+    point, run, seed = tuple(arrays.values()), partial(on_copies, truth.forward), int(generator.integers(2**63))
+    parts = () if truth.outputs is None else truth.outputs.parts
+    candidate = Candidate(run, kernel.backward, arrays, point, first, cotangents, seed, parts, stateless=True)
+    options = Options(as_method(method), 0.0, None, 0, {} if constants is None else constants)
+    believed = None if pull_back is None else truth.backward
+    with np.errstate(all="ignore"):
+        known = _gradients(candidate, believed, options, Running(executor))
+        floors = kernel.floors(cotangents[0], generator)
+        reports = {}
+        numericals = {name: found.numerical[0].reshape(arrays[name].shape) for name, found in known.items()}
+        for name, expected in (kernel.named(right) | numericals).items():
+            fault = form_of(answer[name], expected) or kernel.other(answer[name], again[name])
+            if fault is not None:
+                for word, of_output in OF_OUTPUTS if name not in known else ():
+                    fault = fault.replace(word, of_output)
+                reports[name] = InputReport(name, "reference", False, math.inf, size=expected.size, diagnosis=fault)
                 continue
-            evidence = Evidence(
-                name=name,
-                inputs=point,
-                output=right,
-                cotangents=cotangents,
-                analytic={key: np.stack([claim[key] for claim in claims[:3]]) for key in known},
-                numerical={key: np.stack([found[key] for found in numericals]) for key in point},
-                floor=details.floor,
-                verdict=details.verdict,
-                at_zero=claims[3][name],
-                constants={} if constants is None else constants,
-                parts=() if kernel.is_one else kernel.outputs.parts,
-            )
-            cause = diagnose(evidence) or "no simple cause"
-            if not cause.startswith("it is rounded"):  # which it is meant to be
-                reports[name] = replace(reports[name], diagnosis=cause)
+            most, error = np.fmax(np.abs(answer[name]), np.abs(expected)), np.abs(answer[name] - expected)
+            of_reference = np.finfo(np.float64).eps * np.abs(expected).max(
+                initial=0
+            )  # what it leaves where all cancels
+            floor = floors[name] + np.fmax(kernel.unit * most, kernel.smallest) / 2 + of_reference
+            if name in known and (error > UNDECIDABLE * floor).any():
+                _allow_saturation(kernel, run, arrays, name, cotangents[0], error, floor)
+            reports[name] = _report(name, answer[name], expected, floor, kernel.unit)
+        details = {name: x.details for name, x in reports.items() if name in known and x.details is not None}
+        for name, (_, _, floor, verdict) in details.items():
+            if reports[name].wrong:
+                found = known[name]
+                found.floor, found.verdict = floor.ravel(), verdict.ravel()
+                evidence = evidence_of(found, verdict, known, details, options.constants)
+                if believed is not None:
+                    evidence = evidence._replace(ask=None)  # slopes of inputs so large take too long
+                reports[name] = replace(reports[name], diagnosis=diagnose(evidence) or "no simple cause")
     return Report(tuple(reports.values()))
+
+
+def _gradients(
+    candidate: Candidate, believed: Backward | None, options: Options, running: Running
+) -> dict[str, Measured]:
+    """The gradients of the reference for all cotangents: measured, or those of its own backward."""
+    known = {}
+    for name in candidate.inputs:
+        subject = candidate.subject(name)
+        if believed is not None:
+            known[name] = Measured(name, candidate, subject, options.method, running)
+            continue
+        known[name] = found = prepared(candidate, name, subject, options, running)
+        found.look(np.arange(subject.x.size), best=found.method == METHODS[1])
+    if believed is not None:
+        for k, u in enumerate(candidate.cotangents):
+            gradients = believed(u.copy(), *(x.copy() for x in candidate.point))
+            for found, gradient in zip(known.values(), gradients, strict=True):
+                found.numerical[k], found.looked[...] = np.ravel(gradient), True
+    return known
 
 
 class _Kernel:
     """A kernel at a point, in the dtypes that it takes; its answers in double precision."""
 
     def __init__(self, forward: Forward, backward: Backward, inputs: Nest, unit: float) -> None:
-        self.forward, self.backward, self.inputs, self.unit = forward, backward, inputs, unit
-        self.point: list[Array] = list(inputs.arrays.values())
-        result = forward(*inputs.filled(x.copy() for x in self.point).values())
-        self.outputs, self.is_one = Nest({"output": result}, numbers=True), children(result) is None
-        if not self.outputs.kinds:
+        self.point, self.unit = inputs.arrays, unit
+        result = forward(*inputs.filled(x.copy() for x in self.point.values()).values())
+        self.functions = Flat.of(forward, backward, inputs, result)
+        outputs = self.functions.outputs
+        self.output = np.asarray(result if outputs is None else outputs.joined(result))
+        if not (self.output.dtype.kind == "f" or is_narrow(self.output.dtype)):
             raise TypeError(f"forward must return arrays of floating-point numbers, not {kind_of(result)}")
-        self.output = self.joined(result)
-        self.smallest = max(float(np.spacing(np.zeros((), x.dtype))) for x in (self.output, *self.point))
+        self.smallest = max(float(np.spacing(np.zeros((), x.dtype))) for x in (self.output, *self.point.values()))
 
-    def joined(self, result: Any) -> Array:
-        """Several outputs as one vector; one as it is."""
-        return np.asarray(result) if self.is_one else self.outputs.joined(result)
-
-    def named(self, joined: Array) -> dict[str, Any]:
-        """What `joined` gives, by the names of the outputs."""
-        arrays = {path: np.asarray(x) for path, x in self.outputs.arrays.items()}
-        ends = np.cumsum([x.size for x in arrays.values()])[:-1]
-        parts = np.split(joined.reshape(-1), ends)
-        return {path: part.reshape(x.shape) for (path, x), part in zip(arrays.items(), parts, strict=True)}
+    def named(self, output: Array) -> dict[str, Any]:
+        """The arrays of the output, by their names."""
+        outputs = self.functions.outputs
+        return {"output": output} if outputs is None else outputs.apart(output)
 
     def as_given(self, u: Array) -> Array:
         """A cotangent rounded to the dtypes of the outputs, as `backward` is given it."""
-        given = u.astype(self.output.dtype)
-        return given.astype(u.dtype) if self.is_one else self.outputs.joined(self.cotangent(given)).astype(u.dtype)
+        outputs, given = self.functions.outputs, u.astype(self.output.dtype)
+        return np.asarray(given if outputs is None else outputs.joined(outputs.split(given))).astype(np.float64)
 
-    def cotangent(self, u: Array) -> Any:
-        """The cotangent in the form and the dtypes of the outputs; one in double precision stays in it."""
-        return u if self.is_one else self.outputs.split(u)
+    def backward(self, u: Array, *arrays: Array) -> list[Any]:
+        """The gradients by the inputs, of arrays in any precision."""
+        return list(self.answer(u, arrays).values())[-len(self.point) :]
 
-    def gradients(self, backward: Backward, u: Array, arrays: Sequence[Array]) -> dict[str, Any]:
-        """What a backward gives by the inputs."""
-        result = backward(self.cotangent(u), *self.inputs.filled(x.copy() for x in arrays).values())
-        return dict(zip(self.inputs.arrays, self.inputs.gradients(result), strict=True))
-
-    def answer(self, u: Array, point: Sequence[Array] | None = None) -> dict[str, Any]:
+    def answer(self, u: Array, point: Iterable[Array] | None = None) -> dict[str, Any]:
         """The outputs, and the gradients by the inputs."""
-        arrays = self.point if point is None else point
-        result = self.joined(self.forward(*self.inputs.filled(x.copy() for x in arrays).values()))
-        answers = self.named(result) | self.gradients(self.backward, u.astype(self.output.dtype), arrays)
+        there = self.point.values() if point is None else point
+        arrays = [np.array(x, own.dtype) for x, own in zip(there, self.point.values(), strict=True)]
+        output = np.asarray(self.functions.forward(*(x.copy() for x in arrays)))
+        gradients = self.functions.backward(u.astype(self.output.dtype), *arrays)
+        answers = self.named(output) | dict(zip(self.point, gradients, strict=True))
         return {name: _in_double(x) for name, x in answers.items()}
 
     def other(self, first: Any, again: Any) -> str | None:
@@ -245,7 +243,7 @@ class _Kernel:
         """How far rounding moves each entry of the output and of the gradients."""
         here = self.answer(u)
         floors = {name: np.zeros(np.shape(x)) for name, x in here.items()}
-        ways = [rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape) for x in (u, *self.point)]
+        ways = [rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape) for x in (u, *self.point.values())]
         spacing = self.unit
         while spacing <= max(LONGEST, self.unit):
             answers = [self.answer(*self.moved(u, ways, spacing, k)) for k in range(POINTS)]
@@ -268,12 +266,26 @@ class _Kernel:
         rounded, and the kernel is not blamed for the rounding of what it is given.
         """
         moved = []
-        for x, way in zip((u, *self.point), ways, strict=True):
+        for x, way in zip((u, *self.point.values()), ways, strict=True):
             finite = np.where(np.isfinite(x), x, x.dtype.type(0))
             bits = np.abs(np.spacing(finite).astype(np.float64))
             steps = np.where(way > 0, POINTS - 1 - k, k) * np.ceil(spacing * np.abs(way * finite) / bits)
             moved.append((x - np.copysign(steps * bits, finite)).astype(x.dtype))
         return moved[0], moved[1:]
+
+
+def _allow_saturation(
+    kernel: _Kernel, wide: Forward, point: Mapping[str, Array], name: str, u: Array, error: Array, floor: Array
+) -> None:
+    """Raise the floor by what saturated outputs lose, where an entry is wrong; one that stays so is enough."""
+    u, wrong = np.where(_saturated(kernel, wide, point, name), u, 0), error > UNDECIDABLE * floor
+    places = np.argwhere(wrong)[np.argsort(-error[wrong] / floor[wrong])]
+    for first in range(0, len(places) if u.any() else 0, AT_ONCE):
+        chosen = tuple(places[first : first + AT_ONCE].T)
+        lost = [_lost(wide, point, name, place, u) for place in zip(*chosen, strict=True)]
+        floor[chosen] += STEADY * kernel.unit * np.array(lost) / UNDECIDABLE
+        if (error > UNDECIDABLE * floor)[chosen].any():
+            return
 
 
 def _saturated(kernel: _Kernel, wide: Forward, point: Mapping[str, Array], name: str) -> Array:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -244,18 +245,21 @@ class Nest:
         lead = np.broadcast_shapes(*(x.shape[:-1] for x in rows))
         return np.concatenate([np.broadcast_to(x, (*lead, x.shape[-1])) for x in rows], axis=-1)
 
+    def apart(self, vector: Array) -> dict[str, Array]:
+        """The arrays that :meth:`joined` has laid end to end, by path."""
+        ends = np.cumsum([math.prod(shape) for _, shape in self.parts])[:-1]
+        pairs = zip(self.parts, np.split(vector, ends), strict=True)
+        return {path: part.reshape(shape) for (path, shape), part in pairs}
+
     def split(self, vector: Array) -> Any:
         """The inverse of :meth:`joined`: the first tree with the parts of a vector, None in the place of other leaves.
 
         Each part has the dtype of its array, unless the whole has a wider one than all arrays together.
         """
-        arrays = [np.asarray(x) for x in self.arrays.values()]
-        wider = vector.dtype != np.result_type(*arrays)
-        ends = np.cumsum([x.size for x in arrays])[:-1]
-        parts = [
-            part.reshape(x.shape).astype(vector.dtype if wider else x.dtype, copy=False)
-            for part, x in zip(np.split(vector, ends), arrays, strict=True)
-        ]
+        dtypes = [np.asarray(x).dtype for x in self.arrays.values()]
+        wider = vector.dtype != np.result_type(*dtypes)
+        pairs = zip(self.apart(vector).values(), dtypes, strict=True)
+        parts = [part.astype(vector.dtype if wider else dtype, copy=False) for part, dtype in pairs]
         return next(iter(self.filled(parts, alone=True).values()))
 
     def _parts(self, path: str, leaf: Any) -> list[tuple[str, Any]]:

@@ -27,16 +27,6 @@ def jacobian(forward, inputs, name):
     return np.stack(columns, axis=-1).reshape((*np.shape(columns[0]), *x.shape))
 
 
-def cotangents_for(output, rng):
-    u = rng.standard_normal((3, *output.shape))
-    if not output.ndim:
-        return u
-    squares = (output**2).sum(axis=-1, keepdims=True)
-    along = (u[0] * output).sum(axis=-1, keepdims=True) / np.where(squares > 0, squares, 1)
-    u[2] = u[0] - along * output
-    return u
-
-
 class Asked:
     """What a diagnosis may ask of `forward` and `backward`, both of which take the inputs by name."""
 
@@ -79,7 +69,7 @@ class AskedOfALinearFunction:
 def evidence_of(forward, backward, inputs, where, constants=None, seed=0):
     """What a check would find."""
     output = np.asarray(forward(*inputs.values()))
-    u = cotangents_for(output, np.random.default_rng(seed))
+    u = np.random.default_rng(seed).standard_normal((3, *output.shape))
     slopes = {name: jacobian(forward, inputs, name) for name in inputs}
     numerical = {name: np.tensordot(u, slope, output.ndim) for name, slope in slopes.items()}
     answers = [backward(cotangent, *inputs.values()) for cotangent in (*u, 0 * u[0])]
@@ -98,7 +88,7 @@ def evidence_of(forward, backward, inputs, where, constants=None, seed=0):
 def linear_evidence(right, wrong, shape, output_shape, rng, noise=8 * EPS, constants=None):
     """Evidence of a function with the Jacobian `right`, (output, input), and a backward with the Jacobian `wrong`."""
     output, x = rng.standard_normal(output_shape), rng.standard_normal(shape)
-    u = cotangents_for(output, rng)
+    u = rng.standard_normal((3, *output.shape))
     flat = u.reshape(3, -1)
     sizes = (abs(flat) @ (abs(right) + abs(wrong))).reshape(3, *shape)
     numerical, analytic = ((flat @ slopes).reshape(3, *shape) for slopes in (right, wrong))

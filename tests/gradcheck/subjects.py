@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from attention_np.gradcheck.checking import _cotangents
 from attention_np.gradcheck.judging.measured import Candidate, Measured
-from attention_np.gradcheck.measuring.functions import as_generator, first_call, in_double_precision, on_copies
+from attention_np.gradcheck.measuring.functions import (
+    as_generator,
+    first_call,
+    in_double_precision,
+    on_copies,
+    wide_dtype,
+)
 from attention_np.gradcheck.measuring.probes import rounding_of
 from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.subject import Subject, along
@@ -47,6 +52,6 @@ def measured(forward, backward, inputs, name="x", method="complex-step", seed=0)
     rng = as_generator(seed)
     first = first_call(forward, backward, inputs, rng)
     point = tuple(in_double_precision(forward, list(inputs.values()), first.output))
-    cotangents = _cotangents(first.cotangent, first.output, rng)
+    cotangents = first.cotangents.astype(wide_dtype(first.output.dtype))
     problem = Candidate(lambda *x: on_copies(forward, *x), backward, inputs, point, first, cotangents, seed)
     return Measured(name, problem, problem.subject(name), method, Running())

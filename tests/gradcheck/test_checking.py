@@ -5,7 +5,7 @@ import pytest
 
 from attention_np import softmax
 from attention_np.gradcheck import GradientError, assert_gradients, check
-from attention_np.gradcheck.checking import _cotangents, _elsewhere
+from attention_np.gradcheck.checking import _elsewhere
 
 from .programs import (
     bilinear,
@@ -260,39 +260,6 @@ def test_a_question_at_the_same_point_is_told_from_others_by_the_values_at_anoth
         check(lambda y: np.sin(y) + (y - x) ** 3, backward, {"x": x}, checkpoint=path)
     there = _elsewhere(np.array([1.0, -3.0, 5.0, 4.0]))
     np.testing.assert_array_equal(np.abs(there - [1.0, -3.0, 5.0, 4.0]), [[0.5, 0.5, 1, 1]])
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
-@pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 3, 4)])
-def test_the_third_cotangent_is_the_first_less_its_component_along_each_row_of_the_output(shape, dtype):
-    u, output = normal(*shape, dtype=dtype) / 3, 3 * normal(*shape, seed=1, dtype=dtype)
-    eps = float(np.finfo(dtype).eps)
-    first, other, orthogonal = found = _cotangents(u, output, np.random.default_rng(7))
-    assert found.dtype == np.result_type(dtype, np.float64)
-    np.testing.assert_array_equal(first, u)
-    assert (abs((orthogonal * output).sum(axis=-1)) <= 50 * eps).all()
-    taken_off = first - orthogonal
-    squares = (output.astype(np.longdouble) ** 2).sum(axis=-1, keepdims=True)
-    multiple = (taken_off * output).sum(axis=-1, keepdims=True) / squares
-    np.testing.assert_allclose(taken_off, multiple * output, rtol=0, atol=50 * eps)
-    for cotangent in found:  # the functions are given them in the dtype of the output
-        np.testing.assert_array_equal(cotangent, cotangent.astype(dtype))
-    assert abs(np.corrcoef(first.ravel().astype(float), other.ravel().astype(float))[0, 1]) < 0.9
-
-
-def test_the_third_cotangent_keeps_what_stands_against_rows_that_are_zero_or_not_finite():
-    u, output = normal(4, 5), normal(4, 5, seed=1)
-    output[1], output[2, 3], output[3, 0] = 0, np.nan, np.inf
-    _, _, orthogonal = _cotangents(u, output, np.random.default_rng(0))
-    np.testing.assert_array_equal(orthogonal[1:], u[1:])
-    assert orthogonal[0] @ output[0] == pytest.approx(0, abs=1e-14)
-
-
-def test_of_an_output_of_one_number_nothing_is_left_along_it():
-    found = _cotangents(np.array(1.5), np.array(2.0), np.random.default_rng(0))
-    assert found.shape == (3,)
-    assert (found[0], found[2]) == (1.5, 0)
-    assert found[1] not in (0, 1.5)
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,9 @@ def test_an_interrupted_check_says_what_cannot_be_compared_whatever_was_measured
     report = interrupted_after(120, gradient_of_x)
     x, y, z = report
     assert (x.method, x.diagnosis, x.checked, x.size) == ("central", fault, 0, 9)
-    assert (z.method, z.diagnosis, z.checked, z.size) == ("auto", "forward writes to this input", 0, 9)
-    for entry in (x, z):
-        assert (entry.ok, entry.max_relative_error, entry.verdict) == (False, np.inf, "wrong")
+    assert (x.ok, x.max_relative_error, x.verdict) == (False, np.inf, "wrong")
+    assert (z.method, z.diagnosis, z.checked, z.size) == ("central", "forward writes to this input", 0, 9)
+    assert (z.ok, z.verdict) == (False, "wrong")
     assert (y.diagnosis, y.wrong, y.verdict) == (None, 0, "unfinished")
 
 
@@ -261,14 +261,34 @@ def test_a_gradient_of_which_no_form_is_right_is_no_evidence_for_others(monkeypa
     assert list(given[0].numerical) == ["x", "y"]
 
 
-def test_of_an_input_that_is_written_to_nothing_is_measured_and_of_one_without_entries_there_is_no_worst():
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_write_to_an_argument_is_one_finding_and_the_values_are_compared_all_the_same(times):
     def forward(x, y):
         x += 0.5
-        return np.sin(x) * y
+        return np.sin(x - 0.5) * y
 
-    found = check(forward, lambda d, x, y: (d * y, d * x), square_inputs())["x"]
-    assert (found.name, found.method, found.ok, found.size) == ("x", "auto", False, 9)
-    assert (found.checked, found.max_relative_error, found.diagnosis) == (0, np.inf, "forward writes to this input")
+    def backward(d, x, y):
+        gradients = times * d * np.cos(x) * y, d * np.sin(x)
+        y[...] = 0
+        return gradients
+
+    def backward_of_sin(d, x):
+        d *= np.cos(x)
+        return times * d
+
+    inputs, besides = (
+        square_inputs(),
+        "" if times == 1 else "; besides: it is 2 times the numerical gradient throughout",
+    )
+    x, y = check(forward, backward, inputs)
+    assert (y.ok, y.wrong, y.checked, y.diagnosis) == (False, 0, 9, "backward writes to this input")
+    alone = check(np.sin, backward_of_sin, {"x": inputs["x"]})["x"]
+    of_d = "backward writes to the gradient of the output that it is given"
+    for entry, said in ((x, "forward writes to this input"), (alone, of_d)):
+        assert (entry.ok, entry.wrong, entry.checked, entry.diagnosis) == (False, 9 * (times - 1), 9, said + besides)
+
+
+def test_of_an_input_without_entries_there_is_no_worst():
     found = check(np.sin, lambda d, x: d * np.cos(x), {"x": np.zeros((0, 3))})["x"]
     assert found.worst_index == ()
     assert np.isnan([found.analytic, found.numerical, found.floor]).all()

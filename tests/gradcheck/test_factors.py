@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attention_np.gradcheck import check
 from attention_np.gradcheck.agreement import UNDECIDED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
 
@@ -350,3 +351,33 @@ def test_a_root_of_a_last_axis_comes_before_a_number_of_the_call_and_that_before
     factor, shapes = math.sqrt(length), {"a": (5, 8), "key": (7, 8), "value": (7, 3)}
     found = said_of_a_factor(factor, shapes, (5, 3), {"temperature": factor})
     assert found.endswith(f"times the numerical gradient throughout: perhaps {first}; or {second}")
+
+
+def inverse_backward(d, x, times=1.0):
+    """Right at symmetric points only, but for a number: a transposition is missing."""
+    return -times * np.linalg.inv(x) @ d @ np.linalg.inv(x)
+
+
+@pytest.mark.parametrize(
+    ("times", "point", "alone"),
+    [(2.0, normal(4, 4), True), (1.7, normal(2, 2), True), (2.0, np.zeros((3, 3)), False)],
+)
+def test_of_a_factor_that_is_gone_at_another_point_it_is_said_that_it_is(times, point, alone):
+    x = {"x": point @ point.T + 4 * np.eye(len(point))}
+    found = check(np.linalg.inv, lambda d, x: inverse_backward(d, x, times), x)["x"].diagnosis
+    said = f"it is {times:g} times the numerical gradient throughout, at this point alone: at another it is not"
+    assert (found == said) == alone  # entries that are alike have one factor by whatever formula
+
+
+def test_a_factor_of_the_entries_that_can_be_decided_is_seen_beside_such_as_noise_hides():
+    rng = np.random.default_rng(0)
+    right = rng.standard_normal((7, 6))
+    right[:, 2:] = 0
+    found = linear_evidence(right, 0.35 * right, (6,), (7,), rng)
+    numerical, floor = found.numerical["x"].copy(), found.floor.copy()
+    numerical[:, 2:], floor[2:] = 1e-13 * rng.standard_normal((3, 4)), 1e-13
+    verdict = np.where(np.arange(6) < 2, WRONG, UNDECIDED)
+    found = found._replace(numerical={"x": numerical}, floor=floor, verdict=verdict)
+    assert diagnose(found) == "it is 0.35 times the numerical gradient throughout"
+    hidden = found._replace(verdict=np.where(np.arange(6) < 1, WRONG, UNDECIDED))
+    assert "0.35" in str(diagnose(hidden))

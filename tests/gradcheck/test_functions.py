@@ -216,10 +216,10 @@ def doing(function, *, to):
 def test_who_writes_to_an_input_or_the_cotangent_is_told_which_and_those_that_were_given_stay():
     kept = {name: x.copy() for name, x in INPUTS.items()}
     for place, name in enumerate(INPUTS):
-        assert seen(doing(forward, to=place)).faults == {name: "forward writes to this input"}
-        assert seen(backward=doing(backward, to=place + 1)).faults == {name: "backward writes to this input"}
+        assert seen(doing(forward, to=place)).writes == {name: "forward writes to this input"}
+        assert seen(backward=doing(backward, to=place + 1)).writes == {name: "backward writes to this input"}
     first = seen(backward=doing(backward, to=0))
-    assert first.faults == dict.fromkeys("xy", "backward writes to the gradient of the output that it is given")
+    assert first.writes == dict.fromkeys("xy", "backward writes to the gradient of the output that it is given")
     np.testing.assert_array_equal(first.cotangent, seen().cotangent)
     for name, x in kept.items():
         np.testing.assert_array_equal(INPUTS[name], x)
@@ -228,7 +228,7 @@ def test_who_writes_to_an_input_or_the_cotangent_is_told_which_and_those_that_we
 @pytest.mark.parametrize("view", [lambda x: x, lambda x: x[::-1], lambda x: x.reshape(3, 2), lambda x: x[:1, 1:]])
 def test_an_output_that_is_a_view_of_an_input_is_no_fault_and_its_gradient_is_judged(view):
     first = seen(lambda x, _: view(x), lambda u, x, y: (x * 0 + u.sum(), y * 1))
-    assert (first.faults, first.is_view) == ({}, True)
+    assert (first.faults, first.writes, first.is_view) == ({}, {}, True)
 
     def backward(d, x):
         places = view(np.arange(x.size).reshape(x.shape))
@@ -243,11 +243,11 @@ def test_an_output_that_is_a_view_of_an_input_is_no_fault_and_its_gradient_is_ju
 
 def test_a_gradient_that_is_a_view_of_an_input_is_told_which():
     sentence = "a gradient is a view of this input: whoever changes one changes the other"
-    assert seen(backward=lambda u, x, _: (x, (u * x).sum(axis=0))).faults == {"x": sentence}
-    assert seen(backward=lambda u, _, y: (u * y, y[::-1])).faults == {"y": sentence}
+    assert seen(backward=lambda u, x, _: (x, (u * x).sum(axis=0))).writes == {"x": sentence}
+    assert seen(backward=lambda u, _, y: (u * y, y[::-1])).writes == {"y": sentence}
     only = {"x": INPUTS["x"]}
-    assert seen(lambda x: x * 2, lambda _, x: x, only).faults == {"x": sentence}
-    assert seen(lambda x: x * 2, lambda _, x: [x], only).faults == {"x": sentence}
+    assert seen(lambda x: x * 2, lambda _, x: x, only).writes == {"x": sentence}
+    assert seen(lambda x: x * 2, lambda _, x: [x], only).writes == {"x": sentence}
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,32 @@ def test_an_error_in_one_block_is_found_where_it_is():
     assert str(report["symmetry"].diagnosis).startswith("the Hessian is not symmetric")
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (np.triu, "zero below the diagonal of the last two axes"),
+        (lambda h: h * (1 - np.eye(4)), "zero on the diagonal of the last two axes"),
+        (lambda h: h - h[3, 1] * np.outer(*np.eye(4)[[3, 1]]), "zero at one entry, [3, 1]"),
+        (lambda h: np.where(np.tri(4, k=-1) > 0, 2 * h, h), "2 times what it should be below the diagonal of the last"),
+        (lambda h: np.where(np.tri(4, k=-1) > 0, h * (2 + np.arange(4)), h), None),  # no two of which are the same
+        (lambda h: h * np.random.default_rng(1).uniform(0.5, 2, h.shape), None),
+        (lambda h: h + np.tri(4, k=-1), None),
+    ],
+)
+@pytest.mark.parametrize("as_product", [False, True])
+def test_of_a_part_of_a_hessian_it_is_said_where_it_is(change, said, as_product):
+    a, x = normal(4, 4, seed=4), {"x": normal(4, seed=5)}
+
+    def of_sines(x):  # the Hessian of sum(cos(a x))
+        return change(-a.T @ np.diag(np.cos(a @ x)) @ a)
+
+    wrong = (lambda v, x: of_sines(x) @ v) if as_product else of_sines
+    found = str(check_hessian(lambda x: -a.T @ np.sin(a @ x), wrong, x)["x"].diagnosis)
+    assert found.startswith(
+        f"as a matrix times the gradient of output.x, a row for each entry, it is {said}" if said else "no simple cause"
+    ), found
+
+
 def test_a_symmetric_error_is_found_by_the_inputs():
     report = check_hessian(gradient, lambda v, x: 1.5 * product(v, x), X)
     assert [entry.ok for entry in report] == [False, True]

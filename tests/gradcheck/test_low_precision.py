@@ -265,3 +265,72 @@ def test_an_argument_that_cannot_be_used_is_refused_in_one_sentence(arguments, e
     usual = {"forward": np.sin, "backward": lambda d, x: d * np.cos(x), "inputs": {"x": X}, "reference": np.sin}
     with pytest.raises(error, match=message):
         check_low_precision(**(usual | arguments))
+
+
+def scaled_by_size(x, weight):
+    """Each row over its root mean square."""
+    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True)) * weight
+
+
+def backward_of_scaled(wrong, d, x, weight):
+    size = np.sqrt((x * x).mean(axis=-1, keepdims=True))
+    y, d_y = x / size, d * (1 if wrong == "gamma" else weight)
+    d_x = (d_y - (0 if wrong == "projection" else y * (d_y * y).mean(axis=-1, keepdims=True))) / size
+    rows = y[:1] if wrong == "first row" else y
+    return (-d_x if wrong == "sign" else d_x), (d[: len(rows)] * rows).sum(axis=0)
+
+
+def backward_of_product(wrong, d, x, weight):
+    if wrong == "transposed":
+        return d.T @ weight.T, x.T @ d
+    return d @ weight.T, (x.T[:, 1:] @ d[1:] if wrong == "row" else x.T @ d)
+
+
+def backward_of_gated(wrong, d, x, weight):
+    y = np.tanh(x)
+    terms = {"one term": y, "other term": x * (1 - y * y)}
+    return d * weight * terms.get(wrong, sum(terms.values())), d * x * y
+
+
+SAID = {
+    "gamma": "it is right for 1/weight times the gradient of the output in the place of that: ",
+    "sign": "it is -1 times the numerical gradient ",
+    "first row": "the gradient of the output is used only at index 0 of axis 0",
+    "transposed": "the gradient of the output is taken in another order: axes 0 and 1 are transposed",
+    "row": "the gradient of the output is left out at index 0 of axis 0",
+    "projection": "the projection term of a normalization along axis 1, ",
+    "one term": "no simple cause",
+    "other term": "no simple cause",
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(
+    ("forward", "backward", "wrong"),
+    [
+        (scaled_by_size, backward_of_scaled, "gamma"),
+        (scaled_by_size, backward_of_scaled, "sign"),
+        (scaled_by_size, backward_of_scaled, "first row"),
+        (scaled_by_size, backward_of_scaled, "projection"),
+        (np.matmul, backward_of_product, "transposed"),
+        (np.matmul, backward_of_product, "row"),
+        (lambda x, weight: x * np.tanh(x) * weight, backward_of_gated, "one term"),
+        (lambda x, weight: x * np.tanh(x) * weight, backward_of_gated, "other term"),
+    ],
+)
+def test_a_cause_is_named_as_it_is_in_double_precision_or_not_at_all(forward, backward, wrong, dtype):
+    for seed in range(3):
+        x, weight = normal(6, 6, seed=seed), np.random.default_rng(seed).uniform(0.5, 2, (6, 6))
+        inputs = {"x": x.astype(dtype), "weight": (weight if forward is np.matmul else weight[0]).astype(dtype)}
+        if backward is backward_of_gated:
+            inputs["weight"] = weight.astype(dtype)
+        report = check_low_precision(
+            lambda *arrays: forward(*map(single, arrays)).astype(dtype),
+            lambda *arrays: tuple(x.astype(dtype) for x in backward(wrong, *map(single, arrays))),
+            inputs,
+            forward,
+        )
+        said = [str(entry.diagnosis) for entry in report if not entry.ok]
+        too_coarse = dtype != np.float16 and wrong == "projection"
+        assert len(said) == 1, str(report)
+        assert said[0].startswith(SAID[wrong]) or (too_coarse and said[0] == "no simple cause"), said[0]

@@ -27,7 +27,8 @@ def case_of(error, floor=1e-6, size=1.0):
     ("entries", "error", "left", "explained"),
     [
         (1, 9.0, 0.0, True),  # one is enough if it is off by far more than the noise
-        (1, 9.0, 0.9, True),
+        (1, 9.0, 0.6, True),
+        (12, 9.0, 0.3, False),  # of which more is left than noise leaves
         (1, 9.0, 1.1, False),
         (1, 7.0, 0.0, False),
         (3, 7.0, 0.0, False),

@@ -155,7 +155,6 @@ def test_what_is_wrong_where_orthogonal_rows_give_zero_anyway_is_called_by_its_f
         return d * scale * np.cos(x), factor(scale) * (d * np.sin(x)).sum(axis=-1, keepdims=True)
 
     found = evidence_of(lambda x, scale: np.sin(x) * scale, backward, inputs, "scale")
-    assert abs(found.numerical["scale"][2]).max() < 1e-14
     assert diagnose(found) == said
 
 

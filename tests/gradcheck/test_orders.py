@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attention_np.gradcheck import check
 from attention_np.gradcheck.diagnosis import diagnose
 
 from .evidence import linear_evidence, matrices, noises, said_of, seeds
+from .programs import normal
 
 
 def exchanged_in_pairs(length):
@@ -119,3 +121,39 @@ def test_an_order_that_a_sample_hardly_shows_is_not_claimed(pairs, enough):
     numerical = np.where(seen, found.numerical["x"], np.nan)
     sentence = diagnose(found._replace(numerical={"x": numerical}))
     assert (sentence == "axes 0 and 1 are transposed") == enough
+
+
+def of_factor(d, x):
+    """The gradient of Cholesky's factor, of moves that keep the matrix symmetric."""
+    factor = np.linalg.cholesky(x)
+    inverse, inner = np.linalg.inv(factor), np.tril(factor.T @ d) - np.diag(np.diag(factor.T @ d)) / 2
+    of_x = inverse.T @ inner @ inverse
+    return (of_x + of_x.T) / 2
+
+
+PAIRS = "entries [i, j] and [j, i] of the last two axes are right together, and not each"
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "said"),
+    [
+        (np.linalg.cholesky, of_factor, f"{PAIRS}: forward reads the lower triangle alone"),
+        (
+            lambda x: np.linalg.cholesky(x.T),
+            lambda d, x: of_factor(d, x.T),
+            f"{PAIRS}: forward reads the upper triangle alone",
+        ),
+        (np.sin, lambda d, x: (d * np.cos(x) + (d * np.cos(x)).T) / 2, f"{PAIRS}. It is right if"),
+        (np.sin, lambda d, x: d * np.cos(x) + (d * np.cos(x)).T, "the diagonal"),  # which counts twice
+        (
+            np.sin,
+            lambda d, x: np.triu(d * np.cos(x)),
+            "wrong only below the diagonal of the last two axes, where it is",
+        ),
+        (np.sin, lambda d, x: (d * np.cos(x)).T, "axes 0 and 1 are transposed"),
+    ],
+)
+def test_of_entries_that_are_right_in_pairs_it_is_said_and_of_no_others(forward, backward, said):
+    x = normal(4, 4)
+    found = str(check(forward, backward, {"x": x @ x.T + 4 * np.eye(4)})["x"].diagnosis)
+    assert found.startswith(said) if said != "the diagonal" else PAIRS not in found

@@ -39,6 +39,7 @@ CAUSES = (
     known.known_factor,
     orders.of_another_input,
     orders.another_order,
+    orders.right_in_pairs,
     incoming.part_of_the_slopes,
     known.known_factor_of_the_cotangent,
     incoming.another_order_of_the_cotangent,
@@ -49,6 +50,7 @@ CAUSES = (
     precision.lost_epsilon,
     places.simply_wrong_in_places,
     incoming.part_of_the_cotangent,
+    incoming.part_of_the_derivative,
     incoming.leak_of_the_cotangent,
     factors.factor_along_an_axis,
     places.wrong_in_places,
@@ -60,6 +62,7 @@ CAUSES = (
 SAID_ONCE = (factors.zero, orders.of_another_input, precision.rounded, precision.lost_epsilon, cotangents.not_linear)
 # The numbers of these are others at another point.
 OWN_NUMBERS = (cotangents.added_regardless, factors.factor_along_an_axis, cotangents.same_number_added)
+ENTRIES = 3  # with one factor in common at one point: that two have is no more than a coincidence
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?")
 SAME = 1e-4  # relative: as close as a number is the same at another point, as one of central differences may be known
 
@@ -92,11 +95,21 @@ def diagnose(evidence: Evidence) -> str | None:
         mistake = Mistake.of(evidence)
         if not mistake.wrong.any() or not np.isfinite(mistake.claimed[:, mistake.looked_at]).all():
             return None
+        here = None
         for cause in CAUSES:
             sentence = cause(mistake)
             if sentence is not None and (cause in SAID_ONCE or _is_said_again(cause, mistake, sentence)):
                 return sentence
-    return None
+            if sentence is not None and cause is factors.constant_factor and _tells(mistake):
+                here = f"{sentence.partition(':')[0]}, at this point alone: at another it is not"
+    return here
+
+
+def _tells(mistake: Mistake) -> bool:
+    """Whether a factor at one point is more than any formula has where there are few entries, or all are alike."""
+    x = np.asarray(mistake.evidence.inputs[mistake.name])
+    telling = mistake.looked_at & (np.abs(mistake.error) > mistake.tolerance).any(axis=0)
+    return np.unique(x[telling]).size >= ENTRIES
 
 
 def _is_said_again(cause: Callable[[Mistake], str | None], mistake: Mistake, sentence: str) -> bool:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
+from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, axes_in_words, number
 from attention_np.gradcheck.diagnosis.orders import named_orders
 from attention_np.gradcheck.diagnosis.places import name_of
@@ -20,15 +22,14 @@ __all__ = [
     "another_order_of_the_cotangent",
     "leak_of_the_cotangent",
     "part_of_the_cotangent",
+    "part_of_the_derivative",
     "part_of_the_slopes",
     "passed_on",
 ]
 
 NONE = 1e-6  # of the largest slope of an entry: what differences may see of an output that it has no effect on
-KNOWN = 1e-6  # a coefficient of a slice that is so well known is what it is rounded to
-SPARE = 3  # equations that there must be beyond the coefficients that they tell
-ENOUGH = 4  # equations for each coefficient: more tell no more of them, and all are tested in the end
-MOST_COEFFICIENTS = 400  # beyond, solving for them takes longer than the check
+KNOWN = 1e-6  # a coefficient of a slice that is so well known, or as well as the gradient, is what it is rounded to
+TINY = 1e-300  # in the place of zero, to divide by
 
 
 def part_of_the_slopes(mistake: Mistake) -> str | None:
@@ -132,57 +133,62 @@ def part_of_the_cotangent(mistake: Mistake) -> str | None:
 
     That of one of several outputs, of some slices, or of any entries.
     """
-    if mistake.slopes is None:
+    told = _paths_as_claimed(mistake)
+    if told is None:
         return None
-    shape, parts = mistake.evidence.output.shape, mistake.evidence.parts
-    if parts:
-        slices = [(len(parts), np.repeat(np.arange(len(parts)), [math.prod(x) for _, x in parts]))]
-    else:
-        slices = [(n, np.indices(shape)[axis].ravel()) for axis, n in enumerate(shape) if n > 1]
-    each = (parts or len(slices) > 1) and mistake.looked_at.all()  # a few entries tell of the paths to themselves alone
-    every = [(math.prod(shape), np.arange(math.prod(shape)))] if each else []
-    for count, groups in slices + every:
-        times = _coefficients(mistake, mistake.slopes, groups, count) if count <= MOST_COEFFICIENTS else None
-        if times is None:
+    effect = told.effect
+    times = (effect * told.claims * told.slopes).sum(axis=1) / np.maximum((effect * told.slopes**2).sum(axis=1), TINY)
+    times = np.where(effect.any(axis=1), told.rounded(times), 1).reshape(mistake.evidence.output.shape)
+    others = np.unique(times[times != 1])
+    if others.size != 1 or not (times == 1).any() or not mistake.is_right_for(times * mistake.evidence.cotangents):
+        return None
+    return _left_out(mistake, times != 1, float(others[0]))
+
+
+def part_of_the_derivative(mistake: Mistake) -> str | None:
+    """As a matrix, it is right but for a place that has a name, as one side of the diagonal."""
+    told, parts = _paths_as_claimed(mistake), mistake.evidence.parts or (("the output", mistake.evidence.output.shape),)
+    if told is None or len(mistake.shape) != 1:
+        return None
+    wrong = np.abs(told.claims - told.slopes) > told.known * np.maximum(np.abs(told.claims), told.effect)
+    start = 0
+    for path, shape in parts:
+        rows = slice(start, start := start + math.prod(shape))
+        some, others = wrong[rows].T, (told.effect & ~wrong)[rows].T
+        if len(shape) != 1 or wrong.sum() != some.sum() or not some.any():
             continue
-        times = times[groups].reshape(shape)
-        others = np.unique(times[times != 1])
-        if others.size == 1 and (times == 1).any() and mistake.is_right_for(times * mistake.evidence.cotangents):
-            return _left_out(mistake, times != 1, float(others[0]))
+        times = np.unique(told.rounded((told.claims / told.slopes)[wrong]))
+        place = name_of(some, others, mistake.evidence.constants)
+        if (
+            times.size == 1
+            and place is not None
+            and mistake.is_right_for(mistake.evidence.cotangents, np.where(wrong, times, 1) * mistake.slopes)
+        ):
+            what = "zero" if not times[0] else f"{number(float(times[0]))} times what it should be"
+            return f"as a matrix times the gradient of {path}, a row for each entry, it is {what} {place.text}"
     return None
 
 
-def _coefficients(mistake: Mistake, slopes: Array, groups: Array, count: int) -> Array | None:
-    """By what each of some groups of outputs counts, if the equations tell: (count,); 1 where it is not told apart."""
-    u, claimed, seen = mistake.evidence.cotangents, mistake.claimed, mistake.looked_at
-    ask = mistake.evidence.ask
-    draws = -(-(count + SPARE) // slopes.shape[1])
-    if count == u[0].size:  # each entry has coefficients of its own
-        draws = max(draws, int((slopes != 0).sum(axis=0).max()) + SPARE)
-    if draws > len(u) + sum(x.size for x in mistake.evidence.inputs.values()) or ask is None:
-        return None  # so many claims take longer than the check
-    if draws > len(u):
-        more = np.random.default_rng(1).standard_normal((draws - len(u), *u.shape[1:]))
-        u, claimed = np.concatenate([u, more]), np.concatenate([claimed, ask.claims(more)])
-    some = slice(None, None, max(1, slopes.shape[1] * len(u) // (ENOUGH * (count + SPARE))))
-    slopes = slopes[:, some]
-    terms = u.reshape(len(u), -1)[:, :, np.newaxis] * slopes  # (cotangents, outputs, entries)
-    design = np.zeros((len(u), count, slopes.shape[1]))
-    for k in range(count):
-        design[:, k] = terms[:, groups == k].sum(axis=1)
-    size = np.abs(terms).sum(axis=1)
-    scale = np.where(size > 0, size, 1)
-    matrix = np.moveaxis(design / scale[:, np.newaxis], 1, -1).reshape(-1, count)
-    values = (claimed[:, seen][:, some] / scale).ravel()
-    matters = np.abs(matrix).max(axis=0) > 0
-    if len(values) < matters.sum() + SPARE or not np.isfinite(matrix).all() or not np.isfinite(values).all():
+class Told(NamedTuple):
+    """What each entry does to each output, (outputs, entries), over the largest that it does to any."""
+
+    claims: Array
+    slopes: Array
+    effect: Array  # whether it does anything
+    known: float  # how well, relative
+
+    def rounded(self, times: Array) -> Array:
+        """Multiples that are whole or half, as well as they are known."""
+        return np.where(np.abs(times - np.rint(2 * times) / 2) <= self.known, np.rint(2 * times) / 2, times)
+
+
+def _paths_as_claimed(mistake: Mistake) -> Told | None:
+    slopes, claims = mistake.slopes, mistake.claims
+    if slopes is None or claims is None or not np.isfinite(slopes).all() or not np.isfinite(claims).all():
         return None
-    found, _, rank, _ = np.linalg.lstsq(matrix[:, matters], values, rcond=NONE)
-    if rank < matters.sum():
-        return None
-    times = np.ones(count)
-    times[matters] = np.where(np.abs(found - np.rint(2 * found) / 2) <= KNOWN, np.rint(2 * found) / 2, found)
-    return times
+    largest = np.maximum(np.abs(slopes).max(axis=0), TINY)
+    effect = np.abs(slopes) > NONE * largest
+    return Told(claims / largest, slopes / largest, effect, max(KNOWN, UNDECIDABLE * mistake.precision))
 
 
 def _left_out(mistake: Mistake, other: Array, times: float) -> str:

@@ -24,8 +24,10 @@ __all__ = ["Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number"
 Array = npt.NDArray[Any]
 
 EVIDENT = 8  # an error that a hypothesis is to explain is at least so many times what the hypothesis may be off
+AS_A_RULE = 0.2  # of what is allowed in an entry, twice its noise: the root of the mean square of what is left
 AWAY = 2.0**-7  # relative: another point, as far off as no formula is by accident, and hardly any branch
 COARSE = 1e-6  # a typical entry that is known no better does not tell whether a number is the same at another point
+CLAIMS = 4  # for each entry of the inputs: more take longer than the check, which moves all of those
 PROBES = 8  # entries that are compared before all are
 EPS = float(np.finfo(np.float64).eps)
 
@@ -41,7 +43,7 @@ class Evidence(NamedTuple):
         Every input of the function.
     output : ndarray
     cotangents : ndarray
-        ``(3, *output.shape)``: two random ones, and the first one less its component along each row of the output.
+        ``(3, *output.shape)``: random ones.
     analytic : mapping of str to ndarray
         For every input whose claimed gradient has the right form: ``(3, *shape)``, the claimed gradients for the three
         cotangents.
@@ -94,7 +96,9 @@ class Mistake:
         looked_at = np.isfinite(right).all(axis=0) & (np.asarray(evidence.verdict) != UNCHECKED)
         size = np.maximum(np.abs(claimed), np.abs(right))
         floor = np.where(np.isfinite(evidence.floor), evidence.floor, 0)
-        relative = (floor / size[0])[looked_at & (size[0] > 0)]
+        known = looked_at & (size[0] > 0)
+        decided = known & (np.asarray(evidence.verdict) != UNDECIDED)  # those that noise hides are not typical
+        relative = (floor / size[0])[decided if decided.any() else known]
         precision = max(float(np.median(relative)) if relative.size else 0.0, 2 * EPS)
         # The floor is that of the first cotangent; the terms of another are of another size, as a rule a similar one.
         others = 2 * np.maximum(floor, precision * size[1:])
@@ -156,6 +160,15 @@ class Mistake:
             return None
         slopes = ask.slopes(np.eye(output.size).reshape(-1, *output.shape))
         return slopes[:, self.looked_at]
+
+    @cached_property
+    def claims(self) -> Array | None:
+        """The same as it is claimed; None if that takes too long, or no sum of it is the whole claim."""
+        output, ask = self.evidence.output, self.evidence.ask
+        most = CLAIMS * sum(x.size for x in self.evidence.inputs.values())
+        if self.slopes is None or ask is None or output.size > most or not (self.looked_at.all() and ask.is_linear):
+            return None
+        return ask.claims(np.eye(output.size).reshape(-1, *output.shape)).reshape(self.slopes.shape)
 
     @property
     def is_seen_again(self) -> bool:
@@ -242,22 +255,25 @@ class Mistake:
     ) -> bool:
         """Whether the claimed gradient is `other`, of shape ``(3, *shape)``, and evidently not the numerical one.
 
-        That is evident if so many entries are off by far more than the noise could make them, or else a dozen values
-        by more than that, of all of which `other` leaves next to nothing. Of the wrong entries, at least half or ten
-        must be `known`; by default all are that were looked at.
+        That is so if `other` leaves no more than noise, in every entry and as a rule; and evident if so many entries
+        are off by far more than the noise could make them, or else a dozen values by more than that. Of the wrong
+        entries, at least half or ten must be `known`; by default all are that were looked at.
         """
         known = self.looked_at if known is None else known & self.looked_at
         allowed = self.allowed(other, scale)
-        left, error = np.abs(self.claimed - other), np.abs(self.error)
-        if not ((left <= allowed) | ~known).all():
+        left, error = (np.abs(self.claimed - x)[:, known] for x in (other, self.right))
+        allowed = np.broadcast_to(allowed, self.claimed.shape)[:, known]
+        if not (left <= allowed).all():
             return False
         if (known & self.wrong).sum() < min(10, self.wrong.sum() / 2):
             return False
-        if ((error > EVIDENT * allowed) & known).any(axis=0).sum() >= in_entries:
+        unlike = left[allowed > 0] / allowed[allowed > 0]
+        if np.linalg.norm(unlike) > AS_A_RULE * np.sqrt(unlike.size):
+            return False
+        wrong = error > allowed
+        if (error > EVIDENT * allowed).any(axis=0).sum() >= in_entries:
             return True
-        wrong = (error > allowed) & known
-        enough = wrong.sum() >= 12 and wrong.any(axis=0).sum() >= 4
-        return bool(enough and (left <= 0.05 * error)[wrong].all())
+        return bool(wrong.sum() >= 12 and wrong.any(axis=0).sum() >= 4)
 
 
 def number(x: float, digits: int = 9) -> str:

@@ -19,12 +19,13 @@ from itertools import combinations
 
 import numpy as np
 
+from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, axes_in_words
 
 __all__ = ["errors_along_rows", "right_for_orthogonal_rows"]
 
 CLOSE = 1e-2  # relative: what an epsilon may change of a row
-EVIDENTLY, CLEARLY = 30, 100  # times what counts as an error
+EVIDENTLY, CLEARLY = 30, 100  # times the noise, or what a reading leaves; times what counts as an error
 SPARE = 3  # values beyond those that fit anyway
 
 
@@ -97,10 +98,11 @@ def _are_spanned(error: Array, right: Array, vectors: Array, tolerance: Array) -
         basis = np.swapaxes(vectors, -1, -2)
         return np.asarray(np.abs(x - np.swapaxes(basis @ np.linalg.pinv(basis) @ np.swapaxes(x, -1, -2), -1, -2)))
 
-    if (left(error) > 2 * tolerance).any():
+    rest, noise = left(error), tolerance / UNDECIDABLE
+    if (rest > 2 * tolerance).any():
         return False
-    evident = (np.abs(error) > EVIDENTLY * tolerance).sum(axis=-1)  # (rows, cotangents)
-    evident = evident[(left(right) > EVIDENTLY * tolerance).any(axis=(1, 2))]
+    evident = (np.abs(error) > EVIDENTLY * np.maximum(rest, noise)).sum(axis=-1)  # (rows, cotangents)
+    evident = evident[(left(right) > EVIDENTLY * noise).any(axis=(1, 2))]
     return bool(np.maximum(evident - vectors.shape[1], 0).sum() >= SPARE)
 
 
@@ -135,7 +137,7 @@ def right_for_orthogonal_rows(mistake: Mistake) -> str | None:
     """
     ask, output, u = mistake.evidence.ask, np.asarray(mistake.evidence.output, np.float64), mistake.evidence.cotangents
     tolerance = mistake.tolerance
-    seen = (np.abs(mistake.error[:2]) > CLEARLY * tolerance[:2]).any(axis=tuple(range(1, mistake.error.ndim)))
+    seen = (np.abs(mistake.error) > CLEARLY * tolerance).any(axis=tuple(range(1, mistake.error.ndim)))
     if mistake.wrong.sum() < 2 or not seen.all() or not output.ndim or ask is None or not ask.is_linear:
         return None
     if mistake.evidence.parts:

@@ -15,7 +15,7 @@ import numpy as np
 from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.diagnosis.mistake import PROBES, Array, Mistake, axes_in_words, in_words
 
-__all__ = ["another_order", "named_orders", "of_another_input", "permutations_of", "permuted"]
+__all__ = ["another_order", "named_orders", "of_another_input", "permutations_of", "permuted", "right_in_pairs"]
 
 MOST_ENTRIES = 50_000  # beyond, an axis is not taken apart: there are too many ways to
 LONGEST_AXIS = 1000  # beyond, its slices are not compared each with each
@@ -37,6 +37,24 @@ def of_another_input(mistake: Mistake) -> str | None:
             continue  # as where a derivative was forgotten, which may be all that the two have in common
         return f"it is the gradient of {other} in the place of its own"
     return None
+
+
+def right_in_pairs(mistake: Mistake) -> str | None:
+    """The entries on both sides of the diagonal of a matrix are right together, and one at least of them is not."""
+    if len(mistake.shape) < 2 or mistake.shape[-1] != mistake.shape[-2]:
+        return None
+    claimed, right = mistake.claimed, mistake.right
+    pairs = claimed + (right - claimed + np.swapaxes(right - claimed, -1, -2)) / 2
+    if not mistake.is_explained_by(pairs, in_entries=LEAST):
+        return None
+    why = ""
+    for triangle, other in (("lower", np.triu(right, 1)), ("upper", np.tril(right, -1))):
+        if not other.any():
+            why = f": forward reads the {triangle} triangle alone"
+    return (
+        f"entries [i, j] and [j, i] of the last two axes are right together, and not each{why}. It is right if all "
+        f"that moves {mistake.name} keeps it symmetric"
+    )
 
 
 def _is_the_cotangent(mistake: Mistake, gradient: Array) -> bool:

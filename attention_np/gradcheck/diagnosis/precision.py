@@ -25,12 +25,11 @@ FEW = 30  # values, of which nothing can be said about a pattern
 
 
 def rounded(mistake: Mistake) -> str | None:
-    """Only of single or half precision, while the function and its gradient are of more."""
+    """Only of single or half precision, while the function and its gradient are known better."""
     size, error = (np.abs(x[:, mistake.looked_at]).max() for x in (mistake.right, mistake.error))
     off = f"{number(error / size, 2)} of the largest entry"
-    dtypes = (mistake.evidence.output.dtype, np.asarray(mistake.evidence.analytic[mistake.name]).dtype)
-    own = min(np.finfo(dtype).nmant + 1 for dtype in dtypes if dtype.kind == "f")
-    allowed = {name: units * 0.5**bits for name, (bits, units) in PRECISIONS.items() if bits < own}
+    finer = {name: found for name, found in PRECISIONS.items() if 2 * mistake.precision < 0.5 ** found[0]}
+    allowed = {name: units * 0.5**bits for name, (bits, units) in finer.items()}
     possible = [name for name, largest in allowed.items() if error <= largest * size]
     for name in possible:
         bits, _ = PRECISIONS[name]

@@ -147,10 +147,16 @@ class FirstCall(NamedTuple):
     """The functions' answers at the point, and what is wrong with how they came by them."""
 
     output: Array
-    cotangent: Array
-    gradients: list[Any]
-    faults: dict[str, str]  # by input
+    cotangents: Array  # (3, *output.shape), of its dtype
+    gradients: list[Any]  # for the first of them
+    faults: dict[str, str]  # by input: there is no sense in comparing
+    writes: dict[str, str]  # by input: what is written to that should not be; on copies, the values can be compared
     is_view: bool  # whether the output is one of an input, as that of a reshape
+
+    @property
+    def cotangent(self) -> Array:
+        """The first, for which gradients are compared; the others tell what a wrong one is."""
+        return np.asarray(self.cotangents[0])
 
 
 def first_call(
@@ -159,23 +165,26 @@ def first_call(
     """Call both functions twice, on copies, and watch them.
 
     They must not write to their inputs, and must answer alike when they are asked again. A gradient must be no view of
-    an input: whoever adds to the one would change the other. The cotangent is drawn from `rng`.
+    an input: whoever adds to the one would change the other. The cotangents are drawn from `rng`.
     """
     arrays = {name: x.copy() for name, x in inputs.items()}
     output = evaluate(forward, arrays.values())
-    faults, is_view = _written("forward", inputs, arrays), bool(_views("the output", output, arrays))
+    writes, is_view = _written("forward", inputs, arrays), bool(_views("the output", output, arrays))
     output = output.copy()
-    cotangent = rng.standard_normal(output.shape).astype(output.dtype)
+    of_any_seed = np.random.default_rng(OURS).standard_normal((1, *output.shape))
+    cotangents = np.concatenate([rng.standard_normal((2, *output.shape)), of_any_seed]).astype(output.dtype)
+    cotangent = np.array(cotangents[0])  # an array, also where it is a single number
 
     arrays = {name: x.copy() for name, x in inputs.items()}
     result = backward(given := cotangent.copy(), *arrays.values())
-    faults = _written("backward", inputs, arrays) | faults
+    writes = _written("backward", inputs, arrays) | writes
     if not np.array_equal(given, cotangent):
-        faults = dict.fromkeys(inputs, "backward writes to the gradient of the output that it is given") | faults
+        writes = dict.fromkeys(inputs, "backward writes to the gradient of the output that it is given") | writes
     for gradient in result if isinstance(result, tuple | list) else [result]:
-        faults = _views("a gradient", gradient, arrays) | faults
+        writes = _views("a gradient", gradient, arrays) | writes
     gradients = call_backward(lambda *_: result, cotangent, inputs)
 
+    faults = {}
     if not _same(output, evaluate(forward, _copies(inputs))):
         faults = dict.fromkeys(inputs, "forward gives another output when it is called again")
     again = call_backward(backward, cotangent.copy(), dict(zip(inputs, _copies(inputs), strict=True)))
@@ -184,7 +193,8 @@ def first_call(
             more = ": by as much again: is a buffer not zeroed?" if _same(2 * np.asarray(gradient), repeated) else ""
             faults[name] = f"backward gives another gradient when it is called again{more}"
     strange = _strange(output, "output")
-    return FirstCall(output, cotangent, gradients, dict.fromkeys(inputs, strange) if strange else faults, is_view)
+    faults = dict.fromkeys(inputs, strange) if strange else faults
+    return FirstCall(output, cotangents, gradients, faults, writes, is_view)
 
 
 def form_of(gradient: Any, x: Array) -> str | None:
