@@ -317,6 +317,33 @@ def test_a_function_with_branches_close_by_has_no_tolerance(factor):
     assert not factor or "forward jumps close by" in found.note
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_jump_of_what_is_claimed_is_no_tolerance_of_forward(lost):
+    ndimage = scipy("ndimage")
+
+    def forward(image, places):
+        return ndimage.map_coordinates(image, places, order=1, mode="constant")
+
+    def backward(d, image, places):  # a pixel that several places are near loses all but the last where += is to add
+        (i, j), (a, b), d_image = np.floor(places).astype(int), places % 1, np.zeros_like(image)
+        x, right, below, both = image[i, j], image[i, j + 1], image[i + 1, j], image[i + 1, j + 1]
+        corners = ((0, 0, (1 - a) * (1 - b)), (0, 1, (1 - a) * b), (1, 0, a * (1 - b)), (1, 1, a * b))
+        for down, aside, weight in corners:
+            if lost:
+                d_image[i + down, j + aside] += d * weight
+            else:
+                np.add.at(d_image, (i + down, j + aside), d * weight)
+        d_a, d_b = (1 - b) * (below - x) + b * (both - right), (1 - a) * (right - x) + a * (both - below)
+        return d_image, d * np.stack([d_a, d_b])
+
+    places = np.array([[0.3, 2.7, 2.2, 4.4], [1.6, 3.1, 3.4, 0.2]])
+    image = np.random.default_rng(21).standard_normal((6, 6))
+    report = check(forward, backward, {"image": image, "places": places})
+    assert report["places"].ok
+    assert report["image"].wrong == (4 if lost else 0), report
+    assert "tolerance" not in str(report)
+
+
 @pytest.mark.parametrize("seed", some_of(range(8), 8))
 @pytest.mark.parametrize("decimals", [1e-2, 1e-4, 1e-5, 1e-7, 1e-10])
 def test_the_gradient_behind_rounding_to_decimals_is_not_called_wrong(decimals, seed):
