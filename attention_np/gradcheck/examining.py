@@ -50,7 +50,7 @@ TOLERANCE = (
     "{:.0e} of the gradient, as solvers and series are. Make that smaller, or allow it by rtol="
 )
 JUMPS = "forward jumps close by, as where the sign of a vector or the order of two numbers is left open"
-SLIGHT = 1e-2  # normwise: solvers are off by less of their derivatives, at 1e-3, which is a usual tolerance
+SLIGHT = 1e-2  # normwise, of every input: solvers are off by less of their derivatives, at 1e-3, a usual tolerance
 PERHAPS_A_SOLVER = (
     "no simple cause; all of it is {:.0e} of the gradient: if forward is a solver, its own error may be as large. See "
     "whether a smaller tolerance makes it smaller, or allow it by rtol="
@@ -238,9 +238,13 @@ def _cause(
     cause = diagnose(evidence_of(found, verdict, known, sound, constants))
     if cause is not None:
         return cause
-    claimed = found.candidate.claimed(found.name).ravel()[found.looked]
-    error, _ = relative_error(claimed, found.numerical[0, found.looked])
-    return PERHAPS_A_SOLVER.format(error) if error < SLIGHT else "no simple cause"
+    errors = {
+        name: relative_error(x.candidate.claimed(name).ravel()[x.looked], x.numerical[0, x.looked])[0]
+        for name, x in sound.items()
+    }
+    if found.method == METHODS[1] and max(errors.values()) < SLIGHT:
+        return PERHAPS_A_SOLVER.format(errors[found.name])
+    return "no simple cause"
 
 
 def evidence_of(

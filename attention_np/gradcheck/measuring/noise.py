@@ -174,7 +174,7 @@ def _jump(line: _Line, pair: Pair, entry: int, spacing: float, apart: Array) -> 
         apart = claimed - measured
         if not FALLS * _left_over(apart) > most > FALLS * line.rounding[entry]:
             return 0.0
-    if not most > FALLS * _left_over(claimed):  # it is backward that jumps
+    if not FALLS * _left_over(measured) > most:  # it is backward that jumps
         return 0.0
     return inf if _left_over(measured) > np.abs(measured).max() / 2 else float(most)
 
