@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from attention_np.gradcheck import check
 from attention_np.gradcheck.agreement import UNDECIDED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
+from attention_np.gradcheck.diagnosis.factors import Factor
 
 from .evidence import RIGHT, evidence_of, linear_evidence, matrices, noises, said_of, seeds
 from .programs import normal
@@ -381,3 +382,17 @@ def test_a_factor_of_the_entries_that_can_be_decided_is_seen_beside_such_as_nois
     assert diagnose(found) == "it is 0.35 times the numerical gradient throughout"
     hidden = found._replace(verdict=np.where(np.arange(6) < 1, WRONG, UNDECIDED))
     assert "0.35" in str(diagnose(hidden))
+
+
+@pytest.mark.parametrize(
+    ("value", "precision", "said"),
+    [
+        (1.05, 0.02, "1.05"),
+        (0.97, 0.02, "0.97"),
+        (-1.004, 1e-3, "-1.004"),
+        (1.234, 0.02, "1.2"),
+        (3.14159, 1e-3, "3.14"),
+    ],
+)
+def test_a_factor_has_digits_enough_to_tell_it_from_one(value, precision, said):
+    assert str(Factor(value, precision)) == said

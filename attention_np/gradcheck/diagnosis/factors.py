@@ -46,7 +46,9 @@ class Factor(NamedTuple):
     def __str__(self) -> str:
         if self.is_common:
             return number(round(2 * self.value) / 2)
-        return number(self.value, min(9, max(2, int(-math.log10(self.precision)))))
+        telling = abs(abs(self.value) - 1) or 1.0  # enough digits to tell it from one
+        digits = max(2, int(-math.log10(self.precision)), 2 + int(-math.log10(telling)))
+        return number(self.value, min(9, digits))
 
 
 def zero(mistake: Mistake) -> str | None:
