@@ -42,8 +42,8 @@ def rounded(mistake: Mistake) -> str | None:
     for_ones = _precision_for_ones(mistake, possible) if possible else None
     if for_ones is not None:
         return (
-            f"it seems to be computed in {for_ones}: where the gradient of the output is all ones, every entry is such a "
-            f"number; here it is off by at most {off}"
+            f"it seems to be computed in {for_ones}: where the gradient of the output is all ones, every entry is such "
+            f"a number; here it is off by at most {off}"
         )
     if "float32" in possible and _is_like_rounding(mistake, size) and _are_other_errors_nearby(mistake):
         return (
