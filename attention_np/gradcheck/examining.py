@@ -206,9 +206,9 @@ def _report(found: Measured, diagnosis: str | None) -> InputReport:
         diagnosis = "it could not be checked"
     eps = float(np.finfo(claimed.dtype).eps)
     precision = eps if found.method == METHODS[0] else eps ** (2 / 3)
-    note = _with_missing(found, missing) if missing.size else found.note
     report = compared(found.name, found.method, Details(*parts), precision, diagnosis)
-    return replace(report, note=note, escape=found.escape)
+    report = replace(report, note=found.note, escape=found.escape)
+    return report.with_note(_of_missing(found, missing)) if missing.size else report
 
 
 def _diagnosis(
@@ -256,7 +256,8 @@ def evidence_of(
 ) -> Evidence:
     """What is known of an input with some entries that are wrong; `sound`: whose claims have the form of the input."""
     candidate, u = found.candidate, found.candidate.cotangents
-    answers = [candidate.gradients(v) for v in (*u, np.zeros(u.shape[1:]))]
+    asked = (*u, np.zeros(u.shape[1:]))
+    answers = candidate.once("each", "claims", lambda: [candidate.gradients(v) for v in asked])
     return Evidence(
         name=found.name,
         inputs=candidate.inputs,
@@ -273,10 +274,8 @@ def evidence_of(
     )
 
 
-def _with_missing(found: Measured, missing: Array) -> str:
+def _of_missing(found: Measured, missing: Array) -> str:
     count = f"{missing.size} {'entry' if missing.size == 1 else 'entries'}"
-    said = f"forward has no finite slope by the numerical method in {count}"
     refusal = refusal_of(found.subject, missing[0])
-    if refusal is not None:
-        said += f": where one of them moves, it raises {refusal}"
-    return said if found.note is None else f"{found.note}; {said}"
+    why = "" if refusal is None else f": where one of them moves, it raises {refusal}"
+    return f"forward has no finite slope by the numerical method in {count}{why}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import ModuleType
@@ -124,30 +124,21 @@ def check_layer(
         if path in arguments:
             raise ValueError(f"{path} is the name of an input and of a parameter: name the input otherwise")
     methods = replace(bare, parameters=pairs)
-    report = _noted(check(methods.forward, methods.backward, arguments | found, **options), methods)
-    held = [
-        name for name, x in getattr(kept, "__dict__", {}).items() if isinstance(x, np.ndarray) and x.dtype.kind in "fc"
-    ]
-    if parameters is None and not pairs and held:
-        return _with_note(
-            report, f"{', '.join(held)} of the layer are not checked: name those with gradients, parameters="
-        )
-    return report
+    arrays = {name: x for name, x in getattr(kept, "__dict__", {}).items() if isinstance(x, np.ndarray)}
+    unnamed = [name for name, x in arrays.items() if x.dtype.kind in "fc"] if parameters is None and not pairs else []
+    return _noted(check(methods.forward, methods.backward, arguments | found, **options), methods, unnamed)
 
 
-def _noted(report: Report, called: _Called) -> Report:
-    """The report, with a note if backward wrote to what it was given."""
-    if not called.written:
-        return report
-    return _with_note(
-        report,
-        "backward writes to the gradient of the output that it is given: whoever uses that again finds another",
-    )
-
-
-def _with_note(report: Report, note: str) -> Report:
+def _noted(report: Report, called: _Called, unnamed: Sequence[str] = ()) -> Report:
+    """The report, with a note if backward wrote to what it was given, and on arrays that are not checked."""
     first, *others = report.inputs
-    first = replace(first, note=note if first.note is None else f"{first.note}; {note}")
+    if called.written:
+        first = first.with_note(
+            "backward writes to the gradient of the output that it is given: whoever uses that again finds another"
+        )
+    if unnamed:
+        names = ", ".join(unnamed)
+        first = first.with_note(f"{names} of the layer are not checked: name those with gradients, parameters=")
     return Report((first, *others))
 
 

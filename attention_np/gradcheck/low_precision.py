@@ -28,6 +28,7 @@ from attention_np.gradcheck.measuring.functions import (
     Backward,
     FirstCall,
     Forward,
+    another_answer,
     as_generator,
     as_inputs,
     check_mapping,
@@ -141,13 +142,14 @@ def check_low_precision(
     candidate = Candidate(run, kernel.backward, arrays, point, first, cotangents, seed, parts, stateless=True)
     options = Options(as_method(method), 0.0, None, 0, {} if constants is None else constants)
     believed = None if pull_back is None else truth.backward
+    near = STEADY * kernel.unit + SAME_CALL_ULPS * float(np.finfo(np.float32).eps)  # which such kernels, too, add up in
     with np.errstate(all="ignore"):
         known = _gradients(candidate, believed, options, Running(executor))
         floors = kernel.floors(cotangents[0], generator)
         reports = {}
         numericals = {name: found.numerical[0].reshape(arrays[name].shape) for name, found in known.items()}
         for name, expected in (kernel.named(right) | numericals).items():
-            fault = form_of(answer[name], expected) or kernel.other(answer[name], again[name])
+            fault = form_of(answer[name], expected) or another_answer(answer[name], again[name], near)
             if fault is not None:
                 for word, of_output in OF_OUTPUTS if name not in known else ():
                     fault = fault.replace(word, of_output)
@@ -228,16 +230,6 @@ class _Kernel:
         gradients = self.functions.backward(u.astype(self.output.dtype), *arrays)
         answers = self.named(output) | dict(zip(self.point, gradients, strict=True))
         return {name: _in_double(x) for name, x in answers.items()}
-
-    def other(self, first: Any, again: Any) -> str | None:
-        """What is wrong if the same question gets another answer, beyond the last bits of sums in another order."""
-        sums = SAME_CALL_ULPS * float(np.finfo(np.float32).eps)  # which even such kernels add up in
-        most = (STEADY * self.unit + sums) * np.abs(first).max(initial=0)
-        if not (np.abs(again - first) > most).any():
-            return None
-        twice = (np.abs(again - 2 * first) <= 2 * most).all()
-        more = ": by as much again: is a buffer not zeroed?" if twice else ""
-        return f"backward gives another gradient when it is called again{more}"
 
     def floors(self, u: Array, rng: np.random.Generator) -> dict[str, Array]:
         """How far rounding moves each entry of the output and of the gradients."""

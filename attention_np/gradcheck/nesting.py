@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.measuring.functions import Backward, Forward, as_inputs, check_mapping
+from attention_np.gradcheck.measuring.functions import Backward, Forward, as_inputs, by_name, check_mapping, listed
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 
 __all__ = [
@@ -197,26 +197,14 @@ class Nest:
         its gradient itself will do.
         """
         moved = self.moved
-        one = self.trees[moved[0]] if len(moved) == 1 else None
-        if isinstance(result, Iterator):
-            raise TypeError(f"backward must return the gradients as a tuple, not as a {type(result).__name__}")
-        if one is not None and (not isinstance(result, tuple | list) or _alike(one, result)):
-            given = [result]
-        elif isinstance(result, Mapping):
-            raise TypeError(
-                "backward must return the gradients as a tuple in the order of the inputs, not as a mapping"
-            )
-        else:
-            given = list(result) if isinstance(result, tuple | list) else [result]
-        if len(given) not in (len(moved), len(self.trees)):
-            flat = [x for _, x in leaves(result, "")]  # as in dX, [dW, db]
-            given = flat if len(flat) in (len(moved), len(self.trees)) else given
-        if len(given) not in (len(moved), len(self.trees)):
-            raise ValueError(
-                f"backward must return one gradient for each of the {len(moved)} inputs ({', '.join(moved)}), "
-                f"not {len(given)}"
-            )
-        return dict(zip(moved if len(given) == len(moved) else self.trees, given, strict=True))
+        several = isinstance(result, Iterator | tuple | list)
+        if len(moved) == 1 and not (several and not _alike(self.trees[moved[0]], result)):
+            return {moved[0]: result}
+        given, either = listed(result), (moved, list(self.trees))
+        if len(given) not in map(len, either):
+            alone = [x for _, x in leaves(result, "")]  # as in dX, [dW, db]
+            given = alone if len(alone) in map(len, either) else given
+        return by_name(given, *either)
 
     def gradients(self, result: Any) -> list[Any]:
         """The gradients by the arrays that are moved, from nests of the same form; None for one that is missing."""
@@ -368,7 +356,7 @@ def _alike(tree: Any, other: Any) -> bool:
     """Whether two nests have the same form; a tuple will do for a NamedTuple."""
     held, there = children(tree), children(other)
     if held is None or there is None:
-        return held is there
+        return held is there and not isinstance(other, Iterator)
     same = list(held) == list(there) or (not isinstance(tree, Mapping) and len(held) == len(there))
     return same and all(map(_alike, held.values(), there.values()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,10 @@ class InputReport(Finding):  # noqa: D101
 
     def __hash__(self) -> int:
         return hash((self.name, self.method, self.ok))
+
+    def with_note(self, sentence: str) -> InputReport:
+        """The same, with a sentence more in its note."""
+        return replace(self, note=sentence if self.note is None else f"{self.note}; {sentence}")
 
     def to_dict(self, *, details: bool = False) -> dict[str, Any]:
         """The report in the types of JSON; see :meth:`Report.to_dict`."""

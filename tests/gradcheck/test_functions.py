@@ -339,9 +339,9 @@ def test_what_is_wrong_with_the_form_of_a_gradient_is_said_in_a_sentence(gradien
 def test_a_gradient_of_another_dtype_can_be_compared_and_is_none_of_the_input(dtype):
     gradient, x = np.ones(3, dtype), np.ones(3, np.float32)
     assert form_of(gradient, x) is None
-    assert dtype_of(gradient, x, [x]) == f"the gradient is {dtype}, the input float32"
-    assert dtype_of(np.ones(3, ">f4"), x, [x]) is dtype_of([1.0, 2.0, 3.0], x, [x]) is None
-    among_others = dtype_of(gradient, x, [x, np.ones(1)])  # in whose dtype it may be, if that is wider
+    assert dtype_of(gradient, x, [x], x) == f"the gradient is {dtype}, the input float32"
+    assert dtype_of(np.ones(3, ">f4"), x, [x], x) is dtype_of([1.0, 2.0, 3.0], x, [x], x) is None
+    among_others = dtype_of(gradient, x, [x, np.ones(1)], x)  # in whose dtype it may be, if that is wider
     assert among_others == (None if dtype == "float64" else f"the gradient is {dtype}, the input float32")
 
 

@@ -113,8 +113,7 @@ class _TorchAdapter(Adapter):
         """The report of one input, with a note if it is wrong for want of a gradient."""
         if entry.ok or entry.name not in self.without:
             return entry
-        note = "PyTorch gives no gradient (None), which counts as zero"
-        return replace(entry, note=note if entry.note is None else f"{entry.note}; {note}")
+        return entry.with_note("PyTorch gives no gradient (None), which counts as zero")
 
     def tensors(self, arrays: tuple[Array, ...]) -> list[Any]:
         """`arrays` as tensors, each on the device and with the order in memory of the one that was given."""

@@ -49,7 +49,6 @@ CAUSES = (
     precision.rounded,
     precision.lost_epsilon,
     places.simply_wrong_in_places,
-    incoming.part_of_the_cotangent,
     incoming.part_of_the_derivative,
     incoming.leak_of_the_cotangent,
     factors.factor_along_an_axis,

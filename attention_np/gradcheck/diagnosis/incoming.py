@@ -7,21 +7,19 @@ same of a part of J, or for another u.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, axes_in_words, number
 from attention_np.gradcheck.diagnosis.orders import named_orders
-from attention_np.gradcheck.diagnosis.places import name_of
+from attention_np.gradcheck.diagnosis.places import BY_ACCIDENT, name_of
 
 __all__ = [
     "another_order_of_the_cotangent",
     "leak_of_the_cotangent",
-    "part_of_the_cotangent",
     "part_of_the_derivative",
     "part_of_the_slopes",
     "passed_on",
@@ -29,7 +27,6 @@ __all__ = [
 
 NONE = 1e-6  # of the largest slope of an entry: what differences may see of an output that it has no effect on
 KNOWN = 1e-6  # a coefficient of a slice that is so well known, or as well as the gradient, is what it is rounded to
-TINY = 1e-300  # in the place of zero, to divide by
 
 
 def part_of_the_slopes(mistake: Mistake) -> str | None:
@@ -128,90 +125,61 @@ def another_order_of_the_cotangent(mistake: Mistake) -> str | None:
     return None
 
 
-def part_of_the_cotangent(mistake: Mistake) -> str | None:
-    """Some of the gradient of the output is left out, or counts several times.
-
-    That of one of several outputs, of some slices, or of any entries.
-    """
-    told = _paths_as_claimed(mistake)
-    if told is None:
-        return None
-    effect = told.effect
-    times = (effect * told.claims * told.slopes).sum(axis=1) / np.maximum((effect * told.slopes**2).sum(axis=1), TINY)
-    times = np.where(effect.any(axis=1), told.rounded(times), 1).reshape(mistake.evidence.output.shape)
-    others = np.unique(times[times != 1])
-    if others.size != 1 or not (times == 1).any() or not mistake.is_right_for(times * mistake.evidence.cotangents):
-        return None
-    return _left_out(mistake, times != 1, float(others[0]))
-
-
 def part_of_the_derivative(mistake: Mistake) -> str | None:
-    """As a matrix, it is right but for a place that has a name, as one side of the diagonal."""
-    told, parts = _paths_as_claimed(mistake), mistake.evidence.parts or (("the output", mistake.evidence.output.shape),)
-    if told is None or len(mistake.shape) != 1:
+    """All paths from the entries to the outputs are right, but for some that are left out, or count several times.
+
+    Those to one of several outputs, to some slices, or to any entries; or as a matrix, in a place that has a name.
+    """
+    slopes, claims, u = mistake.slopes, mistake.claims, mistake.evidence.cotangents
+    if slopes is None or claims is None:
         return None
-    wrong = np.abs(told.claims - told.slopes) > told.known * np.maximum(np.abs(told.claims), told.effect)
-    start = 0
-    for path, shape in parts:
-        rows = slice(start, start := start + math.prod(shape))
-        some, others = wrong[rows].T, (told.effect & ~wrong)[rows].T
-        if len(shape) != 1 or wrong.sum() != some.sum() or not some.any():
-            continue
-        times = np.unique(told.rounded((told.claims / told.slopes)[wrong]))
-        place = name_of(some, others, mistake.evidence.constants)
-        if (
-            times.size == 1
-            and place is not None
-            and mistake.is_right_for(mistake.evidence.cotangents, np.where(wrong, times, 1) * mistake.slopes)
-        ):
-            what = "zero" if not times[0] else f"{number(float(times[0]))} times what it should be"
-            return f"as a matrix times the gradient of {path}, a row for each entry, it is {what} {place.text}"
+    largest, known = np.abs(slopes).max(axis=0), max(KNOWN, UNDECIDABLE * mistake.precision)
+    told = np.abs(slopes) > known * largest
+    wrong = told & (np.abs(claims - slopes) > known * np.maximum(np.abs(claims), largest))
+    if not wrong.any():
+        return None
+    times = float((claims / largest)[wrong] @ (slopes / largest)[wrong] / np.square((slopes / largest)[wrong]).sum())
+    times = round(2 * times) / 2 if abs(2 * times - round(2 * times)) <= 2 * known else times
+    outputs, right = (paths.any(axis=1).reshape(u.shape[1:]) for paths in (wrong, told & ~wrong))
+    if not outputs.all() and mistake.is_right_for(np.where(outputs, times, 1) * u):
+        return _left_out(mistake, outputs, right, times)
+    parts, start = mistake.evidence.parts or (("the output", u.shape[1:]),), 0
+    for path, shape in parts if mistake.looked_at.all() else ():
+        part = slice(start, start := start + math.prod(shape))
+        if len(shape) == len(mistake.shape) == 1 and wrong.sum() == wrong[part].sum():
+            place = name_of(wrong[part].T, (told & ~wrong)[part].T, mistake.evidence.constants)
+            if place is not None and mistake.is_right_for(u, np.where(wrong, times, 1) * slopes):
+                what = f"{number(times)} times what it should be" if times else "zero"
+                return f"as a matrix times the gradient of {path}, a row for each entry, it is {what} {place.text}"
     return None
 
 
-class Told(NamedTuple):
-    """What each entry does to each output, (outputs, entries), over the largest that it does to any."""
-
-    claims: Array
-    slopes: Array
-    effect: Array  # whether it does anything
-    known: float  # how well, relative
-
-    def rounded(self, times: Array) -> Array:
-        """Multiples that are whole or half, as well as they are known."""
-        return np.where(np.abs(times - np.rint(2 * times) / 2) <= self.known, np.rint(2 * times) / 2, times)
-
-
-def _paths_as_claimed(mistake: Mistake) -> Told | None:
-    slopes, claims = mistake.slopes, mistake.claims
-    if slopes is None or claims is None or not np.isfinite(slopes).all() or not np.isfinite(claims).all():
-        return None
-    largest = np.maximum(np.abs(slopes).max(axis=0), TINY)
-    effect = np.abs(slopes) > NONE * largest
-    return Told(claims / largest, slopes / largest, effect, max(KNOWN, UNDECIDABLE * mistake.precision))
-
-
-def _left_out(mistake: Mistake, other: Array, times: float) -> str:
+def _left_out(mistake: Mistake, other: Array, right: Array, times: float) -> str | None:
     """In words, for each of the outputs in which some entries count otherwise."""
-    parts, constants = mistake.evidence.parts, mistake.evidence.constants
-    if not parts:
-        return _left_out_of("the output", other, times, constants)
+    parts = mistake.evidence.parts or (("the output", other.shape),)
     ends = np.cumsum([math.prod(shape) for _, shape in parts])[:-1]
-    each = zip(parts, np.split(other, ends), strict=True)
-    said = [_left_out_of(path, part.reshape(shape), times, constants) for (path, shape), part in each if part.any()]
-    return "; ".join(said)
+    said = []
+    for (path, shape), *found in zip(parts, *(np.split(x.ravel(), ends) for x in (other, right)), strict=True):
+        if found[0].any():
+            some, others = (x.reshape(shape) for x in found)
+            said.append(_left_out_of(path, some, others, times, mistake))
+    return None if None in said else "; ".join(map(str, said))
 
 
-def _left_out_of(output: str, other: Array, times: float, constants: Mapping[str, float]) -> str:
-    done = f"used {number(times)} times" if times else "left out"
-    if other.all():
+def _left_out_of(output: str, other: Array, right: Array, times: float, mistake: Mistake) -> str | None:
+    done, constants = f"used {number(times)} times" if times else "left out", mistake.evidence.constants
+    if not right.any():
         return f"the gradient of {output} is {done}"
-    lost, kept = (name_of(x, ~x, constants) for x in (other, ~other))
+    lost, kept = (name_of(some, others, constants) for some, others in ((other, right), (right, other)))
+    chance = min((place.chance for place in (lost, kept) if place is not None), default=0.0)
+    if chance > BY_ACCIDENT and not mistake.looked_at.all():
+        return None  # a few entries tell of the paths to themselves alone
     if not times and kept is not None and (lost is None or 2 * other.sum() > other.size):
-        last = (~other).ravel()[-1] and (~other).sum() * max(other.shape) == other.size
+        last = right.ravel()[-1] and right.sum() * max(other.shape) == other.size
         why = ", the last: does = stand in the place of +=?" if last else ""
         return f"the gradient of {output} is used only {kept.text}{why}"
     if lost is not None:
         return f"the gradient of {output} is {done} {lost.text}"
     first = "" if times else f", first at {np.argwhere(other)[0].tolist()}"
-    return f"the gradient of {output} is {done} in {other.sum()} of {other.size} entries{first}"
+    least = "" if (other | right).all() else "at least "
+    return f"the gradient of {output} is {done} in {least}{other.sum()} of {other.size} entries{first}"
