@@ -9,26 +9,30 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from attention_np.gradcheck.checking import check
+from attention_np.gradcheck.measuring.subject import REFUSALS
 from attention_np.gradcheck.nesting import Nest, arguments_of, filled, leaves, signature_of, takes
 from attention_np.gradcheck.reporting import Report
 
 __all__ = ["check_layer"]
 
+Array = npt.NDArray[Any]
+
 USUAL = (  # and their gradients
     (["params"], ["grads"]),
     (["parameters"], ["gradients"]),
-    (["W", "b"], ["dW", "db"]),
-    (["weights", "biases"], ["dweights", "dbiases"]),
 )
+ASKED_FOR = ("W", "b", "weights", "biases")  # what has such a name is a parameter, also where no dW is beside it
+ELSEWHERE = 1 - 2.0**-7  # times the inputs: what is another then was computed
 STEP = re.compile(r"\.?(\w+)|\[([^\]]+)\]")
 
 
@@ -59,8 +63,8 @@ def check_layer(
         ``{"params.W": "grads.W"}`` or ``{"params[0]": "grads[0]"}``, those of layers within as
         ``{"layers[0].W": "layers[0].dW"}``, or all at once, ``{"params": "grads"}``; None if `backward` returns it,
         in this order behind those of the inputs, as ``return dX, [dW, db]``. By default all in params and grads, or in
-        parameters and gradients, or W and b with dW and db, or weights and biases with dweights and dbiases, or
-        returned. Where none are found, a note names the arrays that the layer has.
+        parameters and gradients, or any NAME with a dNAME beside it, such as W with dW; or returned. A note names the
+        arrays of the layer for which none is found.
     **options
         As for :func:`check`.
 
@@ -116,7 +120,7 @@ def check_layer(
     if kept is layer:
         raise TypeError(f"layer, of type {type(layer).__name__}, cannot be copied, so it would not stay as it is")
     bare = _Methods(names, positional, kept, forward, backward, {})
-    pairs = _usual(bare, arguments) if parameters is None else dict(parameters)
+    pairs, unnamed = _usual(bare, arguments) if parameters is None else (dict(parameters), [])
     found = {path: _at(kept, path) for path in pairs}
     for path, x in found.items():
         if x is None:
@@ -124,8 +128,6 @@ def check_layer(
         if path in arguments:
             raise ValueError(f"{path} is the name of an input and of a parameter: name the input otherwise")
     methods = replace(bare, parameters=pairs)
-    arrays = {name: x for name, x in getattr(kept, "__dict__", {}).items() if isinstance(x, np.ndarray)}
-    unnamed = [name for name, x in arrays.items() if x.dtype.kind in "fc"] if parameters is None and not pairs else []
     return _noted(check(methods.forward, methods.backward, arguments | found, **options), methods, unnamed)
 
 
@@ -271,14 +273,18 @@ class _Methods(_Called):
         return layer
 
 
-def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> dict[str, str | None]:
-    """Where layers have their parameters and gradients by custom, as one call shows."""
-    layer, output = methods.ran(tuple(arguments.values()))
-    outputs = Nest({"output": output}, numbers=True)
-    result, _ = methods.pulled(layer, outputs.filled(map(np.array, outputs.arrays.values()), alone=True)["output"])
+def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, str | None], list[str]]:
+    """Where layers have their parameters and gradients by custom, as two calls show; and which arrays have none."""
+    layer, result = _used(methods, arguments)
     of_arguments, returned = Nest.of_arguments(arguments), len(list(leaves(result, "")))
     behind = {returned - len(of_arguments.kinds), returned - len(of_arguments.leaves)}  # with None for a mask, or not
-    for held, gradients in USUAL:
+    moved = of_arguments.filled(ELSEWHERE * x for x in of_arguments.arrays.values())
+    try:
+        own = _unchanged(methods.layer, (layer, _used(methods, moved)[0]))
+    except REFUSALS:
+        own = {}
+    named = list(dict.fromkeys([*ASKED_FOR, *(name for name in own if _at(layer, f"d{name}") is not None)]))
+    for held, gradients in (*USUAL, (named, [f"d{name}" for name in named])):
         pairs: dict[str, str | None] = {}
         for name, gradient in zip(held, gradients, strict=True):
             for path, x in leaves(_at(layer, name), name):
@@ -289,13 +295,30 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> dict[str, str | N
                     raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
                 pairs[path] = there
         missing = [path for path, there in pairs.items() if _at(layer, str(there)) is None]
+        known = [id(_at(methods.layer, path)) for path in pairs]
+        others = [name for name, x in own.items() if id(x) not in known]
         if missing and len(pairs) in behind:
-            return dict.fromkeys(pairs)
+            return dict.fromkeys(pairs), others
         for path in missing:
             raise ValueError(f"{_no(layer, str(pairs[path]))} after backward, the gradient of {path}: name parameters=")
         if pairs:
-            return pairs
-    return {}
+            return pairs, others
+    return {}, list(own)
+
+
+def _used(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The layer after its forward, and its backward of the output itself; and what that returns."""
+    layer, output = methods.ran(tuple(arguments.values()))
+    outputs = Nest({"output": output}, numbers=True)
+    d_output = outputs.filled(map(np.array, outputs.arrays.values()), alone=True)["output"]
+    return layer, methods.pulled(layer, d_output)[0]
+
+
+def _unchanged(layer: Any, others: Iterable[Any]) -> dict[str, Array]:
+    """The arrays of a layer that calls have not changed in `others`, which were copies of it."""
+    arrays = {name: x for name, x in getattr(layer, "__dict__", {}).items() if isinstance(x, np.ndarray)}
+    same = {name: all(np.array_equal(x, _at(other, name)) for other in others) for name, x in arrays.items()}
+    return {name: x for name, x in arrays.items() if x.dtype.kind in "fc" and same[name]}
 
 
 def _apart(output: Any) -> Any:

@@ -576,12 +576,43 @@ class OfABook:
         return dvalues @ getattr(self, self.names[0]).T
 
 
-def test_parameters_that_are_not_found_are_named():
+@pytest.mark.parametrize("name", ["weights", "table"])
+def test_what_has_a_gradient_of_its_name_is_a_parameter(name):
+    report = check_layer(OfABook(name), normal(5, 4))
+    assert (report["inputs"].ok, report[name].ok) == (True, False)
+
+
+class Scaled:
+    """Has a gain without a gradient of its name beside its weights, and keeps what it computes."""
+
+    def __init__(self, factor=1.0, gradient="dgamma"):
+        self.W, self.gamma, self.factor, self.gradient = normal(4, 3, seed=1), normal(3, seed=2), factor, gradient
+
+    def forward(self, x):
+        self.x = x
+        self.z = np.tanh(x @ self.W)
+        return self.gamma * self.z
+
+    def backward(self, d_y):
+        setattr(self, self.gradient, self.factor * (d_y * self.z).sum(0))
+        self.dz = d_y * self.gamma * (1 - self.z**2)
+        self.dW, self.dx = self.x.T @ self.dz, self.dz @ self.W.T
+        return self.dx
+
+
+@pytest.mark.parametrize("ran", [False, True])
+def test_all_arrays_of_a_layer_are_checked_or_named_but_what_it_computes(ran):
+    layers = Scaled(), Scaled(7.0), Scaled(gradient="slopes")
     x = normal(5, 4)
-    assert not check_layer(OfABook(), x)["weights"].ok
-    report = check_layer(OfABook("table"), x)
-    assert [entry.name for entry in report] == ["inputs"]
-    assert report["inputs"].note == "table of the layer are not checked: name those with gradients, parameters="
+    for layer in layers if ran else ():
+        layer.backward(layer.forward(x))
+    right, wrong, elsewhere = (check_layer(layer, x) for layer in layers)
+    assert [entry.name for entry in right] == [entry.name for entry in wrong] == ["x", "W", "gamma"]
+    assert right.ok
+    assert (wrong["W"].ok, wrong["gamma"].ok) == (True, False)
+    assert right["x"].note is None
+    assert [entry.name for entry in elsewhere] == ["x", "W"]
+    assert elsewhere["x"].note == "gamma of the layer are not checked: name those with gradients, parameters="
 
 
 def test_a_forward_that_leaves_its_output_in_the_layer_is_told_to_return_it():
