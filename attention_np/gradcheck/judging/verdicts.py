@@ -154,8 +154,12 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
         return noise
     direction = np.tensordot(np.sign(difference), along(found.subject.x, some), 1)
     together = found.pair_along(direction[None], float(np.median(found.scales[some])))
-    for pair, times in ((together, most * len(some)), (found.pair(some), most)):
-        left, jumps = own_tolerance(pair, *question, found.rng("unsteadiness"), times)
+    looks = (
+        (together, lambda _: together, most * len(some)),
+        (found.pair(some), lambda k: found.pair(some[[k]]), most),
+    )
+    for pair, alone, times in looks:
+        left, jumps = own_tolerance(pair, alone, *question, found.rng("unsteadiness"), times)
         if not 0 < jumps.max() < np.inf:
             found.tolerance = max(found.tolerance, jumps.max())
             return noise

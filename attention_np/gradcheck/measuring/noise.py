@@ -64,9 +64,9 @@ CLOSE = Spacings(tuple(2.0**-k for k in (7, 9, 11, 14, 17, 20)), 1e-2)
 # So far that a solver takes another number of steps; thrice what is left of one entry is then allowed all others.
 APART = Spacings((2.0**-4, 2.0**-5, *CLOSE.relative), 1e-3)
 ALIKE = 2.0**-5  # by which the ways of entries differ: symmetric matrices, and rows that sum to one, stay nearly such
-CLOSER = 4  # times: then the differences of a smooth function fall by this to the power of their order, a few at least
+CLOSER = 2  # times: then the differences of a smooth function fall by this to the power of their order, in a few looks
 FALLS = 16
-LOOKS = 5  # so often closer: a wave is no jump of which one is as long as a point is from the next in the end
+LOOKS = 10  # so often closer: a wave is no jump of which one is as long as a point is from the next in the end
 
 
 class Pair(NamedTuple):
@@ -132,14 +132,20 @@ def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rand
 
 
 def own_tolerance(
-    pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator, most: float
+    pair: Pair,
+    alone: Callable[[int], Pair],
+    cotangent: Array,
+    inputs: list[Array],
+    rng: np.random.Generator,
+    most: float,
 ) -> tuple[Array, Array]:
     """The same of slopes that jump from point to point, as those of what stops at a tolerance, and steady claims.
 
     A solver or a series stops after as many steps as its tolerance takes. Points further apart show it, and closer ones
     where most is left: there the error of a formula falls, however short its wave is, and a jump stays. The first is of
     slopes that are smooth but for that, as of a right gradient; the second of any that jump, infinite where a branch of
-    the function ends. No jump is looked for that times `most` would be less than the difference.
+    the function ends. No jump is looked for that times `most` would be less than the difference. `alone`: the pair of
+    one entry, which costs less than that of all.
     """
     line = _Line(pair, cotangent, inputs, rng)
     left, jumps = np.full(line.shape, np.nan), np.zeros(line.shape)
@@ -152,15 +158,18 @@ def own_tolerance(
             smooth = open_yet & (of_measured <= APART.smooth * np.abs(measured).max(axis=0))
             found = np.zeros(line.shape)
             for entry in np.flatnonzero(open_yet & (most * of_both > np.abs(apart[-1]))):
-                found[entry] = _jump(line, pair, int(entry), spacing, apart[:, entry])
+                own = _Line(alone(int(entry)), cotangent, inputs, rng, line.ways)
+                found[entry] = _jump(line, own, int(entry), spacing, apart[:, entry])
             left, jumps = np.where(smooth, found, left), np.fmax(jumps, found)
             if not np.isnan(left).any():
                 break
     return np.where(np.isnan(left), 0, left), jumps
 
 
-def _jump(line: _Line, pair: Pair, entry: int, spacing: float, apart: Array) -> float:
+def _jump(line: _Line, own: _Line, entry: int, spacing: float, apart: Array) -> float:
     """What is left of the difference at spaced points, if that is left at ever closer ones, too, where most is.
+
+    What is claimed of all entries is known at once; slopes are measured of the `own` entry alone.
 
     Infinite where the slopes jump by half of themselves or more: no tolerance is that coarse, but a branch ends there.
     """
@@ -169,8 +178,8 @@ def _jump(line: _Line, pair: Pair, entry: int, spacing: float, apart: Array) -> 
         place = CLOSER * (place + int(np.abs(np.diff(apart, n=ORDER)).argmax()))
         spacing /= CLOSER
         there = [(place + k) * spacing for k in range(CLOSER * ORDER + 1)]
-        both = ([np.broadcast_to(line.at(way, far), line.shape)[entry] for far in there] for way in pair)
-        claimed, measured = map(np.array, both)
+        claimed = np.array([np.broadcast_to(line.at(line.pair.claimed, far), line.shape)[entry] for far in there])
+        measured = np.array([np.ravel(own.at(own.pair.measured, far))[0] for far in there])
         apart = claimed - measured
         if not FALLS * _left_over(apart) > most > FALLS * line.rounding[entry]:
             return 0.0
@@ -182,11 +191,22 @@ def _jump(line: _Line, pair: Pair, entry: int, spacing: float, apart: Array) -> 
 class _Line:
     """Points on a line from where the inputs are towards zero, where what diverges does not; none is asked twice."""
 
-    def __init__(self, pair: Pair, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        cotangent: Array,
+        inputs: list[Array],
+        rng: np.random.Generator,
+        ways: list[Array] | None = None,
+    ) -> None:
         self.pair, self.cotangent, self.inputs = pair, cotangent, inputs
-        self.ways = [rng.uniform(1 - ALIKE, 1, x.shape) for x in inputs]
+        self.ways = [rng.uniform(1 - ALIKE, 1, x.shape) for x in inputs] if ways is None else ways
         self.known: dict[tuple[Way, float], Any] = {}
-        self.shape = np.shape(self.at(pair.claimed, 0.0))
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Of what is claimed."""
+        return np.shape(self.at(self.pair.claimed, 0.0))
 
     def at(self, way: Way, far: float) -> Any:
         """One of the two so far off, relative."""
