@@ -36,9 +36,9 @@ from attention_np.gradcheck.measuring.functions import (
     kind_of,
     on_copies,
 )
-from attention_np.gradcheck.measuring.numerical import METHODS, as_method
+from attention_np.gradcheck.measuring.numerical import METHODS, as_method, measure
 from attention_np.gradcheck.measuring.running import Running
-from attention_np.gradcheck.measuring.subject import sizes
+from attention_np.gradcheck.measuring.slopes import WITHIN
 from attention_np.gradcheck.nesting import Flat, Nest, is_narrow
 from attention_np.gradcheck.reporting import InputReport, Report, compared
 
@@ -56,7 +56,6 @@ OF_OUTPUTS = (
 LONGEST, POINTS, ORDER = 2.0**-5, 10, 5  # relative; a smooth curve leaves next to nothing, its rounding all
 STEADY = 2  # last bits, of what is rounded alike close by: inputs, as a scale may be, and outputs that hardly move
 AT_ONCE = 100  # entries that are wrong, whose saturation is looked at: one that stays wrong is enough
-SATURATED = 2.0**-2  # of the way that an output goes as an input grows from nothing: a line would go all of it again
 
 
 def check_low_precision(
@@ -161,7 +160,7 @@ def check_low_precision(
             )  # what it leaves where all cancels
             floor = floors[name] + np.fmax(kernel.unit * most, kernel.smallest) / 2 + of_reference
             if name in known and (error > UNDECIDABLE * floor).any():
-                _allow_saturation(kernel, run, arrays, name, cotangents[0], error, floor)
+                _allow_saturation(known[name], kernel.unit, error, floor)
             reports[name] = _report(name, answer[name], expected, floor, kernel.unit)
         details = {name: x.details for name, x in reports.items() if name in known and x.details is not None}
         for name, (_, _, floor, verdict) in details.items():
@@ -266,46 +265,21 @@ class _Kernel:
         return moved[0], moved[1:]
 
 
-def _allow_saturation(
-    kernel: _Kernel, wide: Forward, point: Mapping[str, Array], name: str, u: Array, error: Array, floor: Array
-) -> None:
-    """Raise the floor by what saturated outputs lose, where an entry is wrong; one that stays so is enough."""
-    u, wrong = np.where(_saturated(kernel, wide, point, name), u, 0), error > UNDECIDABLE * floor
-    places = np.argwhere(wrong)[np.argsort(-error[wrong] / floor[wrong])]
-    for first in range(0, len(places) if u.any() else 0, AT_ONCE):
-        chosen = tuple(places[first : first + AT_ONCE].T)
-        lost = [_lost(wide, point, name, place, u) for place in zip(*chosen, strict=True)]
-        floor[chosen] += STEADY * kernel.unit * np.array(lost) / UNDECIDABLE
-        if (error > UNDECIDABLE * floor)[chosen].any():
-            return
-
-
-def _saturated(kernel: _Kernel, wide: Forward, point: Mapping[str, Array], name: str) -> Array:
-    """The outputs that hardly move with an input, though it has brought them where they are: alone, or by the row."""
-    moves = (1, 0, 7 / 8, 9 / 8)
-    output, without, less, more = (wide(*{**point, name: move * point[name]}.values()) for move in moves)
-    slope, way = 8 * np.fmax(np.abs(output - less), np.abs(more - output)), np.abs(output - without)
-    slopes, ways = (
-        np.concatenate([_of_rows(part).ravel() for part in kernel.named(x).values()]).reshape(x.shape)
-        for x in (slope, way)
-    )
-    return np.asarray((slope < SATURATED * way) | (slopes < SATURATED * ways))
-
-
-def _of_rows(x: Array) -> Array:
-    return np.broadcast_to(np.sqrt((x * x).sum(axis=-1, keepdims=True)), x.shape) if x.ndim else x
-
-
-def _lost(wide: Forward, point: Mapping[str, Array], name: str, place: tuple[int, ...], u: Array) -> float:
-    """What the outputs with one entry in them weigh, over the size of that entry: what their last bits lose.
+def _allow_saturation(found: Measured, unit: float, error: Array, floor: Array) -> None:
+    """Raise the floor by what saturated outputs lose, where an entry is wrong; one that stays so is enough.
 
     As 1 - y where y has rounded to one: so long as it stays there, no point close by shows what is lost.
     """
-    moved = {key: x.copy() for key, x in point.items()}
-    output = wide(*moved.values())
-    moved[name][place] = 0
-    theirs = (wide(*moved.values()) != output) & (u != 0)
-    return float(np.linalg.norm((output * u)[theirs]) / sizes(point[name])[place])
+    subject = replace(found.subject, unit=unit)
+    error, floor = error.ravel(), floor.ravel()  # which share their memory
+    wrong = np.flatnonzero(error > UNDECIDABLE * floor)
+    wrong = wrong[np.argsort(-error[wrong] / floor[wrong])]
+    for first in range(0, len(wrong), AT_ONCE):
+        some = wrong[first : first + AT_ONCE]
+        lost = measure(subject, some, METHODS[1], found.aside, best=True).lost
+        floor[some] += STEADY / WITHIN * lost / UNDECIDABLE
+        if (error > UNDECIDABLE * floor)[some].any():
+            return
 
 
 def _last_bit(precision: str | None, arrays: Iterable[Array]) -> float:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.measuring.functions import Backward, Forward, as_inputs, by_name, check_mapping, listed
+from attention_np.gradcheck.measuring.functions import Backward, Forward, as_inputs, by_name, check_mapping
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 
 __all__ = [
@@ -200,11 +200,10 @@ class Nest:
         several = isinstance(result, Iterator | tuple | list)
         if len(moved) == 1 and not (several and not _alike(self.trees[moved[0]], result)):
             return {moved[0]: result}
-        given, either = listed(result), (moved, list(self.trees))
-        if len(given) not in map(len, either):
-            alone = [x for _, x in leaves(result, "")]  # as in dX, [dW, db]
-            given = alone if len(alone) in map(len, either) else given
-        return by_name(given, *either)
+        alone = [x for _, x in leaves(result, "")]  # as in dX, [dW, db]
+        counts = (len(moved), len(self.trees))
+        is_nest = isinstance(result, tuple | list) and len(result) not in counts and len(alone) in counts
+        return by_name(alone if is_nest else result, moved, list(self.trees))
 
     def gradients(self, result: Any) -> list[Any]:
         """The gradients by the arrays that are moved, from nests of the same form; None for one that is missing."""

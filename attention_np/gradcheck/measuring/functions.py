@@ -24,7 +24,6 @@ __all__ = [
     "form_of",
     "in_double_precision",
     "kind_of",
-    "listed",
     "on_copies",
     "refuse_masked",
     "wide_dtype",
@@ -36,9 +35,7 @@ Backward = Callable[..., Any]
 
 OURS = 0x67726164
 SAME_CALL_ULPS = 50  # what two equal calls may differ by: sums in another order, of several threads
-SAME_FUNCTION = (
-    1e-2  # what the output may change by, of its largest entry, when the inputs are given in double precision
-)
+SAME_FUNCTION = 1e-2  # of the largest output: what may change when the inputs are given in double precision
 
 
 def as_inputs(inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
@@ -114,28 +111,21 @@ def evaluate(forward: Forward, inputs: Iterable[Array]) -> Array:
 
 def call_backward(backward: Backward, cotangent: Array, inputs: Mapping[str, Array]) -> list[Any]:
     """What `backward` returns, one for each input, copied: it may use its memory again."""
-    given = listed(backward(cotangent, *inputs.values()))
-    return [_own(gradient) for gradient in by_name(given, list(inputs)).values()]
+    return [_own(x) for x in by_name(backward(cotangent, *inputs.values()), list(inputs)).values()]
 
 
-def listed(gradients: Any) -> list[Any]:
-    """The gradients that a function returns, in the order of the inputs; one alone is that of the only input."""
+def by_name(gradients: Any, *names: Sequence[str]) -> dict[str, Any]:
+    """The gradients that a backward returns by the names of the inputs, the first of those that are as many."""
     if isinstance(gradients, Mapping):
         raise TypeError("backward must return the gradients as a tuple in the order of the inputs, not as a mapping")
     if isinstance(gradients, Iterator):
         raise TypeError(f"backward must return the gradients as a tuple, not as a {type(gradients).__name__}")
-    return list(gradients) if isinstance(gradients, tuple | list) else [gradients]
-
-
-def by_name(gradients: Sequence[Any], *names: Sequence[str]) -> dict[str, Any]:
-    """The gradients by the names of the inputs, the first of those that are as many."""
+    given = gradients if isinstance(gradients, tuple | list) else [gradients]
     for those in names:
-        if len(those) == len(gradients):
-            return dict(zip(those, gradients, strict=True))
-    raise ValueError(
-        f"backward must return one gradient for each of the {len(names[0])} inputs ({', '.join(names[0])}), "
-        f"not {len(gradients)}"
-    )
+        if len(those) == len(given):
+            return dict(zip(those, given, strict=True))
+    each = f"each of the {len(names[0])} inputs ({', '.join(names[0])})"
+    raise ValueError(f"backward must return one gradient for {each}, not {len(given)}")
 
 
 def kind_of(x: Any) -> str:

@@ -18,6 +18,7 @@ __all__ = [
     "COMPLEX_STEP_IN_SINGLE",
     "SCALES",
     "SMALLER",
+    "WITHIN",
     "NotAnalyticError",
     "Slopes",
     "by_best_differences",
