@@ -8,8 +8,9 @@ and dropout that keeps its generator, or running means, start from the same stat
 from __future__ import annotations
 
 import copy
+import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import ModuleType
@@ -27,10 +28,7 @@ __all__ = ["check_layer"]
 
 Array = npt.NDArray[Any]
 
-USUAL = (  # and their gradients
-    (["params"], ["grads"]),
-    (["parameters"], ["gradients"]),
-)
+USUAL = {"params": "grads", "parameters": "gradients"}  # and where their gradients are; those of any NAME are in dNAME
 ASKED_FOR = ("W", "b", "weights", "biases")  # what has such a name is a parameter, also where no dW is beside it
 ELSEWHERE = 1 - 2.0**-7  # times the inputs: what is another then was computed
 STEP = re.compile(r"\.?(\w+)|\[([^\]]+)\]")
@@ -282,28 +280,37 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, s
     try:
         own = _unchanged(methods.layer, (layer, _used(methods, moved)[0]))
     except REFUSALS:
-        own = {}
-    named = list(dict.fromkeys([*ASKED_FOR, *(name for name in own if _at(layer, f"d{name}") is not None)]))
-    for held, gradients in (*USUAL, (named, [f"d{name}" for name in named])):
-        pairs: dict[str, str | None] = {}
-        for name, gradient in zip(held, gradients, strict=True):
-            for path, x in leaves(_at(layer, name), name):
-                there = gradient + path[len(name) :]
-                if not isinstance(x, np.ndarray) or x.dtype.kind not in "fc":
-                    continue
-                if _at(methods.layer, path) is None:
-                    raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
-                pairs[path] = there
-        missing = [path for path, there in pairs.items() if _at(layer, str(there)) is None]
-        known = [id(_at(methods.layer, path)) for path in pairs]
-        others = [name for name, x in own.items() if id(x) not in known]
-        if missing and len(pairs) in behind:
-            return dict.fromkeys(pairs), others
-        for path in missing:
-            raise ValueError(f"{_no(layer, str(pairs[path]))} after backward, the gradient of {path}: name parameters=")
-        if pairs:
-            return pairs, others
-    return {}, list(own)
+        own = []
+    asked = [name for name in USUAL if _at(layer, name) is not None] or list(ASKED_FOR)
+    found = (path for path in own if _at(layer, _gradient_of(path)) is not None)
+    pairs: dict[str, str | None] = {}
+    known = set()
+    for held in dict.fromkeys([*asked, *found]):
+        for path, x in leaves(_at(layer, held), held):
+            if not _is_parameter(x):
+                continue
+            before = _at(methods.layer, path)
+            if before is None:
+                raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
+            if id(before) not in known:
+                pairs[path] = _gradient_of(held) + path[len(held) :]
+                known.add(id(before))
+    missing = [path for path, there in pairs.items() if _at(layer, str(there)) is None]
+    if missing and len(pairs) not in behind:
+        path = missing[0]
+        raise ValueError(f"{_no(layer, str(pairs[path]))} after backward, the gradient of {path}: name parameters=")
+    arrays = {path: x for name in own for path, x in leaves(_at(methods.layer, name), name) if _is_parameter(x)}
+    others = [path for path, x in arrays.items() if id(x) not in known]
+    return dict.fromkeys(pairs) if missing else pairs, others
+
+
+def _gradient_of(path: str) -> str:
+    head, dot, name = path.rpartition(".")
+    return head + dot + USUAL.get(name, f"d{name}")
+
+
+def _is_parameter(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind in "fc"
 
 
 def _used(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -314,11 +321,24 @@ def _used(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
     return layer, methods.pulled(layer, d_output)[0]
 
 
-def _unchanged(layer: Any, others: Iterable[Any]) -> dict[str, Array]:
-    """The arrays of a layer that calls have not changed in `others`, which were copies of it."""
-    arrays = {name: x for name, x in getattr(layer, "__dict__", {}).items() if isinstance(x, np.ndarray)}
-    same = {name: all(np.array_equal(x, _at(other, name)) for other in others) for name, x in arrays.items()}
-    return {name: x for name, x in arrays.items() if x.dtype.kind in "fc" and same[name]}
+def _unchanged(layer: Any, others: Iterable[Any]) -> list[str]:
+    """Where a layer, or one within it, has arrays that calls have not changed in `others`, which were copies of it."""
+
+    def alike(path: str, value: Any) -> bool:
+        arrays = [(there, x) for there, x in leaves(value, path) if _is_parameter(x)]
+        return bool(arrays) and all(np.array_equal(x, _at(other, there)) for there, x in arrays for other in others)
+
+    return [path for path, value in _attributes(layer, "", {id(layer)}) if alike(path, value)]
+
+
+def _attributes(held: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """All that an object has, and that the objects have that it holds."""
+    for name, value in getattr(held, "__dict__", {}).items():
+        yield path + name, value
+        for there, leaf in leaves(value, path + name):
+            if id(leaf) not in seen and not isinstance(leaf, type | ModuleType) and not inspect.isroutine(leaf):
+                seen.add(id(leaf))
+                yield from _attributes(leaf, f"{there}.", seen)
 
 
 def _apart(output: Any) -> Any:

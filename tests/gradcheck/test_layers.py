@@ -615,6 +615,39 @@ def test_all_arrays_of_a_layer_are_checked_or_named_but_what_it_computes(ran):
     assert elsewhere["x"].note == "gamma of the layer are not checked: name those with gradients, parameters="
 
 
+@pytest.mark.parametrize("factor", [1, 3])
+def test_the_parameters_of_layers_within_a_layer_are_found(factor):
+    class Linear:
+        def __init__(self, n, m):
+            self.W, self.b, self.held = normal(n, m, seed=n), normal(m, seed=m), self
+
+        def forward(self, x):
+            self.x = x
+            return x @ self.W + self.b
+
+        def backward(self, d_y):
+            self.dW, self.db = factor * self.x.T @ d_y, d_y.sum(0)
+            return d_y @ self.W.T
+
+    class Block:
+        def __init__(self):
+            self.W, self.layers = normal(2, 2), {"first": Linear(4, 3), "others": [Linear(3, 2)]}
+
+        def forward(self, x):
+            self.h = np.tanh(self.layers["others"][0].forward(self.layers["first"].forward(x)))
+            return self.h @ self.W
+
+        def backward(self, d_y):
+            self.dW = self.h.T @ d_y
+            d_h = d_y @ self.W.T * (1 - self.h**2)
+            return self.layers["first"].backward(self.layers["others"][0].backward(d_h))
+
+    report = check_layer(Block(), normal(5, 4))
+    within = [f"layers.{layer}.{name}" for layer in ("first", "others.0") for name in ("W", "b")]
+    assert [entry.name for entry in report] == ["x", "W", *within]
+    assert [entry.ok for entry in report] == [True, True, factor == 1, True, factor == 1, True]
+
+
 def test_a_forward_that_leaves_its_output_in_the_layer_is_told_to_return_it():
     class Kept(OfABook):
         def forward(self, inputs):
