@@ -60,9 +60,9 @@ def check_layer(
         Where each parameter is, and where `backward` leaves its gradient: attributes as ``{"W": "dW"}``, entries as
         ``{"params.W": "grads.W"}`` or ``{"params[0]": "grads[0]"}``, those of layers within as
         ``{"layers[0].W": "layers[0].dW"}``, or all at once, ``{"params": "grads"}``; None if `backward` returns it,
-        in this order behind those of the inputs, as ``return dX, [dW, db]``. By default all in params and grads, or in
-        parameters and gradients, or any NAME with a dNAME beside it, such as W with dW; or returned. A note names the
-        arrays of the layer for which none is found.
+        in this order behind those of the inputs, as ``return dX, [dW, db]``. By default those of the layer and of
+        layers within it, in params and grads, in parameters and gradients, or any NAME with a dNAME beside it, such as
+        W with dW; or returned. A note names the arrays for which none is found.
     **options
         As for :func:`check`.
 
