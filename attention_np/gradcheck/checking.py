@@ -185,8 +185,9 @@ def check_by(
     _as_count("directions", directions)
     if max_entries not in (None, "auto"):
         _as_count("max_entries", max_entries)
-    least, both = 0.0 if rtol is None else float(rtol), METHODS[1] in methods
-    asked = [Options(method, least, max_entries, directions, constants, both) for method in methods]
+    least = 0.0 if rtol is None else float(rtol)
+    witnessed = len(methods) > 1 and METHODS[1] in methods
+    asked = [Options(method, least, max_entries, directions, constants, witnessed) for method in methods]
 
     generator = as_generator(rng)
     first = first_call(forward, backward, arrays, generator)

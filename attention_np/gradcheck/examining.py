@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDED, WRONG, relative_error
+from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG, relative_error
 from attention_np.gradcheck.diagnosis import Evidence, diagnose, diagnose_shape
 from attention_np.gradcheck.diagnosis.asking import Asked
 from attention_np.gradcheck.findings import Details
 from attention_np.gradcheck.judging.measured import Candidate, Measured, Options
-from attention_np.gradcheck.judging.verdicts import decide, first_verdict
+from attention_np.gradcheck.judging.verdicts import RESOLUTION, decide, first_verdict
 from attention_np.gradcheck.measuring.functions import dtype_of, form_of
 from attention_np.gradcheck.measuring.numerical import METHODS
 from attention_np.gradcheck.measuring.probes import Cusp, cusps, refusal_of, rounding_of, why_not_analytic
@@ -109,7 +109,7 @@ def _report_on(
     if form is not None:
         report = _report_on_form(known[name], form)
     else:
-        report = _report(known[name], _diagnosis(known[name], known, sound, options.constants))
+        report = _report(known[name], _diagnosis(known[name], known, sound, options))
     gradient, inputs = first.gradients[list(candidate.inputs).index(name)], candidate.inputs
     dtype = dtype_of(gradient, inputs[name], inputs.values(), first.output) if form is None else None
     besides = [said for said in (first.writes.get(name), dtype, report.diagnosis) if said is not None]
@@ -120,7 +120,8 @@ def prepared(candidate: Candidate, name: str, subject: Subject, options: Options
     """One input, before anything is measured, with the method that fits it."""
     subject = candidate.once(name, "rounding", lambda: _heard(candidate, name, subject, running.memory))
     method, reason = options.method, None
-    if method != METHODS[1] and subject.x.size:
+    witnessed = method == METHODS[0] and options.witnessed  # differences of every entry tell more than those of a trial
+    if method != METHODS[1] and subject.x.size and not witnessed:
         reason = why_not_analytic(subject, candidate.rng(name, "analytic"))
     if method == "auto":
         method = METHODS[0] if reason is None else METHODS[1]
@@ -143,6 +144,17 @@ def _cusps(found: Measured) -> list[Cusp]:
     return found.candidate.once(
         found.name, "cusps", lambda: cusps(found.subject, found.rng("cusps"), found.running.memory)
     )
+
+
+def _may_break(found: Measured, options: Options) -> bool:
+    """Whether it takes a look of its own to see a kink: differences have what the slope jumps by among their errors.
+
+    Where both methods are asked, those of an entry whose complex step holds are looked at in the report on them.
+    """
+    if not options.witnessed or not (found.verdict == HOLDS).all():
+        return True
+    known = RESOLUTION[METHODS[1]] * np.abs(found.numerical[0])
+    return found.method == METHODS[1] and bool((found.errors > known).any())
 
 
 def _look_at_all(found: Measured, options: Options) -> None:
@@ -212,18 +224,18 @@ def _report(found: Measured, diagnosis: str | None) -> InputReport:
 
 
 def _diagnosis(
-    found: Measured, known: Mapping[str, Measured], sound: Mapping[str, Measured], constants: Mapping[str, float]
+    found: Measured, known: Mapping[str, Measured], sound: Mapping[str, Measured], options: Options
 ) -> str | None:
     """What is wrong with a gradient, in a sentence; None if nothing is."""
     shape = found.subject.x.shape
     verdict = found.verdict.reshape(shape).copy()
     broken = None
-    for cusp in _cusps(found):
+    for cusp in _cusps(found) if _may_break(found, options) else ():
         broken = broken or str(cusp)
         verdict[cusp.index] = UNDECIDED  # it has no gradient there
     if not (verdict == WRONG).any():
         return broken or found.fault
-    cause = _cause(found, verdict, known, sound, constants)
+    cause = _cause(found, verdict, known, sound, options.constants)
     return cause if broken is None else f"{broken}; besides, in other entries: {cause}"
 
 

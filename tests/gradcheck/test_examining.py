@@ -8,6 +8,7 @@ from helpers import some_of
 
 from attention_np.gradcheck import METHODS, Interrupted, NotAnalyticError, check, examining
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
+from attention_np.gradcheck.checking import check_by
 
 from .programs import bilinear, bilinear_backward, normal, planted, square_inputs, with_entry
 
@@ -464,3 +465,38 @@ def test_a_kink_that_is_close_by_is_none(distance, method):
     assert report.ok, str(report)
     report = check(forward, lambda d, x: (d @ np.ones((2, 3))) * (x > -0.5), {"x": x}, method=method)
     assert report.ok == (distance > 0), str(report)
+
+
+@pytest.mark.parametrize("what", KINKED)
+def test_where_both_methods_are_asked_one_of_them_tells_of_a_kink(what):
+    forward, one_side, other_side, point, _ = KINKED[what]
+
+    def said(backward):
+        try:
+            reports = check_by(METHODS, forward, backward, {"x": np.array(point)})
+        except NotAnalyticError as error:
+            return str(error)
+        return " ".join(str(report["x"].diagnosis) for report in reports)
+
+    for backward in (one_side, other_side, lambda d, x: (one_side(d, x) + other_side(d, x)) / 2):
+        assert re.search("forward is not differentiable at|the complex step does not apply", said(backward))
+
+
+def test_where_both_methods_are_asked_differences_of_every_entry_tell_what_is_not_analytic():
+    def forward(x):
+        return x * np.conj(x)
+
+    inputs = {"x": np.array([0.5, -1.5])}
+    with pytest.raises(NotAnalyticError, match="use central"):
+        check_by(METHODS, forward, lambda d, x: 2 * d * x, inputs)
+    of_steps, of_differences = check_by(METHODS, forward, lambda d, _: 0 * d, inputs)  # as the complex step has it
+    assert (of_steps.ok, of_differences.ok) == (True, False)
+
+
+def test_a_kink_whose_mean_slope_holds_by_both_methods_is_told_by_the_report_on_differences():
+    def forward(x):
+        return x * np.sign(x.real)  # whose complex step is zero at zero
+
+    of_steps, of_differences = check_by(METHODS, forward, lambda d, x: d * np.sign(x), {"x": np.array([0.5, 0.0])})
+    assert of_steps.ok
+    assert of_differences["x"].diagnosis.startswith("forward is not differentiable at [1]: its slope is ")

@@ -45,7 +45,7 @@ class Options(NamedTuple):
     max_entries: int | Literal["auto"] | None
     directions: int
     constants: Mapping[str, float]
-    witnessed: bool = False  # whether all that is looked at is measured by differences, too, and judged by them
+    witnessed: bool = False  # whether all that is looked at is measured by differences, too, for a report of theirs
 
     def most(self, size: int, total: int) -> int:
         """How many entries are looked at one by one, of an input of so many; `total`: of all inputs and the output."""

@@ -236,21 +236,21 @@ def batched(subject: Subject, others: tuple[int, ...]) -> Subject | str:
 
     If it cannot alone, then perhaps together with `others`: a bias must not have more axes than the scores.
     """
-    alone = replace(subject, batched=True)
-    together = replace(alone, with_it=others)
-    reason = _refusal(subject, alone)
-    if reason is None:
-        return alone
-    return together if _refusal(subject, together) is None else reason
-
-
-def _refusal(subject: Subject, in_batches: Subject) -> str | None:
-    """Why one function is not the other, many moves at once; None if it is."""
     rng = np.random.default_rng(0)
-    spread = rng.uniform(-0.1, 0.1, (3, *subject.x.shape)) * sizes(subject.x)
-    trial = subject.x + spread
+    trial = subject.x + rng.uniform(-0.1, 0.1, (3, *subject.x.shape)) * sizes(subject.x)
     with np.errstate(all="ignore"):
         expected = subject.outputs(trial)
+    alone = replace(subject, batched=True)
+    together = replace(alone, with_it=others)
+    reason = _refusal(alone, trial, expected)
+    if reason is None:
+        return alone
+    return together if _refusal(together, trial, expected) is None else reason
+
+
+def _refusal(in_batches: Subject, trial: Array, expected: Array) -> str | None:
+    """Why many moves at once do not give what is expected; None if they do."""
+    with np.errstate(all="ignore"):
         try:
             found = in_batches.outputs(trial)
         except AnotherShapeError as error:
@@ -258,6 +258,6 @@ def _refusal(subject: Subject, in_batches: Subject) -> str | None:
         except Exception as error:
             return f"it raises {type(error).__name__}: {error}"
         largest = np.abs(expected).max(initial=0)
-        near = np.abs(found - expected) <= SAME_IN_A_BATCH * np.finfo(subject.output.dtype).eps * largest
+        near = np.abs(found - expected) <= SAME_IN_A_BATCH * np.finfo(in_batches.output.dtype).eps * largest
     same = near | (found == expected) | (np.isnan(found) & np.isnan(expected))
     return None if same.all() else "it computes something else then"
