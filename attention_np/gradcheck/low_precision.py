@@ -48,11 +48,7 @@ Array = npt.NDArray[Any]
 
 EPS = float(np.finfo(np.float64).eps)
 PRECISIONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "tf32": 2.0**-10}  # the last bit of one
-OF_OUTPUTS = (
-    ("backward", "forward"),
-    ("gradient", "output"),
-    ("input", "reference"),
-)  # what is said of those, for both
+OF_OUTPUTS = (("backward", "forward"), ("gradient", "output"), ("input", "reference"))  # words for what is said
 LONGEST, POINTS, ORDER = 2.0**-5, 10, 5  # relative; a smooth curve leaves next to nothing, its rounding all
 STEADY = 2  # last bits, of what is rounded alike close by: inputs, as a scale may be, and outputs that hardly move
 AT_ONCE = 100  # entries that are wrong, whose saturation is looked at: one that stays wrong is enough
@@ -270,15 +266,14 @@ def _allow_saturation(found: Measured, unit: float, error: Array, floor: Array) 
 
     As 1 - y where y has rounded to one: so long as it stays there, no point close by shows what is lost.
     """
-    subject = replace(found.subject, unit=unit)
-    error, floor = error.ravel(), floor.ravel()  # which share their memory
-    wrong = np.flatnonzero(error > UNDECIDABLE * floor)
-    wrong = wrong[np.argsort(-error[wrong] / floor[wrong])]
+    subject, error = replace(found.subject, unit=unit), error.ravel()
+    wrong = np.flatnonzero(error > UNDECIDABLE * floor.ravel())
+    wrong = wrong[np.argsort(-error[wrong] / floor.flat[wrong])]
     for first in range(0, len(wrong), AT_ONCE):
         some = wrong[first : first + AT_ONCE]
         lost = measure(subject, some, METHODS[1], found.aside, best=True).lost
-        floor[some] += STEADY / WITHIN * lost / UNDECIDABLE
-        if (error > UNDECIDABLE * floor)[some].any():
+        floor.flat[some] += STEADY / WITHIN * lost / UNDECIDABLE
+        if (error[some] > UNDECIDABLE * floor.flat[some]).any():
             return
 
 

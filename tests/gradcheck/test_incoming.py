@@ -133,3 +133,12 @@ def test_a_conjugate_that_is_forgotten_is_a_sign_of_the_imaginary_part():
     assert check(forward, lambda d, x: (d * slope(x).conj()).real, {"x": X}).ok
     wrong = check(forward, lambda d, x: (d * slope(x)).real, {"x": X})["x"]
     assert wrong.diagnosis == "the gradient of output.imag is used -1 times"
+
+
+def test_of_code_that_uses_the_first_entry_that_is_not_zero_it_is_said_that_it_uses_the_first():
+    def backward(d, x):
+        first = np.flatnonzero(d)[:1]
+        return np.array([back_through_softmax(np.where(np.arange(4) == k, d, 0), x) for k in first]).sum(axis=0)
+
+    found = check(softmax, backward, {"x": normal(4, seed=1)})["x"]
+    assert found.diagnosis == "the gradient of the output is used only at index 0 of axis 0"

@@ -334,3 +334,20 @@ def test_a_cause_is_named_as_it_is_in_double_precision_or_not_at_all(forward, ba
         too_coarse = dtype != np.float16 and wrong == "projection"
         assert len(said) == 1, str(report)
         assert said[0].startswith(SAID[wrong]) or (too_coarse and said[0] == "no simple cause"), said[0]
+
+
+def test_what_saturated_outputs_lose_is_allowed_in_any_order_in_memory():
+    x = np.asfortranarray(np.array([[4.2, -4.4, 0.3], [5.0, 0.1, -4.1]], np.float16))
+
+    def backward(d_y, x):
+        return np.asfortranarray(kernels("float16")["tanh"][1](d_y, x))
+
+    for right in (True, False):
+        wrong = 1 if right else np.where(x == x[1, 1], 1.1, 1)
+        report = check_low_precision(
+            kernels("float16")["tanh"][0],
+            lambda d_y, x, w=wrong: (w * backward(d_y, x)).astype(x.dtype),
+            {"x": x},
+            np.tanh,
+        )
+        assert report.ok == right, str(report)

@@ -168,7 +168,9 @@ class Mistake:
         most = CLAIMS * sum(x.size for x in self.evidence.inputs.values())
         if self.slopes is None or ask is None or output.size > most or not ask.is_linear:
             return None
-        return ask.claims(np.eye(output.size).reshape(-1, *output.shape))[:, self.looked_at]
+        v = np.random.default_rng(1).standard_normal(output.size)
+        mirror = np.eye(output.size) - 2 * np.outer(v, v) / (v @ v)  # no zeros, at which code may be another
+        return np.asarray(mirror @ ask.claims(mirror.reshape(-1, *output.shape))[:, self.looked_at])
 
     @property
     def is_seen_again(self) -> bool:

@@ -29,8 +29,7 @@ def rounded(mistake: Mistake) -> str | None:
     size, error = (np.abs(x[:, mistake.looked_at]).max() for x in (mistake.right, mistake.error))
     off = f"{number(error / size, 2)} of the largest entry"
     finer = {name: found for name, found in PRECISIONS.items() if 2 * mistake.precision < 0.5 ** found[0]}
-    allowed = {name: units * 0.5**bits for name, (bits, units) in finer.items()}
-    possible = [name for name, largest in allowed.items() if error <= largest * size]
+    possible = [name for name, (bits, units) in finer.items() if error <= units * 0.5**bits * size]
     for name in possible:
         bits, _ = PRECISIONS[name]
         if _have_bits(mistake.claimed, bits, mistake.looked_at) and not _have_bits(mistake.right, bits, mistake.wrong):
