@@ -158,7 +158,8 @@ def own_tolerance(
             smooth = open_yet & (of_measured <= APART.smooth * np.abs(measured).max(axis=0))
             found = np.zeros(line.shape)
             for entry in np.flatnonzero(open_yet & (most * of_both > np.abs(apart[-1]))):
-                own = _Line(alone(int(entry)), cotangent, inputs, rng, line.ways)
+                one = alone(int(entry))
+                own = line if one is pair else _Line(one, cotangent, inputs, rng, line.ways)
                 found[entry] = _jump(line, own, int(entry), spacing, apart[:, entry])
             left, jumps = np.where(smooth, found, left), np.fmax(jumps, found)
             if not np.isnan(left).any():
