@@ -133,7 +133,7 @@ LARGE = {"query": normal(0, 1100, 16), "key": normal(1, 1, 1300, 16), "value": n
         pytest.param({"block_size": 2000}, marks=pytest.mark.long),
         pytest.param({"is_causal": True}, marks=pytest.mark.long),
         {"mask": rules.sliding_window(left=100, right=30)},
-        {"mask": rules.packed(np.arange(1100) // 300, np.arange(1300) // 300)},
+        pytest.param({"mask": rules.packed(np.arange(1100) // 300, np.arange(1300) // 300)}, marks=pytest.mark.long),
         pytest.param({"mask": np.random.default_rng(0).random((1100, 1300)) < 0.01}, marks=pytest.mark.long),
         pytest.param({"bias": normal(4, 1300), "is_causal": True}, marks=pytest.mark.long),
         pytest.param({"bias": normal(4, 1100, 1300)}, marks=pytest.mark.long),

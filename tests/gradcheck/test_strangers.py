@@ -1,5 +1,7 @@
 """Functions as strangers have them: what they are asked, and what is said of solvers, series and special functions."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from helpers import each, some_of
@@ -63,7 +65,11 @@ def test_a_solver_of_differential_equations_is_checked():
     assert not check(forward, lambda d, k: 1.01 * backward(d, k), {"k": np.array([0.7])}, rtol=1e-6).ok
 
 
-@each(("options", "factor", "said"), [({"rtol": 1e-6}, 1.0, True), ({}, 1.0, True), ({"rtol": 1e-6}, 1.5, False)])
+@each(
+    ("options", "factor", "said"),
+    [({"rtol": 1e-6}, 1.0, True), ({"rtol": 1e-6}, 1.5, False)],
+    long=[({}, 1.0, True)],
+)
 def test_a_smooth_error_of_a_solver_is_not_told_from_one_of_a_gradient_and_the_report_says_so(options, factor, said):
     integrate, start = scipy("integrate"), np.array([1.0, 0.5])
 
@@ -80,9 +86,12 @@ def test_a_smooth_error_of_a_solver_is_not_told_from_one_of_a_gradient_and_the_r
             :, -1
         ]
 
+    @cache
+    def exact(*x):
+        return integrate.solve_ivp(oscillator(*x), (0, 1), np.pad(start, (0, 4)), rtol=1e-12, atol=1e-12).y[:, -1]
+
     def backward(d, x):
-        exact = integrate.solve_ivp(oscillator(*x), (0, 1), np.pad(start, (0, 4)), rtol=1e-12, atol=1e-12).y[:, -1]
-        return factor * exact.reshape(3, 2)[1:] @ d
+        return factor * exact(*x).reshape(3, 2)[1:] @ d
 
     found = check(forward, backward, {"x": np.array([2.0, 0.3])})["x"]
     assert found.wrong == 2
@@ -292,7 +301,7 @@ def test_no_loop_is_asked_where_it_does_not_end(name, factor, method):
         assert report.ok == (factor == 1), str(report)
 
 
-@pytest.mark.parametrize(("tolerance", "rtol"), [(1e-4, 1e-3), (1e-2, 0.1)])
+@each(("tolerance", "rtol"), [(1e-2, 0.1)], long=[(1e-4, 1e-3)])
 def test_a_coarse_solver_is_called_one(tolerance, rtol):
     forward, backward, x = by_roots(tolerance)
     report = check(forward, backward, {"x": x})
