@@ -49,6 +49,7 @@ TOLERANCE = (
     "its slopes do not reproduce at points close by: forward seems to be computed to a tolerance of its own, of about "
     "{:.0e} of the gradient, as solvers and series are. Make that smaller, or allow it by rtol="
 )
+JUMPS = "forward jumps close by, as where the sign of a vector or the order of two numbers is left open"
 SLIGHT = 1e-2  # normwise: solvers are off by less of their derivatives, at 1e-3, which is a usual tolerance
 PERHAPS_A_SOLVER = (
     "no simple cause; all of it is {:.0e} of the gradient: if forward is a solver, its own error may be as large. See "
@@ -87,7 +88,7 @@ def examine(candidate: Candidate, subjects: Mapping[str, Subject], options: Opti
         for found in sound.values():
             decide(found, options.method, options.rtol, options.directions, options.witnessed)
             if found.tolerance:
-                found.remark(TOLERANCE.format(found.tolerance))
+                found.remark(JUMPS if math.isinf(found.tolerance) else TOLERANCE.format(found.tolerance))
         reports = [_report_on(name, known, sound, forms, options, candidate) for name in candidate.inputs]
     except KeyboardInterrupt:
         raise Interrupted(Report(unfinished())) from None
@@ -109,7 +110,7 @@ def _report_on(
         return _report_on_form(known[name], form)
     report = _report(known[name], _diagnosis(known[name], known, sound, options.constants))
     gradient = candidate.first.gradients[list(candidate.inputs).index(name)]
-    fault = dtype_of(gradient, candidate.inputs[name], candidate.inputs.values())
+    fault = dtype_of(gradient, candidate.inputs[name], candidate.inputs.values(), candidate.first.output)
     if fault is None:
         return report
     besides = "" if report.diagnosis is None else f"; besides: {report.diagnosis}"

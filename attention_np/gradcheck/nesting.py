@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.measuring.functions import Backward, Forward, as_inputs, check_mapping
+from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 
 __all__ = [
     "Flat",
@@ -319,7 +320,7 @@ class Flat:
         """All outputs as one vector; or the one output, as it is."""
         is_complex = self.inputs.is_complex or (self.outputs is not None and self.outputs.is_complex)
         if is_complex and any(x.dtype.kind == "c" for x in arrays):
-            raise TypeError("its real and imaginary parts are moved one by one")
+            raise NotAnalyticError("real and imaginary parts are moved one by one")
         result = self.of_nests(*self.inputs.filled(arrays).values())
         return result if self.outputs is None else self.outputs.joined(result)
 

@@ -317,3 +317,13 @@ def test_a_buffer_of_another_dtype_is_one_finding_and_the_values_are_compared_al
         assert (report["w"].diagnosis, report["w"].wrong) == (said, 0)
     else:
         assert str(report["w"].diagnosis).startswith(f"{said}; besides: it is 1.5 times")
+
+
+@pytest.mark.parametrize("factor", [1, 1.5])
+def test_where_the_output_is_wider_than_the_inputs_so_may_be_the_gradient(factor):
+    def loss(x):  # as one in C gives it: a Python number
+        return float(np.sum(x**2))
+
+    found = check(loss, lambda d, x: factor * d * 2 * x, {"x": normal(5, dtype="float32")})["x"]
+    assert found.ok == (factor == 1), found
+    assert factor == 1 or found.diagnosis.startswith("it is 1.5 times")

@@ -200,7 +200,7 @@ CONSTANTS = [  # the factor, what the function was called with, how it is shown,
     (1e-6, {}, "1e-06", ""),
     (-1e6, {}, "-1000000", ""),
     (-1, {"causal": True, "window": math.inf, "dropout_p": 0.0}, "-1", ""),
-    (2, {}, "2", ": perhaps 2, which is the length of axis 0 of a"),
+    (2, {}, "2", ": perhaps 2, which is the length of axis 0 of a; or a 2, as of a square"),
     (1 / np.log(2), {}, "1.44269504", ": perhaps 1/log(2), as of logarithms or powers to the base 2"),
     (-np.pi / 180, {}, "-0.0174532925", ": perhaps -pi/180, as of degrees"),
     (np.sqrt(2 * np.pi), {}, "2.50662827", ": perhaps sqrt(2 * pi), as of turns"),
@@ -237,7 +237,7 @@ LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what 
     ),
     (11, {"a": (11, 3), "where": (11, 2)}, (2,), ": 11, which is the length of axis 0 of a"),
     # of all that a factor may be, none is stated as the one
-    (0.5, {"a": (4, 7)}, (4, 7), f": perhaps 1/sqrt(4), where 4 is {FIRST_AXIS}"),
+    (0.5, {"a": (4, 7)}, (4, 7), f": perhaps 1/sqrt(4), where 4 is {FIRST_AXIS}; or a half, as of a square"),
     (0.6, {"a": (3, 5)}, (3, 5), f": perhaps 3/5, where 3 is {FIRST_AXIS} and 5 is {LAST_AXIS}"),
     (3, {"a": (3, 9)}, (3, 9), f": perhaps sqrt(9), where 9 is {LAST_AXIS}; or 3, which is {FIRST_AXIS}"),
     (
@@ -253,7 +253,8 @@ LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what 
         2,
         ADDITIVE,
         (4, 2),
-        f": perhaps 2, which is the length of the last axis of value; or sqrt(4), where 4 is {FIRST_AXIS}",
+        f": perhaps 2, which is the length of the last axis of value; or sqrt(4), where 4 is {FIRST_AXIS}; or a 2, as "
+        "of a square",
     ),
     (18, ADDITIVE, (4, 2), ": 18, where 18 = 3 * 6 is the length of axes 0 to 1 of w_query"),
     (1 / 5, {"a": (6,), "x": (5, 4), "w": (4, 6)}, (5, 6), f": 1/5{A_MEAN} 5 gives"),
@@ -263,7 +264,8 @@ LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what 
         1 / 2,
         SCALE,
         (2, 3, 4),
-        f": perhaps 1/2{A_MEAN} 2 gives; or 1/sqrt(4), where 4 is the length of the last axis of x",
+        f": perhaps 1/2{A_MEAN} 2 gives; or 1/sqrt(4), where 4 is the length of the last axis of x; or a half, as of "
+        "a square",
     ),
 ]
 

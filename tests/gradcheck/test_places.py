@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
+from attention_np.gradcheck import check
 from attention_np.gradcheck.diagnosis import diagnose
 from attention_np.gradcheck.diagnosis.mistake import Mistake
 from attention_np.gradcheck.diagnosis.places import where_wrong
@@ -241,3 +242,21 @@ def test_entries_that_are_zero_anyway_do_not_hide_of_which_axes_a_place_is():
     assert diagnose(found) == (
         "wrong only at index 1 of axis 0 and at index 2 of axis 1, where it is -1 times the numerical gradient"
     )
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (lambda x: -1.0, "wrong in 4 of 12 entries, where it is -1 times the numerical gradient"),  # noqa: ARG005
+        (lambda x: 0.0, "wrong in 4 of 12 entries, where it is zero"),  # noqa: ARG005
+        (np.cos, "no simple cause"),
+    ],
+)
+def test_what_is_simple_in_entries_without_a_place_is_said(factor, said):
+    x, t = np.random.default_rng(0).standard_normal((2, 3, 4))
+
+    def backward(d, x):
+        return d * 2 / 7 * (x - t) * np.where(x < t, factor(x), 1)
+
+    found = check(lambda x: ((x - t) ** 2).sum() / 7, backward, {"x": x})["x"]
+    assert (found.wrong, found.diagnosis) == (4, said)

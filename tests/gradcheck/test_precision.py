@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from attention_np.gradcheck import check
 from attention_np.gradcheck.agreement import UNCHECKED, WRONG
 from attention_np.gradcheck.diagnosis import diagnose
 
@@ -210,3 +211,17 @@ def test_errors_like_rounding_are_of_that_size_everywhere_and_of_both_signs(erro
     right = linear_evidence(np.eye(60) + 0.1, np.eye(60) + 0.1, (60,), (60,), rng).numerical["x"]
     found = claimed_for(right, right * (1 + errors(rng, (3, 60))))
     assert starts(diagnose(found), LIKE_SINGLE) == like_rounding
+
+
+@pytest.mark.parametrize("summed", [True, False])
+@pytest.mark.parametrize(("dtype", "said"), [(np.float32, True), (np.float64, False)])
+def test_what_is_rounded_before_it_is_multiplied_is_known_by_a_cotangent_of_ones(dtype, said, summed):
+    def forward(x):
+        return np.exp(x).sum() if summed else np.exp(x)
+
+    def backward(d, x):
+        return d * np.exp(x).astype(dtype) * (1 if said else 1 + 5e-8)
+
+    found = check(forward, backward, {"x": np.linspace(-1, 1, 6)})["x"]
+    assert found.wrong == 6
+    assert starts(found.diagnosis, "it seems to be computed in float32: where the gradient of the output is") == said

@@ -311,6 +311,35 @@ def test_a_coarse_solver_is_called_one(tolerance, rtol):
     assert not check(forward, lambda d, x: 1.5 * backward(d, x), {"x": x}, rtol=rtol).ok
 
 
+@pytest.mark.parametrize("factor", [0.0, 0.02])
+def test_a_function_with_branches_close_by_has_no_tolerance(factor):
+    def branch(x):  # of some vectors the sign is left open
+        return np.sign(np.sin(3e3 * x.real.sum()))
+
+    def forward(x):
+        return branch(x) * (np.exp(x) + factor * x**3)
+
+    found = check(forward, lambda d, x: d * branch(x) * np.exp(x), {"x": np.linspace(0.5, 1.5, 12)})["x"]
+    assert found.wrong == (12 if factor else 0)
+    assert found.ok == (factor == 0)
+    assert found.note is None or "tolerance" not in found.note
+    assert not factor or "forward jumps close by" in found.note
+
+
+@pytest.mark.parametrize("seed", some_of(range(8), 8))
+@pytest.mark.parametrize("decimals", [1e-2, 1e-4, 1e-5, 1e-7, 1e-10])
+def test_the_gradient_behind_rounding_to_decimals_is_not_called_wrong(decimals, seed):
+    def forward(x):
+        if x.dtype.kind == "c":
+            raise TypeError("real numbers alone")
+        return np.round(np.sin(x) / decimals) * decimals
+
+    inputs = {"x": np.random.default_rng(seed).standard_normal(9)}
+    found = check(forward, lambda d, x: d * np.cos(x), inputs, rng=seed)["x"]
+    assert (found.wrong, found.ok) == (0, decimals < 1e-2)
+    assert check(forward, lambda d, x: 1.5 * d * np.cos(x), inputs, rng=seed)["x"].ok is False
+
+
 def test_nothing_is_said_twice():
     names = ("x", "y")
     report = check(lambda x, y: np.hypot(x, y), lambda d, x, y: (d * x, d * y), {name: np.ones(2) for name in names})

@@ -52,6 +52,7 @@ CAUSES = (
     incoming.leak_of_the_cotangent,
     factors.factor_along_an_axis,
     places.wrong_in_places,
+    places.simply_wrong_somewhere,
     cotangents.same_number_added,
     cotangents.not_linear,
 )

@@ -139,6 +139,8 @@ def _name(mistake: Mistake, factor: Factor) -> str:
                 found.setdefault(sign + expression, meaning.replace(f"where {sign + expression} is", "which is", 1))
         listed = [f"{expression}, {meaning}" for expression, meaning in found.items()][:LISTED]
         if listed and not (factor.is_common and readings is _guesses):
+            if abs(size - 1) > NAMEABLE and factor.is_common:
+                listed.append(f"{'a 2' if size > 1 else 'a half'}, as of a square")
             perhaps = "perhaps " if len(listed) > 1 or factor.is_common or readings is _guesses else ""
             return f": {perhaps}{'; or '.join(listed)}"
     return ""

@@ -11,7 +11,7 @@ import numpy as np
 from attention_np.gradcheck.diagnosis.factors import is_zero, times_the_gradient
 from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, in_words, number
 
-__all__ = ["leak", "name_of", "simply_wrong_in_places", "wrong_in_places"]
+__all__ = ["leak", "name_of", "simply_wrong_in_places", "simply_wrong_somewhere", "wrong_in_places"]
 
 BY_ACCIDENT = math.log(1e-2)  # the logarithm of the chance at which places are no evidence
 SEVERAL = 4  # right entries, beside which a wrong one stands out
@@ -93,6 +93,13 @@ def wrong_in_places(mistake: Mistake) -> str | None:
     if place is None or (place.chance > BY_ACCIDENT and not _is_a_single_entry(mistake)):
         return None
     return _only(mistake, place)
+
+
+def simply_wrong_somewhere(mistake: Mistake) -> str | None:
+    """Wrong in places without a name, as on one side of other numbers than zero, and by something simple there."""
+    wrong, count = int(mistake.wrong.sum()), int(mistake.looked_at.sum())
+    inside = _inside(mistake.among(mistake.wrong)) if 1 < wrong < count else None
+    return None if inside is None else f"wrong in {wrong} of {count} entries, where it is {inside}"
 
 
 def _is_a_single_entry(mistake: Mistake) -> bool:

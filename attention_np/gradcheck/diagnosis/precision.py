@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from attention_np.gradcheck.diagnosis.cotangents import correlation
@@ -32,13 +34,18 @@ def rounded(mistake: Mistake) -> str | None:
     possible = [name for name, largest in allowed.items() if error <= largest * size]
     for name in possible:
         bits, _ = PRECISIONS[name]
-        if not _have_bits(mistake.claimed, bits, mistake.looked_at) or _have_bits(mistake.right, bits, mistake.wrong):
-            continue
-        unit = 2 * 0.5**bits * np.abs(mistake.right) + LEAST * (name == "float16") + mistake.tolerance
-        if (np.abs(mistake.error) <= unit)[:, mistake.looked_at].all():
-            return f"it is rounded to {name}: every entry is such a number, off by at most {off}"
-        if _are_other_errors_nearby(mistake):
-            return f"it seems to be computed in {name}: every entry is such a number, off by at most {off}"
+        if _have_bits(mistake.claimed, bits, mistake.looked_at) and not _have_bits(mistake.right, bits, mistake.wrong):
+            unit = 2 * 0.5**bits * np.abs(mistake.right) + LEAST * (name == "float16") + mistake.tolerance
+            if (np.abs(mistake.error) <= unit)[:, mistake.looked_at].all():
+                return f"it is rounded to {name}: every entry is such a number, off by at most {off}"
+            if _are_other_errors_nearby(mistake):
+                return f"it seems to be computed in {name}: every entry is such a number, off by at most {off}"
+    for_ones = _precision_for_ones(mistake, possible) if possible else None
+    if for_ones is not None:
+        return (
+            f"it seems to be computed in {for_ones}: where the gradient of the output is all ones, every entry is such a "
+            f"number; here it is off by at most {off}"
+        )
     if "float32" in possible and _is_like_rounding(mistake, size) and _are_other_errors_nearby(mistake):
         return (
             f"its errors are of the size of rounding to float32, at most {off}, and without a pattern: "
@@ -67,6 +74,16 @@ def _have_bits(x: Array, bits: int, entries: Array) -> bool:
     """Whether the significands have no more than so many bits. By chance even one number of float64 hardly ever has."""
     scaled = np.frexp(x[:, entries])[0] * 2.0**bits
     return bool((scaled == np.rint(scaled)).all())
+
+
+def _precision_for_ones(mistake: Mistake, names: Iterable[str]) -> str | None:
+    """The same of the gradients for a cotangent of ones, which leaves the bits alone that another is multiplied by."""
+    ask, ones = mistake.evidence.ask, np.ones((1, *mistake.evidence.output.shape))
+    if ask is None:
+        return None
+    claimed = ask.claims(ones)
+    found = [name for name in names if _have_bits(claimed, PRECISIONS[name][0], mistake.looked_at)]
+    return found[0] if found and not _have_bits(ask.slopes(ones), PRECISIONS[found[0]][0], mistake.wrong) else None
 
 
 def _is_like_rounding(mistake: Mistake, size: float) -> bool:

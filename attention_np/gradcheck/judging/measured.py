@@ -19,7 +19,7 @@ from attention_np.gradcheck.measuring.running import Running, ignore
 from attention_np.gradcheck.measuring.slopes import Slopes
 from attention_np.gradcheck.measuring.subject import Subject, flattened, sizes
 
-__all__ = ["Candidate", "Measured", "Options"]
+__all__ = ["Candidate", "Measured", "Options", "grossly"]
 
 Array = npt.NDArray[Any]
 Result = TypeVar("Result")
@@ -30,6 +30,11 @@ MOST_ASKED = 8  # entries
 LEAST_ENTRIES = 100  # looked at, however large the input
 ROUGH = 1 / 4  # of an entry: to know it so well tells it from one and a half times as much
 SMALL = 1e-2  # of the size that coarse outputs give a gradient: an entry below that is seen to be small
+
+
+def grossly(dtype: np.dtype[Any]) -> float:
+    """The relative difference of two numbers of a dtype that no rounding makes, but of the narrowest dtypes."""
+    return max(GROSS, COARSE * float(np.finfo(dtype).eps))
 
 
 class Options(NamedTuple):
@@ -139,7 +144,7 @@ class Measured:
     note: str | None = None
     escape: Escape | None = None
     fault: str | None = None
-    tolerance: float = 0.0  # to which the functions seem to compute, relative, if that is worse than rounding
+    tolerance: float = 0.0  # to which the functions seem to compute, relative, if worse than rounding; inf: they jump
     looked: Array = field(init=False)  # of bool
     numerical: Array = field(init=False)  # (cotangents, entries), NaN where not looked at, or where there is no slope
     errors: Array = field(init=False)
@@ -170,7 +175,7 @@ class Measured:
         """Whether what is claimed for the sum of two cotangents is the sum of what is claimed for each."""
         u, v, _ = self.candidate.cotangents
         each, other, of_sum = (claimed[self.name].ravel() for claimed in self.candidate.of_a_sum)
-        near = max(GROSS, COARSE * float(np.finfo(of_sum.dtype).eps))
+        near = grossly(of_sum.dtype)
         largest = (np.abs(each) + np.abs(other)).max(initial=0)
         known = self.floor[self.looked].max(initial=0)
         off = np.flatnonzero(np.abs(of_sum - each - other) > near * largest + FAR * known)[:MOST_ASKED]

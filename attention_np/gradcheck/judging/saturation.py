@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.judging.measured import COARSE, GROSS
+from attention_np.gradcheck.judging.measured import GROSS, grossly
 from attention_np.gradcheck.measuring.noise import Pair, moved_relatively
 from attention_np.gradcheck.measuring.slopes import SMALLER
 
@@ -35,7 +35,7 @@ def may_be_lost(
     elsewhere = [(u, [moved_relatively(x, rng, ELSEWHERE) for x in inputs]) for _ in range(POINTS)]
     answers = [pair.at(*there) for there in ((other, inputs), *elsewhere)]
     first = claimed / measured
-    near = max(GROSS, COARSE * float(np.finfo(u.dtype).eps))
+    near = grossly(u.dtype)
     ratios = np.array([of_claimed / of_measured for of_claimed, of_measured in answers])
     same = np.abs(ratios - first) <= near * np.abs(first)
     silent = np.isnan(ratios)  # where both are zero

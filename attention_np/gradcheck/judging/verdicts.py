@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.findings import Escape
-from attention_np.gradcheck.judging.measured import COARSE, FAR, GROSS, Measured
+from attention_np.gradcheck.judging.measured import COARSE, FAR, GROSS, Measured, grossly
 from attention_np.gradcheck.judging.saturation import ELSEWHERE, SEEN, Question, is_lost, may_be_lost
 from attention_np.gradcheck.measuring.noise import (
     moved_relatively,
@@ -61,7 +61,7 @@ def decide(found: Measured, method: str, rtol: float, directions: int, witnessed
     if found.fault is None and found.looked.any() and np.isfinite(found.numerical[0]).any():
         if found.blind[found.looked].all():
             found.fault = "it could not be decided: rounding alone may be as large as a gradient of such outputs can be"
-        elif found.tolerance and (found.verdict[found.looked] == UNDECIDED).all():
+        elif 0 < found.tolerance < np.inf and (found.verdict[found.looked] == UNDECIDED).all():
             found.fault = "it could not be decided: no entry is known better than to the tolerance of forward"
         elif (found.verdict == HOLDS).any() and not (found.verdict == WRONG).any():
             # It is of backward, whichever method shows it.
@@ -105,7 +105,7 @@ def _settle(found: Measured, rtol: float) -> None:
         _look_closer(found, some)
         if doubtful.size and (found.verdict[some] == WRONG).all():
             times = found.floor[some] / first
-            believed = doubtful[difference[doubtful] > UNDECIDABLE * times.max() * found.floor[doubtful]]
+            believed = doubtful[difference[doubtful] > UNDECIDABLE * max(1, times.max()) * found.floor[doubtful]]
             shaken = sensitivity(found.pair(believed).claimed, *found.candidate.question, found.rng("noise"))
             _add_noise(found, believed, shaken + np.median(times) * found.floor[believed])
             doubtful = np.setdiff1d(doubtful, believed)
@@ -149,20 +149,21 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
     One slope is asked first, along which the differences of all those entries add up: hardly any function jumps.
     """
     size, most = np.abs(found.numerical[0]), UNDECIDABLE * BIASED
-    noise = np.zeros(len(some))
-    if not (np.abs(difference) < TOLERANCE * np.nanmax(size)).all():
+    noise, largest = np.zeros(len(some)), np.nanmax(size)
+    if found.tolerance == np.inf or not (np.abs(difference) < TOLERANCE * largest).all():
         return noise
     direction = np.tensordot(np.sign(difference), along(found.subject.x, some), 1)
     together = found.pair_along(direction[None], float(np.median(found.scales[some])))
-    _, jumps = own_tolerance(together, *question, found.rng("unsteadiness"), most * len(some))
-    if not jumps.any():
-        return noise
-    left, jumps = own_tolerance(found.pair(some), *question, found.rng("unsteadiness"), most)
-    relative = float(left.max() / np.nanmax(size))  # of the solver, whether or not an entry shows it
+    for pair, times in ((together, most * len(some)), (found.pair(some), most)):
+        left, jumps = own_tolerance(pair, *question, found.rng("unsteadiness"), times)
+        if not 0 < jumps.max() < np.inf:
+            found.tolerance = max(found.tolerance, jumps.max())
+            return noise
+    relative = float(left.max() / largest)  # of the solver, whether or not an entry shows it
     noise = BIASED * np.fmax(left, relative * size[some])
     excused = np.abs(difference) < UNDECIDABLE * noise
     if excused.any() or (np.abs(difference) < most * jumps).any():
-        found.tolerance = max(found.tolerance, BIASED * float(jumps.max() / np.nanmax(size)))
+        found.tolerance = max(found.tolerance, BIASED * float(jumps.max() / largest))
     return np.where(excused, noise, 0)
 
 
@@ -276,7 +277,7 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
 
 def _is_wrong_at(found: Measured, some: Array, question: tuple[Array, list[Array]], rtol: float) -> bool:
     """Whether some entries are grossly wrong there."""
-    near = max(GROSS, COARSE * float(np.finfo(question[0].dtype).eps))
+    near = grossly(question[0].dtype)
     allowed = 4 * rtol * np.abs(found.candidate.claimed(found.name)).max()
     pair = found.pair(some)
     try:

@@ -204,11 +204,15 @@ def form_of(gradient: Any, x: Array) -> str | None:
     return _strange(array, "gradient")
 
 
-def dtype_of(gradient: Any, x: Array, inputs: Iterable[Array]) -> str | None:
-    """What is wrong with the dtype of a gradient that can be compared: it is that of `x`, or of all inputs together."""
+def dtype_of(gradient: Any, x: Array, inputs: Iterable[Array], output: Array) -> str | None:
+    """What is wrong with the dtype of a gradient that can be compared.
+
+    It is that of `x`, or of all inputs together; or of the cotangent with them, if the output has a wider one.
+    """
     if not isinstance(gradient, np.ndarray):
         return None
-    fitting = (x.dtype, np.result_type(*(y.dtype for y in inputs)))
+    together = np.result_type(*(y.dtype for y in inputs))
+    fitting = (x.dtype, together, np.result_type(together, output.dtype))
     return (
         None
         if gradient.dtype.newbyteorder("=") in fitting

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from math import comb
+from math import comb, inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,8 +138,8 @@ def own_tolerance(
 
     A solver or a series stops after as many steps as its tolerance takes. Points further apart show it, and closer ones
     where most is left: there the error of a formula falls, however short its wave is, and a jump stays. The first is of
-    slopes that are smooth but for that, as of a right gradient; the second of any that jump. No jump is looked for that
-    times `most` would be less than the difference.
+    slopes that are smooth but for that, as of a right gradient; the second of any that jump, infinite where a branch of
+    the function ends. No jump is looked for that times `most` would be less than the difference.
     """
     line = _Line(pair, cotangent, inputs, rng)
     left, jumps = np.full(line.shape, np.nan), np.zeros(line.shape)
@@ -150,28 +150,31 @@ def own_tolerance(
             of_both, of_measured = _left_over(apart), _left_over(measured)
             open_yet = np.isnan(left)
             smooth = open_yet & (of_measured <= APART.smooth * np.abs(measured).max(axis=0))
-            telling = open_yet & (most * of_both > np.abs(apart[-1]))
-            for entry in np.flatnonzero(telling):
-                telling[entry] = _is_a_jump(line, pair, int(entry), spacing, apart[:, entry])
-            found = np.where(telling, of_both, 0)
+            found = np.zeros(line.shape)
+            for entry in np.flatnonzero(open_yet & (most * of_both > np.abs(apart[-1]))):
+                found[entry] = _jump(line, pair, int(entry), spacing, apart[:, entry])
             left, jumps = np.where(smooth, found, left), np.fmax(jumps, found)
             if not np.isnan(left).any():
                 break
     return np.where(np.isnan(left), 0, left), jumps
 
 
-def _is_a_jump(line: _Line, pair: Pair, entry: int, spacing: float, apart: Array) -> bool:
-    """Whether what is left of the difference at spaced points is left at ever closer ones, where most is."""
+def _jump(line: _Line, pair: Pair, entry: int, spacing: float, apart: Array) -> float:
+    """What is left of the difference at spaced points, if that is left at ever closer ones, too, where most is.
+
+    Infinite where the slopes jump by half of themselves or more: no tolerance is that coarse, but a branch ends there.
+    """
     place, most = 1 - len(apart), _left_over(apart)
     for _ in range(LOOKS):
         place = CLOSER * (place + int(np.abs(np.diff(apart, n=ORDER)).argmax()))
         spacing /= CLOSER
         there = [(place + k) * spacing for k in range(CLOSER * ORDER + 1)]
-        claimed, measured = ([np.broadcast_to(line.at(way, far), line.shape)[entry] for far in there] for way in pair)
-        apart = np.subtract(claimed, measured)
+        both = ([np.broadcast_to(line.at(way, far), line.shape)[entry] for far in there] for way in pair)
+        claimed, measured = map(np.array, both)
+        apart = claimed - measured
         if not FALLS * _left_over(apart) > most > FALLS * line.rounding[entry]:
-            return False
-    return True
+            return 0.0
+    return inf if _left_over(measured) > np.abs(measured).max() / 2 else float(most)
 
 
 class _Line:

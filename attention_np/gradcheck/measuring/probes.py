@@ -9,12 +9,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import comb
 
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP, LEVELS, SCALES, Array, extrapolated, reach_of
+from attention_np.gradcheck.measuring.slopes import (
+    COMPLEX_STEP,
+    LEVELS,
+    SCALES,
+    Array,
+    NotAnalyticError,
+    extrapolated,
+    reach_of,
+)
 from attention_np.gradcheck.measuring.subject import (
     REFUSALS,
     SMALLEST,
@@ -38,6 +45,8 @@ BEYOND = tuple(2.0**k for k in range(-2, 63, 4))  # for outputs that none of tho
 TINY_STEP = 2.0**-10  # parts of the largest that an output comes to; functions that are made of steps take longer ones
 STEEP = 1e-4
 POINTS, ORDER = 16, 5
+PLACES = np.arange(1, POINTS + 1) + np.arange(POINTS) * 5**0.5 % 1 / 2  # uneven: no stairs are a straight line there
+SMOOTH, _ = np.linalg.qr(np.vander(PLACES / POINTS, ORDER))  # (points, order): polynomials
 KINK_STEPS = tuple(2.0**-k for k in range(10, 130, 4))  # relative; the shortest are for entries that are zero
 STEPS_AT_ONCE = 5  # after so many, where a function is smooth, its second differences are lost in rounding
 KINK, JUMP = 1, 2
@@ -78,9 +87,9 @@ def refusal_of(subject: Subject, element: int) -> str | None:
 def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
     """How far rounding moves each output: by its last bit at least.
 
-    Besides, by what is left of the outputs at equally spaced points close by after differences of a high order, to
-    which whatever is smooth contributes nothing [1]_. It sees rounding inside the function, such as single precision.
-    Outputs that stay what they are at all those points, as 1 - cos(x) near zero, are asked farther off.
+    Besides, by what a polynomial of a low order leaves of the outputs at points close by, where it leaves nothing of
+    whatever is smooth [1]_. That sees rounding inside the function, such as single precision. Outputs that stay what
+    they are at all those points, as 1 - cos(x) near zero, are asked farther off.
 
     References
     ----------
@@ -112,15 +121,16 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
 
 
 def _left_over(subject: Subject, *steps: Array) -> tuple[Array, Array]:
-    """What differences of a high order leave of each output, infinite if nothing; and the largest that it gets.
+    """What a polynomial leaves of each output, infinite if nothing; and the largest that it gets.
 
     Both for points at each of the steps: (steps, outputs).
     """
-    places = np.arange(1, POINTS + 1).reshape(POINTS, *(1,) * subject.x.ndim)
+    places = PLACES.reshape(POINTS, *(1,) * subject.x.ndim)
     outputs = np.asarray(subject.values(np.concatenate([subject.x + places * step for step in steps])), np.float64)
     outputs = outputs.reshape(len(steps), POINTS, subject.output.size)
-    differences = np.diff(outputs, n=ORDER, axis=1)  # (steps, points - order, outputs)
-    left = np.sqrt((differences**2).mean(axis=1) / comb(2 * ORDER, ORDER))
+    from_first = outputs - outputs[:, :1]
+    rest = from_first - SMOOTH @ (SMOOTH.T @ from_first)  # (steps, points, outputs)
+    left = np.sqrt((rest**2).sum(axis=1) / (POINTS - ORDER))
     stairs = np.abs(np.diff(outputs, axis=1))
     left = np.where(np.median(stairs, axis=1) == 0, stairs.max(axis=1), left)  # of stairs, with a landing here
     return np.where(left > 0, left, np.inf), np.abs(outputs).max(axis=1)  # or the points were too close to differ
@@ -160,6 +170,8 @@ def why_not_analytic(subject: Subject, rng: np.random.Generator) -> str | None:
         try:
             steps = [subject.x + length * 1j * COMPLEX_STEP * direction for length in (1, 0.25)]
             output, shorter = subject.outputs(np.stack(steps))
+        except NotAnalyticError as error:
+            return str(error)
         except Exception as error:
             why = str(error).partition("\n")[0] or type(error).__name__
             return f"forward refuses complex arrays ({why})"
