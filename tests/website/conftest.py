@@ -41,7 +41,7 @@ def soup(site: Built) -> Callable[[str], Any]:
 
 @pytest.fixture(scope="session")
 def by_id(soup: Callable[[str], Any]) -> Callable[[str], dict[str, Any]]:
-    """What has an id in a page; to look each up in a parsed page, which is walked from its beginning, takes a minute."""
+    """What has an id in a page: to look for each, which is to walk through the page, would take a minute."""
 
     @functools.cache
     def read(page: str) -> dict[str, Any]:
