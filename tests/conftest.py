@@ -47,7 +47,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: (not item.nodeid.startswith(SLOWEST), item.path))
+    items.sort(key=lambda item: (not item.nodeid.startswith(SLOWEST), not item.nodeid.startswith("tests/"), item.path))
     if os.environ.get("PASSED") and not is_quick(config):
         leave_out(passed(), config, items)
 
@@ -60,9 +60,9 @@ def passed() -> set[str]:
 
 def leave_out(names: set[str], config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what has passed before, unless it tries more, or may see more, where all tests are run."""
-    left = [x for x in items if x.nodeid in names and not x.get_closest_marker("again") and not tries_random(x)]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in {*left}]
+    left = {x for x in items if x.nodeid in names and not x.get_closest_marker("again") and not tries_random(x)}
+    config.hook.pytest_deselected(items=[*left])
+    items[:] = [item for item in items if item not in left]
 
 
 def tries_random(item: pytest.Item) -> bool:
