@@ -26,9 +26,8 @@ help:
 	@echo "             tiny sizes; accuracy (the whole takes an hour, and wants a quiet machine)"
 	@echo "make clean   remove the virtual environment and what tools left behind"
 
-# What is imported is compiled once, whatever the machine says of that: NumPy and what a check needs take two seconds.
-check: export PYTHONDONTWRITEBYTECODE =
-check: export PYTHONPYCACHEPREFIX = $(abspath $(VENV))/compiled
+# What is imported is compiled once, whatever the machine says of that: what a check needs takes two seconds, the tests ten.
+check test test-all peers: export PYTHONDONTWRITEBYTECODE =
 
 check: $(VENV)/check
 	$(RUN) -m attention_np check

@@ -109,7 +109,8 @@ def suite(session: nox.Session, numpy: str) -> None:
     session.install("--no-compile", "--editable", f".[{extra}]", numpy)
     session.run("python", "-c", "import numpy, sys; print('NumPy', numpy.__version__, 'on Python', sys.version)")
     arguments = session.posargs or ["--numprocesses=2", "--dist=loadfile", "--ignore=tests/peers"]
-    session.run("python", "-m", "pytest", "-q", *arguments, env={"OPENBLAS_NUM_THREADS": "1"})
+    settings = {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}  # as in the Makefile
+    session.run("python", "-m", "pytest", "-q", *arguments, env=settings)
 
 
 def look_into_sdist(session: nox.Session) -> None:

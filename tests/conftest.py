@@ -6,9 +6,10 @@ import sys
 from itertools import count
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 for profile, examples in {"suite": 40, "quick": 8}.items():
     settings.register_profile(
@@ -36,8 +37,45 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if here and collection_path.name in LONG and is_quick(config) else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(SLOWEST))
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Any:
+    """Every second process reads the files from the last to the first: so each finds half of them compiled."""
+    report = yield
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579" and isinstance(collector, pytest.Directory):
+        report.result.reverse()
+    return report
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: (not item.nodeid.startswith(SLOWEST), not item.nodeid.startswith("tests/"), item.path))
+    if os.environ.get("PASSED") and not is_quick(config):
+        leave_out(passed(), config, items)
+
+
+def passed() -> set[str]:
+    """The tests that have passed in the run of which the file PASSED tells, as `--junitxml` writes it."""
+    found = ET.parse(os.environ["PASSED"]).iter("testcase")  # noqa: S314 (it was made here)
+    return {f"{x.get('classname', '').replace('.', '/')}.py::{x.get('name')}" for x in found if not len(x)}
+
+
+def leave_out(names: set[str], config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what has passed before, unless it tries more, or may see more, where all tests are run."""
+    left = {x for x in items if x.nodeid in names and not x.get_closest_marker("again") and not tries_random(x)}
+    config.hook.pytest_deselected(items=[*left])
+    items[:] = [item for item in items if item not in left]
+
+
+def tries_random(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Where tests are left out that have passed before: that the others have been run here."""
+    if os.environ.get("PASSED") and not is_quick(config):
+        stats = terminalreporter.stats
+        seen = passed() | {report.nodeid for report in stats.get("passed", ())}
+        skipped = {report.nodeid for report in stats.get("skipped", ())} - seen
+        terminalreporter.write_line(f"{len(seen)} tests have passed, here or before, and {len(skipped)} were skipped.")
 
 
 @pytest.hookimpl(optionalhook=True)

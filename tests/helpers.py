@@ -56,7 +56,7 @@ def each(names: str | tuple[str, ...], values: Iterable[Any], long: Iterable[Any
         taken = signature(test)
         others = [x for name, x in taken.parameters.items() if name not in names]
         in_turn.__signature__ = taken.replace(parameters=others)  # type: ignore[attr-defined]
-        return in_turn
+        return pytest.mark.again(in_turn) if long else in_turn
 
     return decorate
 

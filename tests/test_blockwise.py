@@ -133,7 +133,7 @@ LARGE = {"query": normal(0, 1100, 16), "key": normal(1, 1, 1300, 16), "value": n
         pytest.param({"block_size": 2000}, marks=pytest.mark.long),
         pytest.param({"is_causal": True}, marks=pytest.mark.long),
         {"mask": rules.sliding_window(left=100, right=30)},
-        {"mask": rules.packed(np.arange(1100) // 300, np.arange(1300) // 300)},
+        pytest.param({"mask": rules.packed(np.arange(1100) // 300, np.arange(1300) // 300)}, marks=pytest.mark.long),
         pytest.param({"mask": np.random.default_rng(0).random((1100, 1300)) < 0.01}, marks=pytest.mark.long),
         pytest.param({"bias": normal(4, 1300), "is_causal": True}, marks=pytest.mark.long),
         pytest.param({"bias": normal(4, 1100, 1300)}, marks=pytest.mark.long),
@@ -177,7 +177,7 @@ def test_the_cache_holds_what_a_reader_looks_for() -> None:
 some_blocks = each("block_size", [2], long=[None, (3, 4)])
 
 
-BLOCKS = (None, 2, (3, 4)) if ALL else (2,)
+BLOCKS = (None, 2, (3, 4)) if ALL else (2,)  # a test that tries them is marked: again
 
 
 def assert_as_dot_product(
@@ -202,6 +202,7 @@ def assert_as_dot_product(
     ],
 )
 @each("name", ["query", "key", "value", "bias"])
+@pytest.mark.again
 def test_what_is_not_finite_flows_or_is_hidden_as_in_dot_product(name: str, options: dict[str, Any]) -> None:
     clean = {**batch_of(), "bias": normal(3, 2, 6, 7)}
     for poison in POISONS:
@@ -456,6 +457,7 @@ def test_a_rule_that_answers_something_else_is_refused(answer: Any, error: type[
 @each("bad", ["query", "key", "value"])
 @each("poison", POISONS)
 @each("has_mask", [False, True])
+@pytest.mark.again
 def test_a_row_of_which_everything_is_dropped_has_no_gradient_whatever_it_holds(
     bad: str, poison: float, has_mask: bool
 ) -> None:
@@ -469,6 +471,7 @@ def test_a_row_of_which_everything_is_dropped_has_no_gradient_whatever_it_holds(
 
 
 @each("poison", [np.nan, np.inf])
+@pytest.mark.again
 def test_a_weight_of_nothing_beside_a_bad_value_spoils_the_output_and_no_gradient_of_a_score(poison: float) -> None:
     query, key, value = np.ones((3, 2)), normal(1, 6, 2), normal(2, 6, 2)
     key[4, 0], value[4, 1] = -np.inf, poison  # a score of minus infinity, and so a weight of zero

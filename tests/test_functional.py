@@ -98,8 +98,8 @@ def test_an_attn_mask_that_is_a_number_does_not_upcast(attn_mask: Any) -> None:
         (2, 1, 4096, "dot_product"),
         (1, 127, 2048, "dot_product"),  # hardly more scores than numbers in the keys and values
         (1, 2048, 127, "dot_product"),
-        (2, 512, 256, "blockwise"),
-        (2, 128, 1024, "blockwise"),
+        pytest.param(2, 512, 256, "blockwise", marks=pytest.mark.long),
+        pytest.param(2, 128, 1024, "blockwise", marks=pytest.mark.long),
         (127, 128, 256, "dot_product"),
         (128, 128, 256, "blockwise"),  # small heads, but many
     ],

@@ -33,6 +33,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(house: Path, *words: str) -> str:
     environment = os.environ | {"PYTHONPATH": str(house), "OPENBLAS_NUM_THREADS": "1"}
+    environment |= {"PASSED": "", "PYTEST_ADDOPTS": ""}  # which are for the tests around this one
     done = subprocess.run(
         [sys.executable, "-m", *words], cwd=house, env=environment, capture_output=True, text=True, check=False
     )

@@ -31,6 +31,7 @@ def test_tools_that_run_nothing_find_the_same_names() -> None:
     assert read == {*attention_np.__all__, *attention_np.LATER}
 
 
+@pytest.mark.again
 def test_what_is_not_asked_for_is_not_imported() -> None:
     assert {name for name in imported_by("import attention_np") if name.startswith("attention_np")} == {"attention_np"}
     modules = imported_by("from attention_np import *")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from helpers import each
 
 import attention_np
@@ -97,6 +98,7 @@ def test_what_is_harmless_is_not_taken_for_a_danger(line):
     assert not dangers(line)
 
 
+@pytest.mark.again
 def test_importing_warns_of_nothing_and_brings_numpy_and_the_standard_library_alone():
     program = (
         "import sys, numpy; before = set(sys.modules); import attention_np.gradcheck, attention_np.known_answers; "

@@ -142,6 +142,7 @@ def test_the_ends_of_a_part_of_a_file_are_compared(tmp_path: Path, change: Chang
         )
 
 
+@pytest.mark.long  # that such a file is told of in a sentence, tests in this process say, too
 def test_a_file_that_a_worker_does_not_find_does_not_break_a_pool_of_processes(mapped: dict[str, Array]) -> None:
     class Late(Executor):
         def submit(self, function: Any, /, *args: Any, **_: Any) -> Future[Any]:

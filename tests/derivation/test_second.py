@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.derivation import PageCheck, Record
 from attention_np.derivation.duals import Dual
@@ -109,7 +110,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("equation", TRUE)
+@each("equation", TRUE)
 def test_what_is_true_of_second_derivatives_holds_to_rounding(equation: str) -> None:
     record = judge(equation)
     assert record.verdict == "holds", record.message
@@ -117,7 +118,7 @@ def test_what_is_true_of_second_derivatives_holds_to_rounding(equation: str) -> 
     assert record.error < 2e-14
 
 
-@pytest.mark.parametrize("equation", FALSE)
+@each("equation", FALSE)
 def test_what_is_false_of_them_fails(equation: str) -> None:
     record = judge(equation)
     assert (record.verdict, record.kind) == ("fails", "claim"), record.message

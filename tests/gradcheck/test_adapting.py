@@ -9,6 +9,7 @@ import pytest
 
 from attention_np.gradcheck import autograd, jax, torch
 
+pytestmark = pytest.mark.again
 ADAPTERS = [(torch, "PyTorch"), (jax, "JAX"), (autograd, "autograd")]
 
 

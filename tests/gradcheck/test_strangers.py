@@ -63,7 +63,9 @@ def test_a_solver_of_differential_equations_is_checked():
     assert not check(forward, lambda d, k: 1.01 * backward(d, k), {"k": np.array([0.7])}, rtol=1e-6).ok
 
 
-@each(("options", "factor", "said"), [({"rtol": 1e-6}, 1.0, True), ({}, 1.0, True), ({"rtol": 1e-6}, 1.5, False)])
+@each(
+    ("options", "factor", "said"), [({}, 1.0, True)], long=[({"rtol": 1e-6}, 1.0, True), ({"rtol": 1e-6}, 1.5, False)]
+)
 def test_a_smooth_error_of_a_solver_is_not_told_from_one_of_a_gradient_and_the_report_says_so(options, factor, said):
     integrate, start = scipy("integrate"), np.array([1.0, 0.5])
 
@@ -170,7 +172,7 @@ def test_a_series_or_a_solver_with_a_tolerance_of_its_own_is_not_called_wrong(of
     assert found.note is None or "tolerance" not in found.note
 
 
-@each(("tolerance", "ok", "allowed"), [(1e-6, True, 1e-5), (1e-4, False, 1e-3)])
+@each(("tolerance", "ok", "allowed"), [(1e-6, True, 1e-5)], long=[(1e-4, False, 1e-3)])
 def test_the_report_says_what_tolerance_a_solver_seems_to_have_and_a_coarse_one_does_not_pass(tolerance, ok, allowed):
     forward, backward, x = by_roots(tolerance)
     report = check(forward, backward, {"x": x})
@@ -292,7 +294,7 @@ def test_no_loop_is_asked_where_it_does_not_end(name, factor, method):
         assert report.ok == (factor == 1), str(report)
 
 
-@pytest.mark.parametrize(("tolerance", "rtol"), [(1e-4, 1e-3), (1e-2, 0.1)])
+@each(("tolerance", "rtol"), [(1e-2, 0.1)], long=[(1e-4, 1e-3)])
 def test_a_coarse_solver_is_called_one(tolerance, rtol):
     forward, backward, x = by_roots(tolerance)
     report = check(forward, backward, {"x": x})

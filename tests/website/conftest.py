@@ -40,6 +40,17 @@ def soup(site: Built) -> Callable[[str], Any]:
 
 
 @pytest.fixture(scope="session")
+def by_id(soup: Callable[[str], Any]) -> Callable[[str], dict[str, Any]]:
+    """What has an id in a page: to look for each, which is to walk through the page, would take a minute."""
+
+    @functools.cache
+    def read(page: str) -> dict[str, Any]:
+        return {tag["id"]: tag for tag in soup(page).find_all(id=True)}
+
+    return read
+
+
+@pytest.fixture(scope="session")
 def address(site: Built) -> Iterator[str]:
     """Where the site is served."""
 

@@ -1,7 +1,6 @@
 """The pages of the site as they are built: equations, verdicts, code, links and pictures."""
 
 import copy
-import functools
 import hashlib
 import os
 import pkgutil
@@ -22,6 +21,7 @@ from attention_site.figures import FIGURES  # isort: skip
 
 MATHJAX = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a882"  # of es5/tex-svg.js in mathjax 3.2.2
 Soup = Callable[[str], Any]
+ById = Callable[[str], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -29,32 +29,25 @@ def report() -> Verification:
     return check_pages(ROOT / "derivations")
 
 
-@pytest.fixture(scope="module")
-def ids(soup: Soup) -> Callable[[str], set[str]]:
-    @functools.cache
-    def read(page: str) -> set[str]:
-        return {tag["id"] for tag in soup(page).select("[id]")}
-
-    return read
-
-
 def test_the_build_warns_of_nothing(site: Built) -> None:
     assert site.warnings == ""
 
 
-def test_every_equation_stands_in_its_page_with_its_verdict(soup: Soup, report: Verification) -> None:
+def test_every_equation_stands_in_its_page_with_its_verdict(soup: Soup, by_id: ById, report: Verification) -> None:
     for page in read_pages([ROOT / "derivations"]):
         cards = soup(f"derivations/{Path(page.path).stem}.html").select(".equation")
         assert [card["id"] for card in cards] == [equation.tag for equation in page.equations]
     for record in report.records:
-        shown = soup(page_of(record.page)).find(id=record.tag).select_one("a.verdict")
+        shown = by_id(page_of(record.page))[record.tag].select_one("a.verdict")
         assert shown["class"][1] == record.verdict.replace(" ", "-")
         assert shown["title"]
 
 
-def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(soup: Soup, report: Verification) -> None:
+def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(
+    by_id: ById, report: Verification
+) -> None:
     for record in report.records:
-        card = soup(page_of(record.page)).find(id=record.tag)
+        card = by_id(page_of(record.page))[record.tag]
         shown = card.select_one(".carried-out")
         assert (shown is None) == (not record.cited_by), record.tag
         if shown is not None:
@@ -93,29 +86,29 @@ def test_each_derivation_says_once_what_an_equation_without_code_is(soup: Soup, 
         assert guide.text.startswith("Beside an equation stands the code" if has_code else "The equations of this page")
 
 
-def test_each_cited_line_of_the_source_leads_back_to_its_equation(soup: Soup, report: Verification) -> None:
+def test_each_cited_line_of_the_source_leads_back_to_its_equation(by_id: ById, report: Verification) -> None:
     assert sum(len(record.cited_by) for record in report.records) > 100
     for record in report.records:
         for place in record.cited_by:
             file, line = place.split(":")
             page = f"source/{file.removesuffix('.py')}.html"
-            links = soup(page).find(id=f"L{line}").select("a.tag")
+            links = by_id(page)[f"L{line}"].select("a.tag")
             cited = [link for link in links if link.text in record.tags]
             assert cited, (place, record.tag)
             for link in cited:
                 assert link["href"].endswith(f"{page_of(link.text.partition('.')[0])}#{link.text}")
 
 
-def test_every_link_of_the_site_lands_on_its_target(site: Built, soup: Soup, ids: Callable[[str], set[str]]) -> None:
+def test_every_link_of_the_site_lands_on_its_target(site: Built, soup: Soup, by_id: ById) -> None:
     lost, followed = [], 0
     for page in site.pages():
-        for link in soup(page).select("a[href]"):
+        for link in soup(page).find_all("a", href=True):
             address, _, target = link["href"].partition("#")
             if re.match(r"[a-z]+:", address) or (link["href"] == "#" and not link.text.strip()):
                 continue
             name = Path(os.path.normpath(Path(page).parent / address)).as_posix() if address else page
             found = (site.folder / name).is_file()
-            if not found or (target and name.endswith(".html") and target not in ids(name)):
+            if not found or (target and name.endswith(".html") and target not in by_id(name)):
                 lost.append((page, link["href"]))
             followed += 1
     assert followed > 5000
@@ -124,7 +117,7 @@ def test_every_link_of_the_site_lands_on_its_target(site: Built, soup: Soup, ids
 
 def test_every_picture_says_in_words_what_it_shows(site: Built, soup: Soup) -> None:
     for page in site.pages():
-        for image in soup(page).select("img"):
+        for image in soup(page).find_all("img"):
             assert len(image.get("alt", "")) > 20, (page, image)
 
 
