@@ -165,7 +165,7 @@ class Nest:
     @property
     def parts(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The path and the shape of each of the arrays that are moved, as :meth:`joined` lays them end to end."""
-        return tuple((path, np.shape(x)) for path, x in self.arrays.items())
+        return tuple((path, np.asarray(x).shape) for path, x in self.arrays.items())
 
     @property
     def arrays(self) -> dict[str, Any]:
