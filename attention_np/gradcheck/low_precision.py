@@ -141,29 +141,20 @@ def check_low_precision(
     with np.errstate(all="ignore"):
         known = _gradients(candidate, believed, options, Running(executor))
         floors = kernel.floors(cotangents[0], generator)
-        reports = {}
         numericals = {name: found.numerical[0].reshape(arrays[name].shape) for name, found in known.items()}
+        reports = {}
         for name, expected in (kernel.named(right) | numericals).items():
             fault = form_of(answer[name], expected) or another_answer(answer[name], again[name], near)
-            if fault is not None:
-                for word, of_output in OF_OUTPUTS if name not in known else ():
-                    fault = fault.replace(word, of_output)
-                reports[name] = InputReport(name, "reference", False, math.inf, size=expected.size, diagnosis=fault)
+            if fault is None:
+                reports[name] = _compared(name, answer[name], expected, floors[name], kernel, known.get(name))
                 continue
-            most, error = np.fmax(np.abs(answer[name]), np.abs(expected)), np.abs(answer[name] - expected)
-            of_reference = np.finfo(np.float64).eps * np.abs(expected).max(
-                initial=0
-            )  # what it leaves where all cancels
-            floor = floors[name] + np.fmax(kernel.unit * most, kernel.smallest) / 2 + of_reference
-            if name in known and (error > UNDECIDABLE * floor).any():
-                _allow_saturation(known[name], kernel.unit, error, floor)
-            reports[name] = _report(name, answer[name], expected, floor, kernel.unit)
+            for word, of_output in OF_OUTPUTS if name not in known else ():
+                fault = fault.replace(word, of_output)
+            reports[name] = InputReport(name, "reference", False, math.inf, size=expected.size, diagnosis=fault)
         details = {name: x.details for name, x in reports.items() if name in known and x.details is not None}
-        for name, (_, _, floor, verdict) in details.items():
+        for name in details:
             if reports[name].wrong:
-                found = known[name]
-                found.floor, found.verdict = floor.ravel(), verdict.ravel()
-                evidence = evidence_of(found, verdict, known, details, options.constants)
+                evidence = evidence_of(known[name], details[name].verdict, known, details, options.constants)
                 if believed is not None:
                     evidence = evidence._replace(ask=None)  # slopes of inputs so large take too long
                 reports[name] = replace(reports[name], diagnosis=diagnose(evidence) or "no simple cause")
@@ -261,6 +252,27 @@ class _Kernel:
         return moved[0], moved[1:]
 
 
+def _compared(
+    name: str, claimed: Array, expected: Array, noise: Array, kernel: _Kernel, found: Measured | None
+) -> InputReport:
+    """What is found by comparing, without its cause; `found`: of a gradient, what is known of the reference's."""
+    most, error = np.fmax(np.abs(claimed), np.abs(expected)), np.abs(claimed - expected)
+    of_reference = EPS * np.abs(expected).max(initial=0)  # what it leaves where all cancels
+    floor = noise + np.fmax(kernel.unit * most, kernel.smallest) / 2 + of_reference
+    if found is not None and (error > UNDECIDABLE * floor).any():
+        _allow_saturation(found, kernel.unit, error, floor)
+    verdict = judge(claimed, expected, floor, UNDECIDABLE * kernel.unit)
+    verdict[~np.isfinite(expected)] = UNDECIDED
+    if found is not None:
+        found.floor, found.verdict = floor.ravel(), verdict.ravel()
+    diagnosis = None
+    if (verdict == WRONG).any():
+        diagnosis = "it is further from the reference than rounding explains"
+    elif claimed.size and (verdict == UNDECIDED).all():
+        diagnosis = "it could not be checked: rounding may be all that there is of it"
+    return compared(name, "reference", Details(claimed, expected, floor, verdict), kernel.unit, diagnosis)
+
+
 def _allow_saturation(found: Measured, unit: float, error: Array, floor: Array) -> None:
     """Raise the floor by what saturated outputs lose, where an entry is wrong; one that stays so is enough.
 
@@ -291,15 +303,3 @@ def _in_double(x: Any) -> Any:
         return None
     array = np.asarray(x)
     return array.astype(np.float64) if array.dtype.kind == "f" or is_narrow(array.dtype) else array
-
-
-def _report(name: str, claimed: Array, numerical: Array, floor: Array, unit: float) -> InputReport:
-    """What is found by comparing, without its cause."""
-    verdict = judge(claimed, numerical, floor, UNDECIDABLE * unit)
-    verdict[~np.isfinite(numerical)] = UNDECIDED
-    diagnosis = None
-    if (verdict == WRONG).any():
-        diagnosis = "it is further from the reference than rounding explains"
-    elif claimed.size and (verdict == UNDECIDED).all():
-        diagnosis = "it could not be checked: rounding may be all that there is of it"
-    return compared(name, "reference", Details(claimed, numerical, floor, verdict), unit, diagnosis)
