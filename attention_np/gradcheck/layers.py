@@ -8,19 +8,17 @@ and dropout that keeps its generator, or running means, start from the same stat
 from __future__ import annotations
 
 import copy
-import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.checking import check
-from attention_np.gradcheck.measuring.subject import REFUSALS
 from attention_np.gradcheck.nesting import Nest, arguments_of, filled, leaves, signature_of, takes
 from attention_np.gradcheck.reporting import Report
 
@@ -30,7 +28,7 @@ Array = npt.NDArray[Any]
 
 USUAL = {"params": "grads", "parameters": "gradients"}  # and where their gradients are; those of any NAME are in dNAME
 ASKED_FOR = ("W", "b", "weights", "biases")  # what has such a name is a parameter, also where no dW is beside it
-ELSEWHERE = 1 - 2.0**-7  # times the inputs: what is another then was computed
+ELSEWHERE = 1 - 2.0**-7  # times all arrays: what is another after a call is computed from others
 STEP = re.compile(r"\.?(\w+)|\[([^\]]+)\]")
 
 
@@ -138,7 +136,8 @@ def _noted(report: Report, called: _Called, unnamed: Sequence[str] = ()) -> Repo
         )
     if unnamed:
         names = ", ".join(unnamed)
-        first = first.with_note(f"{names} of the layer are not checked: name those with gradients, parameters=")
+        verb = "is" if len(unnamed) == 1 else "are"
+        first = first.with_note(f"{names} of the layer {verb} not checked: name those with gradients, parameters=")
     return Report((first, *others))
 
 
@@ -271,74 +270,91 @@ class _Methods(_Called):
         return layer
 
 
+class _Held(NamedTuple):
+    """An array that a layer holds, or a layer within it."""
+
+    array: Array
+    gradient: str  # where its gradient is by custom
+    outermost: str  # the attribute of the whole layer that leads to it
+
+
 def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, str | None], list[str]]:
     """Where layers have their parameters and gradients by custom, as two calls show; and which arrays have none."""
-    layer, result = _used(methods, arguments)
+    layer, result = _used(methods, tuple(arguments.values()))
     of_arguments, returned = Nest.of_arguments(arguments), len(list(leaves(result, "")))
     behind = {returned - len(of_arguments.kinds), returned - len(of_arguments.leaves)}  # with None for a mask, or not
-    moved = of_arguments.filled(ELSEWHERE * x for x in of_arguments.arrays.values())
-    try:
-        own = _unchanged(methods.layer, (layer, _used(methods, moved)[0]))
-    except REFUSALS:
-        own = []
-    asked = [name for name in USUAL if _at(layer, name) is not None] or list(ASKED_FOR)
-    found = (path for path in own if _at(layer, _gradient_of(path)) is not None)
+    before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
+    asked = [name for name in USUAL if name in {held.outermost for held in after.values()}] or ASKED_FOR
+    own = _kept(methods, arguments, before, after)
     pairs: dict[str, str | None] = {}
-    known = set()
-    for held in dict.fromkeys([*asked, *found]):
-        for path, x in leaves(_at(layer, held), held):
-            if not _is_parameter(x):
-                continue
-            before = _at(methods.layer, path)
-            if before is None:
+    ways: dict[int, str] = {}  # the first to each array
+    for path, held in sorted(after.items(), key=lambda item: item[1].outermost not in asked):
+        if held.outermost in asked:
+            if path not in before:
                 raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
-            if id(before) not in known:
-                pairs[path] = _gradient_of(held) + path[len(held) :]
-                known.add(id(before))
+            if not _is_at(methods.layer, path, before[path].array):
+                raise ValueError(f"{path} of {type(layer).__name__} is no path: its keys must be words without a dot")
+        elif path not in own or _at(layer, held.gradient) is None:
+            continue
+        way = ways.setdefault(id(before[path].array), path)
+        if way == path:
+            pairs[path] = held.gradient
+        elif way in pairs and not np.array_equal(_at(layer, str(pairs[way])), _at(layer, held.gradient)):
+            del pairs[way]  # each of two ways to it has a gradient of its own: neither is that of the array
     missing = [path for path, there in pairs.items() if _at(layer, str(there)) is None]
     if missing and len(pairs) not in behind:
         path = missing[0]
         raise ValueError(f"{_no(layer, str(pairs[path]))} after backward, the gradient of {path}: name parameters=")
-    arrays = {path: x for name in own for path, x in leaves(_at(methods.layer, name), name) if _is_parameter(x)}
-    others = [path for path, x in arrays.items() if id(x) not in known]
+    checked = [id(before[path].array) for path in pairs]
+    same = (path for path, held in before.items() if path in own or not _is_at(methods.layer, path, held.array))
+    others = [path for path in same if id(before[path].array) not in checked]
     return dict.fromkeys(pairs) if missing else pairs, others
 
 
-def _gradient_of(path: str) -> str:
-    head, dot, name = path.rpartition(".")
-    return head + dot + USUAL.get(name, f"d{name}")
-
-
-def _is_parameter(x: Any) -> bool:
-    return isinstance(x, np.ndarray) and x.dtype.kind in "fc"
-
-
-def _used(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+def _used(methods: _Methods, values: tuple[Any, ...]) -> tuple[Any, Any]:
     """The layer after its forward, and its backward of the output itself; and what that returns."""
-    layer, output = methods.ran(tuple(arguments.values()))
+    layer, output = methods.ran(values)
     outputs = Nest({"output": output}, numbers=True)
     d_output = outputs.filled(map(np.array, outputs.arrays.values()), alone=True)["output"]
     return layer, methods.pulled(layer, d_output)[0]
 
 
-def _unchanged(layer: Any, others: Iterable[Any]) -> list[str]:
-    """Where a layer, or one within it, has arrays that calls have not changed in `others`, which were copies of it."""
+def _kept(
+    methods: _Methods, arguments: Mapping[str, Any], before: Mapping[str, _Held], after: Mapping[str, _Held]
+) -> list[str]:
+    """The paths to arrays that calls leave as they were, and do not compute from others."""
+    same = {
+        path: held.array * ELSEWHERE
+        for path, held in before.items()
+        if path in after and np.array_equal(held.array, after[path].array) and _is_at(methods.layer, path, held.array)
+    }
+    try:
+        layer, _ = _used(replace(methods, parameters=dict.fromkeys(same)), (*arguments.values(), *same.values()))
+    except Exception:  # what it raises is up to the layer
+        return list(same)
+    return [path for path, x in same.items() if np.array_equal(x, _at(layer, path))]
 
-    def alike(path: str, value: Any) -> bool:
-        arrays = [(there, x) for there, x in leaves(value, path) if _is_parameter(x)]
-        return bool(arrays) and all(np.array_equal(x, _at(other, there)) for there, x in arrays for other in others)
 
-    return [path for path, value in _attributes(layer, "", {id(layer)}) if alike(path, value)]
+def _arrays(held: Any, path: str = "", outermost: str = "", seen: tuple[Any, ...] = ()) -> Iterator[tuple[str, _Held]]:
+    """The arrays of an object by their paths, and those of the objects that it holds."""
+    by_custom = () if path else (*USUAL, *ASKED_FOR)  # which may be properties
+    slots = (kind.__dict__.get("__slots__", ()) for kind in type(held).__mro__)
+    slotted = (name for names in slots for name in ([names] if isinstance(names, str) else names))
+    for name in dict.fromkeys((*by_custom, *getattr(held, "__dict__", {}), *slotted)):
+        for there, leaf in leaves(getattr(held, name, None), name):
+            if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc":
+                gradient = path + USUAL.get(name, f"d{name}") + there[len(name) :]
+                yield path + there, _Held(leaf, gradient, outermost or name)
+            elif not (any(leaf is x for x in (held, *seen)) or isinstance(leaf, type | ModuleType)):
+                yield from _arrays(leaf, f"{path}{there}.", outermost or name, (*seen, held))
 
 
-def _attributes(held: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """All that an object has, and that the objects have that it holds."""
-    for name, value in getattr(held, "__dict__", {}).items():
-        yield path + name, value
-        for there, leaf in leaves(value, path + name):
-            if id(leaf) not in seen and not isinstance(leaf, type | ModuleType) and not inspect.isroutine(leaf):
-                seen.add(id(leaf))
-                yield from _attributes(leaf, f"{there}.", seen)
+def _is_at(layer: Any, path: str, x: Array) -> bool:
+    """Whether a path leads to an array: there may be keys that no path can name."""
+    try:
+        return np.array_equal(_at(layer, path), x, equal_nan=True)
+    except ValueError:
+        return False
 
 
 def _apart(output: Any) -> Any:

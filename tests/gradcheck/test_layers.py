@@ -612,7 +612,7 @@ def test_all_arrays_of_a_layer_are_checked_or_named_but_what_it_computes(ran):
     assert (wrong["W"].ok, wrong["gamma"].ok) == (True, False)
     assert right["x"].note is None
     assert [entry.name for entry in elsewhere] == ["x", "W"]
-    assert elsewhere["x"].note == "gamma of the layer are not checked: name those with gradients, parameters="
+    assert elsewhere["x"].note == "gamma of the layer is not checked: name those with gradients, parameters="
 
 
 @pytest.mark.parametrize("factor", [1, 3])
@@ -646,6 +646,81 @@ def test_the_parameters_of_layers_within_a_layer_are_found(factor):
     within = [f"layers.{layer}.{name}" for layer in ("first", "others.0") for name in ("W", "b")]
     assert [entry.name for entry in report] == ["x", "W", *within]
     assert [entry.ok for entry in report] == [True, True, factor == 1, True, factor == 1, True]
+
+
+def tied():
+    """Two layers hold one array, and each has a gradient of its own."""
+
+    class Twice:
+        def __init__(self):
+            self.first, self.second = Scaled(), Scaled()
+            self.first.W = self.second.W = normal(3, 3, seed=4)
+
+        def forward(self, x):
+            return self.second.forward(self.first.forward(x))
+
+        def backward(self, d_y):
+            return self.first.backward(self.second.backward(d_y))
+
+    return Twice()
+
+
+def derived():
+    """A gain that forward computes, with a gradient, beside what it is computed from."""
+
+    class Normalized(Scaled):
+        def forward(self, x):
+            self.gamma = self.v / np.sqrt(self.v @ self.v)
+            return super().forward(x)
+
+        def backward(self, d_y):
+            d_x, v, length = super().backward(d_y), self.v, np.sqrt(self.v @ self.v)
+            self.dv = (self.dgamma - self.gamma * (self.gamma @ self.dgamma)) / length
+            return d_x if v is self.v else None
+
+    layer = Normalized()
+    layer.v = normal(3, seed=3)
+    layer.backward(layer.forward(normal(5, 4)))
+    return layer
+
+
+def odd():
+    """Keys that no path can name."""
+    layer = Scaled()
+    layer.table = {"a/b": normal(2), (0, 1): normal(3)}
+    return layer
+
+
+def with_method():
+    """What is called parameters is a method, and the gradients are returned."""
+
+    class Returning(Scaled):
+        def parameters(self):
+            return [self.W]
+
+        def backward(self, d_y):
+            d_x = super().backward(d_y)
+            d_w = self.dW
+            del self.dW, self.dgamma
+            return d_x, d_w
+
+    return Returning()
+
+
+@pytest.mark.parametrize(
+    ("made", "names", "note"),
+    [
+        (tied, ["x", "first.gamma", "second.gamma"], "first.W, second.W of the layer are not checked"),
+        (derived, ["x", "W", "v"], None),
+        (odd, ["x", "W", "gamma"], "table.a/b, table.(0, 1) of the layer are not checked"),
+        (with_method, ["x", "W"], "gamma of the layer is not checked"),
+    ],
+)
+def test_a_right_layer_holds_and_what_is_not_checked_is_named(made, names, note):
+    report = check_layer(made(), normal(5, 3 if made is tied else 4))
+    assert report.ok, report
+    assert [entry.name for entry in report] == names
+    assert str(report["x"].note).startswith(str(note))
 
 
 def test_a_forward_that_leaves_its_output_in_the_layer_is_told_to_return_it():
