@@ -94,3 +94,4 @@ $(VENV)/pip:
 
 clean:
 	rm -rf $(VENV) .nox build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

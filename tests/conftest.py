@@ -20,7 +20,7 @@ collect_ignore = ["fixtures"]  # what test_new_op adds to a copy of the whole
 LONG = ("mutation", "peers", "plot", "website")  # folders beside this file
 ANSWERED = ("tests/test_known_answers.py", "tests/peers/test_known_answers_peers.py")
 SLOWEST = ("tests/website/", *ANSWERED)  # with these one process would be busy when others have ended
-PASSED = count(1)
+DOTS = count(1)
 
 
 def is_quick(config: pytest.Config) -> bool:
@@ -73,7 +73,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Where tests are left out that have passed before: that the others have been run here."""
     if os.environ.get("PASSED") and not is_quick(config):
         stats = terminalreporter.stats
-        seen = passed() | {report.nodeid for report in stats.get("passed", ())}
+        of_now = {verdict: {report.nodeid for report in stats.get(verdict, ())} for verdict in ("passed", "failed")}
+        seen = (passed() | of_now["passed"]) - of_now["failed"]
         skipped = {report.nodeid for report in stats.get("skipped", ())} - seen
         terminalreporter.write_line(f"{len(seen)} tests have passed, here or before, and {len(skipped)} were skipped.")
 
@@ -109,5 +110,5 @@ def pytest_report_teststatus(
 ) -> tuple[str, str, str] | None:
     """Where long tests are left out, a dot is fifty that have passed: all of them would fill screens."""
     if is_quick(config) and report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
-        return "passed", "" if next(PASSED) % 50 else ".", "PASSED"
+        return "passed", "" if next(DOTS) % 50 else ".", "PASSED"
     return None

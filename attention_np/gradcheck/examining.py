@@ -49,7 +49,7 @@ TOLERANCE = (
     "its slopes do not reproduce at points close by: forward seems to be computed to a tolerance of its own, of about "
     "{:.0e} of the gradient, as solvers and series are. Make that smaller, or allow it by rtol="
 )
-JUMPS = "forward jumps close by, as where the sign of a vector or the order of two numbers is left open"
+JUMPS = "forward has other slopes close by, as beyond a kink, or where the sign of a vector or an order is left open"
 SLIGHT = 1e-2  # normwise, of every input: solvers are off by less of their derivatives, at 1e-3, a usual tolerance
 PERHAPS_A_SOLVER = (
     "no simple cause; all of it is {:.0e} of the gradient: if forward is a solver, its own error may be as large. See "

@@ -177,6 +177,11 @@ def _gradients(
         for k, u in enumerate(candidate.cotangents):
             gradients = believed(u.copy(), *(x.copy() for x in candidate.point))
             for found, gradient in zip(known.values(), gradients, strict=True):
+                if gradient is None or np.shape(gradient) != found.subject.x.shape:
+                    raise ValueError(
+                        f"reference's backward must return a gradient of the shape of {found.name}, "
+                        f"{found.subject.x.shape}: {kind_of(gradient) if gradient is None else np.shape(gradient)}"
+                    )
                 found.numerical[k], found.looked[...] = np.ravel(gradient), True
     return known
 

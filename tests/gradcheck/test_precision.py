@@ -225,3 +225,8 @@ def test_what_is_rounded_before_it_is_multiplied_is_known_by_a_cotangent_of_ones
     found = check(forward, backward, {"x": np.linspace(-1, 1, 6)})["x"]
     assert found.wrong == 6
     assert starts(found.diagnosis, "it seems to be computed in float32: where the gradient of the output is") == said
+
+
+def test_small_integers_are_no_precision():
+    found = check(lambda x: 3 * x + 1e-8 * np.exp(x), lambda d, x: 3 * d, {"x": np.linspace(-1, 1, 6)})["x"]  # noqa: ARG005
+    assert (found.wrong, found.diagnosis) == (6, "no simple cause")

@@ -52,8 +52,8 @@ def right_in_pairs(mistake: Mistake) -> str | None:
         if not other.any():
             why = f": forward reads the {triangle} triangle alone"
     return (
-        f"entries [i, j] and [j, i] of the last two axes are right together, and not each{why}. It is right if all "
-        f"that moves {mistake.name} keeps it symmetric"
+        f"entries [i, j] and [j, i] of the last two axes are right together, and not each{why}. It is right if "
+        f"{mistake.name} is symmetric, and all that moves it keeps it so"
     )
 
 

@@ -75,13 +75,25 @@ def _have_bits(x: Array, bits: int, entries: Array) -> bool:
 
 
 def _precision_for_ones(mistake: Mistake, names: Iterable[str]) -> str | None:
-    """The same of the gradients for a cotangent of ones, which leaves the bits alone that another is multiplied by."""
+    """The same of the gradients for a cotangent of ones, which leaves the bits alone that another is multiplied by.
+
+    Small integers have few bits in any precision: some entry must take more than half of its bits.
+    """
     ask, ones = mistake.evidence.ask, np.ones((1, *mistake.evidence.output.shape))
     if ask is None:
         return None
     claimed = ask.claims(ones)
-    found = [name for name in names if _have_bits(claimed, PRECISIONS[name][0], mistake.looked_at)]
-    return found[0] if found and not _have_bits(ask.slopes(ones), PRECISIONS[found[0]][0], mistake.wrong) else None
+    for name in names:
+        bits, _ = PRECISIONS[name]
+        if _have_bits(claimed, bits, mistake.looked_at):
+            if _have_bits(claimed, bits // 2, mistake.looked_at):
+                return None
+            right = ask.slopes(ones)
+            near = (np.abs(claimed - right) <= 2 * 0.5**bits * np.abs(right) + mistake.tolerance[0])[
+                :, mistake.looked_at
+            ]
+            return name if near.all() and not _have_bits(right, bits, mistake.wrong) else None
+    return None
 
 
 def _is_like_rounding(mistake: Mistake, size: float) -> bool:

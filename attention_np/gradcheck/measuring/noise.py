@@ -172,7 +172,7 @@ def _jump(line: _Line, own: _Line, entry: int, spacing: float, apart: Array) -> 
 
     What is claimed of all entries is known at once; slopes are measured of the `own` entry alone.
 
-    Infinite where the slopes jump by half of themselves or more: no tolerance is that coarse, but a branch ends there.
+    Infinite where the slopes jump by more than themselves: no tolerance is that coarse, but a branch ends there.
     """
     place, most = 1 - len(apart), _left_over(apart)
     for _ in range(LOOKS):
