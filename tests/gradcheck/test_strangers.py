@@ -319,6 +319,21 @@ def test_a_function_with_branches_close_by_has_no_tolerance(factor):
     assert not factor or "forward has other slopes close by" in found.note
 
 
+@pytest.mark.parametrize("small", [1e-3, 1e-6])
+@pytest.mark.parametrize("method", ALL)
+def test_a_kink_close_by_is_no_tolerance(small, method):
+    x = np.linspace(0.7, 1.6, 8)
+    bends = 0.93 * x[:4]
+
+    def forward(x):
+        beyond = x[:4] - bends
+        return np.sin(x).sum() + small * np.where(beyond.real > 0, np.sin(beyond), 0 * beyond).sum()
+
+    found = check(forward, lambda d, x: d * np.cos(x), {"x": x}, method=method)["x"]  # as if nothing bent
+    assert (found.ok, found.wrong) == (False, 4)
+    assert "tolerance of its own" not in str(found.note)
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_jump_of_what_is_claimed_is_no_tolerance_of_forward(lost):
     ndimage = scipy("ndimage")

@@ -255,6 +255,10 @@ class Measured:
 
         return Pair(claimed, measured)
 
+    def loss(self, cotangent: Array, inputs: list[Array]) -> Array:
+        """What the slopes are those of."""
+        return np.asarray((self.there(cotangent, inputs).with_its_output().output * cotangent).sum())
+
     def slopes_along(self, directions: Array, subject: Subject | None = None, scale: float | None = None) -> Slopes:
         """Slopes along directions, here or at another point; by differences, at one `scale` or the best."""
         return measure_along(subject or self.subject, directions, self.method, self.aside, scale)

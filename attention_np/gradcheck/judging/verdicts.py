@@ -158,8 +158,9 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
         (together, lambda _: together, most * len(some)),
         (found.pair(some), lambda k: found.pair(some[[k]]), most),
     )
+    loss = found.loss if found.method == COMPLEX_STEP else None
     for pair, alone, times in looks:
-        left, jumps = own_tolerance(pair, alone, *question, found.rng("unsteadiness"), times)
+        left, jumps = own_tolerance(pair, alone, loss, *question, found.rng("unsteadiness"), times)
         if not 0 < jumps.max() < np.inf:
             found.tolerance = max(found.tolerance, jumps.max())
             return noise

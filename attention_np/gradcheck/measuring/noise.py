@@ -66,6 +66,7 @@ APART = Spacings((2.0**-4, 2.0**-5, *CLOSE.relative), 1e-3)
 ALIKE = 2.0**-5  # by which the ways of entries differ: symmetric matrices, and rows that sum to one, stay nearly such
 CLOSER = 2  # times: then the differences of a smooth function fall by this to the power of their order, in a few looks
 FALLS = 16
+WIDER = 8  # times: of a function with a kink so much more is left then, by where it is up to thrice more or less
 LOOKS = 10  # so often closer: a wave is no jump of which one is as long as a point is from the next in the end
 
 
@@ -134,6 +135,7 @@ def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rand
 def own_tolerance(
     pair: Pair,
     alone: Callable[[int], Pair],
+    loss: Way | None,
     cotangent: Array,
     inputs: list[Array],
     rng: np.random.Generator,
@@ -145,7 +147,8 @@ def own_tolerance(
     where most is left: there the error of a formula falls, however short its wave is, and a jump stays. The first is of
     slopes that are smooth but for that, as of a right gradient; the second of any that jump, infinite where a branch of
     the function ends. No jump is looked for that times `most` would be less than the difference. `alone`: the pair of
-    one entry, which costs less than that of all.
+    one entry, which costs less than that of all. `loss`: what the slopes are those of, if kinks of it are to be told
+    from tolerances: real numbers alone are taken by solvers that choose between two ways where those are equal.
     """
     line = _Line(pair, cotangent, inputs, rng)
     left, jumps = np.full(line.shape, np.nan), np.zeros(line.shape)
@@ -160,19 +163,20 @@ def own_tolerance(
             for entry in np.flatnonzero(open_yet & (most * of_both > np.abs(apart[-1]))):
                 one = alone(int(entry))
                 own = line if one is pair else _Line(one, cotangent, inputs, rng, line.ways)
-                found[entry] = _jump(line, own, int(entry), spacing, apart[:, entry])
+                found[entry] = _jump(line, own, loss, int(entry), spacing, apart[:, entry])
             left, jumps = np.where(smooth, found, left), np.fmax(jumps, found)
             if not np.isnan(left).any():
                 break
     return np.where(np.isnan(left), 0, left), jumps
 
 
-def _jump(line: _Line, own: _Line, entry: int, spacing: float, apart: Array) -> float:
+def _jump(line: _Line, own: _Line, loss: Way | None, entry: int, spacing: float, apart: Array) -> float:
     """What is left of the difference at spaced points, if that is left at ever closer ones, too, where most is.
 
     What is claimed of all entries is known at once; slopes are measured of the `own` entry alone.
 
-    Infinite where the slopes jump by more than themselves: no tolerance is that coarse, but a branch ends there.
+    Infinite where a branch ends: the slopes jump by more than themselves, as for no tolerance, or the function has a
+    kink there.
     """
     place, most = 1 - len(apart), _left_over(apart)
     for _ in range(LOOKS):
@@ -186,7 +190,23 @@ def _jump(line: _Line, own: _Line, entry: int, spacing: float, apart: Array) -> 
             return 0.0
     if not FALLS * _left_over(measured) > most:  # it is backward that jumps
         return 0.0
-    return inf if _left_over(measured) > np.abs(measured).max() / 2 else float(most)
+    coarse = _left_over(measured) > np.abs(measured).max() / 2
+    return inf if coarse or (loss is not None and _has_a_kink(line, loss, there)) else float(most)
+
+
+def _has_a_kink(line: _Line, loss: Way, there: list[float]) -> bool:
+    """Whether the function itself is continuous where its slopes jump.
+
+    What is left of it at points so many times closer then falls by as much; of a function that jumps, none of it does,
+    and of a smooth one, as that of a solver far better than its slopes, far more.
+    """
+    middle, spacing = there[len(there) // 2], there[1] - there[0]
+    wide, close = (
+        np.array([line.at(loss, middle + (k - len(there) // 2) * times * spacing) for k in range(len(there))])
+        for times in (WIDER, 1)
+    )
+    seen = _left_over(close) > FALLS * float(np.finfo(close.dtype).eps) * np.abs(close).max()
+    return bool(seen and WIDER / 3 < _left_over(wide) / _left_over(close) < 4 * WIDER)
 
 
 class _Line:
