@@ -220,7 +220,7 @@ def test_what_is_rounded_before_it_is_multiplied_is_known_by_a_cotangent_of_ones
         return np.exp(x).sum() if summed else np.exp(x)
 
     def backward(d, x):
-        return d * np.exp(x).astype(dtype) * (1 if said else 1 + 5e-8)
+        return d * np.exp(x).astype(dtype).astype(float) * (1 if said else 1 + 5e-8)
 
     found = check(forward, backward, {"x": np.linspace(-1, 1, 6)})["x"]
     assert found.wrong == 6
