@@ -161,7 +161,7 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
     loss = found.loss if found.method == COMPLEX_STEP else None
     for pair, alone, times in looks:
         left, jumps = own_tolerance(pair, alone, loss, *question, found.rng("unsteadiness"), times)
-        if not 0 < jumps.max() < np.inf:
+        if not 0 < jumps.max() < np.inf:  # none jumps; or one does for a branch, which is no tolerance
             found.tolerance = max(found.tolerance, jumps.max())
             return noise
     relative = float(left.max() / largest)  # of the solver, whether or not an entry shows it

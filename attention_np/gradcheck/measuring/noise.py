@@ -188,9 +188,10 @@ def _jump(line: _Line, own: _Line, loss: Way | None, entry: int, spacing: float,
         apart = claimed - measured
         if not FALLS * _left_over(apart) > most > FALLS * line.rounding[entry]:
             return 0.0
-    if not FALLS * _left_over(measured) > most:  # it is backward that jumps
+    of_measured = _left_over(measured)
+    if not FALLS * of_measured > most:  # it is backward that jumps
         return 0.0
-    coarse = _left_over(measured) > np.abs(measured).max() / 2
+    coarse = of_measured > np.abs(measured).max() / 2
     return inf if coarse or (loss is not None and _has_a_kink(line, loss, there)) else float(most)
 
 
