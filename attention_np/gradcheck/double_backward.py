@@ -26,7 +26,7 @@ from attention_np.gradcheck.measuring.slopes import (
     reach_of,
 )
 from attention_np.gradcheck.measuring.subject import Subject
-from attention_np.gradcheck.nesting import Nest
+from attention_np.gradcheck.nesting import Nest, apart
 from attention_np.gradcheck.reporting import InputReport
 
 __all__ = ["check_double_backward"]
@@ -206,8 +206,8 @@ class _Both:
         return found
 
     def _split(self, v: Array) -> list[Array]:
-        pairs = zip(self.inputs.apart(v).values(), self.arrays, strict=True)
-        return [part.astype(x.dtype) for part, x in pairs]
+        parts = apart(v, self.inputs.parts).values()
+        return [part.astype(x.dtype) for part, x in zip(parts, self.arrays, strict=True)]
 
     def _joined(self, of_output: Array, gradients: Any) -> Array:
         of_inputs = self.inputs.gradients(self.functions.named(gradients))

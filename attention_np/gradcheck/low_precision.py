@@ -39,7 +39,7 @@ from attention_np.gradcheck.measuring.functions import (
 from attention_np.gradcheck.measuring.numerical import METHODS, as_method, measure
 from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.slopes import WITHIN
-from attention_np.gradcheck.nesting import Flat, Nest, is_narrow
+from attention_np.gradcheck.nesting import Flat, Nest, apart, is_narrow
 from attention_np.gradcheck.reporting import InputReport, Report, compared
 
 __all__ = ["check_low_precision"]
@@ -131,7 +131,8 @@ def check_low_precision(
         )
     cotangents = np.stack([kernel.as_given(u) for u in generator.standard_normal((3, *right.shape))])
     answer, again = kernel.answer(cotangents[0]), kernel.answer(cotangents[0])
-    first = FirstCall(right, cotangents, [answer[name] for name in arrays], {}, {}, False)
+    gradients = [answer[name] for name in arrays]
+    first = FirstCall(right, cotangents, gradients, faults={}, writes={}, is_view=False)
     point, run, seed = tuple(arrays.values()), partial(on_copies, truth.forward), int(generator.integers(2**63))
     parts = () if truth.outputs is None else truth.outputs.parts
     candidate = Candidate(run, kernel.backward, arrays, point, first, cotangents, seed, parts, stateless=True)
@@ -202,7 +203,7 @@ class _Kernel:
     def named(self, output: Array) -> dict[str, Any]:
         """The arrays of the output, by their names."""
         outputs = self.functions.outputs
-        return {"output": output} if outputs is None else outputs.apart(output)
+        return {"output": output} if outputs is None else apart(output, outputs.parts)
 
     def as_given(self, u: Array) -> Array:
         """A cotangent rounded to the dtypes of the outputs, as `backward` is given it."""

@@ -26,6 +26,8 @@ from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 __all__ = [
     "Flat",
     "Nest",
+    "Parts",
+    "apart",
     "arguments_of",
     "by_path",
     "children",
@@ -39,6 +41,7 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 Children = Callable[[Any], dict[Any, Any] | None]
+Parts = tuple[tuple[str, tuple[int, ...]], ...]  # of arrays that are laid end to end: the path and the shape of each
 
 BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -85,6 +88,13 @@ def filled(tree: Any, leaves: Iterator[Any], children: Children = children) -> A
     if hasattr(tree, "_asdict"):
         return type(tree)(*values.values())
     return type(tree)(values.values())
+
+
+def apart(vector: Array, parts: Parts) -> dict[str, Array]:
+    """The arrays that are laid end to end in a vector, by path."""
+    ends = np.cumsum([math.prod(shape) for _, shape in parts])[:-1]
+    pairs = zip(parts, np.split(vector, ends), strict=True)
+    return {path: part.reshape(shape) for (path, shape), part in pairs}
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
@@ -163,8 +173,8 @@ class Nest:
         return [name for name, tree in self.trees.items() if any(path in self.kinds for path, _ in leaves(tree, name))]
 
     @property
-    def parts(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The path and the shape of each of the arrays that are moved, as :meth:`joined` lays them end to end."""
+    def parts(self) -> Parts:
+        """Of the arrays that are moved, as :meth:`joined` lays them end to end."""
         return tuple((path, np.asarray(x).shape) for path, x in self.arrays.items())
 
     @property
@@ -232,12 +242,6 @@ class Nest:
         lead = np.broadcast_shapes(*(x.shape[:-1] for x in rows))
         return np.concatenate([np.broadcast_to(x, (*lead, x.shape[-1])) for x in rows], axis=-1)
 
-    def apart(self, vector: Array) -> dict[str, Array]:
-        """The arrays that :meth:`joined` has laid end to end, by path."""
-        ends = np.cumsum([math.prod(shape) for _, shape in self.parts])[:-1]
-        pairs = zip(self.parts, np.split(vector, ends), strict=True)
-        return {path: part.reshape(shape) for (path, shape), part in pairs}
-
     def split(self, vector: Array) -> Any:
         """The inverse of :meth:`joined`: the first tree with the parts of a vector, None in the place of other leaves.
 
@@ -245,7 +249,7 @@ class Nest:
         """
         dtypes = [np.asarray(x).dtype for x in self.arrays.values()]
         wider = vector.dtype != np.result_type(*dtypes)
-        pairs = zip(self.apart(vector).values(), dtypes, strict=True)
+        pairs = zip(apart(vector, self.parts).values(), dtypes, strict=True)
         parts = [part.astype(vector.dtype if wider else dtype, copy=False) for part, dtype in pairs]
         return next(iter(self.filled(parts, alone=True).values()))
 
@@ -266,7 +270,7 @@ class Arrays(NamedTuple):
     backward: Backward
     arrays: dict[str, Array]
     numbers: dict[str, float]  # that are inputs, too
-    parts: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several outputs, end to end: the path and shape of each
+    parts: Parts = ()  # of several outputs, end to end
 
 
 def flat(forward: Forward, backward: Backward, inputs: Mapping[str, Any]) -> Arrays:

@@ -7,7 +7,7 @@ same of a part of J, or for another u.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 import numpy as np
@@ -16,6 +16,7 @@ from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, axes_in_words, number
 from attention_np.gradcheck.diagnosis.orders import named_orders
 from attention_np.gradcheck.diagnosis.places import BY_ACCIDENT, name_of
+from attention_np.gradcheck.nesting import apart
 
 __all__ = [
     "another_order_of_the_cotangent",
@@ -143,10 +144,8 @@ def part_of_the_derivative(mistake: Mistake) -> str | None:
     outputs, right = (paths.any(axis=1).reshape(u.shape[1:]) for paths in (wrong, told & ~wrong))
     if not outputs.all() and mistake.is_right_for(np.where(outputs, times, 1) * u):
         return _left_out(mistake, outputs, right, times)
-    parts, start = mistake.evidence.parts or (("the output", u.shape[1:]),), 0
-    for path, shape in parts if mistake.looked_at.all() else ():
-        part = slice(start, start := start + math.prod(shape))
-        if len(shape) == len(mistake.shape) == 1 and wrong.sum() == wrong[part].sum():
+    for path, part in _outputs(mistake, np.arange(len(wrong))) if mistake.looked_at.all() else ():
+        if part.ndim == len(mistake.shape) == 1 and wrong.sum() == wrong[part].sum():
             place = name_of(wrong[part].T, (told & ~wrong)[part].T, mistake.evidence.constants)
             if place is not None and mistake.is_right_for(u, np.where(wrong, times, 1) * slopes):
                 what = f"{number(times)} times what it should be" if times else "zero"
@@ -156,14 +155,15 @@ def part_of_the_derivative(mistake: Mistake) -> str | None:
 
 def _left_out(mistake: Mistake, other: Array, right: Array, times: float) -> str | None:
     """In words, for each of the outputs in which some entries count otherwise."""
-    parts = mistake.evidence.parts or (("the output", other.shape),)
-    ends = np.cumsum([math.prod(shape) for _, shape in parts])[:-1]
-    said = []
-    for (path, shape), *found in zip(parts, *(np.split(x.ravel(), ends) for x in (other, right)), strict=True):
-        if found[0].any():
-            some, others = (x.reshape(shape) for x in found)
-            said.append(_left_out_of(path, some, others, times, mistake))
+    pairs = zip(_outputs(mistake, other), _outputs(mistake, right), strict=True)
+    said = [_left_out_of(path, some, kept, times, mistake) for (path, some), (_, kept) in pairs if some.any()]
     return None if None in said else "; ".join(map(str, said))
+
+
+def _outputs(mistake: Mistake, whole: Array) -> Iterable[tuple[str, Array]]:
+    """What there is of each of the outputs, with its name."""
+    shape = mistake.evidence.output.shape
+    return apart(whole.ravel(), mistake.evidence.parts or (("the output", shape),)).items()
 
 
 def _left_out_of(output: str, other: Array, right: Array, times: float, mistake: Mistake) -> str | None:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
 from attention_np.gradcheck.diagnosis.asking import Asked, is_quick
 from attention_np.gradcheck.measuring.noise import moved_relatively
+from attention_np.gradcheck.nesting import Parts
 
 __all__ = ["Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number"]
 
@@ -74,7 +75,7 @@ class Evidence(NamedTuple):
     at_zero: Array
     constants: Mapping[str, float]
     ask: Asked | None = None
-    parts: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    parts: Parts = ()
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from attention_np.gradcheck.measuring.numerical import METHODS, measure, measure
 from attention_np.gradcheck.measuring.running import Running, ignore
 from attention_np.gradcheck.measuring.slopes import Slopes
 from attention_np.gradcheck.measuring.subject import Subject, flattened, sizes
+from attention_np.gradcheck.nesting import Parts
 
 __all__ = ["Candidate", "Measured", "Options", "grossly"]
 
@@ -65,7 +66,7 @@ class Candidate:
     first: FirstCall
     cotangents: Array  # (3, *output.shape)
     seed: int
-    parts: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of several outputs, end to end: the path and shape of each
+    parts: Parts = ()  # of several outputs, end to end
     stateless: bool = False  # whether `backward` uses nothing that `forward` kept of its last call
     known: dict[tuple[str, str], Any] = field(default_factory=dict)  # by input and purpose, whatever the method
 
