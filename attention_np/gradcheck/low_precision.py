@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from math import comb
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from attention_np.gradcheck.measuring.functions import (
     kind_of,
     on_copies,
 )
+from attention_np.gradcheck.measuring.noise import high_differences
 from attention_np.gradcheck.measuring.numerical import METHODS, as_method, measure
 from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.slopes import WITHIN
@@ -236,7 +236,7 @@ class _Kernel:
                     continue
                 curve = np.array([x[name] for x in answers])
                 with np.errstate(all="ignore"):
-                    left = np.sqrt((np.diff(curve, n=ORDER, axis=0) ** 2).mean(axis=0) / comb(2 * ORDER, ORDER))
+                    left = np.sqrt((high_differences(curve, ORDER) ** 2).mean(axis=0))
                     of_constants = STEADY * np.abs(curve[POINTS // 2] - curve[POINTS // 2 - 1]) * self.unit / spacing
                     noise = left + of_constants / UNDECIDABLE
                 floors[name] = np.fmax(floor, np.where(np.isfinite(noise), noise, 0))

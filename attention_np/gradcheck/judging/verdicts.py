@@ -11,8 +11,10 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.findings import Escape
 from attention_np.gradcheck.judging.measured import COARSE, FAR, GROSS, Measured, grossly
-from attention_np.gradcheck.judging.saturation import ELSEWHERE, SEEN, Question, is_lost, may_be_lost
+from attention_np.gradcheck.judging.saturation import ELSEWHERE, SEEN, is_lost, may_be_lost
 from attention_np.gradcheck.measuring.noise import (
+    Line,
+    Question,
     moved_relatively,
     noise_floor,
     own_tolerance,
@@ -154,13 +156,12 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
         return noise
     direction = np.tensordot(np.sign(difference), along(found.subject.x, some), 1)
     together = found.pair_along(direction[None], float(np.median(found.scales[some])))
-    looks = (
-        (together, lambda _: together, most * len(some)),
-        (found.pair(some), lambda k: found.pair(some[[k]]), most),
-    )
     loss = found.loss if found.method == COMPLEX_STEP else None
-    for pair, alone, times in looks:
-        left, jumps = own_tolerance(pair, alone, loss, *question, found.rng("unsteadiness"), times)
+    for pair, alone, times in (
+        (together, None, most * len(some)),
+        (found.pair(some), lambda k: found.pair(some[[k]]), most),
+    ):
+        left, jumps = own_tolerance(Line(pair, question, found.rng("unsteadiness"), alone, loss), times)
         if not 0 < jumps.max() < np.inf:  # none jumps; or one does for a branch, which is no tolerance
             found.tolerance = max(found.tolerance, jumps.max())
             return noise
@@ -280,7 +281,7 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
     return None
 
 
-def _is_wrong_at(found: Measured, some: Array, question: tuple[Array, list[Array]], rtol: float) -> bool:
+def _is_wrong_at(found: Measured, some: Array, question: Question, rtol: float) -> bool:
     """Whether some entries are grossly wrong there."""
     near = grossly(question[0].dtype)
     allowed = 4 * rtol * np.abs(found.candidate.claimed(found.name)).max()

@@ -16,7 +16,7 @@ Derived in ``derivations/gradcheck.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from math import comb, inf
 from typing import Any, NamedTuple
@@ -28,7 +28,10 @@ from attention_np.gradcheck.agreement import moved
 from attention_np.gradcheck.measuring.subject import REFUSALS
 
 __all__ = [
+    "Line",
     "Pair",
+    "Question",
+    "high_differences",
     "moved_relatively",
     "noise_floor",
     "own_tolerance",
@@ -42,32 +45,23 @@ Array = npt.NDArray[Any]
 ULPS = 4  # by how many units in the last place, at most, the inputs are moved
 SMALL_MOVES = 4
 LARGER_MOVES = 2
-POINTS, ORDER = 10, 3  # that are equally spaced, and of the differences there
 LARGER = 0.75  # a larger move is eps to this power, relative (gradcheck.55)
 
-
-Way = Callable[[Array, list[Array]], Array]  # to a gradient, from the cotangent and all inputs
-
-
-class Spacings(NamedTuple):
-    """How far equally spaced points are apart, relative, and which slopes there are called smooth.
-
-    Of smooth slopes, differences of a high order leave at most so much of the largest. Of the error of a wrong formula
-    they leave no more: so ten times what is left is less than the error, as long as this is below a tenth.
-    """
-
-    relative: tuple[float, ...]
-    smooth: float
-
-
-CLOSE = Spacings(tuple(2.0**-k for k in (7, 9, 11, 14, 17, 20)), 1e-2)
-# So far that a solver takes another number of steps; thrice what is left of one entry is then allowed all others.
-APART = Spacings((2.0**-4, 2.0**-5, *CLOSE.relative), 1e-3)
+POINTS, ORDER = 10, 3  # that are equally spaced, and of the differences there
+CLOSE = tuple(2.0**-k for k in (7, 9, 11, 14, 17, 20))  # how far points are apart, relative, as it is tried
+APART = (2.0**-4, 2.0**-5, *CLOSE)  # so far that a solver takes another number of steps
+# Of smooth slopes, differences of a high order leave at most so much of the largest. Of the error of a wrong formula
+# they leave no more: so ten times what is left is less than the error, as long as this is below a tenth. And below a
+# hundredth where thrice what is left of one entry is allowed all others, as what solvers and series are off by is.
+SMOOTH, SMOOTH_BUT_FOR_JUMPS = 1e-2, 1e-3
 ALIKE = 2.0**-5  # by which the ways of entries differ: symmetric matrices, and rows that sum to one, stay nearly such
 CLOSER = 2  # times: then the differences of a smooth function fall by this to the power of their order, in a few looks
 FALLS = 16
 WIDER = 8  # times: of a function with a kink so much more is left then, by where it is up to thrice more or less
 LOOKS = 10  # so often closer: a wave is no jump of which one is as long as a point is from the next in the end
+
+Question = tuple[Array, list[Array]]  # the cotangent and all inputs
+Way = Callable[[Array, list[Array]], Array]  # to a gradient, from these
 
 
 class Pair(NamedTuple):
@@ -120,71 +114,45 @@ def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rand
     A wrong formula is smooth, and leaves next to nothing. Rounding is not, as that of 1 - y * y where y is nearly one:
     so long as y stays the same number, it looks like an error. The points are as far apart as the slopes are smooth.
     """
-    line = _Line(pair, cotangent, inputs, rng)
-    left = np.full(line.shape, np.nan)
+    line = Line(pair, (cotangent, inputs), rng)
+    left = np.zeros(line.shape)
     with np.errstate(all="ignore"):
-        for spacing in CLOSE.relative:
-            claimed, measured = (line.spaced(way, spacing) for way in pair)
-            smooth = _left_over(measured) <= CLOSE.smooth * np.abs(measured).max(axis=0)
-            left = np.where(np.isnan(left) & smooth, _left_over(claimed - measured), left)
-            if not np.isnan(left).any():
-                break
-    return np.where(np.isnan(left), 0, left)
+        for _, apart, _, smooth in line.looks(CLOSE, SMOOTH):
+            left = np.where(smooth, _left_over(apart), left)
+    return left
 
 
-def own_tolerance(
-    pair: Pair,
-    alone: Callable[[int], Pair],
-    loss: Way | None,
-    cotangent: Array,
-    inputs: list[Array],
-    rng: np.random.Generator,
-    most: float,
-) -> tuple[Array, Array]:
+def own_tolerance(line: Line, most: float) -> tuple[Array, Array]:
     """The same of slopes that jump from point to point, as those of what stops at a tolerance, and steady claims.
 
     A solver or a series stops after as many steps as its tolerance takes. Points further apart show it, and closer ones
     where most is left: there the error of a formula falls, however short its wave is, and a jump stays. The first is of
     slopes that are smooth but for that, as of a right gradient; the second of any that jump, infinite where a branch of
-    the function ends. No jump is looked for that times `most` would be less than the difference. `alone`: the pair of
-    one entry, which costs less than that of all. `loss`: what the slopes are those of, if kinks of it are to be told
-    from tolerances: real numbers alone are taken by solvers that choose between two ways where those are equal.
+    the function ends. No jump is looked for that times `most` would be less than the difference.
     """
-    line = _Line(pair, cotangent, inputs, rng)
-    left, jumps = np.full(line.shape, np.nan), np.zeros(line.shape)
+    left, jumps = np.zeros((2, *line.shape))
     with np.errstate(all="ignore"):
-        for spacing in APART.relative:
-            claimed, measured = (line.spaced(way, spacing) for way in pair)
-            apart = claimed - measured
-            of_both, of_measured = _left_over(apart), _left_over(measured)
-            open_yet = np.isnan(left)
-            smooth = open_yet & (of_measured <= APART.smooth * np.abs(measured).max(axis=0))
+        for spacing, apart, rough, smooth in line.looks(APART, SMOOTH_BUT_FOR_JUMPS):
             found = np.zeros(line.shape)
-            for entry in np.flatnonzero(open_yet & (most * of_both > np.abs(apart[-1]))):
-                one = alone(int(entry))
-                own = line if one is pair else _Line(one, cotangent, inputs, rng, line.ways)
-                found[entry] = _jump(line, own, loss, int(entry), spacing, apart[:, entry])
+            for entry in np.flatnonzero(rough & (most * _left_over(apart) > np.abs(apart[-1]))):
+                found[entry] = _jump(line, int(entry), spacing, apart[:, entry])
             left, jumps = np.where(smooth, found, left), np.fmax(jumps, found)
-            if not np.isnan(left).any():
-                break
-    return np.where(np.isnan(left), 0, left), jumps
+    return left, jumps
 
 
-def _jump(line: _Line, own: _Line, loss: Way | None, entry: int, spacing: float, apart: Array) -> float:
+def _jump(line: Line, entry: int, spacing: float, apart: Array) -> float:
     """What is left of the difference at spaced points, if that is left at ever closer ones, too, where most is.
-
-    What is claimed of all entries is known at once; slopes are measured of the `own` entry alone.
 
     Infinite where a branch ends: the slopes jump by more than themselves, as for no tolerance, or the function has a
     kink there.
     """
-    place, most = 1 - len(apart), _left_over(apart)
+    place, most, alone = 1 - len(apart), _left_over(apart), line.alone(entry) if line.alone else line.pair
     for _ in range(LOOKS):
         place = CLOSER * (place + int(np.abs(np.diff(apart, n=ORDER)).argmax()))
         spacing /= CLOSER
         there = [(place + k) * spacing for k in range(CLOSER * ORDER + 1)]
         claimed = np.array([np.broadcast_to(line.at(line.pair.claimed, far), line.shape)[entry] for far in there])
-        measured = np.array([np.ravel(own.at(own.pair.measured, far))[0] for far in there])
+        measured = np.array([np.ravel(line.at(alone.measured, far))[0] for far in there])
         apart = claimed - measured
         if not FALLS * _left_over(apart) > most > FALLS * line.rounding[entry]:
             return 0.0
@@ -192,10 +160,10 @@ def _jump(line: _Line, own: _Line, loss: Way | None, entry: int, spacing: float,
     if not FALLS * of_measured > most:  # it is backward that jumps
         return 0.0
     coarse = of_measured > np.abs(measured).max() / 2
-    return inf if coarse or (loss is not None and _has_a_kink(line, loss, there)) else float(most)
+    return inf if coarse or (line.loss is not None and _has_a_kink(line, line.loss, there)) else float(most)
 
 
-def _has_a_kink(line: _Line, loss: Way, there: list[float]) -> bool:
+def _has_a_kink(line: Line, loss: Way, there: list[float]) -> bool:
     """Whether the function itself is continuous where its slopes jump.
 
     What is left of it at points so many times closer then falls by as much; of a function that jumps, none of it does,
@@ -210,19 +178,24 @@ def _has_a_kink(line: _Line, loss: Way, there: list[float]) -> bool:
     return bool(seen and WIDER / 3 < _left_over(wide) / _left_over(close) < 4 * WIDER)
 
 
-class _Line:
-    """Points on a line from where the inputs are towards zero, where what diverges does not; none is asked twice."""
+class Line:
+    """Points on a line from where the inputs are towards zero, where what diverges does not; none is asked twice.
+
+    `alone`: the pair of one entry, which costs less than that of all. `loss`: what the slopes are those of, if kinks of
+    it are to be told from tolerances: real numbers alone are taken by solvers that choose between two ways where those
+    are equal.
+    """
 
     def __init__(
         self,
         pair: Pair,
-        cotangent: Array,
-        inputs: list[Array],
+        question: Question,
         rng: np.random.Generator,
-        ways: list[Array] | None = None,
+        alone: Callable[[int], Pair] | None = None,
+        loss: Way | None = None,
     ) -> None:
-        self.pair, self.cotangent, self.inputs = pair, cotangent, inputs
-        self.ways = [rng.uniform(1 - ALIKE, 1, x.shape) for x in inputs] if ways is None else ways
+        self.pair, self.question, self.alone, self.loss = pair, question, alone, loss
+        self.ways = [rng.uniform(1 - ALIKE, 1, x.shape) for x in question[1]]
         self.known: dict[tuple[Way, float], Any] = {}
 
     @cached_property
@@ -231,20 +204,36 @@ class _Line:
         return np.shape(self.at(self.pair.claimed, 0.0))
 
     def at(self, way: Way, far: float) -> Any:
-        """One of the two so far off, relative."""
+        """What one of the ways gives so far off, relative."""
         if (way, far) not in self.known:
-            place = [np.array(x * (1 + far * v), x.dtype) for x, v in zip(self.inputs, self.ways, strict=True)]
-            self.known[way, far] = _or_nan(way, self.cotangent, place)
+            cotangent, inputs = self.question
+            place = [np.array(x * (1 + far * v), x.dtype) for x, v in zip(inputs, self.ways, strict=True)]
+            self.known[way, far] = _or_nan(way, cotangent, place)
         return self.known[way, far]
 
     def spaced(self, way: Way, spacing: float) -> Array:
         """The same at points so far apart; the last is where the inputs are."""
         return np.stack([np.broadcast_to(self.at(way, k * spacing), self.shape) for k in range(1 - POINTS, 1)])
 
+    def looks(self, spacings: Iterable[float], smooth: float) -> Iterator[tuple[float, Array, Array, Array]]:
+        """The difference at points ever closer, until those of all entries have been smooth.
+
+        With the spacing, which of them have not been so before, and which of those are now.
+        """
+        rough = np.ones(self.shape, bool)
+        for spacing in spacings if rough.any() else ():
+            claimed, measured = (self.spaced(way, spacing) for way in self.pair)
+            found = rough & (_left_over(measured) <= smooth * np.abs(measured).max(axis=0))
+            found &= np.isfinite(_left_over(claimed))
+            yield spacing, claimed - measured, rough, found
+            rough = rough & ~found
+            if not rough.any():
+                return
+
     @cached_property
     def rounding(self) -> Array:
         """What is left of the claims at points that are next to each other; infinite where they are alike there."""
-        claims = self.spaced(self.pair.claimed, APART.relative[-1])
+        claims = self.spaced(self.pair.claimed, APART[-1])
         alike, size = (claims == claims[0]).all(axis=0), np.abs(claims).max(axis=0)  # alike in float16
         rounding = np.where(alike, np.inf, _left_over(claims))
         if not alike.all():  # of one entry it may not show along one way
@@ -252,9 +241,17 @@ class _Line:
         return np.asarray(rounding)
 
 
+def high_differences(points: Array, order: int) -> Array:
+    """Differences of a high order of numbers at equally spaced points, the first axis: as large as the noise of each.
+
+    Of what is smooth they leave next to nothing.
+    """
+    return np.asarray(np.diff(points, n=order, axis=0) / np.sqrt(comb(2 * order, order)))
+
+
 def _left_over(points: Array) -> Array:
-    """What differences of a high order leave of numbers at equally spaced points, the first axis."""
-    return np.asarray(np.abs(np.diff(points, n=ORDER, axis=0)).max(axis=0) / np.sqrt(comb(2 * ORDER, ORDER)))
+    """The largest of those."""
+    return np.asarray(np.abs(high_differences(points, ORDER)).max(axis=0))
 
 
 def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array | None:
