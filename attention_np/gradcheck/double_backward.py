@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import UNDECIDABLE, relative_error
 from attention_np.gradcheck.hessian import asymmetry
-from attention_np.gradcheck.judging.saturation import is_lost, may_be_lost
+from attention_np.gradcheck.judging.saturation import is_lost
 from attention_np.gradcheck.measuring.functions import as_generator
 from attention_np.gradcheck.measuring.noise import Pair, noise_floor, unsteadiness, wider_difference
-from attention_np.gradcheck.measuring.numerical import METHODS, analytic_or_not
+from attention_np.gradcheck.measuring.numerical import METHODS, chosen
 from attention_np.gradcheck.measuring.slopes import (
     COMPLEX_STEP,
     COMPLEX_STEP_IN_SINGLE,
@@ -46,8 +46,7 @@ def check_double_backward(
     d_output = draw.standard_normal(both.output.shape).astype(both.output.dtype)
     u, v = draw.standard_normal((2, sum(x.size for x in both.arrays)))
     point = [d_output, *both.arrays]
-    if method == "auto":
-        method = METHODS[0] if analytic_or_not(both.along(v, point)) is None else METHODS[1]
+    method = chosen(method, both.along(v, point))
 
     def measured(v: Array, point: list[Array]) -> Array:
         return both.slopes(v, point, method)[0]
@@ -89,9 +88,8 @@ def check_double_backward(
             floor += np.abs(wider - (claimed - numerical))
     if (apart > UNDECIDABLE * floor).any():
         lost = both.lost(v, point, numerical)
-        asked = (pair, claimed, numerical, (v, point), u, draw)
-        by_steps = method == METHODS[0]
-        saturated = is_lost(*asked, partial(both.slopes, v, point, METHODS[1])) if by_steps else may_be_lost(*asked)
+        differences = partial(both.slopes, v, point, METHODS[1]) if method == METHODS[0] else None
+        saturated = is_lost(pair, claimed, numerical, (v, point), u, draw, differences)
         floor = np.where(saturated & (apart <= UNDECIDABLE * (floor + lost)), floor + lost, floor)
     allowed = UNDECIDABLE * floor
     wrong = [name for name, part in parts.items() if not (apart[part] <= allowed[part]).all()]

@@ -8,7 +8,7 @@ from helpers import some_of
 
 from attention_np.gradcheck import METHODS, GradientError, assert_gradients, check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
-from attention_np.gradcheck.judging.saturation import may_be_lost
+from attention_np.gradcheck.judging.saturation import is_lost
 from attention_np.gradcheck.judging.verdicts import (
     OWN_ROUNDING,
     _add_noise,
@@ -60,7 +60,7 @@ def test_a_closer_look_is_for_entries_that_are_wrong_or_undecided_where_there_is
 def maybe(found):
     answers = found.candidate.claimed("x").ravel(), found.numerical[0]
     other = found.candidate.cotangents[1]
-    return may_be_lost(found.pair(ALL), *answers, found.candidate.question, other, np.random.default_rng(0))
+    return is_lost(found.pair(ALL), *answers, found.candidate.question, other, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

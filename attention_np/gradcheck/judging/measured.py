@@ -232,29 +232,24 @@ class Measured:
 
     def pair(self, elements: Array) -> Pair:
         """The claimed and the measured gradient of some entries, as functions of the cotangent and of all inputs."""
-
-        def claimed(cotangent: Array, inputs: list[Array]) -> Array:
-            gradient = np.asarray(self.candidate.gradients(cotangent, inputs)[self.name])
-            return gradient.ravel()[elements]
-
-        def measured(cotangent: Array, inputs: list[Array]) -> Array:
-            there = self.there(cotangent, inputs)
-            return measure(there, elements, self.method, self.aside, scales=self.scales[elements]).values[:, 0]
-
-        return Pair(claimed, measured)
+        return self._pair(
+            lambda gradient: gradient[elements],
+            lambda there: measure(there, elements, self.method, self.aside, scales=self.scales[elements]),
+        )
 
     def pair_along(self, directions: Array, scale: float | None = None) -> Pair:
         """The same of the slopes along some directions."""
-        flat = flattened(directions)
+        return self._pair(
+            lambda gradient: np.asarray(flattened(directions) @ gradient.astype(wide_dtype(gradient.dtype))),
+            lambda there: self.slopes_along(directions, there, scale),
+        )
 
-        def claimed(cotangent: Array, inputs: list[Array]) -> Array:
-            gradient = np.asarray(self.candidate.gradients(cotangent, inputs)[self.name])
-            return np.asarray(flat @ gradient.ravel().astype(wide_dtype(gradient.dtype)))
-
-        def measured(cotangent: Array, inputs: list[Array]) -> Array:
-            return self.slopes_along(directions, self.there(cotangent, inputs), scale).values[:, 0]
-
-        return Pair(claimed, measured)
+    def _pair(self, of_gradient: Callable[[Array], Array], of_subject: Callable[[Subject], Slopes]) -> Pair:
+        """What two functions make of a claimed gradient, flat, and of the slopes that are measured there."""
+        return Pair(
+            lambda cotangent, inputs: of_gradient(np.ravel(self.candidate.gradients(cotangent, inputs)[self.name])),
+            lambda cotangent, inputs: of_subject(self.there(cotangent, inputs)).values[:, 0],
+        )
 
     def loss(self, cotangent: Array, inputs: list[Array]) -> Array:
         """What the slopes are those of."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.findings import Escape
 from attention_np.gradcheck.judging.measured import COARSE, FAR, GROSS, Measured, grossly
-from attention_np.gradcheck.judging.saturation import ELSEWHERE, SEEN, is_lost, may_be_lost
+from attention_np.gradcheck.judging.saturation import ELSEWHERE, SEEN, is_lost
 from attention_np.gradcheck.measuring.noise import (
     Line,
     Question,
@@ -188,7 +188,7 @@ def _of_saturation(found: Measured, some: Array, question: Question, difference:
     candidate = found.candidate
     answers = candidate.claimed(found.name).ravel()[some], found.numerical[0, some]
     asked = (found.pair(some), *answers, question, candidate.cotangents[1], found.rng("elsewhere"))
-    lost = is_lost(*asked, differences) if found.method == COMPLEX_STEP else may_be_lost(*asked)
+    lost = is_lost(*asked, differences if found.method == COMPLEX_STEP else None)
     noise[enough] = np.where(lost, found.lost[some], 0)
     return noise
 

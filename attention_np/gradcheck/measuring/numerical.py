@@ -34,9 +34,9 @@ from attention_np.gradcheck.measuring.subject import AnotherShapeError, Subject,
 
 __all__ = [
     "METHODS",
-    "analytic_or_not",
     "as_method",
     "batched",
+    "chosen",
     "measure",
     "measure_along",
     "numerical_gradient",
@@ -116,10 +116,8 @@ def numerical_gradient(
     for position, name in enumerate(arrays):
         subject = Subject(forward, point, position, output, u[None])
         subject = replace(subject, noise=rounding_of(subject, np.random.default_rng(0)))
-        chosen = method
-        if method == "auto":
-            chosen = METHODS[0] if analytic_or_not(subject) is None else METHODS[1]
-        found = measure(subject, np.arange(subject.x.size), chosen, Running(executor), best=chosen == METHODS[1])
+        by = chosen(method, subject)
+        found = measure(subject, np.arange(subject.x.size), by, Running(executor), best=by == METHODS[1])
         gradients[name] = np.asarray(found.values[:, 0].reshape(subject.x.shape), np.float64)
         errors[name] = np.asarray(found.errors.reshape(subject.x.shape), np.float64)
     return (gradients, errors) if return_error else gradients
@@ -132,9 +130,11 @@ def as_method(method: str) -> str:
     return method
 
 
-def analytic_or_not(subject: Subject) -> str | None:
-    """Why the complex step does not serve for this input; None if it does."""
-    return why_not_analytic(subject, np.random.default_rng(0))
+def chosen(method: str, subject: Subject) -> str:
+    """The method for an input: of "auto" the complex step, if that serves."""
+    if method != "auto":
+        return method
+    return METHODS[0] if why_not_analytic(subject, np.random.default_rng(0)) is None else METHODS[1]
 
 
 def measure(

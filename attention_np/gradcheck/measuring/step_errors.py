@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.measuring.functions import Forward, as_generator, as_inputs, evaluate, in_double_precision
-from attention_np.gradcheck.measuring.numerical import METHODS, analytic_or_not, measure
+from attention_np.gradcheck.measuring.numerical import chosen, measure
 from attention_np.gradcheck.measuring.probes import rounding_of
 from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.slopes import Array, extrapolated
@@ -169,7 +169,7 @@ def _draw(arrays: Mapping[str, Array], count: int, rng: np.random.Generator) -> 
 
 
 def _reference(subject: Subject, elements: Array) -> tuple[Array, str]:
-    method = METHODS[0] if analytic_or_not(subject) is None else METHODS[1]
+    method = chosen("auto", subject)
     return measure(subject, elements, method, Running(), best=True).values[:, 0], REFERENCES[method]
 
 
