@@ -30,7 +30,7 @@ PACKAGE = Path("attention_np")
 OPS = " ".join((*attention_np.OPS, "masks", "rules", "functional"))
 GROUPS = {  # a module belongs to the first group that has it
     "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py", "_multi_head/*.py", "_lib/*.py"],
-    "adapters": ["gradcheck/adapters/*.py"],
+    "adapters": [f"gradcheck/{name}.py" for name in ("adapting", "torch", "jax", "autograd")],
     "gradcheck": ["gradcheck/**/*.py"],
 }
 USUAL = ("ops", "gradcheck")  # the adapters need the libraries that they adapt

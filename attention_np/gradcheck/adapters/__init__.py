@@ -1,1 +1,0 @@
-"""Functions of other libraries: each module here is `gradcheck.torch`, `gradcheck.jax` or `gradcheck.autograd`."""
