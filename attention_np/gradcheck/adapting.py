@@ -64,21 +64,8 @@ def asserting(check: Callable[..., Report]) -> Callable[..., None]:
 class Adapter(ABC):
     """A function of a library's arrays as the pair of functions that the harness takes, `forward` and `backward`.
 
-    Parameters
-    ----------
-    function : callable
-        A function of the library's arrays.
-    inputs : mapping, tuple, list or array
-        Its arguments.
-    signature : inspect.Signature or None
-        That of the function, where it can be read.
-    **further
-        Arguments beyond `inputs`, passed by keyword.
-
-    Attributes
-    ----------
-    inputs : dict of str to ndarray
-        The leaves to differentiate by; a lone number is a constant.
+    `inputs` are its arguments, and `further` ones are passed by keyword. Those that are moved are then the attribute
+    `inputs`, leaves by path; a lone number is a constant.
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Any, signature: Signature | None, **further: Any) -> None:

@@ -141,6 +141,10 @@ def _noted(report: Report, called: _Called, unnamed: Sequence[str] = ()) -> Repo
     return Report((first, *others))
 
 
+def _state() -> Any:
+    return np.random.mtrand.get_state(legacy=False)
+
+
 @dataclass(frozen=True)
 class _Called:
     """How something is called with arguments in a fixed order."""
@@ -148,21 +152,16 @@ class _Called:
     names: tuple[str, ...]
     positional: int  # how many of them are passed by position
     written: list[str] = field(default_factory=list, init=False)  # what backward has written to
-    drawn: list[Any] = field(default_factory=list, init=False)  # once known: the state of NumPy's generator, or None
+    drawn: Any = field(default_factory=_state, init=False)  # from where NumPy's global generator draws, at each call
 
     def call(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
         """The function's answer, by position and by name, with the same draws each time."""
         named = dict(zip(self.names[self.positional :], values[self.positional :], strict=True))
-        if self.drawn == [None]:
-            return function(*values[: self.positional], **named)
-        before = np.random.mtrand.get_state(legacy=False)
-        np.random.mtrand.set_state(self.drawn[0] if self.drawn else before)
+        before = _state()
+        np.random.mtrand.set_state(self.drawn)
         try:
             return function(*values[: self.positional], **named)
         finally:
-            if not self.drawn:
-                after: Any = np.random.mtrand.get_state(legacy=False)
-                self.drawn.append(None if str(after) == str(before) else before)
             np.random.mtrand.set_state(before)
 
     def pulled_back(self, pull_back: Callable[..., Any], d_output: Any, *further: Any) -> Any:

@@ -135,20 +135,10 @@ def arguments_of(inputs: Any, signature: inspect.Signature | None) -> tuple[dict
 
 
 class Nest:
-    """Nests by name, some of whose leaves are moved.
+    """Nests by name, some of whose leaves are moved: the arrays, and single `numbers`, too, if that is asked for.
 
-    Parameters
-    ----------
-    trees : mapping of str to object
-    numbers : bool, optional
-        Whether single floating-point numbers are moved as arrays are.
-
-    Attributes
-    ----------
-    leaves : dict of str to object
-        All of them, by path.
-    kinds : dict of str to str
-        Of those that are moved: "f" for an array of real numbers, "c" for one of complex numbers.
+    `leaves` are all of them, by path; `kinds` those of the ones that are moved: "f" for an array of real numbers, "c"
+    for one of complex numbers.
     """
 
     def __init__(self, trees: Mapping[str, Any], *, numbers: bool = False) -> None:

@@ -67,16 +67,7 @@ SAME = 1e-4  # relative: as close as a number is the same at another point, as o
 
 
 def diagnose(evidence: Evidence) -> str | None:
-    """What a wrong gradient looks like.
-
-    Parameters
-    ----------
-    evidence : Evidence
-
-    Returns
-    -------
-    str or None
-        A sentence, without a capital letter and full stop; None if no simple cause explains the evidence.
+    """What a wrong gradient looks like, without a capital letter and full stop; None if it has no simple cause.
 
     Examples
     --------

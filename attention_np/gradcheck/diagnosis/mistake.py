@@ -34,48 +34,20 @@ EPS = float(np.finfo(np.float64).eps)
 
 
 class Evidence(NamedTuple):
-    """What is known of one input whose gradient is wrong.
-
-    Attributes
-    ----------
-    name : str
-        The input.
-    inputs : mapping of str to ndarray
-        Every input of the function.
-    output : ndarray
-    cotangents : ndarray
-        ``(3, *output.shape)``: random ones.
-    analytic : mapping of str to ndarray
-        For every input whose claimed gradient has the right form: ``(3, *shape)``, the claimed gradients for the three
-        cotangents.
-    numerical : mapping of str to ndarray
-        For every input: ``(3, *shape)``, the numerical ones; NaN where an entry was not looked at.
-    floor : ndarray
-        Of the shape of the input: the noise floor of each entry of analytic - numerical, for the first cotangent.
-    verdict : ndarray
-        Of the shape of the input: agreement.HOLDS, WRONG, UNDECIDED or UNCHECKED.
-    at_zero : ndarray
-        The claimed gradient for a cotangent of zeros. A right one is zero.
-    constants : mapping of str to float
-        Numbers that the function was called with, such as ``{"num_heads": 4}``.
-    ask : Asked or None
-        What else may be asked of the functions. Without it, less is claimed.
-    parts : tuple of (str, tuple of int)
-        Of several outputs, laid end to end in `output`, the path and the shape of each: its axis is none of theirs.
-    """
+    """What is known of one input whose gradient is wrong."""
 
     name: str
-    inputs: Mapping[str, Array]
+    inputs: Mapping[str, Array]  # all of the function
     output: Array
-    cotangents: Array
-    analytic: Mapping[str, Array]
-    numerical: Mapping[str, Array]
-    floor: Array
-    verdict: Array
-    at_zero: Array
-    constants: Mapping[str, float]
-    ask: Asked | None = None
-    parts: Parts = ()
+    cotangents: Array  # (3, *output.shape): random ones
+    analytic: Mapping[str, Array]  # of each input whose claim has the right form, for the three: (3, *shape)
+    numerical: Mapping[str, Array]  # of every input; NaN where an entry was not looked at
+    floor: Array  # how much noise there may be in analytic - numerical, for the first cotangent
+    verdict: Array  # agreement.HOLDS, WRONG, UNDECIDED or UNCHECKED, for each entry
+    at_zero: Array  # what is claimed for a cotangent of zeros; a right one is zero
+    constants: Mapping[str, float]  # numbers that the function was called with, such as {"num_heads": 4}
+    ask: Asked | None = None  # what else may be asked of the functions; without it, less is claimed
+    parts: Parts = ()  # of several outputs, laid end to end in `output`: its axis is none of theirs
 
 
 @dataclass(frozen=True)

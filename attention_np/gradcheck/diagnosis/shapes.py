@@ -16,19 +16,9 @@ CLOSE = 1e-6  # normwise; central differences are good for 1e-7
 
 
 def diagnose_shape(gradient: Array, numerical: Array) -> str | None:
-    """What a gradient is whose shape is not that of its input.
+    """What a gradient is whose shape is not that of its input; None if the values do not show what happened.
 
-    Parameters
-    ----------
-    gradient : ndarray
-        As claimed.
-    numerical : ndarray
-        For the same cotangent, of the shape of the input; NaN where an entry was not looked at.
-
-    Returns
-    -------
-    str or None
-        A sentence; None if the values do not show what happened.
+    The numerical one is for the same cotangent; NaN where an entry was not looked at.
 
     Examples
     --------

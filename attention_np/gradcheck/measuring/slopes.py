@@ -114,14 +114,8 @@ def _steps(step: Array, directions: Array) -> Array:
 def by_differences(subject: Subject, directions: Array, scale: Array | float, reach: Reach | None = None) -> Slopes:
     """Richardson's extrapolation of central differences along each direction v, at h = scale, scale/2 and scale/4.
 
-    Parameters
-    ----------
-    subject : Subject
-    directions : ndarray, (moves, *x.shape)
-    scale : float or ndarray, (moves,)
-        The longest step, relative to each direction.
-    reach : Reach, optional
-        What a closer look has found; by default an output depends on a move if it is seen to move.
+    The scale, of each move or of all, is relative to its direction; `reach` is what a closer look has found: without
+    it, an output depends on a move if it is seen to move.
     """
     scale = np.broadcast_to(scale, len(directions))
     weights, loudness = subject.weights, subject.loudness  # (outputs, cotangents), (outputs,)
