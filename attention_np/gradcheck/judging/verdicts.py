@@ -288,19 +288,14 @@ def _is_wrong_at(found: Measured, some: Array, question: Question, rtol: float) 
     pair = found.pair(some)
     try:
         claimed, measured = pair.claimed(*question), pair.measured(*question)
-        some = some[~(np.abs(claimed - measured) <= near * np.fmax(np.abs(claimed), np.abs(measured)))]
+        apart = ~(np.abs(claimed - measured) <= near * np.fmax(np.abs(claimed), np.abs(measured)))
+        some, claimed = some[apart], claimed[apart]
         if not some.size:
             return False  # nothing is gained by a closer look at what agrees
-        pair = found.pair(some)
-        claimed = pair.claimed(*question)
         slopes = measure(found.there(*question), some, found.method, found.aside, best=True)
         apart = np.abs(claimed - slopes.values[:, 0])
         known = near * np.fmax(np.abs(claimed), np.abs(slopes.values[:, 0]))
         off = apart > known + allowed + FAR * (slopes.errors + slopes.lost + found.floor[some])
-        if off.any():
-            noise = noise_floor(pair, *question, found.rng("noise elsewhere"))
-            change = _of_narrow_dtype(found, some, question, claimed - slopes.values[:, 0])
-            off &= apart > FAR * (noise + np.where(np.isfinite(change), change, 0))
         if off.any() and found.method == COMPLEX_STEP:  # which need not be right there, too
             there = found.there(*question).with_its_output()
             slopes = measure(there, some, CENTRAL, found.aside, best=True)

@@ -234,11 +234,7 @@ class Line:
     def rounding(self) -> Array:
         """What is left of the claims at points that are next to each other; infinite where they are alike there."""
         claims = self.spaced(self.pair.claimed, APART[-1])
-        alike, size = (claims == claims[0]).all(axis=0), np.abs(claims).max(axis=0)  # alike in float16
-        rounding = np.where(alike, np.inf, _left_over(claims))
-        if not alike.all():  # of one entry it may not show along one way
-            rounding = np.fmax(rounding, np.median((rounding / size)[~alike]) * size)
-        return np.asarray(rounding)
+        return np.asarray(np.where((claims == claims[0]).all(axis=0), np.inf, _left_over(claims)))  # as in float16
 
 
 def high_differences(points: Array, order: int) -> Array:

@@ -39,8 +39,8 @@ TRIALS = SCALES[:5]  # relative steps of differences, that the complex step is h
 CONVERGED = 1e-2  # relative: what the slopes at two scales may differ by
 CLEARLY = 1e-8  # a discrepancy of a slope, relative to the largest, that is not left to rounding
 CLOSE = 2.0**-20  # relative: so short that only rounding is left of the differences
-CLOSEST, AT_ZERO = 2.0**-45, 2.0**-90  # for outputs that those leave a large part of: STEEP
-FAR, FARTHER = 2.0**-12, 2.0**-9  # for outputs that do not change within those, as in half precision
+CLOSEST = 2.0**-45  # for outputs that those leave a large part of: STEEP
+FAR = 2.0**-9  # for outputs that do not change within those, as in half precision
 BEYOND = tuple(2.0**k for k in range(-2, 63, 4))  # for outputs that none of those move
 TINY_STEP = 2.0**-10  # parts of the largest that an output comes to; functions that are made of steps take longer ones
 STEEP = 1e-4
@@ -101,39 +101,30 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
     size = np.abs(subject.output.ravel())
     last_bit = float(np.finfo(subject.output.dtype).eps) * size
     with np.errstate(all="ignore"):
-        ((least,), _) = _left_over(subject, CLOSE * direction)
-        for spacing in (CLOSEST, AT_ZERO):
-            loud = np.isfinite(least) & (least > np.fmax(last_bit, STEEP / 2 * size))
-            if loud.any():
-                (estimate,), (largest,) = _left_over(subject, spacing * direction)
-                least = np.where(least > STEEP * largest, np.fmin(least, estimate), least)
-        for spacing in (FAR, FARTHER):
-            unseen = np.isinf(least)
-            if unseen.any():
-                least = np.where(unseen, _left_over(subject, spacing * direction)[0][0], least)
-        unseen = np.isinf(least)
-        if unseen.any():
-            least = np.where(unseen, _stairs_beyond(subject, direction), least)
+        least, _ = _left_over(subject, CLOSE * direction)
+        if (np.isfinite(least) & (least > np.fmax(last_bit, STEEP / 2 * size))).any():
+            estimate, largest = _left_over(subject, CLOSEST * direction)
+            least = np.where(least > STEEP * largest, np.fmin(least, estimate), least)
+        if np.isinf(least).any():
+            least = np.where(np.isinf(least), _left_over(subject, FAR * direction)[0], least)
+        if np.isinf(least).any():
+            least = np.where(np.isinf(least), _stairs_beyond(subject, direction), least)
         seen = np.isfinite(least) & (size > 0)
         typical = float(np.median(least[seen] / size[seen])) if seen.any() else 0.0  # relative, of other outputs
         noise = np.fmax(last_bit, np.where(np.isfinite(least), least, typical * size))
     return np.asarray(np.where(np.isfinite(noise), noise, 0), np.float64).reshape(subject.output.shape)
 
 
-def _left_over(subject: Subject, *steps: Array) -> tuple[Array, Array]:
-    """What a polynomial leaves of each output, infinite if nothing; and the largest that it gets.
-
-    Both for points at each of the steps: (steps, outputs).
-    """
+def _left_over(subject: Subject, step: Array) -> tuple[Array, Array]:
+    """What a polynomial leaves of each output, infinite if nothing; and the largest that it gets: (outputs,)."""
     places = PLACES.reshape(POINTS, *(1,) * subject.x.ndim)
-    outputs = np.asarray(subject.values(np.concatenate([subject.x + places * step for step in steps])), np.float64)
-    outputs = outputs.reshape(len(steps), POINTS, subject.output.size)
-    from_first = outputs - outputs[:, :1]
-    rest = from_first - SMOOTH @ (SMOOTH.T @ from_first)  # (steps, points, outputs)
-    left = np.sqrt((rest**2).sum(axis=1) / (POINTS - ORDER))
-    stairs = np.abs(np.diff(outputs, axis=1))
-    left = np.where(np.median(stairs, axis=1) == 0, stairs.max(axis=1), left)  # of stairs, with a landing here
-    return np.where(left > 0, left, np.inf), np.abs(outputs).max(axis=1)  # or the points were too close to differ
+    outputs = np.asarray(subject.values(subject.x + places * step), np.float64)
+    from_first = outputs - outputs[0]
+    rest = from_first - SMOOTH @ (SMOOTH.T @ from_first)  # (points, outputs)
+    left = np.sqrt((rest**2).sum(axis=0) / (POINTS - ORDER))
+    stairs = np.abs(np.diff(outputs, axis=0))
+    left = np.where(np.median(stairs, axis=0) == 0, stairs.max(axis=0), left)  # of stairs, with a landing here
+    return np.where(left > 0, left, np.inf), np.abs(outputs).max(axis=0)  # or the points were too close to differ
 
 
 def _stairs_beyond(subject: Subject, direction: Array) -> Array:
