@@ -285,20 +285,20 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, s
     before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
     asked = [name for name in USUAL if name in {held.outermost for held in after.values()}] or ASKED_FOR
     own = _kept(methods, arguments, before, after)
+    found = [path for path, held in after.items() if held.outermost in asked]
+    for path in found:
+        if path not in before:
+            raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
+        if not _is_at(methods.layer, path, before[path].array):
+            raise ValueError(f"{path} of {type(layer).__name__} is no path: its keys must be words without a dot")
+    found += [path for path in own if path not in found and _at(layer, after[path].gradient) is not None]
     pairs: dict[str, str | None] = {}
     ways: dict[int, str] = {}  # the first to each array
-    for path, held in sorted(after.items(), key=lambda item: item[1].outermost not in asked):
-        if held.outermost in asked:
-            if path not in before:
-                raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
-            if not _is_at(methods.layer, path, before[path].array):
-                raise ValueError(f"{path} of {type(layer).__name__} is no path: its keys must be words without a dot")
-        elif path not in own or _at(layer, held.gradient) is None:
-            continue
-        way = ways.setdefault(id(before[path].array), path)
+    for path in found:
+        way, gradient = ways.setdefault(id(before[path].array), path), after[path].gradient
         if way == path:
-            pairs[path] = held.gradient
-        elif way in pairs and not np.array_equal(_at(layer, str(pairs[way])), _at(layer, held.gradient)):
+            pairs[path] = gradient
+        elif way in pairs and not np.array_equal(_at(layer, str(pairs[way])), _at(layer, gradient)):
             del pairs[way]  # each of two ways to it has a gradient of its own: neither is that of the array
     missing = [path for path, there in pairs.items() if _at(layer, str(there)) is None]
     if missing and len(pairs) not in behind:

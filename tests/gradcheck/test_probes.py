@@ -245,6 +245,7 @@ SMOOTH = {
     "softplus that is steep at zero": (lambda x: softplus(1e12 * x), np.zeros(3)),
     "a logistic step at zero": (lambda x: np.tanh(1e10 * x), np.zeros(2)),
     "a smooth modulus": (lambda x: np.sqrt(x * x + 1e-20), np.zeros(2)),
+    "a smooth modulus that ends in rounding": (lambda x: 1 + 1e-7 * np.sqrt(x * x + 1e-16), np.zeros(2)),
     "a Gaussian peak": (lambda x: np.exp(-((1e6 * x) ** 2)), np.zeros(2)),
     "relu beside its kink": (lambda x: np.maximum(x, 0), np.array([1e-3, -1e-3, 1.0, -2.0])),
     "relu close to its kink": (lambda x: np.maximum(x, 0), np.array([1e-7, -1e-7, 1.0, -2.0])),
