@@ -306,7 +306,7 @@ def test_a_saturated_output_loses_its_last_bits_of_the_slope(forward, x, u):
     assert subject.output[0] in (0, 1)
     directions = every_entry(subject)
     reach = reach_of(subject, directions)
-    for found in (by_complex_step(subject, directions, reach), by_best_differences(subject, directions)):
+    for found in (by_complex_step(subject, directions, reach=reach), by_best_differences(subject, directions)):
         assert (found.lost >= u[0] * EPS).all()
         assert (found.lost <= 100 * EPS).all()
 

@@ -220,8 +220,8 @@ def _slopes(subject: Subject, directions: Array, method: str, scales: Array | fl
             return by_differences(subject, directions, SCALES[0] if scales is None else scales)
         if not best:
             return by_complex_step(subject, directions)
-        found = by_complex_step(subject, directions, reach_of(subject, directions))
-        shorter = by_complex_step(subject, directions, shortness=0.25)
+        found = by_complex_step(subject, directions, reach=reach_of(subject, directions))
+        shorter = by_complex_step(subject, directions, 0.25 * found.scales)
         errors = found.errors + 2 * np.abs(found.values[:, 0] - shorter.values[:, 0])  # what the step leaves
         return found._replace(errors=errors)
 

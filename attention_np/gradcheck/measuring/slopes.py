@@ -64,12 +64,14 @@ class Reach(NamedTuple):
     largest: Array  # (moves, outputs): the largest magnitude that it takes there
 
 
-def by_complex_step(subject: Subject, directions: Array, reach: Reach | None = None, shortness: float = 1.0) -> Slopes:
+def by_complex_step(
+    subject: Subject, directions: Array, scale: Array | None = None, reach: Reach | None = None
+) -> Slopes:
     """Im f(x + i h v) / h, for each direction v: exact but for rounding, as nothing is subtracted (gradcheck.14).
 
-    The parameters are those of :func:`by_differences`, and a factor on the step.
+    The parameters are those of :func:`by_differences`; the scale is by default so short that nothing is left of h^2.
     """
-    step = shortness * _complex_steps(subject, directions)  # (moves,)
+    step = _complex_steps(subject, directions) if scale is None else scale  # (moves,)
     try:
         outputs = subject.outputs(subject.x + 1j * _steps(step, directions))
     except Exception as error:
@@ -220,18 +222,13 @@ def by_best_differences(subject: Subject, directions: Array) -> Slopes:
     own = _room(subject, directions)  # (moves,)
     best = by_differences(subject, directions, SCALES[0] * own, reach)
     at_zero = moves_zero(subject, directions)
-    scales: list[Any] = [*SCALES, SCALES[1] * own]
-    for scale in scales:
-        again = np.broadcast_to(scale, len(directions)) == best.scales
-        too_long = (np.broadcast_to(scale, len(directions)) > SCALES[0]) & (best.scales < SCALES[0] * own)
+    for scale in SCALES:
+        usable = (scale != best.scales) & ((scale <= SCALES[0]) | (best.scales >= SCALES[0] * own))
         flat = (best.values[:, 0] == 0) & reach.touched.any(axis=1)  # a step too long or too short sees nothing
-        poor = np.flatnonzero(
-            ~again & ~too_long & (flat | at_zero | ~(best.errors <= GOOD * np.abs(best.values[:, 0])))
-        )
+        poor = np.flatnonzero(usable & (flat | at_zero | ~(best.errors <= GOOD * np.abs(best.values[:, 0]))))
         if not poor.size:
             continue
-        step = np.broadcast_to(scale, len(directions))[poor]
-        found = by_differences(subject, directions[poor], step, Reach(*(part[poor] for part in reach)))
+        found = by_differences(subject, directions[poor], scale, Reach(*(part[poor] for part in reach)))
         before = Slopes(*(part[poor] for part in best))
         better = _is_better(found, before)
         for kept, new in zip(best, found, strict=True):

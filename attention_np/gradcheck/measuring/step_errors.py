@@ -19,7 +19,7 @@ from attention_np.gradcheck.measuring.functions import Forward, as_generator, as
 from attention_np.gradcheck.measuring.numerical import chosen, measure
 from attention_np.gradcheck.measuring.probes import rounding_of
 from attention_np.gradcheck.measuring.running import Running
-from attention_np.gradcheck.measuring.slopes import Array, extrapolated
+from attention_np.gradcheck.measuring.slopes import Array, NotAnalyticError, by_complex_step, extrapolated
 from attention_np.gradcheck.measuring.subject import Subject, along, flattened, sizes
 
 __all__ = ["ORDERS", "StepErrors", "step_errors"]
@@ -155,17 +155,18 @@ def _claimed(gradient: Mapping[str, npt.ArrayLike], inputs: Mapping[str, Array])
 
 def _draw(arrays: Mapping[str, Array], count: int, rng: np.random.Generator) -> dict[str, Array]:
     """So many entries of all arrays together, as places in each of the flattened arrays."""
-    ends = np.cumsum([x.size for x in arrays.values()])
     total = sum(x.size for x in arrays.values())
     if not total:
         raise ValueError("there is no entry to differentiate by")
     if count < 1:
         raise ValueError(f"entries must be at least 1, not {count}")
-    drawn = np.sort(rng.choice(total, min(count, total), replace=False))
-    parts = np.split(drawn, np.searchsorted(drawn, ends[:-1]))
-    starts = ends - [x.size for x in arrays.values()]
-    chosen = {name: part - start for name, part, start in zip(arrays, parts, starts, strict=True)}
-    return {name: elements for name, elements in chosen.items() if elements.size}
+    drawn, start, chosen = np.sort(rng.choice(total, min(count, total), replace=False)), 0, {}
+    for name, x in arrays.items():
+        inside = (start <= drawn) & (drawn < start + x.size)
+        if inside.any():
+            chosen[name] = drawn[inside] - start
+        start += x.size
+    return chosen
 
 
 def _reference(subject: Subject, elements: Array) -> tuple[Array, str]:
@@ -198,14 +199,10 @@ def _slope(subject: Subject, elements: Array, step: float, other: float) -> Arra
 
 def _complex_step(subject: Subject, elements: Array, step: float) -> Array:
     """Im f(x + i h) / h for each entry; NaN if `forward` does not take complex arrays."""
-    width = step * sizes(subject.x).ravel()[elements]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", np.exceptions.ComplexWarning)
-            outputs = subject.outputs(subject.x + 1j * step * along(subject.x, elements))
-    except Exception:
-        outputs = subject.output  # which is real
-    if outputs.dtype.kind != "c":
+            found = by_complex_step(subject, along(subject.x, elements), np.full(len(elements), step))
+    except NotAnalyticError:
         return np.full(len(elements), np.nan)
-    slope: Array = outputs.imag @ subject.weights[:, 0] / width
-    return slope
+    return np.asarray(found.values[:, 0] / sizes(subject.x).ravel()[elements])
