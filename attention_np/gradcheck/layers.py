@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.checking import check
+from attention_np.gradcheck.measuring.noise import ELSEWHERE
 from attention_np.gradcheck.nesting import Nest, arguments_of, filled, leaves, signature_of, takes
 from attention_np.gradcheck.reporting import Report
 
@@ -28,7 +29,6 @@ Array = npt.NDArray[Any]
 
 USUAL = {"params": "grads", "parameters": "gradients"}  # and where their gradients are; those of any NAME are in dNAME
 ASKED_FOR = ("W", "b", "weights", "biases")  # what has such a name is a parameter, also where no dW is beside it
-ELSEWHERE = 1 - 2.0**-7  # times all arrays: what is another after a call is computed from others
 STEP = re.compile(r"\.?(\w+)|\[([^\]]+)\]")
 
 
@@ -321,9 +321,9 @@ def _used(methods: _Methods, values: tuple[Any, ...]) -> tuple[Any, Any]:
 def _kept(
     methods: _Methods, arguments: Mapping[str, Any], before: Mapping[str, _Held], after: Mapping[str, _Held]
 ) -> list[str]:
-    """The paths to arrays that calls leave as they were, and do not compute from others."""
+    """The paths to arrays that calls leave as they were, and do not compute from others, all of which are moved."""
     same = {
-        path: held.array * ELSEWHERE
+        path: held.array * (1 - ELSEWHERE)
         for path, held in before.items()
         if path in after and np.array_equal(held.array, after[path].array) and _is_at(methods.layer, path, held.array)
     }

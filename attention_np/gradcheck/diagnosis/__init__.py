@@ -24,7 +24,7 @@ from attention_np.gradcheck.diagnosis import (
     places,
     precision,
 )
-from attention_np.gradcheck.diagnosis.mistake import Evidence, Mistake
+from attention_np.gradcheck.diagnosis.mistake import ENOUGH, Evidence, Mistake
 from attention_np.gradcheck.diagnosis.shapes import diagnose_shape
 
 __all__ = ["Evidence", "diagnose", "diagnose_shape"]
@@ -61,7 +61,6 @@ CAUSES = (
 SAID_ONCE = (factors.zero, orders.of_another_input, precision.rounded, precision.lost_epsilon, cotangents.not_linear)
 # The numbers of these are others at another point.
 OWN_NUMBERS = (cotangents.added_regardless, factors.factor_along_an_axis, cotangents.same_number_added)
-ENTRIES = 3  # with one factor in common at one point: that two have is no more than a coincidence
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?")
 SAME = 1e-4  # relative: as close as a number is the same at another point, as one of central differences may be known
 
@@ -99,7 +98,7 @@ def _tells(mistake: Mistake) -> bool:
     """Whether a factor at one point is more than any formula has where there are few entries, or all are alike."""
     x = np.asarray(mistake.evidence.inputs[mistake.name])
     telling = mistake.looked_at & (np.abs(mistake.error) > mistake.tolerance).any(axis=0)
-    return np.unique(x[telling]).size >= ENTRIES
+    return np.unique(x[telling]).size >= ENOUGH
 
 
 def _is_said_again(cause: Callable[[Mistake], str | None], mistake: Mistake, sentence: str) -> bool:

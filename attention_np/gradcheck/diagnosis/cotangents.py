@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.mistake import EVIDENT, Array, Mistake, number
+from attention_np.gradcheck.diagnosis.mistake import ENOUGH, EVIDENT, Array, Mistake, number
 
 __all__ = ["added_regardless", "not_linear", "same_number_added", "same_whatever_the_cotangent"]
 
@@ -56,11 +56,11 @@ def same_number_added(mistake: Mistake) -> str | None:
     At least three entries must agree on it that differ in the right gradient: where those are equal, anything wrong
     with one is wrong with all.
     """
-    if _distinct(mistake) < 3:
+    if _distinct(mistake) < ENOUGH:
         return None
     sums = [float(np.nanmedian(error)) for error in mistake.error]
     added = np.array(sums).reshape(3, *[1] * len(mistake.shape))
-    if not mistake.is_explained_by(mistake.right + added, in_entries=3):
+    if not mistake.is_explained_by(mistake.right + added, in_entries=ENOUGH):
         return None
     return f"the same number is added to every entry, {number(sums[0], 4)} for one cotangent"
 

@@ -26,8 +26,7 @@ __all__ = [
     "passed_on",
 ]
 
-NONE = 1e-6  # of the largest slope of an entry: what differences may see of an output that it has no effect on
-KNOWN = 1e-6  # a coefficient of a slice that is so well known, or as well as the gradient, is what it is rounded to
+KNOWN = 1e-6  # of the largest slope of an entry: how well differences know a path, or that there is none
 
 
 def part_of_the_slopes(mistake: Mistake) -> str | None:
@@ -63,7 +62,7 @@ def _paths(mistake: Mistake, slopes: Array) -> Paths:
         apart = np.abs(outputs[other][:, np.newaxis] - entries[axis])
         yield f"only what each index does to the same index of {where} is there", apart == 0
         yield f"what goes around the end of {where} is missing: is it wrapped?", apart <= shape[axis] / 2
-    effect = np.abs(slopes) > NONE * np.abs(slopes).max(axis=0)
+    effect = np.abs(slopes) > KNOWN * np.abs(slopes).max(axis=0)
     for count in range(1, len(there) + 1):
         for axes in combinations(range(len(there)), count):
             yield from _one_of_several(effect, there, axes)

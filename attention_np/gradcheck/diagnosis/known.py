@@ -12,12 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_np.gradcheck.diagnosis.factors import scalar_fit
-from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, number
+from attention_np.gradcheck.diagnosis.mistake import ENOUGH, Array, Mistake, number
 
 __all__ = ["known_factor", "known_factor_of_the_cotangent"]
 
 ULPS = 2  # that an output may be off
-LEAST_ENTRIES = 3  # that tell a number besides, as in 3 * x
 SAME = 1e-9  # relative: an array whose entries are so much alike is no more than a number
 FORMS: dict[str, Callable[[Array], Array]] = {  # the simple ones first: of several that fit, that is named
     "{0}": lambda x: x,
@@ -81,7 +80,7 @@ def known_factor_of_the_cotangent(mistake: Mistake) -> str | None:
 def _multiples(mistake: Mistake, other: Array, entries: int) -> Iterator[float]:
     """One, and the multiple of `other` that fits best, if so many entries tell it."""
     yield 1.0
-    if entries >= LEAST_ENTRIES:
+    if entries >= ENOUGH:
         times = scalar_fit(mistake, other)
         yield -1.0 if abs(times + 1) <= max(SAME, 10 * mistake.precision) else times
 

@@ -17,16 +17,16 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
 from attention_np.gradcheck.diagnosis.asking import Asked, is_quick
-from attention_np.gradcheck.measuring.noise import moved_relatively
+from attention_np.gradcheck.measuring.noise import ELSEWHERE, moved_relatively
 from attention_np.gradcheck.nesting import Parts
 
-__all__ = ["Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number"]
+__all__ = ["ENOUGH", "Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number"]
 
 Array = npt.NDArray[Any]
 
 EVIDENT = 8  # an error that a hypothesis is to explain is at least so many times what the hypothesis may be off
 AS_A_RULE = 0.2  # of what is allowed in an entry, twice its noise: the root of the mean square of what is left
-AWAY = 2.0**-7  # relative: another point, as far off as no formula is by accident, and hardly any branch
+ENOUGH = 3  # entries, or values, that fit alike: that two do is no more than a coincidence
 COARSE = 1e-6  # a typical entry that is known no better does not tell whether a number is the same at another point
 CLAIMS = 4  # for each entry of the inputs: more take longer than the check, which moves all of those
 PROBES = 8  # entries that are compared before all are
@@ -156,7 +156,7 @@ class Mistake:
         if not self.is_seen_again:
             return None
         rng = np.random.default_rng(0)
-        inputs = {name: moved_relatively(x, rng, AWAY) for name, x in self.evidence.inputs.items()}
+        inputs = {name: moved_relatively(x, rng, ELSEWHERE) for name, x in self.evidence.inputs.items()}
         return self.elsewhere(inputs, rng.standard_normal(self.evidence.cotangents.shape))
 
     def elsewhere(self, inputs: Mapping[str, Array], cotangents: Array) -> Mistake | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from attention_np.gradcheck.diagnosis.cotangents import correlation
-from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, number
+from attention_np.gradcheck.diagnosis.mistake import ENOUGH, Array, Mistake, number
 from attention_np.gradcheck.measuring.noise import moved_relatively
 
 __all__ = ["lost_epsilon", "rounded"]
@@ -19,7 +19,6 @@ NEARBY = 1e-5  # relative: many a unit in the last place of single precision, an
 SMALLER = 0.75  # times the input: so much that powers can be told apart, while the epsilon stays small beside it
 SMALL = 1e-2  # of the largest entry: an error that an epsilon may make
 CLEARLY = 30  # times what counts as an error: known to a few percent
-LEAST_VALUES = 3  # that fall alike
 NEAR = 0.1  # relative: how closely they do, which is to the order of the epsilon itself
 FEW = 30  # values, of which nothing can be said about a pattern
 
@@ -115,7 +114,7 @@ def lost_epsilon(mistake: Mistake) -> str | None:
     """Errors that are small, and fall as a power of the input where that is larger, as beside a lost epsilon."""
     evident = np.abs(mistake.error) > CLEARLY * mistake.tolerance
     size, error = (np.abs(x[:, mistake.looked_at]).max() for x in (mistake.right, mistake.error))
-    if evident.sum() < LEAST_VALUES or error > SMALL * size:
+    if evident.sum() < ENOUGH or error > SMALL * size:
         return None
     evidence = mistake.evidence
     smaller = {**evidence.inputs, mistake.name: SMALLER * evidence.inputs[mistake.name]}

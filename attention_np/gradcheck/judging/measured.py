@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 WORK = 10**9  # entries looked at, times the entries that each of those looks computes with
 GROSS, COARSE, FAR = 1e-6, 1e3, 100  # relative; units in the last place; noise floors: no rounding comes so far
-MOST_ASKED = 8  # entries
+ASKED = 8  # entries that are looked at elsewhere, or for other cotangents
 LEAST_ENTRIES = 100  # looked at, however large the input
 ROUGH = 1 / 4  # of an entry: to know it so well tells it from one and a half times as much
 SMALL = 1e-2  # of the size that coarse outputs give a gradient: an entry below that is seen to be small
@@ -179,7 +179,7 @@ class Measured:
         near = grossly(of_sum.dtype)
         largest = (np.abs(each) + np.abs(other)).max(initial=0)
         known = self.floor[self.looked].max(initial=0)
-        off = np.flatnonzero(np.abs(of_sum - each - other) > near * largest + FAR * known)[:MOST_ASKED]
+        off = np.flatnonzero(np.abs(of_sum - each - other) > near * largest + FAR * known)[:ASKED]
         if not off.size:
             return True
         narrow, inputs = self.candidate.question

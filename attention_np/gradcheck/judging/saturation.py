@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.judging.measured import GROSS, grossly
-from attention_np.gradcheck.measuring.noise import Pair, Question, moved_relatively
+from attention_np.gradcheck.measuring.noise import ELSEWHERE, Pair, Question, moved_relatively
 from attention_np.gradcheck.measuring.slopes import SMALLER
 
-__all__ = ["ELSEWHERE", "SEEN", "is_lost"]
+__all__ = ["SEEN", "is_lost"]
 
 Array = npt.NDArray[Any]
 
-ELSEWHERE, POINTS = 2.0**-7, 2  # relative: how far off other points are; how many are asked
+POINTS = 2  # others that are asked
 SEEN = 1e-3  # of the difference from what is claimed: how far apart two methods are that see one slope
 
 

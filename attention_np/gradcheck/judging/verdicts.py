@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.findings import Escape
-from attention_np.gradcheck.judging.measured import COARSE, FAR, GROSS, Measured, grossly
-from attention_np.gradcheck.judging.saturation import ELSEWHERE, SEEN, is_lost
+from attention_np.gradcheck.judging.measured import ASKED, COARSE, FAR, GROSS, Measured, grossly
+from attention_np.gradcheck.judging.saturation import SEEN, is_lost
 from attention_np.gradcheck.measuring.noise import (
+    ELSEWHERE,
     Line,
     Question,
     moved_relatively,
@@ -37,7 +38,6 @@ OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to lo
 LAST_BITS = 64  # units in the last place of the largest: what rounding may leave of terms that cancel
 BIASED = 3  # times how unsteady they are: what solvers and series are off by, which stop on one side of the limit
 TOLERANCE = 0.1  # a relative error that is no solver's, nor of a series that ends
-ASKED = 8  # entries that are looked at there
 TOGETHER = 4  # doubtful entries that are looked at more closely together; if all prove wrong, clearer ones are believed
 FEW = 64  # entries behind what is off along a direction, that are looked at
 ALIKE = 13  # slopes within so many powers of two move together

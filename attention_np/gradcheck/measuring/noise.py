@@ -28,6 +28,7 @@ from attention_np.gradcheck.agreement import moved
 from attention_np.gradcheck.measuring.subject import REFUSALS
 
 __all__ = [
+    "ELSEWHERE",
     "Line",
     "Pair",
     "Question",
@@ -59,6 +60,7 @@ CLOSER = 2  # times: then the differences of a smooth function fall by this to t
 FALLS = 16
 WIDER = 8  # times: of a function with a kink so much more is left then, by where it is up to thrice more or less
 LOOKS = 10  # so often closer: a wave is no jump of which one is as long as a point is from the next in the end
+ELSEWHERE = 2.0**-7  # relative: another point, as far off as no formula is right by accident, and hardly any branch
 
 Question = tuple[Array, list[Array]]  # the cotangent and all inputs
 Way = Callable[[Array, list[Array]], Array]  # to a gradient, from these
