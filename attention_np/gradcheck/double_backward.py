@@ -154,14 +154,13 @@ class _Both:
                 step = COMPLEX_STEP_IN_SINGLE * float(min([1.0, *(size for size in largest if size)]))
             slopes = self.moved(v, point, 1j * step).imag / step
             return slopes, np.zeros(slopes.shape)
-        best, least = np.zeros(0), np.zeros(0)
-        for scale in SCALES[:4]:
-            steps = [scale / 2**k for k in range(3)]
-            column = [(self.moved(v, point, h) - self.moved(v, point, -h)) / (2 * h) for h in steps]
-            slopes, errors = extrapolated(column)
-            better = errors < least if best.size else np.ones(errors.shape, bool)
-            best, least = (np.where(better, x, y) if y.size else x for x, y in ((slopes, best), (errors, least)))
-        return best, least
+        columns = (
+            [(self.moved(v, point, h) - self.moved(v, point, -h)) / (2 * h) for h in (scale, scale / 2, scale / 4)]
+            for scale in SCALES[:4]
+        )
+        slopes, errors = map(np.array, zip(*map(extrapolated, columns), strict=True))
+        best = np.where(np.isnan(errors), np.inf, errors).argmin(axis=0), np.arange(errors.shape[1])
+        return slopes[best], errors[best]
 
     def lost(self, v: Array, point: list[Array], slopes: Array) -> Array:
         """What output and gradients lose of their slopes where an array has saturated them."""

@@ -75,30 +75,21 @@ def _equal(a: Array, b: Array, rtol: float) -> bool:
 
 def another_order(mistake: Mistake) -> str | None:
     """The entries of the numerical gradient in another order."""
-    probes = np.flatnonzero(mistake.wrong)[:PROBES]
-    for what, order in _orders(mistake):
-        source = order.ravel()
-        if _fits(mistake, source, probes) and _fits(mistake, source):
-            return what
-    return None
+    return next((what for what, order in _orders(mistake) if _fits(mistake, order.ravel())), None)
 
 
-def _fits(mistake: Mistake, source: Array, places: Array | None = None) -> bool:
-    """Whether the claimed entry at each place (by default all, and then evidently) is the right one of `source`."""
-    if places is None:
-        seen = mistake.looked_at.ravel()
-        found, source = mistake.of_those_looked_at, source[seen]
-    else:
-        found, source = None, source[places]
-    moved = source >= 0
-    right, noise = (np.where(moved, x.reshape(3, -1)[:, source], 0) for x in (mistake.right, mistake.noise))
-    if found is not None:
-        known = np.all(np.isfinite(right), axis=0, keepdims=True)[0]
-        elsewhere = known & (source != np.flatnonzero(seen)) & (np.abs(right) > found.tolerance).any(axis=0)
-        return elsewhere.sum() >= LEAST and found.noisier(np.nan_to_num(noise)).is_explained_by(right, known=known)
-    spread = np.maximum(np.maximum(mistake.noise.reshape(3, -1)[:, places], noise), mistake.precision * np.abs(right))
-    apart = np.abs(mistake.claimed.reshape(3, -1)[:, places] - right)
-    return not (apart > UNDECIDABLE * spread).any()  # NaN: not known
+def _fits(mistake: Mistake, order: Array) -> bool:
+    """Whether the claimed entry at each place is, evidently, the right one of the place that `order` says."""
+    found, places = mistake.of_those_looked_at, np.flatnonzero(mistake.looked_at)
+    for entries in (np.flatnonzero(found.wrong)[:PROBES], slice(None)):  # some first: hardly any order is right
+        source = order[places[entries]]
+        right, noise = (np.where(source < 0, 0, x.reshape(3, -1)[:, source]) for x in (mistake.right, mistake.noise))
+        spread = np.maximum(np.maximum(found.noise[:, entries], noise), mistake.precision * np.abs(right))
+        if (np.abs(found.claimed[:, entries] - right) > UNDECIDABLE * spread).any():  # NaN: not known
+            return False
+    known = np.all(np.isfinite(right), axis=0, keepdims=True)[0]
+    elsewhere = known & (source != places) & (np.abs(right) > found.tolerance).any(axis=0)
+    return elsewhere.sum() >= LEAST and found.noisier(np.nan_to_num(noise)).is_explained_by(right, known=known)
 
 
 Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place in turn where its entry was taken from

@@ -156,7 +156,7 @@ def _jump(line: Line, entry: int, spacing: float, apart: Array) -> float:
         claimed = np.array([np.broadcast_to(line.at(line.pair.claimed, far), line.shape)[entry] for far in there])
         measured = np.array([np.ravel(line.at(alone.measured, far))[0] for far in there])
         apart = claimed - measured
-        if not FALLS * _left_over(apart) > most:
+        if not FALLS * _left_over(apart) > most > FALLS * line.rounding[entry]:
             return 0.0
     of_measured = _left_over(measured)
     if not FALLS * of_measured > most:  # it is backward that jumps
@@ -231,6 +231,12 @@ class Line:
             rough = rough & ~found
             if not rough.any():
                 return
+
+    @cached_property
+    def rounding(self) -> Array:
+        """What is left of the claims at points that are next to each other; infinite where they are alike there."""
+        claims = self.spaced(self.pair.claimed, APART[-1])
+        return np.asarray(np.where((claims == claims[0]).all(axis=0), np.inf, _left_over(claims)))
 
 
 def high_differences(points: Array, order: int) -> Array:
