@@ -463,6 +463,7 @@ def test_a_gradient_that_is_right_at_this_point_holds(name, method):
     for seed in range(5):
         report = check(forward, backward, inputs, method=method, rng=seed)
         assert report.ok, str(report)
+        assert not (name.startswith("Huber") and "this point alone" in str(report)), str(report)
     if name.startswith("log det"):
         assert "is it right by something that is true of this point alone?" in report["s"].note
 
