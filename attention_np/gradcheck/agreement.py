@@ -50,12 +50,16 @@ def relative_error(actual: Array, expected: Array) -> tuple[float, tuple[int, ..
     >>> print(f"{error:.3g} at {index}")
     0.000999 at (2,)
     """
-    difference, scale = _difference_and_scale(actual, expected)
+    with np.errstate(all="ignore"):
+        difference = np.abs(np.asarray(actual) - expected)
+        scale = float(max(np.abs(actual).max(initial=0), np.abs(expected).max(initial=0)))
     if not difference.size:
         return 0.0, ()
+    difference = np.where(np.isfinite(difference), difference, np.inf)
     index = np.unravel_index(int(difference.argmax()), difference.shape)
     largest = float(difference[index])
-    return (largest / scale if largest else 0.0), tuple(map(int, index))  # (gradcheck.45)
+    relative = largest / (scale if np.isfinite(scale) else 1.0) if largest else 0.0  # (gradcheck.45)
+    return relative, tuple(map(int, index))
 
 
 def judge(actual: Array, expected: Array, floor: Array, resolution: float) -> Array:
@@ -101,11 +105,3 @@ def moved(x: Array, rng: np.random.Generator, ulps: int) -> Array:
     with np.errstate(all="ignore"):
         y = x + units.astype(x.dtype) * np.spacing(x)
     return np.where(np.isfinite(y) & (x != 0), y, x)
-
-
-def _difference_and_scale(actual: Array, expected: Array) -> tuple[Array, float]:
-    with np.errstate(all="ignore"):
-        difference = np.abs(np.asarray(actual) - expected)
-        difference = np.where(np.isfinite(difference), difference, np.inf)
-        scale = max(np.abs(actual).max(initial=0), np.abs(expected).max(initial=0))
-    return difference, float(scale) if np.isfinite(scale) else 1.0

@@ -71,7 +71,10 @@ def by_complex_step(
 
     The parameters are those of :func:`by_differences`; the scale is by default so short that nothing is left of h^2.
     """
-    step = _complex_steps(subject, directions) if scale is None else scale  # (moves,)
+    step, room = scale, _room(subject, directions)  # (moves,)
+    if step is None:  # so short that no entry moves by more than a small fraction of itself
+        in_single = (subject.output.dtype.itemsize < 8) | (room < TINY)
+        step = np.where(in_single, COMPLEX_STEP_IN_SINGLE, COMPLEX_STEP) * room
     try:
         outputs = subject.outputs(subject.x + 1j * _steps(step, directions))
     except Exception as error:
@@ -91,13 +94,6 @@ def by_complex_step(
         values = _weighted(slopes, subject.weights)
         usable = np.isfinite(values[:, 0])
         return Slopes(values, np.where(usable, errors, np.inf), step, _lost(subject, slopes, reach))
-
-
-def _complex_steps(subject: Subject, directions: Array) -> Array:
-    """So short that no entry moves by more than a small fraction of itself: (moves,)."""
-    step = COMPLEX_STEP_IN_SINGLE if subject.output.dtype.itemsize < 8 else COMPLEX_STEP
-    room = _room(subject, directions)
-    return np.where(room < TINY, COMPLEX_STEP_IN_SINGLE, step) * room
 
 
 def _room(subject: Subject, directions: Array) -> Array:

@@ -31,7 +31,11 @@ ORDERS = {  # of each formula: its error grows with this power of the step
     "extrapolated twice": 6,
     "complex step": 2,
 }
-REFERENCES = {"complex-step": "the complex step", "central": "differences at their best steps"}
+REFERENCES = {
+    "complex-step": "the complex step",
+    "central": "differences at their best steps",
+    "claimed": "the claimed gradient",
+}
 STEPS = np.logspace(-16, 0, 49)
 
 
@@ -114,14 +118,15 @@ def step_errors(
         subject = Subject(forward, point, list(arrays).index(name), output, u[None])
         subject = replace(subject, noise=rounding_of(subject, np.random.default_rng(0)))
         if claimed is None:
-            reference, against = _reference(subject, elements)
+            method = chosen("auto", subject)
+            reference = measure(subject, elements, method, Running(), best=True).values[:, 0]
         else:
-            reference, against = claimed[name].ravel()[elements], "the claimed gradient"
+            reference, method = claimed[name].ravel()[elements], "claimed"
         scale = np.abs(reference).max() or 1.0
         for formula, estimates in _estimates(subject, elements, lengths).items():
             found[formula].append(np.abs(estimates - reference) / scale)
         places += [(name, tuple(map(int, np.unravel_index(k, subject.x.shape)))) for k in elements]
-        references.add(against)
+        references.add(REFERENCES[method])
     errors = {formula: np.concatenate(parts, axis=1) for formula, parts in found.items()}
     finite = {formula: np.where(np.isfinite(error), error, np.nan) for formula, error in errors.items()}
     known = {formula: error for formula, error in finite.items() if not np.isnan(error).all()}
@@ -167,11 +172,6 @@ def _draw(arrays: Mapping[str, Array], count: int, rng: np.random.Generator) -> 
             chosen[name] = drawn[inside] - start
         start += x.size
     return chosen
-
-
-def _reference(subject: Subject, elements: Array) -> tuple[Array, str]:
-    method = chosen("auto", subject)
-    return measure(subject, elements, method, Running(), best=True).values[:, 0], REFERENCES[method]
 
 
 def _estimates(subject: Subject, elements: Array, steps: Array) -> dict[str, Array]:

@@ -77,7 +77,8 @@ class Subject:
         moved = moved.astype(np.result_type(self.x.dtype, np.complex64) if moved.dtype.kind == "c" else self.x.dtype)
         point = [x.astype(np.result_type(x.dtype, moved.dtype)) for x in self.point]
         if not self.batched:
-            rows = [self._output([*point[: self.position], x, *point[self.position + 1 :]]) for x in _each(moved)]
+            each = (moved[k, ...] for k in range(len(moved)))  # arrays, also where each is a single number
+            rows = [self._output([*point[: self.position], x, *point[self.position + 1 :]]) for x in each]
             return np.array(rows).reshape(len(moved), self.output.size)
         if len(moved) > self.rows:
             return np.concatenate([self.outputs(moved[k : k + self.rows]) for k in range(0, len(moved), self.rows)])
@@ -119,10 +120,6 @@ class Subject:
 def flattened(rows: Array) -> Array:
     """Each of the rows as a flat one: (rows, entries)."""
     return rows.reshape(len(rows), math.prod(rows.shape[1:]))
-
-
-def _each(moved: Array) -> list[Array]:
-    return [moved[k, ...] for k in range(len(moved))]  # arrays, also where each is a single number
 
 
 def sizes(x: Array) -> Array:
