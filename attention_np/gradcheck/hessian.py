@@ -21,6 +21,11 @@ __all__ = ["asymmetry", "check_hessian"]
 
 Array = npt.NDArray[Any]
 
+TANGENTS = {  # what a Hessian is multiplied by, which as a backward pass it is given as cotangents
+    "the gradient of output.": "the tangent of ",
+    "the gradient of the output": "the tangent",
+    "cotangent": "tangent",
+}
 NO_GRADIENT = "the Jacobian of gradient is not symmetric: it is the gradient of nothing, so look at it first"
 
 
@@ -78,7 +83,8 @@ def check_hessian(
     check_mapping(inputs)
     nest = Nest.of_arguments(inputs)
     functions = _Functions(gradient, hessian_vector_product, nest)
-    report = check(functions.forward, functions.backward, inputs, rng=rng, **options)
+    found = check(functions.forward, functions.backward, inputs, rng=rng, **options)
+    report = Report(tuple(replace(x, diagnosis=x.diagnosis and _of_tangents(x.diagnosis)) for x in found))
     run, pull_back, arrays, *_ = flat(functions.forward, functions.backward, inputs)
     entry = _symmetry(run, pull_back, arrays, as_generator(rng))
     if report.ok and not entry.ok:
@@ -86,6 +92,13 @@ def check_hessian(
     if not report.ok and not _is_symmetric(run, arrays, as_generator(rng)):
         entry = replace(entry, ok=False, diagnosis=NO_GRADIENT)
     return Report((*report.inputs, entry))
+
+
+def _of_tangents(sentence: str) -> str:
+    """A sentence on a backward pass as one on a Hessian, whose cotangents are the tangents that it is multiplied by."""
+    for word, other in TANGENTS.items():
+        sentence = sentence.replace(word, other)
+    return sentence
 
 
 @dataclass(frozen=True)

@@ -312,7 +312,7 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, s
 
 def _used(methods: _Methods, values: tuple[Any, ...]) -> tuple[Any, Any]:
     """The layer after its forward, and its backward of the output itself; and what that returns."""
-    layer, output = methods.ran(values)
+    layer, output = methods.ran(tuple(map(_apart, values)))
     outputs = Nest({"output": output}, numbers=True)
     d_output = outputs.filled(map(np.array, outputs.arrays.values()), alone=True)["output"]
     return layer, methods.pulled(layer, d_output)[0]
@@ -357,7 +357,7 @@ def _is_at(layer: Any, path: str, x: Array) -> bool:
 
 
 def _apart(output: Any) -> Any:
-    """Copies of all arrays of an output, which may be views of what it was computed from: as that of a reshape."""
+    """A nest with copies of its arrays: an output may be a view of what it is computed from, an input be written to."""
     return filled(output, (np.copy(x) if isinstance(x, np.ndarray) else x for _, x in leaves(output, "")))
 
 

@@ -218,3 +218,13 @@ def test_one_wrong_entry_of_two_is_no_place_unless_a_factor_of_its_own_says_so(w
     factor = "wrong only at index 1 of axis 0, where it is 1.35914091 times the numerical gradient"
     assert found == factor or found.startswith("no simple cause")
     assert (found == factor) == (wrong(np.zeros(2))[1] > 1)
+
+
+def test_an_error_near_one_point_alone_is_no_place_at_another():
+    x = np.linspace(0.2, 2.6, 12)
+    x[1] = 1.0
+
+    def backward(d, x):
+        return d * 3 * x**2 * (1 + 1e-12 * np.exp(-((1000 * (x - 1)) ** 2)))
+
+    assert check(lambda x: x**3, backward, {"x": x})["x"].diagnosis == "no simple cause"

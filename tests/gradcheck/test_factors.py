@@ -370,6 +370,17 @@ def test_of_a_factor_that_is_gone_at_another_point_it_is_said_that_it_is(times, 
     assert (found == said) == alone  # entries that are alike have one factor by whatever formula
 
 
+@pytest.mark.parametrize("off", [1e-5, -1e-5, 3e-9, 3e-13])
+def test_a_factor_next_to_one_is_the_same_at_another_point_where_it_is_known_there(off):
+    def backward(d, x):
+        return (1 + off) * d * (1 - np.tanh(x) ** 2)
+
+    found = {check(np.tanh, backward, {"x": normal(3, 4, seed=seed)})["x"].diagnosis for seed in range(6)}
+    spelled = {str(Factor(1 + off + rounding, 1e-15)) for rounding in (-1e-15, 1e-15)}
+    said = {f"it is {factor} times the numerical gradient throughout" for factor in spelled}
+    assert found <= (said if abs(off) > 1e-12 else {"no simple cause"})
+
+
 def test_a_factor_of_the_entries_that_can_be_decided_is_seen_beside_such_as_noise_hides():
     rng = np.random.default_rng(0)
     right = rng.standard_normal((7, 6))
@@ -392,6 +403,7 @@ def test_a_factor_of_the_entries_that_can_be_decided_is_seen_beside_such_as_nois
         (-1.004, 1e-3, "-1.004"),
         (1.234, 0.02, "1.2"),
         (3.14159, 1e-3, "3.14"),
+        (1 + 2.7e-13, 1e-13, "1 + 3e-13"),
     ],
 )
 def test_a_factor_has_digits_enough_to_tell_it_from_one(value, precision, said):

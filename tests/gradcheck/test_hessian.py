@@ -93,7 +93,7 @@ def test_of_a_part_of_a_hessian_it_is_said_where_it_is(change, said, as_product)
     wrong = (lambda v, x: of_sines(x) @ v) if as_product else of_sines
     found = str(check_hessian(lambda x: -a.T @ np.sin(a @ x), wrong, x)["x"].diagnosis)
     assert found.startswith(
-        f"as a matrix times the gradient of output.x, a row for each entry, it is {said}" if said else "no simple cause"
+        f"as a matrix times the tangent of x, a row for each entry, it is {said}" if said else "no simple cause"
     ), found
 
 
@@ -133,3 +133,12 @@ def test_what_is_no_function_is_refused():
         check_hessian("gradient", product, X)
     with pytest.raises(TypeError, match=r"^inputs must be a mapping"):
         check_hessian(gradient, product, normal(3))
+
+
+def test_a_tangent_that_is_left_out_is_called_one():
+    report = check_hessian(
+        lambda x, y: (np.cos(x) * y, np.sin(x)),
+        lambda u, _, x, y: (-np.sin(x) * y * u, np.cos(x) * u),  # cos(x) v is lost
+        {"x": normal(3, seed=1), "y": normal(3, seed=2)},
+    )
+    assert report["x"].diagnosis == "the tangent of y is left out"

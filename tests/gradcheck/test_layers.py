@@ -730,3 +730,20 @@ def test_a_forward_that_leaves_its_output_in_the_layer_is_told_to_return_it():
 
     with pytest.raises(TypeError, match=r"^forward of Kept returns None: it must return the output"):
         check_layer(Kept(), normal(5, 4))
+
+
+class InPlace:
+    def forward(self, x):
+        x[x < 0] = 0
+        self.y = x
+        return x
+
+    def backward(self, dout):
+        return dout * (self.y > 0)
+
+
+def test_an_input_that_forward_writes_to_stays_as_it_is_and_is_told_of():
+    x = normal(3, 4)
+    before = x.copy()
+    assert "forward writes to this input" in check_layer(InPlace(), x)["x"].diagnosis
+    np.testing.assert_array_equal(x, before)

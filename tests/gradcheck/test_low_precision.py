@@ -358,3 +358,21 @@ def test_a_gradient_of_the_reference_has_the_shape_of_the_input(wrong, said):
     x = np.ones((2, 3), np.float16)
     with pytest.raises(ValueError, match=rf"^reference's backward must return .* the shape of x, \(2, 3\): {said}"):
         check_low_precision(np.sin, lambda d, x: d * np.cos(x), {"x": x}, (np.sin, lambda d, x: wrong(d * np.cos(x))))
+
+
+def test_what_is_added_in_half_precision_is_no_constant_unless_it_is_one_in_every_entry():
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+
+    def reference(x):
+        return x / np.sqrt((x * x).mean(axis=-1, keepdims=True))
+
+    def backward(d, x):
+        x, d = x.astype(float), d.astype(float)
+        r = np.sqrt((x * x).mean(axis=-1, keepdims=True))
+        return (d / r - x * (d * x).mean(axis=-1, keepdims=True) / r**3 + 0.05 * x).astype(bfloat16)
+
+    for seed in range(8):
+        x = {"x": normal(4, 12, seed=seed).astype(bfloat16)}
+        found = check_low_precision(lambda x: reference(x.astype(float)).astype(bfloat16), backward, x, reference)
+        assert not found.ok
+        assert "a constant is added" not in found["x"].diagnosis

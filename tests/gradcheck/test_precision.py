@@ -11,6 +11,7 @@ from attention_np.gradcheck.diagnosis import diagnose
 
 from .evidence import evidence_of, linear_evidence
 from .planted import bug
+from .programs import normal
 
 ROUNDED = r"it is rounded to float16: every entry is such a number, off by at most \S+ of the largest entry$"
 LIKE_SINGLE = (
@@ -54,6 +55,12 @@ def other_errors_nearby(right, claimed):
 def the_same_errors_nearby(right, claimed):
     """As of a formula."""
     return Nearby(claimed * (1 + 1e-5), right * (1 + 1e-5))
+
+
+def larger_errors_nearby(right, claimed):
+    """As of what is nearly zero at one point alone."""
+    other = other_errors_nearby(right, claimed)
+    return Nearby(right + 4 * (other.claimed - right), right)
 
 
 def claimed_for(right, claimed):
@@ -162,7 +169,13 @@ def test_a_number_of_single_precision_is_no_evidence_where_the_right_one_is_such
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"), [(other_errors_nearby, True), (the_same_errors_nearby, False), (lambda *_: None, False)]
+    ("ask", "said"),
+    [
+        (other_errors_nearby, True),
+        (larger_errors_nearby, False),
+        (the_same_errors_nearby, False),
+        (lambda *_: None, False),
+    ],
 )
 def test_errors_that_are_the_same_nearby_are_not_those_of_rounding(ask, said):
     rng = np.random.default_rng(0)
@@ -230,3 +243,10 @@ def test_what_is_rounded_before_it_is_multiplied_is_known_by_a_cotangent_of_ones
 def test_small_integers_are_no_precision():
     found = check(lambda x: 3 * x + 1e-8 * np.exp(x), lambda d, x: 3 * d, {"x": np.linspace(-1, 1, 6)})["x"]  # noqa: ARG005
     assert (found.wrong, found.diagnosis) == (6, "no simple cause")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_one_wrong_entry_no_epsilon_is_spoken_however_its_error_rises(seed):
+    one = np.where(np.arange(12).reshape(3, 4) == 6, 1.01, 1)
+    found = check(np.exp, lambda d, x: d * one * np.exp(x), {"x": normal(3, 4, seed=seed)})["x"].diagnosis
+    assert found == "wrong only at one entry, [1, 2], where it is 1.01 times the numerical gradient"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 
 import numpy as np
 
@@ -61,7 +62,7 @@ CAUSES = (
 SAID_ONCE = (factors.zero, orders.of_another_input, precision.rounded, precision.lost_epsilon, cotangents.not_linear)
 # The numbers of these are others at another point.
 OWN_NUMBERS = (cotangents.added_regardless, factors.factor_along_an_axis, cotangents.same_number_added)
-NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?")
+NUMBER = re.compile(r"(?P<one>1 [-+] )?(?P<part>-?\d+(\.\d+)?(e[-+]\d+)?)")
 SAME = 1e-4  # relative: as close as a number is the same at another point, as one of central differences may be known
 
 
@@ -89,7 +90,7 @@ def diagnose(evidence: Evidence) -> str | None:
             sentence = cause(mistake)
             if sentence is not None and (cause in SAID_ONCE or _is_said_again(cause, mistake, sentence)):
                 return sentence
-            if sentence is not None and cause is factors.constant_factor and _tells(mistake):
+            if sentence and cause is factors.constant_factor and _tells(mistake) and factors.is_another_again(mistake):
                 here = f"{sentence.partition(':')[0]}, at this point alone: at another it is not"
     return here
 
@@ -103,8 +104,18 @@ def _tells(mistake: Mistake) -> bool:
 
 def _is_said_again(cause: Callable[[Mistake], str | None], mistake: Mistake, sentence: str) -> bool:
     """Whether it is so at another point, too, with the same numbers; true where nothing is known of one."""
-    again = sentence if mistake.again is None else cause(mistake.again)
+    if mistake.again is None:
+        return True
+    again = cause(mistake.again) if mistake.again.wrong.any() else None
     if again is None or NUMBER.sub("", sentence) != NUMBER.sub("", again):
         return False
-    here, there = ([float(found[0]) for found in NUMBER.finditer(x)] for x in (sentence, again))
-    return cause in OWN_NUMBERS or np.allclose(here, there, rtol=SAME, atol=0)
+    return cause in OWN_NUMBERS or all(map(_is_same, NUMBER.finditer(sentence), NUMBER.finditer(again)))
+
+
+def _is_same(here: re.Match[str], there: re.Match[str]) -> bool:
+    """Whether two numbers of a sentence are the same; as distances from 1, to the last digit that is shown."""
+    one, other = (Decimal(found["part"]) * (-1 if found["one"] == "1 - " else 1) for found in (here, there))
+    if here["one"] and there["one"]:
+        return abs(one - other) <= max(Decimal((0, (1,), int(x.as_tuple().exponent))) for x in (one, other))
+    one, other = (part + (1 if found["one"] else 0) for part, found in ((one, here), (other, there)))
+    return abs(one - other) <= Decimal(SAME) * abs(other)

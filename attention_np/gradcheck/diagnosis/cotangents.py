@@ -29,7 +29,7 @@ def added_regardless(mistake: Mistake) -> str | None:
         return None
     where = mistake.looked_at
     low, high = float(added[where].min()), float(added[where].max())
-    if high - low <= 2 * mistake.tolerance[0][where].max():
+    if high - low <= 2 * mistake.precision * max(abs(low), abs(high)):
         return f"a constant is added to it, {number(high, 6)} in every entry, whatever the cotangent"
     x = np.asarray(mistake.evidence.inputs[mistake.name], np.float64)
     multiple = float((x * added)[where].sum() / (x * x)[where].sum())

@@ -11,12 +11,20 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.mistake import EPS, Array, Mistake, in_words, number
+from attention_np.gradcheck.diagnosis.mistake import EPS, NEXT_TO_ONE, Array, Mistake, in_words, number
 
-__all__ = ["constant_factor", "factor_along_an_axis", "is_zero", "scalar_fit", "times_the_gradient", "zero"]
+__all__ = [
+    "constant_factor",
+    "factor_along_an_axis",
+    "is_another_again",
+    "is_zero",
+    "scalar_fit",
+    "times_the_gradient",
+    "zero",
+]
 
 USUAL_DROPOUT = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-COMMON = (2.0, 0.5, 1.0)  # and their negatives: what a slip of the pen makes
+COMMON = (-1.0, 2.0, -2.0, 0.5, -0.5)  # what a slip of the pen makes
 NAMEABLE = 1e-3  # a factor that is known less well could have many a name
 OF_NO_SHAPE = {  # what a factor may be besides
     "log(2)": (math.log(2), "as of logarithms or powers to the base 2"),
@@ -40,15 +48,16 @@ class Factor(NamedTuple):
     @property
     def is_common(self) -> bool:
         """Whether it is one that a slip of the pen explains."""
-        off = min(abs(abs(self.value) / common - 1) for common in COMMON)
+        off = min(abs(self.value / common - 1) for common in COMMON)
         return off <= min(max(self.precision, 1e-12), 0.02)
 
     def __str__(self) -> str:
         if self.is_common:
             return number(round(2 * self.value) / 2)
-        telling = abs(abs(self.value) - 1) or 1.0  # enough digits to tell it from one
-        digits = max(2, int(-math.log10(self.precision)), 2 + int(-math.log10(telling)))
-        return number(self.value, min(9, digits))
+        apart = abs(abs(self.value) - 1) or 1.0  # enough digits to tell it from one
+        if apart < NEXT_TO_ONE:
+            return number(self.value, max(1, int(math.log10(apart / self.precision))))
+        return number(self.value, min(9, max(2, int(-math.log10(self.precision)), 2 + int(-math.log10(apart)))))
 
 
 def zero(mistake: Mistake) -> str | None:
@@ -97,6 +106,15 @@ def factor_along_an_axis(mistake: Mistake) -> str | None:
             low, high = (number(float(x), 4) for x in (known.min(), known.max()))
             return f"each index of axis {axis} has its own factor, {low} to {high}" if low != high else None
     return None
+
+
+def is_another_again(mistake: Mistake) -> bool:
+    """Whether the factor is evidently another one at another point."""
+    factor, again = scalar_fit(mistake, mistake.right), mistake.again
+    if again is None:
+        return False
+    other = factor * again.right
+    return bool((np.abs(again.claimed - other) > again.allowed(other, abs(factor)))[:, again.looked_at].any())
 
 
 def scalar_fit(mistake: Mistake, other: Array) -> float:

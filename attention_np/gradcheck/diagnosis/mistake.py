@@ -20,7 +20,7 @@ from attention_np.gradcheck.diagnosis.asking import Asked, is_quick
 from attention_np.gradcheck.measuring.noise import ELSEWHERE, moved_relatively
 from attention_np.gradcheck.nesting import Parts
 
-__all__ = ["ENOUGH", "Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number"]
+__all__ = ["ENOUGH", "NEXT_TO_ONE", "Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number"]
 
 Array = npt.NDArray[Any]
 
@@ -29,6 +29,7 @@ AS_A_RULE = 0.2  # of what is allowed in an entry, twice its noise: the root of 
 ENOUGH = 3  # entries, or values, that fit alike: that two do is no more than a coincidence
 COARSE = 1e-6  # a typical entry that is known no better does not tell whether a number is the same at another point
 CLAIMS = 4  # for each entry of the inputs: more take longer than the check, which moves all of those
+NEXT_TO_ONE = 1e-5  # a number that is no further off is shown as its distance from 1
 PROBES = 8  # entries that are compared before all are
 EPS = float(np.finfo(np.float64).eps)
 
@@ -252,9 +253,9 @@ class Mistake:
 
 
 def number(x: float, digits: int = 9) -> str:
-    """A number for a sentence; close to 1 it is shown as its distance from 1."""
-    if 1e-12 < abs(x - 1) < 1e-5:
-        return f"1 {'+' if x > 1 else '-'} {abs(x - 1):.3g}"
+    """A number for a sentence; where so many digits hardly tell it from 1, it is shown as its distance from 1."""
+    if 0 < abs(x - 1) < max(NEXT_TO_ONE, 10.0 ** (1 - digits)):
+        return f"1 {'+' if x > 1 else '-'} {abs(x - 1):.{min(3, digits)}g}"
     return f"{x:.{digits}g}"
 
 

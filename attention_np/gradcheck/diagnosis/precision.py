@@ -18,8 +18,9 @@ LEAST = 2.0**-24  # of float16, whose small numbers are that far apart
 NEARBY = 1e-5  # relative: many a unit in the last place of single precision, and next to nothing for a formula
 SMALLER = 0.75  # times the input: so much that powers can be told apart, while the epsilon stays small beside it
 SMALL = 1e-2  # of the largest entry: an error that an epsilon may make
-CLEARLY = 30  # times what counts as an error: known to a few percent
-NEAR = 0.1  # relative: how closely they do, which is to the order of the epsilon itself
+CLEARLY = 300  # times what counts as an error: known to less than a percent
+NEAR = 0.02  # relative: how closely they do, which is to the order of the epsilon itself
+GROWN = 2  # times as large: no typical error of rounding is, by chance, of so many
 FEW = 30  # values, of which nothing can be said about a pattern
 
 
@@ -52,10 +53,10 @@ def rounded(mistake: Mistake) -> str | None:
 
 
 def _are_other_errors_nearby(mistake: Mistake) -> bool:
-    """Whether the errors at a point very close by have nothing in common with those here.
+    """Whether the errors at a point very close by have nothing in common with those here but their size.
 
     Rounding makes such errors; whatever else a formula does wrong, as by a constant that lacks a digit or a series that
-    is cut off, it does there, too.
+    is cut off, it does there, too; and what is nearly zero here alone, as beside a start that has converged, has grown.
     """
     rng, evidence = np.random.default_rng(0), mistake.evidence
     inputs = {name: moved_relatively(x, rng, NEARBY) for name, x in evidence.inputs.items()}
@@ -64,7 +65,9 @@ def _are_other_errors_nearby(mistake: Mistake) -> bool:
         return False
     x, y = mistake.error / mistake.right, there.error / there.right
     seen = np.isfinite(x) & np.isfinite(y) & ~mistake.neutral
-    return bool(seen.sum() >= FEW and abs(correlation(x[seen], y[seen])) <= 0.5)
+    if seen.sum() < FEW or np.median(np.abs(y[seen])) > GROWN * np.median(np.abs(x[seen])):
+        return False
+    return bool(abs(correlation(x[seen], y[seen])) <= 0.5)
 
 
 def _have_bits(x: Array, bits: int, entries: Array) -> bool:
@@ -114,7 +117,7 @@ def lost_epsilon(mistake: Mistake) -> str | None:
     """Errors that are small, and fall as a power of the input where that is larger, as beside a lost epsilon."""
     evident = np.abs(mistake.error) > CLEARLY * mistake.tolerance
     size, error = (np.abs(x[:, mistake.looked_at]).max() for x in (mistake.right, mistake.error))
-    if evident.sum() < ENOUGH or error > SMALL * size:
+    if evident.any(axis=0).sum() < ENOUGH or error > SMALL * size:  # one entry rises by anything
         return None
     evidence = mistake.evidence
     smaller = {**evidence.inputs, mistake.name: SMALLER * evidence.inputs[mistake.name]}
