@@ -7,11 +7,12 @@ and the gradients of an exact kernel lie on smooth curves, and whatever differen
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from attention_np.gradcheck.agreement import UNDECIDABLE, UNDECIDED, WRONG, judg
 from attention_np.gradcheck.diagnosis import diagnose
 from attention_np.gradcheck.examining import evidence_of, prepared
 from attention_np.gradcheck.findings import Details
-from attention_np.gradcheck.judging.measured import Candidate, Measured, Options
+from attention_np.gradcheck.judging.measured import ROUGH, Candidate, Measured, Options
+from attention_np.gradcheck.judging.verdicts import why_not_complex_step
 from attention_np.gradcheck.measuring.functions import (
     SAME_CALL_ULPS,
     Backward,
@@ -38,7 +40,7 @@ from attention_np.gradcheck.measuring.functions import (
 from attention_np.gradcheck.measuring.noise import high_differences
 from attention_np.gradcheck.measuring.numerical import METHODS, as_method, measure
 from attention_np.gradcheck.measuring.running import Running
-from attention_np.gradcheck.measuring.slopes import WITHIN
+from attention_np.gradcheck.measuring.slopes import SMALLER, WITHIN
 from attention_np.gradcheck.nesting import Flat, Nest, apart, is_narrow
 from attention_np.gradcheck.reporting import InputReport, Report, compared
 
@@ -51,7 +53,7 @@ PRECISIONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "tf32": 2.0**-10}  # the
 OF_OUTPUTS = (("backward", "forward"), ("gradient", "output"), ("input", "reference"))  # words for what is said
 LONGEST, POINTS, ORDER = 2.0**-5, 10, 5  # relative; a smooth curve leaves next to nothing, its rounding all
 STEADY = 2  # last bits, of what is rounded alike close by: inputs, as a scale may be, and outputs that hardly move
-AT_ONCE = 100  # entries that are wrong, whose saturation is looked at: one that stays wrong is enough
+TOGETHER = 8  # entries whose saturation is looked at together: one that stays wrong is enough
 
 
 def check_low_precision(
@@ -120,9 +122,8 @@ def check_low_precision(
     if not nest.arrays:
         as_inputs(inputs)  # which says why nothing is moved
     kernel = _Kernel(forward, backward, nest, _last_bit(precision, nest.arrays.values()))
-    truth = replace(kernel.functions, of_nests=reference, gradients=pull_back or backward)
-    arrays = {name: x.astype(np.float64) for name, x in nest.arrays.items()}
-    right = np.asarray(truth.forward(*(x.copy() for x in arrays.values())))
+    functions = replace(kernel.functions, of_nests=reference, gradients=pull_back or backward)
+    right = np.asarray(functions.forward(*(x.astype(np.float64) for x in nest.arrays.values())))
     if right.dtype.itemsize < 8:
         raise TypeError(f"reference must compute in double precision, not return {right.dtype}")
     if right.shape != kernel.output.shape:
@@ -130,53 +131,81 @@ def check_low_precision(
             f"reference must return the shape of the kernel's output, {kernel.output.shape}: {right.shape}"
         )
     cotangents = np.stack([kernel.as_given(u) for u in generator.standard_normal((3, *right.shape))])
-    answer, again = kernel.answer(cotangents[0]), kernel.answer(cotangents[0])
-    gradients = [answer[name] for name in arrays]
-    first = FirstCall(right, cotangents, gradients, faults={}, writes={}, is_view=False)
-    point, run, seed = tuple(arrays.values()), partial(on_copies, truth.forward), int(generator.integers(2**63))
-    parts = () if truth.outputs is None else truth.outputs.parts
-    candidate = Candidate(run, kernel.backward, arrays, point, first, cotangents, seed, parts, stateless=True)
     options = Options(as_method(method), 0.0, None, 0, {} if constants is None else constants)
-    believed = None if pull_back is None else truth.backward
+    seed = int(generator.integers(2**63))
+    truth = _Reference(functions, pull_back is not None, options, Running(executor), cotangents, seed)
     near = STEADY * kernel.unit + SAME_CALL_ULPS * float(np.finfo(np.float32).eps)  # which such kernels, too, add up in
     with np.errstate(all="ignore"):
-        known = _gradients(candidate, believed, options, Running(executor))
-        floors = kernel.floors(cotangents[0], generator)
-        numericals = {name: found.numerical[0].reshape(arrays[name].shape) for name, found in known.items()}
+        found = _Compared(kernel, truth, generator)
         reports = {}
-        for name, expected in (kernel.named(right) | numericals).items():
-            fault = form_of(answer[name], expected) or another_answer(answer[name], again[name], near)
+        for name, expected in found.expected.items():
+            answer = found.answer[name]
+            fault = form_of(answer, expected) or another_answer(answer, found.again[name], near)
             if fault is None:
-                reports[name] = _compared(name, answer[name], expected, floors[name], kernel, known.get(name))
+                reports[name] = found.report(name)
                 continue
-            for word, of_output in OF_OUTPUTS if name not in known else ():
+            for word, of_output in OF_OUTPUTS if name not in found.known else ():
                 fault = fault.replace(word, of_output)
             reports[name] = InputReport(name, "reference", False, math.inf, size=expected.size, diagnosis=fault)
-        details = {name: x.details for name, x in reports.items() if name in known and x.details is not None}
+        details = {name: x.details for name, x in reports.items() if name in found.known and x.details is not None}
         for name in details:
             if reports[name].wrong:
-                evidence = evidence_of(known[name], details[name].verdict, known, details, options.constants)
-                if believed is not None:
+                evidence = evidence_of(
+                    found.known[name], details[name].verdict, found.known, details, options.constants
+                )
+                if truth.believed:
                     evidence = evidence._replace(ask=None)  # slopes of inputs so large take too long
                 reports[name] = replace(reports[name], diagnosis=diagnose(evidence) or "no simple cause")
     return Report(tuple(reports.values()))
 
 
-def _gradients(
-    candidate: Candidate, believed: Backward | None, options: Options, running: Running
-) -> dict[str, Measured]:
-    """The gradients of the reference for all cotangents: measured, or those of its own backward."""
-    known = {}
-    for name in candidate.inputs:
-        subject = candidate.subject(name)
-        if believed is not None:
-            known[name] = Measured(name, candidate, subject, options.method, running)
-            continue
-        known[name] = found = prepared(candidate, name, subject, options, running)
-        found.look(np.arange(subject.x.size), best=found.method == METHODS[1])
-    if believed is not None:
-        for k, u in enumerate(candidate.cotangents):
-            gradients = believed(u.copy(), *(x.copy() for x in candidate.point))
+@dataclass(frozen=True)
+class _Reference:
+    """The function in double precision, and its gradients: measured, or those of its own backward."""
+
+    functions: Flat
+    believed: bool
+    options: Options
+    running: Running
+    cotangents: Array
+    seed: int
+
+    def candidate(self, kernel: _Kernel, answer: Mapping[str, Any]) -> Candidate:
+        """The reference, and what the kernel claims, where the kernel is."""
+        arrays = {name: x.astype(np.float64) for name, x in kernel.point.items()}
+        run, parts = partial(on_copies, self.functions.forward), self.functions.outputs
+        first = FirstCall(
+            np.asarray(run(*arrays.values())),
+            self.cotangents,
+            [answer[name] for name in arrays],
+            faults={},
+            writes={},
+            is_view=False,
+        )
+        return Candidate(
+            run,
+            kernel.backward,
+            arrays,
+            tuple(arrays.values()),
+            first,
+            self.cotangents,
+            self.seed,
+            () if parts is None else parts.parts,
+            stateless=True,
+        )
+
+    def gradients(self, candidate: Candidate) -> dict[str, Measured]:
+        """The gradients for all cotangents."""
+        known = {}
+        for name in candidate.inputs:
+            subject = candidate.subject(name)
+            if self.believed:
+                known[name] = Measured(name, candidate, subject, self.options.method, self.running)
+                continue
+            known[name] = found = prepared(candidate, name, subject, self.options, self.running)
+            found.look(np.arange(subject.x.size), best=found.method == METHODS[1])
+        for k, u in enumerate(self.cotangents if self.believed else ()):
+            gradients = self.functions.backward(u.copy(), *(x.copy() for x in candidate.point))
             for found, gradient in zip(known.values(), gradients, strict=True):
                 if gradient is None or np.shape(gradient) != found.subject.x.shape:
                     raise ValueError(
@@ -184,7 +213,7 @@ def _gradients(
                         f"{found.subject.x.shape}: {kind_of(gradient) if gradient is None else np.shape(gradient)}"
                     )
                 found.numerical[k], found.looked[...] = np.ravel(gradient), True
-    return known
+        return known
 
 
 class _Kernel:
@@ -199,6 +228,12 @@ class _Kernel:
         if not (self.output.dtype.kind == "f" or is_narrow(self.output.dtype)):
             raise TypeError(f"forward must return arrays of floating-point numbers, not {kind_of(result)}")
         self.smallest = max(float(np.spacing(np.zeros((), x.dtype))) for x in (self.output, *self.point.values()))
+
+    def scaled(self, factor: float) -> _Kernel:
+        """The same where all inputs are so many times as large."""
+        there = copy.copy(self)
+        there.point = {name: (factor * x).astype(x.dtype) for name, x in self.point.items()}
+        return there
 
     def named(self, output: Array) -> dict[str, Any]:
         """The arrays of the output, by their names."""
@@ -258,41 +293,78 @@ class _Kernel:
         return moved[0], moved[1:]
 
 
-def _compared(
-    name: str, claimed: Array, expected: Array, noise: Array, kernel: _Kernel, found: Measured | None
-) -> InputReport:
-    """What is found by comparing, without its cause; `found`: of a gradient, what is known of the reference's."""
-    most, error = np.fmax(np.abs(claimed), np.abs(expected)), np.abs(claimed - expected)
-    of_reference = EPS * np.abs(expected).max(initial=0)  # what it leaves where all cancels
-    floor = noise + np.fmax(kernel.unit * most, kernel.smallest) / 2 + of_reference
-    if found is not None and (error > UNDECIDABLE * floor).any():
-        _allow_saturation(found, kernel.unit, error, floor)
-    verdict = judge(claimed, expected, floor, UNDECIDABLE * kernel.unit)
-    verdict[~np.isfinite(expected)] = UNDECIDED
-    if found is not None:
-        found.floor, found.verdict = floor.ravel(), verdict.ravel()
-    diagnosis = None
-    if (verdict == WRONG).any():
-        diagnosis = "it is further from the reference than rounding explains"
-    elif claimed.size and (verdict == UNDECIDED).all():
-        diagnosis = "it could not be checked: rounding may be all that there is of it"
-    return compared(name, "reference", Details(claimed, expected, floor, verdict), kernel.unit, diagnosis)
+class _Compared:
+    """What a kernel answers at its point, what it is to answer, and how much of the difference is rounding."""
 
+    def __init__(self, kernel: _Kernel, truth: _Reference, rng: np.random.Generator) -> None:
+        self.kernel, self.truth, self.rng = kernel, truth, rng
+        self.answer, self.again = kernel.answer(truth.cotangents[0]), kernel.answer(truth.cotangents[0])
+        candidate = truth.candidate(kernel, self.answer)
+        self.known = truth.gradients(candidate)
+        self.noise = kernel.floors(truth.cotangents[0], rng)
+        self.expected = kernel.named(candidate.first.output)
+        for name, found in self.known.items():
+            self.expected[name] = found.numerical[0].reshape(found.subject.x.shape)
 
-def _allow_saturation(found: Measured, unit: float, error: Array, floor: Array) -> None:
-    """Raise the floor by what saturated outputs lose, where an entry is wrong; one that stays so is enough.
+    def floor(self, name: str) -> Array:
+        """How far rounding may move each entry from what is expected of it."""
+        expected = self.expected[name]
+        most = np.fmax(np.abs(self.answer[name]), np.abs(expected))
+        of_reference = EPS * np.abs(expected).max(initial=0)  # what it leaves where all cancels
+        return np.asarray(self.noise[name] + np.fmax(self.kernel.unit * most, self.kernel.smallest) / 2 + of_reference)
 
-    As 1 - y where y has rounded to one: so long as it stays there, no point close by shows what is lost.
-    """
-    subject, error = replace(found.subject, unit=unit), error.ravel()
-    wrong = np.flatnonzero(error > UNDECIDABLE * floor.ravel())
-    wrong = wrong[np.argsort(-error[wrong] / floor.flat[wrong])]
-    for first in range(0, len(wrong), AT_ONCE):
-        some = wrong[first : first + AT_ONCE]
-        lost = measure(subject, some, METHODS[1], found.aside, best=True).lost
-        floor.flat[some] += STEADY / WITHIN * lost / UNDECIDABLE
-        if (error[some] > UNDECIDABLE * floor.flat[some]).any():
-            return
+    def report(self, name: str) -> InputReport:
+        """What is found by comparing, without its cause."""
+        claimed, expected, floor, unit = self.answer[name], self.expected[name], self.floor(name), self.kernel.unit
+        found = self.known.get(name)
+        if found is not None and (np.abs(claimed - expected) > UNDECIDABLE * floor).any():
+            self._allow_saturation(found, np.abs(claimed - expected), floor)
+        verdict = judge(claimed, expected, floor, UNDECIDABLE * unit)
+        verdict[~np.isfinite(expected)] = UNDECIDED
+        if found is not None:
+            found.floor, found.verdict = floor.ravel(), verdict.ravel()
+        if found is not None and found.method == METHODS[0] and (verdict == WRONG).any():
+            method = self.truth.options.method
+            if method == "auto" and why_not_complex_step(found, method, witnessed=True) is not None:
+                found.method = METHODS[1]
+                found.look(np.flatnonzero(found.looked), best=True)
+                self.expected[name] = found.numerical[0].reshape(expected.shape)
+                return self.report(name)
+        diagnosis, largest = None, np.fmax(np.abs(claimed), np.abs(expected))
+        if (verdict == WRONG).any():
+            diagnosis = "it is further from the reference than rounding explains"
+        elif claimed.size and (verdict == UNDECIDED).all() and not (UNDECIDABLE * floor <= ROUGH * largest).any():
+            diagnosis = "it could not be checked: rounding may be all that there is of it"
+        return compared(name, "reference", Details(claimed, expected, floor, verdict), unit, diagnosis)
+
+    @cached_property
+    def smaller(self) -> _Compared | None:
+        """The same where all inputs are far smaller, and nothing saturates; None if the kernel raises there."""
+        try:
+            return _Compared(self.kernel.scaled(SMALLER), self.truth, self.rng)
+        except Exception:  # what it raises is up to the kernel and the reference
+            return None
+
+    def _allow_saturation(self, found: Measured, error: Array, floor: Array) -> None:
+        """Raise the floor by what saturated outputs lose, where an entry is wrong; one that stays so is enough.
+
+        As 1 - y where y has rounded to one: so long as it stays there, no point close by shows what is lost. But where
+        all inputs are far smaller nothing is, and what is wrong there, too, is wrong.
+        """
+        name, there = found.name, self.smaller
+        wrong = error > UNDECIDABLE * floor
+        if there is not None:
+            apart = np.abs(there.answer[name] - there.expected[name])
+            if (wrong & (apart > UNDECIDABLE * there.floor(name))).any():
+                return
+        subject, doubtful = replace(found.subject, unit=self.kernel.unit), np.flatnonzero(wrong)
+        doubtful = doubtful[np.argsort(-error.flat[doubtful] / floor.flat[doubtful])]
+        while doubtful.size:
+            some, doubtful = doubtful[:TOGETHER], doubtful[TOGETHER:]
+            lost = measure(subject, some, METHODS[1], found.aside, best=True).lost
+            floor.flat[some] += STEADY / WITHIN * lost / UNDECIDABLE
+            if (error.flat[some] > UNDECIDABLE * floor.flat[some]).any():
+                return
 
 
 def _last_bit(precision: str | None, arrays: Iterable[Array]) -> float:

@@ -376,3 +376,55 @@ def test_what_is_added_in_half_precision_is_no_constant_unless_it_is_one_in_ever
         found = check_low_precision(lambda x: reference(x.astype(float)).astype(bfloat16), backward, x, reference)
         assert not found.ok
         assert "a constant is added" not in found["x"].diagnosis
+
+
+def cross_entropy(x):
+    """The mean over rows whose target is the first entry."""
+    largest = x.max(axis=-1, keepdims=True)
+    return np.mean(largest[:, 0] + np.log(np.exp(x - largest).sum(axis=-1)) - x[:, 0])
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("at_target", "right"), [(1, True), (0.5, False), (0, False)])
+def test_an_output_that_one_of_many_entries_hardly_moves_has_not_saturated(precision, at_target, right):
+    x = ROUNDED[precision](2 * normal(37, 20))
+    target = np.arange(20) == 0
+    calls = []
+
+    def loss(x):
+        calls.append(x)
+        return cross_entropy(x)
+
+    report = check_low_precision(
+        lambda x: ROUNDED[precision](cross_entropy(single(x))),
+        lambda d, x: ROUNDED[precision](single(d) * (softmax(single(x)) - at_target * target) / len(x)),
+        {"x": x},
+        (loss, lambda d, x: (d * (softmax(x) - target) / len(x),)),
+    )
+    assert report.ok == right, str(report)
+    assert right or report["x"].wrong == len(x)
+    assert len(calls) <= 3  # the reference's own gradient is believed
+
+
+def test_a_gradient_of_one_entry_that_is_known_well_enough_holds():
+    def summed(d):  # block by block
+        return np.cumsum(d.reshape(-1, 100).sum(axis=1), dtype=np.float32)[-1]
+
+    report = check_low_precision(
+        lambda x, b: x + b,
+        lambda d, x, b: (d, np.asarray(summed(d))),  # noqa: ARG005
+        {"x": normal(15000).astype(np.float32), "b": np.float32(0.3)},
+        (lambda x, b: x + b, lambda d, x, b: (d, d.sum())),  # noqa: ARG005
+    )
+    assert report["b"].undecided
+    assert report.ok, str(report)
+
+
+def test_a_reference_whose_complex_step_is_none_is_measured_by_differences():
+    def cube(x):  # of complex numbers as some libraries do it
+        return np.exp(3 * np.log(x)) if np.iscomplexobj(x) else x**3
+
+    x = {"x": normal(9).astype(np.float32)}
+    assert check_low_precision(cube, lambda d, x: d * 3 * x * x, x, cube).ok
+    report = check_low_precision(cube, lambda d, x: d * 2 * x * x, x, cube)
+    assert report["x"].diagnosis == "it is 0.666667 times the numerical gradient throughout"

@@ -28,7 +28,7 @@ from attention_np.gradcheck.measuring.probes import NOT_ANALYTIC, tells
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 from attention_np.gradcheck.measuring.subject import REFUSALS, along, flattened, sizes
 
-__all__ = ["decide", "first_verdict"]
+__all__ = ["decide", "first_verdict", "why_not_complex_step"]
 
 Array = npt.NDArray[Any]
 
@@ -51,7 +51,7 @@ def decide(found: Measured, method: str, rtol: float, directions: int, witnessed
     With `method` "auto", an input whose complex step proves wrong, or tells nothing, is measured again by differences.
     """
     _settle(found, rtol)
-    reason = _why_not_complex_step(found, method, witnessed) if found.method == COMPLEX_STEP else None
+    reason = why_not_complex_step(found, method, witnessed) if found.method == COMPLEX_STEP else None
     if reason is not None:
         if method != "auto":
             raise NotAnalyticError(f"input {found.name}: {reason}, so the complex step does not apply: use central")
@@ -193,7 +193,7 @@ def _of_saturation(found: Measured, some: Array, question: Question, difference:
     return noise
 
 
-def _why_not_complex_step(found: Measured, method: str = "auto", witnessed: bool = False) -> str | None:
+def why_not_complex_step(found: Measured, method: str = "auto", witnessed: bool = False) -> str | None:
     """Why the complex step of entries that look wrong cannot be right itself, or cannot tell.
 
     Differences say something else; and grossly so, or they say what is claimed: two against one. Or the complex step
