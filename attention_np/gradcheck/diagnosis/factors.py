@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.mistake import EPS, NEXT_TO_ONE, Array, Mistake, in_words, number
+from attention_np.gradcheck.diagnosis.mistake import EPS, NEXT_TO_ONE, Array, Mistake, in_words, number, subsets
 
 __all__ = [
     "constant_factor",
@@ -180,10 +180,7 @@ def _roots(value: float, shown: str, meaning: str) -> Readings:
 
 def _numbers(mistake: Mistake) -> Readings:
     """A mean in the place of a sum; the root of the length of a last axis; a number of the call; a length."""
-    repeated = {
-        some for lengths in _repeated(mistake) for k in range(len(lengths)) for some in combinations(lengths, k + 1)
-    }
-    for some in sorted(repeated, key=len):
+    for some in sorted({some for lengths in _repeated(mistake) for some in subsets(lengths)}, key=len):
         n = math.prod(some)
         axes = "axis of length" if len(some) == 1 else "axes of lengths"
         yield 1 / n, f"1/{n}", f"as a mean in the place of the sum over the broadcast {axes} {in_words(some)} gives"

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from itertools import combinations
 
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, axes_in_words, number
+from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, axes_in_words, number, subsets
 from attention_np.gradcheck.diagnosis.orders import named_orders
 from attention_np.gradcheck.diagnosis.places import BY_ACCIDENT, name_of
 from attention_np.gradcheck.nesting import apart
@@ -63,9 +62,8 @@ def _paths(mistake: Mistake, slopes: Array) -> Paths:
         yield f"only what each index does to the same index of {where} is there", apart == 0
         yield f"what goes around the end of {where} is missing: is it wrapped?", apart <= shape[axis] / 2
     effect = np.abs(slopes) > KNOWN * np.abs(slopes).max(axis=0)
-    for count in range(1, len(there) + 1):
-        for axes in combinations(range(len(there)), count):
-            yield from _one_of_several(effect, there, axes)
+    for axes in subsets(range(len(there))):
+        yield from _one_of_several(effect, there, axes)
 
 
 def _one_of_several(effect: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Paths:

@@ -7,10 +7,11 @@ claimed gradient is so far from the numerical one that this means something.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import combinations
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +21,10 @@ from attention_np.gradcheck.diagnosis.asking import Asked, is_quick
 from attention_np.gradcheck.measuring.noise import ELSEWHERE, moved_relatively
 from attention_np.gradcheck.nesting import Parts
 
-__all__ = ["ENOUGH", "NEXT_TO_ONE", "Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number"]
+__all__ = ["ENOUGH", "NEXT_TO_ONE", "Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number", "subsets"]
 
 Array = npt.NDArray[Any]
+Item = TypeVar("Item")
 
 EVIDENT = 8  # an error that a hypothesis is to explain is at least so many times what the hypothesis may be off
 AS_A_RULE = 0.2  # of what is allowed in an entry, twice its noise: the root of the mean square of what is left
@@ -257,6 +259,13 @@ def number(x: float, digits: int = 9) -> str:
     if 0 < abs(x - 1) < max(NEXT_TO_ONE, 10.0 ** (1 - digits)):
         return f"1 {'+' if x > 1 else '-'} {abs(x - 1):.{min(3, digits)}g}"
     return f"{x:.{digits}g}"
+
+
+def subsets(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
+    """All sets of some of these, small ones first."""
+    given = tuple(items)
+    for count in range(1, len(given) + 1):
+        yield from combinations(given, count)
 
 
 def in_words(parts: Sequence[object]) -> str:

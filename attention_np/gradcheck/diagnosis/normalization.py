@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import combinations
 
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, axes_in_words
+from attention_np.gradcheck.diagnosis.mistake import Array, Mistake, axes_in_words, subsets
 
 __all__ = ["errors_along_rows", "right_for_orthogonal_rows"]
 
@@ -33,7 +32,7 @@ def errors_along_rows(mistake: Mistake) -> str | None:
     """The errors of each row are multiples of one vector, or of two known ones, whatever the cotangent."""
     if not mistake.looked_at.all() or not mistake.right.any():
         return None
-    for axes in _sets_of_axes(len(mistake.shape)):
+    for axes in subsets(range(len(mistake.shape))):
         error, right, tolerance = (_rows(y, axes) for y in (mistake.error, mistake.right, mistake.tolerance))
         tolerance, it = tolerance.max(axis=-1, keepdims=True), "it" if len(axes) == 1 else "them"
         for what, errors, vectors, orthogonal in _terms(mistake, axes, error, right, tolerance):
@@ -47,11 +46,6 @@ def errors_along_rows(mistake: Mistake) -> str | None:
                 f"the cotangent, the errors along {it} are a multiple of one vector without negative entries"
             )
     return None
-
-
-def _sets_of_axes(ndim: int) -> list[tuple[int, ...]]:
-    """All sets of so many axes, small ones first."""
-    return [axes for count in range(1, ndim + 1) for axes in combinations(range(ndim), count)]
 
 
 def _rows(several: Array, axes: tuple[int, ...]) -> Array:
@@ -142,7 +136,7 @@ def right_for_orthogonal_rows(mistake: Mistake) -> str | None:
         return None
     if mistake.evidence.parts:
         return None  # the rows of several outputs are not of one length
-    sets = _sets_of_axes(output.ndim)[::-1]
+    sets = [*subsets(range(output.ndim))][::-1]
     orthogonal = np.stack([u[0] - _component(u[0], output, axes) for axes in sets])
     slopes, claims = ask.slopes(orthogonal), ask.claims(orthogonal)
     for axes, right, claimed in zip(sets, slopes, claims, strict=True):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import combinations, permutations
+from itertools import permutations
 
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.mistake import PROBES, Array, Mistake, axes_in_words, in_words
+from attention_np.gradcheck.diagnosis.mistake import PROBES, Array, Mistake, axes_in_words, in_words, subsets
 
 __all__ = ["another_order", "named_orders", "of_another_input", "permutations_of", "permuted", "right_in_pairs"]
 
@@ -144,10 +144,8 @@ def permutations_of(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _reversed(places: Array) -> Orders:
-    long = [axis for axis, length in enumerate(places.shape) if length > 1]
-    for count in range(1, len(long) + 1):
-        for axes in combinations(long, count):
-            yield f"{axes_in_words(axes)} {'is' if count == 1 else 'are'} reversed", np.flip(places, axes)
+    for axes in subsets(axis for axis, length in enumerate(places.shape) if length > 1):
+        yield f"{axes_in_words(axes)} {'is' if len(axes) == 1 else 'are'} reversed", np.flip(places, axes)
 
 
 def _shifted(places: Array) -> Orders:

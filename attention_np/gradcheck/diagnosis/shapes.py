@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.mistake import Array, axes_in_words
+from attention_np.gradcheck.diagnosis.mistake import Array, axes_in_words, subsets
 from attention_np.gradcheck.diagnosis.orders import permutations_of, permuted
 
 __all__ = ["diagnose_shape"]
@@ -77,14 +76,9 @@ def _of_the_same_entries(gradient: Array, numerical: Array) -> Readings:
         yield f"{permuted(axes)}, and it is {flat}", same, transposed.reshape(shape)
 
 
-def _axes_sets(ndim: int) -> Iterator[tuple[int, ...]]:
-    for count in range(1, ndim + 1):
-        yield from combinations(range(ndim), count)
-
-
 def _not_summed(gradient: Array, numerical: Array) -> Readings:
     """The terms of a sum over broadcast axes that was not taken, or every one of them the sum."""
-    for axes in _axes_sets(gradient.ndim):
+    for axes in subsets(range(gradient.ndim)):
         total = _with_shape(gradient.sum(axis=axes, dtype=np.float64), numerical.shape)
         if total is None or total.size == gradient.size:
             continue
@@ -98,7 +92,7 @@ def _not_summed(gradient: Array, numerical: Array) -> Readings:
 
 def _summed(gradient: Array, numerical: Array) -> Readings:
     """Summed over axes that the input has, or only one index of them."""
-    for axes in _axes_sets(numerical.ndim):
+    for axes in subsets(range(numerical.ndim)):
         total = _with_shape(numerical.sum(axis=axes), gradient.shape)
         if total is None or total.size == numerical.size:
             continue

@@ -171,6 +171,11 @@ class Measured:
         self.numerical[:, elements] = found.values.T
         self.errors[elements], self.scales[elements], self.lost[elements] = found.errors, found.scales, found.lost
 
+    @property
+    def claimed(self) -> Array:
+        """The gradient that is claimed, flat."""
+        return self.candidate.claimed(self.name).ravel()
+
     @cached_property
     def is_linear(self) -> bool:
         """Whether what is claimed for the sum of two cotangents is the sum of what is claimed for each."""
@@ -216,7 +221,7 @@ class Measured:
         undecided: Array = self.verdict == UNDECIDED
         if not undecided.any():
             return undecided
-        largest = np.fmax(np.abs(self.candidate.claimed(self.name)).ravel(), np.abs(self.numerical[0]))
+        largest = np.fmax(np.abs(self.claimed), np.abs(self.numerical[0]))
         blind: Array = undecided & ~(UNDECIDABLE * self.floor <= np.fmax(self.scale, ROUGH * largest))
         if blind.any() and self._coarse.any():
             blind |= largest == 0

@@ -72,10 +72,10 @@ def decide(found: Measured, method: str, rtol: float, directions: int, witnessed
 
 def first_verdict(found: Measured, some: Array | None = None) -> Array:
     """The verdicts by the method's own errors and the last bits of the entries; the entries to look at more closely."""
-    gradient = found.candidate.claimed(found.name)
+    gradient = found.claimed
     some = np.arange(gradient.size) if some is None else some
     found.floor[some] = found.errors[some]
-    larger = np.fmax(np.abs(gradient.ravel()), np.abs(found.numerical[0]))[some]
+    larger = np.fmax(np.abs(gradient), np.abs(found.numerical[0]))[some]
     _add_noise(found, some, OWN_ROUNDING * float(np.finfo(gradient.dtype).eps) * larger)
     verdict = found.verdict[some]
     return np.asarray(some[(verdict == WRONG) | ((verdict == UNDECIDED) & np.isfinite(found.floor[some]))])
@@ -84,9 +84,9 @@ def first_verdict(found: Measured, some: Array | None = None) -> Array:
 def _add_noise(found: Measured, some: Array, noise: Array) -> Array:
     """Raise the floor of some entries, and judge them by it; those that are wrong still."""
     found.floor[some] += np.where(np.isfinite(noise), noise, 0)
-    gradient = found.candidate.claimed(found.name)
+    gradient = found.claimed
     resolution = max(RESOLUTION[found.method], COARSE * float(np.finfo(gradient.dtype).eps))
-    verdict = judge(gradient.ravel()[some], found.numerical[0, some], found.floor[some], resolution)
+    verdict = judge(gradient[some], found.numerical[0, some], found.floor[some], resolution)
     found.verdict[some] = np.where(found.looked[some], verdict, UNCHECKED)
     return np.asarray(some[found.verdict[some] == WRONG])
 
@@ -97,7 +97,7 @@ def _settle(found: Measured, rtol: float) -> None:
     Once all of several prove wrong, they tell how much too low the first floors are. Entries that are clearer than
     that are believed.
     """
-    claimed = found.candidate.claimed(found.name).ravel()
+    claimed = found.claimed
     doubtful = first_verdict(found)
     difference = np.abs(claimed - found.numerical[0])
     doubtful = doubtful[np.lexsort([difference[doubtful] / found.floor[doubtful]])]
@@ -126,7 +126,7 @@ def _look_closer(found: Measured, some: Array) -> None:
     wrong = _add_noise(found, some, floor)
     for noise in (_of_narrow_dtype, _of_tolerance, _of_saturation):
         if wrong.size:
-            difference = found.candidate.claimed(found.name).ravel()[wrong] - found.numerical[0, wrong]
+            difference = found.claimed[wrong] - found.numerical[0, wrong]
             wrong = _add_noise(found, wrong, noise(found, wrong, question, difference))
 
 
@@ -186,7 +186,7 @@ def _of_saturation(found: Measured, some: Array, question: Question, difference:
         return witnesses.values[:, 0], witnesses.lost
 
     candidate = found.candidate
-    answers = candidate.claimed(found.name).ravel()[some], found.numerical[0, some]
+    answers = found.claimed[some], found.numerical[0, some]
     asked = (found.pair(some), *answers, question, candidate.cotangents[1], found.rng("elsewhere"))
     lost = is_lost(*asked, differences if found.method == COMPLEX_STEP else None)
     noise[enough] = np.where(lost, found.lost[some], 0)
@@ -202,7 +202,7 @@ def why_not_complex_step(found: Measured, method: str = "auto", witnessed: bool 
     wrong, blind = np.flatnonzero(found.verdict == WRONG)[:WITNESSES], np.flatnonzero(found.blind)[:WITNESSES]
     suspects = np.zeros(0, int) if witnessed else _suspects(found)
     asked = np.concatenate([wrong[~_is_confirmed(found, wrong)], suspects, blind]).astype(int)
-    steps, claimed = found.numerical[0, asked], found.candidate.claimed(found.name).ravel()[asked]
+    steps, claimed = found.numerical[0, asked], found.claimed[asked]
     witnesses = measure(found.subject, asked, CENTRAL, found.aside, best=True)
     slopes = witnesses.values[:, 0]
     if method == "auto" and (found.blind[asked] & (UNDECIDABLE * witnesses.errors < found.scale[asked])).any():
@@ -224,7 +224,7 @@ def _is_confirmed(found: Measured, wrong: Array) -> Array:
     steps = found.numerical[0, wrong]
     first = measure(found.subject, wrong, CENTRAL, found.aside)
     apart = np.abs(first.values[:, 0] - steps) + first.errors
-    return np.asarray(apart < SEEN * np.abs(found.candidate.claimed(found.name).ravel()[wrong] - steps))
+    return np.asarray(apart < SEEN * np.abs(found.claimed[wrong] - steps))
 
 
 def _suspects(found: Measured) -> Array:
@@ -272,7 +272,7 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
     position = found.subject.position
     nearby = [moved_relatively(x, rng, ELSEWHERE) if k == position else x for k, x in enumerate(inputs)]
     if _is_wrong_at(found, some, (u, nearby), rtol):
-        if np.array_equal(found.pair(some).claimed(u, nearby), found.candidate.claimed(found.name).ravel()[some]):
+        if np.array_equal(found.pair(some).claimed(u, nearby), found.claimed[some]):
             return (
                 "it is right at this point and the same close by, where forward has other slopes: backward keeps "
                 "something of an earlier call"
@@ -284,7 +284,7 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
 def _is_wrong_at(found: Measured, some: Array, question: Question, rtol: float) -> bool:
     """Whether some entries are grossly wrong there."""
     near = grossly(question[0].dtype)
-    allowed = 4 * rtol * np.abs(found.candidate.claimed(found.name)).max()
+    allowed = 4 * rtol * np.abs(found.claimed).max()
     pair = found.pair(some)
     try:
         claimed, measured = pair.claimed(*question), pair.measured(*question)
@@ -311,20 +311,18 @@ def _project(found: Measured, rtol: float, count: int) -> None:
     size = sizes(x)
     directions = size * found.rng("directions").standard_normal((count, *x.shape))
     difference, floor = _projections(found, directions)
-    claimed = np.abs(found.candidate.claimed(found.name)).max()
-    allowed = rtol * float(claimed) * np.linalg.norm(directions.reshape(count, x.size), axis=1)
+    allowed = rtol * float(np.abs(found.claimed).max()) * np.linalg.norm(directions.reshape(count, x.size), axis=1)
     threshold = UNDECIDABLE * floor + 4 * allowed
     off = np.flatnonzero(np.abs(difference) > threshold)
     if off.size and not (found.verdict == WRONG).any():
         found.look(_hunt(found, directions[off[0]]))
         _settle(found, rtol)
-    gradient = found.candidate.claimed(found.name)
     found.escape = Escape(
         entries=int((found.verdict != UNCHECKED).sum()),
         size=x.size,
         directions=count,
         threshold=float(threshold.max()),
-        norm=float(size.min() * np.linalg.norm(gradient.ravel())),
+        norm=float(size.min() * np.linalg.norm(found.claimed)),
     )
     if off.size and not (found.verdict == WRONG).any():
         found.fault = (
@@ -335,7 +333,7 @@ def _project(found: Measured, rtol: float, count: int) -> None:
 
 def _projections(found: Measured, directions: Array) -> tuple[Array, Array]:
     """Along each direction: by how much the two gradients differ, and the noise floor of that."""
-    gradient = found.candidate.claimed(found.name).ravel()
+    gradient = found.claimed
     flat = directions.reshape(len(directions), gradient.size)
     slopes = found.slopes_along(directions)
     pair = found.pair_along(directions)
@@ -346,11 +344,10 @@ def _projections(found: Measured, directions: Array) -> tuple[Array, Array]:
 
 def _hunt(found: Measured, direction: Array) -> Array:
     """The few entries that make most of the difference of the two gradients along a direction."""
-    gradient = found.candidate.claimed(found.name).ravel()
 
     def apart(parts: Array) -> Array:
         slopes = found.slopes_along(parts.reshape(-1, *direction.shape))
-        return np.asarray(np.abs(parts @ gradient - slopes.values[:, 0]))
+        return np.asarray(np.abs(parts @ found.claimed - slopes.values[:, 0]))
 
     return _halved(direction.ravel(), apart, FEW)
 

@@ -44,8 +44,7 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 ULPS = 4  # by how many units in the last place, at most, the inputs are moved
-SMALL_MOVES = 4
-LARGER_MOVES = 2
+SMALL_MOVES, LARGER_MOVES = 4, 2  # of which the largest change counts (gradcheck.56)
 LARGER = 0.75  # a larger move is eps to this power, relative (gradcheck.55)
 
 POINTS, ORDER = 10, 3  # that are equally spaced, and of the differences there
@@ -57,7 +56,7 @@ APART = (2.0**-4, 2.0**-5, *CLOSE)  # so far that a solver takes another number 
 SMOOTH, SMOOTH_BUT_FOR_JUMPS = 1e-2, 1e-3
 ALIKE = 2.0**-5  # by which the ways of entries differ: symmetric matrices, and rows that sum to one, stay nearly such
 CLOSER = 2  # times: then the differences of a smooth function fall by this to the power of their order, in a few looks
-FALLS = 16
+FALLS = 16  # times: so much less is left where nothing jumps, or of rounding
 WIDER = 8  # times: of a function with a kink so much more is left then, by where it is up to thrice more or less
 LOOKS = 10  # so often closer: a wave is no jump of which one is as long as a point is from the next in the end
 ELSEWHERE = 2.0**-7  # relative: another point, as far off as no formula is right by accident, and hardly any branch

@@ -32,7 +32,7 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever the function multiplies it with
-COMPLEX_STEP_IN_SINGLE = 2.0**-40
+COMPLEX_STEP_IN_SINGLE = 2.0**-40  # where small slopes times a shorter one would be lost
 TINY = 2.0**-800  # of an entry, where a shorter step would be lost
 SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 4, 47, 52, 57))  # relative steps, as they are tried
 SATURATED = 4  # units in the last place of an output, that it moves by when an input moves by its own size
