@@ -65,7 +65,7 @@ from attention_np._lib.wide import widened
 from attention_np._lib.workers import as_workers, run
 from attention_np.biases import Bias
 from attention_np.dot_product import Gradients
-from attention_np.rules import Rule, cut, pick
+from attention_np.rules import Rule, cut, own_place, pick
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -219,7 +219,8 @@ def forward(
     leading = np.broadcast_shapes(queries.shape[:-2], key.shape[:-2], value.shape[:-2])
     # Two outputs, one of which stays in the cache: what callers do to theirs must not change the gradients.
     blank = np.empty if rule is None and shape[-1] else np.zeros  # without a rule every place is written
-    output, kept = (blank((*leading, shape[-2], d_v), dtype.compute) for _ in range(2))
+    output = blank((*leading, shape[-2], d_v), dtype.compute)
+    kept = np.empty_like(output)
     logsumexp, shift, total = (np.full(shape[:-1], x, dtype.compute) for x in (-np.inf, 0, 0))
     if sink is not None:  # all that there is of a query that no tile has
         logsumexp[...], total[...] = sink[..., None], np.nan
@@ -245,12 +246,14 @@ def forward(
 
     def consume(places: list[Place], results: list[kernels.Attended]) -> None:
         for place, (found, *of_rows) in zip(places, results, strict=True):
-            output[place.at][place.rows] = kept[place.at][place.rows] = found
+            output[place.at][place.rows] = found
+            own = own_place(place.at, shape[:-2])
             for whole, part in zip((logsumexp, shift, total), of_rows, strict=True):
-                pick(whole, place.at, axes=1)[place.rows] = part
+                whole[own][place.rows] = part
 
     tasks = ((places, [problem.tile(place) for place in places]) for places in grouped(problem.strips()))
     run(kernels.attend, tasks, consume, executor, at_once)
+    kept[...] = output
 
     with quiet():
         return as_result(without_query_axis(output, query), dtype.result), cache
@@ -436,8 +439,8 @@ def jvp(
     compute = cache.output.dtype
     tangents = {"query": query, "key": key, "value": value, "bias": bias, "sink": sink}
     given = [None if x is None else as_tangent(name, x, getattr(cache, name), compute) for name, x in tangents.items()]
-    at_once = as_workers(executor, workers)
     problem = _problem(cache, compute)
+    at_once = min(as_workers(executor, workers), problem.worth)
     wide = np.result_type(compute, *(x for x in given if x is not None))
     d_output = np.zeros((*problem.leading, problem.n, cache.value.shape[-1]), wide)
 
@@ -491,8 +494,8 @@ def double_backward(
     inputs = [getattr(cache, name) for name in names]
     along = [as_tangent(name, getattr(d_gradients, name), getattr(cache, name), compute) for name in names]
     of_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), cache.query)
-    at_once = as_workers(executor, workers)
     problem = _problem(cache, np.result_type(of_output, *(x for x in along if x is not None)))
+    at_once = min(as_workers(executor, workers), problem.worth)
     of_rows = in_dtype(problem.dtype, cache.logsumexp, cache.shift, cache.total)
     of_output, output = in_dtype(problem.dtype, of_output, cache.output)
     sink = None if cache.sink is None else cache.sink[..., None, None]

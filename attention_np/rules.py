@@ -393,12 +393,14 @@ def whole(mask: npt.ArrayLike) -> Rule:
 
 def pick(array: npt.NDArray[Any], index: tuple[int, ...], axes: int) -> npt.NDArray[Any]:
     """`array` at a place of the leading axes that it broadcasts to; its own last `axes` axes stay."""
-    leading = array.shape[: array.ndim - axes]
-    own = index[len(index) - len(leading) :]
-    if 1 in leading:
-        own = tuple([0 if size == 1 else i for i, size in zip(own, leading, strict=True)])
-    picked: npt.NDArray[Any] = array[own]
+    picked: npt.NDArray[Any] = array[own_place(index, array.shape[: array.ndim - axes])]
     return picked
+
+
+def own_place(index: tuple[int, ...], leading: tuple[int, ...]) -> tuple[int, ...]:
+    """A place in leading axes as one in those of the given lengths, which broadcast to them."""
+    own = index[len(index) - len(leading) :]
+    return own if 1 not in leading else tuple([0 if size == 1 else i for i, size in zip(own, leading, strict=True)])
 
 
 def cut(array: npt.NDArray[Any], rows: slice, columns: slice) -> npt.NDArray[Any]:

@@ -468,12 +468,11 @@ def _in_batches(tiles: Sequence[Tile], work: Callable[[list[int]], Iterator[Foun
 
 def _stacked(tiles: Sequence[Tile], name: str, part: slice = slice(None)) -> Array:
     """One array of all tiles, in the dtype that is computed in."""
-    arrays = [tile.take(getattr(tile, name), part) for tile in tiles]
-    return _together(arrays)
+    return _together([getattr(tile, name)[part] for tile in tiles]).astype(tiles[0].dtype, copy=False)
 
 
 def _together(arrays: Sequence[Array]) -> Array:
-    return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)
+    return arrays[0][None] if len(arrays) == 1 else np.concatenate(arrays).reshape(len(arrays), *arrays[0].shape)
 
 
 def _product(name: str, a: Array, b: Array) -> Array:

@@ -18,7 +18,7 @@ from attention_np._lib.arguments import as_integer
 from attention_np._lib.arrays import Array
 from attention_np._lib.dropout import Draws
 from attention_np.biases import Bias
-from attention_np.rules import Rule, cut, pick, reach
+from attention_np.rules import Rule, cut, own_place, pick, reach
 
 # Queries and keys of a block of scores: two fit a second-level cache of 1 MiB in single precision, of 2 in double.
 BLOCK, BLOCK_OF_A_RULE = (512, 256), (256, 512)  # fewer queries follow a rule more closely
@@ -89,6 +89,11 @@ class Problem:
         most, _ = self._sides(lambda rows, _: -(-self.n // rows))
         return [place for index, rows in self._rows(most) for place in self._reach(index, rows)]
 
+    @property
+    def worth(self) -> int:
+        """How many workers are worth their beginning, for tasks of a strip each."""
+        return max(1, sum(1 for _ in grouped(self.strips())))
+
     def squares(self) -> list[Place]:
         """Tiles of some queries and some keys, as the backward pass needs: its sums over queries stay small."""
         most_rows, most_columns = self._sides(lambda rows, columns: -(-self.n // rows) * -(-self.m // columns))
@@ -125,9 +130,7 @@ class Problem:
 
     def _of_scores(self, index: tuple[int, ...]) -> tuple[int, ...]:
         """A place in the leading axes of the output as one in those of the scores."""
-        leading = self.scores_leading
-        own = index[len(index) - len(leading) :]
-        return tuple(0 if size == 1 else i for i, size in zip(own, leading, strict=True))
+        return own_place(index, self.scores_leading)
 
     @cached_property
     def _rules(self) -> dict[tuple[int, ...], Rule]:
@@ -141,8 +144,7 @@ class Problem:
     def _rule_at(self, index: tuple[int, ...], rows: slice | None = None, columns: slice | None = None) -> Rule:
         """The rule at a place in the leading axes of the output, and there for some queries and keys alone."""
         assert self.rule is not None
-        leading = self.rule.leading
-        own = tuple(0 if size == 1 else i for i, size in zip(index[len(index) - len(leading) :], leading, strict=True))
+        own = own_place(index, self.rule.leading)
         if own not in self._rules:
             self._rules[own] = self.rule.at(self._of_scores(index))
         if rows is None or columns is None:

@@ -217,12 +217,8 @@ def _op_of(mathematics: Callable[..., Any]) -> tuple[str, tuple[str, ...], Any]:
 
 def _ready(names: Sequence[str], inputs: tuple[Any, ...], compute: np.dtype[Any]) -> tuple[Any, ...]:
     """The inputs in the dtype that is computed in, without a copy where they are, the query with its axis."""
-    if names[0] != "query" or inputs[0].ndim > 1:
-        for x in inputs:
-            if x is not None and (isinstance(x, tuple) or x.dtype is not compute):
-                break
-        else:
-            return inputs
+    if (names[0] != "query" or inputs[0].ndim > 1) and all(x.dtype is compute for x in _flat(inputs)):
+        return inputs
     first, *others = [_in_dtype(x, compute) for x in inputs]
     return (with_query_axis(first, inputs[0]) if names[0] == "query" else first, *others)
 

@@ -268,8 +268,8 @@ def evidence_of(
 ) -> Evidence:
     """What is known of an input with some entries that are wrong; `sound`: whose claims have the form of the input."""
     candidate, u = found.candidate, found.candidate.cotangents
-    asked = (*u, np.zeros(u.shape[1:]))
-    answers = candidate.once("each", "claims", lambda: [candidate.gradients(v) for v in asked])
+    asked = (*u[1:], np.zeros(u.shape[1:]))
+    answers = candidate.once("each", "claims", lambda: [candidate.claims, *map(candidate.gradients, asked)])
     return Evidence(
         name=found.name,
         inputs=candidate.inputs,

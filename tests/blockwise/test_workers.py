@@ -113,6 +113,15 @@ def test_an_executor_runs_the_tasks_of_every_pass() -> None:
     assert passes[3].tasks == 2
 
 
+def test_no_pass_over_two_small_heads_begins_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_run_here", None)
+    query, key, value = normal(0, 2, 4, 2), normal(1, 2, 5, 2), normal(2, 2, 5, 3)
+    output, cache = blockwise.forward(query, key, value, workers=2)
+    gradients = blockwise.backward(output, cache, workers=2)
+    blockwise.jvp(cache, query=query, workers=2)
+    blockwise.double_backward(gradients, output, cache, workers=2)
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_no_thread_runs_far_ahead_of_the_results(count: int) -> None:
     begun, go_on = set(), threading.Event()

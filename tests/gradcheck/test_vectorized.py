@@ -127,7 +127,7 @@ REFUSED = {
     "a norm of the whole": (lambda x: x / np.sqrt((x**2).sum()), "it computes something else then"),
     "the largest of all": (lambda x: x / x.max(), "it computes something else then"),
     "a mean over the first axis": (lambda x: x - x.mean(axis=0), "it computes something else then"),
-    "a reshape": (lambda x: x.reshape(3, 4) * 2, "it raises ValueError: cannot reshape array of size 36 into .*"),
+    "a reshape": (lambda x: x.reshape(3, 4) * 2, "it raises ValueError: cannot reshape array of size 24 into .*"),
     "a transpose": (lambda x: x.T * x.T, "it returns an array of shape .*, where .* is needed"),
     "einsum": (lambda x: np.einsum("ij->ij", x) * 2, "it raises ValueError: .*einstein sum.*"),
     "a shape that is unpacked": (lambda x: (lambda n, m: x * n / m)(*x.shape), "it raises TypeError: .*"),

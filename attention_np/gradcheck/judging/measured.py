@@ -120,7 +120,12 @@ class Candidate:
     def of_a_sum(self) -> list[dict[str, Any]]:
         """What is claimed for two cotangents, and for their sum."""
         u, v, _ = self.cotangents
-        return [self.gradients(w) for w in (u, v, u + v)]
+        return [self.claims, *(self.gradients(w) for w in (v, u + v))]
+
+    @property
+    def claims(self) -> dict[str, Any]:
+        """What is claimed for the first cotangent."""
+        return dict(zip(self.inputs, self.first.gradients, strict=True))
 
     def claimed(self, name: str) -> Array:
         """The gradient that is claimed for one input, in its dtype or in a narrower one."""

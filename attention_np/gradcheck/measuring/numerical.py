@@ -236,10 +236,10 @@ def batched(subject: Subject, others: tuple[int, ...]) -> Subject | str:
 
     If it cannot alone, then perhaps together with `others`: a bias must not have more axes than the scores.
     """
-    rng = np.random.default_rng(0)
-    trial = subject.x + rng.uniform(-0.1, 0.1, (3, *subject.x.shape)) * sizes(subject.x)
+    move = np.random.default_rng(0).uniform(-0.1, 0.1, (1, *subject.x.shape)) * sizes(subject.x)
+    trial = subject.x + np.concatenate([move, np.zeros_like(move)])  # what comes of the second is known
     with np.errstate(all="ignore"):
-        expected = subject.outputs(trial)
+        expected = np.concatenate([subject.outputs(trial[:1]), subject.output.reshape(1, -1)])
     alone = replace(subject, batched=True)
     together = replace(alone, with_it=others)
     reason = _refusal(alone, trial, expected)
