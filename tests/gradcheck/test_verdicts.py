@@ -13,9 +13,9 @@ from attention_np.gradcheck.judging.verdicts import (
     OWN_ROUNDING,
     _add_noise,
     _projections,
-    why_not_complex_step,
     decide,
     first_verdict,
+    why_not_complex_step,
 )
 
 from .programs import back_through_softmax, normal, softmax, takes_the_memory_for_its_own
