@@ -253,7 +253,7 @@ def test_blockwise_makes_no_array_of_all_pairs(kind: str) -> None:
     assert peak_of(both_passes) < n * n * 4 / 4
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "error", "sentence"),
     [
         (lambda: biases.alibi(np.ones(3, int)), TypeError, "slopes must hold floating-point numbers, not int64"),
@@ -274,8 +274,8 @@ def test_arrays_that_cannot_be_used_are_refused(make: Any, error: type[Exception
         make()
 
 
-@pytest.mark.parametrize("op", [dot_product, blockwise], ids=["dot_product", "blockwise"])
-@pytest.mark.parametrize(
+@each("op", [dot_product, blockwise])
+@each(
     ("bias", "sentence"),
     [
         (biases.alibi(np.ones(3)), r"slopes must broadcast to the leading axes of the scores, whose shape is \(2, 2\)"),

@@ -324,7 +324,7 @@ class Counting(rules.Rule):
         return self.rule.columns(rows, columns)
 
 
-@pytest.mark.parametrize(
+@each(
     ("rule", "share"),
     [
         (rules.causal(), 0.55),
@@ -333,7 +333,6 @@ class Counting(rules.Rule):
         (rules.padding(1000), 0.13),
         (rules.padding(0), 0.0),
     ],
-    ids=["causal", "window", "packed", "padding", "nothing"],
 )
 def test_blocks_that_a_rule_hides_are_not_computed(rule: rules.Rule, share: float) -> None:
     n = 8192

@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SHAPES, SOME_HIDDEN, Array, Shape, assert_close, assert_same_bits, attentions, normal
+from helpers import SHAPES, SOME_HIDDEN, Array, Shape, assert_close, assert_same_bits, attentions, each, normal
 
 from attention_np import blockwise, dot_product
 
@@ -75,12 +75,12 @@ def dropout_of(shape: Shape, p: float = 0.5, rng: Any = 3, dtype: Any = float) -
     return dot_product.forward(x[0], x[1], x[1], dropout_p=p, rng=rng)[1].dropout
 
 
-@pytest.mark.parametrize("shape", [(12, 7), (3, 4, 7), (2, 3, 2, 7), (12, 1, 7)], ids=str)
+@each("shape", [(12, 7), (3, 4, 7), (2, 3, 2, 7), (12, 1, 7)])
 def test_draws_depend_on_the_row_of_the_scores_and_not_on_how_rows_are_grouped(shape: Shape) -> None:
     assert_same_bits(dropout_of(shape).reshape(12, 7), dropout_of((12, 7)))
 
 
-@pytest.mark.parametrize("m", [1, 5, 8, 13, 100])
+@each("m", [1, 5, 8, 13, 100])
 def test_draws_are_those_of_philox_at_the_place_in_the_scores(m: int) -> None:
     width = (m + 7) // 8 * 8
     key = int(np.random.default_rng(3).integers(2**63))
@@ -115,14 +115,14 @@ def test_a_kept_weight_is_divided_by_the_probability_of_keeping_it(dtype: Any) -
     assert_close(cache.weights.sum(-1), np.ones(4), 1e-15)
 
 
-@pytest.mark.parametrize("rng", [3, np.random.default_rng(3), np.random.SeedSequence(3), np.random.PCG64(3)])
+@each("rng", [3, np.random.default_rng(3), np.random.SeedSequence(3), np.random.PCG64(3)])
 def test_whatever_numpy_takes_as_a_seed_will_do(rng: Any) -> None:
     assert set(np.unique(dropout_of((30, 30), 0.5, rng))) == {0.0, 2.0}
 
 
-@pytest.mark.parametrize("op", [dot_product, blockwise])
-@pytest.mark.parametrize("name", ["query", "key"])
-@pytest.mark.parametrize(
+@each("op", [dot_product, blockwise])
+@each("name", ["query", "key"])
+@each(
     ("tangent", "other", "scale", "value"),
     [(1.2e308, 1.0, 0.5, 1.0), (1e200, 1e150, 0.5, 1e-60), (1e200, 1e20, 1e140, 1e-60), (1e-100, 1e250, 1e200, 1e-60)],
 )

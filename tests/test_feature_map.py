@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import COMPLEX_STEP, Case, assert_close, assert_same_bits, normal, run
+from helpers import COMPLEX_STEP, Case, assert_close, assert_same_bits, each, normal, run
 
 from attention_np import feature_map, gradcheck, linear_attention
 
@@ -14,8 +14,8 @@ def inputs(m: int | None, *shape: int) -> dict[str, Any]:
     return given if m is None else given | {"directions": normal(1, m, shape[-1])}
 
 
-@pytest.mark.parametrize("m", DIRECTIONS)
-@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 1)])
+@each("m", DIRECTIONS)
+@each("shape", [(5,), (3, 5), (2, 3, 1)])
 def test_gradients_are_numerical_ones_for_any_shape(m: int | None, shape: tuple[int, ...]) -> None:
     report = gradcheck.check_op(feature_map, inputs(m, *shape), method="complex-step")
     report.raise_if_failed()

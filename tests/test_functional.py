@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import assert_same_bits, normal, random_parameters
+from helpers import assert_same_bits, each, normal, random_parameters
 from scipy import special
 
 import attention_np as anp
@@ -33,7 +33,7 @@ CONVENIENCES: list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("convenience", "op", "arrays", "options"), CONVENIENCES)
+@each(("convenience", "op", "arrays", "options"), CONVENIENCES)
 def test_a_convenience_is_the_output_of_its_op(
     convenience: Any, op: Any, arrays: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
@@ -56,7 +56,7 @@ def test_the_arguments_have_pytorchs_order() -> None:
     assert_same_bits(actual, expected)
 
 
-@pytest.mark.parametrize(("key_heads", "value_heads"), [(1, 1), (2, 2), (3, 3), (6, 6), (2, 3)])
+@each(("key_heads", "value_heads"), [(1, 1), (2, 2), (3, 3), (6, 6), (2, 3)])
 def test_with_enable_gqa_each_key_head_serves_query_heads_that_follow_one_another(
     key_heads: int, value_heads: int
 ) -> None:
@@ -140,8 +140,8 @@ def test_another_algorithm_is_refused() -> None:
         anp.scaled_dot_product_attention(**BATCH, algorithm="flash")
 
 
-@pytest.mark.parametrize("enable_gqa", [False, True])
-@pytest.mark.parametrize("name", ["query", "key", "value"])
+@each("enable_gqa", [False, True])
+@each("name", ["query", "key", "value"])
 def test_an_array_that_is_no_array_is_refused_by_name(name: str, enable_gqa: bool) -> None:
     arrays = {"query": np.zeros((4, 3, 2)), "key": np.zeros((2, 3, 2)), "value": np.zeros((2, 3, 2))}
     with pytest.raises(ValueError, match=rf"^{name} must be an array of floating-point numbers: "):
@@ -151,7 +151,7 @@ def test_an_array_that_is_no_array_is_refused_by_name(name: str, enable_gqa: boo
 READ = r"^attn_mask must hold booleans.*u?int.*masks\.as_mask.*\(attn_mask\.shape={}\)$"
 
 
-@pytest.mark.parametrize(
+@each(
     ("attn_mask", "error", "message"),
     [
         ([[True], [True, False]], ValueError, r"^attn_mask must be an array of booleans or floating-point numbers: "),
@@ -161,7 +161,6 @@ READ = r"^attn_mask must hold booleans.*u?int.*masks\.as_mask.*\(attn_mask\.shap
         *(([1, 1, 0], TypeError, READ.format(r"\(3,\)")), (np.ones(3, int), TypeError, READ.format(r"\(3,\)"))),
         *((1, TypeError, READ.format(r"\(\)")), (np.uint8(1), TypeError, READ.format(r"\(\)"))),
     ],
-    ids=repr,
 )
 def test_what_is_no_attn_mask_is_refused_by_name(attn_mask: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

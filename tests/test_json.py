@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from helpers import each
 
 from attention_np._lib import json
 
@@ -52,7 +53,7 @@ def test_a_file_is_read_up_to_its_limit_and_no_further(tmp_path):
         json.read(path, 3)
 
 
-@pytest.mark.parametrize("value", [None, True, "1", "Infinity", [], 10**400])
+@each("value", [None, True, "1", "Infinity", [], 10**400])
 def test_what_is_no_finite_number_is_refused(value):
     with pytest.raises(ValueError, match=r"^a number is (expected, not|too large)"):
         json.as_finite(value)
@@ -80,7 +81,7 @@ def test_a_folder_is_refused_and_a_file_that_is_missing_is_called_so(tmp_path):
 PAIR = {"name": json.as_text, "sizes": json.as_tuple(json.as_whole)}
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "reason"),
     [
         ([], r"^an object is expected, with name, sizes, not \[\]$"),
@@ -100,7 +101,7 @@ def test_the_fields_of_an_object_come_in_the_order_in_which_they_are_asked_for()
     assert list(json.as_record({"sizes": [2, 0], "name": "a"}, PAIR).items()) == [("name", "a"), ("sizes", (2, 0))]
 
 
-@pytest.mark.parametrize(
+@each(
     ("read", "fits", "others"),
     [
         (json.as_text, ["", "1"], [1, None, ["a"]]),

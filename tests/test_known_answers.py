@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Patch, Printed, normal, some_of
+from helpers import Array, Patch, Printed, each, normal, some_of
 
 import attention_np
 from attention_np import cases, cli, dot_product, known_answers, softmax
@@ -91,7 +91,7 @@ def exactly(x: np.longdouble) -> Any:
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="NumPy's longdouble has no 64 bits here")
-@pytest.mark.parametrize("example", some_of(SMALL, 8), ids=lambda example: f"{example.op}-{example.name}")
+@each("example", *some_of(SMALL, 8))
 def test_the_ops_in_extended_precision_agree_with_fifty_digits(example: Any) -> None:
     exact = truth.answers(example.op, example.inputs, example.options)
     wide = {name: x if x.dtype == np.bool_ else x.astype(np.longdouble) for name, x in example.inputs.items()}
@@ -115,7 +115,7 @@ def finite(values: Array) -> Array:
     return np.isfinite(values.astype(float))
 
 
-@pytest.mark.parametrize("example", some_of(SMALL, 5), ids=lambda example: f"{example.op}-{example.name}")
+@each("example", *some_of(SMALL, 5))
 def test_the_numbers_whose_errors_are_bounded_are_the_answers(example: Any) -> None:
     exact = truth.answers(example.op, example.inputs, example.options)
     found = bounds.analysed(example.op, FORMATS["float64"], example.inputs, example.options)
@@ -125,7 +125,7 @@ def test_the_numbers_whose_errors_are_bounded_are_the_answers(example: Any) -> N
         assert (np.abs(difference) <= found[name].error + 4 * EPSILON * np.abs(expected) + 1e-300).all()
 
 
-@pytest.mark.parametrize("example", some_of(SMALL[::7], 5), ids=lambda example: f"{example.op}-{example.name}")
+@each("example", *some_of(SMALL[::7], 5))
 def test_more_digits_change_no_answer(example: Any) -> None:
     errors = bounds.bounds(example.op, FORMATS["float64"], example.inputs, example.options)
     fewer = settling.settled_answers(example.op, example.inputs, example.options, errors)
@@ -143,7 +143,7 @@ def test_a_gradient_that_cancels_to_nothing_is_exactly_zero(answers: Path) -> No
             assert case.bounds["d_b_key"].any() or "one-key" in case.name
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("dtype", DTYPES)
 def test_rounding_is_to_the_nearest_and_of_two_to_the_even_one(dtype: str) -> None:
     form = FORMATS[dtype]
     some = normal(0, 200) * 2.0 ** np.random.default_rng(1).integers(form.least // 2, 10, 200)
@@ -581,7 +581,7 @@ def test_what_a_function_writes_to_its_inputs_harms_no_answer(few: Path) -> None
     assert known_answers.verify(function, few, dtypes=["float32"]).ok
 
 
-@pytest.mark.parametrize(
+@each(
     ("returned", "error", "message"),
     [
         (np.zeros(3), TypeError, r"^the function must return a dictionary of arrays, .* not ndarray"),

@@ -263,8 +263,8 @@ def test_what_a_token_spoils_is_seen_from_it_on_and_not_before(
             assert_close(actual.gradients[other], gradient, 1e-14)  # nothing that is spoiled has a gradient
 
 
-@pytest.mark.parametrize("rule", ["one decay", "delta, a decay for each feature"])
-@pytest.mark.parametrize("chunk_size", [None, 3, 64])
+@each("rule", ["one decay", "delta, a decay for each feature"])
+@each("chunk_size", [None, 3, 64])
 def test_behind_a_decay_to_nothing_nothing_is_left_not_even_nan(rule: str, chunk_size: int | None) -> None:
     of = case(rule, chunk_size=chunk_size)
     of.inputs["log_decay"][:, 7] = -np.inf
@@ -441,7 +441,7 @@ REFUSED: list[tuple[type[Exception], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "changed", "sentence"), REFUSED)
+@each(("error", "changed", "sentence"), REFUSED)
 def test_bad_input_is_refused_with_its_shapes(error: type[Exception], changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(error, match="^" + re.escape(sentence)):
         case("delta, a decay for each feature").forward(**changed)

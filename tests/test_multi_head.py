@@ -66,8 +66,8 @@ def test_the_cache_refers_to_its_inputs() -> None:
 # Heads
 
 
-@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (2, 5, 3, 8), (0, 8), (3, 0), (0, 3, 8)], ids=str)
-@pytest.mark.parametrize("num_heads", [1, 2, 4, 8])
+@each("shape", [(3, 8), (2, 3, 8), (2, 5, 3, 8), (0, 8), (3, 0), (0, 3, 8)])
+@each("num_heads", [1, 2, 4, 8])
 def test_split_and_combine_undo_each_other(shape: Shape, num_heads: int) -> None:
     x = normal(0, *shape)
     split = multi_head.split_heads(x, num_heads)
@@ -84,7 +84,7 @@ def test_split_heads_is_a_view_and_holds_any_dtype() -> None:
     assert multi_head.split_heads(x, 2).dtype == x.dtype
 
 
-@pytest.mark.parametrize("num_heads", [0, -1, -2, 3, 5, 16])
+@each("num_heads", [0, -1, -2, 3, 5, 16])
 def test_heads_that_do_not_divide_the_features_are_refused(num_heads: int) -> None:
     with pytest.raises(ValueError, match=rf"num_heads={num_heads} must divide the 8 features of x \(x\.shape=\(3, 8\)"):
         multi_head.split_heads(np.zeros((3, 8)), num_heads)
@@ -105,8 +105,8 @@ def fused(d_model: int = 6) -> tuple[Array, Array, Array, Array]:
     return normal(0, 4, d_model, d_model), normal(1, 4, d_model)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("of_in", [True, False])
-@pytest.mark.parametrize("of_out", [True, False])
+@each("of_in", [True, False])
+@each("of_out", [True, False])
 def test_both_fused_layouts_give_the_parameters_that_were_fused_with_either_bias(of_in: bool, of_out: bool) -> None:
     (w_q, w_k, w_v, w_o), (b_q, b_k, b_v, b_o) = fused()
     given = (np.concatenate([b_q, b_k, b_v]) if of_in else None, b_o if of_out else None)
@@ -120,7 +120,7 @@ def test_both_fused_layouts_give_the_parameters_that_were_fused_with_either_bias
                 assert_same_bits(actual, array)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "shapes", "message"),
     [
         ("in_proj", ((6, 18), (6, 6)), r"in_proj_weight must have the shape \(3 \* d_model, d_model\).*6, 18"),
@@ -180,7 +180,7 @@ def test_random_parameters_have_the_dtype_asked_for(dtype: Any) -> None:
     assert {array.dtype for array in Parameters.random(6, rng=0, dtype=dtype)[:8]} == {np.dtype(dtype)}
 
 
-@pytest.mark.parametrize(
+@each(
     ("changed", "error", "message"),
     [
         ({"d_model": 0}, ValueError, r"^d_model must be at least 1, not 0"),
@@ -193,7 +193,6 @@ def test_random_parameters_have_the_dtype_asked_for(dtype: Any) -> None:
         ({"rng": 1.5}, TypeError, r"^rng must be a seed or a numpy\.random\.Generator, not 1\.5"),
         ({"dtype": int}, TypeError, r"dtype must hold floating-point numbers, not int64"),
     ],
-    ids=str,
 )
 def test_random_parameters_that_cannot_be_are_refused(
     changed: dict[str, Any], error: type[Exception], message: str
@@ -404,7 +403,7 @@ def test_projections_that_do_not_fit_are_normalised_to_what_they_say() -> None:
 LAYER = a_layer()
 
 
-@pytest.mark.parametrize(
+@each(
     ("changed", "error", "message"),
     [
         ({"num_kv_heads": 3}, ValueError, "num_kv_heads=3 must divide num_heads=4"),
@@ -462,7 +461,7 @@ def test_a_layer_of_hugging_face_is_read_by_name_without_a_copy() -> None:
     assert multi_head.forward(x, x, x, parameters, num_heads=4, num_kv_heads=2)[0].shape == (3, 5)
 
 
-@pytest.mark.parametrize(
+@each(
     ("state", "layout", "message"),
     [
         (in_layout("llama"), "falcon", "layout must be one of llama, gemma2, qwen3, gpt_oss, bloom, t5, bert, not"),

@@ -108,7 +108,7 @@ def test_dtypes_are_those_of_the_arrays(case: Case, dtype: Any) -> None:
         assert np.abs(x - expected[name]).max() <= 32 * np.finfo(dtype).eps * max(np.abs(expected[name]).max(), 1)
 
 
-@pytest.mark.parametrize("op", ["dot_product", "blockwise", "additive", "multi_head"])
+@each("op", ["dot_product", "blockwise", "additive", "multi_head"])
 def test_what_is_masked_out_and_a_query_without_a_gradient_add_nothing_whatever_they_hold(op: str) -> None:
     case = plain_cases()[op]._replace()
     mask = SOME_HIDDEN & (np.arange(5) != 2)

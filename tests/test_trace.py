@@ -168,7 +168,7 @@ def test_an_unknown_symbol_is_refused_with_those_that_there_are() -> None:
         trace.dot_product(SENTENCE)["X"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "options", "error", "reason"),
     [
         ("", {}, ValueError, "the sentence has no words: ''"),
@@ -240,7 +240,7 @@ def test_without_the_extra_that_reads_pages_a_trace_says_so(monkeypatch: Patch) 
         trace.dot_product(SENTENCE)
 
 
-@pytest.mark.parametrize(
+@each(
     ("latex", "text"),
     [
         (r"\frac{\partial L}{\partial S_{ij}} &= A_{ij} \left( G_{ij} - r_i \right)", "dL/dS_ij = A_ij (G_ij - r_i)"),

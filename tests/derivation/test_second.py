@@ -124,7 +124,7 @@ def test_what_is_false_of_them_fails(equation: str) -> None:
     assert (record.verdict, record.kind) == ("fails", "claim"), record.message
 
 
-@pytest.mark.parametrize(("equation", "kind", "part"), WRONG)
+@each(("equation", "kind", "part"), WRONG)
 def test_what_cannot_be_read_has_its_sentence(equation: str, kind: str, part: str) -> None:
     record = judge(equation)
     assert (record.verdict, record.kind) == ("fails", kind), record.message

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers import Patch
+from helpers import Patch, each
 
 from attention_np.cases import OPS
 from attention_np.derivation import Page, PageCheck, Verification, read_page, read_pages, verify, verify_against_op
@@ -139,7 +139,7 @@ def test_outside_of_an_example_nothing_is_bound() -> None:
     assert verdicts(EXAMPLE.replace("A worked example", "Numbers"))[1:3] == ["fails", "fails"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("old", "new", "position"),
     [
         ("2 \\\\ 4", "2 \\\\ 5", 2),
@@ -177,7 +177,7 @@ PRINTED = [
 ]
 
 
-@pytest.mark.parametrize(("left", "right", "holds"), PRINTED)
+@each(("left", "right", "holds"), PRINTED)
 def test_printed_digits_are_held_to_half_a_unit(left: str, right: str, holds: bool) -> None:
     assert verdicts(f"$$ {left} \\approx {right} \\tag{{t.1}} $$") == ["holds" if holds else "fails"]
 
@@ -399,7 +399,7 @@ def test_without_its_op_a_definition_can_be_mutated_unseen() -> None:
     assert score.survived
 
 
-@pytest.mark.parametrize(
+@each(
     ("equation", "kind", "mutant"),
     [
         (r"u = t - 1", "flip sign", r"u = t  +  1"),

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from helpers import each
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ def test_the_relative_error_is_the_largest_difference_over_the_largest_magnitude
     assert relative_error(b, a) == (error, index)
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-12, 1.0, 1e12, 1e300])
+@each("scale", [1e-300, 1e-12, 1.0, 1e12, 1e300])
 def test_the_relative_error_does_not_depend_on_the_scale(scale):
     error, index = relative_error(
         np.array([[1.0, -2.0], [4.0, 0.0]]) * scale, np.array([[1.0, -2.0], [3.0, 0.0]]) * scale
@@ -57,7 +58,7 @@ def test_what_is_not_finite_never_agrees_not_even_with_itself(strange):
         assert normwise(a, b, np.full(3, 1e300), EPS) == np.inf
 
 
-@pytest.mark.parametrize(
+@each(
     ("times_the_floor", "verdict"),
     [(0.0, HOLDS), (0.5, UNDECIDED), (9.9, UNDECIDED), (10.1, WRONG), (1e6, WRONG), (-9.9, UNDECIDED), (-10.1, WRONG)],
 )
@@ -75,7 +76,7 @@ def test_an_entry_holds_if_it_agrees_to_the_resolution_of_its_own_size_whatever_
     np.testing.assert_array_equal(judge(expected * (1 + 1.1e-7), expected, floor, 1e-7), [UNDECIDED] * 3)
 
 
-@pytest.mark.parametrize(
+@each(
     ("actual", "expected", "floor", "resolution", "verdict"),
     [
         ([0.0, 0.0], [1e-9, 0.0], 1e-20, 1e-10, [WRONG, HOLDS]),
@@ -131,8 +132,8 @@ def test_the_normwise_error_of_what_is_not_noise_is_the_relative_error():
     assert normwise(np.zeros(3), np.zeros(3), np.ones(3), EPS) == 0
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
-@pytest.mark.parametrize("ulps", [1, 4])
+@each("dtype", ["float16", "float32", "float64", "longdouble"])
+@each("ulps", [1, 4])
 def test_every_entry_moves_by_at_least_one_and_at_most_so_many_last_bits_up_or_down(dtype, ulps):
     x = np.concatenate([np.full(100, 1.5), np.full(100, -1.25)]).astype(dtype)
     y = moved(x, np.random.default_rng(0), ulps)

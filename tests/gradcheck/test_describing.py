@@ -6,6 +6,7 @@ from html import unescape
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck import Report
 from attention_np.gradcheck.describing import _probability, _sampled, _wrapped
@@ -49,7 +50,7 @@ def test_one_entry_is_no_entries_and_shows_in_the_line_of_the_input_already():
     assert len(lines_on(wrong_in(*places))) == 2 + 5  # of many the five worst
 
 
-@pytest.mark.parametrize(
+@each(
     ("analytic", "numerical", "wrong", "shown"),
     [
         (1 + 2**-50, 1.0, 1, ["1.0000000000000009", "1"]),
@@ -79,7 +80,7 @@ def test_a_check_of_a_sample_says_what_may_have_been_missed():
     assert "along 2 random directions: an error of" in _sampled(SAMPLE._replace(directions=2, norm=0.5))
 
 
-@pytest.mark.parametrize(
+@each(
     ("probability", "said"),
     [(0.0, "0"), (1.0, "1"), (1 / 800, "0.00125"), (0.001, "0.001"), (1 / 1001, "1e-03"), (1 / 3000, "4e-04")],
 )

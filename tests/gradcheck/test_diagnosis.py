@@ -63,7 +63,7 @@ def test_a_wrong_smooth_formula_has_no_simple_cause(shape, seed, inner, outer, w
     assert diagnose(found) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "expected"),
     [
         (lambda right, _rng: -right, "it is -1 times the numerical gradient throughout"),
@@ -119,7 +119,7 @@ def is_said_of(planted, found):
     return sentence is None if planted.expected is None else re.search(planted.expected, sentence)
 
 
-@pytest.mark.parametrize("name", [*NAMED, *OF_ONE_SCALE])
+@each("name", [*NAMED, *OF_ONE_SCALE])
 def test_a_sample_of_the_entries_is_enough(name):
     planted = bug(name)
     found = evidence_of(planted.forward, planted.wrong_backward, planted.inputs, planted.where)
@@ -184,10 +184,8 @@ def guarded(x):
 WITH_A_ZERO = np.where(np.arange(12) == 3, 0, normal(12, seed=1))
 
 
-@pytest.mark.parametrize(
-    ("forward", "slope"), [(lambda x: x * x, lambda x: 2 * guarded(x)), (np.cosh, lambda x: np.sinh(guarded(x)))]
-)
-@pytest.mark.parametrize("method", ["complex-step", "central"])
+@each(("forward", "slope"), [(lambda x: x * x, lambda x: 2 * guarded(x)), (np.cosh, lambda x: np.sinh(guarded(x)))])
+@each("method", ["complex-step", "central"])
 def test_a_point_where_a_function_is_stationary_is_not_behind_a_mask(forward, slope, method):
     found = said(forward, lambda d, x: d * slope(x), {"x": WITH_A_ZERO}, method=method)
     assert "mask" not in found

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 from attention_np.gradcheck import METHODS, Interrupted, NotAnalyticError, check, examining
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
@@ -143,8 +143,8 @@ def sums_to_one_backward(d_output, x):
     return terms - weights * terms.sum()
 
 
-@pytest.mark.parametrize(("method", "low", "high"), [("complex-step", 0, 1e-15), ("central", 1e-13, 1e-10)])
-@pytest.mark.parametrize("scale", [1.0, 1e9])
+@each(("method", "low", "high"), [("complex-step", 0, 1e-15), ("central", 1e-13, 1e-10)])
+@each("scale", [1.0, 1e9])
 def test_the_error_of_a_gradient_that_is_all_noise_is_relative_to_the_terms_that_cancelled(method, low, high, scale):
     found = check(
         lambda x: scale * sums_to_one(x),
@@ -208,7 +208,7 @@ def test_the_details_have_the_shape_of_the_input_and_slopes_at_least_in_double(d
 
 
 @pytest.mark.parametrize("method", ["complex-step", "central"])
-@pytest.mark.parametrize("max_entries", some_of([4, None], 2))
+@each("max_entries", *some_of([4, None], 2))
 def test_the_diagnosis_is_given_both_gradients_for_three_cotangents_and_the_claimed_one_for_zeros(
     monkeypatch, method, max_entries
 ):
@@ -321,7 +321,7 @@ def test_of_wrong_entries_alone_the_largest_difference_is_the_worst():
     assert found.floor == details.floor[2] > 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("bug", "diagnosis"),
     [
         (lambda *_: None, "the gradient is missing"),
@@ -368,7 +368,7 @@ NOT_ANALYTIC = {
 }
 
 
-@pytest.mark.parametrize("what", NOT_ANALYTIC)
+@each("what", NOT_ANALYTIC)
 def test_a_function_that_is_not_analytic_is_judged_by_differences_or_refused_if_the_complex_step_was_asked_for(what):
     forward, backward, note = NOT_ANALYTIC[what]
     inputs = {"x": np.array([0.5, -1.5, 2.0, -0.25])}
@@ -419,8 +419,8 @@ KINKED = {  # the function, two gradients that agree with one side each, the poi
 }
 
 
-@pytest.mark.parametrize("method", ["auto", "central"])
-@pytest.mark.parametrize("what", KINKED)
+@each("method", ["auto", "central"])
+@each("what", KINKED)
 def test_a_kink_is_reported_with_both_slopes_whichever_side_the_gradient_agrees_with(what, method):
     forward, one_side, other_side, point, below = KINKED[what]
     x = np.array(point)
@@ -439,7 +439,7 @@ def test_a_kink_is_reported_with_both_slopes_whichever_side_the_gradient_agrees_
         assert slopes == pytest.approx(sorted([u * (1 if what == "a clip" else below), u * above]), rel=1e-5)
 
 
-@pytest.mark.parametrize("what", KINKED)
+@each("what", KINKED)
 def test_the_complex_step_does_not_pass_a_kink_whichever_side_the_gradient_agrees_with(what):
     forward, one_side, other_side, point, _ = KINKED[what]
 
@@ -454,8 +454,8 @@ def test_the_complex_step_does_not_pass_a_kink_whichever_side_the_gradient_agree
         assert re.fullmatch(said, verdict(backward))
 
 
-@pytest.mark.parametrize("method", [*METHODS, "auto"])
-@pytest.mark.parametrize("distance", [1e-3, -1e-6, 1e-9, -1e-12])
+@each("method", [*METHODS, "auto"])
+@each("distance", [1e-3, -1e-6, 1e-9, -1e-12])
 def test_a_kink_that_is_close_by_is_none(distance, method):
     def forward(x):
         return np.where(x.real > 0, x, 0) @ np.ones((3, 2))

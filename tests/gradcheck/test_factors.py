@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from .evidence import RIGHT, evidence_of, linear_evidence, matrices, noises, sai
 from .programs import normal
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "expected"),
     [
         (lambda d, x: -d * np.cos(x), "it is -1 times the numerical gradient throughout"),
@@ -27,7 +28,7 @@ from .programs import normal
         (lambda d, x: d * x, None),
     ],
 )
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@each("shape", [(), (1,), (1, 1)])
 def test_a_single_ratio_is_a_factor_only_if_it_is_no_accident(wrong, expected, shape):
     x = np.full(shape, normal(seed=1))
     assert diagnose(evidence_of(np.sin, lambda *a: (wrong(*a),), {"x": x}, "x")) == expected
@@ -143,7 +144,7 @@ def test_of_a_single_output_it_takes_the_ratios_of_three_entries(entries, factor
     assert found == said or (said is not None and found.startswith(said))
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "said"),
     [
         (lambda d, x: d / x**2, "it is -1 times the numerical gradient throughout"),
@@ -281,13 +282,13 @@ def said_of_a_factor(factor, shapes, output_shape, constants=None):
     return diagnose(found._replace(name="a", inputs=inputs, **gradients))
 
 
-@pytest.mark.parametrize(("factor", "constants", "shown", "name"), CONSTANTS)
+@each(("factor", "constants", "shown", "name"), CONSTANTS)
 def test_of_a_factor_it_is_said(factor, constants, shown, name):
     said = said_of_a_factor(factor, *HEADS, constants)
     assert said == f"it is {shown} times the numerical gradient throughout{name}"
 
 
-@pytest.mark.parametrize(("factor", "shapes", "output_shape", "name"), LENGTHS)
+@each(("factor", "shapes", "output_shape", "name"), LENGTHS)
 def test_of_a_length_it_is_said(factor, shapes, output_shape, name):
     said = said_of_a_factor(factor, shapes, output_shape)
     assert said == f"it is {factor:.9g} times the numerical gradient throughout{name}"
@@ -307,8 +308,8 @@ def test_a_variance_is_spoken_of_only_where_the_gradient_sums_to_zero_as_that_of
     assert diagnose(found) == f"it is 1.2 times the numerical gradient throughout{variance if said else ''}"
 
 
-@pytest.mark.parametrize("dropped", [True, False])
-@pytest.mark.parametrize(("factor", "name"), [(0.9, "1 - 0.1"), (1 / 0.9, "1/(1 - 0.1)")])
+@each("dropped", [True, False])
+@each(("factor", "name"), [(0.9, "1 - 0.1"), (1 / 0.9, "1/(1 - 0.1)")])
 def test_a_dropout_is_spoken_of_only_where_entries_are_dropped(factor, name, dropped):
     right = np.random.default_rng(0).standard_normal((3, 9)) * np.where(dropped & (np.arange(9) % 3 == 0), 0, 1)
     dropout = f": perhaps {name}, as for a dropout probability of 0.1"
@@ -384,7 +385,7 @@ def test_a_factor_of_the_entries_that_can_be_decided_is_seen_beside_such_as_nois
     assert "0.35" in str(diagnose(hidden))
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "precision", "said"),
     [
         (1.05, 0.02, "1.05"),

@@ -5,6 +5,7 @@ import types
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck import check_layer
 
@@ -150,7 +151,7 @@ def state_of(held):
     return {name: state_of(x) for name, x in held.items()} if isinstance(held, dict) else held
 
 
-@pytest.mark.parametrize("style", STYLES)
+@each("style", STYLES)
 def test_a_layer_that_is_right_holds_by_its_inputs_and_its_parameters_and_stays_as_it_is(style):
     kind, parameters, names = STYLES[style]
     layer = kind()
@@ -470,7 +471,7 @@ class ReadOnly:
         return dout
 
 
-@pytest.mark.parametrize(
+@each(
     ("layer", "options", "error", "message"),
     [
         (GradientsInDictionaries(True), {}, ValueError, "has no parameters.W before forward is called: let it make"),
@@ -707,7 +708,7 @@ def with_method():
     return Returning()
 
 
-@pytest.mark.parametrize(
+@each(
     ("made", "names", "note"),
     [
         (tied, ["x", "first.gamma", "second.gamma"], "first.W, second.W of the layer are not checked"),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 from attention_np import dot_product
 from attention_np.gradcheck import check, check_low_precision
@@ -83,8 +83,8 @@ def checked(name, precision, wrong=None, seed=0, scale=1.0, **other_shapes):
 
 
 @PRECISIONS
-@pytest.mark.parametrize("name", ["tanh", "attention"])
-@pytest.mark.parametrize("scale", [1, 4])
+@each("name", ["tanh", "attention"])
+@each("scale", [1, 4])
 def test_a_kernel_that_only_rounds_holds_also_where_it_saturates(precision, name, scale):
     for seed in range(3):
         report = checked(name, precision, seed=10 * seed, scale=scale)
@@ -115,7 +115,7 @@ def test_a_simple_cause_is_named(precision):
     assert "first at [1]" in str(checked("tanh", precision, "NaN")["x"].diagnosis)
 
 
-@pytest.mark.parametrize("precision", some_of(ROUNDED, 3))
+@each("precision", *some_of(ROUNDED, 3))
 def test_a_factor_of_two_is_seen_in_most_entries_though_each_of_many_keys_weighs_little(precision):
     shapes = {"query": (40, 4), "key": (130, 4), "value": (130, 3)}
     report = checked("attention", precision, "scale", **shapes)
@@ -149,7 +149,7 @@ def test_sums_in_another_order_are_no_other_answer():
     assert report.ok, str(report)
 
 
-@pytest.mark.parametrize("precision", some_of(ROUNDED, 3))
+@each("precision", *some_of(ROUNDED, 3))
 @pytest.mark.parametrize("wrong", [None, "scale"])
 def test_a_reference_with_its_own_backward_serves_inputs_that_are_large(precision, wrong):
     def forward(query, key, value):
@@ -245,7 +245,7 @@ def test_an_array_of_another_library_is_called_by_its_library():
 X = np.ones(3, np.float16)
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "error", "message"),
     [
         ({"reference": None}, TypeError, "^reference must be a function, not NoneType$"),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck import check
 from attention_np.gradcheck.nesting import Nest, filled, leaves, takes
@@ -230,7 +231,7 @@ class Layer:
         return d_y @ self.w.T, self.x.T @ d_y
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         (

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck import check
 from attention_np.gradcheck.agreement import WRONG
@@ -52,7 +53,7 @@ def positive(*shape, seed=2):
 FIRST_ROWS = np.arange(5)[:, np.newaxis]
 
 
-@pytest.mark.parametrize(
+@each(
     ("weights", "cotangents", "said"),
     [
         *((positive(9) * (np.arange(9) < n), count, n * count > 7) for n, count in ((4, 2), (3, 2), (2, 3), (3, 3))),
@@ -88,7 +89,7 @@ def test_the_noise_of_other_cotangents_does_not_excuse_a_row_that_sums_to_someth
     assert BY_SUMS not in said_of(with_errors(right, errors_like_weights(positive(5, 4)), floor=1e-6))
 
 
-@pytest.mark.parametrize(("off", "said"), [(0.0, True), (1.5, True), (2.5, False), (None, True)])
+@each(("off", "said"), [(0.0, True), (1.5, True), (2.5, False), (None, True)])
 def test_weights_are_told_apart_to_within_the_noise(off, said):
     weights, right = positive(5, 4), rows_that_sum_to_zero(5, 4)
     if off is None:  # where they are zero, they may be anything within it

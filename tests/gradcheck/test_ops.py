@@ -213,7 +213,7 @@ def test_an_op_is_given_gradients_and_tangents_of_its_own_dtypes(dtype):
     assert seen | {d_output.dtype for d_output, *_ in watched.seen} == {np.dtype(dtype)}
 
 
-@pytest.mark.parametrize(
+@each(
     "option",
     [
         {"method": "backward"},

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,7 +58,7 @@ ORDERS = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "change", "sentence"), ORDERS, ids=[sentence for *_, sentence in ORDERS])
+@each(("shape", "change", "sentence"), ORDERS)
 def test_of_another_order_it_is_said(shape, change, sentence):
     assert said_of(lambda g, _: change(g), shape) == sentence
 
@@ -134,7 +135,7 @@ def of_factor(d, x):
 PAIRS = "entries [i, j] and [j, i] of the last two axes are right together, and not each"
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "backward", "said"),
     [
         (np.linalg.cholesky, of_factor, f"{PAIRS}: forward reads the lower triangle alone"),

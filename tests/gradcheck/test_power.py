@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from helpers import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,8 +47,8 @@ def test_no_random_correct_function_is_called_wrong(method, dtype, badly_scaled,
     holds()
 
 
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("power", [2, 5])
+@each("method", ALL)
+@each("power", [2, 5])
 def test_a_power_of_zeros_has_a_gradient_of_zeros(power, method):
     report = check(lambda x: x**power, lambda d, x: power * d * x ** (power - 1), {"x": np.zeros(3)}, method=method)
     assert report.ok, str(report)
@@ -55,8 +56,8 @@ def test_a_power_of_zeros_has_a_gradient_of_zeros(power, method):
     assert not report.ok
 
 
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("width", [1e-2, 1e-4, 1e-6])
+@each("method", ALL)
+@each("width", [1e-2, 1e-4, 1e-6])
 def test_a_function_that_is_flat_but_for_the_surroundings_of_the_point_is_not_taken_for_flat(width, method):
     def forward(x):
         return np.exp(-(((x - 1) / width) ** 2))
@@ -298,8 +299,8 @@ FROM_ONE = {
 }
 
 
-@pytest.mark.parametrize("powers", [4, 12])
-@pytest.mark.parametrize("name", BENT)
+@each("powers", [4, 12])
+@each("name", BENT)
 def test_a_step_longer_than_an_entry_sees_a_bend_between_and_does_not_look_past_it(name, powers):
     forward, backward = BENT[name]
     for seed in range(3):
@@ -358,8 +359,8 @@ BRANCHES = {
 }
 
 
-@pytest.mark.parametrize("large", [1e3, 1e9, 1e12])
-@pytest.mark.parametrize("name", BRANCHES)
+@each("large", [1e3, 1e9, 1e12])
+@each("name", BRANCHES)
 def test_a_branch_that_is_not_analytic_is_seen_however_large_the_others_are(name, large):
     branch, slope = BRANCHES[name]
     x = np.array([0.3, -0.7, 1.0, -2.0, 0.5])
@@ -432,8 +433,8 @@ STAIRS = {
 }
 
 
-@pytest.mark.parametrize("unit", [1.0, 1e-12])
-@pytest.mark.parametrize("name", STAIRS)
+@each("unit", [1.0, 1e-12])
+@each("name", STAIRS)
 def test_the_verdict_on_what_is_flat_does_not_depend_on_the_unit_of_the_output(name, unit):
     forward, backward, x, wrong = STAIRS[name]
     found = check(lambda x: unit * forward(x), lambda d, x: unit * backward(d, x), {"x": np.array(x)})["x"]

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck import check
 from attention_np.gradcheck.agreement import UNCHECKED, WRONG
@@ -82,8 +83,8 @@ def test_a_gradient_is_rounded_if_its_numbers_have_fewer_bits_than_are_known_of_
     assert starts(diagnose(found), ROUNDED) == said
 
 
-@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize("sampled", [False, True])
+@each("size", [1e-3, 1.0, 1e3])
+@each("sampled", [False, True])
 def test_a_sample_of_the_entries_tells_at_any_scale_that_they_are_rounded(size, sampled):
     right, _ = rounded_to_half(np.random.default_rng(1))
     right = size * right
@@ -172,10 +173,8 @@ def test_errors_that_are_the_same_nearby_are_not_those_of_rounding(ask, said):
     assert starts(diagnose(found), LIKE_SINGLE) == said
 
 
-@pytest.mark.parametrize(
-    ("ask", "said"), [(other_errors_nearby, True), (the_same_errors_nearby, False), (lambda *_: None, False)]
-)
-@pytest.mark.parametrize("units", [1, 3])
+@each(("ask", "said"), [(other_errors_nearby, True), (the_same_errors_nearby, False), (lambda *_: None, False)])
+@each("units", [1, 3])
 def test_numbers_of_few_bits_are_computed_in_that_precision_if_they_are_off_by_more_than_rounding(ask, said, units):
     rng = np.random.default_rng(0)
     right = rng.standard_normal((3, 40))
@@ -194,7 +193,7 @@ def rounding_errors(rng, shape):
     return rng.uniform(-1, 1, shape) * 6e-8
 
 
-@pytest.mark.parametrize(
+@each(
     ("errors", "like_rounding"),
     [
         (rounding_errors, True),
@@ -213,8 +212,8 @@ def test_errors_like_rounding_are_of_that_size_everywhere_and_of_both_signs(erro
     assert starts(diagnose(found), LIKE_SINGLE) == like_rounding
 
 
-@pytest.mark.parametrize("summed", [True, False])
-@pytest.mark.parametrize(("dtype", "said"), [(np.float32, True), (np.float64, False)])
+@each("summed", [True, False])
+@each(("dtype", "said"), [(np.float32, True), (np.float64, False)])
 def test_what_is_rounded_before_it_is_multiplied_is_known_by_a_cotangent_of_ones(dtype, said, summed):
     def forward(x):
         return np.exp(x).sum() if summed else np.exp(x)

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,8 +85,8 @@ NOT_ANALYTIC_FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
-@pytest.mark.parametrize("what", NOT_ANALYTIC_FUNCTIONS)
+@each("unit", [1e-12, 1.0, 1e12])
+@each("what", NOT_ANALYTIC_FUNCTIONS)
 def test_what_is_not_analytic_is_told_at_any_scale_and_along_any_direction(what, unit):
     forward = NOT_ANALYTIC_FUNCTIONS[what]
     if what in ("a cast", "floor", "an error of its own"):
@@ -100,7 +101,7 @@ def test_what_is_not_analytic_is_told_at_any_scale_and_along_any_direction(what,
         assert why_not_analytic(subject, np.random.default_rng(seed)) is not None
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "message"),
     [
         (refusing(RuntimeError("none here\nand no more lines")), "forward refuses complex arrays (none here)"),
@@ -154,7 +155,7 @@ ANALYTIC = {
 }
 
 
-@pytest.mark.parametrize("what", ANALYTIC)
+@each("what", ANALYTIC)
 def test_nothing_is_said_against_an_analytic_function_however_ill_conditioned(what):
     forward, x = ANALYTIC[what]
     with np.errstate(invalid="ignore"):
@@ -163,8 +164,8 @@ def test_nothing_is_said_against_an_analytic_function_however_ill_conditioned(wh
         assert why_not_analytic(subject, np.random.default_rng(seed)) is None
 
 
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize(
+@each("batched", [False, True])
+@each(
     ("forward", "x", "expected"),
     [
         (np.abs, [1.0, 0.0, -2.0], [kink(1, -1, 1)]),
@@ -260,7 +261,7 @@ SMOOTH = {
 }
 
 
-@pytest.mark.parametrize("what", SMOOTH)
+@each("what", SMOOTH)
 def test_no_kink_is_seen_in_a_smooth_function_nor_away_from_the_kink(what):
     forward, x = SMOOTH[what]
     with np.errstate(invalid="ignore"):
@@ -286,9 +287,9 @@ def test_a_smooth_function_has_no_kink_and_is_analytic_whatever_its_units(number
     assert reason is None or (forward is np.cbrt and reason.startswith("forward refuses complex arrays"))
 
 
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("unit", [1e-200, 1e-12, 1.0, 1e12, 1e200])
-@pytest.mark.parametrize("forward", [np.sin, np.exp, lambda x: x * x, lambda x: x / 3 + 1, lambda x: 1 / x])
+@each("batched", [False, True])
+@each("unit", [1e-200, 1e-12, 1.0, 1e12, 1e200])
+@each("forward", [np.sin, np.exp, lambda x: x * x, lambda x: x / 3 + 1, lambda x: 1 / x])
 def test_rounding_is_about_the_last_bit_of_a_plain_function(forward, unit, batched):
     x = np.linspace(0.3, 2.9, 40) * unit
     subject = subject_of(lambda x: forward(x / unit), x, batched=batched)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 from attention_np.gradcheck import METHODS, GradientError, Report, check, saving
 from attention_np.gradcheck.findings import Details, Entry, Escape
@@ -303,8 +303,11 @@ INSIDE = [
 ]
 
 
-@pytest.mark.parametrize(("key", "damage"), INSIDE, ids=range(len(INSIDE)))
-def test_a_checkpoint_that_is_damaged_inside_is_refused_by_the_place_and_left_as_it_is(path, key, damage):
+@each(("key", "damage"), INSIDE)
+def test_a_checkpoint_that_is_damaged_inside_is_refused_by_the_place_and_left_as_it_is(
+    path, of_a_whole_check, key, damage
+):
+    path.write_bytes(of_a_whole_check)
     change(path, damage)
     refused_and_left_alone(path, rf"^checkpoint {re.escape(str(path))} is damaged at {key}: remove it$")
 
@@ -422,7 +425,7 @@ def interrupted(tmp_path, left_behind):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("share", some_of([0.5, 0.1, 0.99], 3))
+@each("share", *some_of([0.5, 0.1, 0.99], 3))
 def test_a_check_that_was_interrupted_anywhere_goes_on_where_it_was_and_reports_the_same(tmp_path, method, share):
     inputs, path, whole, rest, again = square_inputs(6), tmp_path / "long.json", *(Interrupting() for _ in range(3))
     report = check(whole, wrong_backward, inputs, method=method)
@@ -435,6 +438,7 @@ def test_a_check_that_was_interrupted_anywhere_goes_on_where_it_was_and_reports_
     assert all(entry.details is None for entry in Report.load(path))
     assert share < 0.5 or rest.calls <= whole.calls - inputs["x"].size  # the entries that had been looked at
     assert Report.load(path) == report
+    path.unlink()
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
@@ -475,7 +479,7 @@ def test_a_check_goes_on_with_another_executor_and_another_memory_limit(interrup
             assert check(bilinear, wrong_backward, WIDE, checkpoint=path, **options) == report
 
 
-@pytest.mark.parametrize(
+@each(
     "other",
     [
         {"inputs": WIDE | {"y": 2 * WIDE["y"]}},

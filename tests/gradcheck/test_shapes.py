@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck.diagnosis import diagnose_shape
 
@@ -11,7 +12,7 @@ TERMS = normal(3, 4, 5, seed=1)
 G = normal(4, 5, seed=2)
 
 
-@pytest.mark.parametrize(
+@each(
     ("gradient", "numerical", "expected"),
     [
         (TERMS, TERMS.sum(axis=0), "the sum over the broadcast axis 0 is missing"),

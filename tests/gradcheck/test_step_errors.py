@@ -2,6 +2,7 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck.measuring.step_errors import ORDERS, step_errors
 
@@ -24,7 +25,7 @@ TRUNCATION = {  # where the formula's own error is far above rounding, and its n
 }
 
 
-@pytest.mark.parametrize("formula", ORDERS)
+@each("formula", ORDERS)
 def test_the_error_of_long_steps_grows_with_the_order_of_the_formula(formula):
     steps = np.geomspace(*TRUNCATION[formula], 9)
     found = step_errors(lambda x: softmax(4 * x), {"x": normal(4, 5)}, steps=steps, entries=20)
@@ -113,7 +114,7 @@ def test_what_is_given_is_not_written_to():
 X = {"x": np.ones((2, 3))}
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         (

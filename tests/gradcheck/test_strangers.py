@@ -28,7 +28,7 @@ class Questions:
 
 @pytest.mark.parametrize("method", ALL)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", some_of([(), (3,)], 2))
+@each("shape", *some_of([(), (3,)], 2))
 @pytest.mark.parametrize("factor", FACTORS)
 def test_everything_that_a_function_is_given_is_an_array(factor, shape, dtype, method):
     inputs = {"x": np.full(shape, 0.7, dtype), "y": np.full(shape, 0.3, dtype)}
@@ -39,8 +39,8 @@ def test_everything_that_a_function_is_given_is_an_array(factor, shape, dtype, m
     assert all(type(x) is np.ndarray for x in asked.arrays)
 
 
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("factor", FACTORS)
+@each("method", ALL)
+@each("factor", FACTORS)
 def test_no_point_is_nan_or_far_away_or_of_another_sign(factor, method):
     inputs = {"x": np.array([0.5, 2.0, 3.0]), "y": -np.array([1.0, 1.5, 0.3])}
     asked = Questions(factor)
@@ -162,7 +162,7 @@ def kepler():
     return forward, lambda d, m: d / (1 - 0.3 * np.cos(forward(m))), np.linspace(0.2, 2.5, 5)
 
 
-@pytest.mark.parametrize("seed", some_of(range(3), 3))
+@each("seed", *some_of(range(3), 3))
 @pytest.mark.parametrize("of", [hyp2f1, kepler, lambda: by_roots(1e-6), lambda: by_roots(1e-12)])
 def test_a_series_or_a_solver_with_a_tolerance_of_its_own_is_not_called_wrong(of, seed):
     forward, backward, x = of()
@@ -202,8 +202,8 @@ def test_an_input_that_is_known_to_a_tolerance_only_does_not_pass_until_that_is_
     assert checked(1.5)["x"].wrong == 3
 
 
-@pytest.mark.parametrize("wave", [10.0, 50.0, 300.0, 3000.0])
-@pytest.mark.parametrize("method", ALL)
+@each("wave", [10.0, 50.0, 300.0, 3000.0])
+@each("method", ALL)
 def test_a_smooth_error_is_no_tolerance_however_short_its_wave_is(method, wave):
     def backward(d, x):
         return d * np.cos(x) * (1 + 1e-4 * np.sin(wave * x))
@@ -275,8 +275,8 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("factor", [1.0, 1.5, 1 + 1e-6])
+@each("method", ALL)
+@each("factor", [1.0, 1.5, 1 + 1e-6])
 def test_a_solver_that_ends_only_near_the_point_is_checked(factor, method):
     report = check(root, lambda d, x: factor * d / 2 / np.sqrt(x), {"x": np.array([1.0, 2.0, 5.0])}, method=method)
     assert report.ok == (factor == 1)
@@ -319,8 +319,8 @@ def test_a_function_with_branches_close_by_has_no_tolerance(factor):
     assert not factor or "forward has other slopes close by" in found.note
 
 
-@pytest.mark.parametrize("small", [1e-3, 1e-6])
-@pytest.mark.parametrize("method", ALL)
+@each("small", [1e-3, 1e-6])
+@each("method", ALL)
 def test_a_kink_close_by_is_no_tolerance(small, method):
     x = np.linspace(0.7, 1.6, 8)
     bends = 0.93 * x[:4]
@@ -361,7 +361,7 @@ def test_a_jump_of_what_is_claimed_is_no_tolerance_of_forward(lost):
     assert "tolerance" not in str(report)
 
 
-@pytest.mark.parametrize("seed", some_of(range(8), 8))
+@each("seed", *some_of(range(8), 8))
 @pytest.mark.parametrize("decimals", [1e-2, 1e-4, 1e-5, 1e-7, 1e-10])
 def test_the_gradient_behind_rounding_to_decimals_is_not_called_wrong(decimals, seed):
     def forward(x):

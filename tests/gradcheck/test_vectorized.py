@@ -2,7 +2,7 @@ import types
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 import attention_np as anp
 from attention_np.gradcheck import METHODS, check, check_op
@@ -76,7 +76,7 @@ def attention_inputs(which):
 
 
 @pytest.mark.parametrize("method", ["complex-step", pytest.param("central", marks=pytest.mark.long)])
-@pytest.mark.parametrize("which", some_of(LEADING_AXES, 3))
+@each("which", *some_of(LEADING_AXES, 3))
 def test_inputs_that_carry_one_more_leading_axis_give_the_same_report_in_fewer_calls(which, method):
     inputs = attention_inputs(which)
 
@@ -134,7 +134,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@each("what", REFUSED)
 def test_a_function_that_does_not_take_another_axis_is_refused_in_one_sentence(what):
     forward, reason = REFUSED[what]
     begins = "^vectorized names x, but forward does not take one more leading axis there: "

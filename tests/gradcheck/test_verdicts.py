@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 from attention_np.gradcheck import METHODS, GradientError, assert_gradients, check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
@@ -63,8 +63,8 @@ def maybe(found):
     return may_be_lost(found.pair(ALL), *answers, found.candidate.question, other, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
+@each("dtype", ["float32", "float64"])
+@each(
     ("factor", "lost"),
     [
         (2.0, False),  # the same multiple everywhere is a bug
@@ -111,8 +111,8 @@ def partly_conjugate(share):
     return lambda x: (1 - share) * x * x + share * (x * np.conj(x)).real
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize(
+@each("scale", [1e-3, 1.0, 1e3])
+@each(
     ("share", "claimed", "believed"),
     [
         (1.0, 1.0, True),
@@ -181,16 +181,16 @@ def in_double_only(backward):
     return lambda d, x: np.float64(1) * backward(d.astype(np.float64), x.astype(np.float64))
 
 
-@pytest.mark.parametrize("method", ["complex-step", "central"])
-@pytest.mark.parametrize(("factor", "wrong"), [(1.0, 0), (1.001, 8)])
+@each("method", ["complex-step", "central"])
+@each(("factor", "wrong"), [(1.0, 0), (1.001, 8)])
 def test_without_a_wider_dtype_larger_moves_show_the_rounding_near_saturation(factor, wrong, method):
     backward = in_double_only(lambda d, x: factor * d * (1 - np.tanh(x) ** 2))
     report = check(np.tanh, backward, {"x": np.linspace(8.5, 9.5, 8)}, method=method)
     assert report["x"].wrong == wrong
 
 
-@pytest.mark.parametrize("wrapped", [in_double_only, lambda backward: backward])
-@pytest.mark.parametrize(
+@each("wrapped", [in_double_only, lambda backward: backward])
+@each(
     ("slope", "ok"),
     [(lambda p, x: p * (1 - p), True), (lambda p, x: 2 * np.exp(-x), False)],  # noqa: ARG005
 )
@@ -228,7 +228,7 @@ def test_the_clearest_wrong_entries_are_looked_at_last_whatever_their_size():
 
 
 @pytest.mark.parametrize("method", ["auto", "central"])
-@pytest.mark.parametrize("wrong", some_of([200, 20, 1], 3))
+@each("wrong", *some_of([200, 20, 1], 3))
 def test_what_is_wrong_takes_at_most_five_times_as_long_as_what_holds(wrong, method):
     def calls(factor):
         count = 0
@@ -255,8 +255,8 @@ def test_gradients_at_the_two_ends_of_the_range_disagree_without_a_warning(metho
     assert not report.ok
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-@pytest.mark.parametrize(("rtol", "ok"), [(1e-6, True), (1e-9, False)])
+@each("scale", [1e-4, 1.0, 1e4])
+@each(("rtol", "ok"), [(1e-6, True), (1e-9, False)])
 def test_what_is_allowed_along_directions_grows_with_the_gradient(scale, rtol, ok):
     report = check(
         lambda x: scale * np.sin(x),
@@ -279,7 +279,7 @@ def line(claimed, slope=1.0, method="complex-step", dtype=float):
     return found
 
 
-@pytest.mark.parametrize(
+@each(
     ("method", "dtype", "resolution"),
     [
         ("complex-step", "float64", 1e-10),
@@ -527,8 +527,8 @@ REFUSING = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", REFUSING)
+@each("method", METHODS)
+@each("name", REFUSING)
 def test_whatever_a_function_raises_at_another_point_the_others_count(name, method):
     forward, backward, x = REFUSING[name]
     report = check(forward, backward, {"x": np.array(x)}, method=method)
@@ -577,8 +577,8 @@ def rounded(decimal):
     return forward
 
 
-@pytest.mark.parametrize("decimal", [1e-3, 1e-2, 1e-1])
-@pytest.mark.parametrize("factor", [1.0, 1.5, 0.0, -1.0])
+@each("decimal", [1e-3, 1e-2, 1e-1])
+@each("factor", [1.0, 1.5, 0.0, -1.0])
 def test_what_is_lost_in_a_noise_of_its_own_size_does_not_pass(decimal, factor):
     x = {"x": np.linspace(-1, 1.3, 9)}
     assert not check(rounded(decimal), lambda d, x: factor * d * np.cos(x), x).ok

@@ -29,7 +29,7 @@ def close(actual: Array, expected: Array) -> None:
         assert np.nanmax(np.abs(one - other), initial=0) <= digits * scale
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 @each("dress", DRESSES)
 def test_an_array_in_any_dress_gives_the_numbers_of_a_plain_one(op: str, dress: Any) -> None:
     case = plain_cases(batch=(2,))[op]
@@ -49,7 +49,7 @@ def test_how_an_array_lies_in_memory_and_what_class_it_is_makes_no_difference(ca
     assert actual.output.dtype == expected.output.dtype
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_a_masked_array_is_refused_since_its_mask_would_be_lost(op: str) -> None:
     case = plain_cases()[op]
     for name, _ in leaves(case.inputs):
@@ -68,7 +68,7 @@ def test_a_masked_array_is_refused_since_its_mask_would_be_lost(op: str) -> None
         case.op.jvp(cache, **tangents)
 
 
-@pytest.mark.parametrize(
+@each(
     "call",
     [
         lambda x: masks.padding(x, 3),
@@ -122,8 +122,8 @@ def test_a_rule_does_not_lend_the_mask_that_it_was_given() -> None:
         assert not np.shares_memory(made, mask)
 
 
-@pytest.mark.parametrize("orders", [("<", ">"), (">", ">")])
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@each("orders", [("<", ">"), (">", ">")])
+@each("dtype", ["f2", "f4", "f8"])
 def test_arrays_of_either_byte_order_have_one_dtype_together(dtype: str, orders: tuple[str, str]) -> None:
     x, y = (normal(0, 3, 2).astype(order + dtype) for order in orders)
     output, cache = anp.dot_product.forward(x, y, y)
