@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import each
 
 import attention_np
 from attention_np import cases
@@ -18,7 +17,7 @@ def of(op: str) -> dict[str, cases.Case]:
     return found
 
 
-@each("op", attention_np.OPS)
+@pytest.mark.parametrize("op", attention_np.OPS)
 def test_every_op_has_cases_of_its_page_its_options_and_real_sentences(op: str) -> None:
     found = of(op)
     takes = signature(cases.OPS[op].forward).parameters
@@ -53,7 +52,9 @@ def test_cases_that_cannot_be_made_say_what_is_missing(tmp_path: Path, monkeypat
     assert cases.batch(["a b"], features=3).embedded.shape == (1, 2, 3)
 
 
-@each("op", [op for op, module in cases.OPS.items() if "query" in signature(module.forward).parameters])
+@pytest.mark.parametrize(
+    "op", [op for op, module in cases.OPS.items() if "query" in signature(module.forward).parameters]
+)
 def test_every_attention_has_a_case_in_which_a_query_may_attend_to_nothing(op: str) -> None:
     caches = [case.module.forward(**case.inputs, **case.options)[1] for case in cases.all_cases([op])]
     if op == "linear_attention":  # whose padded tokens read nothing

@@ -78,7 +78,7 @@ def test_double_backward_in_chunks_is_that_of_steps(rule: str, monkeypatch: pyte
     d_output = normal(9, 2, 3, N, D_V)
     expected = {still: moved(of, d_output, still) for still in ("", *of.inputs)}
     monkeypatch.delattr(linear_attention, "step_by_step_double_backward")
-    for chunk_size in (1, 3, 5, 13, 100):
+    for chunk_size in (1, 5, 13):
         of.options["chunk_size"] = chunk_size
         for still, x in expected.items():
             assert_alike(moved(of, d_output, still), x, 1e-14)
@@ -189,12 +189,11 @@ def test_with_a_decay_for_each_feature_it_is_a_sum_over_features_of_such_masks(c
 
 # What is hidden, what is not there, what is not finite
 
-POISONS = [np.nan, np.inf, -np.inf]
 HIDDEN = np.arange(N) % 4 == 1
 
 
 @every_rule
-@each("poison", POISONS)
+@each("poison", [np.nan, np.inf], long=[-np.inf])
 @each("chunk_size", [None, 3])
 def test_a_padded_token_changes_nothing_whatever_it_holds(rule: str, poison: float, chunk_size: int | None) -> None:
     plain = case(rule, mask=~HIDDEN, chunk_size=chunk_size)
@@ -239,7 +238,7 @@ def test_without_tokens_the_state_is_the_one_that_came(rule: str, chunk_size: in
 
 
 @every_rule
-@each("poison", POISONS)
+@each("poison", [np.nan, np.inf], long=[-np.inf])
 @each("chunk_size", [None, 3])
 def test_what_a_token_spoils_is_seen_from_it_on_and_not_before(
     rule: str, poison: float, chunk_size: int | None

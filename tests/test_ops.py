@@ -403,7 +403,7 @@ def test_numbers_as_a_mask_are_told_from_a_bias() -> None:
         attentions(((4,), (5,), (5,)))["dot_product"].forward(mask=np.ones(5))
 
 
-@each("op", OPS)
+@pytest.mark.parametrize("op", OPS)
 def test_vectors_that_do_not_fit_are_refused_even_if_they_broadcast(op: str) -> None:
     case = plain_cases()[op]
     output, cache = case.forward()
@@ -457,7 +457,7 @@ def test_a_tangent_of_a_parameter_that_there_was_not_is_refused() -> None:
         case.op.jvp(cache, parameters=(None,) * 8)
 
 
-@each("op", OPS)
+@pytest.mark.parametrize("op", OPS)
 def test_a_cache_of_another_op_is_refused_with_the_name_of_its_class(op: str) -> None:
     case = plain_cases()[op]
     other = plain_cases()["additive" if op == "softmax" else "softmax"]

@@ -91,8 +91,8 @@ def test_a_kernel_that_only_rounds_holds_also_where_it_saturates(precision, name
         assert report.ok, str(report)
 
 
-@PRECISIONS
-@pytest.mark.parametrize(
+@each("precision", *some_of(ROUNDED, 3))
+@each(
     ("name", "wrong", "named"),
     [
         ("tanh", "square", ["x"]),
@@ -150,7 +150,7 @@ def test_sums_in_another_order_are_no_other_answer():
 
 
 @each("precision", *some_of(ROUNDED, 3))
-@pytest.mark.parametrize("wrong", [None, "scale"])
+@each("wrong", [None, "scale"])
 def test_a_reference_with_its_own_backward_serves_inputs_that_are_large(precision, wrong):
     def forward(query, key, value):
         return dot_product.forward(query, key, value)[0]
@@ -304,8 +304,8 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-@pytest.mark.parametrize(
+@each("dtype", [np.float16], long=[ml_dtypes.bfloat16])
+@each(
     ("forward", "backward", "wrong"),
     [
         (scaled_by_size, backward_of_scaled, "gamma"),

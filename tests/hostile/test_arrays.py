@@ -29,7 +29,7 @@ def close(actual: Array, expected: Array) -> None:
         assert np.nanmax(np.abs(one - other), initial=0) <= digits * scale
 
 
-@each("op", OPS)
+@pytest.mark.parametrize("op", OPS)
 @each("dress", DRESSES)
 def test_an_array_in_any_dress_gives_the_numbers_of_a_plain_one(op: str, dress: Any) -> None:
     case = plain_cases(batch=(2,))[op]
@@ -49,7 +49,7 @@ def test_how_an_array_lies_in_memory_and_what_class_it_is_makes_no_difference(ca
     assert actual.output.dtype == expected.output.dtype
 
 
-@each("op", OPS)
+@pytest.mark.parametrize("op", OPS)
 def test_a_masked_array_is_refused_since_its_mask_would_be_lost(op: str) -> None:
     case = plain_cases()[op]
     for name, _ in leaves(case.inputs):

@@ -50,7 +50,7 @@ def assert_a_clear_sentence(error: Exception, name: str) -> None:
     assert 20 < len(text) < 400
 
 
-@each("op", OPS)
+@pytest.mark.parametrize("op", OPS)
 @each("wrong", WRONG)
 def test_what_is_not_an_array_of_floating_point_numbers_is_refused_by_name(op: str, wrong: Any) -> None:
     case = BY_NAME[op]
