@@ -66,7 +66,8 @@ def test_no_tag_verdict_or_number_is_cut_however_narrow_the_terminal(
     monkeypatch.setattr(tables, "PIPE_WIDTH", width)
     report = all_that_holds()[1]
     report.records = sorted(report.records, key=lambda record: len(record.tag or ""))[-30:]
-    report.fields = [FieldRecord("softmax", "softmax", name, "A", 1e-16) for name in ("output", "gradient of scores")]
+    page = report.records[-1].page.replace("_", "-")
+    report.fields = [FieldRecord(page, "softmax", name, "A", 1e-16) for name in ("output", "gradient of scores")]
     tables.print_report(report, every=True)
     tables.print_report(report)
     tables.print_findings(FINDINGS)
@@ -330,12 +331,3 @@ def test_without_rich_the_command_says_what_to_install(monkeypatch: Patch, capsy
     monkeypatch.setitem(sys.modules, "rich", None)
     assert cli.main(["check"]) == 2
     assert "check needs rich: pip install 'attention-np[check]'" in capsys.readouterr().err
-
-
-def test_the_module_runs_as_a_program() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "attention_np", "check", "notation"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0
-    assert not done.stderr
-    assert "0 fail" in done.stdout

@@ -236,6 +236,7 @@ def test_a_terminal_without_the_letters_gets_question_marks_and_no_traceback() -
     command = [sys.executable, "-m", "attention_np", "trace", "我爱", "--d", "1"]
     done = subprocess.run(command, capture_output=True, env={"PYTHONIOENCODING": "ascii"}, check=False)
     assert done.returncode == 0, done.stderr
+    assert not done.stderr
     assert b"    ?   " in done.stdout
 
 

@@ -175,7 +175,7 @@ def of_all_passes(query: Array, key: Array, value: Array, d_output: Array, **opt
 
 
 @each("with_nan", [True], long=[False])
-@each("name", ["dropout", "bias"], long=OPTIONS)
+@each("name", ["dropout"], long=OPTIONS)
 def test_one_array_for_all_gives_the_bits_of_four_copies_here_and_in_another_process(
     name: str, with_nan: bool, processes: Executor
 ) -> None:

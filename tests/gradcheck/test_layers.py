@@ -163,7 +163,7 @@ def test_a_layer_that_is_right_holds_by_its_inputs_and_its_parameters_and_stays_
     assert state_of(layer) == before
 
 
-@pytest.mark.parametrize(("style", "wrong"), WRONG)
+@each(("style", "wrong"), WRONG)
 def test_a_planted_error_is_found_where_it_is(style, wrong):
     kind, parameters, _ = STYLES[style]
     report = check_layer(kind(wrong=wrong), normal(2, 4, seed=5), parameters=parameters)
@@ -616,7 +616,7 @@ def test_all_arrays_of_a_layer_are_checked_or_named_but_what_it_computes(ran):
     assert elsewhere["x"].note == "gamma of the layer is not checked: name those with gradients, parameters="
 
 
-@pytest.mark.parametrize("factor", [1, 3])
+@each("factor", [3], long=[1])
 def test_the_parameters_of_layers_within_a_layer_are_found(factor):
     class Linear:
         def __init__(self, n, m):

@@ -1,8 +1,6 @@
 """Arguments that are nests or no arrays at all, several outputs, and complex arrays: each is checked as it is."""
 
 import inspect
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +10,7 @@ from helpers import each
 from attention_np.gradcheck import check
 from attention_np.gradcheck.nesting import Nest, filled, leaves, takes
 
-from .programs import normal
+from .programs import Pickling, normal
 
 
 class Dense(NamedTuple):
@@ -97,8 +95,8 @@ def test_an_error_in_the_gradient_of_any_output_and_of_any_leaf_is_found(wrong):
 
 
 def test_functions_of_nests_go_to_other_processes():
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
-        report = check(network, network_backward, network_inputs(), executor=executor)
+    report = check(network, network_backward, network_inputs(), executor=(executor := Pickling()))
+    assert executor.sizes
     assert str(report) == str(check(network, network_backward, network_inputs()))
 
 

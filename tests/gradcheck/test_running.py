@@ -2,7 +2,6 @@ import contextlib
 import io
 import logging
 import multiprocessing
-import pickle
 import sys
 import threading
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -14,7 +13,7 @@ from attention_np import dot_product
 from attention_np.gradcheck import METHODS, NotAnalyticError, check, check_op
 from attention_np.gradcheck.measuring import running
 
-from .programs import bilinear, bilinear_backward, normal, square_inputs, wrong_backward
+from .programs import Pickling, bilinear, bilinear_backward, normal, square_inputs, wrong_backward
 from .reports import equal_to_the_bit
 
 ALL = [*METHODS, "auto"]
@@ -89,19 +88,11 @@ def test_an_error_in_a_worker_reaches_the_caller(executor):
 
 
 def test_the_evaluations_are_tasks_that_can_be_pickled_and_any_executor_takes():
-    tasks, pool = [], ThreadPoolExecutor(1)
-
-    class Pickling(Executor):
-        def submit(self, function, /, *args, **kwargs):
-            tasks.append(pickle.dumps((function, *args)))
-            return pool.submit(*pickle.loads(tasks[-1]), **kwargs)  # noqa: S301
-
-    inputs = square_inputs(10)
-    report = check(bilinear, wrong_backward, inputs, executor=Pickling())
-    pool.shutdown()
+    inputs, executor = square_inputs(10), Pickling()
+    report = check(bilinear, wrong_backward, inputs, executor=executor)
     assert equal_to_the_bit(report, check(bilinear, wrong_backward, inputs))
-    assert len(tasks) > 8
-    assert len(tasks[0]) < 20_000
+    assert len(executor.sizes) > 8
+    assert executor.sizes[0] < 20_000
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
