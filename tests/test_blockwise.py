@@ -1,7 +1,5 @@
 """Blockwise attention is dot-product attention: the same numbers in every corner, in linear memory."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from dataclasses import dataclass, field

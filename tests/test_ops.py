@@ -1,7 +1,5 @@
 """What holds of every attention: the numbers against 50 digits, all shapes and options, lengths of zero, refusals."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from inspect import signature

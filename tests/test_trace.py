@@ -1,7 +1,5 @@
 """A trace is an op's page, carried out on a sentence and held against the op; and it fits its paper."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Arrays in mapped files: never read whole, sent to workers by name, and refused where a worker finds others."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import multiprocessing

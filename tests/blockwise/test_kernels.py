@@ -1,7 +1,5 @@
 """What the kernels do with a tile: when they serve, in which precision, in whose memory, how they round."""
 
-from __future__ import annotations
-
 import re
 import sys
 from typing import Any

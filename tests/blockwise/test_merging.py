@@ -1,7 +1,5 @@
 """`blockwise.merge` of parts of the keys, and of whatever `blockwise.forward` gave."""
 
-from __future__ import annotations
-
 import functools
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """How a call is cut into tiles and tasks: enough of them, none too large."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections import Counter

@@ -1,7 +1,5 @@
 """Who does the tasks: the results do not tell, errors come out, and no more is begun than is needed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import threading
 import time

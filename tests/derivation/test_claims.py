@@ -1,7 +1,5 @@
 """What holds is found to hold, and what does not is not."""
 
-from __future__ import annotations
-
 from helpers import each
 
 from .mutants import mutants

@@ -1,7 +1,5 @@
 """Reading pages: front matter, tags, markers, what is code and what is not."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A recurrence is worked out place after place, and its derivatives are those of all places behind."""
 
-from __future__ import annotations
-
 from helpers import each
 
 from attention_np.derivation import PageCheck, Record

@@ -1,7 +1,5 @@
 """A second derivative is that of the page's own definitions, to rounding."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers import each

@@ -1,7 +1,5 @@
 """Pages together: worked examples, ops, citations, reports, mutants."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Correct functions with their gradients: one in which tests plant bugs, and random ones that nothing is wrong with."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
