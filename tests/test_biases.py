@@ -239,7 +239,7 @@ def test_lengths_of_zero_give_gradients_of_zero(kind: str) -> None:
             assert op.jvp(cache, bias=bias.array).shape == output.shape
 
 
-@pytest.mark.parametrize("kind", ["ALiBi of all heads", "T5 of all heads", "Shaw", "forgetting"])
+@each("kind", ["ALiBi of all heads", "T5 of all heads", "Shaw", "forgetting"])
 def test_blockwise_makes_no_array_of_all_pairs(kind: str) -> None:
     n = 3000
     x = {name: normal(i, n, D_K).astype(np.float32) for i, name in enumerate(("query", "key", "value"))}

@@ -302,7 +302,7 @@ def test_forward_mode_that_is_wrong_for_one_input_names_it(monkeypatch: Patch, c
     assert "forward mode and backward disagree for key\n" in output
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         (["check", "dotproduct"], "no op or page called dotproduct"),

@@ -195,7 +195,7 @@ def test_nothing_fits_in_no_memory() -> None:
     assert cost.longest(cost.dot_product, 0, Sizes(n=1)) == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("many", "error", "message"),
     [
         ((np.inf, np.nan, -1, -0.5), ValueError, r"^memory must be a finite number of bytes, at least 0, not "),
@@ -302,7 +302,7 @@ def test_memory_that_is_not_known_is_asked_for(monkeypatch: Patch, capsys: Print
     assert "--memory GIB says it" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         (["--n", "0"], "--n: must be a whole number of at least 1, not 0"),

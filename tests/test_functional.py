@@ -70,7 +70,7 @@ def test_with_enable_gqa_each_key_head_serves_query_heads_that_follow_one_anothe
         np.testing.assert_allclose(output[:, h], alone, rtol=1e-14)
 
 
-@pytest.mark.parametrize(("name", "shape"), [("key", (2, 4, 5, 3)), ("key", (5, 3)), ("key", (2, 0, 5, 3))], ids=str)
+@each(("name", "shape"), [("key", (2, 4, 5, 3)), ("key", (5, 3)), ("key", (2, 0, 5, 3))])
 def test_heads_that_do_not_divide_are_refused(name: str, shape: tuple[int, ...]) -> None:
     arrays = {"query": normal(0, 2, 6, 4, 3), "key": normal(1, 2, 6, 5, 3), "value": normal(2, 2, 6, 5, 2)}
     message = r"enable_gqa the heads of key.*must divide those of query.*query\.shape=\(2, 6, 4, 3\)"
@@ -80,7 +80,7 @@ def test_heads_that_do_not_divide_are_refused(name: str, shape: tuple[int, ...])
         anp.scaled_dot_product_attention(**{**arrays, "key": np.zeros((2, 3, 5, 3))})
 
 
-@pytest.mark.parametrize("attn_mask", [0.5, np.float64(0.5), np.float32(0.5)], ids=repr)
+@each("attn_mask", [0.5, np.float64(0.5), np.float32(0.5)])
 def test_an_attn_mask_that_is_a_number_does_not_upcast(attn_mask: Any) -> None:
     single = {name: x.astype(np.float32) for name, x in BATCH.items()}
     output = anp.scaled_dot_product_attention(**single, attn_mask=attn_mask)

@@ -8,7 +8,7 @@ from helpers import each
 from attention_np._lib import json
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "reason"),
     [
         ('{"a": 1, "b": 2, "a": 1}', r"^'a' is there twice$"),
@@ -22,7 +22,6 @@ from attention_np._lib import json
         ('{"a":' * 100_000, r"^it is nested too deeply$"),
         ("{} {}", "^Extra data"),
     ],
-    ids=lambda text: text[:20],
 )
 def test_what_the_standard_leaves_open_is_refused(tmp_path, text, reason):
     (tmp_path / "file").write_text(text)
@@ -30,7 +29,7 @@ def test_what_the_standard_leaves_open_is_refused(tmp_path, text, reason):
         json.read(tmp_path / "file")
 
 
-@pytest.mark.parametrize("content", [b"\xff", '"a"'.encode("utf-16"), b"\xef\xbb\xbf1"])
+@each("content", [b"\xff", '"a"'.encode("utf-16"), b"\xef\xbb\xbf1"])
 def test_what_is_not_utf_8_is_refused(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match=r"codec|BOM"):

@@ -234,7 +234,7 @@ def test_a_plain_implementation_gives_the_answers(answers: Sets) -> None:
     assert len(report.skipped) < len({x.case for x in report})
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@each("dtype", ["float16", "bfloat16"])
 def test_what_may_be_rounded_to_a_half_type_between_products_is_within_the_bounds(few: Path, dtype: str) -> None:
     def function(inputs: dict[str, Array], options: dict[str, Any]) -> dict[str, Array]:
         single = {name: x if x.dtype == np.bool_ else x.astype(np.float32) for name, x in inputs.items()}
@@ -364,7 +364,7 @@ def test_what_is_left_out_of_a_second_derivative_is_found(answers: Sets, wrong: 
     assert len({x.case for x in report}) == 4
 
 
-@pytest.mark.parametrize("op", ["softmax", "dot_product", "blockwise", "additive", "multi_head"])
+@each("op", ["softmax", "dot_product", "blockwise", "additive", "multi_head"])
 def test_forward_mode_and_hessian_vector_products_give_the_answers(answers: Sets, op: str) -> None:
     module = cases.OPS[op]
 

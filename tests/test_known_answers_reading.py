@@ -334,7 +334,7 @@ def test_arrays_fit_together_if_the_op_takes_them(example: Any) -> None:
             assert is_said(example, *given) == does(example, *given), (name, shapes[name])
 
 
-@pytest.mark.parametrize("heads", [0, 4])
+@each("heads", [0, 4])
 def test_features_that_heads_do_not_divide_are_refused(heads: int) -> None:
     example = next(example for example in all_examples() if example.op == "multi_head")
     inputs = {name: x.shape for name, x in example.inputs.items()}

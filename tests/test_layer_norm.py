@@ -49,7 +49,7 @@ def test_rows_of_the_largest_and_smallest_numbers_give_the_numbers_that_they_say
         assert_close(layer_norm.backward(root * d_output, cache).x * root, wanted, 1e-14)
 
 
-@pytest.mark.parametrize("name", ["gain", "b"])
+@each("name", ["gain", "b"])
 def test_what_does_not_fit_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must have the shape \(4,\) \({name}\.shape=\(3,\)\)"):
         layer_norm.forward(np.ones((2, 4)), **{name: np.ones(3)})

@@ -148,7 +148,7 @@ def test_a_sequence_in_two_parts_is_the_whole_gradients_included(rule: str, chun
         assert_close(joined, expected[name], 1e-14)
 
 
-@pytest.mark.parametrize("chunk_size", [None, 4])
+@each("chunk_size", [None, 4])
 def test_with_one_decay_it_is_dot_product_attention_with_a_mask_that_multiplies(chunk_size: int | None) -> None:
     x = case("one decay", leading=()).inputs
     del x["initial_state"]
@@ -170,7 +170,7 @@ def test_with_one_decay_it_is_dot_product_attention_with_a_mask_that_multiplies(
     assert_close(found.log_decay, np.array([[through[s:, :s].sum()] for s in range(N)]), 1e-14)
 
 
-@pytest.mark.parametrize("chunk_size", [None, 4])
+@each("chunk_size", [None, 4])
 def test_with_a_decay_for_each_feature_it_is_a_sum_over_features_of_such_masks(chunk_size: int | None) -> None:
     x = case("a decay for each feature", leading=()).inputs
     del x["initial_state"]

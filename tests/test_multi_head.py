@@ -175,7 +175,7 @@ def test_random_parameters_are_reproducible_and_differ_from_one_another() -> Non
     assert (Parameters.random(6, rng=generator).w_query != first.w_query).all()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@each("dtype", [np.float16, np.float32, np.float64])
 def test_random_parameters_have_the_dtype_asked_for(dtype: Any) -> None:
     assert {array.dtype for array in Parameters.random(6, rng=0, dtype=dtype)[:8]} == {np.dtype(dtype)}
 
@@ -201,7 +201,7 @@ def test_random_parameters_that_cannot_be_are_refused(
         Parameters.random(**{"d_model": 6, "rng": 0, **changed})
 
 
-@pytest.mark.parametrize("one", [np.int8(1), np.array(1)], ids=repr)
+@each("one", [np.int8(1), np.array(1)])
 def test_whatever_is_an_index_will_do_for_a_number_of_heads(one: Any) -> None:
     x = arrays()
     output, cache = multi_head.forward(**x, num_heads=one)
@@ -223,7 +223,7 @@ def test_values_that_do_not_fit_have_an_output_and_gradients_that_do_beside_a_hi
     np.testing.assert_allclose(gradients.parameters.w_output[:, 0], [5e299, 1e300])
 
 
-@pytest.mark.parametrize("vast", [1.0, 1e200])
+@each("vast", [1.0, 1e200])
 def test_a_tangent_of_the_bias_moves_the_output_also_where_queries_do_not_fit(vast: float) -> None:
     x, eye = normal(0, 3, 2), np.eye(2)
     parameters = Parameters(vast * eye, 0 * eye, eye, eye)  # keys of zero: all weights are 1/3
@@ -233,9 +233,7 @@ def test_a_tangent_of_the_bias_moves_the_output_also_where_queries_do_not_fit(va
     np.testing.assert_allclose(multi_head.jvp(cache, bias=d_bias), expected, rtol=1e-13, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    "shapes", [((2, 5, 4), (2, 6, 4), (6, 4)), ((5, 4), (2, 6, 4), (6, 4)), ((5, 4), (6, 4), (3, 6, 4))]
-)
+@each("shapes", [((2, 5, 4), (2, 6, 4), (6, 4)), ((5, 4), (2, 6, 4), (6, 4)), ((5, 4), (6, 4), (3, 6, 4))])
 def test_the_cache_of_the_heads_is_one_of_dot_product(shapes: Any) -> None:
     query, key, value = (normal(i, *shape) for i, shape in enumerate(shapes))
     output, cache = multi_head.forward(query, key, value, random_parameters(0), num_heads=2)
@@ -304,7 +302,7 @@ def test_gradients_of_whole_layers_are_numerical_ones_in_every_order(name: str, 
         assert np.abs(x - expected[name].imag * 1e30).max() <= 1e-14 * largest, name
 
 
-@pytest.mark.parametrize("num_kv_heads", [1, 2])
+@each("num_kv_heads", [1, 2])
 def test_grouped_heads_are_repeated_heads_whose_gradients_are_summed(num_kv_heads: int) -> None:
     few, x = a_layer(4, num_kv_heads), normal(20, 2, 5, 5)
     each = np.arange(4) // (4 // num_kv_heads)

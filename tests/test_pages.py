@@ -57,7 +57,7 @@ def test_every_name_that_a_page_mentions_is_one_of_the_source(page: Path) -> Non
     assert mentioned - NAMES == set()
 
 
-@pytest.mark.parametrize("page", OURS, ids=name)
+@each("page", OURS)
 def test_every_program_of_a_derivation_prints_what_is_shown(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for language, code in FENCE.findall(text(page)):
         if language == "python" and "import" in code:

@@ -66,7 +66,7 @@ def test_every_step_but_the_given_ones_names_an_equation_and_no_step_comes_twice
     )
 
 
-@pytest.mark.parametrize("op", cases.OPS)
+@each("op", cases.OPS)
 @each("sentence", ["I love AI"], long=["我爱自然语言处理"])
 def test_a_trace_of_any_op_ends_with_its_output_and_gradients_and_agrees_with_it(op: str, sentence: str) -> None:
     steps = trace.of(op, sentence)
@@ -208,7 +208,7 @@ def test_the_command_takes_words_without_quotes_and_every_option(monkeypatch: Pa
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "reason"),
     [
         (["?!"], "attention-np: the sentence has no words: '?!'\n"),

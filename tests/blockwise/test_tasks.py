@@ -159,7 +159,7 @@ def test_there_are_tasks_for_eight_cores_however_few_queries_or_keys_there_are(n
         assert [place for group in groups for place in group] == places
 
 
-@pytest.mark.parametrize(("n", "m", "heads"), [(1, 2**20, 1), (2**20, 1, 1), (1, 4096, 256), (16, 16, 2**15)])
+@each(("n", "m", "heads"), [(1, 2**20, 1), (2**20, 1, 1), (1, 4096, 256), (16, 16, 2**15)])
 def test_no_task_gives_more_than_some_megabytes_of_gradients(n: int, m: int, heads: int) -> None:
     for group in grouped(arranged(n, m, (heads,), features=64).squares()):
         rows = sum(place.rows.stop - place.rows.start for place in group)

@@ -64,7 +64,7 @@ def test_a_rule_may_itself_use_attention() -> None:
         assert_alike(array, other, 1e-14, name)
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@each("count", [1, 2])
 def test_an_error_in_a_task_is_raised_and_leaves_no_task_behind(count: int) -> None:
     x = normal(0, 8, 600, 4)
     before = threading.active_count()
@@ -111,7 +111,7 @@ def test_an_executor_runs_the_tasks_of_every_pass() -> None:
     assert passes[3].tasks == 2
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@each("count", [2, 3])
 def test_no_thread_runs_far_ahead_of_the_results(count: int) -> None:
     begun, go_on = set(), threading.Event()
 

@@ -80,7 +80,7 @@ def test_a_page_agrees_with_its_op() -> None:
     assert all(item.ok for item in fields), [item.describe() for item in fields]
 
 
-@pytest.mark.parametrize("name", ["query", "key", "value", "w_output"])
+@each("name", ["query", "key", "value", "w_output"])
 def test_one_wrong_sign_in_backward_is_found_by_name(name: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(toy_op, "wrong", name)
     fields = verify_against_op(toy(), toy_op)
@@ -191,7 +191,7 @@ def test_citations_are_comments_only(tmp_path: Path) -> None:
 GRADIENT = r"$$ \frac{\partial (2 x_i)}{\partial x_k} = 2 \delta_{ik} \tag{t.1} $$" + "\n\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "comment", "words"),
     [
         (GRADIENT, "# (t.1)", None),
@@ -232,7 +232,7 @@ CLAIM = r"$$ \frac{\partial X'_{ij}}{\partial S_{kl}} = \delta_{jl} B_{ik} \tag{
 MATRIX = r"$$ X' = B S, \quad S = Q K^\top \tag{t.4} $$" + "\n\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         (CLAIM + "*Same as (o.3).* As there.", None),
@@ -332,7 +332,7 @@ SUSPECTS = {
 }
 
 
-@pytest.mark.parametrize("name", SUSPECTS)
+@each("name", SUSPECTS)
 def test_a_wrong_gradient_names_the_lines_that_may_be_wrong(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     source = tmp_path / "code.py"
     source.write_text(CITING)

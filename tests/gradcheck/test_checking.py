@@ -99,8 +99,8 @@ def test_correct_gradients_hold(what, method):
         assert entry.undecidable or entry.max_relative_error <= CLAIMED[method]
 
 
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "longdouble"])
+@each("method", ALL)
+@each("dtype", ["float16", "float32", "longdouble"])
 def test_correct_gradients_hold_in_every_dtype_and_wrong_ones_do_not(dtype, method):
     inputs, eps = square_inputs(dtype=dtype), max(float(np.finfo(dtype).eps), 1e-9)
     report = check(bilinear, bilinear_backward, inputs, method=method)
@@ -114,7 +114,7 @@ def test_correct_gradients_hold_in_every_dtype_and_wrong_ones_do_not(dtype, meth
     assert not check(bilinear, wrong, inputs, method=method).ok
 
 
-@pytest.mark.parametrize("method", ALL)
+@each("method", ALL)
 def test_inputs_of_different_dtypes_are_each_judged_in_their_own(method):
     inputs = {"x": normal(3, 3), "y": normal(3, 3, seed=1, dtype="float32")}
 
@@ -285,7 +285,7 @@ def test_a_buffer_of_another_dtype_is_one_finding_and_the_values_are_compared_al
         assert str(report["w"].diagnosis).startswith(f"{said}; besides: it is 1.5 times")
 
 
-@pytest.mark.parametrize("factor", [1, 1.5])
+@each("factor", [1, 1.5])
 def test_where_the_output_is_wider_than_the_inputs_so_may_be_the_gradient(factor):
     def loss(x):  # as one in C gives it: a Python number
         return float(np.sum(x**2))

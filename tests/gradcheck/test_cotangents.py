@@ -38,7 +38,7 @@ def test_what_is_about_the_same_for_every_cotangent_takes_two_entries(claimed, f
     assert ("it is the same whatever the cotangent" in str(diagnose(found))) == said
 
 
-@pytest.mark.parametrize(
+@each(
     ("added", "sentence"),
     [
         (lambda x: 0 * x + 0.123456789, "a constant is added to it, 0.123457 in every entry, whatever the cotangent"),
@@ -92,7 +92,7 @@ def test_the_same_number_is_evidence_in_three_entries_of_all_axes_that_are_not_e
     )
 
 
-@pytest.mark.parametrize(("known", "entries", "said"), [(2, 3, False), (3, 5, True)])
+@each(("known", "entries", "said"), [(2, 3, False), (3, 5, True)])
 def test_entries_that_are_hardly_known_are_no_evidence_of_the_same_number(known, entries, said):
     rng = np.random.default_rng(0)
     right = rng.standard_normal((7, entries))

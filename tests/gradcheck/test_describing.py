@@ -5,7 +5,6 @@ from dataclasses import replace
 from html import unescape
 
 import numpy as np
-import pytest
 from helpers import each
 
 from attention_np.gradcheck import Report
@@ -114,7 +113,7 @@ def test_a_printed_report_fits_a_terminal():
     assert text.isascii()
 
 
-@pytest.mark.parametrize(("threshold", "error"), [(0.0, "1e-16"), (1e9, "1")])
+@each(("threshold", "error"), [(0.0, "1e-16"), (1e9, "1")])
 def test_the_error_that_hardly_escapes_is_named_from_the_last_bit_to_the_whole(threshold, error):
     assert f"an error of {error} of the gradient's norm escapes" in _sampled(SAMPLE._replace(threshold=threshold))
 

@@ -23,7 +23,7 @@ def slope_of_that_root(d_output, x):
     return d_output / (2 * np.sqrt(x - 0.5))
 
 
-@pytest.mark.parametrize(
+@each(
     ("x", "note"),
     [
         ([1.0, 1.5, 2.0], "forward has no finite slope by the numerical method in 1 entry"),
@@ -104,7 +104,7 @@ def interrupted_after(calls, gradient_of_x):
     return stopped.value.report
 
 
-@pytest.mark.parametrize(
+@each(
     ("gradient_of_x", "fault"),
     [
         (lambda _: None, "the gradient is missing"),
@@ -177,7 +177,7 @@ def test_the_worst_entries_are_wrong_ones_first_and_of_each_kind_the_largest_dif
     assert (found.details.verdict != UNCHECKED).all()
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.5])
+@each("factor", [1.0, 1.5])
 def test_a_kink_that_shorter_steps_deny_is_a_steep_function_and_the_gradient_is_judged(factor):
     def steep(x):
         return x + np.tanh(1e9 * (x - 1)) / 1e5
@@ -196,7 +196,7 @@ def test_of_a_gradient_of_another_shape_it_is_said_too_why_the_complex_step_does
     assert report["x"].note.startswith("forward ")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "longdouble"])
+@each("dtype", ["float32", "float64", "longdouble"])
 def test_the_details_have_the_shape_of_the_input_and_slopes_at_least_in_double(dtype):
     for shape in ((1, 2, 3), ()):
         x = np.asarray(normal(*shape)).astype(dtype)
@@ -262,7 +262,7 @@ def test_a_gradient_of_which_no_form_is_right_is_no_evidence_for_others(monkeypa
     assert list(given[0].numerical) == ["x", "y"]
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@each("times", [1, 2])
 def test_a_write_to_an_argument_is_one_finding_and_the_values_are_compared_all_the_same(times):
     def forward(x, y):
         x += 0.5
@@ -467,7 +467,7 @@ def test_a_kink_that_is_close_by_is_none(distance, method):
     assert report.ok == (distance > 0), str(report)
 
 
-@pytest.mark.parametrize("what", KINKED)
+@each("what", KINKED)
 def test_where_both_methods_are_asked_one_of_them_tells_of_a_kink(what):
     forward, one_side, other_side, point, _ = KINKED[what]
 

@@ -79,7 +79,7 @@ def test_inputs_that_cannot_be_differentiated_by_are_refused_in_a_sentence(input
     assert str(raised.value) == sentence
 
 
-@pytest.mark.parametrize("dtype", [">f8", "<f8", ">f4"])
+@each("dtype", [">f8", "<f8", ">f4"])
 def test_inputs_of_another_byte_order_are_taken_in_the_native_one(dtype):
     x = as_inputs({"x": np.array([1.0, 2.0], dtype)})["x"]
     assert x.dtype == np.dtype(dtype).newbyteorder("=")
@@ -166,7 +166,7 @@ def rewrites(x, y):
     return np.where(np.isnan(x), 0, x) * y
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "backward", "x"),
     [
         (np.add, lambda u, *_: (u, u.sum(axis=0)), 1.0),  # the cotangent itself is a gradient
@@ -289,7 +289,7 @@ def test_a_gradient_that_is_missing_or_malformed_each_time_is_no_fault_of_the_ca
         assert seen(backward=lambda u, _, y, strange=strange: (u * y, strange)).faults == {}
 
 
-@pytest.mark.parametrize(("ulps", "same"), [(SAME_CALL_ULPS / 3, True), (SAME_CALL_ULPS * 3, False)])
+@each(("ulps", "same"), [(SAME_CALL_ULPS / 3, True), (SAME_CALL_ULPS * 3, False)])
 def test_two_calls_may_differ_by_the_order_of_their_sums(ulps, same):
     signs = iter([0, 1])
     far = 5.0  # the largest entry of the output
@@ -306,7 +306,7 @@ def test_two_calls_may_differ_by_the_order_of_their_sums(ulps, same):
     assert (shaky.faults == {}) == same
 
 
-@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+@each("strange", [np.nan, np.inf, -np.inf])
 def test_an_output_that_is_not_finite_is_told_with_its_first_place_whatever_else_is_wrong(strange):
     def forward(x, y):
         result = x * y
@@ -336,7 +336,7 @@ def test_what_is_wrong_with_the_form_of_a_gradient_is_said_in_a_sentence(gradien
     assert form_of(gradient, np.ones(3, np.float32)) == sentence
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@each("dtype", ["float16", "float64"])
 def test_a_gradient_of_another_dtype_can_be_compared_and_is_none_of_the_input(dtype):
     gradient, x = np.ones(3, dtype), np.ones(3, np.float32)
     assert form_of(gradient, x) is None
@@ -360,7 +360,7 @@ def in_double(forward, *inputs):
     return in_double_precision(forward, list(inputs), forward(*inputs))
 
 
-@pytest.mark.parametrize("narrow", ["float16", "float32"])
+@each("narrow", ["float16", "float32"])
 def test_a_function_that_takes_double_precision_is_given_it(narrow):
     x, y = np.linspace(-2, 2, 8, dtype=narrow), np.ones(8)
     wide = in_double(lambda x, y: np.sin(x) * y, x, y)
@@ -368,7 +368,7 @@ def test_a_function_that_takes_double_precision_is_given_it(narrow):
     np.testing.assert_array_equal(wide[0], x)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "longdouble"])
+@each("dtype", ["float64", "longdouble"])
 def test_what_is_wide_already_stays_as_it_is(dtype):
     x = np.linspace(-2, 2, 8, dtype=dtype)
     calls = []
@@ -407,7 +407,7 @@ def test_a_function_that_does_not_compute_the_same_in_double_precision_stays_at_
     np.testing.assert_array_equal(kept, x)
 
 
-@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
+@each("unit", [1e-30, 1.0, 1e30])
 def test_whether_it_computes_the_same_does_not_depend_on_the_units_of_the_output(unit):
     x = np.array([0.3, 0.9, 1.4, 2.0, 2.6], np.float32)
     scale = np.float32(unit)

@@ -103,7 +103,7 @@ def test_a_symmetric_error_is_found_by_the_inputs():
     assert "1.5 times" in str(report["x"].diagnosis)
 
 
-@pytest.mark.parametrize("of_that", [True, False], ids=["its own product", "the right product"])
+@each("of_that", [True, False])
 def test_a_gradient_that_is_none_is_what_is_said_to_be_wrong(of_that):
     def wrong(x):  # A in the place of its transpose
         return A @ np.cos(A @ x)

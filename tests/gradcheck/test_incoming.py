@@ -1,7 +1,6 @@
 """What becomes of the gradient of the output: which of it is there, whatever the terms are, and in which order."""
 
 import numpy as np
-import pytest
 from helpers import each
 
 from attention_np.gradcheck import check
@@ -105,7 +104,7 @@ def back_through_several(d, x):
     return d["sines"] * np.cos(x) + (d["gram"] + d["gram"].T) @ x + 3 * x**2 * d["cubes"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("times", "said"),
     [
         ({"sines": 0}, "the gradient of output.sines is left out"),

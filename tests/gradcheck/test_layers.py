@@ -219,7 +219,7 @@ class Dropout:
         return dout * self.mask
 
 
-@pytest.mark.parametrize("training", [True, False])
+@each("training", [True, False])
 def test_each_call_begins_with_the_state_of_the_first(training):
     layer = Dropout()
     assert check_layer(layer, {"x": normal(3, 4), "train_flg": training}).ok
@@ -287,7 +287,7 @@ class LossOfNothing(SoftmaxWithLoss):
         return super().backward(1)
 
 
-@pytest.mark.parametrize("kind", [SoftmaxWithLoss, LossOfNothing])
+@each("kind", [SoftmaxWithLoss, LossOfNothing])
 def test_a_loss_is_checked_by_its_predictions_and_the_labels_are_passed_on(kind):
     inputs = {"x": normal(3, 4), "t": np.array([1, 3, 0])}
     assert check_layer(kind(), inputs).ok
@@ -512,7 +512,7 @@ def test_a_name_of_an_input_and_of_a_parameter_is_refused():
         check_layer(GradientsInAttributes(), {"W": normal(2, 4)})
 
 
-@pytest.mark.parametrize("wrong", [0, 1])
+@each("wrong", [0, 1])
 def test_gradients_of_parameters_may_be_returned_behind_those_of_the_inputs(wrong):
     def forward(x, w, b):
         return x @ w + b, (x, w)
@@ -577,7 +577,7 @@ class OfABook:
         return dvalues @ getattr(self, self.names[0]).T
 
 
-@pytest.mark.parametrize("name", ["weights", "table"])
+@each("name", ["weights", "table"])
 def test_what_has_a_gradient_of_its_name_is_a_parameter(name):
     report = check_layer(OfABook(name), normal(5, 4))
     assert (report["inputs"].ok, report[name].ok) == (True, False)
@@ -601,7 +601,7 @@ class Scaled:
         return self.dx
 
 
-@pytest.mark.parametrize("ran", [False, True])
+@each("ran", [False, True])
 def test_all_arrays_of_a_layer_are_checked_or_named_but_what_it_computes(ran):
     layers = Scaled(), Scaled(7.0), Scaled(gradient="slopes")
     x = normal(5, 4)

@@ -353,7 +353,7 @@ def test_what_saturated_outputs_lose_is_allowed_in_any_order_in_memory():
         assert report.ok == right, str(report)
 
 
-@pytest.mark.parametrize(("wrong", "said"), [(lambda g: g.T, r"\(3, 2\)"), (lambda g: None, "None")])  # noqa: ARG005
+@each(("wrong", "said"), [(lambda g: g.T, r"\(3, 2\)"), (lambda g: None, "None")])  # noqa: ARG005
 def test_a_gradient_of_the_reference_has_the_shape_of_the_input(wrong, said):
     x = np.ones((2, 3), np.float16)
     with pytest.raises(ValueError, match=rf"^reference's backward must return .* the shape of x, \(2, 3\): {said}"):

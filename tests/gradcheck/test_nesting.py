@@ -79,7 +79,7 @@ def test_a_gradient_for_each_argument_will_do_as_well_as_one_for_each_that_is_mo
     assert check(network, backward, network_inputs()).ok
 
 
-@pytest.mark.parametrize("wrong", [0, 1])
+@each("wrong", [0, 1])
 def test_an_error_in_the_gradient_of_any_output_and_of_any_leaf_is_found(wrong):
     def backward(d_outputs, *inputs):
         d_x, d_layers = network_backward(d_outputs, *inputs)
@@ -152,9 +152,7 @@ def test_a_tuple_will_do_for_a_named_tuple_and_a_leaf_left_out_is_missing():
         check(forward, lambda *question: (backward(*question)[0], {"v": 1}), inputs)
 
 
-@pytest.mark.parametrize(
-    ("constant", "said"), [(np.array([1, 2, 3]), "n, which holds int64"), ({"a": 0.5}, "n.a, which is 0.5")]
-)
+@each(("constant", "said"), [(np.array([1, 2, 3]), "n, which holds int64"), ({"a": 0.5}, "n.a, which is 0.5")])
 def test_a_gradient_by_what_is_a_constant_is_refused_unless_it_is_zero(constant, said):
     inputs = {"x": normal(3), "n": constant}
 
@@ -179,14 +177,13 @@ def test_what_a_call_changes_in_its_constants_is_not_seen_by_the_next():
     assert check(forward, backward, {"x": normal(4), "rows": np.array([0, 2]), "rng": np.random.default_rng(3)}).ok
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "backward"),
     [
         (lambda z: z**3, lambda d, z: d * np.conj(3 * z**2)),
         (lambda z: np.abs(z) ** 2, lambda d, z: 2 * d * z),
         (lambda z: (z.real, np.conj(z)), lambda d, _: d[0] + np.conj(d[1])),
     ],
-    ids=["analytic", "real", "both"],
 )
 def test_complex_arrays_have_gradients_by_the_convention_of_pytorch(forward, backward):
     z = normal(3) + 1j * normal(3, seed=1)

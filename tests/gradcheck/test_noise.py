@@ -110,7 +110,7 @@ def test_the_floor_follows_the_dtype_of_the_inputs(dtype):
     assert 3 * eps * ULPS / 2 <= floor.max() <= 2 * 3 * 2 * eps * (ULPS + 1)
 
 
-@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+@each("strange", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_adds_no_noise_and_raises_no_warning(strange):
     x = np.array([strange, 1.0])
     floor = floor_of(lambda u, x: u * x, lambda u, x: u * x, x)
@@ -164,7 +164,7 @@ def test_in_a_wider_dtype_the_difference_that_a_bug_makes_stays():
     np.testing.assert_allclose(wider.astype(float), 0.001 * unsaturated(u, x), rtol=1e-9)
 
 
-@pytest.mark.parametrize("narrow", ["float16", "float32"])
+@each("narrow", ["float16", "float32"])
 def test_what_is_narrower_than_double_is_claimed_in_double_and_measured_in_the_widest_there_is(narrow):
     claimed, measured = Watched(square), Watched(square)
     wider = wider_difference(pair_of(claimed, measured), np.ones(3, narrow), [np.ones(3, narrow)])
@@ -240,7 +240,7 @@ def test_a_relative_move_goes_up_and_down_by_at_most_so_much(most, dtype):
     assert moved_relatively(x, np.random.default_rng(0), most).dtype == dtype
 
 
-@pytest.mark.parametrize("strange", [np.nan, np.inf, np.finfo(float).max])
+@each("strange", [np.nan, np.inf, np.finfo(float).max])
 def test_a_relative_move_leaves_what_is_not_finite_and_does_not_leave_the_range(strange):
     found = moved_relatively(np.full(20, strange), np.random.default_rng(0), 0.5)
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(strange))

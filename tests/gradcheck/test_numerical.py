@@ -42,7 +42,7 @@ def test_an_element_that_is_not_looked_at_may_hold_anything(method, strange):
     np.testing.assert_allclose(found, [np.cos(0.5), 0, np.cos(1.0)], rtol=0, atol=EXACT[method])
 
 
-@pytest.mark.parametrize("method", [*METHODS, "auto"])
+@each("method", [*METHODS, "auto"])
 def test_a_function_that_writes_to_its_inputs_is_differentiated_at_the_point_that_was_given(method):
     def forward(a, b):
         a *= b
@@ -58,7 +58,7 @@ def test_a_function_that_writes_to_its_inputs_is_differentiated_at_the_point_tha
     np.testing.assert_array_equal(inputs["b"], y)
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "derivative"),
     [(lambda x: np.abs(x) * x, lambda x: 2 * np.abs(x)), (real_only(np.square), lambda x: 2 * x)],
 )
@@ -99,9 +99,9 @@ def oscillator_slopes(x, u):
     return u * np.cos(x) * np.exp(x[::-1] / 3) + u[::-1] * np.sin(x[::-1]) * np.exp(x / 3) / 3
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 @each("memory", *some_of([10**5, 1, 2**28], 3))
-@pytest.mark.parametrize("elements", [range(LONG), [7], [5, 3, LONG - 1, 0, 3], range(LONG - 1, -1, -2), []])
+@each("elements", [range(LONG), [7], [5, 3, LONG - 1, 0, 3], range(LONG - 1, -1, -2), []])
 def test_the_entries_that_are_asked_for_are_measured_in_their_order_whatever_the_memory(method, memory, elements):
     x, u = normal(LONG), normal(LONG, seed=1)
     subject = subject_of(oscillator, x, cotangent=u)
@@ -117,7 +117,7 @@ def test_the_entries_that_are_asked_for_are_measured_in_their_order_whatever_the
         assert [part[k] for part in found] == [part[0] for part in one]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_what_an_entry_touches_is_found_out_for_the_best_even_where_the_slope_underflows(method):
     subject = subject_of(lambda x: 1 / (1 + np.exp(-x)), np.array([750.0]))
     found, best = (measure(subject, np.arange(1), method, Running(), best=best) for best in (False, True))
@@ -140,7 +140,7 @@ def test_without_the_best_step_differences_take_those_that_are_given_or_the_firs
     assert (best.errors < first.errors / 100).any()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_every_chunk_is_reported_when_it_is_done_and_is_of_a_size_that_depends_on_nobody(method):
     subject = subject_of(oscillator, normal(LONG))
     for executor in (None, ThreadPoolExecutor(2)):
@@ -256,7 +256,7 @@ def test_gradients_and_errors_of_every_dtype_are_double_and_the_gradient_is_the_
     np.testing.assert_allclose(gradient["a"], expected.astype(float), rtol=0, atol=EXACT[method])
 
 
-@pytest.mark.parametrize("method", ["auto", "central"])
+@each("method", ["auto", "central"])
 def test_a_function_that_takes_single_precision_only_is_differentiated_in_it(method):
     x = np.linspace(0.3, 2, 5, dtype=np.float32)
     found = numerical_gradient(sine_in_single, {"x": x}, np.ones(5), method=method)["x"]
@@ -271,7 +271,7 @@ def test_auto_sees_an_input_that_is_not_analytic_beside_one_that_is():
     np.testing.assert_allclose(found["y"], np.sin(inputs["x"]) * [1, -1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_all_that_is_known_of_a_slope_is_in_its_units(method):
     x = np.array([0.3, 1.0, 20.0, 25.0])  # of which the last ones are saturated
 
@@ -332,7 +332,7 @@ def test_a_cotangent_of_no_real_numbers_is_refused(cotangent):
         numerical_gradient(np.sin, {"x": np.ones(3)}, cotangent)
 
 
-@pytest.mark.parametrize("cotangent", [np.array([1, 2, 3]), np.array([1, 2, 3], np.uint8), [1.0, 2.0, 3.0]])
+@each("cotangent", [np.array([1, 2, 3]), np.array([1, 2, 3], np.uint8), [1.0, 2.0, 3.0]])
 def test_a_cotangent_may_hold_whole_numbers(cotangent):
     found = numerical_gradient(np.sin, {"x": np.ones(3)}, cotangent)["x"]
     np.testing.assert_allclose(found, np.cos(1) * np.array([1, 2, 3]), rtol=1e-14)

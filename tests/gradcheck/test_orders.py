@@ -4,7 +4,6 @@ import math
 import re
 
 import numpy as np
-import pytest
 from helpers import each
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,7 +110,7 @@ def test_another_order_is_found_in_any_shape(shape, output_shape, seed, noise, d
     assert re.search("|".join(others), sentence), sentence
 
 
-@pytest.mark.parametrize(("pairs", "enough"), [(2, False), (6, True)])
+@each(("pairs", "enough"), [(2, False), (6, True)])
 def test_an_order_that_a_sample_hardly_shows_is_not_claimed(pairs, enough):
     rng = np.random.default_rng(0)
     right = rng.standard_normal((7, 36))

@@ -243,7 +243,7 @@ def test_entries_that_are_zero_anyway_do_not_hide_of_which_axes_a_place_is():
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("factor", "said"),
     [
         (lambda x: -1.0, "wrong in 4 of 12 entries, where it is -1 times the numerical gradient"),  # noqa: ARG005

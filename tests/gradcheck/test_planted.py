@@ -85,7 +85,7 @@ def test_what_is_wrong_takes_at_most_five_times_the_calls_of_what_holds(names, m
     assert np.median(words) <= 1
 
 
-@pytest.mark.parametrize(("zeroed", "said"), [(False, ": by as much again: is a buffer not zeroed?"), (True, "")])
+@each(("zeroed", "said"), [(False, ": by as much again: is a buffer not zeroed?"), (True, "")])
 def test_a_buffer_that_is_not_zeroed_is_asked_after(zeroed, said):
     d_w = np.zeros((4, 3))
 

@@ -71,7 +71,7 @@ def test_a_function_that_is_flat_but_for_the_surroundings_of_the_point_is_not_ta
         assert not check(forward, lambda d, x: 0 * d * x, inputs, method=method).ok
 
 
-@pytest.mark.parametrize("method", ALL)
+@each("method", ALL)
 def test_an_entry_on_a_scale_of_its_own_is_not_taken_for_one_that_does_not_matter(method):
     scale = np.array([1e10, 1.0, 1.0])
 
@@ -230,7 +230,7 @@ def changed(change):
     return backward
 
 
-@pytest.mark.parametrize("method", ALL)
+@each("method", ALL)
 def test_entries_that_are_the_residue_of_a_cancellation_are_undecided_and_named_and_never_wrong(method):
     inputs = {"x": normal(8, 7), "shift": normal(8, 1, seed=1)}
     for factor in (1, -1, 3):
@@ -248,7 +248,7 @@ def test_entries_that_are_the_residue_of_a_cancellation_are_undecided_and_named_
     assert report["shift"].wrong == 8
 
 
-@pytest.mark.parametrize("error", [1e-9, 1e-3, 1.0])
+@each("error", [1e-9, 1e-3, 1.0])
 def test_a_small_entry_beside_large_ones_in_one_output_is_seen_by_the_complex_step_and_not_by_differences(error):
     def forward(x):
         return (ROW * np.sin(x)).sum(axis=-1)
@@ -411,7 +411,7 @@ def test_what_stays_zero_for_want_of_digits_speaks_against_no_complex_step():
         assert (found.ok, found.method) == (True, "complex-step")
 
 
-@pytest.mark.parametrize("share", [1e-6, 1e-9])  # which a trial along all entries sees, and does not see
+@each("share", [1e-6, 1e-9])  # which a trial along all entries sees, and does not see
 def test_a_term_that_is_not_analytic_is_seen_in_a_sum_with_larger_ones(share):
     def forward(x):
         return np.array(np.sin(x[0]) + share * np.abs(x[1]))

@@ -211,7 +211,7 @@ def test_a_kink_behind_many_smooth_entries_is_found_up_to_a_size():
     assert cusps_of(heard(subject_of(np.abs, np.append(x, 0.0), batched=True))) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "below", "above"),
     [
         (lambda x: np.where(x >= 0.5, 3.0, 1.0), 2, 0),
@@ -301,7 +301,7 @@ def test_rounding_is_about_the_last_bit_of_a_plain_function(forward, unit, batch
         assert (noise <= 16 * last_bits).all()
 
 
-@pytest.mark.parametrize(("narrow", "eps"), [(np.float32, EPS_IN_SINGLE), (np.float16, 2.0**-10)])
+@each(("narrow", "eps"), [(np.float32, EPS_IN_SINGLE), (np.float16, 2.0**-10)])
 def test_rounding_shows_a_lower_precision_inside_the_function(narrow, eps):
     subject = subject_of(lambda x: np.exp(x.astype(narrow)).astype(float), np.linspace(0.3, 2.9, 40))
     for seed in SEEDS:
@@ -310,7 +310,7 @@ def test_rounding_shows_a_lower_precision_inside_the_function(narrow, eps):
         assert (noise <= 16 * eps * subject.output).all()
 
 
-@pytest.mark.parametrize("large", [1e3, 1e6, 1e9])
+@each("large", [1e3, 1e6, 1e9])
 def test_rounding_shows_a_cancellation_inside_the_function(large):
     subject = subject_of(lambda x: (np.exp(x) + large) - large, np.linspace(0.3, 2.9, 40))
     for seed in SEEDS:
@@ -326,7 +326,7 @@ def test_the_rounding_of_a_constant_is_its_last_bit_and_of_zero_nothing():
     np.testing.assert_array_equal(noise, [3 * EPS, 0])
 
 
-@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+@each("strange", [np.nan, np.inf, -np.inf])
 def test_rounding_is_finite_whatever_the_function_returns(strange):
     for forward in (lambda x: np.stack([x[0], strange + 0 * x[1]]), lambda x: np.where(x > 1, strange, x)):
         subject = subject_of(forward, np.array([1.0, 1.0]))
@@ -388,7 +388,7 @@ def test_the_noise_of_outputs_that_are_zero_says_nothing_of_others():
     assert (noise[:2] > 1e-9).all()
 
 
-@pytest.mark.parametrize("x", [[0.0, 1.0, 1.0], [0.0, 0.7, 1.0]])
+@each("x", [[0.0, 1.0, 1.0], [0.0, 0.7, 1.0]])
 def test_the_entries_that_are_not_zero_move_and_the_zeros_do_not(x):
     heard_at = rounding_of(subject_of(lambda x: np.exp(x.astype(np.float32)).astype(float), np.array(x)), rng())
     assert (heard_at[1:] > 1e-9).all()
@@ -438,7 +438,7 @@ def test_a_complex_step_that_depends_on_its_length_is_not_known_well_enough_to_b
     assert why_not_analytic(heard(subject_of(forward, np.array([1.0]))), rng()) is None
 
 
-@pytest.mark.parametrize("batched", [False, True])
+@each("batched", [False, True])
 def test_entries_are_looked_at_together_as_memory_allows_and_not_after_enough_were_found(batched):
     moved, alone = [], set()
     x = np.where(np.arange(200) % 20, 1.0, 0.0)

@@ -51,7 +51,7 @@ def test_of_a_large_input_a_sample_is_looked_at_and_the_report_says_so():
     assert found.escape.probability(0) == pytest.approx(1 - 50 / 10_000)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_a_single_wrong_entry_that_was_not_sampled_is_found_along_directions_and_then_located(method):
     options = {"method": method, "max_entries": 20, "directions": 2}
     inputs = {"x": normal(40, 40)}

@@ -110,7 +110,7 @@ def test_where_a_function_raises_its_values_are_nan_and_elsewhere_what_they_are(
     assert found.dtype == dtype
 
 
-@pytest.mark.parametrize("batched", [False, True])
+@each("batched", [False, True])
 def test_all_inputs_are_given_in_the_dtype_of_the_one_that_moves_or_in_their_own_wider_one(batched):
     subject = subject_of(lambda x, y: x * y, np.ones(2), np.full(2, 3, np.float32), batched=batched)
     assert subject.outputs(np.ones((3, 2)) * 1j).dtype == np.complex128
@@ -158,7 +158,7 @@ def test_the_complex_step_is_exact_but_for_rounding(what, unit):
     assert (errors <= 2 * EPS * np.abs(exact)).all()
 
 
-@pytest.mark.parametrize("unit", [2.0**-40, 1.0, 2.0**40])
+@each("unit", [2.0**-40, 1.0, 2.0**40])
 def test_the_complex_step_in_single_precision_is_as_exact_as_that_is(unit):
     x, narrow = np.linspace(-2, 2, 9, dtype=np.float32), np.float32(unit)
     subject = subject_of(lambda x: np.sin(x / narrow), x * narrow)
@@ -168,7 +168,7 @@ def test_the_complex_step_in_single_precision_is_as_exact_as_that_is(unit):
     assert (errors * unit <= 3 * eps).all()
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "message"),
     [
         (np.abs, "^forward turns complex arrays into float64, so the complex step does not apply: use central$"),
@@ -209,7 +209,7 @@ def test_of_a_seventh_power_extrapolation_leaves_a_sixty_fourth(c, c7, h):
 
 
 @each("unit", *some_of(UNITS, 3))
-@pytest.mark.parametrize("what", SMOOTH)
+@each("what", SMOOTH)
 def test_the_error_of_differences_is_below_its_estimate_at_every_step(what, unit):
     subject, exact = in_units(what, unit)
     reach = reach_of(subject, every_entry(subject))
@@ -221,7 +221,7 @@ def test_the_error_of_differences_is_below_its_estimate_at_every_step(what, unit
 
 
 @each("unit", *some_of(UNITS, 3))
-@pytest.mark.parametrize("what", SMOOTH)
+@each("what", SMOOTH)
 def test_the_best_differences_know_nine_digits_and_their_own_error(what, unit):
     subject, exact = in_units(what, unit)
     found, errors = slopes_of_entries(by_best_differences, subject)
@@ -265,7 +265,7 @@ def test_beside_entries_of_size_one_an_entry_at_the_edge_of_the_domain_is_measur
     assert np.isfinite(errors).all()
 
 
-@pytest.mark.parametrize(("dtype", "scales"), [("float64", SCALES[:-2]), ("float32", SCALES[:2])])
+@each(("dtype", "scales"), [("float64", SCALES[:-2]), ("float32", SCALES[:2])])
 def test_a_line_has_its_slope_exactly_although_its_argument_is_rounded(dtype, scales):
     for scale in scales:
         subject = subject_of(lambda x: x * 1.0, np.array([0.1, 0.7, -1.3, 3.9], dtype))
@@ -294,7 +294,7 @@ def test_the_stairs_of_single_precision_are_not_taken_for_the_slope_where_they_a
         assert (np.abs(found - np.cos(x)) <= 10 * errors).all()
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "x", "u"),
     [
         (softmax, [60.0, 0.0, 1.0], [3.0, 1.0, 1.0]),  # the first lacks exp(-59), and its slope is that
@@ -335,7 +335,7 @@ def test_what_a_function_takes_beside_its_inputs_counts_in_a_batch():
     assert memory / 4 <= peak <= memory
 
 
-@pytest.mark.parametrize("tracing", [False, True])
+@each("tracing", [False, True])
 def test_measuring_memory_leaves_whoever_else_measures_it_alone(tracing):
     subjects = [subject_of(forward, np.ones(10), batched=True) for forward in (np.sin, twice_real_only)]
     for _ in range(2):  # whatever is done once is done by then
@@ -351,7 +351,7 @@ def test_measuring_memory_leaves_whoever_else_measures_it_alone(tracing):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("what", [np.nan, np.inf])
+@each("what", [np.nan, np.inf])
 def test_a_slope_that_is_not_finite_has_an_infinite_error_and_no_other_has(what):
     x = np.array([1.0, 1.0])
     subject = subject_of(lambda x: np.where(x > 1, what, x).sum(keepdims=True), x)

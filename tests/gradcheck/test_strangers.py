@@ -295,7 +295,7 @@ def test_no_loop_is_asked_where_it_does_not_end(name, factor, method):
         assert report.ok == (factor == 1), str(report)
 
 
-@pytest.mark.parametrize("factor", [0.0, 0.02])
+@each("factor", [0.0, 0.02])
 def test_a_function_with_branches_close_by_has_no_tolerance(factor):
     def branch(x):  # of some vectors the sign is left open
         return np.sign(np.sin(3e3 * x.real.sum()))
@@ -325,7 +325,7 @@ def test_a_kink_close_by_is_no_tolerance(small, method):
     assert "tolerance of its own" not in str(found.note)
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@each("lost", [False, True])
 def test_a_jump_of_what_is_claimed_is_no_tolerance_of_forward(lost):
     ndimage = scipy("ndimage")
 

@@ -91,13 +91,13 @@ def test_of_an_output_of_one_number_a_fixed_multiple_is_none_that_was_lost():
     assert not maybe(found).any()
 
 
-@pytest.mark.parametrize("size", [1e-12, 1e-17, 1e-30])
+@each("size", [1e-12, 1e-17, 1e-30])
 def test_what_is_tiny_has_not_saturated(size):
     report = check(softmax, lambda d, x: 0 * d * x, {"x": size * normal(3, 5)})
     assert report["x"].wrong == 15
 
 
-@pytest.mark.parametrize("method", ["complex-step", "central"])
+@each("method", ["complex-step", "central"])
 def test_a_backward_that_gives_nothing_in_a_wider_dtype_is_judged_by_what_it_gives(method):
     def backward(d, x):
         return np.where(x.dtype == np.float64, 1.001, np.nan) * d * np.cos(x)
@@ -150,7 +150,7 @@ def test_a_contradiction_is_put_with_both_slopes_of_the_first_such_entry():
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "claimed", "x"),
     [
         (lambda x: 1e12 + 0 * x + (x * np.conj(x)).real, lambda x: 2 * x, 1e-6 * X),  # whose last bits drown it
@@ -206,7 +206,7 @@ def test_what_both_methods_lose_of_a_weight_that_rounds_to_one_is_excused_in_a_n
     assert report.ok, str(report)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_a_gross_error_behind_a_steep_pole_is_found(method):
     def backward(d, x):
         return -8 * d / (x - 0.5) ** 8  # a ninth power is right
@@ -227,7 +227,7 @@ def test_the_clearest_wrong_entries_are_looked_at_last_whatever_their_size():
     np.testing.assert_array_equal(found.details.verdict == WRONG, np.arange(1000) < 950)
 
 
-@pytest.mark.parametrize("method", ["auto", "central"])
+@each("method", ["auto", "central"])
 @each("wrong", *some_of([200, 20, 1], 3))
 def test_what_is_wrong_takes_at_most_five_times_as_long_as_what_holds(wrong, method):
     def calls(factor):
@@ -248,7 +248,7 @@ def test_what_is_wrong_takes_at_most_five_times_as_long_as_what_holds(wrong, met
     assert calls(1.5) <= 5 * calls(1.0)
 
 
-@pytest.mark.parametrize("method", ["auto", "complex-step", "central"])
+@each("method", ["auto", "complex-step", "central"])
 def test_gradients_at_the_two_ends_of_the_range_disagree_without_a_warning(method):
     slope = np.array([1e308, 1.0])
     report = check(lambda x: slope * x, lambda d, _: -slope * d, {"x": np.array([1e-3, 0.5])}, method=method)
@@ -313,7 +313,7 @@ def test_the_closer_look_adds_its_noise_once():
     assert floor.max() < 12 * 10001 * EPS
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.01])
+@each("factor", [1.0, 1.01])
 def test_a_function_of_single_precision_alone_is_not_asked_in_a_wider_dtype(factor):
     def backward(d, x):
         return (factor * takes_the_memory_for_its_own(d) * np.cos(takes_the_memory_for_its_own(x))).astype(x.dtype)
@@ -351,7 +351,7 @@ def test_an_error_that_is_allowed_does_not_decide_what_was_not_looked_at():
     assert found.checked == 10
 
 
-@pytest.mark.parametrize("method", ["complex-step", "central"])
+@each("method", ["complex-step", "central"])
 def test_along_a_direction_the_two_gradients_differ_by_what_the_error_has_of_it(method):
     _, forward, backward = linear()
     error = normal(200, seed=4) * 1e-3
@@ -402,7 +402,7 @@ class Layer:
         return inside @ self.w.T, self.x.T @ inside
 
 
-@pytest.mark.parametrize("method", ["auto", *METHODS])
+@each("method", ["auto", *METHODS])
 def test_a_layer_that_keeps_its_input_from_forward_to_backward_holds(method):
     layer = Layer()
     inputs = {"x": normal(5, 4), "w": normal(4, 3, seed=1)}
@@ -418,7 +418,7 @@ def test_a_gradient_that_is_kept_from_the_first_call_is_wrong_for_another_cotang
     assert "backward is not linear in the gradient of the output" in report["x"].diagnosis
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_activations_that_are_kept_from_the_first_call_are_wrong_close_by(method):
     kept = {}
 
