@@ -89,7 +89,7 @@ def test_it_adds_what_its_formula_says(kind: str, n: int, m: int) -> None:
 @each("kind", ONE_OF_EACH, long={*KINDS} - {*ONE_OF_EACH})
 @each("options", [PIPELINE["everything"]], long=[PIPELINE["alone"], PIPELINE["causal"]])
 def test_gradients_are_numerical_ones(kind: str, options: dict[str, Any]) -> None:
-    x = arrays() | {"bias": of_each_kind()[kind]}
+    x = arrays(3, 5) | {"bias": of_each_kind(3, 5)[kind]}
     x |= {"sink": normal(5, HEADS)} if "softcap" in options else {}
     report = gradcheck.check_op(dot_product, x, method="complex-step", **options)
     report.raise_if_failed()

@@ -29,8 +29,8 @@ EPSILON = np.finfo(float).eps
 FEW = {
     "softmax": ["rows", "tangents-mask"],
     "dot_product": ["plain", "one-key", "padding", "nothing-visible", "nan-without-gradient", "tangents-plain"],
-    "additive": ["plain", "tangents-empty-rows"],
-    "multi_head": ["self-attention", "tangents-grouped-heads"],
+    "additive": ["plain"],
+    "multi_head": ["self-attention"],
     "linear_attention": ["kda", "padding"],
     "rms_norm": ["gain"],
     "layer_norm": ["gain"],

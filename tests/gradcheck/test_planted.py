@@ -27,7 +27,7 @@ def test_the_functions_are_correct_and_nothing_is_said_of_them(name, method):
 
 
 @METHODS
-@each("bug", *some_of(PLANTED, 4))
+@each("bug", *some_of(PLANTED, 6))
 def test_a_check_finds_a_bug_in_its_input_alone_and_names_its_cause_or_nothing(bug, method):
     seed = PLANTED.index(bug) % 2  # whatever the cotangent
     report = check(bug.forward, bug.wrong_backward, bug.inputs, method=method, rng=seed)
