@@ -256,8 +256,8 @@ def test_a_gradient_that_is_not_finite_fails_and_is_still_valid_json(monkeypatch
 
 
 def test_an_op_without_its_page_does_not_hold(tmp_path: Path, capsys: Printed) -> None:
-    assert cli.main(["check", "softmax", "--derivations", str(tmp_path)]) == 1
-    assert "there is no page for the op softmax" in capsys.readouterr().out
+    assert cli.main(["check", "rms_norm", "--derivations", str(tmp_path)]) == 1
+    assert "there is no page for the op rms_norm" in capsys.readouterr().out
 
 
 def test_a_citation_of_no_equation_is_a_problem_in_whatever_module_it_stands(

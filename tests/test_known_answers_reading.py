@@ -322,7 +322,7 @@ def changed(shapes: dict[str, tuple[int, ...]], name: str) -> list[dict[str, tup
     return [shapes | dict.fromkeys(together, other) for other in others if 0 not in other]
 
 
-@each("example", *some_of(SMALL, 16))
+@each("example", *some_of(SMALL, 24))
 def test_arrays_fit_together_if_the_op_takes_them(example: Any) -> None:
     inputs = {name: x.shape for name, x in example.inputs.items()}
     answers = shapes_of_answers(example.op, example.inputs, example.options)
