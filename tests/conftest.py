@@ -52,9 +52,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """The tests themselves stay to the end: to look through all of them for garbage, again and again, takes seconds."""
+    """The tests themselves stay to the end: to look through all of them for garbage, again and again, takes seconds.
+
+    So does a look for each seven hundred objects, as many as one check makes in a moment.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)
 
 
 def passed() -> set[str]:

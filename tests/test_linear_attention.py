@@ -293,7 +293,7 @@ def test_decays_of_any_strength_lose_nothing_in_single_precision(rule: str, stre
     norm = np.linalg.norm(of.inputs["key"], axis=-1, keepdims=True)
     single = Case(linear_attention, {**of.inputs, "key": of.inputs["key"] / norm}, {}).map(lambda x: x.astype("f4"))
     expected = everything(single.map(lambda x: x.astype(float)))
-    for chunk_size in (None, 16, 64):
+    for chunk_size in (None, 64):
         for name, x in everything(single._replace(options={"chunk_size": chunk_size})).items():
             assert x.dtype == np.float32
             assert_close(x.astype(float), expected[name], 2e-5)
