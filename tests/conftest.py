@@ -1,5 +1,4 @@
-from __future__ import annotations
-
+import gc
 import os
 import subprocess
 import sys
@@ -50,6 +49,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (not item.nodeid.startswith(SLOWEST), not item.nodeid.startswith("tests/"), item.path))
     if os.environ.get("PASSED") and not is_quick(config):
         leave_out(passed(), config, items)
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves stay to the end: to look through all of them for garbage, again and again, takes seconds.
+
+    So does a look for each seven hundred objects, as many as one check makes in a moment.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 def passed() -> set[str]:

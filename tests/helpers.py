@@ -43,13 +43,13 @@ def each(names: str | tuple[str, ...], values: Iterable[Any], long: Iterable[Any
             skipped = []
             for value in values:
                 chosen = dict(zip(names, (value,) if len(names) == 1 else value, strict=True))
-                told = ", ".join(f"{name}={x!r}" for name, x in chosen.items())
                 try:
                     test(**chosen, **others)
-                except pytest.skip.Exception as reason:
-                    skipped.append(f"of {told}: {reason}")
-                except (Exception, pytest.fail.Exception) as error:
-                    raise AssertionError(f"of {told}: {error}") from error
+                except (Exception, pytest.skip.Exception, pytest.fail.Exception) as error:
+                    told = f"of {', '.join(f'{name}={x!r}' for name, x in chosen.items())}: {error}"
+                    if not isinstance(error, pytest.skip.Exception):
+                        raise AssertionError(told) from error
+                    skipped.append(told)
             if skipped:
                 pytest.skip("; ".join(skipped))
 
@@ -61,9 +61,10 @@ def each(names: str | tuple[str, ...], values: Iterable[Any], long: Iterable[Any
     return decorate
 
 
-def some_of(values: Iterable[Any], step: int) -> list[Any]:
-    """All of them as parameters, of which only one in `step` is not long."""
-    return [x if k % step == 0 else pytest.param(x, marks=pytest.mark.long) for k, x in enumerate(values)]
+def some_of(values: Iterable[Any], step: int) -> tuple[list[Any], list[Any]]:
+    """One in `step` of them, and the others, which are long: what `each` takes."""
+    values = list(values)
+    return values[::step], [x for k, x in enumerate(values) if k % step]
 
 
 class Case(NamedTuple):

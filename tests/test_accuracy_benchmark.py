@@ -1,7 +1,5 @@
 """The accuracy benchmark: its truth is the truth, and it measures what it says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -287,7 +287,7 @@ def test_sums_go_over_the_axes_that_were_broadcast_and_no_others(shape: tuple[in
     assert_close(sum_to(np.ones((5, 2, 1)), (1, 1)), np.array([[10.0]]), 0)  # an axis that was of length one before
 
 
-@pytest.mark.parametrize(("name", "what"), [("scale", "numbers"), ("mask", "booleans")])
+@each(("name", "what"), [("scale", "numbers"), ("mask", "booleans")])
 def test_a_ragged_list_is_refused_by_name_and_what_it_should_hold(name: str, what: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must be an array of {what}: "):
         dot_product.forward(*np.zeros((3, 2, 2)), **{name: [[True], [True, False]]})

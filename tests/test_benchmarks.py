@@ -1,7 +1,5 @@
 """The benchmarks: what is compared is the same, times are taken in turn, and the files hold what the tables say."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

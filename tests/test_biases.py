@@ -89,7 +89,7 @@ def test_it_adds_what_its_formula_says(kind: str, n: int, m: int) -> None:
 @each("kind", ONE_OF_EACH, long={*KINDS} - {*ONE_OF_EACH})
 @each("options", [PIPELINE["everything"]], long=[PIPELINE["alone"], PIPELINE["causal"]])
 def test_gradients_are_numerical_ones(kind: str, options: dict[str, Any]) -> None:
-    x = arrays() | {"bias": of_each_kind()[kind]}
+    x = arrays(3, 5) | {"bias": of_each_kind(3, 5)[kind]}
     x |= {"sink": normal(5, HEADS)} if "softcap" in options else {}
     report = gradcheck.check_op(dot_product, x, method="complex-step", **options)
     report.raise_if_failed()
@@ -239,7 +239,7 @@ def test_lengths_of_zero_give_gradients_of_zero(kind: str) -> None:
             assert op.jvp(cache, bias=bias.array).shape == output.shape
 
 
-@pytest.mark.parametrize("kind", ["ALiBi of all heads", "T5 of all heads", "Shaw", "forgetting"])
+@each("kind", ["ALiBi of all heads", "T5 of all heads", "Shaw", "forgetting"])
 def test_blockwise_makes_no_array_of_all_pairs(kind: str) -> None:
     n = 3000
     x = {name: normal(i, n, D_K).astype(np.float32) for i, name in enumerate(("query", "key", "value"))}
@@ -253,7 +253,7 @@ def test_blockwise_makes_no_array_of_all_pairs(kind: str) -> None:
     assert peak_of(both_passes) < n * n * 4 / 4
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "error", "sentence"),
     [
         (lambda: biases.alibi(np.ones(3, int)), TypeError, "slopes must hold floating-point numbers, not int64"),
@@ -274,8 +274,8 @@ def test_arrays_that_cannot_be_used_are_refused(make: Any, error: type[Exception
         make()
 
 
-@pytest.mark.parametrize("op", [dot_product, blockwise], ids=["dot_product", "blockwise"])
-@pytest.mark.parametrize(
+@each("op", [dot_product, blockwise])
+@each(
     ("bias", "sentence"),
     [
         (biases.alibi(np.ones(3)), r"slopes must broadcast to the leading axes of the scores, whose shape is \(2, 2\)"),

@@ -195,7 +195,7 @@ def test_nothing_fits_in_no_memory() -> None:
     assert cost.longest(cost.dot_product, 0, Sizes(n=1)) == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("many", "error", "message"),
     [
         ((np.inf, np.nan, -1, -0.5), ValueError, r"^memory must be a finite number of bytes, at least 0, not "),
@@ -208,8 +208,8 @@ def test_memory_that_is_no_size_has_no_longest_length(many: Any, error: type[Exc
             cost.longest(cost.dot_product, memory, Sizes(n=1))
 
 
-@pytest.mark.parametrize("algorithm", [cost.dot_product, cost.blockwise])
-@pytest.mark.parametrize("nothing", [{"heads": 0}, {"batch": 0}])
+@each("algorithm", [cost.dot_product, cost.blockwise])
+@each("nothing", [{"heads": 0}, {"batch": 0}])
 def test_what_costs_nothing_has_no_longest_length(algorithm: Any, nothing: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"^there is no longest n, as any fits in 17179869184 bytes \(batch="):
         cost.longest(algorithm, 2**34, Sizes(n=1, **nothing))
@@ -231,16 +231,14 @@ def test_memory_grows_with_the_square_of_the_length_in_one_algorithm_and_with_th
     assert linear[1] < 2 * linear[0]
 
 
-@pytest.mark.parametrize(
-    ("n", "m", "rows"), [(7, 7, 1), (7, 7, 3), (8, 8, 4), (5, 9, 2), (9, 5, 2), (3, 2, 8), (0, 4, 2)]
-)
+@each(("n", "m", "rows"), [(7, 7, 1), (7, 7, 3), (8, 8, 4), (5, 9, 2), (9, 5, 2), (3, 2, 8), (0, 4, 2)])
 def test_the_causal_pairs_are_those_of_the_blocks_that_are_not_hidden(n: int, m: int, rows: int) -> None:
     pairs = sum((min(i + rows, n) - i) * min(m, min(i + rows, n)) for i in range(0, n, rows))
     costs = cost.blockwise(Sizes(n, m, d_k=1, d_v=1, is_causal=True), block_size=(rows, 4))
     assert costs.forward.product_flops == 4 * pairs
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "kind", "message"),
     [
         ({"n": -1}, ValueError, "n must be at least 0, not -1"),
@@ -304,7 +302,7 @@ def test_memory_that_is_not_known_is_asked_for(monkeypatch: Patch, capsys: Print
     assert "--memory GIB says it" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         (["--n", "0"], "--n: must be a whole number of at least 1, not 0"),

@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SHAPES, SOME_HIDDEN, Array, Shape, assert_close, assert_same_bits, attentions, normal
+from helpers import SHAPES, SOME_HIDDEN, Array, Shape, assert_close, assert_same_bits, attentions, each, normal
 
 from attention_np import blockwise, dot_product
 
@@ -75,12 +75,12 @@ def dropout_of(shape: Shape, p: float = 0.5, rng: Any = 3, dtype: Any = float) -
     return dot_product.forward(x[0], x[1], x[1], dropout_p=p, rng=rng)[1].dropout
 
 
-@pytest.mark.parametrize("shape", [(12, 7), (3, 4, 7), (2, 3, 2, 7), (12, 1, 7)], ids=str)
+@each("shape", [(12, 7), (3, 4, 7), (2, 3, 2, 7), (12, 1, 7)])
 def test_draws_depend_on_the_row_of_the_scores_and_not_on_how_rows_are_grouped(shape: Shape) -> None:
     assert_same_bits(dropout_of(shape).reshape(12, 7), dropout_of((12, 7)))
 
 
-@pytest.mark.parametrize("m", [1, 5, 8, 13, 100])
+@each("m", [1, 5, 8, 13, 100])
 def test_draws_are_those_of_philox_at_the_place_in_the_scores(m: int) -> None:
     width = (m + 7) // 8 * 8
     key = int(np.random.default_rng(3).integers(2**63))
@@ -92,7 +92,7 @@ def test_draws_are_those_of_philox_at_the_place_in_the_scores(m: int) -> None:
         np.testing.assert_array_equal(dropout_of((4, m))[row] != 0, draws >= 2**31)
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@each("p", [0.1, 0.5, 0.9])
 def test_weights_are_kept_at_the_rate_that_was_asked_for(p: float) -> None:
     dropped = dropout_of((1000, 1000), p) == 0
     sigma = np.sqrt(p * (1 - p))
@@ -104,7 +104,7 @@ def test_weights_are_kept_at_the_rate_that_was_asked_for(p: float) -> None:
         assert abs((one & other).mean() - p * p) < 5 * np.sqrt(p**2 * (1 - p**2) * 3) / 1000
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@each("dtype", [np.float32, np.float64])
 def test_a_kept_weight_is_divided_by_the_probability_of_keeping_it(dtype: Any) -> None:
     factors = dropout_of((20, 20), 0.3, dtype=dtype)
     assert factors.dtype == dtype
@@ -115,14 +115,14 @@ def test_a_kept_weight_is_divided_by_the_probability_of_keeping_it(dtype: Any) -
     assert_close(cache.weights.sum(-1), np.ones(4), 1e-15)
 
 
-@pytest.mark.parametrize("rng", [3, np.random.default_rng(3), np.random.SeedSequence(3), np.random.PCG64(3)])
+@each("rng", [3, np.random.default_rng(3), np.random.SeedSequence(3), np.random.PCG64(3)])
 def test_whatever_numpy_takes_as_a_seed_will_do(rng: Any) -> None:
     assert set(np.unique(dropout_of((30, 30), 0.5, rng))) == {0.0, 2.0}
 
 
-@pytest.mark.parametrize("op", [dot_product, blockwise])
-@pytest.mark.parametrize("name", ["query", "key"])
-@pytest.mark.parametrize(
+@each("op", [dot_product, blockwise])
+@each("name", ["query", "key"])
+@each(
     ("tangent", "other", "scale", "value"),
     [(1.2e308, 1.0, 0.5, 1.0), (1e200, 1e150, 0.5, 1e-60), (1e200, 1e20, 1e140, 1e-60), (1e-100, 1e250, 1e200, 1e-60)],
 )
@@ -143,7 +143,7 @@ def test_a_scale_that_is_infinite_in_the_dtype_alone_is_refused_with_the_dtype()
         dot_product.forward(*(np.zeros((4, 3), np.float32) for _ in range(3)), scale=1e40)
 
 
-@pytest.mark.parametrize("j", range(3))
+@each("j", range(3))
 def test_plus_infinity_in_a_bias_takes_all_the_weight_also_where_the_product_does_not_fit(j: int) -> None:
     q, k, bias = np.full((2, 1), 1e200), np.array([[1e200], [-1e200], [1.0]]), np.zeros((2, 3))
     bias[0, j] = np.inf
@@ -151,7 +151,7 @@ def test_plus_infinity_in_a_bias_takes_all_the_weight_also_where_the_product_doe
     np.testing.assert_array_equal(cache.weights, [np.eye(3)[j], [1, 0, 0]])
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@each("dtype", [np.float64, np.float32])
 def test_a_gradient_that_does_not_fit_is_infinite_though_it_is_a_difference_and_its_key_narrow(dtype: Any) -> None:
     query, value = np.array([[8.0], [-8.0]]), np.array([[1.0], [0.0]])
     _, cache = dot_product.forward(query, np.zeros((2, 1), dtype), value, scale=256.0)
@@ -162,7 +162,7 @@ def test_a_gradient_that_does_not_fit_is_infinite_though_it_is_a_difference_and_
     np.testing.assert_array_equal(gradients.query, 0)
 
 
-@pytest.mark.parametrize(("size", "of_output"), [(1e30, 1e8), (1e-30, 1e-8)])
+@each(("size", "of_output"), [(1e30, 1e8), (1e-30, 1e-8)])
 def test_a_bias_of_one_number_has_a_gradient_where_the_range_was_left_too(size: float, of_output: float) -> None:
     query, key = normal(0, 3, 4).astype(np.float32), normal(1, 3, 4).astype(np.float32)
     value = (normal(2, 3, 4) * size).astype(np.float32)
@@ -182,7 +182,7 @@ def in_batch() -> dict[str, Array]:
     return {**x, "bias": normal(5, 4, 5), "sink": normal(6, 2)}
 
 
-@pytest.mark.parametrize("softcap", [None, 0.7])
+@each("softcap", [None, 0.7])
 def test_a_sink_is_one_more_key_of_zeros_whose_bias_is_the_sink_and_whose_value_is_zero(softcap: float | None) -> None:
     x, d_output = in_batch(), normal(9, 2, 4, 2)
     output, cache = dot_product.forward(**x, mask=SOME_HIDDEN, softcap=softcap)
@@ -240,7 +240,7 @@ def test_products_that_do_not_fit_come_to_rest_at_the_softcap() -> None:
     assert all(np.isfinite(x).all() for x in dot_product.backward(np.ones((1, 3)), cache)[:3])
 
 
-@pytest.mark.parametrize("sign", [1, -1])
+@each("sign", [1, -1])
 def test_a_row_beyond_the_range_of_the_dtype_is_on_one_side_of_any_finite_sink(sign: int) -> None:
     query, key, value = np.full((1, 1), sign * 1e200), np.full((2, 1), 1e200), np.array([[1.0], [3.0]])
     output, cache = dot_product.forward(query, key, value, sink=sign * 1e308)

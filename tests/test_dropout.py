@@ -2,11 +2,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np._lib.dropout import as_probability
 
 
-@pytest.mark.parametrize("rng", [True, False, np.True_, "a", -1, 1.5, {}])
+@each("rng", [True, False, np.True_, "a", -1, 1.5, {}])
 def test_what_is_no_seed_is_refused(rng: Any) -> None:
     with pytest.raises(TypeError, match=r"^rng must be a seed or a numpy\.random\.Generator, not "):
         as_probability(0.5, rng)

@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import COMPLEX_STEP, Case, assert_close, assert_same_bits, normal, run
+from helpers import COMPLEX_STEP, Case, assert_close, assert_same_bits, each, normal, run
 
 from attention_np import feature_map, gradcheck, linear_attention
 
@@ -14,8 +14,8 @@ def inputs(m: int | None, *shape: int) -> dict[str, Any]:
     return given if m is None else given | {"directions": normal(1, m, shape[-1])}
 
 
-@pytest.mark.parametrize("m", DIRECTIONS)
-@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 1)])
+@each("m", DIRECTIONS)
+@each("shape", [(5,), (3, 5), (2, 3, 1)])
 def test_gradients_are_numerical_ones_for_any_shape(m: int | None, shape: tuple[int, ...]) -> None:
     report = gradcheck.check_op(feature_map, inputs(m, *shape), method="complex-step")
     report.raise_if_failed()
@@ -31,7 +31,7 @@ def test_random_features_have_the_mean_and_the_variance_that_the_page_says() -> 
     assert abs(products.var() / mean**2 / spread - 1) < 0.02
 
 
-@pytest.mark.parametrize("m", DIRECTIONS)
+@each("m", DIRECTIONS)
 def test_a_column_of_ones_among_the_values_is_the_sum_that_weights_are_divided_by(m: int | None) -> None:
     (query, key), value, n = normal(2, 2, 6, 4), normal(3, 6, 3), 6
     f, p = (feature_map.forward(**(inputs(m, 6, 4) | {"x": x}))[0] for x in (query, key))
@@ -49,7 +49,7 @@ def test_elu_of_what_is_far_from_zero_is_zero_or_a_line() -> None:
         assert_same_bits(slope, np.array([0.0, 0, 1, 1, 1, 1]))
 
 
-@pytest.mark.parametrize("size", [1e100, 1e200])
+@each("size", [1e100, 1e200])
 def test_a_feature_of_a_large_row_is_that_of_its_distance_from_the_direction(size: float) -> None:
     x = size * np.array([[1.0, 0.0], [1.0, 0.0]])
     features, cache = feature_map.forward(x, np.array([[1.0, 0.0], [1e-200, 0.0]]))
@@ -57,7 +57,7 @@ def test_a_feature_of_a_large_row_is_that_of_its_distance_from_the_direction(siz
     assert_same_bits(feature_map.backward(np.ones((2, 2)), cache).x, np.zeros((2, 2)))
 
 
-@pytest.mark.parametrize("m", DIRECTIONS)
+@each("m", DIRECTIONS)
 def test_a_row_without_an_incoming_gradient_has_none_whatever_it_holds(m: int | None) -> None:
     case = Case(feature_map, inputs(m, 3, 4), {})
     d_output = normal(2, *case.forward()[0].shape)
@@ -69,7 +69,7 @@ def test_a_row_without_an_incoming_gradient_has_none_whatever_it_holds(m: int | 
             assert_close(gradient, expected[name], 1e-15)
 
 
-@pytest.mark.parametrize(
+@each(
     ("changed", "message"),
     [
         ({"x": np.array(1.0)}, r"x must have at least one axis, .*\(x\.shape=\(\)\)"),

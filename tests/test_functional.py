@@ -1,9 +1,8 @@
-import functools
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import assert_same_bits, normal, random_parameters
+from helpers import assert_same_bits, each, normal, random_parameters
 from scipy import special
 
 import attention_np as anp
@@ -33,7 +32,7 @@ CONVENIENCES: list[tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("convenience", "op", "arrays", "options"), CONVENIENCES)
+@each(("convenience", "op", "arrays", "options"), CONVENIENCES)
 def test_a_convenience_is_the_output_of_its_op(
     convenience: Any, op: Any, arrays: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
@@ -56,7 +55,7 @@ def test_the_arguments_have_pytorchs_order() -> None:
     assert_same_bits(actual, expected)
 
 
-@pytest.mark.parametrize(("key_heads", "value_heads"), [(1, 1), (2, 2), (3, 3), (6, 6), (2, 3)])
+@each(("key_heads", "value_heads"), [(1, 1), (2, 2), (3, 3), (6, 6), (2, 3)])
 def test_with_enable_gqa_each_key_head_serves_query_heads_that_follow_one_another(
     key_heads: int, value_heads: int
 ) -> None:
@@ -71,7 +70,7 @@ def test_with_enable_gqa_each_key_head_serves_query_heads_that_follow_one_anothe
         np.testing.assert_allclose(output[:, h], alone, rtol=1e-14)
 
 
-@pytest.mark.parametrize(("name", "shape"), [("key", (2, 4, 5, 3)), ("key", (5, 3)), ("key", (2, 0, 5, 3))], ids=str)
+@each(("name", "shape"), [("key", (2, 4, 5, 3)), ("key", (5, 3)), ("key", (2, 0, 5, 3))])
 def test_heads_that_do_not_divide_are_refused(name: str, shape: tuple[int, ...]) -> None:
     arrays = {"query": normal(0, 2, 6, 4, 3), "key": normal(1, 2, 6, 5, 3), "value": normal(2, 2, 6, 5, 2)}
     message = r"enable_gqa the heads of key.*must divide those of query.*query\.shape=\(2, 6, 4, 3\)"
@@ -81,7 +80,7 @@ def test_heads_that_do_not_divide_are_refused(name: str, shape: tuple[int, ...])
         anp.scaled_dot_product_attention(**{**arrays, "key": np.zeros((2, 3, 5, 3))})
 
 
-@pytest.mark.parametrize("attn_mask", [0.5, np.float64(0.5), np.float32(0.5)], ids=repr)
+@each("attn_mask", [0.5, np.float64(0.5), np.float32(0.5)])
 def test_an_attn_mask_that_is_a_number_does_not_upcast(attn_mask: Any) -> None:
     single = {name: x.astype(np.float32) for name, x in BATCH.items()}
     output = anp.scaled_dot_product_attention(**single, attn_mask=attn_mask)
@@ -91,15 +90,15 @@ def test_an_attn_mask_that_is_a_number_does_not_upcast(attn_mask: Any) -> None:
     assert wide.dtype == np.float64
 
 
-@pytest.mark.parametrize(
+@each(
     ("heads", "n", "m", "chosen"),
     [
         (2, 4, 5, "dot_product"),
         (2, 1, 4096, "dot_product"),
         (1, 127, 2048, "dot_product"),  # hardly more scores than numbers in the keys and values
         (1, 2048, 127, "dot_product"),
-        pytest.param(2, 512, 256, "blockwise", marks=pytest.mark.long),
-        pytest.param(2, 128, 1024, "blockwise", marks=pytest.mark.long),
+        (2, 512, 256, "blockwise"),
+        (2, 128, 1024, "blockwise"),
         (127, 128, 256, "dot_product"),
         (128, 128, 256, "blockwise"),  # small heads, but many
     ],
@@ -107,18 +106,21 @@ def test_an_attn_mask_that_is_a_number_does_not_upcast(attn_mask: Any) -> None:
 def test_large_scores_are_computed_blockwise(
     heads: int, n: int, m: int, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used: list[str] = []
-    for name, forward in functional.ALGORITHMS.items():
-        spy = functools.partial(lambda name, forward, *a, **k: (used.append(name), forward(*a, **k))[1], name, forward)
-        monkeypatch.setitem(functional.ALGORITHMS, name, spy)
+    for name in functional.ALGORITHMS:
+        monkeypatch.setitem(functional.ALGORITHMS, name, lambda *_, name=name, **__: (name, None))
+    query, key, value = np.zeros((heads, n, 3)), np.zeros((heads, m, 3)), np.zeros((heads, m, 4))
+    assert anp.scaled_dot_product_attention(query, key, value) == chosen
+    for name in functional.ALGORITHMS:
+        assert anp.scaled_dot_product_attention(query, key, value, algorithm=name) == name
+
+
+@each(("heads", "n", "m"), [(2, 4, 5), (1, 128, 300)], long=[(2, 512, 256), (1, 2048, 127), (128, 128, 256)])
+def test_both_algorithms_take_all_options_and_give_the_same(heads: int, n: int, m: int) -> None:
     query, key, value = normal(0, heads, n, 3), normal(1, heads, m, 3), normal(2, heads, m, 4)
-    anp.scaled_dot_product_attention(query, key, value)
-    assert used == [chosen]
     options = {"attn_mask": normal(3, n, m), "is_causal": True, "scale": 0.3, "dropout_p": 0.4, "rng": 5}
     results = [
         anp.scaled_dot_product_attention(query, key, value, **options, algorithm=a) for a in functional.ALGORITHMS
     ]
-    assert used == [chosen, *functional.ALGORITHMS]
     np.testing.assert_allclose(*results, rtol=1e-12, atol=1e-13)
 
 
@@ -140,8 +142,8 @@ def test_another_algorithm_is_refused() -> None:
         anp.scaled_dot_product_attention(**BATCH, algorithm="flash")
 
 
-@pytest.mark.parametrize("enable_gqa", [False, True])
-@pytest.mark.parametrize("name", ["query", "key", "value"])
+@each("enable_gqa", [False, True])
+@each("name", ["query", "key", "value"])
 def test_an_array_that_is_no_array_is_refused_by_name(name: str, enable_gqa: bool) -> None:
     arrays = {"query": np.zeros((4, 3, 2)), "key": np.zeros((2, 3, 2)), "value": np.zeros((2, 3, 2))}
     with pytest.raises(ValueError, match=rf"^{name} must be an array of floating-point numbers: "):
@@ -151,7 +153,7 @@ def test_an_array_that_is_no_array_is_refused_by_name(name: str, enable_gqa: boo
 READ = r"^attn_mask must hold booleans.*u?int.*masks\.as_mask.*\(attn_mask\.shape={}\)$"
 
 
-@pytest.mark.parametrize(
+@each(
     ("attn_mask", "error", "message"),
     [
         ([[True], [True, False]], ValueError, r"^attn_mask must be an array of booleans or floating-point numbers: "),
@@ -161,7 +163,6 @@ READ = r"^attn_mask must hold booleans.*u?int.*masks\.as_mask.*\(attn_mask\.shap
         *(([1, 1, 0], TypeError, READ.format(r"\(3,\)")), (np.ones(3, int), TypeError, READ.format(r"\(3,\)"))),
         *((1, TypeError, READ.format(r"\(\)")), (np.uint8(1), TypeError, READ.format(r"\(\)"))),
     ],
-    ids=repr,
 )
 def test_what_is_no_attn_mask_is_refused_by_name(attn_mask: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

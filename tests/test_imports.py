@@ -20,13 +20,21 @@ def modules_of(folder: Path) -> dict[str, Path]:
     return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in names.items()}
 
 
+def statements(block: ast.AST) -> Iterator[ast.AST]:
+    """The statements of a block, and those within them: no expression holds one."""
+    for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for inner in getattr(block, part, ()):
+            yield inner
+            yield from statements(inner)
+
+
 def graph_of(folder: Path) -> dict[str, set[str]]:
     """What each module imports of its package, in functions and for the type checker, too."""
     modules = modules_of(folder)
 
     def imported(name: str, path: Path) -> Iterator[str]:
         package = f"{folder.name}.{name}" if path.stem == "__init__" else f"{folder.name}.{name}".rpartition(".")[0]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -61,6 +69,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         "from package import {}",
         "from .{} import x",
         "def f():\n    import package.{}",
+        "try:\n    pass\nexcept Exception:\n    with f:\n        import package.{}",
         "if TYPE_CHECKING:\n    from package.{} import X",
     ],
 )

@@ -3,11 +3,12 @@
 import os
 
 import pytest
+from helpers import each
 
 from attention_np._lib import json
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "reason"),
     [
         ('{"a": 1, "b": 2, "a": 1}', r"^'a' is there twice$"),
@@ -21,7 +22,6 @@ from attention_np._lib import json
         ('{"a":' * 100_000, r"^it is nested too deeply$"),
         ("{} {}", "^Extra data"),
     ],
-    ids=lambda text: text[:20],
 )
 def test_what_the_standard_leaves_open_is_refused(tmp_path, text, reason):
     (tmp_path / "file").write_text(text)
@@ -29,7 +29,7 @@ def test_what_the_standard_leaves_open_is_refused(tmp_path, text, reason):
         json.read(tmp_path / "file")
 
 
-@pytest.mark.parametrize("content", [b"\xff", '"a"'.encode("utf-16"), b"\xef\xbb\xbf1"])
+@each("content", [b"\xff", '"a"'.encode("utf-16"), b"\xef\xbb\xbf1"])
 def test_what_is_not_utf_8_is_refused(tmp_path, content):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match=r"codec|BOM"):
@@ -52,7 +52,7 @@ def test_a_file_is_read_up_to_its_limit_and_no_further(tmp_path):
         json.read(path, 3)
 
 
-@pytest.mark.parametrize("value", [None, True, "1", "Infinity", [], 10**400])
+@each("value", [None, True, "1", "Infinity", [], 10**400])
 def test_what_is_no_finite_number_is_refused(value):
     with pytest.raises(ValueError, match=r"^a number is (expected, not|too large)"):
         json.as_finite(value)
@@ -80,7 +80,7 @@ def test_a_folder_is_refused_and_a_file_that_is_missing_is_called_so(tmp_path):
 PAIR = {"name": json.as_text, "sizes": json.as_tuple(json.as_whole)}
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "reason"),
     [
         ([], r"^an object is expected, with name, sizes, not \[\]$"),
@@ -100,7 +100,7 @@ def test_the_fields_of_an_object_come_in_the_order_in_which_they_are_asked_for()
     assert list(json.as_record({"sizes": [2, 0], "name": "a"}, PAIR).items()) == [("name", "a"), ("sizes", (2, 0))]
 
 
-@pytest.mark.parametrize(
+@each(
     ("read", "fits", "others"),
     [
         (json.as_text, ["", "1"], [1, None, ["a"]]),

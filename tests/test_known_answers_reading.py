@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array
+from helpers import Array, each, some_of
 
 from attention_np import cases, known_answers
 from attention_np.known_answers import files
@@ -36,7 +36,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small(answers: Path, tmp_path: Path) -> Path:
-    """One of its own."""
+    """One of its own, and beside it the manifest, which is changed anew for each value of a test."""
+    shutil.copy(answers / "manifest.json", tmp_path)
     return Path(shutil.copytree(answers, tmp_path / "small"))
 
 
@@ -45,10 +46,9 @@ def first_file(folder: Path) -> Path:
 
 
 def change_manifest(folder: Path, change: Callable[[Any], None]) -> None:
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest = json.loads((folder.parent / "manifest.json").read_text(encoding="utf-8"))
     change(manifest)
-    path.write_text(json.dumps(manifest), encoding="utf-8")
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def replace_first_file(folder: Path, content: bytes) -> None:
@@ -81,7 +81,7 @@ def refused(folder: Path, message: str) -> None:
     assert type(caught.value) is ValueError
 
 
-@pytest.mark.parametrize(
+@each(
     "file",
     [
         "/etc/passwd",
@@ -102,8 +102,8 @@ def test_a_path_that_leaves_the_set_is_refused(small: Path, file: str) -> None:
 NOT_PRINTED = ["\x1b[31m", "\u202e", "a\nb", "\x9b", "\u2066x"]
 
 
-@pytest.mark.parametrize("text", NOT_PRINTED, ids=ascii)
-@pytest.mark.parametrize("field", ["name", "description", "file", "tags", "tensors", "largest_bound"])
+@each("text", NOT_PRINTED)
+@each("field", ["name", "description", "file", "tags", "tensors", "largest_bound"])
 def test_a_name_that_would_give_orders_to_a_terminal_is_refused(small: Path, field: str, text: str) -> None:
     def change(manifest: Any) -> None:
         case = manifest["cases"][0]
@@ -114,9 +114,9 @@ def test_a_name_that_would_give_orders_to_a_terminal_is_refused(small: Path, fie
     refused(small, "has characters that cannot be printed")
 
 
-@pytest.mark.parametrize("text", NOT_PRINTED, ids=ascii)
-def test_a_name_in_a_file_is_printed_with_escapes(small: Path, text: str) -> None:
-    arrays = files.from_bytes(first_file(small).read_bytes())
+@each("text", NOT_PRINTED)
+def test_a_name_in_a_file_is_printed_with_escapes(answers: Path, small: Path, text: str) -> None:
+    arrays = files.from_bytes(first_file(answers).read_bytes())
     replace_first_file(small, files.to_bytes(arrays | {text: arrays["scores"]}, "changed"))
     refused(small, re.escape(f"{ascii(text)[1:-1]} is in one of the two only"))
     code = json.dumps({"scores": {"dtype": text, "shape": [1], "data_offsets": [0, 4]}})
@@ -139,19 +139,19 @@ MANIFESTS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("patch", "message"), MANIFESTS.values(), ids=MANIFESTS)
+@each(("patch", "message"), MANIFESTS.values())
 def test_a_manifest_that_is_none_is_refused(small: Path, patch: dict[str, Any], message: str) -> None:
     change_manifest(small, lambda manifest: merge(manifest, patch))
     refused(small, re.escape(message))
 
 
-@pytest.mark.parametrize(("again", "what"), [({}, "cases"), ({"name": "again"}, "files")])
+@each(("again", "what"), [({}, "cases"), ({"name": "again"}, "files")])
 def test_a_name_and_a_file_stand_for_one_case_alone(small: Path, again: dict[str, str], what: str) -> None:
     change_manifest(small, lambda manifest: manifest["cases"].append(manifest["cases"][0] | again))
     refused(small, f"1 names of {what} are there twice")
 
 
-@pytest.mark.parametrize("text", ["", "[1", "null", "[" * 100_000, '{"version": NaN}', "{}{}", '{"a": 1, "a": 1}'])
+@each("text", ["", "[1", "null", "[" * 100_000, '{"version": NaN}', "{}{}", '{"a": 1, "a": 1}'])
 def test_a_manifest_that_is_no_json_is_refused(small: Path, text: str) -> None:
     (small / "manifest.json").write_text(text, encoding="utf-8")
     refused(small, "is no manifest of known answers")
@@ -175,7 +175,7 @@ IN_FILES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("tensors", "message"), IN_FILES.values(), ids=IN_FILES)
+@each(("tensors", "message"), IN_FILES.values())
 def test_a_file_that_is_not_what_the_manifest_says_is_refused(
     small: Path, tensors: dict[str, Any], message: str
 ) -> None:
@@ -270,10 +270,9 @@ TANGENTS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("case", "patch", "message"),
     [*(("/rows", *x) for x in CASES.values()), *(("/tangents-rows", *x) for x in TANGENTS.values())],
-    ids=[*CASES, *TANGENTS],
 )
 def test_a_case_that_is_not_one_of_its_op_is_refused_with_the_whole_manifest(
     small: Path, case: str, patch: dict[str, Any], message: str
@@ -323,11 +322,7 @@ def changed(shapes: dict[str, tuple[int, ...]], name: str) -> list[dict[str, tup
     return [shapes | dict.fromkeys(together, other) for other in others if 0 not in other]
 
 
-@pytest.mark.parametrize(
-    "example",
-    [x if k % 16 == 0 else pytest.param(x, marks=pytest.mark.long) for k, x in enumerate(SMALL)],
-    ids=lambda example: f"{example.op}-{example.name}",
-)
+@each("example", *some_of(SMALL, 24))
 def test_arrays_fit_together_if_the_op_takes_them(example: Any) -> None:
     inputs = {name: x.shape for name, x in example.inputs.items()}
     answers = shapes_of_answers(example.op, example.inputs, example.options)
@@ -339,7 +334,7 @@ def test_arrays_fit_together_if_the_op_takes_them(example: Any) -> None:
             assert is_said(example, *given) == does(example, *given), (name, shapes[name])
 
 
-@pytest.mark.parametrize("heads", [0, 4])
+@each("heads", [0, 4])
 def test_features_that_heads_do_not_divide_are_refused(heads: int) -> None:
     example = next(example for example in all_examples() if example.op == "multi_head")
     inputs = {name: x.shape for name, x in example.inputs.items()}
@@ -391,7 +386,7 @@ def test_a_file_of_pickled_objects_is_refused(small: Path, tmp_path: Path) -> No
     assert "UNPICKLED" not in os.environ
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "message"),
     [
         (b"", "it is no safetensors file"),
@@ -419,9 +414,9 @@ def test_a_header_of_many_entries_is_refused_unread(small: Path) -> None:
     refused(small, "it is no safetensors file of a case: its header is too large$")
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf, -1.0])
-def test_a_bound_that_is_none_is_refused(small: Path, number: float) -> None:
-    arrays = files.from_bytes(first_file(small).read_bytes())
+@each("number", [np.nan, np.inf, -1.0])
+def test_a_bound_that_is_none_is_refused(answers: Path, small: Path, number: float) -> None:
+    arrays = files.from_bytes(first_file(answers).read_bytes())
     arrays["bound.output"][0, 0] = number
     replace_first_file(small, files.to_bytes(arrays, "changed"))
     refused(small, "bound.output holds what is no bound")

@@ -2,13 +2,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import COMPLEX_STEP, assert_close, assert_same_bits, normal
+from helpers import COMPLEX_STEP, assert_close, assert_same_bits, each, normal
 
 from attention_np import gradcheck, layer_norm, rms_norm
 
 
-@pytest.mark.parametrize("given", [(), ("gain",), ("b",), ("gain", "b")], ids=str)
-@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 4)])
+@each("given", [(), ("gain",), ("b",), ("gain", "b")])
+@each("shape", [(5,), (3, 5), (2, 3, 4)])
 def test_gradients_are_numerical_ones_with_and_without_gain_and_bias(shape: tuple[int, ...], given: Any) -> None:
     inputs = {"x": normal(0, *shape), "gain": normal(1, shape[-1]), "b": normal(2, shape[-1])}
     some = {name: x for name, x in inputs.items() if name in ("x", *given)}
@@ -49,7 +49,7 @@ def test_rows_of_the_largest_and_smallest_numbers_give_the_numbers_that_they_say
         assert_close(layer_norm.backward(root * d_output, cache).x * root, wanted, 1e-14)
 
 
-@pytest.mark.parametrize("name", ["gain", "b"])
+@each("name", ["gain", "b"])
 def test_what_does_not_fit_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must have the shape \(4,\) \({name}\.shape=\(3,\)\)"):
         layer_norm.forward(np.ones((2, 4)), **{name: np.ones(3)})

@@ -78,7 +78,7 @@ def test_double_backward_in_chunks_is_that_of_steps(rule: str, monkeypatch: pyte
     d_output = normal(9, 2, 3, N, D_V)
     expected = {still: moved(of, d_output, still) for still in ("", *of.inputs)}
     monkeypatch.delattr(linear_attention, "step_by_step_double_backward")
-    for chunk_size in (1, 3, 5, 13, 100):
+    for chunk_size in (1, 5, 13):
         of.options["chunk_size"] = chunk_size
         for still, x in expected.items():
             assert_alike(moved(of, d_output, still), x, 1e-14)
@@ -148,7 +148,7 @@ def test_a_sequence_in_two_parts_is_the_whole_gradients_included(rule: str, chun
         assert_close(joined, expected[name], 1e-14)
 
 
-@pytest.mark.parametrize("chunk_size", [None, 4])
+@each("chunk_size", [None, 4])
 def test_with_one_decay_it_is_dot_product_attention_with_a_mask_that_multiplies(chunk_size: int | None) -> None:
     x = case("one decay", leading=()).inputs
     del x["initial_state"]
@@ -170,7 +170,7 @@ def test_with_one_decay_it_is_dot_product_attention_with_a_mask_that_multiplies(
     assert_close(found.log_decay, np.array([[through[s:, :s].sum()] for s in range(N)]), 1e-14)
 
 
-@pytest.mark.parametrize("chunk_size", [None, 4])
+@each("chunk_size", [None, 4])
 def test_with_a_decay_for_each_feature_it_is_a_sum_over_features_of_such_masks(chunk_size: int | None) -> None:
     x = case("a decay for each feature", leading=()).inputs
     del x["initial_state"]
@@ -189,12 +189,11 @@ def test_with_a_decay_for_each_feature_it_is_a_sum_over_features_of_such_masks(c
 
 # What is hidden, what is not there, what is not finite
 
-POISONS = [np.nan, np.inf, -np.inf]
 HIDDEN = np.arange(N) % 4 == 1
 
 
 @every_rule
-@each("poison", POISONS)
+@each("poison", [np.nan, np.inf], long=[-np.inf])
 @each("chunk_size", [None, 3])
 def test_a_padded_token_changes_nothing_whatever_it_holds(rule: str, poison: float, chunk_size: int | None) -> None:
     plain = case(rule, mask=~HIDDEN, chunk_size=chunk_size)
@@ -239,7 +238,7 @@ def test_without_tokens_the_state_is_the_one_that_came(rule: str, chunk_size: in
 
 
 @every_rule
-@each("poison", POISONS)
+@each("poison", [np.nan, np.inf], long=[-np.inf])
 @each("chunk_size", [None, 3])
 def test_what_a_token_spoils_is_seen_from_it_on_and_not_before(
     rule: str, poison: float, chunk_size: int | None
@@ -263,8 +262,8 @@ def test_what_a_token_spoils_is_seen_from_it_on_and_not_before(
             assert_close(actual.gradients[other], gradient, 1e-14)  # nothing that is spoiled has a gradient
 
 
-@pytest.mark.parametrize("rule", ["one decay", "delta, a decay for each feature"])
-@pytest.mark.parametrize("chunk_size", [None, 3, 64])
+@each("rule", ["one decay", "delta, a decay for each feature"])
+@each("chunk_size", [None, 3, 64])
 def test_behind_a_decay_to_nothing_nothing_is_left_not_even_nan(rule: str, chunk_size: int | None) -> None:
     of = case(rule, chunk_size=chunk_size)
     of.inputs["log_decay"][:, 7] = -np.inf
@@ -294,7 +293,7 @@ def test_decays_of_any_strength_lose_nothing_in_single_precision(rule: str, stre
     norm = np.linalg.norm(of.inputs["key"], axis=-1, keepdims=True)
     single = Case(linear_attention, {**of.inputs, "key": of.inputs["key"] / norm}, {}).map(lambda x: x.astype("f4"))
     expected = everything(single.map(lambda x: x.astype(float)))
-    for chunk_size in (None, 16, 64):
+    for chunk_size in (None, 64):
         for name, x in everything(single._replace(options={"chunk_size": chunk_size})).items():
             assert x.dtype == np.float32
             assert_close(x.astype(float), expected[name], 2e-5)
@@ -337,12 +336,11 @@ def test_the_bits_do_not_depend_on_the_number_of_workers(
         cases.append(whole._replace(inputs=given))
     for of in cases:
         found = []
-        for workers in (1, 2, 3):
+        for workers in (1, 3):
             monkeypatch.setattr(chunks, "as_workers", lambda *_, workers=workers: workers)
             found.append(everything(of) | (moved(of, normal(9, 2, heads, 40, D_V)) if of is whole else {}))
         for name, x in found[0].items():
             assert_same_bits(found[1][name], x)
-            assert_same_bits(found[2][name], x)
 
 
 def test_numbers_move_by_the_rules_that_there_are_and_by_no_other() -> None:
@@ -441,7 +439,7 @@ REFUSED: list[tuple[type[Exception], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "changed", "sentence"), REFUSED)
+@each(("error", "changed", "sentence"), REFUSED)
 def test_bad_input_is_refused_with_its_shapes(error: type[Exception], changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(error, match="^" + re.escape(sentence)):
         case("delta, a decay for each feature").forward(**changed)

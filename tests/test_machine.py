@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from helpers import each
 
 from attention_np._lib import machine, text
 from attention_np._lib.machine import Cores
@@ -90,12 +91,12 @@ def test_the_quota_is_the_smallest_on_the_way_out(tmp_path: Path) -> None:
     assert machine.cores(write(tmp_path, files)).quota == 2
 
 
-@pytest.mark.parametrize(("quota", "usable"), [(None, 4), (8.0, 4), (2.0, 2), (1.5, 2), (0.3, 1)])
+@each(("quota", "usable"), [(None, 4), (8.0, 4), (2.0, 2), (1.5, 2), (0.3, 1)])
 def test_usable_cores_are_those_of_the_quota(quota: float | None, usable: int) -> None:
     assert Cores(8, 4, quota).usable == usable
 
 
-@pytest.mark.parametrize(
+@each(
     ("number", "expected"),
     [
         (0, "0 B"),

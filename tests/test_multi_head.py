@@ -66,8 +66,8 @@ def test_the_cache_refers_to_its_inputs() -> None:
 # Heads
 
 
-@pytest.mark.parametrize("shape", [(3, 8), (2, 3, 8), (2, 5, 3, 8), (0, 8), (3, 0), (0, 3, 8)], ids=str)
-@pytest.mark.parametrize("num_heads", [1, 2, 4, 8])
+@each("shape", [(3, 8), (2, 3, 8), (2, 5, 3, 8), (0, 8), (3, 0), (0, 3, 8)])
+@each("num_heads", [1, 2, 4, 8])
 def test_split_and_combine_undo_each_other(shape: Shape, num_heads: int) -> None:
     x = normal(0, *shape)
     split = multi_head.split_heads(x, num_heads)
@@ -84,7 +84,7 @@ def test_split_heads_is_a_view_and_holds_any_dtype() -> None:
     assert multi_head.split_heads(x, 2).dtype == x.dtype
 
 
-@pytest.mark.parametrize("num_heads", [0, -1, -2, 3, 5, 16])
+@each("num_heads", [0, -1, -2, 3, 5, 16])
 def test_heads_that_do_not_divide_the_features_are_refused(num_heads: int) -> None:
     with pytest.raises(ValueError, match=rf"num_heads={num_heads} must divide the 8 features of x \(x\.shape=\(3, 8\)"):
         multi_head.split_heads(np.zeros((3, 8)), num_heads)
@@ -105,8 +105,8 @@ def fused(d_model: int = 6) -> tuple[Array, Array, Array, Array]:
     return normal(0, 4, d_model, d_model), normal(1, 4, d_model)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("of_in", [True, False])
-@pytest.mark.parametrize("of_out", [True, False])
+@each("of_in", [True, False])
+@each("of_out", [True, False])
 def test_both_fused_layouts_give_the_parameters_that_were_fused_with_either_bias(of_in: bool, of_out: bool) -> None:
     (w_q, w_k, w_v, w_o), (b_q, b_k, b_v, b_o) = fused()
     given = (np.concatenate([b_q, b_k, b_v]) if of_in else None, b_o if of_out else None)
@@ -120,7 +120,7 @@ def test_both_fused_layouts_give_the_parameters_that_were_fused_with_either_bias
                 assert_same_bits(actual, array)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "shapes", "message"),
     [
         ("in_proj", ((6, 18), (6, 6)), r"in_proj_weight must have the shape \(3 \* d_model, d_model\).*6, 18"),
@@ -175,12 +175,12 @@ def test_random_parameters_are_reproducible_and_differ_from_one_another() -> Non
     assert (Parameters.random(6, rng=generator).w_query != first.w_query).all()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@each("dtype", [np.float16, np.float32, np.float64])
 def test_random_parameters_have_the_dtype_asked_for(dtype: Any) -> None:
     assert {array.dtype for array in Parameters.random(6, rng=0, dtype=dtype)[:8]} == {np.dtype(dtype)}
 
 
-@pytest.mark.parametrize(
+@each(
     ("changed", "error", "message"),
     [
         ({"d_model": 0}, ValueError, r"^d_model must be at least 1, not 0"),
@@ -193,7 +193,6 @@ def test_random_parameters_have_the_dtype_asked_for(dtype: Any) -> None:
         ({"rng": 1.5}, TypeError, r"^rng must be a seed or a numpy\.random\.Generator, not 1\.5"),
         ({"dtype": int}, TypeError, r"dtype must hold floating-point numbers, not int64"),
     ],
-    ids=str,
 )
 def test_random_parameters_that_cannot_be_are_refused(
     changed: dict[str, Any], error: type[Exception], message: str
@@ -202,7 +201,7 @@ def test_random_parameters_that_cannot_be_are_refused(
         Parameters.random(**{"d_model": 6, "rng": 0, **changed})
 
 
-@pytest.mark.parametrize("one", [np.int8(1), np.array(1)], ids=repr)
+@each("one", [np.int8(1), np.array(1)])
 def test_whatever_is_an_index_will_do_for_a_number_of_heads(one: Any) -> None:
     x = arrays()
     output, cache = multi_head.forward(**x, num_heads=one)
@@ -224,7 +223,7 @@ def test_values_that_do_not_fit_have_an_output_and_gradients_that_do_beside_a_hi
     np.testing.assert_allclose(gradients.parameters.w_output[:, 0], [5e299, 1e300])
 
 
-@pytest.mark.parametrize("vast", [1.0, 1e200])
+@each("vast", [1.0, 1e200])
 def test_a_tangent_of_the_bias_moves_the_output_also_where_queries_do_not_fit(vast: float) -> None:
     x, eye = normal(0, 3, 2), np.eye(2)
     parameters = Parameters(vast * eye, 0 * eye, eye, eye)  # keys of zero: all weights are 1/3
@@ -234,9 +233,7 @@ def test_a_tangent_of_the_bias_moves_the_output_also_where_queries_do_not_fit(va
     np.testing.assert_allclose(multi_head.jvp(cache, bias=d_bias), expected, rtol=1e-13, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    "shapes", [((2, 5, 4), (2, 6, 4), (6, 4)), ((5, 4), (2, 6, 4), (6, 4)), ((5, 4), (6, 4), (3, 6, 4))]
-)
+@each("shapes", [((2, 5, 4), (2, 6, 4), (6, 4)), ((5, 4), (2, 6, 4), (6, 4)), ((5, 4), (6, 4), (3, 6, 4))])
 def test_the_cache_of_the_heads_is_one_of_dot_product(shapes: Any) -> None:
     query, key, value = (normal(i, *shape) for i, shape in enumerate(shapes))
     output, cache = multi_head.forward(query, key, value, random_parameters(0), num_heads=2)
@@ -305,7 +302,7 @@ def test_gradients_of_whole_layers_are_numerical_ones_in_every_order(name: str, 
         assert np.abs(x - expected[name].imag * 1e30).max() <= 1e-14 * largest, name
 
 
-@pytest.mark.parametrize("num_kv_heads", [1, 2])
+@each("num_kv_heads", [1, 2])
 def test_grouped_heads_are_repeated_heads_whose_gradients_are_summed(num_kv_heads: int) -> None:
     few, x = a_layer(4, num_kv_heads), normal(20, 2, 5, 5)
     each = np.arange(4) // (4 // num_kv_heads)
@@ -404,7 +401,7 @@ def test_projections_that_do_not_fit_are_normalised_to_what_they_say() -> None:
 LAYER = a_layer()
 
 
-@pytest.mark.parametrize(
+@each(
     ("changed", "error", "message"),
     [
         ({"num_kv_heads": 3}, ValueError, "num_kv_heads=3 must divide num_heads=4"),
@@ -462,7 +459,7 @@ def test_a_layer_of_hugging_face_is_read_by_name_without_a_copy() -> None:
     assert multi_head.forward(x, x, x, parameters, num_heads=4, num_kv_heads=2)[0].shape == (3, 5)
 
 
-@pytest.mark.parametrize(
+@each(
     ("state", "layout", "message"),
     [
         (in_layout("llama"), "falcon", "layout must be one of llama, gemma2, qwen3, gpt_oss, bloom, t5, bert, not"),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers import each
 
 NOXFILE = Path(__file__).parents[1] / "noxfile.py"
 Reader = Callable[..., dict[str, Any]]
@@ -48,7 +49,7 @@ def test_a_session_whose_python_is_missing_fails(read: Reader) -> None:
     assert read("3.11")["nox"].options.error_on_missing_interpreters is True
 
 
-@pytest.mark.parametrize(
+@each(
     ("here", "oldest", "newest"),
     [
         (["3.11"], "3.11", "3.11"),

@@ -1,7 +1,5 @@
 """What holds of every attention: the numbers against 50 digits, all shapes and options, lengths of zero, refusals."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from inspect import signature
@@ -32,6 +30,7 @@ from helpers import (
     plain_cases,
     random_parameters,
     reference,
+    some_of,
     takes,
     tangents_of,
 )
@@ -101,7 +100,7 @@ every_attention = pytest.mark.parametrize("op", ATTENTIONS)
 
 
 @every_attention
-@each("name", [*EXACT][::2], long=[*EXACT][1::2])
+@each("name", *some_of(EXACT, 3))
 def test_output_and_gradients_are_right_in_every_digit(op: str, name: str) -> None:
     if not name.startswith(f"{op}, "):
         return

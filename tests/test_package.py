@@ -10,9 +10,11 @@ import pytest
 import attention_np
 
 
-def imported_by(statement: str) -> set[str]:
-    code = f"import sys; {statement}; print(*sys.modules)"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+def imported_by(*statements: str) -> list[set[str]]:
+    """What is imported after each of the statements, one after the other."""
+    code = "; ".join(["import sys", *(f"{statement}; print(*sys.modules)" for statement in statements)])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return [set(line.split()) for line in done.stdout.splitlines()]
 
 
 def test_every_public_name_is_there() -> None:
@@ -33,9 +35,9 @@ def test_tools_that_run_nothing_find_the_same_names() -> None:
 
 @pytest.mark.again
 def test_what_is_not_asked_for_is_not_imported() -> None:
-    assert {name for name in imported_by("import attention_np") if name.startswith("attention_np")} == {"attention_np"}
-    modules = imported_by("from attention_np import *")
+    of_numpy, first, modules = imported_by("import numpy", "import attention_np", "from attention_np import *")
+    assert {name for name in first if name.startswith("attention_np")} == {"attention_np"}
     assert {f"attention_np.{op}" for op in attention_np.OPS} <= modules
     assert modules.isdisjoint(f"attention_np.{name}" for name in attention_np.LATER)
     slow = {"concurrent.futures", "logging", "secrets"}  # they take longer than all ops
-    assert slow & modules <= imported_by("import numpy")
+    assert slow & modules <= of_numpy

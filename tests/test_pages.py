@@ -10,6 +10,7 @@ from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+from helpers import each
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "attention_np").rglob("*.py"))
@@ -40,7 +41,7 @@ LINES = {without_comment(line) for source in SOURCES for line in text(source).sp
 NAMES = {word for source in SOURCES for word in re.findall(r"[A-Za-z_]\w*", f"{source} {text(source)}")}
 
 
-@pytest.mark.parametrize("page", OURS, ids=name)
+@each("page", OURS)
 def test_every_line_of_code_that_a_page_quotes_stands_in_the_source(page: Path) -> None:
     quoted = [line for language, code in FENCE.findall(text(page)) if language == "python" and "import" not in code
               for line in code.splitlines()]  # fmt: skip
@@ -50,13 +51,13 @@ def test_every_line_of_code_that_a_page_quotes_stands_in_the_source(page: Path) 
         assert any(map(wanted.fullmatch, LINES)), line
 
 
-@pytest.mark.parametrize("page", OURS, ids=name)
+@each("page", OURS)
 def test_every_name_that_a_page_mentions_is_one_of_the_source(page: Path) -> None:
     mentioned = {word for code in inline_code(page) for word in re.findall(r"(?<![\\\w])[A-Za-z_]\w*", code)}
     assert mentioned - NAMES == set()
 
 
-@pytest.mark.parametrize("page", OURS, ids=name)
+@each("page", OURS)
 def test_every_program_of_a_derivation_prints_what_is_shown(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for language, code in FENCE.findall(text(page)):
         if language == "python" and "import" in code:
@@ -104,7 +105,7 @@ def test_every_command_that_is_run_elsewhere_is_still_printed() -> None:
     assert set(ELSEWHERE) <= set(COMMANDS)
 
 
-@pytest.mark.parametrize("command", those_of("make"))
+@each("command", those_of("make"))
 def test_make_knows_what_to_do(command: str) -> None:  # .ci/run does it
     assert shutil.which("make")
     program, *words = shlex.split(command)

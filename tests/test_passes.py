@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np import dot_product, multi_head, softmax
 from attention_np._lib import passes
@@ -116,7 +117,7 @@ def test_arguments_may_be_given_by_name_and_unknown_ones_are_refused() -> None:
         jvp(cache, w=y)
 
 
-@pytest.mark.parametrize("op", [softmax, dot_product, multi_head])
+@each("op", [softmax, dot_product, multi_head])
 def test_a_pass_has_its_signature_its_formulas_and_a_whole_docstring(op: Any) -> None:
     of_backward, of_jvp = inspect.signature(op.backward), inspect.signature(op.jvp)
     assert next(iter(of_backward.parameters)).startswith("d_")

@@ -2,13 +2,13 @@ import math
 
 import numpy as np
 import pytest
-from helpers import assert_close, assert_same_bits, normal
+from helpers import assert_close, assert_same_bits, each, normal
 
 from attention_np import dot_product, positions
 
 
-@pytest.mark.parametrize(("n", "d"), [(5, 6), (3, 7), (1, 1), (0, 4), (4, 0)])
-@pytest.mark.parametrize("base", [10000.0, 100.0])
+@each(("n", "d"), [(5, 6), (3, 7), (1, 1), (0, 4), (4, 0)])
+@each("base", [10000.0, 100.0])
 def test_the_table_is_that_of_the_paper(n: int, d: int, base: float) -> None:
     table = positions.sinusoidal(n, d, base=base)
     assert table.shape == (n, d)

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from helpers import assert_close, normal
+from helpers import assert_close, each, normal
 
 from attention_np._lib.arrays import quiet
 from attention_np._lib.products import TERMS, backward_product, long_product, pairs_that_flow, product
@@ -14,8 +14,8 @@ def _as_in_ops() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("m", [0, 1, TERMS - 1, TERMS, TERMS + 1, 2 * TERMS, 2 * TERMS + 1, 5 * TERMS])
-@pytest.mark.parametrize("batch", [(), (3,)])
+@each("m", [0, 1, TERMS - 1, TERMS, TERMS + 1, 2 * TERMS, 2 * TERMS + 1, 5 * TERMS])
+@each("batch", [(), (3,)])
 def test_a_product_in_parts_has_all_terms_of_its_sums_once(batch: tuple[int, ...], m: int) -> None:
     a, b = normal(0, *batch, 3, m), normal(1, *batch, m, 2)
     assert_close(long_product(a, b), np.einsum("...ij,...jk->...ik", a, b), 1e-13)
@@ -39,7 +39,7 @@ def test_a_sum_that_is_out_of_range_is_infinite() -> None:
     assert overflown.imag == 10
 
 
-@pytest.mark.parametrize("m", [3, 7, 11, 100])
+@each("m", [3, 7, 11, 100])
 def test_the_mean_of_the_largest_numbers_is_finite_beside_a_hidden_nan(m: int) -> None:
     weights = np.append(np.full((1, m), 1 / m), [[0.0]], axis=1)
     value = np.append(np.full((m, 1), np.finfo(float).max), [[np.nan]], axis=0)

@@ -65,16 +65,17 @@ def test_a_readme_without_a_place_for_the_table_is_refused() -> None:
 
 def test_the_table_counts_what_check_judges(tmp_path: Path) -> None:
     file = tmp_path / "check.json"
-    assert cli.main(["check", "softmax", "notation", "--json", str(file)]) == 0
+    assert cli.main(["check", "rms_norm", "notation", "--json", str(file)]) == 0
     content = json.loads(file.read_text(encoding="utf-8"))
     rows = {row.page: row for row in verified.rows()}
 
-    assert rows["softmax"].cases == len({row["case"] for row in content["ops"] if row["method"] == "complex-step"})
+    assert rows["rms_norm"].cases == len({row["case"] for row in content["ops"] if row["method"] == "complex-step"})
     for method in ("complex-step", "central"):
         of_one = [row for row in content["ops"] if row["method"] == method and not row["input"].startswith("all, ")]
-        assert rows["softmax"].gradients == len(of_one)
-    for page in ("softmax", "notation"):
-        verdicts = [equation["verdict"] for equation in content["equations"] if equation["page"] == page]
+        assert rows["rms_norm"].gradients == len(of_one)
+    for page in ("rms_norm", "notation"):
+        name = page.replace("_", "-")
+        verdicts = [equation["verdict"] for equation in content["equations"] if equation["page"] == name]
         counts = [verdicts.count(verdict) for verdict in ("holds", "refuted", "not executed")]
         assert counts == list(rows[page][3:])
 

@@ -2,13 +2,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import COMPLEX_STEP, assert_close, assert_same_bits, normal
+from helpers import COMPLEX_STEP, assert_close, assert_same_bits, each, normal
 
 from attention_np import gradcheck, rms_norm
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 1e-6, 0.5])
-@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 4)])
+@each("epsilon", [0.0, 1e-6, 0.5])
+@each("shape", [(5,), (3, 5), (2, 3, 4)])
 def test_gradients_are_numerical_ones_for_any_shape_and_epsilon(shape: tuple[int, ...], epsilon: float) -> None:
     inputs = {"x": normal(0, *shape), "gain": normal(1, shape[-1])}
     for given in (inputs, {"x": inputs["x"]}):
@@ -35,8 +35,8 @@ def test_a_row_of_zeros_is_zero_and_its_gradient_that_of_a_product() -> None:
     assert_same_bits(rms_norm.backward(d_output, cache).x, 2 * d_output)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64])
-@pytest.mark.parametrize("share", [0.99, 0.6, 0.5, -0.5, -0.6, -0.9])
+@each("dtype", [np.float32, np.float64, np.complex64])
+@each("share", [0.99, 0.6, 0.5, -0.5, -0.6, -0.9])
 def test_rows_of_any_finite_size_give_the_numbers_that_they_say(share: float, dtype: Any) -> None:
     x, d_output = normal(0, 3, 5).astype(dtype), normal(1, 3, 5).astype(dtype)
     size = 2.0 ** int(share * np.log2(float(np.finfo(dtype).max)))
@@ -63,7 +63,7 @@ def test_a_product_with_the_gain_that_leaves_the_range_comes_back_with_the_root(
     assert_close(rms_norm.jvp(cache, x=1e-200 * x, gain=0 * gain) * 1e200, 0 * x, 1e-14)
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
+@each("shape", [(0,), (0, 3), (3, 0)])
 def test_zero_lengths_have_zero_length_results(shape: tuple[int, ...]) -> None:
     output, cache = rms_norm.forward(np.zeros(shape), np.ones(shape[-1]))
     gradients = rms_norm.backward(output, cache)
@@ -71,7 +71,7 @@ def test_zero_lengths_have_zero_length_results(shape: tuple[int, ...]) -> None:
     assert_same_bits(gradients.gain, np.zeros(shape[-1]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("changed", "error", "message"),
     [
         ({"x": np.array(1.0)}, ValueError, r"x must have at least one axis, .*\(x\.shape=\(\)\)"),

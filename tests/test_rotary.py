@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import COMPLEX_STEP, Array, assert_close, assert_same_bits, normal
+from helpers import COMPLEX_STEP, Array, assert_close, assert_same_bits, each, normal
 
 from attention_np import gradcheck, rms_norm, rotary
 
@@ -47,7 +47,7 @@ def plain(width: int, base: float = 10000.0) -> list[float]:
     return [base ** (-2 * a / width) for a in range(width // 2)]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@each("layout", LAYOUTS)
 def test_pairs_are_turned_as_complex_numbers_are_and_other_features_stay(layout: dict[str, Any]) -> None:
     x = normal(0, 2, 5, 12)
     for positions in (None, [3, 1, 4, 1, 5], normal(1, 5), np.arange(10).reshape(2, 5), [[7], [9]] * np.ones(5)):
@@ -57,8 +57,8 @@ def test_pairs_are_turned_as_complex_numbers_are_and_other_features_stay(layout:
         assert_close(output, expected, 2e-15)
 
 
-@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
-@pytest.mark.parametrize("layout", LAYOUTS[1:4], ids=str)
+@each("scaling", SCALINGS.values())
+@each("layout", LAYOUTS[1:4])
 def test_gradients_are_numerical_ones(scaling: rotary.Scaling | None, layout: dict[str, Any]) -> None:
     width = {} if scaling is None else {"width": 8}
     options = {"positions": normal(2, 2, 5) * 9, "scaling": scaling, **layout, **width}
@@ -105,7 +105,7 @@ EXPECTED: dict[str, Callable[[], tuple[list[float], float]]] = {
 }
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@each("name", EXPECTED)
 def test_frequencies_and_amplitudes_are_those_of_the_definitions(name: str) -> None:
     frequencies, amplitude = EXPECTED[name]()
     x, positions = normal(0, 5, 8), np.array([0, 1, 7, 50, 199])
@@ -143,7 +143,7 @@ def test_what_each_scaling_keeps() -> None:
     assert rotary.yarn(4, 64, attention_factor=0.5).amplitude == 0.5
 
 
-@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
+@each("scaling", SCALINGS.values())
 def test_lengths_are_kept_but_for_the_amplitude_and_scores_see_differences_of_positions_alone(
     scaling: rotary.Scaling | None,
 ) -> None:
@@ -206,13 +206,13 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "error", "message"), REFUSED)
+@each(("changed", "error", "message"), REFUSED)
 def test_what_does_not_fit_is_refused(changed: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^{message}"):
         rotary.forward(**{"x": np.ones((3, 4)), **changed})
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "message"),
     [
         (lambda: rotary.linear(0.5), r"factor must be at least 1, not 0\.5"),

@@ -1,7 +1,5 @@
 """A rule says of every block what its mask says."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

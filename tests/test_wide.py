@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import assert_same_bits
+from helpers import assert_same_bits, each
 
 from attention_np._lib.arrays import quiet
 from attention_np._lib.wide import LEAST, Wide, is_wide, times_power_of_two, widened
@@ -29,15 +29,15 @@ def numbers(seed: int, *shape: int, most: int = 3000) -> Wide:
     return Wide(rng.integers(-9, 10, shape) * 1.0, rng.integers(-most, most, shape).astype(np.intc), np.float64)
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("of", [operator.add, operator.sub, operator.mul])
+@each("seed", range(5))
+@each("of", [operator.add, operator.sub, operator.mul])
 def test_arithmetic_is_that_of_the_numbers_whatever_their_size(of: Callable[[Any, Any], Any], seed: int) -> None:
     one, other = numbers(2 * seed, 30), numbers(2 * seed + 1, 30)
     for found, x, y in zip(exact(of(one, other)), exact(one), exact(other), strict=True):
         assert found == of(x, y) or abs(found / of(x, y) - 1) < Fraction(1, 2**52)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each("seed", range(5))
 def test_products_and_sums_add_up_terms_of_any_size(seed: int) -> None:
     a, b = numbers(seed, 3, 4), numbers(seed + 50, 4, 2)
     found, x, y = exact(a @ b), np.reshape(exact(a), (3, 4)), np.reshape(exact(b), (4, 2))
@@ -67,7 +67,7 @@ def test_zero_has_the_least_exponent_and_other_mantissas_are_at_least_one_half()
     assert (scaled - scaled).exponent.tolist() == [LEAST] * 3
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble, np.complex64, np.complex128])
+@each("dtype", [np.float32, np.float64, np.longdouble, np.complex64, np.complex128])
 def test_plain_numbers_come_back_in_their_dtype_and_to_the_last_bit(dtype: Any) -> None:
     limits = np.finfo(dtype)
     array = np.array([0, 1, limits.max, -limits.max, limits.tiny, limits.smallest_subnormal, np.inf, np.nan], dtype)
@@ -157,7 +157,7 @@ def test_complex_numbers_are_not_added_to_real_ones_in_place() -> None:
     assert_same_bits(narrow, np.full(3, 1.5, np.float32))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble, np.complex64, np.complex128])
+@each("dtype", [np.float32, np.float64, np.longdouble, np.complex64, np.complex128])
 def test_the_dtype_of_a_result_is_that_of_arrays(dtype: Any) -> None:
     array, other = np.ones((2, 2), dtype), np.ones((2, 2), np.float64)
     for of in (
@@ -212,7 +212,7 @@ def test_a_sum_of_no_numbers_is_zero() -> None:
     assert_same_bits(np.asarray(widened(np.zeros((2, 0))) @ np.zeros((0, 3))), np.zeros((2, 3)))
 
 
-@pytest.mark.parametrize("unit", [np.float32(3), np.float64(3), np.complex64(3 - 1j), np.complex128(3 - 1j)], ids=repr)
+@each("unit", [np.float32(3), np.float64(3), np.complex64(3 - 1j), np.complex128(3 - 1j)])
 def test_a_power_of_two_that_does_not_fit_alone_may_fit_with_the_number(unit: Any) -> None:
     most = np.finfo(unit.dtype).maxexp - 8
     small = times_power_of_two(np.array([[unit], [0]], unit.dtype), -most)

@@ -1,7 +1,5 @@
 """Calls of blockwise attention that several of its tests make, and dot-product attention to hold them against."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable

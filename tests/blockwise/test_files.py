@@ -1,7 +1,5 @@
 """Arrays in mapped files: never read whole, sent to workers by name, and refused where a worker finds others."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import multiprocessing
@@ -14,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array, Patch, assert_same_bits, normal, peak_of
+from helpers import Array, Patch, assert_same_bits, each, normal, peak_of
 
 from attention_np import blockwise
 from attention_np._blockwise import tiles
@@ -109,9 +107,8 @@ def replace(path: Path, change: Change) -> None:
         (lambda content: content[:0], r"it cannot be opened \("),
         (lambda content: content[::-1], "it holds other numbers"),
     ],
-    ids=["no file", "too short", "empty", "other numbers"],
 )
-@pytest.mark.parametrize("name", ["query", "key", "value"])
+@each("name", ["query", "key", "value"])
 def test_a_worker_that_does_not_find_the_file_of_the_caller_says_so(
     mapped: dict[str, Array], name: str, change: Change, problem: str
 ) -> None:

@@ -1,7 +1,5 @@
 """What the kernels do with a tile: when they serve, in which precision, in whose memory, how they round."""
 
-from __future__ import annotations
-
 import re
 import sys
 from typing import Any
@@ -347,7 +345,7 @@ def test_what_nearly_cancels_cancels_in_every_part_of_the_features() -> None:
     assert np.abs(terms.reshape(8, 9).sum(axis=-1)).max() < 1e-14
 
 
-@pytest.mark.parametrize(("dtype", "wide"), [(np.float32, np.float64), (np.float64, np.longdouble)])
+@each(("dtype", "wide"), [(np.float32, np.float64), (np.float64, np.longdouble)])
 def test_many_parts_of_delta_add_up_to_it_beyond_their_own_precision(dtype: Any, wide: Any) -> None:
     if np.finfo(wide).eps == np.finfo(dtype).eps:
         pytest.skip("there is nothing wider here")

@@ -1,7 +1,5 @@
 """`blockwise.merge` of parts of the keys, and of whatever `blockwise.forward` gave."""
 
-from __future__ import annotations
-
 import functools
 import re
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Array, assert_close, assert_same_bits, normal
+from helpers import Array, assert_close, assert_same_bits, each, normal
 
 from attention_np import blockwise, dot_product, gradcheck
 from attention_np.blockwise import Partial, merge, merge_backward
@@ -29,8 +27,8 @@ def partials(splits: list[int], masked: bool = False, **options: Any) -> list[Pa
     return found
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("scale", [1.0, 300.0])
+@each("masked", [False, True])
+@each("scale", [1.0, 300.0])
 def test_parts_of_the_keys_merge_into_all_of_them_in_any_order(masked: bool, scale: float) -> None:
     (whole,) = partials([], masked, scale=scale)
     for splits in ([5], [0, 5], [3, 3, 7], [1, 2, 11]):
@@ -98,8 +96,8 @@ def test_the_gradients_of_a_merge_are_complex_in_the_precision_of_each_part() ->
     assert [x.dtype.char for x in merge((one[0], one[1]), (other[0], other[1]))] == list("DD")
 
 
-@pytest.mark.parametrize("half", [np.float16, ml_dtypes.bfloat16])
-@pytest.mark.parametrize("of_logsumexp", ["half", "single"])
+@each("half", [np.float16, ml_dtypes.bfloat16])
+@each("of_logsumexp", ["half", "single"])
 def test_half_precision_merges_in_single_and_comes_back_as_it_was(half: Any, of_logsumexp: str) -> None:
     dtypes = Partial(np.dtype(half), np.dtype(half if of_logsumexp == "half" else np.float32))
     parts = [Partial(*(x.astype(dtype) for x, dtype in zip(p, dtypes, strict=True))) for p in partials([5])]
@@ -138,7 +136,7 @@ def close(found: Array, expected: Array) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-15)
 
 
-@pytest.mark.parametrize("case", SHAPES)
+@each("case", SHAPES)
 def test_what_forward_gives_merges_as_it_is_and_gradients_flow_through(case: str) -> None:
     query, key, value = shaped(case)
     parts = parts_of(query, key, value)
@@ -190,7 +188,7 @@ NO_PART: list[tuple[Any, type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("bad", "error", "sentence"), NO_PART)
+@each(("bad", "error", "sentence"), NO_PART)
 def test_what_is_no_part_is_refused_by_its_place(bad: Any, error: type[Exception], sentence: str) -> None:
     d = functools.partial(merge_backward, PART)
     for use in (merge, d):

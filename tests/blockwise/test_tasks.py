@@ -1,14 +1,12 @@
 """How a call is cut into tiles and tasks: enough of them, none too large."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections import Counter
 
 import numpy as np
 import pytest
-from helpers import Shape, normal, peak_of
+from helpers import Shape, each, normal, peak_of
 
 from attention_np import blockwise, rules
 from attention_np._blockwise import kernels
@@ -24,7 +22,7 @@ def sizes_of(places: list[Place]) -> Counter[Shape]:
     return Counter((x.rows.stop - x.rows.start, x.columns.stop - x.columns.start) for x in places)
 
 
-@pytest.mark.parametrize(
+@each(
     ("heads", "n", "m", "strips", "squares"),
     [
         (1, 300, 200, {(300, 200): 1}, {(300, 200): 1}),
@@ -39,7 +37,6 @@ def sizes_of(places: list[Place]) -> Counter[Shape]:
         (8, 2048, 2048, {(2048, 2048): 8}, {(2048, 2048): 8}),
         (8, 20, 5000, {(20, 5000): 8}, {(20, 2500): 16}),
     ],
-    ids=str,
 )
 def test_tiles_are_as_large_as_leaves_enough_of_them(
     heads: int, n: int, m: int, strips: dict[Shape, int], squares: dict[Shape, int]
@@ -150,7 +147,7 @@ def test_blocks_of_several_heads_fit_the_cache_together() -> None:
     assert at_once(3, 4, (128, 512)) == 5
 
 
-@pytest.mark.parametrize(
+@each(
     ("n", "m", "heads"),
     [(1, 4096, 32), (4096, 1, 32), (1, 65536, 8), (16, 16, 4096), (512, 512, 16), (2048, 2048, 8), (1, 2**20, 8)],
 )
@@ -162,7 +159,7 @@ def test_there_are_tasks_for_eight_cores_however_few_queries_or_keys_there_are(n
         assert [place for group in groups for place in group] == places
 
 
-@pytest.mark.parametrize(("n", "m", "heads"), [(1, 2**20, 1), (2**20, 1, 1), (1, 4096, 256), (16, 16, 2**15)])
+@each(("n", "m", "heads"), [(1, 2**20, 1), (2**20, 1, 1), (1, 4096, 256), (16, 16, 2**15)])
 def test_no_task_gives_more_than_some_megabytes_of_gradients(n: int, m: int, heads: int) -> None:
     for group in grouped(arranged(n, m, (heads,), features=64).squares()):
         rows = sum(place.rows.stop - place.rows.start for place in group)

@@ -1,7 +1,5 @@
 """Who does the tasks: the results do not tell, errors come out, and no more is begun than is needed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import threading
 import time
@@ -66,7 +64,7 @@ def test_a_rule_may_itself_use_attention() -> None:
         assert_alike(array, other, 1e-14, name)
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@each("count", [1, 2])
 def test_an_error_in_a_task_is_raised_and_leaves_no_task_behind(count: int) -> None:
     x = normal(0, 8, 600, 4)
     before = threading.active_count()
@@ -122,7 +120,7 @@ def test_no_pass_over_two_small_heads_begins_a_thread(monkeypatch: pytest.Monkey
     blockwise.double_backward(gradients, output, cache, workers=2)
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@each("count", [2, 3])
 def test_no_thread_runs_far_ahead_of_the_results(count: int) -> None:
     begun, go_on = set(), threading.Event()
 
@@ -184,7 +182,7 @@ def of_all_passes(query: Array, key: Array, value: Array, d_output: Array, **opt
 
 
 @each("with_nan", [True], long=[False])
-@each("name", ["dropout", "bias"], long=OPTIONS)
+@each("name", ["dropout"], long=OPTIONS)
 def test_one_array_for_all_gives_the_bits_of_four_copies_here_and_in_another_process(
     name: str, with_nan: bool, processes: Executor
 ) -> None:

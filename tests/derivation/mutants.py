@@ -1,7 +1,5 @@
 """The mutants of one equation: its LaTeX with one small mistake, as authors make them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A page with one of everything, on which the tests put their equations."""
 
-from __future__ import annotations
-
 from attention_np.derivation import Page, PageCheck, Record, read_page
 
 HEADER = """---

@@ -1,8 +1,6 @@
 """What holds is found to hold, and what does not is not."""
 
-from __future__ import annotations
-
-import pytest
+from helpers import each
 
 from .mutants import mutants
 from .pages import DEFINITIONS, judge_all, page
@@ -236,7 +234,7 @@ def test_a_false_equation_is_evaluated_and_fails_unless_it_is_marked_as_refuted(
         assert record.verdict == "refuted", record.message
 
 
-@pytest.mark.parametrize(
+@each(
     ("equation", "kind", "mutant"),
     [
         (r"u = [i = 1 \text{ or } j = 1]", "and for or", r"u = [i = 1 \land  j = 1]"),

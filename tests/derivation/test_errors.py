@@ -1,7 +1,5 @@
 """Whatever is wrong with an equation is said in one sentence, with the place under a caret."""
 
-from __future__ import annotations
-
 from helpers import each
 
 from .pages import LINE, judge

@@ -1,7 +1,5 @@
 """Pages from strangers: clear errors, quickly; no traceback, no hang, no wrong "holds"."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,11 +1,9 @@
 """Reading pages: front matter, tags, markers, what is code and what is not."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
-import pytest
+from helpers import each
 
 from attention_np.derivation import PageCheck, read_page, verify
 
@@ -50,7 +48,7 @@ BROKEN_HEADERS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), BROKEN_HEADERS)
+@each(("text", "words"), BROKEN_HEADERS)
 def test_broken_front_matter_is_one_problem_with_a_line(text: str, words: str) -> None:
     found = read_page("t.md", text)
     assert len(found.problems) == 1
@@ -74,7 +72,7 @@ BROKEN_TAGS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), BROKEN_TAGS)
+@each(("text", "words"), BROKEN_TAGS)
 def test_every_equation_has_exactly_one_tag(text: str, words: str) -> None:
     found = page(text)
     assert found.equations[0].fault is not None
@@ -126,7 +124,7 @@ $$ w_{ij} = S_{ij} \tag{t.3} $$
 """
 
 
-@pytest.mark.parametrize(
+@each(
     ("header", "after", "verdict"),
     [
         ("", "", "fails"),
@@ -154,12 +152,12 @@ def test_what_an_example_defines_is_used_in_that_example() -> None:
     assert [record.verdict for record in records] == ["holds", "fails", "fails"]
 
 
-@pytest.mark.parametrize("text", SHOWN)
+@each("text", SHOWN)
 def test_what_only_looks_like_code_hides_no_equation(text: str) -> None:
     assert len(page(text).equations) == 1
 
 
-@pytest.mark.parametrize("text", HIDDEN)
+@each("text", HIDDEN)
 def test_code_and_comments_are_no_equations(text: str) -> None:
     found = page(text)
     assert not found.equations
@@ -205,7 +203,7 @@ PLACED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "after", "words", "place"), PLACED)
+@each(("text", "after", "words", "place"), PLACED)
 def test_what_is_wrong_with_tags_and_marks_has_its_place(text: str, after: str, words: str, place: str) -> None:
     record = PageCheck(page(f"{text}\n\n{after}\n")).run()[-1]
     assert record.verdict == "fails"
@@ -214,7 +212,7 @@ def test_what_is_wrong_with_tags_and_marks_has_its_place(text: str, after: str, 
     assert source[carets.index("^") :].startswith(place)
 
 
-@pytest.mark.parametrize(
+@each(
     ("header", "line"),
     [
         ("sizes: n n", 2),
@@ -236,7 +234,7 @@ def test_what_is_wrong_with_front_matter_has_its_line(header: str, line: int) ->
 EQUATION = "$$ 1 = 1 \\tag{t.1} $$\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("", "t.md:1: the page is empty"),
@@ -270,6 +268,6 @@ MARKERS = [
 ]
 
 
-@pytest.mark.parametrize(("equation", "after", "verdict"), MARKERS)
+@each(("equation", "after", "verdict"), MARKERS)
 def test_the_marker_behind_an_equation_is_held_to(equation: str, after: str, verdict: str) -> None:
     assert verdicts(f"$$ {equation} \\tag{{t.1}} $$\n\n{after}\n") == [verdict]

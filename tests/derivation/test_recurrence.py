@@ -1,8 +1,6 @@
 """A recurrence is worked out place after place, and its derivatives are those of all places behind."""
 
-from __future__ import annotations
-
-import pytest
+from helpers import each
 
 from attention_np.derivation import PageCheck, Record
 
@@ -64,13 +62,13 @@ def judged(equation: str) -> Record:
     return records[2]
 
 
-@pytest.mark.parametrize("equation", TRUE)
+@each("equation", TRUE)
 def test_what_is_true_of_a_recurrence_and_its_derivatives_holds(equation: str) -> None:
     record = judged(equation)
     assert record.verdict == "holds", record.message
 
 
-@pytest.mark.parametrize(("equation", "kind", "words"), FALSE)
+@each(("equation", "kind", "words"), FALSE)
 def test_what_is_wrong_with_a_recurrence_is_said(equation: str, kind: str, words: str) -> None:
     record = judged(equation)
     assert (record.verdict, record.kind) == ("fails", kind), record.message

@@ -1,7 +1,5 @@
 """A second derivative is that of the page's own definitions, to rounding."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers import each
@@ -124,7 +122,7 @@ def test_what_is_false_of_them_fails(equation: str) -> None:
     assert (record.verdict, record.kind) == ("fails", "claim"), record.message
 
 
-@pytest.mark.parametrize(("equation", "kind", "part"), WRONG)
+@each(("equation", "kind", "part"), WRONG)
 def test_what_cannot_be_read_has_its_sentence(equation: str, kind: str, part: str) -> None:
     record = judge(equation)
     assert (record.verdict, record.kind) == ("fails", kind), record.message

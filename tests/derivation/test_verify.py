@@ -1,12 +1,10 @@
 """Pages together: worked examples, ops, citations, reports, mutants."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import pytest
-from helpers import Patch
+from helpers import Patch, each
 
 from attention_np.cases import OPS
 from attention_np.derivation import Page, PageCheck, Verification, read_page, read_pages, verify, verify_against_op
@@ -54,7 +52,7 @@ def pages() -> list[Page]:
 
 @pytest.fixture(scope="module")
 def report(pages: list[Page]) -> Verification:
-    return verify(pages, operators=OPS)
+    return verify(pages, operators=OPS, draws=2)  # at one set of lengths; `make check` and a long test take two
 
 
 def test_every_page_holds_and_agrees_with_its_op(report: Verification) -> None:
@@ -82,7 +80,7 @@ def test_a_page_agrees_with_its_op() -> None:
     assert all(item.ok for item in fields), [item.describe() for item in fields]
 
 
-@pytest.mark.parametrize("name", ["query", "key", "value", "w_output"])
+@each("name", ["query", "key", "value", "w_output"])
 def test_one_wrong_sign_in_backward_is_found_by_name(name: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(toy_op, "wrong", name)
     fields = verify_against_op(toy(), toy_op)
@@ -139,7 +137,7 @@ def test_outside_of_an_example_nothing_is_bound() -> None:
     assert verdicts(EXAMPLE.replace("A worked example", "Numbers"))[1:3] == ["fails", "fails"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("old", "new", "position"),
     [
         ("2 \\\\ 4", "2 \\\\ 5", 2),
@@ -177,7 +175,7 @@ PRINTED = [
 ]
 
 
-@pytest.mark.parametrize(("left", "right", "holds"), PRINTED)
+@each(("left", "right", "holds"), PRINTED)
 def test_printed_digits_are_held_to_half_a_unit(left: str, right: str, holds: bool) -> None:
     assert verdicts(f"$$ {left} \\approx {right} \\tag{{t.1}} $$") == ["holds" if holds else "fails"]
 
@@ -193,7 +191,7 @@ def test_citations_are_comments_only(tmp_path: Path) -> None:
 GRADIENT = r"$$ \frac{\partial (2 x_i)}{\partial x_k} = 2 \delta_{ik} \tag{t.1} $$" + "\n\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "comment", "words"),
     [
         (GRADIENT, "# (t.1)", None),
@@ -234,7 +232,7 @@ CLAIM = r"$$ \frac{\partial X'_{ij}}{\partial S_{kl}} = \delta_{jl} B_{ik} \tag{
 MATRIX = r"$$ X' = B S, \quad S = Q K^\top \tag{t.4} $$" + "\n\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         (CLAIM + "*Same as (o.3).* As there.", None),
@@ -334,7 +332,7 @@ SUSPECTS = {
 }
 
 
-@pytest.mark.parametrize("name", SUSPECTS)
+@each("name", SUSPECTS)
 def test_a_wrong_gradient_names_the_lines_that_may_be_wrong(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     source = tmp_path / "code.py"
     source.write_text(CITING)
@@ -399,7 +397,7 @@ def test_without_its_op_a_definition_can_be_mutated_unseen() -> None:
     assert score.survived
 
 
-@pytest.mark.parametrize(
+@each(
     ("equation", "kind", "mutant"),
     [
         (r"u = t - 1", "flip sign", r"u = t  +  1"),

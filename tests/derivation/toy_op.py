@@ -1,7 +1,5 @@
 """An op for the tests: attention in a dozen lines, and with one sign wrong on demand."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

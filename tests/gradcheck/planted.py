@@ -5,8 +5,6 @@
 the gradient of one input, with a pattern of what is said of it, or None where nothing but the place can be said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

@@ -1,8 +1,8 @@
 """Correct functions with their gradients: one in which tests plant bugs, and random ones that nothing is wrong with."""
 
-from __future__ import annotations
-
+import pickle
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -206,3 +206,17 @@ def shifted_softmax(x: Array, c: Array) -> Array:
 def shifted_softmax_backward(d: Array, x: Array, c: Array) -> tuple[Array, Array]:
     d_x = back_through_softmax(d, x + c)
     return d_x, d_x.sum(axis=-1, keepdims=True)
+
+
+class Pickling(Executor):
+    """Does each task at once, as another process would get it."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def submit(self, function, /, *args, **kwargs):
+        sent, future = pickle.dumps((function, args, kwargs)), Future()
+        self.sizes.append(len(sent))
+        function, args, kwargs = pickle.loads(sent)  # noqa: S301
+        future.set_result(function(*args, **kwargs))
+        return future

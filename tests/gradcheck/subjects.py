@@ -1,7 +1,5 @@
 """Functions at a point, as the core of the harness takes them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from helpers import each
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ def test_the_relative_error_is_the_largest_difference_over_the_largest_magnitude
     assert relative_error(b, a) == (error, index)
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-12, 1.0, 1e12, 1e300])
+@each("scale", [1e-300, 1e-12, 1.0, 1e12, 1e300])
 def test_the_relative_error_does_not_depend_on_the_scale(scale):
     error, index = relative_error(
         np.array([[1.0, -2.0], [4.0, 0.0]]) * scale, np.array([[1.0, -2.0], [3.0, 0.0]]) * scale
@@ -39,7 +40,7 @@ def test_the_relative_error_does_not_depend_on_the_scale(scale):
     assert index == (1, 0)
 
 
-@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 0, 2)])
+@each("shape", [(0,), (3, 0), (0, 0, 2)])
 def test_empty_arrays_and_zeros_agree_and_scalars_have_an_empty_index(shape):
     empty = np.zeros(shape)
     assert relative_error(empty, empty) == (0.0, ())
@@ -49,7 +50,7 @@ def test_empty_arrays_and_zeros_agree_and_scalars_have_an_empty_index(shape):
     assert relative_error(np.array(2.0), np.array(1.0)) == (0.5, ())
 
 
-@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+@each("strange", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_never_agrees_not_even_with_itself(strange):
     ordinary, other = np.array([1.0, 2.0, 3.0]), np.array([1.0, strange, 3.0])
     for a, b in ((ordinary, other), (other, ordinary), (other, other)):
@@ -57,7 +58,7 @@ def test_what_is_not_finite_never_agrees_not_even_with_itself(strange):
         assert normwise(a, b, np.full(3, 1e300), EPS) == np.inf
 
 
-@pytest.mark.parametrize(
+@each(
     ("times_the_floor", "verdict"),
     [(0.0, HOLDS), (0.5, UNDECIDED), (9.9, UNDECIDED), (10.1, WRONG), (1e6, WRONG), (-9.9, UNDECIDED), (-10.1, WRONG)],
 )
@@ -68,14 +69,14 @@ def test_an_entry_is_wrong_above_ten_times_its_floor_and_undecided_below(times_t
     np.testing.assert_array_equal(judge(actual, expected, np.full(3, 1e-6), 1e-10), [HOLDS, verdict, HOLDS])
 
 
-@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+@each("size", [1e-30, 1.0, 1e30])
 def test_an_entry_holds_if_it_agrees_to_the_resolution_of_its_own_size_whatever_the_noise(size):
     expected, floor = np.array([1.0, size, -size]), np.full(3, np.inf)
     np.testing.assert_array_equal(judge(expected * (1 + 0.9e-7), expected, floor, 1e-7), [HOLDS] * 3)
     np.testing.assert_array_equal(judge(expected * (1 + 1.1e-7), expected, floor, 1e-7), [UNDECIDED] * 3)
 
 
-@pytest.mark.parametrize(
+@each(
     ("actual", "expected", "floor", "resolution", "verdict"),
     [
         ([0.0, 0.0], [1e-9, 0.0], 1e-20, 1e-10, [WRONG, HOLDS]),
@@ -90,7 +91,7 @@ def test_each_entry_gets_a_verdict_of_its_own(actual, expected, floor, resolutio
     np.testing.assert_array_equal(found, verdict)
 
 
-@pytest.mark.parametrize("floor", [0.0, 1.0, np.inf])
+@each("floor", [0.0, 1.0, np.inf])
 def test_what_is_nan_can_be_compared_with_nothing_and_is_undecided(floor):
     actual, expected = np.array([np.nan, 1.0, np.nan]), np.array([1.0, np.nan, np.nan])
     verdict = judge(actual, expected, np.full(3, floor), 1e-10)
@@ -119,7 +120,7 @@ def test_an_array_below_its_floor_throughout_is_zero_on_the_scale_of_the_terms_t
     assert normwise(residue, -residue, residue, 1e-4) == pytest.approx(2e-4, rel=1e-12)
 
 
-@pytest.mark.parametrize("last_floor", [1e-18, np.inf])
+@each("last_floor", [1e-18, np.inf])
 def test_an_array_with_one_entry_above_its_floor_or_no_floor_is_compared_as_any_other(last_floor):
     residue = np.array([1e-16, 1e-16])
     assert normwise(residue, -residue, np.array([1e-16, last_floor]), EPS) == 2
@@ -131,8 +132,8 @@ def test_the_normwise_error_of_what_is_not_noise_is_the_relative_error():
     assert normwise(np.zeros(3), np.zeros(3), np.ones(3), EPS) == 0
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
-@pytest.mark.parametrize("ulps", [1, 4])
+@each("dtype", ["float16", "float32", "float64", "longdouble"])
+@each("ulps", [1, 4])
 def test_every_entry_moves_by_at_least_one_and_at_most_so_many_last_bits_up_or_down(dtype, ulps):
     x = np.concatenate([np.full(100, 1.5), np.full(100, -1.25)]).astype(dtype)
     y = moved(x, np.random.default_rng(0), ulps)

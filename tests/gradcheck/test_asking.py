@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck import check, examining
 
@@ -21,7 +22,7 @@ def asked(monkeypatch):
     return of
 
 
-@pytest.mark.parametrize("method", ["complex-step", "central"])
+@each("method", ["complex-step", "central"])
 def test_slopes_for_other_cotangents_are_known_in_the_entries_that_were_looked_at(asked, method):
     x = normal(3, 4, seed=1)
     ask = asked(np.sin, lambda d, x: 2 * d * np.cos(x), {"x": x}, method=method, max_entries=7)
@@ -33,7 +34,7 @@ def test_slopes_for_other_cotangents_are_known_in_the_entries_that_were_looked_a
     np.testing.assert_allclose(found[known], (u * np.cos(x))[known], rtol=1e-7)
 
 
-@pytest.mark.parametrize("method", ["complex-step", "central"])
+@each("method", ["complex-step", "central"])
 def test_at_another_point_all_answers_are_of_that_point(asked, method):
     x, there, u = normal(3, 4, seed=1), normal(3, 4, seed=2), normal(2, 3, 4, seed=3)
     ask = asked(np.sin, lambda d, x: 2 * d * np.cos(x), {"x": x}, method=method)

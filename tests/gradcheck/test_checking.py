@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np import softmax
 from attention_np.gradcheck import GradientError, assert_gradients, check
@@ -85,8 +86,8 @@ CORRECT = {
 }
 
 
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("what", CORRECT)
+@each("method", ALL)
+@each("what", CORRECT)
 def test_correct_gradients_hold(what, method):
     forward, backward, inputs = CORRECT[what]
     report = check(forward, backward, inputs, method=method)
@@ -98,8 +99,8 @@ def test_correct_gradients_hold(what, method):
         assert entry.undecidable or entry.max_relative_error <= CLAIMED[method]
 
 
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "longdouble"])
+@each("method", ALL)
+@each("dtype", ["float16", "float32", "longdouble"])
 def test_correct_gradients_hold_in_every_dtype_and_wrong_ones_do_not(dtype, method):
     inputs, eps = square_inputs(dtype=dtype), max(float(np.finfo(dtype).eps), 1e-9)
     report = check(bilinear, bilinear_backward, inputs, method=method)
@@ -113,7 +114,7 @@ def test_correct_gradients_hold_in_every_dtype_and_wrong_ones_do_not(dtype, meth
     assert not check(bilinear, wrong, inputs, method=method).ok
 
 
-@pytest.mark.parametrize("method", ALL)
+@each("method", ALL)
 def test_inputs_of_different_dtypes_are_each_judged_in_their_own(method):
     inputs = {"x": normal(3, 3), "y": normal(3, 3, seed=1, dtype="float32")}
 
@@ -127,9 +128,9 @@ def test_inputs_of_different_dtypes_are_each_judged_in_their_own(method):
     assert 1e-9 < report["y"].max_relative_error < 1e-6
 
 
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("input_scale", [1e-12, 1e12])
-@pytest.mark.parametrize("output_scale", [1e-12, 1e12])
+@each("method", ALL)
+@each("input_scale", [1e-12, 1e12])
+@each("output_scale", [1e-12, 1e12])
 def test_the_scale_of_inputs_and_outputs_does_not_matter(method, input_scale, output_scale):
     def forward(x, y):
         return output_scale * bilinear(x / input_scale, y)
@@ -206,7 +207,7 @@ EXECUTOR = "^executor must be a concurrent.futures.Executor, not "
 CONSTANTS = "^constants must be a mapping of names to numbers, not "
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "error", "message"),
     [
         ({"inputs": [normal(2)]}, TypeError, "^inputs must be a mapping of names to arrays, not list$"),
@@ -262,10 +263,8 @@ def test_a_question_at_the_same_point_is_told_from_others_by_the_values_at_anoth
     np.testing.assert_array_equal(np.abs(there - [1.0, -3.0, 5.0, 4.0]), [[0.5, 0.5, 1, 1]])
 
 
-@pytest.mark.parametrize(
-    ("of_gradient", "of_inputs"), [("float32", "float64"), ("float64", "float32"), ("float16", "float32")]
-)
-@pytest.mark.parametrize("factor", [1, 1.5])
+@each(("of_gradient", "of_inputs"), [("float32", "float64"), ("float64", "float32"), ("float16", "float32")])
+@each("factor", [1, 1.5])
 def test_a_buffer_of_another_dtype_is_one_finding_and_the_values_are_compared_all_the_same(
     factor, of_gradient, of_inputs
 ):
@@ -286,7 +285,7 @@ def test_a_buffer_of_another_dtype_is_one_finding_and_the_values_are_compared_al
         assert str(report["w"].diagnosis).startswith(f"{said}; besides: it is 1.5 times")
 
 
-@pytest.mark.parametrize("factor", [1, 1.5])
+@each("factor", [1, 1.5])
 def test_where_the_output_is_wider_than_the_inputs_so_may_be_the_gradient(factor):
     def loss(x):  # as one in C gives it: a Python number
         return float(np.sum(x**2))

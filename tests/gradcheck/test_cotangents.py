@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck.agreement import WRONG
 from attention_np.gradcheck.diagnosis import diagnose
@@ -13,7 +14,7 @@ from attention_np.gradcheck.diagnosis.cotangents import correlation
 from .evidence import evidence_with, linear_evidence, sampled
 
 
-@pytest.mark.parametrize(
+@each(
     ("claimed", "floor", "said"),
     [
         ([[1.0], [1.001], [0.999]], 1e-3, False),  # one entry only if it is so exactly
@@ -37,7 +38,7 @@ def test_what_is_about_the_same_for_every_cotangent_takes_two_entries(claimed, f
     assert ("it is the same whatever the cotangent" in str(diagnose(found))) == said
 
 
-@pytest.mark.parametrize(
+@each(
     ("added", "sentence"),
     [
         (lambda x: 0 * x + 0.123456789, "a constant is added to it, 0.123457 in every entry, whatever the cotangent"),
@@ -77,7 +78,7 @@ def test_a_sample_of_the_entries_tells_what_is_added():
     assert diagnose(found) == "a constant is added to it, 0.01 in every entry, whatever the cotangent"
 
 
-@pytest.mark.parametrize(
+@each(
     ("shape", "equal", "said"),
     [((2,), 1, False), ((3,), 1, True), ((4, 2), 1, True), ((2, 4), 1, True), ((2, 2), 1, True), ((2, 3), 3, False)],
 )
@@ -91,7 +92,7 @@ def test_the_same_number_is_evidence_in_three_entries_of_all_axes_that_are_not_e
     )
 
 
-@pytest.mark.parametrize(("known", "entries", "said"), [(2, 3, False), (3, 5, True)])
+@each(("known", "entries", "said"), [(2, 3, False), (3, 5, True)])
 def test_entries_that_are_hardly_known_are_no_evidence_of_the_same_number(known, entries, said):
     rng = np.random.default_rng(0)
     right = rng.standard_normal((7, entries))
@@ -104,7 +105,7 @@ def test_entries_that_are_hardly_known_are_no_evidence_of_the_same_number(known,
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("x", "y", "expected"),
     [
         ([1.0, -2.0, 3.0], [1.0, -2.0, 3.0], 1),

@@ -5,7 +5,7 @@ from dataclasses import replace
 from html import unescape
 
 import numpy as np
-import pytest
+from helpers import each
 
 from attention_np.gradcheck import Report
 from attention_np.gradcheck.describing import _probability, _sampled, _wrapped
@@ -49,7 +49,7 @@ def test_one_entry_is_no_entries_and_shows_in_the_line_of_the_input_already():
     assert len(lines_on(wrong_in(*places))) == 2 + 5  # of many the five worst
 
 
-@pytest.mark.parametrize(
+@each(
     ("analytic", "numerical", "wrong", "shown"),
     [
         (1 + 2**-50, 1.0, 1, ["1.0000000000000009", "1"]),
@@ -79,7 +79,7 @@ def test_a_check_of_a_sample_says_what_may_have_been_missed():
     assert "along 2 random directions: an error of" in _sampled(SAMPLE._replace(directions=2, norm=0.5))
 
 
-@pytest.mark.parametrize(
+@each(
     ("probability", "said"),
     [(0.0, "0"), (1.0, "1"), (1 / 800, "0.00125"), (0.001, "0.001"), (1 / 1001, "1e-03"), (1 / 3000, "4e-04")],
 )
@@ -113,7 +113,7 @@ def test_a_printed_report_fits_a_terminal():
     assert text.isascii()
 
 
-@pytest.mark.parametrize(("threshold", "error"), [(0.0, "1e-16"), (1e9, "1")])
+@each(("threshold", "error"), [(0.0, "1e-16"), (1e9, "1")])
 def test_the_error_that_hardly_escapes_is_named_from_the_last_bit_to_the_whole(threshold, error):
     assert f"an error of {error} of the gradient's norm escapes" in _sampled(SAMPLE._replace(threshold=threshold))
 

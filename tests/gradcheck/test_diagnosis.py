@@ -4,7 +4,6 @@ import math
 import re
 
 import numpy as np
-import pytest
 from helpers import each
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,7 +62,7 @@ def test_a_wrong_smooth_formula_has_no_simple_cause(shape, seed, inner, outer, w
     assert diagnose(found) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "expected"),
     [
         (lambda right, _rng: -right, "it is -1 times the numerical gradient throughout"),
@@ -89,7 +88,7 @@ def test_nothing_is_said_where_nothing_can_be_compared():
     assert diagnose(found._replace(analytic={"x": infinite}, verdict=np.full((4, 5), WRONG))) is None
 
 
-@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 0, 2)])
+@each("shape", [(0,), (3, 0), (0, 0, 2)])
 def test_nothing_is_said_of_a_gradient_without_entries(shape):
     x, none = np.zeros(shape), {"x": np.zeros((3, *shape))}
     assert diagnose(Evidence("x", {"x": x}, x, none["x"], none, none, x, x.astype(int), x, {})) is None
@@ -119,7 +118,7 @@ def is_said_of(planted, found):
     return sentence is None if planted.expected is None else re.search(planted.expected, sentence)
 
 
-@pytest.mark.parametrize("name", [*NAMED, *OF_ONE_SCALE])
+@each("name", [*NAMED, *OF_ONE_SCALE])
 def test_a_sample_of_the_entries_is_enough(name):
     planted = bug(name)
     found = evidence_of(planted.forward, planted.wrong_backward, planted.inputs, planted.where)
@@ -165,7 +164,7 @@ def said(forward, backward, inputs, where=None, **options):
 FACTORS = 1 + 3e-8 * np.random.default_rng(4).choice([-1, 1], (6, 8))
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "backward"),
     [
         (lambda x: np.sin(np.pi * x), lambda d, x: d * np.pi * np.cos(3.1415926 * x)),
@@ -184,10 +183,8 @@ def guarded(x):
 WITH_A_ZERO = np.where(np.arange(12) == 3, 0, normal(12, seed=1))
 
 
-@pytest.mark.parametrize(
-    ("forward", "slope"), [(lambda x: x * x, lambda x: 2 * guarded(x)), (np.cosh, lambda x: np.sinh(guarded(x)))]
-)
-@pytest.mark.parametrize("method", ["complex-step", "central"])
+@each(("forward", "slope"), [(lambda x: x * x, lambda x: 2 * guarded(x)), (np.cosh, lambda x: np.sinh(guarded(x)))])
+@each("method", ["complex-step", "central"])
 def test_a_point_where_a_function_is_stationary_is_not_behind_a_mask(forward, slope, method):
     found = said(forward, lambda d, x: d * slope(x), {"x": WITH_A_ZERO}, method=method)
     assert "mask" not in found
@@ -212,7 +209,7 @@ def test_of_a_large_input_hardly_more_than_the_entries_that_were_looked_at_is_co
     assert sum(size > 3 * 50 for size in compared) < 20
 
 
-@pytest.mark.parametrize("wrong", [lambda x: np.cos(x) * [1, np.e / 2], lambda x: np.cos(x) + np.sin(x) * [0, 0.1]])
+@each("wrong", [lambda x: np.cos(x) * [1, np.e / 2], lambda x: np.cos(x) + np.sin(x) * [0, 0.1]])
 def test_one_wrong_entry_of_two_is_no_place_unless_a_factor_of_its_own_says_so(wrong):
     found = said(np.sin, lambda d, x: d * wrong(x), {"x": np.array([0.3, 1.7])})
     factor = "wrong only at index 1 of axis 0, where it is 1.35914091 times the numerical gradient"

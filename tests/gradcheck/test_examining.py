@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 from attention_np.gradcheck import METHODS, Interrupted, NotAnalyticError, check, examining
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDED, WRONG
@@ -23,7 +23,7 @@ def slope_of_that_root(d_output, x):
     return d_output / (2 * np.sqrt(x - 0.5))
 
 
-@pytest.mark.parametrize(
+@each(
     ("x", "note"),
     [
         ([1.0, 1.5, 2.0], "forward has no finite slope by the numerical method in 1 entry"),
@@ -104,7 +104,7 @@ def interrupted_after(calls, gradient_of_x):
     return stopped.value.report
 
 
-@pytest.mark.parametrize(
+@each(
     ("gradient_of_x", "fault"),
     [
         (lambda _: None, "the gradient is missing"),
@@ -143,8 +143,8 @@ def sums_to_one_backward(d_output, x):
     return terms - weights * terms.sum()
 
 
-@pytest.mark.parametrize(("method", "low", "high"), [("complex-step", 0, 1e-15), ("central", 1e-13, 1e-10)])
-@pytest.mark.parametrize("scale", [1.0, 1e9])
+@each(("method", "low", "high"), [("complex-step", 0, 1e-15), ("central", 1e-13, 1e-10)])
+@each("scale", [1.0, 1e9])
 def test_the_error_of_a_gradient_that_is_all_noise_is_relative_to_the_terms_that_cancelled(method, low, high, scale):
     found = check(
         lambda x: scale * sums_to_one(x),
@@ -177,7 +177,7 @@ def test_the_worst_entries_are_wrong_ones_first_and_of_each_kind_the_largest_dif
     assert (found.details.verdict != UNCHECKED).all()
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.5])
+@each("factor", [1.0, 1.5])
 def test_a_kink_that_shorter_steps_deny_is_a_steep_function_and_the_gradient_is_judged(factor):
     def steep(x):
         return x + np.tanh(1e9 * (x - 1)) / 1e5
@@ -196,7 +196,7 @@ def test_of_a_gradient_of_another_shape_it_is_said_too_why_the_complex_step_does
     assert report["x"].note.startswith("forward ")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "longdouble"])
+@each("dtype", ["float32", "float64", "longdouble"])
 def test_the_details_have_the_shape_of_the_input_and_slopes_at_least_in_double(dtype):
     for shape in ((1, 2, 3), ()):
         x = np.asarray(normal(*shape)).astype(dtype)
@@ -208,7 +208,7 @@ def test_the_details_have_the_shape_of_the_input_and_slopes_at_least_in_double(d
 
 
 @pytest.mark.parametrize("method", ["complex-step", "central"])
-@pytest.mark.parametrize("max_entries", some_of([4, None], 2))
+@each("max_entries", *some_of([4, None], 2))
 def test_the_diagnosis_is_given_both_gradients_for_three_cotangents_and_the_claimed_one_for_zeros(
     monkeypatch, method, max_entries
 ):
@@ -262,7 +262,7 @@ def test_a_gradient_of_which_no_form_is_right_is_no_evidence_for_others(monkeypa
     assert list(given[0].numerical) == ["x", "y"]
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@each("times", [1, 2])
 def test_a_write_to_an_argument_is_one_finding_and_the_values_are_compared_all_the_same(times):
     def forward(x, y):
         x += 0.5
@@ -321,7 +321,7 @@ def test_of_wrong_entries_alone_the_largest_difference_is_the_worst():
     assert found.floor == details.floor[2] > 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("bug", "diagnosis"),
     [
         (lambda *_: None, "the gradient is missing"),
@@ -368,7 +368,7 @@ NOT_ANALYTIC = {
 }
 
 
-@pytest.mark.parametrize("what", NOT_ANALYTIC)
+@each("what", NOT_ANALYTIC)
 def test_a_function_that_is_not_analytic_is_judged_by_differences_or_refused_if_the_complex_step_was_asked_for(what):
     forward, backward, note = NOT_ANALYTIC[what]
     inputs = {"x": np.array([0.5, -1.5, 2.0, -0.25])}
@@ -419,8 +419,8 @@ KINKED = {  # the function, two gradients that agree with one side each, the poi
 }
 
 
-@pytest.mark.parametrize("method", ["auto", "central"])
-@pytest.mark.parametrize("what", KINKED)
+@each("method", ["auto", "central"])
+@each("what", KINKED)
 def test_a_kink_is_reported_with_both_slopes_whichever_side_the_gradient_agrees_with(what, method):
     forward, one_side, other_side, point, below = KINKED[what]
     x = np.array(point)
@@ -439,23 +439,8 @@ def test_a_kink_is_reported_with_both_slopes_whichever_side_the_gradient_agrees_
         assert slopes == pytest.approx(sorted([u * (1 if what == "a clip" else below), u * above]), rel=1e-5)
 
 
-@pytest.mark.parametrize("what", KINKED)
-def test_the_complex_step_does_not_pass_a_kink_whichever_side_the_gradient_agrees_with(what):
-    forward, one_side, other_side, point, _ = KINKED[what]
-
-    def verdict(backward):
-        try:
-            return check(forward, backward, {"x": np.array(point)}, method="complex-step")["x"].diagnosis
-        except NotAnalyticError as error:
-            return str(error)
-
-    for backward in (one_side, other_side):
-        said = r"input x: .*, so the complex step does not apply: use central|forward is not differentiable at .*"
-        assert re.fullmatch(said, verdict(backward))
-
-
-@pytest.mark.parametrize("method", [*METHODS, "auto"])
-@pytest.mark.parametrize("distance", [1e-3, -1e-6, 1e-9, -1e-12])
+@each("method", [*METHODS, "auto"])
+@each("distance", [1e-3, -1e-6, 1e-9, -1e-12])
 def test_a_kink_that_is_close_by_is_none(distance, method):
     def forward(x):
         return np.where(x.real > 0, x, 0) @ np.ones((3, 2))
@@ -467,19 +452,22 @@ def test_a_kink_that_is_close_by_is_none(distance, method):
     assert report.ok == (distance > 0), str(report)
 
 
-@pytest.mark.parametrize("what", KINKED)
-def test_where_both_methods_are_asked_one_of_them_tells_of_a_kink(what):
+@each("what", KINKED)
+def test_neither_the_complex_step_nor_both_methods_pass_a_kink_whichever_side_the_gradient_agrees_with(what):
     forward, one_side, other_side, point, _ = KINKED[what]
 
-    def said(backward):
+    def said(methods, backward):
         try:
-            reports = check_by(METHODS, forward, backward, {"x": np.array(point)})
+            reports = check_by(methods, forward, backward, {"x": np.array(point)})
         except NotAnalyticError as error:
             return str(error)
         return " ".join(str(report["x"].diagnosis) for report in reports)
 
-    for backward in (one_side, other_side, lambda d, x: (one_side(d, x) + other_side(d, x)) / 2):
-        assert re.search("forward is not differentiable at|the complex step does not apply", said(backward))
+    told = "input x: .*, so the complex step does not apply: use central|forward is not differentiable at .*"
+    for backward in (one_side, other_side):
+        assert re.fullmatch(told, said(["complex-step"], backward))
+        assert re.search(told, said(METHODS, backward))
+    assert re.search(told, said(METHODS, lambda d, x: (one_side(d, x) + other_side(d, x)) / 2))
 
 
 def test_where_both_methods_are_asked_differences_of_every_entry_tell_what_is_not_analytic():

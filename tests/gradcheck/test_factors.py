@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-import pytest
+from helpers import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ from .evidence import RIGHT, evidence_of, linear_evidence, matrices, noises, sai
 from .programs import normal
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "expected"),
     [
         (lambda d, x: -d * np.cos(x), "it is -1 times the numerical gradient throughout"),
@@ -27,13 +27,13 @@ from .programs import normal
         (lambda d, x: d * x, None),
     ],
 )
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@each("shape", [(), (1,), (1, 1)])
 def test_a_single_ratio_is_a_factor_only_if_it_is_no_accident(wrong, expected, shape):
     x = np.full(shape, normal(seed=1))
     assert diagnose(evidence_of(np.sin, lambda *a: (wrong(*a),), {"x": x}, "x")) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("factor", "at", "expected"),
     [
         (np.e, [2], "at index 2 of axis 0, where it is 2.71828183 times the numerical gradient"),
@@ -48,7 +48,7 @@ def test_one_wrong_entry_has_a_factor_that_is_the_same_at_another_point(factor, 
     assert diagnose(linear_evidence(right, wrong, (6,), (6,), rng)) == f"wrong only {expected}"
 
 
-@pytest.mark.parametrize(("noise", "shown"), [(3e-6, "2.718"), (3e-5, "2.72"), (3e-4, "2.7")])
+@each(("noise", "shown"), [(3e-6, "2.718"), (3e-5, "2.72"), (3e-4, "2.7")])
 def test_a_factor_is_shown_with_the_digits_that_are_known(noise, shown):
     said = said_of(lambda g, _: np.e * g, (20, 20), noise=noise)
     assert said == f"it is {shown} times the numerical gradient throughout"
@@ -62,7 +62,7 @@ def test_a_factor_is_found_in_any_shape(shape, output_shape, seed, noise, factor
     assert sentence.startswith(f"it is {factor:g} times the numerical gradient throughout")
 
 
-@pytest.mark.parametrize(
+@each(
     ("left", "said"),
     [
         ([0, 0, 0], "throughout"),
@@ -94,7 +94,7 @@ def test_an_index_of_which_all_is_noise_has_no_factor():
     assert "own factor" not in str(diagnose(found))
 
 
-@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+@each("size", [1e-9, 1.0, 1e9])
 def test_factors_along_an_axis_are_said_with_four_digits_at_any_scale(size):
     right = size * RIGHT
     wrong = np.array([np.pi / 10, 1.0, 10 * np.pi])[:, np.newaxis] * right
@@ -102,7 +102,7 @@ def test_factors_along_an_axis_are_said_with_four_digits_at_any_scale(size):
     assert diagnose(found) == "each index of axis 0 has its own factor, 0.3142 to 31.42"
 
 
-@pytest.mark.parametrize(
+@each(
     ("shape", "sentence"),
     [
         ((2, 2), "each index of axis 0 has its own factor, 0.3 to 2.718"),
@@ -128,7 +128,7 @@ def of_ratios(right, factor=np.e, output_shape=(7,)):
 E_TIMES = "it is 2.71828183 times the numerical gradient throughout"
 
 
-@pytest.mark.parametrize(
+@each(
     ("right", "said"),
     [([[1.3], [0.7], [0.0]], E_TIMES), ([[0.0], [0.7], [1.3]], E_TIMES), ([[1.3], [0.0], [0.0]], None)],
 )
@@ -136,14 +136,14 @@ def test_two_ratios_make_a_factor_where_one_may_be_any_number(right, said):
     assert of_ratios(right) == said
 
 
-@pytest.mark.parametrize(("entries", "factor", "said"), [(3, np.e, E_TIMES), (2, np.pi, None), (2, 2.0, None)])
+@each(("entries", "factor", "said"), [(3, np.e, E_TIMES), (2, np.pi, None), (2, 2.0, None)])
 def test_of_a_single_output_it_takes_the_ratios_of_three_entries(entries, factor, said):
     right = np.multiply.outer([1.3, 0.7, -0.4], [1.0, 3.7, 0.29][:entries])  # alike for every cotangent
     found = of_ratios(right, factor, output_shape=())
     assert found == said or (said is not None and found.startswith(said))
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "said"),
     [
         (lambda d, x: d / x**2, "it is -1 times the numerical gradient throughout"),
@@ -281,19 +281,19 @@ def said_of_a_factor(factor, shapes, output_shape, constants=None):
     return diagnose(found._replace(name="a", inputs=inputs, **gradients))
 
 
-@pytest.mark.parametrize(("factor", "constants", "shown", "name"), CONSTANTS)
+@each(("factor", "constants", "shown", "name"), CONSTANTS)
 def test_of_a_factor_it_is_said(factor, constants, shown, name):
     said = said_of_a_factor(factor, *HEADS, constants)
     assert said == f"it is {shown} times the numerical gradient throughout{name}"
 
 
-@pytest.mark.parametrize(("factor", "shapes", "output_shape", "name"), LENGTHS)
+@each(("factor", "shapes", "output_shape", "name"), LENGTHS)
 def test_of_a_length_it_is_said(factor, shapes, output_shape, name):
     said = said_of_a_factor(factor, shapes, output_shape)
     assert said == f"it is {factor:.9g} times the numerical gradient throughout{name}"
 
 
-@pytest.mark.parametrize(("shift", "said"), [(0, True), (0.3, False)])
+@each(("shift", "said"), [(0, True), (0.3, False)])
 def test_a_variance_is_spoken_of_only_where_the_gradient_sums_to_zero_as_that_of_a_variance_does(shift, said):
     def forward(x):
         return ((x - (1 - shift) * x.mean(axis=0)) ** 2).mean(axis=0)
@@ -307,8 +307,8 @@ def test_a_variance_is_spoken_of_only_where_the_gradient_sums_to_zero_as_that_of
     assert diagnose(found) == f"it is 1.2 times the numerical gradient throughout{variance if said else ''}"
 
 
-@pytest.mark.parametrize("dropped", [True, False])
-@pytest.mark.parametrize(("factor", "name"), [(0.9, "1 - 0.1"), (1 / 0.9, "1/(1 - 0.1)")])
+@each("dropped", [True, False])
+@each(("factor", "name"), [(0.9, "1 - 0.1"), (1 / 0.9, "1/(1 - 0.1)")])
 def test_a_dropout_is_spoken_of_only_where_entries_are_dropped(factor, name, dropped):
     right = np.random.default_rng(0).standard_normal((3, 9)) * np.where(dropped & (np.arange(9) % 3 == 0), 0, 1)
     dropout = f": perhaps {name}, as for a dropout probability of 0.1"
@@ -337,7 +337,7 @@ def test_of_equal_numbers_any_formula_makes_a_factor_but_not_the_same_at_another
         )
 
 
-@pytest.mark.parametrize(
+@each(
     ("length", "first", "second"),
     [
         (
@@ -359,7 +359,7 @@ def inverse_backward(d, x, times=1.0):
     return -times * np.linalg.inv(x) @ d @ np.linalg.inv(x)
 
 
-@pytest.mark.parametrize(
+@each(
     ("times", "point", "alone"),
     [(2.0, normal(4, 4), True), (1.7, normal(2, 2), True), (2.0, np.zeros((3, 3)), False)],
 )
@@ -395,7 +395,7 @@ def test_a_factor_of_the_entries_that_can_be_decided_is_seen_beside_such_as_nois
     assert "0.35" in str(diagnose(hidden))
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "precision", "said"),
     [
         (1.05, 0.02, "1.05"),

@@ -2,6 +2,7 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np import gradcheck
 from attention_np.gradcheck.measuring.functions import (
@@ -35,7 +36,7 @@ def seen(forward=forward, backward=backward, inputs=INPUTS, seed=0):
     return first_call(forward, backward, inputs, np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
+@each("dtype", ["float16", "float32", "float64", "longdouble"])
 def test_inputs_are_copied_as_arrays_of_their_own_dtype(dtype):
     given = {"x": np.ones((2, 3), dtype), "a name of words": np.zeros((), dtype)}
     arrays = as_inputs(given)
@@ -47,7 +48,7 @@ def test_inputs_are_copied_as_arrays_of_their_own_dtype(dtype):
         np.testing.assert_array_equal(arrays[name], x)
 
 
-@pytest.mark.parametrize(
+@each(
     ("inputs", "error", "sentence"),
     [
         ([np.ones(2)], TypeError, "inputs must be a mapping of names to arrays, not list"),
@@ -78,7 +79,7 @@ def test_inputs_that_cannot_be_differentiated_by_are_refused_in_a_sentence(input
     assert str(raised.value) == sentence
 
 
-@pytest.mark.parametrize("dtype", [">f8", "<f8", ">f4"])
+@each("dtype", [">f8", "<f8", ">f4"])
 def test_inputs_of_another_byte_order_are_taken_in_the_native_one(dtype):
     x = as_inputs({"x": np.array([1.0, 2.0], dtype)})["x"]
     assert x.dtype == np.dtype(dtype).newbyteorder("=")
@@ -86,7 +87,7 @@ def test_inputs_of_another_byte_order_are_taken_in_the_native_one(dtype):
     np.testing.assert_array_equal(x, [1, 2])
 
 
-@pytest.mark.parametrize("seed", [0, 7, np.int64(7), 2**70])
+@each("seed", [0, 7, np.int64(7), 2**70])
 def test_a_seed_gives_the_same_numbers_each_time_but_others_than_the_seed_elsewhere(seed):
     numbers, again = (as_generator(seed).standard_normal(5) for _ in range(2))
     np.testing.assert_array_equal(numbers, again)
@@ -96,13 +97,13 @@ def test_a_seed_gives_the_same_numbers_each_time_but_others_than_the_seed_elsewh
     assert as_generator(generator) is generator
 
 
-@pytest.mark.parametrize("rng", [None, -1, 1.5, True, "seed", [1, 2], np.random.RandomState(0)])
+@each("rng", [None, -1, 1.5, True, "seed", [1, 2], np.random.RandomState(0)])
 def test_what_is_neither_a_seed_nor_a_generator_is_refused(rng):
     with pytest.raises(TypeError, match=r"^rng must be a seed, an integer that is not negative, or a numpy.random.Gen"):
         as_generator(rng)
 
 
-@pytest.mark.parametrize("result", [np.ones((2, 3), np.float32), np.float64(3), np.float32(3), 3.0, np.zeros(0)])
+@each("result", [np.ones((2, 3), np.float32), np.float64(3), np.float32(3), 3.0, np.zeros(0)])
 def test_the_output_is_one_array_of_real_numbers_in_its_own_dtype(result):
     output = evaluate(lambda _: result, [np.ones(1)])
     assert type(output) is np.ndarray
@@ -110,7 +111,7 @@ def test_the_output_is_one_array_of_real_numbers_in_its_own_dtype(result):
     np.testing.assert_array_equal(output, result)
 
 
-@pytest.mark.parametrize(
+@each(
     ("result", "sentence"),
     [
         ([1.0], "forward must return one array, not list"),
@@ -142,7 +143,7 @@ def test_gradients_may_come_as_a_tuple_a_list_or_alone():
     assert call_backward(lambda *_: (None, 3.0), u, {"x": x, "y": x}) == [None, 3.0]
 
 
-@pytest.mark.parametrize("result", [(), (np.ones(2),), (np.ones(2),) * 3, [np.ones(2)], np.ones((2, 2)), None])
+@each("result", [(), (np.ones(2),), (np.ones(2),) * 3, [np.ones(2)], np.ones((2, 2)), None])
 def test_another_number_of_gradients_than_inputs_is_refused_with_the_names(result):
     count = len(result) if isinstance(result, tuple | list) else 1
     with pytest.raises(ValueError, match="backward") as raised:
@@ -165,7 +166,7 @@ def rewrites(x, y):
     return np.where(np.isnan(x), 0, x) * y
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "backward", "x"),
     [
         (np.add, lambda u, *_: (u, u.sum(axis=0)), 1.0),  # the cotangent itself is a gradient
@@ -225,7 +226,7 @@ def test_who_writes_to_an_input_or_the_cotangent_is_told_which_and_those_that_we
         np.testing.assert_array_equal(INPUTS[name], x)
 
 
-@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[::-1], lambda x: x.reshape(3, 2), lambda x: x[:1, 1:]])
+@each("view", [lambda x: x, lambda x: x[::-1], lambda x: x.reshape(3, 2), lambda x: x[:1, 1:]])
 def test_an_output_that_is_a_view_of_an_input_is_no_fault_and_its_gradient_is_judged(view):
     first = seen(lambda x, _: view(x), lambda u, x, y: (x * 0 + u.sum(), y * 1))
     assert (first.faults, first.writes, first.is_view) == ({}, {}, True)
@@ -250,7 +251,7 @@ def test_a_gradient_that_is_a_view_of_an_input_is_told_which():
     assert seen(lambda x: x * 2, lambda _, x: [x], only).writes == {"x": sentence}
 
 
-@pytest.mark.parametrize(
+@each(
     "again",
     [
         lambda z: z + 1e-6 * np.random.default_rng(0).standard_normal(z.shape),
@@ -288,7 +289,7 @@ def test_a_gradient_that_is_missing_or_malformed_each_time_is_no_fault_of_the_ca
         assert seen(backward=lambda u, _, y, strange=strange: (u * y, strange)).faults == {}
 
 
-@pytest.mark.parametrize(("ulps", "same"), [(SAME_CALL_ULPS / 3, True), (SAME_CALL_ULPS * 3, False)])
+@each(("ulps", "same"), [(SAME_CALL_ULPS / 3, True), (SAME_CALL_ULPS * 3, False)])
 def test_two_calls_may_differ_by_the_order_of_their_sums(ulps, same):
     signs = iter([0, 1])
     far = 5.0  # the largest entry of the output
@@ -305,7 +306,7 @@ def test_two_calls_may_differ_by_the_order_of_their_sums(ulps, same):
     assert (shaky.faults == {}) == same
 
 
-@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+@each("strange", [np.nan, np.inf, -np.inf])
 def test_an_output_that_is_not_finite_is_told_with_its_first_place_whatever_else_is_wrong(strange):
     def forward(x, y):
         result = x * y
@@ -317,7 +318,7 @@ def test_an_output_that_is_not_finite_is_told_with_its_first_place_whatever_else
     assert seen(forward).faults == dict.fromkeys("xy", sentence)
 
 
-@pytest.mark.parametrize(
+@each(
     ("gradient", "sentence"),
     [
         (None, "the gradient is missing"),
@@ -335,7 +336,7 @@ def test_what_is_wrong_with_the_form_of_a_gradient_is_said_in_a_sentence(gradien
     assert form_of(gradient, np.ones(3, np.float32)) == sentence
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@each("dtype", ["float16", "float64"])
 def test_a_gradient_of_another_dtype_can_be_compared_and_is_none_of_the_input(dtype):
     gradient, x = np.ones(3, dtype), np.ones(3, np.float32)
     assert form_of(gradient, x) is None
@@ -345,7 +346,7 @@ def test_a_gradient_of_another_dtype_can_be_compared_and_is_none_of_the_input(dt
     assert among_others == (None if dtype == "float64" else f"the gradient is {dtype}, the input float32")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
+@each("dtype", ["float16", "float32", "float64", "longdouble"])
 def test_a_gradient_of_the_shape_and_dtype_of_its_input_in_any_byte_order_or_without_a_dtype_is_in_form(dtype):
     for shape in ((), (3,), (2, 0)):
         assert form_of(np.ones(shape, dtype), np.zeros(shape, dtype)) is None
@@ -359,7 +360,7 @@ def in_double(forward, *inputs):
     return in_double_precision(forward, list(inputs), forward(*inputs))
 
 
-@pytest.mark.parametrize("narrow", ["float16", "float32"])
+@each("narrow", ["float16", "float32"])
 def test_a_function_that_takes_double_precision_is_given_it(narrow):
     x, y = np.linspace(-2, 2, 8, dtype=narrow), np.ones(8)
     wide = in_double(lambda x, y: np.sin(x) * y, x, y)
@@ -367,7 +368,7 @@ def test_a_function_that_takes_double_precision_is_given_it(narrow):
     np.testing.assert_array_equal(wide[0], x)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "longdouble"])
+@each("dtype", ["float64", "longdouble"])
 def test_what_is_wide_already_stays_as_it_is(dtype):
     x = np.linspace(-2, 2, 8, dtype=dtype)
     calls = []
@@ -388,7 +389,7 @@ def misreads_one_entry_in_five(x):
     return np.concatenate([np.sin(x[:4]), np.sin(takes_the_memory_for_its_own(x))[4:]])
 
 
-@pytest.mark.parametrize(
+@each(
     "forward",
     [
         sine_in_single,
@@ -406,7 +407,7 @@ def test_a_function_that_does_not_compute_the_same_in_double_precision_stays_at_
     np.testing.assert_array_equal(kept, x)
 
 
-@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
+@each("unit", [1e-30, 1.0, 1e30])
 def test_whether_it_computes_the_same_does_not_depend_on_the_units_of_the_output(unit):
     x = np.array([0.3, 0.9, 1.4, 2.0, 2.6], np.float32)
     scale = np.float32(unit)

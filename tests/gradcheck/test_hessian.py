@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck import check_hessian
 
@@ -39,7 +40,7 @@ def hessian(x, y):
     return [(block[..., : x.size], block[..., x.size :].reshape(*block.shape[:-1], *y.shape)) for block in blocks]
 
 
-@pytest.mark.parametrize(
+@each(
     "question",
     [
         (gradient, product, X),
@@ -49,7 +50,6 @@ def hessian(x, y):
         (gradients, products, BOTH | {"power": 2}),
         (lambda z: {"w": z["w"] ** 3}, lambda v, z: {"w": 3 * z["w"] ** 2 * v["w"]}, {"z": {"w": normal(2)}}),
     ],
-    ids=["products", "a matrix", "of two", "blocks", "with a constant", "of a nest"],
 )
 def test_second_derivatives_that_are_right_hold(question):
     report = check_hessian(*question)
@@ -71,7 +71,7 @@ def test_an_error_in_one_block_is_found_where_it_is():
     assert str(report["symmetry"].diagnosis).startswith("the Hessian is not symmetric")
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "said"),
     [
         (np.triu, "zero below the diagonal of the last two axes"),
@@ -83,7 +83,7 @@ def test_an_error_in_one_block_is_found_where_it_is():
         (lambda h: h + np.tri(4, k=-1), None),
     ],
 )
-@pytest.mark.parametrize("as_product", [False, True])
+@each("as_product", [False, True])
 def test_of_a_part_of_a_hessian_it_is_said_where_it_is(change, said, as_product):
     a, x = normal(4, 4, seed=4), {"x": normal(4, seed=5)}
 
@@ -103,7 +103,7 @@ def test_a_symmetric_error_is_found_by_the_inputs():
     assert "1.5 times" in str(report["x"].diagnosis)
 
 
-@pytest.mark.parametrize("of_that", [True, False], ids=["its own product", "the right product"])
+@each("of_that", [True, False])
 def test_a_gradient_that_is_none_is_what_is_said_to_be_wrong(of_that):
     def wrong(x):  # A in the place of its transpose
         return A @ np.cos(A @ x)

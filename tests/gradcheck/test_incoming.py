@@ -1,7 +1,7 @@
 """What becomes of the gradient of the output: which of it is there, whatever the terms are, and in which order."""
 
 import numpy as np
-import pytest
+from helpers import each
 
 from attention_np.gradcheck import check
 from attention_np.gradcheck.diagnosis import diagnose
@@ -51,15 +51,15 @@ SUMS = {  # the function, its inputs, and the terms of the gradient of the last 
 }
 
 
-@pytest.mark.parametrize(("part", "said"), PARTS)
-@pytest.mark.parametrize("name", SUMS)
+@each(("part", "said"), PARTS)
+@each("name", SUMS)
 def test_the_terms_are_those_that_the_function_has_for_each_index_of_the_cotangent(name, part, said):
     forward, inputs, terms = SUMS[name]
     found = said_of(forward, lambda *arrays: part(terms(*arrays)), inputs, list(inputs)[-1])
     assert found == f"the gradient of the output is {said}"
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "said"),
     [
         (lambda t: t[:, 1].sum(), "used only at index 1 of axis 1"),
@@ -67,7 +67,7 @@ def test_the_terms_are_those_that_the_function_has_for_each_index_of_the_cotange
         (lambda t: t[:, :2].sum(), "left out at index 2 of axis 1"),
     ],
 )
-@pytest.mark.parametrize("shape", [(), (1, 1)])
+@each("shape", [(), (1, 1)])
 def test_of_several_axes_the_one_is_named_that_is_not_summed(part, said, shape):
     inputs = {"x": normal(4, 3, seed=1), "b": np.full(shape, 0.7)}
     found = said_of(np.multiply, lambda d, x, b: part(d * x).reshape(b.shape), inputs, "b")
@@ -104,7 +104,7 @@ def back_through_several(d, x):
     return d["sines"] * np.cos(x) + (d["gram"] + d["gram"].T) @ x + 3 * x**2 * d["cubes"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("times", "said"),
     [
         ({"sines": 0}, "the gradient of output.sines is left out"),

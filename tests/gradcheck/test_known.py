@@ -2,7 +2,7 @@
 """A factor that is a known array: which ones are named, and when none is."""
 
 import numpy as np
-import pytest
+from helpers import each
 
 from attention_np.gradcheck import METHODS, check
 from attention_np.gradcheck.diagnosis import diagnose
@@ -31,8 +31,8 @@ def said_of(factor, of_the_cotangent=False, x=X, share=1.0):
     return diagnose(found if share == 1 else sampled(found, share))
 
 
-@pytest.mark.parametrize("share", [1.0, 0.6])
-@pytest.mark.parametrize(
+@each("share", [1.0, 0.6])
+@each(
     ("factor", "name", "meaning"),
     [
         (lambda x, gain, _: x, "x", "x too many"),
@@ -50,8 +50,8 @@ def test_of_a_factor_of_each_entry_it_is_said(factor, name, meaning, share):
     assert found == f"it is {name} times the numerical gradient, entry by entry: a factor {meaning}"
 
 
-@pytest.mark.parametrize("share", [1.0, 0.6])
-@pytest.mark.parametrize(
+@each("share", [1.0, 0.6])
+@each(
     ("factor", "name", "meaning"),
     [
         (lambda x, _, y: 1 / (1 - y * y), "1/(1 - output^2)", "1 - output^2 is missing"),
@@ -65,7 +65,7 @@ def test_of_a_factor_of_the_cotangent_it_is_said(factor, name, meaning, share):
     assert found == f"it is right for {name} {where}: a factor {meaning}"
 
 
-@pytest.mark.parametrize(
+@each(
     ("factor", "of_the_cotangent"),
     [
         (lambda x, *_: np.cosh(x), False),
@@ -86,8 +86,8 @@ def test_an_array_that_is_the_factor_at_the_point_alone_is_none():
     assert "gain times" not in str(said_of(lambda x, gain, _: accident))
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
+@each("method", METHODS)
+@each(
     ("forward", "claimed", "name", "meaning"),
     [
         (np.linalg.det, lambda x: np.linalg.inv(x).T, "1/output", "output is missing"),

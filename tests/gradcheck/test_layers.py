@@ -5,6 +5,7 @@ import types
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck import check_layer
 
@@ -150,7 +151,7 @@ def state_of(held):
     return {name: state_of(x) for name, x in held.items()} if isinstance(held, dict) else held
 
 
-@pytest.mark.parametrize("style", STYLES)
+@each("style", STYLES)
 def test_a_layer_that_is_right_holds_by_its_inputs_and_its_parameters_and_stays_as_it_is(style):
     kind, parameters, names = STYLES[style]
     layer = kind()
@@ -162,7 +163,7 @@ def test_a_layer_that_is_right_holds_by_its_inputs_and_its_parameters_and_stays_
     assert state_of(layer) == before
 
 
-@pytest.mark.parametrize(("style", "wrong"), WRONG)
+@each(("style", "wrong"), WRONG)
 def test_a_planted_error_is_found_where_it_is(style, wrong):
     kind, parameters, _ = STYLES[style]
     report = check_layer(kind(wrong=wrong), normal(2, 4, seed=5), parameters=parameters)
@@ -218,7 +219,7 @@ class Dropout:
         return dout * self.mask
 
 
-@pytest.mark.parametrize("training", [True, False])
+@each("training", [True, False])
 def test_each_call_begins_with_the_state_of_the_first(training):
     layer = Dropout()
     assert check_layer(layer, {"x": normal(3, 4), "train_flg": training}).ok
@@ -286,7 +287,7 @@ class LossOfNothing(SoftmaxWithLoss):
         return super().backward(1)
 
 
-@pytest.mark.parametrize("kind", [SoftmaxWithLoss, LossOfNothing])
+@each("kind", [SoftmaxWithLoss, LossOfNothing])
 def test_a_loss_is_checked_by_its_predictions_and_the_labels_are_passed_on(kind):
     inputs = {"x": normal(3, 4), "t": np.array([1, 3, 0])}
     assert check_layer(kind(), inputs).ok
@@ -470,7 +471,7 @@ class ReadOnly:
         return dout
 
 
-@pytest.mark.parametrize(
+@each(
     ("layer", "options", "error", "message"),
     [
         (GradientsInDictionaries(True), {}, ValueError, "has no parameters.W before forward is called: let it make"),
@@ -511,7 +512,7 @@ def test_a_name_of_an_input_and_of_a_parameter_is_refused():
         check_layer(GradientsInAttributes(), {"W": normal(2, 4)})
 
 
-@pytest.mark.parametrize("wrong", [0, 1])
+@each("wrong", [0, 1])
 def test_gradients_of_parameters_may_be_returned_behind_those_of_the_inputs(wrong):
     def forward(x, w, b):
         return x @ w + b, (x, w)
@@ -576,7 +577,7 @@ class OfABook:
         return dvalues @ getattr(self, self.names[0]).T
 
 
-@pytest.mark.parametrize("name", ["weights", "table"])
+@each("name", ["weights", "table"])
 def test_what_has_a_gradient_of_its_name_is_a_parameter(name):
     report = check_layer(OfABook(name), normal(5, 4))
     assert (report["inputs"].ok, report[name].ok) == (True, False)
@@ -600,7 +601,7 @@ class Scaled:
         return self.dx
 
 
-@pytest.mark.parametrize("ran", [False, True])
+@each("ran", [False, True])
 def test_all_arrays_of_a_layer_are_checked_or_named_but_what_it_computes(ran):
     layers = Scaled(), Scaled(7.0), Scaled(gradient="slopes")
     x = normal(5, 4)
@@ -615,7 +616,7 @@ def test_all_arrays_of_a_layer_are_checked_or_named_but_what_it_computes(ran):
     assert elsewhere["x"].note == "gamma of the layer is not checked: name those with gradients, parameters="
 
 
-@pytest.mark.parametrize("factor", [1, 3])
+@each("factor", [3], long=[1])
 def test_the_parameters_of_layers_within_a_layer_are_found(factor):
     class Linear:
         def __init__(self, n, m):
@@ -707,7 +708,7 @@ def with_method():
     return Returning()
 
 
-@pytest.mark.parametrize(
+@each(
     ("made", "names", "note"),
     [
         (tied, ["x", "first.gamma", "second.gamma"], "first.W, second.W of the layer are not checked"),

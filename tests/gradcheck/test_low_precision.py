@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 from attention_np import dot_product
 from attention_np.gradcheck import check, check_low_precision
@@ -83,16 +83,16 @@ def checked(name, precision, wrong=None, seed=0, scale=1.0, **other_shapes):
 
 
 @PRECISIONS
-@pytest.mark.parametrize("name", ["tanh", "attention"])
-@pytest.mark.parametrize("scale", [1, 4])
+@each("name", ["tanh", "attention"])
+@each("scale", [1, 4])
 def test_a_kernel_that_only_rounds_holds_also_where_it_saturates(precision, name, scale):
     for seed in range(3):
         report = checked(name, precision, seed=10 * seed, scale=scale)
         assert report.ok, str(report)
 
 
-@PRECISIONS
-@pytest.mark.parametrize(
+@each("precision", *some_of(ROUNDED, 3))
+@each(
     ("name", "wrong", "named"),
     [
         ("tanh", "square", ["x"]),
@@ -115,7 +115,7 @@ def test_a_simple_cause_is_named(precision):
     assert "first at [1]" in str(checked("tanh", precision, "NaN")["x"].diagnosis)
 
 
-@pytest.mark.parametrize("precision", some_of(ROUNDED, 3))
+@each("precision", *some_of(ROUNDED, 3))
 def test_a_factor_of_two_is_seen_in_most_entries_though_each_of_many_keys_weighs_little(precision):
     shapes = {"query": (40, 4), "key": (130, 4), "value": (130, 3)}
     report = checked("attention", precision, "scale", **shapes)
@@ -149,8 +149,8 @@ def test_sums_in_another_order_are_no_other_answer():
     assert report.ok, str(report)
 
 
-@pytest.mark.parametrize("precision", some_of(ROUNDED, 3))
-@pytest.mark.parametrize("wrong", [None, "scale"])
+@each("precision", *some_of(ROUNDED, 3))
+@each("wrong", [None, "scale"])
 def test_a_reference_with_its_own_backward_serves_inputs_that_are_large(precision, wrong):
     def forward(query, key, value):
         return dot_product.forward(query, key, value)[0]
@@ -245,7 +245,7 @@ def test_an_array_of_another_library_is_called_by_its_library():
 X = np.ones(3, np.float16)
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "error", "message"),
     [
         ({"reference": None}, TypeError, "^reference must be a function, not NoneType$"),
@@ -304,8 +304,8 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-@pytest.mark.parametrize(
+@each("dtype", [np.float16], long=[ml_dtypes.bfloat16])
+@each(
     ("forward", "backward", "wrong"),
     [
         (scaled_by_size, backward_of_scaled, "gamma"),
@@ -318,22 +318,20 @@ SAID = {
         (lambda x, weight: x * np.tanh(x) * weight, backward_of_gated, "other term"),
     ],
 )
-def test_a_cause_is_named_as_it_is_in_double_precision_or_not_at_all(forward, backward, wrong, dtype):
-    for seed in range(3):
-        x, weight = normal(6, 6, seed=seed), np.random.default_rng(seed).uniform(0.5, 2, (6, 6))
-        inputs = {"x": x.astype(dtype), "weight": (weight if forward is np.matmul else weight[0]).astype(dtype)}
-        if backward is backward_of_gated:
-            inputs["weight"] = weight.astype(dtype)
-        report = check_low_precision(
-            lambda *arrays: forward(*map(single, arrays)).astype(dtype),
-            lambda *arrays: tuple(x.astype(dtype) for x in backward(wrong, *map(single, arrays))),
-            inputs,
-            forward,
-        )
-        said = [str(entry.diagnosis) for entry in report if not entry.ok]
-        too_coarse = dtype != np.float16 and wrong == "projection"
-        assert len(said) == 1, str(report)
-        assert said[0].startswith(SAID[wrong]) or (too_coarse and said[0] == "no simple cause"), said[0]
+@each("seed", [0], long=[1, 2])
+def test_a_cause_is_named_as_it_is_in_double_precision_or_not_at_all(forward, backward, wrong, dtype, seed):
+    x, weight = normal(6, 6, seed=seed), np.random.default_rng(seed).uniform(0.5, 2, (6, 6))
+    inputs = {"x": x.astype(dtype), "weight": (weight[0] if backward is backward_of_scaled else weight).astype(dtype)}
+    report = check_low_precision(
+        lambda *arrays: forward(*map(single, arrays)).astype(dtype),
+        lambda *arrays: tuple(x.astype(dtype) for x in backward(wrong, *map(single, arrays))),
+        inputs,
+        forward,
+    )
+    said = [str(entry.diagnosis) for entry in report if not entry.ok]
+    too_coarse = dtype != np.float16 and wrong == "projection"
+    assert len(said) == 1, str(report)
+    assert said[0].startswith(SAID[wrong]) or (too_coarse and said[0] == "no simple cause"), said[0]
 
 
 def test_what_saturated_outputs_lose_is_allowed_in_any_order_in_memory():
@@ -353,7 +351,7 @@ def test_what_saturated_outputs_lose_is_allowed_in_any_order_in_memory():
         assert report.ok == right, str(report)
 
 
-@pytest.mark.parametrize(("wrong", "said"), [(lambda g: g.T, r"\(3, 2\)"), (lambda g: None, "None")])  # noqa: ARG005
+@each(("wrong", "said"), [(lambda g: g.T, r"\(3, 2\)"), (lambda g: None, "None")])  # noqa: ARG005
 def test_a_gradient_of_the_reference_has_the_shape_of_the_input(wrong, said):
     x = np.ones((2, 3), np.float16)
     with pytest.raises(ValueError, match=rf"^reference's backward must return .* the shape of x, \(2, 3\): {said}"):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck.measuring.numerical import METHODS
 
@@ -31,7 +32,7 @@ def test_a_function_of_single_precision_alone_is_asked_in_that_here_and_elsewher
     np.testing.assert_allclose(slopes, 2 * u * np.cos(x + np.float32(0.1)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@each("dtype", ["float32", "float64"])
 def test_backward_is_given_a_cotangent_of_the_output_here_and_of_the_inputs_elsewhere_and_copies_of_those(dtype):
     seen = []
 
@@ -70,7 +71,7 @@ def test_randomness_is_its_own_for_each_input_and_purpose_and_the_same_again():
     assert draws(measured(bilinear, bilinear_backward, square_inputs(), seed=1).rng("one")) != different[0]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_both_ways_to_a_few_entries_and_along_directions_agree_here_and_elsewhere(method):
     inputs = square_inputs()
     found = measured(bilinear, bilinear_backward, inputs, method=method)

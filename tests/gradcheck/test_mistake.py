@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, WRONG
 from attention_np.gradcheck.diagnosis import Evidence, diagnose
@@ -22,8 +23,8 @@ def case_of(error, floor=1e-6, size=1.0):
     return case(right + error * case(right).allowed(right))
 
 
-@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
-@pytest.mark.parametrize(
+@each("size", [1e-9, 1.0, 1e9])
+@each(
     ("entries", "error", "left", "explained"),
     [
         (1, 9.0, 0.0, True),  # one is enough if it is off by far more than the noise
@@ -46,16 +47,14 @@ def test_an_array_explains_a_gradient_that_is_evidently_something_else(entries, 
     assert case.is_explained_by(case.claimed - leaves) == explained
 
 
-@pytest.mark.parametrize(
-    ("cotangents", "entries", "explained"), [(3, 4, True), (2, 6, True), (2, 5, False), (1, 12, True)]
-)
+@each(("cotangents", "entries", "explained"), [(3, 4, True), (2, 6, True), (2, 5, False), (1, 12, True)])
 def test_a_dozen_values_are_evidence_whatever_cotangents_they_belong_to(cotangents, entries, explained):
     errors = np.where(np.arange(12) < entries, 7.0, 0.0) * (np.arange(3) < cotangents)[:, np.newaxis]
     case = case_of(errors)
     assert case.is_explained_by(case.claimed) == explained
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "known", "explained"),
     [(4, 2, True), (4, 1, False), (5, 3, True), (5, 2, False), (30, 10, True), (30, 9, False)],
 )
@@ -98,7 +97,7 @@ def test_what_is_allowed_is_ten_times_the_noise_or_the_precision_of_the_other_ar
         np.testing.assert_array_equal(case.allowed(other), case.allowed(other, 1.0))
 
 
-@pytest.mark.parametrize(
+@each(
     ("x", "digits", "said"),
     [
         (np.pi, 9, "3.14159265"),

@@ -1,17 +1,16 @@
 """Arguments that are nests or no arrays at all, several outputs, and complex arrays: each is checked as it is."""
 
 import inspect
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck import check
 from attention_np.gradcheck.nesting import Nest, filled, leaves, takes
 
-from .programs import normal
+from .programs import Pickling, normal
 
 
 class Dense(NamedTuple):
@@ -80,7 +79,7 @@ def test_a_gradient_for_each_argument_will_do_as_well_as_one_for_each_that_is_mo
     assert check(network, backward, network_inputs()).ok
 
 
-@pytest.mark.parametrize("wrong", [0, 1])
+@each("wrong", [0, 1])
 def test_an_error_in_the_gradient_of_any_output_and_of_any_leaf_is_found(wrong):
     def backward(d_outputs, *inputs):
         d_x, d_layers = network_backward(d_outputs, *inputs)
@@ -96,8 +95,8 @@ def test_an_error_in_the_gradient_of_any_output_and_of_any_leaf_is_found(wrong):
 
 
 def test_functions_of_nests_go_to_other_processes():
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
-        report = check(network, network_backward, network_inputs(), executor=executor)
+    report = check(network, network_backward, network_inputs(), executor=(executor := Pickling()))
+    assert executor.sizes
     assert str(report) == str(check(network, network_backward, network_inputs()))
 
 
@@ -153,9 +152,7 @@ def test_a_tuple_will_do_for_a_named_tuple_and_a_leaf_left_out_is_missing():
         check(forward, lambda *question: (backward(*question)[0], {"v": 1}), inputs)
 
 
-@pytest.mark.parametrize(
-    ("constant", "said"), [(np.array([1, 2, 3]), "n, which holds int64"), ({"a": 0.5}, "n.a, which is 0.5")]
-)
+@each(("constant", "said"), [(np.array([1, 2, 3]), "n, which holds int64"), ({"a": 0.5}, "n.a, which is 0.5")])
 def test_a_gradient_by_what_is_a_constant_is_refused_unless_it_is_zero(constant, said):
     inputs = {"x": normal(3), "n": constant}
 
@@ -180,14 +177,13 @@ def test_what_a_call_changes_in_its_constants_is_not_seen_by_the_next():
     assert check(forward, backward, {"x": normal(4), "rows": np.array([0, 2]), "rng": np.random.default_rng(3)}).ok
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "backward"),
     [
         (lambda z: z**3, lambda d, z: d * np.conj(3 * z**2)),
         (lambda z: np.abs(z) ** 2, lambda d, z: 2 * d * z),
         (lambda z: (z.real, np.conj(z)), lambda d, _: d[0] + np.conj(d[1])),
     ],
-    ids=["analytic", "real", "both"],
 )
 def test_complex_arrays_have_gradients_by_the_convention_of_pytorch(forward, backward):
     z = normal(3) + 1j * normal(3, seed=1)
@@ -230,7 +226,7 @@ class Layer:
         return d_y @ self.w.T, self.x.T @ d_y
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         (

@@ -2,6 +2,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.measuring.noise import (
@@ -34,7 +35,7 @@ def square(u, x):
     return u * x * x
 
 
-@pytest.mark.parametrize("x", [1.0, -3.0, 1e-12, 1e12, 1e-140])
+@each("x", [1.0, -3.0, 1e-12, 1e12, 1e-140])
 def test_the_floor_of_two_well_conditioned_functions_is_some_units_in_their_last_place(x):
     floor = floor_of(square, square, np.full((2, 3), x))
     assert floor.shape == (2, 3)
@@ -76,8 +77,8 @@ def test_the_cotangent_moves_too():
     assert 1e8 * EPS / 2 <= floor[0] <= 100 * 1e8 * EPS
 
 
-@pytest.mark.parametrize("error", [1e-3, 1e-7, 1e-10])
-@pytest.mark.parametrize(
+@each("error", [1e-3, 1e-7, 1e-10])
+@each(
     "bug",
     [
         lambda x, error: np.cos(x) * (1 + error),
@@ -102,14 +103,14 @@ def test_the_noise_of_one_entry_is_not_that_of_another():
     assert floor[1] == 0
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
+@each("dtype", ["float16", "float32", "float64", "longdouble"])
 def test_the_floor_follows_the_dtype_of_the_inputs(dtype):
     eps = float(np.finfo(dtype).eps)
     floor = floor_of(lambda u, x: 3 * u * x, lambda u, x: 3 * u * x, np.ones(50, dtype))
     assert 3 * eps * ULPS / 2 <= floor.max() <= 2 * 3 * 2 * eps * (ULPS + 1)
 
 
-@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+@each("strange", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_adds_no_noise_and_raises_no_warning(strange):
     x = np.array([strange, 1.0])
     floor = floor_of(lambda u, x: u * x, lambda u, x: u * x, x)
@@ -163,7 +164,7 @@ def test_in_a_wider_dtype_the_difference_that_a_bug_makes_stays():
     np.testing.assert_allclose(wider.astype(float), 0.001 * unsaturated(u, x), rtol=1e-9)
 
 
-@pytest.mark.parametrize("narrow", ["float16", "float32"])
+@each("narrow", ["float16", "float32"])
 def test_what_is_narrower_than_double_is_claimed_in_double_and_measured_in_the_widest_there_is(narrow):
     claimed, measured = Watched(square), Watched(square)
     wider = wider_difference(pair_of(claimed, measured), np.ones(3, narrow), [np.ones(3, narrow)])
@@ -190,8 +191,8 @@ def casts(narrow, u, x):
     return (u * x).astype(narrow)
 
 
-@pytest.mark.parametrize("narrow", ["float32", "float64"])
-@pytest.mark.parametrize("function", [refuses, casts])
+@each("narrow", ["float32", "float64"])
+@each("function", [refuses, casts])
 def test_a_function_that_takes_no_wider_dtype_has_no_wider_difference_but_a_floor_all_the_same(function, narrow):
     claimed, x = partial(function, narrow), np.ones(2, narrow)
     assert wider_difference(pair_of(claimed, square), x, [x]) is None
@@ -227,8 +228,8 @@ def test_a_move_to_where_a_function_is_infinite_tells_nothing():
     assert (noise_floor(pair, x, [x], np.random.default_rng(0)) < 1e-14).all()
 
 
-@pytest.mark.parametrize("most", [0.5, 2.0**-7, 1e-9])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@each("most", [0.5, 2.0**-7, 1e-9])
+@each("dtype", ["float32", "float64"])
 def test_a_relative_move_goes_up_and_down_by_at_most_so_much(most, dtype):
     x = np.linspace(1, 2, 400, dtype=dtype)
     moves = moved_relatively(x, np.random.default_rng(0), most) / x.astype(float) - 1
@@ -239,7 +240,7 @@ def test_a_relative_move_goes_up_and_down_by_at_most_so_much(most, dtype):
     assert moved_relatively(x, np.random.default_rng(0), most).dtype == dtype
 
 
-@pytest.mark.parametrize("strange", [np.nan, np.inf, np.finfo(float).max])
+@each("strange", [np.nan, np.inf, np.finfo(float).max])
 def test_a_relative_move_leaves_what_is_not_finite_and_does_not_leave_the_range(strange):
     found = moved_relatively(np.full(20, strange), np.random.default_rng(0), 0.5)
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(strange))

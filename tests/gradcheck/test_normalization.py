@@ -1,7 +1,7 @@
 """A normalisation whose backward lacks its term: when that is said, and what it is called."""
 
 import numpy as np
-import pytest
+from helpers import each
 
 from attention_np.gradcheck import check
 from attention_np.gradcheck.agreement import WRONG
@@ -52,7 +52,7 @@ def positive(*shape, seed=2):
 FIRST_ROWS = np.arange(5)[:, np.newaxis]
 
 
-@pytest.mark.parametrize(
+@each(
     ("weights", "cotangents", "said"),
     [
         *((positive(9) * (np.arange(9) < n), count, n * count > 7) for n, count in ((4, 2), (3, 2), (2, 3), (3, 3))),
@@ -71,7 +71,7 @@ def test_it_takes_three_entries_beyond_those_that_fit_anyway_in_any_shape(weight
     assert (BY_SUMS in found) == said
 
 
-@pytest.mark.parametrize("row", [0, 4])
+@each("row", [0, 4])
 def test_one_row_of_another_kind_speaks_against_a_softmax_correction(row):
     right, error = rows_that_sum_to_zero(5, 4), errors_like_weights(positive(5, 4))
     other_sum, other_error, other_sign = right.copy(), error.copy(), error.copy()
@@ -88,7 +88,7 @@ def test_the_noise_of_other_cotangents_does_not_excuse_a_row_that_sums_to_someth
     assert BY_SUMS not in said_of(with_errors(right, errors_like_weights(positive(5, 4)), floor=1e-6))
 
 
-@pytest.mark.parametrize(("off", "said"), [(0.0, True), (1.5, True), (2.5, False), (None, True)])
+@each(("off", "said"), [(0.0, True), (1.5, True), (2.5, False), (None, True)])
 def test_weights_are_told_apart_to_within_the_noise(off, said):
     weights, right = positive(5, 4), rows_that_sum_to_zero(5, 4)
     if off is None:  # where they are zero, they may be anything within it
@@ -126,7 +126,7 @@ def heads_of_scores_backward(correction):
 SCORES = {"scores": normal(3, 4, 5, seed=1), "value": normal(3, 5, 4, seed=2), "w": normal(12, 6, seed=3)}
 
 
-@pytest.mark.parametrize("correction", [0, 2, -1])
+@each("correction", [0, 2, -1])
 def test_the_softmax_correction_is_missed_behind_a_projection_of_heads(correction):
     """Where the rows of the output are not those that the correction is about."""
     backward = heads_of_scores_backward(correction)
@@ -143,7 +143,7 @@ def test_the_softmax_may_be_along_another_axis():
     assert diagnose(found).startswith("the softmax correction along axis 0")
 
 
-@pytest.mark.parametrize(
+@each(
     ("factor", "said"), [(lambda _: np.e, "it is 2.71828183 times the numerical gradient throughout"), (np.sinh, None)]
 )
 def test_what_is_wrong_where_orthogonal_rows_give_zero_anyway_is_called_by_its_factor_or_has_no_simple_cause(
@@ -161,7 +161,7 @@ def test_what_is_wrong_where_orthogonal_rows_give_zero_anyway_is_called_by_its_f
 ROWS = normal(5, 6, seed=1)
 
 
-@pytest.mark.parametrize("bias", [0.0, normal(5, 6, seed=9)])
+@each("bias", [0.0, normal(5, 6, seed=9)])
 def test_a_mean_for_a_weighted_mean_is_a_wrong_softmax_correction_whatever_the_scores(bias):
     def forward(x):
         return softmax(x + bias)
@@ -208,7 +208,7 @@ def back_through_batch_norm(d, x, mean=1.0, projection=1.0):
     return rest / np.sqrt(x.var(axis=axes, keepdims=True) + 1e-5)
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "said"),
     [
         ({"mean": 0}, "a mean along axes 0 and 2, to be taken off, is missing or wrong"),
@@ -223,7 +223,7 @@ def test_a_row_of_what_is_normalized_may_have_several_axes(wrong, said):
     assert str(found.diagnosis).startswith(said)
 
 
-@pytest.mark.parametrize("axes", [(0,), (1, 2), (0, 1, 2)])
+@each("axes", [(0,), (1, 2), (0, 1, 2)])
 def test_the_rows_are_named_along_which_the_output_matters(axes):
     """The errors are multiples of x w^2, which is none of the vectors that are known."""
     inputs = {"x": normal(3, 2, 4, seed=1), "w": normal(3, 2, 4, seed=2)}

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 from attention_np import gradcheck
 from attention_np.gradcheck import METHODS, NotAnalyticError, numerical_gradient
@@ -20,8 +20,8 @@ from .subjects import subject_of, watched_subject_of
 EXACT = {"complex-step": 1e-15, "central": 1e-9, "auto": 1e-15}
 
 
-@pytest.mark.parametrize("method", [*METHODS, "auto"])
-@pytest.mark.parametrize("shape", [(), (1,), (5,), (2, 3), (2, 0), (0,), (2, 1, 3), (TASK_ELEMENTS * 2 + 3,)])
+@each("method", [*METHODS, "auto"])
+@each("shape", [(), (1,), (5,), (2, 3), (2, 0), (0,), (2, 1, 3), (TASK_ELEMENTS * 2 + 3,)])
 def test_the_gradient_of_each_element_is_that_of_the_formula(method, shape):
     x, y, u = normal(*shape), normal(*shape, seed=1), normal(*shape, seed=2)
     found = numerical_gradient(lambda a, b: np.sin(a) * np.exp(b), {"a": x, "b": y}, u, method=method)
@@ -34,15 +34,15 @@ def test_the_gradient_of_each_element_is_that_of_the_formula(method, shape):
         np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=EXACT[method] * size)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+@each("method", METHODS)
+@each("strange", [np.nan, np.inf, -np.inf])
 def test_an_element_that_is_not_looked_at_may_hold_anything(method, strange):
     x = np.array([0.5, strange, 1.0])
     found = numerical_gradient(lambda a: np.sin(a[[0, 2]]), {"a": x}, np.ones(2), method=method)["a"]
     np.testing.assert_allclose(found, [np.cos(0.5), 0, np.cos(1.0)], rtol=0, atol=EXACT[method])
 
 
-@pytest.mark.parametrize("method", [*METHODS, "auto"])
+@each("method", [*METHODS, "auto"])
 def test_a_function_that_writes_to_its_inputs_is_differentiated_at_the_point_that_was_given(method):
     def forward(a, b):
         a *= b
@@ -58,7 +58,7 @@ def test_a_function_that_writes_to_its_inputs_is_differentiated_at_the_point_tha
     np.testing.assert_array_equal(inputs["b"], y)
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "derivative"),
     [(lambda x: np.abs(x) * x, lambda x: 2 * np.abs(x)), (real_only(np.square), lambda x: 2 * x)],
 )
@@ -76,7 +76,7 @@ def test_not_analytic_is_a_value_error_that_keeps_its_cause():
     assert isinstance(raised.value.__cause__, RuntimeError)
 
 
-@pytest.mark.parametrize("cotangent", [1.0, np.ones(2), np.ones((3, 1)), np.ones((1, 3))])
+@each("cotangent", [1.0, np.ones(2), np.ones((3, 1)), np.ones((1, 3))])
 def test_a_cotangent_of_another_shape_is_refused_with_both_shapes(cotangent):
     with pytest.raises(ValueError, match=r"^cotangent must have the shape of the output, \(3,\) \(cotangent.shape="):
         numerical_gradient(np.sin, {"x": np.ones(3)}, cotangent)
@@ -99,9 +99,9 @@ def oscillator_slopes(x, u):
     return u * np.cos(x) * np.exp(x[::-1] / 3) + u[::-1] * np.sin(x[::-1]) * np.exp(x / 3) / 3
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("memory", some_of([10**5, 1, 2**28], 3))
-@pytest.mark.parametrize("elements", [range(LONG), [7], [5, 3, LONG - 1, 0, 3], range(LONG - 1, -1, -2), []])
+@each("method", METHODS)
+@each("memory", *some_of([10**5, 1, 2**28], 3))
+@each("elements", [range(LONG), [7], [5, 3, LONG - 1, 0, 3], range(LONG - 1, -1, -2), []])
 def test_the_entries_that_are_asked_for_are_measured_in_their_order_whatever_the_memory(method, memory, elements):
     x, u = normal(LONG), normal(LONG, seed=1)
     subject = subject_of(oscillator, x, cotangent=u)
@@ -117,7 +117,7 @@ def test_the_entries_that_are_asked_for_are_measured_in_their_order_whatever_the
         assert [part[k] for part in found] == [part[0] for part in one]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_what_an_entry_touches_is_found_out_for_the_best_even_where_the_slope_underflows(method):
     subject = subject_of(lambda x: 1 / (1 + np.exp(-x)), np.array([750.0]))
     found, best = (measure(subject, np.arange(1), method, Running(), best=best) for best in (False, True))
@@ -140,7 +140,7 @@ def test_without_the_best_step_differences_take_those_that_are_given_or_the_firs
     assert (best.errors < first.errors / 100).any()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_every_chunk_is_reported_when_it_is_done_and_is_of_a_size_that_depends_on_nobody(method):
     subject = subject_of(oscillator, normal(LONG))
     for executor in (None, ThreadPoolExecutor(2)):
@@ -212,7 +212,7 @@ LEADING = {
 }
 
 
-@pytest.mark.parametrize("what", LEADING)
+@each("what", LEADING)
 def test_a_function_of_the_last_axes_takes_one_more_leading_axis(what):
     forward, point, position = LEADING[what]
     with np.errstate(all="ignore"):
@@ -236,8 +236,8 @@ def test_an_input_that_takes_one_more_axis_only_together_with_others_is_given_it
     assert batched(subject_of(forward, scores, bias), (1,)).with_it == ()  # the scores do not need the bias
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "longdouble"])
-@pytest.mark.parametrize("method", [*METHODS, "auto"])
+@each("dtype", ["float16", "float32", "longdouble"])
+@each("method", [*METHODS, "auto"])
 def test_gradients_and_errors_of_every_dtype_are_double_and_the_gradient_is_the_same_without(method, dtype):
     inputs = {"a": normal(2, 3, dtype=dtype), "b": normal(), "c": np.zeros((0, 2))}
 
@@ -256,7 +256,7 @@ def test_gradients_and_errors_of_every_dtype_are_double_and_the_gradient_is_the_
     np.testing.assert_allclose(gradient["a"], expected.astype(float), rtol=0, atol=EXACT[method])
 
 
-@pytest.mark.parametrize("method", ["auto", "central"])
+@each("method", ["auto", "central"])
 def test_a_function_that_takes_single_precision_only_is_differentiated_in_it(method):
     x = np.linspace(0.3, 2, 5, dtype=np.float32)
     found = numerical_gradient(sine_in_single, {"x": x}, np.ones(5), method=method)["x"]
@@ -271,7 +271,7 @@ def test_auto_sees_an_input_that_is_not_analytic_beside_one_that_is():
     np.testing.assert_allclose(found["y"], np.sin(inputs["x"]) * [1, -1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_all_that_is_known_of_a_slope_is_in_its_units(method):
     x = np.array([0.3, 1.0, 20.0, 25.0])  # of which the last ones are saturated
 
@@ -303,8 +303,8 @@ def squares_of_the_first(x):
     return (x * x)[:2]  # of an infinite entry, the square of a complex number is no number, and unused
 
 
-@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor])
-@pytest.mark.parametrize("method", METHODS)
+@each("executor", [None, ThreadPoolExecutor])
+@each("method", METHODS)
 def test_a_step_raises_no_warning_wherever_it_is_evaluated(method, executor):
     inputs = {"x": np.array([0.5, 1.0, np.inf])}
     pool = executor and executor(1)
@@ -326,20 +326,20 @@ def test_a_closer_look_shows_what_the_length_of_a_complex_step_makes_of_the_slop
     assert (once.errors < COMPLEX_STEP**2 / 1e6).all()
 
 
-@pytest.mark.parametrize("cotangent", [np.ones(3) * 1j, np.array(["a", "b", "c"]), np.array([None] * 3), [True] * 3])
+@each("cotangent", [np.ones(3) * 1j, np.array(["a", "b", "c"]), np.array([None] * 3), [True] * 3])
 def test_a_cotangent_of_no_real_numbers_is_refused(cotangent):
     with pytest.raises(TypeError, match=r"^cotangent must hold real numbers, not .* \(cotangent.shape=\(3,\)\)$"):
         numerical_gradient(np.sin, {"x": np.ones(3)}, cotangent)
 
 
-@pytest.mark.parametrize("cotangent", [np.array([1, 2, 3]), np.array([1, 2, 3], np.uint8), [1.0, 2.0, 3.0]])
+@each("cotangent", [np.array([1, 2, 3]), np.array([1, 2, 3], np.uint8), [1.0, 2.0, 3.0]])
 def test_a_cotangent_may_hold_whole_numbers(cotangent):
     found = numerical_gradient(np.sin, {"x": np.ones(3)}, cotangent)["x"]
     np.testing.assert_allclose(found, np.cos(1) * np.array([1, 2, 3]), rtol=1e-14)
 
 
-@pytest.mark.parametrize("unit", [1e-20, 1.0, 1e20])
-@pytest.mark.parametrize("share", [0.0, 1e-6, 1.0])
+@each("unit", [1e-20, 1.0, 1e20])
+@each("share", [0.0, 1e-6, 1.0])
 def test_whether_one_more_axis_is_taken_does_not_depend_on_the_units_of_the_output(unit, share):
     def forward(x):
         return unit * (x - share * x.mean())

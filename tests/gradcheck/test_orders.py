@@ -4,7 +4,7 @@ import math
 import re
 
 import numpy as np
-import pytest
+from helpers import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,7 +57,7 @@ ORDERS = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "change", "sentence"), ORDERS, ids=[sentence for *_, sentence in ORDERS])
+@each(("shape", "change", "sentence"), ORDERS)
 def test_of_another_order_it_is_said(shape, change, sentence):
     assert said_of(lambda g, _: change(g), shape) == sentence
 
@@ -110,7 +110,7 @@ def test_another_order_is_found_in_any_shape(shape, output_shape, seed, noise, d
     assert re.search("|".join(others), sentence), sentence
 
 
-@pytest.mark.parametrize(("pairs", "enough"), [(2, False), (6, True)])
+@each(("pairs", "enough"), [(2, False), (6, True)])
 def test_an_order_that_a_sample_hardly_shows_is_not_claimed(pairs, enough):
     rng = np.random.default_rng(0)
     right = rng.standard_normal((7, 36))
@@ -134,7 +134,7 @@ def of_factor(d, x):
 PAIRS = "entries [i, j] and [j, i] of the last two axes are right together, and not each"
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "backward", "said"),
     [
         (np.linalg.cholesky, of_factor, f"{PAIRS}: forward reads the lower triangle alone"),

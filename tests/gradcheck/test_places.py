@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers import each
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
@@ -58,14 +59,12 @@ def changed(where, change):
     return wrong
 
 
-@pytest.mark.parametrize(
-    ("shape", "where", "change", "sentence"), PLACES, ids=[str(sentence) for *_, sentence in PLACES]
-)
+@each(("shape", "where", "change", "sentence"), PLACES)
 def test_of_places_it_is_said(shape, where, change, sentence):
     assert said_of(changed(where, change), shape) == (sentence and f"wrong only {sentence}")
 
 
-@pytest.mark.parametrize(
+@each(
     ("side", "text"),
     [
         (np.equal, "on the diagonal"),
@@ -76,7 +75,7 @@ def test_of_places_it_is_said(shape, where, change, sentence):
         (np.not_equal, "off the diagonal"),
     ],
 )
-@pytest.mark.parametrize(
+@each(
     ("change", "what"),
     [
         (zero, ", where it is zero"),
@@ -130,7 +129,7 @@ BLOCKS = [  # from where to where, what the function was called with, and what i
 ]
 
 
-@pytest.mark.parametrize(("start", "stop", "constants", "place", "name"), BLOCKS)
+@each(("start", "stop", "constants", "place", "name"), BLOCKS)
 def test_a_head_or_a_partial_block_is_called_so(start, stop, constants, place, name):
     said = said_of(changed(AT[:, start:stop], lambda g, _: np.e * g), (5, 12), constants=constants)
     assert said == f"wrong only {place.format(name)}, where it is 2.71828183 times the numerical gradient"
@@ -166,7 +165,7 @@ def of_a_leak(entries, zeros, leaking):
     return diagnose(found._replace(numerical={"x": numerical}))
 
 
-@pytest.mark.parametrize(
+@each(
     ("zeros", "leaking", "sentence", "place"),
     [
         ([0], [0], "in the only such entry", ""),
@@ -181,7 +180,7 @@ def test_of_a_leak_it_is_said(zeros, leaking, sentence, place):
     assert said == f"it is not zero where the numerical gradient is, {sentence}{place}: is a mask forgotten?"
 
 
-@pytest.mark.parametrize(
+@each(
     ("entries", "zeros", "leaking", "said"),
     [
         (24, 3, 2, ""),
@@ -200,7 +199,7 @@ def test_a_leak_is_said_if_as_many_entries_would_hardly_ever_be_zeros(entries, z
     assert bool(sentence) == bool(said) or "is a mask forgotten" not in sentence
 
 
-@pytest.mark.parametrize(
+@each(
     ("shape", "where", "text", "chance"),
     [
         ((10,), AT[7:], "from index 7 of axis 0 on (of 10)", 2 / math.comb(10, 3)),
@@ -244,7 +243,7 @@ def test_entries_that_are_zero_anyway_do_not_hide_of_which_axes_a_place_is():
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("factor", "said"),
     [
         (lambda x: -1.0, "wrong in 4 of 12 entries, where it is -1 times the numerical gradient"),  # noqa: ARG005

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 from attention_np.gradcheck import check
 from attention_np.gradcheck.diagnosis.mistake import Mistake
@@ -17,7 +17,7 @@ METHODS = pytest.mark.parametrize("method", ["auto", pytest.param("central", mar
 
 
 @METHODS
-@pytest.mark.parametrize("name", FUNCTIONS)
+@each("name", FUNCTIONS)
 def test_the_functions_are_correct_and_nothing_is_said_of_them(name, method):
     report = check(*FUNCTIONS[name], method=method)
     assert report.ok, str(report)
@@ -27,7 +27,7 @@ def test_the_functions_are_correct_and_nothing_is_said_of_them(name, method):
 
 
 @METHODS
-@pytest.mark.parametrize("bug", some_of(PLANTED, 4), ids=[bug.name for bug in PLANTED])
+@each("bug", *some_of(PLANTED, 6))
 def test_a_check_finds_a_bug_in_its_input_alone_and_names_its_cause_or_nothing(bug, method):
     seed = PLANTED.index(bug) % 2  # whatever the cotangent
     report = check(bug.forward, bug.wrong_backward, bug.inputs, method=method, rng=seed)
@@ -85,7 +85,7 @@ def test_what_is_wrong_takes_at_most_five_times_the_calls_of_what_holds(names, m
     assert np.median(words) <= 1
 
 
-@pytest.mark.parametrize(("zeroed", "said"), [(False, ": by as much again: is a buffer not zeroed?"), (True, "")])
+@each(("zeroed", "said"), [(False, ": by as much again: is a buffer not zeroed?"), (True, "")])
 def test_a_buffer_that_is_not_zeroed_is_asked_after(zeroed, said):
     d_w = np.zeros((4, 3))
 
@@ -97,7 +97,7 @@ def test_a_buffer_that_is_not_zeroed_is_asked_after(zeroed, said):
     assert found.diagnosis == f"backward gives another gradient when it is called again{said}"
 
 
-@pytest.mark.parametrize(
+@each(
     ("claimed", "said"),
     [
         (lambda d, x: 3 * x**2, "it is the same whatever the cotangent, as if the loss were a plain sum of the output"),

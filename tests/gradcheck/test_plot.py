@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np import gradcheck
 from attention_np.gradcheck import InputReport, Report
@@ -87,7 +88,7 @@ def test_each_index_of_the_leading_axes_has_its_rows_with_labels_where_there_is_
     assert [tick.get_text() for tick in many.get_yticklabels()] == [f"[{k}]" for k in range(0, 30, 2)]
 
 
-@pytest.mark.parametrize("shape", [(), (1, 1, 1, 1), (11, 3, 2)])
+@each("shape", [(), (1, 1, 1, 1), (11, 3, 2)])
 def test_arrays_of_any_shape_are_plotted(shape):
     ax = places(wrong_in((0,) * len(shape), shape=shape))
     assert (image_of(ax) > 1).sum() == 1

@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from helpers import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,8 +47,8 @@ def test_no_random_correct_function_is_called_wrong(method, dtype, badly_scaled,
     holds()
 
 
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("power", [2, 5])
+@each("method", ALL)
+@each("power", [2, 5])
 def test_a_power_of_zeros_has_a_gradient_of_zeros(power, method):
     report = check(lambda x: x**power, lambda d, x: power * d * x ** (power - 1), {"x": np.zeros(3)}, method=method)
     assert report.ok, str(report)
@@ -55,8 +56,8 @@ def test_a_power_of_zeros_has_a_gradient_of_zeros(power, method):
     assert not report.ok
 
 
-@pytest.mark.parametrize("method", ALL)
-@pytest.mark.parametrize("width", [1e-2, 1e-4, 1e-6])
+@each("method", ALL)
+@each("width", [1e-2, 1e-4, 1e-6])
 def test_a_function_that_is_flat_but_for_the_surroundings_of_the_point_is_not_taken_for_flat(width, method):
     def forward(x):
         return np.exp(-(((x - 1) / width) ** 2))
@@ -70,7 +71,7 @@ def test_a_function_that_is_flat_but_for_the_surroundings_of_the_point_is_not_ta
         assert not check(forward, lambda d, x: 0 * d * x, inputs, method=method).ok
 
 
-@pytest.mark.parametrize("method", ALL)
+@each("method", ALL)
 def test_an_entry_on_a_scale_of_its_own_is_not_taken_for_one_that_does_not_matter(method):
     scale = np.array([1e10, 1.0, 1.0])
 
@@ -115,7 +116,7 @@ def ordinary(program, inputs):
     return output / (max(np.abs(x).max() for x in inputs.values()) or 1)
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 30.0, 1e3, 1e6])  # the larger, the worse differences of step 6e-6 are
+@each("scale", [1e-6, 1.0, 1e6], long=[30.0, 1e3])  # the larger, the worse differences of step 6e-6 are
 def test_a_wrong_gradient_of_an_analytic_function_is_never_excused_by_central_differences(scale):
     inputs = {"x": np.linspace(-1, 1, 7) / 10}
     for error in (1e-9, 1e-8, 1.05e-7, -1e-9):
@@ -229,7 +230,7 @@ def changed(change):
     return backward
 
 
-@pytest.mark.parametrize("method", ALL)
+@each("method", ALL)
 def test_entries_that_are_the_residue_of_a_cancellation_are_undecided_and_named_and_never_wrong(method):
     inputs = {"x": normal(8, 7), "shift": normal(8, 1, seed=1)}
     for factor in (1, -1, 3):
@@ -247,7 +248,7 @@ def test_entries_that_are_the_residue_of_a_cancellation_are_undecided_and_named_
     assert report["shift"].wrong == 8
 
 
-@pytest.mark.parametrize("error", [1e-9, 1e-3, 1.0])
+@each("error", [1e-9, 1e-3, 1.0])
 def test_a_small_entry_beside_large_ones_in_one_output_is_seen_by_the_complex_step_and_not_by_differences(error):
     def forward(x):
         return (ROW * np.sin(x)).sum(axis=-1)
@@ -298,8 +299,8 @@ FROM_ONE = {
 }
 
 
-@pytest.mark.parametrize("powers", [4, 12])
-@pytest.mark.parametrize("name", BENT)
+@each("powers", [4, 12])
+@each("name", BENT)
 def test_a_step_longer_than_an_entry_sees_a_bend_between_and_does_not_look_past_it(name, powers):
     forward, backward = BENT[name]
     for seed in range(3):
@@ -358,8 +359,8 @@ BRANCHES = {
 }
 
 
-@pytest.mark.parametrize("large", [1e3, 1e9, 1e12])
-@pytest.mark.parametrize("name", BRANCHES)
+@each("large", [1e3, 1e9, 1e12])
+@each("name", BRANCHES)
 def test_a_branch_that_is_not_analytic_is_seen_however_large_the_others_are(name, large):
     branch, slope = BRANCHES[name]
     x = np.array([0.3, -0.7, 1.0, -2.0, 0.5])
@@ -410,7 +411,7 @@ def test_what_stays_zero_for_want_of_digits_speaks_against_no_complex_step():
         assert (found.ok, found.method) == (True, "complex-step")
 
 
-@pytest.mark.parametrize("share", [1e-6, 1e-9])  # which a trial along all entries sees, and does not see
+@each("share", [1e-6, 1e-9])  # which a trial along all entries sees, and does not see
 def test_a_term_that_is_not_analytic_is_seen_in_a_sum_with_larger_ones(share):
     def forward(x):
         return np.array(np.sin(x[0]) + share * np.abs(x[1]))
@@ -432,8 +433,8 @@ STAIRS = {
 }
 
 
-@pytest.mark.parametrize("unit", [1.0, 1e-12])
-@pytest.mark.parametrize("name", STAIRS)
+@each("unit", [1.0, 1e-12])
+@each("name", STAIRS)
 def test_the_verdict_on_what_is_flat_does_not_depend_on_the_unit_of_the_output(name, unit):
     forward, backward, x, wrong = STAIRS[name]
     found = check(lambda x: unit * forward(x), lambda d, x: unit * backward(d, x), {"x": np.array(x)})["x"]

@@ -3,7 +3,7 @@
 import re
 
 import numpy as np
-import pytest
+from helpers import each
 
 from attention_np.gradcheck import check
 from attention_np.gradcheck.agreement import UNCHECKED, WRONG
@@ -82,15 +82,15 @@ def rounded_to_half(rng, entries=40):
     return right, right.astype(np.float16).astype(float)
 
 
-@pytest.mark.parametrize(("noise", "said"), [(2.0**-53, True), (2.0**-24, True), (2.0**-11, False)])
+@each(("noise", "said"), [(2.0**-53, True), (2.0**-24, True), (2.0**-11, False)])
 def test_a_gradient_is_rounded_if_its_numbers_have_fewer_bits_than_are_known_of_it(noise, said):
     right, claimed = rounded_to_half(np.random.default_rng(1))
     found = claimed_for(right, claimed)._replace(floor=noise * np.abs(right[0]))
     assert starts(diagnose(found), ROUNDED) == said
 
 
-@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
-@pytest.mark.parametrize("sampled", [False, True])
+@each("size", [1e-3, 1.0, 1e3])
+@each("sampled", [False, True])
 def test_a_sample_of_the_entries_tells_at_any_scale_that_they_are_rounded(size, sampled):
     right, _ = rounded_to_half(np.random.default_rng(1))
     right = size * right
@@ -108,7 +108,7 @@ def test_numbers_of_few_bits_that_are_off_by_far_more_are_not_rounded():
     assert not starts(diagnose(claimed_for(right, claimed)), "it is rounded")
 
 
-@pytest.mark.parametrize("sampled", [False, True])
+@each("sampled", [False, True])
 def test_numbers_that_are_round_anyway_do_not_tell_that_something_was_rounded(sampled):
     _, right = rounded_to_half(np.random.default_rng(1))
     found = claimed_for(right, right * (1 + 2.0**-10 * np.sign(np.sin(np.arange(40)))))
@@ -128,13 +128,13 @@ def like_single(entries, typical=1.0):
     return typical * 0.5**24 * signs
 
 
-@pytest.mark.parametrize(("entries", "said"), [(9, False), (10, True)])
+@each(("entries", "said"), [(9, False), (10, True)])
 def test_thirty_errors_tell_what_rounding_is_like(entries, said):
     right = np.random.default_rng(1).uniform(0.9, 1, (3, entries))
     assert starts(diagnose(claimed_for(right, right * (1 + like_single(entries)))), LIKE_SINGLE) == said
 
 
-@pytest.mark.parametrize(("typical", "said"), [(3.8, True), (4.5, False)])
+@each(("typical", "said"), [(3.8, True), (4.5, False)])
 def test_the_typical_error_of_single_precision_is_a_few_last_places(typical, said):
     right = np.random.default_rng(1).uniform(0.9, 1, (3, 40))
     assert starts(diagnose(claimed_for(right, right * (1 + like_single(40, typical)))), LIKE_SINGLE) == said
@@ -168,7 +168,7 @@ def test_a_number_of_single_precision_is_no_evidence_where_the_right_one_is_such
     assert diagnose(found) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("ask", "said"),
     [
         (other_errors_nearby, True),
@@ -185,10 +185,8 @@ def test_errors_that_are_the_same_nearby_are_not_those_of_rounding(ask, said):
     assert starts(diagnose(found), LIKE_SINGLE) == said
 
 
-@pytest.mark.parametrize(
-    ("ask", "said"), [(other_errors_nearby, True), (the_same_errors_nearby, False), (lambda *_: None, False)]
-)
-@pytest.mark.parametrize("units", [1, 3])
+@each(("ask", "said"), [(other_errors_nearby, True), (the_same_errors_nearby, False), (lambda *_: None, False)])
+@each("units", [1, 3])
 def test_numbers_of_few_bits_are_computed_in_that_precision_if_they_are_off_by_more_than_rounding(ask, said, units):
     rng = np.random.default_rng(0)
     right = rng.standard_normal((3, 40))
@@ -207,7 +205,7 @@ def rounding_errors(rng, shape):
     return rng.uniform(-1, 1, shape) * 6e-8
 
 
-@pytest.mark.parametrize(
+@each(
     ("errors", "like_rounding"),
     [
         (rounding_errors, True),
@@ -226,8 +224,8 @@ def test_errors_like_rounding_are_of_that_size_everywhere_and_of_both_signs(erro
     assert starts(diagnose(found), LIKE_SINGLE) == like_rounding
 
 
-@pytest.mark.parametrize("summed", [True, False])
-@pytest.mark.parametrize(("dtype", "said"), [(np.float32, True), (np.float64, False)])
+@each("summed", [True, False])
+@each(("dtype", "said"), [(np.float32, True), (np.float64, False)])
 def test_what_is_rounded_before_it_is_multiplied_is_known_by_a_cotangent_of_ones(dtype, said, summed):
     def forward(x):
         return np.exp(x).sum() if summed else np.exp(x)

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,8 +85,8 @@ NOT_ANALYTIC_FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e12])
-@pytest.mark.parametrize("what", NOT_ANALYTIC_FUNCTIONS)
+@each("unit", [1e-12, 1.0, 1e12])
+@each("what", NOT_ANALYTIC_FUNCTIONS)
 def test_what_is_not_analytic_is_told_at_any_scale_and_along_any_direction(what, unit):
     forward = NOT_ANALYTIC_FUNCTIONS[what]
     if what in ("a cast", "floor", "an error of its own"):
@@ -100,7 +101,7 @@ def test_what_is_not_analytic_is_told_at_any_scale_and_along_any_direction(what,
         assert why_not_analytic(subject, np.random.default_rng(seed)) is not None
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "message"),
     [
         (refusing(RuntimeError("none here\nand no more lines")), "forward refuses complex arrays (none here)"),
@@ -154,7 +155,7 @@ ANALYTIC = {
 }
 
 
-@pytest.mark.parametrize("what", ANALYTIC)
+@each("what", ANALYTIC)
 def test_nothing_is_said_against_an_analytic_function_however_ill_conditioned(what):
     forward, x = ANALYTIC[what]
     with np.errstate(invalid="ignore"):
@@ -163,8 +164,8 @@ def test_nothing_is_said_against_an_analytic_function_however_ill_conditioned(wh
         assert why_not_analytic(subject, np.random.default_rng(seed)) is None
 
 
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize(
+@each("batched", [False, True])
+@each(
     ("forward", "x", "expected"),
     [
         (np.abs, [1.0, 0.0, -2.0], [kink(1, -1, 1)]),
@@ -210,7 +211,7 @@ def test_a_kink_behind_many_smooth_entries_is_found_up_to_a_size():
     assert cusps_of(heard(subject_of(np.abs, np.append(x, 0.0), batched=True))) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "below", "above"),
     [
         (lambda x: np.where(x >= 0.5, 3.0, 1.0), 2, 0),
@@ -261,7 +262,7 @@ SMOOTH = {
 }
 
 
-@pytest.mark.parametrize("what", SMOOTH)
+@each("what", SMOOTH)
 def test_no_kink_is_seen_in_a_smooth_function_nor_away_from_the_kink(what):
     forward, x = SMOOTH[what]
     with np.errstate(invalid="ignore"):
@@ -287,9 +288,9 @@ def test_a_smooth_function_has_no_kink_and_is_analytic_whatever_its_units(number
     assert reason is None or (forward is np.cbrt and reason.startswith("forward refuses complex arrays"))
 
 
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("unit", [1e-200, 1e-12, 1.0, 1e12, 1e200])
-@pytest.mark.parametrize("forward", [np.sin, np.exp, lambda x: x * x, lambda x: x / 3 + 1, lambda x: 1 / x])
+@each("batched", [False, True])
+@each("unit", [1e-200, 1e-12, 1.0, 1e12, 1e200])
+@each("forward", [np.sin, np.exp, lambda x: x * x, lambda x: x / 3 + 1, lambda x: 1 / x])
 def test_rounding_is_about_the_last_bit_of_a_plain_function(forward, unit, batched):
     x = np.linspace(0.3, 2.9, 40) * unit
     subject = subject_of(lambda x: forward(x / unit), x, batched=batched)
@@ -301,7 +302,7 @@ def test_rounding_is_about_the_last_bit_of_a_plain_function(forward, unit, batch
         assert (noise <= 16 * last_bits).all()
 
 
-@pytest.mark.parametrize(("narrow", "eps"), [(np.float32, EPS_IN_SINGLE), (np.float16, 2.0**-10)])
+@each(("narrow", "eps"), [(np.float32, EPS_IN_SINGLE), (np.float16, 2.0**-10)])
 def test_rounding_shows_a_lower_precision_inside_the_function(narrow, eps):
     subject = subject_of(lambda x: np.exp(x.astype(narrow)).astype(float), np.linspace(0.3, 2.9, 40))
     for seed in SEEDS:
@@ -310,7 +311,7 @@ def test_rounding_shows_a_lower_precision_inside_the_function(narrow, eps):
         assert (noise <= 16 * eps * subject.output).all()
 
 
-@pytest.mark.parametrize("large", [1e3, 1e6, 1e9])
+@each("large", [1e3, 1e6, 1e9])
 def test_rounding_shows_a_cancellation_inside_the_function(large):
     subject = subject_of(lambda x: (np.exp(x) + large) - large, np.linspace(0.3, 2.9, 40))
     for seed in SEEDS:
@@ -326,7 +327,7 @@ def test_the_rounding_of_a_constant_is_its_last_bit_and_of_zero_nothing():
     np.testing.assert_array_equal(noise, [3 * EPS, 0])
 
 
-@pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
+@each("strange", [np.nan, np.inf, -np.inf])
 def test_rounding_is_finite_whatever_the_function_returns(strange):
     for forward in (lambda x: np.stack([x[0], strange + 0 * x[1]]), lambda x: np.where(x > 1, strange, x)):
         subject = subject_of(forward, np.array([1.0, 1.0]))
@@ -388,7 +389,7 @@ def test_the_noise_of_outputs_that_are_zero_says_nothing_of_others():
     assert (noise[:2] > 1e-9).all()
 
 
-@pytest.mark.parametrize("x", [[0.0, 1.0, 1.0], [0.0, 0.7, 1.0]])
+@each("x", [[0.0, 1.0, 1.0], [0.0, 0.7, 1.0]])
 def test_the_entries_that_are_not_zero_move_and_the_zeros_do_not(x):
     heard_at = rounding_of(subject_of(lambda x: np.exp(x.astype(np.float32)).astype(float), np.array(x)), rng())
     assert (heard_at[1:] > 1e-9).all()
@@ -438,7 +439,7 @@ def test_a_complex_step_that_depends_on_its_length_is_not_known_well_enough_to_b
     assert why_not_analytic(heard(subject_of(forward, np.array([1.0]))), rng()) is None
 
 
-@pytest.mark.parametrize("batched", [False, True])
+@each("batched", [False, True])
 def test_entries_are_looked_at_together_as_memory_allows_and_not_after_enough_were_found(batched):
     moved, alone = [], set()
     x = np.where(np.arange(200) % 20, 1.0, 0.0)

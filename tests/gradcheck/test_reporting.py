@@ -6,6 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
+from helpers import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,7 @@ def test_an_input_is_found_by_its_name_and_all_come_in_order():
     assert raised.value.args == ("'value' is not among the inputs checked: query, key",)
 
 
-@pytest.mark.parametrize(
+@each(
     ("entry", "verdict"),
     [
         (HOLDS, "holds"),
@@ -70,7 +71,7 @@ def test_reports_are_equal_if_they_say_the_same_whatever_their_arrays():
     assert HOLDS != "query"
 
 
-@pytest.mark.parametrize(
+@each(
     ("analytic", "numerical", "error"),
     [
         (1.0, 1.0, 0),

@@ -2,19 +2,19 @@ import contextlib
 import io
 import logging
 import multiprocessing
-import pickle
 import sys
 import threading
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np import dot_product
 from attention_np.gradcheck import METHODS, NotAnalyticError, check, check_op
 from attention_np.gradcheck.measuring import running
 
-from .programs import bilinear, bilinear_backward, normal, square_inputs, wrong_backward
+from .programs import Pickling, bilinear, bilinear_backward, normal, square_inputs, wrong_backward
 from .reports import equal_to_the_bit
 
 ALL = [*METHODS, "auto"]
@@ -54,7 +54,7 @@ def busy_elsewhere(x):
     return np.tanh(x)
 
 
-@pytest.mark.parametrize("method", ALL)
+@each("method", ALL)
 def test_an_executor_changes_no_bit_of_the_report(executor, method):
     inputs = square_inputs(6)  # of 36 elements each, so that there are several tasks
     for backward in (bilinear_backward, wrong_backward):
@@ -63,7 +63,7 @@ def test_an_executor_changes_no_bit_of_the_report(executor, method):
     assert not here["x"].ok or method == "central"
 
 
-@pytest.mark.parametrize("options", [{"max_entries": 40}, {"vectorized": ["x"], "memory": 10_000}, {"rtol": 1e-14}])
+@each("options", [{"max_entries": 40}, {"vectorized": ["x"], "memory": 10_000}, {"rtol": 1e-14}])
 def test_an_executor_changes_no_bit_whatever_the_options(executor, options):
     inputs = {"x": normal(8, 8)}
     here = check(not_analytic, not_analytic_backward, inputs, **options)
@@ -89,22 +89,14 @@ def test_an_error_in_a_worker_reaches_the_caller(executor):
 
 
 def test_the_evaluations_are_tasks_that_can_be_pickled_and_any_executor_takes():
-    tasks, pool = [], ThreadPoolExecutor(1)
-
-    class Pickling(Executor):
-        def submit(self, function, /, *args, **kwargs):
-            tasks.append(pickle.dumps((function, *args)))
-            return pool.submit(*pickle.loads(tasks[-1]), **kwargs)  # noqa: S301
-
-    inputs = square_inputs(10)
-    report = check(bilinear, wrong_backward, inputs, executor=Pickling())
-    pool.shutdown()
+    inputs, executor = square_inputs(10), Pickling()
+    report = check(bilinear, wrong_backward, inputs, executor=executor)
     assert equal_to_the_bit(report, check(bilinear, wrong_backward, inputs))
-    assert len(tasks) > 8
-    assert len(tasks[0]) < 20_000
+    assert len(executor.sizes) > 8
+    assert executor.sizes[0] < 20_000
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
+@each("stop", [KeyboardInterrupt, MemoryError])
 def test_tasks_that_have_not_begun_are_called_off_when_one_fails(stop):
     class Pool(Executor):
         """The first task fails; the others have not begun."""

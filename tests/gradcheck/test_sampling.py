@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck import METHODS, check
 from attention_np.gradcheck.agreement import UNCHECKED, WRONG
@@ -50,7 +51,7 @@ def test_of_a_large_input_a_sample_is_looked_at_and_the_report_says_so():
     assert found.escape.probability(0) == pytest.approx(1 - 50 / 10_000)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_a_single_wrong_entry_that_was_not_sampled_is_found_along_directions_and_then_located(method):
     options = {"method": method, "max_entries": 20, "directions": 2}
     inputs = {"x": normal(40, 40)}
@@ -77,7 +78,7 @@ def test_every_entry_of_an_input_is_looked_at_where_those_are_not_too_many_or_al
         assert ((report["x"].details.verdict == WRONG).sum(), report["y"].ok) == (checked[0], True)
 
 
-@pytest.mark.parametrize(
+@each(
     ("size", "most"),
     [(0, 0), (1, 1), (31_622, 31_622), (31_623, 31_622), (10**5, 10_000), (10**6, 1000), (10**7, 100), (10**9, 100)],
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 from attention_np.gradcheck import METHODS, GradientError, Report, check, saving
 from attention_np.gradcheck.findings import Details, Entry, Escape
@@ -37,7 +37,7 @@ def test_a_report_that_is_saved_and_loaded_is_the_same(tmp_path):
     assert hash(loaded) == hash(EVERYTHING)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 3), (3, 0), (2, 3), (2, 1, 3, 2)])
+@each("shape", [(), (1,), (0,), (0, 3), (3, 0), (2, 3), (2, 1, 3, 2)])
 def test_arrays_that_are_saved_are_loaded_bit_for_bit(tmp_path, shape):
     rng = np.random.default_rng(0)
     analytic, numerical = rng.standard_normal((2, *shape)) * 10.0 ** rng.integers(-300, 300, (2, *shape))
@@ -161,7 +161,7 @@ STRANGE = {
 }
 
 
-@pytest.mark.parametrize(("content", "reason"), STRANGE.values(), ids=STRANGE)
+@each(("content", "reason"), STRANGE.values())
 def test_a_file_that_is_no_report_is_refused_by_its_path_with_the_reason(tmp_path, content, reason):
     path = tmp_path / "a file.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -176,7 +176,7 @@ def test_the_report_that_the_strange_ones_are_made_from_is_fine(tmp_path):
     assert Report.load(tmp_path / "report")["x"].details is not None
 
 
-@pytest.mark.parametrize(
+@each(
     "sample",
     [
         {"entries": 10**12, "size": 10**13, "directions": 0},
@@ -303,8 +303,11 @@ INSIDE = [
 ]
 
 
-@pytest.mark.parametrize(("key", "damage"), INSIDE, ids=range(len(INSIDE)))
-def test_a_checkpoint_that_is_damaged_inside_is_refused_by_the_place_and_left_as_it_is(path, key, damage):
+@each(("key", "damage"), INSIDE)
+def test_a_checkpoint_that_is_damaged_inside_is_refused_by_the_place_and_left_as_it_is(
+    path, of_a_whole_check, key, damage
+):
+    path.write_bytes(of_a_whole_check)
     change(path, damage)
     refused_and_left_alone(path, rf"^checkpoint {re.escape(str(path))} is damaged at {key}: remove it$")
 
@@ -360,13 +363,13 @@ def test_the_bytes_that_extended_precision_does_not_use_are_no_part_of_the_quest
     assert saving.fingerprint([x]) != saving.fingerprint([-x])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "longdouble", "complex64"])
+@each("dtype", ["float32", "float64", "longdouble", "complex64"])
 def test_a_number_that_is_kept_comes_back_to_the_last_bit(tmp_path, dtype):
     x = np.array([1 / np.longdouble(3), -7, np.inf]).astype(dtype)
-    keep = Checkpoint(tmp_path / "kept", "question")
+    keep = Checkpoint(tmp_path / dtype, "question")
     keep.put("key", [x])
     keep.save([HOLDS])
-    (found,) = Checkpoint(tmp_path / "kept", "question").get("key", [(3,)])
+    (found,) = Checkpoint(tmp_path / dtype, "question").get("key", [(3,)])
     np.testing.assert_array_equal(found, x, strict=True)
 
 
@@ -422,7 +425,7 @@ def interrupted(tmp_path, left_behind):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("share", some_of([0.5, 0.1, 0.99], 3))
+@each("share", *some_of([0.5, 0.1, 0.99], 3))
 def test_a_check_that_was_interrupted_anywhere_goes_on_where_it_was_and_reports_the_same(tmp_path, method, share):
     inputs, path, whole, rest, again = square_inputs(6), tmp_path / "long.json", *(Interrupting() for _ in range(3))
     report = check(whole, wrong_backward, inputs, method=method)
@@ -435,6 +438,7 @@ def test_a_check_that_was_interrupted_anywhere_goes_on_where_it_was_and_reports_
     assert all(entry.details is None for entry in Report.load(path))
     assert share < 0.5 or rest.calls <= whole.calls - inputs["x"].size  # the entries that had been looked at
     assert Report.load(path) == report
+    path.unlink()
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
@@ -475,7 +479,7 @@ def test_a_check_goes_on_with_another_executor_and_another_memory_limit(interrup
             assert check(bilinear, wrong_backward, WIDE, checkpoint=path, **options) == report
 
 
-@pytest.mark.parametrize(
+@each(
     "other",
     [
         {"inputs": WIDE | {"y": 2 * WIDE["y"]}},
@@ -505,7 +509,7 @@ NO_ARCHIVES += [member(array_of(shape)) for shape in ("(1000000000000000,)", "("
 NO_ARCHIVES += [member(array_of("(10,)", "|O")), member(array_of("(2,)", "|u1") + b"{}")]
 
 
-@pytest.mark.parametrize("content", NO_ARCHIVES, ids=lambda content: content[:2])
+@each("content", NO_ARCHIVES)
 def test_a_file_that_is_neither_a_checkpoint_nor_a_report_is_refused_by_name_and_left_alone(tmp_path, content):
     path = tmp_path / "long.npz"
     path.write_bytes(content)
@@ -550,7 +554,7 @@ def test_a_checkpoint_is_never_half_written(interrupted, monkeypatch):
     assert rest.calls < calls
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "longdouble"])
+@each("dtype", ["float32", "float64", "longdouble"])
 def test_a_question_with_another_last_digit_shape_order_or_dtype_is_another_question(dtype):
     x = np.array([1.0, 2.0], dtype)
     assert saving.fingerprint([x]) == saving.fingerprint([x.copy()])
@@ -558,7 +562,7 @@ def test_a_question_with_another_last_digit_shape_order_or_dtype_is_another_ques
     assert len({saving.fingerprint(question) for question in [*questions, ["1.0", 2.0]]}) == len(questions) + 1
 
 
-@pytest.mark.parametrize("changes", [{"name": 1000 * "x"}, *({"escape": (k, n)} for k, n in ((1, 1), (5, 5), (2, 5)))])
+@each("changes", [{"name": 1000 * "x"}, *({"escape": (k, n)} for k, n in ((1, 1), (5, 5), (2, 5)))])
 def test_a_report_with_the_longest_name_or_the_largest_sample_is_read_again(tmp_path, changes):
     if "escape" in changes:
         changes = {"escape": Escape(*changes["escape"], 8, 1e-12, 1.0)}

@@ -1,7 +1,7 @@
 """A gradient of another shape than its input."""
 
 import numpy as np
-import pytest
+from helpers import each
 
 from attention_np.gradcheck.diagnosis import diagnose_shape
 
@@ -11,7 +11,7 @@ TERMS = normal(3, 4, 5, seed=1)
 G = normal(4, 5, seed=2)
 
 
-@pytest.mark.parametrize(
+@each(
     ("gradient", "numerical", "expected"),
     [
         (TERMS, TERMS.sum(axis=0), "the sum over the broadcast axis 0 is missing"),
@@ -86,7 +86,7 @@ def test_values_of_another_shape_that_overflow_when_they_are_compared_raise_no_w
     assert diagnose_shape(np.full((5, 4), 1.5e308), np.full((4, 5), -1.5e308)) is None
 
 
-@pytest.mark.parametrize(("known", "expected"), [(2, "axes 0 and 1 are transposed"), (1, None)])
+@each(("known", "expected"), [(2, "axes 0 and 1 are transposed"), (1, None)])
 def test_two_entries_tell_what_another_shape_is_and_one_may_be_so_by_accident(known, expected):
     numerical = np.where(np.arange(20).reshape(4, 5) % 13 < 1, G, np.nan)
     assert np.isfinite(numerical).sum() == 2

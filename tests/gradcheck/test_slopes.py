@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,8 +61,8 @@ def slopes_of_entries(method, subject, *args):
     return found.values[:, 0] / size, found.errors / size
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (0,)])
-@pytest.mark.parametrize("batched", [False, True])
+@each("shape", [(), (1,), (3,), (2, 3), (0,)])
+@each("batched", [False, True])
 def test_outputs_are_rows_one_for_each_value_of_the_input_which_is_given_as_an_array(shape, batched):
     x, moved = np.ones(shape), np.random.default_rng(0).standard_normal((4, *shape))
     subject, seen = watched_subject_of(lambda x: 2.0 * x, x, batched=batched)
@@ -96,8 +96,8 @@ def test_an_output_whose_shape_depends_on_the_input_is_refused():
         subject.outputs(np.array([[1.0, -1.0, 1.0]]))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("batched", [False, True])
+@each("dtype", ["float32", "float64"])
+@each("batched", [False, True])
 def test_where_a_function_raises_its_values_are_nan_and_elsewhere_what_they_are(batched, dtype):
     def forward(x):
         if (x < 0).any():
@@ -110,7 +110,7 @@ def test_where_a_function_raises_its_values_are_nan_and_elsewhere_what_they_are(
     assert found.dtype == dtype
 
 
-@pytest.mark.parametrize("batched", [False, True])
+@each("batched", [False, True])
 def test_all_inputs_are_given_in_the_dtype_of_the_one_that_moves_or_in_their_own_wider_one(batched):
     subject = subject_of(lambda x, y: x * y, np.ones(2), np.full(2, 3, np.float32), batched=batched)
     assert subject.outputs(np.ones((3, 2)) * 1j).dtype == np.complex128
@@ -123,7 +123,7 @@ def test_all_inputs_are_given_in_the_dtype_of_the_one_that_moves_or_in_their_own
         np.testing.assert_array_equal(subject.outputs(np.ones((1, 2), dtype)), [[0.1, 0.3]])
 
 
-@pytest.mark.parametrize(
+@each(
     ("x", "expected"),
     [
         (np.zeros(3), [1, 1, 1]),
@@ -140,7 +140,7 @@ def test_a_size_is_never_that_of_a_zero_or_of_what_is_not_finite(x, expected):
     np.testing.assert_array_equal(sizes(np.asarray(x)), expected)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
+@each("dtype", [np.float16, np.float32, np.float64, np.longdouble])
 def test_sizes_and_directions_have_the_dtype_of_the_input(dtype):
     x = np.array([[1.5, 0.0], [-6.0, 3.0]], dtype)
     assert sizes(x).dtype == dtype
@@ -149,8 +149,8 @@ def test_sizes_and_directions_have_the_dtype_of_the_input(dtype):
     np.testing.assert_array_equal(directions, [[[0, 0], [4, 0]], [[0, 2], [0, 0]]])
 
 
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("what", SMOOTH)
+@each("unit", UNITS)
+@each("what", SMOOTH)
 def test_the_complex_step_is_exact_but_for_rounding(what, unit):
     subject, exact = in_units(what, unit)
     found, errors = slopes_of_entries(by_complex_step, subject)
@@ -158,7 +158,7 @@ def test_the_complex_step_is_exact_but_for_rounding(what, unit):
     assert (errors <= 2 * EPS * np.abs(exact)).all()
 
 
-@pytest.mark.parametrize("unit", [2.0**-40, 1.0, 2.0**40])
+@each("unit", [2.0**-40, 1.0, 2.0**40])
 def test_the_complex_step_in_single_precision_is_as_exact_as_that_is(unit):
     x, narrow = np.linspace(-2, 2, 9, dtype=np.float32), np.float32(unit)
     subject = subject_of(lambda x: np.sin(x / narrow), x * narrow)
@@ -168,7 +168,7 @@ def test_the_complex_step_in_single_precision_is_as_exact_as_that_is(unit):
     assert (errors * unit <= 3 * eps).all()
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "message"),
     [
         (np.abs, "^forward turns complex arrays into float64, so the complex step does not apply: use central$"),
@@ -208,8 +208,8 @@ def test_of_a_seventh_power_extrapolation_leaves_a_sixty_fourth(c, c7, h):
     assert best[0] - c[1] == c7 * h**6 / 64  # (gradcheck.29)
 
 
-@pytest.mark.parametrize("unit", some_of(UNITS, 3))
-@pytest.mark.parametrize("what", SMOOTH)
+@each("unit", *some_of(UNITS, 3))
+@each("what", SMOOTH)
 def test_the_error_of_differences_is_below_its_estimate_at_every_step(what, unit):
     subject, exact = in_units(what, unit)
     reach = reach_of(subject, every_entry(subject))
@@ -220,8 +220,8 @@ def test_the_error_of_differences_is_below_its_estimate_at_every_step(what, unit
         assert (error <= 3 * errors + LEAST * EPS * np.abs(exact))[known].all(), scale
 
 
-@pytest.mark.parametrize("unit", some_of(UNITS, 3))
-@pytest.mark.parametrize("what", SMOOTH)
+@each("unit", *some_of(UNITS, 3))
+@each("what", SMOOTH)
 def test_the_best_differences_know_nine_digits_and_their_own_error(what, unit):
     subject, exact = in_units(what, unit)
     found, errors = slopes_of_entries(by_best_differences, subject)
@@ -234,8 +234,8 @@ def test_the_best_differences_know_nine_digits_and_their_own_error(what, unit):
         assert (errors <= 1e-8 * np.abs(exact)).all()
 
 
-@pytest.mark.parametrize("steepness", [1.0, 1e3, 1e6, 1e9, 1e12])
-@pytest.mark.parametrize("forward", [np.sin, np.tanh, np.expm1, np.arctan])
+@each("steepness", [1.0, 1e3, 1e6, 1e9, 1e12])
+@each("forward", [np.sin, np.tanh, np.expm1, np.arctan])
 def test_at_zero_the_step_fits_however_steep_the_function_is(forward, steepness):
     subject = heard(subject_of(lambda x: forward(steepness * x), np.zeros(2)))
     found, errors = slopes_of_entries(by_best_differences, subject)
@@ -254,8 +254,8 @@ def test_entries_of_very_different_size_are_measured_each_at_its_own_step():
         np.testing.assert_allclose(found, exact, rtol=1e-6)
 
 
-@pytest.mark.parametrize("near", [1e-3, 1e-6, 1e-9])
-@pytest.mark.parametrize(("forward", "power"), [(np.log, -1), (lambda x: 2 * np.sqrt(x), -0.5)])
+@each("near", [1e-3, 1e-6, 1e-9])
+@each(("forward", "power"), [(np.log, -1), (lambda x: 2 * np.sqrt(x), -0.5)])
 def test_beside_entries_of_size_one_an_entry_at_the_edge_of_the_domain_is_measured_within_it(forward, power, near):
     x = np.array([near, 1.0, 2.0, 0.5])
     with warnings.catch_warnings():
@@ -265,7 +265,7 @@ def test_beside_entries_of_size_one_an_entry_at_the_edge_of_the_domain_is_measur
     assert np.isfinite(errors).all()
 
 
-@pytest.mark.parametrize(("dtype", "scales"), [("float64", SCALES[:-2]), ("float32", SCALES[:2])])
+@each(("dtype", "scales"), [("float64", SCALES[:-2]), ("float32", SCALES[:2])])
 def test_a_line_has_its_slope_exactly_although_its_argument_is_rounded(dtype, scales):
     for scale in scales:
         subject = subject_of(lambda x: x * 1.0, np.array([0.1, 0.7, -1.3, 3.9], dtype))
@@ -286,7 +286,7 @@ def test_each_move_has_its_own_scale():
     assert error[1] < 1e-11 < error[2]
 
 
-@pytest.mark.parametrize("x", [1.569949132247599, 1.57, -1.4931166849642326, 0.3])
+@each("x", [1.569949132247599, 1.57, -1.4931166849642326, 0.3])
 def test_the_stairs_of_single_precision_are_not_taken_for_the_slope_where_they_are_long(x):
     subject = subject_of(lambda x: np.sin(x.astype(np.float32)).astype(float), np.array([x]))
     for seed in range(8):
@@ -294,7 +294,7 @@ def test_the_stairs_of_single_precision_are_not_taken_for_the_slope_where_they_a
         assert (np.abs(found - np.cos(x)) <= 10 * errors).all()
 
 
-@pytest.mark.parametrize(
+@each(
     ("forward", "x", "u"),
     [
         (softmax, [60.0, 0.0, 1.0], [3.0, 1.0, 1.0]),  # the first lacks exp(-59), and its slope is that
@@ -311,7 +311,7 @@ def test_a_saturated_output_loses_its_last_bits_of_the_slope(forward, x, u):
         assert (found.lost <= 100 * EPS).all()
 
 
-@pytest.mark.parametrize("memory", [1, 10**4, 10**6, 2**28])
+@each("memory", [1, 10**4, 10**6, 2**28])
 def test_as_many_rows_fit_as_there_is_memory_for_four_complex_arrays_each_and_a_power_of_two_of_them(memory):
     rows = rows_in(memory, subject_of(lambda x: np.concatenate([x, x]), np.ones(100)))
     assert rows & (rows - 1) == 0
@@ -335,7 +335,7 @@ def test_what_a_function_takes_beside_its_inputs_counts_in_a_batch():
     assert memory / 4 <= peak <= memory
 
 
-@pytest.mark.parametrize("tracing", [False, True])
+@each("tracing", [False, True])
 def test_measuring_memory_leaves_whoever_else_measures_it_alone(tracing):
     subjects = [subject_of(forward, np.ones(10), batched=True) for forward in (np.sin, twice_real_only)]
     for _ in range(2):  # whatever is done once is done by then
@@ -351,7 +351,7 @@ def test_measuring_memory_leaves_whoever_else_measures_it_alone(tracing):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("what", [np.nan, np.inf])
+@each("what", [np.nan, np.inf])
 def test_a_slope_that_is_not_finite_has_an_infinite_error_and_no_other_has(what):
     x = np.array([1.0, 1.0])
     subject = subject_of(lambda x: np.where(x > 1, what, x).sum(keepdims=True), x)
@@ -365,7 +365,7 @@ def test_a_slope_that_is_not_finite_has_an_infinite_error_and_no_other_has(what)
     np.testing.assert_array_equal(np.isinf(errors), [True, False])
 
 
-@pytest.mark.parametrize(
+@each(
     ("x", "dtype", "step"),
     [
         (1.0, "float32", COMPLEX_STEP_IN_SINGLE),
@@ -406,7 +406,7 @@ def test_a_batch_that_cannot_be_tried_is_held_to_take_four_complex_arrays_of_inp
     assert rows_in(10**6, subject_of(twice_real_only, np.ones((0,)), batched=True)) == 2**19
 
 
-@pytest.mark.parametrize(("rows", "calls"), [(1, [1] * 5), (2, [2, 2, 1]), (4, [4, 1]), (5, [5]), (9, [5])])
+@each(("rows", "calls"), [(1, [1] * 5), (2, [2, 2, 1]), (4, [4, 1]), (5, [5]), (9, [5])])
 def test_no_more_rows_go_through_at_once_than_may(rows, calls):
     subject, seen = watched_subject_of(lambda x: 2 * x, np.ones(3), batched=True)
     moved = np.arange(15.0).reshape(5, 3)

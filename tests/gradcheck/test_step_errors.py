@@ -2,6 +2,7 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np.gradcheck.measuring.step_errors import ORDERS, step_errors
 
@@ -24,7 +25,7 @@ TRUNCATION = {  # where the formula's own error is far above rounding, and its n
 }
 
 
-@pytest.mark.parametrize("formula", ORDERS)
+@each("formula", ORDERS)
 def test_the_error_of_long_steps_grows_with_the_order_of_the_formula(formula):
     steps = np.geomspace(*TRUNCATION[formula], 9)
     found = step_errors(lambda x: softmax(4 * x), {"x": normal(4, 5)}, steps=steps, entries=20)
@@ -32,7 +33,7 @@ def test_the_error_of_long_steps_grows_with_the_order_of_the_formula(formula):
     assert np.median(slopes) == pytest.approx(ORDERS[formula], abs=0.05)
 
 
-@pytest.mark.parametrize("formula", [formula for formula in ORDERS if formula != "complex step"])
+@each("formula", [formula for formula in ORDERS if formula != "complex step"])
 def test_the_error_of_short_steps_grows_as_they_shrink(formula):
     steps = np.geomspace(1e-13, 1e-9, 41)
     found = step_errors(softmax, {"scores": normal(4, 5)}, steps=steps, entries=20)
@@ -68,9 +69,7 @@ def test_a_complex_step_that_misleads_is_shown_but_not_believed():
     assert found.errors["central differences"].max() < 1e-6
 
 
-@pytest.mark.parametrize(
-    "forward", [lambda x: np.sin(x.astype(float, casting="safe")), lambda x: x * np.cos(x.astype(float))]
-)
+@each("forward", [lambda x: np.sin(x.astype(float, casting="safe")), lambda x: x * np.cos(x.astype(float))])
 def test_a_function_that_refuses_complex_arrays_or_loses_the_imaginary_part_has_the_other_formulas(forward):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -113,7 +112,7 @@ def test_what_is_given_is_not_written_to():
 X = {"x": np.ones((2, 3))}
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         (
@@ -162,7 +161,7 @@ def test_sixteen_entries_are_drawn_unless_another_number_is_asked_for_or_there_a
         places(np.ones((0, 3)))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@each("dtype", ["float32", "float64"])
 def test_inputs_are_looked_at_in_double_and_an_output_of_one_number_has_the_cotangent_one(dtype):
     x = normal(3).astype(dtype)
     found = step_errors(lambda x: (x**2).sum(), {"x": x}, gradient={"x": 2 * x}, steps=[1e-3])

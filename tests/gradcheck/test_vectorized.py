@@ -2,7 +2,7 @@ import types
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 import attention_np as anp
 from attention_np.gradcheck import METHODS, check, check_op
@@ -76,7 +76,7 @@ def attention_inputs(which):
 
 
 @pytest.mark.parametrize("method", ["complex-step", pytest.param("central", marks=pytest.mark.long)])
-@pytest.mark.parametrize("which", some_of(LEADING_AXES, 3))
+@each("which", *some_of(LEADING_AXES, 3))
 def test_inputs_that_carry_one_more_leading_axis_give_the_same_report_in_fewer_calls(which, method):
     inputs = attention_inputs(which)
 
@@ -106,7 +106,7 @@ def test_only_the_inputs_that_are_named_carry_another_axis():
     assert {w.ndim for _, w in counted.seen} == {2}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_the_memory_limit_bounds_what_goes_through_at_once(method):
     inputs = {"x": normal(16, 16)}
     reports, rows = [], []
@@ -134,7 +134,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@each("what", REFUSED)
 def test_a_function_that_does_not_take_another_axis_is_refused_in_one_sentence(what):
     forward, reason = REFUSED[what]
     begins = "^vectorized names x, but forward does not take one more leading axis there: "
@@ -143,7 +143,7 @@ def test_a_function_that_does_not_take_another_axis_is_refused_in_one_sentence(w
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("names", ["z", ["x", "z"]])
+@each("names", ["z", ["x", "z"]])
 def test_a_name_that_is_no_input_is_refused(names):
     with pytest.raises(ValueError, match=r"^vectorized names 'z', which is not among the inputs: x, y$"):
         check(bilinear, bilinear_backward, square_inputs(), vectorized=names)
@@ -164,7 +164,7 @@ OPS = {
 }
 
 
-@pytest.mark.parametrize("name", OPS)
+@each("name", OPS)
 def test_an_op_is_checked_with_the_inputs_that_it_calls_vectorized(name):
     op, inputs, options = OPS[name]
     calls, reports = [], []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import some_of
+from helpers import each, some_of
 
 from attention_np.gradcheck import check_layer
 
@@ -54,9 +54,9 @@ def test_every_program_prints_what_the_page_shows(tmp_path, capsys):
             assert capsys.readouterr().out == expected
 
 
-@pytest.mark.parametrize("right", some_of(MISTAKES, 4))
-def test_a_mistake_in_the_c_code_is_found(tmp_path, right):
-    names = compiled(tmp_path, right, MISTAKES[right])
+@each("right", *some_of(MISTAKES, 4))
+def test_a_mistake_in_the_c_code_is_found(tmp_path_factory, right):
+    names = compiled(tmp_path_factory.mktemp("c"), right, MISTAKES[right])
     assert not check_layer((names["rms_norm"], names["rms_norm_backward"]), names["inputs"]).ok
 
 

@@ -1,7 +1,5 @@
 """Arrays as hostile as NumPy allows, calls of every op on them, and what is true of the results whatever goes in."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

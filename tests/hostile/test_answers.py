@@ -77,7 +77,7 @@ def test_the_mean_of_the_largest_values_is_the_largest_value(dtype: Any, op: str
     np.testing.assert_allclose(as_long(output), as_long(value), rtol=1e-2 if np.dtype(dtype).itemsize == 2 else 1e-5)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
+@each("dtype", [np.float32, np.float64, np.longdouble])
 def test_scores_that_do_not_fit_keep_their_order_and_their_ties(dtype: Any) -> None:
     huge = np.ldexp(dtype(1), np.finfo(dtype).maxexp - 2)
     key = np.array([[huge], [huge], [huge / 2], [-huge]], dtype)

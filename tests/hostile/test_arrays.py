@@ -68,7 +68,7 @@ def test_a_masked_array_is_refused_since_its_mask_would_be_lost(op: str) -> None
         case.op.jvp(cache, **tangents)
 
 
-@pytest.mark.parametrize(
+@each(
     "call",
     [
         lambda x: masks.padding(x, 3),
@@ -122,8 +122,8 @@ def test_a_rule_does_not_lend_the_mask_that_it_was_given() -> None:
         assert not np.shares_memory(made, mask)
 
 
-@pytest.mark.parametrize("orders", [("<", ">"), (">", ">")])
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@each("orders", [("<", ">"), (">", ">")])
+@each("dtype", ["f2", "f4", "f8"])
 def test_arrays_of_either_byte_order_have_one_dtype_together(dtype: str, orders: tuple[str, str]) -> None:
     x, y = (normal(0, 3, 2).astype(order + dtype) for order in orders)
     output, cache = anp.dot_product.forward(x, y, y)

@@ -159,7 +159,7 @@ CHECKED = [
 ]
 
 
-@pytest.mark.parametrize("check", CHECKED)
+@each("check", CHECKED)
 @each("wrong", WRONG[:-1])
 def test_the_gradient_checker_refuses_what_is_not_real_floating_point(check: Any, wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError)) as error:
@@ -167,7 +167,7 @@ def test_the_gradient_checker_refuses_what_is_not_real_floating_point(check: Any
     assert len(str(error.value)) > 10
 
 
-@pytest.mark.parametrize("check", CHECKED)
+@each("check", CHECKED)
 def test_the_gradient_checker_takes_arrays_of_any_dress_and_leaves_them_alone(check: Any) -> None:
     x = np.array([[0.5, -1.0], [2.0, 0.25]])[:, 0]
     for dress in DRESSES:

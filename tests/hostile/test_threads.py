@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import BIASED, OPS, Array, Case, as_taken, assert_same_bits, leaves, normal, plain_cases, takes
+from helpers import BIASED, OPS, Array, Case, as_taken, assert_same_bits, each, leaves, normal, plain_cases, takes
 
 from attention_np import blockwise, gradcheck, masks, rules, softmax
 
@@ -52,7 +52,7 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
         sys.setswitchinterval(interval)
 
 
-@pytest.mark.parametrize("op", OPS)
+@each("op", OPS)
 def test_calls_of_one_op_at_once_give_the_bits_of_each_alone(op: str) -> None:
     cases = [case for name, case in jobs().items() if name.startswith(op)]
     alone = [results(case) for case in cases]

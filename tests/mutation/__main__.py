@@ -7,8 +7,6 @@ there is one which does not, 0 that there is none, 2 that the tests could not be
 `--sample 300` takes minutes, and says how sure the rate is.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

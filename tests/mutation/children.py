@@ -1,7 +1,5 @@
 """Forked processes that say how far they are."""
 
-from __future__ import annotations
-
 import os
 import resource
 import time

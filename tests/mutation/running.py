@@ -1,7 +1,5 @@
 """Runs the tests on each mutant, in a process forked from one in which pytest has collected them already."""
 
-from __future__ import annotations
-
 import gc
 import json
 import math

@@ -1,7 +1,5 @@
 """What became of the mutants: counted by module, logged, and held against the list of survivors."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from pathlib import Path

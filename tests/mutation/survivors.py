@@ -1,7 +1,5 @@
 """The mutants that may survive, each with the reason: `survivors.yaml`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import cache

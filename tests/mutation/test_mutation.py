@@ -1,7 +1,5 @@
 """The tool of the mutation tests, on a module of a few lines, and its list of survivors."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

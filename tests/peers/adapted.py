@@ -1,7 +1,5 @@
 """What the adapters of all libraries are asked: functions with planted errors, and calls, each in the library's way."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The score pipeline in PyTorch's own functions: what its attention has no options for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

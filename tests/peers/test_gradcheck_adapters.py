@@ -1,7 +1,5 @@
 """Gradients of other libraries checked with one call: right ones hold, and planted errors are found and named."""
 
-from __future__ import annotations
-
 from textwrap import dedent
 from typing import Any
 

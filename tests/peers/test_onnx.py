@@ -1,7 +1,5 @@
 """The node cases that ONNX publishes for Attention and RotaryEmbedding: every one, as our options say it."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random combinations of the score pipeline beside PyTorch's autograd: output, log-sum-exp and every gradient."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Attention layers of Hugging Face's transformers with random weights: output and every gradient, in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, NamedTuple

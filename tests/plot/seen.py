@@ -1,7 +1,5 @@
 """What the tests of pictures draw, and what they look at."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """NaN is seen as NaN, nothing is refused in one sentence, and Axes come as Matplotlib gives them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

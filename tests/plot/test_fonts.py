@@ -1,7 +1,5 @@
 """Tokens of any script show as letters, or a warning says what to install."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

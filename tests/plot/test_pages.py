@@ -1,7 +1,5 @@
 """The figures of the pages: each function has one, and its letters can be read on a phone."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Pictures show the numbers that they are of, with labels that one can read, and leave Matplotlib as it was."""
 
-from __future__ import annotations
-
 import builtins
 import subprocess
 import sys

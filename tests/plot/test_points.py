@@ -1,7 +1,5 @@
 """Keys, queries, values and outputs in the plane and in space."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
