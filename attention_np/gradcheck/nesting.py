@@ -43,7 +43,6 @@ Array = npt.NDArray[Any]
 Children = Callable[[Any], dict[Any, Any] | None]
 Parts = tuple[tuple[str, tuple[int, ...]], ...]  # of arrays that are laid end to end: the path and the shape of each
 
-CHANGED_BY_USE = (np.ndarray, np.random.Generator, np.random.RandomState, random.Random)  # so each call gets a copy
 BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -187,7 +186,7 @@ class Nest:
             elif alone:
                 ready.append(None)
             else:
-                ready.append(copy.deepcopy(leaf) if isinstance(leaf, CHANGED_BY_USE) else leaf)
+                ready.append(copy.deepcopy(leaf) if _is_changed_by_use(leaf) else leaf)
         following = iter(ready)
         return {name: filled(tree, following) for name, tree in self.trees.items()}
 
@@ -314,6 +313,11 @@ class Flat:
         """One gradient for each of the arrays."""
         cotangent = d_output if self.outputs is None else self.outputs.split(d_output)
         return self.inputs.gradients(self.gradients(cotangent, *self.inputs.filled(arrays).values()))
+
+
+def _is_changed_by_use(leaf: Any) -> bool:
+    """Whether a call may leave this otherwise than it was, so that each gets a copy."""
+    return isinstance(leaf, np.ndarray | np.random.Generator | np.random.RandomState | random.Random)
 
 
 def _as_argument(name: str, value: Any) -> Any:

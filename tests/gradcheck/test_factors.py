@@ -370,7 +370,7 @@ def test_of_a_factor_that_is_gone_at_another_point_it_is_said_that_it_is(times, 
     assert (found == said) == alone  # entries that are alike have one factor by whatever formula
 
 
-@pytest.mark.parametrize("off", [1e-5, -1e-5, 3e-9, 3e-13])
+@each("off", [1e-5, -1e-5, 3e-9, 3e-13])
 def test_a_factor_next_to_one_is_the_same_at_another_point_where_it_is_known_there(off):
     def backward(d, x):
         return (1 + off) * d * (1 - np.tanh(x) ** 2)

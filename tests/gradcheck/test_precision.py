@@ -243,7 +243,7 @@ def test_small_integers_are_no_precision():
     assert (found.wrong, found.diagnosis) == (6, "no simple cause")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each("seed", range(5))
 def test_of_one_wrong_entry_no_epsilon_is_spoken_however_its_error_rises(seed):
     one = np.where(np.arange(12).reshape(3, 4) == 6, 1.01, 1)
     found = check(np.exp, lambda d, x: d * one * np.exp(x), {"x": normal(3, 4, seed=seed)})["x"].diagnosis
