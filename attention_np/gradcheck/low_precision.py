@@ -41,6 +41,7 @@ from attention_np.gradcheck.measuring.noise import high_differences
 from attention_np.gradcheck.measuring.numerical import METHODS, as_method, measure
 from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.slopes import SMALLER, WITHIN
+from attention_np.gradcheck.measuring.subject import sizes
 from attention_np.gradcheck.nesting import Flat, Nest, apart, is_narrow
 from attention_np.gradcheck.reporting import InputReport, Report, compared
 
@@ -53,7 +54,7 @@ PRECISIONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "tf32": 2.0**-10}  # the
 OF_OUTPUTS = (("backward", "forward"), ("gradient", "output"), ("input", "reference"))  # words for what is said
 LONGEST, POINTS, ORDER = 2.0**-5, 10, 5  # relative; a smooth curve leaves next to nothing, its rounding all
 STEADY = 2  # last bits, of what is rounded alike close by: inputs, as a scale may be, and outputs that hardly move
-TOGETHER = 8  # entries whose saturation is looked at together: one that stays wrong is enough
+TOGETHER, WITNESSES = 8, 64  # entries whose saturation is looked at: one that stays wrong tells, or all of so many do
 
 
 def check_low_precision(
@@ -349,7 +350,8 @@ class _Compared:
         """Raise the floor by what saturated outputs lose, where an entry is wrong; one that stays so is enough.
 
         As 1 - y where y has rounded to one: so long as it stays there, no point close by shows what is lost. But where
-        all inputs are far smaller nothing is, and what is wrong there, too, is wrong.
+        all inputs are far smaller nothing is, and what is wrong there, too, is wrong. Where the first of many may have
+        lost what they are off by, the others, which are off by less, are taken to have.
         """
         name, there = found.name, self.smaller
         wrong = error > UNDECIDABLE * floor
@@ -358,13 +360,15 @@ class _Compared:
             if (wrong & (apart > UNDECIDABLE * there.floor(name))).any():
                 return
         subject, doubtful = replace(found.subject, unit=self.kernel.unit), np.flatnonzero(wrong)
-        doubtful = doubtful[np.argsort(-error.flat[doubtful] / floor.flat[doubtful])]
-        while doubtful.size:
-            some, doubtful = doubtful[:TOGETHER], doubtful[TOGETHER:]
+        doubtful = doubtful[np.argsort(-(error * sizes(subject.x)).flat[doubtful])]  # all may lose about as much
+        for first in range(0, min(doubtful.size, WITNESSES), TOGETHER):
+            some = doubtful[first : first + TOGETHER]
             lost = measure(subject, some, METHODS[1], found.aside, best=True).lost
             floor.flat[some] += STEADY / WITHIN * lost / UNDECIDABLE
             if (error.flat[some] > UNDECIDABLE * floor.flat[some]).any():
                 return
+        behind = doubtful[WITNESSES:]
+        floor.flat[behind] = error.flat[behind]
 
 
 def _last_bit(precision: str | None, arrays: Iterable[Array]) -> float:
