@@ -69,6 +69,9 @@ class Cusp:
 
     def __str__(self) -> str:
         place = list(self.index)
+        if self.jumps and -min(self.below, self.above) > CONVERGED * max(self.below, self.above) > 0:
+            apart = f"{self.below:.9g} and {-self.above:.9g}"
+            return f"forward is not continuous at {place}: the loss there differs from that on either side, by {apart}"
         if self.jumps:
             return f"forward is not continuous at {place}: the loss jumps by {self.below + self.above:.9g} there"
         sides = f"{self.below:.9g} on one side and {self.above:.9g} on the other"
