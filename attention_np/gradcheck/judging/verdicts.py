@@ -138,7 +138,8 @@ def _of_narrow_dtype(found: Measured, some: Array, question: Question, differenc
     wider = wider_difference(found.pair(some), *question) if found.candidate.wide else None
     noise = np.zeros(len(some)) if wider is None else np.abs(wider - difference).astype(float)
     largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
-    slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest
+    cancelled = max(1.0, *(np.abs(x).max(initial=0) for x in question[1]))  # as x - logsumexp(x), before an exponential
+    slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest * cancelled
     slight &= ~(np.abs(difference) <= UNDECIDABLE * noise)
     if slight.any():
         noise[slight] = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
@@ -269,16 +270,38 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
             "it is right for one cotangent, but backward is not linear in the gradient of the output: for a sum it "
             "does not give the sum, as if it clipped something or kept something from call to call"
         )
-    position = found.subject.position
-    nearby = [moved_relatively(x, rng, ELSEWHERE) if k == position else x for k, x in enumerate(inputs)]
+    nearby = [moved_relatively(x, rng, ELSEWHERE) for x in inputs]
     if _is_wrong_at(found, some, (u, nearby), rtol):
-        if np.array_equal(found.pair(some).claimed(u, nearby), found.claimed[some]):
+        if _is_kept(found, some, nearby, rtol):
             return (
-                "it is right at this point and the same close by, where forward has other slopes: backward keeps "
-                "something of an earlier call"
+                "it is right at this point and the same close by, where forward has other slopes: as if backward kept "
+                "something of an earlier call, or took for a constant what is none"
             )
         found.remark("it holds here and not close by: is it right by something that is true of this point alone?")
     return None
+
+
+def _is_kept(found: Measured, some: Array, nearby: list[Array], rtol: float) -> bool:
+    """Whether a claim stays the same, bit by bit, where the input or all others move, and the slopes do not.
+
+    What is made of a mask, or of labels, is the same close to them, too; but not of the same numbers in another order.
+    """
+    (u, inputs), position = found.candidate.question, found.subject.position
+
+    def where(its: list[Array], others: list[Array]) -> list[Array]:
+        return [*others[:position], its[position], *others[position + 1 :]]
+
+    def is_same(there: list[Array]) -> bool:
+        try:
+            return np.array_equal(found.pair(some).claimed(u, there), found.claimed[some])
+        except REFUSALS:
+            return False
+
+    alone, others = where(nearby, inputs), where(inputs, nearby)
+    if is_same(alone) and _is_wrong_at(found, some, (u, alone), rtol):
+        return True
+    reversed_ = where(inputs, [np.flip(x) for x in inputs])
+    return is_same(others) and is_same(reversed_) and _is_wrong_at(found, some, (u, others), rtol)
 
 
 def _is_wrong_at(found: Measured, some: Array, question: Question, rtol: float) -> bool:
