@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 COMPLEX_STEP, CENTRAL = METHODS
 RESOLUTION = {COMPLEX_STEP: 1e-10, CENTRAL: 1e-7}  # the relative error of an entry that must be seen
 OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to look closer
-LAST_BITS = 64  # units in the last place of the largest: what rounding may leave of terms that cancel
+LAST_BITS = 64  # units in the last place of the largest, of an input too: what rounding may leave of terms that cancel
 BIASED = 3  # times how unsteady they are: what solvers and series are off by, which stop on one side of the limit
 TOLERANCE = 0.1  # a relative error that is no solver's, nor of a series that ends
 TOGETHER = 4  # doubtful entries that are looked at more closely together; if all prove wrong, clearer ones are believed
@@ -138,8 +138,11 @@ def _of_narrow_dtype(found: Measured, some: Array, question: Question, differenc
     wider = wider_difference(found.pair(some), *question) if found.candidate.wide else None
     noise = np.zeros(len(some)) if wider is None else np.abs(wider - difference).astype(float)
     largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
-    cancelled = max(1.0, *(np.abs(x).max(initial=0) for x in question[1]))  # as x - logsumexp(x), before an exponential
-    slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest * cancelled
+    terms = max(
+        np.abs(x[np.isfinite(x)]).max(initial=1) for x in question[1]
+    )  # as of x - logsumexp(x) in an exponential
+    last_bits = min(LAST_BITS * found.subject.unit * terms, grossly(question[0].dtype))
+    slight = np.abs(difference) < last_bits * largest
     slight &= ~(np.abs(difference) <= UNDECIDABLE * noise)
     if slight.any():
         noise[slight] = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))

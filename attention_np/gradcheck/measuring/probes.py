@@ -54,7 +54,9 @@ SLIGHT = 1e-6  # a jump of a slope, relative to the slope, that is no more than 
 CLOSE_TO_ZERO = 2.0**-26  # relative to other entries: from there on a kink at zero is not merely a steep function
 TOGETHER = 64  # entries that are looked at together
 CONFIRMED = 4  # steps, one a sixteenth of the other, at which the jump of a slope is the same
-NOT_ANALYTIC = "forward is not analytic (a cast, an abs, a comparison of complex numbers?)"
+NOT_ANALYTIC = (
+    "forward is not analytic (a cast, an abs, a comparison of complex numbers?), or loses small imaginary parts"
+)
 LOCATED = 4096  # entries: where there are more, a kink is not looked for among them
 
 
