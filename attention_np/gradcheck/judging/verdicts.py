@@ -138,11 +138,11 @@ def _of_narrow_dtype(found: Measured, some: Array, question: Question, differenc
     wider = wider_difference(found.pair(some), *question) if found.candidate.wide else None
     noise = np.zeros(len(some)) if wider is None else np.abs(wider - difference).astype(float)
     largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
-    terms = max(
-        np.abs(x[np.isfinite(x)]).max(initial=1) for x in question[1]
-    )  # as of x - logsumexp(x) in an exponential
-    last_bits = min(LAST_BITS * found.subject.unit * terms, grossly(question[0].dtype))
-    slight = np.abs(difference) < last_bits * largest
+    last_bits = LAST_BITS * found.subject.unit
+    # An exponential of what is left of large terms, as of x - logsumexp(x), is off by their last bits times itself.
+    terms = max(np.abs(x[np.isfinite(x)]).max(initial=0) for x in question[1])
+    exponentials = min(last_bits * terms, grossly(question[0].dtype)) * np.abs(found.claimed[some])
+    slight = np.abs(difference) < np.fmax(last_bits * largest, exponentials)
     slight &= ~(np.abs(difference) <= UNDECIDABLE * noise)
     if slight.any():
         noise[slight] = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
