@@ -351,6 +351,49 @@ def test_what_saturated_outputs_lose_is_allowed_in_any_order_in_memory():
         assert report.ok == right, str(report)
 
 
+def log_of_sum(x):
+    top = x.real.max(axis=-1, keepdims=True)
+    return (top + np.log(np.exp(x - top).sum(axis=-1, keepdims=True)))[:, 0]
+
+
+@pytest.mark.parametrize("seed", [0, 5, 8, 14])
+@pytest.mark.parametrize("right", [True, False])
+def test_where_a_wrong_gradient_jumps_close_by_that_is_no_rounding(right, seed):
+    def backward(d, x):
+        d, x = single(d)[:, None], single(x)
+        g = d * np.exp(x - log_of_sum(x)[:, None])
+        if not right:  # the largest of each row counts twice, and is another one close by
+            g += d * (x == x.max(axis=-1, keepdims=True))
+        return g.astype(np.float16)
+
+    x = (np.random.default_rng(seed).standard_normal((1, 16)) / 2).astype(np.float16)
+    report = check_low_precision(lambda x: log_of_sum(single(x)).astype(np.float16), backward, {"x": x}, log_of_sum)
+    assert report.ok == right, str(report)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 14])
+def test_a_kink_of_the_reference_within_the_step_is_not_the_kernels(seed):
+    def backward(d, x, w):
+        x, w, d = single(x), single(w), single(d)
+        d = d * (x @ w > 0)
+        return (d @ w.T).astype(np.float16), (x.T @ d).astype(np.float16)
+
+    def relu(x, w):
+        return np.maximum(x @ w, 0)
+
+    rng = np.random.default_rng(1028)
+    inputs = {name: rng.standard_normal(shape).astype(np.float16) for name, shape in (("x", (4, 6)), ("w", (6, 5)))}
+    report = check_low_precision(
+        lambda *arrays: relu(*map(single, arrays)).astype(np.float16),
+        backward,
+        inputs,
+        relu,
+        rng=seed,
+        method="central",
+    )
+    assert report.ok, str(report)
+
+
 @each(("wrong", "said"), [(lambda g: g.T, r"\(3, 2\)"), (lambda g: None, "None")])  # noqa: ARG005
 def test_a_gradient_of_the_reference_has_the_shape_of_the_input(wrong, said):
     x = np.ones((2, 3), np.float16)

@@ -233,6 +233,12 @@ def test_a_cusp_says_where_it_is_and_what_it_is():
         == "forward is not differentiable at [3]: its slope is -1 on one side and 0.5 on the other"
     )
     assert str(Cusp((0, 2), 2.0, 0.25, True)) == "forward is not continuous at [0, 2]: the loss jumps by 2.25 there"
+    for below, above in ((2.0, -2.0), (-1.0, 3.0)):
+        assert str(Cusp((4,), below, above, True)) == (
+            "forward is not continuous at [4]: the loss there differs from that on either side, "
+            f"by {below:.9g} and {-above:.9g}"
+        )
+    assert str(Cusp((4,), 2.0, -1e-6, True)).endswith("the loss jumps by 1.999999 there")
 
 
 def test_a_smooth_function_is_not_searched_entry_by_entry():

@@ -366,6 +366,23 @@ def test_the_gradient_behind_rounding_to_decimals_is_not_called_wrong(decimals, 
     assert check(forward, lambda d, x: 1.5 * d * np.cos(x), inputs, rng=seed)["x"].ok is False
 
 
+class NotHereError(RuntimeError):
+    """As PyTorch has."""
+
+
+@pytest.mark.parametrize("error", [NotHereError, ValueError, ZeroDivisionError, IndexError])
+@pytest.mark.parametrize("method", ALL)
+def test_a_point_that_forward_refuses_is_not_used(error, method):
+    def forward(p):
+        if p.real.min() < 0 or p.real.max() > 1:
+            raise error("p must be in [0, 1]")
+        return np.floor(4 * p.real) + p
+
+    inputs = {"p": np.array([0.3, 0.9999])}
+    assert check(forward, lambda d, _: d, inputs, method=method).ok
+    assert not check(forward, lambda d, _: 1.5 * d, inputs, method=method).ok
+
+
 def test_nothing_is_said_twice():
     names = ("x", "y")
     report = check(lambda x, y: np.hypot(x, y), lambda d, x, y: (d * x, d * y), {name: np.ones(2) for name in names})

@@ -280,3 +280,41 @@ def test_a_slight_error_of_a_function_in_double_precision_is_no_rounding() -> No
             return d_output * torch.cos(ctx.saved_tensors[0]) * (1 + 1e-8)
 
     assert gradcheck.torch.check(Almost, {"x": torch.linspace(0.1, 1, 6, dtype=torch.float64)})["x"].wrong == 6
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_autograd_loses_of_large_logits_is_rounding(seed: int) -> None:
+    x = torch.from_numpy(300 + 30 * np.random.default_rng(seed).standard_normal((4, 5)))
+    for function in (lambda x: torch.logsumexp(x, 1), lambda x: x - torch.logsumexp(x, 0, keepdim=True)):
+        report = gradcheck.torch.check(function, [x])
+        assert report.ok, str(report)
+
+
+def test_a_point_that_torch_refuses_is_not_used() -> None:
+    x, q = tensor(0, 5), torch.tensor([0.23, 0.9999], dtype=torch.float64)
+    assert gradcheck.torch.check(lambda q: torch.quantile(x, q), [q]).ok
+
+
+def test_labels_of_float_that_are_compared_are_said_to_be_so() -> None:
+    y = torch.tensor([1.0, -1, 1], dtype=torch.float64)
+    report = gradcheck.torch.check(torch.nn.functional.hinge_embedding_loss, {"x": tensor(0, 3), "y": y})
+    assert report["x"].ok
+    assert "forward is not continuous at [0]: the loss there differs from that on either side" in str(report)
+
+
+def test_what_is_kept_from_the_first_call_is_wrong_where_the_others_move() -> None:
+    class Stale(torch.autograd.Function):
+        first: Any = None
+
+        @staticmethod
+        def forward(ctx: Any, x: Any, w: Any) -> Any:
+            Stale.first = x.detach().clone() if Stale.first is None else Stale.first
+            ctx.save_for_backward(w)
+            return x @ w
+
+        @staticmethod
+        def backward(ctx: Any, d_output: Any) -> Any:  # type: ignore[override]
+            return d_output @ ctx.saved_tensors[0].T, Stale.first.T @ d_output
+
+    report = gradcheck.torch.check(Stale, {"x": tensor(0, 3, 4), "w": tensor(1, 4, 2)})
+    assert [entry.name for entry in report if not entry.ok] == ["w"]

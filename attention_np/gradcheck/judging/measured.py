@@ -31,6 +31,8 @@ ASKED = 8  # entries that are looked at elsewhere, or for other cotangents
 LEAST_ENTRIES = 100  # looked at, however large the input
 ROUGH = 1 / 4  # of an entry: to know it so well tells it from one and a half times as much
 SMALL = 1e-2  # of the size that coarse outputs give a gradient: an entry below that is seen to be small
+LONG = 2.0**-7  # of an output: the last bit of bfloat16. What has longer steps is made of them, as floor is
+LARGE = 2.0**10  # times: cotangents that what is clipped at a few units or hundreds shows by
 
 
 def grossly(dtype: np.dtype[Any]) -> float:
@@ -118,9 +120,14 @@ class Candidate:
 
     @cached_property
     def of_a_sum(self) -> list[dict[str, Any]]:
-        """What is claimed for two cotangents, and for their sum."""
-        u, v, _ = self.cotangents
-        return [self.claims, *(self.gradients(w) for w in (v, u + v))]
+        """What is claimed for the first cotangent; and for a second large one, and its sum with the first as large."""
+        return [self.claims, *map(self.gradients, self.large_cotangents[1:])]
+
+    @property
+    def large_cotangents(self) -> tuple[Array, Array, Array]:
+        """The first two, so many times as large that a gradient that is clipped is so there, and their sum."""
+        u, v, _ = LARGE * self.cotangents
+        return u, v, u + v
 
     @property
     def claims(self) -> dict[str, Any]:
@@ -183,18 +190,21 @@ class Measured:
 
     @cached_property
     def is_linear(self) -> bool:
-        """Whether what is claimed for the sum of two cotangents is the sum of what is claimed for each."""
-        u, v, _ = self.candidate.cotangents
-        each, other, of_sum = (claimed[self.name].ravel() for claimed in self.candidate.of_a_sum)
+        """Whether what is claimed for the sum of two cotangents is the sum of what is claimed for each, and multiples.
+
+        So of the first, as many times as large, what is claimed is known.
+        """
+        one, other, of_sum = (claimed[self.name].ravel() for claimed in self.candidate.of_a_sum)
+        each = LARGE * one
         near = grossly(of_sum.dtype)
         largest = (np.abs(each) + np.abs(other)).max(initial=0)
-        known = self.floor[self.looked].max(initial=0)
+        known = LARGE * self.floor[self.looked].max(initial=0)
         off = np.flatnonzero(np.abs(of_sum - each - other) > near * largest + FAR * known)[:ASKED]
         if not off.size:
             return True
         narrow, inputs = self.candidate.question
         claim, rng = self.pair(off).claimed, self.rng("sum")
-        noise = [sensitivity(claim, w.astype(narrow.dtype), inputs, rng) for w in (u, v, u + v)]
+        noise = [sensitivity(claim, w.astype(narrow.dtype), inputs, rng) for w in self.candidate.large_cotangents]
         return bool((np.abs(of_sum - each - other)[off] <= FAR * sum(noise)).all())
 
     @cached_property
@@ -221,14 +231,15 @@ class Measured:
     def blind(self) -> Array:
         """The undecided entries of which nothing is seen: neither about how large they are, nor that they are small.
 
-        Beside them, coarse outputs have zeros that are none: landings between two stairs.
+        Beside them, coarse outputs have zeros that are none: landings between two stairs, unless those are too long for
+        any rounding.
         """
         undecided: Array = self.verdict == UNDECIDED
         if not undecided.any():
             return undecided
         largest = np.fmax(np.abs(self.claimed), np.abs(self.numerical[0]))
         blind: Array = undecided & ~(UNDECIDABLE * self.floor <= np.fmax(self.scale, ROUGH * largest))
-        if blind.any() and self._coarse.any():
+        if blind.any() and (self._coarse & (self.subject.loudness <= LONG * self._sizes)).any():
             blind |= largest == 0
         return blind
 

@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 COMPLEX_STEP, CENTRAL = METHODS
 RESOLUTION = {COMPLEX_STEP: 1e-10, CENTRAL: 1e-7}  # the relative error of an entry that must be seen
 OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to look closer
-LAST_BITS = 64  # units in the last place of the largest: what rounding may leave of terms that cancel
+LAST_BITS = 64  # units in the last place of the largest, of an input too: what rounding may leave of terms that cancel
 BIASED = 3  # times how unsteady they are: what solvers and series are off by, which stop on one side of the limit
 TOLERANCE = 0.1  # a relative error that is no solver's, nor of a series that ends
 TOGETHER = 4  # doubtful entries that are looked at more closely together; if all prove wrong, clearer ones are believed
@@ -138,7 +138,11 @@ def _of_narrow_dtype(found: Measured, some: Array, question: Question, differenc
     wider = wider_difference(found.pair(some), *question) if found.candidate.wide else None
     noise = np.zeros(len(some)) if wider is None else np.abs(wider - difference).astype(float)
     largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
-    slight = np.abs(difference) < LAST_BITS * found.subject.unit * largest
+    last_bits = LAST_BITS * found.subject.unit
+    # An exponential of what is left of large terms, as of x - logsumexp(x), is off by their last bits times itself.
+    terms = max(np.abs(x[np.isfinite(x)]).max(initial=0) for x in question[1])
+    exponentials = min(last_bits * terms, grossly(question[0].dtype)) * np.abs(found.claimed[some])
+    slight = np.abs(difference) < np.fmax(last_bits * largest, exponentials)
     slight &= ~(np.abs(difference) <= UNDECIDABLE * noise)
     if slight.any():
         noise[slight] = unsteadiness(found.pair(some[slight]), *question, found.rng("unsteadiness"))
@@ -269,16 +273,38 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
             "it is right for one cotangent, but backward is not linear in the gradient of the output: for a sum it "
             "does not give the sum, as if it clipped something or kept something from call to call"
         )
-    position = found.subject.position
-    nearby = [moved_relatively(x, rng, ELSEWHERE) if k == position else x for k, x in enumerate(inputs)]
+    nearby = [moved_relatively(x, rng, ELSEWHERE) for x in inputs]
     if _is_wrong_at(found, some, (u, nearby), rtol):
-        if np.array_equal(found.pair(some).claimed(u, nearby), found.claimed[some]):
+        if _is_kept(found, some, nearby, rtol):
             return (
-                "it is right at this point and the same close by, where forward has other slopes: backward keeps "
-                "something of an earlier call"
+                "it is right at this point and the same close by, where forward has other slopes: as if backward kept "
+                "something of an earlier call, or took for a constant what is none"
             )
         found.remark("it holds here and not close by: is it right by something that is true of this point alone?")
     return None
+
+
+def _is_kept(found: Measured, some: Array, nearby: list[Array], rtol: float) -> bool:
+    """Whether a claim stays the same, bit by bit, where the input or all others move, and the slopes do not.
+
+    What is made of a mask, or of labels, is the same close to them, too; but not of the same numbers in another order.
+    """
+    (u, inputs), position = found.candidate.question, found.subject.position
+
+    def where(its: list[Array], others: list[Array]) -> list[Array]:
+        return [*others[:position], its[position], *others[position + 1 :]]
+
+    def is_same(there: list[Array]) -> bool:
+        try:
+            return np.array_equal(found.pair(some).claimed(u, there), found.claimed[some])
+        except REFUSALS:
+            return False
+
+    alone, others = where(nearby, inputs), where(inputs, nearby)
+    if is_same(alone) and _is_wrong_at(found, some, (u, alone), rtol):
+        return True
+    reversed_ = where(inputs, [np.flip(x) for x in inputs])
+    return is_same(others) and is_same(reversed_) and _is_wrong_at(found, some, (u, others), rtol)
 
 
 def _is_wrong_at(found: Measured, some: Array, question: Question, rtol: float) -> bool:

@@ -46,6 +46,9 @@ Array = npt.NDArray[Any]
 ULPS = 4  # by how many units in the last place, at most, the inputs are moved
 SMALL_MOVES, LARGER_MOVES = 4, 2  # of which the largest change counts (gradcheck.56)
 LARGER = 0.75  # a larger move is eps to this power, relative (gradcheck.55)
+# Parts of a difference, and of the largest: by how much what does not jump moves with that, and what no rounding is,
+# but to half precision.
+STEADY, GROSS = 1e-3, 1e-6
 
 POINTS, ORDER = 10, 3  # that are equally spaced, and of the differences there
 CLOSE = tuple(2.0**-k for k in (7, 9, 11, 14, 17, 20))  # how far points are apart, relative, as it is tried
@@ -83,17 +86,38 @@ def noise_floor(
 
     `measured`: what the one that is measured is where the inputs are, if that is known.
     """
+    question, last_bits = (cotangent, *inputs), (float(np.finfo(x.dtype).eps) for x in (cotangent, *inputs))
     with np.errstate(all="ignore"):
         measured = pair.measured(cotangent, inputs) if measured is None else measured
-        here = (pair.claimed(cotangent, inputs), measured)
-        drift = np.zeros(here[0].shape)
-        for _ in range(LARGER_MOVES):
-            u, *point = (moved_relatively(x, rng, float(np.finfo(x.dtype).eps) ** LARGER) for x in (cotangent, *inputs))
-            there, measured_there = pair.at(u, point)
-            drift = np.fmax(drift, np.abs(there - measured_there - (here[0] - here[1])))  # (gradcheck.54)
-    each = [sensitivity(way, cotangent, inputs, rng, found) for way, found in zip(pair, here, strict=True)]
-    floor = sum(each) + np.where(np.isfinite(drift), drift, 0)
+        here = np.stack([pair.claimed(cotangent, inputs), measured])
+        far = [eps**LARGER for eps in last_bits]
+        points = [
+            [moved_relatively(x, rng, most) for x, most in zip(question, far, strict=True)] for _ in range(LARGER_MOVES)
+        ]
+        points += [[moved(x, rng, ULPS) for x in question] for _ in range(SMALL_MOVES)]
+        each = np.empty((2, len(points), *here.shape[1:]), here.dtype)  # what both are at each of them
+        for k, (u, *point) in enumerate(points):
+            each[0, k], each[1, k] = pair.at(u, point)
+        moves = np.abs(each - here[:, None])[:, LARGER_MOVES:]
+        drifts = np.abs(each[0] - each[1] - (here[0] - here[1]))[:LARGER_MOVES]  # (gradcheck.54)
+        of_claim, of_measured = np.fmax.reduce(moves, axis=1, initial=0)
+        drift = np.fmax.reduce(drifts, initial=0)
+        of_claim = of_claim + np.where(np.isfinite(drift), drift, 0)
+        floor = of_measured + np.where(_is_at_an_edge(here, each, cotangent), 0, of_claim)
     return np.where(np.isfinite(floor), floor, 0)
+
+
+def _is_at_an_edge(here: Array, each: Array, cotangent: Array) -> Array:
+    """Whether the claim has another branch close by, and what is measured has not: that is no rounding.
+
+    On one side both are the same then, and on the other as far apart as here.
+    """
+    apart, there = here[0] - here[1], each[0] - each[1]
+    near = STEADY * np.abs(apart)
+    either = (np.abs(there) <= near) | (np.abs(there - apart) <= near)
+    steady = np.abs(each[1] - here[1]) <= near
+    largest = max(np.abs(here).max(initial=0), np.abs(cotangent).max(initial=0))
+    return np.asarray((np.abs(apart) > GROSS * largest) & (either & steady).all(axis=0))
 
 
 def sensitivity(

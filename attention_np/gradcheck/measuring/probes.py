@@ -54,7 +54,9 @@ SLIGHT = 1e-6  # a jump of a slope, relative to the slope, that is no more than 
 CLOSE_TO_ZERO = 2.0**-26  # relative to other entries: from there on a kink at zero is not merely a steep function
 TOGETHER = 64  # entries that are looked at together
 CONFIRMED = 4  # steps, one a sixteenth of the other, at which the jump of a slope is the same
-NOT_ANALYTIC = "forward is not analytic (a cast, an abs, a comparison of complex numbers?)"
+NOT_ANALYTIC = (
+    "forward is not analytic (a cast, an abs, a comparison of complex numbers?), or loses small imaginary parts"
+)
 LOCATED = 4096  # entries: where there are more, a kink is not looked for among them
 
 
@@ -69,6 +71,9 @@ class Cusp:
 
     def __str__(self) -> str:
         place = list(self.index)
+        if self.jumps and -min(self.below, self.above) > CONVERGED * max(self.below, self.above) > 0:
+            apart = f"{self.below:.9g} and {-self.above:.9g}"
+            return f"forward is not continuous at {place}: the loss there differs from that on either side, by {apart}"
         if self.jumps:
             return f"forward is not continuous at {place}: the loss jumps by {self.below + self.above:.9g} there"
         sides = f"{self.below:.9g} on one side and {self.above:.9g} on the other"
