@@ -18,8 +18,8 @@ LEAST = 2.0**-24  # of float16, whose small numbers are that far apart
 NEARBY = 1e-5  # relative: many a unit in the last place of single precision, and next to nothing for a formula
 SMALLER = 0.75  # times the input: so much that powers can be told apart, while the epsilon stays small beside it
 SMALL = 1e-2  # of the largest entry: an error that an epsilon may make
-CLEARLY = 300  # times what counts as an error: known to less than a percent
-NEAR = 0.02  # relative: how closely they do, which is to the order of the epsilon itself
+CLEARLY = 30  # times what counts as an error: known to a few percent
+NEAR = 0.1  # relative: how closely they do, which is to the order of the epsilon itself
 GROWN = 2  # times as large: no typical error of rounding is, by chance, of so many
 FEW = 30  # values, of which nothing can be said about a pattern
 
