@@ -114,10 +114,11 @@ def _is_at_an_edge(here: Array, each: Array, cotangent: Array) -> Array:
     """
     apart, there = here[0] - here[1], each[0] - each[1]
     near = STEADY * np.abs(apart)
-    either = (np.abs(there) <= near) | (np.abs(there - apart) <= near)
+    gone = np.abs(there) <= near
+    either = gone | (np.abs(there - apart) <= near)
     steady = np.abs(each[1] - here[1]) <= near
     largest = max(np.abs(here).max(initial=0), np.abs(cotangent).max(initial=0))
-    return np.asarray((np.abs(apart) > GROSS * largest) & (either & steady).all(axis=0))
+    return np.asarray((np.abs(apart) > GROSS * largest) & gone.any(axis=0) & (either & steady).all(axis=0))
 
 
 def sensitivity(
