@@ -7,12 +7,11 @@ and the gradients of an exact kernel lie on smooth curves, and whatever differen
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ PRECISIONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "tf32": 2.0**-10}  # the
 OF_OUTPUTS = (("backward", "forward"), ("gradient", "output"), ("input", "reference"))  # words for what is said
 LONGEST, POINTS, ORDER = 2.0**-5, 10, 5  # relative; a smooth curve leaves next to nothing, its rounding all
 STEADY = 2  # last bits, of what is rounded alike close by: inputs, as a scale may be, and outputs that hardly move
-TOGETHER, WITNESSES = 8, 64  # entries whose saturation is looked at: one that stays wrong tells, or all of so many do
+TOGETHER, WITNESSES = 8, 64  # saturated entries that are measured together, and that are at most
 
 
 def check_low_precision(
@@ -216,6 +215,24 @@ class _Reference:
                 found.numerical[k], found.looked[...] = np.ravel(gradient), True
         return known
 
+    def largest_where_smaller(self, found: Measured) -> Array:
+        """How large each entry of a gradient is where its input, or all are far smaller; NaN if that is not known."""
+        (u, inputs), position = found.candidate.question, found.subject.position
+        tame = [SMALLER * x for x in inputs]
+        largest = np.full(found.subject.x.shape, np.nan)
+        for there in ([*inputs[:position], tame[position], *inputs[position + 1 :]], tame):
+            try:
+                if self.believed:
+                    gradient = self.functions.backward(u.copy(), *(x.copy() for x in there))[position]
+                else:
+                    every, best = np.arange(largest.size), found.method == METHODS[1]
+                    slopes = measure(found.there(u, there), every, found.method, found.aside, best=best)
+                    gradient = slopes.values[:, 0].reshape(largest.shape)
+            except Exception:  # noqa: S112 - what it raises there is up to the reference
+                continue
+            largest = np.fmax(largest, np.abs(gradient))
+        return largest
+
 
 class _Kernel:
     """A kernel at a point, in the dtypes that it takes; its answers in double precision."""
@@ -229,12 +246,6 @@ class _Kernel:
         if not (self.output.dtype.kind == "f" or is_narrow(self.output.dtype)):
             raise TypeError(f"forward must return arrays of floating-point numbers, not {kind_of(result)}")
         self.smallest = max(float(np.spacing(np.zeros((), x.dtype))) for x in (self.output, *self.point.values()))
-
-    def scaled(self, factor: float) -> _Kernel:
-        """The same where all inputs are so many times as large."""
-        there = copy.copy(self)
-        there.point = {name: (factor * x).astype(x.dtype) for name, x in self.point.items()}
-        return there
 
     def named(self, output: Array) -> dict[str, Any]:
         """The arrays of the output, by their names."""
@@ -355,37 +366,33 @@ class _Compared:
             diagnosis = "it could not be checked: rounding may be all that there is of it"
         return compared(name, "reference", Details(claimed, expected, floor, verdict), unit, diagnosis)
 
-    @cached_property
-    def smaller(self) -> _Compared | None:
-        """The same where all inputs are far smaller, and nothing saturates; None if the kernel raises there."""
-        try:
-            return _Compared(self.kernel.scaled(SMALLER), self.truth, self.rng)
-        except Exception:  # what it raises is up to the kernel and the reference
-            return None
-
     def _allow_saturation(self, found: Measured, error: Array, floor: Array) -> None:
-        """Raise the floor by what saturated outputs lose, where an entry is wrong; one that stays so is enough.
+        """Raise the floor by what saturated outputs lose, where an entry is wrong.
 
-        As 1 - y where y has rounded to one: so long as it stays there, no point close by shows what is lost. But where
-        all inputs are far smaller nothing is, and what is wrong there, too, is wrong. Where the first of many may have
-        lost what they are off by, the others, which are off by less, are taken to have.
+        As 1 - y where y has rounded to one: so long as it stays there, no point close by shows what is lost. Such an
+        entry is far larger where its input, or all are far smaller. Beside wrong ones that are not, it is undecided.
+        Else the worst are measured: once all of several are wrong still, so is the rest; once many are not, as much is
+        allowed to the others as last bits make of the entry that is not saturated.
         """
-        name, there = found.name, self.smaller
+        whole = self.truth.largest_where_smaller(found)
+        saturated = ~(WITHIN * np.abs(self.expected[found.name]) > whole)
         wrong = error > UNDECIDABLE * floor
-        if there is not None:
-            apart = np.abs(there.answer[name] - there.expected[name])
-            if (wrong & (apart > UNDECIDABLE * there.floor(name))).any():
-                return
-        subject, doubtful = replace(found.subject, unit=self.kernel.unit), np.flatnonzero(wrong)
+        doubtful = np.flatnonzero(wrong & saturated)
+        if (wrong & ~saturated).any():
+            floor.flat[doubtful] = error.flat[doubtful]
+            return
+        subject, unit = replace(found.subject, unit=self.kernel.unit), self.kernel.unit
         doubtful = doubtful[np.argsort(-(error * sizes(subject.x)).flat[doubtful])]  # all may lose about as much
         for first in range(0, min(doubtful.size, WITNESSES), TOGETHER):
-            some = doubtful[first : first + TOGETHER]
+            some, behind = doubtful[first : first + TOGETHER], doubtful[first + TOGETHER :]
             lost = measure(subject, some, METHODS[1], found.aside, best=True).lost
             floor.flat[some] += STEADY / WITHIN * lost / UNDECIDABLE
-            if (error.flat[some] > UNDECIDABLE * floor.flat[some]).any():
+            still = error.flat[some] > UNDECIDABLE * floor.flat[some]
+            if still.any():
+                floor.flat[behind] = floor.flat[behind] if still.all() else error.flat[behind]
                 return
         behind = doubtful[WITNESSES:]
-        floor.flat[behind] = error.flat[behind]
+        floor.flat[behind] += STEADY * unit * whole.flat[behind] / UNDECIDABLE
 
 
 def _last_bit(precision: str | None, arrays: Iterable[Array]) -> float:

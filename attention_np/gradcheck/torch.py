@@ -20,7 +20,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from threading import RLock
@@ -108,12 +109,12 @@ class _TorchAdapter(Adapter):
 
     def forward(self, *arrays: Array) -> Any:
         torch = _torch()
-        with torch.inference_mode(False), torch.no_grad():
+        with _refusals(), torch.inference_mode(False), torch.no_grad():
             return self.as_output(self.outputs(self.tensors(arrays)))
 
     def backward(self, d_output: Any, *arrays: Array) -> list[Array]:
         torch = _torch()
-        with torch.inference_mode(False), torch.enable_grad():
+        with _refusals(), torch.inference_mode(False), torch.enable_grad():
             tensors = [x.requires_grad_() for x in self.tensors(arrays)]
             outputs = self.outputs([x.clone() for x in tensors])  # which the function may overwrite
             pairs = [(y, u) for y, u in zip(outputs.values(), each(d_output), strict=True) if y.requires_grad]
@@ -146,6 +147,21 @@ class _TorchAdapter(Adapter):
     def to_numpy(self, leaf: Any) -> Array:
         array: Array = leaf.numpy(force=True)
         return array
+
+
+class _RefusedError(RuntimeError, ValueError):
+    """An argument that PyTorch refuses: it raises a RuntimeError for nearly everything."""
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What refuses a point that the check has chosen ends no check; what is more special does, as no more memory."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:
+            raise
+        raise _RefusedError(str(error)) from error
 
 
 class _Functional:

@@ -469,3 +469,53 @@ def test_a_reference_whose_complex_step_is_none_is_measured_by_differences():
     assert check_low_precision(cube, lambda d, x: d * 3 * x * x, x, cube).ok
     report = check_low_precision(cube, lambda d, x: d * 2 * x * x, x, cube)
     assert report["x"].diagnosis == "it is 0.666667 times the numerical gradient throughout"
+
+
+def normalized(x):
+    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True))
+
+
+def test_a_kernel_whose_norm_makes_all_sizes_alike_holds_where_it_saturates():
+    half, scale = ROUNDED["float16"], 20.0
+
+    def weights_of(query, key):
+        return single(half(softmax(half(scale * normalized(single(query)) @ normalized(single(key)).T))))
+
+    def back(d_y, x):
+        y, size = normalized(x), np.sqrt((x * x).sum(axis=-1, keepdims=True))
+        return (d_y - y * (d_y * y).sum(axis=-1, keepdims=True)) / size
+
+    def backward(d, query, key, value):
+        d, query, key, value = map(single, (d, query, key, value))
+        weights = weights_of(query, key)
+        delta = (d * single(half(weights @ value))).sum(axis=-1, keepdims=True)
+        d_scores = scale * weights * (d @ value.T - delta)
+        d_query = back(d_scores @ normalized(key), query)
+        return half(d_query), half(back(d_scores.T @ normalized(query), key)), half(weights.T @ d)
+
+    for seed in range(3):
+        shapes = {"query": (4, 4), "key": (5, 4), "value": (5, 4)}
+        report = check_low_precision(
+            lambda query, key, value: half(weights_of(query, key) @ single(value)),
+            backward,
+            {name: half(normal(*shape, seed=10 * seed + k)) for k, (name, shape) in enumerate(shapes.items())},
+            lambda query, key, value: softmax(scale * normalized(query) @ normalized(key).T) @ value,
+        )
+        assert report.ok, str(report)
+
+
+@pytest.mark.parametrize(("factor", "wrong"), [(1, 0), (-1, 10), (3, 10)])
+def test_what_is_wrong_shows_beside_any_number_of_saturated_entries(factor, wrong):
+    rng, half = np.random.default_rng(0), ROUNDED["float16"]
+    x = half(np.concatenate([5 + 0.2 * rng.random(200), 0.5 + rng.random(10), 0.05 * rng.random(20)]))
+    weights = np.where((x > 0.2) & (x < 2), 1e-5, 1).astype(np.float32)
+
+    def backward(d, x):
+        y = single(half(np.tanh(single(x))))
+        slope = single(half(1 - single(half(y * y))))
+        return half(single(d) * weights * np.where(weights < 1, factor, 1) * slope)
+
+    report = check_low_precision(
+        lambda x: half(weights * single(half(np.tanh(single(x))))), backward, {"x": x}, lambda x: weights * np.tanh(x)
+    )
+    assert report["x"].wrong == wrong, str(report)

@@ -461,6 +461,46 @@ def test_what_is_made_of_a_mask_is_not_kept_though_it_is_the_same_close_by(size)
     assert "is it right by something that is true of this point alone?" in report["x"].note
 
 
+@each(
+    "labels",
+    [np.eye(3), np.eye(3)[[1]], np.eye(4)[[0, 3, 3, 0]], np.ones((2, 1))],
+)
+def test_labels_that_are_the_same_backwards_are_not_kept(labels):
+    def log_softmax(x):
+        return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+
+    def backward(d, x, labels):
+        chosen = np.arange(x.shape[1]) == labels.argmax(axis=-1)[:, None]
+        return d[:, None] * (np.exp(log_softmax(x)) - chosen), -d[:, None] * log_softmax(x)
+
+    inputs = {"x": normal(*labels.shape), "labels": labels}
+    report = check(lambda x, labels: -(labels * log_softmax(x)).sum(axis=-1), backward, inputs)
+    assert report.ok, str(report)
+
+
+@each("size", [-1e9, 1.7e9])
+def test_what_is_large_elsewhere_excuses_nothing(size):
+    def backward(d, x, _):
+        y = softmax(x.astype(np.float32))
+        d_x = y * (d.astype(np.float32) - (d * y).sum(axis=-1, keepdims=True).astype(np.float32))
+        return d_x.astype(float), 0 * x
+
+    inputs = {"x": normal(3, 6), "large": np.full((3, 6), size)}
+    report = check(lambda x, large: softmax(x + 0 * large), backward, inputs)
+    assert report["x"].wrong > 9
+    assert not report["x"].undecided
+
+
+@each("far", [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1])
+def test_what_is_wrong_beyond_the_edge_of_a_smooth_piece_is_no_tolerance(far):
+    def clamped(x):
+        return np.where(x <= -1, -1.0, np.where(x >= 1, 1.0, 1.5 * x - 0.5 * x**3))
+
+    found = check(clamped, lambda d, x: d * 1.5 * (1 - x * x), {"x": np.array([0.2, 0.5, -1 - far])})["x"]
+    assert found.wrong == 1
+    assert "tolerance of its own" not in str(found.note)
+
+
 SYMMETRIC = np.array([[2.0, 0.5, 0.1], [0.5, 3.0, 0.2], [0.1, 0.2, 1.5]])
 
 TRUE_HERE = {  # right by something that is true of the point, or of the other inputs

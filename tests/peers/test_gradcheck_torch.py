@@ -293,6 +293,16 @@ def test_what_autograd_loses_of_large_logits_is_rounding(seed: int) -> None:
 def test_a_point_that_torch_refuses_is_not_used() -> None:
     x, q = tensor(0, 5), torch.tensor([0.23, 0.9999], dtype=torch.float64)
     assert gradcheck.torch.check(lambda q: torch.quantile(x, q), [q]).ok
+    calls = []
+
+    def forgetful(x: Any) -> Any:
+        calls.append(x)
+        if len(calls) > 4:
+            raise torch.OutOfMemoryError("no more memory")
+        return torch.sin(x)
+
+    with pytest.raises(torch.OutOfMemoryError, match="no more memory"):
+        gradcheck.torch.check(forgetful, [x])
 
 
 def test_labels_of_float_that_are_compared_are_said_to_be_so() -> None:

@@ -35,13 +35,14 @@ Array = npt.NDArray[Any]
 COMPLEX_STEP, CENTRAL = METHODS
 RESOLUTION = {COMPLEX_STEP: 1e-10, CENTRAL: 1e-7}  # the relative error of an entry that must be seen
 OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to look closer
-LAST_BITS = 64  # units in the last place of the largest, of an input too: what rounding may leave of terms that cancel
+LAST_BITS = 64  # units in the last place of the largest, or of an input: what rounding may leave of terms that cancel
 BIASED = 3  # times how unsteady they are: what solvers and series are off by, which stop on one side of the limit
 TOLERANCE = 0.1  # a relative error that is no solver's, nor of a series that ends
 TOGETHER = 4  # doubtful entries that are looked at more closely together; if all prove wrong, clearer ones are believed
 FEW = 64  # entries behind what is off along a direction, that are looked at
 ALIKE = 13  # slopes within so many powers of two move together
 SHORT = 2.0**-12  # relative: a step
+STREWN = 4  # times that the others are asked for in another order, half of them zero: a single one stays hardly ever
 WITNESSES = 4  # wrong entries, and undecided ones, whose complex step is held against differences
 
 
@@ -140,8 +141,8 @@ def _of_narrow_dtype(found: Measured, some: Array, question: Question, differenc
     largest = max(np.nanmax(np.abs(found.numerical[0])), np.abs(question[0]).max())
     last_bits = LAST_BITS * found.subject.unit
     # An exponential of what is left of large terms, as of x - logsumexp(x), is off by their last bits times itself.
-    terms = max(np.abs(x[np.isfinite(x)]).max(initial=0) for x in question[1])
-    exponentials = min(last_bits * terms, grossly(question[0].dtype)) * np.abs(found.claimed[some])
+    terms = np.abs(found.subject.x.ravel()[some])
+    exponentials = np.fmin(last_bits * terms, grossly(question[0].dtype)) * np.abs(found.claimed[some])
     slight = np.abs(difference) < np.fmax(last_bits * largest, exponentials)
     slight &= ~(np.abs(difference) <= UNDECIDABLE * noise)
     if slight.any():
@@ -287,9 +288,10 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
 def _is_kept(found: Measured, some: Array, nearby: list[Array], rtol: float) -> bool:
     """Whether a claim stays the same, bit by bit, where the input or all others move, and the slopes do not.
 
-    What is made of a mask, or of labels, is the same close to them, too; but not of the same numbers in another order.
+    What is made of a mask, or of labels, is the same close to them, too; but not where they are strewn and half zero.
     """
     (u, inputs), position = found.candidate.question, found.subject.position
+    rng = found.rng("kept")
 
     def where(its: list[Array], others: list[Array]) -> list[Array]:
         return [*others[:position], its[position], *others[position + 1 :]]
@@ -303,8 +305,9 @@ def _is_kept(found: Measured, some: Array, nearby: list[Array], rtol: float) -> 
     alone, others = where(nearby, inputs), where(inputs, nearby)
     if is_same(alone) and _is_wrong_at(found, some, (u, alone), rtol):
         return True
-    reversed_ = where(inputs, [np.flip(x) for x in inputs])
-    return is_same(others) and is_same(reversed_) and _is_wrong_at(found, some, (u, others), rtol)
+    strewn = ([np.where(rng.random(x.shape) < 0.5, rng.permuted(x), 0) for x in inputs] for _ in range(STREWN))
+    same = is_same(others) and all(is_same(where(inputs, there)) for there in strewn)
+    return same and _is_wrong_at(found, some, (u, others), rtol)
 
 
 def _is_wrong_at(found: Measured, some: Array, question: Question, rtol: float) -> bool:

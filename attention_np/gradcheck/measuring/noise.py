@@ -154,14 +154,15 @@ def own_tolerance(line: Line, most: float) -> tuple[Array, Array]:
     A solver or a series stops after as many steps as its tolerance takes. Points further apart show it, and closer ones
     where most is left: there the error of a formula falls, however short its wave is, and a jump stays. The first is of
     slopes that are smooth but for that, as of a right gradient; the second of any that jump, infinite where a branch of
-    the function ends. No jump is looked for that times `most` would be less than the difference.
+    the function ends. No jump is looked for that times `most` would be less than the difference; nor one at the point
+    itself, where the difference is what is asked about.
     """
     left, jumps = np.zeros((2, *line.shape))
     with np.errstate(all="ignore"):
         for spacing, apart, rough, smooth in line.looks(APART, SMOOTH_BUT_FOR_JUMPS):
             found = np.zeros(line.shape)
-            for entry in np.flatnonzero(rough & (most * _left_over(apart) > np.abs(apart[-1]))):
-                found[entry] = _jump(line, int(entry), spacing, apart[:, entry])
+            for entry in np.flatnonzero(rough & (most * _left_over(apart[:-1]) > np.abs(apart[-1]))):
+                found[entry] = _jump(line, int(entry), spacing, apart[:-1, entry])
             left, jumps = np.where(smooth, found, left), np.fmax(jumps, found)
     return left, jumps
 
@@ -172,9 +173,10 @@ def _jump(line: Line, entry: int, spacing: float, apart: Array) -> float:
     Infinite where a branch ends: the slopes jump by more than themselves, as for no tolerance, or the function has a
     kink there.
     """
-    place, most, alone = 1 - len(apart), _left_over(apart), line.alone(entry) if line.alone else line.pair
+    place, most, alone = 1 - POINTS, _left_over(apart), line.alone(entry) if line.alone else line.pair
     for _ in range(LOOKS):
         place = CLOSER * (place + int(np.abs(np.diff(apart, n=ORDER)).argmax()))
+        place = min(place, -1 - CLOSER * ORDER)  # and nowhere beyond
         spacing /= CLOSER
         there = [(place + k) * spacing for k in range(CLOSER * ORDER + 1)]
         claimed = np.array([np.broadcast_to(line.at(line.pair.claimed, far), line.shape)[entry] for far in there])

@@ -29,9 +29,8 @@ Array = npt.NDArray[Any]
 
 SMALLEST = 1e-300  # whatever is smaller counts as zero: a fraction of it could not be told from it
 # What a function raises that is asked outside its domain, as for the Cholesky factor of an indefinite matrix, or for a
-# place beyond the end of a table; PyTorch raises a RuntimeError for nearly everything. Anything else, such as no more
-# memory, is an error.
-REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError, np.linalg.LinAlgError)
+# place beyond the end of a table. Anything else, such as no more memory or no more workers, is an error.
+REFUSALS = (ArithmeticError, AssertionError, LookupError, ValueError, np.linalg.LinAlgError)
 
 
 class AnotherShapeError(ValueError):
