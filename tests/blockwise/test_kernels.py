@@ -324,7 +324,7 @@ def test_blocks_round_hardly_more_than_whole_rows(n: int, score_scale: int) -> N
         [np.sqrt(np.mean(np.abs(x - y).mean(axis=(1, 2)) ** 2)) for x, y in zip(found, exact, strict=True)]
         for found in (output_and_gradients(op, *arrays) for op in (blockwise, dot_product))
     ]
-    assert np.max(np.divide(*errors)) < 1.12
+    assert np.max(np.divide(*errors)) < 1.25  # by processor and BLAS up to 1.18, in what is summed over queries
 
 
 @each("features", [0, 1, 7, 8, 24, 64, 100])
