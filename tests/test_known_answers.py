@@ -314,6 +314,11 @@ def test_a_convention_that_is_read_otherwise_is_found(
     assert seen <= {x.case for x in report.failed}
 
 
+@each(("op", "name"), [("dot_product", "softcap"), ("multi_head", "window"), ("rotary", "scaling.truncate")])
+def test_a_convention_that_is_read_as_it_is_meant_is_not(answers: Sets, op: str, name: str) -> None:
+    assert known_answers.verify(partial(otherwise(name, lambda value: value), op), answers[op], op=op).ok
+
+
 def standard_moving(inputs: dict[str, Array], options: dict[str, Any], wrong: str = "") -> dict[str, Array]:
     """Its second derivatives from their formulas, with something left out."""
     if "v_query" not in inputs or "bias" in inputs:

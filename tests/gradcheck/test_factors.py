@@ -381,6 +381,18 @@ def test_a_factor_next_to_one_is_the_same_at_another_point_where_it_is_known_the
     assert found <= (said if abs(off) > 1e-12 else {"no simple cause"})
 
 
+def test_of_several_outputs_no_length_is_that_of_all_of_them():
+    def forward(x):
+        return {"h": x @ np.ones((3, 4)), "loss": (x * x).sum()}
+
+    def backward(d, x):
+        return (d["h"] @ np.ones((4, 3)) + 2 * x * d["loss"]) / 3
+
+    found = check(forward, backward, {"x": normal(2, 3)})["x"].diagnosis
+    assert "1/3, where 3 is the length of the last axis of x" in found
+    assert "9" not in found
+
+
 def test_a_factor_of_the_entries_that_can_be_decided_is_seen_beside_such_as_noise_hides():
     rng = np.random.default_rng(0)
     right = rng.standard_normal((7, 6))

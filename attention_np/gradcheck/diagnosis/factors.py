@@ -12,6 +12,7 @@ import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.diagnosis.mistake import EPS, NEXT_TO_ONE, Array, Mistake, in_words, number, subsets
+from attention_np.gradcheck.nesting import apart
 
 __all__ = [
     "constant_factor",
@@ -257,7 +258,8 @@ def _constants(mistake: Mistake) -> dict[str, float]:
 
 
 def _arrays(mistake: Mistake) -> dict[str, Array]:
-    return {**mistake.evidence.inputs, "the output": mistake.evidence.output}
+    output, parts = mistake.evidence.output, mistake.evidence.parts
+    return {**mistake.evidence.inputs, **(apart(output, parts) if parts else {"the output": output})}
 
 
 def _lengths(mistake: Mistake) -> dict[int, str]:
