@@ -136,7 +136,7 @@ def check_low_precision(
     truth = _Reference(functions, pull_back is not None, options, Running(executor), cotangents, seed)
     near = STEADY * kernel.unit + SAME_CALL_ULPS * float(np.finfo(np.float32).eps)  # which such kernels, too, add up in
     with np.errstate(all="ignore"):
-        found = _Compared(kernel, truth, generator)
+        found = _Compared(kernel, truth, right, generator)
         reports = {}
         for name, expected in found.expected.items():
             answer = found.answer[name]
@@ -170,18 +170,12 @@ class _Reference:
     cotangents: Array
     seed: int
 
-    def candidate(self, kernel: _Kernel, answer: Mapping[str, Any]) -> Candidate:
-        """The reference, and what the kernel claims, where the kernel is."""
+    def candidate(self, kernel: _Kernel, answer: Mapping[str, Any], right: Array) -> Candidate:
+        """The reference, whose output is `right`, and what the kernel claims, where the kernel is."""
         arrays = {name: x.astype(np.float64) for name, x in kernel.point.items()}
         run, parts = partial(on_copies, self.functions.forward), self.functions.outputs
-        first = FirstCall(
-            np.asarray(run(*arrays.values())),
-            self.cotangents,
-            [answer[name] for name in arrays],
-            faults={},
-            writes={},
-            is_view=False,
-        )
+        claimed = [answer[name] for name in arrays]
+        first = FirstCall(right, self.cotangents, claimed, faults={}, writes={}, is_view=False)
         return Candidate(
             run,
             kernel.backward,
@@ -270,9 +264,8 @@ class _Kernel:
         answers = self.named(output) | dict(zip(self.point, gradients, strict=True))
         return {name: _in_double(x) for name, x in answers.items()}
 
-    def floors(self, u: Array, rng: np.random.Generator) -> dict[str, Array]:
-        """How far rounding moves each entry of the output and of the gradients."""
-        here = self.answer(u)
+    def floors(self, u: Array, here: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Array]:
+        """How far rounding moves each entry of the output and of the gradients, of the answer that is given `here`."""
         floors = {name: np.zeros(np.shape(x)) for name, x in here.items()}
         ways = [rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape) for x in (u, *self.point.values())]
         spacing = self.unit
@@ -284,9 +277,8 @@ class _Kernel:
                 curve = np.array([x[name] for x in answers])
                 with np.errstate(all="ignore"):
                     if spacing > self.unit:  # closer, rounding itself may choose the branch
-                        curve = _without_a_branch(
-                            curve, self.unit * max(np.abs(curve).max(initial=0), np.abs(u).max(initial=0))
-                        )
+                        largest = max(np.abs(curve).max(initial=0), np.abs(u).max(initial=0))
+                        curve = _without_a_branch(curve, self.unit * largest)
                     left = np.sqrt((high_differences(curve, ORDER) ** 2).mean(axis=0))
                     of_constants = STEADY * np.abs(curve[POINTS // 2] - curve[POINTS // 2 - 1]) * self.unit / spacing
                     noise = left + of_constants / UNDECIDABLE
@@ -323,13 +315,12 @@ def _without_a_branch(curve: Array, last_bit: float) -> Array:
 class _Compared:
     """What a kernel answers at its point, what it is to answer, and how much of the difference is rounding."""
 
-    def __init__(self, kernel: _Kernel, truth: _Reference, rng: np.random.Generator) -> None:
-        self.kernel, self.truth, self.rng = kernel, truth, rng
+    def __init__(self, kernel: _Kernel, truth: _Reference, right: Array, rng: np.random.Generator) -> None:
+        self.kernel, self.truth = kernel, truth
         self.answer, self.again = kernel.answer(truth.cotangents[0]), kernel.answer(truth.cotangents[0])
-        candidate = truth.candidate(kernel, self.answer)
-        self.known = truth.gradients(candidate)
-        self.noise = kernel.floors(truth.cotangents[0], rng)
-        self.expected = kernel.named(candidate.first.output)
+        self.known = truth.gradients(truth.candidate(kernel, self.answer, right))
+        self.noise = kernel.floors(truth.cotangents[0], self.answer, rng)
+        self.expected = kernel.named(right)
         for name, found in self.known.items():
             self.expected[name] = found.numerical[0].reshape(found.subject.x.shape)
 
@@ -381,7 +372,7 @@ class _Compared:
         if (wrong & ~saturated).any():
             floor.flat[doubtful] = error.flat[doubtful]
             return
-        subject, unit = replace(found.subject, unit=self.kernel.unit), self.kernel.unit
+        subject = replace(found.subject, unit=self.kernel.unit)
         doubtful = doubtful[np.argsort(-(error * sizes(subject.x)).flat[doubtful])]  # all may lose about as much
         for first in range(0, min(doubtful.size, WITNESSES), TOGETHER):
             some, behind = doubtful[first : first + TOGETHER], doubtful[first + TOGETHER :]
@@ -392,7 +383,7 @@ class _Compared:
                 floor.flat[behind] = floor.flat[behind] if still.all() else error.flat[behind]
                 return
         behind = doubtful[WITNESSES:]
-        floor.flat[behind] += STEADY * unit * whole.flat[behind] / UNDECIDABLE
+        floor.flat[behind] += STEADY * subject.unit * whole.flat[behind] / UNDECIDABLE
 
 
 def _last_bit(precision: str | None, arrays: Iterable[Array]) -> float:

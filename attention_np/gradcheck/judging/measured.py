@@ -13,7 +13,7 @@ import numpy.typing as npt
 from attention_np.gradcheck.agreement import UNDECIDABLE, UNDECIDED
 from attention_np.gradcheck.findings import Escape
 from attention_np.gradcheck.measuring.functions import Backward, FirstCall, Forward, call_backward, wide_dtype
-from attention_np.gradcheck.measuring.noise import Pair, sensitivity
+from attention_np.gradcheck.measuring.noise import GROSS, Pair, sensitivity
 from attention_np.gradcheck.measuring.numerical import METHODS, measure, measure_along
 from attention_np.gradcheck.measuring.running import Running, ignore
 from attention_np.gradcheck.measuring.slopes import Slopes
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 Result = TypeVar("Result")
 
 WORK = 10**9  # entries looked at, times the entries that each of those looks computes with
-GROSS, COARSE, FAR = 1e-6, 1e3, 100  # relative; units in the last place; noise floors: no rounding comes so far
+COARSE, FAR = 1e3, 100  # units in the last place; noise floors: no rounding comes so far
 ASKED = 8  # entries that are looked at elsewhere, or for other cotangents
 LEAST_ENTRIES = 100  # looked at, however large the input
 ROUGH = 1 / 4  # of an entry: to know it so well tells it from one and a half times as much

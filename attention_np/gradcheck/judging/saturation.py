@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.judging.measured import GROSS, grossly
-from attention_np.gradcheck.measuring.noise import ELSEWHERE, Pair, Question, moved_relatively
+from attention_np.gradcheck.judging.measured import grossly
+from attention_np.gradcheck.measuring.noise import ELSEWHERE, GROSS, Pair, Question, moved_relatively
 from attention_np.gradcheck.measuring.slopes import SMALLER
 
 __all__ = ["SEEN", "is_lost"]

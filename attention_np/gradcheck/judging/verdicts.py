@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.findings import Escape
-from attention_np.gradcheck.judging.measured import ASKED, COARSE, FAR, GROSS, Measured, grossly
+from attention_np.gradcheck.judging.measured import ASKED, COARSE, FAR, Measured, grossly
 from attention_np.gradcheck.judging.saturation import SEEN, is_lost
 from attention_np.gradcheck.measuring.noise import (
     ELSEWHERE,
+    GROSS,
     Line,
     Question,
     moved_relatively,

@@ -46,9 +46,8 @@ Array = npt.NDArray[Any]
 ULPS = 4  # by how many units in the last place, at most, the inputs are moved
 SMALL_MOVES, LARGER_MOVES = 4, 2  # of which the largest change counts (gradcheck.56)
 LARGER = 0.75  # a larger move is eps to this power, relative (gradcheck.55)
-# Parts of a difference, and of the largest: by how much what does not jump moves with that, and what no rounding is,
-# but to half precision.
-STEADY, GROSS = 1e-3, 1e-6
+STEADY = 1e-3  # of a difference: by how much what does not jump moves with it
+GROSS = 1e-6  # relative: no rounding comes so far, but to single or half precision
 
 POINTS, ORDER = 10, 3  # that are equally spaced, and of the differences there
 CLOSE = tuple(2.0**-k for k in (7, 9, 11, 14, 17, 20))  # how far points are apart, relative, as it is tried
@@ -121,11 +120,9 @@ def _is_at_an_edge(here: Array, each: Array, cotangent: Array) -> Array:
     return np.asarray((np.abs(apart) > GROSS * largest) & gone.any(axis=0) & (either & steady).all(axis=0))
 
 
-def sensitivity(
-    way: Way, cotangent: Array, inputs: list[Array], rng: np.random.Generator, here: Array | None = None
-) -> Array:
-    """How far the last bits of the inputs move one of the two, from what it is `here` if that is known."""
-    here = way(cotangent, inputs) if here is None else here
+def sensitivity(way: Way, cotangent: Array, inputs: list[Array], rng: np.random.Generator) -> Array:
+    """How far the last bits of the inputs move one of the two."""
+    here = way(cotangent, inputs)
     furthest: Array = np.zeros(here.shape)
     with np.errstate(all="ignore"):
         for _ in range(SMALL_MOVES):
