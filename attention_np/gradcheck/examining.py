@@ -46,9 +46,11 @@ __all__ = ["evidence_of", "examine", "prepared"]
 Array = npt.NDArray[Any]
 
 TOLERANCE = (
-    "its slopes do not reproduce at points close by: forward seems to be computed to a tolerance of its own, of about "
-    "{:.0e} of the gradient, as solvers and series are. Make that smaller, or allow it by rtol="
+    "its slopes do not reproduce at points close by: forward {} a tolerance of its own, of about {:.0e} of the "
+    "gradient, as solvers and series are. Make that smaller, or allow it by rtol="
 )
+# Real numbers alone do not tell the one from the other.
+SEEMS = dict(zip(METHODS, ("seems to be computed to", "has kinks there, or is computed to"), strict=True))
 JUMPS = "forward has other slopes close by, as beyond a kink, or where the sign of a vector or an order is left open"
 SLIGHT = 1e-2  # normwise, of every input: solvers are off by less of their derivatives, at 1e-3, a usual tolerance
 PERHAPS_A_SOLVER = (
@@ -88,7 +90,8 @@ def examine(candidate: Candidate, subjects: Mapping[str, Subject], options: Opti
         for found in sound.values():
             decide(found, options.method, options.rtol, options.directions, options.witnessed)
             if found.tolerance:
-                found.remark(JUMPS if math.isinf(found.tolerance) else TOLERANCE.format(found.tolerance))
+                jumps = math.isinf(found.tolerance)
+                found.remark(JUMPS if jumps else TOLERANCE.format(SEEMS[found.method], found.tolerance))
         reports = [_report_on(name, known, sound, forms, options, candidate) for name in candidate.inputs]
     except KeyboardInterrupt:
         raise Interrupted(Report(unfinished())) from None

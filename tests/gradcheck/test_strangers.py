@@ -325,6 +325,27 @@ def test_a_kink_close_by_is_no_tolerance(small, method):
     assert "tolerance of its own" not in str(found.note)
 
 
+def test_by_differences_slopes_that_jump_are_said_to_be_those_of_kinks_or_of_a_tolerance():
+    rng = np.random.default_rng(3)
+    inputs = {"x": rng.normal(size=10), "w": rng.normal(size=3), "b": rng.normal(size=1)}
+
+    def leaky(x, w, b):
+        z = np.convolve(x, w[::-1], "valid")[::2] + b
+        return np.where(z > 0, z, 0.1 * z)
+
+    def backward(d, x, w, b):  # the leak is forgotten
+        d_z = np.zeros(8)
+        d_z[::2] = d * (leaky(x, w, b) > 0)
+        return np.convolve(d_z, w), np.convolve(x, d_z[::-1], "valid"), d_z.sum(keepdims=True)
+
+    found = [check(leaky, backward, inputs, method="central", rng=seed)["w"] for seed in range(4)]
+    assert all(entry.wrong for entry in found)
+    assert any(
+        "forward has kinks there, or is computed to a tolerance of its own" in str(entry.note) for entry in found
+    )
+    assert not any("forward seems to be" in str(entry.note) for entry in found)
+
+
 @each("lost", [False, True])
 def test_a_jump_of_what_is_claimed_is_no_tolerance_of_forward(lost):
     ndimage = scipy("ndimage")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.judging.measured import grossly
-from attention_np.gradcheck.measuring.noise import ELSEWHERE, GROSS, Pair, Question, moved_relatively
+from attention_np.gradcheck.measuring.noise import GROSS, Pair, Question, elsewhere
 from attention_np.gradcheck.measuring.slopes import SMALLER
 
 __all__ = ["SEEN", "is_lost"]
@@ -42,8 +42,7 @@ def is_lost(
     largest = np.fmax(np.abs(claimed), np.abs(measured))
     apart = np.abs(claimed - measured)
     gross = apart > GROSS * largest
-    elsewhere = [moved_relatively(x, rng, ELSEWHERE) for x in inputs]
-    answers = [pair.at(*there) for there in ((other, inputs), (u, elsewhere))]
+    answers = [pair.at(*there) for there in ((other, inputs), (u, elsewhere(inputs, rng)))]
     first = claimed / measured
     ratios = np.array([of_claimed / of_measured for of_claimed, of_measured in answers])
     same = np.abs(ratios - first) <= grossly(u.dtype) * np.abs(first)

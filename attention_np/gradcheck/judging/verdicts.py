@@ -13,11 +13,10 @@ from attention_np.gradcheck.findings import Escape
 from attention_np.gradcheck.judging.measured import ASKED, COARSE, FAR, Measured, grossly
 from attention_np.gradcheck.judging.saturation import SEEN, is_lost
 from attention_np.gradcheck.measuring.noise import (
-    ELSEWHERE,
     GROSS,
     Line,
     Question,
-    moved_relatively,
+    elsewhere,
     noise_floor,
     own_tolerance,
     sensitivity,
@@ -275,27 +274,24 @@ def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
             "it is right for one cotangent, but backward is not linear in the gradient of the output: for a sum it "
             "does not give the sum, as if it clipped something or kept something from call to call"
         )
-    nearby = [moved_relatively(x, rng, ELSEWHERE) for x in inputs]
+    nearby = elsewhere(inputs, rng)
     if _is_wrong_at(found, some, (u, nearby), rtol):
-        if _is_kept(found, some, nearby, rtol):
+        unused = _unused(found, some, nearby, rtol)
+        if unused is not None:
             return (
-                "it is right at this point and the same close by, where forward has other slopes: as if backward kept "
-                "something of an earlier call, or took for a constant what is none"
+                f"it is right at this point and the same where {unused} moves a little, though forward has other "
+                f"slopes there: as if backward did not use {unused}, or kept it from an earlier call"
             )
         found.remark("it holds here and not close by: is it right by something that is true of this point alone?")
     return None
 
 
-def _is_kept(found: Measured, some: Array, nearby: list[Array], rtol: float) -> bool:
-    """Whether a claim stays the same, bit by bit, where the input or all others move, and the slopes do not.
+def _unused(found: Measured, some: Array, nearby: list[Array], rtol: float) -> str | None:
+    """An input that moves the slopes, but not the claim, bit by bit.
 
     What is made of a mask, or of labels, is the same close to them, too; but not where they are strewn and half zero.
     """
-    (u, inputs), position = found.candidate.question, found.subject.position
-    rng = found.rng("kept")
-
-    def where(its: list[Array], others: list[Array]) -> list[Array]:
-        return [*others[:position], its[position], *others[position + 1 :]]
+    (u, inputs), candidate, rng = found.candidate.question, found.candidate, found.rng("unused")
 
     def is_same(there: list[Array]) -> bool:
         try:
@@ -303,12 +299,16 @@ def _is_kept(found: Measured, some: Array, nearby: list[Array], rtol: float) -> 
         except REFUSALS:
             return False
 
-    alone, others = where(nearby, inputs), where(inputs, nearby)
-    if is_same(alone) and _is_wrong_at(found, some, (u, alone), rtol):
-        return True
-    strewn = ([np.where(rng.random(x.shape) < 0.5, rng.permuted(x), 0) for x in inputs] for _ in range(STREWN))
-    same = is_same(others) and all(is_same(where(inputs, there)) for there in strewn)
-    return same and _is_wrong_at(found, some, (u, others), rtol)
+    for k, name in enumerate(candidate.inputs):
+
+        def where(x: Array, k: int = k) -> list[Array]:
+            return [*inputs[:k], x, *inputs[k + 1 :]]
+
+        strewn = (np.where(rng.random(inputs[k].shape) < 0.5, rng.permuted(inputs[k]), 0) for _ in range(STREWN))
+        same = is_same(where(nearby[k])) and (name == found.name or all(is_same(where(x)) for x in strewn))
+        if same and _is_wrong_at(found, some, (u, where(nearby[k])), rtol):
+            return name
+    return None
 
 
 def _is_wrong_at(found: Measured, some: Array, question: Question, rtol: float) -> bool:

@@ -25,13 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import moved
-from attention_np.gradcheck.measuring.subject import REFUSALS
+from attention_np.gradcheck.measuring.subject import REFUSALS, sizes
 
 __all__ = [
-    "ELSEWHERE",
     "Line",
     "Pair",
     "Question",
+    "elsewhere",
     "high_differences",
     "moved_relatively",
     "noise_floor",
@@ -300,6 +300,16 @@ def moved_relatively(x: Array, rng: np.random.Generator, most: float) -> Array:
     with np.errstate(all="ignore"):
         y = x * np.asarray(1 + most * rng.uniform(-1, 1, x.shape), x.dtype)
     return np.where(np.isfinite(y), y, x)
+
+
+def elsewhere(inputs: Iterable[Array], rng: np.random.Generator) -> list[Array]:
+    """Another point close by. Zeros are moved, too, as biases are zero at first; and up, as many counts are."""
+    there = []
+    for x in inputs:
+        size, way = np.where(np.isfinite(x), x, 0), rng.uniform(-1, 1, x.shape)
+        size, way = np.where(x == 0, sizes(x), size), np.where(x == 0, np.abs(way), way)
+        there.append(np.asarray(x + ELSEWHERE * way * size, x.dtype))
+    return there
 
 
 def _or_nan(function: Way, cotangent: Array, inputs: list[Array]) -> Any:
