@@ -11,8 +11,8 @@ from attention_np import gradcheck
 from attention_np.gradcheck import METHODS, NotAnalyticError, numerical_gradient
 from attention_np.gradcheck.measuring.numerical import TASK_ELEMENTS, batched, measure, measure_along
 from attention_np.gradcheck.measuring.running import Running
-from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP, SCALES
-from attention_np.gradcheck.measuring.subject import Subject
+from attention_np.gradcheck.measuring.slopes import BEYOND_ZERO, COMPLEX_STEP, SCALES
+from attention_np.gradcheck.measuring.subject import Subject, sizes
 
 from .programs import normal, real_only, sine_in_single
 from .subjects import subject_of, watched_subject_of
@@ -134,9 +134,11 @@ def test_without_the_best_step_differences_take_those_that_are_given_or_the_firs
     found = measure(subject, elements, "central", Running(), scales=scales)
     np.testing.assert_array_equal(found.scales, scales)
     first = measure(subject, elements, "central", Running())
-    assert set(first.scales) == {SCALES[0]}
+    assert first.scales.max() == SCALES[0]
+    assert (first.scales * sizes(x) <= np.abs(x) / 64).all()
     best = measure(subject, elements, "central", Running(), best=True)
-    assert (best.errors <= first.errors).all()
+    worth_it = BEYOND_ZERO * np.abs(best.values[:, 0])
+    assert (best.errors <= np.fmax(first.errors, worth_it)).all()
     assert (best.errors < first.errors / 100).any()
 
 
@@ -361,5 +363,5 @@ def test_the_trial_of_one_more_axis_is_close_to_the_point():
     assert [place.shape for place in places] == [(3,), (2, 3)]
     np.testing.assert_array_equal(places[1], [places[0], x])
     apart = np.abs(places[0] - x)
-    assert ((apart > 0) & (apart <= 0.2)).all()
+    assert ((apart > 0) & (apart <= 0.1 * x)).all()
     assert apart.max() > 0.02

@@ -19,7 +19,7 @@ from attention_np.gradcheck.measuring.probes import (
 )
 from attention_np.gradcheck.measuring.running import MEMORY
 
-from .programs import layer_norm, normal, softmax
+from .programs import layer_norm, normal, real_only, softmax
 from .subjects import heard, subject_of, watched_subject_of
 
 EPS = float(np.finfo(np.float64).eps)
@@ -306,6 +306,14 @@ def test_rounding_is_about_the_last_bit_of_a_plain_function(forward, unit, batch
         assert noise.shape == subject.output.shape
         assert (noise >= last_bits).all()
         assert (noise <= 16 * last_bits).all()
+
+
+@each("beyond", [1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.3])
+@each("forward", [lambda x: np.clip(x, 0.8, 1.2), lambda x: 3 - np.maximum(x, 1.2), lambda x: np.fmin(x**3, 1.2**3)])
+def test_beyond_the_edge_of_a_plateau_there_is_a_slope_and_no_rounding(forward, beyond):
+    subject = subject_of(real_only(forward), 1.2 + beyond * np.array([1.0, -1.0, 1.0, -1.0]))
+    for seed in SEEDS:
+        assert (rounding_of(subject, np.random.default_rng(seed)) <= 16 * EPS * np.abs(subject.output)).all()
 
 
 @each(("narrow", "eps"), [(np.float32, EPS_IN_SINGLE), (np.float16, 2.0**-10)])

@@ -1,5 +1,6 @@
 """Who is believed where two gradients disagree: the steps of a verdict, one by one."""
 
+import math
 import re
 
 import numpy as np
@@ -18,7 +19,7 @@ from attention_np.gradcheck.judging.verdicts import (
     why_not_complex_step,
 )
 
-from .programs import back_through_softmax, normal, softmax, takes_the_memory_for_its_own
+from .programs import back_through_softmax, normal, real_only, softmax, takes_the_memory_for_its_own, with_entry
 from .subjects import measured
 
 EPS = float(np.finfo(float).eps)
@@ -634,6 +635,45 @@ def test_whatever_a_function_raises_at_another_point_the_others_count(name, meth
     assert report.ok, str(report)
     assert report["x"].undecidable == 0
     assert not check(forward, lambda d, x: 1.001 * backward(d, x), {"x": np.array(x)}, method=method).ok
+
+
+def logit(p):
+    return np.array([math.log(k / (1 - k)) for k in p])
+
+
+@each(
+    ("forward", "slope", "x"),
+    [
+        (logit, lambda p: 1 / (p * (1 - p)), [0.05, 0.5, 0.999, 1e-6]),
+        (lambda x: np.array(math.log(x[1] / x[0])), lambda x: np.array([-1 / x[0], 1 / x[1]]), [0.1, 2e4]),
+        (lambda x: np.array([math.sqrt(k) for k in x]), lambda x: 0.5 / np.sqrt(x), [1e-9, 1e-3, 0.5, 2.0]),
+    ],
+)
+def test_an_entry_next_to_the_end_of_the_domain_is_held_against_a_step_that_stays_within(forward, slope, x):
+    forward, x = real_only(forward), np.array(x)
+    right = check(forward, lambda d, x: d * slope(x), {"x": x})["x"]
+    assert right.ok, str(right)
+    assert not right.undecidable
+    for k in range(x.size):
+        wrong = check(forward, lambda d, x, k=k: d * with_entry(slope(x), k, 2 * slope(x)[k]), {"x": x})["x"]
+        assert wrong.wrong == 1
+        assert wrong.worst_index == (k,)
+
+
+def test_no_small_entry_beside_larger_ones_is_asked_beyond_zero():
+    asked = []
+
+    def root(x):  # of what is negative, the iteration never ends
+        asked.append(x.min())
+        y = np.maximum(x, 1)
+        for _ in range(60):
+            y = (y + x / y) / 2
+        return y
+
+    x = np.array([1e-3, 0.5, 2.0])
+    assert check(real_only(root), lambda d, x: d * 0.5 / np.sqrt(x), {"x": x}).ok
+    assert not check(real_only(root), lambda d, x: d / np.sqrt(x), {"x": x}).ok
+    assert min(asked) > 0
 
 
 def test_a_kink_does_not_hide_what_is_wrong_beside_it():

@@ -109,6 +109,8 @@ def _is_said_again(cause: Callable[[Mistake], str | None], mistake: Mistake, sen
     again = cause(mistake.again) if mistake.again.wrong.any() else None
     if again is None or NUMBER.sub("", sentence) != NUMBER.sub("", again):
         return False
+    if cause is factors.constant_factor and factors.is_another_again(mistake):  # in digits that are hardly known
+        return False
     return cause in OWN_NUMBERS or all(map(_is_same, NUMBER.finditer(sentence), NUMBER.finditer(again)))
 
 

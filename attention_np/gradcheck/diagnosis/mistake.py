@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
 from attention_np.gradcheck.diagnosis.asking import Asked, is_quick
-from attention_np.gradcheck.measuring.noise import elsewhere
+from attention_np.gradcheck.measuring.noise import ELSEWHERE, moved_relatively
 from attention_np.gradcheck.nesting import Parts
 
 __all__ = ["ENOUGH", "NEXT_TO_ONE", "Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number", "subsets"]
@@ -159,7 +159,7 @@ class Mistake:
         if not self.is_seen_again:
             return None
         rng = np.random.default_rng(0)
-        inputs = dict(zip(self.evidence.inputs, elsewhere(self.evidence.inputs.values(), rng), strict=True))
+        inputs = {name: moved_relatively(x, rng, ELSEWHERE) for name, x in self.evidence.inputs.items()}
         return self.elsewhere(inputs, rng.standard_normal(self.evidence.cotangents.shape))
 
     def elsewhere(self, inputs: Mapping[str, Array], cotangents: Array) -> Mistake | None:

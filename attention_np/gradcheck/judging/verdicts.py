@@ -26,7 +26,7 @@ from attention_np.gradcheck.measuring.noise import (
 from attention_np.gradcheck.measuring.numerical import METHODS, measure, measure_along
 from attention_np.gradcheck.measuring.probes import NOT_ANALYTIC, tells
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
-from attention_np.gradcheck.measuring.subject import REFUSALS, along, flattened, sizes
+from attention_np.gradcheck.measuring.subject import REFUSALS, along, flattened, magnitudes, sizes
 
 __all__ = ["decide", "first_verdict", "why_not_complex_step"]
 
@@ -238,7 +238,7 @@ def _suspects(found: Measured) -> Array:
     Entries move together whose slopes are of one size, the zeros for themselves: no large one hides a small one.
     """
     x = found.subject.x
-    moves = (np.where(x == 0, sizes(x), x) * found.rng("suspects").choice([-1, 1], x.shape)).ravel()
+    moves = (magnitudes(x) * found.rng("suspects").choice([-1, 1], x.shape)).ravel()
     with np.errstate(all="ignore"):
         expected = found.numerical[0] * moves
         kinds = np.where(expected == 0, np.inf, np.floor(np.log2(np.abs(expected)) / ALIKE))

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import moved
-from attention_np.gradcheck.measuring.subject import REFUSALS, sizes
+from attention_np.gradcheck.measuring.subject import REFUSALS, magnitudes
 
 __all__ = [
     "Line",
@@ -306,9 +306,8 @@ def elsewhere(inputs: Iterable[Array], rng: np.random.Generator) -> list[Array]:
     """Another point close by. Zeros are moved, too, as biases are zero at first; and up, as many counts are."""
     there = []
     for x in inputs:
-        size, way = np.where(np.isfinite(x), x, 0), rng.uniform(-1, 1, x.shape)
-        size, way = np.where(x == 0, sizes(x), size), np.where(x == 0, np.abs(way), way)
-        there.append(np.asarray(x + ELSEWHERE * way * size, x.dtype))
+        way = rng.uniform(-1, 1, x.shape)
+        there.append(np.asarray(x + ELSEWHERE * np.where(x == 0, np.abs(way), way) * magnitudes(x), x.dtype))
     return there
 
 

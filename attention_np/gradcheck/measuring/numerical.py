@@ -22,15 +22,15 @@ from attention_np.gradcheck.measuring.functions import (
 from attention_np.gradcheck.measuring.probes import rounding_of, why_not_analytic
 from attention_np.gradcheck.measuring.running import Running, run
 from attention_np.gradcheck.measuring.slopes import (
-    SCALES,
     Array,
     Slopes,
     by_best_differences,
     by_complex_step,
     by_differences,
+    by_first_differences,
     reach_of,
 )
-from attention_np.gradcheck.measuring.subject import AnotherShapeError, Subject, along, rows_at_once, sizes
+from attention_np.gradcheck.measuring.subject import AnotherShapeError, Subject, along, magnitudes, rows_at_once, sizes
 
 __all__ = [
     "METHODS",
@@ -215,9 +215,9 @@ def _slopes_of_entries(
 def _slopes(subject: Subject, directions: Array, method: str, scales: Array | float | None, best: bool) -> Slopes:
     with np.errstate(all="ignore"):  # of a thread of its own, too
         if method == METHODS[1]:
-            if best and scales is None:
-                return by_best_differences(subject, directions)
-            return by_differences(subject, directions, SCALES[0] if scales is None else scales)
+            if scales is not None:
+                return by_differences(subject, directions, scales)
+            return (by_best_differences if best else by_first_differences)(subject, directions)
         if not best:
             return by_complex_step(subject, directions)
         found = by_complex_step(subject, directions, reach=reach_of(subject, directions))
@@ -236,7 +236,7 @@ def batched(subject: Subject, others: tuple[int, ...]) -> Subject | str:
 
     If it cannot alone, then perhaps together with `others`: a bias must not have more axes than the scores.
     """
-    move = np.random.default_rng(0).uniform(-0.1, 0.1, (1, *subject.x.shape)) * sizes(subject.x)
+    move = np.random.default_rng(0).uniform(-0.1, 0.1, (1, *subject.x.shape)) * magnitudes(subject.x)
     trial = subject.x + np.concatenate([move, np.zeros_like(move)])  # what comes of the second is known
     with np.errstate(all="ignore"):
         expected = np.concatenate([subject.outputs(trial[:1]), subject.output.reshape(1, -1)])

@@ -24,13 +24,12 @@ from attention_np.gradcheck.measuring.slopes import (
 )
 from attention_np.gradcheck.measuring.subject import (
     REFUSALS,
-    SMALLEST,
     Subject,
     along,
     flattened,
+    magnitudes,
     moves_zero,
     rows_at_once,
-    sizes,
 )
 
 __all__ = ["NOT_ANALYTIC", "Cusp", "cusps", "refusal_of", "rounding_of", "tells", "why_not_analytic"]
@@ -110,8 +109,10 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
         if (np.isfinite(least) & (least > np.fmax(last_bit, STEEP / 2 * size))).any():
             estimate, largest = _left_over(subject, CLOSEST * direction)
             least = np.where(least > STEEP * largest, np.fmin(least, estimate), least)
-        if np.isinf(least).any():
-            least = np.where(np.isinf(least), _left_over(subject, FAR * direction)[0], least)
+        if np.isinf(least).any():  # beyond the edge of a landing there is another one, or else a slope
+            there, beside = _next_to_each_other(subject, PLACES[-1] * FAR * direction)
+            stairs = np.where(there == beside, _left_over(subject, FAR * direction)[0], np.inf)
+            least = np.where(np.isinf(least), stairs, least)
         if np.isinf(least).any():
             least = np.where(np.isinf(least), _stairs_beyond(subject, direction), least)
         seen = np.isfinite(least) & (size > 0)
@@ -132,6 +133,12 @@ def _left_over(subject: Subject, step: Array) -> tuple[Array, Array]:
     return np.where(left > 0, left, np.inf), np.abs(outputs).max(axis=0)  # or the points were too close to differ
 
 
+def _next_to_each_other(subject: Subject, move: Array) -> Array:
+    """The outputs where an input has moved, and where it has moved a little more: (2, outputs)."""
+    moves = np.stack([move, (1 + CLOSE) * move])
+    return np.asarray(subject.values(subject.x + moves), np.float64)
+
+
 def _stairs_beyond(subject: Subject, direction: Array) -> Array:
     """The first step that outputs take farther off, if it is flat there, too, and tiny beside what they come to.
 
@@ -143,8 +150,7 @@ def _stairs_beyond(subject: Subject, direction: Array) -> Array:
     farthest = np.where(direction == 0, 0, np.maximum(1 - np.abs(subject.x), 0))
     for place in BEYOND:
         move = np.clip(place * outwards, -farthest, farthest)
-        moves = np.stack([move, (1 + CLOSE) * move])
-        there, beside = np.asarray(subject.values(subject.x + moves), np.float64)
+        there, beside = _next_to_each_other(subject, move)
         moved = np.abs(there - output)
         first = np.isinf(step) & (moved > 0) & np.isfinite(moved)
         step = np.where(first, np.where(there == beside, moved, np.nan), step)
@@ -226,8 +232,7 @@ def tells(subject: Subject, directions: Array, slopes: Array, errors: Array, exp
 def _direction(subject: Subject, rng: np.random.Generator) -> Array:
     """A random direction in which each entry moves by its own size."""
     x = subject.x
-    magnitude = np.where(np.isfinite(x) & (np.abs(x) > SMALLEST), np.abs(x), sizes(x))
-    v: Array = magnitude * rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape)
+    v: Array = magnitudes(x) * rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape)
     return v
 
 

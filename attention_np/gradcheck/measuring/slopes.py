@@ -24,6 +24,7 @@ __all__ = [
     "by_best_differences",
     "by_complex_step",
     "by_differences",
+    "by_first_differences",
     "extrapolated",
     "lost_of_each",
     "reach_of",
@@ -35,12 +36,14 @@ COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever 
 COMPLEX_STEP_IN_SINGLE = 2.0**-40  # where small slopes times a shorter one would be lost
 TINY = 2.0**-800  # of an entry, where a shorter step would be lost
 SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 4, 47, 52, 57))  # relative steps, as they are tried
+NEAR = 2.0**-6  # of an entry that is smaller than others: the first step, if it need not be the best
 SATURATED = 4  # units in the last place of an output, that it moves by when an input moves by its own size
 SMALLER = 2.0**-5  # so much smaller all entries are, where exponentials of them no longer saturate
 WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
 CLEAR = 24  # times how far rounding moves the outputs: a jump of the slope
 APART = 3  # times the errors of two slopes, that contradict each other
 GOOD = 1e-11  # a relative error that is not worth improving
+BEYOND_ZERO = 1e-9  # one that is not worth moving an entry past zero, where functions may not be defined
 LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
 
 
@@ -100,7 +103,7 @@ def _room(subject: Subject, directions: Array) -> Array:
     """The magnitude of the entry that moves most for its own, relative to its move; at most 1, a power of two."""
     with np.errstate(all="ignore"):
         room = np.where((directions != 0) & (np.abs(subject.x) > SMALLEST), np.abs(subject.x / directions), np.inf)
-    least = np.fmin(flattened(room).min(axis=1), 1.0)
+    least = flattened(room).min(axis=1, initial=1.0)
     return np.asarray(np.ldexp(1.0, np.frexp(least)[1] - 1))
 
 
@@ -183,11 +186,10 @@ def reach_of(subject: Subject, directions: Array) -> Reach:
     """
     x, output = subject.x, subject.output.ravel()
     tame = SMALLER * x
+    step = _steps(SCALES[0] * _room(subject, directions), directions)
     with np.errstate(all="ignore"):
-        alone = [x + far * directions for far in (SCALES[0], -SCALES[0])]
-        outputs = subject.values(
-            np.concatenate([np.stack([x / 2, tame]), *alone, tame + SCALES[0] * SMALLER * directions])
-        )
+        alone = [x + step, x - step]
+        outputs = subject.values(np.concatenate([np.stack([x / 2, tame]), *alone, tame + SMALLER * step]))
         reached, up, down, from_tame = np.split(outputs, [2 + k * len(directions) for k in range(3)])
         touched = (up != output) | (down != output) | (from_tame != reached[-1])
         touched |= ~touched.any(axis=1, keepdims=True)  # the entry is too small to move anything, for all we know
@@ -208,20 +210,33 @@ def extrapolated(column: list[Array]) -> tuple[Array, Array]:
     return best, np.maximum(np.abs(best - finer), np.abs(best - coarser))
 
 
+def by_first_differences(subject: Subject, directions: Array) -> Slopes:
+    """Differences where no entry moves by more than a fraction of itself; the best where that gives no slope."""
+    found = by_differences(subject, directions, np.fmin(SCALES[0], NEAR * _room(subject, directions)))
+    refused = np.flatnonzero(~np.isfinite(found.values[:, 0]))
+    if refused.size:
+        for kept, new in zip(found, by_best_differences(subject, directions[refused]), strict=True):
+            kept[refused] = new
+    return found
+
+
 def by_best_differences(subject: Subject, directions: Array) -> Slopes:
     """Differences at the scale, of all in `SCALES`, at which each slope is known best.
 
-    Entries that are much smaller than others of their array are moved by fractions of themselves first. Longer steps
-    are tried where shorter ones have been worse: beyond, a series or a solver may not converge.
+    Entries that are much smaller than others of their array are moved by fractions of themselves first, and past zero
+    only where those tell hardly anything. Longer steps are tried where shorter ones have been worse: beyond, a series
+    or a solver may not converge.
     """
     reach = reach_of(subject, directions)
     own = _room(subject, directions)  # (moves,)
     best = by_differences(subject, directions, SCALES[0] * own, reach)
     at_zero = moves_zero(subject, directions)
-    for scale in SCALES:
-        usable = (scale != best.scales) & ((scale <= SCALES[0]) | (best.scales >= SCALES[0] * own))
+    for scale, across in ((scale, across) for across in (False, True) for scale in SCALES):
+        usable = ((scale >= own) == across) & (scale != best.scales)
+        usable &= (scale <= SCALES[0]) | (best.scales >= SCALES[0] * own)
         flat = (best.values[:, 0] == 0) & reach.touched.any(axis=1)  # a step too long or too short sees nothing
-        poor = np.flatnonzero(usable & (flat | at_zero | ~(best.errors <= GOOD * np.abs(best.values[:, 0]))))
+        good = (BEYOND_ZERO if across else GOOD) * np.abs(best.values[:, 0])
+        poor = np.flatnonzero(usable & (flat | at_zero | ~(best.errors <= good)))
         if not poor.size:
             continue
         found = by_differences(subject, directions[poor], scale, Reach(*(part[poor] for part in reach)))

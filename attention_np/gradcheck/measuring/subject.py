@@ -135,6 +135,11 @@ def sizes(x: Array) -> Array:
     return powers
 
 
+def magnitudes(x: Array) -> Array:
+    """How large each entry of `x` is; the typical one where it is zero, or not finite."""
+    return np.asarray(np.where(np.isfinite(x) & (np.abs(x) > SMALLEST), np.abs(x), sizes(x)))
+
+
 def along(x: Array, elements: Array) -> Array:
     """The directions in which one entry of `x` moves alone, by its size: (elements, *x.shape)."""
     directions = np.zeros((len(elements), x.size), x.dtype)
