@@ -67,7 +67,8 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     Of a complex array, the real part and the imaginary part are checked, as ``"z.real"`` and ``"z.imag"``; JAX's own
     gradient is the complex conjugate of theirs together.
 
-    The function is evaluated several times for each entry of its inputs: ``jax.jit`` makes that faster.
+    The function is evaluated several times for each entry of its inputs: ``jax.jit`` makes that faster, loops
+    above all.
 
     A function that changes from call to call, by a seed of its own, comes out wrong. Pass the key as an argument.
     """

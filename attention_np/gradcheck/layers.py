@@ -28,6 +28,7 @@ __all__ = ["check_layer"]
 Array = npt.NDArray[Any]
 
 USUAL = {"params": "grads", "parameters": "gradients"}  # and where their gradients are; those of any NAME are in dNAME
+BESIDE = USUAL | {"data": "grad", "value": "grad"}  # the last ones as of objects that are a parameter each
 ASKED_FOR = ("W", "b", "weights", "biases")  # what has such a name is a parameter, also where no dW is beside it
 STEP = re.compile(r"\.?(\w+)|\[([^\]]+)\]")
 
@@ -59,8 +60,8 @@ def check_layer(
         ``{"params.W": "grads.W"}`` or ``{"params[0]": "grads[0]"}``, those of layers within as
         ``{"layers[0].W": "layers[0].dW"}``, or all at once, ``{"params": "grads"}``; None if `backward` returns it,
         in this order behind those of the inputs, as ``return dX, [dW, db]``. By default those of the layer and of
-        layers within it, in params and grads, in parameters and gradients, or any NAME with a dNAME beside it, such as
-        W with dW; or returned. A note names the arrays for which none is found.
+        layers within it, in params and grads, in parameters and gradients, data with grad, or any NAME with a dNAME
+        beside it, such as W with dW; or returned. A note names the arrays for which none is found.
     **options
         As for :func:`check`.
 
@@ -285,7 +286,8 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, s
     before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
     asked = [name for name in USUAL if name in {held.outermost for held in after.values()}] or ASKED_FOR
     own = _kept(methods, arguments, before, after)
-    found = [path for path, held in after.items() if held.outermost in asked]
+    gradients = {held.gradient for held in after.values()}
+    found = [path for path, held in after.items() if held.outermost in asked and path not in gradients]
     for path in found:
         if path not in before:
             raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
@@ -342,7 +344,7 @@ def _arrays(held: Any, path: str = "", outermost: str = "", seen: tuple[Any, ...
     for name in dict.fromkeys((*by_custom, *getattr(held, "__dict__", {}), *slotted)):
         for there, leaf in leaves(getattr(held, name, None), name):
             if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc":
-                gradient = path + USUAL.get(name, f"d{name}") + there[len(name) :]
+                gradient = path + BESIDE.get(name, f"d{name}") + there[len(name) :]
                 yield path + there, _Held(leaf, gradient, outermost or name)
             elif not (any(leaf is x for x in (held, *seen)) or isinstance(leaf, type | ModuleType)):
                 yield from _arrays(leaf, f"{path}{there}.", outermost or name, (*seen, held))

@@ -120,7 +120,7 @@ class _TorchAdapter(Adapter):
             pairs = [(y, u) for y, u in zip(outputs.values(), each(d_output), strict=True) if y.requires_grad]
             found: Any = [None] * len(tensors)
             if pairs:
-                cotangents = [torch.from_numpy(np.array(u)).to(y) for y, u in pairs]
+                cotangents = [torch.from_numpy(np.asarray(u)).to(y) for y, u in pairs]  # which a Function may write to
                 found = torch.autograd.grad([y for y, _ in pairs], tensors, cotangents, allow_unused=True)
         self.without = {name for name, x in zip(self.inputs, found, strict=True) if x is None}
         return [

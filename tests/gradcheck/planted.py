@@ -518,7 +518,7 @@ SOFTMAX = (
 )
 ORTHOGONAL = (
     r"^a term with sum\(output \* d_output\), such as the softmax correction sum_j A_ij dA_ij, is missing or wrong: "
-    "it is right for a cotangent that is orthogonal to the output along axis 1, and for no others$"
+    "it is right for a cotangent that is orthogonal to the output along axis 1$"
 )
 _ = None
 WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong gradient, and the word

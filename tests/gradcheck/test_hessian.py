@@ -126,6 +126,20 @@ def test_cancellation_is_not_taken_for_a_lack_of_symmetry():
     assert check_hessian(cancelling, lambda v, x: 2 * ((large + x) - large) * v + A @ v + A.T @ v, X)["symmetry"].ok
 
 
+@each(
+    "product",
+    [
+        lambda x, damping=0.1: np.diag(12 * x**2) + 2 * damping * np.eye(x.size),
+        lambda x, _=None, *, __=True: np.diag(12 * x**2 + 0.2),
+        lambda v, x=X["x"]: (12 * x**2 + 0.2) * v,
+        lambda *both: (12 * both[1] ** 2 + 0.2) * both[0],
+    ],
+)
+def test_what_a_hessian_or_a_product_takes_besides_is_no_tangent(product):
+    report = check_hessian(lambda x: 4 * x**3 + 0.2 * x, product, X)
+    assert report.ok, str(report)
+
+
 def test_what_is_no_function_is_refused():
     with pytest.raises(TypeError, match=r"^hessian_vector_product must be a function, not ndarray$"):
         check_hessian(gradient, np.eye(3), X)

@@ -79,6 +79,14 @@ def test_of_a_factor_that_is_no_simple_array_nothing_is_said(factor, of_the_cota
     assert said_of(factor, of_the_cotangent) is None
 
 
+def test_a_single_zero_tells_no_factor_that_is_one_elsewhere():
+    def backward(d, x):  # wrong at the zero
+        return np.where(x == 0, 0, (d * np.cumprod(x))[::-1].cumsum()[::-1] / np.where(x == 0, 1, x))
+
+    found = check(np.cumprod, backward, {"x": np.array([1.5, 0.0, 2.0, -3.0])})["x"]
+    assert found.diagnosis == "wrong only at index 1 of axis 0, where it is zero"
+
+
 def test_an_array_that_is_the_factor_at_the_point_alone_is_none():
     """Where the gain is what another array is by accident."""
     accident = GAIN.copy()

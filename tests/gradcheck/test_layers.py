@@ -583,6 +583,30 @@ def test_what_has_a_gradient_of_its_name_is_a_parameter(name):
     assert (report["inputs"].ok, report[name].ok) == (True, False)
 
 
+@each("listed", [False, True])
+@each("names", [("data", "grad"), ("value", "grad")])
+@each("factor", [1, 2])
+def test_objects_that_are_a_parameter_each_are_found(names, listed, factor):
+    class Dense:
+        def __init__(self):
+            self.w = types.SimpleNamespace(**dict(zip(names, (normal(4, 3), np.zeros((4, 3))), strict=True)))
+            if listed:
+                self.parameters = [self.w]
+
+        def forward(self, x):
+            self.x = x
+            return x @ getattr(self.w, names[0])
+
+        def backward(self, d_y):
+            self.w.grad += factor * self.x.T @ d_y
+            return d_y @ getattr(self.w, names[0]).T
+
+    report = check_layer(Dense(), normal(5, 4))
+    assert [entry.name for entry in report] == ["x", f"{'parameters.0' if listed else 'w'}.{names[0]}"]
+    assert [entry.ok for entry in report] == [True, factor == 1]
+    assert report["x"].note is None
+
+
 class Scaled:
     """Has a gain without a gradient of its name beside its weights, and keeps what it computes."""
 

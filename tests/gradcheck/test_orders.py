@@ -134,6 +134,17 @@ def of_factor(d, x):
 PAIRS = "entries [i, j] and [j, i] of the last two axes are right together, and not each"
 
 
+def test_what_forward_does_not_see_of_a_matrix_excuses_nothing():
+    x, v = normal(4, 4), normal(4, seed=1)
+
+    def backward(d, x):  # a square is missing
+        d_s = np.outer(d * (1 - np.tanh((x - x.T) @ v)), v)
+        return d_s - d_s.T
+
+    found = check(lambda x: np.tanh((x - x.T) @ v), backward, {"x": x})["x"]
+    assert found.diagnosis.endswith("a factor 1 + output is missing")
+
+
 @each(
     ("forward", "backward", "said"),
     [

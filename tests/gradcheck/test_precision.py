@@ -244,6 +244,19 @@ def test_small_integers_are_no_precision():
 
 
 @each("seed", range(5))
+@each(
+    ("forward", "slope"),
+    [
+        (lambda x: x**3 + x, lambda x: 3 * x**2 + 1.01),
+        (lambda x: np.exp(x) + x**2, lambda x: np.exp(x) + 2 * x + 3e-3),
+    ],
+)
+def test_what_is_added_to_a_derivative_is_no_epsilon(forward, slope, seed):
+    found = check(forward, lambda d, x: d * slope(x), {"x": normal(6, seed=seed)})["x"].diagnosis
+    assert "epsilon" not in found
+
+
+@each("seed", range(5))
 def test_of_one_wrong_entry_no_epsilon_is_spoken_however_its_error_rises(seed):
     one = np.where(np.arange(12).reshape(3, 4) == 6, 1.01, 1)
     found = check(np.exp, lambda d, x: d * one * np.exp(x), {"x": normal(3, 4, seed=seed)})["x"].diagnosis

@@ -312,6 +312,22 @@ def test_labels_of_float_that_are_compared_are_said_to_be_so() -> None:
     assert "forward is not continuous at [0]: the loss there differs from that on either side" in str(report)
 
 
+def test_a_function_that_writes_to_the_gradient_that_it_is_given_is_told_of() -> None:
+    class Relu(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x.clamp(min=0)
+
+        @staticmethod
+        def backward(ctx: Any, d_output: Any) -> Any:
+            d_output[ctx.saved_tensors[0] < 0] = 0
+            return d_output
+
+    found = gradcheck.torch.check(Relu, torch.tensor([0.5, -2.0, 1.0], dtype=torch.float64))["x"]
+    assert found.diagnosis == "backward writes to the gradient of the output that it is given"
+
+
 def test_what_is_kept_from_the_first_call_is_wrong_where_the_others_move() -> None:
     class Stale(torch.autograd.Function):
         first: Any = None

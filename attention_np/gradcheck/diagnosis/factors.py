@@ -110,12 +110,13 @@ def factor_along_an_axis(mistake: Mistake) -> str | None:
 
 
 def is_another_again(mistake: Mistake) -> bool:
-    """Whether the factor is evidently another one at another point."""
+    """Whether the factor is evidently another one at another point, in most entries: near a kink any may be off."""
     factor, again = scalar_fit(mistake, mistake.right), mistake.again
     if again is None:
         return False
     other = factor * again.right
-    return bool((np.abs(again.claimed - other) > again.allowed(other, abs(factor)))[:, again.looked_at].any())
+    off = (np.abs(again.claimed - other) > again.allowed(other, abs(factor)))[:, (again.right != 0).any(axis=0)]
+    return bool(off.sum() > off.size / 2)
 
 
 def scalar_fit(mistake: Mistake, other: Array) -> float:

@@ -50,8 +50,9 @@ def known_factor(mistake: Mistake) -> str | None:
     for known in _known(mistake, mistake.shape):
         array = known.array[seen]
         other = array * found.right
-        varies = _varies(array, np.any(found.right != 0, axis=0))
-        if not varies and not mistake.is_seen_again:
+        used = np.any(found.right != 0, axis=0)
+        varies = _varies(array, used)
+        if not varies and not (mistake.is_seen_again and array[used].all()):
             continue
         for times in _multiples(found, other, telling) if varies else (1.0, -1.0):
             noisier = found.noisier(known.noise[seen] * np.abs(times * found.right))
@@ -65,9 +66,10 @@ def known_factor_of_the_cotangent(mistake: Mistake) -> str | None:
     u = mistake.evidence.cotangents
     if mistake.slopes is None:
         return None
+    used = (mistake.slopes != 0).any(axis=1).reshape(u.shape[1:])
     for known in _known(mistake, u.shape[1:]):
         other = known.array * u
-        if not np.isfinite(other).all() or not _varies(known.array, np.ones(u.shape[1:], bool)):
+        if not np.isfinite(other).all() or not _varies(known.array, used):
             continue
         found = mistake.of_those_looked_at
         for times in _multiples(found, other.reshape(3, -1) @ mistake.slopes, found.shape[0]):
@@ -111,8 +113,12 @@ def _as_broadcast(x: Array, shape: tuple[int, ...]) -> Array | None:
 
 
 def _varies(x: Array, where: Array) -> bool:
+    """Whether an array is more than a number where that tells; a few zeros may be there for another reason."""
     known = x[where & np.isfinite(x)]
-    return bool(known.size and (x.size == 1 or np.ptp(known) > SAME * np.abs(known).max()))
+    other = known[known != 0]
+    if x.size == 1 or known.size - other.size >= ENOUGH:
+        return bool(known.size)
+    return bool(other.size and np.ptp(other) > SAME * np.abs(other).max())
 
 
 def _times(times: float, known: Known) -> str:

@@ -124,7 +124,7 @@ def _are_along_weights(error: Array, right: Array, tolerance: Array) -> bool:
 
 
 def right_for_orthogonal_rows(mistake: Mistake) -> str | None:
-    """Right for a cotangent that is orthogonal to the output in the rows along some axes, and for no other.
+    """Right for a cotangent that is orthogonal to the output in the rows along some axes, and not for any.
 
     An error that is linear in the cotangent and vanishes for such a one is a multiple of <dO_i, O_i>. The right
     gradient must not vanish for it, or nothing could be wrong. What is orthogonal along fewer axes is so along more.
@@ -145,8 +145,7 @@ def right_for_orthogonal_rows(mistake: Mistake) -> str | None:
         if (np.abs(right) > CLEARLY * tolerance[0])[mistake.wrong].any():
             return (
                 "a term with sum(output * d_output), such as the softmax correction sum_j A_ij dA_ij, is missing or "
-                f"wrong: it is right for a cotangent that is orthogonal to the output along {axes_in_words(axes)}, and "
-                "for no others"
+                f"wrong: it is right for a cotangent that is orthogonal to the output along {axes_in_words(axes)}"
             )
     return None
 

@@ -47,6 +47,9 @@ def right_in_pairs(mistake: Mistake) -> str | None:
     pairs = claimed + (right - claimed + np.swapaxes(right - claimed, -1, -2)) / 2
     if not mistake.is_explained_by(pairs, in_entries=LEAST):
         return None
+    together = np.abs(right + np.swapaxes(right, -1, -2))
+    if not (together > mistake.tolerance)[:, mistake.wrong].any():
+        return None  # forward does not see what they are together
     why = ""
     for triangle, other in (("lower", np.triu(right, 1)), ("upper", np.tril(right, -1))):
         if not other.any():

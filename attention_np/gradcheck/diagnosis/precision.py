@@ -19,7 +19,7 @@ NEARBY = 1e-5  # relative: many a unit in the last place of single precision, an
 SMALLER = 0.75  # times the input: so much that powers can be told apart, while the epsilon stays small beside it
 SMALL = 1e-2  # of the largest entry: an error that an epsilon may make
 CLEARLY = 30  # times what counts as an error: known to a few percent
-NEAR = 0.1  # relative: how closely they do, which is to the order of the epsilon itself
+NEAR = 2  # times the error, relative: how closely they do, as an epsilon is far from 1 by no more than its square is
 GROWN = 2  # times as large: no typical error of rounding is, by chance, of so many
 FEW = 30  # values, of which nothing can be said about a pattern
 
@@ -119,16 +119,16 @@ def lost_epsilon(mistake: Mistake) -> str | None:
     size, error = (np.abs(x[:, mistake.looked_at]).max() for x in (mistake.right, mistake.error))
     if evident.any(axis=0).sum() < ENOUGH or error > SMALL * size:  # one entry rises by anything
         return None
-    evidence = mistake.evidence
-    smaller = {**evidence.inputs, mistake.name: SMALLER * evidence.inputs[mistake.name]}
-    there = mistake.elsewhere(smaller, evidence.cotangents)
+    inputs = {**mistake.evidence.inputs, mistake.name: SMALLER * mistake.evidence.inputs[mistake.name]}
+    there = mistake.elsewhere(inputs, mistake.evidence.cotangents)
     if there is None:
         return None
-    rises = (there.error / mistake.error)[evident] * size / np.abs(there.right[:, mistake.looked_at]).max()
+    grown = there.error * size / np.abs(there.right[:, mistake.looked_at]).max()
+    near = NEAR * error / size * error + mistake.tolerance
     for power, much in ((1, "half"), (2, "a quarter")):
-        if (np.abs(rises * SMALLER**power - 1) <= NEAR).all():
+        if (np.abs(grown * SMALLER**power - mistake.error) <= near)[evident].all():
             return (
-                f"an epsilon beside {mistake.name} is missing, or another one: it is off by at most "
+                f"perhaps an epsilon beside {mistake.name} is missing, or another one: it is off by at most "
                 f"{number(error / size, 2)} of the largest entry, and by {much} of that where {mistake.name} is twice "
                 "as large"
             )
