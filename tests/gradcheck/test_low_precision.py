@@ -519,3 +519,60 @@ def test_what_is_wrong_shows_beside_any_number_of_saturated_entries(factor, wron
         lambda x: half(weights * single(half(np.tanh(single(x))))), backward, {"x": x}, lambda x: weights * np.tanh(x)
     )
     assert report["x"].wrong == wrong, str(report)
+
+
+def in_single(function, dtype):
+    """A kernel that computes in float32, and stores in another dtype."""
+    return lambda *arrays: function(*map(single, arrays)).astype(dtype)
+
+
+@each("dtype", [np.float16, ml_dtypes.bfloat16])
+@each("times", [1 / 20, 20.0])
+def test_a_factor_is_told_though_a_larger_claim_rounds_more_coarsely(times, dtype):
+    def squares(x):
+        return (x * x).mean()
+
+    found = check_low_precision(
+        in_single(lambda x: np.asarray(squares(x)), dtype),
+        in_single(lambda d, x: d * np.float32(times * 2 / x.size) * x, dtype),
+        {"x": normal(5, 20).astype(dtype)},
+        squares,
+    )["x"]
+    assert found.diagnosis.startswith(f"it is {'20' if times == 20 else '0.05'} times the numerical gradient")
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def gelu_backward(d, x, power=2):
+    c = np.float32(np.sqrt(2 / np.pi))
+    t = np.tanh(c * (x + np.float32(0.044715) * x**3))
+    return d * (0.5 * (1 + t) + 0.5 * x * (1 - t**power) * c * (1 + 3 * np.float32(0.044715) * x**2))
+
+
+@each("n", [2, 12])
+def test_what_half_precision_has_no_number_for_is_not_said_to_be_clipped(n):
+    x = np.append(2 * normal(n), -9).astype(np.float16)
+    wrong = in_single(lambda d, x: gelu_backward(d, x, power=1), np.float16)
+    found = check_low_precision(in_single(gelu, np.float16), wrong, {"x": x}, gelu)["x"]
+    assert not found.ok
+    assert "linear" not in found.diagnosis
+
+
+@each("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@each(
+    ("forward", "backward", "x"),
+    [
+        (lambda x: 1 - np.cos(x), lambda d, x: d * np.sin(x), [-1.444e-4, 0.05, -0.03, 0.08]),
+        *((gelu, gelu_backward, [x, 0.5, 1.0, -0.7]) for x in (-7.3, -6.625, -6, -5.5)),
+    ],
+)
+def test_what_has_rounded_away_beside_one_all_along_is_no_error(forward, backward, x, dtype):
+    x = np.array(x).astype(dtype)
+    kernel, its_backward = in_single(forward, dtype), in_single(backward, dtype)
+    for seed in range(4):
+        report = check_low_precision(kernel, its_backward, {"x": x}, forward, rng=seed)
+        assert report.ok, str(report)
+        wrong = check_low_precision(kernel, lambda d, x: 1.5 * its_backward(d, x), {"x": x}, forward, rng=seed)
+        assert not wrong["x"].ok

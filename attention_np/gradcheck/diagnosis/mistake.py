@@ -51,6 +51,7 @@ class Evidence(NamedTuple):
     constants: Mapping[str, float]  # numbers that the function was called with, such as {"num_heads": 4}
     ask: Asked | None = None  # what else may be asked of the functions; without it, less is claimed
     parts: Parts = ()  # of several outputs, laid end to end in `output`: its axis is none of theirs
+    exact: bool = False  # whether the noise is all of what is claimed, and nothing magnifies it
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ class Mistake:
         for entries in (np.flatnonzero(found.wrong)[:PROBES], slice(None)):  # some first: hardly any reading is right
             used, usual = slopes[:, entries], np.abs(self.slopes[:, entries])
             terms, usual = np.abs(flat) @ np.abs(used), np.abs(self.evidence.cotangents.reshape(3, -1)) @ usual
-            scale = np.where(usual > 0, terms / usual, 1.0)
+            scale = np.where((usual > 0) & (not self.evidence.exact), terms / usual, 1.0)
             known = np.maximum(found.noise[:, entries], self.precision * terms + noises.reshape(3, -1) @ np.abs(used))
             allowed = UNDECIDABLE * np.maximum(scale, 1.0) * known
             if not (np.abs(flat @ used - found.claimed[:, entries]) <= allowed).all():
@@ -224,7 +225,7 @@ class Mistake:
 
     def allowed(self, other: Array, scale: float | Array = 1.0) -> Array:
         """How far the claimed gradient may be from `other`, which magnifies the noise so much, and still equal it."""
-        noise = np.maximum(scale, 1.0) * self.noise
+        noise = self.noise if self.evidence.exact else np.maximum(scale, 1.0) * self.noise
         allowed: Array = UNDECIDABLE * np.maximum(noise, self.precision * np.abs(other))
         return allowed
 

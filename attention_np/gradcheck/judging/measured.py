@@ -197,15 +197,16 @@ class Measured:
         one, other, of_sum = (claimed[self.name].ravel() for claimed in self.candidate.of_a_sum)
         each = LARGE * one
         near = grossly(of_sum.dtype)
-        largest = (np.abs(each) + np.abs(other)).max(initial=0)
         known = LARGE * self.floor[self.looked].max(initial=0)
-        off = np.flatnonzero(np.abs(of_sum - each - other) > near * largest + FAR * known)[:ASKED]
+        left = of_sum - each - other  # not finite where a narrow dtype has no such large numbers
+        largest = (np.abs(each) + np.abs(other)).max(initial=0, where=np.isfinite(left))
+        off = np.flatnonzero(np.isfinite(left) & (np.abs(left) > near * largest + FAR * known))[:ASKED]
         if not off.size:
             return True
         narrow, inputs = self.candidate.question
         claim, rng = self.pair(off).claimed, self.rng("sum")
         noise = [sensitivity(claim, w.astype(narrow.dtype), inputs, rng) for w in self.candidate.large_cotangents]
-        return bool((np.abs(of_sum - each - other)[off] <= FAR * sum(noise)).all())
+        return bool((np.abs(left)[off] <= FAR * sum(noise)).all())
 
     @cached_property
     def scale(self) -> Array:
