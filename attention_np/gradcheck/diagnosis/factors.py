@@ -34,6 +34,7 @@ OF_NO_SHAPE = {  # what a factor may be besides
     "pi": (math.pi, "as of angles"),
     "2 * pi": (2 * math.pi, "as of turns"),
 }
+SHORT = re.compile("-?(1/)?[2-4], (which|where .) is the length")  # so small a number may come from any formula
 LISTED = 2  # so many things that a factor may be are listed
 TELLING = 1.0  # an entry tells a factor if the noise leaves it at least so precise
 
@@ -163,7 +164,10 @@ def _name(mistake: Mistake, factor: Factor) -> str:
         if listed and not (factor.is_common and readings is _guesses):
             if abs(size - 1) > NAMEABLE and factor.is_common:
                 listed.append(f"{'a 2' if size > 1 else 'a half'}, as of a square")
-            guessed = any("sqrt" in expression and "last axis" not in meaning for expression, meaning in found.items())
+            guessed = any(
+                ("sqrt" in expression and "last axis" not in meaning) or SHORT.match(f"{expression}, {meaning}")
+                for expression, meaning in found.items()
+            )
             perhaps = "perhaps " if len(listed) > 1 or guessed or factor.is_common or readings is _guesses else ""
             return f": {perhaps}{'; or '.join(listed)}"
     return ""
