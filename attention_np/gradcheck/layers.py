@@ -281,35 +281,48 @@ class _Held(NamedTuple):
 def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, str | None], list[str]]:
     """Where layers have their parameters and gradients by custom, as two calls show; and which arrays have none."""
     layer, result = _used(methods, tuple(arguments.values()))
+    before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
+    own = _kept(methods, arguments, before, after)
+    found = _asked_for(methods.layer, before, after)
+    found += [path for path in own if path not in found and _at(layer, after[path].gradient) is not None]
+    pairs = _each_once(layer, {path: after[path].gradient for path in found}, before)
+    checked = [id(before[path].array) for path in pairs]
+    same = (path for path, held in before.items() if path in own or not _is_at(methods.layer, path, held.array))
+    others = [path for path in same if id(before[path].array) not in checked]
+    missing = [path for path, there in pairs.items() if _at(layer, there) is None]
+    if not missing:
+        return dict(pairs), others
     of_arguments, returned = Nest.of_arguments(arguments), len(list(leaves(result, "")))
     behind = {returned - len(of_arguments.kinds), returned - len(of_arguments.leaves)}  # with None for a mask, or not
-    before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
+    if len(pairs) not in behind:
+        path = missing[0]
+        raise ValueError(f"{_no(layer, pairs[path])} after backward, the gradient of {path}: name parameters=")
+    return dict.fromkeys(pairs), others
+
+
+def _asked_for(layer: Any, before: Mapping[str, _Held], after: Mapping[str, _Held]) -> list[str]:
+    """The paths to what is a parameter by its name."""
     asked = [name for name in USUAL if name in {held.outermost for held in after.values()}] or ASKED_FOR
-    own = _kept(methods, arguments, before, after)
     gradients = {held.gradient for held in after.values()}
     found = [path for path, held in after.items() if held.outermost in asked and path not in gradients]
     for path in found:
         if path not in before:
             raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
-        if not _is_at(methods.layer, path, before[path].array):
+        if not _is_at(layer, path, before[path].array):
             raise ValueError(f"{path} of {type(layer).__name__} is no path: its keys must be words without a dot")
-    found += [path for path in own if path not in found and _at(layer, after[path].gradient) is not None]
-    pairs: dict[str, str | None] = {}
-    ways: dict[int, str] = {}  # the first to each array
-    for path in found:
-        way, gradient = ways.setdefault(id(before[path].array), path), after[path].gradient
-        if way == path:
-            pairs[path] = gradient
-        elif way in pairs and not np.array_equal(_at(layer, str(pairs[way])), _at(layer, gradient)):
-            del pairs[way]  # each of two ways to it has a gradient of its own: neither is that of the array
-    missing = [path for path, there in pairs.items() if _at(layer, str(there)) is None]
-    if missing and len(pairs) not in behind:
-        path = missing[0]
-        raise ValueError(f"{_no(layer, str(pairs[path]))} after backward, the gradient of {path}: name parameters=")
-    checked = [id(before[path].array) for path in pairs]
-    same = (path for path, held in before.items() if path in own or not _is_at(methods.layer, path, held.array))
-    others = [path for path in same if id(before[path].array) not in checked]
-    return dict.fromkeys(pairs) if missing else pairs, others
+    return found
+
+
+def _each_once(layer: Any, pairs: Mapping[str, str], before: Mapping[str, _Held]) -> dict[str, str]:
+    """The paths to parameters and their gradients, by the first of several ways to the same array.
+
+    Where each of two ways to it has a gradient of its own, neither is that of the array, and it has none.
+    """
+    ways: dict[int, list[str]] = {}
+    for path in pairs:
+        ways.setdefault(id(before[path].array), []).append(path)
+    gradients = ((first, [_at(layer, pairs[path]) for path in (first, *more)]) for first, *more in ways.values())
+    return {path: pairs[path] for path, (one, *others) in gradients if all(np.array_equal(one, x) for x in others)}
 
 
 def _used(methods: _Methods, values: tuple[Any, ...]) -> tuple[Any, Any]:
