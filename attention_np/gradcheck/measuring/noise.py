@@ -161,6 +161,8 @@ def own_tolerance(line: Line, most: float) -> tuple[Array, Array]:
             for entry in np.flatnonzero(rough & (most * _left_over(apart[:-1]) > np.abs(apart[-1]))):
                 found[entry] = _jump(line, int(entry), spacing, apart[:-1, entry])
             left, jumps = np.where(smooth, found, left), np.fmax(jumps, found)
+            if np.isinf(jumps).any():
+                break  # which excuses nothing in any entry
     return left, jumps
 
 
