@@ -10,7 +10,7 @@ from attention_np.gradcheck.agreement import UNCHECKED, WRONG
 from attention_np.gradcheck.diagnosis import diagnose
 
 from .evidence import evidence_of, linear_evidence
-from .planted import bug
+from .planted import PLANTED, bug
 from .programs import normal
 
 ROUNDED = r"it is rounded to float16: every entry is such a number, off by at most \S+ of the largest entry$"
@@ -261,3 +261,12 @@ def test_of_one_wrong_entry_no_epsilon_is_spoken_however_its_error_rises(seed):
     one = np.where(np.arange(12).reshape(3, 4) == 6, 1.01, 1)
     found = check(np.exp, lambda d, x: d * one * np.exp(x), {"x": normal(3, 4, seed=seed)})["x"].diagnosis
     assert found == "wrong only at one entry, [1, 2], where it is 1.01 times the numerical gradient"
+
+
+@each("of", [it for it in PLANTED if it.expected == "epsilon"])
+def test_an_epsilon_that_is_another_is_guessed_at_whatever_the_cotangent(of):
+    for seed in range(8):
+        found = check(of.forward, of.wrong_backward, of.inputs, rng=seed)[of.where].diagnosis
+        assert found.startswith(
+            f"perhaps an epsilon beside {of.where} is missing, or another one: it is off by at most"
+        )

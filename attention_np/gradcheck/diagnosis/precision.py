@@ -19,7 +19,7 @@ NEARBY = 1e-5  # relative: many a unit in the last place of single precision, an
 SMALLER = 0.75  # times the input: so much that powers can be told apart, while the epsilon stays small beside it
 SMALL = 1e-2  # of the largest entry: an error that an epsilon may make
 CLEARLY = 30  # times what counts as an error: known to a few percent
-NEAR = 2  # times the error, relative: how closely they do, as an epsilon is far from 1 by no more than its square is
+NEAR = 3  # times the error, relative: how closely they do, as an epsilon is far from 1 by no more than its square is
 GROWN = 2  # times as large: no typical error of rounding is, by chance, of so many
 FEW = 30  # values, of which nothing can be said about a pattern
 
