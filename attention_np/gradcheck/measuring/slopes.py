@@ -42,6 +42,7 @@ SMALLER = 2.0**-5  # so much smaller all entries are, where exponentials of them
 WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
 CLEAR = 24  # times how far rounding moves the outputs: a jump of the slope
 APART = 3  # times the errors of two slopes, that contradict each other
+HIDDEN = 1e-8  # of a slope, that rounding may hide in outputs that are not seen to move
 GOOD = 1e-11  # a relative error that is not worth improving
 BEYOND_ZERO = 1e-9  # one that is not worth moving an entry past zero, where functions may not be defined
 LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
@@ -118,6 +119,13 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, re
     The scale, of each move or of all, is relative to its direction; `reach` is what a closer look has found: without
     it, an output depends on a move if it is seen to move.
     """
+    return _by_differences(subject, directions, scale, reach)[0]
+
+
+def _by_differences(
+    subject: Subject, directions: Array, scale: Array | float, reach: Reach | None = None
+) -> tuple[Slopes, Array]:
+    """The same, with what rounding may hide of each slope in outputs that are not seen to move."""
     scale = np.broadcast_to(scale, len(directions))
     weights, loudness = subject.weights, subject.loudness  # (outputs, cotangents), (outputs,)
     column = []  # one for each step: (moves, cotangents)
@@ -142,12 +150,13 @@ def by_differences(subject: Subject, directions: Array, scale: Array | float, re
         jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, within the step (gradcheck.81)
         jump[~(jump > CLEAR * noise_of_bend)] = 0
         errors = truncation[:, 0] + 2 * last_bit / width + jump  # of the last, shortest step (gradcheck.33)
+        hidden = 2 * np.sqrt(_summed(~moving, loudness**2)) / width
         if reach is not None:  # of an output that is seen to move, no more than its own last bits are lost
             own = np.broadcast_to(np.abs(subject.output.ravel()), difference.shape)
             reach = reach._replace(largest=np.where(difference != 0, own, reach.largest))
         lost = _lost(subject, difference / width[:, None], reach)
     usable = np.isfinite(errors)  # which they are not where the slope is not
-    return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), lost)
+    return Slopes(best, np.where(usable, errors, np.inf), np.array(scale), lost), hidden
 
 
 def _weighted(slopes: Array, weights: Array) -> Array:
@@ -182,17 +191,21 @@ def reach_of(subject: Subject, directions: Array) -> Reach:
     """What an output depends on, as far as it is seen to move, and how far it gets: alone, and when all inputs move.
 
     All go towards zero together, and one alone no further than differences step: a solver or a series that is asked
-    outside its domain need never return. What is saturated here moves where all are smaller.
+    outside its domain need never return. What is saturated here moves where all are smaller. What a small entry hardly
+    moves is seen where it is larger, by a part of the typical entry or of one.
     """
     x, output = subject.x, subject.output.ravel()
     tame = SMALLER * x
     step = _steps(SCALES[0] * _room(subject, directions), directions)
+    least = np.where((directions != 0) & (np.abs(x) < 1), 1, 0)
+    outwards = np.where(x < 0, -SCALES[0], SCALES[0]) * np.fmax(np.abs(directions), least)
     with np.errstate(all="ignore"):
         alone = [x + step, x - step]
-        outputs = subject.values(np.concatenate([np.stack([x / 2, tame]), *alone, tame + SMALLER * step]))
-        reached, up, down, from_tame = np.split(outputs, [2 + k * len(directions) for k in range(3)])
+        outputs = subject.values(np.concatenate([np.stack([x / 2, tame]), *alone, tame + SMALLER * step, x + outwards]))
+        reached, up, down, from_tame, beyond = np.split(outputs, [2 + k * len(directions) for k in range(4)])
         touched = (up != output) | (down != output) | (from_tame != reached[-1])
         touched |= ~touched.any(axis=1, keepdims=True)  # the entry is too small to move anything, for all we know
+        touched |= beyond != output
         largest = np.abs(output)
         for there in (reached.max(axis=0), reached.min(axis=0), up, down):
             largest = np.fmax(largest, np.where(np.isfinite(there), np.abs(there), 0))
@@ -211,13 +224,27 @@ def extrapolated(column: list[Array]) -> tuple[Array, Array]:
 
 
 def by_first_differences(subject: Subject, directions: Array) -> Slopes:
-    """Differences where no entry moves by more than a fraction of itself; the best where that gives no slope."""
-    found = by_differences(subject, directions, np.fmin(SCALES[0], NEAR * _room(subject, directions)))
-    refused = np.flatnonzero(~np.isfinite(found.values[:, 0]))
+    """Differences where no entry moves by more than a fraction of itself; the best where that gives no slope.
+
+    Where outputs that are not seen to move may hide what counts, it is found out whether they depend on the entry.
+    """
+    scale = np.fmin(SCALES[0], NEAR * _room(subject, directions))
+    found, hidden = _by_differences(subject, directions, scale)
+    slopes = np.abs(found.values[:, 0])
+    refused = np.flatnonzero(~np.isfinite(slopes))
     if refused.size:
-        for kept, new in zip(found, by_best_differences(subject, directions[refused]), strict=True):
-            kept[refused] = new
+        _put(found, refused, by_best_differences(subject, directions[refused]))
+    unsure = np.flatnonzero((hidden > HIDDEN * slopes) & (slopes > 0))
+    if unsure.size:
+        there = directions[unsure]
+        _put(found, unsure, by_differences(subject, there, scale[unsure], reach_of(subject, there)))
     return found
+
+
+def _put(found: Slopes, moves: Array, others: Slopes) -> None:
+    """Put others in the place of some."""
+    for kept, new in zip(found, others, strict=True):
+        kept[moves] = new
 
 
 def by_best_differences(subject: Subject, directions: Array) -> Slopes:
@@ -242,8 +269,7 @@ def by_best_differences(subject: Subject, directions: Array) -> Slopes:
         found = by_differences(subject, directions[poor], scale, Reach(*(part[poor] for part in reach)))
         before = Slopes(*(part[poor] for part in best))
         better = _is_better(found, before)
-        for kept, new in zip(best, found, strict=True):
-            kept[poor[better]] = new[better]
+        _put(best, poor[better], Slopes(*(part[better] for part in found)))
     return best
 
 
