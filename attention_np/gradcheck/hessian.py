@@ -14,7 +14,7 @@ from attention_np.gradcheck.checking import check
 from attention_np.gradcheck.measuring.functions import Backward, Forward, as_generator, check_mapping
 from attention_np.gradcheck.measuring.noise import Pair, noise_floor
 from attention_np.gradcheck.measuring.numerical import numerical_gradient
-from attention_np.gradcheck.nesting import Nest, flat, signature_of, takes
+from attention_np.gradcheck.nesting import Nest, flat, takes
 from attention_np.gradcheck.reporting import InputReport, Report
 
 __all__ = ["asymmetry", "check_hessian"]
@@ -117,8 +117,10 @@ class _Functions:
     def backward(self, d_output: Mapping[str, Any], *values: Any) -> Any:
         """The products of the Hessian with these tangents."""
         tangents = list(d_output.values())
-        if self.is_product(len(tangents)):
-            return self.product(*tangents, *values)
+        if takes(self.product, len(tangents) + len(values)) or not takes(self.product, len(values)):
+            product = self.as_product(tangents, values)
+            if product is not None:
+                return product
         rows = self.product(*values)
         if len(tangents) == 1:
             rows = [[rows]]
@@ -130,15 +132,19 @@ class _Functions:
             for row, x in zip(rows, tangents, strict=True)
         ]
 
-    def is_product(self, tangents: int) -> bool:
-        """Whether it takes tangents before the inputs: what else it may take need be neither."""
-        names, signature = list(self.inputs.trees), signature_of(self.product)
-        if signature is None or not takes(self.product, len(names)):
-            return True
-        if not takes(self.product, tangents + len(names)):
-            return False
-        there = list(signature.parameters.values())
-        return there[-1].kind is there[-1].VAR_POSITIONAL or there[tangents].name == names[0]
+    def as_product(self, tangents: list[Any], values: tuple[Any, ...]) -> Any:
+        """What it gives if it takes tangents; None if it is a Hessian that has options: then that is no product."""
+        if not takes(self.product, len(values)):
+            return self.product(*tangents, *values)
+        try:
+            product = self.product(*tangents, *values)
+            found = self.inputs.by_tree(product)
+            fits = all(
+                np.shape(found[name]) == np.shape(v) for name, v in zip(self.inputs.moved, tangents, strict=True)
+            )
+        except Exception:  # what it raises is up to the function
+            fits = False
+        return product if fits else None
 
 
 def _symmetry(run: Forward, pull_back: Backward, arrays: Mapping[str, Array], rng: np.random.Generator) -> InputReport:

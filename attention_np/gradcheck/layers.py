@@ -28,7 +28,7 @@ __all__ = ["check_layer"]
 Array = npt.NDArray[Any]
 
 USUAL = {"params": "grads", "parameters": "gradients"}  # and where their gradients are; those of any NAME are in dNAME
-BESIDE = USUAL | {"data": "grad", "value": "grad"}  # the last ones as of objects that are a parameter each
+BESIDE = USUAL | {"data": "grad", "value": "grad"}  # the last ones of objects within a layer that are a parameter each
 ASKED_FOR = ("W", "b", "weights", "biases")  # what has such a name is a parameter, also where no dW is beside it
 STEP = re.compile(r"\.?(\w+)|\[([^\]]+)\]")
 
@@ -303,13 +303,14 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, s
 def _asked_for(layer: Any, before: Mapping[str, _Held], after: Mapping[str, _Held]) -> list[str]:
     """The paths to what is a parameter by its name."""
     asked = [name for name in USUAL if name in {held.outermost for held in after.values()}] or ASKED_FOR
-    gradients = {held.gradient for held in after.values()}
-    found = [path for path, held in after.items() if held.outermost in asked and path not in gradients]
+    found = [path for path, held in after.items() if held.outermost in asked]
     for path in found:
         if path not in before:
             raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
         if not _is_at(layer, path, before[path].array):
-            raise ValueError(f"{path} of {type(layer).__name__} is no path: its keys must be words without a dot")
+            raise ValueError(
+                f"{path} of {type(layer).__name__} is no path: name all at once, as parameters={{'params': 'grads'}}"
+            )
     return found
 
 
@@ -354,10 +355,13 @@ def _arrays(held: Any, path: str = "", outermost: str = "", seen: tuple[Any, ...
     by_custom = () if path else (*USUAL, *ASKED_FOR)  # which may be properties
     slots = (kind.__dict__.get("__slots__", ()) for kind in type(held).__mro__)
     slotted = (name for names in slots for name in ([names] if isinstance(names, str) else names))
-    for name in dict.fromkeys((*by_custom, *getattr(held, "__dict__", {}), *slotted)):
+    names = dict.fromkeys((*by_custom, *getattr(held, "__dict__", {}), *slotted))
+    if path and BESIDE.keys() & names:
+        names.pop("grad", None)
+    for name in names:
         for there, leaf in leaves(getattr(held, name, None), name):
             if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc":
-                gradient = path + BESIDE.get(name, f"d{name}") + there[len(name) :]
+                gradient = path + (BESIDE if path else USUAL).get(name, f"d{name}") + there[len(name) :]
                 yield path + there, _Held(leaf, gradient, outermost or name)
             elif not (any(leaf is x for x in (held, *seen)) or isinstance(leaf, type | ModuleType)):
                 yield from _arrays(leaf, f"{path}{there}.", outermost or name, (*seen, held))

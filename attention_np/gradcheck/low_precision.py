@@ -48,7 +48,7 @@ __all__ = ["check_low_precision"]
 
 Array = npt.NDArray[Any]
 
-EPS, SINGLE = (float(np.finfo(x).eps) for x in (np.float64, np.float32))  # kernels seldom add up in more than the last
+EPS, SINGLE = (float(np.finfo(x).eps) for x in (np.float64, np.float32))  # which kernels, too, add up in
 PRECISIONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "tf32": 2.0**-10}  # the last bit of one
 OF_OUTPUTS = (("backward", "forward"), ("gradient", "output"), ("input", "reference"))  # words for what is said
 LONGEST, POINTS, ORDER = 2.0**-5, 10, 5  # relative; a smooth curve leaves next to nothing, its rounding all
@@ -331,8 +331,6 @@ class _Compared:
         of_reference = EPS * np.abs(expected).max(initial=0)  # what it leaves where all cancels
         if name in self.known:  # as where a kink of the reference is within the step
             of_reference = of_reference + self.known[name].errors.reshape(expected.shape)
-        else:  # what no point close by changes may have rounded away beside one, as 1 - cos(x)
-            of_reference = of_reference + np.where(self.noise[name] == 0, SINGLE, 0) / UNDECIDABLE
         return np.asarray(self.noise[name] + np.fmax(self.kernel.unit * most, self.kernel.smallest) / 2 + of_reference)
 
     def report(self, name: str) -> InputReport:
@@ -369,7 +367,6 @@ class _Compared:
         """
         whole = self.truth.largest_where_smaller(found)
         saturated = ~(WITHIN * np.abs(self.expected[found.name]) > whole)
-        floor += np.where(saturated & np.isfinite(whole), SINGLE * whole, 0) / UNDECIDABLE
         wrong = error > UNDECIDABLE * floor
         doubtful = np.flatnonzero(wrong & saturated)
         if (wrong & ~saturated).any():

@@ -133,6 +133,9 @@ def test_cancellation_is_not_taken_for_a_lack_of_symmetry():
         lambda x, _=None, *, __=True: np.diag(12 * x**2 + 0.2),
         lambda v, x=X["x"]: (12 * x**2 + 0.2) * v,
         lambda *both: (12 * both[1] ** 2 + 0.2) * both[0],
+        lambda *both, **_: (12 * both[1] ** 2 + 0.2) * both[0],
+        lambda v, *others, scale=1: scale * (12 * others[0] ** 2 + 0.2) * v,
+        lambda vector, point=X["x"]: (12 * point**2 + 0.2) * vector,
     ],
 )
 def test_what_a_hessian_or_a_product_takes_besides_is_no_tangent(product):

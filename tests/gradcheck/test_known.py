@@ -79,6 +79,15 @@ def test_of_a_factor_that_is_no_simple_array_nothing_is_said(factor, of_the_cota
     assert said_of(factor, of_the_cotangent) is None
 
 
+def test_a_single_number_is_no_factor_of_the_cotangent_by_a_multiple_of_it():
+    inputs = {"a": 1e8 * np.abs(normal(3)), "b": normal(4, seed=1)}
+    for seed in range(8):
+        found = check(
+            lambda a, b: a.sum() + (b * b).sum(), lambda d, a, b: (d * np.ones_like(a), d * b), inputs, rng=seed
+        )["b"]
+        assert "output" not in str(found.diagnosis)
+
+
 def test_a_single_zero_tells_no_factor_that_is_one_elsewhere():
     def backward(d, x):  # wrong at the zero
         return np.where(x == 0, 0, (d * np.cumprod(x))[::-1].cumsum()[::-1] / np.where(x == 0, 1, x))

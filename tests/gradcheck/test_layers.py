@@ -607,6 +607,43 @@ def test_objects_that_are_a_parameter_each_are_found(names, listed, factor):
     assert report["x"].note is None
 
 
+class SquaredError:
+    """Keeps its targets and the gradient that it returns under names that parameters have elsewhere."""
+
+    def __init__(self):
+        self.data = normal(4, 3, seed=1)
+
+    def forward(self, x):
+        self.x = x
+        return ((x - self.data) ** 2).sum()
+
+    def backward(self):
+        self.grad = 2 * (self.x - self.data)
+        return self.grad
+
+
+class Integrated:
+    """Has an object of parameters, whose gradients are returned, one called as a gradient of the other might be."""
+
+    def __init__(self):
+        self.params = types.SimpleNamespace(t=normal(3), dt=normal(3, seed=1))
+
+    def forward(self, x):
+        self.x = x
+        return x * self.params.t * self.params.dt
+
+    def backward(self, d_y):
+        t, dt = self.params.t, self.params.dt
+        return d_y * t * dt, d_y * self.x * dt, d_y * self.x * t
+
+
+@each(("layer", "names"), [(SquaredError, ["x"]), (Integrated, ["x", "params.t", "params.dt"])])
+def test_names_of_gradients_elsewhere_are_none_here(layer, names):
+    report = check_layer(layer(), normal(4, 3) if layer is SquaredError else normal(3, seed=2))
+    assert [entry.name for entry in report] == names
+    assert report.ok, str(report)
+
+
 class Scaled:
     """Has a gain without a gradient of its name beside its weights, and keeps what it computes."""
 

@@ -134,6 +134,19 @@ def of_factor(d, x):
 PAIRS = "entries [i, j] and [j, i] of the last two axes are right together, and not each"
 
 
+def test_a_transposed_gradient_of_few_entries_is_not_excused_by_symmetry():
+    def best_path(t):
+        return np.max([t[1, 0] + t[2, 1], t[0, 1] + t[1, 2] - 9]) ** 2
+
+    def backward(d, t):
+        there = np.zeros((3, 3))
+        there[[1, 2], [0, 1]] = 2 * d * (t[1, 0] + t[2, 1])
+        return there.T
+
+    found = check(best_path, backward, {"t": np.abs(normal(3, 3))})["t"]
+    assert "right together" not in found.diagnosis
+
+
 def test_what_forward_does_not_see_of_a_matrix_excuses_nothing():
     x, v = normal(4, 4), normal(4, seed=1)
 

@@ -489,6 +489,23 @@ def test_what_is_made_of_a_mask_is_not_kept_though_it_is_the_same_close_by(size)
     assert "is it right by something that is true of this point alone?" in report["x"].note
 
 
+@each("y", [1.0, 0.0, np.array(1.0), np.zeros(5), np.ones(5), np.array([1.0]), np.array([0.0, 1.0]), np.zeros((2, 3))])
+@each("compared", [lambda y: y > 0.5, lambda y: y == 1, lambda y: y != 0])
+def test_labels_that_are_all_alike_are_not_kept(y, compared):
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    def loss(x, y):
+        return -(y * np.log(sigmoid(x)) + (1 - y) * np.log(1 - sigmoid(x)))
+
+    def backward(d, x, y):
+        return d * np.where(compared(y), sigmoid(x) - 1, sigmoid(x)), -d * x
+
+    for seed in range(4):
+        report = check(loss, backward, {"x": normal(*np.shape(y), seed=seed), "y": np.array(y)}, rng=seed)
+        assert report.ok, str(report)
+
+
 @each(
     "labels",
     [np.eye(3), np.eye(3)[[1]], np.eye(4)[[0, 3, 3, 0]], np.ones((2, 1))],
@@ -670,10 +687,94 @@ def test_no_small_entry_beside_larger_ones_is_asked_beyond_zero():
             y = (y + x / y) / 2
         return y
 
-    x = np.array([1e-3, 0.5, 2.0])
-    assert check(real_only(root), lambda d, x: d * 0.5 / np.sqrt(x), {"x": x}).ok
-    assert not check(real_only(root), lambda d, x: d / np.sqrt(x), {"x": x}).ok
+    for x in ([1e-3, 0.5, 2.0], [1e-4, 0.5, 2.0], [1e-6, 1e6]):
+        for times in (1, 1.001, 1.01, 2):
+            report = check(real_only(root), lambda d, x, k=times: d * k * 0.5 / np.sqrt(x), {"x": np.array(x)})
+            assert report.ok == (times == 1)
     assert min(asked) > 0
+
+
+@each("near", [1e-4, 1e-5, 1e-6, 1e-7])
+@each(
+    ("forward", "slope"),
+    [
+        (lambda t: math.sqrt(1 - t * t), lambda t: -t / math.sqrt(1 - t * t)),
+        (lambda t: math.log(4 - 4 * t * t), lambda t: -2 * t / (1 - t * t)),
+        (lambda t: math.sqrt(t - t * t), lambda t: (1 - 2 * t) / (2 * math.sqrt(t - t * t))),
+    ],
+)
+def test_next_to_the_end_of_the_domain_what_cancels_rounds_by_last_bits_of_its_terms(forward, slope, near):
+    for seed in range(5):
+        x = 1 - near * np.random.default_rng(seed).uniform(0.3, 1, 2)
+        function = real_only(lambda x: np.array([forward(t) for t in x]))
+        right = check(function, lambda d, x: d * np.array([slope(t) for t in x]), {"x": x}, rng=seed)["x"]
+        assert right.ok, str(right)
+        wrong = check(function, lambda d, x: d * np.array([1.01 * slope(t) for t in x]), {"x": x}, rng=seed)["x"]
+        assert wrong.wrong
+
+
+@each("t", [1e-6, 1e-7, 1e-8, 1e-10])
+@each("beside", [[], [0.5]])
+def test_an_output_that_rounding_keeps_where_it_is_may_have_a_slope(t, beside):
+    def forward(t):
+        return np.stack([np.cos(t), np.sin(t)])
+
+    report = check(real_only(forward), lambda d, t: d[1] * np.cos(t) - d[0] * np.sin(t), {"t": np.array([t, *beside])})
+    assert report.ok, str(report)
+
+
+@each(("a", "b"), [(1e3, 1e-9), (1e3, 1e-7), (1e6, 1e-9), (1e8, 1e-6), (1.7e9, 1e-5)])
+def test_a_way_that_rounding_hides_is_not_said_to_hold_without_it(a, b):
+    def forward(x):
+        return np.array([x[0] + 0.7 * x[1], 0.3 * x[1]])
+
+    inputs = {"x": np.array([a, b])}
+    for way in (0.7, 0):
+        found = check(real_only(forward), lambda d, x, k=way: np.array([d[0], k * d[0] + 0.3 * d[1]]), inputs)["x"]  # noqa: ARG005
+        assert found.ok == (way > 0), str(found)
+
+
+@each("large", [1e4, 1e5, 1e6])
+def test_a_claim_that_agrees_with_what_rounding_leaves_is_held_against_more(large):
+    forward = real_only(lambda x: large * (1 + x * x) + x)
+    x = np.array([1e-8, 1.0])
+    assert check(forward, lambda d, x: d * (2 * large * x + 1), {"x": x}).ok
+    wrong = check(forward, lambda d, x: d * (2 * large * np.array([0, x[1]]) + 1), {"x": x})["x"]
+    assert (wrong.wrong, wrong.worst_index) == (1, (0,))
+
+
+@each("hidden", [-30.0, -100.0, -300.0, -1e9])
+@each("method", METHODS)
+def test_weights_next_to_a_mask_are_not_hidden_by_it(hidden, method):
+    mask = np.where(np.arange(4) == 3, hidden, 0) + np.zeros((3, 1))
+
+    def backward(d, s, mask):
+        d_s = back_through_softmax(d, s + mask)
+        return d_s, d_s
+
+    def attend(s, mask):
+        return softmax(s + mask)
+
+    report = check(
+        attend, backward, {"s": normal(3, 4), "mask": mask}, method="auto" if method != METHODS[1] else method
+    )
+    assert report.ok, str(report)
+
+
+@each("large", [-1e3, -1e5, -1e9])
+def test_a_large_mask_hides_nothing_that_is_kept(large):
+    first, mask = [], np.where(normal(3, 4, seed=2) > 0.7, large, 0.0)
+
+    def forward(x, mask):
+        first.append(x.copy())
+        return softmax(3 * np.tanh(x) + mask)
+
+    def backward(d, x, mask):
+        d_s = back_through_softmax(d, 3 * np.tanh(x) + mask)
+        return d_s * 3 * (1 - np.tanh(first[0]) ** 2), d_s
+
+    report = check(forward, backward, {"x": normal(3, 4), "mask": mask})
+    assert "it holds here and not close by" in str(report["x"].note)
 
 
 def test_a_kink_does_not_hide_what_is_wrong_beside_it():

@@ -116,7 +116,9 @@ def is_another_again(mistake: Mistake) -> bool:
     if again is None:
         return False
     other = factor * again.right
-    off = (np.abs(again.claimed - other) > again.allowed(other, abs(factor)))[:, (again.right != 0).any(axis=0)]
+    off = (np.abs(again.claimed - other) > again.allowed(other, abs(factor)))[
+        :, again.looked_at & (again.right != 0).any(axis=0)
+    ]
     return bool(off.sum() > off.size / 2)
 
 

@@ -72,7 +72,8 @@ def known_factor_of_the_cotangent(mistake: Mistake) -> str | None:
         if not np.isfinite(other).all() or not _varies(known.array, used):
             continue
         found = mistake.of_those_looked_at
-        for times in _multiples(found, other.reshape(3, -1) @ mistake.slopes, found.shape[0]):
+        entries = found.shape[0] if known.array.size > 1 else 0  # any factor is a multiple of a single number
+        for times in _multiples(found, other.reshape(3, -1) @ mistake.slopes, entries):
             if mistake.is_right_for(times * other, noise=times * known.noise * u):
                 what = f"{_times(times, known)} times the gradient of the output"
                 return f"it is right for {what} in the place of that: {_meaning(known)}"

@@ -45,7 +45,8 @@ def right_in_pairs(mistake: Mistake) -> str | None:
         return None
     claimed, right = mistake.claimed, mistake.right
     pairs = claimed + (right - claimed + np.swapaxes(right - claimed, -1, -2)) / 2
-    if not mistake.is_explained_by(pairs, in_entries=LEAST):
+    transposed = mistake.is_explained_by(np.swapaxes(right, -1, -2))  # too few entries to say so
+    if transposed or not mistake.is_explained_by(pairs, in_entries=LEAST):
         return None
     together = np.abs(right + np.swapaxes(right, -1, -2))
     if not (together > mistake.tolerance)[:, mistake.wrong].any():

@@ -20,6 +20,7 @@ SMALLER = 0.75  # times the input: so much that powers can be told apart, while 
 SMALL = 1e-2  # of the largest entry: an error that an epsilon may make
 CLEARLY = 30  # times what counts as an error: known to a few percent
 NEAR = 3  # times the error, relative: how closely they do, as an epsilon is far from 1 by no more than its square is
+CLOSE = 0.1  # relative: how closely they do in entries that are next to nothing beside what they are off by
 GROWN = 2  # times as large: no typical error of rounding is, by chance, of so many
 FEW = 30  # values, of which nothing can be said about a pattern
 
@@ -124,12 +125,13 @@ def lost_epsilon(mistake: Mistake) -> str | None:
     if there is None:
         return None
     grown = there.error * size / np.abs(there.right[:, mistake.looked_at]).max()
-    near = NEAR * error / size * error + mistake.tolerance
-    for power, much in ((1, "half"), (2, "a quarter")):
+    own = np.fmin(NEAR * np.abs(mistake.error / mistake.right), CLOSE) * np.abs(mistake.error)
+    near = np.fmax(NEAR * error / size * error, own) + mistake.tolerance
+    for power in (1, 2):
         if (np.abs(grown * SMALLER**power - mistake.error) <= near)[evident].all():
             return (
                 f"perhaps an epsilon beside {mistake.name} is missing, or another one: it is off by at most "
-                f"{number(error / size, 2)} of the largest entry, and by {much} of that where {mistake.name} is twice "
-                "as large"
+                f"{number(error / size, 2)} of the largest entry, and by {number(SMALLER**-power, 3)} times that where "
+                f"{mistake.name} is {SMALLER:g} times as large"
             )
     return None

@@ -305,11 +305,15 @@ def moved_relatively(x: Array, rng: np.random.Generator, most: float) -> Array:
 
 
 def elsewhere(inputs: Iterable[Array], rng: np.random.Generator) -> list[Array]:
-    """Another point close by. Zeros are moved, too, as biases are zero at first; and up, as many counts are."""
+    """Another point close by. Zeros are moved, too, as biases are zero at first; and up, as many counts are.
+
+    Zeros beside large numbers, as in a mask that is added to scores, are moved by a part of one.
+    """
     there = []
     for x in inputs:
-        way = rng.uniform(-1, 1, x.shape)
-        there.append(np.asarray(x + ELSEWHERE * np.where(x == 0, np.abs(way), way) * magnitudes(x), x.dtype))
+        way, size = rng.uniform(-1, 1, x.shape), magnitudes(x)
+        way, size = np.where(x == 0, [np.abs(way), np.fmin(size, 1)], [way, size])
+        there.append(np.asarray(x + ELSEWHERE * way * size, x.dtype))
     return there
 
 

@@ -38,11 +38,13 @@ TRIALS = SCALES[:5]  # relative steps of differences, that the complex step is h
 CONVERGED = 1e-2  # relative: what the slopes at two scales may differ by
 CLEARLY = 1e-8  # a discrepancy of a slope, relative to the largest, that is not left to rounding
 CLOSE = 2.0**-20  # relative: so short that only rounding is left of the differences
-CLOSEST = 2.0**-45  # for outputs that those leave a large part of: STEEP
+# For outputs that those leave a large part of, STEEP, or that are beyond the end of the domain there. Closest, rounding
+# may look smooth, as that of 1 - t * t where t is nearly one.
+CLOSER = (2.0**-28, 2.0**-36, 2.0**-45)
 FAR = 2.0**-9  # for outputs that do not change within those, as in half precision
 BEYOND = tuple(2.0**k for k in range(-2, 63, 4))  # for outputs that none of those move
 TINY_STEP = 2.0**-10  # parts of the largest that an output comes to; functions that are made of steps take longer ones
-STEEP = 1e-4  # parts of the largest: what is left of more is not rounding, as a rule, but slope
+STEEP = 1e-8  # parts of the largest: what is left of more is not rounding, as a rule, but slope
 POINTS, ORDER = 16, 5  # close by, and coefficients of the polynomial that is taken off there
 PLACES = np.arange(1, POINTS + 1) + np.arange(POINTS) * 5**0.5 % 1 / 2  # uneven: no stairs are a straight line there
 SMOOTH, _ = np.linalg.qr(np.vander(PLACES / POINTS, ORDER))  # (points, order): polynomials
@@ -106,9 +108,11 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
     last_bit = float(np.finfo(subject.output.dtype).eps) * size
     with np.errstate(all="ignore"):
         least, _ = _left_over(subject, CLOSE * direction)
-        if (np.isfinite(least) & (least > np.fmax(last_bit, STEEP / 2 * size))).any():
-            estimate, largest = _left_over(subject, CLOSEST * direction)
-            least = np.where(least > STEEP * largest, np.fmin(least, estimate), least)
+        for closer in CLOSER:
+            steep = np.isnan(least) | (np.isfinite(least) & (least > np.fmax(last_bit, STEEP / 2 * size)))
+            if steep.any():
+                estimate, largest = _left_over(subject, closer * direction)
+                least = np.where(steep & ~(least <= STEEP * largest), np.fmin(least, estimate), least)
         if np.isinf(least).any():  # beyond the edge of a landing there is another one, or else a slope
             there, beside = _next_to_each_other(subject, PLACES[-1] * FAR * direction)
             stairs = np.where(there == beside, _left_over(subject, FAR * direction)[0], np.inf)
@@ -122,7 +126,7 @@ def rounding_of(subject: Subject, rng: np.random.Generator) -> Array:
 
 
 def _left_over(subject: Subject, step: Array) -> tuple[Array, Array]:
-    """What a polynomial leaves of each output, infinite if nothing; and the largest that it gets: (outputs,)."""
+    """What a polynomial leaves of each output, infinite if nothing and NaN beyond the domain; and its largest."""
     places = PLACES.reshape(POINTS, *(1,) * subject.x.ndim)
     outputs = np.asarray(subject.values(subject.x + places * step), np.float64)
     from_first = outputs - outputs[0]
@@ -130,7 +134,7 @@ def _left_over(subject: Subject, step: Array) -> tuple[Array, Array]:
     left = np.sqrt((rest**2).sum(axis=0) / (POINTS - ORDER))
     stairs = np.abs(np.diff(outputs, axis=0))
     left = np.where(np.median(stairs, axis=0) == 0, stairs.max(axis=0), left)  # of stairs, with a landing here
-    return np.where(left > 0, left, np.inf), np.abs(outputs).max(axis=0)  # or the points were too close to differ
+    return np.where(left == 0, np.inf, left), np.abs(outputs).max(axis=0)  # or the points were too close to differ
 
 
 def _next_to_each_other(subject: Subject, move: Array) -> Array:

@@ -191,24 +191,28 @@ def reach_of(subject: Subject, directions: Array) -> Reach:
     """What an output depends on, as far as it is seen to move, and how far it gets: alone, and when all inputs move.
 
     All go towards zero together, and one alone no further than differences step: a solver or a series that is asked
-    outside its domain need never return. What is saturated here moves where all are smaller. What a small entry hardly
-    moves is seen where it is larger, by a part of the typical entry or of one.
+    outside its domain need never return. What is saturated here moves where all are smaller, or all other inputs, too.
+    What a small entry hardly moves is seen where it is larger, by a part of the typical entry or of one.
     """
     x, output = subject.x, subject.output.ravel()
-    tame = SMALLER * x
     step = _steps(SCALES[0] * _room(subject, directions), directions)
     least = np.where((directions != 0) & (np.abs(x) < 1), 1, 0)
     outwards = np.where(x < 0, -SCALES[0], SCALES[0]) * np.fmax(np.abs(directions), least)
+    tame = np.concatenate([SMALLER * x[None], SMALLER * (x + step)])
     with np.errstate(all="ignore"):
-        alone = [x + step, x - step]
-        outputs = subject.values(np.concatenate([np.stack([x / 2, tame]), *alone, tame + SMALLER * step, x + outwards]))
-        reached, up, down, from_tame, beyond = np.split(outputs, [2 + k * len(directions) for k in range(4)])
-        touched = (up != output) | (down != output) | (from_tame != reached[-1])
+        outputs = subject.values(np.concatenate([x[None] / 2, x + step, x - step, x + outwards]))
+        half, up, down, beyond = np.split(outputs, [1 + k * len(directions) for k in range(3)])
+        smaller, *from_smaller = subject.values(tame)
+        touched = (up != output) | (down != output) | (from_smaller != smaller)
+        if len(subject.point) > 1:
+            all_smaller = subject.at([np.array(SMALLER * y) for y in subject.point], subject.cotangents)
+            there, *from_there = all_smaller.values(tame)
+            touched |= from_there != there
         touched |= ~touched.any(axis=1, keepdims=True)  # the entry is too small to move anything, for all we know
         touched |= beyond != output
         largest = np.abs(output)
-        for there in (reached.max(axis=0), reached.min(axis=0), up, down):
-            largest = np.fmax(largest, np.where(np.isfinite(there), np.abs(there), 0))
+        for reached in (half[0], smaller, up, down):
+            largest = np.fmax(largest, np.where(np.isfinite(reached), np.abs(reached), 0))
     return Reach(touched, np.broadcast_to(largest, touched.shape))
 
 
