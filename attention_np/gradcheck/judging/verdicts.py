@@ -99,12 +99,7 @@ def _settle(found: Measured, rtol: float) -> None:
     that are believed.
     """
     claimed = found.claimed
-    doubtful = first_verdict(found)
-    hardly = found.errors > RESOLUTION[found.method] * np.fmax(np.abs(claimed), np.abs(found.numerical[0]))
-    lucky = np.flatnonzero(hardly & (found.verdict == HOLDS))  # they agree further than the slopes are known
-    if lucky.size:
-        found.look(lucky, best=True)
-        doubtful = np.concatenate([doubtful, first_verdict(found, lucky)])
+    doubtful = np.concatenate([first_verdict(found), _by_luck(found)])
     difference = np.abs(claimed - found.numerical[0])
     doubtful = doubtful[np.lexsort([difference[doubtful] / found.floor[doubtful]])]
     while doubtful.size:
@@ -121,6 +116,23 @@ def _settle(found: Measured, rtol: float) -> None:
         difference = np.abs(claimed - found.numerical[0])
         largest = np.fmax(np.abs(claimed), np.abs(found.numerical[0])).max(initial=0)
         found.verdict[(difference <= rtol * largest) & found.looked] = HOLDS
+
+
+def _by_luck(found: Measured) -> Array:
+    """The entries that hold no more at their best steps, of those that agree further than their slopes are known.
+
+    As where a claim lacks what rounding hides. The least known are looked at first, and if none is wrong, no others.
+    """
+    known = found.errors / np.fmax(np.abs(found.claimed), np.abs(found.numerical[0]))
+    lucky = np.flatnonzero((found.verdict == HOLDS) & (known > RESOLUTION[found.method]))
+    lucky = lucky[np.argsort(-known[lucky])]
+    doubtful = lucky[:0]
+    for some in (lucky[:ASKED], lucky[ASKED:]):
+        found.look(some, best=True)
+        doubtful = np.concatenate([doubtful, first_verdict(found, some)])
+        if not (found.verdict[some] == WRONG).any():
+            break
+    return doubtful
 
 
 def _look_closer(found: Measured, some: Array) -> None:

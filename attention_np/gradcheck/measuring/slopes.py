@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from attention_np.gradcheck.agreement import UNDECIDABLE
 from attention_np.gradcheck.measuring.subject import SMALLEST, Subject, flattened, moves_zero
 
 __all__ = [
@@ -238,7 +239,8 @@ def by_first_differences(subject: Subject, directions: Array) -> Slopes:
     refused = np.flatnonzero(~np.isfinite(slopes))
     if refused.size:
         _put(found, refused, by_best_differences(subject, directions[refused]))
-    unsure = np.flatnonzero((hidden > HIDDEN * slopes) & (slopes > 0))
+    counts = np.fmax(HIDDEN * slopes, UNDECIDABLE * found.errors)  # what is less is no more than the errors excuse
+    unsure = np.flatnonzero((hidden > counts) & (slopes > 0))
     if unsure.size:
         there = directions[unsure]
         _put(found, unsure, by_differences(subject, there, scale[unsure], reach_of(subject, there)))
