@@ -284,7 +284,9 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, s
     before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
     own = _kept(methods, arguments, before, after)
     found = _asked_for(methods.layer, before, after)
-    found += [path for path in own if path not in found and _at(layer, after[path].gradient) is not None]
+    given = [id(x) for _, x in leaves(result, "")]  # to the inputs, or behind those
+    gradients = {path: _at(layer, after[path].gradient) for path in own if path not in found}
+    found += [path for path, x in gradients.items() if x is not None and id(x) not in given]
     pairs = _each_once(layer, {path: after[path].gradient for path in found}, before)
     checked = [id(before[path].array) for path in pairs]
     same = (path for path, held in before.items() if path in own or not _is_at(methods.layer, path, held.array))
@@ -356,12 +358,13 @@ def _arrays(held: Any, path: str = "", outermost: str = "", seen: tuple[Any, ...
     slots = (kind.__dict__.get("__slots__", ()) for kind in type(held).__mro__)
     slotted = (name for names in slots for name in ([names] if isinstance(names, str) else names))
     names = dict.fromkeys((*by_custom, *getattr(held, "__dict__", {}), *slotted))
-    if path and BESIDE.keys() & names:
-        names.pop("grad", None)
+    is_one = bool(path) and "grad" in names and bool(BESIDE.keys() & names)  # a parameter
+    if is_one:
+        names.pop("grad")
     for name in names:
         for there, leaf in leaves(getattr(held, name, None), name):
             if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc":
-                gradient = path + (BESIDE if path else USUAL).get(name, f"d{name}") + there[len(name) :]
+                gradient = path + (BESIDE if is_one else USUAL).get(name, f"d{name}") + there[len(name) :]
                 yield path + there, _Held(leaf, gradient, outermost or name)
             elif not (any(leaf is x for x in (held, *seen)) or isinstance(leaf, type | ModuleType)):
                 yield from _arrays(leaf, f"{path}{there}.", outermost or name, (*seen, held))

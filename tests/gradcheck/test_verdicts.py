@@ -694,6 +694,34 @@ def test_no_small_entry_beside_larger_ones_is_asked_beyond_zero():
     assert min(asked) > 0
 
 
+@each("limit", [1e-6, 1e-8])
+@each("error", [RuntimeError, MemoryError, TypeError])
+def test_what_is_small_is_not_asked_far_away(limit, error):
+    def decay(t):  # by steps of a size of its own, say: what is far takes for ever, or all memory
+        if t.real.max() > limit:
+            raise error("too far")
+        return np.exp(-1e9 * t)
+
+    t = {"t": np.array([1e-9, 2.3e-9])}
+    assert check(decay, lambda d, t: -1e9 * d * np.exp(-1e9 * t), t).ok
+    assert not check(real_only(decay), lambda d, t: -1.01e9 * d * np.exp(-1e9 * t), t).ok
+
+
+def test_inputs_that_only_hold_together_are_not_all_made_small():
+    def solved(x, y):
+        if (x + y < 1).any():
+            raise RuntimeError("did not converge")
+        return np.arccosh(x + y)
+
+    def backward(d, x, y, times=1.0):
+        return (times * d / np.sqrt((x + y) ** 2 - 1),) * 2
+
+    inputs = {"x": np.array([1.5, 1.7]), "y": np.array([1.5, 1.2])}
+    assert check(real_only(solved), backward, inputs).ok
+    wrong = check(real_only(solved), lambda *question: backward(*question, times=1.01), inputs)
+    assert [entry.wrong for entry in wrong] == [2, 2]
+
+
 @each("near", [1e-4, 1e-5, 1e-6, 1e-7])
 @each(
     ("forward", "slope"),
@@ -759,6 +787,16 @@ def test_weights_next_to_a_mask_are_not_hidden_by_it(hidden, method):
         attend, backward, {"s": normal(3, 4), "mask": mask}, method="auto" if method != METHODS[1] else method
     )
     assert report.ok, str(report)
+
+
+@each("large", [-1e3, -1e9, -np.inf])
+def test_a_mask_that_backward_compares_is_used(large):
+    def backward(d, s, mask):
+        d_s = back_through_softmax(d, np.where(mask < -1, -np.inf, s))
+        return d_s, d_s
+
+    mask = np.where(normal(3, 4, seed=2) > 0.7, large, 0.0)
+    assert check(lambda s, mask: softmax(s + mask), backward, {"s": normal(3, 4), "mask": mask}).ok
 
 
 @each("large", [-1e3, -1e5, -1e9])

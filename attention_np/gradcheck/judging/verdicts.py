@@ -329,8 +329,7 @@ def _unused(found: Measured, some: Array, nearby: list[Array], rtol: float) -> s
         strewn = (
             np.where(rng.random(x.shape) < 0.5, rng.permuted(x.ravel()).reshape(x.shape), 0) for _ in range(STREWN)
         )
-        others = () if name == found.name else map(where, (0 * x, 0 * x + 1, *strewn))
-        same = is_same(where(nearby[k])) and all(map(is_same, others))
+        same = all(map(is_same, map(where, (nearby[k], 0 * x, 0 * x + 1, *strewn))))
         if same and _is_wrong_at(found, some, (u, where(nearby[k])), rtol):
             return name
     return None

@@ -40,6 +40,7 @@ SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 4, 47, 52, 57)) 
 NEAR = 2.0**-6  # of an entry that is smaller than others: the first step, if it need not be the best
 SATURATED = 4  # units in the last place of an output, that it moves by when an input moves by its own size
 SMALLER = 2.0**-5  # so much smaller all entries are, where exponentials of them no longer saturate
+FURTHER = 4  # times: the next move, of those that are to show what an output depends on
 WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
 CLEAR = 24  # times how far rounding moves the outputs: a jump of the slope
 APART = 3  # times the errors of two slopes, that contradict each other
@@ -192,29 +193,44 @@ def reach_of(subject: Subject, directions: Array) -> Reach:
     """What an output depends on, as far as it is seen to move, and how far it gets: alone, and when all inputs move.
 
     All go towards zero together, and one alone no further than differences step: a solver or a series that is asked
-    outside its domain need never return. What is saturated here moves where all are smaller, or all other inputs, too.
-    What a small entry hardly moves is seen where it is larger, by a part of the typical entry or of one.
+    outside its domain need never return. What is saturated here moves where all are smaller.
     """
     x, output = subject.x, subject.output.ravel()
     step = _steps(SCALES[0] * _room(subject, directions), directions)
-    least = np.where((directions != 0) & (np.abs(x) < 1), 1, 0)
-    outwards = np.where(x < 0, -SCALES[0], SCALES[0]) * np.fmax(np.abs(directions), least)
-    tame = np.concatenate([SMALLER * x[None], SMALLER * (x + step)])
     with np.errstate(all="ignore"):
-        outputs = subject.values(np.concatenate([x[None] / 2, x + step, x - step, x + outwards]))
-        half, up, down, beyond = np.split(outputs, [1 + k * len(directions) for k in range(3)])
-        smaller, *from_smaller = subject.values(tame)
-        touched = (up != output) | (down != output) | (from_smaller != smaller)
-        if len(subject.point) > 1:
-            all_smaller = subject.at([np.array(SMALLER * y) for y in subject.point], subject.cotangents)
-            there, *from_there = all_smaller.values(tame)
-            touched |= from_there != there
+        outputs = subject.values(np.concatenate([x[None] / 2, SMALLER * x[None], x + step, x - step]))
+        (half, smaller), up, down = np.split(outputs, [2, 2 + len(directions)])
+        touched = (up != output) | (down != output) | (subject.values(SMALLER * (x + step)) != smaller)
         touched |= ~touched.any(axis=1, keepdims=True)  # the entry is too small to move anything, for all we know
-        touched |= beyond != output
+        hidden = np.sqrt(_summed(~touched, subject.loudness**2))
+        slopes = np.abs(_summed(up - down, subject.weights[:, 0]))
+        for k in np.flatnonzero((hidden > HIDDEN * slopes) & (slopes > 0)):
+            touched[k] |= _moved_further(subject, directions[k], step[k], touched[k])
         largest = np.abs(output)
-        for reached in (half[0], smaller, up, down):
+        for reached in (half, smaller, up, down):
             largest = np.fmax(largest, np.where(np.isfinite(reached), np.abs(reached), 0))
     return Reach(touched, np.broadcast_to(largest, touched.shape))
+
+
+def _moved_further(subject: Subject, direction: Array, step: Array, touched: Array) -> Array:
+    """Which outputs move where all inputs are smaller, or by ever longer moves away from zero, until one more does.
+
+    What it raises there, and NaN, tell nothing.
+    """
+    moved = np.zeros_like(touched)
+    try:
+        if len(subject.point) > 1:
+            tame = subject.at([np.array(SMALLER * y) for y in subject.point], subject.cotangents)
+            there, beside = tame.values(SMALLER * np.stack([subject.x, subject.x + step]))
+            moved |= (there != beside) & np.isfinite(there) & np.isfinite(beside)
+        outwards = np.where(subject.x < 0, -1, 1) * np.abs(step)
+        while not (moved & ~touched).any() and (np.abs(outwards) < SCALES[0] * np.fmax(np.abs(direction), 1)).all():
+            outwards = FURTHER * outwards
+            there = subject.values((subject.x + outwards)[None])[0]
+            moved |= (there != subject.output.ravel()) & np.isfinite(there)
+    except Exception:  # noqa: S110 - what it raises there is up to the function
+        pass
+    return moved
 
 
 def extrapolated(column: list[Array]) -> tuple[Array, Array]:
@@ -240,10 +256,13 @@ def by_first_differences(subject: Subject, directions: Array) -> Slopes:
     if refused.size:
         _put(found, refused, by_best_differences(subject, directions[refused]))
     counts = np.fmax(HIDDEN * slopes, UNDECIDABLE * found.errors)  # what is less is no more than the errors excuse
+    coarse = np.flatnonzero((found.errors > HIDDEN * slopes) & (scale < SCALES[0]))
+    if coarse.size:  # so small entries are moved by the size of others after all
+        _put_better(found, coarse, by_differences(subject, directions[coarse], SCALES[0]))
     unsure = np.flatnonzero((hidden > counts) & (slopes > 0))
     if unsure.size:
         there = directions[unsure]
-        _put(found, unsure, by_differences(subject, there, scale[unsure], reach_of(subject, there)))
+        _put(found, unsure, by_differences(subject, there, found.scales[unsure], reach_of(subject, there)))
     return found
 
 
@@ -273,10 +292,14 @@ def by_best_differences(subject: Subject, directions: Array) -> Slopes:
         if not poor.size:
             continue
         found = by_differences(subject, directions[poor], scale, Reach(*(part[poor] for part in reach)))
-        before = Slopes(*(part[poor] for part in best))
-        better = _is_better(found, before)
-        _put(best, poor[better], Slopes(*(part[better] for part in found)))
+        _put_better(best, poor, found)
     return best
+
+
+def _put_better(best: Slopes, moves: Array, found: Slopes) -> None:
+    """Put those of some moves in their place that are better known."""
+    better = _is_better(found, Slopes(*(part[moves] for part in best)))
+    _put(best, moves[better], Slopes(*(part[better] for part in found)))
 
 
 def _is_better(found: Slopes, before: Slopes) -> Array:
