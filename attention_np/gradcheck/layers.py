@@ -282,6 +282,12 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, s
     """Where layers have their parameters and gradients by custom, as two calls show; and which arrays have none."""
     layer, result = _used(methods, tuple(arguments.values()))
     before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
+    inputs = [x for _, x in leaves(tuple(arguments.values()), "") if isinstance(x, np.ndarray)]
+    for path in [
+        path for path in after if path not in before
+    ]:  # an input that is kept is no parameter, called b or not
+        if any(np.array_equal(after[path].array, x) for x in inputs):
+            del after[path]
     own = _kept(methods, arguments, before, after)
     found = _asked_for(methods.layer, before, after)
     given = [id(x) for _, x in leaves(result, "")]  # to the inputs, or behind those

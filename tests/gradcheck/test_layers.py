@@ -637,6 +637,22 @@ class Integrated:
         return d_y * t * dt, d_y * self.x * dt, d_y * self.x * t
 
 
+class Product:
+    """Keeps its inputs under names that parameters have elsewhere."""
+
+    def forward(self, weights, b):
+        self.weights, self.b = weights, b
+        return weights * b
+
+    def backward(self, d_y):
+        return d_y * self.b, d_y * self.weights
+
+
+def test_an_input_that_is_kept_is_no_parameter_whatever_its_name():
+    report = check_layer(Product(), {"weights": normal(3, 4), "b": normal(3, 4, seed=1)})
+    assert ([entry.name for entry in report], report.ok) == (["weights", "b"], True)
+
+
 class OfATarget:
     """Keeps a target in an object within, and beside it the gradient that it returns."""
 
