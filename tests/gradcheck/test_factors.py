@@ -420,3 +420,14 @@ def test_a_factor_of_the_entries_that_can_be_decided_is_seen_beside_such_as_nois
 )
 def test_a_factor_has_digits_enough_to_tell_it_from_one(value, precision, said):
     assert str(Factor(value, precision)) == said
+
+
+@each("x", [0.7, 1.1, 1.9])
+@each("slight", [1e-3, 0.01, 0.03])
+def test_a_ratio_that_is_another_at_another_point_is_no_factor(slight, x):
+    def backward(d, x):
+        return d * np.exp(x) * (np.sin(3 * x) + (3 + slight * x**3) * np.cos(3 * x))
+
+    found = check(lambda x: np.exp(x) * np.sin(3 * x), backward, {"x": np.array(x)})["x"]
+    assert found.wrong == 1
+    assert "throughout" not in found.diagnosis
