@@ -44,7 +44,7 @@ FURTHER = 4  # times: the next move, of those that are to show what an output de
 WITHIN = 8  # parts of the size of an input, within one of which a saturated output may have changed
 CLEAR = 24  # times how far rounding moves the outputs: a jump of the slope
 APART = 3  # times the errors of two slopes, that contradict each other
-HIDDEN = 1e-8  # of a slope, that rounding may hide in outputs that are not seen to move
+HIDDEN = 1e-8  # of a slope: an error of the first step, or what outputs that do not move may hide, that is worth calls
 GOOD = 1e-11  # a relative error that is not worth improving
 BEYOND_ZERO = 1e-9  # one that is not worth moving an entry past zero, where functions may not be defined
 LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
@@ -245,9 +245,10 @@ def extrapolated(column: list[Array]) -> tuple[Array, Array]:
 
 
 def by_first_differences(subject: Subject, directions: Array) -> Slopes:
-    """Differences where no entry moves by more than a fraction of itself; the best where that gives no slope.
+    """Differences where an entry moves by a fraction of itself; the best where that gives no slope.
 
-    Where outputs that are not seen to move may hide what counts, it is found out whether they depend on the entry.
+    Where it gives a coarse one, small entries are moved as far as others of their array. Where outputs that are not
+    seen to move may hide what counts, it is found out whether they depend on the entry.
     """
     scale = np.fmin(SCALES[0], NEAR * _room(subject, directions))
     found, hidden = _by_differences(subject, directions, scale)
@@ -257,7 +258,7 @@ def by_first_differences(subject: Subject, directions: Array) -> Slopes:
         _put(found, refused, by_best_differences(subject, directions[refused]))
     counts = np.fmax(HIDDEN * slopes, UNDECIDABLE * found.errors)  # what is less is no more than the errors excuse
     coarse = np.flatnonzero((found.errors > HIDDEN * slopes) & (scale < SCALES[0]))
-    if coarse.size:  # so small entries are moved by the size of others after all
+    if coarse.size:
         _put_better(found, coarse, by_differences(subject, directions[coarse], SCALES[0]))
     unsure = np.flatnonzero((hidden > counts) & (slopes > 0))
     if unsure.size:
