@@ -28,7 +28,7 @@ __all__ = ["check_layer"]
 Array = npt.NDArray[Any]
 
 USUAL = {"params": "grads", "parameters": "gradients"}  # and where their gradients are; those of any NAME are in dNAME
-BESIDE = USUAL | {"data": "grad", "value": "grad"}  # the last ones of objects within a layer that are a parameter each
+OF_ONE = {"data": "grad", "value": "grad"}  # the same of objects within a layer that are a parameter each
 ASKED_FOR = ("W", "b", "weights", "biases")  # what has such a name is a parameter, also where no dW is beside it
 STEP = re.compile(r"\.?(\w+)|\[([^\]]+)\]")
 
@@ -281,12 +281,10 @@ class _Held(NamedTuple):
 def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, str | None], list[str]]:
     """Where layers have their parameters and gradients by custom, as two calls show; and which arrays have none."""
     layer, result = _used(methods, tuple(arguments.values()))
-    before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
     inputs = [x for _, x in leaves(tuple(arguments.values()), "") if isinstance(x, np.ndarray)]
-    for path in [
-        path for path in after if path not in before
-    ]:  # an input that is kept is no parameter, called b or not
-        if any(np.array_equal(after[path].array, x) for x in inputs):
+    before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
+    for path in after.keys() - before:
+        if any(np.array_equal(after[path].array, x) for x in inputs):  # an input that is kept, be it called b
             del after[path]
     own = _kept(methods, arguments, before, after)
     found = _asked_for(methods.layer, before, after)
@@ -364,13 +362,13 @@ def _arrays(held: Any, path: str = "", outermost: str = "", seen: tuple[Any, ...
     slots = (kind.__dict__.get("__slots__", ()) for kind in type(held).__mro__)
     slotted = (name for names in slots for name in ([names] if isinstance(names, str) else names))
     names = dict.fromkeys((*by_custom, *getattr(held, "__dict__", {}), *slotted))
-    is_one = bool(path) and "grad" in names and bool(BESIDE.keys() & names)  # a parameter
+    is_one = bool(path) and "grad" in names and bool(OF_ONE.keys() & names)  # a parameter
     if is_one:
         names.pop("grad")
     for name in names:
         for there, leaf in leaves(getattr(held, name, None), name):
             if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc":
-                gradient = path + (BESIDE if is_one else USUAL).get(name, f"d{name}") + there[len(name) :]
+                gradient = path + (OF_ONE if is_one else USUAL).get(name, f"d{name}") + there[len(name) :]
                 yield path + there, _Held(leaf, gradient, outermost or name)
             elif not (any(leaf is x for x in (held, *seen)) or isinstance(leaf, type | ModuleType)):
                 yield from _arrays(leaf, f"{path}{there}.", outermost or name, (*seen, held))
