@@ -248,7 +248,7 @@ def step(token: Tokens, state: Array) -> Step:
     """What a token makes of the state before it."""
     decayed, missing = state, token.value
     if token.log_decay is not None:  # where it is zero, nothing is left, not even NaN
-        decayed = backward_times(np.exp(token.log_decay)[..., None], state)  # (..., d_k, d_v) (linear-attention.10)
+        decayed = backward_times(token.decay, state)  # (..., d_k, d_v) (linear-attention.10)
     if token.beta is not None:
         missing = token.value - _read(decayed, token.key)  # (..., d_v) (linear-attention.11)
     written = missing if token.beta is None else token.beta * missing  # (..., d_v) (linear-attention.12)
@@ -321,7 +321,7 @@ def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, sca
         # forward was decayed = exp(log_decay) * state before
         d_log_decay = _of_decays(backward_times(d_decayed, now.decayed), token)
         # (..., d_k, d_v) (linear-attention.24, linear-attention.25)
-        d_before = backward_times(d_decayed, np.exp(token.log_decay)[..., None])
+        d_before = backward_times(d_decayed, token.decay)
     return Tokens(d_query, d_key, d_value, d_log_decay, d_beta), d_before
 
 
@@ -367,7 +367,7 @@ def step_forward_mode(token: Tokens, along: Tokens, now: Step, state: Array, mov
     decayed, missing, written = moved_state, along.value, along.value
     if token.log_decay is not None:
         moved = moved_state + along.log_decay[..., None] * state
-        decayed = backward_times(np.exp(token.log_decay)[..., None], moved)  # (..., d_k, d_v) (linear-attention.35)
+        decayed = backward_times(token.decay, moved)  # (..., d_k, d_v) (linear-attention.35)
     if token.beta is not None:
         # (..., d_v) (linear-attention.36)
         missing = along.value - _read(decayed, token.key) - _read(now.decayed, along.key)
@@ -458,7 +458,7 @@ def push_step_backward(
         # backward was d_log_decay = d_decayed . decayed, d_before = exp(log_decay) * d_decayed
         of_both = backward_times(moved_d_decayed, now.decayed) + backward_times(d_decayed, moved.decayed)
         d_log_decay = _of_decays(of_both, token)  # (linear-attention.70)
-        decay = np.exp(token.log_decay)[..., None]
+        decay = token.decay
         d_before = backward_times(d_decayed, decay)
         # (..., d_k, d_v) (linear-attention.67)
         moved_d_before = backward_times(moved_d_decayed, decay) + backward_times(d_before, along.log_decay[..., None])

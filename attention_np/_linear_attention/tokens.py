@@ -25,6 +25,13 @@ class Tokens(NamedTuple):
         """How many."""
         return int(self.query.shape[-2])
 
+    @property
+    def decay(self) -> Array:
+        """What each row of the state before a token is multiplied by, (..., 1 or d_k, 1)."""
+        # Of entries apart in memory NumPy 1.26 rounds an exponential by where its result lies.
+        decay: Array = np.exp(np.ascontiguousarray(self.log_decay))
+        return decay[..., None]
+
     def each(self, function: Callable[[Array], Array]) -> Tokens:
         """With `function` applied to each array."""
         return Tokens._make(None if x is None else function(x) for x in self)
