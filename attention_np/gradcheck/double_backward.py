@@ -17,15 +17,9 @@ from attention_np.gradcheck.judging.saturation import is_lost
 from attention_np.gradcheck.measuring.functions import as_generator
 from attention_np.gradcheck.measuring.noise import Pair, noise_floor, unsteadiness, wider_difference
 from attention_np.gradcheck.measuring.numerical import METHODS, chosen
-from attention_np.gradcheck.measuring.slopes import (
-    COMPLEX_STEP,
-    COMPLEX_STEP_IN_SINGLE,
-    SCALES,
-    extrapolated,
-    lost_of_each,
-    reach_of,
-)
-from attention_np.gradcheck.measuring.subject import Subject
+from attention_np.gradcheck.measuring.reach import lost_of_each, reach_of
+from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP, COMPLEX_STEP_IN_SINGLE, extrapolated
+from attention_np.gradcheck.measuring.subject import SCALES, Subject
 from attention_np.gradcheck.nesting import Nest, apart
 from attention_np.gradcheck.reporting import InputReport
 

@@ -38,8 +38,8 @@ from attention_np.gradcheck.measuring.functions import (
 )
 from attention_np.gradcheck.measuring.noise import high_differences
 from attention_np.gradcheck.measuring.numerical import METHODS, as_method, measure
+from attention_np.gradcheck.measuring.reach import SMALLER, WITHIN
 from attention_np.gradcheck.measuring.running import Running
-from attention_np.gradcheck.measuring.slopes import SMALLER, WITHIN
 from attention_np.gradcheck.measuring.subject import sizes
 from attention_np.gradcheck.nesting import Flat, Nest, apart, is_narrow
 from attention_np.gradcheck.reporting import InputReport, Report, compared

@@ -14,9 +14,27 @@ from attention_np.gradcheck.measuring.functions import (
 )
 from attention_np.gradcheck.measuring.probes import rounding_of
 from attention_np.gradcheck.measuring.running import Running
-from attention_np.gradcheck.measuring.subject import Subject, along
+from attention_np.gradcheck.measuring.subject import Subject, along, sizes
 
 from .programs import Watched
+
+SMOOTH = {
+    "sin": (np.sin, np.cos),
+    "a steep sin": (lambda x: np.sin(16 * x), lambda x: 16 * np.cos(16 * x)),
+    "exp": (np.exp, np.exp),
+    "log": (np.log, lambda x: 1 / x),
+    "sqrt": (np.sqrt, lambda x: 0.5 / np.sqrt(x)),
+    "a cube": (lambda x: x**3, lambda x: 3 * x**2),
+    "the reciprocal": (lambda x: 1 / x, lambda x: -1 / x**2),
+    "tanh": (np.tanh, lambda x: 1 / np.cosh(x) ** 2),
+    "the logistic function": (lambda x: 1 / (1 + np.exp(-x)), lambda x: 0.5 / (1 + np.cosh(x))),
+    "a Gaussian": (lambda x: np.exp(-x * x), lambda x: -2 * x * np.exp(-x * x)),
+    "Runge's function": (lambda x: 1 / (1 + 25 * x * x), lambda x: -50 * x / (1 + 25 * x * x) ** 2),
+    "arctan": (np.arctan, lambda x: 1 / (1 + x * x)),
+    "a line far up": (lambda x: x + 1e9, np.ones_like),
+}
+UNITS = [2.0**-300, 2.0**-10, 1.0, 2.0**40]  # powers of two, so that dividing by them rounds nothing
+points = np.concatenate([np.linspace(0.2, 2.9, 25), [0.013, 0.07, 1.0]])
 
 
 def subject_of(forward, *point, position=0, cotangent=None, batched=False):
@@ -53,3 +71,17 @@ def measured(forward, backward, inputs, name="x", method="complex-step", seed=0)
     cotangents = first.cotangents.astype(wide_dtype(first.output.dtype))
     problem = Candidate(lambda *x: on_copies(forward, *x), backward, inputs, point, first, cotangents, seed)
     return Measured(name, problem, problem.subject(name), method, Running())
+
+
+def in_units(what, unit):
+    """A smooth function that takes its argument in other units, at a point; and its slopes, in long double."""
+    forward, derivative = SMOOTH[what]
+    exact = derivative(points.astype(np.longdouble)) / unit
+    return heard(subject_of(lambda x: forward(x / unit), points * unit)), exact
+
+
+def slopes_of_entries(method, subject, *args):
+    """The slopes and errors by each entry, in place of those along a step of its size."""
+    found = method(subject, every_entry(subject), *args)
+    size = sizes(subject.x).ravel()
+    return found.values[:, 0] / size, found.errors / size

@@ -11,8 +11,9 @@ from attention_np import gradcheck
 from attention_np.gradcheck import METHODS, NotAnalyticError, numerical_gradient
 from attention_np.gradcheck.measuring.numerical import TASK_ELEMENTS, batched, measure, measure_along
 from attention_np.gradcheck.measuring.running import Running
-from attention_np.gradcheck.measuring.slopes import BEYOND_ZERO, COMPLEX_STEP, SCALES
-from attention_np.gradcheck.measuring.subject import Subject, sizes
+from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP
+from attention_np.gradcheck.measuring.steps import BEYOND_ZERO
+from attention_np.gradcheck.measuring.subject import SCALES, Subject, sizes
 
 from .programs import normal, real_only, sine_in_single
 from .subjects import subject_of, watched_subject_of

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.judging.measured import grossly
 from attention_np.gradcheck.measuring.noise import GROSS, Pair, Question, elsewhere
-from attention_np.gradcheck.measuring.slopes import SMALLER
+from attention_np.gradcheck.measuring.reach import SMALLER
 
 __all__ = ["SEEN", "is_lost"]
 

@@ -25,6 +25,7 @@ from attention_np.gradcheck.measuring.noise import (
 )
 from attention_np.gradcheck.measuring.numerical import METHODS, measure, measure_along
 from attention_np.gradcheck.measuring.probes import NOT_ANALYTIC, tells
+from attention_np.gradcheck.measuring.reach import hidden_by_rounding
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 from attention_np.gradcheck.measuring.subject import REFUSALS, along, flattened, magnitudes, sizes
 
@@ -236,7 +237,7 @@ def why_not_complex_step(found: Measured, method: str = "auto", witnessed: bool 
     moves = along(found.subject.x, asked)
     told = agree | (gross & tells(found.subject, moves, slopes, witnesses.errors, steps * flattened(moves).sum(axis=1)))
     # The last bits of any output may hide what an entry does to it, as to weights of softmax beside one that is tiny.
-    hidden = np.linalg.norm(found.subject.loudness) / (witnesses.scales * sizes(found.subject.x).ravel()[asked])
+    hidden = hidden_by_rounding(found.subject, witnesses.scales) / sizes(found.subject.x).ravel()[asked]
     sure = told & (apart > UNDECIDABLE * (witnesses.errors + found.floor[asked] + witnesses.lost) + hidden)
     if not sure.any():
         return None

@@ -20,16 +20,10 @@ from attention_np.gradcheck.measuring.functions import (
     refuse_masked,
 )
 from attention_np.gradcheck.measuring.probes import rounding_of, why_not_analytic
+from attention_np.gradcheck.measuring.reach import reach_of
 from attention_np.gradcheck.measuring.running import Running, run
-from attention_np.gradcheck.measuring.slopes import (
-    Array,
-    Slopes,
-    by_best_differences,
-    by_complex_step,
-    by_differences,
-    by_first_differences,
-    reach_of,
-)
+from attention_np.gradcheck.measuring.slopes import Array, Slopes, by_complex_step, by_differences
+from attention_np.gradcheck.measuring.steps import by_best_differences, by_first_differences
 from attention_np.gradcheck.measuring.subject import AnotherShapeError, Subject, along, magnitudes, rows_at_once, sizes
 
 __all__ = [

@@ -13,17 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.measuring.slopes import (
-    COMPLEX_STEP,
-    LEVELS,
-    SCALES,
-    Array,
-    NotAnalyticError,
-    extrapolated,
-    reach_of,
-)
+from attention_np.gradcheck.measuring.reach import reach_of
+from attention_np.gradcheck.measuring.slopes import COMPLEX_STEP, LEVELS, Array, NotAnalyticError, extrapolated
 from attention_np.gradcheck.measuring.subject import (
     REFUSALS,
+    SCALES,
     Subject,
     along,
     flattened,

@@ -15,18 +15,24 @@ from attention_np.gradcheck.measuring.functions import Forward, wide_dtype
 
 __all__ = [
     "REFUSALS",
+    "SCALES",
     "AnotherShapeError",
     "Subject",
     "along",
     "flattened",
+    "magnitudes",
     "moves_zero",
+    "room",
     "rows_at_once",
     "rows_in",
     "sizes",
+    "steps_along",
+    "summed",
 ]
 
 Array = npt.NDArray[Any]
 
+SCALES = tuple(2.0**-k for k in (7, 12, 17, 22, 27, 32, 37, 42, 4, 47, 52, 57))  # relative steps, as they are tried
 SMALLEST = 1e-300  # whatever is smaller counts as zero: a fraction of it could not be told from it
 # What a function raises that is asked outside its domain, as for the Cholesky factor of an indefinite matrix, or for a
 # place beyond the end of a table. Anything else, such as no more memory or no more workers, is an error.
@@ -122,6 +128,11 @@ def flattened(rows: Array) -> Array:
     return rows.reshape(len(rows), math.prod(rows.shape[1:]))
 
 
+def summed(rows: Array, weights: Array) -> Array:
+    """``rows @ weights``, so that the bits of no row depend on how many there are."""
+    return np.asarray((rows * weights).sum(axis=1))  # (gradcheck.5)
+
+
 def sizes(x: Array) -> Array:
     """What a step from each entry of `x` is relative to: its magnitude, or the typical one of `x` if that is larger.
 
@@ -150,6 +161,19 @@ def along(x: Array, elements: Array) -> Array:
 def moves_zero(subject: Subject, directions: Array) -> Array:
     """Which directions move an entry that is zero, of which nothing tells the scale: (moves,)."""
     return np.asarray(flattened((directions != 0) & (subject.x == 0)).any(axis=1))
+
+
+def room(subject: Subject, directions: Array) -> Array:
+    """The magnitude of the entry that moves most for its own, relative to its move; at most 1, a power of two."""
+    with np.errstate(all="ignore"):
+        moves = np.where((directions != 0) & (np.abs(subject.x) > SMALLEST), np.abs(subject.x / directions), np.inf)
+    least = flattened(moves).min(axis=1, initial=1.0)
+    return np.asarray(np.ldexp(1.0, np.frexp(least)[1] - 1))
+
+
+def steps_along(directions: Array, scales: Array) -> Array:
+    """Each of the directions times a number of its own."""
+    return np.asarray(scales.reshape(len(scales), *(1,) * (directions.ndim - 1)) * directions)
 
 
 def rows_in(memory: int, subject: Subject) -> int:
