@@ -149,6 +149,11 @@ def test_the_complex_step_is_longer_in_single_precision_and_for_entries_close_to
     np.testing.assert_array_equal(found.values[:, 0], [2, 2, 2])
 
 
+def test_an_output_that_does_not_count_leaves_no_error():
+    subject = subject_of(lambda x: np.stack([x, 2 * x]), np.array(1.0), cotangent=[1.0, 0.0])
+    assert by_complex_step(subject, every_entry(subject)).errors == EPS
+
+
 def test_in_no_direction_the_complex_step_moves_an_entry_by_much_of_itself():
     x = np.array([1.0, 3.0 * 2.0**-20, 0.0, 4.0])
     subject = subject_of(lambda x: 2 * x, x)

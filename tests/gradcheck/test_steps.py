@@ -3,9 +3,9 @@ import warnings
 import numpy as np
 from helpers import each, some_of
 
-from attention_np.gradcheck.measuring.steps import by_best_differences
+from attention_np.gradcheck.measuring.steps import by_best_differences, by_first_differences
 
-from .subjects import SMOOTH, UNITS, heard, in_units, slopes_of_entries, subject_of
+from .subjects import SMOOTH, UNITS, every_entry, heard, in_units, slopes_of_entries, subject_of, watched_subject_of
 
 EPS = float(np.finfo(np.float64).eps)
 LEAST = 3  # of its own last bits, which no estimate of an error can promise to get below
@@ -62,3 +62,21 @@ def test_the_stairs_of_single_precision_are_not_taken_for_the_slope_where_they_a
     for seed in range(8):
         found, errors = slopes_of_entries(by_best_differences, heard(subject, seed))
         assert (np.abs(found - np.cos(x)) <= 10 * errors).all()
+
+
+def test_what_last_bits_may_hide_counts_at_the_first_step_beside_any_slope():
+    subject = subject_of(lambda x: np.stack([1e-3 * x[0], 1 + 2.0**-30 * x[0]]), np.array([2.0**-20, 1.0, 1.0]))
+    found, errors = slopes_of_entries(by_first_differences, subject)
+    assert errors[0] > np.abs(found[0] - (1e-3 + 2.0**-30)) > 2.0**-31
+
+
+def test_where_the_first_step_is_coarse_a_small_entry_moves_as_far_as_the_others():
+    subject = subject_of(lambda x: 1e9 + x, np.array([2.0**-3, 1.0, 1.0]))
+    found = by_first_differences(subject, every_entry(subject))
+    np.testing.assert_array_equal(found.scales, 2.0**-7)
+
+
+def test_no_longer_step_is_tried_where_a_shorter_one_was_better():
+    subject, seen = watched_subject_of(lambda x: 1e4 + np.sin(64 * x), np.array([1.0]))
+    assert by_best_differences(subject, every_entry(subject)).scales == 2.0**-12
+    assert max(x.max() for (x,) in seen) == 1 + 2.0**-7
