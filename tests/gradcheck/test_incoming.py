@@ -23,6 +23,8 @@ PARTS = [
     (lambda terms: terms[2], "used only at index 2 of axis 0"),
     (lambda terms: terms[4], "used only at index 4 of axis 0, the last: does = stand in the place of +=?"),
     (lambda terms: terms.sum(axis=0) - terms[2], "left out at index 2 of axis 0"),
+    (lambda terms: terms[:-1].sum(axis=0), "left out at index 4 of axis 0"),  # of ones, not shifted
+    (lambda terms: terms[1:].sum(axis=0), "left out at index 0 of axis 0"),
     (lambda terms: terms[:3].sum(axis=0), "left out from index 3 of axis 0 on (of 5)"),
     (lambda terms: terms[2:].sum(axis=0), "left out up to index 1 of axis 0 (of 5)"),
     (lambda terms: terms.sum(axis=0) + terms[:2].sum(axis=0), "used 2 times up to index 1 of axis 0 (of 5)"),
@@ -30,6 +32,7 @@ PARTS = [
 X, B, W = normal(5, 4, seed=1), normal(4, seed=2), normal(4, 2, seed=3)
 SUMS = {  # the function, its inputs, and the terms of the gradient of the last one, along axis 0 of the output
     "a factor": (lambda x, b: 1e6 * x * b, {"x": X, "b": B}, lambda d, x, _: 1e6 * d * x),
+    "a bias of a sum": (np.add, {"x": X, "b": B}, lambda d, x, b: d),  # noqa: ARG005
     "a bias": (lambda x, b: np.tanh(x + b), {"x": X, "b": B}, lambda d, x, b: d / np.cosh(x + b) ** 2),
     "a bias with an axis": (
         lambda x, b: np.sin(x) * b,

@@ -11,7 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.mistake import EPS, NEXT_TO_ONE, Array, Mistake, in_words, number, subsets
+from attention_np.gradcheck.diagnosis.mistake import (
+    EPS,
+    ROUGH,
+    Array,
+    Mistake,
+    axes_in_words,
+    in_words,
+    number,
+    subsets,
+)
 from attention_np.gradcheck.nesting import apart
 
 __all__ = [
@@ -26,7 +35,6 @@ __all__ = [
 
 USUAL_DROPOUT = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 COMMON = (-1.0, 2.0, -2.0, 0.5, -0.5)  # what a slip of the pen makes
-NAMEABLE = 1e-3  # a factor that is known less well could have many a name
 OF_NO_SHAPE = {  # what a factor may be besides
     "log(2)": (math.log(2), "as of logarithms or powers to the base 2"),
     "log(10)": (math.log(10), "as of logarithms or powers to the base 10"),
@@ -35,6 +43,7 @@ OF_NO_SHAPE = {  # what a factor may be besides
     "2 * pi": (2 * math.pi, "as of turns"),
 }
 SHORT = re.compile("-?(1/)?[2-4], (which|where .) is the length")  # so small a number may come from any formula
+A_MEAN = "as a mean"
 LISTED = 2  # so many things that a factor may be are listed
 TELLING = 1.0  # an entry tells a factor if the noise leaves it at least so precise
 
@@ -56,10 +65,7 @@ class Factor(NamedTuple):
     def __str__(self) -> str:
         if self.is_common:
             return number(round(2 * self.value) / 2)
-        apart = abs(abs(self.value) - 1) or 1.0  # enough digits to tell it from one
-        if apart < NEXT_TO_ONE:
-            return number(self.value, max(1, int(math.log10(apart / self.precision))))
-        return number(self.value, min(9, max(2, int(-math.log10(self.precision)), 2 + int(-math.log10(apart)))))
+        return number(self.value, precision=self.precision)
 
 
 def zero(mistake: Mistake) -> str | None:
@@ -105,7 +111,7 @@ def factor_along_an_axis(mistake: Mistake) -> str | None:
         entries, wrong = telling.sum(axis=outside), (telling & mistake.wrong).sum(axis=outside)
         known = factors.ravel()[entries > 0]
         if (wrong >= 2).sum() >= 2:
-            low, high = (number(float(x), 4) for x in (known.min(), known.max()))
+            low, high = (mistake.number(float(x), 4) for x in (known.min(), known.max()))
             return f"each index of axis {axis} has its own factor, {low} to {high}" if low != high else None
     return None
 
@@ -154,25 +160,32 @@ def _factor(mistake: Mistake) -> Factor | None:
 
 def _name(mistake: Mistake, factor: Factor) -> str:
     """What the number may be, if anything: ": sqrt(8), where 8 is the length of the last axis of query"."""
-    if factor.precision > NAMEABLE:
+    if factor.precision > ROUGH:
         return ""
     size, sign = abs(factor.value), "-" if factor.value < 0 else ""
-    for readings in (_numbers, _products, _guesses):  # the first with any reading that fits
-        found: dict[str, str] = {}
-        for value, expression, meaning in readings(mistake):
-            if abs(size - value) <= max(3 * factor.precision, 1e-12) * value and value != 1:
-                found.setdefault(sign + expression, meaning.replace(f"where {sign + expression} is", "which is", 1))
-        listed = [f"{expression}, {meaning}" for expression, meaning in found.items()][:LISTED]
-        if listed and not (factor.is_common and readings is _guesses):
-            if abs(size - 1) > NAMEABLE and factor.is_common:
-                listed.append(f"{'a 2' if size > 1 else 'a half'}, as of a square")
-            guessed = any(
-                ("sqrt" in expression and "last axis" not in meaning) or SHORT.match(f"{expression}, {meaning}")
-                for expression, meaning in found.items()
-            )
-            perhaps = "perhaps " if len(listed) > 1 or guessed or factor.is_common or readings is _guesses else ""
-            return f": {perhaps}{'; or '.join(listed)}"
-    return ""
+    off = max(3 * factor.precision, 1e-12)
+    fitting = [
+        [
+            (sign + expression, meaning.replace(f"where {sign + expression} is", "which is", 1))
+            for value, expression, meaning in readings(mistake)
+            if abs(size - value) <= off * value and value != 1 and not (factor.is_common and readings is _guesses)
+        ]
+        for readings in (_numbers, _products, _guesses)
+    ]
+    first = next((some for some in fitting if some), None)
+    if first is None:
+        return ""
+    found = {expression: next(meaning for shown, meaning in first if shown == expression) for expression, _ in first}
+    guessed = len(found) > 1 or factor.is_common or first is fitting[-1]
+    for expression, meaning in found.items():
+        root = "sqrt" in expression and "last axis" not in meaning
+        same = [other for some in fitting for shown, other in some if shown == expression]
+        several = any(other != meaning for other in same) and not meaning.startswith(A_MEAN)
+        guessed = guessed or root or several or bool(SHORT.match(f"{expression}, {meaning}"))
+    listed = [f"{expression}, {meaning}" for expression, meaning in found.items()][:LISTED]
+    if abs(size - 1) > ROUGH and factor.is_common:
+        listed.append(f"{'a 2' if size > 1 else 'a half'}, as of a square")
+    return f": {'perhaps ' if guessed else ''}{'; or '.join(listed)}"
 
 
 def _powers(value: float, shown: str, meaning: str) -> Readings:
@@ -191,17 +204,18 @@ def _numbers(mistake: Mistake) -> Readings:
     for some in sorted({some for lengths in _repeated(mistake) for some in subsets(lengths)}, key=len):
         n = math.prod(some)
         axes = "axis of length" if len(some) == 1 else "axes of lengths"
-        yield 1 / n, f"1/{n}", f"as a mean in the place of the sum over the broadcast {axes} {in_words(some)} gives"
-    for n, place in _lengths(mistake).items():
-        if "last" in place:
-            yield from _roots(n, str(n), f"where {n} is {place}")
+        yield 1 / n, f"1/{n}", f"{A_MEAN} in the place of the sum over the broadcast {axes} {in_words(some)} gives"
+    for n, places in _lengths(mistake).items():
+        if "last axis" in places[0]:
+            yield from _roots(n, str(n), places[0])
     for name, value in _constants(mistake).items():
         shown = number(value, 6)
         yield from _powers(abs(value), number(abs(value), 6), f"where {shown} is {name}")
         if 0 < value < 1:
             yield from _powers(1 - value, f"1 - {shown}", f"where {shown} is {name}")
-    for n, place in _lengths(mistake).items():
-        yield from _powers(n, str(n), f"where {n} is {place}")
+    for n, places in _lengths(mistake).items():
+        for place in places:
+            yield from _powers(n, str(n), place)
 
 
 def _repeated(mistake: Mistake) -> Iterator[list[int]]:
@@ -226,28 +240,24 @@ def _repeated(mistake: Mistake) -> Iterator[list[int]]:
 def _products(mistake: Mistake) -> Readings:
     """The features of a head; the number of entries of an array, or of some of its axes."""
     for name, parts in _constants(mistake).items():
-        for length, place in _lengths(mistake).items():
+        for length, (place, *_) in _lengths(mistake).items():
             if parts > 1 and length % parts == 0:
-                meaning = f"where {length} is {place} and {parts:g} is {name}"
-                yield from _powers(length / parts, f"{length}/{parts:g}", meaning)
-    for name, x in _arrays(mistake).items():
-        for start, stop in combinations(range(x.ndim + 1), 2):
-            if stop - start > 1 and min(x.shape[start:stop]) > 1:
-                n, product = math.prod(x.shape[start:stop]), " * ".join(map(str, x.shape[start:stop]))
-                meaning = f"where {n} = {product} is the length of axes {start} to {stop - 1} of {name}"
-                yield from _powers(n, str(n), meaning)
+                yield from _powers(length / parts, f"{length}/{parts:g}", f"{place} and {parts:g} is {name}")
+    for n, places in _lengths(mistake, joined=True).items():
+        for place in places:
+            yield from _powers(n, str(n), place)
 
 
 def _guesses(mistake: Mistake) -> Readings:
     """A length less one for it, where the gradient is that of a variance; one length for another; what has no shape."""
-    right, lengths = mistake.right, _lengths(mistake)
+    right, lengths = mistake.right, {n: place.removeprefix("where ") for n, (place, *_) in _lengths(mistake).items()}
     for axis, n in enumerate(mistake.shape):
         terms = np.abs(right).sum(axis=axis + 1) + mistake.tolerance.sum(axis=axis + 1)
         if n > 1 and (np.abs(right.sum(axis=axis + 1)) <= n * mistake.precision * terms).all():
             for value, shown in ((1 - 1 / n, f"{n - 1}/{n}"), (n / (n - 1), f"{n}/{n - 1}")):
-                yield value, shown, f"as of a variance, with n - 1 or n, where n = {n} is {lengths[n]}"
+                yield value, shown, f"as of a variance, with n - 1 or n, where n = {lengths[n]}"
     for n, m in permutations(lengths, 2):
-        meaning = f"where {n} is {lengths[n]} and {m} is {lengths[m]}"
+        meaning = f"where {lengths[n]} and {lengths[m]}"
         yield n / m, f"{n}/{m}", meaning
         yield math.sqrt(n / m), f"sqrt({n}/{m})", meaning
     for shown, (value, meaning) in OF_NO_SHAPE.items():
@@ -269,11 +279,19 @@ def _arrays(mistake: Mistake) -> dict[str, Array]:
     return {**mistake.evidence.inputs, **(apart(output, parts) if parts else {"the output": output})}
 
 
-def _lengths(mistake: Mistake) -> dict[int, str]:
-    """For every length of an axis, where it is found first, last axes before others."""
-    arrays = _arrays(mistake)
-    found = {x.shape[-1]: f"the length of the last axis of {name}" for name, x in reversed(arrays.items()) if x.ndim}
-    for name, x in arrays.items():
-        for axis, n in enumerate(x.shape):
-            found.setdefault(n, f"the length of axis {axis} of {name}")
-    return {n: place for n, place in found.items() if n > 1}
+def _lengths(mistake: Mistake, *, joined: bool = False) -> dict[int, list[str]]:
+    """For every length of an axis, or of several that are joined, where it is found, last axes before others.
+
+    Arrays that have it in the same place, counted from the end as broadcasting does, count as one.
+    """
+    found: dict[int, dict[tuple[int, ...], str]] = {}
+    for last in (True, False):
+        for name, x in _arrays(mistake).items():
+            for axes in subsets(axis for axis, n in enumerate(x.shape) if n > 1):
+                n, only_last = math.prod(x.shape[axis] for axis in axes), axes == (x.ndim - 1,)
+                if joined == (len(axes) > 1) and only_last == last:
+                    shown = f"{n} = {' * '.join(str(x.shape[axis]) for axis in axes)}" if joined else n
+                    place = "the last axis" if last else axes_in_words(axes)
+                    said = f"where {shown} is the length of {place} of {name}"
+                    found.setdefault(n, {}).setdefault(tuple(axis - x.ndim for axis in axes), said)
+    return {n: [*places.values()] for n, places in found.items()}
