@@ -288,6 +288,6 @@ def in_words(parts: Sequence[object]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def axes_in_words(axes: Sequence[int]) -> str:
+def axes_in_words(axes: Sequence[object]) -> str:
     """``axis a``, or ``axes a and b``."""
     return f"{'axis' if len(axes) == 1 else 'axes'} {in_words(axes)}"
