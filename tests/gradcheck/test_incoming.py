@@ -145,3 +145,49 @@ def test_of_code_that_uses_the_first_entry_that_is_not_zero_it_is_said_that_it_u
 
     found = check(softmax, backward, {"x": normal(4, seed=1)})["x"]
     assert found.diagnosis == "the gradient of the output is used only at index 0 of axis 0"
+
+
+def recurrent(x, h, w, b):
+    """All the states, (batch, steps, features)."""
+    states = [h]
+    for t in range(x.shape[1]):
+        states.append(np.tanh(x[:, t] + states[-1] @ w + b))
+    return np.stack(states[1:], axis=1)
+
+
+def back_through_recurrent(d, x, h, w, b, keeps=lambda old, new: old + new, carries=1.0):
+    states = np.concatenate([h[:, None], recurrent(x, h, w, b)], axis=1)
+    d_x, d_w, d_b, d_h = np.zeros_like(x), None, None, np.zeros_like(h)
+    for t in reversed(range(x.shape[1])):
+        d_x[:, t] = d_z = (d[:, t] + carries * d_h) * (1 - states[:, t + 1] ** 2)
+        of_w, of_b, d_h = states[:, t].T @ d_z, d_z.sum(axis=0), d_z @ w.T
+        d_w, d_b = (new if old is None else keeps(old, new) for old, new in ((d_w, of_w), (d_b, of_b)))
+    return d_x, d_h, d_w, d_b
+
+
+@each(
+    ("wrong", "said"),
+    [
+        ({"keeps": lambda old, new: new}, "it is right only for the gradient of the output at index 0 of axis 1"),  # noqa: ARG005
+        (
+            {"keeps": lambda old, new: old},  # noqa: ARG005
+            "of the gradient of the output only a part is used, and not rightly, that at index 4 of axis 1",
+        ),
+        ({"carries": 0.0}, "it is right only for the gradient of the output at index 0 of axis 1"),
+    ],
+)
+def test_of_a_loop_over_time_that_keeps_one_step_it_is_said_which_outputs_it_is_right_for(wrong, said):
+    inputs = {"x": normal(3, 5, 4, seed=1), "h": normal(3, 4, seed=2), "w": normal(4, 4, seed=3) / 2, "b": B}
+    assert check(recurrent, back_through_recurrent, inputs).ok
+    found = check(recurrent, lambda d, *arrays: back_through_recurrent(d, *arrays, **wrong), inputs)
+    why = ": in a loop along it, does = stand in the place of +=, or is what comes back from other steps lost?"
+    assert {found[name].diagnosis for name in "wb"} == {said + why}
+
+
+def test_of_outputs_for_which_a_gradient_is_wrong_in_any_way_it_is_said_which_they_are():
+    def backward(d, x, w):
+        at_the_edge = np.where(np.arange(5)[:, None] == 4, np.roll(x, 1, 1), x)
+        return d @ w.T, at_the_edge.T @ d
+
+    found = check(np.matmul, backward, {"x": X, "w": normal(4, 4, seed=3)})["w"]
+    assert found.diagnosis == "it is wrong only for the gradient of the output at index 4 of axis 0"

@@ -23,6 +23,7 @@ __all__ = [
     "part_of_the_derivative",
     "part_of_the_slopes",
     "passed_on",
+    "right_for_some_outputs",
 ]
 
 KNOWN = 1e-6  # of the largest slope of an entry: how well differences know a path, or that there is none
@@ -133,11 +134,10 @@ def part_of_the_derivative(mistake: Mistake) -> str | None:
     slopes, claims, u = mistake.slopes, mistake.claims, mistake.evidence.cotangents
     if slopes is None or claims is None:
         return None
-    largest, known = np.abs(slopes).max(axis=0), max(KNOWN, UNDECIDABLE * mistake.precision)
-    told = np.abs(slopes) > known * largest
-    wrong = told & (np.abs(claims - slopes) > known * np.maximum(np.abs(claims), largest))
+    told, wrong, known = _compared(mistake, slopes, claims)
     if not wrong.any():
         return None
+    largest = np.abs(slopes).max(axis=0)
     times = float((claims / largest)[wrong] @ (slopes / largest)[wrong] / np.square((slopes / largest)[wrong]).sum())
     times = round(2 * times) / 2 if abs(2 * times - round(2 * times)) <= 2 * known else times
     outputs, right = (paths.any(axis=1).reshape(u.shape[1:]) for paths in (wrong, told & ~wrong))
@@ -149,6 +149,35 @@ def part_of_the_derivative(mistake: Mistake) -> str | None:
             if place is not None and mistake.is_right_for(u, np.where(wrong, times, 1) * slopes):
                 what = f"{number(times, precision=known)} times what it should be" if times else "zero"
                 return f"as a matrix times the gradient of {path}, a row for each entry, it is {what} {place.text}"
+    return None
+
+
+def _compared(mistake: Mistake, slopes: Array, claims: Array) -> tuple[Array, Array, float]:
+    """Which paths there are, which of them are claimed otherwise, and how well they are known."""
+    largest, known = np.abs(slopes).max(axis=0), max(KNOWN, UNDECIDABLE * mistake.precision)
+    told = np.abs(slopes) > known * largest
+    return told, told & (np.abs(claims - slopes) > known * np.maximum(np.abs(claims), largest)), known
+
+
+def right_for_some_outputs(mistake: Mistake) -> str | None:
+    """All paths to some outputs are right, or all but those to some are missing; the others are wrong in any way."""
+    slopes, claims, shape = mistake.slopes, mistake.claims, mistake.evidence.output.shape
+    if slopes is None or claims is None or mistake.evidence.parts or not mistake.looked_at.all():
+        return None
+    told, wrong, known = _compared(mistake, slopes, claims)
+    used = np.abs(claims) > known * np.abs(slopes).max(axis=0)
+    there, off, used = (paths.any(axis=1).reshape(shape) for paths in (told, wrong, used))
+    readings = (
+        ("it is right only for the gradient of the output", there & ~off),
+        ("of the gradient of the output only a part is used, and not rightly, that", there & used),
+        ("it is wrong only for the gradient of the output", there & off),
+    )
+    for what, some in sorted(readings, key=lambda reading: reading[1].sum()):
+        place = name_of(some, there & ~some, mistake.evidence.constants) if 0 < some.sum() < there.sum() else None
+        if place is not None and place.chance <= BY_ACCIDENT:
+            looped = what is not readings[-1][0] and max(shape) * some.sum() == some.size
+            why = "in a loop along it, does = stand in the place of +=, or is what comes back from other steps lost?"
+            return f"{what} {place.text}{f': {why}' if looped else ''}"
     return None
 
 
