@@ -174,8 +174,9 @@ def right_for_some_outputs(mistake: Mistake) -> str | None:
     )
     for what, some in sorted(readings, key=lambda reading: reading[1].sum()):
         place = name_of(some, there & ~some, mistake.evidence.constants) if 0 < some.sum() < there.sum() else None
-        if place is not None and place.chance <= BY_ACCIDENT:
-            looped = what is not readings[-1][0] and max(shape) * some.sum() == some.size
+        if place is not None and place.chance <= BY_ACCIDENT and place.text.count("axis") == 1:
+            steps = [n for n in shape if n * some.sum() == some.size and n not in mistake.shape]
+            looped = what is not readings[-1][0] and steps  # one index of an axis that the input has not
             why = "in a loop along it, does = stand in the place of +=, or is what comes back from other steps lost?"
             return f"{what} {place.text}{f': {why}' if looped else ''}"
     return None
