@@ -196,7 +196,7 @@ CONSTANTS = [  # the factor, what the function was called with, how it is shown,
     (12 / 5, {}, "2.4", f": perhaps 12/5, where {LAST} and {SECOND}"),
     (2.4**0.5, {}, "1.54919334", f": perhaps sqrt(12/5), where {LAST} and {SECOND}"),
     (5 / 12, {}, "0.416666667", f": perhaps 5/12, where {SECOND} and {LAST}"),
-    (1 / 5, {"num_heads": 5}, "0.2", ": perhaps 1/5, where 5 is num_heads"),
+    (1 / 5, {"num_heads": 5}, "0.2", f": perhaps 1/5, where 5 is num_heads; or 1/5, where {SECOND}"),
     (12 / 7, {"num_heads": 7}, "1.71428571", ""),  # of no whole number of features
     (24, {"dropout_p": 0.5}, "24", ": 24, where 24 = 2 * 12 is the length of axes 0 and 2 of a"),  # and not 12/0.5
     (1 + 1e-9, {}, "1 + 1e-09", ""),
@@ -215,13 +215,18 @@ LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what 
     (33, dict.fromkeys("abcd", (11, 3)), (2, 5), ": 33, where 33 = 11 * 3 is the length of axes 0 and 1 of a"),
     (22, {"a": (11, 1, 2), "b": (3,)}, (5,), ": 22, where 22 = 11 * 2 is the length of axes 0 and 2 of a"),
     # what may be the length of other axes as well, of this array or another, is not stated as the one
-    (1 / 7, {"a": (7, 7)}, (2, 3), f": perhaps 1/7, where 7 is {LAST_AXIS}"),
-    (1 / 12, {"a": (3, 4, 2), "x": (12, 3)}, (12, 4, 2), ": perhaps 1/12, where 12 is the length of axis 0 of x"),
+    (1 / 7, {"a": (7, 7)}, (2, 3), f": perhaps 1/7, where 7 is {LAST_AXIS} or of axis 0 of a"),
+    (
+        1 / 12,
+        {"a": (3, 4, 2), "x": (12, 3)},
+        (12, 4, 2),
+        ": perhaps 1/12, where 12 is the length of axis 0 of x or of axis 0 of the output",
+    ),
     (
         1 / 12,
         {"a": (3, 4, 5), "b": (7,)},
         (6, 5, 2),
-        ": perhaps 1/12, where 12 = 3 * 4 is the length of axes 0 and 1 of a",
+        ": perhaps 1/12, where 12 = 3 * 4 is the length of axes 0 and 1 of a or of axes 0 and 2 of the output",
     ),
     (1 / 7, {"a": (5, 7), "b": (6, 7)}, (5, 6), f": 1/7, where 7 is {LAST_AXIS}"),  # these are one
     (1 / 8, {"a": (3, 1), "b": (3, 5)}, (2, 3, 4), f": 1/8{MEAN} axes of lengths 2 and 4 gives"),

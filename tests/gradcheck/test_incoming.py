@@ -184,6 +184,12 @@ def test_of_a_loop_over_time_that_keeps_one_step_it_is_said_which_outputs_it_is_
     assert {found[name].diagnosis for name in "wb"} == {said + why}
 
 
+def test_a_box_that_a_few_entries_have_in_any_case_is_no_place():
+    x = np.array([[0.1, 0.9, -1.0, -1.0], [-1.0, -1.0, 0.7, -1.0], [-1.0, 0.2, -1.0, 0.3]])
+    found = check(lambda x: np.maximum(x, 0), lambda d, x: d * (x > 0.5), {"x": x})["x"]
+    assert found.diagnosis == "the gradient of the output is left out in at least 3 of 12 entries, first at [0, 0]"
+
+
 def test_of_outputs_for_which_a_gradient_is_wrong_in_any_way_it_is_said_which_they_are():
     def backward(d, x, w):
         at_the_edge = np.where(np.arange(5)[:, None] == 4, np.roll(x, 1, 1), x)

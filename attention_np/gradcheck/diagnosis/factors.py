@@ -43,7 +43,7 @@ OF_NO_SHAPE = {  # what a factor may be besides
     "2 * pi": (2 * math.pi, "as of turns"),
 }
 SHORT = re.compile("-?(1/)?[2-4], (which|where .) is the length")  # so small a number may come from any formula
-A_MEAN = "as a mean"
+A_MEAN, OR_OF = "as a mean", " or of "  # what else a length is that of
 LISTED = 2  # so many things that a factor may be are listed
 TELLING = 1.0  # an entry tells a factor if the noise leaves it at least so precise
 
@@ -163,29 +163,23 @@ def _name(mistake: Mistake, factor: Factor) -> str:
     if factor.precision > ROUGH:
         return ""
     size, sign = abs(factor.value), "-" if factor.value < 0 else ""
-    off = max(3 * factor.precision, 1e-12)
-    fitting = [
-        [
-            (sign + expression, meaning.replace(f"where {sign + expression} is", "which is", 1))
-            for value, expression, meaning in readings(mistake)
-            if abs(size - value) <= off * value and value != 1 and not (factor.is_common and readings is _guesses)
-        ]
-        for readings in (_numbers, _products, _guesses)
-    ]
-    first = next((some for some in fitting if some), None)
-    if first is None:
-        return ""
-    found = {expression: next(meaning for shown, meaning in first if shown == expression) for expression, _ in first}
-    guessed = len(found) > 1 or factor.is_common or first is fitting[-1]
-    for expression, meaning in found.items():
-        root = "sqrt" in expression and "last axis" not in meaning
-        same = [other for some in fitting for shown, other in some if shown == expression]
-        several = any(other != meaning for other in same) and not meaning.startswith(A_MEAN)
-        guessed = guessed or root or several or bool(SHORT.match(f"{expression}, {meaning}"))
-    listed = [f"{expression}, {meaning}" for expression, meaning in found.items()][:LISTED]
-    if abs(size - 1) > ROUGH and factor.is_common:
-        listed.append(f"{'a 2' if size > 1 else 'a half'}, as of a square")
-    return f": {'perhaps ' if guessed else ''}{'; or '.join(listed)}"
+    for readings in (_numbers, _products, _guesses):  # the first with any reading that fits
+        found: dict[tuple[str, str], None] = {}
+        for value, expression, meaning in readings(mistake):
+            if abs(size - value) <= max(3 * factor.precision, 1e-12) * value and value != 1:
+                shown = sign + expression
+                if not any(known[0] == shown and known[1].startswith(A_MEAN) for known in found):
+                    found[shown, meaning.replace(f"where {shown} is", "which is", 1)] = None
+        listed = [f"{expression}, {meaning}" for expression, meaning in found][:LISTED]
+        if listed and not (factor.is_common and readings is _guesses):
+            if abs(size - 1) > ROUGH and factor.is_common:
+                listed.append(f"{'a 2' if size > 1 else 'a half'}, as of a square")
+            guessed = len(listed) > 1 or factor.is_common or readings is _guesses
+            for expression, meaning in found:
+                root = "sqrt" in expression and "last axis" not in meaning
+                guessed |= root or OR_OF in meaning or bool(SHORT.match(f"{expression}, {meaning}"))
+            return f": {'perhaps ' if guessed else ''}{'; or '.join(listed)}"
+    return ""
 
 
 def _powers(value: float, shown: str, meaning: str) -> Readings:
@@ -205,17 +199,16 @@ def _numbers(mistake: Mistake) -> Readings:
         n = math.prod(some)
         axes = "axis of length" if len(some) == 1 else "axes of lengths"
         yield 1 / n, f"1/{n}", f"{A_MEAN} in the place of the sum over the broadcast {axes} {in_words(some)} gives"
-    for n, places in _lengths(mistake).items():
-        if "last axis" in places[0]:
-            yield from _roots(n, str(n), places[0])
+    for n, place in _lengths(mistake).items():
+        if "is the length of the last axis" in place:
+            yield from _roots(n, str(n), f"where {place}")
     for name, value in _constants(mistake).items():
         shown = number(value, 6)
         yield from _powers(abs(value), number(abs(value), 6), f"where {shown} is {name}")
         if 0 < value < 1:
             yield from _powers(1 - value, f"1 - {shown}", f"where {shown} is {name}")
-    for n, places in _lengths(mistake).items():
-        for place in places:
-            yield from _powers(n, str(n), place)
+    for n, place in _lengths(mistake).items():
+        yield from _powers(n, str(n), f"where {place}")
 
 
 def _repeated(mistake: Mistake) -> Iterator[list[int]]:
@@ -240,17 +233,16 @@ def _repeated(mistake: Mistake) -> Iterator[list[int]]:
 def _products(mistake: Mistake) -> Readings:
     """The features of a head; the number of entries of an array, or of some of its axes."""
     for name, parts in _constants(mistake).items():
-        for length, (place, *_) in _lengths(mistake).items():
+        for length, place in _lengths(mistake).items():
             if parts > 1 and length % parts == 0:
-                yield from _powers(length / parts, f"{length}/{parts:g}", f"{place} and {parts:g} is {name}")
-    for n, places in _lengths(mistake, joined=True).items():
-        for place in places:
-            yield from _powers(n, str(n), place)
+                yield from _powers(length / parts, f"{length}/{parts:g}", f"where {place} and {parts:g} is {name}")
+    for n, place in _lengths(mistake, joined=True).items():
+        yield from _powers(n, str(n), f"where {place}")
 
 
 def _guesses(mistake: Mistake) -> Readings:
     """A length less one for it, where the gradient is that of a variance; one length for another; what has no shape."""
-    right, lengths = mistake.right, {n: place.removeprefix("where ") for n, (place, *_) in _lengths(mistake).items()}
+    right, lengths = mistake.right, _lengths(mistake)
     for axis, n in enumerate(mistake.shape):
         terms = np.abs(right).sum(axis=axis + 1) + mistake.tolerance.sum(axis=axis + 1)
         if n > 1 and (np.abs(right.sum(axis=axis + 1)) <= n * mistake.precision * terms).all():
@@ -279,19 +271,23 @@ def _arrays(mistake: Mistake) -> dict[str, Array]:
     return {**mistake.evidence.inputs, **(apart(output, parts) if parts else {"the output": output})}
 
 
-def _lengths(mistake: Mistake, *, joined: bool = False) -> dict[int, list[str]]:
-    """For every length of an axis, or of several that are joined, where it is found, last axes before others.
+def _lengths(mistake: Mistake, *, joined: bool = False) -> dict[int, str]:
+    """For every length of an axis, or else of several that are joined, whose it is: of last axes before others.
 
     Arrays that have it in the same place, counted from the end as broadcasting does, count as one.
     """
     found: dict[int, dict[tuple[int, ...], str]] = {}
-    for last in (True, False):
+    first: dict[int, str] = {}
+    for count, last in ((1, True), (1, False), (2, False)):
         for name, x in _arrays(mistake).items():
             for axes in subsets(axis for axis, n in enumerate(x.shape) if n > 1):
-                n, only_last = math.prod(x.shape[axis] for axis in axes), axes == (x.ndim - 1,)
-                if joined == (len(axes) > 1) and only_last == last:
-                    shown = f"{n} = {' * '.join(str(x.shape[axis]) for axis in axes)}" if joined else n
-                    place = "the last axis" if last else axes_in_words(axes)
-                    said = f"where {shown} is the length of {place} of {name}"
-                    found.setdefault(n, {}).setdefault(tuple(axis - x.ndim for axis in axes), said)
-    return {n: [*places.values()] for n, places in found.items()}
+                if min(len(axes), 2) == count and (axes == (x.ndim - 1,)) == last:
+                    lengths = [x.shape[axis] for axis in axes]
+                    n, place = math.prod(lengths), "the last axis" if last else axes_in_words(axes)
+                    first.setdefault(n, " * ".join(map(str, lengths)))
+                    found.setdefault(n, {}).setdefault(tuple(axis - x.ndim for axis in axes), f"{place} of {name}")
+    return {
+        n: f"{n} {f'= {first[n]} ' if joined else ''}is the length of {OR_OF.join([*places.values()][:LISTED])}"
+        for n, places in found.items()
+        if (first[n] != str(n)) == joined
+    }

@@ -82,8 +82,11 @@ def _one_of_several(effect: Array, shape: tuple[int, ...], axes: tuple[int, ...]
         one = np.arange(length)[:, np.newaxis] == place
         spread = np.broadcast_to(one.reshape(*(shape[k] for k in axes), *[1] * len(rest), -1), moved.shape)
         paths = spread.transpose(np.argsort(order)).reshape(effect.shape)
-        why = ": does = stand in the place of +=?" if what == "last" else ""
-        yield f"of all that an entry does along {axes_in_words(axes)} of the output only the {what} counts{why}", paths
+        why = "does = stand in the place of +=?"
+        yield (
+            f"of all that an entry does along {axes_in_words(axes)} of the output only the {what} counts: {why}",
+            paths,
+        )
 
 
 def leak_of_the_cotangent(mistake: Mistake) -> str | None:
@@ -174,7 +177,7 @@ def right_for_some_outputs(mistake: Mistake) -> str | None:
     )
     for what, some in sorted(readings, key=lambda reading: reading[1].sum()):
         place = name_of(some, there & ~some, mistake.evidence.constants) if 0 < some.sum() < there.sum() else None
-        if place is not None and place.chance <= BY_ACCIDENT and place.text.count("axis") == 1:
+        if place is not None and place.chance <= BY_ACCIDENT and place.is_of_one_axis:
             steps = [n for n in shape if n * some.sum() == some.size and n not in mistake.shape]
             looped = what is not readings[-1][0] and steps  # one index of an axis that the input has not
             why = "in a loop along it, does = stand in the place of +=, or is what comes back from other steps lost?"
@@ -201,6 +204,9 @@ def _left_out_of(output: str, other: Array, right: Array, times: str, mistake: M
     if not right.any():
         return f"the gradient of {output} is {done}"
     lost, kept = (name_of(some, others, constants) for some, others in ((other, right), (right, other)))
+    lost, kept = (
+        place if place and (place.chance <= BY_ACCIDENT or place.is_of_one_axis) else None for place in (lost, kept)
+    )
     chance = min((place.chance for place in (lost, kept) if place is not None), default=0.0)
     if chance > BY_ACCIDENT and not mistake.looked_at.all():
         return None  # a few entries tell of the paths to themselves alone

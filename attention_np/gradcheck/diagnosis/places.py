@@ -40,6 +40,11 @@ class Place(NamedTuple):
     text: str
     chance: float  # the logarithm of how likely as many wrong entries strewn at random make a place with a name
 
+    @property
+    def is_of_one_axis(self) -> bool:
+        """Whether no more than one axis is named: of two, entries that are few have some indices in any case."""
+        return self.text.count("axis") == 1
+
 
 class Indices(NamedTuple):
     """Some of the indices of an axis."""
