@@ -180,7 +180,7 @@ def test_of_a_loop_over_time_that_keeps_one_step_it_is_said_which_outputs_it_is_
     inputs = {"x": normal(3, 5, 4, seed=1), "h": normal(3, 4, seed=2), "w": normal(4, 4, seed=3) / 2, "b": B}
     assert check(recurrent, back_through_recurrent, inputs).ok
     found = check(recurrent, lambda d, *arrays: back_through_recurrent(d, *arrays, **wrong), inputs)
-    why = ": in a loop along it, does = stand in the place of +=, or is what comes back from other steps lost?"
+    why = ": is what other steps along it bring lost or wrong, as by = in the place of +=?"
     assert {found[name].diagnosis for name in "wb"} == {said + why}
 
 

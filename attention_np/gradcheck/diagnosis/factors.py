@@ -42,8 +42,6 @@ OF_NO_SHAPE = {  # what a factor may be besides
     "pi": (math.pi, "as of angles"),
     "2 * pi": (2 * math.pi, "as of turns"),
 }
-SHORT = re.compile("-?(1/)?[2-4], (which|where .) is the length")  # so small a number may come from any formula
-A_MEAN, OR_OF = "as a mean", " or of "  # what else a length is that of
 LISTED = 2  # so many things that a factor may be are listed
 TELLING = 1.0  # an entry tells a factor if the noise leaves it at least so precise
 
@@ -164,20 +162,18 @@ def _name(mistake: Mistake, factor: Factor) -> str:
         return ""
     size, sign = abs(factor.value), "-" if factor.value < 0 else ""
     for readings in (_numbers, _products, _guesses):  # the first with any reading that fits
-        found: dict[tuple[str, str], None] = {}
+        found: dict[str, str] = {}
+        of_a_length = False  # other axes may be as long, or several together
         for value, expression, meaning in readings(mistake):
             if abs(size - value) <= max(3 * factor.precision, 1e-12) * value and value != 1:
-                shown = sign + expression
-                if not any(known[0] == shown and known[1].startswith(A_MEAN) for known in found):
-                    found[shown, meaning.replace(f"where {shown} is", "which is", 1)] = None
-        listed = [f"{expression}, {meaning}" for expression, meaning in found][:LISTED]
+                found.setdefault(sign + expression, meaning.replace(f"where {sign + expression} is", "which is", 1))
+                of_a_length |= "the length" in meaning
+        listed = [f"{expression}, {meaning}" for expression, meaning in found.items()][:LISTED]
         if listed and not (factor.is_common and readings is _guesses):
             if abs(size - 1) > ROUGH and factor.is_common:
                 listed.append(f"{'a 2' if size > 1 else 'a half'}, as of a square")
-            guessed = len(listed) > 1 or factor.is_common or readings is _guesses
-            for expression, meaning in found:
-                root = "sqrt" in expression and "last axis" not in meaning
-                guessed |= root or OR_OF in meaning or bool(SHORT.match(f"{expression}, {meaning}"))
+            of_a_length &= "a mean" not in listed[0]
+            guessed = len(listed) > 1 or factor.is_common or readings is _guesses or of_a_length
             return f": {'perhaps ' if guessed else ''}{'; or '.join(listed)}"
     return ""
 
@@ -198,17 +194,17 @@ def _numbers(mistake: Mistake) -> Readings:
     for some in sorted({some for lengths in _repeated(mistake) for some in subsets(lengths)}, key=len):
         n = math.prod(some)
         axes = "axis of length" if len(some) == 1 else "axes of lengths"
-        yield 1 / n, f"1/{n}", f"{A_MEAN} in the place of the sum over the broadcast {axes} {in_words(some)} gives"
+        yield 1 / n, f"1/{n}", f"as a mean in the place of the sum over the broadcast {axes} {in_words(some)} gives"
     for n, place in _lengths(mistake).items():
-        if "is the length of the last axis" in place:
-            yield from _roots(n, str(n), f"where {place}")
+        if "last" in place:
+            yield from _roots(n, str(n), f"where {n} is {place}")
     for name, value in _constants(mistake).items():
         shown = number(value, 6)
         yield from _powers(abs(value), number(abs(value), 6), f"where {shown} is {name}")
         if 0 < value < 1:
             yield from _powers(1 - value, f"1 - {shown}", f"where {shown} is {name}")
     for n, place in _lengths(mistake).items():
-        yield from _powers(n, str(n), f"where {place}")
+        yield from _powers(n, str(n), f"where {n} is {place}")
 
 
 def _repeated(mistake: Mistake) -> Iterator[list[int]]:
@@ -235,9 +231,14 @@ def _products(mistake: Mistake) -> Readings:
     for name, parts in _constants(mistake).items():
         for length, place in _lengths(mistake).items():
             if parts > 1 and length % parts == 0:
-                yield from _powers(length / parts, f"{length}/{parts:g}", f"where {place} and {parts:g} is {name}")
-    for n, place in _lengths(mistake, joined=True).items():
-        yield from _powers(n, str(n), f"where {place}")
+                meaning = f"where {length} is {place} and {parts:g} is {name}"
+                yield from _powers(length / parts, f"{length}/{parts:g}", meaning)
+    for name, x in _arrays(mistake).items():
+        for axes in subsets(axis for axis, n in enumerate(x.shape) if n > 1):
+            if len(axes) > 1:
+                n, product = math.prod(x.shape[k] for k in axes), " * ".join(str(x.shape[k]) for k in axes)
+                meaning = f"where {n} = {product} is the length of {axes_in_words(axes)} of {name}"
+                yield from _powers(n, str(n), meaning)
 
 
 def _guesses(mistake: Mistake) -> Readings:
@@ -247,9 +248,9 @@ def _guesses(mistake: Mistake) -> Readings:
         terms = np.abs(right).sum(axis=axis + 1) + mistake.tolerance.sum(axis=axis + 1)
         if n > 1 and (np.abs(right.sum(axis=axis + 1)) <= n * mistake.precision * terms).all():
             for value, shown in ((1 - 1 / n, f"{n - 1}/{n}"), (n / (n - 1), f"{n}/{n - 1}")):
-                yield value, shown, f"as of a variance, with n - 1 or n, where n = {lengths[n]}"
+                yield value, shown, f"as of a variance, with n - 1 or n, where n = {n} is {lengths[n]}"
     for n, m in permutations(lengths, 2):
-        meaning = f"where {lengths[n]} and {lengths[m]}"
+        meaning = f"where {n} is {lengths[n]} and {m} is {lengths[m]}"
         yield n / m, f"{n}/{m}", meaning
         yield math.sqrt(n / m), f"sqrt({n}/{m})", meaning
     for shown, (value, meaning) in OF_NO_SHAPE.items():
@@ -271,23 +272,11 @@ def _arrays(mistake: Mistake) -> dict[str, Array]:
     return {**mistake.evidence.inputs, **(apart(output, parts) if parts else {"the output": output})}
 
 
-def _lengths(mistake: Mistake, *, joined: bool = False) -> dict[int, str]:
-    """For every length of an axis, or else of several that are joined, whose it is: of last axes before others.
-
-    Arrays that have it in the same place, counted from the end as broadcasting does, count as one.
-    """
-    found: dict[int, dict[tuple[int, ...], str]] = {}
-    first: dict[int, str] = {}
-    for count, last in ((1, True), (1, False), (2, False)):
-        for name, x in _arrays(mistake).items():
-            for axes in subsets(axis for axis, n in enumerate(x.shape) if n > 1):
-                if min(len(axes), 2) == count and (axes == (x.ndim - 1,)) == last:
-                    lengths = [x.shape[axis] for axis in axes]
-                    n, place = math.prod(lengths), "the last axis" if last else axes_in_words(axes)
-                    first.setdefault(n, " * ".join(map(str, lengths)))
-                    found.setdefault(n, {}).setdefault(tuple(axis - x.ndim for axis in axes), f"{place} of {name}")
-    return {
-        n: f"{n} {f'= {first[n]} ' if joined else ''}is the length of {OR_OF.join([*places.values()][:LISTED])}"
-        for n, places in found.items()
-        if (first[n] != str(n)) == joined
-    }
+def _lengths(mistake: Mistake) -> dict[int, str]:
+    """For every length of an axis, where it is found first, last axes before others."""
+    arrays = _arrays(mistake)
+    found = {x.shape[-1]: f"the length of the last axis of {name}" for name, x in reversed(arrays.items()) if x.ndim}
+    for name, x in arrays.items():
+        for axis, n in enumerate(x.shape):
+            found.setdefault(n, f"the length of axis {axis} of {name}")
+    return {n: place for n, place in found.items() if n > 1}

@@ -177,10 +177,10 @@ def right_for_some_outputs(mistake: Mistake) -> str | None:
     )
     for what, some in sorted(readings, key=lambda reading: reading[1].sum()):
         place = name_of(some, there & ~some, mistake.evidence.constants) if 0 < some.sum() < there.sum() else None
-        if place is not None and place.chance <= BY_ACCIDENT and place.is_of_one_axis:
+        if place is not None and place.chance <= BY_ACCIDENT and place.text.count("axis") == 1:
             steps = [n for n in shape if n * some.sum() == some.size and n not in mistake.shape]
             looped = what is not readings[-1][0] and steps  # one index of an axis that the input has not
-            why = "in a loop along it, does = stand in the place of +=, or is what comes back from other steps lost?"
+            why = "is what other steps along it bring lost or wrong, as by = in the place of +=?"
             return f"{what} {place.text}{f': {why}' if looped else ''}"
     return None
 
@@ -204,9 +204,6 @@ def _left_out_of(output: str, other: Array, right: Array, times: str, mistake: M
     if not right.any():
         return f"the gradient of {output} is {done}"
     lost, kept = (name_of(some, others, constants) for some, others in ((other, right), (right, other)))
-    lost, kept = (
-        place if place and (place.chance <= BY_ACCIDENT or place.is_of_one_axis) else None for place in (lost, kept)
-    )
     chance = min((place.chance for place in (lost, kept) if place is not None), default=0.0)
     if chance > BY_ACCIDENT and not mistake.looked_at.all():
         return None  # a few entries tell of the paths to themselves alone
