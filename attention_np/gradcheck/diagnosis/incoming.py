@@ -163,26 +163,19 @@ def _compared(mistake: Mistake, slopes: Array, claims: Array) -> tuple[Array, Ar
 
 
 def right_for_some_outputs(mistake: Mistake) -> str | None:
-    """All paths to some outputs are right, or all but those to some are missing; the others are wrong in any way."""
+    """All paths to some outputs are right, and among those to each of the others some are wrong, in any way."""
     slopes, claims, shape = mistake.slopes, mistake.claims, mistake.evidence.output.shape
     if slopes is None or claims is None or mistake.evidence.parts or not mistake.looked_at.all():
         return None
-    told, wrong, known = _compared(mistake, slopes, claims)
-    used = np.abs(claims) > known * np.abs(slopes).max(axis=0)
-    there, off, used = (paths.any(axis=1).reshape(shape) for paths in (told, wrong, used))
-    readings = (
-        ("it is right only for the gradient of the output", there & ~off),
-        ("of the gradient of the output only a part is used, and not rightly, that", there & used),
-        ("it is wrong only for the gradient of the output", there & off),
-    )
-    for what, some in sorted(readings, key=lambda reading: reading[1].sum()):
-        place = name_of(some, there & ~some, mistake.evidence.constants) if 0 < some.sum() < there.sum() else None
-        if place is not None and place.chance <= BY_ACCIDENT and place.text.count("axis") == 1:
-            steps = [n for n in shape if n * some.sum() == some.size and n not in mistake.shape]
-            looped = what is not readings[-1][0] and steps  # one index of an axis that the input has not
-            why = "is what other steps along it bring lost or wrong, as by = in the place of +=?"
-            return f"{what} {place.text}{f': {why}' if looped else ''}"
-    return None
+    there, wrong = (paths.any(axis=1).reshape(shape) for paths in _compared(mistake, slopes, claims)[:2])
+    right = there & ~wrong
+    what, some, others = ("right", right, wrong) if right.sum() < wrong.sum() else ("wrong", wrong, right)
+    place = name_of(some, others, mistake.evidence.constants) if some.any() and others.any() else None
+    if not mistake.is_seen_again or place is None or place.chance > BY_ACCIDENT or place.text.count("axis") > 1:
+        return None
+    steps = [n for n in shape if n * right.sum() == right.size and n not in mistake.shape]  # one, of all that use it
+    why = ": is what other steps along it bring lost or wrong, as by = in the place of +=?" if steps else ""
+    return f"it is {what} only for the gradient of the output {place.text}{why}"
 
 
 def _left_out(mistake: Mistake, other: Array, right: Array, times: str) -> str | None:
