@@ -34,7 +34,8 @@ def errors_along_rows(mistake: Mistake) -> str | None:
     """The errors of each row are multiples of one vector, or of two known ones, whatever the cotangent."""
     if not mistake.looked_at.all() or not mistake.right.any():
         return None
-    for where, rows in _kinds_of_rows(mistake.shape):
+    for where, shape, axes in _kinds_of_rows(mistake.shape):
+        rows = partial(_rows, shape, axes)
         error, right, tolerance = (rows(y) for y in (mistake.error, mistake.right, mistake.tolerance))
         tolerance, it = tolerance.max(axis=-1, keepdims=True), "them" if where.startswith("axes") else "it"
         for what, errors, vectors, orthogonal in _terms(mistake, where, rows, error, right, tolerance):
@@ -50,27 +51,20 @@ def errors_along_rows(mistake: Mistake) -> str | None:
     return None
 
 
-Rows = Callable[[Array], Array]
-
-
-def _kinds_of_rows(shape: tuple[int, ...]) -> Iterator[tuple[str, Rows]]:
-    """Those along some axes; then those along groups of the indices of an axis, and perhaps other axes."""
-    for axes in subsets(range(len(shape))):
-        yield axes_in_words(axes), partial(_rows, shape=shape, axes=axes)
+def _kinds_of_rows(shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """Along some axes, or groups of the indices of one: what they are called, and these axes of which shape."""
+    every = [*subsets(range(len(shape)))]
+    yield from ((axes_in_words(axes), shape, axes) for axes in every)
     for axis, n in enumerate(shape):
-        others = [k + (k > axis) for k in range(len(shape)) if k != axis]
         for groups in (k for k in range(2, n) if n % k == 0):
             split = (*shape[:axis], groups, n // groups, *shape[axis + 1 :])
-            for more in ((), *subsets(others)):
-                axes = tuple(sorted((axis + 1, *more)))
-                where = axes_in_words(
-                    [f"{axis} (in {groups} groups)" if k == axis + 1 else k - (k > axis) for k in axes]
-                )
-                yield where, partial(_rows, shape=split, axes=axes)
+            for axes in (axes for axes in every if axis in axes):
+                names = [f"{k} (in {groups} groups)" if k == axis else k for k in axes]
+                yield axes_in_words(names), split, tuple(k + (k >= axis) for k in axes)
 
 
-def _rows(several: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
-    """The rows along some axes of several arrays that are reshaped to (several, *shape): (rows, several, length)."""
+def _rows(shape: tuple[int, ...], axes: tuple[int, ...], several: Array) -> Array:
+    """The rows along some axes of several arrays, reshaped to (several, *shape): (rows, several, length)."""
     arrays = several.reshape(-1, *shape)
     last = np.moveaxis(arrays, (0, *(axis + 1 for axis in axes)), range(-1 - len(axes), 0))
     return last.reshape(-1, len(arrays), math.prod(last.shape[-len(axes) :]))
@@ -79,7 +73,9 @@ def _rows(several: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Arra
 Terms = Iterator[tuple[str, str, Array, Array]]  # two texts; what errors are made of, what right rows are orthogonal to
 
 
-def _terms(mistake: Mistake, where: str, rows: Rows, error: Array, right: Array, tolerance: Array) -> Terms:
+def _terms(
+    mistake: Mistake, where: str, rows: Callable[[Array], Array], error: Array, right: Array, tolerance: Array
+) -> Terms:
     """What may be missing along some axes; vectors are (rows, vectors, length)."""
     output, x = mistake.evidence.output, rows(np.asarray(mistake.evidence.inputs[mistake.name], np.float64))
     ones, centered = np.ones_like(x), x - x.mean(axis=-1, keepdims=True)
