@@ -13,10 +13,10 @@ from .evidence import evidence_of, linear_evidence
 from .planted import PLANTED, bug
 from .programs import normal
 
-ROUNDED = r"it is rounded to float16: every entry is such a number, off by at most \S+ of the largest entry$"
+ROUNDED = r"it is rounded to float16: every entry is such a number, off by at most about \S+ of the largest entry$"
 LIKE_SINGLE = (
-    r"its errors are of the size of rounding to float32, at most \S+ of the largest entry, and without a pattern: "
-    "some of it seems to be computed in that precision$"
+    r"its errors are of the size of rounding to float32, at most about \S+ of the largest entry, and without a "
+    "pattern: some of it seems to be computed in that precision$"
 )
 
 

@@ -11,16 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.mistake import (
-    EPS,
-    ROUGH,
-    Array,
-    Mistake,
-    axes_in_words,
-    in_words,
-    number,
-    subsets,
-)
+from attention_np.gradcheck.diagnosis.mistake import ROUGH, Array, Mistake, axes_in_words, in_words, number, subsets
 from attention_np.gradcheck.nesting import apart
 
 __all__ = [
@@ -153,7 +144,7 @@ def _factor(mistake: Mistake) -> Factor | None:
     alone = telling.any(axis=0).sum() < min(2, mistake.looked_at.sum())  # the others may have any factor, or none
     if alone or ratios < (1 if mistake.is_seen_again else 3 if one_output else 2):
         return None
-    return Factor(value, max(2 * float(off[telling].min()) / UNDECIDABLE, EPS))
+    return Factor(value, 2 * float(off[telling].min()) / UNDECIDABLE)
 
 
 def _name(mistake: Mistake, factor: Factor) -> str:

@@ -82,11 +82,8 @@ def _one_of_several(effect: Array, shape: tuple[int, ...], axes: tuple[int, ...]
         one = np.arange(length)[:, np.newaxis] == place
         spread = np.broadcast_to(one.reshape(*(shape[k] for k in axes), *[1] * len(rest), -1), moved.shape)
         paths = spread.transpose(np.argsort(order)).reshape(effect.shape)
-        why = "does = stand in the place of +=?"
-        yield (
-            f"of all that an entry does along {axes_in_words(axes)} of the output only the {what} counts: {why}",
-            paths,
-        )
+        all_of_it = f"of all that an entry does along {axes_in_words(axes)} of the output"
+        yield f"{all_of_it} only the {what} counts: does = stand in the place of +=?", paths
 
 
 def leak_of_the_cotangent(mistake: Mistake) -> str | None:
@@ -137,10 +134,11 @@ def part_of_the_derivative(mistake: Mistake) -> str | None:
     slopes, claims, u = mistake.slopes, mistake.claims, mistake.evidence.cotangents
     if slopes is None or claims is None:
         return None
-    told, wrong, known = _compared(mistake, slopes, claims)
+    largest, known = np.abs(slopes).max(axis=0), max(KNOWN, UNDECIDABLE * mistake.precision)
+    told = np.abs(slopes) > known * largest
+    wrong = told & (np.abs(claims - slopes) > known * np.maximum(np.abs(claims), largest))
     if not wrong.any():
         return None
-    largest = np.abs(slopes).max(axis=0)
     times = float((claims / largest)[wrong] @ (slopes / largest)[wrong] / np.square((slopes / largest)[wrong]).sum())
     times = round(2 * times) / 2 if abs(2 * times - round(2 * times)) <= 2 * known else times
     outputs, right = (paths.any(axis=1).reshape(u.shape[1:]) for paths in (wrong, told & ~wrong))
@@ -155,23 +153,18 @@ def part_of_the_derivative(mistake: Mistake) -> str | None:
     return None
 
 
-def _compared(mistake: Mistake, slopes: Array, claims: Array) -> tuple[Array, Array, float]:
-    """Which paths there are, which of them are claimed otherwise, and how well they are known."""
-    largest, known = np.abs(slopes).max(axis=0), max(KNOWN, UNDECIDABLE * mistake.precision)
-    told = np.abs(slopes) > known * largest
-    return told, told & (np.abs(claims - slopes) > known * np.maximum(np.abs(claims), largest)), known
-
-
 def right_for_some_outputs(mistake: Mistake) -> str | None:
     """All paths to some outputs are right, and among those to each of the others some are wrong, in any way."""
     slopes, claims, shape = mistake.slopes, mistake.claims, mistake.evidence.output.shape
-    if slopes is None or claims is None or mistake.evidence.parts or not mistake.looked_at.all():
+    known = mistake.is_seen_again and mistake.looked_at.all() and not mistake.evidence.parts
+    if slopes is None or claims is None or not known:
         return None
-    there, wrong = (paths.any(axis=1).reshape(shape) for paths in _compared(mistake, slopes, claims)[:2])
-    right = there & ~wrong
+    largest = np.maximum(np.abs(slopes), np.abs(claims)).max(axis=0)
+    used, wrong = ((np.abs(x) > KNOWN * largest).any(axis=1).reshape(shape) for x in (slopes, claims - slopes))
+    right = used & ~wrong
     what, some, others = ("right", right, wrong) if right.sum() < wrong.sum() else ("wrong", wrong, right)
     place = name_of(some, others, mistake.evidence.constants) if some.any() and others.any() else None
-    if not mistake.is_seen_again or place is None or place.chance > BY_ACCIDENT or place.text.count("axis") > 1:
+    if place is None or place.chance > BY_ACCIDENT or place.text.count("axis") > 1:
         return None
     steps = [n for n in shape if n * right.sum() == right.size and n not in mistake.shape]  # one, of all that use it
     why = ": is what other steps along it bring lost or wrong, as by = in the place of +=?" if steps else ""

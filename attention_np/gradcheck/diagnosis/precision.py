@@ -29,7 +29,7 @@ FEW = 30  # values, of which nothing can be said about a pattern
 def rounded(mistake: Mistake) -> str | None:
     """Only of single or half precision, while the function and its gradient are known better."""
     size, error = (np.abs(x[:, mistake.looked_at]).max() for x in (mistake.right, mistake.error))
-    off = f"{number(error / size, 2)} of the largest entry"
+    off = f"about {number(error / size, 2)} of the largest entry"
     finer = {name: found for name, found in PRECISIONS.items() if 2 * mistake.precision < 0.5 ** found[0]}
     possible = [name for name, (bits, units) in finer.items() if error <= units * 0.5**bits * size]
     for name in possible:
@@ -131,7 +131,7 @@ def lost_epsilon(mistake: Mistake) -> str | None:
     near = np.fmax(NEAR * error / size * error, own) + mistake.tolerance
     if power and (np.abs(there.error * SMALLER**power - mistake.error) <= near)[evident].all():
         return (
-            f"perhaps an epsilon beside {mistake.name} is missing, or another one: it is off by at most "
+            f"perhaps an epsilon beside {mistake.name} is missing, or another one: it is off by at most about "
             f"{number(error / size, 2)} of the largest entry, and by {number(SMALLER**-power, 3)} times as much where "
             f"{mistake.name} is {SMALLER:g} times as large"
         )
