@@ -520,6 +520,7 @@ ORTHOGONAL = (
     r"^a term with sum\(output \* d_output\), such as the softmax correction sum_j A_ij dA_ij, is missing or wrong: "
     "it is right for a cotangent that is orthogonal to the output along axis 1$"
 )
+LAST_ALONE = "^it is right only for the gradient of the output at index 5 of axis 0$"  # the last query sees all anyway
 _ = None
 WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong gradient, and the word
     "dense": [
@@ -615,8 +616,8 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
             "the gradient of k in the place of its own",
         ),
         ("q", "the mask forgotten", attend_backward(0), "up to index 4 of axis 0"),  # the last sees all anyway
-        ("k", "the mask off by one", attend_backward(1, np.tri(6, k=1, dtype=bool)), _),
-        ("v", "the mask forgotten", attend_backward(2), _),
+        ("k", "the mask off by one", attend_backward(1, np.tri(6, k=1, dtype=bool)), LAST_ALONE),
+        ("v", "the mask forgotten", attend_backward(2), LAST_ALONE),
     ],
     "padded attention": [
         ("v", "leaks", Changed(lambda g: g + LEAK), "in all 6 such .* is a mask forgotten"),

@@ -23,6 +23,8 @@ PARTS = [
     (lambda terms: terms[2], "used only at index 2 of axis 0"),
     (lambda terms: terms[4], "used only at index 4 of axis 0, the last: does = stand in the place of +=?"),
     (lambda terms: terms.sum(axis=0) - terms[2], "left out at index 2 of axis 0"),
+    (lambda terms: terms[:-1].sum(axis=0), "left out at index 4 of axis 0"),  # of ones, not shifted
+    (lambda terms: terms[1:].sum(axis=0), "left out at index 0 of axis 0"),
     (lambda terms: terms[:3].sum(axis=0), "left out from index 3 of axis 0 on (of 5)"),
     (lambda terms: terms[2:].sum(axis=0), "left out up to index 1 of axis 0 (of 5)"),
     (lambda terms: terms.sum(axis=0) + terms[:2].sum(axis=0), "used 2 times up to index 1 of axis 0 (of 5)"),
@@ -30,6 +32,7 @@ PARTS = [
 X, B, W = normal(5, 4, seed=1), normal(4, seed=2), normal(4, 2, seed=3)
 SUMS = {  # the function, its inputs, and the terms of the gradient of the last one, along axis 0 of the output
     "a factor": (lambda x, b: 1e6 * x * b, {"x": X, "b": B}, lambda d, x, _: 1e6 * d * x),
+    "a bias of a sum": (np.add, {"x": X, "b": B}, lambda d, x, b: d),  # noqa: ARG005
     "a bias": (lambda x, b: np.tanh(x + b), {"x": X, "b": B}, lambda d, x, b: d / np.cosh(x + b) ** 2),
     "a bias with an axis": (
         lambda x, b: np.sin(x) * b,
@@ -142,3 +145,54 @@ def test_of_code_that_uses_the_first_entry_that_is_not_zero_it_is_said_that_it_u
 
     found = check(softmax, backward, {"x": normal(4, seed=1)})["x"]
     assert found.diagnosis == "the gradient of the output is used only at index 0 of axis 0"
+
+
+def recurrent(x, h, w, b):
+    """All the states, (batch, steps, features)."""
+    states = [h]
+    for t in range(x.shape[1]):
+        states.append(np.tanh(x[:, t] + states[-1] @ w + b))
+    return np.stack(states[1:], axis=1)
+
+
+def back_through_recurrent(d, x, h, w, b, keeps=lambda old, new: old + new, carries=1.0):
+    states = np.concatenate([h[:, None], recurrent(x, h, w, b)], axis=1)
+    d_x, d_w, d_b, d_h = np.zeros_like(x), None, None, np.zeros_like(h)
+    for t in reversed(range(x.shape[1])):
+        d_x[:, t] = d_z = (d[:, t] + carries * d_h) * (1 - states[:, t + 1] ** 2)
+        of_w, of_b, d_h = states[:, t].T @ d_z, d_z.sum(axis=0), d_z @ w.T
+        d_w, d_b = (new if old is None else keeps(old, new) for old, new in ((d_w, of_w), (d_b, of_b)))
+    return d_x, d_h, d_w, d_b
+
+
+@each(
+    "wrong",
+    [{"keeps": lambda old, new: new}, {"carries": 0.0}],  # noqa: ARG005
+)
+def test_of_a_loop_over_time_that_loses_other_steps_it_is_said_which_outputs_it_is_right_for(wrong):
+    inputs = {"x": normal(3, 5, 4, seed=1), "h": normal(3, 4, seed=2), "w": normal(4, 4, seed=3) / 2, "b": B}
+    assert check(recurrent, back_through_recurrent, inputs).ok
+    found = check(recurrent, lambda d, *arrays: back_through_recurrent(d, *arrays, **wrong), inputs)
+    assert {found[name].diagnosis for name in "wb"} == {
+        "it is right only for the gradient of the output at index 0 of axis 1: is what other steps along it bring lost "
+        "or wrong, as by = in the place of +=?"
+    }
+
+
+def test_a_box_that_a_few_entries_have_in_any_case_is_no_place():
+    x = np.array([[0.1, 0.9, -1.0, -1.0], [-1.0, -1.0, 0.7, -1.0], [-1.0, 0.2, -1.0, 0.3]])
+    found = check(lambda x: np.maximum(x, 0), lambda d, x: d * (x > 0.5), {"x": x})["x"]
+    assert found.diagnosis == "the gradient of the output is left out in at least 3 of 12 entries, first at [0, 0]"
+
+
+@each(("leaks", "said"), [(0.0, "at index 3 of axis 0"), (1.0, "from index 3 of axis 0 on (of 5)")])
+def test_of_outputs_for_which_a_gradient_is_wrong_in_any_way_it_is_said_which_they_are(leaks, said):
+    rows = np.arange(5)[:, None]
+
+    def backward(d, x, w):
+        used = np.where(rows < 3, x, np.where(rows == 3, np.roll(x, 1, 1), leaks))  # the last row has no effect
+        return np.where(rows < 4, d @ w.T, 0), used.T @ d
+
+    inputs = {"x": X, "w": normal(4, 4, seed=3)}
+    found = check(lambda x, w: np.where(rows < 4, x @ w, 0), backward, inputs)["w"]
+    assert found.diagnosis == f"it is wrong only for the gradient of the output {said}"

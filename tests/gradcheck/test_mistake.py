@@ -116,3 +116,21 @@ def test_what_is_allowed_is_ten_times_the_noise_or_the_precision_of_the_other_ar
 def test_a_number_close_to_one_is_shown_as_its_distance(x, digits, said):
     assert number(x, digits) == said
     assert digits != 9 or number(x) == said
+
+
+@each(
+    ("x", "precision", "said"),
+    [
+        (1.1502, 1e-3, "1.15"),
+        (1.1502, 2e-3, "about 1.15"),
+        (1.1502, 1e-1, "about 1.2"),
+        (-0.1254, 1e-2, "about -0.125"),
+        (299.98, 1e-2, "about 300"),
+        (1.70000002, 1e-6, "1.7"),
+        (1.70000002, 1e-9, "1.70000002"),
+        (1 + 2.7e-13, 1e-13, "1 + 3e-13"),
+        (2.0, 1e-1, "2"),
+    ],
+)
+def test_a_number_is_shown_in_the_fewest_digits_that_are_as_close_as_it_is_known(x, precision, said):
+    assert number(x, precision=precision) == said

@@ -197,30 +197,43 @@ def test_rows_whose_products_cancel_each_other_are_not_orthogonal():
     assert said_of_directions(right, errors_like_weights(x), x) is None
 
 
-def batch_norm(x, axes=(0, 2)):
-    centered = x - x.mean(axis=axes, keepdims=True)
-    return centered / np.sqrt((centered**2).mean(axis=axes, keepdims=True) + 1e-5)
+def normalized(x, split, axes):
+    """Along some axes of an array that is reshaped, as for groups, and back."""
+    parts = x.reshape(split)
+    centered = parts - parts.mean(axis=axes, keepdims=True)
+    return (centered / np.sqrt((centered**2).mean(axis=axes, keepdims=True) + 1e-5)).reshape(x.shape)
 
 
-def back_through_batch_norm(d, x, mean=1.0, projection=1.0):
-    y, axes = batch_norm(x), (0, 2)
-    rest = d - mean * d.mean(axis=axes, keepdims=True) - projection * y * (d * y).mean(axis=axes, keepdims=True)
-    return rest / np.sqrt(x.var(axis=axes, keepdims=True) + 1e-5)
+def back_through_normalized(d, x, split, axes, mean=1.0, projection=1.0):
+    y, parts, given = (z.reshape(split) for z in (normalized(x, split, axes), x, d))
+    rest = given - mean * given.mean(axis=axes, keepdims=True)
+    rest = rest - projection * y * (given * y).mean(axis=axes, keepdims=True)
+    return (rest / np.sqrt(parts.var(axis=axes, keepdims=True) + 1e-5)).reshape(x.shape)
 
 
 @each(
     ("wrong", "said"),
     [
-        ({"mean": 0}, "a mean along axes 0 and 2, to be taken off, is missing or wrong"),
-        ({"projection": 0}, "the projection term of a normalization along axes 0 and 2, "),
-        ({"projection": 12 / 11}, "the projection term of a normalization along axes 0 and 2, "),
+        ({"mean": 0}, "a mean along {}, to be taken off, is missing or wrong"),
+        ({"projection": 0}, "the projection term of a normalization along {}, "),
+        ({"projection": 12 / 11}, "the projection term of a normalization along {}, "),
     ],
 )
-def test_a_row_of_what_is_normalized_may_have_several_axes(wrong, said):
-    x = {"x": normal(3, 2, 4, seed=1)}
-    assert check(batch_norm, back_through_batch_norm, x).ok
-    found = check(batch_norm, lambda d, x: back_through_batch_norm(d, x, **wrong), x)["x"]
-    assert str(found.diagnosis).startswith(said)
+@each(
+    ("split", "axes", "where"),
+    [
+        ((3, 2, 4), (0, 2), "axes 0 and 2"),  # of images
+        ((2, 3, 2, 3), (2, 3), "axes 1 (in 3 groups) and 2"),  # of channels in groups
+        ((3, 2, 4), (2,), "axis 1 (in 2 groups)"),  # of heads
+    ],
+)
+def test_a_row_of_what_is_normalized_may_have_several_axes_or_a_group_of_indices(split, axes, where, wrong, said):
+    shape = split if where == "axes 0 and 2" else (split[0], split[1] * split[2], *split[3:])
+    x = {"x": normal(*shape, seed=1)}
+    kind = {"split": split, "axes": axes}
+    assert check(lambda x: normalized(x, **kind), lambda d, x: back_through_normalized(d, x, **kind), x).ok
+    found = check(lambda x: normalized(x, **kind), lambda d, x: back_through_normalized(d, x, **kind, **wrong), x)["x"]
+    assert str(found.diagnosis).startswith(said.format(where))
 
 
 @each("axes", [(0,), (1, 2), (0, 1, 2)])

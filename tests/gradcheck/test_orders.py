@@ -62,6 +62,17 @@ def test_of_another_order_it_is_said(shape, change, sentence):
     assert said_of(lambda g, _: change(g), shape) == sentence
 
 
+@each(("kept", "said"), [(slice(1, None), "at index 0 of axis 1"), (slice(5), "at index 5 of axis 1")])
+def test_entries_that_are_equal_anyway_are_not_shifted(kept, said):
+    def backward(d, x):
+        gradient = np.zeros_like(x)
+        gradient[:, kept] = d[:, None]
+        return gradient
+
+    found = check(lambda x: x.sum(axis=1), backward, {"x": normal(4, 6, seed=1)})["x"]
+    assert found.diagnosis == f"wrong only {said}, where it is zero"
+
+
 def test_axes_in_another_order_are_looked_for_up_to_six():
     assert "transposed" not in str(said_of(lambda g, _: g.swapaxes(1, 7), (2,) * 7))
 

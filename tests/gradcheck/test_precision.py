@@ -13,10 +13,10 @@ from .evidence import evidence_of, linear_evidence
 from .planted import PLANTED, bug
 from .programs import normal
 
-ROUNDED = r"it is rounded to float16: every entry is such a number, off by at most \S+ of the largest entry$"
+ROUNDED = r"it is rounded to float16: every entry is such a number, off by at most about \S+ of the largest entry$"
 LIKE_SINGLE = (
-    r"its errors are of the size of rounding to float32, at most \S+ of the largest entry, and without a pattern: "
-    "some of it seems to be computed in that precision$"
+    r"its errors are of the size of rounding to float32, at most about \S+ of the largest entry, and without a "
+    "pattern: some of it seems to be computed in that precision$"
 )
 
 
@@ -249,6 +249,8 @@ def test_small_integers_are_no_precision():
     [
         (lambda x: x**3 + x, lambda x: 3 * x**2 + 1.01),
         (lambda x: np.exp(x) + x**2, lambda x: np.exp(x) + 2 * x + 3e-3),
+        (lambda x: x**3, lambda x: 3 * x**2 + 1e-4),  # beside which the right one falls
+        (lambda x: 8 * x + 2 * np.maximum(x - 0.5, 0), lambda x: 8 + 2 * (x > 0.5) + 0.01),
     ],
 )
 def test_what_is_added_to_a_derivative_is_no_epsilon(forward, slope, seed):
@@ -261,6 +263,22 @@ def test_of_one_wrong_entry_no_epsilon_is_spoken_however_its_error_rises(seed):
     one = np.where(np.arange(12).reshape(3, 4) == 6, 1.01, 1)
     found = check(np.exp, lambda d, x: d * one * np.exp(x), {"x": normal(3, 4, seed=seed)})["x"].diagnosis
     assert found == "wrong only at one entry, [1, 2], where it is 1.01 times the numerical gradient"
+
+
+@each("seed", range(5))
+@each(
+    ("forward", "slope"),
+    [
+        (lambda x: -(x * np.log(x + 1e-6)).sum(), lambda x: -np.log(x + 1e-6) - 1),
+        (lambda x: -(x * np.log(x + 1e-6)).sum(), lambda x: -np.log(x) - x / (x + 1e-6)),
+        (lambda x: x - np.log(x + 1e-6), lambda x: 1 - 1 / x),
+        (lambda x: 1 / (np.sqrt(x) + 1e-6), lambda x: -0.5 * x**-1.5),
+    ],
+)
+def test_an_epsilon_is_guessed_at_whatever_the_rest_of_the_gradient_does(forward, slope, seed):
+    x = {"x": np.random.default_rng(seed).uniform(0.05, 1, 6)}
+    found = check(forward, lambda d, x: d * slope(x), x)["x"].diagnosis
+    assert found.startswith("perhaps an epsilon beside x is missing")
 
 
 @each("of", [it for it in PLANTED if it.expected == "epsilon"])

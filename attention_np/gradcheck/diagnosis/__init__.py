@@ -55,6 +55,7 @@ CAUSES = (
     factors.factor_along_an_axis,
     places.wrong_in_places,
     places.simply_wrong_somewhere,
+    incoming.right_for_some_outputs,
     cotangents.same_number_added,
     cotangents.not_linear,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_np.gradcheck.diagnosis.mistake import ENOUGH, EVIDENT, Array, Mistake, number
+from attention_np.gradcheck.diagnosis.mistake import ENOUGH, EVIDENT, Array, Mistake
 
 __all__ = ["added_regardless", "not_linear", "same_number_added", "same_whatever_the_cotangent"]
 
@@ -30,12 +30,12 @@ def added_regardless(mistake: Mistake) -> str | None:
     where = mistake.looked_at
     low, high = float(added[where].min()), float(added[where].max())
     if high - low <= 2 * mistake.precision * max(abs(low), abs(high)):
-        return f"a constant is added to it, {number(high, 6)} in every entry, whatever the cotangent"
+        return f"a constant is added to it, {mistake.number(high, 6)} in every entry, whatever the cotangent"
     x = np.asarray(mistake.evidence.inputs[mistake.name], np.float64)
     multiple = float((x * added)[where].sum() / (x * x)[where].sum())
     if mistake.is_explained_by(mistake.right + multiple * x):
-        return f"{number(multiple, 6)} times {mistake.name} itself is added to it, whatever the cotangent"
-    return f"something is added to it that does not depend on the cotangent, from {number(low, 4)} to {number(high, 4)}"
+        return f"{mistake.number(multiple, 6)} times {mistake.name} itself is added to it, whatever the cotangent"
+    return f"something is added to it that does not depend on the cotangent, from {low:.4g} to {high:.4g}"
 
 
 def not_linear(mistake: Mistake) -> str | None:
@@ -62,7 +62,7 @@ def same_number_added(mistake: Mistake) -> str | None:
     added = np.array(sums).reshape(3, *[1] * len(mistake.shape))
     if not mistake.is_explained_by(mistake.right + added, in_entries=ENOUGH):
         return None
-    return f"the same number is added to every entry, {number(sums[0], 4)} for one cotangent"
+    return f"the same number is added to every entry, {mistake.number(sums[0], 4)} for one cotangent"
 
 
 def _distinct(mistake: Mistake) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_np.gradcheck.agreement import UNDECIDABLE
-from attention_np.gradcheck.diagnosis.mistake import EPS, NEXT_TO_ONE, Array, Mistake, in_words, number, subsets
+from attention_np.gradcheck.diagnosis.mistake import ROUGH, Array, Mistake, axes_in_words, in_words, number, subsets
 from attention_np.gradcheck.nesting import apart
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
 
 USUAL_DROPOUT = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 COMMON = (-1.0, 2.0, -2.0, 0.5, -0.5)  # what a slip of the pen makes
-NAMEABLE = 1e-3  # a factor that is known less well could have many a name
 OF_NO_SHAPE = {  # what a factor may be besides
     "log(2)": (math.log(2), "as of logarithms or powers to the base 2"),
     "log(10)": (math.log(10), "as of logarithms or powers to the base 10"),
@@ -34,7 +33,6 @@ OF_NO_SHAPE = {  # what a factor may be besides
     "pi": (math.pi, "as of angles"),
     "2 * pi": (2 * math.pi, "as of turns"),
 }
-SHORT = re.compile("-?(1/)?[2-4], (which|where .) is the length")  # so small a number may come from any formula
 LISTED = 2  # so many things that a factor may be are listed
 TELLING = 1.0  # an entry tells a factor if the noise leaves it at least so precise
 
@@ -56,10 +54,7 @@ class Factor(NamedTuple):
     def __str__(self) -> str:
         if self.is_common:
             return number(round(2 * self.value) / 2)
-        apart = abs(abs(self.value) - 1) or 1.0  # enough digits to tell it from one
-        if apart < NEXT_TO_ONE:
-            return number(self.value, max(1, int(math.log10(apart / self.precision))))
-        return number(self.value, min(9, max(2, int(-math.log10(self.precision)), 2 + int(-math.log10(apart)))))
+        return number(self.value, precision=self.precision)
 
 
 def zero(mistake: Mistake) -> str | None:
@@ -105,7 +100,7 @@ def factor_along_an_axis(mistake: Mistake) -> str | None:
         entries, wrong = telling.sum(axis=outside), (telling & mistake.wrong).sum(axis=outside)
         known = factors.ravel()[entries > 0]
         if (wrong >= 2).sum() >= 2:
-            low, high = (number(float(x), 4) for x in (known.min(), known.max()))
+            low, high = (mistake.number(float(x), 4) for x in (known.min(), known.max()))
             return f"each index of axis {axis} has its own factor, {low} to {high}" if low != high else None
     return None
 
@@ -149,29 +144,28 @@ def _factor(mistake: Mistake) -> Factor | None:
     alone = telling.any(axis=0).sum() < min(2, mistake.looked_at.sum())  # the others may have any factor, or none
     if alone or ratios < (1 if mistake.is_seen_again else 3 if one_output else 2):
         return None
-    return Factor(value, max(2 * float(off[telling].min()) / UNDECIDABLE, EPS))
+    return Factor(value, 2 * float(off[telling].min()) / UNDECIDABLE)
 
 
 def _name(mistake: Mistake, factor: Factor) -> str:
     """What the number may be, if anything: ": sqrt(8), where 8 is the length of the last axis of query"."""
-    if factor.precision > NAMEABLE:
+    if factor.precision > ROUGH:
         return ""
     size, sign = abs(factor.value), "-" if factor.value < 0 else ""
     for readings in (_numbers, _products, _guesses):  # the first with any reading that fits
         found: dict[str, str] = {}
+        of_a_length = False  # other axes may be as long, or several together
         for value, expression, meaning in readings(mistake):
             if abs(size - value) <= max(3 * factor.precision, 1e-12) * value and value != 1:
                 found.setdefault(sign + expression, meaning.replace(f"where {sign + expression} is", "which is", 1))
+                of_a_length |= "the length" in meaning
         listed = [f"{expression}, {meaning}" for expression, meaning in found.items()][:LISTED]
         if listed and not (factor.is_common and readings is _guesses):
-            if abs(size - 1) > NAMEABLE and factor.is_common:
+            if abs(size - 1) > ROUGH and factor.is_common:
                 listed.append(f"{'a 2' if size > 1 else 'a half'}, as of a square")
-            guessed = any(
-                ("sqrt" in expression and "last axis" not in meaning) or SHORT.match(f"{expression}, {meaning}")
-                for expression, meaning in found.items()
-            )
-            perhaps = "perhaps " if len(listed) > 1 or guessed or factor.is_common or readings is _guesses else ""
-            return f": {perhaps}{'; or '.join(listed)}"
+            of_a_length &= "a mean" not in listed[0]
+            guessed = len(listed) > 1 or factor.is_common or readings is _guesses or of_a_length
+            return f": {'perhaps ' if guessed else ''}{'; or '.join(listed)}"
     return ""
 
 
@@ -231,10 +225,10 @@ def _products(mistake: Mistake) -> Readings:
                 meaning = f"where {length} is {place} and {parts:g} is {name}"
                 yield from _powers(length / parts, f"{length}/{parts:g}", meaning)
     for name, x in _arrays(mistake).items():
-        for start, stop in combinations(range(x.ndim + 1), 2):
-            if stop - start > 1 and min(x.shape[start:stop]) > 1:
-                n, product = math.prod(x.shape[start:stop]), " * ".join(map(str, x.shape[start:stop]))
-                meaning = f"where {n} = {product} is the length of axes {start} to {stop - 1} of {name}"
+        for axes in subsets(axis for axis, n in enumerate(x.shape) if n > 1):
+            if len(axes) > 1:
+                n, product = math.prod(x.shape[k] for k in axes), " * ".join(str(x.shape[k]) for k in axes)
+                meaning = f"where {n} = {product} is the length of {axes_in_words(axes)} of {name}"
                 yield from _powers(n, str(n), meaning)
 
 

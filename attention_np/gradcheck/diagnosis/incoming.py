@@ -23,6 +23,7 @@ __all__ = [
     "part_of_the_derivative",
     "part_of_the_slopes",
     "passed_on",
+    "right_for_some_outputs",
 ]
 
 KNOWN = 1e-6  # of the largest slope of an entry: how well differences know a path, or that there is none
@@ -81,8 +82,8 @@ def _one_of_several(effect: Array, shape: tuple[int, ...], axes: tuple[int, ...]
         one = np.arange(length)[:, np.newaxis] == place
         spread = np.broadcast_to(one.reshape(*(shape[k] for k in axes), *[1] * len(rest), -1), moved.shape)
         paths = spread.transpose(np.argsort(order)).reshape(effect.shape)
-        why = ": does = stand in the place of +=?" if what == "last" else ""
-        yield f"of all that an entry does along {axes_in_words(axes)} of the output only the {what} counts{why}", paths
+        all_of_it = f"of all that an entry does along {axes_in_words(axes)} of the output"
+        yield f"{all_of_it} only the {what} counts: does = stand in the place of +=?", paths
 
 
 def leak_of_the_cotangent(mistake: Mistake) -> str | None:
@@ -118,7 +119,9 @@ def another_order_of_the_cotangent(mistake: Mistake) -> str | None:
         return None
     for what, order in named_orders(u.shape[1:]):
         taken = np.where(order.ravel() >= 0, u.reshape(3, -1)[:, order.ravel()], 0)
-        if mistake.is_right_for(taken.reshape(u.shape)):
+        lost = ~np.isin(np.arange(order.size), order)  # where sums alone are used, that is all
+        kept = np.where(lost.reshape(u.shape[1:]), 0, u)
+        if mistake.is_right_for(taken.reshape(u.shape)) and not (lost.any() and mistake.is_right_for(kept)):
             return f"the gradient of the output is taken in another order: {what}"
     return None
 
@@ -140,17 +143,35 @@ def part_of_the_derivative(mistake: Mistake) -> str | None:
     times = round(2 * times) / 2 if abs(2 * times - round(2 * times)) <= 2 * known else times
     outputs, right = (paths.any(axis=1).reshape(u.shape[1:]) for paths in (wrong, told & ~wrong))
     if not outputs.all() and mistake.is_right_for(np.where(outputs, times, 1) * u):
-        return _left_out(mistake, outputs, right, times)
+        return _left_out(mistake, outputs, right, number(times, precision=known))
     for path, part in _outputs(mistake, np.arange(len(wrong))) if mistake.looked_at.all() else ():
         if part.ndim == len(mistake.shape) == 1 and wrong.sum() == wrong[part].sum():
             place = name_of(wrong[part].T, (told & ~wrong)[part].T, mistake.evidence.constants)
             if place is not None and mistake.is_right_for(u, np.where(wrong, times, 1) * slopes):
-                what = f"{number(times)} times what it should be" if times else "zero"
+                what = f"{number(times, precision=known)} times what it should be" if times else "zero"
                 return f"as a matrix times the gradient of {path}, a row for each entry, it is {what} {place.text}"
     return None
 
 
-def _left_out(mistake: Mistake, other: Array, right: Array, times: float) -> str | None:
+def right_for_some_outputs(mistake: Mistake) -> str | None:
+    """All paths to some outputs are right, and among those to each of the others some are wrong, in any way."""
+    slopes, claims, shape = mistake.slopes, mistake.claims, mistake.evidence.output.shape
+    known = mistake.is_seen_again and mistake.looked_at.all() and not mistake.evidence.parts
+    if slopes is None or claims is None or not known:
+        return None
+    largest = np.maximum(np.abs(slopes), np.abs(claims)).max(axis=0)
+    used, wrong = ((np.abs(x) > KNOWN * largest).any(axis=1).reshape(shape) for x in (slopes, claims - slopes))
+    right = used & ~wrong
+    what, some, others = ("right", right, wrong) if right.sum() < wrong.sum() else ("wrong", wrong, right)
+    place = name_of(some, others, mistake.evidence.constants) if some.any() and others.any() else None
+    if place is None or place.chance > BY_ACCIDENT or place.text.count("axis") > 1:
+        return None
+    steps = [n for n in shape if n * right.sum() == right.size and n not in mistake.shape]  # one, of all that use it
+    why = ": is what other steps along it bring lost or wrong, as by = in the place of +=?" if steps else ""
+    return f"it is {what} only for the gradient of the output {place.text}{why}"
+
+
+def _left_out(mistake: Mistake, other: Array, right: Array, times: str) -> str | None:
     """In words, for each of the outputs in which some entries count otherwise."""
     pairs = zip(_outputs(mistake, other), _outputs(mistake, right), strict=True)
     said = [_left_out_of(path, some, kept, times, mistake) for (path, some), (_, kept) in pairs if some.any()]
@@ -163,20 +184,21 @@ def _outputs(mistake: Mistake, whole: Array) -> Iterable[tuple[str, Array]]:
     return apart(whole.ravel(), mistake.evidence.parts or (("the output", shape),)).items()
 
 
-def _left_out_of(output: str, other: Array, right: Array, times: float, mistake: Mistake) -> str | None:
-    done, constants = f"used {number(times)} times" if times else "left out", mistake.evidence.constants
+def _left_out_of(output: str, other: Array, right: Array, times: str, mistake: Mistake) -> str | None:
+    none, constants = times == "0", mistake.evidence.constants
+    done = "left out" if none else f"used {times} times"
     if not right.any():
         return f"the gradient of {output} is {done}"
     lost, kept = (name_of(some, others, constants) for some, others in ((other, right), (right, other)))
     chance = min((place.chance for place in (lost, kept) if place is not None), default=0.0)
     if chance > BY_ACCIDENT and not mistake.looked_at.all():
         return None  # a few entries tell of the paths to themselves alone
-    if not times and kept is not None and (lost is None or 2 * other.sum() > other.size):
+    if none and kept is not None and (lost is None or 2 * other.sum() > other.size):
         last = right.ravel()[-1] and right.sum() * max(other.shape) == other.size
         why = ", the last: does = stand in the place of +=?" if last else ""
         return f"the gradient of {output} is used only {kept.text}{why}"
     if lost is not None:
         return f"the gradient of {output} is {done} {lost.text}"
-    first = "" if times else f", first at {np.argwhere(other)[0].tolist()}"
+    first = f", first at {np.argwhere(other)[0].tolist()}" if none else ""
     least = "" if (other | right).all() else "at least "
     return f"the gradient of {output} is {done} in {least}{other.sum()} of {other.size} entries{first}"

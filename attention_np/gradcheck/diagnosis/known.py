@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_np.gradcheck.diagnosis.factors import scalar_fit
-from attention_np.gradcheck.diagnosis.mistake import ENOUGH, Array, Mistake, number
+from attention_np.gradcheck.diagnosis.mistake import ENOUGH, Array, Mistake
 
 __all__ = ["known_factor", "known_factor_of_the_cotangent"]
 
@@ -57,7 +57,8 @@ def known_factor(mistake: Mistake) -> str | None:
         for times in _multiples(found, other, telling) if varies else (1.0, -1.0):
             noisier = found.noisier(known.noise[seen] * np.abs(times * found.right))
             if noisier.is_explained_by(times * other, np.abs(times * array)):
-                return f"it is {_times(times, known)} times the numerical gradient, entry by entry: {_meaning(known)}"
+                what = f"{_times(mistake, times, known)} times the numerical gradient"
+                return f"it is {what}, entry by entry: {_meaning(known)}"
     return None
 
 
@@ -75,7 +76,7 @@ def known_factor_of_the_cotangent(mistake: Mistake) -> str | None:
         entries = found.shape[0] if known.array.size > 1 else 0  # any factor is a multiple of a single number
         for times in _multiples(found, other.reshape(3, -1) @ mistake.slopes, entries):
             if mistake.is_right_for(times * other, noise=times * known.noise * u):
-                what = f"{_times(times, known)} times the gradient of the output"
+                what = f"{_times(mistake, times, known)} times the gradient of the output"
                 return f"it is right for {what} in the place of that: {_meaning(known)}"
     return None
 
@@ -122,8 +123,8 @@ def _varies(x: Array, where: Array) -> bool:
     return bool(other.size and np.ptp(other) > SAME * np.abs(other).max())
 
 
-def _times(times: float, known: Known) -> str:
-    factor = {1.0: "", -1.0: "-"}.get(times, f"{number(times, 6)} * ")
+def _times(mistake: Mistake, times: float, known: Known) -> str:
+    factor = {1.0: "", -1.0: "-"}.get(times, f"{mistake.number(times, 6)} * ")
     return f"{factor}({known.name})" if " " in known.name and "/" not in known.name else f"{factor}{known.name}"
 
 

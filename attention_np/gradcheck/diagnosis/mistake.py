@@ -7,6 +7,7 @@ claimed gradient is so far from the numerical one that this means something.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from attention_np.gradcheck.diagnosis.asking import Asked, is_quick
 from attention_np.gradcheck.measuring.noise import ELSEWHERE, moved_relatively
 from attention_np.gradcheck.nesting import Parts
 
-__all__ = ["ENOUGH", "NEXT_TO_ONE", "Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number", "subsets"]
+__all__ = ["ENOUGH", "ROUGH", "Array", "Evidence", "Mistake", "axes_in_words", "in_words", "number", "subsets"]
 
 Array = npt.NDArray[Any]
 Item = TypeVar("Item")
@@ -32,6 +33,7 @@ ENOUGH = 3  # entries, or values, that fit alike: that two do is no more than a 
 COARSE = 1e-6  # a typical entry that is known no better does not tell whether a number is the same at another point
 CLAIMS = 4  # for each entry of the inputs: more take longer than the check, which moves all of those
 NEXT_TO_ONE = 1e-5  # a number that is no further off is shown as its distance from 1
+ROUGH = 1e-3  # a number that is known less well is told as "about" that, and could have many a name
 PROBES = 8  # entries that are compared before all are
 EPS = float(np.finfo(np.float64).eps)
 
@@ -207,6 +209,10 @@ class Mistake:
                 return False
         return found.noisier(known).is_explained_by(flat @ slopes, scale)
 
+    def number(self, x: float, digits: int) -> str:
+        """A number that is known as well as a typical entry."""
+        return number(x, digits, 2 * self.precision)
+
     def among(self, entries: Array) -> Mistake:
         """The same, as if only `entries`, a boolean array, had been looked at."""
         return replace(self, right=np.where(entries, self.right, np.nan))
@@ -255,11 +261,18 @@ class Mistake:
         return bool(wrong.sum() >= 12 and wrong.any(axis=0).sum() >= 4)
 
 
-def number(x: float, digits: int = 9) -> str:
-    """A number for a sentence; where so many digits hardly tell it from 1, it is shown as its distance from 1."""
-    if 0 < abs(x - 1) < max(NEXT_TO_ONE, 10.0 ** (1 - digits)):
-        return f"1 {'+' if x > 1 else '-'} {abs(x - 1):.{min(3, digits)}g}"
-    return f"{x:.{digits}g}"
+def number(x: float, digits: int = 9, precision: float = EPS) -> str:
+    """A number for a sentence, known to within `precision`, relative: the fewest digits that are as close, or `digits`.
+
+    Where those hardly tell it from 1, it is shown as its distance from 1.
+    """
+    apart = abs(x - 1)
+    if 0 < apart < max(NEXT_TO_ONE, 10.0 ** (1 - digits)):
+        known = max(1, int(math.log10(max(apart / precision, 1))))
+        return f"1 {'+' if x > 1 else '-'} {apart:.{min(3, digits, known)}g}"
+    shorter = (float(f"{x:.{fewer}g}") for fewer in range(2, digits))
+    shown = next((y for y in shorter if abs(y - x) <= precision * abs(x)), x)
+    return f"{'about ' if precision > ROUGH and shown != x else ''}{shown:.{digits}g}"
 
 
 def subsets(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
@@ -275,6 +288,6 @@ def in_words(parts: Sequence[object]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def axes_in_words(axes: Sequence[int]) -> str:
+def axes_in_words(axes: Sequence[object]) -> str:
     """``axis a``, or ``axes a and b``."""
     return f"{'axis' if len(axes) == 1 else 'axes'} {in_words(axes)}"

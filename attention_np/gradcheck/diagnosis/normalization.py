@@ -8,13 +8,15 @@ So what a backward without :math:`r_i` gets wrong is a multiple of :math:`\langl
 right for a cotangent whose rows are orthogonal to those of the output. In the rows of what is normalized, the errors
 are multiples of a vector whatever the cotangent, or of two, and the right rows are orthogonal to known ones.
 
-A row may have several axes, as in a batch normalization of images, which has all of them but that of the channels.
+A row may have several axes, as in a batch normalization of images, which has all of them but that of the channels; or
+of one axis a group of indices, as in a group normalization, or a normalization of each head.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -32,43 +34,58 @@ def errors_along_rows(mistake: Mistake) -> str | None:
     """The errors of each row are multiples of one vector, or of two known ones, whatever the cotangent."""
     if not mistake.looked_at.all() or not mistake.right.any():
         return None
-    for axes in subsets(range(len(mistake.shape))):
-        error, right, tolerance = (_rows(y, axes) for y in (mistake.error, mistake.right, mistake.tolerance))
-        tolerance, it = tolerance.max(axis=-1, keepdims=True), "it" if len(axes) == 1 else "them"
-        for what, errors, vectors, orthogonal in _terms(mistake, axes, error, right, tolerance):
+    for where, shape, axes in _kinds_of_rows(mistake.shape):
+        rows = partial(_rows, shape, axes)
+        error, right, tolerance = (rows(y) for y in (mistake.error, mistake.right, mistake.tolerance))
+        tolerance, it = tolerance.max(axis=-1, keepdims=True), "them" if where.startswith("axes") else "it"
+        for what, errors, vectors, orthogonal in _terms(mistake, where, rows, error, right, tolerance):
             if _are_orthogonal(right, orthogonal, tolerance) and _are_spanned(error, right, vectors, tolerance):
                 return f"{what} missing or wrong: whatever the cotangent, the errors along {it} are {errors}"
         if _are_orthogonal(right, np.ones_like(right[:, :1]), tolerance) and _are_along_weights(
             error, right, tolerance
         ):
             return (
-                f"the softmax correction along {axes_in_words(axes)}, or a term like it, is missing or wrong: whatever "
+                f"the softmax correction along {where}, or a term like it, is missing or wrong: whatever "
                 f"the cotangent, the errors along {it} are a multiple of one vector without negative entries"
             )
     return None
 
 
-def _rows(several: Array, axes: tuple[int, ...]) -> Array:
-    """The rows along some axes of several arrays, (several, *shape): (rows, several, length)."""
-    last = np.moveaxis(several, (0, *(axis + 1 for axis in axes)), range(-1 - len(axes), 0))
-    return last.reshape(-1, len(several), math.prod(last.shape[-len(axes) :]))
+def _kinds_of_rows(shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """Along some axes, or groups of the indices of one: what they are called, and these axes of which shape."""
+    every = [*subsets(range(len(shape)))]
+    yield from ((axes_in_words(axes), shape, axes) for axes in every)
+    for axis, n in enumerate(shape):
+        for groups in (k for k in range(2, n) if n % k == 0):
+            split = (*shape[:axis], groups, n // groups, *shape[axis + 1 :])
+            for axes in (axes for axes in every if axis in axes):
+                names = [f"{k} (in {groups} groups)" if k == axis else k for k in axes]
+                yield axes_in_words(names), split, tuple(k + (k >= axis) for k in axes)
+
+
+def _rows(shape: tuple[int, ...], axes: tuple[int, ...], several: Array) -> Array:
+    """The rows along some axes of several arrays, reshaped to (several, *shape): (rows, several, length)."""
+    arrays = several.reshape(-1, *shape)
+    last = np.moveaxis(arrays, (0, *(axis + 1 for axis in axes)), range(-1 - len(axes), 0))
+    return last.reshape(-1, len(arrays), math.prod(last.shape[-len(axes) :]))
 
 
 Terms = Iterator[tuple[str, str, Array, Array]]  # two texts; what errors are made of, what right rows are orthogonal to
 
 
-def _terms(mistake: Mistake, axes: tuple[int, ...], error: Array, right: Array, tolerance: Array) -> Terms:
+def _terms(
+    mistake: Mistake, where: str, rows: Callable[[Array], Array], error: Array, right: Array, tolerance: Array
+) -> Terms:
     """What may be missing along some axes; vectors are (rows, vectors, length)."""
-    where, output = axes_in_words(axes), mistake.evidence.output
-    x = _rows(np.asarray(mistake.evidence.inputs[mistake.name], np.float64)[None], axes)
+    output, x = mistake.evidence.output, rows(np.asarray(mistake.evidence.inputs[mistake.name], np.float64))
     ones, centered = np.ones_like(x), x - x.mean(axis=-1, keepdims=True)
     used = (np.abs(np.concatenate([error, right], axis=1)) > np.tile(tolerance, (1, 2, 1))).any(axis=1, keepdims=True)
     there = "" if used.all() else " where the gradient is not zero"
     multiple, less_its_mean = f"a multiple of {mistake.name}", f"{mistake.name} less its mean"
     yield f"a mean along {where}, to be taken off, is", f"equal{there}", used * ones, ones
-    if output.shape == mistake.shape and (output > 0).all() and np.allclose(output.sum(axis=axes), 1, rtol=CLOSE):
+    if output.shape == mistake.shape and (output > 0).all() and np.allclose(rows(output).sum(axis=-1), 1, rtol=CLOSE):
         what = f"the softmax correction along {where}, weights * sum(weights * d_weights), is"
-        yield what, "a multiple of the weights", _rows(output[None], axes), ones
+        yield what, "a multiple of the weights", rows(output), ones
     projection = f"the projection term of a normalization along {where}, y * sum(y * d_y) or its mean, is"
     yield projection, multiple, x, x
     yield projection, f"a multiple of {less_its_mean}", centered, centered

@@ -21,7 +21,7 @@ MOST_ENTRIES = 50_000  # beyond, an axis is not taken apart: there are too many 
 LONGEST_AXIS = 1000  # beyond, its slices are not compared each with each
 LISTED = 12  # so many indices in another order are listed, more are not
 MOST_AXES = 6  # beyond, they are not permuted
-LEAST = 2  # entries that are not zero come from elsewhere: one alone does so in many an order
+LEAST = 2  # entries that are neither zero nor what their own place has come from elsewhere: one does in many an order
 
 
 def of_another_input(mistake: Mistake) -> str | None:
@@ -92,7 +92,8 @@ def _fits(mistake: Mistake, order: Array) -> bool:
         if (np.abs(found.claimed[:, entries] - right) > UNDECIDABLE * spread).any():  # NaN: not known
             return False
     known = np.all(np.isfinite(right), axis=0, keepdims=True)[0]
-    elsewhere = known & (source != places) & (np.abs(right) > found.tolerance).any(axis=0)
+    another = (np.abs(right) > found.tolerance) & ~(np.abs(right - found.right) <= found.tolerance)
+    elsewhere = known & (source != places) & another.any(axis=0)
     return elsewhere.sum() >= LEAST and found.noisier(np.nan_to_num(noise)).is_explained_by(right, known=known)
 
 

@@ -186,6 +186,8 @@ def _box(some: Array, others: Array, strewn: float, numbers: Mapping[str, float]
     single = [int(bad[axis].argmax()) for axis in limited if bad[axis].sum() == 1]
     if len(single) == len(shape) > 1:
         return Place(f"at one entry, {single}", chance)
+    if len(names) > 1 and chance > BY_ACCIDENT:
+        return None  # entries that are few have some indices in any case
     return Place(" and ".join(indices.text for indices in names), chance)
 
 

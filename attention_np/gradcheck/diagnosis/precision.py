@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -28,7 +29,7 @@ FEW = 30  # values, of which nothing can be said about a pattern
 def rounded(mistake: Mistake) -> str | None:
     """Only of single or half precision, while the function and its gradient are known better."""
     size, error = (np.abs(x[:, mistake.looked_at]).max() for x in (mistake.right, mistake.error))
-    off = f"{number(error / size, 2)} of the largest entry"
+    off = f"about {number(error / size, 2)} of the largest entry"
     finer = {name: found for name, found in PRECISIONS.items() if 2 * mistake.precision < 0.5 ** found[0]}
     possible = [name for name, (bits, units) in finer.items() if error <= units * 0.5**bits * size]
     for name in possible:
@@ -115,7 +116,7 @@ def _is_like_rounding(mistake: Mistake, size: float) -> bool:
 
 
 def lost_epsilon(mistake: Mistake) -> str | None:
-    """Errors that are small, and fall as a power of the input where that is larger, as beside a lost epsilon."""
+    """Errors that are small, and rise as a power of the input where that is smaller, as beside a lost epsilon."""
     evident = np.abs(mistake.error) > CLEARLY * mistake.tolerance
     size, error = (np.abs(x[:, mistake.looked_at]).max() for x in (mistake.right, mistake.error))
     if evident.any(axis=0).sum() < ENOUGH or error > SMALL * size:  # one entry rises by anything
@@ -124,14 +125,14 @@ def lost_epsilon(mistake: Mistake) -> str | None:
     there = mistake.elsewhere(inputs, mistake.evidence.cotangents)
     if there is None:
         return None
-    grown = there.error * size / np.abs(there.right[:, mistake.looked_at]).max()
+    rises = float((there.error * mistake.error)[evident].sum() / np.square(mistake.error[evident]).sum())
+    power = round(2 * math.log(rises, 1 / SMALLER)) / 2 if rises > 1 else 0
     own = np.fmin(NEAR * np.abs(mistake.error / mistake.right), CLOSE) * np.abs(mistake.error)
     near = np.fmax(NEAR * error / size * error, own) + mistake.tolerance
-    for power in (1, 2):
-        if (np.abs(grown * SMALLER**power - mistake.error) <= near)[evident].all():
-            return (
-                f"perhaps an epsilon beside {mistake.name} is missing, or another one: it is off by at most "
-                f"{number(error / size, 2)} of the largest entry, and by {number(SMALLER**-power, 3)} times that where "
-                f"{mistake.name} is {SMALLER:g} times as large"
-            )
+    if power and (np.abs(there.error * SMALLER**power - mistake.error) <= near)[evident].all():
+        return (
+            f"perhaps an epsilon beside {mistake.name} is missing, or another one: it is off by at most about "
+            f"{number(error / size, 2)} of the largest entry, and by {number(SMALLER**-power, 3)} times as much where "
+            f"{mistake.name} is {SMALLER:g} times as large"
+        )
     return None
