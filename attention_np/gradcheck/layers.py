@@ -368,7 +368,9 @@ def _places(path: str) -> list[str]:
     beside = []
     for there in (steps, *others, *within):
         last = max(k for k, step in enumerate(there) if not step.isdecimal())
-        beside += [[*there[:last], name.format(there[last]), *there[last + 1 :]] for name in BESIDE]
+        name = there[last].lstrip("_")
+        lead = there[last].removesuffix(name)
+        beside += [[*there[:last], lead + form.format(name), *there[last + 1 :]] for form in BESIDE]
     return [".".join(there) for there in (*others, *beside, *within)]
 
 

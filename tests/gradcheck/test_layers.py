@@ -476,7 +476,7 @@ class OfABook:
     """Weights and their gradients by other names than those of papers."""
 
     def __init__(self, weights="weights"):
-        self.names = weights, f"d{weights}"
+        self.names = weights, f"d{weights}" if weights != "_w" else "_dw"
         setattr(self, weights, normal(4, 3, seed=1))
 
     def forward(self, inputs):
@@ -690,7 +690,7 @@ def test_what_a_layer_computes_is_no_parameter_whatever_its_name(ran):
     assert (report.ok, report["q"].note) == (True, None)
 
 
-@each("name", ["weights", "table"])
+@each("name", ["weights", "table", "_w"])
 def test_what_has_a_gradient_of_its_name_is_a_parameter(name):
     report = check_layer(OfABook(name), normal(5, 4))
     assert (report["inputs"].ok, report[name].ok) == (True, False)
