@@ -313,18 +313,12 @@ class _Held(NamedTuple):
 def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, str | None], list[str]]:
     """Where layers have their parameters and gradients by custom, as calls show; and what else they use."""
     values = tuple(arguments.values())
-    layer, result = _used(methods, values)
+    layer, output, result = _used(methods, values)
     before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
-    kept, asked = _kept(methods, values, before, after), _asked_for(after | before)
+    asked, made = _asked_for(after | before), _made(methods, values, before, after)
     nameless = [path for path, held in before.items() if not _is_at(methods.layer, path, held.array)]
-    named = before.keys() - {*nameless}
-    places = {path: _place(layer, path) for path in dict.fromkeys((*kept, *filter(named.__contains__, asked)))}
-    late = [path for path, there in places.items() if path not in before and there is not None]
-    used = [
-        path
-        for path, there in places.items()
-        if path in named and ((path in kept and there is not None) or _uses(methods, values, path))
-    ]
+    places = {path: _place(layer, path) for path in (*before, *made) if path not in nameless}
+    late = [path for path in made if places[path] is not None]
     for path in asked:
         if path in late:
             raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
@@ -332,18 +326,20 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, s
             raise ValueError(
                 f"{path} of {type(layer).__name__} is no path: name all at once, as parameters={{'params': 'grads'}}"
             )
+    moved = {path: _moved(methods, values, path, output) for path in places if path in before}
+    kept = [path for path, (stays, matters) in moved.items() if stays and (matters or places[path] is not None)]
+    kept += [path for path, (stays, matters) in moved.items() if matters and not stays and path in asked]
     given = [id(x) for _, x in leaves(result, "")]  # to the inputs, or behind those
-    of_its_own = [path for path in used if (there := places[path]) and id(_at(layer, there)) not in given]
-    found = {path: places[path] for path in used if path in asked or path in of_its_own}
-    pairs = _each_once(layer, found, before)
-    of_arguments, returned = Nest.of_arguments(arguments), len(list(leaves(result, "")))
+    own = [path for path in kept if (there := places[path]) is not None and id(_at(layer, there)) not in given]
+    pairs = _each_once(layer, {path: places[path] for path in kept if path in asked or path in own}, before)
+    of_arguments, returned = Nest.of_arguments(arguments), len(given)
     behind = {returned - len(of_arguments.kinds), returned - len(of_arguments.leaves)}  # with None for a mask, or not
     if None in pairs.values() and len(pairs) in behind:
         pairs = dict.fromkeys(pairs)
     else:
         pairs = {path: there or _places(path)[0] for path, there in pairs.items()}
     checked = [id(before[path].array) for path in pairs]
-    return pairs, [*late, *(path for path in (*used, *nameless) if id(before[path].array) not in checked)]
+    return pairs, [*late, *(path for path in (*kept, *nameless) if id(before[path].array) not in checked)]
 
 
 def _asked_for(arrays: Mapping[str, _Held]) -> list[str]:
@@ -391,45 +387,41 @@ def _each_once(layer: Any, pairs: Mapping[str, str | None], before: Mapping[str,
     return once
 
 
-def _used(methods: _Methods, values: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The layer after its forward, and its backward of the output itself; and what that returns."""
+def _used(methods: _Methods, values: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """The layer after its forward, and its backward of the output itself; that, and what backward returns."""
     layer, output = methods.ran(tuple(map(_apart, values)))
-    outputs = Nest({"output": output}, numbers=True)
+    outputs = Nest({"output": _apart(output)}, numbers=True)
     d_output = outputs.filled(map(np.array, outputs.arrays.values()), alone=True)["output"]
-    return layer, methods.pulled(layer, d_output)[0]
+    return layer, outputs.trees["output"], methods.pulled(layer, d_output)[0]
 
 
-def _kept(
+def _moved(methods: _Methods, values: tuple[Any, ...], path: str, output: Any) -> tuple[bool, bool]:
+    """Whether forward leaves an array of the layer as it is, once that has moved, and whether the output has, too."""
+    of_it, (x,) = (
+        replace(methods, parameters={path: None}),
+        elsewhere([_at(methods.layer, path)], np.random.default_rng(0)),
+    )
+    try:
+        layer, there = of_it.ran((*map(_apart, values), x))
+        pairs = zip(leaves(output, ""), leaves(there, ""), strict=True)
+        return _is_at(layer, path, x), not all(np.array_equal(y, z) for (_, y), (_, z) in pairs)
+    except Exception:  # what it raises is up to the layer
+        return True, True
+
+
+def _made(
     methods: _Methods, values: tuple[Any, ...], before: Mapping[str, _Held], after: Mapping[str, _Held]
 ) -> list[str]:
-    """The paths to arrays that calls leave as they were, or make, and do not compute from others, all of which move."""
-    same = {
-        path: held.array
-        for path, held in before.items()
-        if path in after and np.array_equal(held.array, after[path].array) and _is_at(methods.layer, path, held.array)
-    }
-    inputs, rng = Nest(dict(zip(methods.names, values, strict=True))), np.random.default_rng(0)
-    there = inputs.filled(elsewhere(inputs.arrays.values(), rng)).values()
-    arrays = {id(x): x for x in same.values()}
-    of_each = dict(zip(arrays, elsewhere(arrays.values(), rng), strict=True))
-    moved = {path: of_each[id(x)] for path, x in same.items()}
+    """The paths to arrays that forward makes, but for those that are others where the inputs have moved."""
+    known = [id(held.array) for path, held in after.items() if path in before]
+    inputs = Nest(dict(zip(methods.names, values, strict=True)))
+    there = inputs.filled(elsewhere(inputs.arrays.values(), np.random.default_rng(0)))
     try:
-        layer, _ = _used(replace(methods, parameters=dict.fromkeys(same)), (*there, *moved.values()))
+        layer, _ = methods.ran(tuple(there.values()))
     except Exception:  # what it raises is up to the layer
-        return list(same)
-    made = {path: held.array for path, held in after.items() if path not in before}
-    return [path for path, x in (moved | made).items() if _is_at(layer, path, x)]
-
-
-def _uses(methods: _Methods, values: tuple[Any, ...], path: str) -> bool:
-    """Whether the output of a layer depends on the array at a path."""
-    of_it, x = replace(methods, parameters={path: None}), _at(methods.layer, path)
-    (moved,) = elsewhere([x], np.random.default_rng(0))
-    try:
-        here, there = (leaves(of_it.forward(*map(_apart, values), y), "") for y in (x, moved))
-        return any(not np.array_equal(y, z) for (_, y), (_, z) in zip(here, there, strict=True))
-    except Exception:  # what it raises is up to the layer
-        return True
+        return []
+    made = {path: held.array for path, held in after.items() if path not in before and id(held.array) not in known}
+    return [path for path, x in made.items() if _is_at(layer, path, x)]
 
 
 def _arrays(
