@@ -315,31 +315,34 @@ def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, s
     values = tuple(arguments.values())
     layer, output, result = _used(methods, values)
     before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
-    asked, made = _asked_for(after | before), _made(methods, values, before, after)
-    nameless = [path for path, held in before.items() if not _is_at(methods.layer, path, held.array)]
-    places = {path: _place(layer, path) for path in (*before, *made) if path not in nameless}
-    late = [path for path in made if places[path] is not None]
-    for path in asked:
-        if path in late:
-            raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
-        if path in nameless:
-            raise ValueError(
-                f"{path} of {type(layer).__name__} is no path: name all at once, as parameters={{'params': 'grads'}}"
-            )
-    moved = {path: _moved(methods, values, path, output) for path in places if path in before}
-    kept = [path for path, (stays, matters) in moved.items() if stays and (matters or places[path] is not None)]
-    kept += [path for path, (stays, matters) in moved.items() if matters and not stays and path in asked]
-    given = [id(x) for _, x in leaves(result, "")]  # to the inputs, or behind those
-    own = [path for path in kept if (there := places[path]) is not None and id(_at(layer, there)) not in given]
-    pairs = _each_once(layer, {path: places[path] for path in kept if path in asked or path in own}, before)
-    of_arguments, returned = Nest.of_arguments(arguments), len(given)
-    behind = {returned - len(of_arguments.kinds), returned - len(of_arguments.leaves)}  # with None for a mask, or not
+    asked, returned = _asked_for(after | before), [id(x) for _, x in leaves(result, "")]
+    others = [path for path in _made(methods, values, before, after) if _place(layer, path) is not None]
+    late = [path for path in others if path in asked]
+    if late:
+        raise ValueError(f"{_no(layer, late[0])} before forward is called: let it make its parameters first")
+    found: dict[str, str | None] = {}
+    for path, held in before.items():
+        if not _is_at(methods.layer, path, held.array):
+            if path in asked:
+                all_at_once = "name all at once, as parameters={'params': 'grads'}"
+                raise ValueError(f"{path} of {type(layer).__name__} is no path: {all_at_once}")
+            others.append(path)
+            continue
+        there, (stays, matters) = _place(layer, path), _moved(methods, values, path, output)
+        has_one = there is not None and id(_at(layer, there)) not in returned  # to the inputs, or behind those
+        if (stays and has_one) or (matters and path in asked):
+            found[path] = there
+        elif stays and matters:
+            others.append(path)
+    pairs = _each_once(layer, found, before)
+    of_arguments = Nest.of_arguments(arguments)
+    behind = {len(returned) - len(x) for x in (of_arguments.kinds, of_arguments.leaves)}  # with None for a mask, or not
     if None in pairs.values() and len(pairs) in behind:
         pairs = dict.fromkeys(pairs)
     else:
         pairs = {path: there or _places(path)[0] for path, there in pairs.items()}
     checked = [id(before[path].array) for path in pairs]
-    return pairs, [*late, *(path for path in (*kept, *nameless) if id(before[path].array) not in checked)]
+    return pairs, [path for path in (*others, *found) if path not in before or id(before[path].array) not in checked]
 
 
 def _asked_for(arrays: Mapping[str, _Held]) -> list[str]:

@@ -541,6 +541,15 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(layer, options, error, m
     assert "\n" not in str(raised.value)
 
 
+def test_parameters_that_no_path_can_name_are_named_all_at_once():
+    layer = Linear(4, 2, 0)
+    layer.params["a/b"] = normal(2)
+    with pytest.raises(
+        ValueError, match=r"^params.a/b of Linear is no path: name all at once, as parameters={'params'"
+    ):
+        check_layer(layer, normal(2, 4))
+
+
 def test_a_name_of_an_input_and_of_a_parameter_is_refused():
     with pytest.raises(ValueError, match=r"^W is the name of an input and of a parameter: name the input otherwise$"):
         check_layer(GradientsInAttributes(), {"W": normal(2, 4)})
