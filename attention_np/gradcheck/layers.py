@@ -71,7 +71,8 @@ def check_layer(
         in this order behind those of the inputs, as ``return dX, [dW, db]``. By default those of the layer and of
         layers within it, in params and grads, in parameters and gradients, data with grad, or any W with a gradient
         beside it, as dW, d_W, gW, dLdW, grad_W or W_grad, or in grads; or returned. What is in params, or is called
-        W, b, weights or biases, is wrong without a gradient. A note names other arrays for which none is found.
+        W, b, weights or biases, is wrong without a gradient. A note names other arrays for which none is found; lone
+        numbers are checked if they are named.
     **options
         As for :func:`check`.
 
@@ -239,7 +240,9 @@ class _Methods(_Called):
         of_parameters = {
             path: next(behind, None) if there is None else _at(layer, there) for path, there in self.parameters.items()
         }
-        self.told.update(path for name, x in of_parameters.items() for path, leaf in leaves(x, name) if np.any(leaf))
+        for path, x in (pair for name, x in of_parameters.items() for pair in leaves(x, name)):
+            if np.any(x) if isinstance(x, np.ndarray | np.generic | float) else x is not None:
+                self.told.add(path)
         gradients += of_parameters.values()
         return gradients if weight is None else [None if x is None else weight * x for x in gradients]
 
