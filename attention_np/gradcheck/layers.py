@@ -240,9 +240,8 @@ class _Methods(_Called):
         of_parameters = {
             path: next(behind, None) if there is None else _at(layer, there) for path, there in self.parameters.items()
         }
-        for path, x in (pair for name, x in of_parameters.items() for pair in leaves(x, name)):
-            if np.any(x) if isinstance(x, np.ndarray | np.generic | float) else x is not None:
-                self.told.add(path)
+        for name, x in of_parameters.items():
+            self.told.update(path for path, leaf in leaves(x, name) if not _is_nothing(leaf))
         gradients += of_parameters.values()
         return gradients if weight is None else [None if x is None else weight * x for x in gradients]
 
@@ -300,6 +299,10 @@ class _Methods(_Called):
             if not _same(_at(layer, path), value):
                 _put(layer, path, value)
         return layer
+
+
+def _is_nothing(gradient: Any) -> bool:
+    return gradient is None or (isinstance(gradient, np.ndarray | np.generic | float) and not np.any(gradient))
 
 
 def _is_in(path: str, other: str) -> bool:
