@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from numbers import Real
-from types import ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -529,7 +529,9 @@ def _copied(x: Any, known: dict[int, Any]) -> Any:
     """A copy of a layer, with `known` in the place of what has those ids; parts that cannot be copied are shared."""
     memo = dict(known)
     try:
-        return copy.deepcopy(x, memo)
+        copied = copy.deepcopy(x, memo)
+        _rebind(memo)
+        return copied
     except Exception:  # what it raises is up to the objects
         if isinstance(x, dict):
             return {key: _copied(value, known) for key, value in x.items()}
@@ -541,3 +543,16 @@ def _copied(x: Any, known: dict[int, Any]) -> Any:
         except Exception:
             return x
         return held
+
+
+def _rebind(copies: dict[int, Any]) -> None:
+    """Let functions that objects hold, as lambdas of `self`, use the copies: no function is copied itself."""
+    for held in [*copies.values()]:
+        names = held if isinstance(held, dict) else getattr(held, "__dict__", {})
+        for name, function in names.items():
+            used = [x.cell_contents for x in function.__closure__ or ()] if isinstance(function, FunctionType) else []
+            if any(id(x) in copies for x in used):
+                cells = tuple(CellType(copies.get(id(x), x)) for x in used)
+                code, around = function.__code__, function.__globals__
+                names[name] = FunctionType(code, around, function.__name__, function.__defaults__, cells)
+                names[name].__kwdefaults__ = function.__kwdefaults__

@@ -412,6 +412,25 @@ def test_what_cannot_be_copied_is_shared_and_the_rest_of_the_layer_stays_as_it_i
     assert np.array_equal(layer.W, before)
 
 
+@each("wrong", [None, "x", "W"])
+def test_functions_that_a_layer_keeps_of_itself_are_those_of_its_copy(wrong):
+    class Closing(GradientsInAttributes):
+        def __init__(self):
+            super().__init__(wrong)
+            self.product = lambda x: x @ self.W
+            self.further = {"bias": lambda: self.b}
+
+        def forward(self, x):
+            self.x = x
+            return self.product(x) + self.further["bias"]()
+
+    layer = Closing()
+    product = layer.product
+    report = check_layer(layer, normal(2, 4))
+    assert [entry.name for entry in report if not entry.ok] == [wrong] * (wrong is not None)
+    assert layer.product is product
+
+
 class Properties(GradientsInAttributes):
     def __init__(self):
         self._weights = {"W": normal(4, 3)}
