@@ -549,8 +549,8 @@ def _rebind(copies: dict[int, Any]) -> None:
     """Let functions that objects hold, as lambdas of `self`, use the copies: no function is copied itself."""
     for held in [*copies.values()]:
         names = held if isinstance(held, dict) else getattr(held, "__dict__", {})
-        for name, function in names.items():
-            used = [x.cell_contents for x in function.__closure__ or ()] if isinstance(function, FunctionType) else []
+        for name, function in [pair for pair in names.items() if isinstance(pair[1], FunctionType)]:
+            used = [cell.cell_contents for cell in function.__closure__ or ()]
             if any(id(x) in copies for x in used):
                 cells = tuple(CellType(copies.get(id(x), x)) for x in used)
                 code, around = function.__code__, function.__globals__
