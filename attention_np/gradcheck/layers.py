@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from types import ModuleType
+from numbers import Real
+from types import CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.checking import check
-from attention_np.gradcheck.measuring.noise import ELSEWHERE
+from attention_np.gradcheck.measuring.noise import elsewhere
 from attention_np.gradcheck.nesting import Nest, arguments_of, filled, leaves, signature_of, takes
 from attention_np.gradcheck.reporting import Report
 
@@ -27,9 +28,17 @@ __all__ = ["check_layer"]
 
 Array = npt.NDArray[Any]
 
-USUAL = {"params": "grads", "parameters": "gradients"}  # and where their gradients are; those of any NAME are in dNAME
-OF_ONE = {"data": "grad", "value": "grad"}  # the same of objects within a layer that are a parameter each
-ASKED_FOR = ("W", "b", "weights", "biases")  # what has such a name is a parameter, also where no dW is beside it
+# Names by custom: of what holds parameters, and of the array in an object that is one, with those of their gradients;
+HOLDERS = {"params": ("grads", "gradients"), "parameters": ("gradients", "grads")}
+VALUES = dict.fromkeys(("data", "value", "array"), ("grad",))
+# of what is a parameter, whether or not a gradient is found; and of gradients that are beside it, or kept together.
+ASKED_FOR = ("W", "b", "weights", "biases")
+BESIDE, TOGETHER = ("d{}", "d_{}", "g{}", "dLd{}", "dL_d{}", "grad_{}", "{}_grad"), ("grads", "gradients", "grad")
+WRITES = "backward writes to the gradient of the output that it is given: whoever uses that again finds another"
+NONE_LEFT = (
+    "{} is None or zero after backward: if the gradient is elsewhere, or none is wanted, as of what is frozen, "
+    "name those with gradients, parameters="
+)
 STEP = re.compile(r"\.?(\w+)|\[([^\]]+)\]")
 
 
@@ -60,8 +69,10 @@ def check_layer(
         ``{"params.W": "grads.W"}`` or ``{"params[0]": "grads[0]"}``, those of layers within as
         ``{"layers[0].W": "layers[0].dW"}``, or all at once, ``{"params": "grads"}``; None if `backward` returns it,
         in this order behind those of the inputs, as ``return dX, [dW, db]``. By default those of the layer and of
-        layers within it, in params and grads, in parameters and gradients, data with grad, or any NAME with a dNAME
-        beside it, such as W with dW; or returned. A note names the arrays for which none is found.
+        layers within it, in params and grads, in parameters and gradients, data with grad, or any W with a gradient
+        beside it, as dW, d_W, gW, dLdW, grad_W or W_grad, or in grads; or returned. What is in params, or is called
+        W, b, weights or biases, is wrong without a gradient. A note names other arrays for which none is found; lone
+        numbers are checked if they are named.
     **options
         As for :func:`check`.
 
@@ -112,7 +123,7 @@ def check_layer(
         if parameters:
             raise ValueError("parameters are those of an object that keeps them: functions take theirs as inputs")
         functions = _Functions(names, positional, run, pull_back)
-        return _noted(check(functions.forward, functions.backward, arguments, **options), functions)
+        return functions.noted(check(functions.forward, functions.backward, arguments, **options))
     kept = _copied(layer, {})
     if kept is layer:
         raise TypeError(f"layer, of type {type(layer).__name__}, cannot be copied, so it would not stay as it is")
@@ -125,21 +136,13 @@ def check_layer(
         if path in arguments:
             raise ValueError(f"{path} is the name of an input and of a parameter: name the input otherwise")
     methods = replace(bare, parameters=pairs)
-    return _noted(check(methods.forward, methods.backward, arguments | found, **options), methods, unnamed)
-
-
-def _noted(report: Report, called: _Called, unnamed: Sequence[str] = ()) -> Report:
-    """The report, with a note if backward wrote to what it was given, and on arrays that are not checked."""
+    report = methods.noted(check(methods.forward, methods.backward, arguments | found, **options))
+    if not unnamed:
+        return report
+    verb = "is" if len(unnamed) == 1 else "are"
+    note = f"{', '.join(unnamed)} of the layer {verb} not checked: name those with gradients, parameters="
     first, *others = report.inputs
-    if called.written:
-        first = first.with_note(
-            "backward writes to the gradient of the output that it is given: whoever uses that again finds another"
-        )
-    if unnamed:
-        names = ", ".join(unnamed)
-        verb = "is" if len(unnamed) == 1 else "are"
-        first = first.with_note(f"{names} of the layer {verb} not checked: name those with gradients, parameters=")
-    return Report((first, *others))
+    return Report((first.with_note(note), *others))
 
 
 def _state() -> Any:
@@ -174,6 +177,11 @@ class _Called:
         if not all(np.array_equal(x, y) for (_, x), (_, y) in pairs):
             self.written.append("d_output")
         return result
+
+    def noted(self, report: Report) -> Report:
+        """The report, with a note if backward wrote to what it was given."""
+        first, *others = report.inputs
+        return Report((first.with_note(WRITES), *others)) if self.written else report
 
     def by_inputs(self, result: Any, values: tuple[Any, ...]) -> list[Any]:
         """The gradient of each input, of what a backward returns; None where there is none."""
@@ -213,6 +221,7 @@ class _Methods(_Called):
     run: str
     pull_back: str
     parameters: Mapping[str, str | None]
+    told: set[str] = field(default_factory=set, init=False)  # of what backward has left a gradient that is not zero
 
     def forward(self, *values: Any) -> Any:
         """The output of the layer with these parameters."""
@@ -228,14 +237,36 @@ class _Methods(_Called):
             result = tuple(returned[:-count])
         gradients = self.by_inputs(result, values)
         behind = iter(returned[-count:])
-        gradients += [next(behind, None) if path is None else _at(layer, path) for path in self.parameters.values()]
+        of_parameters = {
+            path: next(behind, None) if there is None else _at(layer, there) for path, there in self.parameters.items()
+        }
+        for name, x in of_parameters.items():
+            self.told.update(path for path, leaf in leaves(x, name) if not _is_nothing(leaf))
+        gradients += of_parameters.values()
         return gradients if weight is None else [None if x is None else weight * x for x in gradients]
+
+    def noted(self, report: Report) -> Report:
+        """The same, and with what to do where a gradient that is wrong is none, or has always been zero."""
+        entries = list(super().noted(report))
+        for k, entry in enumerate(entries):
+            for path, there in self.parameters.items():
+                if not entry.ok and _is_in(path, entry.name) and not any(_is_in(x, entry.name) for x in self.told):
+                    entries[k] = entry.with_note(NONE_LEFT.format(there or f"the gradient of {path}"))
+        return Report(tuple(entries))
 
     def pulled(self, layer: Any, d_output: Any) -> tuple[Any, Any]:
         """What the layer's backward returns; and what all gradients are to be multiplied by, if it was not told."""
         pull_back = _method(layer, self.pull_back)
         if not takes(pull_back, 1) and takes(pull_back, 0):  # of a loss
             return pull_back(), d_output
+        signature = signature_of(pull_back)
+        if signature is not None and not (isinstance(d_output, tuple) or takes(pull_back, 1)):
+            _, *more = [name for name, x in signature.parameters.items() if x.default is x.empty]
+            name, to = self.pull_back, ", ".join(f"{x}=..." for x in more)
+            raise TypeError(
+                f"{name} of {type(layer).__name__} takes more than the gradient of the output: set {', '.join(more)} "
+                f"beforehand, as by layer.{name} = functools.partial(layer.{name}, {to})"
+            )
         return self.pulled_back(pull_back, d_output), None
 
     def ran(self, values: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -270,108 +301,156 @@ class _Methods(_Called):
         return layer
 
 
+def _is_nothing(gradient: Any) -> bool:
+    return gradient is None or (isinstance(gradient, np.ndarray | np.generic | float) and not np.any(gradient))
+
+
+def _is_in(path: str, other: str) -> bool:
+    return f"{other}.".startswith(f"{path}.")
+
+
 class _Held(NamedTuple):
     """An array that a layer holds, or a layer within it."""
 
     array: Array
-    gradient: str  # where its gradient is by custom
-    outermost: str  # the attribute of the whole layer that leads to it
+    through: tuple[str, ...]  # the attributes that lead to it
 
 
 def _usual(methods: _Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, str | None], list[str]]:
-    """Where layers have their parameters and gradients by custom, as two calls show; and which arrays have none."""
-    layer, result = _used(methods, tuple(arguments.values()))
-    inputs = [x for _, x in leaves(tuple(arguments.values()), "") if isinstance(x, np.ndarray)]
+    """Where layers have their parameters and gradients by custom, as calls show; and what else they use."""
+    values = tuple(arguments.values())
+    layer, output, result = _used(methods, values)
     before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
-    for path in after.keys() - before:
-        if any(np.array_equal(after[path].array, x) for x in inputs):  # an input that is kept, be it called b
-            del after[path]
-    own = _kept(methods, arguments, before, after)
-    found = _asked_for(methods.layer, before, after)
-    given = [id(x) for _, x in leaves(result, "")]  # to the inputs, or behind those
-    gradients = {path: _at(layer, after[path].gradient) for path in own if path not in found}
-    found += [path for path, x in gradients.items() if x is not None and id(x) not in given]
-    pairs = _each_once(layer, {path: after[path].gradient for path in found}, before)
+    asked, returned = _asked_for(after | before), [id(x) for _, x in leaves(result, "")]
+    others = [path for path in _made(methods, values, before, after) if _place(layer, path) is not None]
+    late = [path for path in others if path in asked]
+    if late:
+        raise ValueError(f"{_no(layer, late[0])} before forward is called: let it make its parameters first")
+    found: dict[str, str | None] = {}
+    for path, held in before.items():
+        if not _is_at(methods.layer, path, held.array):
+            if path in asked:
+                all_at_once = "name all at once, as parameters={'params': 'grads'}"
+                raise ValueError(f"{path} of {type(layer).__name__} is no path: {all_at_once}")
+            others.append(path)
+            continue
+        there, (stays, matters) = _place(layer, path), _moved(methods, values, path, output)
+        has_one = there is not None and id(_at(layer, there)) not in returned  # to the inputs, or behind those
+        if (stays and has_one) or (matters and path in asked):
+            found[path] = there
+        elif stays and matters:
+            others.append(path)
+    pairs = _each_once(layer, found, before)
+    of_arguments = Nest.of_arguments(arguments)
+    behind = {len(returned) - len(x) for x in (of_arguments.kinds, of_arguments.leaves)}  # with None for a mask, or not
+    if None in pairs.values() and len(pairs) in behind:
+        pairs = dict.fromkeys(pairs)
+    else:
+        pairs = {path: there or _places(path)[0] for path, there in pairs.items()}
     checked = [id(before[path].array) for path in pairs]
-    same = (path for path, held in before.items() if path in own or not _is_at(methods.layer, path, held.array))
-    others = [path for path in same if id(before[path].array) not in checked]
-    missing = [path for path, there in pairs.items() if _at(layer, there) is None]
-    if not missing:
-        return dict(pairs), others
-    of_arguments, returned = Nest.of_arguments(arguments), len(list(leaves(result, "")))
-    behind = {returned - len(of_arguments.kinds), returned - len(of_arguments.leaves)}  # with None for a mask, or not
-    if len(pairs) not in behind:
-        path = missing[0]
-        raise ValueError(f"{_no(layer, pairs[path])} after backward, the gradient of {path}: name parameters=")
-    return dict.fromkeys(pairs), others
+    return pairs, [path for path in (*others, *found) if path not in before or id(before[path].array) not in checked]
 
 
-def _asked_for(layer: Any, before: Mapping[str, _Held], after: Mapping[str, _Held]) -> list[str]:
-    """The paths to what is a parameter by its name."""
-    asked = [name for name in USUAL if name in {held.outermost for held in after.values()}] or ASKED_FOR
-    found = [path for path, held in after.items() if held.outermost in asked]
-    for path in found:
-        if path not in before:
-            raise ValueError(f"{_no(layer, path)} before forward is called: let it make its parameters first")
-        if not _is_at(layer, path, before[path].array):
-            raise ValueError(
-                f"{path} of {type(layer).__name__} is no path: name all at once, as parameters={{'params': 'grads'}}"
-            )
-    return found
+def _asked_for(arrays: Mapping[str, _Held]) -> list[str]:
+    """The paths to what is a parameter by its name: in params, if the layer has that, or else in any layer within."""
+    if {held.through[0] for held in arrays.values()}.isdisjoint(HOLDERS):
+        return [path for path, held in arrays.items() if not {*HOLDERS, *ASKED_FOR}.isdisjoint(held.through)]
+    return [path for path, held in arrays.items() if held.through[0] in HOLDERS]
 
 
-def _each_once(layer: Any, pairs: Mapping[str, str], before: Mapping[str, _Held]) -> dict[str, str]:
-    """The paths to parameters and their gradients, by the first of several ways to the same array.
+def _place(layer: Any, path: str) -> str | None:
+    """Where the gradient of what is at a path is by custom: of all places the first that holds numbers."""
+    return next((there for there in _places(path) if isinstance(_at(layer, there), np.ndarray | Real | list)), None)
+
+
+def _places(path: str) -> list[str]:
+    """Where it may be: of params.w in grads.w, and of w.data in w.grad; beside W in dW; or in grads, as W or as dW."""
+    steps = path.split(".")
+    named = [k for k, step in enumerate(steps) if not step.isdecimal()]
+    instead = {k: (HOLDERS | VALUES if k else HOLDERS).get(steps[k], ()) for k in named}
+    others = [[*steps[:k], name, *steps[k + 1 :]] for k in named for name in instead[k]]
+    within = [[*steps[:k], name, *steps[k:]] for k in named for name in TOGETHER]
+    beside = []
+    for there in (steps, *others, *within):
+        last = max(k for k, step in enumerate(there) if not step.isdecimal())
+        name = there[last].lstrip("_")
+        lead = there[last].removesuffix(name)
+        beside += [[*there[:last], lead + form.format(name), *there[last + 1 :]] for form in BESIDE]
+    return [".".join(there) for there in (*others, *beside, *within)]
+
+
+def _each_once(layer: Any, pairs: Mapping[str, str | None], before: Mapping[str, _Held]) -> dict[str, str | None]:
+    """The paths to parameters and their gradients, by the first of several ways to the same array that has one.
 
     Where each of two ways to it has a gradient of its own, neither is that of the array, and it has none.
     """
     ways: dict[int, list[str]] = {}
     for path in pairs:
         ways.setdefault(id(before[path].array), []).append(path)
-    gradients = ((first, [_at(layer, pairs[path]) for path in (first, *more)]) for first, *more in ways.values())
-    return {path: pairs[path] for path, (one, *others) in gradients if all(np.array_equal(one, x) for x in others)}
+    once = {}
+    for paths in ways.values():
+        first, *_ = [path for path in paths if pairs[path] is not None] or paths
+        one, *others = [_at(layer, there) for path in paths if (there := pairs[path]) is not None] or [None]
+        if all(np.array_equal(one, x) for x in others):
+            once[first] = pairs[first]
+    return once
 
 
-def _used(methods: _Methods, values: tuple[Any, ...]) -> tuple[Any, Any]:
-    """The layer after its forward, and its backward of the output itself; and what that returns."""
+def _used(methods: _Methods, values: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """The layer after its forward, and its backward of the output itself; that, and what backward returns."""
     layer, output = methods.ran(tuple(map(_apart, values)))
-    outputs = Nest({"output": output}, numbers=True)
+    outputs = Nest({"output": _apart(output)}, numbers=True)
     d_output = outputs.filled(map(np.array, outputs.arrays.values()), alone=True)["output"]
-    return layer, methods.pulled(layer, d_output)[0]
+    return layer, outputs.trees["output"], methods.pulled(layer, d_output)[0]
 
 
-def _kept(
-    methods: _Methods, arguments: Mapping[str, Any], before: Mapping[str, _Held], after: Mapping[str, _Held]
-) -> list[str]:
-    """The paths to arrays that calls leave as they were, and do not compute from others, all of which are moved."""
-    same = {
-        path: held.array * (1 - ELSEWHERE)
-        for path, held in before.items()
-        if path in after and np.array_equal(held.array, after[path].array) and _is_at(methods.layer, path, held.array)
-    }
+def _moved(methods: _Methods, values: tuple[Any, ...], path: str, output: Any) -> tuple[bool, bool]:
+    """Whether forward leaves an array of the layer as it is, once that has moved, and whether the output has, too."""
+    of_it, (x,) = (
+        replace(methods, parameters={path: None}),
+        elsewhere([_at(methods.layer, path)], np.random.default_rng(0)),
+    )
     try:
-        layer, _ = _used(replace(methods, parameters=dict.fromkeys(same)), (*arguments.values(), *same.values()))
+        layer, there = of_it.ran((*map(_apart, values), x))
+        pairs = zip(leaves(output, ""), leaves(there, ""), strict=True)
+        return _is_at(layer, path, x), not all(np.array_equal(y, z) for (_, y), (_, z) in pairs)
     except Exception:  # what it raises is up to the layer
-        return list(same)
-    return [path for path, x in same.items() if np.array_equal(x, _at(layer, path))]
+        return True, True
 
 
-def _arrays(held: Any, path: str = "", outermost: str = "", seen: tuple[Any, ...] = ()) -> Iterator[tuple[str, _Held]]:
+def _made(
+    methods: _Methods, values: tuple[Any, ...], before: Mapping[str, _Held], after: Mapping[str, _Held]
+) -> list[str]:
+    """The paths to arrays that forward makes, but for those that are others where the inputs have moved."""
+    known = [id(held.array) for path, held in after.items() if path in before]
+    inputs = Nest(dict(zip(methods.names, values, strict=True)))
+    there = inputs.filled(elsewhere(inputs.arrays.values(), np.random.default_rng(0)))
+    try:
+        layer, _ = methods.ran(tuple(there.values()))
+    except Exception:  # what it raises is up to the layer
+        return []
+    made = {path: held.array for path, held in after.items() if path not in before and id(held.array) not in known}
+    return [path for path, x in made.items() if _is_at(layer, path, x)]
+
+
+def _arrays(
+    held: Any, path: str = "", through: tuple[str, ...] = (), seen: tuple[Any, ...] = ()
+) -> Iterator[tuple[str, _Held]]:
     """The arrays of an object by their paths, and those of the objects that it holds."""
-    by_custom = () if path else (*USUAL, *ASKED_FOR)  # which may be properties
+    by_custom = () if path else (*HOLDERS, *ASKED_FOR)  # which may be properties
     slots = (kind.__dict__.get("__slots__", ()) for kind in type(held).__mro__)
     slotted = (name for names in slots for name in ([names] if isinstance(names, str) else names))
     names = dict.fromkeys((*by_custom, *getattr(held, "__dict__", {}), *slotted))
-    is_one = bool(path) and "grad" in names and bool(OF_ONE.keys() & names)  # a parameter
+    is_one = bool(path) and "grad" in names and not names.keys().isdisjoint(VALUES)  # a parameter
     if is_one:
         names.pop("grad")
     for name in names:
+        led = (name,) if is_one and name not in VALUES else (*through, name)  # to what an optimizer keeps beside it
         for there, leaf in leaves(getattr(held, name, None), name):
             if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc":
-                gradient = path + (OF_ONE if is_one else USUAL).get(name, f"d{name}") + there[len(name) :]
-                yield path + there, _Held(leaf, gradient, outermost or name)
+                yield path + there, _Held(leaf, led)
             elif not (any(leaf is x for x in (held, *seen)) or isinstance(leaf, type | ModuleType)):
-                yield from _arrays(leaf, f"{path}{there}.", outermost or name, (*seen, held))
+                yield from _arrays(leaf, f"{path}{there}.", led, (*seen, held))
 
 
 def _is_at(layer: Any, path: str, x: Array) -> bool:
@@ -416,6 +495,8 @@ def _at(layer: Any, path: str) -> Any:
 
 
 def _held(layer: Any, step: str) -> Any:
+    if isinstance(layer, np.ndarray):
+        return None
     if isinstance(layer, Mapping):
         return layer.get(step, layer.get(int(step)) if step.isdecimal() else None)
     if isinstance(layer, tuple | list) and step.lstrip("-").isdecimal():
@@ -448,7 +529,9 @@ def _copied(x: Any, known: dict[int, Any]) -> Any:
     """A copy of a layer, with `known` in the place of what has those ids; parts that cannot be copied are shared."""
     memo = dict(known)
     try:
-        return copy.deepcopy(x, memo)
+        copied = copy.deepcopy(x, memo)
+        _rebind(memo)
+        return copied
     except Exception:  # what it raises is up to the objects
         if isinstance(x, dict):
             return {key: _copied(value, known) for key, value in x.items()}
@@ -460,3 +543,16 @@ def _copied(x: Any, known: dict[int, Any]) -> Any:
         except Exception:
             return x
         return held
+
+
+def _rebind(copies: dict[int, Any]) -> None:
+    """Let functions that objects hold, as lambdas of `self`, use the copies: no function is copied itself."""
+    for held in [*copies.values()]:
+        names = held if isinstance(held, dict) else getattr(held, "__dict__", {})
+        for name, function in [pair for pair in names.items() if isinstance(pair[1], FunctionType)]:
+            used = [cell.cell_contents for cell in function.__closure__ or ()]
+            if any(id(x) in copies for x in used):
+                cells = tuple(CellType(copies.get(id(x), x)) for x in used)
+                code, around = function.__code__, function.__globals__
+                names[name] = FunctionType(code, around, function.__name__, function.__defaults__, cells)
+                names[name].__kwdefaults__ = function.__kwdefaults__

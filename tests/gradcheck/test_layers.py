@@ -1,6 +1,7 @@
 """Layers as people have them: their gradients are checked as they are, and they stay as they are."""
 
 import ctypes
+import functools
 import types
 
 import numpy as np
@@ -411,6 +412,25 @@ def test_what_cannot_be_copied_is_shared_and_the_rest_of_the_layer_stays_as_it_i
     assert np.array_equal(layer.W, before)
 
 
+@each("wrong", [None, "x", "W"])
+def test_functions_that_a_layer_keeps_of_itself_are_those_of_its_copy(wrong):
+    class Closing(GradientsInAttributes):
+        def __init__(self):
+            super().__init__(wrong)
+            self.product = lambda x: x @ self.W
+            self.further = {"bias": lambda: self.b}
+
+        def forward(self, x):
+            self.x = x
+            return self.product(x) + self.further["bias"]()
+
+    layer = Closing()
+    product = layer.product
+    report = check_layer(layer, normal(2, 4))
+    assert [entry.name for entry in report if not entry.ok] == [wrong] * (wrong is not None)
+    assert layer.product is product
+
+
 class Properties(GradientsInAttributes):
     def __init__(self):
         self._weights = {"W": normal(4, 3)}
@@ -471,6 +491,38 @@ class ReadOnly:
         return dout
 
 
+class OfABook:
+    """Weights and their gradients by other names than those of papers."""
+
+    def __init__(self, weights="weights"):
+        self.names = weights, f"d{weights}" if weights != "_w" else "_dw"
+        setattr(self, weights, normal(4, 3, seed=1))
+
+    def forward(self, inputs):
+        self.inputs = inputs
+        return inputs @ getattr(self, self.names[0])
+
+    def backward(self, dvalues):
+        setattr(self, self.names[1], self.inputs.T @ dvalues / 2)
+        return dvalues @ getattr(self, self.names[0]).T
+
+
+class Trained(OfABook):
+    """Its backward takes a step, too."""
+
+    def backward(self, dvalues, learning_rate):
+        d_inputs = super().backward(dvalues)
+        self.weights -= learning_rate * self.dweights
+        return d_inputs
+
+
+def test_a_backward_that_takes_more_is_checked_once_that_is_set():
+    layer = Trained()
+    layer.backward = functools.partial(layer.backward, learning_rate=0.1)
+    report = check_layer(layer, normal(2, 4))
+    assert (report["inputs"].ok, report["weights"].ok) == (True, False)
+
+
 @each(
     ("layer", "options", "error", "message"),
     [
@@ -485,6 +537,7 @@ class ReadOnly:
         (GradientsInLists(), {"parameters": {"x": "grads"}}, ValueError, "has no x, a parameter by its path"),
         (Tanh(), {"forward": "fprop"}, TypeError, "^Tanh has no function called fprop: name those that it has"),
         (MODULE, {}, TypeError, "^module layers has no function called forward: name"),
+        (Trained(), {}, TypeError, "^backward of Trained takes more .*: set learning_rate beforehand, as by layer"),
         ((np.sin,), {}, TypeError, "^layer must be an object, a module, or a pair of functions"),
         (
             (affine_forward, affine_backward),
@@ -505,6 +558,15 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(layer, options, error, m
     with pytest.raises(error, match=message) as raised:
         check_layer(layer, normal(2, 4), **options)
     assert "\n" not in str(raised.value)
+
+
+def test_parameters_that_no_path_can_name_are_named_all_at_once():
+    layer = Linear(4, 2, 0)
+    layer.params["a/b"] = normal(2)
+    with pytest.raises(
+        ValueError, match=r"^params.a/b of Linear is no path: name all at once, as parameters={'params'"
+    ):
+        check_layer(layer, normal(2, 4))
 
 
 def test_a_name_of_an_input_and_of_a_parameter_is_refused():
@@ -551,33 +613,112 @@ def test_gradients_of_parameters_may_be_returned_behind_those_of_the_inputs(wron
     assert check_layer(Masked(w, b), {"x": x, "mask": rows})["W"].ok
 
 
-def test_parameters_without_gradients_must_be_named():
+def test_what_is_kept_beside_parameters_and_not_used_is_none():
     layer = Linear(4, 2, 0)
     layer.params["mean"] = np.zeros(2)
-    with pytest.raises(
-        ValueError, match=r"^Linear has no grads.mean after backward, the gradient of params.mean: name"
-    ):
-        check_layer(layer, normal(2, 4))
-    assert check_layer(layer, normal(2, 4), parameters={"params.w": "grads.w"}).ok
+    report = check_layer(layer, normal(2, 4))
+    assert [entry.name for entry in report] == ["inputs", "params.w", "params.b"]
+    assert (report.ok, report["inputs"].note) == (True, None)
 
 
-class OfABook:
-    """Weights and their gradients by other names than those of papers."""
+class Within:
+    """A layer within a layer."""
 
-    def __init__(self, weights="weights"):
-        self.names = weights, f"d{weights}"
-        setattr(self, weights, normal(4, 3, seed=1))
+    def __init__(self, layer):
+        self.layers = [layer]
 
-    def forward(self, inputs):
-        self.inputs = inputs
-        return inputs @ getattr(self, self.names[0])
+    def forward(self, x):
+        return self.layers[0].forward(x)
 
-    def backward(self, dvalues):
-        setattr(self, self.names[1], self.inputs.T @ dvalues / 2)
-        return dvalues @ getattr(self, self.names[0]).T
+    def backward(self, d_y):
+        return self.layers[0].backward(d_y)
 
 
-@each("name", ["weights", "table"])
+def dense(holder, place, times=1):
+    """A layer of a weight and a bias, which leaves the gradient of one at a place, and that of the other beside it."""
+
+    class Dense:
+        def __init__(self):
+            self.b, self.grads, self.gradients, self.grad = np.zeros(3), {}, {}, {}
+            self.of(holder)["W"] = normal(4, 3)
+
+        def of(self, name):
+            return vars(self).setdefault(name, {}) if name else vars(self)
+
+        def forward(self, x):
+            self.x = x
+            return x @ self.of(holder)["W"] + self.b
+
+        def backward(self, d_y):
+            self.db = d_y.sum(axis=0)
+            if place:
+                within, _, name = place.rpartition(".")
+                self.of(within)[name] = times * self.x.T @ d_y
+            return d_y @ self.of(holder)["W"].T
+
+    return Dense()
+
+
+BESIDE = ["dW", "d_W", "gW", "dLdW", "dL_dW", "grad_W", "W_grad"]
+
+
+@each("within", [False, True])
+@each(
+    ("holder", "place"),
+    [
+        *((None, place) for place in (*BESIDE, "grads.W", "gradients.W", "grads.dW", "grad.W")),
+        *(("params", place) for place in ("grads.W", "grads.dW", "gradients.W")),
+        *(("parameters", place) for place in ("gradients.W", "grads.dW")),
+    ],
+)
+def test_a_gradient_is_found_where_people_leave_it(holder, place, within):
+    for times in (1, 2):
+        layer = dense(holder, place, times)
+        report = check_layer(Within(layer) if within else layer, normal(5, 4))
+        name = f"{'layers.0.' * within}{f'{holder}.' if holder else ''}W"
+        assert report[name].ok is (times == 1), str(report)
+        assert report["x"].note is None
+
+
+@each("within", [False, True])
+@each(("holder", "left"), [(None, None), (None, 0), ("params", None), ("params", 0)])
+def test_a_parameter_without_a_gradient_is_wrong_and_the_report_says_what_to_do_if_it_is_frozen(holder, left, within):
+    layer = dense(holder, None if left is None else f"{'grads.' if holder else 'd'}W", 0)
+    report = check_layer(Within(layer) if within else layer, normal(5, 4))
+    path = f"{'layers.0.' * within}{f'{holder}.' if holder else ''}W"
+    place = f"{'layers.0.' * within}{'grads.' if holder else 'd'}W"
+    assert [entry.name for entry in report if not entry.ok] == [path]
+    assert report[path].diagnosis == ("the gradient is missing" if left is None else "it is zero throughout")
+    assert str(report[path].note).startswith(f"{place} is None or zero after backward: if the gradient is elsewhere")
+    assert str(report[path].note).endswith("parameters=")
+    assert check_layer(layer, normal(5, 4), parameters={"b": "db"}).ok
+
+
+class KeepsItsWeights:
+    """Attention that keeps what it computes under a name that parameters have elsewhere."""
+
+    def forward(self, q, k):
+        e = np.exp(q @ k.T)
+        self.weights, self.q, self.k = e / e.sum(axis=-1, keepdims=True), q, k
+        return self.weights @ k
+
+    def backward(self, d_y):
+        d_w = d_y @ self.k.T
+        self.d_weights = self.weights * (d_w - (self.weights * d_w).sum(axis=-1, keepdims=True))
+        return self.d_weights @ self.k, self.d_weights.T @ self.q + self.weights.T @ d_y
+
+
+@each("ran", [False, True])
+def test_what_a_layer_computes_is_no_parameter_whatever_its_name(ran):
+    layer, inputs = KeepsItsWeights(), {"q": normal(3, 4), "k": normal(5, 4, seed=1)}
+    if ran:
+        layer.backward(layer.forward(**inputs))
+    report = check_layer(layer, inputs)
+    assert [entry.name for entry in report] == ["q", "k"]
+    assert (report.ok, report["q"].note) == (True, None)
+
+
+@each("name", ["weights", "table", "_w"])
 def test_what_has_a_gradient_of_its_name_is_a_parameter(name):
     report = check_layer(OfABook(name), normal(5, 4))
     assert (report["inputs"].ok, report[name].ok) == (True, False)
@@ -590,6 +731,7 @@ def test_objects_that_are_a_parameter_each_are_found(names, listed, factor):
     class Dense:
         def __init__(self):
             self.w = types.SimpleNamespace(**dict(zip(names, (normal(4, 3), np.zeros((4, 3))), strict=True)))
+            self.w.moment = np.zeros((4, 3))  # of an optimizer
             if listed:
                 self.parameters = [self.w]
 
