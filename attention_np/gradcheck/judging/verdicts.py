@@ -176,14 +176,15 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
     noise, largest = np.zeros(len(some)), np.nanmax(size)
     if found.tolerance == np.inf or not (np.abs(difference) < TOLERANCE * largest).all():
         return noise
-    scale = float(found.scales[some].max())
-    direction = np.tensordot(np.sign(difference) * found.scales[some] / scale, along(found.subject.x, some), 1)
-    together = found.pair_along(direction[None], scale)
     loss = found.loss if found.method == COMPLEX_STEP else None
-    for pair, alone, times in (
-        (together, None, most * len(some)),
-        (found.pair(some), lambda k: found.pair(some[[k]]), most),
-    ):
+    alone = [found.pair(some[[k]]) for k in range(len(some))]
+    asked = [(alone[0] if len(some) == 1 else found.pair(some), alone, most)]
+    if len(some) > 1:
+        scale = float(found.scales[some].max())
+        direction = np.tensordot(np.sign(difference) * found.scales[some] / scale, along(found.subject.x, some), 1)
+        together = found.pair_along(direction[None], scale)
+        asked.insert(0, (together, [together], most * len(some)))
+    for pair, alone, times in asked:
         left, jumps = own_tolerance(Line(pair, question, found.rng("unsteadiness"), alone, loss), times)
         if not 0 < jumps.max() < np.inf:  # none jumps; or one does for a branch, which is no tolerance
             found.tolerance = max(found.tolerance, jumps.max())
