@@ -16,6 +16,7 @@ from attention_np.gradcheck.judging.verdicts import (
     _projections,
     decide,
     first_verdict,
+    suspects,
     why_not_complex_step,
 )
 
@@ -132,7 +133,7 @@ def test_differences_contradict_a_complex_step_if_they_are_far_from_it_or_are_wh
 ):
     found = looked_at(partly_conjugate(share), lambda d, x: claimed * 2 * d * x, scale * X)
     first_verdict(found)
-    reason = why_not_complex_step(found)
+    reason = why_not_complex_step(found, suspects(found))
     assert (reason is not None) == believed
     if believed:
         assert reason.startswith("the complex step gives the slope ")
@@ -145,7 +146,7 @@ def test_a_contradiction_is_put_with_both_slopes_of_the_first_such_entry():
     found = looked_at(forward, lambda d, x: d * np.where(ALL >= 2, 2 + 0 * x, 2 * x), ALL + 3.0)
     assert first_verdict(found).size
     u = found.candidate.first.cotangent
-    assert why_not_complex_step(found) == (
+    assert why_not_complex_step(found, suspects(found)) == (
         f"the complex step gives the slope {0 * u[3]:.9g}, differences {2 * u[3] * 6:.9g}: "
         "forward is not analytic (a cast, an abs, a comparison of complex numbers?), or loses small imaginary parts"
     )
@@ -162,7 +163,7 @@ def test_differences_that_see_too_little_of_the_output_contradict_nothing(forwar
     found = looked_at(forward, lambda d, x: d * claimed(x), x)
     first_verdict(found)
     assert (found.verdict == WRONG).all()
-    assert why_not_complex_step(found) is None
+    assert why_not_complex_step(found, suspects(found)) is None
 
 
 def test_differences_that_take_the_place_of_complex_steps_are_judged_with_the_same_tolerance():

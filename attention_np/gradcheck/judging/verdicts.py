@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from attention_np.gradcheck.measuring.probes import NOT_ANALYTIC, tells
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 from attention_np.gradcheck.measuring.subject import REFUSALS, along, flattened, magnitudes, sizes
 
-__all__ = ["decide", "first_verdict", "why_not_complex_step"]
+__all__ = ["decide", "first_verdict", "suspects", "why_not_complex_step"]
 
 Array = npt.NDArray[Any]
 
@@ -52,7 +52,10 @@ def decide(found: Measured, method: str, rtol: float, directions: int, witnessed
     With `method` "auto", an input whose complex step proves wrong, or tells nothing, is measured again by differences.
     """
     _settle(found, rtol)
-    reason = why_not_complex_step(found, method, witnessed) if found.method == COMPLEX_STEP else None
+    reason = None
+    if found.method == COMPLEX_STEP:
+        besides = [() if witnessed else suspects(found), np.flatnonzero(found.blind)[:WITNESSES]]
+        reason = why_not_complex_step(found, np.concatenate(besides), method)
     if reason is not None:
         if method != "auto":
             raise NotAnalyticError(f"input {found.name}: {reason}, so the complex step does not apply: use central")
@@ -217,15 +220,14 @@ def _of_saturation(found: Measured, some: Array, question: Question, difference:
     return noise
 
 
-def why_not_complex_step(found: Measured, method: str = "auto", witnessed: bool = False) -> str | None:
-    """Why the complex step of entries that look wrong cannot be right itself, or cannot tell.
+def why_not_complex_step(found: Measured, besides: Sequence[int] | Array = (), method: str = "auto") -> str | None:
+    """Why the complex step of entries that look wrong, or of some `besides`, cannot be right itself, or cannot tell.
 
     Differences say something else; and grossly so, or they say what is claimed: two against one. Or the complex step
     says nothing, under "auto", of entries of which differences do.
     """
-    wrong, blind = np.flatnonzero(found.verdict == WRONG)[:WITNESSES], np.flatnonzero(found.blind)[:WITNESSES]
-    suspects = np.zeros(0, int) if witnessed else _suspects(found)
-    asked = np.concatenate([wrong[~_is_confirmed(found, wrong)], suspects, blind]).astype(int)
+    wrong = np.flatnonzero(found.verdict == WRONG)[:WITNESSES]
+    asked = np.concatenate([wrong[~_is_confirmed(found, wrong)], besides]).astype(int)
     steps, claimed = found.numerical[0, asked], found.claimed[asked]
     witnesses = measure(found.subject, asked, CENTRAL, found.aside, best=True)
     slopes = witnesses.values[:, 0]
@@ -253,7 +255,7 @@ def _is_confirmed(found: Measured, wrong: Array) -> Array:
     return np.asarray(apart < SEEN * np.abs(found.claimed[wrong] - steps))
 
 
-def _suspects(found: Measured) -> Array:
+def suspects(found: Measured) -> Array:
     """Entries whose complex step differences may contradict, at most one for each size of slopes.
 
     Entries move together whose slopes are of one size, the zeros for themselves: no large one hides a small one.
@@ -276,12 +278,12 @@ def _suspects(found: Measured) -> Array:
             gross &= tells(found.subject, moved, slopes.values[:, 0], slopes.errors, terms.sum(axis=1))
         return np.where(gross, difference / floor, 0)
 
-    suspects = []
+    several = []
     for kind in np.unique(kinds[found.looked & ~np.isnan(kinds)]):
         direction = np.where(found.looked & (kinds == kind), moves, 0)
         if apart(direction[None], SHORT)[0] > UNDECIDABLE:
-            suspects.append(_halved(direction, apart, 1)[0])
-    return np.array(suspects, int)
+            several.append(_halved(direction, apart, 1)[0])
+    return np.array(several, int)
 
 
 def _fault_elsewhere(found: Measured, rtol: float) -> str | None:
