@@ -89,7 +89,7 @@ def examine(candidate: Candidate, subjects: Mapping[str, Subject], options: Opti
         for found in known.values():
             _look_at_all(found, options)
         for found in sound.values():
-            decide(found, options.method, options.rtol, options.directions, options.witnessed)
+            decide(found, options)
             if found.tolerance:
                 jumps = math.isinf(found.tolerance)
                 found.remark(JUMPS if jumps else TOLERANCE.format(SEEMS[found.method], found.tolerance))

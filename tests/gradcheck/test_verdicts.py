@@ -9,6 +9,7 @@ from helpers import each, some_of
 
 from attention_np.gradcheck import METHODS, GradientError, assert_gradients, check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
+from attention_np.gradcheck.judging.measured import Options
 from attention_np.gradcheck.judging.saturation import is_lost
 from attention_np.gradcheck.judging.verdicts import (
     OWN_ROUNDING,
@@ -26,6 +27,7 @@ from .subjects import measured
 EPS = float(np.finfo(float).eps)
 ALL = np.arange(8)
 X = np.linspace(0.5, 1.2, 8)
+OPTIONS = Options("auto", 0.0, None, 8, {})
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +171,7 @@ def test_differences_that_see_too_little_of_the_output_contradict_nothing(forwar
 def test_differences_that_take_the_place_of_complex_steps_are_judged_with_the_same_tolerance():
     for rtol, verdict in ((0.2, HOLDS), (0.05, WRONG)):
         found = looked_at(partly_conjugate(1.0), lambda d, x: 2.2 * d * x)
-        decide(found, "auto", rtol, 8)
+        decide(found, OPTIONS._replace(rtol=rtol))
         assert found.method == "central"
         assert (found.verdict == verdict).any()
 
@@ -900,7 +902,7 @@ EDGES = {  # a claim that is right on one side of 1 alone, of functions that are
 def test_a_claim_that_jumps_where_forward_does_not_is_wrong_at_the_edge_itself(name, method):
     forward, slope = EDGES[name]
     found = looked_at(forward, lambda d, x: d * slope(x), np.array([0.2, 0.5, 1.0]), method=method)
-    decide(found, "auto", 0, 8)
+    decide(found, OPTIONS)
     np.testing.assert_array_equal(found.verdict, [HOLDS, HOLDS, WRONG])
     assert found.method == method
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.findings import Escape
-from attention_np.gradcheck.judging.measured import ASKED, COARSE, FAR, Measured, grossly
+from attention_np.gradcheck.judging.measured import ASKED, COARSE, FAR, Measured, Options, grossly
 from attention_np.gradcheck.judging.saturation import SEEN, is_lost
 from attention_np.gradcheck.measuring.noise import (
     GROSS,
@@ -46,24 +46,24 @@ STREWN = 4  # times that another input is asked for in another order, half of it
 WITNESSES = 4  # wrong entries, and undecided ones, whose complex step is held against differences
 
 
-def decide(found: Measured, method: str, rtol: float, directions: int, witnessed: bool = False) -> None:
+def decide(found: Measured, options: Options) -> None:
     """The verdicts on all entries that were looked at, and on the whole if those are not all.
 
-    With `method` "auto", an input whose complex step proves wrong, or tells nothing, is measured again by differences.
+    With "auto", an input whose complex step proves wrong, or tells nothing, is measured again by differences.
     """
+    rtol, reason = options.rtol, None
     _settle(found, rtol)
-    reason = None
     if found.method == COMPLEX_STEP:
-        besides = [() if witnessed else suspects(found), np.flatnonzero(found.blind)[:WITNESSES]]
-        reason = why_not_complex_step(found, np.concatenate(besides), method)
+        besides = [() if options.witnessed else suspects(found), np.flatnonzero(found.blind)[:WITNESSES]]
+        reason = why_not_complex_step(found, np.concatenate(besides), options.method)
     if reason is not None:
-        if method != "auto":
+        if options.method != "auto":
             raise NotAnalyticError(f"input {found.name}: {reason}, so the complex step does not apply: use central")
         found.method, found.note = CENTRAL, reason
         found.look(np.flatnonzero(found.looked))
         _settle(found, rtol)
     if not found.looked.all():
-        _project(found, rtol, directions)
+        _project(found, rtol, options.directions)
     if found.fault is None and found.looked.any() and np.isfinite(found.numerical[0]).any():
         if found.blind[found.looked].all():
             found.fault = "it could not be decided: rounding alone may be as large as a gradient of such outputs can be"
