@@ -8,8 +8,9 @@
 3. *One closer look* at the entries of which the floor says no, the least clear first, since it costs calls: the best
    steps; how far the last bits of the inputs move the two gradients; and while an entry is still wrong, whether the
    difference stays in a wider dtype, whether it is steady close by, and what saturated outputs lose. Where several
-   prove wrong together, clearer ones are believed: so what is wrong takes at most five times the calls of what holds;
-   up to twelve times by differences where a single number is next to a kink, as that takes 240 calls to look for.
+   prove wrong together, clearer ones are believed: so what is wrong takes at most five times the calls of what holds,
+   as a rule; by differences up to nine times in inputs of a few entries, since each is tried with all steps, and up to
+   thirteen for a single number next to a kink, as a jump takes 240 calls to look for.
    If differences contradict the complex step, or tell something where it does not, the input is measured again
    by differences, and judged again. If no entry of it can be decided, it is neither right nor wrong, and does not pass.
 4. *The whole*: along random directions if only a sample was looked at, and if nothing is wrong, for other cotangents
