@@ -38,9 +38,10 @@ from attention_np.gradcheck.measuring.functions import (
 )
 from attention_np.gradcheck.measuring.noise import high_differences
 from attention_np.gradcheck.measuring.numerical import METHODS, as_method, measure
-from attention_np.gradcheck.measuring.reach import SMALLER, WITHIN
+from attention_np.gradcheck.measuring.reach import SMALLER, WITHIN, reach_of
 from attention_np.gradcheck.measuring.running import Running
-from attention_np.gradcheck.measuring.subject import sizes
+from attention_np.gradcheck.measuring.slopes import by_differences
+from attention_np.gradcheck.measuring.subject import SCALES, Subject, along, sizes
 from attention_np.gradcheck.nesting import Flat, Nest, apart, is_narrow
 from attention_np.gradcheck.reporting import InputReport, Report, compared
 
@@ -209,19 +210,17 @@ class _Reference:
                 found.numerical[k], found.looked[...] = np.ravel(gradient), True
         return known
 
-    def largest_where_smaller(self, found: Measured) -> Array:
-        """How large each entry of a gradient is where its input, or all are far smaller; NaN if that is not known."""
+    def largest_where_smaller(self, found: Measured, some: Array) -> Array:
+        """How large some entries of a gradient are where its input, or all are far smaller; NaN if that is unknown."""
         (u, inputs), position = found.candidate.question, found.subject.position
         tame = [SMALLER * x for x in inputs]
-        largest = np.full(found.subject.x.shape, np.nan)
+        largest = np.full(len(some), np.nan)
         for there in ([*inputs[:position], tame[position], *inputs[position + 1 :]], tame):
             try:
                 if self.believed:
-                    gradient = self.functions.backward(u.copy(), *(x.copy() for x in there))[position]
+                    gradient = np.ravel(self.functions.backward(u.copy(), *(x.copy() for x in there))[position])[some]
                 else:
-                    every, best = np.arange(largest.size), found.method == METHODS[1]
-                    slopes = measure(found.there(u, there), every, found.method, found.aside, best=best)
-                    gradient = slopes.values[:, 0].reshape(largest.shape)
+                    gradient = measure(found.there(u, there), some, found.method, found.aside).values[:, 0]
             except Exception:  # noqa: S112 - what it raises there is up to the reference
                 continue
             largest = np.fmax(largest, np.abs(gradient))
@@ -343,9 +342,8 @@ class _Compared:
         verdict[~np.isfinite(expected)] = UNDECIDED
         if found is not None:
             found.floor, found.verdict = floor.ravel(), verdict.ravel()
-        if found is not None and found.method == METHODS[0] and (verdict == WRONG).any():
-            method = self.truth.options.method
-            if method == "auto" and why_not_complex_step(found, method, witnessed=True) is not None:
+            may_change = self.truth.options.method == "auto" and found.method == METHODS[0]
+            if may_change and why_not_complex_step(found) is not None:
                 found.method = METHODS[1]
                 found.look(np.flatnonzero(found.looked), best=True)
                 self.expected[name] = found.numerical[0].reshape(expected.shape)
@@ -365,25 +363,32 @@ class _Compared:
         Else the worst are measured: once all of several are wrong still, so is the rest; once many are not, as much is
         allowed to the others as last bits make of the entry that is not saturated.
         """
-        whole = self.truth.largest_where_smaller(found)
-        saturated = ~(WITHIN * np.abs(self.expected[found.name]) > whole)
-        wrong = error > UNDECIDABLE * floor
-        doubtful = np.flatnonzero(wrong & saturated)
-        if (wrong & ~saturated).any():
+        wrong = np.flatnonzero(error > UNDECIDABLE * floor)
+        whole = self.truth.largest_where_smaller(found, wrong)
+        saturated = ~(WITHIN * np.abs(self.expected[found.name].flat[wrong]) > whole)
+        doubtful, whole = wrong[saturated], whole[saturated]
+        if not saturated.all():
             floor.flat[doubtful] = error.flat[doubtful]
             return
         subject = replace(found.subject, unit=self.kernel.unit)
-        doubtful = doubtful[np.argsort(-(error * sizes(subject.x)).flat[doubtful])]  # all may lose about as much
+        order = np.argsort(-(error * sizes(subject.x)).flat[doubtful])  # all may lose about as much
+        doubtful, whole = doubtful[order], whole[order]
         for first in range(0, min(doubtful.size, WITNESSES), TOGETHER):
             some, behind = doubtful[first : first + TOGETHER], doubtful[first + TOGETHER :]
-            lost = measure(subject, some, METHODS[1], found.aside, best=True).lost
-            floor.flat[some] += STEADY / WITHIN * lost / UNDECIDABLE
+            floor.flat[some] += STEADY / WITHIN * _lost(subject, some) / UNDECIDABLE
             still = error.flat[some] > UNDECIDABLE * floor.flat[some]
             if still.any():
                 floor.flat[behind] = floor.flat[behind] if still.all() else error.flat[behind]
                 return
-        behind = doubtful[WITNESSES:]
-        floor.flat[behind] += STEADY * subject.unit * whole.flat[behind] / UNDECIDABLE
+        floor.flat[doubtful[WITNESSES:]] += STEADY * subject.unit * whole[WITNESSES:] / UNDECIDABLE
+
+
+def _lost(subject: Subject, some: Array) -> Array:
+    """What saturated outputs lose of the slopes of some entries, each moved by a fraction of itself."""
+    size, directions = sizes(subject.x).ravel()[some], along(subject.x, some)
+    own = np.abs(subject.x.ravel()[some]) / size
+    scales = SCALES[0] * np.where(own > 0, own, 1)
+    return by_differences(subject, directions, scales, reach_of(subject, directions)).lost / size
 
 
 def _last_bit(precision: str | None, arrays: Iterable[Array]) -> float:

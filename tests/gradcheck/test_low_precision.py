@@ -579,3 +579,26 @@ def test_what_half_precision_has_no_number_for_is_not_said_to_be_clipped(n):
     found = check_low_precision(in_single(gelu, np.float16), wrong, {"x": x}, gelu)["x"]
     assert not found.ok
     assert "linear" not in found.diagnosis
+
+
+@each("dtype", [np.float16, ml_dtypes.bfloat16])
+@each("wrong", ["shifted", "reversed"])
+def test_what_is_wrong_takes_at_most_five_times_the_calls_of_what_holds(wrong, dtype):
+    calls = 0
+
+    def logsumexp(x):
+        nonlocal calls
+        calls += 1
+        return np.log(np.exp(x).sum(axis=-1))
+
+    def backward(d, x):
+        d_x = d[:, np.newaxis] * softmax(x)
+        return {"shifted": d_x + 0.2 * np.abs(d_x).max(), "reversed": d_x[::-1, ::-1], "": d_x}[wrong]
+
+    def ok():
+        kernel = in_single(lambda x: np.log(np.exp(x).sum(axis=-1)), dtype), in_single(backward, dtype)
+        return check_low_precision(*kernel, {"x": (4 * normal(3, 10)).astype(dtype)}, logsumexp)["x"].ok
+
+    found, taken, calls, wrong = ok(), calls, 0, ""
+    assert (found, ok()) == (False, True)
+    assert taken <= 5 * calls

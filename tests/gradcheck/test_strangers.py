@@ -301,7 +301,7 @@ def test_a_function_with_branches_close_by_has_no_tolerance(factor):
         return np.sign(np.sin(3e3 * x.real.sum()))
 
     def forward(x):
-        return branch(x) * (np.exp(x) + factor * x**3)
+        return branch(x) * np.exp(x) + factor * (2 + branch(x)) * x**3
 
     found = check(forward, lambda d, x: d * branch(x) * np.exp(x), {"x": np.linspace(0.5, 1.5, 12)})["x"]
     assert found.wrong == (12 if factor else 0)
@@ -323,6 +323,28 @@ def test_a_kink_close_by_is_no_tolerance(small, method):
     found = check(forward, lambda d, x: d * np.cos(x), {"x": x}, method=method)["x"]  # as if nothing bent
     assert (found.ok, found.wrong) == (False, 4)
     assert "tolerance of its own" not in str(found.note)
+
+
+@each("far", [0.03, 0.3])
+@each("factor", [1.00001, 1.01])
+def test_what_is_wrong_next_to_a_kink_takes_at_most_five_times_the_calls_of_what_holds(factor, far):
+    calls = 0
+
+    def forward(x):
+        nonlocal calls
+        calls += 1
+        return np.maximum(x * x, 0.25) + x
+
+    def backward(d, x):
+        nonlocal calls
+        calls += 1
+        return factor * d * (1 + 2 * x * (x * x > 0.25))
+
+    x = np.array([0.5 * (1 + far)])
+    found = check(forward, backward, {"x": x}, method="central")
+    taken, calls, factor = calls, 0, 1.0
+    assert (found.ok, check(forward, backward, {"x": x}, method="central").ok) == (False, True)
+    assert taken <= 5 * calls
 
 
 def test_by_differences_slopes_that_jump_are_said_to_be_those_of_kinks_or_of_a_tolerance():

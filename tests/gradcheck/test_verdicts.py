@@ -9,6 +9,7 @@ from helpers import each, some_of
 
 from attention_np.gradcheck import METHODS, GradientError, assert_gradients, check
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
+from attention_np.gradcheck.judging.measured import Options
 from attention_np.gradcheck.judging.saturation import is_lost
 from attention_np.gradcheck.judging.verdicts import (
     OWN_ROUNDING,
@@ -16,6 +17,7 @@ from attention_np.gradcheck.judging.verdicts import (
     _projections,
     decide,
     first_verdict,
+    suspects,
     why_not_complex_step,
 )
 
@@ -25,6 +27,7 @@ from .subjects import measured
 EPS = float(np.finfo(float).eps)
 ALL = np.arange(8)
 X = np.linspace(0.5, 1.2, 8)
+OPTIONS = Options("auto", 0.0, None, 8, {})
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +135,7 @@ def test_differences_contradict_a_complex_step_if_they_are_far_from_it_or_are_wh
 ):
     found = looked_at(partly_conjugate(share), lambda d, x: claimed * 2 * d * x, scale * X)
     first_verdict(found)
-    reason = why_not_complex_step(found)
+    reason = why_not_complex_step(found, suspects(found))
     assert (reason is not None) == believed
     if believed:
         assert reason.startswith("the complex step gives the slope ")
@@ -145,7 +148,7 @@ def test_a_contradiction_is_put_with_both_slopes_of_the_first_such_entry():
     found = looked_at(forward, lambda d, x: d * np.where(ALL >= 2, 2 + 0 * x, 2 * x), ALL + 3.0)
     assert first_verdict(found).size
     u = found.candidate.first.cotangent
-    assert why_not_complex_step(found) == (
+    assert why_not_complex_step(found, suspects(found)) == (
         f"the complex step gives the slope {0 * u[3]:.9g}, differences {2 * u[3] * 6:.9g}: "
         "forward is not analytic (a cast, an abs, a comparison of complex numbers?), or loses small imaginary parts"
     )
@@ -162,13 +165,13 @@ def test_differences_that_see_too_little_of_the_output_contradict_nothing(forwar
     found = looked_at(forward, lambda d, x: d * claimed(x), x)
     first_verdict(found)
     assert (found.verdict == WRONG).all()
-    assert why_not_complex_step(found) is None
+    assert why_not_complex_step(found, suspects(found)) is None
 
 
 def test_differences_that_take_the_place_of_complex_steps_are_judged_with_the_same_tolerance():
     for rtol, verdict in ((0.2, HOLDS), (0.05, WRONG)):
         found = looked_at(partly_conjugate(1.0), lambda d, x: 2.2 * d * x)
-        decide(found, "auto", rtol, 8)
+        decide(found, OPTIONS._replace(rtol=rtol))
         assert found.method == "central"
         assert (found.verdict == verdict).any()
 
@@ -899,7 +902,7 @@ EDGES = {  # a claim that is right on one side of 1 alone, of functions that are
 def test_a_claim_that_jumps_where_forward_does_not_is_wrong_at_the_edge_itself(name, method):
     forward, slope = EDGES[name]
     found = looked_at(forward, lambda d, x: d * slope(x), np.array([0.2, 0.5, 1.0]), method=method)
-    decide(found, "auto", 0, 8)
+    decide(found, OPTIONS)
     np.testing.assert_array_equal(found.verdict, [HOLDS, HOLDS, WRONG])
     assert found.method == method
 

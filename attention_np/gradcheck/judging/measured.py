@@ -263,19 +263,19 @@ class Measured:
         """The same of the slopes along some directions."""
         return self._pair(
             lambda gradient: np.asarray(flattened(directions) @ gradient.astype(wide_dtype(gradient.dtype))),
-            lambda there: self.slopes_along(directions, there, scale),
+            lambda there: self.slopes_along(directions, there if scale else there.with_its_output(), scale),
         )
 
     def _pair(self, of_gradient: Callable[[Array], Array], of_subject: Callable[[Subject], Slopes]) -> Pair:
         """What two functions make of a claimed gradient, flat, and of the slopes that are measured there."""
         return Pair(
             lambda cotangent, inputs: of_gradient(np.ravel(self.candidate.gradients(cotangent, inputs)[self.name])),
-            lambda cotangent, inputs: of_subject(self.there(cotangent, inputs)).values[:, 0],
+            lambda cotangent, inputs: of_subject(self._there(cotangent, inputs)).values[:, 0],
         )
 
     def loss(self, cotangent: Array, inputs: list[Array]) -> Array:
         """What the slopes are those of."""
-        return np.asarray((self.there(cotangent, inputs).with_its_output().output * cotangent).sum())
+        return np.asarray((self._there(cotangent, inputs).with_its_output().output * cotangent).sum())
 
     def slopes_along(self, directions: Array, subject: Subject | None = None, scale: float | None = None) -> Slopes:
         """Slopes along directions, here or at another point; by differences, at one `scale` or the best."""
@@ -288,7 +288,11 @@ class Measured:
 
     def there(self, cotangent: Array, inputs: list[Array]) -> Subject:
         """The function elsewhere."""
+        subject = self._there(cotangent, inputs)
+        return subject.with_its_output() if self.method == METHODS[1] else subject  # differences look at it
+
+    def _there(self, cotangent: Array, inputs: list[Array]) -> Subject:
+        """The same without its output there, on which no slopes depend that are measured with known steps."""
         pairs = zip(inputs, self.candidate.point, strict=True)
         point = [np.array(x, np.result_type(x.dtype, y.dtype)) for x, y in pairs]
-        subject = self.subject.at(point, cotangent[None])
-        return subject.with_its_output() if self.method == METHODS[1] else subject  # differences look at it
+        return self.subject.at(point, cotangent[None])

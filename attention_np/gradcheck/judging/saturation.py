@@ -31,8 +31,8 @@ def is_lost(
 ) -> Array:
     """Whether a difference between the two may be such a loss, entry by entry; `other`: another cotangent.
 
-    Such a loss is gross: it takes a term of the entry, or all of it; a slight error has another cause. And it leaves no
-    fixed multiple of the entry, but nothing, or something else for another cotangent and at another point.
+    Such a loss takes a term of the entry, or all of it: it leaves no fixed multiple of it, but nothing, or something
+    else for another cotangent and at another point.
 
     Of complex steps, which may see what is lost to the claim alone, there are `differences`, too: what they see by
     their slopes and the errors of those is there to be seen. And what has saturated is far larger where all inputs are
@@ -41,14 +41,12 @@ def is_lost(
     u, inputs = question
     largest = np.fmax(np.abs(claimed), np.abs(measured))
     apart = np.abs(claimed - measured)
-    gross = apart > GROSS * largest
     answers = [pair.at(*there) for there in ((other, inputs), (u, elsewhere(inputs, rng)))]
     first = claimed / measured
     ratios = np.array([of_claimed / of_measured for of_claimed, of_measured in answers])
     same = np.abs(ratios - first) <= grossly(u.dtype) * np.abs(first)
     silent = np.isnan(ratios)  # where both are zero
-    fixed = (same | silent).all(axis=0) & same.any(axis=0) & (first != 0)
-    lost = np.asarray(gross & ~fixed)
+    lost = np.asarray(~((same | silent).all(axis=0) & same.any(axis=0) & (first != 0)))  # no fixed multiple
     if differences is None or not lost.any():
         return lost
     slopes, errors = differences()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.agreement import HOLDS, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, judge
 from attention_np.gradcheck.findings import Escape
-from attention_np.gradcheck.judging.measured import ASKED, COARSE, FAR, Measured, grossly
+from attention_np.gradcheck.judging.measured import ASKED, COARSE, FAR, Measured, Options, grossly
 from attention_np.gradcheck.judging.saturation import SEEN, is_lost
 from attention_np.gradcheck.measuring.noise import (
     GROSS,
@@ -29,7 +29,7 @@ from attention_np.gradcheck.measuring.reach import hidden_by_rounding
 from attention_np.gradcheck.measuring.slopes import NotAnalyticError
 from attention_np.gradcheck.measuring.subject import REFUSALS, along, flattened, magnitudes, sizes
 
-__all__ = ["decide", "first_verdict", "why_not_complex_step"]
+__all__ = ["decide", "first_verdict", "suspects", "why_not_complex_step"]
 
 Array = npt.NDArray[Any]
 
@@ -47,21 +47,24 @@ STREWN = 4  # times that another input is asked for in another order, half of it
 WITNESSES = 4  # wrong entries, and undecided ones, whose complex step is held against differences
 
 
-def decide(found: Measured, method: str, rtol: float, directions: int, witnessed: bool = False) -> None:
+def decide(found: Measured, options: Options) -> None:
     """The verdicts on all entries that were looked at, and on the whole if those are not all.
 
-    With `method` "auto", an input whose complex step proves wrong, or tells nothing, is measured again by differences.
+    With "auto", an input whose complex step proves wrong, or tells nothing, is measured again by differences.
     """
+    rtol, reason = options.rtol, None
     _settle(found, rtol)
-    reason = why_not_complex_step(found, method, witnessed) if found.method == COMPLEX_STEP else None
+    if found.method == COMPLEX_STEP:
+        besides = [() if options.witnessed else suspects(found), np.flatnonzero(found.blind)[:WITNESSES]]
+        reason = why_not_complex_step(found, np.concatenate(besides), options.method)
     if reason is not None:
-        if method != "auto":
+        if options.method != "auto":
             raise NotAnalyticError(f"input {found.name}: {reason}, so the complex step does not apply: use central")
         found.method, found.note = CENTRAL, reason
         found.look(np.flatnonzero(found.looked))
         _settle(found, rtol)
     if not found.looked.all():
-        _project(found, rtol, directions)
+        _project(found, rtol, options.directions)
     if found.fault is None and found.looked.any() and np.isfinite(found.numerical[0]).any():
         if found.blind[found.looked].all():
             found.fault = "it could not be decided: rounding alone may be as large as a gradient of such outputs can be"
@@ -177,14 +180,15 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
     noise, largest = np.zeros(len(some)), np.nanmax(size)
     if found.tolerance == np.inf or not (np.abs(difference) < TOLERANCE * largest).all():
         return noise
-    scale = float(found.scales[some].max())
-    direction = np.tensordot(np.sign(difference) * found.scales[some] / scale, along(found.subject.x, some), 1)
-    together = found.pair_along(direction[None], scale)
     loss = found.loss if found.method == COMPLEX_STEP else None
-    for pair, alone, times in (
-        (together, None, most * len(some)),
-        (found.pair(some), lambda k: found.pair(some[[k]]), most),
-    ):
+    alone = [found.pair(some[[k]]) for k in range(len(some))]
+    asked = [(alone[0] if len(some) == 1 else found.pair(some), alone, most)]
+    if len(some) > 1:
+        scale = float(found.scales[some].max())
+        direction = np.tensordot(np.sign(difference) * found.scales[some] / scale, along(found.subject.x, some), 1)
+        together = found.pair_along(direction[None], scale)
+        asked.insert(0, (together, [together], most * len(some)))
+    for pair, alone, times in asked:
         left, jumps = own_tolerance(Line(pair, question, found.rng("unsteadiness"), alone, loss), times)
         if not 0 < jumps.max() < np.inf:  # none jumps; or one does for a branch, which is no tolerance
             found.tolerance = max(found.tolerance, jumps.max())
@@ -217,15 +221,14 @@ def _of_saturation(found: Measured, some: Array, question: Question, difference:
     return noise
 
 
-def why_not_complex_step(found: Measured, method: str = "auto", witnessed: bool = False) -> str | None:
-    """Why the complex step of entries that look wrong cannot be right itself, or cannot tell.
+def why_not_complex_step(found: Measured, besides: Sequence[int] | Array = (), method: str = "auto") -> str | None:
+    """Why the complex step of entries that look wrong, or of some `besides`, cannot be right itself, or cannot tell.
 
     Differences say something else; and grossly so, or they say what is claimed: two against one. Or the complex step
     says nothing, under "auto", of entries of which differences do.
     """
-    wrong, blind = np.flatnonzero(found.verdict == WRONG)[:WITNESSES], np.flatnonzero(found.blind)[:WITNESSES]
-    suspects = np.zeros(0, int) if witnessed else _suspects(found)
-    asked = np.concatenate([wrong[~_is_confirmed(found, wrong)], suspects, blind]).astype(int)
+    wrong = np.flatnonzero(found.verdict == WRONG)[:WITNESSES]
+    asked = np.concatenate([wrong[~_is_confirmed(found, wrong)], besides]).astype(int)
     steps, claimed = found.numerical[0, asked], found.claimed[asked]
     witnesses = measure(found.subject, asked, CENTRAL, found.aside, best=True)
     slopes = witnesses.values[:, 0]
@@ -253,7 +256,7 @@ def _is_confirmed(found: Measured, wrong: Array) -> Array:
     return np.asarray(apart < SEEN * np.abs(found.claimed[wrong] - steps))
 
 
-def _suspects(found: Measured) -> Array:
+def suspects(found: Measured) -> Array:
     """Entries whose complex step differences may contradict, at most one for each size of slopes.
 
     Entries move together whose slopes are of one size, the zeros for themselves: no large one hides a small one.
@@ -276,12 +279,12 @@ def _suspects(found: Measured) -> Array:
             gross &= tells(found.subject, moved, slopes.values[:, 0], slopes.errors, terms.sum(axis=1))
         return np.where(gross, difference / floor, 0)
 
-    suspects = []
+    several = []
     for kind in np.unique(kinds[found.looked & ~np.isnan(kinds)]):
         direction = np.where(found.looked & (kinds == kind), moves, 0)
         if apart(direction[None], SHORT)[0] > UNDECIDABLE:
-            suspects.append(_halved(direction, apart, 1)[0])
-    return np.array(suspects, int)
+            several.append(_halved(direction, apart, 1)[0])
+    return np.array(several, int)
 
 
 def _fault_elsewhere(found: Measured, rtol: float) -> str | None:

@@ -16,7 +16,7 @@ Derived in ``derivations/gradcheck.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from math import comb, inf
 from typing import Any, NamedTuple
@@ -140,8 +140,8 @@ def unsteadiness(pair: Pair, cotangent: Array, inputs: list[Array], rng: np.rand
     line = Line(pair, (cotangent, inputs), rng)
     left = np.zeros(line.shape)
     with np.errstate(all="ignore"):
-        for _, apart, _, smooth in line.looks(CLOSE, SMOOTH):
-            left = np.where(smooth, _left_over(apart), left)
+        for _, claimed, measured, _, smooth in line.looks(CLOSE, SMOOTH):
+            left = np.where(smooth, _left_over(claimed - measured), left)
     return left
 
 
@@ -156,14 +156,23 @@ def own_tolerance(line: Line, most: float) -> tuple[Array, Array]:
     """
     left, jumps = np.zeros((2, *line.shape))
     with np.errstate(all="ignore"):
-        for spacing, apart, rough, smooth in line.looks(APART, SMOOTH_BUT_FOR_JUMPS):
-            found = np.zeros(line.shape)
-            for entry in np.flatnonzero(rough & (most * _left_over(apart[:-1]) > np.abs(apart[-1]))):
+        for spacing, claimed, measured, rough, smooth in line.looks(APART, SMOOTH_BUT_FOR_JUMPS):
+            apart, found = claimed - measured, np.zeros(line.shape)
+            unsteady = rough & (most * _unsteady(apart[:-1], measured[:-1]) > np.abs(apart[-1]))
+            if unsteady.any() and np.isinf(line.rounding).all():
+                break
+            for entry in np.flatnonzero(unsteady & (smooth | (jumps == 0))):
                 found[entry] = _jump(line, int(entry), spacing, apart[:-1, entry])
             left, jumps = np.where(smooth, found, left), np.fmax(jumps, found)
             if np.isinf(jumps).any():
                 break  # which excuses nothing in any entry
+            rough &= ~(most * _unsteady(apart, measured) <= np.abs(apart[-1]))  # what is steady is so closer by as well
     return left, jumps
+
+
+def _unsteady(apart: Array, measured: Array) -> Array:
+    """What is left of a difference, or of the part of the slopes that it is: that of a formula is steady in either."""
+    return np.asarray(np.fmin(_left_over(apart), _left_over(apart / measured) * np.abs(measured).max(axis=0)))
 
 
 def _jump(line: Line, entry: int, spacing: float, apart: Array) -> float:
@@ -172,7 +181,9 @@ def _jump(line: Line, entry: int, spacing: float, apart: Array) -> float:
     Infinite where a branch ends: the slopes jump by more than themselves, as for no tolerance, or the function has a
     kink there.
     """
-    place, most, alone = 1 - POINTS, _left_over(apart), line.alone(entry) if line.alone else line.pair
+    place, most, alone = 1 - POINTS, _left_over(apart), line.alone[entry]
+    if not most > FALLS * line.rounding[entry]:
+        return 0.0
     for _ in range(LOOKS):
         place = CLOSER * (place + int(np.abs(np.diff(apart, n=ORDER)).argmax()))
         place = min(place, -1 - CLOSER * ORDER)  # and nowhere beyond
@@ -181,11 +192,9 @@ def _jump(line: Line, entry: int, spacing: float, apart: Array) -> float:
         claimed = np.array([np.broadcast_to(line.at(line.pair.claimed, far), line.shape)[entry] for far in there])
         measured = np.array([np.ravel(line.at(alone.measured, far))[0] for far in there])
         apart = claimed - measured
-        if not FALLS * _left_over(apart) > most > FALLS * line.rounding[entry]:
+        of_measured = _left_over(measured)
+        if not FALLS * min(_left_over(apart), of_measured) > most:  # of what is measured, too: or backward jumps
             return 0.0
-    of_measured = _left_over(measured)
-    if not FALLS * of_measured > most:  # it is backward that jumps
-        return 0.0
     coarse = of_measured > np.abs(measured).max() / 2
     return inf if coarse or (line.loss is not None and _has_a_kink(line, line.loss, there)) else float(most)
 
@@ -208,9 +217,9 @@ def _has_a_kink(line: Line, loss: Way, there: list[float]) -> bool:
 class Line:
     """Points on a line from where the inputs are towards zero, where what diverges does not; none is asked twice.
 
-    `alone`: the pair of one entry, which costs less than that of all. `loss`: what the slopes are those of, if kinks of
-    it are to be told from tolerances: real numbers alone are taken by solvers that choose between two ways where those
-    are equal.
+    `alone`: pairs of one entry each, which cost less than that of all. `loss`: what the slopes are those of, if kinks
+    of it are to be told from tolerances: real numbers alone are taken by solvers that choose between two ways where
+    those are equal.
     """
 
     def __init__(
@@ -218,7 +227,7 @@ class Line:
         pair: Pair,
         question: Question,
         rng: np.random.Generator,
-        alone: Callable[[int], Pair] | None = None,
+        alone: Sequence[Pair] = (),
         loss: Way | None = None,
     ) -> None:
         self.pair, self.question, self.alone, self.loss = pair, question, alone, loss
@@ -242,18 +251,18 @@ class Line:
         """The same at points so far apart; the last is where the inputs are."""
         return np.stack([np.broadcast_to(self.at(way, k * spacing), self.shape) for k in range(1 - POINTS, 1)])
 
-    def looks(self, spacings: Iterable[float], smooth: float) -> Iterator[tuple[float, Array, Array, Array]]:
-        """The difference at points ever closer, until those of all entries have been smooth.
+    def looks(self, spacings: Iterable[float], smooth: float) -> Iterator[tuple[float, Array, Array, Array, Array]]:
+        """What is claimed and what is measured at points ever closer, until the latter has been smooth in all entries.
 
-        With the spacing, which of them have not been so before, and which of those are now.
+        With the spacing, which of them have not been so before, of which some may be taken off, and which are now.
         """
         rough = np.ones(self.shape, bool)
         for spacing in spacings if rough.any() else ():
             claimed, measured = (self.spaced(way, spacing) for way in self.pair)
             found = rough & (_left_over(measured) <= smooth * np.abs(measured).max(axis=0))
             found &= np.isfinite(_left_over(claimed))
-            yield spacing, claimed - measured, rough, found
-            rough = rough & ~found
+            yield spacing, claimed, measured, rough, found
+            rough &= ~found
             if not rough.any():
                 return
 

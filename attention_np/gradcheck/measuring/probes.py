@@ -270,10 +270,8 @@ def _breaks(subject: Subject, directions: Array) -> Array:
     """Whether an output has a `KINK` or a `JUMP` along each direction; zero where all are smooth."""
     output = subject.output.ravel()
     floor = np.zeros(()) if subject.noise is None else subject.noise.ravel()
-    largest = reach_of(subject, directions).largest  # (moves, outputs)
     at_zero = moves_zero(subject, directions)
-    largest = np.where(at_zero[:, None], np.abs(output), largest)
-    floor = np.fmax(floor, float(np.finfo(output.dtype).eps) * largest)  # a small one may be the rest of large terms
+    floor = np.fmax(floor, float(np.finfo(output.dtype).eps) * np.abs(output))
     noise = UNDECIDABLE * floor
     shape = (len(directions), output.size)
     before, over = np.zeros(shape), np.zeros(shape, bool)  # over: the steps have become too short to tell
