@@ -690,7 +690,7 @@ def test_a_parameter_without_a_gradient_is_wrong_and_the_report_says_what_to_do_
     assert [entry.name for entry in report if not entry.ok] == [path]
     assert report[path].diagnosis == ("the gradient is missing" if left is None else "it is zero throughout")
     assert str(report[path].note).startswith(f"{place} is None or zero after backward: if the gradient is elsewhere")
-    assert str(report[path].note).endswith("parameters=")
+    assert str(report[path].note).endswith("parameters= says which have one, and where")
     assert check_layer(layer, normal(5, 4), parameters={"b": "db"}).ok
 
 
@@ -847,7 +847,7 @@ def test_all_arrays_of_a_layer_are_checked_or_named_but_what_it_computes(ran):
     assert (wrong["W"].ok, wrong["gamma"].ok) == (True, False)
     assert right["x"].note is None
     assert [entry.name for entry in elsewhere] == ["x", "W"]
-    assert elsewhere["x"].note == "gamma of the layer is not checked: name those with gradients, parameters="
+    assert elsewhere["x"].note == "gamma of the layer is not checked: parameters= says which have a gradient, and where"
 
 
 @each("factor", [3], long=[1])

@@ -115,6 +115,6 @@ def check_layer(
     if not unnamed:
         return report
     verb = "is" if len(unnamed) == 1 else "are"
-    note = f"{', '.join(unnamed)} of the layer {verb} not checked: name those with gradients, parameters="
+    note = f"{', '.join(unnamed)} of the layer {verb} not checked: parameters= says which have a gradient, and where"
     first, *others = report.inputs
     return Report((first.with_note(note), *others))

@@ -24,7 +24,7 @@ __all__ = ["Functions", "Methods", "method"]
 WRITES = "backward writes to the gradient of the output that it is given: whoever uses that again finds another"
 NONE_LEFT = (
     "{} is None or zero after backward: if the gradient is elsewhere, or none is wanted, as of what is frozen, "
-    "name those with gradients, parameters="
+    "parameters= says which have one, and where"
 )
 
 
