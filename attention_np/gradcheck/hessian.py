@@ -82,7 +82,7 @@ def check_hessian(
             raise TypeError(f"{name} must be a function, not {type(function).__name__}")
     check_mapping(inputs)
     nest = Nest.of_arguments(inputs)
-    functions = _Functions(gradient, hessian_vector_product, nest, _is_product(hessian_vector_product, nest))
+    functions = _Functions(gradient, hessian_vector_product, nest)
     found = check(functions.forward, functions.backward, inputs, rng=rng, **options)
     report = Report(tuple(replace(x, diagnosis=x.diagnosis and _of_tangents(x.diagnosis)) for x in found))
     run, pull_back, arrays, *_ = flat(functions.forward, functions.backward, inputs)
@@ -108,7 +108,6 @@ class _Functions:
     gradient: Callable[..., Any]
     product: Callable[..., Any]
     inputs: Nest
-    is_product: bool
 
     def forward(self, *values: Any) -> Any:
         """The gradients by their names."""
@@ -118,8 +117,10 @@ class _Functions:
     def backward(self, d_output: Mapping[str, Any], *values: Any) -> Any:
         """The products of the Hessian with these tangents."""
         tangents = list(d_output.values())
-        if self.is_product:
-            return self.product(*tangents, *values)
+        if takes(self.product, len(tangents) + len(values)) or not takes(self.product, len(values)):
+            product = self.as_product(tangents, values)
+            if product is not None:
+                return product
         rows = self.product(*values)
         if len(tangents) == 1:
             rows = [[rows]]
@@ -128,31 +129,25 @@ class _Functions:
             for row, x in zip(rows, tangents, strict=True)
         ]
 
+    def as_product(self, tangents: list[Any], values: tuple[Any, ...]) -> Any:
+        """What it gives if it takes tangents; None if it is a Hessian that has options: then that is no product."""
+        if not takes(self.product, len(values)):
+            return self.product(*tangents, *values)
+        try:
+            product = self.product(*tangents, *values)
+            found = self.inputs.by_tree(product)
+            fits = all(
+                np.shape(found[name]) == np.shape(v) for name, v in zip(self.inputs.moved, tangents, strict=True)
+            )
+        except Exception:  # what it raises is up to the function
+            fits = False
+        return product if fits else None
+
 
 def _as_matrix(block: Any, x: Array, y: Array) -> Array:
     if np.size(block) != x.size * y.size:
         raise ValueError(f"the Hessian is of shape {np.shape(block)} where {x.size} x {y.size} entries are needed")
     return np.reshape(block, (x.size, y.size))
-
-
-def _is_product(function: Callable[..., Any], nest: Nest) -> bool:
-    """Whether it takes tangents; where it takes them or options, what it gives for some tells, and for twice those."""
-    moved, arrays = nest.moved, nest.arrays.values()
-    values = nest.filled(map(np.array, arrays)).values()
-    if not takes(function, len(values)):
-        return True
-    if not takes(function, len(moved) + len(values)):
-        return False
-    try:
-        tangents = (nest.filled((np.full_like(x, size) for x in arrays), alone=True) for size in (1, 2))
-        with np.errstate(all="ignore"):
-            once, twice = (nest.gradients(function(*map(v.get, moved), *values)) for v in tangents)
-        return all(  # of a single number, a Hessian may have the shape of a product
-            np.shape(y) == np.shape(x) and (np.size(x) > 1 or np.allclose(np.multiply(2, y), z))
-            for x, y, z in zip(arrays, once, twice, strict=True)
-        )
-    except Exception:  # what it raises is up to the function
-        return False
 
 
 def _symmetry(run: Forward, pull_back: Backward, arrays: Mapping[str, Array], rng: np.random.Generator) -> InputReport:

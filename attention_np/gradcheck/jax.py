@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapting import Adapter, Signature, asserting, each, library
+from attention_np.gradcheck.adapting import Adapter, asserting, each, library
 from attention_np.gradcheck.nesting import signature_of
 from attention_np.gradcheck.reporting import Report
 
@@ -67,8 +67,8 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     Of a complex array, the real part and the imaginary part are checked, as ``"z.real"`` and ``"z.imag"``; JAX's own
     gradient is the complex conjugate of theirs together.
 
-    The function is evaluated several times for each entry of its inputs, by the operations of one trace where it can be
-    traced: loops of ``jax.lax`` are compiled once. ``jax.jit`` makes Python's loops faster, too.
+    The function is evaluated several times for each entry of its inputs: ``jax.jit`` makes that faster, loops
+    above all.
 
     A function that changes from call to call, by a seed of its own, comes out wrong. Pass the key as an argument.
     """
@@ -79,43 +79,9 @@ assert_gradients = asserting(check)
 
 
 class _JaxAdapter(Adapter):
-    def __init__(self, function: Callable[..., Any], inputs: Any, signature: Signature | None) -> None:
-        super().__init__(function, inputs, signature)
-        self.traces: dict[Any, Any] = {}  # by the shapes and dtypes of the arrays
-
     def forward(self, *arrays: Array) -> Any:
         with _precision_of(arrays):
-            return self.as_output(self.traced(self.put(arrays)))
-
-    def traced(self, arrays: list[Any]) -> dict[str, Any]:
-        """The outputs; from the second call on by one trace, so that no loop is compiled at each call.
-
-        Its operations are done one by one, as without a trace, and give the same bits. After a first call, what the
-        function keeps in a cache of its own is there. What cannot be traced, or asks for values, goes on being called.
-        """
-        kind = tuple((x.shape, x.dtype) for x in arrays)
-        if kind not in self.traces:
-            self.traces[kind] = None
-            return self.outputs(arrays)
-        if self.traces[kind] is None:
-            self.traces[kind] = self.trace(arrays)
-        outputs: dict[str, Any] = self.traces[kind](arrays)
-        return outputs
-
-    def trace(self, arrays: list[Any]) -> Callable[[list[Any]], dict[str, Any]]:
-        """`outputs`, as the operations that it does for such arrays; or itself."""
-        paths: list[str] = []
-
-        def outputs(*leaves: Any) -> list[Any]:
-            found = self.outputs(leaves)
-            paths[:] = found
-            return list(found.values())
-
-        try:
-            run = library("jax.extend.core", "JAX").jaxpr_as_fun(_jax().make_jaxpr(outputs)(*arrays))
-        except Exception:  # what it raises is up to the function
-            return self.outputs
-        return lambda arrays: dict(zip(paths, run(*arrays), strict=True))
+            return self.as_output(self.outputs(self.put(arrays)))
 
     def backward(self, d_output: Any, *arrays: Array) -> list[Array]:
         with _precision_of(arrays):

@@ -143,34 +143,6 @@ def test_what_a_hessian_or_a_product_takes_besides_is_no_tangent(product):
     assert report.ok, str(report)
 
 
-@each("shape", [(), (1,), (1, 1)])
-@each(
-    ("second", "holds"),
-    [
-        (lambda x, damping=0.2: 12 * x**2 + damping, True),
-        (lambda x, power=2: 12 * x**power + 0.2, True),
-        (lambda x, damping=0.2: 6 * x + damping, False),
-        (lambda v, x, power=2: (12 * x**power + 0.2) * v, True),
-        (lambda v, x, power=2: (12 * x**power + 0.3) * v, False),
-        (lambda *both: (12 * both[1] ** 2 + 0.2) * both[0], True),
-    ],
-)
-def test_of_a_single_number_what_is_linear_in_the_tangent_is_a_product(shape, second, holds):
-    report = check_hessian(lambda x: 4 * x**3 + 0.2 * x, second, {"x": np.full(shape, 0.7)})
-    assert report.ok is holds, str(report)
-
-
-def test_a_function_is_asked_once_for_each_product():
-    asked = []
-
-    def hessian(x, damping=0.1):
-        asked.append(np.ndim(damping))
-        return np.diag(12 * x**2) + 2 * damping * np.eye(x.size)
-
-    assert check_hessian(lambda x: 4 * x**3 + 0.2 * x, hessian, X).ok
-    assert not any(asked[2:])  # but for what shows that it takes no tangents
-
-
 def test_what_is_no_function_is_refused():
     with pytest.raises(TypeError, match=r"^hessian_vector_product must be a function, not ndarray$"):
         check_hessian(gradient, np.eye(3), X)

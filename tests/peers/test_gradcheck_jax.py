@@ -74,24 +74,3 @@ def test_types_that_numpy_does_not_have_are_refused() -> None:
 def test_a_jitted_function_is_checked_as_it_is() -> None:
     function = jax.jit(LIBRARIES["jax"]().scaled(0.0))
     assert check(function, (normal(0, 5), 0.5))["x"].method == "complex-step"
-
-
-def test_a_function_is_traced_once_and_called_where_it_cannot_be() -> None:
-    calls, kept = [], {}
-
-    def function(x: Any) -> Any:
-        calls.append(x)
-        if "mask" not in kept:  # as lru_cache keeps it
-            kept["mask"] = numpy.tril(numpy.ones((4, 4)))
-        return jax.lax.scan(lambda c, v: (numpy.sin(c) + v, c * v), numpy.zeros(4, x.dtype), x @ kept["mask"])[1]
-
-    def by_value(x: Any) -> Any:
-        calls.append(x)
-        return numpy.tanh(x) if float(abs(jax.lax.stop_gradient(x)[0, 0])) < 9 else x
-
-    x = normal(0, 4, 4)
-    assert check(function, x).ok
-    assert len(calls) < x.size
-    assert not isinstance(kept["mask"], jax.core.Tracer)
-    assert check(by_value, x).ok
-    assert len(calls) > x.size
