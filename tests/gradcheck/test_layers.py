@@ -412,23 +412,62 @@ def test_what_cannot_be_copied_is_shared_and_the_rest_of_the_layer_stays_as_it_i
     assert np.array_equal(layer.W, before)
 
 
-@each("wrong", [None, "x", "W"])
-def test_functions_that_a_layer_keeps_of_itself_are_those_of_its_copy(wrong):
-    class Closing(GradientsInAttributes):
+class ReadsGradients(GradientsInAttributes):
+    """An array that is only used has the name of a gradient."""
+
+    def __init__(self, named, times=1.0):
+        super().__init__()
+        self.scale, self.times, self.named = np.array([1.0, 2.0, 3.0]), times, named
+        setattr(self, named, np.array([3.0, 1.0, 2.0]))
+
+    def forward(self, x):
+        return super().forward(x) * self.scale * getattr(self, self.named)
+
+    def backward(self, d_y):
+        return self.times * super().backward(d_y * self.scale * getattr(self, self.named))
+
+
+@each("named", ["grad_scale", "scale_grad", "d_scale", "gscale", "dscale"])
+def test_what_backward_only_reads_is_no_gradient(named):
+    assert check_layer(ReadsGradients(named), normal(2, 4)).ok
+    report = check_layer(ReadsGradients(named, 3.0), normal(2, 4))
+    assert [entry.name for entry in report if not entry.ok] == ["x"]
+
+
+def test_a_gradient_is_where_backward_leaves_one_first():
+    class Moved(GradientsInAttributes):
+        """The last update is called as a gradient may be."""
+
         def __init__(self):
-            super().__init__(wrong)
-            self.product = lambda x: x @ self.W
-            self.further = {"bias": lambda: self.b}
+            super().__init__()
+            self.dW, self.d_W = np.ones_like(self.W), np.ones_like(self.W)
+
+        def backward(self, d_y):
+            kept = self.dW
+            d_x = super().backward(d_y)
+            self.gW, self.dW = self.dW, kept
+            return d_x
+
+    assert check_layer(Moved(), normal(2, 4)).ok
+
+
+def test_of_two_weights_of_which_one_is_called_as_the_gradient_of_the_other_each_has_its_own():
+    class Autoencoder:
+        def __init__(self):
+            self.W, self.dW, self.grads = normal(4, 3), normal(3, 4, seed=1), {}  # the latter decodes
 
         def forward(self, x):
-            self.x = x
-            return self.product(x) + self.further["bias"]()
+            self.x, self.h = x, x @ self.W
+            return self.h @ self.dW
 
-    layer = Closing()
-    product = layer.product
-    report = check_layer(layer, normal(2, 4))
-    assert [entry.name for entry in report if not entry.ok] == [wrong] * (wrong is not None)
-    assert layer.product is product
+        def backward(self, d_y):
+            d_h = d_y @ self.dW.T
+            self.grads = {"dW": self.h.T @ d_y, "W": self.x.T @ d_h}
+            return d_h @ self.W.T
+
+    report = check_layer(Autoencoder(), normal(2, 4))
+    assert [entry.name for entry in report] == ["x", "W", "dW"]
+    assert report.ok
 
 
 class Properties(GradientsInAttributes):
@@ -982,3 +1021,20 @@ def test_an_input_that_forward_writes_to_stays_as_it_is_and_is_told_of():
     before = x.copy()
     assert "forward writes to this input" in check_layer(InPlace(), x)["x"].diagnosis
     np.testing.assert_array_equal(x, before)
+
+
+@each("wrong", [False, True])
+def test_gradients_of_a_list_of_parameters_may_be_returned_behind_those_of_the_inputs(wrong):
+    class Returning:
+        def __init__(self):
+            self.weights = [normal(4, 3), normal(3, seed=1)]
+
+        def forward(self, x):
+            self.x = x
+            return x @ self.weights[0] + self.weights[1]
+
+        def backward(self, d_y):
+            return d_y @ self.weights[0].T, [self.x.T @ d_y, (1 + wrong) * d_y.sum(axis=0)]
+
+    report = check_layer(Returning(), normal(2, 4), parameters={"weights": None})
+    assert [entry.name for entry in report if not entry.ok] == ["weights.1"] * wrong

@@ -10,13 +10,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from attention_np.gradcheck.layers.paths import at, copied, detached, put, same
-from attention_np.gradcheck.nesting import Nest, leaves, signature_of, takes
+from attention_np.gradcheck.nesting import Nest, filled, leaves, signature_of, takes
 from attention_np.gradcheck.reporting import Report
 
 __all__ = ["Functions", "Methods", "method"]
@@ -114,14 +115,16 @@ class Methods(_Called):
         """The gradients of the inputs and of the parameters."""
         layer, _ = self.ran(values)
         result, weight = self.pulled(layer, d_output)
-        count = sum(path is None for path in self.parameters.values())
+        behind = [path for path, there in self.parameters.items() if there is None]
+        count = sum(len(list(leaves(at(self.layer, path), path))) for path in behind)
         returned = [x for _, x in leaves(result, "")] if count else []
         if count:
             result = tuple(returned[:-count])
         gradients = self.by_inputs(result, values)
-        behind = iter(returned[-count:])
+        following = chain(returned[-count:], repeat(None))
         of_parameters = {
-            path: next(behind, None) if there is None else at(layer, there) for path, there in self.parameters.items()
+            path: filled(at(self.layer, path), following) if there is None else at(layer, there)
+            for path, there in self.parameters.items()
         }
         for name, x in of_parameters.items():
             self.told.update(path for path, leaf in leaves(x, name) if not _is_nothing(leaf))

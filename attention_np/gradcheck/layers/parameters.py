@@ -45,7 +45,9 @@ def usual(methods: Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, str
     layer, output, result = _used(methods, values)
     before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
     asked, returned = _asked_for(after | before), [id(x) for _, x in leaves(result, "")]
-    others = [path for path in _made(methods, values, before, after) if _place(layer, path) is not None]
+    others = [
+        path for path in _made(methods, values, before, after) if _place(methods, values, layer, path) is not None
+    ]
     late = [path for path in others if path in asked]
     if late:
         raise ValueError(f"{absent(layer, late[0])} before forward is called: let it make its parameters first")
@@ -57,7 +59,7 @@ def usual(methods: Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, str
                 raise ValueError(f"{path} of {type(layer).__name__} is no path: {all_at_once}")
             others.append(path)
             continue
-        there, (stays, matters) = _place(layer, path), _moved(methods, values, path, output)
+        there, (stays, matters) = _place(methods, values, layer, path), _moved(methods, values, path, output)
         has_one = there is not None and id(at(layer, there)) not in returned  # to the inputs, or behind those
         if (stays and has_one) or (matters and path in asked):
             found[path] = there
@@ -81,25 +83,43 @@ def _asked_for(arrays: Mapping[str, _Held]) -> list[str]:
     return [path for path, held in arrays.items() if held.through[0] in HOLDERS]
 
 
-def _place(layer: Any, path: str) -> str | None:
-    """Where the gradient of what is at a path is by custom: of all places the first that holds numbers."""
-    return next((there for there in _places(path) if isinstance(at(layer, there), np.ndarray | Real | list)), None)
+def _place(methods: Methods, values: tuple[Any, ...], layer: Any, path: str) -> str | None:
+    """Where the gradient of what is at a path is by custom: the first of all places in which backward leaves any."""
+    holding = (there for there in _places(path) if isinstance(at(layer, there), np.ndarray | Real | list))
+    return next((there for there in holding if _is_left(methods, values, there)), None)
+
+
+def _is_left(methods: Methods, values: tuple[Any, ...], there: str) -> bool:
+    """Whether backward leaves something else there than it finds: what it only reads is no gradient."""
+    before = at(methods.layer, there)
+    if not isinstance(before, np.ndarray | Real):
+        return True
+    other = np.asarray(before + 1.25)
+    try:
+        layer, _, _ = _used(replace(methods, parameters={there: None}), (*values, other))
+    except Exception:  # what it raises is up to the layer
+        return True
+    return not np.array_equal(at(layer, there), other)
 
 
 def _places(path: str) -> list[str]:
     """Where it may be: of params.w in grads.w, and of w.data in w.grad; beside W in dW; or in grads, as W or as dW."""
     steps = path.split(".")
     named = [k for k, step in enumerate(steps) if not step.isdecimal()]
-    instead = {k: (HOLDERS | VALUES if k else HOLDERS).get(steps[k], ()) for k in named}
-    others = [[*steps[:k], name, *steps[k + 1 :]] for k in named for name in instead[k]]
+    by_custom = {k: (HOLDERS | VALUES if k else HOLDERS).get(steps[k], ()) for k in named}
+    others = [[*steps[:k], name, *steps[k + 1 :]] for k in named for name in by_custom[k]]
     within = [[*steps[:k], name, *steps[k:]] for k in named for name in TOGETHER]
-    beside = []
-    for there in (steps, *others, *within):
-        last = max(k for k, step in enumerate(there) if not step.isdecimal())
-        name = there[last].lstrip("_")
-        lead = there[last].removesuffix(name)
-        beside += [[*there[:last], lead + form.format(name), *there[last + 1 :]] for form in BESIDE]
-    return [".".join(there) for there in (*others, *beside, *within)]
+    places = [*others, *_beside(steps), *within]
+    places += (there for instead in (*others, *within) for there in _beside(instead))
+    return [".".join(there) for there in places]
+
+
+def _beside(steps: list[str]) -> list[list[str]]:
+    """Beside an attribute, under each of the names that its gradient may have: of _w, _dw as well."""
+    last = max(k for k, step in enumerate(steps) if not step.isdecimal())
+    name = steps[last].lstrip("_")
+    lead = steps[last].removesuffix(name)
+    return [[*steps[:last], lead + form.format(name), *steps[last + 1 :]] for form in BESIDE]
 
 
 def _each_once(layer: Any, pairs: Mapping[str, str | None], before: Mapping[str, _Held]) -> dict[str, str | None]:

@@ -6,7 +6,6 @@ import copy
 import re
 from collections.abc import Mapping
 from functools import cache
-from types import CellType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -76,11 +75,8 @@ def same(held: Any, value: Any) -> bool:
 
 def copied(x: Any, known: dict[int, Any]) -> Any:
     """A copy of a layer, with `known` in the place of what has those ids; parts that cannot be copied are shared."""
-    memo = dict(known)
     try:
-        found = copy.deepcopy(x, memo)
-        _rebind(memo)
-        return found
+        return copy.deepcopy(x, dict(known))
     except Exception:  # what it raises is up to the objects
         if isinstance(x, dict):
             return {key: copied(value, known) for key, value in x.items()}
@@ -92,16 +88,3 @@ def copied(x: Any, known: dict[int, Any]) -> Any:
         except Exception:
             return x
         return held
-
-
-def _rebind(copies: dict[int, Any]) -> None:
-    """Let functions that objects hold, as lambdas of `self`, use the copies: no function is copied itself."""
-    for held in [*copies.values()]:
-        names = held if isinstance(held, dict) else getattr(held, "__dict__", {})
-        for name, function in [pair for pair in names.items() if isinstance(pair[1], FunctionType)]:
-            used = [cell.cell_contents for cell in function.__closure__ or ()]
-            if any(id(x) in copies for x in used):
-                cells = tuple(CellType(copies.get(id(x), x)) for x in used)
-                code, around = function.__code__, function.__globals__
-                names[name] = FunctionType(code, around, function.__name__, function.__defaults__, cells)
-                names[name].__kwdefaults__ = function.__kwdefaults__
