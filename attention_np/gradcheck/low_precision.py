@@ -41,7 +41,7 @@ from attention_np.gradcheck.measuring.numerical import METHODS, as_method, measu
 from attention_np.gradcheck.measuring.reach import SMALLER, WITHIN, reach_of
 from attention_np.gradcheck.measuring.running import Running
 from attention_np.gradcheck.measuring.slopes import by_differences
-from attention_np.gradcheck.measuring.subject import SCALES, Subject, along, sizes
+from attention_np.gradcheck.measuring.subject import SCALES, Subject, along, room, sizes
 from attention_np.gradcheck.nesting import Flat, Nest, apart, is_narrow
 from attention_np.gradcheck.reporting import InputReport, Report, compared
 
@@ -385,10 +385,9 @@ class _Compared:
 
 def _lost(subject: Subject, some: Array) -> Array:
     """What saturated outputs lose of the slopes of some entries, each moved by a fraction of itself."""
-    size, directions = sizes(subject.x).ravel()[some], along(subject.x, some)
-    own = np.abs(subject.x.ravel()[some]) / size
-    scales = SCALES[0] * np.where(own > 0, own, 1)
-    return by_differences(subject, directions, scales, reach_of(subject, directions)).lost / size
+    directions = along(subject.x, some)
+    found = by_differences(subject, directions, SCALES[0] * room(subject, directions), reach_of(subject, directions))
+    return found.lost / sizes(subject.x).ravel()[some]
 
 
 def _last_bit(precision: str | None, arrays: Iterable[Array]) -> float:

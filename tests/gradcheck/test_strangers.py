@@ -439,3 +439,24 @@ def test_nothing_is_said_twice():
     report = check(lambda x, y: np.hypot(x, y), lambda d, x, y: (d * x, d * y), {name: np.ones(2) for name in names})
     assert str(report).count("forward refuses complex arrays") == 1
     assert "x, y: forward refuses complex arrays" in str(report)
+
+
+@each("seed", [2, 3, 5, 6])
+def test_an_iteration_that_stops_at_a_tolerance_jumps_itself_where_its_slopes_do(seed):
+    def fixed_point(w, x, tolerance=1e-10):
+        z, before = np.tanh(x), np.full_like(x, np.inf)
+        while not np.abs(z - before).max() < tolerance:
+            before, z = z, np.tanh(w @ z + x)
+        return z
+
+    def backward(d, w, x):
+        z = fixed_point(w, x, 1e-15)
+        jacobian = (1 - z * z)[:, None] * w
+        u = np.linalg.solve((np.eye(3) - jacobian).T, d) * (1 - z * z)
+        return np.outer(u, z), u
+
+    rng = np.random.default_rng(seed)
+    inputs = {"w": 0.3 * rng.standard_normal((3, 3)), "x": rng.standard_normal(3)}
+    assert check(fixed_point, backward, inputs).ok
+    report = check(fixed_point, lambda *args: [1.01 * g for g in backward(*args)], inputs)
+    assert [entry.ok for entry in report] == [False, False]

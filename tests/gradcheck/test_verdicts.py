@@ -915,3 +915,13 @@ def test_a_gradient_that_is_clipped_is_seen_however_large_it_may_be(threshold, d
 
     found = check(np.tanh, backward, {"x": np.linspace(-1, 1, 6, dtype=dtype)})["x"]
     assert not found.ok
+
+
+@pytest.mark.parametrize("x", [[0.55, 0.22], [1.05, 1.78], [-1.1, -0.73], [-1.02, -1.47]])
+def test_beside_a_large_constant_what_differences_cannot_know_is_no_tolerance_of_forward(x):
+    def backward(d, x):
+        return d * np.cos(x) * [1 + 6e-6, 1]
+
+    found = check(lambda x: 1e7 + np.sin(x).sum(keepdims=True), backward, {"x": np.array(x)}, method="central")["x"]
+    assert not found.ok
+    assert found.wrong == 1

@@ -183,7 +183,7 @@ def _of_tolerance(found: Measured, some: Array, question: Question, difference: 
     loss = found.loss if found.method == COMPLEX_STEP else None
     alone = [found.pair(some[[k]]) for k in range(len(some))]
     asked = [(alone[0] if len(some) == 1 else found.pair(some), alone, most)]
-    if len(some) > 1:
+    if len(some) > 1 or found.method == CENTRAL:  # a step of its own at each point jumps by itself
         scale = float(found.scales[some].max())
         direction = np.tensordot(np.sign(difference) * found.scales[some] / scale, along(found.subject.x, some), 1)
         together = found.pair_along(direction[None], scale)

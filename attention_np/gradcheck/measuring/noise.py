@@ -50,6 +50,7 @@ STEADY = 1e-3  # of a difference: by how much what does not jump moves with it
 GROSS = 1e-6  # relative: no rounding comes so far, but to single or half precision
 
 POINTS, ORDER = 10, 3  # that are equally spaced, and of the differences there
+HIGHER = 5  # the order of the differences of the function, of which a jump is far less than one of its slopes
 CLOSE = tuple(2.0**-k for k in (7, 9, 11, 14, 17, 20))  # how far points are apart, relative, as it is tried
 APART = (2.0**-4, 2.0**-5, *CLOSE)  # so far that a solver takes another number of steps
 # Of smooth slopes, differences of a high order leave at most so much of the largest. Of the error of a wrong formula
@@ -202,16 +203,16 @@ def _jump(line: Line, entry: int, spacing: float, apart: Array) -> float:
 def _has_a_kink(line: Line, loss: Way, there: list[float]) -> bool:
     """Whether the function itself is continuous where its slopes jump.
 
-    What is left of it at points so many times closer then falls by as much; of a function that jumps, none of it does,
-    and of a smooth one, as that of a solver far better than its slopes, far more.
+    What is left of it at points so many times closer then falls by as much. Of a function that jumps, none of it does,
+    as differences of a higher order see also beside what is smooth; of a smooth one, as that of a solver far better
+    than its slopes, far more.
     """
     middle, spacing = there[len(there) // 2], there[1] - there[0]
-    wide, close = (
-        np.array([line.at(loss, middle + (k - len(there) // 2) * times * spacing) for k in range(len(there))])
-        for times in (WIDER, 1)
-    )
-    seen = _left_over(close) > FALLS * float(np.finfo(close.dtype).eps) * np.abs(close).max()
-    return bool(seen and WIDER / 3 < _left_over(wide) / _left_over(close) < 4 * WIDER)
+    places = range(-HIGHER, HIGHER + 1)
+    losses = [np.array([line.at(loss, middle + k * times * spacing) for k in places]) for times in (WIDER, 1)]
+    least = FALLS * float(np.finfo(losses[1].dtype).eps) * np.abs(losses[1]).max()
+    left = ([np.abs(high_differences(points, order)).max() for points in losses] for order in (ORDER, HIGHER))
+    return all(close > least and WIDER / 3 < wide / close < 4 * WIDER for wide, close in left)
 
 
 class Line:
