@@ -462,3 +462,8 @@ def test_a_ratio_that_is_another_at_another_point_is_no_factor(slight, x):
     found = check(lambda x: np.exp(x) * np.sin(3 * x), backward, {"x": np.array(x)})["x"]
     assert found.wrong == 1
     assert "throughout" not in found.diagnosis
+
+
+def test_a_difference_with_a_sign_is_in_parentheses():
+    found = check(np.positive, lambda d, x: -0.7 * d + 0 * x, {"x": normal(5)}, constants={"p": 0.3})["x"]
+    assert "-(1 - 0.3), where 0.3 is p" in found.diagnosis

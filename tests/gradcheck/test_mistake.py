@@ -130,6 +130,7 @@ def test_a_number_close_to_one_is_shown_as_its_distance(x, digits, said):
         (1.70000002, 1e-9, "1.70000002"),
         (1 + 2.7e-13, 1e-13, "1 + 3e-13"),
         (2.0, 1e-1, "2"),
+        (1.04, 1e-1, "1.04"),  # what is wrong by a factor is wrong by one
     ],
 )
 def test_a_number_is_shown_in_the_fewest_digits_that_are_as_close_as_it_is_known(x, precision, said):

@@ -251,6 +251,7 @@ def test_small_integers_are_no_precision():
         (lambda x: np.exp(x) + x**2, lambda x: np.exp(x) + 2 * x + 3e-3),
         (lambda x: x**3, lambda x: 3 * x**2 + 1e-4),  # beside which the right one falls
         (lambda x: 8 * x + 2 * np.maximum(x - 0.5, 0), lambda x: 8 + 2 * (x > 0.5) + 0.01),
+        (lambda x: 1 / x, lambda x: -(1 + 1e-5 * np.arange(6)) / x**2),  # which grows as the gradient does
     ],
 )
 def test_what_is_added_to_a_derivative_is_no_epsilon(forward, slope, seed):

@@ -157,7 +157,8 @@ def _name(mistake: Mistake, factor: Factor) -> str:
         of_a_length = False  # other axes may be as long, or several together
         for value, expression, meaning in readings(mistake):
             if abs(size - value) <= max(3 * factor.precision, 1e-12) * value and value != 1:
-                found.setdefault(sign + expression, meaning.replace(f"where {sign + expression} is", "which is", 1))
+                shown = f"-({expression})" if sign and " - " in expression.partition("(")[0] else sign + expression
+                found.setdefault(shown, meaning.replace(f"where {shown} is", "which is", 1))
                 of_a_length |= "the length" in meaning
         listed = [f"{expression}, {meaning}" for expression, meaning in found.items()][:LISTED]
         if listed and not (factor.is_common and readings is _guesses):

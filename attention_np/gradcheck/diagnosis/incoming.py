@@ -161,13 +161,21 @@ def right_for_some_outputs(mistake: Mistake) -> str | None:
         return None
     largest = np.maximum(np.abs(slopes), np.abs(claims)).max(axis=0)
     used, wrong = ((np.abs(x) > KNOWN * largest).any(axis=1).reshape(shape) for x in (slopes, claims - slopes))
-    right = used & ~wrong
-    what, some, others = ("right", right, wrong) if right.sum() < wrong.sum() else ("wrong", wrong, right)
+    right = ~wrong
+    what, some, others = ("right", right, wrong) if right.sum() <= wrong.sum() else ("wrong", wrong, right)
     place = name_of(some, others, mistake.evidence.constants) if some.any() and others.any() else None
     if place is None or place.chance > BY_ACCIDENT or place.text.count("axis") > 1:
         return None
-    steps = [n for n in shape if n * right.sum() == right.size and n not in mistake.shape]  # one, of all that use it
-    why = ": is what other steps along it bring lost or wrong, as by = in the place of +=?" if steps else ""
+    # The first or the last of several steps, all of which use it.
+    at_an_end = right.ravel()[0] or right.ravel()[-1]
+    steps = [
+        n for n in shape if n * (used & right).sum() == right.size and at_an_end and n > 2 and n not in mistake.shape
+    ]
+    why = (
+        ": is what other steps along it bring lost or wrong, as by = in the place of +=?"
+        if steps and some is right
+        else ""
+    )
     return f"it is {what} only for the gradient of the output {place.text}{why}"
 
 

@@ -271,7 +271,7 @@ def number(x: float, digits: int = 9, precision: float = EPS) -> str:
         known = max(1, int(math.log10(max(apart / precision, 1))))
         return f"1 {'+' if x > 1 else '-'} {apart:.{min(3, digits, known)}g}"
     shorter = (float(f"{x:.{fewer}g}") for fewer in range(2, digits))
-    shown = next((y for y in shorter if abs(y - x) <= precision * abs(x)), x)
+    shown = next((y for y in shorter if abs(y - x) <= precision * abs(x) and y != 1), x)
     return f"{'about ' if precision > ROUGH and shown != x else ''}{shown:.{digits}g}"
 
 

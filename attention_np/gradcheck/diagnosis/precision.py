@@ -29,7 +29,7 @@ FEW = 30  # values, of which nothing can be said about a pattern
 def rounded(mistake: Mistake) -> str | None:
     """Only of single or half precision, while the function and its gradient are known better."""
     size, error = (np.abs(x[:, mistake.looked_at]).max() for x in (mistake.right, mistake.error))
-    off = f"about {number(error / size, 2)} of the largest entry"
+    off = _off(mistake)
     finer = {name: found for name, found in PRECISIONS.items() if 2 * mistake.precision < 0.5 ** found[0]}
     possible = [name for name, (bits, units) in finer.items() if error <= units * 0.5**bits * size]
     for name in possible:
@@ -115,6 +115,13 @@ def _is_like_rounding(mistake: Mistake, size: float) -> bool:
     return bool(of_that_size and abs(np.sign(relative).mean()) <= 0.35)
 
 
+def _off(mistake: Mistake) -> str:
+    """How far it is off at most, for any of the cotangents, in words."""
+    size, error = (np.abs(x[:, mistake.looked_at]).max(axis=1) for x in (mistake.right, mistake.error))
+    with np.errstate(all="ignore"):
+        return f"about {number(float(np.nanmax(error / size)), 2)} of the largest entry"
+
+
 def lost_epsilon(mistake: Mistake) -> str | None:
     """Errors that are small, and rise as a power of the input where that is smaller, as beside a lost epsilon."""
     evident = np.abs(mistake.error) > CLEARLY * mistake.tolerance
@@ -127,12 +134,15 @@ def lost_epsilon(mistake: Mistake) -> str | None:
         return None
     rises = float((there.error * mistake.error)[evident].sum() / np.square(mistake.error[evident]).sum())
     power = round(2 * math.log(rises, 1 / SMALLER)) / 2 if rises > 1 else 0
-    own = np.fmin(NEAR * np.abs(mistake.error / mistake.right), CLOSE) * np.abs(mistake.error)
+    relative = mistake.error / mistake.right
+    if (np.abs(there.error / there.right - relative) <= CLOSE * np.abs(relative))[evident].all():
+        return None  # each entry has a factor of its own
+    own = np.fmin(NEAR * np.abs(relative), CLOSE) * np.abs(mistake.error)
     near = np.fmax(NEAR * error / size * error, own) + mistake.tolerance
     if power and (np.abs(there.error * SMALLER**power - mistake.error) <= near)[evident].all():
         return (
-            f"perhaps an epsilon beside {mistake.name} is missing, or another one: it is off by at most about "
-            f"{number(error / size, 2)} of the largest entry, and by {number(SMALLER**-power, 3)} times as much where "
-            f"{mistake.name} is {SMALLER:g} times as large"
+            f"perhaps an epsilon beside {mistake.name} is missing, or another one: it is off by at most "
+            f"{_off(mistake)}, and by about {number(SMALLER**-power, 3)} times as much where {mistake.name} is "
+            f"{SMALLER:g} times as large"
         )
     return None
