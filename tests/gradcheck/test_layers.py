@@ -434,6 +434,23 @@ def test_what_backward_only_reads_is_no_gradient(named):
     assert [entry.name for entry in report if not entry.ok] == ["x"]
 
 
+@each("named", ["grad_scale", "scale_grad", "d_scale", "gscale", "dscale"])
+def test_a_gradient_that_backward_forgets_is_wrong_where_there_is_a_place_for_it(named):
+    class Forgetting(GradientsInAttributes):
+        def __init__(self):
+            super().__init__()
+            self.scale = np.array([1.0, 2.0, 3.0])
+            setattr(self, named, np.zeros(3))
+
+        def forward(self, x):
+            return super().forward(x) * self.scale
+
+        def backward(self, d_y):
+            return super().backward(d_y * self.scale)
+
+    assert [entry.name for entry in check_layer(Forgetting(), normal(2, 4)) if not entry.ok] == ["scale"]
+
+
 def test_a_gradient_is_where_backward_leaves_one_first():
     class Moved(GradientsInAttributes):
         """The last update is called as a gradient may be."""

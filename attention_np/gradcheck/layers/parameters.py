@@ -39,15 +39,23 @@ class _Held(NamedTuple):
     through: tuple[str, ...]  # the attributes that lead to it
 
 
+class _Used(NamedTuple):
+    """A layer after a forward and a backward."""
+
+    layer: Any
+    output: Any
+    result: Any  # what backward returns
+
+
 def usual(methods: Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, str | None], list[str]]:
     """Where layers have their parameters and gradients by custom, as calls show; and what else they use."""
     values = tuple(arguments.values())
-    layer, output, result = _used(methods, values)
+    used = _used(methods, values)
+    layer, output, result = used
     before, after = dict(_arrays(methods.layer)), dict(_arrays(layer))
     asked, returned = _asked_for(after | before), [id(x) for _, x in leaves(result, "")]
-    others = [
-        path for path in _made(methods, values, before, after) if _place(methods, values, layer, path) is not None
-    ]
+    made = _made(methods, values, before, after)
+    others = [path for path in made if _place(methods, values, used, path) is not None]
     late = [path for path in others if path in asked]
     if late:
         raise ValueError(f"{absent(layer, late[0])} before forward is called: let it make its parameters first")
@@ -59,7 +67,7 @@ def usual(methods: Methods, arguments: Mapping[str, Any]) -> tuple[dict[str, str
                 raise ValueError(f"{path} of {type(layer).__name__} is no path: {all_at_once}")
             others.append(path)
             continue
-        there, (stays, matters) = _place(methods, values, layer, path), _moved(methods, values, path, output)
+        there, (stays, matters) = _place(methods, values, used, path), _moved(methods, values, path, output)
         has_one = there is not None and id(at(layer, there)) not in returned  # to the inputs, or behind those
         if (stays and has_one) or (matters and path in asked):
             found[path] = there
@@ -83,23 +91,39 @@ def _asked_for(arrays: Mapping[str, _Held]) -> list[str]:
     return [path for path, held in arrays.items() if held.through[0] in HOLDERS]
 
 
-def _place(methods: Methods, values: tuple[Any, ...], layer: Any, path: str) -> str | None:
-    """Where the gradient of what is at a path is by custom: the first of all places in which backward leaves any."""
-    holding = (there for there in _places(path) if isinstance(at(layer, there), np.ndarray | Real | list))
-    return next((there for there in holding if _is_left(methods, values, there)), None)
+def _place(methods: Methods, values: tuple[Any, ...], used: _Used, path: str) -> str | None:
+    """Where the gradient of what is at a path is by custom: the first of all places in which backward leaves any.
+
+    Or else the first of its shape that nothing reads, as one that backward forgets.
+    """
+    holding = [there for there in _places(path) if isinstance(at(used.layer, there), np.ndarray | Real | list)]
+    idle = None
+    for there in holding:
+        left, read = _left_and_read(methods, values, used, there)
+        if left:
+            return there
+        if not read and np.shape(at(used.layer, there)) == np.shape(at(used.layer, path)):
+            idle = idle or there
+    return idle
 
 
-def _is_left(methods: Methods, values: tuple[Any, ...], there: str) -> bool:
-    """Whether backward leaves something else there than it finds: what it only reads is no gradient."""
+def _left_and_read(methods: Methods, values: tuple[Any, ...], used: _Used, there: str) -> tuple[bool, bool]:
+    """Whether backward leaves something else there than it finds, and whether that changes anything besides."""
     before = at(methods.layer, there)
     if not isinstance(before, np.ndarray | Real):
-        return True
+        return True, True
     other = np.asarray(before + 1.25)
     try:
-        layer, _, _ = _used(replace(methods, parameters={there: None}), (*values, other))
+        found = _used(replace(methods, parameters={there: None}), (*values, other))
     except Exception:  # what it raises is up to the layer
-        return True
-    return not np.array_equal(at(layer, there), other)
+        return True, True
+    left, kept = (
+        [x for _, x in leaves((each.output, each.result), "")]
+        + [held.array for path, held in _arrays(each.layer) if path != there]
+        for each in (found, used)
+    )
+    same = len(left) == len(kept) and all(map(np.array_equal, left, kept))
+    return not np.array_equal(at(found.layer, there), other), not same
 
 
 def _places(path: str) -> list[str]:
@@ -139,12 +163,12 @@ def _each_once(layer: Any, pairs: Mapping[str, str | None], before: Mapping[str,
     return once
 
 
-def _used(methods: Methods, values: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-    """The layer after its forward, and its backward of the output itself; that, and what backward returns."""
+def _used(methods: Methods, values: tuple[Any, ...]) -> _Used:
+    """The layer after its forward, and its backward of the output itself."""
     layer, output = methods.ran(tuple(map(detached, values)))
     outputs = Nest({"output": detached(output)}, numbers=True)
     d_output = outputs.filled(map(np.array, outputs.arrays.values()), alone=True)["output"]
-    return layer, outputs.trees["output"], methods.pulled(layer, d_output)[0]
+    return _Used(layer, outputs.trees["output"], methods.pulled(layer, d_output)[0])
 
 
 def _moved(methods: Methods, values: tuple[Any, ...], path: str, output: Any) -> tuple[bool, bool]:
