@@ -1055,3 +1055,27 @@ def test_gradients_of_a_list_of_parameters_may_be_returned_behind_those_of_the_i
 
     report = check_layer(Returning(), normal(2, 4), parameters={"weights": None})
     assert [entry.name for entry in report if not entry.ok] == ["weights.1"] * wrong
+
+
+@each("named", [False, True])
+def test_a_gradient_may_be_a_property_that_raises_before_backward(named):
+    class Lazy(GradientsInAttributes):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.kept = np.ones(3), {}
+
+        @property
+        def grad_scale(self):
+            return self.kept["scale"]
+
+        def forward(self, x):
+            self.y = super().forward(x)
+            return self.y * self.scale
+
+        def backward(self, d_y):
+            self.kept["scale"] = 3 * (self.y * d_y).sum(axis=0)
+            return super().backward(d_y * self.scale)
+
+    parameters = {"W": "dW", "scale": "grad_scale"} if named else None
+    report = check_layer(Lazy(), normal(2, 4), parameters=parameters)
+    assert [entry.name for entry in report if not entry.ok] == ["scale"]

@@ -44,7 +44,10 @@ def _within(layer: Any, step: str) -> Any:
         return layer.get(step, layer.get(int(step)) if step.isdecimal() else None)
     if isinstance(layer, tuple | list) and step.lstrip("-").isdecimal():
         return layer[int(step)] if int(step) < len(layer) else None
-    return getattr(layer, step, None)
+    try:
+        return getattr(layer, step, None)
+    except Exception:  # of a property, as of a gradient before backward has been called
+        return None
 
 
 def put(layer: Any, path: str, value: Any) -> None:
