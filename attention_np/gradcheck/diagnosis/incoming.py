@@ -166,16 +166,10 @@ def right_for_some_outputs(mistake: Mistake) -> str | None:
     place = name_of(some, others, mistake.evidence.constants) if some.any() and others.any() else None
     if place is None or place.chance > BY_ACCIDENT or place.text.count("axis") > 1:
         return None
-    # The first or the last of several steps, all of which use it.
-    at_an_end = right.ravel()[0] or right.ravel()[-1]
-    steps = [
-        n for n in shape if n * (used & right).sum() == right.size and at_an_end and n > 2 and n not in mistake.shape
-    ]
-    why = (
-        ": is what other steps along it bring lost or wrong, as by = in the place of +=?"
-        if steps and some is right
-        else ""
-    )
+    # Of several steps, all of which use it, the first or the last.
+    at_an_end = some is right and (right.ravel()[0] or right.ravel()[-1])
+    step = at_an_end and any(n > 2 and n not in mistake.shape and n * (used & right).sum() == right.size for n in shape)
+    why = ": is what other steps along it bring lost or wrong, as by = in the place of +=?" if step else ""
     return f"it is {what} only for the gradient of the output {place.text}{why}"
 
 

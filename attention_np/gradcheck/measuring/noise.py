@@ -50,7 +50,7 @@ STEADY = 1e-3  # of a difference: by how much what does not jump moves with it
 GROSS = 1e-6  # relative: no rounding comes so far, but to single or half precision
 
 POINTS, ORDER = 10, 3  # that are equally spaced, and of the differences there
-HIGHER = 5  # the order of the differences of the function, of which a jump is far less than one of its slopes
+HIGHER = 5  # the order of differences that leave a jump of the function, however small, more than what is smooth
 CLOSE = tuple(2.0**-k for k in (7, 9, 11, 14, 17, 20))  # how far points are apart, relative, as it is tried
 APART = (2.0**-4, 2.0**-5, *CLOSE)  # so far that a solver takes another number of steps
 # Of smooth slopes, differences of a high order leave at most so much of the largest. Of the error of a wrong formula
@@ -211,7 +211,7 @@ def _has_a_kink(line: Line, loss: Way, there: list[float]) -> bool:
     places = range(-HIGHER, HIGHER + 1)
     losses = [np.array([line.at(loss, middle + k * times * spacing) for k in places]) for times in (WIDER, 1)]
     least = FALLS * float(np.finfo(losses[1].dtype).eps) * np.abs(losses[1]).max()
-    left = ([np.abs(high_differences(points, order)).max() for points in losses] for order in (ORDER, HIGHER))
+    left = ([_left_over(points, order) for points in losses] for order in (ORDER, HIGHER))
     return all(close > least and WIDER / 3 < wide / close < 4 * WIDER for wide, close in left)
 
 
@@ -282,9 +282,9 @@ def high_differences(points: Array, order: int) -> Array:
     return np.asarray(np.diff(points, n=order, axis=0) / np.sqrt(comb(2 * order, order)))
 
 
-def _left_over(points: Array) -> Array:
+def _left_over(points: Array, order: int = ORDER) -> Array:
     """The largest of those."""
-    return np.asarray(np.abs(high_differences(points, ORDER)).max(axis=0))
+    return np.asarray(np.abs(high_differences(points, order)).max(axis=0))
 
 
 def wider_difference(pair: Pair, cotangent: Array, inputs: list[Array]) -> Array | None:
