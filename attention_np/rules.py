@@ -140,6 +140,10 @@ class _Padding(Rule):
         del rows
         return slice(columns.start, max(columns.start, min(columns.stop, int(self.lengths))))
 
+    def within(self, rows: slice, columns: slice) -> Rule:
+        del rows
+        return _Padding(np.clip(self.lengths - columns.start, 0, columns.stop - columns.start))
+
     def at(self, index: tuple[int, ...]) -> Rule:
         return _Padding(np.asarray(pick(self.lengths, index, axes=0)))
 
@@ -173,7 +177,7 @@ class _Packed(Rule):
         return _Packed(pick(self.queries, index, axes=1), pick(self.keys, index, axes=1))
 
     def within(self, rows: slice, columns: slice) -> Rule:
-        return _Packed(self.queries[rows], self.keys[columns])
+        return _Packed(self.queries[..., rows], self.keys[..., columns])
 
     def check(self, n: int, m: int) -> None:
         if (self.queries.shape[-1], self.keys.shape[-1]) != (n, m):
@@ -244,7 +248,7 @@ def are_same(one: Rule | None, other: Rule | None) -> bool:
 
 class _Moved(Rule):
     def __init__(self, rule: Rule, row: int, column: int) -> None:
-        self.rule, self.row, self.column = rule, row, column
+        self.rule, self.row, self.column, self.leading = rule, row, column, rule.leading
 
     def __repr__(self) -> str:
         return f"{self.rule!r} from query {self.row} and key {self.column} on"
@@ -261,6 +265,9 @@ class _Moved(Rule):
     def columns(self, rows: slice, columns: slice) -> slice:
         found = reach(self.rule, *self._back(rows, columns))
         return slice(found.start - self.column, found.stop - self.column)
+
+    def at(self, index: tuple[int, ...]) -> Rule:
+        return _Moved(self.rule.at(index), self.row, self.column)
 
 
 class _Both(Rule):
@@ -404,10 +411,9 @@ def own_place(index: tuple[int, ...], leading: tuple[int, ...]) -> tuple[int, ..
 
 
 def cut(array: npt.NDArray[Any], rows: slice, columns: slice) -> npt.NDArray[Any]:
-    """The part of a matrix that broadcasts to the scores, where it is not of length one."""
-    part: npt.NDArray[Any] = array[
-        rows if array.shape[0] != 1 else slice(None), columns if array.shape[1] != 1 else slice(None)
-    ]
+    """The part of matrices that broadcast to the scores, of the last two axes that are not of length one."""
+    n, m = array.shape[-2:]
+    part: npt.NDArray[Any] = array[..., rows if n != 1 else slice(None), columns if m != 1 else slice(None)]
     return part
 
 

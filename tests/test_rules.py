@@ -118,19 +118,44 @@ def test_the_columns_of_packed_segments_are_those_of_the_rows() -> None:
     assert rule.columns(slice(5, 7), slice(0, 4)) == slice(0, 0)
 
 
-def test_leading_axes_are_those_of_the_mask() -> None:
-    lengths, segments = [2, 0, 9], np.stack([SEGMENTS, SEGMENTS[::-1]])
-    for rule, mask in (
-        (rules.padding(lengths), masks.padding(lengths, M)),
-        (rules.padding(lengths, heads=True), masks.padding(lengths, M, heads=True)),
-        (rules.packed(segments), masks.packed(segments)),
-        (rules.packed(segments, heads=True), masks.packed(segments, heads=True)),
-        (rules.whole(np.stack([SOME, ~SOME])), np.stack([SOME, ~SOME])),
-        (rules.padding(lengths) & rules.causal(), masks.padding(lengths, M) & masks.causal(N, M)),
-    ):
-        m = mask.shape[-1]
-        assert rule.leading == mask.shape[:-2]
-        np.testing.assert_array_equal(rule.mask(N, m), np.broadcast_to(mask, (*mask.shape[:-2], N, m)))
+class Shifted(Rule):
+    """Of the sample k, query i sees the keys up to i + k."""
+
+    def __init__(self, shift: int | None = None) -> None:
+        self.shift, self.leading = shift, (3,) if shift is None else ()
+
+    def at(self, index: tuple[int, ...]) -> Rule:
+        return Shifted(index[-1]) if self.leading else self
+
+    def block(self, rows: slice, columns: slice) -> Array:
+        i, j = np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop)
+        return j <= i[:, None] + self.shift
+
+
+@each(
+    ("rule", "mask"),
+    [
+        (rules.padding([2, 0, 9]), masks.padding([2, 0, 9], M)),
+        (rules.padding([2, 0, 9], heads=True), masks.padding([2, 0, 9], M, heads=True)),
+        (rules.packed([SEGMENTS, SEGMENTS[::-1]]), masks.packed([SEGMENTS, SEGMENTS[::-1]])),
+        (rules.packed([SEGMENTS], heads=True), masks.packed([SEGMENTS], heads=True)),
+        (rules.whole([SOME, ~SOME]), np.stack([SOME, ~SOME])),
+        (rules.whole(masks.padding([2, 4], M)), masks.padding([2, 4], M)),
+        (rules.padding([2, 0, 9]) & rules.causal(), masks.padding([2, 0, 9], M) & masks.causal(N, M)),
+        (Shifted(), np.stack([masks.causal(N, M, offset=k) for k in range(3)])),
+    ],
+)
+def test_leading_axes_are_those_of_the_mask_and_a_part_keeps_them(rule: Rule, mask: Array) -> None:
+    m = mask.shape[-1]
+    mask = np.broadcast_to(mask, (*mask.shape[:-2], N, m))
+    assert rule.leading == mask.shape[:-2]
+    np.testing.assert_array_equal(rule.mask(N, m), mask)
+    for rows, columns in ((slice(0, 1), slice(0, 4)), (slice(2, 6), slice(3, m)), (slice(1, 1), slice(0, 2))):
+        part, expected = rule.within(rows, columns), mask[..., rows, columns]
+        np.testing.assert_array_equal(part.mask(*expected.shape[-2:]), expected)
+        for index in np.ndindex(*rule.leading):
+            alone = rule.at(index).within(rows, columns)
+            np.testing.assert_array_equal(alone.mask(*expected.shape[-2:]), expected[index])
 
 
 @given(st.integers(-20, 20), st.integers(-20, 20), st.integers(1, 12), st.integers(1, 12))

@@ -105,11 +105,11 @@ def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
             d_output = with_query_axis(d_output, inputs[0])
         with quiet():
             found, between = _split(mathematics(d_output, cache, **further))
-            gradients = _as_given(names, found, inputs)
+            gradients = _as_given(names, found, inputs, d_output)
             if between and left_range(_flat((*found, *between, *gradients)), _with(d_output, names, ready, cache)):
                 wide = {name: widened(x) for name, x in further.items()}
                 found, _ = _split(mathematics(widened(d_output), _in_range(cache), **wide))
-                gradients = _as_given(names, found, inputs)
+                gradients = _as_given(names, found, inputs, d_output)
         return gradients
 
     shell.__doc__ = _documented(mathematics, BACKWARD.replace("d_output", vector))
@@ -169,12 +169,12 @@ def double_backward(
             d_output = with_query_axis(d_output, inputs[0])
         with quiet():
             (d_d_output, found), between = formulas(along, d_output, cache)
-            gradients = _as_given(names, found, inputs)
+            gradients = _as_given(names, found, inputs, d_output)
             sizes = (d_d_output, *_flat(found), *(between or ()), *_worked_out(found, gradients))
             if between is not None and left_range(sizes, _with((*along, d_output), names, ready, cache)):
                 wide = held(*(_each(widened, x) for x in along))
                 (d_d_output, found), _ = formulas(wide, widened(d_output), _in_range(cache))
-                d_d_output, gradients = np.asarray(d_d_output), _as_given(names, found, inputs)
+                d_d_output, gradients = np.asarray(d_d_output), _as_given(names, found, inputs, d_output)
             d_d_output = _without_query_axis(names, d_d_output, inputs)
             return as_result(d_d_output, precision(*_flat(inputs)).result), gradients
 
@@ -245,20 +245,23 @@ def _without_query_axis(names: Sequence[str], output: Array, inputs: Sequence[An
     return without_query_axis(output, inputs[0]) if names[0] == "query" else output
 
 
-def _as_given(names: Sequence[str], found: Any, inputs: Sequence[Any]) -> Any:
-    """The gradients `found`, as those of the inputs as they were given."""
+def _as_given(names: Sequence[str], found: Any, inputs: Sequence[Any], d_output: Array) -> Any:
+    """The gradients `found`, as those of the inputs as they were given, none in the memory of the caller's `d_output`."""
     if names[0] == "query" and inputs[0].ndim == 1:
         found = found._replace(query=without_query_axis(found.query, inputs[0]))
-    return type(found)._make([_as_gradient(d_x, x) for d_x, x in zip(found, inputs, strict=True)])
+    return type(found)._make([_as_gradient(d_x, x, d_output) for d_x, x in zip(found, inputs, strict=True)])
 
 
-def _as_gradient(found: Any, value: Any) -> Any:
+def _as_gradient(found: Any, value: Any, d_output: Array) -> Any:
     """`found`, as the gradient of an array, or of each in a NamedTuple; None where there is none."""
     if isinstance(value, tuple):
-        return type(found)(*map(_as_gradient, found, value))
+        return type(found)(*(_as_gradient(d_x, x, d_output) for d_x, x in zip(found, value, strict=True)))
     if value is None:
         return None
-    return np.zeros(value.shape, value.dtype) if found is None else as_gradient(found, value)
+    if found is None:
+        return np.zeros(value.shape, value.dtype)
+    gradient = as_gradient(found, value)
+    return gradient.copy() if np.may_share_memory(gradient, d_output) else gradient  # as that of a term that is added
 
 
 def _worked_out(found: Iterable[Any], gradients: Iterable[Any]) -> Iterator[Any]:
