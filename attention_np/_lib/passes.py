@@ -246,7 +246,7 @@ def _without_query_axis(names: Sequence[str], output: Array, inputs: Sequence[An
 
 
 def _as_given(names: Sequence[str], found: Any, inputs: Sequence[Any], d_output: Array) -> Any:
-    """The gradients `found`, as those of the inputs as they were given, none in the memory of the caller's `d_output`."""
+    """The gradients `found`, as those of the inputs as they were given; none has the memory of `d_output`."""
     if names[0] == "query" and inputs[0].ndim == 1:
         found = found._replace(query=without_query_axis(found.query, inputs[0]))
     return type(found)._make([_as_gradient(d_x, x, d_output) for d_x, x in zip(found, inputs, strict=True)])

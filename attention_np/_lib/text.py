@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 LONGEST = 40  # characters
@@ -77,9 +78,8 @@ def cut(text: str, width: int) -> str:
     """
     if width_of(text) <= width:
         return text
-    while width_of(text) > width - 2:
-        text = text[:-1]
-    return text + ".."
+    ends = accumulate(map(width_of, text))
+    return "".join(letter for letter, end in zip(text, ends, strict=True) if end <= width - 2) + ".."
 
 
 def table(rows: Sequence[Sequence[str]], left: int = 1) -> str:

@@ -7,6 +7,7 @@ FRONT_MATTER_CHARACTERS = 8_000
 FRONT_MATTER_DEPTH = 6
 EQUATIONS = 400  # per page
 EQUATION_CHARACTERS = 4_000
+SAME = 8  # equations that one is said to be the same as: all their places in the code are places of this one
 DEPTH = 40  # of the tree of an expression, and of braces
 NAME_CHARACTERS = 80
 NAMES = 400  # declared and defined on one page

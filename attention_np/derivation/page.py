@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from attention_np._lib.text import cut
 from attention_np.derivation import limits
 from attention_np.derivation.errors import Fault, line_of, show
 from attention_np.derivation.header import Header, front_matter, read_header
@@ -15,6 +16,7 @@ from attention_np.derivation.header import Header, front_matter, read_header
 _TAG = re.compile(r"\\tag\s*\{([^{}]*)\}")
 _TAG_FORM = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*\.[1-9][0-9]{0,3}")
 _SAME = re.compile(rf"Same as \((?P<tags>{_TAG_FORM.pattern}(?:, ?{_TAG_FORM.pattern})*)\)\.")
+MESSAGE = 80  # columns that a marker may take in a message
 _MARKER = re.compile(r"\*([^*\n]+)\*\s*(.*)")
 
 
@@ -226,12 +228,17 @@ def _equation(page: Page, first: int, last: int, after: str, section: int, examp
         fault = Fault("page", "a blank line ends the equation where Markdown is rendered")
     mark, reason, text_only, same = _marker(after)
     if mark == "unknown":
-        fault = fault or Fault("page", f"the marker *{reason}* is not known")
+        fault = fault or Fault("page", f"the marker *{cut(reason, MESSAGE)}* is not known, or stands here twice")
         mark = ""
     if mark == "skipped" and not reason:
         fault = fault or Fault("page", "*Not executed:* needs a reason")
     if mark and same:
         fault = fault or Fault("page", "only an equation that holds is the same as another")
+    if len(same) > limits.SAME:
+        fault, same = fault or Fault("limit", f"the same as more than {limits.SAME} equations"), ()
+    if len(set(same)) < len(same):
+        twice = next(tag for k, tag in enumerate(same) if tag in same[:k])
+        fault = fault or Fault("page", f"the same as ({twice}) is said twice")
     return Equation(tag, blanked, first, line, mark, reason, text_only, same, section, example, fault)
 
 
@@ -244,10 +251,10 @@ def _marker(after: str) -> tuple[str, str, bool, tuple[str, ...]]:
         if match is None:
             return "", "", text_only, same
         word, rest = match.group(1).strip(), paragraph[match.end(1) + 1 :].strip()
-        if word == "Text only.":
+        if word == "Text only." and not text_only:
             text_only, paragraph = True, rest
             continue
-        if _SAME.fullmatch(word):
+        if _SAME.fullmatch(word) and not same:
             same, paragraph = tuple(re.findall(_TAG_FORM, word)), rest
             continue
         if word in ("Refuted:", "Refuted, not well-formed:", "Not executed:"):

@@ -13,12 +13,12 @@ from attention_np.cli import tables
 from attention_np.derivation import PageCheck, read_page, verify
 from attention_np.derivation.tokens import tokenize
 
+from .fuzz import MEGABYTES, SECONDS
 from .pages import DEFINITIONS, HEADER, judge, page
 
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
-SECONDS, MEGABYTES = 40, 600  # more than any page takes: a machine may be slow, and have large pages of memory
 
 HOSTILE = [
     "{" * 2000 + "u" + "}" * 1000 + " = u",
@@ -269,6 +269,12 @@ def test_a_greedy_page_is_stopped_before_it_has_taken_much_time_or_memory(name: 
     assert not wrong
     assert holds == "False"
     assert int(megabytes) < MEGABYTES
+
+
+def test_pages_that_have_once_taken_too_much_and_new_ones_keep_the_bounds() -> None:
+    words = [sys.executable, "-m", "tests.derivation.fuzz", "--pages", "300"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_length_that_is_no_number_is_refused() -> None:
