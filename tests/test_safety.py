@@ -134,7 +134,7 @@ def test_to_read_a_page_and_a_report_executes_and_imports_nothing(tmp_path):
     page, report = tmp_path / "t.md", tmp_path / "report.json"
     page.write_text("---\nsizes: n\ntensors: {x: [n]}\n---\n$$ \\sum_i x_i = \\mathbf{1}^\\top x \\tag{t.1} $$\n")
     inputs = {"x": np.array([1.0, 2.0])}
-    check(np.sin, lambda d, x: d * np.cos(x), inputs).save(report, details=True)
+    check(np.sin, lambda d, x: d * np.cos(x), inputs).save(report)
     words = [sys.executable, "-c", WATCHED, str(page), str(report)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=PACKAGE.parent)
     assert done.returncode == 0, done.stderr

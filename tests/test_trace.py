@@ -15,7 +15,7 @@ from helpers import Patch, Printed, each, leaves
 from attention_np import cases, cli, dot_product, masks, multi_head, trace
 from attention_np._lib import pages
 from attention_np._lib.text import width_of
-from attention_np.gradcheck.agreement import relative_error
+from attention_np.gradcheck.verdict.judging import relative_error
 from attention_np.trace import _pages
 from attention_np.trace._plain import formula, prose
 

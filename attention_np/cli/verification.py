@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from itertools import chain, repeat
@@ -18,12 +20,14 @@ import numpy as np
 from attention_np import cases, softmax
 from attention_np._lib import blas, machine
 from attention_np.gradcheck import METHODS, numerical_gradient
-from attention_np.gradcheck.agreement import ADJOINT_ULPS, UNDECIDABLE, relative_error
 from attention_np.gradcheck.ops import check_op_by
+from attention_np.gradcheck.report.findings import UNDECIDABLE
+from attention_np.gradcheck.second_order import ADJOINT as ADJOINT_ULPS
+from attention_np.gradcheck.verdict.judging import relative_error
 
 if TYPE_CHECKING:
     from attention_np.derivation import Verification
-    from attention_np.gradcheck.reporting import InputReport
+    from attention_np.gradcheck import InputReport
 
 FURTHER = {
     "jvp": "forward mode",
@@ -68,14 +72,32 @@ def check(
     if {example.op for example in examples} == {*cases.OPS} and others:
         try:
             with ProcessPoolExecutor(others, get_context("spawn")) as pool:
-                pending = [pool.submit(check_ops, [example]) for example in reversed(examples)]
-                pages = partial(check_pages, folder, names)
-                shared = map(partial, repeat(_done_or_here), examples, reversed(pending))
-                report, *found = [work() for work in progress([pages, *shared])]
-                return list(chain(*found)), report
+                with _uninterrupted():
+                    pending = [pool.submit(check_ops, [example]) for example in reversed(examples)]
+                try:
+                    pages = partial(check_pages, folder, names)
+                    shared = map(partial, repeat(_done_or_here), examples, reversed(pending))
+                    report, *found = [work() for work in progress([pages, *shared])]
+                    return list(chain(*found)), report
+                except KeyboardInterrupt:
+                    pool.shutdown(cancel_futures=True)
+                    raise
         except BrokenProcessPool:  # where a program without a guard of its own calls this, none can begin
             pass
     return check_ops(progress(examples)), check_pages(folder, names)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What begins in here, another process for one, is never interrupted; this one is when it is over."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _done_or_here(example: cases.Case, elsewhere: Future[list[Finding]]) -> list[Finding]:

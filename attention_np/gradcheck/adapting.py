@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.checking import check
-from attention_np.gradcheck.nesting import arguments_of, by_path, children, filled, leaves
-from attention_np.gradcheck.reporting import Report
-
-__all__ = ["Adapter", "asserting", "each", "library"]
+from attention_np.gradcheck.check import check
+from attention_np.gradcheck.problem.nests import arguments_of, by_path, children, filled, leaves
+from attention_np.gradcheck.report.reporting import Report
 
 Array = npt.NDArray[Any]
 Signature = inspect.Signature

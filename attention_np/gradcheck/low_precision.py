@@ -1,8 +1,7 @@
-"""Kernels that exist in low precision only, against a reference in double precision.
+"""The door for kernels in low precision, held against a function in double precision.
 
-No small step can be taken in half precision, so the numerical gradient is that of the reference. What the kernel's
-rounding can be blamed for is seen in the kernel itself, entry by entry: at equally spaced points close by, the output
-and the gradients of an exact kernel lie on smooth curves, and whatever differences of a high order leave is rounding.
+No small step can be taken in half precision. So the truth is measured of another function, or is that function's own
+backward; and the floor is how far the kernel's answers jump about on lines of points close by.
 """
 
 from __future__ import annotations
@@ -17,44 +16,47 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.agreement import UNDECIDABLE, UNDECIDED, WRONG, judge
-from attention_np.gradcheck.diagnosis import diagnose
-from attention_np.gradcheck.examining import evidence_of, prepared
-from attention_np.gradcheck.findings import Details
-from attention_np.gradcheck.judging.measured import ROUGH, Candidate, Measured, Options
-from attention_np.gradcheck.judging.verdicts import why_not_complex_step
-from attention_np.gradcheck.measuring.functions import (
-    SAME_CALL_ULPS,
+from attention_np.gradcheck.evidence import Evidence, subject_of
+from attention_np.gradcheck.flow import Options, mistake_of, prepared
+from attention_np.gradcheck.problem.calls import (
+    SAME_CALL,
     Backward,
-    FirstCall,
     Forward,
     another_answer,
+    as_constants,
+    as_executor,
     as_generator,
     as_inputs,
+    check_functions,
     check_mapping,
-    form_of,
+    fault_of_form,
     kind_of,
     on_copies,
 )
-from attention_np.gradcheck.measuring.noise import high_differences
-from attention_np.gradcheck.measuring.numerical import METHODS, as_method, measure
-from attention_np.gradcheck.measuring.reach import SMALLER, WITHIN, reach_of
-from attention_np.gradcheck.measuring.running import Running
-from attention_np.gradcheck.measuring.slopes import by_differences
-from attention_np.gradcheck.measuring.subject import SCALES, Subject, along, room, sizes
-from attention_np.gradcheck.nesting import Flat, Nest, apart, is_narrow
-from attention_np.gradcheck.reporting import InputReport, Report, compared
-
-__all__ = ["check_low_precision"]
+from attention_np.gradcheck.problem.nests import Nest, is_narrow, parts_of
+from attention_np.gradcheck.problem.problem import FlatFunctions, Problem
+from attention_np.gradcheck.report.findings import (
+    UNDECIDABLE,
+    UNDECIDED,
+    WRONG,
+    Details,
+    InputReport,
+    compared,
+)
+from attention_np.gradcheck.report.reporting import Report
+from attention_np.gradcheck.slopes.lines import POINTS, noise_of
+from attention_np.gradcheck.slopes.measuring import CENTRAL, Running
+from attention_np.gradcheck.slopes.numerical import as_method
+from attention_np.gradcheck.verdict.judging import Verdict, judge
+from attention_np.gradcheck.words import explain
+from attention_np.gradcheck.words.reading import Ask
 
 Array = npt.NDArray[Any]
 
 EPS, SINGLE = (float(np.finfo(x).eps) for x in (np.float64, np.float32))  # which kernels, too, add up in
 PRECISIONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "tf32": 2.0**-10}  # the last bit of one
 OF_OUTPUTS = (("backward", "forward"), ("gradient", "output"), ("input", "reference"))  # words for what is said
-LONGEST, POINTS, ORDER = 2.0**-5, 10, 5  # relative; a smooth curve leaves next to nothing, its rounding all
 STEADY = 2  # last bits, of what is rounded alike close by: inputs, as a scale may be, and outputs that hardly move
-TOGETHER, WITNESSES = 8, 64  # saturated entries that are measured together, and that are at most
 
 
 def check_low_precision(
@@ -115,16 +117,16 @@ def check_low_precision(
     (True, False)
     """
     reference, pull_back = reference if isinstance(reference, tuple) and len(reference) == 2 else (reference, None)
-    for name, function in (("forward", forward), ("backward", backward), ("reference", reference)):
-        if not callable(function):
-            raise TypeError(f"{name} must be a function, not {type(function).__name__}")
+    check_functions(forward=forward, backward=backward, reference=reference)
     check_mapping(inputs)
+    executor, numbers = as_executor(executor), as_constants(constants)
     nest, generator = Nest.of_arguments(inputs), as_generator(rng)
     if not nest.arrays:
         as_inputs(inputs)  # which says why nothing is moved
     kernel = _Kernel(forward, backward, nest, _last_bit(precision, nest.arrays.values()))
     functions = replace(kernel.functions, of_nests=reference, gradients=pull_back or backward)
-    right = np.asarray(functions.forward(*(x.astype(np.float64) for x in nest.arrays.values())))
+    point = tuple(x.astype(np.float64) for x in nest.arrays.values())
+    right = np.asarray(on_copies(functions.forward, *point))
     if right.dtype.itemsize < 8:
         raise TypeError(f"reference must compute in double precision, not return {right.dtype}")
     if right.shape != kernel.output.shape:
@@ -132,99 +134,132 @@ def check_low_precision(
             f"reference must return the shape of the kernel's output, {kernel.output.shape}: {right.shape}"
         )
     cotangents = np.stack([kernel.as_given(u) for u in generator.standard_normal((3, *right.shape))])
-    options = Options(as_method(method), 0.0, None, 0, {} if constants is None else constants)
-    seed = int(generator.integers(2**63))
-    truth = _Reference(functions, pull_back is not None, options, Running(executor), cotangents, seed)
-    near = STEADY * kernel.unit + SAME_CALL_ULPS * SINGLE
     with np.errstate(all="ignore"):
-        found = _Compared(kernel, truth, right, generator)
+        answer, again = kernel.answer(cotangents[0]), kernel.answer(cotangents[0])
+        problem = Problem(
+            partial(on_copies, functions.forward),
+            kernel.backward,
+            dict(zip(nest.arrays, point, strict=True)),
+            point,
+            right,
+            cotangents,
+            {name: answer[name] for name in nest.arrays},
+            seed=int(generator.integers(2**63)),
+            dtype=right.dtype,
+            unit=kernel.unit,
+            parts=kernel.functions.parts,
+            constants=numbers,
+            stateless=True,
+        )
+        known = _truth(problem, functions.backward if pull_back else None, as_method(method), Running(executor))
+        expected = kernel.named(right) | {
+            name: np.asarray(found.measured, float).reshape(found.shape) for name, found in known.items()
+        }
+        noise = kernel.floors(cotangents[0], answer, generator)
+        near = STEADY * kernel.unit + SAME_CALL * SINGLE
+        asks = {
+            name: _AskPair(found, problem.inputs, functions.backward) if pull_back else Ask(found, problem.inputs)
+            for name, found in known.items()
+        }
+        verdicts: dict[str, Verdict] = {}
         reports = {}
-        for name, expected in found.expected.items():
-            answer = found.answer[name]
-            fault = form_of(answer, expected) or another_answer(answer, found.again[name], near)
-            if fault is None:
-                reports[name] = found.report(name)
+        for name, there in expected.items():
+            fault = fault_of_form(answer[name], there) or another_answer(answer[name], again[name], near)
+            if fault is not None:
+                for word, of_output in OF_OUTPUTS if name not in known else ():
+                    fault = fault.replace(word, of_output)
+                reports[name] = InputReport(name, "reference", False, math.inf, size=there.size, diagnosis=fault)
                 continue
-            for word, of_output in OF_OUTPUTS if name not in found.known else ():
-                fault = fault.replace(word, of_output)
-            reports[name] = InputReport(name, "reference", False, math.inf, size=expected.size, diagnosis=fault)
-        details = {name: x.details for name, x in reports.items() if name in found.known and x.details is not None}
-        for name in details:
-            if reports[name].wrong:
-                evidence = evidence_of(
-                    found.known[name], details[name].verdict, found.known, details, options.constants
-                )
-                # Slopes of inputs for which the reference is a pair take too long.
-                evidence = evidence._replace(exact=True, ask=None if truth.believed else evidence.ask)
-                reports[name] = replace(reports[name], diagnosis=diagnose(evidence) or "no simple cause")
+            details, diagnosis = _judged(kernel, answer[name], there, noise[name], asks.get(name))
+            reports[name] = compared(name, "reference", details, kernel.unit, diagnosis)
+            if name in known:
+                verdicts[name] = Verdict(known[name], 0.0)
+                verdicts[name].floor[:], verdicts[name].entries[:] = details.floor.ravel(), details.verdict.ravel()
+        for name in (name for name in verdicts if reports[name].wrong):
+            mistake = mistake_of(verdicts[name], known, verdicts)
+            cause = explain(replace(mistake, ask=asks[name], exact=True)) or "no simple cause"
+            reports[name] = replace(reports[name], diagnosis=cause)
     return Report(tuple(reports.values()))
 
 
+def _truth(problem: Problem, pull_back: Backward | None, method: str, running: Running) -> dict[str, Evidence]:
+    """The gradients of the reference for all cotangents: measured, or those of its own backward, which is believed."""
+    options, known = Options(method, 0.0, None, 0), {}
+    for name in problem.inputs:
+        subject = subject_of(problem, name)
+        if pull_back is None:
+            known[name] = prepared(problem, name, subject, options, running)
+            known[name].look(np.arange(subject.x.size), best=known[name].method == CENTRAL)
+        else:
+            known[name] = Evidence(name, problem, subject, method, running, np.zeros(subject.x.shape), False)
+    for k, u in enumerate(problem.cotangents if pull_back is not None else ()):
+        assert pull_back is not None
+        for (name, found), gradient in zip(known.items(), on_copies(pull_back, u, *problem.point), strict=True):
+            if gradient is None or np.shape(gradient) != found.shape:
+                raise ValueError(
+                    f"reference's backward must return a gradient of the shape of {name}, {found.shape}: "
+                    f"{kind_of(gradient) if gradient is None else np.shape(gradient)}"
+                )
+            found.slopes[k], found.looked[...] = np.ravel(gradient), True
+    return known
+
+
 @dataclass(frozen=True)
-class _Reference:
-    """The function in double precision, and its gradients: measured, or those of its own backward."""
+class _AskPair(Ask):
+    """The answers where the reference is a pair: its own backward knows the slopes for any cotangent."""
 
-    functions: Flat
-    believed: bool
-    options: Options
-    running: Running
-    cotangents: Array
-    seed: int
+    pull_back: Backward
+    is_cheap = True
 
-    def candidate(self, kernel: _Kernel, answer: Mapping[str, Any], right: Array) -> Candidate:
-        """The reference, whose output is `right`, and what the kernel claims, where the kernel is."""
-        arrays = {name: x.astype(np.float64) for name, x in kernel.point.items()}
-        run, parts = partial(on_copies, self.functions.forward), self.functions.outputs
-        claimed = [answer[name] for name in arrays]
-        first = FirstCall(right, self.cotangents, claimed, faults={}, writes={}, is_view=False)
-        return Candidate(
-            run,
-            kernel.backward,
-            arrays,
-            tuple(arrays.values()),
-            first,
-            self.cotangents,
-            self.seed,
-            () if parts is None else parts.parts,
-            stateless=True,
-        )
+    @property
+    def is_quick(self) -> bool:
+        """Whether a cotangent for each output may be asked: not many more than the kernel itself is asked for."""
+        return bool(self.found.problem.output.size <= 200)
 
-    def gradients(self, candidate: Candidate) -> dict[str, Measured]:
-        """The gradients for all cotangents."""
-        known = {}
-        for name in candidate.inputs:
-            subject = candidate.subject(name)
-            if self.believed:
-                known[name] = Measured(name, candidate, subject, self.options.method, self.running)
-                continue
-            known[name] = found = prepared(candidate, name, subject, self.options, self.running)
-            found.look(np.arange(subject.x.size), best=found.method == METHODS[1])
-        for k, u in enumerate(self.cotangents if self.believed else ()):
-            gradients = self.functions.backward(u.copy(), *(x.copy() for x in candidate.point))
-            for found, gradient in zip(known.values(), gradients, strict=True):
-                if gradient is None or np.shape(gradient) != found.subject.x.shape:
-                    raise ValueError(
-                        f"reference's backward must return a gradient of the shape of {found.name}, "
-                        f"{found.subject.x.shape}: {kind_of(gradient) if gradient is None else np.shape(gradient)}"
-                    )
-                found.numerical[k], found.looked[...] = np.ravel(gradient), True
-        return known
+    def slopes(self, cotangents: Array) -> Array:
+        """The reference's gradients for other cotangents."""
+        position, there = list(self.inputs).index(self.found.name), list(self.inputs.values())
+        return np.stack([np.asarray(on_copies(self.pull_back, u, *there)[position], float) for u in cotangents])
 
-    def largest_where_smaller(self, found: Measured, some: Array) -> Array:
-        """How large some entries of a gradient are where its input, or all are far smaller; NaN if that is unknown."""
-        (u, inputs), position = found.candidate.question, found.subject.position
-        tame = [SMALLER * x for x in inputs]
-        largest = np.full(len(some), np.nan)
-        for there in ([*inputs[:position], tame[position], *inputs[position + 1 :]], tame):
-            try:
-                if self.believed:
-                    gradient = np.ravel(self.functions.backward(u.copy(), *(x.copy() for x in there))[position])[some]
-                else:
-                    gradient = measure(found.there(u, there), some, found.method, found.aside).values[:, 0]
-            except Exception:  # noqa: S112 - what it raises there is up to the reference
-                continue
-            largest = np.fmax(largest, np.abs(gradient))
-        return largest
+
+def _judged(
+    kernel: _Kernel, claimed: Array, expected: Array, noise: Array, ask: Ask | None
+) -> tuple[Details, str | None]:
+    """The floor and the verdict of each entry of an answer, which `ask` knows of if it is a gradient; what to say."""
+    largest = np.fmax(np.abs(claimed), np.abs(expected))
+    of_reference = EPS * np.abs(expected).max(initial=0)  # what it leaves where all cancels
+    if ask is not None:  # as where a kink of the reference is within the step
+        of_reference = of_reference + ask.found.errors.reshape(expected.shape)
+    floor = noise + np.fmax(kernel.unit * largest, kernel.smallest) / 2 + of_reference
+    bound: Any = 0.0
+    if ask is not None and (np.abs(claimed - expected) > UNDECIDABLE * floor).any():
+        lost = _lost(kernel, ask, ask.found.subject.x, ask.found.rng("lost"))
+        bound = kernel.unit * np.abs(expected).max(initial=0) + 1.5 * lost
+    verdict = judge(claimed, expected, floor, bound, UNDECIDABLE * kernel.unit)
+    verdict[~np.isfinite(expected)] = UNDECIDED
+    diagnosis = None
+    if (verdict == WRONG).any():
+        diagnosis = "it is further from the reference than rounding explains"
+    elif claimed.size and (verdict == UNDECIDED).all() and not (UNDECIDABLE * floor <= largest / 4).any():
+        diagnosis = "it could not be checked: rounding may be all that there is of it"
+    return Details(claimed, expected, floor, verdict), diagnosis
+
+
+def _lost(kernel: _Kernel, ask: Ask, x: Array, rng: np.random.Generator) -> Array:
+    """What a kernel loses that keeps outputs which have rounded, as to one, and works its gradient out from those.
+
+    From such an output it cannot tell its point from another one with the same: so each entry may be as far off as
+    the part of the gradient that comes through such outputs is from that part at another point.
+    """
+    problem, lost, far = ask.found.problem, np.zeros(x.shape), rng.choice([-0.25, 0.25], x.shape)  # half the slope
+    for way in (far, -far):
+        there = ask.moved({**ask.inputs, ask.found.name: x + way * x})
+        with np.errstate(all="ignore"):
+            same = np.abs(there.output - ask.output) <= kernel.unit * np.abs(ask.output)
+        if same.any():
+            (part,), (moved,) = (asked.slopes((same * problem.cotangents[0])[None]) for asked in (ask, there))
+            lost = np.fmax(lost, np.abs(moved - part))
+    return lost
 
 
 class _Kernel:
@@ -233,7 +268,7 @@ class _Kernel:
     def __init__(self, forward: Forward, backward: Backward, inputs: Nest, unit: float) -> None:
         self.point, self.unit = inputs.arrays, unit
         result = forward(*inputs.filled(x.copy() for x in self.point.values()).values())
-        self.functions = Flat.of(forward, backward, inputs, result)
+        self.functions = FlatFunctions.of(forward, backward, inputs, result)
         outputs = self.functions.outputs
         self.output = np.asarray(result if outputs is None else outputs.joined(result))
         if not (self.output.dtype.kind == "f" or is_narrow(self.output.dtype)):
@@ -242,8 +277,7 @@ class _Kernel:
 
     def named(self, output: Array) -> dict[str, Any]:
         """The arrays of the output, by their names."""
-        outputs = self.functions.outputs
-        return {"output": output} if outputs is None else apart(output, outputs.parts)
+        return parts_of(output, self.functions.parts) if self.functions.parts else {"output": output}
 
     def as_given(self, u: Array) -> Array:
         """A cotangent rounded to the dtypes of the outputs, as `backward` is given it."""
@@ -268,24 +302,22 @@ class _Kernel:
         floors = {name: np.zeros(np.shape(x)) for name, x in here.items()}
         ways = [rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape) for x in (u, *self.point.values())]
         spacing = self.unit
-        while spacing <= max(LONGEST, self.unit):
-            answers = [self.answer(*self.moved(u, ways, spacing, k)) for k in range(POINTS)]
+        while spacing <= max(2.0**-5, self.unit):
+            answers = [self.answer(*self._moved(u, ways, spacing, k)) for k in range(POINTS)]
             for name, floor in floors.items():
                 if not all(np.shape(x[name]) == floor.shape and x[name] is not None for x in (here, *answers)):
                     continue
                 curve = np.array([x[name] for x in answers])
-                with np.errstate(all="ignore"):
-                    if spacing > self.unit:  # closer, rounding itself may choose the branch
-                        largest = max(np.abs(curve).max(initial=0), np.abs(u).max(initial=0))
-                        curve = _without_a_branch(curve, self.unit * largest)
-                    left = np.sqrt((high_differences(curve, ORDER) ** 2).mean(axis=0))
-                    of_constants = STEADY * np.abs(curve[POINTS // 2] - curve[POINTS // 2 - 1]) * self.unit / spacing
-                    noise = left + of_constants / UNDECIDABLE
+                if spacing > self.unit:  # closer, rounding itself may choose the branch
+                    largest = max(np.abs(curve).max(initial=0), np.abs(u).max(initial=0))
+                    curve = _without_a_branch(curve, self.unit * largest)
+                step = np.abs(curve[POINTS // 2] - curve[POINTS // 2 - 1])
+                noise = noise_of(curve) + STEADY * step * self.unit / spacing / UNDECIDABLE
                 floors[name] = np.fmax(floor, np.where(np.isfinite(noise), noise, 0))
             spacing *= 4
         return floors
 
-    def moved(self, u: Array, ways: Sequence[Array], spacing: float, k: int) -> tuple[Array, list[Array]]:
+    def _moved(self, u: Array, ways: Sequence[Array], spacing: float, k: int) -> tuple[Array, list[Array]]:
         """The cotangent and the inputs after `k` of the steps between `POINTS` points, in their own dtypes.
 
         Every step is so many last bits of the number itself, and towards zero, or back from there: so no point is
@@ -309,85 +341,6 @@ def _without_a_branch(curve: Array, last_bit: float) -> Array:
     others = np.sort(np.abs(steps), axis=0)[-2]
     far = np.abs(steps) > UNDECIDABLE * np.fmax(others, last_bit)
     return np.concatenate([curve[:1], curve[1:] - np.cumsum(np.where(far, steps, 0), axis=0)])
-
-
-class _Compared:
-    """What a kernel answers at its point, what it is to answer, and how much of the difference is rounding."""
-
-    def __init__(self, kernel: _Kernel, truth: _Reference, right: Array, rng: np.random.Generator) -> None:
-        self.kernel, self.truth = kernel, truth
-        self.answer, self.again = kernel.answer(truth.cotangents[0]), kernel.answer(truth.cotangents[0])
-        self.known = truth.gradients(truth.candidate(kernel, self.answer, right))
-        self.noise = kernel.floors(truth.cotangents[0], self.answer, rng)
-        self.expected = kernel.named(right)
-        for name, found in self.known.items():
-            self.expected[name] = found.numerical[0].reshape(found.subject.x.shape)
-
-    def floor(self, name: str) -> Array:
-        """How far rounding may move each entry from what is expected of it."""
-        expected = self.expected[name]
-        most = np.fmax(np.abs(self.answer[name]), np.abs(expected))
-        of_reference = EPS * np.abs(expected).max(initial=0)  # what it leaves where all cancels
-        if name in self.known:  # as where a kink of the reference is within the step
-            of_reference = of_reference + self.known[name].errors.reshape(expected.shape)
-        return np.asarray(self.noise[name] + np.fmax(self.kernel.unit * most, self.kernel.smallest) / 2 + of_reference)
-
-    def report(self, name: str) -> InputReport:
-        """What is found by comparing, without its cause."""
-        claimed, expected, floor, unit = self.answer[name], self.expected[name], self.floor(name), self.kernel.unit
-        found = self.known.get(name)
-        if found is not None and (np.abs(claimed - expected) > UNDECIDABLE * floor).any():
-            self._allow_saturation(found, np.abs(claimed - expected), floor)
-        verdict = judge(claimed, expected, floor, UNDECIDABLE * unit)
-        verdict[~np.isfinite(expected)] = UNDECIDED
-        if found is not None:
-            found.floor, found.verdict = floor.ravel(), verdict.ravel()
-            may_change = self.truth.options.method == "auto" and found.method == METHODS[0]
-            if may_change and why_not_complex_step(found) is not None:
-                found.method = METHODS[1]
-                found.look(np.flatnonzero(found.looked), best=True)
-                self.expected[name] = found.numerical[0].reshape(expected.shape)
-                return self.report(name)
-        diagnosis, largest = None, np.fmax(np.abs(claimed), np.abs(expected))
-        if (verdict == WRONG).any():
-            diagnosis = "it is further from the reference than rounding explains"
-        elif claimed.size and (verdict == UNDECIDED).all() and not (UNDECIDABLE * floor <= ROUGH * largest).any():
-            diagnosis = "it could not be checked: rounding may be all that there is of it"
-        return compared(name, "reference", Details(claimed, expected, floor, verdict), unit, diagnosis)
-
-    def _allow_saturation(self, found: Measured, error: Array, floor: Array) -> None:
-        """Raise the floor by what saturated outputs lose, where an entry is wrong.
-
-        As 1 - y where y has rounded to one: so long as it stays there, no point close by shows what is lost. Such an
-        entry is far larger where its input, or all are far smaller. Beside wrong ones that are not, it is undecided.
-        Else the worst are measured: once all of several are wrong still, so is the rest; once many are not, as much is
-        allowed to the others as last bits make of the entry that is not saturated.
-        """
-        wrong = np.flatnonzero(error > UNDECIDABLE * floor)
-        whole = self.truth.largest_where_smaller(found, wrong)
-        saturated = ~(WITHIN * np.abs(self.expected[found.name].flat[wrong]) > whole)
-        doubtful, whole = wrong[saturated], whole[saturated]
-        if not saturated.all():
-            floor.flat[doubtful] = error.flat[doubtful]
-            return
-        subject = replace(found.subject, unit=self.kernel.unit)
-        order = np.argsort(-(error * sizes(subject.x)).flat[doubtful])  # all may lose about as much
-        doubtful, whole = doubtful[order], whole[order]
-        for first in range(0, min(doubtful.size, WITNESSES), TOGETHER):
-            some, behind = doubtful[first : first + TOGETHER], doubtful[first + TOGETHER :]
-            floor.flat[some] += STEADY / WITHIN * _lost(subject, some) / UNDECIDABLE
-            still = error.flat[some] > UNDECIDABLE * floor.flat[some]
-            if still.any():
-                floor.flat[behind] = floor.flat[behind] if still.all() else error.flat[behind]
-                return
-        floor.flat[doubtful[WITNESSES:]] += STEADY * subject.unit * whole[WITNESSES:] / UNDECIDABLE
-
-
-def _lost(subject: Subject, some: Array) -> Array:
-    """What saturated outputs lose of the slopes of some entries, each moved by a fraction of itself."""
-    directions = along(subject.x, some)
-    found = by_differences(subject, directions, SCALES[0] * room(subject, directions), reach_of(subject, directions))
-    return found.lost / sizes(subject.x).ravel()[some]
 
 
 def _last_bit(precision: str | None, arrays: Iterable[Array]) -> float:

@@ -1,33 +1,27 @@
-"""Ops against numerical gradients: modules with ``forward``, ``backward``, ``jvp`` and ``double_backward``."""
+"""The door for ops: modules with ``forward``, ``backward``, ``jvp`` and ``double_backward``."""
 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from importlib import import_module
 from numbers import Real
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.agreement import ADJOINT_ULPS, CLEARLY_APART
-from attention_np.gradcheck.checking import DIRECTIONS, check_by
-from attention_np.gradcheck.double_backward import check_double_backward
-from attention_np.gradcheck.measuring.functions import as_generator, check_mapping
-from attention_np.gradcheck.measuring.running import MEMORY
-from attention_np.gradcheck.nesting import Nest
-from attention_np.gradcheck.reporting import InputReport, Report
-
-__all__ = ["check_op", "check_op_by"]
+from attention_np.gradcheck.check import check_by
+from attention_np.gradcheck.problem.calls import as_generator, check_mapping
+from attention_np.gradcheck.problem.nests import Nest
+from attention_np.gradcheck.report.findings import InputReport
+from attention_np.gradcheck.report.reporting import Report
+from attention_np.gradcheck.second_order import ADJOINT, check_double_backward
+from attention_np.gradcheck.verdict.judging import GROSS
 
 Array = npt.NDArray[Any]
-
-IMMUTABLE = (bool, int, float, str, type(None))  # options that no call can change for the next
 
 
 def check_op(
@@ -37,12 +31,12 @@ def check_op(
     method: str = "auto",
     rtol: float | None = None,
     cotangent_rng: int = 0,
-    executor: Executor | None = None,
     vectorized: Sequence[str] | None = None,
-    memory: int = MEMORY,
-    max_entries: int | Literal["auto"] | None = "auto",
-    directions: int = DIRECTIONS,
-    checkpoint: str | os.PathLike[str] | None = None,
+    executor: Any = None,
+    memory: Any = None,
+    max_entries: Any = "auto",
+    directions: Any = None,
+    checkpoint: Any = None,
     progress: bool | None = None,
     **options: Any,
 ) -> Report:
@@ -86,22 +80,9 @@ def check_op(
     >>> print(gradcheck.check_op(softmax, {"scores": np.array([1.0, 2.0, 4.0])}, axis=0).ok)
     True
     """
-    (report,) = check_op_by(
-        [method],
-        op,
-        inputs,
-        options,
-        rtol=rtol,
-        rng=cotangent_rng,
-        executor=executor,
-        vectorized=vectorized,
-        memory=memory,
-        max_entries=max_entries,
-        directions=directions,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
-    return report
+    how = {"executor": executor, "memory": memory, "directions": directions, "checkpoint": checkpoint}
+    how = {name: x for name, x in how.items() if x is not None} | {"max_entries": max_entries, "progress": progress}
+    return check_op_by([method], op, inputs, options, rng=cotangent_rng, vectorized=vectorized, rtol=rtol, **how)[0]
 
 
 def check_op_by(
@@ -122,7 +103,7 @@ def check_op_by(
     for name, kind in nest.kinds.items():
         if kind == "c":
             raise TypeError(f"input {name} is complex: ops are checked on real arrays, and continued from there")
-    functions = _OpFunctions(op, tuple(inputs), options, makers)
+    functions = OpFunctions(op, tuple(inputs), options, makers)
     reports = check_by(
         methods,
         functions.forward,
@@ -137,41 +118,14 @@ def check_op_by(
     )
     further: list[InputReport] = []
     if hasattr(op, "jvp"):
-        further.append(_adjoint(op, functions, nest, as_generator(rng)))
+        further.append(_adjoint(functions, nest, as_generator(rng)))
     if hasattr(op, "double_backward"):
-        further += check_double_backward(op, functions, nest, rng, methods[0])
+        further += check_double_backward(functions, nest, rng, methods[0])
     return [Report((*report.inputs, *further)) for report in reports]
 
 
-def _adjoint(op: Any, functions: _OpFunctions, inputs: Nest, rng: np.random.Generator) -> InputReport:
-    """Forward mode against backward, for random cotangents and tangents."""
-    arrays = inputs.arrays
-    output, cache = functions.call(*inputs.filled(x.copy() for x in arrays.values()).values())
-    u = rng.standard_normal(output.shape).astype(output.dtype)
-    tangents = {name: rng.standard_normal(x.shape).astype(x.dtype) for name, x in arrays.items()}
-    gradients = dict(zip(arrays, inputs.gradients(functions.named(op.backward(u, cache))), strict=True))
-
-    def both_ways(names: Iterable[str]) -> tuple[float, float, float]:
-        """<u, J v>, <J^T u, v> and their relative difference, where only the inputs called `names` move."""
-        moving = [v if name in names else np.zeros_like(v) for name, v in tangents.items()]
-        moved = op.jvp(cache, **inputs.filled(moving, alone=True))
-        forwards = _dot(u, moved)
-        backwards = float(sum(_dot(gradients[name], tangents[name]) for name in names if gradients[name] is not None))
-        size = float(np.linalg.norm(u.astype(float)) * np.linalg.norm(moved.astype(float)))
-        error = abs(forwards - backwards) / size if size else abs(backwards)  # (gradcheck.8)
-        return forwards, backwards, error
-
-    forwards, backwards, error = both_ways(arrays)
-    holds = bool(error <= ADJOINT_ULPS * np.finfo(output.dtype).eps)
-    diagnosis = None
-    if not holds:
-        apart = [name for name in arrays if not both_ways([name])[2] <= CLEARLY_APART]
-        diagnosis = f"forward mode and backward disagree{' for ' + ', '.join(apart) if apart else ''}"
-    return InputReport("jvp", "adjoint", holds, error, (), backwards, forwards, diagnosis=diagnosis)
-
-
 @dataclass(frozen=True)
-class _OpFunctions:
+class OpFunctions:
     """An op as a pair of functions of its arrays alone, which can be sent to another process."""
 
     op: Any
@@ -183,8 +137,7 @@ class _OpFunctions:
         """What the op's forward returns: its output and its cache."""
         given = dict(zip(self.names, inputs, strict=True))
         given |= {name: maker.with_array(given[name]) for name, maker in self.makers.items()}
-        options = {name: _fresh(x) for name, x in self.options.items()}
-        result: tuple[Array, Any] = self.op.forward(**given, **options)
+        result: tuple[Array, Any] = self.op.forward(**given, **{name: _fresh(x) for name, x in self.options.items()})
         return result
 
     def forward(self, *inputs: Any) -> Array:
@@ -206,25 +159,50 @@ class _OpFunctions:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self.op, ModuleType):  # which cannot be pickled, but can be imported there
-            return _op_functions, (self.op.__name__, self.names, self.options, self.makers)
-        return _OpFunctions, (self.op, self.names, self.options, self.makers)
+            return _of_module, (self.op.__name__, self.names, self.options, self.makers)
+        return OpFunctions, (self.op, self.names, self.options, self.makers)
 
 
-def _op_functions(
-    module: str, names: tuple[str, ...], options: Mapping[str, Any], makers: Mapping[str, Any]
-) -> _OpFunctions:
-    return _OpFunctions(import_module(module), names, options, makers)
+def _of_module(module: str, *rest: Any) -> OpFunctions:
+    return OpFunctions(import_module(module), *rest)
 
 
 def _fresh(option: Any) -> Any:
     """A copy of an option: a generator draws the same again, and a call that writes to an array changes no other."""
-    if isinstance(option, IMMUTABLE):
+    if isinstance(option, bool | int | float | str | type(None)):
         return option
     if type(option) is np.ndarray and not option.dtype.hasobject:
         return option.copy("K")
     if hasattr(option, "_make"):  # a NamedTuple of parameters, of which deepcopy takes as long as the op
         return option._make(map(_fresh, option))
     return copy.deepcopy(option)
+
+
+def _adjoint(functions: OpFunctions, inputs: Nest, rng: np.random.Generator) -> InputReport:
+    """Forward mode against backward, for random cotangents and tangents."""
+    arrays, op = inputs.arrays, functions.op
+    output, cache = functions.call(*inputs.filled(x.copy() for x in arrays.values()).values())
+    u = rng.standard_normal(output.shape).astype(output.dtype)
+    tangents = {name: rng.standard_normal(x.shape).astype(x.dtype) for name, x in arrays.items()}
+    gradients = dict(zip(arrays, inputs.gradients(functions.named(op.backward(u, cache))), strict=True))
+
+    def both_ways(names: Iterable[str]) -> tuple[float, float, float]:
+        """<u, J v>, <J^T u, v> and their relative difference, where only the inputs called `names` move."""
+        moving = [v if name in names else np.zeros_like(v) for name, v in tangents.items()]
+        moved = op.jvp(cache, **inputs.filled(moving, alone=True))
+        forwards = _dot(u, moved)
+        backwards = float(sum(_dot(gradients[name], tangents[name]) for name in names if gradients[name] is not None))
+        size = float(np.linalg.norm(u.astype(float)) * np.linalg.norm(moved.astype(float)))
+        error = abs(forwards - backwards) / size if size else abs(backwards)  # (gradcheck.8)
+        return forwards, backwards, error
+
+    forwards, backwards, error = both_ways(arrays)
+    holds = bool(error <= ADJOINT * np.finfo(output.dtype).eps)
+    diagnosis = None
+    if not holds:
+        apart = [name for name in arrays if not both_ways([name])[2] <= GROSS]
+        diagnosis = f"forward mode and backward disagree{' for ' + ', '.join(apart) if apart else ''}"
+    return InputReport("jvp", "adjoint", holds, error, (), backwards, forwards, diagnosis=diagnosis)
 
 
 def _dot(a: Array, b: Array) -> float:

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib.figures import legend_below, new_figure, one_axes
-from attention_np.gradcheck import describing
-from attention_np.gradcheck.agreement import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
-from attention_np.gradcheck.findings import Details, Finding
-from attention_np.gradcheck.measuring.functions import Forward
-from attention_np.gradcheck.measuring.step_errors import ORDERS, STEPS, step_errors
+from attention_np.gradcheck.problem.calls import Forward
+from attention_np.gradcheck.report import describing
+from attention_np.gradcheck.report.findings import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, Details, InputReport
+from attention_np.gradcheck.slopes.step_errors import ORDERS, STEPS, step_errors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,11 +29,7 @@ LOOKS = {  # told apart by the line and the marker, too; the colours are those o
     "extrapolated twice": ("#CC79A7", (0, (5, 1, 1, 1, 1, 1)), "D"),
     "complex step": ("#000000", "-", "o"),
 }
-SMALLEST_ERROR = 1e-17  # what is smaller, zero for one, is drawn here
 LEAST, MOST = 1e-3, 1e3  # of the scale of errors over their tolerance
-ELONGATED = 3  # times longer one way than the other: cells are no squares then
-SPARSE = 20  # times as many entries as were looked at
-LABELLED = 24  # indices of the leading axes, at most, for which there is room
 
 
 def v_curve(
@@ -71,7 +66,7 @@ def v_curve(
     every = max(1, len(found.steps) // 12)
     for number, (formula, errors) in enumerate(found.errors.items()):
         some = ~np.isnan(errors).all(axis=1)
-        x, shown = found.steps[some], np.maximum(errors[some], SMALLEST_ERROR)
+        x, shown = found.steps[some], np.maximum(errors[some], 1e-17)  # zero, too, has a place
         median, largest = np.nanmedian(shown, axis=1), np.nanmax(shown, axis=1)
         colour, line, marker = LOOKS[formula]
         power = f"$h^{ORDERS[formula]}$" if ORDERS[formula] > 1 else "$h$"
@@ -92,15 +87,15 @@ def v_curve(
     return ax
 
 
-def places(input_report: Finding, *, ax: Axes | None = None) -> Axes:
+def places(input_report: InputReport, *, ax: Axes | None = None) -> Axes:
     """Plot where the errors are: each entry's difference over its tolerance, ten times its noise floor.
 
-    The rows are those of the last two axes, for each index of the leading ones below each other. What is above 1 is
-    wrong, and outlined; what cannot be decided has a dot.
+    The rows are those of the last two axes, for each index of the leading ones below each other. What is wrong
+    is outlined; what cannot be decided, or is too small to judge, has a dot.
 
     Parameters
     ----------
-    input_report : Finding
+    input_report : InputReport
     ax : matplotlib.axes.Axes, optional
         Where to plot; by default on a new figure.
 
@@ -117,7 +112,7 @@ def places(input_report: Finding, *, ax: Axes | None = None) -> Axes:
     ValueError
         If the report holds no arrays.
     """
-    if not isinstance(input_report, Finding):
+    if not isinstance(input_report, InputReport):
         what = type(input_report).__name__
         raise TypeError(f"places draws one input of a report, such as report['x'], not a whole {what}")
     if input_report.details is None:
@@ -136,7 +131,7 @@ def places(input_report: Finding, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def all_places(inputs: Sequence[Finding]) -> npt.NDArray[Any]:
+def all_places(inputs: Sequence[InputReport]) -> npt.NDArray[Any]:
     """A figure with :func:`places` of each of the inputs that has arrays."""
     plotted = [entry for entry in inputs if entry.details is not None]
     if not plotted:
@@ -150,12 +145,12 @@ def all_places(inputs: Sequence[Finding]) -> npt.NDArray[Any]:
 
 def _nothing_to_plot(names: Sequence[str]) -> str:
     return (
-        f"the report holds no arrays to plot for {', '.join(names)}: there was nothing to compare, or it was saved "
-        "without its details"
+        f"the report holds no arrays to plot for {', '.join(names)}: there was nothing to compare, or it comes from a "
+        "file, which holds none"
     )
 
 
-def _title(entry: Finding) -> str:
+def _title(entry: InputReport) -> str:
     wrong = describing.how_many_wrong(entry) or ("holds" if entry.ok else "does not hold")
     return f"{entry.name}: {wrong}"
 
@@ -173,12 +168,12 @@ def _draw_errors(ax: Axes, image: Array) -> None:
     from matplotlib.colors import LogNorm
 
     high, wide = image.shape
-    square = max(high, wide) <= ELONGATED * min(high, wide)
+    square = max(high, wide) <= 3 * min(high, wide)  # cells of longer ones would be too small
     looks: dict[str, Any] = {"norm": LogNorm(LEAST, MOST), "cmap": "cividis"}
     shown = np.clip(image, LEAST, MOST)
     picture = ax.imshow(shown, aspect="equal" if square else "auto", interpolation="nearest", **looks)
     rows, columns = np.nonzero(~np.isnan(image))
-    if len(rows) < image.size / SPARSE:  # cells of which would be lost among the others
+    if len(rows) < image.size / 20:  # single cells would be lost among the others
         ax.scatter(columns, rows, s=9, c=shown[rows, columns], zorder=2, **looks)
     bar = ax.figure.colorbar(picture, ax=ax, extend="both", shrink=0.85)
     bar.set_label(f"difference / ({UNDECIDABLE} noise floors)")
@@ -233,5 +228,5 @@ def _label(ax: Axes, shape: tuple[int, ...]) -> None:
     if len(leading) > 1:
         ax.set_ylabel("index of the leading axes")
         ax.hlines(high * np.arange(1, len(leading)) - 0.5, -0.5, wide - 0.5, color="white", lw=1.5)
-        shown = range(0, len(leading), math.ceil(len(leading) / LABELLED))
+        shown = range(0, len(leading), math.ceil(len(leading) / 24))  # for so many there is room
         ax.set_yticks([high * (k + 0.5) - 0.5 for k in shown], [describing.place(leading[k]) for k in shown])

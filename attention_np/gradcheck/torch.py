@@ -31,8 +31,9 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.adapting import Adapter, Signature, asserting, each, library
-from attention_np.gradcheck.nesting import signature_of
-from attention_np.gradcheck.reporting import InputReport, Report
+from attention_np.gradcheck.problem.nests import signature_of
+from attention_np.gradcheck.report.findings import InputReport
+from attention_np.gradcheck.report.reporting import Report
 
 __all__ = ["assert_gradients", "check"]
 

@@ -1,1 +1,0 @@
-"""Slopes of a function, and how far rounding and the method can be trusted."""

@@ -1,0 +1,1 @@
+"""What is found: data, as text, as JSON, as pictures."""

@@ -1,0 +1,141 @@
+"""A report in words: plain text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from textwrap import fill
+
+from attention_np._lib.text import legible
+from attention_np.gradcheck.report.findings import SHOWN, Entry, Escape, InputReport
+
+COLUMNS = ("input", "method", "holds", "error", "worst at", "analytic", "numerical", "floor")
+MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?", "unfinished": "..."}
+
+
+def describe(inputs: Sequence[InputReport]) -> str:
+    """The table with a line an input, and below it what else there is to say of each."""
+    lines = _table([COLUMNS, *map(_cells, inputs)])
+    common: dict[str, list[str]] = {}  # remarks, and whom they are made of
+    for entry in inputs:
+        for remark in _remarks(entry):
+            common.setdefault(remark, []).append(entry.name)
+    for entry in inputs:
+        if entry.diagnosis is not None:
+            lines.append(f"{entry.name}: {entry.diagnosis}")  # in one line, however long: people search for it
+        wrong, worst = how_many_wrong(entry), entry.worst[: entry.wrong]
+        if wrong:
+            lines.append(f"{entry.name}: {wrong}{', the worst first:' if len(worst) > 1 else ''}")
+        if len(worst) > 1:  # else the line of the input shows it already
+            columns = ("index", "analytic", "numerical", "relative error", "floor")
+            lines += [f"    {line}" for line in _table([columns, *map(_worst_cells, worst)])]
+        said = [remark for remark in _remarks(entry) if common[remark][0] == entry.name]  # once in a report
+        lines += [_wrapped(f"{', '.join(common[remark])}: {remark}") for remark in said]
+    return legible("\n".join(lines))
+
+
+def how_many_wrong(entry: InputReport) -> str:
+    """Such as "7 of 12 entries are wrong"; empty where the line of the input says it all."""
+    if not entry.wrong or entry.checked == 1:
+        return ""
+    return f"{_of_all(entry.wrong, entry)} {'is' if entry.wrong == 1 else 'are'} wrong"
+
+
+def place(index: tuple[int, ...]) -> str:
+    """An index as text."""
+    return str(list(map(int, index))) if index else "-"
+
+
+def _cells(entry: InputReport) -> tuple[str, ...]:
+    """What stands in the columns for one input."""
+    name = " ".join(entry.name.splitlines())
+    if not (entry.size or entry.method == "adjoint"):
+        return name, entry.method, *["-"] * (len(COLUMNS) - 2)
+    compared = not (math.isnan(entry.analytic) and math.isnan(entry.numerical))
+    values = (*_values(entry, entry.wrong > 0), f"{entry.floor:.1e}") if compared else ("-", "-", "-")
+    error = "-" if math.isnan(entry.max_relative_error) else f"{entry.max_relative_error:.1e}"
+    return name, entry.method, MARKS[entry.verdict], error, place(entry.worst_index), *values
+
+
+def _worst_cells(entry: Entry) -> tuple[str, ...]:
+    """What stands in the columns for one wrong entry."""
+    return place(entry.index), *_values(entry, True), f"{entry.relative_error:.1e}", f"{entry.floor:.1e}"
+
+
+def _values(entry: InputReport | Entry, must_differ: bool) -> tuple[str, str]:
+    """Both values, with so many digits that they do not look the same if they must not."""
+    for digits in (9, 12, 17):
+        texts = f"{entry.analytic:.{digits}g}", f"{entry.numerical:.{digits}g}"
+        if texts[0] != texts[1] or not must_differ:
+            break
+    return texts
+
+
+def _remarks(entry: InputReport) -> Iterator[str]:
+    """What there is to say besides the table, the diagnosis and the wrong entries, a sentence each."""
+    if entry.undecidable:
+        shown, some = entry.undecided[:SHOWN], entry.undecidable < entry.checked
+        more = ", ..." if len(shown) < entry.undecidable else ""
+        named = f": {', '.join(map(place, shown))}{more}" if some else ""
+        yield f"{_of_all(entry.undecidable, entry)} cannot be decided at this precision{named}"
+    if entry.too_small:
+        yield (
+            f"{_of_all(entry.too_small, entry)} {'differs' if entry.too_small == 1 else 'differ'}, but too small to "
+            "judge beside the others: to see more, scale the input, or check rows apart"
+        )
+    if entry.note is not None:
+        yield entry.note
+    if not entry.size and entry.method != "adjoint":
+        yield "it has no entries: there is nothing to check"
+    if entry.escape is not None:
+        yield _sampled(entry.escape)
+    elif entry.checked < entry.size and (entry.checked or entry.diagnosis is None):  # else nothing could be compared
+        yield f"stopped after {entry.checked} of {_entries(entry.size)}"
+
+
+def _of_all(count: int, entry: InputReport) -> str:
+    return f"{count} of {_entries(entry.checked or entry.size)}"
+
+
+def _entries(count: int) -> str:
+    return f"{count} {'entry' if count == 1 else 'entries'}"
+
+
+def _sampled(escape: Escape) -> str:
+    """What was looked at, and what may have been missed."""
+    looked = f"looked at {escape.entries} of {_entries(escape.size)}"
+    single = _probability(escape.probability(0))
+    if not (escape.directions and 0 < escape.norm < math.inf):
+        some = max(1, escape.size // 100)
+        return (
+            f"{looked}: a single wrong entry escapes with probability {single}, "
+            f"errors in {_entries(some)} with {_probability(escape.probability(0, some))}"
+        )
+    error = next((10.0**k for k in range(-16, 0) if escape.probability(10.0**k) <= 1e-6), 1.0)
+    directions = f"{escape.directions} random direction{'s' if escape.directions > 1 else ''}"
+    return (
+        f"{looked} and along {directions}: an error of {error:g} of the gradient's norm escapes with probability "
+        f"at most {_probability(escape.probability(error))}, an error in a single entry that is smaller than the "
+        f"noise along a direction with {single}"
+    )
+
+
+def _probability(probability: float) -> str:
+    """Three digits, or one of a small probability, rounded up: it is a bound."""
+    if not 0 < probability < 1e-3:
+        return f"{probability:.3g}"
+    unit = 10.0 ** math.floor(math.log10(probability))
+    return f"{math.ceil(probability / unit) * unit:.0e}" if unit else f"{probability:.0e}"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _wrapped(line: str) -> str:
+    """The line, broken between words, but not within an index."""
+    hard = "\N{NO-BREAK SPACE}"
+    whole = re.sub(r"\[[\d, ]+\]", lambda index: index[0].replace(" ", hard), line)
+    return fill(whole, 110, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False).replace(hard, " ")

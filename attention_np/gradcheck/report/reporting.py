@@ -1,0 +1,116 @@
+"""What a check found: for a person, for a file, and for a test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy.typing as npt
+
+from attention_np.gradcheck import plot
+from attention_np.gradcheck.report import saving
+from attention_np.gradcheck.report.describing import describe
+from attention_np.gradcheck.report.findings import InputReport
+
+
+class GradientError(AssertionError):
+    """A gradient does not agree with the numerical one."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A check was interrupted; `report` says what was found until then."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__("the check was interrupted: its report is in the attribute called report")
+        self.report = report
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What was found for all inputs; ``report[name]`` is what was found for one."""
+
+    inputs: tuple[InputReport, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every gradient holds."""
+        return all(entry.ok for entry in self.inputs)
+
+    def __getitem__(self, name: str) -> InputReport:
+        for entry in self.inputs:
+            if entry.name == name:
+                return entry
+        raise KeyError(f"{name!r} is not among the inputs checked: {', '.join(entry.name for entry in self.inputs)}")
+
+    def __iter__(self) -> Iterator[InputReport]:
+        return iter(self.inputs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Report) and self.to_dict() == other.to_dict()  # where NaN equals NaN
+
+    def __hash__(self) -> int:
+        return hash(tuple((entry.name, entry.method, entry.ok) for entry in self.inputs))
+
+    def __str__(self) -> str:
+        return describe(self.inputs)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(describe(self.inputs))}</pre>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report in the types of JSON, without the arrays of the details.
+
+        None stands for NaN, and the strings "Infinity" and "-Infinity" for what they say: JSON has none of them.
+        """
+        return saving.as_dict(self.inputs)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report to a file, as JSON.
+
+        The file is written beside `path` and then put in its place, so that no reader sees a part of it.
+        """
+        saving.write(path, self.inputs)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Report:
+        """Read the report that :meth:`save` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the file holds something else. Nothing in it is evaluated.
+        """
+        return cls(saving.read(path))
+
+    def plot(self, name: str | None = None) -> npt.NDArray[Any]:
+        """Where the errors are, by Matplotlib: a figure with one Axes for each input.
+
+        Parameters
+        ----------
+        name : str, optional
+            The input to look at; by default those that are wrong, or all if none is.
+
+        Returns
+        -------
+        ndarray of matplotlib.axes.Axes
+
+        Raises
+        ------
+        ImportError
+            If Matplotlib is missing.
+        ValueError
+            If the report holds no arrays to plot.
+        """
+        chosen = [self[name]] if name is not None else [entry for entry in self if not entry.ok] or list(self)
+        return plot.all_places(chosen)
+
+    def raise_if_failed(self) -> None:
+        """Raise `GradientError`, an AssertionError that prints the report, if a gradient does not hold."""
+        failed = [entry for entry in self.inputs if not entry.ok]
+        if failed:
+            unseen = all(entry.verdict == "undecidable" for entry in failed)
+            what = "could not be checked" if unseen else "does not hold"
+            raise GradientError(f"the gradient {what} for {', '.join(entry.name for entry in failed)}\n{self}")

@@ -1,0 +1,179 @@
+"""How a function moves when entries of one input move: by the complex step, and by extrapolated central differences.
+
+Both give, for each entry that moves, the derivative of ``(cotangent * output).sum()`` for several cotangents at once,
+and an estimate of the error. The formulas are derived in ``derivations/gradcheck.md``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.problem.calls import NotAnalyticError
+from attention_np.gradcheck.slopes.moves import LONGEST, Subject, flattened, room, scaled
+
+Array = npt.NDArray[Any]
+
+COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever the function multiplies it with
+COMPLEX_STEP_IN_SINGLE = 2.0**-40  # where small slopes times a shorter one would be lost
+LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
+BENT = 24  # times how far rounding moves the outputs: a jump of the slope
+KNOWN = 1e-8  # relative: a slope that the first step knows so well is not measured again
+
+
+class Slopes(NamedTuple):
+    """Derivatives with respect to some entries, or along some directions."""
+
+    values: Array  # (moves, cotangents)
+    errors: Array  # (moves,): the method's own error for the first cotangent
+    steps: Array  # (moves,): the longest step that was taken, relative to the direction
+    moving: Array  # (moves,): whether some output moves
+
+
+def by_complex_step(subject: Subject, directions: Array, steps: Array | None = None) -> Slopes:
+    """Im f(x + i h v) / h, for each direction v: exact but for rounding, as nothing is subtracted (gradcheck.14).
+
+    `steps`, one for each, is by default so short that nothing is left of h^2.
+    """
+    if steps is None:  # so short that no entry moves by more than a small fraction of itself
+        own = room(subject.x, directions)
+        in_single = (subject.output.dtype.itemsize < 8) | (own < 2.0**-800)
+        steps = np.where(in_single, COMPLEX_STEP_IN_SINGLE, COMPLEX_STEP) * own
+    try:
+        outputs = subject.outputs(subject.x + 1j * scaled(directions, steps))
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise NotAnalyticError(
+            f"forward refuses complex arrays, so the complex step does not apply: use central ({error})"
+        ) from error
+    if outputs.dtype.kind != "c":
+        raise NotAnalyticError(
+            f"forward turns complex arrays into {outputs.dtype}, so the complex step does not apply: use central"
+        )
+    with np.errstate(all="ignore"):
+        slopes = outputs.imag / steps[:, None]  # (moves, outputs) (gradcheck.14)
+        eps = float(np.finfo(outputs.dtype).eps)
+        values, weights = _weighted(slopes, subject.weights), np.abs(subject.weights[:, 0])
+        # (gradcheck.48), and what the square of the step leaves (gradcheck.14)
+        left = steps**2 * (np.abs(subject.output.ravel()) * weights).sum()
+        errors = eps * _summed(np.abs(slopes), weights) + left
+        known = np.isfinite(values[:, 0])
+        return Slopes(values, np.where(known, errors, np.inf), steps, (slopes != 0).any(axis=1))
+
+
+def by_differences(subject: Subject, directions: Array, steps: Array | float) -> Slopes:
+    """Richardson's extrapolation of central differences along each direction v, at h = step, step/2 and step/4.
+
+    The step, of each move or of all, is relative to its direction.
+    """
+    steps = np.broadcast_to(steps, len(directions))
+    column, bends, rounding = [], [], np.zeros(len(directions))  # by level: (moves, cotangents), (moves,); (moves,)
+    moving = np.zeros((len(directions), subject.output.size), bool)
+    with np.errstate(all="ignore"):
+        levels = [steps / 2**level for level in range(LEVELS)]  # (gradcheck.23)
+        asked = [scaled(directions, step) for step in levels]
+        places = [(subject.x + sign * h).astype(subject.x.dtype) for h in asked for sign in (1, -1)]
+        outputs = np.split(subject.values(np.concatenate(places)), len(places))
+        weights, noise = subject.weights, np.square(subject.rounding * subject.weights[:, 0])
+        for level, (step, h) in enumerate(zip(levels, asked, strict=True)):
+            width = _width(places[2 * level], places[2 * level + 1], h) * step  # what rounding made of 2 h
+            above, below = outputs[2 * level : 2 * level + 2]
+            difference, bend = above - below, above - 2 * subject.output.ravel() + below
+            column.append(_weighted(difference, weights) / width[:, None])  # (gradcheck.25)
+            bends.append(2 * _summed(bend, weights[:, 0]) / width)  # (gradcheck.80)
+            moving |= (above != subject.output.ravel()) | (below != subject.output.ravel())
+            rounding = np.fmax(rounding, 2 * np.sqrt(_summed(moving, noise)) / width)  # (gradcheck.33)
+        best, truncation = extrapolated(column)
+        jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, within the step (gradcheck.81)
+        jump[~(jump > BENT * rounding)] = 0
+        hidden = 2 * np.sqrt(np.maximum(noise.sum() - _summed(moving, noise), 0)) / width
+        unsure = np.flatnonzero(hidden > np.fmax(KNOWN * np.abs(best[:, 0]), rounding))
+        if unsure.size:  # outputs that do not move may hide a slope below their last bits: do they depend on it?
+            moving[unsure] |= _moved_further(subject, directions[unsure])
+            rounding[unsure] = (2 * np.sqrt(_summed(moving, noise)) / width)[unsure]
+        errors = truncation[:, 0] + rounding + jump
+    known = np.isfinite(errors)  # which they are not where the slope is not
+    return Slopes(best, np.where(known, errors, np.inf), np.array(steps), np.asarray(moving.any(axis=1)))
+
+
+def by_best_differences(subject: Subject, directions: Array, *, all_steps: bool = False) -> Slopes:
+    """Differences where each entry moves by a fraction of itself; at its best step where that knows it badly.
+
+    Or of `all_steps` in any case. Entries that are much smaller than others of their array are moved by fractions of
+    themselves first, and past zero only where those tell hardly anything: beyond, a solver need not converge.
+    """
+    own = room(subject.x, directions)  # (moves,)
+    best = by_differences(subject, directions, np.fmin(LONGEST, own / 64))
+    at_zero = flattened((directions != 0) & (subject.x == 0)).any(axis=1)  # of which nothing tells the scale
+    badly = np.full(len(directions), True) if all_steps else ~(best.errors <= KNOWN * np.abs(best.values[:, 0]))
+    tried = [LONGEST * 2.0 ** (-5 * k) for k in range(12)]
+    for step, across in ((step, across) for across in (False, True) for step in tried):
+        usable = ((step >= own) == across) & (step != best.steps) & badly
+        flat = (best.values[:, 0] == 0) & best.moving  # a step too long or too short sees nothing
+        good = (KNOWN / 10 if across else KNOWN / 1000) * np.abs(best.values[:, 0])
+        poor = np.flatnonzero(usable & (flat | at_zero | ~(best.errors <= good)))
+        if poor.size:
+            found = by_differences(subject, directions[poor], step)
+            better = _are_better(found, Slopes(*(part[poor] for part in best)))
+            for kept, new in zip(best, found, strict=True):
+                kept[poor[better]] = new[better]
+    return best
+
+
+def _are_better(found: Slopes, before: Slopes) -> Array:
+    """Which slopes are better known by other steps.
+
+    If the two do not contradict each other, the one with the smaller error is better. If they do, the shorter step is
+    right: the longer one has left what is local, and sees nothing of a narrow peak, or looks past a kink.
+    """
+    difference = np.abs(found.values - before.values)[:, 0]
+    agree = ~(difference > 3 * (found.errors + before.errors))
+    better = np.where(agree, found.errors < before.errors, found.steps < before.steps)
+    better &= np.isfinite(found.errors) & (found.moving >= before.moving)  # a step too short to see is not better
+    return np.asarray(better | ~np.isfinite(before.errors))
+
+
+def _moved_further(subject: Subject, directions: Array) -> Array:
+    """Which outputs move where entries are an eighth less than they are, or far more: (moves, outputs)."""
+    moved = np.zeros((len(directions), subject.output.size), bool)
+    outwards = np.where(subject.x < 0, -1, 1) * np.fmax(np.abs(directions), directions != 0)
+    for there in (
+        -np.where(directions != 0, subject.x / 8, 0),
+        *(far * outwards for far in (2.0**-20, 2.0**-13, LONGEST)),
+    ):
+        outputs = subject.values(subject.x + there)
+        moved |= (outputs != subject.output.ravel()) & np.isfinite(outputs)
+    return moved
+
+
+def extrapolated(column: list[Array]) -> tuple[Array, Array]:
+    """Richardson's extrapolation of central differences at h, h/2, h/4, ..., and what the last step of it changed."""
+    tableau = [column]
+    for order in range(1, len(column)):
+        fine, coarse = tableau[-1][1:], tableau[-1][:-1]
+        # (gradcheck.28), (gradcheck.29)
+        tableau.append([(4**order * a - b) / (4**order - 1) for a, b in zip(fine, coarse, strict=True)])
+    best, (coarser, finer) = tableau[-1][0], tableau[-2]  # (gradcheck.31)
+    return best, np.maximum(np.abs(best - finer), np.abs(best - coarser))
+
+
+def _weighted(slopes: Array, weights: Array) -> Array:
+    """The weighted sums of the slopes for each cotangent: (moves, cotangents)."""
+    return np.stack([_summed(slopes, column) for column in weights.T], axis=1)
+
+
+def _summed(rows: Array, weights: Array) -> Array:
+    """``rows @ weights``, so that the bits of no row depend on how many there are."""
+    return np.asarray((rows * weights).sum(axis=1))  # (gradcheck.5)
+
+
+def _width(up: Array, down: Array, h: Array) -> Array:
+    """By how much more, or less, than 2 h the input moved: about 2, for each move."""
+    asked, got = flattened(h), flattened(up - down)
+    usable = np.isfinite(got) & (asked != 0)
+    single = (asked != 0).sum(axis=1) == 1  # of a direction of several entries, each is rounded by itself
+    ratio = np.where(usable, got, 0).sum(axis=1) / np.where(usable, asked, 0).sum(axis=1)
+    return np.where(single & usable.any(axis=1), ratio, 2.0)

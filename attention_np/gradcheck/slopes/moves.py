@@ -1,0 +1,198 @@
+"""A function at a point, one of whose inputs moves: the outputs for many moves, and how far an entry can move."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.problem.calls import REFUSALS
+
+Array = npt.NDArray[Any]
+
+LONGEST = 2.0**-7  # relative: the first step of differences
+SMALLEST = 1e-300  # whatever is smaller counts as zero: a fraction of it could not be told from it
+
+
+class AnotherShapeError(ValueError):
+    """Many moves at once do not give as many outputs."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A function at a point, to be differentiated with respect to one of its inputs."""
+
+    forward: Callable[..., Any]
+    point: tuple[Array, ...]
+    position: int  # of the input
+    output: Array  # at the point
+    cotangents: Array  # (cotangents, *output.shape)
+    unit: float  # the last bit of one, in the dtype in which the function is meant to be used
+    noise: Array | None = None  # how far rounding moves each output, of its shape; None: by its last bit
+    batched: bool = False  # whether this input may carry one more leading axis, and the output then does, too
+    with_it: tuple[int, ...] = ()  # other inputs that then must carry it, too
+    rows: int = 1 << 30  # how many moves may go through at once
+
+    @property
+    def x(self) -> Array:
+        """The input that moves."""
+        return self.point[self.position]
+
+    @property
+    def weights(self) -> Array:
+        """The cotangents as the columns of a matrix: (outputs, cotangents)."""
+        return np.asarray(flattened(self.cotangents).T)
+
+    @property
+    def rounding(self) -> Array:
+        """How far rounding moves each output where slopes are measured: (outputs,)."""
+        last_bit = float(np.finfo(self.output.dtype).eps) * np.abs(self.output)
+        return np.ravel(last_bit if self.noise is None else np.fmax(self.noise, last_bit))
+
+    @property
+    def last_bits(self) -> Array:
+        """The last bit of each output, times its weight in the first cotangent: (outputs,)."""
+        return np.abs(self.unit * self.output.ravel() * self.weights[:, 0]).astype(float)
+
+    def outputs(self, moved: Array) -> Array:
+        """The outputs, one a row, where the input takes each of the values in `moved`, (moves, *x.shape)."""
+        # Of dtypes, not of arrays: NumPy 1 takes a single number for one of the narrowest dtype that holds it.
+        moved = moved.astype(np.result_type(self.x.dtype, np.complex64) if moved.dtype.kind == "c" else self.x.dtype)
+        point = [x.astype(np.result_type(x.dtype, moved.dtype)) for x in self.point]
+        if not self.batched:
+            each = (moved[k, ...] for k in range(len(moved)))  # arrays, also where each is a single number
+            rows = [self._output([*point[: self.position], x, *point[self.position + 1 :]]) for x in each]
+            return np.array(rows).reshape(len(moved), self.output.size)
+        if len(moved) > self.rows:
+            return np.concatenate([self.outputs(moved[k : k + self.rows]) for k in range(0, len(moved), self.rows)])
+        axes = max(self.output.ndim, self.x.ndim)  # so that the new axis comes before all others
+        point[self.position] = moved.reshape(len(moved), *(1,) * (axes - self.x.ndim), *self.x.shape)
+        for k in self.with_it:
+            x = point[k]
+            point[k] = np.broadcast_to(x, (len(moved), *(1,) * (axes - x.ndim), *x.shape))
+        found = np.asarray(self.forward(*point))
+        shape = (len(moved), *self.output.shape)
+        if found.shape not in (shape, self.output.shape):  # the output may not depend on this input
+            raise AnotherShapeError(f"it returns an array of shape {found.shape}, where {shape} is needed")
+        return flattened(np.broadcast_to(found, shape))
+
+    def values(self, moved: Array) -> Array:
+        """The same for real moves, some of which may leave the domain of the function: NaN where it says so."""
+        try:
+            return self.outputs(moved)
+        except REFUSALS:
+            if len(moved) == 1:
+                return np.full((1, self.output.size), np.nan, self.output.dtype)
+            return np.concatenate([self.values(moved[k : k + 1]) for k in range(len(moved))])
+
+    def with_output(self) -> Subject:
+        """The same with the output that it has at its point."""
+        return replace(self, output=self._output([x.copy() for x in self.point]).reshape(self.output.shape))
+
+    def _output(self, point: Sequence[Array]) -> Array:
+        found = np.array(self.forward(*point))
+        if found.shape != self.output.shape:
+            raise ValueError(f"forward must return arrays of one shape, not {self.output.shape} and {found.shape}")
+        return found.ravel()
+
+
+def flattened(rows: Array) -> Array:
+    """Each of the rows as a flat one: (rows, entries)."""
+    return rows.reshape(len(rows), math.prod(rows.shape[1:]))
+
+
+def sizes(x: Array) -> Array:
+    """What a step from each entry of `x` is relative to: its magnitude, or the typical one of `x` if that is larger.
+
+    A power of two, so that nothing is rounded when a step or a slope is multiplied by it.
+    """
+    magnitude = np.where(np.isfinite(x), np.abs(x), 0)
+    nonzero = np.sort(magnitude[magnitude > SMALLEST])
+    middle = nonzero[(nonzero.size - 1) // 2 : nonzero.size // 2 + 1]  # np.median takes longer than all the rest here
+    size = np.maximum(magnitude, middle.mean() if nonzero.size else 1.0)
+    powers: Array = np.ldexp(np.ones_like(size), np.frexp(size)[1] - 1)
+    return powers
+
+
+def magnitudes(x: Array) -> Array:
+    """How large each entry of `x` is; the typical one where it is zero, or not finite."""
+    return np.asarray(np.where(np.isfinite(x) & (np.abs(x) > SMALLEST), np.abs(x), sizes(x)))
+
+
+def along_entries(x: Array, elements: Array) -> Array:
+    """The directions in which one entry of `x` moves alone, by its size: (elements, *x.shape)."""
+    directions = np.zeros((len(elements), x.size), x.dtype)
+    directions[np.arange(len(elements)), elements] = sizes(x).ravel()[elements]
+    return directions.reshape(len(elements), *x.shape)
+
+
+def room(x: Array, directions: Array) -> Array:
+    """The magnitude of the entry that moves most for its own, relative to its move; at most 1, a power of two."""
+    with np.errstate(all="ignore"):
+        moves = np.where((directions != 0) & (np.abs(x) > SMALLEST), np.abs(x / directions), np.inf)
+    least = flattened(moves).min(axis=1, initial=1.0)
+    return np.asarray(np.ldexp(1.0, np.frexp(least)[1] - 1))
+
+
+def scaled(directions: Array, scales: Array) -> Array:
+    """Each of the directions times a number of its own."""
+    return np.asarray(scales.reshape(len(scales), *(1,) * (directions.ndim - 1)) * directions)
+
+
+def rows_in(memory: int, subject: Subject) -> int:
+    """How many moves fit in `memory` bytes at once: a power of two, from what one call of forward takes."""
+    least = 64 * (subject.x.size + subject.output.size)  # four complex arrays
+    peak = 0
+    if subject.batched:
+        tracing = tracemalloc.is_tracing()
+        if not tracing:
+            tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            subject.outputs(subject.x[None] + 0j)
+            peak = tracemalloc.get_traced_memory()[1] - before
+        except Exception:  # noqa: S110 - whether it takes complex arrays is another question
+            pass
+        finally:
+            if not tracing:
+                tracemalloc.stop()
+    rows = memory / max(peak, least, 1)
+    return 1 << max(0, min(30, int(np.log2(max(1.0, rows)))))
+
+
+def batched(subject: Subject, others: tuple[int, ...]) -> Subject | str:
+    """The same with an input that carries one more leading axis; or why it cannot, as a trial shows.
+
+    If it cannot alone, then perhaps together with `others`: a bias must not have more axes than the scores.
+    """
+    move = np.random.default_rng(0).uniform(-0.1, 0.1, (1, *subject.x.shape)) * magnitudes(subject.x)
+    trial = subject.x + np.concatenate([move, np.zeros_like(move)])  # what comes of the second is known
+    with np.errstate(all="ignore"):
+        expected = np.concatenate([subject.outputs(trial[:1]), subject.output.reshape(1, -1)])
+    alone = replace(subject, batched=True)
+    reason = _refusal(alone, trial, expected)
+    if reason is None:
+        return alone
+    together = replace(alone, with_it=others)
+    return together if _refusal(together, trial, expected) is None else reason
+
+
+def _refusal(in_batches: Subject, trial: Array, expected: Array) -> str | None:
+    """Why many moves at once do not give what is expected; None if they do."""
+    with np.errstate(all="ignore"):
+        try:
+            found = in_batches.outputs(trial)
+        except AnotherShapeError as error:
+            return str(error)
+        except Exception as error:
+            return f"it raises {type(error).__name__}: {error}"
+        largest = np.abs(expected).max(initial=0)
+        near = np.abs(found - expected) <= 1e3 * np.finfo(in_batches.output.dtype).eps * largest  # other orders of sums
+    same = near | (found == expected) | (np.isnan(found) & np.isnan(expected))
+    return None if same.all() else "it computes something else then"

@@ -1,0 +1,1 @@
+"""The only room that says *wrong*: the floor of each entry, its bound, and what follows."""

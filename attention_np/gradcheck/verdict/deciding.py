@@ -1,0 +1,184 @@
+"""The verdict on an input: low floors first, then a closer look at what differs by more.
+
+Floors are low at first: the method's own errors, and the last bits of the entry. Entries that differ by more get a
+closer look, all together where that takes few calls, then a few at a time, the least clear first. No entry is wrong by
+the complex step alone: differences must say so, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.evidence import DOORS, Evidence, moved_by_last_bits, noise_of_pair
+from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
+from attention_np.gradcheck.problem.problem import Problem
+from attention_np.gradcheck.report.findings import HOLDS, UNDECIDABLE, UNDECIDED, WRONG
+from attention_np.gradcheck.slopes.kinks import kinks
+from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX
+from attention_np.gradcheck.slopes.methods import Slopes
+from attention_np.gradcheck.slopes.probes import contradiction, refusal_of
+from attention_np.gradcheck.verdict.elsewhere import fault_elsewhere
+from attention_np.gradcheck.verdict.judging import COARSE, GROSS, RESOLUTION, Verdict
+from attention_np.gradcheck.verdict.sampling import project
+
+Array = npt.NDArray[Any]
+
+CLOSER = 2  # entries looked at together; if all prove wrong, clearer ones are believed
+
+
+def decide(evidence: Evidence, auto: bool, rtol: float, directions: int) -> Verdict:
+    """The verdict on an input that was looked at.
+
+    With `auto`, an input whose complex step proves wrong is measured again by differences.
+    """
+    verdict = Verdict(evidence, rtol)
+    reason = settle(verdict)
+    if reason is not None:
+        if not auto:
+            raise NotAnalyticError(f"input {evidence.name}: {reason}, so the complex step does not apply: use central")
+        evidence.note = reason
+        evidence.by_differences()
+        verdict = Verdict(evidence, rtol)
+        settle(verdict)
+    if not evidence.looked.all() and evidence.looked.size:
+        project(verdict, directions, settle)
+    if evidence.bends:
+        verdict.kinks = evidence.problem.once(
+            (evidence.name, "kinks"), lambda: kinks(evidence.subject, evidence.rng("kinks"))
+        )
+        for kink in verdict.kinks:
+            verdict.entries[np.ravel_multi_index(kink.index, evidence.shape) if kink.index else 0] = UNDECIDED
+    if not verdict.wrong.size and not verdict.kinks and verdict.fault is None and verdict.looked.size:
+        verdict.fault = _undecided(verdict) or fault_elsewhere(verdict)
+    verdict.count_too_small()  # by the floors that they were judged by
+    seen = verdict.entries != WRONG
+    with np.errstate(all="ignore"):
+        verdict.floor[seen] = np.fmax(verdict.floor, evidence.unseen.ravel())[seen]
+    return verdict
+
+
+def settle(verdict: Verdict) -> str | None:
+    """Judge by low floors first, then look closer; why the complex step is not to be believed, if it is not."""
+    found, difference = verdict.evidence, verdict.difference
+    doubtful = verdict.begin(verdict.looked)
+    if doubtful.size:
+        doubtful = verdict.add(doubtful, _noise_of_claims(found, doubtful))
+    doubtful = doubtful[np.lexsort([(difference / verdict.floor)[doubtful]])]
+    while doubtful.size:
+        some, doubtful = doubtful[:CLOSER], doubtful[CLOSER:]
+        first = verdict.floor[some].copy()
+        reason = _look_closer(verdict, some)
+        if reason is not None:
+            return reason
+        if (
+            verdict.entries[some] == WRONG
+        ).all():  # those that are clearer than what was learned of floors are believed
+            times = max(1.0, float((verdict.floor[some] / first).max()))
+            clear = difference[doubtful] > UNDECIDABLE * times * verdict.floor[doubtful]
+            verdict.floor[doubtful[clear]] *= times
+            doubtful = doubtful[~clear]
+    return None
+
+
+def _noise_of_claims(found: Evidence, some: Array) -> Array:
+    """How far rounding moves the claims: what they are in a wider dtype, or else in the last bits around."""
+    problem = found.problem
+    if problem.wider is not None and np.asarray(problem.wider.claims[found.name]).dtype == problem.wider.dtype:
+        there = problem.wider.claimed(found.name).ravel()[some]
+        return np.asarray(np.abs(found.claimed[some] - there), float)
+    claims = problem.once("claims next door", lambda: _claims_next_door(problem))
+    moves = [np.abs(np.ravel(claimed[found.name])[some] - found.claimed[some]) for claimed in claims]
+    return np.fmax.reduce(np.array(moves)) if moves else np.zeros(some.size)
+
+
+def _claims_next_door(problem: Problem) -> list[dict[str, Any]]:
+    """All claims at points in the last bits around."""
+    rng, (u, inputs) = np.random.default_rng(problem.seed), problem.question
+    claims = []
+    for _ in range(DOORS):
+        v, *there = (moved_by_last_bits(x, rng) for x in (u, *inputs))
+        try:
+            claims.append(problem.claim(v, there))
+        except REFUSALS:
+            continue
+    return claims
+
+
+def _look_closer(verdict: Verdict, some: Array) -> str | None:
+    """Raise the floors of some entries by what else can be blamed; why the complex step is not to be believed."""
+    found = verdict.evidence
+    if found.method == CENTRAL:
+        found.look(some, best=True)
+        verdict.begin(some)
+    difference = found.claimed[some] - found.measured[some]
+    scale = max(np.nanmax(np.abs(found.measured)), verdict.usual)
+    slight = np.abs(difference) <= max(RESOLUTION[COMPLEX], COARSE * found.unit) * scale
+    noise = noise_of_pair(
+        found.pair(some),
+        found.problem.question,
+        difference,
+        lambda: found.in_wider_dtype(some),
+        found.rng("noise"),
+        slight,
+    )
+    wrong = verdict.add(some, noise)
+    if not wrong.size or (found.method == CENTRAL and found.problem.wider is None):
+        return None
+    return _second_opinion(verdict, wrong)
+
+
+def _second_opinion(verdict: Verdict, wrong: Array) -> str | None:
+    """No entry is wrong unless differences in the widest dtype say so; why they contradict the complex step, if so.
+
+    They do if they say something else, and say what is claimed: two against one; or if they say something else grossly.
+    """
+    found = verdict.evidence
+    steps, claimed = found.measured[wrong], found.claimed[wrong]
+    other = found.second_opinion(wrong)
+    coarse = UNDECIDABLE * other.errors >= np.abs(claimed - steps)
+    if coarse.any():
+        better = found.second_opinion(wrong[coarse], best=True)
+        other = Slopes(*(_put(kept, coarse, new) for kept, new in zip(other, better, strict=True)))
+    with np.errstate(all="ignore"):
+        slopes = other.values[:, 0]
+        apart = np.abs(slopes - steps).astype(float)
+        sure = apart > np.fmax(UNDECIDABLE * (other.errors + verdict.floor[wrong]), verdict.bound)
+        gross = (apart > GROSS * np.fmax(np.abs(slopes), np.abs(steps))) & other.moving.astype(bool)
+        believed = sure & (gross | (np.abs(slopes - claimed) < apart / 10))
+    if found.method == CENTRAL:
+        verdict.add(wrong, np.where(np.isfinite(other.errors), other.errors + apart, 0))
+        return None
+    if believed.any():
+        k = int(np.flatnonzero(believed)[0])
+        return contradiction(float(steps[k]), float(slopes[k]))
+    verdict.add(wrong, np.where(np.isfinite(other.errors), other.errors, 0))
+    return None
+
+
+def _put(kept: Array, where: Array, new: Array) -> Array:
+    result = np.array(kept)
+    result[where] = new
+    return result
+
+
+def _undecided(verdict: Verdict) -> str | None:
+    """What is wrong if no entry holds: nothing, if the gradient is zero within the bound."""
+    found, looked = verdict.evidence, verdict.looked
+    missing = verdict.missing
+    if missing.size:
+        count = f"{missing.size} {'entry' if missing.size == 1 else 'entries'}"
+        refusal = refusal_of(found.subject, missing[0])
+        why = "" if refusal is None else f": where one of them moves, it raises {refusal}"
+        return (
+            f"it could not be checked: forward has no slope by the numerical method in {count}{why}. Directions that "
+            "it allows can be named by tangent="
+        )
+    if (verdict.entries[looked] == HOLDS).any() or (np.abs(found.measured[looked]) <= verdict.bound).all():
+        return None
+    largest = np.fmax(np.abs(found.claimed), np.abs(found.measured))
+    nothing = max(GROSS, COARSE * found.unit) * verdict.usual  # beside what a gradient of such outputs can be
+    seen = UNDECIDABLE * verdict.floor <= np.fmax(nothing, largest / 4)
+    return None if seen[looked].any() else "it could not be decided: rounding alone may be as large as it is"

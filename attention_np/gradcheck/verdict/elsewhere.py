@@ -1,0 +1,114 @@
+"""What shows that a gradient that holds is right for one cotangent at one point, and keeps to that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np.gradcheck.evidence import Question, elsewhere, next_door
+from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
+from attention_np.gradcheck.problem.problem import Problem
+from attention_np.gradcheck.report.findings import HOLDS
+from attention_np.gradcheck.slopes.measuring import CENTRAL, measured_along
+from attention_np.gradcheck.slopes.probes import random_direction
+from attention_np.gradcheck.verdict.judging import COARSE, GROSS, Verdict, norm, size_of
+
+Array = npt.NDArray[Any]
+
+FAR_OFF = 100  # noise floors: no rounding comes so far
+
+
+def fault_elsewhere(verdict: Verdict) -> str | None:
+    """What shows that backward is right for one cotangent at one point, and keeps to that."""
+    found, problem = verdict.evidence, verdict.evidence.problem
+    holding = verdict.entries == HOLDS
+    if not holding.any():
+        return None
+    if found.claimed[holding].any() and not is_linear(
+        problem, found.name, max(verdict.bound, float(verdict.floor.max(initial=0)))
+    ):
+        return (
+            "it is right for one cotangent, but backward is not linear in the gradient of the output: for a sum it "
+            "does not give the sum, as if it clipped something or kept something from call to call"
+        )
+    u, inputs = problem.question
+    nearby = problem.once("elsewhere", lambda: elsewhere(inputs, np.random.default_rng(problem.seed)))
+    if _is_wrong_at(verdict, (u, nearby)):
+        unused = _unused(verdict, nearby)
+        if unused is not None:
+            return (
+                f"it is right at this point and the same where {unused} moves a little, though forward has other "
+                f"slopes there: as if backward did not use {unused}, or kept it from an earlier call"
+            )
+        said = "it holds here and not close by: is it right by something that is true of this point alone?"
+        found.note = said if found.note is None else f"{found.note}; {said}"
+    return None
+
+
+def is_linear(problem: Problem, name: str, floor: float = 0.0, near: float = GROSS) -> bool:
+    """Whether what is claimed for the sum of two cotangents is the sum of what is claimed for each, but for `near`.
+
+    Both are a thousand times as large: what clips at a few units or hundreds clips there.
+    """
+    large = 2.0**10
+
+    def ask() -> tuple[Any, ...]:
+        u, v, _ = (large * np.asarray(cotangent) for cotangent in problem.cotangents)
+        return tuple(problem.claim(w) for w in (v, u + v))
+
+    with np.errstate(all="ignore"):
+        other, of_sum = (np.asarray(claimed[name]) for claimed in problem.once("sum", ask))
+        each = large * np.asarray(problem.claims[name])
+        left = np.abs(of_sum - each - other)  # not finite where a narrow dtype has no such large numbers
+        unit = max(problem.unit, float(np.finfo(each.dtype).eps))
+        largest = (np.abs(each) + np.abs(other)).max(initial=0, where=np.isfinite(left))
+        off = np.isfinite(left) & (left > max(near, COARSE * unit) * largest + FAR_OFF * large * floor)
+    return not off.any()
+
+
+def _is_wrong_at(verdict: Verdict, question: Question) -> bool:
+    """Whether the whole gradient is grossly wrong there, along one direction, and next door to there."""
+    found, rng = verdict.evidence, verdict.evidence.rng("elsewhere")
+    direction = random_direction(found.subject.x, rng)[None]
+    pair = found.pair_along(direction)
+    try:
+        claimed, measured = (float(way(*question)[0]) for way in pair)
+        there = found.there(*question).with_output()
+    except (*REFUSALS, NotAnalyticError):
+        return False
+    usual = norm(there.last_bits / there.unit) / size_of(there.x) * np.abs(direction).sum()
+    size = max(np.abs(found.claimed) @ np.abs(direction.ravel()), abs(claimed), abs(measured), usual)
+    near = max(GROSS, COARSE * found.unit, 4 * verdict.rtol) * size
+    if not abs(claimed - measured) > near:
+        return False
+    noise = np.abs(next_door(pair, question, rng)[:, 0] - (claimed - measured))
+    if not abs(claimed - measured) > near + FAR_OFF * np.nanmax(noise):
+        return False
+    slopes = measured_along(there, direction, CENTRAL, found.running.aside)  # the complex step may not apply there
+    return bool(abs(claimed - slopes.values[0, 0]) > near + FAR_OFF * slopes.errors[0])
+
+
+def _unused(verdict: Verdict, nearby: list[Array]) -> str | None:
+    """An input that moves the slopes, but not the claim, bit by bit.
+
+    What is made of a mask, or of labels, is the same close to them, too; but not where all are zeros or ones, or are
+    strewn and half zero.
+    """
+    found, problem = verdict.evidence, verdict.evidence.problem
+    (u, inputs), rng = problem.question, found.rng("unused")
+
+    def is_same(there: list[Array]) -> bool:
+        try:
+            return np.array_equal(np.ravel(problem.claim(u, there)[found.name]), np.ravel(problem.claims[found.name]))
+        except REFUSALS:
+            return False
+
+    for k, name in enumerate(problem.inputs):
+        x = inputs[k]
+        strewn = (np.where(rng.random(x.shape) < 0.5, rng.permuted(x.ravel()).reshape(x.shape), 0) for _ in range(4))
+        others = ([*inputs[:k], y, *inputs[k + 1 :]] for y in (nearby[k], 0 * x, 0 * x + 1, *strewn))
+        if all(map(is_same, others)) and _is_wrong_at(verdict, (u, [*inputs[:k], nearby[k], *inputs[k + 1 :]])):
+            return name
+    return None

@@ -1,0 +1,123 @@
+r"""A backward of softmax, or of another normalization, without a term that the normalization brings in.
+
+With weights A = softmax(S) and :math:`O_i = \sum_j A_{ij} V_j`, the gradient of the scores is
+
+.. math:: dS_{ij} = A_{ij} (dA_{ij} - r_i), \qquad r_i = \sum_j A_{ij} dA_{ij} = \sum_b dO_{ib} O_{ib}.
+
+So what a backward without :math:`r_i` gets wrong is a multiple of :math:`\langle dO_i, O_i \rangle` in each row. It is
+right for a cotangent whose rows are orthogonal to those of the output. In the rows of what is normalized, the errors
+are multiples of a vector whatever the cotangent, or of two, and the right rows are orthogonal to known ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from attention_np.gradcheck.report.findings import UNDECIDABLE
+from attention_np.gradcheck.words.reading import CLEARLY, ENOUGH, Array, Mistake, Reading, axes_in_words, subsets
+
+
+def errors_along_rows(mistake: Mistake) -> Iterator[Reading]:
+    """The errors of each row are multiples of one vector, or of two known ones, whatever the cotangent."""
+    for axes in subsets(range(len(mistake.shape))) if mistake.looked.all() and mistake.right.any() else ():
+        error, right, tolerance = (_rows(axes, y) for y in (mistake.error, mistake.right, mistake.tolerance))
+        tolerance, it = tolerance.max(axis=-1, keepdims=True), "it" if len(axes) == 1 else "them"
+        for what, errors, vectors, orthogonal in _terms(mistake, axes, error, right, tolerance):
+            if _are_orthogonal(right, orthogonal, tolerance) and _are_spanned(error, right, vectors, tolerance):
+                said = f"{what} missing or wrong: whatever the cotangent, the errors along {it} are {errors}"
+                yield Reading(f"{what} {errors}", said, mistake.claimed)
+
+
+def right_for_orthogonal_rows(mistake: Mistake) -> Iterator[Reading]:
+    """Right for a cotangent that is orthogonal to the output in the rows along some axes, and not for any.
+
+    An error that is linear in the cotangent and vanishes for such a one is a multiple of <dO_i, O_i>. The right
+    gradient must not vanish for it, or nothing could be wrong. What is orthogonal along fewer axes is so along more.
+    """
+    ask, output, tolerance = mistake.ask, np.asarray(mistake.output, np.float64), mistake.tolerance
+    clearly = ENOUGH if mistake.exact else CLEARLY
+    seen = (np.abs(mistake.error) > clearly * tolerance).any(axis=tuple(range(1, mistake.error.ndim)))
+    if (
+        mistake.wrong.sum() < 2
+        or not seen.all()
+        or not output.ndim
+        or ask is None
+        or not ask.is_linear
+        or mistake.parts
+    ):
+        return
+    last = output.ndim - 1
+    sets = dict.fromkeys([(*range(last + 1),), (max(0, last - 1), last)[: last + 1], *((k,) for k in range(last + 1))])
+    u = np.asarray(mistake.cotangents[0])
+    orthogonal = np.stack([u - _component(u, output, axes) for axes in sets])
+    slopes, claims = ask.slopes(orthogonal), ask.claims(orthogonal)
+    for axes, right, claimed in zip(sets, slopes, claims, strict=True):
+        off = np.abs(claimed - right) > 2 * tolerance[0]
+        if not off.any() and (np.abs(right) > clearly * tolerance[0])[mistake.wrong].any():
+            said = (
+                "a term with sum(output * d_output), such as the softmax correction sum_j A_ij dA_ij, is missing or "
+                f"wrong: it is right for a cotangent that is orthogonal to the output along {axes_in_words(axes)}"
+            )
+            yield Reading(f"orthogonal {axes}", said, mistake.claimed)
+
+
+READINGS = ((100, errors_along_rows), (101, right_for_orthogonal_rows))
+
+Terms = Iterator[tuple[str, str, Array, Array]]  # two texts; what errors are made of, what right rows are orthogonal to
+
+
+def _rows(axes: tuple[int, ...], several: Array) -> Array:
+    """The rows along some axes of several arrays: (rows, several, length)."""
+    last = np.moveaxis(several, (0, *(axis + 1 for axis in axes)), range(-1 - len(axes), 0))
+    return last.reshape(-1, len(several), math.prod(last.shape[-len(axes) :]))
+
+
+def _terms(mistake: Mistake, axes: tuple[int, ...], error: Array, right: Array, tolerance: Array) -> Terms:
+    """What may be missing along some axes; vectors are (rows, vectors, length)."""
+    output, x, where, name = mistake.output, _rows(axes, mistake.x[np.newaxis]), axes_in_words(axes), mistake.name
+    ones, centered = np.ones_like(x), x - x.mean(axis=-1, keepdims=True)
+    used = (np.abs(np.concatenate([error, right], axis=1)) > np.tile(tolerance, (1, 2, 1))).any(axis=1, keepdims=True)
+    there = "" if used.all() else " where the gradient is not zero"
+    yield f"a mean along {where}, to be taken off, is", f"equal{there}", used * ones, ones
+    if output.shape == mistake.shape and (output > 0).all() and np.allclose(output.sum(axis=axes), 1, rtol=1e-2):
+        what = f"the softmax correction along {where}, weights * sum(weights * d_weights), is"
+        yield what, "a multiple of the weights", _rows(axes, np.asarray(output, np.float64)[np.newaxis]), ones
+    projection = f"the projection term of a normalization along {where}, y * sum(y * d_y) or its mean, is"
+    yield projection, f"a multiple of {name}", x, x
+    yield projection, f"a multiple of {name} less its mean", centered, centered
+    statistics = f"the terms of the mean and of the variance of a normalization along {where} are"
+    both = np.concatenate([ones, centered], axis=1)
+    yield statistics, f"a number plus a multiple of {name} less its mean", both, both
+
+
+def _are_orthogonal(right: Array, vectors: Array, tolerance: Array) -> bool:
+    """Whether right rows are orthogonal to their vectors, to others than ones but for what an epsilon changes."""
+    turned = np.swapaxes(vectors, -1, -2)
+    close = np.where(np.ptp(vectors, axis=-1)[:, np.newaxis] == 0, 0, 1e-2 * (np.abs(right) @ np.abs(turned)))
+    noise = tolerance * np.abs(vectors).sum(axis=-1)[:, np.newaxis]
+    return bool((np.abs(right @ turned) <= close + noise).all())
+
+
+def _are_spanned(error: Array, right: Array, vectors: Array, tolerance: Array) -> bool:
+    """Whether the errors of each row are sums of multiples of its vectors, and some right rows are not."""
+    basis = np.linalg.qr(np.swapaxes(vectors, -1, -2))[0]  # (rows, length, vectors)
+
+    def left(x: Array) -> Array:
+        return np.asarray(np.abs(x - x @ basis @ np.swapaxes(basis, -1, -2)))
+
+    rest, noise = left(error), tolerance / UNDECIDABLE
+    if (rest > 2 * tolerance).any():
+        return False
+    evident = (np.abs(error) > CLEARLY * np.maximum(rest, noise)).sum(axis=-1)  # (rows, cotangents)
+    evident = evident[(left(right) > CLEARLY * noise).any(axis=(1, 2))]
+    return bool(np.maximum(evident - vectors.shape[1], 0).sum() >= ENOUGH)
+
+
+def _component(u: Array, output: Array, axes: tuple[int, ...]) -> Array:
+    """The part of `u` that is along the output in each of the rows along some axes."""
+    squares = (output * output).sum(axis=axes, keepdims=True)
+    component: Array = (u * output).sum(axis=axes, keepdims=True) / np.where(squares > 0, squares, 1) * output
+    return component

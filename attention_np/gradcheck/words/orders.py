@@ -1,0 +1,167 @@
+"""The right entries in the wrong places: another input's, transposed, reversed, shifted, in another order.
+
+That many entries equal others, each for three cotangents, does not happen by accident. The orders come from the plain
+to the contrived.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+
+import numpy as np
+
+from attention_np.gradcheck.report.findings import UNDECIDABLE
+from attention_np.gradcheck.words.reading import Array, Mistake, Reading, axes_in_words, in_words, subsets
+
+Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place in turn where its entry was taken from
+
+
+def of_another_input(mistake: Mistake) -> Iterator[Reading]:
+    """The gradient of another input, for all three cotangents."""
+    for other, (right, claimed) in mistake.others.items():
+        if right.shape != mistake.claimed.shape:
+            continue
+        said = f"it is the gradient of {other} in the place of its own"
+        if claimed is not None and np.allclose(claimed, mistake.right, rtol=1e-6):
+            said = f"the gradients of {mistake.name} and {other} are swapped: each is the other's"
+        elif _is_the_cotangent(mistake, right):
+            continue  # as where a derivative was forgotten, which may be all that the two have in common
+        yield Reading("another input", said, right, alone=True)
+
+
+def another_order(mistake: Mistake) -> Iterator[Reading]:
+    """The entries of the numerical gradient in another order."""
+    wrong = np.flatnonzero(mistake.wrong)[:8]
+    claimed, near = mistake.claimed.reshape(3, -1)[:, wrong], 2 * mistake.tolerance.reshape(3, -1).max(axis=1)[:, None]
+    for what, order in _orders(mistake):
+        few = _taken(mistake.right, order.ravel()[wrong])
+        if not (np.abs(claimed - few) <= near + UNDECIDABLE * mistake.precision * np.abs(few)).all():
+            continue  # hardly any order is right
+        claim, noise = (_taken(x, order) for x in (mistake.right, mistake.noise))
+        moved = (np.abs(claim) > mistake.tolerance) & (np.abs(claim - mistake.right) > mistake.tolerance)
+        if (moved.any(axis=0) & mistake.looked).sum() >= 2:  # one entry comes from elsewhere in many an order
+            known = np.asarray(np.isfinite(claim).all(axis=0))
+            yield Reading(what, what, claim, known=known, scale=np.nan_to_num(noise / mistake.noise, nan=1, posinf=1))
+
+
+def another_order_of_the_cotangent(mistake: Mistake) -> Iterator[Reading]:
+    """It is the right gradient for the gradient of the output in another order."""
+    if mistake.jacobian is not None and not mistake.parts:
+        for what, order in _named(mistake.output.shape):
+            said = f"the gradient of the output is taken in another order: {what}"
+            yield from mistake.as_of(what, said, _taken(mistake.cotangents, order))
+
+
+READINGS = ((60, of_another_input), (61, another_order), (90, another_order_of_the_cotangent))
+
+
+def _is_the_cotangent(mistake: Mistake, gradient: Array) -> bool:
+    """Whether a gradient is but the cotangent, or the sum of it over axes that were broadcast."""
+    u = mistake.cotangents
+    padded = (1,) * (u.ndim - gradient.ndim) + gradient.shape[1:]
+    if u.ndim < gradient.ndim or any(n not in (1, m) for n, m in zip(padded, u.shape[1:], strict=True)):
+        return False
+    axes = tuple(k + 1 for k, n in enumerate(padded) if n == 1)
+    return np.allclose(u.sum(axis=axes).reshape(gradient.shape), gradient, rtol=1e-6)
+
+
+def permuted(axes: Sequence[int]) -> str:
+    """What has happened to an array whose axes are in the order `axes`."""
+    moved = [k for k, axis in enumerate(axes) if axis != k]
+    if len(moved) == 2:
+        return f"axes {in_words(moved)} are transposed"
+    return f"its axes are permuted, to the order {in_words(axes)}"
+
+
+def permutations_of(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Those of the axes, without those that only move an axis of length 1."""
+    for axes in permutations(range(len(shape))) if len(shape) <= 6 else ():
+        long = [axis for axis in axes if shape[axis] > 1]
+        if long != sorted(long):
+            yield axes
+
+
+def _taken(several: Array, order: Array) -> Array:
+    """Several arrays in another order, with zeros where nothing is taken: there the place is -1."""
+    found = np.where(order.ravel() < 0, 0, several.reshape(len(several), -1)[:, order.ravel()])
+    return found.reshape(len(several), *order.shape)
+
+
+def _named(shape: tuple[int, ...]) -> Orders:
+    """The orders of an array of `shape` that have a name."""
+    places = np.arange(math.prod(shape)).reshape(shape)
+    for axes in permutations_of(shape):
+        if places.transpose(axes).shape == shape:
+            yield permuted(axes), places.transpose(axes)
+    for axes in subsets(axis for axis, length in enumerate(shape) if length > 1):
+        yield f"{axes_in_words(axes)} {'is' if len(axes) == 1 else 'are'} reversed", np.flip(places, axes)
+    for axis, length in enumerate(shape):
+        shifts = sorted((k for k in range(-(length // 2), (length + 1) // 2) if k), key=abs)
+        for shift in shifts[:1000]:
+            around, index = np.roll(places, shift, axis), np.indices(shape)[axis]
+            beyond = index < shift if shift > 0 else index >= length + shift
+            what = f"it is shifted by {shift} along axis {axis}"
+            yield f"{what}, around the end", around
+            yield f"{what}, with zeros from beyond the end", np.where(beyond, -1, around)
+
+
+def _orders(mistake: Mistake) -> Orders:
+    places = np.arange(math.prod(mistake.shape)).reshape(mistake.shape)
+    yield from _named(mistake.shape)
+    for axis in range(places.ndim):
+        order = _matching_slices(mistake, axis)
+        if order is not None:
+            yield _order_in_words(order, axis), np.take(places, order, axis)
+    for axes in permutations_of(places.shape):
+        transposed = places.transpose(axes)
+        if transposed.shape != places.shape:
+            how = f"it is transposed to {transposed.shape} and then reshaped to {places.shape}"
+            yield f"{how}: a reshape stands where a transpose belongs", transposed.reshape(places.shape)
+    if places.size <= 50_000:
+        yield from _taken_apart(places)
+
+
+def _matching_slices(mistake: Mistake, axis: int) -> list[int] | None:
+    """For each slice of the claimed gradient along `axis`, the slice of the numerical one that it equals."""
+    length = mistake.shape[axis]
+    if length > 1000:
+        return None
+    arrays = (mistake.claimed, mistake.right, mistake.noise)
+    claimed, right, noise = (np.moveaxis(x, axis + 1, 0).reshape(length, -1) for x in arrays)
+    probes = np.argsort(-np.abs(claimed).max(axis=0))[:8]
+    claimed, right, noise = claimed[:, np.newaxis, probes], right[np.newaxis, :, probes], noise[:, probes]
+    spread = np.maximum(noise[:, np.newaxis] + noise[np.newaxis], mistake.precision * np.abs(right))
+    equal = (np.abs(claimed - right) <= UNDECIDABLE * spread).all(axis=-1)
+    order: list[int] = []
+    for k in range(length):
+        free = [j for j in np.flatnonzero(equal[k]).tolist() if j not in order]
+        if not free:
+            return None
+        order.append(k if k in free else free[0])
+    return order
+
+
+def _order_in_words(order: list[int], axis: int) -> str:
+    moved = [k for k, source in enumerate(order) if k != source]
+    if len(moved) == 2:
+        return f"indices {moved[0]} and {moved[1]} of axis {axis} are exchanged"
+    for size in (n for n in range(len(order) // 2, 0, -1) if len(order) % n == 0):
+        blocks = np.array(order).reshape(-1, size)
+        first = blocks[:, 0] // size
+        if len(first) <= 12 and (blocks == size * first[:, np.newaxis] + np.arange(size)).all():
+            what = "the slices" if size == 1 else f"the blocks of {size}"
+            return f"{what} along axis {axis} are in another order: {', '.join(map(str, first))}"
+    return f"the slices along axis {axis} are in another order"
+
+
+def _taken_apart(places: Array) -> Orders:
+    """As heads are: one axis split in two, the axes transposed, and all reshaped back."""
+    for axis, length in enumerate(places.shape):
+        for parts in (k for k in range(2, length) if length % k == 0):
+            shape = (*places.shape[:axis], parts, length // parts, *places.shape[axis + 1 :])
+            for axes in permutations_of(shape):
+                order = f"its axes are permuted to the order {in_words(axes)} before it is reshaped to {places.shape}"
+                what = f"a reshape stands where a transpose belongs, or the other way round: as {shape}, {order}"
+                yield what, places.reshape(shape).transpose(axes).reshape(places.shape)

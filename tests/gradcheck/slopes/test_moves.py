@@ -1,0 +1,117 @@
+"""A function whose input moves: what it is called with, and what steps are relative to."""
+
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import each
+
+from attention_np.gradcheck import check
+from attention_np.gradcheck.slopes.moves import batched, rows_in, sizes
+
+from ..programs import Watched, normal, real_only, sine_in_single
+from ..subjects import subject_of, watched_subject_of
+
+
+@each("shape", [(), (1,), (2, 3), (0,)])
+@each(("in_batches", "rows", "calls"), [(False, 9, [1] * 5), (True, 9, [5]), (True, 5, [5]), (True, 2, [2, 2, 1])])
+def test_outputs_are_rows_one_for_each_move_and_no_more_go_through_at_once_than_may(shape, in_batches, rows, calls):
+    x, moved = np.ones(shape), np.random.default_rng(0).standard_normal((5, *shape))
+    subject, seen = watched_subject_of(lambda x: 2.0 * x, x, batched=in_batches, rows=rows)
+    np.testing.assert_array_equal(subject.outputs(moved), 2 * moved.reshape(5, x.size))
+    assert [x.shape for (x,) in seen] == [(k, *shape) if in_batches else shape for k in calls]
+
+
+@each(
+    ("x", "expected"),
+    [
+        (np.zeros(3), [1, 1, 1]),
+        ([0.0, -3.0, 5.0], [4, 4, 4]),  # as typical: 4, the median of 3 and 5
+        ([1e-12, 1.0, 1.5, 100.0], [1, 1, 1, 64]),
+        ([np.nan, np.inf, -np.inf, 8.0], [8, 8, 8, 8]),
+        (np.zeros((0, 2)), np.zeros((0, 2))),
+    ],
+)
+def test_a_size_is_a_power_of_two_and_never_that_of_a_zero_or_of_what_is_not_finite(x, expected):
+    np.testing.assert_array_equal(sizes(np.asarray(x)), expected)
+
+
+@each("memory", [1, 10**4, 10**6, 2**28])
+def test_as_many_rows_fit_as_there_is_memory_for_four_complex_arrays_each_and_a_power_of_two_of_them(memory):
+    for in_batches in (False, True):  # of which a batch cannot be tried
+        rows = rows_in(
+            memory, subject_of(real_only(lambda x: np.concatenate([x, x])), np.ones(100), batched=in_batches)
+        )
+        assert rows & (rows - 1) == 0
+        assert rows == 1 or rows * 64 * 300 <= memory
+        assert 2 * rows * 64 * 300 > memory
+
+
+def test_what_a_function_takes_beside_its_inputs_counts_in_a_batch_and_whoever_else_measures_is_left_alone():
+    def hungry(x):
+        return np.multiply.outer(x, np.ones(1000)).sum(axis=-1)
+
+    subject, memory = subject_of(hungry, np.ones(100), batched=True), 2**26
+    rows = rows_in(memory, subject)
+    assert rows < rows_in(memory, replace(subject, batched=False))
+    assert not tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        np.ones(10**7)  # somebody else's peak
+        assert rows_in(memory, subject) == rows
+        assert tracemalloc.is_tracing()
+        tracemalloc.reset_peak()
+        subject.outputs(np.ones((rows, 100), complex))
+        assert memory / 4 <= tracemalloc.get_traced_memory()[1] <= memory
+    finally:
+        tracemalloc.stop()
+
+
+LEADING = {
+    "an entrywise function": (np.sin, (normal(2, 3),), 0),
+    "a product from the right": (np.matmul, (normal(2, 3), normal(3, 4)), 1),
+    "a bias of fewer axes": (np.add, (normal(2, 4, 3), normal(3, seed=1)), 1),
+    "an input that is not used": (lambda x, _: x * 2, (normal(2, 3), normal(4)), 1),
+    "an output that is infinite and NaN here and there": (lambda x: x / [0.0, 1.0, np.nan], (normal(2, 3),), 0),
+    "an input without entries": (np.sin, (np.zeros((2, 0)),), 0),
+    "a sum in another order": (lambda x: x[..., :: (-1) ** x.ndim].sum(axis=-1), (normal(2, 500),), 0),
+    "a function of single precision only": (sine_in_single, (normal(3, dtype=np.float32),), 0),
+    "a domain that ends nearby": (lambda x: np.log(x - 0.89), (np.ones(3),), 0),
+}
+
+
+def test_an_input_that_takes_one_more_axis_only_together_with_others_is_given_it_with_them():
+    def forward(scores, bias):
+        if bias.ndim > scores.ndim:
+            raise ValueError("the bias has more axes than the scores")
+        return np.exp(scores) * np.sin(bias)
+
+    def backward(d, scores, bias):
+        return d * np.exp(scores) * np.sin(bias), d * np.exp(scores) * np.cos(bias)
+
+    inputs, counted = {"scores": normal(2, 3), "bias": normal(2, 3, seed=1)}, Watched(forward)
+    assert check(counted, backward, inputs, vectorized=["scores", "bias"]).ok
+    assert {(x.shape, y.shape) for x, y in counted.seen} >= {((6, 2, 3), (6, 2, 3)), ((6, 2, 3), (2, 3))}
+    with pytest.raises(
+        ValueError, match=r": it raises ValueError: the bias has more axes than the scores \(bias.shape"
+    ):
+        check(forward, backward, inputs, vectorized="bias")
+
+
+@each("unit", [1e-20, 1.0, 1e20])
+@each(
+    ("forward", "reason"),
+    [
+        (lambda x: x + 1e-14 * (x.ndim - 2) * x, None),
+        (lambda x: x - 1e-6 * x.mean(), "it computes something else then"),
+        (lambda x: x - x.mean(axis=0), "it computes something else then"),
+        (lambda x: x.reshape(3, 4) * 2, "it raises ValueError: cannot reshape array of size 24 into shape (3,4)"),
+        (lambda x: x.T * x.T, "it returns an array of shape (4, 3, 2), where (2, 4, 3) is needed"),
+    ],
+)
+def test_a_function_that_computes_something_else_in_a_batch_is_refused_in_a_sentence_in_any_units(
+    forward, unit, reason
+):
+    found = batched(subject_of(lambda x: unit * forward(x), normal(3, 4) + 4), ())
+    assert found == reason if reason else found.batched

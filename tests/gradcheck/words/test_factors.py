@@ -1,0 +1,149 @@
+"""A constant factor: when there is one, how it is shown, and what it may be."""
+
+import math
+
+import numpy as np
+from helpers import each
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes
+
+from attention_np.gradcheck.report.findings import UNDECIDED, WRONG
+
+from ..programs import normal
+from .said import said, said_of, said_of_numbers
+
+E_TIMES = "it is 2.71828183 times the numerical gradient throughout"
+NONE = "no simple cause"
+
+
+@each(
+    ("wrong", "expected"),
+    [
+        (lambda d, x: -d * np.cos(x), "it is -1 times the numerical gradient throughout"),
+        (lambda d, x: 0.73 * d * np.cos(x), "it is 0.73 times the numerical gradient throughout"),
+        (lambda d, x: 0 * d * x, "it is zero throughout"),
+        (lambda d, x: d * np.sin(x), NONE),
+        (lambda d, x: d * x, NONE),
+    ],
+)
+@each("shape", [(), (1,), (1, 1), (5,)])
+def test_a_ratio_is_a_factor_only_if_it_is_the_same_at_another_point(wrong, expected, shape):
+    x = np.full(shape, normal(seed=1))  # of equal numbers, any formula makes a factor here
+    assert said(np.sin, wrong, {"x": x}) == expected
+
+
+@each("x", [0.7, 1.1, 1.9])
+@each("slight", [1e-3, 0.01, 0.03])
+def test_a_ratio_that_is_nearly_the_same_at_another_point_is_no_factor(slight, x):
+    def backward(d, x):
+        return d * np.exp(x) * (np.sin(3 * x) + (3 + slight * x**3) * np.cos(3 * x))
+
+    assert "throughout" not in said(lambda x: np.exp(x) * np.sin(3 * x), backward, {"x": np.array(x)})
+
+
+matrices = array_shapes(min_dims=1, max_dims=3, min_side=2, max_side=3)
+
+
+@given(matrices, matrices, st.integers(0, 2**32 - 1), st.sampled_from([-1, 2, 0.5, -2, 1.7, 0.01, 300]), st.data())
+def test_a_factor_is_found_in_any_shape_by_any_method(shape, output_shape, seed, factor, data):
+    method = data.draw(st.sampled_from(["auto", "central"]))
+    found = said_of(lambda g, _: factor * g, shape, output_shape, seed, method=method)
+    assert found.startswith(f"it is {factor:g} times the numerical gradient throughout")
+
+
+@each(
+    ("right", "output_shape", "factor", "expected"),
+    [
+        ([[1.3], [0.7], [0.0]], (7,), np.e, E_TIMES),
+        ([[0.0], [0.7], [1.3]], (7,), np.e, E_TIMES),
+        ([[1.3], [0.0], [0.0]], (7,), np.e, None),  # one ratio, which anything has
+        (np.multiply.outer([1.3, 0.7, -0.4], [1.0, 3.7, 0.29]), (), np.e, E_TIMES),
+        (np.multiply.outer([1.3, 0.7, -0.4], [1.0, 3.7]), (), np.e, None),  # alike for every cotangent
+        (np.multiply.outer([1.3, 0.7, -0.4], [1.0, 3.7]), (), 2.0, None),
+        (normal(3, 6) * np.where(np.arange(6) % 3, 1.0, 1e-310), (7,), np.e, E_TIMES),  # whose noise is lost
+    ],
+)
+def test_where_no_other_point_is_known_several_ratios_make_a_factor(right, output_shape, factor, expected):
+    right, u = np.asarray(right, float), normal(3, *output_shape, seed=4)
+    floor = 1e-15 * np.abs(right[0])
+    assert said_of_numbers(right, factor * right, floor, cotangents=u, output=u[0]) == expected
+
+
+@each(
+    ("left", "far"),
+    [
+        ([0, 0, 0], "throughout"),
+        ([0, 0, 1e-17], "throughout, but for rounding"),
+        ([0, 9, 0], "in every entry that can be decided"),
+    ],
+)
+def test_a_gradient_is_called_zero_or_a_multiple_no_further_than_it_is(left, far):
+    u, known = normal(3, 3), {"floor": np.array([1e-15, 1e3, 1e-15]), "verdict": np.array([WRONG, UNDECIDED, WRONG])}
+    right = u * [1, 0, 1]
+    assert said_of_numbers(right, u * left, **known) == f"it is zero {far}"
+    found = said_of_numbers(right, 2.1 * right + [0, left[1], 0], **known)
+    assert found == f"it is 2.1 times the numerical gradient {far.partition(',')[0]}"
+
+
+@each(
+    ("noise", "shown"),
+    [(3e-6, "2.71828"), (5e-6, "2.7183"), (6e-5, "2.718"), (4e-4, "2.72"), (6e-4, "about 2.72"), (1e-12, "2.71828183")],
+)
+def test_a_factor_is_shown_with_the_digits_that_are_known(noise, shown):
+    right = np.random.default_rng(0).uniform(1, 2, (3, 20))
+    found = said_of_numbers(right, np.e * right, noise * np.abs(right[0]))
+    assert found == f"it is {shown} times the numerical gradient throughout"
+
+
+LAST, SECOND = "12 is the length of the last axis of a", "5 is the length of axis 1 of a"
+FIRST_AXIS, LAST_AXIS = "the length of axis 0 of a", "the length of the last axis of a"
+MEAN = ", as a mean in the place of the sum over the broadcast"
+HEADS = {"a": (2, 5, 12)}, (2, 5, 12)  # the shapes of the inputs, differentiated by the first, and of the output
+CONSTANTS = [  # the factor, what the function was called with, and what is said of it
+    (3, {"num_heads": 3}, ": 3, which is num_heads"),
+    (4, {"num_heads": 3}, f": perhaps 12/3, where {LAST} and 3 is num_heads"),
+    (1 / 12, {}, f": perhaps 1/12, where {LAST}"),
+    (1 / 0.9, {"dropout_p": 0.1}, ": 1/(1 - 0.1), where 0.1 is dropout_p"),
+    (12 / 7, {"num_heads": 7}, ""),  # of no whole number of features
+    (-1, {"causal": True, "window": math.inf, "dropout_p": 0.0}, ""),
+    (2, {}, ": perhaps 2, which is the length of axis 0 of a; or a 2, as of a square"),
+    (np.sqrt(2 * np.pi), {}, ": perhaps sqrt(2 * pi), as of turns"),
+]
+ADDITIVE = {"a": (4, 3), "key": (5, 3), "value": (5, 2), "w_query": (3, 6), "w_key": (3, 6), "w_score": (6,)}
+SCALE = {"a": (3, 1), "x": (2, 3, 4)}
+LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what is said of it
+    (1 / 7, {"a": (7, 7)}, (2, 3), f": perhaps 1/7, where 7 is {LAST_AXIS}"),  # other axes may be as long
+    (1 / 8, {"a": (3, 1), "b": (3, 5)}, (2, 3, 4), f": 1/8{MEAN} axes of lengths 2 and 4 gives"),
+    (
+        1 / 2,
+        SCALE,
+        (2, 3, 4),
+        f": perhaps 1/2{MEAN} axis of length 2 gives; or 1/sqrt(4), where 4 is the length of the last axis of x; or a "
+        "half, as of a square",
+    ),
+    (3, {"a": (3, 9)}, (3, 9), f": perhaps sqrt(9), where 9 is {LAST_AXIS}; or 3, which is {FIRST_AXIS}"),
+    (
+        2,
+        ADDITIVE,
+        (4, 2),
+        f": perhaps 2, which is the length of the last axis of value; or sqrt(4), where 4 is {FIRST_AXIS}; or a 2, as "
+        "of a square",
+    ),
+]
+
+
+@each(
+    ("factor", "shapes", "output_shape", "name", "constants"),
+    [
+        *((factor, *HEADS, name, constants) for factor, constants, name in CONSTANTS),
+        *((*row, None) for row in LENGTHS),
+    ],
+)
+def test_of_a_factor_it_is_said_what_it_may_be(factor, shapes, output_shape, name, constants):
+    right = normal(3, *shapes["a"])
+    inputs = {other: normal(*shape) for other, shape in shapes.items()}
+    u = normal(3, *output_shape)
+    known = {"name": "a", "inputs": inputs, "output": u[0], "cotangents": u, "constants": constants or {}}
+    found = said_of_numbers(right, factor * right, 1e-15 * np.abs(right[0]), **known)
+    assert found == f"it is {factor:.9g} times the numerical gradient throughout{name}"
