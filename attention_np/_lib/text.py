@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any
 
 LONGEST = 40  # characters
@@ -76,10 +76,11 @@ def cut(text: str, width: int) -> str:
     >>> cut("transformer", 8)
     'transf..'
     """
-    if width_of(text) <= width:
-        return text
     ends = accumulate(map(width_of, text))
-    return "".join(letter for letter, end in zip(text, ends, strict=True) if end <= width - 2) + ".."
+    begun = list(takewhile(lambda end: end <= width, ends))  # a long text is not read to its end
+    if len(begun) == len(text):
+        return text
+    return text[: sum(end <= width - 2 for end in begun)] + ".."
 
 
 def table(rows: Sequence[Sequence[str]], left: int = 1) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import attention_np
+from attention_np.cli.outcome import ended
 
 __all__ = ["main"]
 
@@ -24,13 +25,16 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 all holds, 1 something does not, 2 unusable arguments."""
+    return ended(lambda: _run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="attention-np", description="Attention and its gradients in pure NumPy, verified."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {attention_np.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    given = sys.argv[1:] if arguments is None else arguments
-    modules = {name: import_module(f"{__name__}.{name.replace('-', '_')}") for name in COMMANDS if name in given}
+    modules = {name: import_module(f"{__name__}.{name.replace('-', '_')}") for name in COMMANDS if name in arguments}
     for name, what in COMMANDS.items():
         command = commands.add_parser(name, help=what, description=what.capitalize() + ".")
         if name in modules:

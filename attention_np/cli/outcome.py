@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from attention_np._lib.files import write_whole
+
 HOLDS, FAILS, UNUSABLE = 0, 1, 2  # exit codes
+INTERRUPTED, NOBODY_READS = 130, 141  # those of a shell for what SIGINT and SIGPIPE end
 
 
 def refuse(reason: str) -> int:
     """Say why the arguments cannot be used, and return the exit code for it."""
     print(f"attention-np: {reason}", file=sys.stderr)  # noqa: T201
     return UNUSABLE
+
+
+def ended(command: Callable[[], int]) -> int:
+    """What a command returns; the exit code, and a line if there is something to say, of one that was cut short."""
+    try:
+        exit_code = command()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("attention-np: interrupted", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    except OSError as error:
+        if error.filename is not None:  # a file, and not what is printed
+            raise
+        with contextlib.suppress(OSError, ValueError):  # what is left would be written at the end, and fail once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS if isinstance(error, BrokenPipeError) else refuse(f"cannot print: {error.strerror}")
+    return exit_code
 
 
 def missing(packages: Mapping[str, str]) -> list[str]:
@@ -33,7 +55,7 @@ def _is_installed(module: str) -> bool:
 def write_json(file: Path, content: Any) -> str | None:
     """Write `content`, which has no NaN and no infinity; say why that cannot be."""
     try:
-        file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_whole(file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
     except OSError as error:
         return f"cannot write {file}: {error.strerror}"
     return None

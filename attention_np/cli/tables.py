@@ -186,5 +186,12 @@ class _Table:
         _console().print(self.table)
 
 
+class _Printer(Console):
+    """One that leaves it to whoever prints what to do when nobody reads on."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # the error that Rich has caught where it calls this
+
+
 def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+    return _Printer(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
