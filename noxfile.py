@@ -21,8 +21,9 @@ import nox
 
 ROOT = Path(__file__).parent.resolve()
 DIST = ROOT / "dist"
+METADATA_FILE = ROOT / "setup.cfg"
 METADATA = ConfigParser(interpolation=None)
-METADATA.read(ROOT / "setup.cfg", encoding="utf-8")
+METADATA.read(METADATA_FILE, encoding="utf-8")
 PYTHONS = re.findall(r"Python :: (3\.\d+)$", METADATA["metadata"]["classifiers"], flags=re.MULTILINE)
 NUMPY = METADATA["options"]["install_requires"].strip()
 OLDEST_NUMPY = NUMPY.replace(">=", "==") + ".*"
@@ -68,7 +69,12 @@ def build(session: nox.Session) -> None:
     """Build the sdist, and the wheel from the sdist; look into both."""
     session.install("build", "twine")
     shutil.rmtree(DIST, ignore_errors=True)
-    session.run("python", "-m", "build", "--outdir", str(DIST), silent=True)  # it is shown where it fails
+    date = {"SOURCE_DATE_EPOCH": str(int(METADATA_FILE.stat().st_mtime))}
+    session.run("python", "-m", "build", "--outdir", str(DIST), silent=True, env=date)  # it is shown where it fails
+    again = Path(session.create_tmp())
+    session.run("python", "-m", "build", "--sdist", "--outdir", str(again), silent=True, env=date)
+    if (again / only("*.tar.gz").name).read_bytes() != only("*.tar.gz").read_bytes():
+        session.error("built again for the same SOURCE_DATE_EPOCH, the sdist is another")
     session.run("twine", "check", "--strict", *map(str, DIST.iterdir()))
     look_into_sdist(session)
     look_into_wheel(session)
@@ -131,7 +137,8 @@ def look_into_wheel(session: nox.Session) -> None:
         held = set(packed.namelist())
         metadata = next(name for name in held if name.endswith(".dist-info/METADATA"))
         points = packed.read(metadata.replace("METADATA", "entry_points.txt")).decode()
-        required = [line for line in packed.read(metadata).decode().splitlines() if line.startswith("Requires-Dist: ")]
+        described = packed.read(metadata).decode()
+    required = [line for line in described.splitlines() if line.startswith("Requires-Dist: ")]
     package = (file for file in (ROOT / "attention_np").rglob("*") if file.suffix in (".py", ".typed", ".md"))
     expected = {file.relative_to(ROOT).as_posix() for file in package} | {"_attention_np_pytest.py"}
     expected |= {f"attention_np/derivations/{page.name}" for page in (ROOT / "derivations").glob("*.md")}
@@ -146,6 +153,8 @@ def look_into_wheel(session: nox.Session) -> None:
         session.error("the wheel lacks an entry point")
     if [line for line in required if "extra ==" not in line] != [f"Requires-Dist: {NUMPY}"]:
         session.error("the wheel needs more than NumPy")
+    if links := re.findall(r"\]\((?!https?:)([^)]*)\)", described):
+        session.error(f"the long description links to {', '.join(links)}, which nobody finds where it is shown")
 
 
 def only(pattern: str) -> Path:
