@@ -67,6 +67,8 @@ lint: $(VENV)/lint
 
 types: $(VENV)/lint
 	$(RUN) -m mypy
+	$(RUN) -m mypy tests/typed.py
+	$(RUN) -m basedpyright
 
 bench: $(VENV)/peers
 	$(RUN) benchmarks/import_time.py

@@ -234,7 +234,7 @@ def weigh(
 
 
 @passes.backward
-def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, Array]]:
+def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
     """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v)."""
     flows = pairs_that_flow(cache.mask, d_output)
     dropped = drop(cache.weights, cache.dropout)

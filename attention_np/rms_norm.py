@@ -125,7 +125,7 @@ def mean(x: Array) -> Array:
 
 
 @passes.backward
-def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array]]:
+def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
     """The gradient of a loss with respect to `x` and the gain, from that of the output, (..., d)."""
     normalised, gain = cache.normalised, cache.gain
 

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -41,3 +42,15 @@ def test_what_is_not_asked_for_is_not_imported() -> None:
     assert modules.isdisjoint(f"attention_np.{name}" for name in attention_np.LATER)
     slow = {"concurrent.futures", "logging", "secrets"}  # they take longer than all ops
     assert slow & modules <= of_numpy
+
+
+def test_the_types_of_every_public_function_are_tested() -> None:
+    text = Path(__file__).with_name("typed.py").read_text(encoding="utf-8")
+    modules = [*attention_np.OPS, "masks", "rules", "biases", "positions", "cost", "trace", "plot", "known_answers"]
+    for module in (attention_np, *(getattr(attention_np, name) for name in (*modules, "gradcheck"))):
+        public = getattr(module, "__all__", None) or vars(module)
+        functions = [name for name in public if isinstance(getattr(module, name), FunctionType) and name[0] != "_"]
+        for name in functions:
+            if getattr(module, name).__module__.startswith("attention_np"):
+                prefix = "anp" if module is attention_np else module.__name__.removeprefix("attention_np.")
+                assert f"{prefix}.{name}(" in text
