@@ -123,6 +123,8 @@ class _Counts(NamedTuple):
 
     @classmethod
     def of(cls, sizes: Sizes) -> _Counts:
+        if not isinstance(sizes, Sizes):
+            raise TypeError(f"sizes must be a Sizes, not {type(sizes).__name__}")
         n, d_k = sizes.n, sizes.d_k
         m = n if sizes.m is None else sizes.m
         d_v = d_k if sizes.d_v is None else sizes.d_v

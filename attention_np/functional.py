@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import additive, blockwise, dot_product, multi_head
-from attention_np._lib.arguments import as_array, as_floating, check_broadcasts_to, scores_shape
+from attention_np._lib.arguments import as_array, as_flag, as_floating, check_broadcasts_to, scores_shape
 from attention_np._lib.arrays import Array
 from attention_np._lib.dropout import Rng
 from attention_np.rules import Rule
@@ -91,7 +91,7 @@ def scaled_dot_product_attention(
     """
     if algorithm not in ("auto", *ALGORITHMS):
         raise ValueError(f'algorithm must be "auto", "dot_product" or "blockwise", not {algorithm!r}')
-    if enable_gqa:
+    if as_flag("enable_gqa", enable_gqa):
         query = as_floating("query", query)
         key, value = _repeat_heads("key", key, query), _repeat_heads("value", value, query)
     shape = scores_shape(as_floating("query", query), as_floating("key", key), as_floating("value", value))

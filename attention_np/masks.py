@@ -301,7 +301,7 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
             "the leading axes of query_segments and key_segments do not broadcast together "
             f"(query_segments.shape={queries.shape}, key_segments.shape={keys.shape})"
         ) from None
-    return same[..., None, :, :] if heads else same
+    return same[..., None, :, :] if as_flag("heads", heads) else same
 
 
 def tree(parents: npt.ArrayLike) -> Mask:
@@ -417,7 +417,7 @@ def as_mask(values: npt.ArrayLike, *, true_means: Literal["allowed", "hidden"]) 
 
 def _over_queries(keys: Mask, heads: bool) -> Mask:
     """(..., m) as (..., 1, m), or (..., 1, 1, m) with heads."""
-    return keys[..., None, None, :] if heads else keys[..., None, :]
+    return keys[..., None, None, :] if as_flag("heads", heads) else keys[..., None, :]
 
 
 def _lengths(n: int, m: int | None) -> tuple[int, int]:

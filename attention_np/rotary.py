@@ -454,12 +454,17 @@ def longrope(
     """
     original, length = _above("original_length", original_length, 1), _above("length", length)
     longer = (length if maximum_length is None else _above("maximum_length", maximum_length)) / WIDE(original)
-    name, factors = ("long_factor", long_factor) if length > original else ("short_factor", short_factor)
-    divisors = as_array(name, factors).astype(WIDE)
-    if divisors.ndim != 1 or not (np.isfinite(divisors) & (divisors > 0)).all():
-        raise ValueError(f"{name} must be a vector of positive numbers ({name}.shape={divisors.shape})")
+    divisors = {name: _divisors(name, x) for name, x in (("short_factor", short_factor), ("long_factor", long_factor))}
+    name = "long_factor" if length > original else "short_factor"
     amplitude = _amplitude(attention_factor, np.sqrt(1 + np.log(max(longer, WIDE(1))) / np.log(WIDE(original))))
-    return Scaling(partial(_longrope, name=name, divisors=divisors), amplitude)
+    return Scaling(partial(_longrope, name=name, divisors=divisors[name]), amplitude)
+
+
+def _divisors(name: str, factors: npt.ArrayLike) -> Array:
+    given = as_array(name, factors)
+    if given.ndim != 1 or given.dtype.kind not in "iuf" or not (np.isfinite(given) & (given > 0)).all():
+        raise ValueError(f"{name} must be a vector of positive numbers ({name}.shape={given.shape}, {given.dtype})")
+    return given.astype(WIDE)
 
 
 def _longrope(base: float, width: int, name: str, divisors: Array) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np import masks
-from attention_np._lib.arguments import as_array, as_integer
+from attention_np._lib.arguments import as_array, as_flag, as_integer
 
 __all__ = ["Rule", "causal", "packed", "padding", "sliding_window", "tree", "whole"]
 
@@ -342,7 +342,7 @@ def padding(lengths: npt.ArrayLike, *, heads: bool = False) -> Rule:
     counts = masks.as_integers("lengths", lengths)
     if counts.size and counts.min() < 0:
         raise ValueError(f"lengths must not be negative, and one is {counts.min()}")
-    return _Padding(counts[..., None] if heads else counts)
+    return _Padding(counts[..., None] if as_flag("heads", heads) else counts)
 
 
 def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = None, *, heads: bool = False) -> Rule:
@@ -362,6 +362,7 @@ def packed(query_segments: npt.ArrayLike, key_segments: npt.ArrayLike | None = N
     queries = as_array("query_segments", query_segments, "integers")
     keys = queries if key_segments is None else as_array("key_segments", key_segments, "integers")
     masks.packed(*(x[..., :1] if x.ndim else x for x in (queries, keys)))  # refuses what cannot be
+    heads = as_flag("heads", heads)
     return _Packed(*(x[..., None, :] if heads else x for x in (queries, keys)))
 
 

@@ -414,7 +414,7 @@ LAYER = a_layer()
         ({"rotary": True}, TypeError, "rotary must be a mapping of some of base, width, .*, not True"),
         ({"rotary": {"theta": 1}}, TypeError, "rotary must be a mapping of some of base"),
         ({"rotary": {"width": 6}}, ValueError, "width must be even, and at most the 4 features, not 6"),
-        ({"positions": [1] * 5}, ValueError, "positions are for rotary, which is not given"),
+        ({"positions": [1] * 5}, ValueError, "query_positions and key_positions are for rotary, which is not given"),
         ({"rotary": {}, "positions": [1] * 4}, ValueError, r"positions must broadcast to the rows, whose shape is \(5"),
         ({"qk_norm": "layer"}, ValueError, 'qk_norm must be "rms" or "l2", not \'layer\''),
         ({"qk_norm_epsilon": -1}, ValueError, "qk_norm_epsilon must be finite and not negative"),

@@ -13,6 +13,7 @@ References
 from __future__ import annotations
 
 from math import prod
+from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -45,13 +46,12 @@ def draw_key(rng: Rng | None) -> int:
 
 
 def as_generator(rng: Rng | None) -> np.random.Generator:
-    """`rng`, a seed or a generator, as a generator; True and False are no seeds."""
-    try:
-        if isinstance(rng, bool | np.bool_):
-            raise TypeError
+    """`rng`, a seed or a generator, as a generator; nothing is drawn from the system."""
+    if isinstance(rng, Integral) and not isinstance(rng, bool) and int(rng) >= 0:
+        return np.random.default_rng(int(rng))
+    if isinstance(rng, np.random.Generator | np.random.BitGenerator | np.random.SeedSequence):
         return np.random.default_rng(rng)
-    except (TypeError, ValueError):
-        raise TypeError(f"rng must be a seed or a numpy.random.Generator, not {shortened(rng)}") from None
+    raise TypeError(f"rng must be a seed or a numpy.random.Generator, not {shortened(rng)}")
 
 
 def multipliers(key: int, dropout_p: float, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arguments import as_floating, as_integer, check_vector, check_weight
+from attention_np._lib.arguments import as_flag, as_floating, as_integer, check_vector, check_weight
 from attention_np._lib.arrays import Array, is_floating
 from attention_np._lib.dropout import Rng, as_generator
 
@@ -257,7 +257,7 @@ class Parameters(NamedTuple):
         d_value = d_model if d_value is None else as_integer("d_value", d_value, least=1)
         if not is_floating(np.dtype(dtype)):
             raise TypeError(f"dtype must hold floating-point numbers, not {np.dtype(dtype)}")
-        generator = as_generator(rng)
+        generator, biases = as_generator(rng), as_flag("biases", biases)
         widths = (d_model, d_key, d_value, d_model)
         weights = []
         for d_in in widths:

@@ -361,7 +361,7 @@ Returns
 Gradients
     Of each array of :func:`forward`, its shape and dtype, summed over axes that were broadcast; None where there was
     none. A gradient that does not fit the dtype is infinite; one that is below its normal numbers, or worked out from
-    what is, loses digits.
+    what is (as from gradients of scores that a `scale` far above 1 magnifies), loses digits.
 
 Raises
 ------
@@ -411,6 +411,7 @@ d_d_output : ndarray
 gradients : Gradients
     The gradient with respect to each array of :func:`forward`: the Hessian of ``<d_output, output>`` times
     `d_gradients`. That is each line of :func:`backward`, in forward mode.
+    Its terms are products of up to four arrays: where one on its way is below the normal numbers, digits are lost.
 
 Raises
 ------

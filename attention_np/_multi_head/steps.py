@@ -98,7 +98,7 @@ def turns(
     """How the rows of arrays are turned by the positions beside them, which may be None; nothing if they are not."""
     if options is None:
         if any(positions is not None for positions, _ in places.values()):
-            raise ValueError("positions are for rotary, which is not given")
+            raise ValueError("query_positions and key_positions are for rotary, which is not given")
         return [()] * len(places)
     known = ("base", "width", "interleaved", "trailing", "scaling")
     if not isinstance(options, Mapping) or not set(options) <= set(known):

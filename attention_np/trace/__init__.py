@@ -64,6 +64,8 @@ def of(
     >>> trace.of("softmax", "I love AI")["A"].shape
     (3, 3)
     """
+    if not isinstance(op, str):
+        raise TypeError(f"op must be the name of an op, not {type(op).__name__}")
     words, d = as_tokens(tokens), as_width("d", d)
     is_causal, seed = as_flag("is_causal", is_causal), as_integer("seed", seed)
     lengths = {name: as_width(name, size) for name, size in sizes.items()}
