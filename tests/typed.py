@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import assert_type
 
 import attention_np as anp
 from attention_np import (
@@ -38,6 +37,7 @@ from attention_np import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from typing_extensions import assert_type
 
 Array: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
