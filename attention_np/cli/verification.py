@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -72,9 +73,9 @@ def check(
     if {example.op for example in examples} == {*cases.OPS} and others:
         try:
             with ProcessPoolExecutor(others, get_context("spawn")) as pool:
-                with _uninterrupted():
-                    pending = [pool.submit(check_ops, [example]) for example in reversed(examples)]
                 try:
+                    with _uninterrupted():
+                        pending = [pool.submit(check_ops, [example]) for example in reversed(examples)]
                     pages = partial(check_pages, folder, names)
                     shared = map(partial, repeat(_done_or_here), examples, reversed(pending))
                     report, *found = [work() for work in progress([pages, *shared])]
@@ -89,15 +90,23 @@ def check(
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """What begins in here, another process for one, is never interrupted; this one is when it is over."""
-    if not hasattr(signal, "pthread_sigmask"):
+    """Processes that begin in here are never interrupted; this one is when it is over.
+
+    The mask is for them, which inherit it; the handler for this one, whose other threads take the signal as well.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _done_or_here(example: cases.Case, elsewhere: Future[list[Finding]]) -> list[Finding]:
