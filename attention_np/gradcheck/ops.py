@@ -46,7 +46,8 @@ def check_op(
     ----------
     op : module
         ``op.forward(**inputs, **options) -> (output, cache)``, ``op.backward(d_output, cache) ->`` a NamedTuple with
-        the names of the inputs, ``op.jvp(cache, **tangents)``.
+        the names of the inputs, ``op.jvp(cache, **tangents)``. With ``op.double_backward(d_gradients, d_output, cache)
+        -> (d_d_output, gradients)`` that NamedTuple must be ``op.Gradients``; it is called with None for some, too.
     inputs : mapping of str to array_like of float, NamedTuple of them, or anything else
         In the names of `forward`. The arrays of a NamedTuple are reported as ``parameters.w_query`` and so on. What
         holds no floating-point numbers is passed on as it is, as for :func:`check`; what holds one array, its `array`,
