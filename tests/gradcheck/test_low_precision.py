@@ -179,7 +179,7 @@ def test_a_factor_is_seen_beyond_what_is_rounded_and_none_below(precision, seen,
             (np.matmul, lambda d, x, w: (d @ w.T, x.T @ d)) if pair else np.matmul,
             precision="tf32" if precision == "tf32" else None,
         )
-        assert [entry.ok for entry in report] == [True] + 2 * [factor < seen], str(report)
+        assert [entry.ok for entry in report] == [True] + 2 * [factor < np.float32(seen)], str(report)
 
 
 @each("precision", *some_of(ROUNDED, 2))
