@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from attention_np._lib import blas, cores, machine
@@ -51,18 +52,61 @@ def run(
 
     However many workers there are, results are consumed in one order, so sums over them have the same bits. No more
     than a few results for each worker are there at once.
+
+    All of it is done in threads of our own. A signal reaches the main thread alone, so none can leave a lock taken, BLAS
+    at one thread or the caller on one core; an interrupted caller stops the threads, and waits for them.
     """
-    with blas.one_thread(), quiet():
+    call, over = _Call(), threading.Lock()
+
+    def work() -> None:
+        call.begun = True
+        try:
+            if not call.stopped:
+                _run(function, tasks, consume, executor, workers, call)
+        except BaseException as error:
+            call.error = error
+        call.over = True
+        over.release()
+
+    over.acquire()
+    try:
+        threading.Thread(target=work, name="attention_np").start()
+        over.acquire()  # and not Thread.join, which may take a thread for dead when it is interrupted
+    except BaseException:
+        call.stopped = True
+        while call.begun and not call.over:
+            time.sleep(0.001)
+        raise
+    if call.error is not None:
+        raise call.error
+
+
+class _Call:
+    """Where a call of :func:`run` is: set by one thread each, without a lock that an interrupt could leave taken."""
+
+    stopped = begun = over = False
+    error: BaseException | None = None
+
+
+def _run(
+    function: Callable[[Task], Result],
+    tasks: Iterable[tuple[Label, Task]],
+    consume: Callable[[Label, Result], None],
+    executor: Executor | None,
+    workers: int,
+    call: _Call,
+) -> None:
+    with blas.one_thread(), quiet():  # NumPy's error state is each thread's own
         remaining = iter(tasks)
         first = list(islice(remaining, 2))
-        tasks = chain(first, remaining)
+        tasks = chain(first, takewhile(lambda _: not call.stopped, remaining))
         if executor is not None:
             _run_in(executor, function, tasks, consume, 2 * workers + 1)
         elif workers == 1 or len(first) < 2:
             for label, task in tasks:
                 consume(label, function(task))
         else:
-            _run_here(function, tasks, consume, workers)
+            _run_here(function, tasks, consume, workers, call)
 
 
 def _run_here(
@@ -70,6 +114,7 @@ def _run_here(
     tasks: Iterable[tuple[Label, Task]],
     consume: Callable[[Label, Result], None],
     workers: int,
+    call: _Call,
 ) -> None:
     """Run in this thread and `workers` - 1 more, each of which takes the next task when it has done one.
 
@@ -79,23 +124,24 @@ def _run_here(
     seats = cores.of_workers(workers)
     ready: dict[int, tuple[Label, Result]] = {}
     due = 0
-    stopped = False
 
     def work(seat: set[int] | None) -> None:
-        with cores.keep_to(seat), quiet():  # NumPy's error state is each thread's own
+        with cores.keep_to(seat), quiet():
             take_turns()
 
     def take_turns() -> None:
-        nonlocal due, stopped
+        nonlocal due
         try:
             while True:
                 with turn:
                     taken = next(source, None)
-                    if taken is None or stopped:
+                    if taken is None:
                         return
                     number, (label, task) = taken
-                    while number - due > 2 * workers and not stopped:
+                    while number - due > 2 * workers and not call.stopped:
                         turn.wait()
+                    if call.stopped:
+                        return
                 result = function(task)
                 with turn:
                     ready[number] = label, result
@@ -104,10 +150,11 @@ def _run_here(
                         due += 1
                     turn.notify_all()
         except BaseException:
-            with turn:
-                stopped = True
-                turn.notify_all()
+            call.stopped = True
             raise
+        finally:
+            with turn:
+                turn.notify_all()
 
     from concurrent.futures import ThreadPoolExecutor
 

@@ -1,11 +1,15 @@
 """Who does the tasks: the results do not tell, errors come out, and no more is begun than is needed."""
 
 import multiprocessing
+import os
+import signal
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -13,7 +17,7 @@ import pytest
 from helpers import Array, assert_alike, assert_same_bits, each, normal
 
 from attention_np import blockwise, rules
-from attention_np._lib import workers
+from attention_np._lib import blas, workers
 
 from .calls import AtOnce, assert_expected_bits, failing, results
 
@@ -111,7 +115,7 @@ def test_an_executor_runs_the_tasks_of_every_pass() -> None:
     assert passes[3].tasks == 2
 
 
-def test_no_pass_over_two_small_heads_begins_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pass_over_two_small_heads_is_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_run_here", None)
     query, key, value = normal(0, 2, 4, 2), normal(1, 2, 5, 2), normal(2, 2, 5, 3)
     output, cache = blockwise.forward(query, key, value, workers=2)
@@ -207,3 +211,66 @@ def test_sums_over_tasks_raise_no_warning_in_any_thread() -> None:
         for _ in range(5):
             gradients = blockwise.backward(d_output, cache, workers=2)
     assert np.isnan(gradients.value).any()
+
+
+def interrupted_at(line: int, run: Any) -> bool:
+    """Whether `run` was over before it came to that many lines of the module, at the last of which it is interrupted."""
+    seen = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal seen
+        if frame.f_code.co_filename != workers.__file__:
+            return None
+        if event == "line":
+            seen += 1
+            if seen == line:
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        run()
+        return True
+    except KeyboardInterrupt:
+        return False
+    finally:
+        sys.settrace(None)
+
+
+def threads_of_blas() -> list[int]:
+    return [library["num_threads"] for library in blas.controller().info()]
+
+
+@each("count", [1, 2])
+def test_an_interrupt_at_any_line_leaves_blas_the_caller_and_the_threads_as_they_were(count: int) -> None:
+    """In the threads that work nothing is ever interrupted: a signal reaches the main thread alone."""
+    x = normal(0, 4, 600, 3)
+    expected, before = blockwise.forward(x, x, x)[0], threads_of_blas()
+    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    lines, over = 0, False
+    while not over:
+        lines += 1
+        over = interrupted_at(lines, lambda: blockwise.forward(x, x, x, workers=count))
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("attention_np")], lines
+        assert threads_of_blas() == before, lines
+        assert affinity is None or os.sched_getaffinity(0) == affinity, lines
+        assert_same_bits(blockwise.forward(x, x, x, workers=count)[0], expected)
+    assert lines > 5
+
+
+def test_an_interrupt_ends_a_call_long_before_its_tasks() -> None:
+    done: list[int] = []
+
+    def work(number: int) -> int:
+        if number == 3:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # as the system sends it
+        time.sleep(0.01)
+        return number
+
+    for count in (1, 2):
+        done.clear()
+        with pytest.raises(KeyboardInterrupt):
+            workers.run(work, ((i, i) for i in range(1000)), lambda _, number: done.append(number), None, count)
+        assert done == list(range(len(done)))
+        assert len(done) < 100
