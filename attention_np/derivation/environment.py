@@ -32,6 +32,8 @@ from attention_np.derivation.values import (
     top_tangent,
 )
 
+LOSS = "L"  # the key of the sum of the output times its cotangent
+
 
 class Tensor(NamedTuple):
     """The value of a name: an array whose axes have ranges, behind those of ``lead``."""

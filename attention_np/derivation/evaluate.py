@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from attention_np.derivation import limits, nodes
-from attention_np.derivation.calls import Calls
+from attention_np.derivation.calls import call, call_over_index, concat
 from attention_np.derivation.duals import Dual, power, product
 from attention_np.derivation.environment import Environment, Perturbed, Tensor
 from attention_np.derivation.errors import Fault, Span
-from attention_np.derivation.indexing import plain
+from attention_np.derivation.indexing import filled, pick
+from attention_np.derivation.names import plain
 from attention_np.derivation.values import (
     ANY,
     ONE,
@@ -32,59 +33,109 @@ from attention_np.derivation.values import (
 )
 
 
-def evaluate(environment: Environment, node: nodes.Node, bound: tuple[str, ...] = ()) -> Value:
-    """The value of ``node``; ``bound`` are the indices that an enclosing sum binds."""
+def evaluate(environment: Environment, node: nodes.Node) -> Value:
+    """The value of a node in an environment."""
     with np.errstate(all="ignore"):
-        return Evaluator(environment).value(node, bound)
+        return Evaluator(environment).value(node)
 
 
-class Evaluator(Calls):
-    """Walks a tree. One method per kind of node, found by the name of its class."""
+class Evaluator:
+    """Walks a tree. One method per kind of node, found by the name of its class.
 
-    def value(self, node: nodes.Node, bound: tuple[str, ...] = ()) -> Value:
+    ``bound`` are the indices that the sums around the tree bind.
+    """
+
+    def __init__(self, environment: Environment, bound: tuple[str, ...] = ()) -> None:
+        self.environment = environment
+        self.arithmetic = environment.arithmetic
+        self.bound = bound
+
+    def value(self, node: nodes.Node) -> Value:
         """The value of a node; a fault without a place gets the place of the node."""
         self.arithmetic.account.work(limits.OPERATION, node.span)
         try:
-            value: Value = getattr(self, node.method)(node, bound)
+            value: Value = getattr(self, node.method)(node)
             if isinstance(value.data, Dual):
                 self.arithmetic.account.work(limits.DUAL * value.data.size, node.span)
             return value
         except Fault as fault:
             raise fault.at(node.span) from None
 
-    def _number(self, node: nodes.Number, bound: tuple[str, ...]) -> Value:
+    def _pick(self, tensor: Tensor, indices: tuple[nodes.Node, ...], span: Span) -> Value:
+        return pick(tensor, indices, self.environment, self.value, span)
+
+    def _within(self, under: nodes.Bound) -> Evaluator:
+        """The evaluator of what stands inside of a sum; binding an index again is an error."""
+        for name, span in zip(under.names, under.spans, strict=True):
+            if name in self.bound:
+                raise Fault("shape", f"index {name} is bound twice", span)
+        return Evaluator(self.environment, self.bound + under.names)
+
+    def _over(self, under: nodes.Bound, body: Value, fill: float) -> Value:
+        """The body with all bound indices as axes, and ``fill`` where the condition below does not hold."""
+        for name in under.names:
+            if name not in body.names:
+                length = self.arithmetic.size(self.environment.names.range_of(name))
+                self.arithmetic.account.make(length * body.data.size, under.span)
+                data = np.broadcast_to(body.data, (length, *body.data.shape))
+                body = body._replace(data=data, names=(name, *body.names), zero=False)
+        if under.condition is None:
+            return body
+        inner = Evaluator(self.environment, self.bound + under.names)
+        inner._check_limits(under)
+        where = inner.condition(under.condition)
+        names, (data, mask) = self.arithmetic.together([body, where], under.span)
+        return body._replace(data=np.where(mask, data, fill), names=names, zero=False)
+
+    def _check_limits(self, under: nodes.Bound) -> None:
+        r"""``\\sum_{j=1}^{n}`` with j over m is an error, and so is a limit beyond the range."""
+        parts = under.condition.parts if isinstance(under.condition, nodes.Both) else (under.condition,)
+        for part in parts:
+            if not isinstance(part, nodes.Compare) or part.relations != ("<=", "<="):
+                continue
+            middle, upper = part.sides[1], part.sides[2]
+            if not isinstance(middle, nodes.IndexRef) or middle.name not in under.names:
+                continue
+            own = self.environment.names.range_of(middle.name)
+            if isinstance(upper, nodes.SizeRef) and not self.arithmetic.same(upper.name, own):
+                message = f"index {middle.name} runs over {plain(own)}, not over {plain(upper.name)}"
+                raise Fault("shape", message, upper.span)
+            if top(self.value(upper).data) > self.arithmetic.size(own):
+                raise Fault("domain", f"index {middle.name} ends at {plain(own)}", upper.span)
+
+    def _number(self, node: nodes.Number) -> Value:
         return number(node.value)
 
-    def _constant(self, node: nodes.Constant, bound: tuple[str, ...]) -> Value:
+    def _constant(self, node: nodes.Constant) -> Value:
         return number({"infinity": np.inf, "pi": np.pi, "zero": 0.0}[node.name])
 
-    def _sizeref(self, node: nodes.SizeRef, bound: tuple[str, ...]) -> Value:
+    def _sizeref(self, node: nodes.SizeRef) -> Value:
         return number(float(self.arithmetic.size(node.name)))
 
-    def _indexref(self, node: nodes.IndexRef, bound: tuple[str, ...]) -> Value:
+    def _indexref(self, node: nodes.IndexRef) -> Value:
         length = self.arithmetic.size(self.environment.names.range_of(node.name))
         places = np.arange(1.0, length + 1.0)
         if node.name in self.environment.at:
             places = places[self.environment.at[node.name] - 1 :][:1]
         return Value(places, (node.name,), (), float(length))
 
-    def _eye(self, node: nodes.Eye, bound: tuple[str, ...]) -> Value:
+    def _eye(self, node: nodes.Eye) -> Value:
         value = number(1.0)._replace(eye=True)
         return value if node.size is None else self.arithmetic.expand_eye(value, node.size, node.span)
 
-    def _ones(self, node: nodes.Ones, bound: tuple[str, ...]) -> Value:
+    def _ones(self, node: nodes.Ones) -> Value:
         if node.size is None:
             return Value(np.ones((1, 1)), (), (ANY, ONE), 1.0)
         return Value(np.ones((self.arithmetic.size(node.size), 1)), (), (node.size, ONE), 1.0)
 
-    def _ref(self, node: nodes.Ref, bound: tuple[str, ...]) -> Value:
+    def _ref(self, node: nodes.Ref) -> Value:
         tensor = self.environment.tensor(node.name, node.name_span)
         if node.indices is None:
             return tensor.value()
-        return self._pick(tensor, self._filled(node.indices, len(tensor.axes), node), node.span, bound)
+        return self._pick(tensor, filled(node.indices, len(tensor.axes), node), node.span)
 
-    def _indexed(self, node: nodes.Indexed, bound: tuple[str, ...]) -> Value:
-        base = self.value(node.base, bound)
+    def _indexed(self, node: nodes.Indexed) -> Value:
+        base = self.value(node.base)
         if not base.shape:
             raise Fault("shape", f"cannot put indices on {describe(base)}", node.span)
         data, axes = base.data, base.shape
@@ -93,37 +144,37 @@ class Evaluator(Calls):
         if len(axes) == 2 and axes[1] == ONE:
             data, axes = data[..., 0], axes[:1]
         tensor = Tensor(data, axes, base.scale, base.tangent, base.names)
-        return self._pick(tensor, self._filled(node.indices, len(axes), node), node.span, bound)
+        return self._pick(tensor, filled(node.indices, len(axes), node), node.span)
 
-    def _delta(self, node: nodes.Delta, bound: tuple[str, ...]) -> Value:
+    def _delta(self, node: nodes.Delta) -> Value:
         left, right = node.left, node.right
         if isinstance(left, nodes.IndexRef) and isinstance(right, nodes.IndexRef):
             one, two = map(self.environment.names.range_of, (left.name, right.name))
             if not self.arithmetic.same(one, two):
                 message = f"{left.name} runs over {plain(one)}, but {right.name} over {plain(two)}"
                 raise Fault("shape", message, node.span)
-        return self._truth(self._compared([node.left, node.right], ["="], node.span, bound))
+        return self._truth(self._compared([node.left, node.right], ["="], node.span))
 
-    def _iverson(self, node: nodes.Iverson, bound: tuple[str, ...]) -> Value:
-        return self._truth(self.condition(node.condition, bound))
+    def _iverson(self, node: nodes.Iverson) -> Value:
+        return self._truth(self.condition(node.condition))
 
     def _truth(self, value: Value) -> Value:
         return value._replace(data=value.data.astype(float), scale=1.0, tangent=0.0, zero=False)
 
-    def condition(self, node: nodes.Node, bound: tuple[str, ...]) -> Value:
+    def condition(self, node: nodes.Node) -> Value:
         """Where a condition holds, as a value of booleans."""
         if isinstance(node, nodes.Both):
-            parts = [self.condition(part, bound) for part in node.parts]
+            parts = [self.condition(part) for part in node.parts]
             names, arrays = self.arithmetic.together(parts, node.span)
             data = arrays[0]
             for array in arrays[1:]:
                 data = data & array if node.word == "and" else data | array
             return Value(data, names)
         assert isinstance(node, nodes.Compare)
-        return self._compared(list(node.sides), list(node.relations), node.span, bound)
+        return self._compared(list(node.sides), list(node.relations), node.span)
 
-    def _compared(self, sides: list[nodes.Node], relations: list[str], span: Span, bound: tuple[str, ...]) -> Value:
-        values = [self.value(side, bound) for side in sides]
+    def _compared(self, sides: list[nodes.Node], relations: list[str], span: Span) -> Value:
+        values = [self.value(side) for side in sides]
         for value, side in zip(values, sides, strict=True):
             if value.shape or value.eye:
                 raise Fault("shape", f"a condition compares numbers, not {describe(value)}", side.span)
@@ -137,13 +188,13 @@ class Evaluator(Calls):
             data = data & _COMPARISONS[relation](left.real, right.real)
         return Value(data, names)
 
-    def _group(self, node: nodes.Group, bound: tuple[str, ...]) -> Value:
-        return self.value(node.body, bound)
+    def _group(self, node: nodes.Group) -> Value:
+        return self.value(node.body)
 
-    def _add(self, node: nodes.Add, bound: tuple[str, ...]) -> Value:
+    def _add(self, node: nodes.Add) -> Value:
         total: Value | None = None
         for term, (sign, _) in zip(node.terms, node.signs, strict=True):
-            value = self.value(term, bound)
+            value = self.value(term)
             if total is None:
                 total = value if sign > 0 else value._replace(data=-value.data)
             else:
@@ -151,8 +202,8 @@ class Evaluator(Calls):
         assert total is not None
         return total
 
-    def _mul(self, node: nodes.Mul, bound: tuple[str, ...]) -> Value:
-        return self._multiplied(node, [self.value(factor, bound) for factor in node.factors])
+    def _mul(self, node: nodes.Mul) -> Value:
+        return self._multiplied(node, [self.value(factor) for factor in node.factors])
 
     def _multiplied(self, node: nodes.Mul, values: list[Value]) -> Value:
         elementwise = any(operator in ("odot", "oslash") for operator in node.operators)
@@ -184,14 +235,14 @@ class Evaluator(Calls):
             raise Fault("shape", "a remainder is of whole numbers", span)
         return Value(np.mod(one, two), names, (), right.scale)
 
-    def _frac(self, node: nodes.Frac, bound: tuple[str, ...]) -> Value:
-        above = self.value(node.top, bound)
-        below = self.value(node.bottom, bound)
+    def _frac(self, node: nodes.Frac) -> Value:
+        above = self.value(node.top)
+        below = self.value(node.bottom)
         return self.arithmetic.multiply(above, self.arithmetic.reciprocal(below, node.bottom.span), node.span)
 
-    def _power(self, node: nodes.Power, bound: tuple[str, ...]) -> Value:
-        base = self.value(node.base, bound)
-        exponent = self.value(node.exponent, bound)
+    def _power(self, node: nodes.Power) -> Value:
+        base = self.value(node.base)
+        exponent = self.value(node.exponent)
         if exponent.shape or exponent.eye:
             raise Fault("shape", f"an exponent is a number, not {describe(exponent)}", node.exponent.span)
         if top(exponent.data) > limits.EXPONENT:
@@ -229,20 +280,20 @@ class Evaluator(Calls):
             total = self.arithmetic.matrix_product(total, base, node.span)
         return total
 
-    def _transpose(self, node: nodes.Transpose, bound: tuple[str, ...]) -> Value:
-        return self.arithmetic.transpose(self.value(node.base, bound), node.span)
+    def _transpose(self, node: nodes.Transpose) -> Value:
+        return self.arithmetic.transpose(self.value(node.base), node.span)
 
-    def _reduce(self, node: nodes.Reduce, bound: tuple[str, ...]) -> Value:
-        inner = self.enter(node.bound, bound)
+    def _reduce(self, node: nodes.Reduce) -> Value:
+        inner = self._within(node.bound)
         if isinstance(node.body, nodes.Mul):
-            values = [self.value(factor, inner) for factor in node.body.factors]
+            values = [inner.value(factor) for factor in node.body.factors]
             contracted = self._contracted(node, node.body, values)
             if contracted is not None:
                 return contracted
-            body = self._multiplied(node.body, values).sized(node.body.span)
+            body = inner._multiplied(node.body, values).sized(node.body.span)
         else:
-            body = self.value(node.body, inner).sized(node.body.span)
-        body = self.over(node.bound, body, bound, 0.0 if node.kind == "sum" else 1.0)
+            body = inner.value(node.body).sized(node.body.span)
+        body = self._over(node.bound, body, 0.0 if node.kind == "sum" else 1.0)
         axes = tuple(body.names.index(name) for name in node.bound.names)
         rest = tuple(name for name in body.names if name not in node.bound.names)
         if node.kind == "prod":
@@ -274,13 +325,13 @@ class Evaluator(Calls):
         # An infinity beside a zero is looked at one by one.
         return total if np.isfinite(total.data).all() else None
 
-    def _cases(self, node: nodes.Cases, bound: tuple[str, ...]) -> Value:
-        values = [self.value(item, bound) for item in node.values]
+    def _cases(self, node: nodes.Cases) -> Value:
+        values = [self.value(item) for item in node.values]
         shapes = {value.shape for value in values if not value.zero}
         if len(shapes) > 1 or any(value.eye for value in values):
             raise Fault("shape", "the cases have different shapes", node.span)
         shape = shapes.pop() if shapes else ()
-        wheres = [None if item is None else self.condition(item, bound) for item in node.conditions]
+        wheres = [None if item is None else self.condition(item) for item in node.conditions]
         known = [where for where in wheres if where is not None]
         names, arrays = self.arithmetic.together([*values, *known], node.span)
         masks = iter(arrays[len(values) :])
@@ -291,8 +342,8 @@ class Evaluator(Calls):
         scale = max(value.scale for value in values)
         return Value(data, names, shape, scale, max(value.tangent for value in values))
 
-    def _matrix(self, node: nodes.Matrix, bound: tuple[str, ...]) -> Value:
-        cells = [self.value(cell, bound) for row in node.rows for cell in row]
+    def _matrix(self, node: nodes.Matrix) -> Value:
+        cells = [self.value(cell) for row in node.rows for cell in row]
         for value, cell in zip(cells, (cell for row in node.rows for cell in row), strict=True):
             if value.shape or value.eye:
                 raise Fault("shape", f"an entry is a number, not {describe(value)}", cell.span)
@@ -308,10 +359,30 @@ class Evaluator(Calls):
             data, shape = data[..., 0, 0], ()
         return Value(data, names, shape, max(v.scale for v in cells), max(v.tangent for v in cells))
 
-    def _derivative(self, node: nodes.Derivative, bound: tuple[str, ...]) -> Value:
+    def _call(self, node: nodes.Call) -> Value:
+        if node.bound is not None:
+            return self._call_over_index(node, node.bound)
+        arguments = node.arguments
+        if node.function == "softmax" and len(arguments) > 1:
+            arguments = (nodes.Matrix(node.span, tuple((item,) for item in arguments)),)
+        return call(node, [self.value(argument) for argument in arguments], self.environment)
+
+    def _call_over_index(self, node: nodes.Call, under: nodes.Bound) -> Value:
+        if len(node.arguments) != 1:
+            raise Fault("syntax", f"{node.text} over an index takes one argument", node.span)
+        inner = self if node.function == "softmax" else self._within(under)
+        value = inner.value(node.arguments[0]).sized(node.span)
+        if node.function == "concat":
+            return concat(node, under, value, self.environment)
+        for name, span in zip(under.names, under.spans, strict=True):
+            if name not in value.names:
+                raise Fault("shape", f"index {name} does not occur in the argument", span)
+        return call_over_index(node, under, self._over(under, value, np.inf if node.function == "min" else -np.inf))
+
+    def _derivative(self, node: nodes.Derivative) -> Value:
         environment = self.environment
         bottom = environment.tensor(node.bottom.name, node.bottom.name_span)
-        below = self._filled(node.bottom.indices or (), len(bottom.axes), node.bottom)
+        below = filled(node.bottom.indices or (), len(bottom.axes), node.bottom)
         inner = node.top
         while isinstance(inner, nodes.Derivative):
             inner = inner.top
@@ -321,15 +392,15 @@ class Evaluator(Calls):
             raise Fault("name", message, node.span)
         if isinstance(node.top, nodes.Ref):
             upper = environment.tensor(node.top.name, node.top.name_span)
-            above = self._filled(node.top.indices or (), len(upper.axes), node.top)
+            above = filled(node.top.indices or (), len(upper.axes), node.top)
             jacobian = environment.jacobian(node.top.name, node.bottom.name, node.span)
-            return self._pick(jacobian, above + below, node.span, bound)
+            return self._pick(jacobian, above + below, node.span)
         perturbed = environment.perturbed(node.bottom.name, node.span)
-        return self._moves(node, perturbed, bottom, below, bound)
+        return self._moves(node, perturbed, bottom, below)
 
-    def _tangent(self, node: nodes.Tangent, bound: tuple[str, ...]) -> Value:
+    def _tangent(self, node: nodes.Tangent) -> Value:
         perturbed = self.environment.along(tuple(tangent.name for tangent in node.tangents), node.span)
-        return self._moves(node, perturbed, Tensor(np.zeros(()), ()), (), bound)
+        return self._moves(node, perturbed, Tensor(np.zeros(()), ()), ())
 
     def _moves(
         self,
@@ -337,10 +408,9 @@ class Evaluator(Calls):
         perturbed: Perturbed,
         bottom: Tensor,
         below: tuple[nodes.Node, ...],
-        bound: tuple[str, ...],
     ) -> Value:
         """The derivative of an expression by ``bottom``, which takes a step in ``perturbed``."""
-        value = Evaluator(perturbed).value(node.top, bound)
+        value = Evaluator(perturbed, self.bound).value(node.top)
         names = tuple(name for name in value.names if name != perturbed.axis)
         shape = value.shape[:1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
         if value.eye or ANY in shape:
@@ -358,7 +428,7 @@ class Evaluator(Calls):
         scale = max(value.tangent, top(data))
         tangent = max(value.tangent, top_tangent(data)) if STEPPED in names else 0.0
         moved = Tensor(data, shape + bottom.axes, scale, tangent, names)
-        return self._pick(moved, slices + below, node.span, bound)
+        return self._pick(moved, slices + below, node.span)
 
 
 _COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {

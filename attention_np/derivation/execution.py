@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
 from attention_np.derivation import compare, nodes
-from attention_np.derivation.check import LOSS, PageCheck
+from attention_np.derivation.check import PageCheck
 from attention_np.derivation.draws import complete
-from attention_np.derivation.environment import Environment, Tensor
+from attention_np.derivation.environment import LOSS, Environment, Tensor
 from attention_np.derivation.errors import Fault
-from attention_np.derivation.evaluate import Evaluator, evaluate
 from attention_np.derivation.header import Free
 from attention_np.derivation.page import Equation
 from attention_np.derivation.statements import Statement, chains, read_statement
-from attention_np.derivation.usage import names_in
+from attention_np.derivation.trial import Trial
 from attention_np.derivation.values import Array, top
 
 __all__ = ["Executed", "execute"]
@@ -43,7 +41,7 @@ class Executed:
     @property
     def uses(self) -> frozenset[str]:
         """The keys of the names in it."""
-        return names_in(self.statement)
+        return self.statement.uses
 
     def tensor(self) -> Tensor:
         """What is defined, or the numerical gradient, where what is no more than its rounding error is zero."""
@@ -54,17 +52,14 @@ class Executed:
 
     def error(self) -> float:
         """How far its sides are from each other, relatively, where its condition holds and they are finite."""
-        condition, where = self.statement.condition, None
-        if condition is not None:
-            where = Evaluator(self.environment).condition(condition, ())
-            if not where.data.any():
-                return 0.0
-        sides = [evaluate(self.environment, side) for side in self.statement.sides if side is not None]
-        worst = 0.0
-        for left, right in pairwise(sides):
-            ((one, two),) = compare.aligned_sides(self.environment.arithmetic, left, right, where, self.statement.span)
-            finite = np.isfinite(one) & np.isfinite(two)
-            worst = max(worst, compare.equality(one[finite], two[finite], left.scale, right.scale)[0])
+        trial, worst = Trial(self.statement, self.environment), 0.0
+        if trial.where is not None and not trial.where.data.any():
+            return 0.0
+        for position in self.statement.claims:
+            ((left, right),) = trial.pairs(position)
+            finite = np.isfinite(left) & np.isfinite(right)
+            one, two = (trial.side(side).value.scale for side in (position, position + 1))
+            worst = max(worst, compare.equality(left[finite], right[finite], one, two)[0])
         return worst
 
 
@@ -102,7 +97,7 @@ def execute(
     names, definitions = check.scope.names, check.scope.definitions
     drawn = check.page.header.tensors.items()
     values = {key: tensor(key, free) for key, free in drawn if free.kind == "normal"}
-    check.scope = check.set_up(names, definitions, sizes, values)
+    check.scope = check.drawing.scope(names, definitions, sizes, values)
     (environment,) = check.scope.environments
     draw = environment.draw
     assert draw is not None
@@ -117,7 +112,7 @@ def execute(
             if statement.target is not None:
                 statement = _lower(statement) if key == triangular else statement
                 try:
-                    check._define(statement, check.scope)
+                    check.define(statement, check.scope)
                 except Fault as fault:
                     if fault.kind not in ("domain", "broken"):
                         raise

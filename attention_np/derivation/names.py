@@ -185,6 +185,11 @@ def family(stem: str, below: Tokens | None, above: Tokens | None) -> str:
     return make_key(stem, below, above) + "()"
 
 
+def plain(key: str) -> str:
+    """A name as it may stand in a message."""
+    return key.replace("{", "").replace("}", "")
+
+
 def moved_by(key: str) -> str:
     r"""The key of X, if this one is that of its tangent ``\\dot{X}``."""
     if not key.startswith("\\dot{"):

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from attention_np.derivation.check import LOSS, PageCheck
+from attention_np.derivation.check import PageCheck
 from attention_np.derivation.compare import TOLERANCE, equality
-from attention_np.derivation.environment import Environment
+from attention_np.derivation.environment import LOSS, Environment
 from attention_np.derivation.errors import Fault
 from attention_np.derivation.header import Header
 from attention_np.derivation.values import Array, top

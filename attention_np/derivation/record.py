@@ -1,4 +1,4 @@
-"""What is said about one equation, and the names and values that it is judged with."""
+"""What is said about one equation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-from attention_np.derivation.environment import Definitions, Environment, Tensor
-from attention_np.derivation.names import Names
 
 
 @dataclass
@@ -49,15 +46,3 @@ class Record:
             **({"rounded": True} if self.rounded else {}),
             **({"message": self.message} if self.message else {}),
         }
-
-
-@dataclass
-class Scope:
-    """The names that are known, what they are defined as, and their values in every draw."""
-
-    names: Names
-    definitions: Definitions
-    environments: list[Environment]
-    sizes: dict[str, int]  # that the worked example sets, and its values
-    values: dict[str, Tensor]
-    more: list[Environment] = field(default_factory=list)  # further draws and sizes, for a few equations alone

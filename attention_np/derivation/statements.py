@@ -46,6 +46,28 @@ class Statement:
         """The first side, or what it is defined as."""
         return next(side for side in self.sides if side is not None)
 
+    @property
+    def claims(self) -> range:
+        """The positions of the relations that must hold: all but the one of a definition."""
+        return range(self.target is not None, len(self.relations))
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """The tensors in it, but for the one that it defines: `X = a = X` does not hold that to account."""
+        parts = [node for node in (*self.sides, self.condition) if node is not None]
+        return frozenset().union(*(node.tensors for node in parts)) - {self.target.key if self.target else ""}
+
+    @property
+    def has_derivative(self) -> bool:
+        """Whether something is differentiated in one of its sides."""
+        return any(side.has_derivative for side in self.sides if side is not None)
+
+    @property
+    def mentions_name(self) -> bool:
+        """Whether a tensor, an index or a size stands in one of its sides."""
+        walked = (node for side in self.sides if side is not None for node in side.walk)
+        return any(isinstance(node, (nodes.Ref, nodes.IndexRef, nodes.SizeRef)) for node in walked)
+
 
 @dataclass(frozen=True)
 class Chain:

@@ -9,21 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from attention_np.derivation import nodes
+from attention_np.derivation.environment import LOSS, Definitions
 from attention_np.derivation.errors import Fault
 from attention_np.derivation.header import Header
 from attention_np.derivation.names import Names
-from attention_np.derivation.record import Record, Scope
+from attention_np.derivation.record import Record
+from attention_np.derivation.scope import Scope
 from attention_np.derivation.statements import Statement
 from attention_np.derivation.tokens import FONTS
 
 
-def names_in(statement: Statement) -> frozenset[str]:
-    """The names that a statement uses; not the one that it defines, which `X = a = X` does not hold to account."""
-    found: set[str] = set()
-    for node in (*statement.sides, statement.condition):
-        if node is not None:
-            found |= node.tensors
-    return frozenset(found - {statement.target.key if statement.target is not None else ""})
+def gradient_of(statement: Statement, definitions: Definitions) -> tuple[str, ...]:
+    """The symbol X, where the left side is dL/dX or a name that is defined as that."""
+    left: nodes.Node | None = statement.sides[0]
+    if isinstance(left, nodes.Ref) and left.name in definitions.by_key:
+        left = definitions.by_key[left.name].body
+    elif left is None:
+        left = statement.first
+    if isinstance(left, nodes.Derivative) and isinstance(left.top, nodes.Ref) and left.top.name == LOSS:
+        return (left.bottom.name,)
+    return ()
 
 
 def mentioned(text: str, names: Names) -> frozenset[str]:

@@ -26,6 +26,7 @@ from attention_np.derivation.account import Account
 from attention_np.derivation.duals import Array as Array
 from attention_np.derivation.duals import Dual, product
 from attention_np.derivation.errors import Fault, Span
+from attention_np.derivation.names import plain
 
 STEP = 1e-60  # of the complex step; its square vanishes against everything
 ANY = "*"  # a range that the neighbours determine: the value is the same all along it
@@ -129,7 +130,7 @@ def indices_of(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _range(name: str) -> str:
-    return "any length" if name == ANY else name.replace("{", "").replace("}", "")
+    return "any length" if name == ANY else plain(name)
 
 
 def _of_product(left: Value, right: Value) -> tuple[float, float]:

@@ -26,16 +26,16 @@ from typing import Any
 import numpy as np
 
 from attention_np.derivation import PageCheck, read_page
-from attention_np.derivation.check import LOSS
 from attention_np.derivation.compare import aligned_sides, equality
-from attention_np.derivation.environment import Environment
+from attention_np.derivation.environment import LOSS, Environment
 from attention_np.derivation.errors import Fault
 from attention_np.derivation.evaluate import Evaluator, evaluate
 from attention_np.derivation.examples import binds
 from attention_np.derivation.names import Names
 from attention_np.derivation.operators import check_operator
 from attention_np.derivation.page import Equation, Page
-from attention_np.derivation.record import Record, Scope
+from attention_np.derivation.record import Record
+from attention_np.derivation.scope import Scope
 from attention_np.derivation.statements import Statement, chains, find_target, read_statement
 from attention_np.derivation.usage import unused
 from attention_np.derivation.values import Value, indices_of
@@ -75,7 +75,7 @@ class Score:
 def forked(check: PageCheck) -> PageCheck:
     """A copy that can go on from here by itself; what is evaluated already is shared."""
     other = copy.copy(check)
-    other.account = copy.copy(check.account)
+    other.drawing = replace(check.drawing, account=copy.copy(check.account))
     copies: dict[int, Scope] = {}
 
     def branch(scope: Scope) -> Scope:
@@ -88,7 +88,7 @@ def forked(check: PageCheck) -> PageCheck:
         return copies[id(scope)]
 
     other.scope = branch(check.scope)
-    other._examples = {key: scope and branch(scope) for key, scope in check._examples.items()}
+    other.examples = {key: branch(scope) for key, scope in check.examples.items()}
     return other
 
 
@@ -119,7 +119,7 @@ class Mutator:
             record = check.equation(equation)
             defining = bool(record.defines) or self._is_binding(check, equation)
             self.records.append(record)
-            self.names.append(check._scope_of(equation).names.copy())
+            self.names.append(check.scope_of(equation).names.copy())
             self.defining.append(defining)
             self.places.append(before if defining else forked(check))
         self.idle = set(unused(self.records, page.header))
@@ -132,9 +132,9 @@ class Mutator:
         return check
 
     def _is_binding(self, check: PageCheck, equation: Equation) -> bool:
-        if equation.mark or equation.fault or check._scope_of(equation) is check.scope:
+        if equation.mark or equation.fault or check.scope_of(equation) is check.scope:
             return False
-        names = check._scope_of(equation).names
+        names = check.scope_of(equation).names
         return any(binds(read_statement(chain, names), names) for chain in chains(equation.text))
 
     def run(self, score: Score, every: int = 1) -> None:
@@ -162,7 +162,7 @@ class Mutator:
         return record.verdict == "fails" or self._idles(position, record)
 
     def _defines(self, check: PageCheck, mutant: Equation) -> bool:
-        names = check._scope_of(mutant).names
+        names = check.scope_of(mutant).names
         try:
             return any(find_target(chain, names) is not None for chain in chains(mutant.text))
         except Fault:
@@ -182,7 +182,7 @@ class Mutator:
         start = position
         everything = False
         if mutant.example >= 0:  # an example is set up from all of its equations
-            check._examples.pop(mutant.example, None)
+            check.examples.pop(mutant.example, None)
             start = min(k for k, item in enumerate(equations) if item.example == mutant.example)
             everything = self.records[position].defines == ()
         changed: set[str] = set(self.records[position].defines)
@@ -209,7 +209,7 @@ class Mutator:
 
     def _same(self, original: Equation, text: str) -> bool:
         """Whether the mutant says the same: each side and each condition evaluates alike."""
-        scope = self.fresh._scope_of(original)
+        scope = self.fresh.scope_of(original)
         try:
             for old, new in zip(chains(original.text), chains(text), strict=True):
                 one, two = read_statement(old, scope.names), read_statement(new, scope.names)
@@ -225,7 +225,7 @@ def _same_statement(environment: Environment, one: Statement, two: Statement) ->
     if one.relations != two.relations or (one.condition is None) != (two.condition is None):
         return False
     if one.condition is not None and two.condition is not None:
-        first, second = (Evaluator(environment).condition(node, ()) for node in (one.condition, two.condition))
+        first, second = (Evaluator(environment).condition(node) for node in (one.condition, two.condition))
         if first.names != second.names or not np.array_equal(first.data, second.data):
             return False
     for left, right in zip(one.sides, two.sides, strict=True):
