@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -114,35 +114,24 @@ Evaluate = Callable[["Environment", nodes.Node], Value]
 Draw = Callable[[str, Free], Tensor]
 
 
+@dataclass(eq=False)
 class Environment:
     """Draws of one size. ``evaluate`` is handed in, so that definitions and expressions can know each other."""
 
-    next_axis = STEPPED  # of the steps of a derivative
-
-    def __init__(
-        self,
-        names: Names,
-        definitions: Definitions,
-        arithmetic: Arithmetic,
-        free: dict[str, Tensor],
-        evaluate: Evaluate,
-        header: Header,
-        draw: Draw | None = None,
-        draws: Sequence[int] = (0,),
-    ) -> None:
-        self.names = names
-        self.definitions = definitions
-        self.arithmetic = arithmetic
-        self.free = free
-        self.evaluate = evaluate
-        self.header = header
-        self.draw = draw
-        self.draws = draws
-        self.values: dict[str, Tensor] = {}
-        self.jacobians: dict[tuple[str, str], Tensor] = {}
-        self._perturbed: dict[tuple[str, ...], Perturbed] = {}
-        self.underflow: Span | None = None
-        self.at: dict[str, int] = {}  # the one place of an index that is looked at, in a recurrence
+    next_axis: ClassVar = STEPPED  # of the steps of a derivative
+    names: Names
+    definitions: Definitions
+    arithmetic: Arithmetic
+    free: dict[str, Tensor]
+    evaluate: Evaluate
+    header: Header
+    draw: Draw | None = None
+    draws: Sequence[int] = (0,)
+    values: dict[str, Tensor] = field(default_factory=dict, init=False)
+    jacobians: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False)
+    underflow: Span | None = field(default=None, init=False)  # where an exponential underflowed last
+    at: dict[str, int] = field(default_factory=dict, init=False)  # the one place that a recurrence works out, by index
+    _perturbed: dict[tuple[str, ...], Perturbed] = field(default_factory=dict, init=False)
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The value of a name, evaluating definitions in page order (never recursively) where needed."""
@@ -269,7 +258,8 @@ class Environment:
 class Perturbed(Environment):
     """Draws in which some tensors take a step, in an imaginary part; what does not depend on them is shared."""
 
-    axis, next_axis = STEPPED, SLOPED
+    axis: ClassVar = STEPPED
+    next_axis: ClassVar = SLOPED
 
     def __init__(self, parent: Environment, steps: dict[str, Tensor], span: Span) -> None:
         super().__init__(parent.names, parent.definitions, parent.arithmetic, {}, parent.evaluate, parent.header)
@@ -326,7 +316,7 @@ class Perturbed(Environment):
 class PerturbedTwice(Perturbed):
     """Perturbed draws in which some tensors have a slope, too, along an axis of its own."""
 
-    axis = SLOPED
+    axis: ClassVar = SLOPED
     parent: Perturbed
 
     def _recurrence(self, definition: Definition, body: nodes.Node) -> Tensor:

@@ -14,10 +14,14 @@ from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.names import Names, Symbol, parse_name
 
 KINDS = ("normal", "positive", "uniform", "boolean", "boolean_any", "permutation", "orthogonal", "probability")
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same one, where PyYAML was built with libyaml
 _KEYS = frozenset(
     ["op", "sizes", "indices", "tensors", "output", "cotangent", "code", "options", "names", "cited", "title"]
 )
+_MODULE = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_FIELD = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
+_TOO_DEEP = "the front matter is nested too deep"
+_OPTION = re.compile(r"[a-z][a-z0-9_]*")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same one, where PyYAML was built with libyaml
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,6 @@ class Header:
     options: dict[str, Any] = field(default_factory=dict)
     cited: bool = True
     places: dict[str, Span] = field(default_factory=dict, repr=False)  # of what is declared
-    place: Span = (0, 3)  # of what is being read
 
     def names(self) -> Names:
         """The names that are known before the first equation."""
@@ -78,7 +81,7 @@ def front_matter(text: str) -> tuple[dict[str, Any], dict[str, Span], int]:
             elif isinstance(token, _CLOSES):
                 depth -= 1
             if depth > limits.FRONT_MATTER_DEPTH:
-                raise Fault("limit", "the front matter is nested too deep", place)
+                raise Fault("limit", _TOO_DEEP, place)
         tree = yaml.compose(source, Loader=_LOADER)
         places: dict[str, Span] = {}
         _unique(tree, offset, places)
@@ -87,6 +90,8 @@ def front_matter(text: str) -> tuple[dict[str, Any], dict[str, Span], int]:
         mark = getattr(error, "problem_mark", None)
         place = (0, 3) if mark is None else (offset + mark.index, offset + mark.index + 1)
         message = getattr(error, "problem", None) or "it is not YAML"
+        if "nesting depth" in message:  # libyaml may find that before we do
+            raise Fault("limit", _TOO_DEEP, place) from None
         raise Fault("page", f"the front matter cannot be read: {message}", place) from None
     except (ValueError, RecursionError) as error:
         raise Fault("page", f"the front matter cannot be read: {error}", (0, 3)) from None
@@ -126,97 +131,116 @@ def _unique(node: yaml.Node | None, offset: int, places: dict[str, Span], under:
 
 def read_header(front: dict[str, Any], places: dict[str, Span]) -> Header:
     """The front matter, checked; ``places`` are those of its keys, and of the keys below them."""
-    header = Header()
+    reader = _Reader(front, places)
     try:
-        _fill(header, front, places)
+        reader.read()
     except Fault as fault:
-        raise fault.at(header.place) from None
-    return header
+        raise fault.at(reader.place) from None
+    return reader.header
 
 
-def _fill(header: Header, front: dict[str, Any], places: dict[str, Span]) -> None:
-    unknown = sorted(str(key) for key in front if key not in _KEYS)
-    if unknown:
-        header.place = places.get(unknown[0], (0, 3))
-        raise Fault("page", f"the front matter knows no {unknown[0]!r}", header.place)
+class _Reader:
+    """Fills a header, key by key; ``place`` is that of the key that is being read."""
 
-    def look(name: str) -> Any:
-        header.place = places.get(name, (0, 3))
-        return front.get(name)
+    def __init__(self, front: dict[str, Any], places: dict[str, Span]) -> None:
+        self.front, self.places = front, places
+        self.header = Header()
+        self.place: Span = (0, 3)
 
-    def mapping(name: str) -> Iterator[tuple[str, Any]]:
-        value = look(name) or {}
+    def read(self) -> None:
+        header = self.header
+        for unknown in sorted(str(key) for key in self.front if key not in _KEYS):
+            self.place = self.places.get(unknown, (0, 3))
+            raise Fault("page", f"the front matter knows no {unknown!r}")
+        header.op = self._value("op")
+        if header.op is not None and not (isinstance(header.op, str) and _MODULE.fullmatch(header.op)):
+            raise Fault("page", "op is the name of a module")
+        self._sizes()
+        self._indices()
+        self._tensors()
+        header.output = self._name("output")
+        header.cotangent = self._name("cotangent") or header.cotangent
+        self._code()
+        self._options()
+        header.cited = self._value("cited", True)
+        if not isinstance(header.cited, bool):
+            raise Fault("page", "cited is true or false")
+        if self._value("code") and header.output is None:
+            raise Fault("page", "a page with code names its output")
+
+    def _value(self, key: str, otherwise: Any = None) -> Any:
+        self.place = self.places.get(key, (0, 3))
+        value = self.front.get(key)
+        return otherwise if value is None else value
+
+    def _name(self, key: str) -> str | None:
+        value = self._value(key)
+        return None if value is None else parse_name(str(value))
+
+    def _items(self, name: str) -> Iterator[tuple[str, Any]]:
+        value = self._value(name) or {}
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            raise Fault("page", f"{name} is a mapping of names", header.place)
+            raise Fault("page", f"{name} is a mapping of names")
         for key, item in value.items():
-            header.place = places.get(f"{name} {key}", header.place)
+            self.place = self.places.get(f"{name} {key}", self.place)
             yield key, item
 
-    def a_size(value: object, owner: str) -> str:
+    def _size(self, value: object, owner: str) -> str:
         key = parse_name(str(value))
-        if key not in header.sizes:
-            raise Fault("page", f"{owner}: {value} is not declared in sizes", header.place)
+        if key not in self.header.sizes:
+            raise Fault("page", f"{owner}: {value} is not declared in sizes")
         return key
 
-    op = look("op")
-    if op is not None and not (isinstance(op, str) and re.fullmatch(r"[a-z][a-z0-9_]{0,40}", op)):
-        raise Fault("page", "op is the name of a module", header.place)
-    header.op = op
-    sizes = look("sizes") or ""
-    words: Any = sizes.split() if isinstance(sizes, str) else sizes
-    if not isinstance(words, list) or len(words) > 16:
-        raise Fault("page", "sizes are up to 16 names, with spaces between them", header.place)
-    for word in words:
-        name, _, value = str(word).partition("=")
-        key = parse_name(name)
-        if key in header.sizes:
-            raise Fault("page", f"the size {name} is declared twice", header.place)
-        factors: tuple[str, ...] = ()
-        if value.isascii() and value.isdigit():
-            if len(value) > 6 or not 1 < int(value) <= limits.SIZE:
-                raise Fault("limit", f"{name} is not between 2 and {limits.SIZE}", header.place)
-            header.fixed[key] = int(value)
-        elif value:
-            factors = tuple(a_size(part, name) for part in value.split("*"))
-        header.sizes[key] = factors
-        header.places.setdefault(key, header.place)
-    for name, value in mapping("indices"):
-        axis = a_size(value, f"index {name}")
-        for letter in name.split():
-            key = parse_name(letter)
-            header.indices[key] = axis
-            header.places[f"index {key}"] = header.place
-    for name, listed in mapping("tensors"):
-        if not isinstance(listed, list) or len(listed) > limits.AXES + 1:
-            raise Fault("page", f"tensor {name}: a list of sizes is needed, [] for a number", header.place)
-        kind = "normal"
-        if listed and str(listed[-1]) in KINDS:
-            kind, listed = str(listed[-1]), listed[:-1]
-        axes = tuple(a_size(item, f"tensor {name}") for item in listed)
-        if kind in ("permutation", "orthogonal") and (len(axes) != 2 or axes[0] != axes[1]):
-            raise Fault("page", f"tensor {name}: a {kind} matrix is square", header.place)
-        key = parse_name(name)
-        header.tensors[key] = Free(axes, kind)
-        header.places[f"tensor {key}"] = header.place
-    for field_name in ("output", "cotangent"):
-        value = look(field_name)
-        if value is not None:
-            setattr(header, field_name, parse_name(str(value)))
-    for name, value in mapping("code"):
-        if not re.fullmatch(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?", name):
-            raise Fault("page", f"code: {name} is not the name of an argument or a field", header.place)
-        header.code[name] = parse_name(str(value))
-    for name, value in mapping("options"):
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-            raise Fault("page", f"options: {name} is not the name of an option", header.place)
-        if not isinstance(value, (str, int, float, bool)):
-            raise Fault("page", f"options: {name} is a number, true, false or a symbol", header.place)
-        header.options[name] = parse_name(value) if isinstance(value, str) else value
-    cited = look("cited")
-    cited = True if cited is None else cited
-    if not isinstance(cited, bool):
-        raise Fault("page", "cited is true or false", header.place)
-    header.cited = cited
-    if header.code and header.output is None:
-        look("code")
-        raise Fault("page", "a page with code names its output", header.place)
+    def _sizes(self) -> None:
+        sizes, header = self._value("sizes", ""), self.header
+        words: Any = sizes.split() if isinstance(sizes, str) else sizes
+        if not isinstance(words, list) or len(words) > 16:
+            raise Fault("page", "sizes are up to 16 names, with spaces between them")
+        for word in words:
+            name, _, length = str(word).partition("=")
+            key = parse_name(name)
+            if key in header.sizes:
+                raise Fault("page", f"the size {name} is declared twice")
+            factors: tuple[str, ...] = ()
+            if length.isascii() and length.isdigit():
+                if len(length) > 6 or not 1 < int(length) <= limits.SIZE:
+                    raise Fault("limit", f"{name} is not between 2 and {limits.SIZE}")
+                header.fixed[key] = int(length)
+            elif length:
+                factors = tuple(self._size(factor, name) for factor in length.split("*"))
+            header.sizes[key] = factors
+            header.places.setdefault(key, self.place)
+
+    def _indices(self) -> None:
+        for letters, size in self._items("indices"):
+            axis = self._size(size, f"index {letters}")
+            for letter in letters.split():
+                key = parse_name(letter)
+                self.header.indices[key] = axis
+                self.header.places[f"index {key}"] = self.place
+
+    def _tensors(self) -> None:
+        for name, words in self._items("tensors"):
+            if not isinstance(words, list) or len(words) > limits.AXES + 1:
+                raise Fault("page", f"tensor {name}: a list of sizes is needed, [] for a number")
+            kind = str(words[-1]) if words and str(words[-1]) in KINDS else None
+            axes = tuple(self._size(word, f"tensor {name}") for word in (words[:-1] if kind else words))
+            if kind in ("permutation", "orthogonal") and (len(axes) != 2 or axes[0] != axes[1]):
+                raise Fault("page", f"tensor {name}: a {kind} matrix is square")
+            key = parse_name(name)
+            self.header.tensors[key] = Free(axes, kind or "normal")
+            self.header.places[f"tensor {key}"] = self.place
+
+    def _code(self) -> None:
+        for name, symbol in self._items("code"):
+            if not _FIELD.fullmatch(name):
+                raise Fault("page", f"code: {name} is not the name of an argument or a field")
+            self.header.code[name] = parse_name(str(symbol))
+
+    def _options(self) -> None:
+        for name, option in self._items("options"):
+            if not _OPTION.fullmatch(name):
+                raise Fault("page", f"options: {name} is not the name of an option")
+            if not isinstance(option, (str, int, float, bool)):
+                raise Fault("page", f"options: {name} is a number, true, false or a symbol")
+            self.header.options[name] = parse_name(option) if isinstance(option, str) else option

@@ -59,6 +59,36 @@ class Names:
         """The symbol of that key, if it is known."""
         return self._symbols.get(key)
 
+    def lookup(
+        self, stem: str, below: Tokens | None, above: Tokens | None
+    ) -> tuple[Symbol | None, Tokens | None, Tokens | None]:
+        """The longest known name among a base and its scripts, and the scripts that are left over."""
+        front, index = without_index(above)
+        choices: list[tuple[Tokens | None, Tokens | None, Tokens | None, Tokens | None]]
+        choices = [(below, above, None, None), (None, above, below, None)]
+        if index is not None:
+            for name_below, rest_below in ((below, None), (None, below)):
+                symbol = self.get(family(stem, name_below, front))
+                if symbol is not None:
+                    return symbol, rest_below, index
+            choices += [(below, front, None, index), (None, front, below, index)]
+        choices += [(below, None, None, above), (None, None, below, above)]
+        for name_below, name_above, rest_below, rest_above in choices:
+            symbol = self.get(make_key(stem, name_below, name_above))
+            if symbol is not None:
+                return symbol, rest_below, rest_above
+        return self.known(stem), below, above
+
+    def known(self, key: str) -> Symbol | None:
+        """The symbol of that key, if it is known; a primed index runs over the range of the index without primes."""
+        symbol = self.get(key)
+        if symbol is None and key.endswith("'"):
+            unprimed = self.get(key.rstrip("'"))
+            if unprimed is not None and unprimed.kind == "index":
+                symbol = Symbol(key, "index", unprimed.axes)
+                self.add(symbol)
+        return symbol
+
     def range_of(self, index: str) -> str:
         """The range that a known index runs over."""
         (axis,) = self._symbols[index].axes or ()

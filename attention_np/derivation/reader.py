@@ -13,7 +13,7 @@ from functools import partial
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.grammar import Head, Resolved, Script, number, parse
-from attention_np.derivation.lists import ListReader
+from attention_np.derivation.lists import IndexLists, literal
 from attention_np.derivation.names import Names, base, make_key, moved_by, scripts
 from attention_np.derivation.tokens import RELATIONS, Token, Tokens, argument, closing, ending, span_of, split
 
@@ -56,11 +56,12 @@ _MARKS = {  # what is a token of the grammar by itself, and what it says there
 _ENDS = frozenset(["NODE", "CLOSE", "RBAR"])
 
 
-class Reader(ListReader):
+class Reader:
     """Reads expressions with the names of one place of a page."""
 
     def __init__(self, names: Names) -> None:
-        super().__init__(names)
+        self.names = names
+        self.lists = IndexLists(names, self.expression, self.condition)
         self._level = 0
 
     def expression(self, tokens: Tokens, owner: Span) -> nodes.Node:
@@ -97,7 +98,7 @@ class Reader(ListReader):
             word = f"\\text{{{token.inner}}}" if token.type == "TEXT" else text
             make = Resolved.make
             if token.type == "NUMBER":
-                out.append(make("NODE", span, self._number(token)))
+                out.append(make("NODE", span, literal(token)))
                 position += 1
             elif word in _MARKS:
                 kind, meaning = _MARKS[word]
@@ -160,7 +161,7 @@ class Reader(ListReader):
             if "".join(item.text for item in inside) not in ("2", "F"):
                 raise Fault("syntax", "only the norms 2 and F are understood", span)
         else:
-            script = Script(indices=self.index_list(inside, None, span))
+            script = Script(indices=self.lists.subscript(inside, None, span))
             out.append(Resolved.make("SUBSCRIPT", span, script))
         return stop
 
@@ -291,7 +292,7 @@ class Reader(ListReader):
         span = (token.start, tokens[found.stop - 1].stop)
         kind = "sum" if token.text == "\\sum" else "prod"
         above = None if found.above is None else list(found.above)
-        out.append(Resolved.make("BIG", span, Head(kind, self.bound(list(found.below), above, span))))
+        out.append(Resolved.make("BIG", span, Head(kind, self.lists.bound(list(found.below), above, span))))
         return found.stop
 
     def _elementary(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
@@ -311,7 +312,7 @@ class Reader(ListReader):
         if found.below is not None:
             if name not in _OVER_INDICES:
                 raise Fault("syntax", f"{token.text} takes no subscript", span)
-            bound = self.bound(list(found.below), None, span)
+            bound = self.lists.bound(list(found.below), None, span)
         if found.above is not None:
             power = self.expression(list(found.above), span)
             if isinstance(power, nodes.Add):
@@ -354,7 +355,7 @@ class Reader(ListReader):
             body = self.expression(list(around.above), span)
             out.append(Resolved.make("NODE", span, nodes.Call(span, "exp", (body,), text="e")))
             return around.stop
-        symbol, below, above = self.lookup(stem, around.below, around.above)
+        symbol, below, above = self.names.lookup(stem, around.below, around.above)
         if symbol is None:
             stop = self._special(stem, tokens, position, after, out)
             if stop is None:
@@ -367,7 +368,7 @@ class Reader(ListReader):
             upper: Script | None = None if above is None else self._superscript(list(above), span)
         else:
             leading, upper_tokens = self._leading(above, span)
-            rest = () if below is None else self.index_list(below, symbol, span)
+            rest = () if below is None else self.lists.subscript(below, symbol, span)
             indices = None if below is None and not leading else leading + rest
             node = nodes.Ref(span, symbol.key, indices, (token.start, tokens[after - 1].stop))
             upper = None if upper_tokens is None else self._superscript(upper_tokens, span)
@@ -382,7 +383,7 @@ class Reader(ListReader):
             return (), None
         tokens = list(above)
         if len(tokens) >= 3 and tokens[0].text == "(" and tokens[-1].text == ")":
-            return self.index_list(tokens[1:-1], None, span), None
+            return self.lists.subscript(tokens[1:-1], None, span), None
         return (), tokens
 
     def _special(self, stem: str, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> int | None:
@@ -394,7 +395,7 @@ class Reader(ListReader):
         if word in _WORDS:
             return self._function(_WORDS[word], tokens, position, after, out)
         if stem == "\\delta" and below is not None:
-            indices = self.index_list(below, None, span)
+            indices = self.lists.subscript(below, None, span)
             if len(indices) != 2:
                 raise Fault("shape", "Kronecker's delta takes two indices", span)
             whole = (span[0], tokens[found.stop - 1].stop)

@@ -11,7 +11,8 @@ from functools import lru_cache
 
 from attention_np.derivation import nodes
 from attention_np.derivation.errors import Fault, Span
-from attention_np.derivation.names import Names, Symbol, base, family, make_key, scripts, without_index
+from attention_np.derivation.lists import IndexLists
+from attention_np.derivation.names import Names, Scripts, Symbol, base, family, make_key, scripts, without_index
 from attention_np.derivation.reader import Reader
 from attention_np.derivation.tokens import RELATIONS, Token, Tokens, closing, ending, opened, span_of, split, tokenize
 
@@ -244,7 +245,7 @@ def _condition(tokens: list[Token], reader: Reader) -> nodes.Node | None:
     while rest and rest[-1].text in (",", ";"):
         rest.pop()
     if word.inner in _ALL_WORDS:
-        listed = reader.index_list(rest, None, word.span)
+        listed = reader.lists.subscript(rest, None, word.span)
         for item in listed:
             if not isinstance(item, nodes.IndexRef):
                 raise Fault("syntax", "only indices can be listed here", item.span)
@@ -254,71 +255,82 @@ def _condition(tokens: list[Token], reader: Reader) -> nodes.Node | None:
 
 def find_target(chain: Chain, names: Names) -> Target | None:
     """The name that a chain defines, if its first side is a name that nobody knows yet."""
-    side = chain.sides[0]
-    found = base(side, 0)
-    if found is None:
+    side = list(chain.sides[0])
+    name = base(side, 0)
+    around = scripts(side, name[1]) if name is not None else None
+    if name is None or around is None or around.stop != len(side):
         return None
-    stem, after = found
-    around = scripts(list(side), after)
-    if around.stop != len(side):
+    stem, lists, span = name[0], Reader(names).lists, span_of(side, (0, 1))
+    if not _is_new(stem, around, lists) or _has_a_meaning(stem, around):
         return None
-    reader = Reader(names)
-    symbol, rest_below, _ = reader.lookup(stem, around.below, around.above)
-    if symbol is not None and not _new_family(reader, symbol, rest_below, around.above):
-        return None
-    if stem in ("I", "\\mathbf{1}", "\\mathbb{1}", "\\mathbf{0}", "\\mathbf{I}"):
-        return None
-    span = span_of(side, (0, 1))
-    if stem == "\\pi" and around.below is None:
-        return None
-    if stem in ("e", "\\mathrm{e}") and around.above is not None and around.below is None:
-        return None
-    below: Tokens | None = around.below
-    above: Tokens | None = around.above
     indices: list[nodes.Node] = []
-    front, index = without_index(above)
+    below, (above, index) = around.below, without_index(around.above)
     if index is not None:
-        indices += reader.index_list(list(index[1:-1]), None, span)
-        above = front
-    if above is not None and "".join(token.text for token in above) in ("T", "\\top", "-1"):
-        raise Fault("name", f"the symbol {stem} is not known here", span)
-    if above is not None and any(token.type == "NUMBER" for token in above):
+        indices += lists.subscript(list(index[1:-1]), None, span)
+    if above is not None and (_text(above) in ("T", "\\top", "-1") or any(token.type == "NUMBER" for token in above)):
         raise Fault("name", f"the symbol {stem} is not known here", span)
     if below is not None:
-        listed = reader._side_by_side([token for token in below if token.type != "WIDE" and token.text != ","], None)
-        if listed is not None and all(isinstance(item, nodes.IndexRef) for item in listed):
-            if stem == "\\delta" and len(listed) == 2:
+        letters = lists.side_by_side([token for token in below if token.type != "WIDE" and token.text != ","])
+        if letters is not None and all(isinstance(letter, nodes.IndexRef) for letter in letters):
+            if stem == "\\delta" and len(letters) == 2:
                 return None
-            indices += listed
+            indices += letters
             below = None
-        elif all(token.type in ("NUMBER", "LETTER") or token.text == "," for token in below) and any(
-            token.type == "NUMBER" for token in below[1:]
-        ):
+        elif _is_entry(below):
             raise Fault("shape", "a definition holds for all indices: letters, not numbers", span)
-    keys = []
-    for item in indices:
-        if not isinstance(item, nodes.IndexRef):
-            raise Fault("shape", "a definition has letters as indices", item.span)
-        keys.append(item.name)
-    if len(set(keys)) < len(keys):
-        raise Fault("shape", "the same index twice on the left of a definition", span)
+    keys = _distinct_letters(indices, span)
     if chain.relations[0].text != "=":
-        raise Fault("name", f"the symbol {make_key(stem, below, above)} is not known here", span)
-    key = make_key(stem, below, above) if index is None else family(stem, below, above)
-    return Target(key, tuple(keys), span)
+        raise Fault("name", f"the symbol {make_key(stem, below, around.above)} is not known here", span)
+    return Target(make_key(stem, below, above) if index is None else family(stem, below, above), keys, span)
 
 
-def _new_family(reader: Reader, symbol: Symbol, below: Tokens | None, above: Tokens | None) -> bool:
-    """Whether ``Q^{(h)}`` is a new name although ``Q`` is known: h cannot run over its first axis."""
-    index = without_index(above)[1]
+def _is_new(stem: str, around: Scripts, lists: IndexLists) -> bool:
+    """Whether nobody knows a name, or only one that cannot have these indices.
+
+    ``Q^{(h)}`` is a new name beside a known ``Q`` if h cannot run over the first axis of that.
+    """
+    symbol, below, _ = lists.names.lookup(stem, around.below, around.above)
+    if symbol is None:
+        return True
+    index = without_index(around.above)[1]
     if index is None or symbol.key.endswith("()") or symbol.kind in ("size", "index"):
         return False
-    listed = reader.index_list(list(index[1:-1]), None, (index[0].start, index[-1].stop))
-    first = listed[0]
-    known = reader.names.get(first.name) if isinstance(first, nodes.IndexRef) else None
+    leading = lists.subscript(list(index[1:-1]), None, (index[0].start, index[-1].stop))
+    first = leading[0]
+    known = lists.names.get(first.name) if isinstance(first, nodes.IndexRef) else None
     if known is None:
         return False
     if symbol.axes is None or known.axes != symbol.axes[:1]:
         return True
-    count = len(listed) + (0 if below is None else len(reader.index_list(list(below), symbol, (0, 1))))
+    count = len(leading) + (0 if below is None else len(lists.subscript(list(below), symbol, (0, 1))))
     return count > len(symbol.axes)
+
+
+def _has_a_meaning(stem: str, around: Scripts) -> bool:
+    """Whether a name means something although no page defines it: I, a bold 1 or 0, pi, a power of e."""
+    if stem == "\\pi":
+        return around.below is None
+    if stem in ("e", "\\mathrm{e}"):
+        return around.above is not None and around.below is None
+    return stem in ("I", "\\mathbf{1}", "\\mathbb{1}", "\\mathbf{0}", "\\mathbf{I}")
+
+
+def _is_entry(below: Tokens) -> bool:
+    r"""Whether a subscript is that of one entry, such as ``1j``, and not that of a name, such as ``\\max``."""
+    plain = all(token.type in ("NUMBER", "LETTER") or token.text == "," for token in below)
+    return plain and any(token.type == "NUMBER" for token in below[1:])
+
+
+def _distinct_letters(indices: list[nodes.Node], span: Span) -> tuple[str, ...]:
+    keys = []
+    for index in indices:
+        if not isinstance(index, nodes.IndexRef):
+            raise Fault("shape", "a definition has letters as indices", index.span)
+        keys.append(index.name)
+    if len(set(keys)) < len(keys):
+        raise Fault("shape", "the same index twice on the left of a definition", span)
+    return tuple(keys)
+
+
+def _text(tokens: Tokens) -> str:
+    return "".join(token.text for token in tokens)
