@@ -264,6 +264,7 @@ def test_a_citation_of_no_equation_is_a_problem_in_whatever_module_it_stands(
     tmp_path: Path, monkeypatch: Patch, capsys: Printed
 ) -> None:
     monkeypatch.setattr(cases, "all_cases", lambda _: [])
+    shutil.copy(PAGES / "rms_norm.md", tmp_path)
     (tmp_path / "_inner.py").write_text("x = 1  # (softmax.999)\n", encoding="utf-8")
     monkeypatch.setattr(verification, "PACKAGE", tmp_path)
     assert cli.main(["check", "--derivations", str(tmp_path)]) == 1
@@ -307,7 +308,7 @@ def test_forward_mode_that_is_wrong_for_one_input_names_it(monkeypatch: Patch, c
     [
         (["check", "dotproduct"], "no op or page called dotproduct"),
         (["check", "--json", "no/such/folder/report.json"], "no folder"),
-        (["check", "--derivations", "no/such/folder"], "no folder"),
+        (["check", "--derivations", "no/such/folder"], "no folder or page"),
         (["check", "--what"], "unrecognized arguments"),
         (["verify"], "invalid choice"),
         ([], "required"),

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="an op or a page; by default all")
     parser.add_argument("--all", action="store_true", help="print every case and every equation")
-    parser.add_argument("--derivations", type=Path, metavar="DIR", help="the folder of the pages")
+    parser.add_argument("--derivations", type=Path, metavar="DIR", help="a folder of pages, or one page; also your own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found to FILE as well")
 
 
@@ -29,27 +29,30 @@ def run(options: argparse.Namespace) -> int:
     lacking = missing(NEEDED)
     if lacking:
         return refuse(f"check needs {', '.join(lacking)}: pip install 'attention-np[check]'")
-    folder, file = options.derivations, options.json
-    if folder is not None and not folder.is_dir():
-        return refuse(f"there is no folder {folder}")
-    if folder is None:
-        folder = PAGES
-    if not folder.is_dir():
-        return refuse(f"there are no derivation pages: {folder} is missing, from which the cases of the ops are made")
-    pages = verification.page_names(folder)
+    path, file = options.derivations or PAGES, options.json
+    if options.derivations is None and not path.is_dir():
+        return refuse(f"there are no derivation pages: {path} is missing, from which the cases of the ops are made")
+    if not path.exists():
+        return refuse(f"there is no folder or page {path}")
+    pages = verification.page_names(path)
     names = [name if name in pages else name.replace("-", "_") for name in options.names]  # tags have hyphens
-    unknown = [name for name in names if name not in cases.OPS and name not in pages]
+    alone = verification.stand_alone(path, names)
+    if alone and not pages:
+        return refuse(f"there is no page in {path}: a page is a file NAME.md")
+    known = pages if alone else dict.fromkeys([*cases.OPS, *pages])
+    unknown = [name for name in names if name not in known]
     if unknown:
-        known = dict.fromkeys([*cases.OPS, *pages])
-        return refuse(f"there is no op or page called {', '.join(unknown)}: there are {', '.join(known)}")
+        files = [name for name in unknown if Path(name).is_file()]
+        hint = f"; for a page of your own: check --derivations {files[0]}" if files else ""
+        return refuse(f"there is no op or page called {', '.join(unknown)}: there are {', '.join(known)}{hint}")
     unwritable = None if file is None else why_not_writable(file)
     if unwritable:
         return refuse(unwritable)
 
     from attention_np.cli import tables
 
-    examples, problems = _examples(names or cases.OPS)
-    findings, report = verification.check(examples, folder, names or None, tables.progress)
+    examples, problems = _examples(() if alone else names or cases.OPS)
+    findings, report = verification.check(examples, path, names or None, tables.progress)
     report.problems += problems
     tables.print_findings(findings, options.all)
     tables.print_report(report, options.all)

@@ -78,10 +78,11 @@ def print_report(report: Verification, every: bool = False) -> None:
     if every:
         _print_every(report)
     else:
-        table = _Table("Derivation pages: equations, and arrays of the op that agree", gives_way=False)
+        of_ops = ", and arrays of the op that agree" if report.fields else ""
+        table = _Table(f"Derivation pages: equations{of_ops}", gives_way=False)
         table.add_columns(page="left")
         table.add_columns(**dict.fromkeys(("equations", "executed", "hold", "refuted", "fail", "skipped"), "right"))
-        table.add_columns(error="right", arrays="right")
+        table.add_columns(error="right", **({"arrays": "right"} if of_ops else {}))
         for page in dict.fromkeys(record.page for record in report.records):
             records = [record for record in report.records if record.page == page]
             count = Counter(record.verdict for record in records)
@@ -93,7 +94,7 @@ def print_report(report: Verification, every: bool = False) -> None:
                 Text(str(count["fails"]), style="bold red" if count["fails"] else ""),
                 str(count["not executed"]),
                 f"{max(errors):.1e}" if errors else "",
-                f"{sum(field.ok for field in fields)} of {len(fields)}" if fields else "",
+                *([f"{sum(field.ok for field in fields)} of {len(fields)}" if fields else ""] if of_ops else ()),
             )
         table.print()
     count = Counter(record.verdict for record in report.records)

@@ -20,6 +20,7 @@ import numpy as np
 
 from attention_np import cases, softmax
 from attention_np._lib import blas, machine
+from attention_np._lib.pages import PAGES
 from attention_np.gradcheck import METHODS, numerical_gradient
 from attention_np.gradcheck.ops import check_op_by
 from attention_np.gradcheck.report.findings import UNDECIDABLE
@@ -61,7 +62,7 @@ class Finding(NamedTuple):
 
 def check(
     examples: Sequence[cases.Case],
-    folder: Path,
+    path: Path,
     names: Sequence[str] | None,
     progress: Callable[[Sequence[Any]], Iterable[Any]],
 ) -> tuple[list[Finding], Verification]:
@@ -76,7 +77,7 @@ def check(
                 try:
                     with _uninterrupted():
                         pending = [pool.submit(check_ops, [example]) for example in reversed(examples)]
-                    pages = partial(check_pages, folder, names)
+                    pages = partial(check_pages, path, names)
                     shared = map(partial, repeat(_done_or_here), examples, reversed(pending))
                     report, *found = [work() for work in progress([pages, *shared])]
                     return list(chain(*found)), report
@@ -85,7 +86,7 @@ def check(
                     raise
         except BrokenProcessPool:  # where a program without a guard of its own calls this, none can begin
             pass
-    return check_ops(progress(examples)), check_pages(folder, names)
+    return check_ops(progress(examples)), check_pages(path, names)
 
 
 @contextmanager
@@ -173,20 +174,35 @@ def _check_softmax(example: cases.Case) -> list[Finding]:
     ]
 
 
-def page_names(folder: Path) -> list[str]:
-    """The pages in `folder`, by the names of their files."""
-    return sorted(file.stem for file in folder.glob("*.md"))
+def page_names(path: Path) -> list[str]:
+    """The pages in a folder, by the names of their files; or the one that `path` is."""
+    return [path.stem] if path.is_file() else sorted(file.stem for file in path.glob("*.md"))
 
 
-def check_pages(folder: Path, names: Sequence[str] | None = None) -> Verification:
-    """Every equation of the pages in `folder`, or of those called `names`; the ops against them; who cites what."""
+def stand_alone(path: Path, names: Sequence[str] | None = None) -> bool:
+    """Whether pages are somebody's own: none of them belongs to an op, and no op is among the names.
+
+    They are held against mathematics. The ops, and the lines of code that cite pages, have nothing to do with them.
+    """
+    if path == PAGES or any(name in cases.OPS for name in names or ()):
+        return False
+    from attention_np.derivation import read_pages
+
+    return all(page.header.op is None for page in read_pages([path]))
+
+
+def check_pages(path: Path, names: Sequence[str] | None = None) -> Verification:
+    """Every equation of the pages in a folder, or of those called `names`; the ops against them; who cites what."""
     from attention_np.derivation import read_pages, verify
 
-    only = None if names is None else {name.replace("_", "-") for name in names}
-    sources = sorted(PACKAGE.rglob("*.py"))
-    report = verify(read_pages([folder]), sources=sources, operators=cases.OPS, root=PACKAGE.parent, only=only)
-    pages = page_names(folder)
-    report.problems += [f"{folder / op}.md:1: there is no page for the op {op}" for op in cases.OPS if op not in pages]
+    pages, only = read_pages([path]), None if names is None else {name.replace("_", "-") for name in names}
+    if stand_alone(path, names):
+        report = verify(pages, only=only)
+    else:
+        sources = sorted(PACKAGE.rglob("*.py"))
+        report = verify(pages, sources=sources, operators=cases.OPS, root=PACKAGE.parent, only=only)
+        pageless = [op for op in cases.OPS if op not in page_names(path)]
+        report.problems += [f"{path / op}.md:1: there is no page for the op {op}" for op in pageless]
     if names is not None:
         report.problems = [problem for problem in report.problems if Path(problem.partition(":")[0]).stem in names]
     return report

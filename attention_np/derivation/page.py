@@ -99,7 +99,7 @@ def missing(page: Page) -> list[str]:
         return [f"{page.path}:1: the page is empty"]
     found = []
     if not page.text.startswith("---"):
-        found.append(f"{page.path}:1: a page begins with front matter")
+        found.append(f"{page.path}:1: a page begins with front matter, between two lines ---")
     if not page.equations:
         found.append(f"{page.path}:1: the page has no displayed equation")
     if page.header.op is not None and not page.header.code:

@@ -247,7 +247,8 @@ class Reader:
             if isinstance(node, nodes.Power) and isinstance(node.exponent, nodes.Number) and node.exponent.text == "2":
                 node, times = node.base, 2
             if not isinstance(node, nodes.Ref):
-                raise Fault("syntax", "only by a symbol can be differentiated", node.span)
+                more = ": leave out the transposition" if isinstance(node, nodes.Transpose) else ""
+                raise Fault("syntax", f"only by a symbol can be differentiated{more}", node.span)
             found += [node] * times
         if len(found) != order:
             message = "one symbol is needed below" if order == 1 else "two symbols are needed below"
@@ -346,7 +347,7 @@ class Reader:
         found = base(tokens, position)
         if found is None:
             shown = token.inner if token.type == "TEXT" else token.text
-            more = ": write \\frac{\\partial X}{\\partial Y}" if token.text == "\\partial" else ""
+            more = ": write \\frac{\\partial X}{\\partial Y}" if token.text in ("\\partial", "\\nabla") else ""
             raise Fault("syntax", f"{shown!r} is not part of the grammar here{more}", token.span)
         stem, after = found
         around = scripts(tokens, after)

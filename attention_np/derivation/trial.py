@@ -98,8 +98,21 @@ class Trial:
             message = f"this does not agree with the printed digits: relative difference {error:.2g}"
             return Fault("claim", message, place)
         sizes = [f"{plain(name)}={size}" for name, size in self.environment.arithmetic.sizes.items()]
-        message = f"this does not hold: relative error {error:.2g}"
-        return Fault("claim", message + (f" (with {', '.join(sizes)})" if sizes else ""), place)
+        message = f"this does not hold: relative error {error:.2g}" + (f" (with {', '.join(sizes)})" if sizes else "")
+        factor = self._factor(position) if self.statement.relations[position] == "=" else None
+        if factor is not None:
+            message += f"; the left side is {factor:.4g} times the right one"
+        return Fault("claim", message, place)
+
+    @np.errstate(all="ignore")
+    def _factor(self, position: int) -> float | None:
+        """What the left side is of the right one, if that is the same in every entry and every draw."""
+        pairs = self.pairs(position)
+        factors = [float(np.vdot(right, left) / np.vdot(right, right)) for left, right in pairs]
+        if len(pairs) == 1 or not np.ptp(factors) <= compare.TOLERANCE * abs(factors[0]) or not factors[0]:
+            return None
+        fits = [compare.equality(left, factors[0] * right, 0.0, 0.0)[1] for left, right in pairs]
+        return factors[0] if all(fits) else None
 
 
 def check_bound(node: nodes.Node, free: set[str]) -> None:

@@ -166,7 +166,9 @@ def verify(
         report.definitions[page.name] = check.scope.definitions
         if operators is not None and page.header.op is not None and page.header.code:
             if page.header.op not in operators:
-                report.problems.append(f"{page.path}:1: there is no op {page.header.op}")
+                report.problems.append(
+                    f"{page.path}:1: there is no op {page.header.op}: without the line op, a page stands alone"
+                )
             else:
                 report.fields += check_operator(check, operators[page.header.op])
     if sources is not None:

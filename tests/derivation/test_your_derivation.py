@@ -1,0 +1,62 @@
+"""What docs/your-derivation.md shows a newcomer happens, as it is written there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from attention_np import cli
+
+TEXT = (Path(__file__).parents[2] / "docs" / "your-derivation.md").read_text(encoding="utf-8")
+GAUSSIAN, LINEAR = re.findall(r"^````markdown\n(.*?)^````$", TEXT, re.DOTALL | re.MULTILINE)
+RIDGE = "".join(re.findall(r"^```latex\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE))
+PROGRAM = "".join(re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE))
+TABLE, MISTAKE, PRINTED = re.findall(r"^```text\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+
+Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    return tmp_path / "mine"
+
+
+def test_the_page_holds_and_the_command_prints_what_is_shown(mine: Path, capsys: Printed) -> None:
+    (mine / "gaussian.md").write_text(GAUSSIAN, encoding="utf-8")
+    assert cli.main(["check", "--derivations", "mine"]) == 0
+    without_rounding = re.compile(r"\d\.\de-\d\d")
+    shown, printed = (without_rounding.sub("", text).split() for text in (TABLE, capsys.readouterr().out))
+    assert printed == shown
+
+
+def test_a_flipped_sign_fails_and_names_the_equation(mine: Path, capsys: Printed) -> None:
+    right = r"{\partial \mu_a} = e^{-s_a}"
+    assert GAUSSIAN.count(right) == 1
+    (mine / "gaussian.md").write_text(GAUSSIAN.replace(right, right.replace("= e", "= - e")), encoding="utf-8")
+    assert cli.main(["check", "--derivations", "mine"]) == 1
+    assert capsys.readouterr().out.endswith(MISTAKE)
+
+
+def test_the_ridge_holds_in_matrix_form(mine: Path) -> None:
+    header = r"---\nsizes: n d\ntensors: {X: [n, d], y: [n], w: [d], \lambda: [positive]}\n---\n".replace(r"\n", "\n")
+    (mine / "ridge.md").write_text(header + RIDGE, encoding="utf-8")
+    assert cli.main(["check", "--derivations", "mine/ridge.md"]) == 0
+
+
+def test_the_code_is_held_against_the_page_of_its_layer(mine: Path, capsys: Printed) -> None:
+    (mine / "linear.md").write_text(LINEAR, encoding="utf-8")
+    assert cli.main(["check", "linear", "--derivations", "mine"]) == 0
+    capsys.readouterr()
+    exec(compile(PROGRAM, "your-derivation.md", "exec"), {})  # noqa: S102
+    assert capsys.readouterr().out == PRINTED
+
+
+def test_a_page_of_ones_own_is_found_by_its_file_alone(mine: Path, capsys: Printed) -> None:
+    (mine / "gaussian.md").write_text(GAUSSIAN, encoding="utf-8")
+    assert cli.main(["check", "mine/gaussian.md"]) == 2
+    assert "for a page of your own: check --derivations mine/gaussian.md" in capsys.readouterr().err
+    (mine / "gaussian.md").unlink()
+    assert cli.main(["check", "--derivations", "mine"]) == 2
+    assert "there is no page in mine: a page is a file NAME.md" in capsys.readouterr().err
