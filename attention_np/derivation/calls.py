@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import numpy as np
 
 from attention_np.derivation import functions, nodes
-from attention_np.derivation.duals import power
+from attention_np.derivation.duals import Dual, power
 from attention_np.derivation.environment import Environment
 from attention_np.derivation.errors import Fault, Span
-from attention_np.derivation.values import ANY, ONE, Arithmetic, Value, describe, indices_of, lead_of, measured, top
+from attention_np.derivation.values import (
+    ANY,
+    ONE,
+    Arithmetic,
+    Array,
+    Value,
+    describe,
+    indices_of,
+    lead_of,
+    measured,
+    top,
+)
 
 _UNDERFLOW = -708.0
 
@@ -33,8 +45,10 @@ def call(node: nodes.Call, values: list[Value], environment: Environment) -> Val
         return _last_axis(node, value)
     if name == "diag":
         return _diag(value, arithmetic, node.span)
-    if name == "trace":
-        return _trace(value, arithmetic, node.span)
+    if name in ("trace", "det"):
+        if len(value.shape) != 2 or arithmetic.unify(*value.shape) is None:
+            raise Fault("shape", f"no {name} of {describe(value)}", node.span)
+        return _trace(value) if name == "trace" else _determinant(value, arithmetic, node.span)
     if name == "norm" and value.shape:
         return _norm(value)
     if name == "abs" and value.shape:
@@ -68,11 +82,27 @@ def _root(node: nodes.Call, value: Value, order: Value) -> Value:
     return value.made(power(value.data, 1.0 / order.data), value.names, value.shape)
 
 
-def _trace(value: Value, arithmetic: Arithmetic, span: Span) -> Value:
-    if len(value.shape) != 2 or arithmetic.unify(*value.shape) is None:
-        raise Fault("shape", f"no trace of {describe(value)}", span)
+def _trace(value: Value) -> Value:
     data = np.trace(value.data, axis1=-2, axis2=-1)
     return value._replace(data=data, shape=(), scale=max(value.scale, top(data)))
+
+
+def _determinant(value: Value, arithmetic: Arithmetic, span: Span) -> Value:
+    """A determinant; it moves with its matrix as Jacobi's formula says, det(A) tr(A^-1 dA)."""
+    arithmetic.account.work(value.data.size * value.data.shape[-1], span)
+    matrix = value.data.value if isinstance(value.data, Dual) else value.data
+    data = np.linalg.det(matrix)
+    try:
+        inverse = np.linalg.inv(matrix)
+    except np.linalg.LinAlgError:
+        if value.data.dtype.kind == "c" or isinstance(value.data, Dual):
+            raise Fault("domain", "the derivative of a determinant that is zero", span) from None
+        return Value(data, value.names)
+    if isinstance(value.data, Dual):
+        moved = np.trace(inverse @ value.data.slope, axis1=-2, axis2=-1)
+        data = cast(Array, Dual(data, data * moved))
+    steep = top(data) * top(inverse) * matrix.shape[-1]
+    return measured(data, value.names, (), steep * value.scale, steep * value.tangent)
 
 
 def _extreme(node: nodes.Call, values: list[Value], arithmetic: Arithmetic) -> Value:

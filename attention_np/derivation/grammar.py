@@ -30,12 +30,13 @@ _GRAMMAR = r"""
     ?term: factor (OPERATOR? factor)*
     ?factor: postfix | bare | big
     big: BIG term
-    bare: FUNCTION (plain | bare | big)
+    bare: FUNCTION (plain | bare | big | call)
+    ?call: FUNCTION OPEN arguments CLOSE -> called
     ?plain: simple
           | plain SUPERSCRIPT             -> superscript
           | plain SUBSCRIPT               -> subscript
     ?postfix: simple
-            | FUNCTION OPEN arguments CLOSE   -> called
+            | call
             | OPEN arguments CLOSE            -> bracket
             | postfix SUPERSCRIPT             -> superscript
             | postfix SUBSCRIPT               -> subscript

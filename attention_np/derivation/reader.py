@@ -15,15 +15,15 @@ from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.grammar import Head, Resolved, Script, number, parse
 from attention_np.derivation.lists import IndexLists, literal
 from attention_np.derivation.names import Names, base, make_key, moved_by, scripts
-from attention_np.derivation.tokens import RELATIONS, Token, Tokens, argument, closing, ending, span_of, split
+from attention_np.derivation.tokens import RELATIONS, Token, Tokens, argument, closing, ending, span_of, split, text_of
 
-_ELEMENTARY = frozenset(["exp", "log", "tanh", "cosh", "sinh", "cos", "sin"])
+_ELEMENTARY = frozenset(["exp", "log", "tanh", "cosh", "sinh", "cos", "sin", "det"])
 _WORDS = {
     **dict.fromkeys(["LSE", "logsumexp"], "logsumexp"),
     **dict.fromkeys(["Diag", "diag"], "diag"),
     **dict.fromkeys(["Concat", "concat"], "concat"),
     **dict.fromkeys(["Tr", "tr", "trace"], "trace"),
-    **{name: name for name in ("softmax", "einsum", "sigmoid", "exp", "log", "tanh", "max", "min")},
+    **{name: name for name in ("softmax", "einsum", "sigmoid", "exp", "log", "tanh", "max", "min", "det")},
 }
 _OVER_INDICES = frozenset(["max", "min", "softmax", "logsumexp", "concat"])
 _MATRICES = frozenset(["matrix", "pmatrix", "bmatrix", "smallmatrix", "vmatrix"])
@@ -158,7 +158,7 @@ class Reader:
         if mark.text == "^":
             out.append(Resolved.make("SUPERSCRIPT", span, self._superscript(inside, span)))
         elif out[-1].type == "RBAR" and out[-1] == "norm":
-            if "".join(item.text for item in inside) not in ("2", "F"):
+            if text_of(inside) not in ("2", "F"):
                 raise Fault("syntax", "only the norms 2 and F are understood", span)
         else:
             script = Script(indices=self.lists.subscript(inside, None, span))
@@ -166,7 +166,7 @@ class Reader:
         return stop
 
     def _superscript(self, inside: list[Token], span: Span) -> Script:
-        text = "".join(token.text for token in inside)
+        text = text_of(inside)
         if text in _TRANSPOSES and (text == "\\top" or self.names.get(text) is None):
             return Script(transpose=True)
         if inside and inside[0].text in ("\\odot", "\\circ"):
@@ -257,7 +257,7 @@ class Reader:
 
     def _tangents(self, tokens: list[Token], order: int, span: Span) -> tuple[nodes.Ref, ...]:
         r"""Every ``\\dot{X}`` of a tensor X that is drawn; below stands t, or for a second derivative its square."""
-        if "".join(token.text for token in tokens) not in {1: ("t",), 2: ("t^2", "t^{2}")}[order]:
+        if text_of(tokens) not in {1: ("t",), 2: ("t^2", "t^{2}")}[order]:
             raise Fault("syntax", "write \\frac{\\mathrm{d}}{\\mathrm{d} t}, or its square", span)
         found = []
         for symbol in self.names.of_kind("tensor"):
@@ -369,6 +369,9 @@ class Reader:
             upper: Script | None = None if above is None else self._superscript(list(above), span)
         else:
             leading, upper_tokens = self._leading(above, span)
+            if upper_tokens and below and around.above_span[0] < below[0].start and text_of(upper_tokens) == "-1":
+                message = "which comes first? Write (X^{-1})_{ij} or X_{ij}^{-1}"
+                raise Fault("syntax", message, span)
             rest = () if below is None else self.lists.subscript(below, symbol, span)
             indices = None if below is None and not leading else leading + rest
             node = nodes.Ref(span, symbol.key, indices, (token.start, tokens[after - 1].stop))
@@ -431,7 +434,7 @@ def _order(tokens: list[Token], span: Span) -> tuple[int, list[Token]]:
     if not tokens or tokens[0].text != "^":
         return 1, tokens
     power, stop = argument(tokens, 1, span)
-    if "".join(token.text for token in power) != "2":
+    if text_of(power) != "2":
         raise Fault("syntax", "a derivative is of the first or of the second order", span_of(power, span))
     return 2, tokens[stop:]
 

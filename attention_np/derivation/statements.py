@@ -14,7 +14,18 @@ from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.lists import IndexLists
 from attention_np.derivation.names import Names, Scripts, Symbol, base, family, make_key, scripts, without_index
 from attention_np.derivation.reader import Reader
-from attention_np.derivation.tokens import RELATIONS, Token, Tokens, closing, ending, opened, span_of, split, tokenize
+from attention_np.derivation.tokens import (
+    RELATIONS,
+    Token,
+    Tokens,
+    closing,
+    ending,
+    opened,
+    span_of,
+    split,
+    text_of,
+    tokenize,
+)
 
 _ALIGNED = frozenset(["aligned", "align", "align*", "split", "gathered", "alignedat"])
 _JOINS = frozenset([*RELATIONS, "+", "-", "\\cdot", "\\times", "\\odot", ":"])
@@ -267,7 +278,7 @@ def find_target(chain: Chain, names: Names) -> Target | None:
     below, (above, index) = around.below, without_index(around.above)
     if index is not None:
         indices += lists.subscript(list(index[1:-1]), None, span)
-    if above is not None and (_text(above) in ("T", "\\top", "-1") or any(token.type == "NUMBER" for token in above)):
+    if above is not None and (text_of(above) in ("T", "\\top", "-1") or any(token.type == "NUMBER" for token in above)):
         raise Fault("name", f"the symbol {stem} is not known here", span)
     if below is not None:
         letters = lists.side_by_side([token for token in below if token.type != "WIDE" and token.text != ","])
@@ -330,7 +341,3 @@ def _distinct_letters(indices: list[nodes.Node], span: Span) -> tuple[str, ...]:
     if len(set(keys)) < len(keys):
         raise Fault("shape", "the same index twice on the left of a definition", span)
     return tuple(keys)
-
-
-def _text(tokens: Tokens) -> str:
-    return "".join(token.text for token in tokens)

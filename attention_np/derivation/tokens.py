@@ -230,3 +230,8 @@ def split(tokens: Tokens, separators: frozenset[str]) -> Iterator[tuple[list[Tok
 def span_of(tokens: Tokens, otherwise: Span) -> Span:
     """From the first to the last token."""
     return (tokens[0].start, tokens[-1].stop) if tokens else otherwise
+
+
+def text_of(tokens: Tokens) -> str:
+    """The words of tokens, one after the other."""
+    return "".join(token.text for token in tokens)
