@@ -1,4 +1,4 @@
-"""What a page has cost so far, so that no page takes all the time or all the memory of a machine."""
+"""The account of a page: its steps and numbers so far, so that no page takes all the time or memory of a machine."""
 
 from __future__ import annotations
 

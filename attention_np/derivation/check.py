@@ -62,7 +62,7 @@ class PageCheck:
         return self.drawing.account
 
     def run(self) -> list[Record]:
-        """Judge all equations; then, with all names known, what says the same, and definitions that nothing uses."""
+        """Judge all equations; then, as all names are known, "the same as" and definitions that nothing uses."""
         records = [self.equation(equation) for equation in self.page.equations]
         for record, equation in zip(records, self.page.equations, strict=True):
             if self.elsewhere and equation.same and record.verdict == "holds":
@@ -77,7 +77,7 @@ class PageCheck:
         return records
 
     def equation(self, equation: Equation) -> Record:
-        """Judge one equation. What it defines is known to those after it."""
+        """Judge one equation. The names that it defines are known to those after it."""
         tag, line = equation.tag, equation.line
         record = Record(tag, self.page.name, line, "fails", text_only=equation.text_only, same=equation.same)
         try:
@@ -108,7 +108,7 @@ class PageCheck:
             record.verdict = "refuted"
 
     def _judge(self, equation: Equation, record: Record) -> None:
-        """Judge the statements of an equation one after the other; a fault says what is wrong with it."""
+        """Judge the statements of an equation one after the other; a fault is its first error."""
         parsed = chains(equation.text)
         scope = self.scope_of(equation)
         record.example = -1 if scope is self.scope else equation.example
@@ -210,7 +210,7 @@ class PageCheck:
             raise refusal
 
     def _check_same(self, equation: Equation) -> None:
-        """What an equation is the same as must hold with the names of its page too, of the same left sides.
+        """The equations that one is the same as must hold with the names of its page, too, with the same left sides.
 
         All sides of a chain are equal, so then every side of the one equals every side of the other, in every draw.
         """

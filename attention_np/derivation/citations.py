@@ -32,7 +32,7 @@ def citations(paths: Iterable[Path | str], root: Path | str | None = None) -> tu
     root : path, optional
         Places are given relative to it.
     """
-    found: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     problems: list[str] = []
     for path in map(Path, paths):
         shown = str(path)
@@ -49,5 +49,5 @@ def citations(paths: Iterable[Path | str], root: Path | str | None = None) -> tu
             if comment.group().startswith("#"):
                 for match in _CITATION.finditer(comment.group()):
                     for tag in re.findall(_ONE, match.group(1)):
-                        found.setdefault(tag, []).append(f"{shown}:{line_of(source, comment.start())}")
-    return found, problems
+                        places.setdefault(tag, []).append(f"{shown}:{line_of(source, comment.start())}")
+    return places, problems

@@ -136,7 +136,7 @@ def _literal(node: nodes.Node) -> Array | None:
         inner = _literal(node.base)
         return None if inner is None or _is_one(inner) else inner.swapaxes(0, 1)
     if isinstance(node, nodes.Matrix):
-        cells = [found for row in node.rows for found in map(_literal, row) if _is_one(found)]
+        cells = [cell for row in node.rows for cell in map(_literal, row) if _is_one(cell)]
         high, wide = len(node.rows), len(node.rows[0])
         return np.stack(cells).reshape(high, wide, -1) if len(cells) == high * wide else None
     return None
@@ -158,7 +158,7 @@ def _integer(node: nodes.Node) -> int | None:
 
 
 def printed(left: Array, right: Array, units: Array) -> tuple[float, bool]:
-    """The relative difference from what is printed, and whether it is within half a unit."""
+    """The relative difference from the printed numbers, and whether it is within half a unit of each."""
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
         return np.inf, False
     difference = np.abs(left - right)

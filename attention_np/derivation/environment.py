@@ -170,7 +170,7 @@ class Environment:
         return tensor._replace(data=self.arithmetic.hold(tensor.data, span))
 
     def _recurrence(self, definition: Definition, body: nodes.Node) -> Tensor:
-        """Place after place of the first index: what is not known yet is not a number there."""
+        """A tensor that is worked out place after place of its first index; at later places it is not a number."""
         key, first, span = definition.key, definition.indices[0], definition.span
         axes = tuple(map(self.names.range_of, definition.indices))
         lengths = tuple(map(self.arithmetic.size, axes))
@@ -178,21 +178,21 @@ class Environment:
         try:
             for place in range(lengths[0]):
                 self.values[key], self.at[first] = tensor, place + 1
-                found = as_tensor(self, self.evaluate(self, body), definition.indices, span)
-                if found.axes != axes:
+                entries = as_tensor(self, self.evaluate(self, body), definition.indices, span)
+                if entries.axes != axes:
                     raise Fault("shape", f"of a recurrence all indices stand on the left: {key} has more", span)
-                found = self._stepped(key, found, span)
-                data = tensor.data if place else np.full_like(found.data, np.nan)
-                here = (slice(None),) * len(found.lead) + (place,)
-                data[here] = found.data[here]
-                scale, tangent = max(tensor.scale, found.scale), max(tensor.tangent, found.tangent)
-                tensor = found._replace(data=data, scale=scale, tangent=tangent)
+                entries = self._stepped(key, entries, span)
+                data = tensor.data if place else np.full_like(entries.data, np.nan)
+                here = (slice(None),) * len(entries.lead) + (place,)
+                data[here] = entries.data[here]
+                scale, tangent = max(tensor.scale, entries.scale), max(tensor.tangent, entries.tangent)
+                tensor = entries._replace(data=data, scale=scale, tangent=tangent)
         finally:
             del self.values[key], self.at[first]
         return tensor
 
     def _stepped(self, key: str, tensor: Tensor, span: Span) -> Tensor:
-        """A place of a recurrence, before those behind use it."""
+        """One place of a recurrence, with its step; later places are calculated from it."""
         return tensor
 
     def _functional(self, span: Span) -> Tensor:
@@ -291,7 +291,7 @@ class Perturbed(Environment):
         return carried
 
     def derivative(self, data: Array, lead: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
-        """What an array moves by for each of the steps, whose axis becomes its last; and its other axes in front."""
+        """The derivative of an array by each of the steps, whose axis becomes its last; and its other leading axes."""
         moved = np.moveaxis(self._carried(data), lead.index(self.axis), -1)
         return moved, tuple(name for name in lead if name != self.axis)
 

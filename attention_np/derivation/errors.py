@@ -1,6 +1,6 @@
-"""What can be wrong with a page, and how it is shown.
+"""Faults of a page, and how they are shown.
 
-Everything that the engine has to say against a page is a :class:`Fault`: a kind, one sentence, and the place in the
+Every objection of the engine to a page is a :class:`Fault`: a kind, one sentence, and the place in the
 equation. Nothing else may leave the engine; :func:`excerpt` turns the place into the line of the file with a caret
 under it.
 """

@@ -65,7 +65,7 @@ class Evaluator:
         return pick(tensor, indices, self.environment, self.value, span)
 
     def _within(self, under: nodes.Bound) -> Evaluator:
-        """The evaluator of what stands inside of a sum; binding an index again is an error."""
+        """The evaluator inside of a sum; binding an index again is an error."""
         for name, span in zip(under.names, under.spans, strict=True):
             if name in self.bound:
                 raise Fault("shape", f"index {name} is bound twice", span)

@@ -14,7 +14,7 @@ from attention_np.derivation.values import ONE, Arithmetic, top
 
 
 class Setting:
-    """What the equations of one example set: ``sizes`` and ``values`` by name."""
+    """The sizes and the values of tensors that the equations of one example set, by name."""
 
     def __init__(self, header: Header, names: Names, account: Account) -> None:
         self.header = header
@@ -24,7 +24,7 @@ class Setting:
         self.values: dict[str, Tensor] = {}
 
     def read(self, text: str) -> None:
-        """Note what an equation sets, if it sets anything."""
+        """Note the sizes and tensors that an equation sets, if any."""
         for chain in chains(text):
             if len(chain.sides) != 2 or chain.relations[0].text != "=" or not _plausible(chain):
                 continue

@@ -1,4 +1,4 @@
-"""A page on numbers that are handed in: what it defines, and what it says of the gradients of L, worked out."""
+"""A page on the numbers of a caller: its definitions and its claims about gradients of L, worked out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUNDING = 1e-15
 
 @dataclass(frozen=True, eq=False)
 class Executed:
-    """A statement that says what a name is, or what the gradient of L by it is, and what it comes to."""
+    """A statement that defines a name, or claims the gradient of L by it, and the environment of its numbers."""
 
     equation: Equation
     key: str
@@ -44,11 +44,11 @@ class Executed:
         return self.statement.uses
 
     def tensor(self) -> Tensor:
-        """What is defined, or the numerical gradient, where what is no more than its rounding error is zero."""
+        """The value of the name, or the numerical gradient by it, in which mere rounding errors are set to zero."""
         if not self.gradient:
             return self.environment.tensor(self.key, self.statement.span)
-        found = self.environment.jacobian(LOSS, self.key, self.statement.span)
-        return found._replace(data=np.where(abs(found.data) < ROUNDING * found.scale, 0.0, found.data))
+        gradient = self.environment.jacobian(LOSS, self.key, self.statement.span)
+        return gradient._replace(data=np.where(abs(gradient.data) < ROUNDING * gradient.scale, 0.0, gradient.data))
 
     def error(self) -> float:
         """How far its sides are from each other, relatively, where its condition holds and they are finite."""
@@ -116,7 +116,7 @@ def execute(
                 except Fault as fault:
                     if fault.kind not in ("domain", "broken"):
                         raise
-                    continue  # such as a sum over what is hidden here by minus infinity: whoever uses it says so
+                    continue  # as a sum over entries hidden by minus infinity; an equation that uses it raises
             if key is not None and (key != triangular or gradient or statement.target is not None):
                 yield Executed(equation, key, gradient, statement, environment)
 

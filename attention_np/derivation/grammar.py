@@ -49,7 +49,7 @@ _GRAMMAR = r"""
 
 @dataclass(frozen=True)
 class Head:
-    r"""What a BIG or FUNCTION token carries: ``\\sum_{j}``, ``\\max_j``, ``\\tanh^2``; ``below`` makes a derivative."""
+    r"""The content of a BIG or FUNCTION token: ``\\sum_{j}``, ``\\tanh^2``; ``below`` makes a derivative."""
 
     kind: str
     bound: nodes.Bound | None = None
@@ -59,7 +59,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Script:
-    """What a SUPERSCRIPT or SUBSCRIPT token carries."""
+    """The content of a SUPERSCRIPT or SUBSCRIPT token."""
 
     transpose: bool = False
     elementwise: bool = False

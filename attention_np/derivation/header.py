@@ -46,7 +46,7 @@ class Header:
     code: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     cited: bool = True
-    places: dict[str, Span] = field(default_factory=dict, repr=False)  # of what is declared
+    places: dict[str, Span] = field(default_factory=dict, repr=False)  # of the declarations
 
     def names(self) -> Names:
         """The names that are known before the first equation."""
@@ -61,7 +61,7 @@ class Header:
 
 
 def front_matter(text: str) -> tuple[dict[str, Any], dict[str, Span], int]:
-    """What stands between the dashes at the top of a page, the places of its keys, and where it ends."""
+    """The YAML between the dashes at the top of a page, the places of its keys, and where the front matter ends."""
     match = re.match(r"---[ \t]*\n(.*?)^---[ \t]*$", text, re.DOTALL | re.MULTILINE)
     if match is None:
         if text.startswith("---"):

@@ -1,4 +1,4 @@
-"""Index lists: what stands in a subscript, and under a sum."""
+"""Index lists: subscripts, and the indices and conditions under a sum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Read = Callable[[Tokens, Span], nodes.Node]
 
 
 class IndexLists:
-    """Reads index lists with the names of one place of a page, and what is calculated in them by its two functions."""
+    """Reads index lists with the names of one place of a page; two functions read the expressions in them."""
 
     def __init__(self, names: Names, expression: Read, condition: Read) -> None:
         self.names = names
@@ -66,7 +66,7 @@ class IndexLists:
         return tuple(indices)
 
     def bound(self, below: Tokens, above: Tokens | None, owner: Span) -> nodes.Bound:
-        """What stands under (and over) a sum or a maximum."""
+        """The indices that a sum or a maximum binds, and the condition on them, from the tokens below and above it."""
         indices: dict[str, Span] = {}
         conditions: list[nodes.Node] = []
         span = span_of(below, owner)

@@ -1,4 +1,4 @@
-r"""Names of a page: what a run of LaTeX tokens is called, and the table of what is known.
+r"""Names of a page: the key of a run of LaTeX tokens, and the table of the symbols that are known.
 
 A name is a base with optional scripts, and is known by a *key* in which spelling no longer matters: ``d_k`` and
 ``d_{k}`` have the same key, ``\\operatorname{max}`` and ``\\mathrm{max}`` too. A base is a letter, a Greek letter, or
@@ -37,7 +37,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Scripts:
-    """What stands below and above a base, as tokens; None where nothing stands."""
+    """The tokens below and above a base, and the position behind them; None for a script that a base has not."""
 
     below: tuple[Token, ...] | None
     above: tuple[Token, ...] | None
@@ -239,16 +239,17 @@ def parse_name(text: str) -> str:
         raise Fault("limit", f"a name of more than {limits.NAME_CHARACTERS} characters")
     try:
         tokens = tokenize(text)
-        found = base(tokens, 0)
-        if found is None:
+        name = base(tokens, 0)
+        if name is None:
             raise Fault("page", f"{text!r} is not a name")
-        rest = scripts(tokens, found[1])
+        stem, after = name
+        rest = scripts(tokens, after)
         if rest.stop != len(tokens):
             raise Fault("page", f"{text!r} is not a single name")
     except Fault as fault:
         raise Fault("page", f"the name {text!r}: {fault.message}") from None
     front, index = without_index(rest.above)
-    return make_key(found[0], rest.below, rest.above) if index is None else family(found[0], rest.below, front)
+    return make_key(stem, rest.below, rest.above) if index is None else family(stem, rest.below, front)
 
 
 def without_index(above: Tokens | None) -> tuple[Tokens | None, Tokens | None]:

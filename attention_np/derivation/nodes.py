@@ -208,7 +208,7 @@ CONDITIONS = (Compare, Both)
 
 @dataclass(eq=False)
 class Bound:
-    """What stands under a sum: the indices that it binds and the condition on them."""
+    """The indices that a sum binds, and the condition on them."""
 
     names: tuple[str, ...]
     spans: tuple[Span, ...]

@@ -103,14 +103,14 @@ def _one_draw(
     place: int,
 ) -> None:
     draw = environment.draws[place]
-    given = {name: _option(header, environment, value, place) for name, value in header.options.items()}
+    inputs = {name: _option(header, environment, value, place) for name, value in header.options.items()}
     groups: dict[str, dict[str, Array]] = {}
     for name, key in arguments.items():
         group, _, inner = name.rpartition(".")
-        (groups.setdefault(group, {}) if group else given)[inner] = _array(environment, key, place)
+        (groups.setdefault(group, {}) if group else inputs)[inner] = _array(environment, key, place)
     for group, arrays in groups.items():
-        given[group] = _container(module, group)(**arrays)
-    output, cache = module["forward"](**given)
+        inputs[group] = _container(module, group)(**arrays)
+    output, cache = module["forward"](**inputs)
     results = {"output": output, **_fields(cache)}
     for name, key in header.code.items():
         if name not in arguments:
@@ -121,9 +121,9 @@ def _one_draw(
     gradients = _fields(module["backward"](cotangent, cache))
     for name, key in arguments.items():
         group, _, inner = name.rpartition(".")
-        found = (_fields(gradients.get(group)) if group else gradients).get(inner)
+        gradient = (_fields(gradients.get(group)) if group else gradients).get(inner)
         numerical = environment.jacobian(LOSS, key, (0, 0))
-        _judge(records[f"gradient of {name}"], found, numerical.drawn(place), numerical.scale, draw)
+        _judge(records[f"gradient of {name}"], gradient, numerical.drawn(place), numerical.scale, draw)
 
 
 def _container(module: Mapping[str, Any], group: str) -> Any:
@@ -146,11 +146,11 @@ def _option(header: Header, environment: Environment, value: Any, place: int) ->
     return array
 
 
-def _judge(record: FieldRecord, found: Any, expected: Array, scale: float, draw: int) -> None:
-    if found is None:
+def _judge(record: FieldRecord, array: Any, expected: Array, scale: float, draw: int) -> None:
+    if array is None:
         record.ok, record.message = False, "the op has no such array"
         return
-    actual = np.asarray(found)
+    actual = np.asarray(array)
     if actual.shape != expected.shape:
         record.ok, record.message = False, f"shape {actual.shape} in the code, {expected.shape} in the page"
         return

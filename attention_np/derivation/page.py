@@ -55,7 +55,7 @@ class Page:
 
 
 def read_page(path: Path | str, text: str | None = None) -> Page:
-    """Read a page from a file, or from ``text``. Never raises for what is in the page."""
+    """Read a page from a file, or from ``text``. Nothing that a page holds raises."""
     path = Path(path)
     page = Page(path.stem.replace("_", "-"), str(path), "", Header(), [], [])
     if text is None:
@@ -94,19 +94,19 @@ def read_page(path: Path | str, text: str | None = None) -> Page:
 
 
 def missing(page: Page) -> list[str]:
-    """What a page lacks to say anything: front matter, an equation, or the names that its op is held to."""
+    """A problem for each part that a page lacks: front matter, an equation, or the names of its op's arrays."""
     if not page.text.strip():
         return [f"{page.path}:1: the page is empty"]
-    found = []
+    problems = []
     if not page.text.startswith("---"):
-        found.append(f"{page.path}:1: a page begins with front matter, between two lines ---")
+        problems.append(f"{page.path}:1: a page begins with front matter, between two lines ---")
     if not page.equations:
-        found.append(f"{page.path}:1: the page has no displayed equation")
+        problems.append(f"{page.path}:1: the page has no displayed equation")
     if page.header.op is not None and not page.header.code:
         place = re.search(r"^[ \t{]*op\b.*$", page.text, re.MULTILINE)
         message = "a page with op also has code: which array is which"
-        found.append(show(page.path, page.text, Fault("page", message, place.span() if place else (0, 3))))
-    return found
+        problems.append(show(page.path, page.text, Fault("page", message, place.span() if place else (0, 3))))
+    return problems
 
 
 def masked(text: str, start: int) -> str:
@@ -121,17 +121,17 @@ def masked(text: str, start: int) -> str:
         return ends[end] + 3 if closed else len(text) if alone else first
 
     out, position = [" " * start], start
-    while found := _HIDING.search(text, position):
-        first = found.end()
-        if fence := found["fence"]:
+    while hidden := _HIDING.search(text, position):
+        first = hidden.end()
+        if fence := hidden["fence"]:
             closing = re.compile(rf"^ {{0,3}}{fence}{fence[0]}*[ \t]*$", re.MULTILINE).search(text, first)
             stop = closing.end() if closing else len(text)
-        elif run := found["code"]:  # up to the next run of the same length on its line
+        elif run := hidden["code"]:  # up to the next run of the same length on its line
             closing = re.compile(rf"[^\n]*?(?<!`)`{{{len(run)}}}(?!`)").match(text, first)
             stop = closing.end() if closing else first
         else:
-            stop = comment_end(first, found["alone"] is not None) if found["comment"] else first
-        out += [text[position : found.start()], re.sub(r"[^\n]", " ", text[found.start() : stop])]
+            stop = comment_end(first, hidden["alone"] is not None) if hidden["comment"] else first
+        out += [text[position : hidden.start()], re.sub(r"[^\n]", " ", text[hidden.start() : stop])]
         position = stop
     return "".join([*out, text[position:]])
 
@@ -179,8 +179,8 @@ def _equations(page: Page, start: int) -> None:
     for position, equation in enumerate(page.equations):
         if equation.tag in seen and equation.fault is None:
             message = f"the tag {equation.tag} stands twice, first on line {seen[equation.tag]}"
-            found = _TAG.search(text, equation.offset)
-            place = found and (found.start() - equation.offset, found.end() - equation.offset)
+            second = _TAG.search(text, equation.offset)
+            place = second and (second.start() - equation.offset, second.end() - equation.offset)
             page.equations[position] = replace(equation, fault=Fault("page", message, place))
         seen.setdefault(equation.tag, equation.line)
 
@@ -194,7 +194,7 @@ class _Heading(NamedTuple):
 
 def _headings(visible: str) -> list[_Heading]:
     pattern = re.compile(r"^ {0,3}(#{1,6})[ \t]+(.*)$", re.MULTILINE)
-    found: list[_Heading] = []
+    headings: list[_Heading] = []
     around: list[tuple[int, int]] = []  # level and example of the headings that are open
     for position, match in enumerate(pattern.finditer(visible)):
         level = len(match.group(1))
@@ -202,8 +202,8 @@ def _headings(visible: str) -> list[_Heading]:
             around.pop()
         outer = around[-1][1] if around else -1
         around.append((level, position if re.search(r"example", match.group(2), re.IGNORECASE) else outer))
-        found.append(_Heading(match.start(), around[-1][1]))
-    return found
+        headings.append(_Heading(match.start(), around[-1][1]))
+    return headings
 
 
 def _equation(page: Page, first: int, last: int, after: str, section: int, example: int) -> Equation:
@@ -243,7 +243,7 @@ def _equation(page: Page, first: int, last: int, after: str, section: int, examp
 
 
 def _marker(after: str) -> tuple[str, str, bool, tuple[str, ...]]:
-    """What the paragraph behind an equation says about it."""
+    """The mark of an equation, its reason, and the rest that the paragraph behind it says."""
     paragraph = after.lstrip(" \t\n.,").split("\n\n")[0]
     text_only, same = False, ()
     while True:

@@ -38,7 +38,7 @@ _OPERATORS = {
     "/": "slash",
 }
 _BARS = {"|": "abs", "\\|": "norm"}
-_MARKS = {  # what is a token of the grammar by itself, and what it says there
+_MARKS = {  # the tokens of the grammar that LaTeX writes as one word, and their text there
     "+": ("PLUS", ""),
     "-": ("MINUS", ""),
     ",": ("COMMA", ""),
@@ -238,10 +238,10 @@ class Reader:
         return stop
 
     def _variables(self, tokens: list[Token], order: int, span: Span) -> list[nodes.Ref]:
-        r"""What stands below ``\\partial``: one symbol, or for a second derivative two, or one with a square."""
+        r"""The symbols below ``\\partial``: one, or for a second derivative two, or one with a square."""
         if not tokens or tokens[0].text != "\\partial":
             raise Fault("syntax", "\\partial is missing below", span_of(tokens, span))
-        found: list[nodes.Ref] = []
+        variables: list[nodes.Ref] = []
         for piece, _ in split(tokens[1:], frozenset(["\\partial"])):
             node, times = self.expression(_bare(piece), span), 1
             if isinstance(node, nodes.Power) and isinstance(node.exponent, nodes.Number) and node.exponent.text == "2":
@@ -249,24 +249,24 @@ class Reader:
             if not isinstance(node, nodes.Ref):
                 more = ": leave out the transposition" if isinstance(node, nodes.Transpose) else ""
                 raise Fault("syntax", f"only by a symbol can be differentiated{more}", node.span)
-            found += [node] * times
-        if len(found) != order:
+            variables += [node] * times
+        if len(variables) != order:
             message = "one symbol is needed below" if order == 1 else "two symbols are needed below"
             raise Fault("syntax", f"this is the derivative of order {order}: {message}", span_of(tokens, span))
-        return found
+        return variables
 
     def _tangents(self, tokens: list[Token], order: int, span: Span) -> tuple[nodes.Ref, ...]:
         r"""Every ``\\dot{X}`` of a tensor X that is drawn; below stands t, or for a second derivative its square."""
         if text_of(tokens) not in {1: ("t",), 2: ("t^2", "t^{2}")}[order]:
             raise Fault("syntax", "write \\frac{\\mathrm{d}}{\\mathrm{d} t}, or its square", span)
-        found = []
+        tangents = []
         for symbol in self.names.of_kind("tensor"):
             still = self.names.get(moved_by(symbol.key))
             if still is not None and still.kind == "tensor" and still.axes == symbol.axes:
-                found.append(nodes.Ref(span, symbol.key, None))
-        if not found:
+                tangents.append(nodes.Ref(span, symbol.key, None))
+        if not tangents:
             raise Fault("name", "nothing moves: no tensor X is declared beside an \\dot{X}", span)
-        return tuple(found)
+        return tuple(tangents)
 
     def _root(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
         token = tokens[position]
@@ -287,14 +287,14 @@ class Reader:
 
     def _sum(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
         token = tokens[position]
-        found = scripts(tokens, position + 1)
-        if found.below is None:
+        around = scripts(tokens, position + 1)
+        if around.below is None:
             raise Fault("syntax", "over which index? Write it below", token.span)
-        span = (token.start, tokens[found.stop - 1].stop)
+        span = (token.start, tokens[around.stop - 1].stop)
         kind = "sum" if token.text == "\\sum" else "prod"
-        above = None if found.above is None else list(found.above)
-        out.append(Resolved.make("BIG", span, Head(kind, self.lists.bound(list(found.below), above, span))))
-        return found.stop
+        above = None if around.above is None else list(around.above)
+        out.append(Resolved.make("BIG", span, Head(kind, self.lists.bound(list(around.below), above, span))))
+        return around.stop
 
     def _elementary(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
         name = {"ln": "log"}.get(tokens[position].text[1:], tokens[position].text[1:])
@@ -306,16 +306,16 @@ class Reader:
             if name != "tanh" or tokens[after].text != "'":
                 raise Fault("syntax", "the only derivative with a prime is \\tanh'", tokens[after].span)
             name, after = "tanh'", after + 1
-        found = scripts(tokens, after)
-        stop = found.stop
+        around = scripts(tokens, after)
+        stop = around.stop
         span = (token.start, tokens[stop - 1].stop)
         bound = power = None
-        if found.below is not None:
+        if around.below is not None:
             if name not in _OVER_INDICES:
                 raise Fault("syntax", f"{token.text} takes no subscript", span)
-            bound = self.lists.bound(list(found.below), None, span)
-        if found.above is not None:
-            power = self.expression(list(found.above), span)
+            bound = self.lists.bound(list(around.below), None, span)
+        if around.above is not None:
+            power = self.expression(list(around.above), span)
             if isinstance(power, nodes.Add):
                 raise Fault("syntax", "an inverse function or a reciprocal? Write it out", span)
         if name == "einsum":
@@ -344,12 +344,12 @@ class Reader:
 
     def _name(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
         token = tokens[position]
-        found = base(tokens, position)
-        if found is None:
+        name = base(tokens, position)
+        if name is None:
             shown = token.inner if token.type == "TEXT" else token.text
             more = ": write \\frac{\\partial X}{\\partial Y}" if token.text in ("\\partial", "\\nabla") else ""
             raise Fault("syntax", f"{shown!r} is not part of the grammar here{more}", token.span)
-        stem, after = found
+        stem, after = name
         around = scripts(tokens, after)
         span = (token.start, tokens[around.stop - 1].stop)
         if stem in ("e", "\\mathrm{e}") and around.above is not None and around.below is None:
@@ -393,8 +393,8 @@ class Reader:
     def _special(self, stem: str, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> int | None:
         """Names that mean something as long as no page gives them another meaning; what follows, if this is one."""
         span = (tokens[position].start, tokens[after - 1].stop)
-        found = scripts(tokens, after)
-        below = None if found.below is None else list(found.below)
+        around = scripts(tokens, after)
+        below = None if around.below is None else list(around.below)
         word = stem[8:-1] if stem.startswith("\\mathrm{") else ""
         if word in _WORDS:
             return self._function(_WORDS[word], tokens, position, after, out)
@@ -402,7 +402,7 @@ class Reader:
             indices = self.lists.subscript(below, None, span)
             if len(indices) != 2:
                 raise Fault("shape", "Kronecker's delta takes two indices", span)
-            whole = (span[0], tokens[found.stop - 1].stop)
+            whole = (span[0], tokens[around.stop - 1].stop)
             out.append(Resolved.make("NODE", whole, nodes.Delta(whole, indices[0], indices[1])))
         elif stem == "\\pi" and below is None:
             out.append(Resolved.make("NODE", span, nodes.Constant(span, "pi")))
@@ -412,14 +412,14 @@ class Reader:
             size = None
             if below is not None:
                 size = parse_size(self, below, span)
-                span = (span[0], tokens[found.stop - 1].stop)
+                span = (span[0], tokens[around.stop - 1].stop)
             kind = nodes.Eye if "I" in stem else nodes.Ones
             out.append(Resolved.make("NODE", span, kind(span, size)))
         else:
             return None
-        if found.above is not None:
-            out.append(Resolved.make("SUPERSCRIPT", found.above_span, self._superscript(list(found.above), span)))
-        return found.stop
+        if around.above is not None:
+            out.append(Resolved.make("SUPERSCRIPT", around.above_span, self._superscript(list(around.above), span)))
+        return around.stop
 
 
 _D = 4  # tokens of \mathrm{d}
@@ -430,7 +430,7 @@ def _is_d(tokens: list[Token]) -> bool:
 
 
 def _order(tokens: list[Token], span: Span) -> tuple[int, list[Token]]:
-    r"""The order of a derivative, from what stands behind its ``\\partial`` above, and the rest of that."""
+    r"""The order of a derivative, from the tokens behind its ``\\partial`` above, and the rest of these."""
     if not tokens or tokens[0].text != "^":
         return 1, tokens
     power, stop = argument(tokens, 1, span)

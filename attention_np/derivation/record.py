@@ -1,4 +1,4 @@
-"""What is said about one equation."""
+"""The verdict on one equation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass
 class Record:
-    """What came out for one equation; ``error`` is None where nothing was compared.
+    """The verdict on one equation; ``error`` is None where nothing was compared.
 
     ``defines`` and ``uses`` are keys of names; ``of`` are those of the symbols X for which a left side is dL/dX, or a
     name that is defined as dL/dX. ``example`` is the heading of the worked example that the equation belongs to, or -1.
@@ -27,7 +27,7 @@ class Record:
     gradient: bool = False
     text_only: bool = False
     same: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()  # by which code that carries it out may cite it: its own, and of what it is the same as
+    tags: tuple[str, ...] = ()  # that code may cite for it: its own, and those of equations that it is the same as
     defines: tuple[str, ...] = ()
     of: tuple[str, ...] = ()
     uses: frozenset[str] = frozenset()

@@ -55,7 +55,7 @@ class Statement:
 
     @property
     def first(self) -> nodes.Node:
-        """The first side, or what it is defined as."""
+        """The first side, or the one that a definition gives to its name."""
         return next(side for side in self.sides if side is not None)
 
     @property
@@ -99,10 +99,10 @@ def chains(text: str) -> tuple[Chain, ...]:
         tokens.pop()
     if not tokens:
         raise Fault("syntax", "the equation is empty", (0, max(1, len(text))))
-    found: list[Chain] = []
+    statements: list[Chain] = []
     for line in _lines(tokens):
-        found += _separate(line)
-    return tuple(found)
+        statements += _separate(line)
+    return tuple(statements)
 
 
 def _lines(tokens: list[Token]) -> list[list[Token]]:
@@ -143,16 +143,16 @@ def _refuse_breaks(tokens: list[Token]) -> None:
 def _relations(tokens: list[Token]) -> list[int]:
     """Where relations stand outside of all brackets."""
     depth = 0
-    found: list[int] = []
+    places: list[int] = []
     for position, token in enumerate(tokens):
         depth += opened(token)
         if depth < 0:
             raise Fault("syntax", "this bracket cannot stand here: it closes nothing", token.span)
         if depth == 0 and token.text in RELATIONS:
-            found.append(position)
+            places.append(position)
     if depth > 0:
         raise Fault("syntax", "a bracket is opened here and never closed", span_of(tokens, (0, 1)))
-    return found
+    return places
 
 
 def _separate(tokens: list[Token]) -> list[Chain]:
@@ -176,20 +176,20 @@ def _separate(tokens: list[Token]) -> list[Chain]:
             conditions[-1].append(token)
         else:
             pieces[-1].append(token)
-    found: list[Chain] = []
+    statements: list[Chain] = []
     for piece, condition in zip(pieces, conditions, strict=True):
         piece = _without_wide(piece)
         if not piece:
-            if condition and found:
-                if found[-1].condition:
+            if condition and statements:
+                if statements[-1].condition:
                     raise Fault("syntax", "a second condition", condition[0].span)
-                found[-1] = Chain(found[-1].sides, found[-1].relations, condition, found[-1].span)
+                statements[-1] = Chain(statements[-1].sides, statements[-1].relations, condition, statements[-1].span)
                 continue
             if condition:
                 raise Fault("syntax", "a condition of what?", condition[0].span)
             continue
-        found.append(_chain(piece, condition))
-    return found
+        statements.append(_chain(piece, condition))
+    return statements
 
 
 def _without_wide(piece: list[Token]) -> list[Token]:

@@ -1,4 +1,4 @@
-"""From LaTeX to tokens, and what can be said about tokens before they are an expression."""
+"""From LaTeX to tokens; brackets, arguments and pieces of runs of tokens."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 def _without_idle_braces(tokens: list[Token]) -> list[Token]:
-    """``{S}_{ij}`` as ``S_{ij}``, where the braces are no argument of what stands before them."""
+    """``{S}_{ij}`` as ``S_{ij}``, where the braces are no argument of the token before them."""
     out: list[Token] = []
     position = 0
     while position < len(tokens):
@@ -181,7 +181,7 @@ def opened(token: Token) -> int:
 
 
 def argument(tokens: Tokens, start: int, owner: Span) -> tuple[list[Token], int]:
-    r"""What a TeX macro takes at ``start``: a group without its braces, or one token; and what follows.
+    r"""The argument of a TeX macro at ``start``, a group without its braces or one token, and the position behind it.
 
     As in TeX, ``\\frac12`` is one half and ``x^23`` is three times the square of x: without braces only one digit is
     taken. An accent or a font takes its own argument along (``x_\\mathrm{max}``).

@@ -92,7 +92,7 @@ class Trial:
         return bool(self.compare(position, "=").holds.all())
 
     def complaint(self, position: int, error: float) -> Fault:
-        """What is said of a relation that does not hold."""
+        """The fault of a relation that does not hold."""
         place = self.statement.places[position]
         if self.statement.relations[position] == "~":
             message = f"this does not agree with the printed digits: relative difference {error:.2g}"
@@ -106,7 +106,7 @@ class Trial:
 
     @np.errstate(all="ignore")
     def _factor(self, position: int) -> float | None:
-        """What the left side is of the right one, if that is the same in every entry and every draw."""
+        """The factor of the right side that makes the left one, if it is the same in every entry and every draw."""
         pairs = self.pairs(position)
         factors = [float(np.vdot(right, left) / np.vdot(right, right)) for left, right in pairs]
         if len(pairs) == 1 or not np.ptp(factors) <= compare.TOLERANCE * abs(factors[0]) or not factors[0]:

@@ -57,7 +57,7 @@ def unused(records: Sequence[Record], header: Header) -> Iterator[tuple[int, str
 
 
 def same_value(scope: Scope, key: str) -> str | None:
-    """Another name that has the value of this one at every draw: what a mistyped name may have been meant to be."""
+    """Another name that has the value of this one at every draw: perhaps the one that its author meant."""
     symbol = scope.names.get(key)
     for other in scope.names.of_kind("tensor", "defined"):
         if symbol is None or other.key == key or other.axes != symbol.axes:

@@ -65,7 +65,7 @@ class Value(NamedTuple):
     zero: bool = False
 
     def made(self, data: Array, names: tuple[str, ...], shape: tuple[str, ...]) -> Value:
-        """What was made of this value, by something that makes no error or derivative larger."""
+        """The result of an operation on this value that makes no error or derivative larger."""
         return measured(data, names, shape, self.scale, self.tangent)
 
     def sized(self, span: Span) -> Value:
@@ -242,7 +242,7 @@ class Arithmetic:
         return left, right, tuple(name for name in shape if name is not None)
 
     def add(self, left: Value, right: Value, sign: int, span: Span) -> Value:
-        """Sum or difference; what is numbered broadcasts by name, shapes must be the same."""
+        """Sum or difference; named axes broadcast by name, shapes must be the same."""
         left, right, shape = self.shapes_of(left, right, span, "cannot add")
         names, (one, two) = self.together([left, right], span)
         data = one + two if sign > 0 else one - two

@@ -21,7 +21,7 @@ from attention_np.derivation.record import Record
 
 @dataclass
 class Verification:
-    """What came out for a set of pages.
+    """The verdicts on a set of pages.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Verification:
     fields : list of FieldRecord
         One for each output, cache field and gradient that was compared with an op.
     problems : list of str
-        Everything else that is wrong: front matter, traceability.
+        All other errors: front matter, citations.
     definitions : dict
         What each page defines, by the name of the page.
     """
@@ -62,7 +62,7 @@ class Verification:
         definitions = self.definitions.get(item.page)
         if definitions is None or not item.gradient:
             return []
-        found = [
+        suspects = [
             record
             for record in self.records
             if record.page == item.page
@@ -70,7 +70,7 @@ class Verification:
             and not record.same
             and any(key == item.symbol or item.symbol in definitions.needs(key) for key in record.of)
         ]
-        return sorted(found, key=lambda record: min(map(_cited_line, record.cited_by)))
+        return sorted(suspects, key=lambda record: min(map(_cited_line, record.cited_by)))
 
     def as_json(self) -> list[dict[str, Any]]:
         """The records as they stand in the JSON report."""
@@ -144,7 +144,7 @@ def verify(
     Returns
     -------
     Verification
-        Never raises for what is written in a page.
+        Nothing that is written in a page raises.
     """
     report = Verification()
     elsewhere = {equation.tag: equation for page in pages for equation in page.equations}
@@ -193,15 +193,15 @@ def verify_against_op(page: Page, op: Any, *, seed: int = 0, draws: int = DRAWS)
 
 
 def _trace(report: Verification, pages: Sequence[Page], sources: Iterable[Path | str], root: Path | str | None) -> None:
-    found, problems = citations(sources, root)
+    cited, problems = citations(sources, root)
     report.problems += problems
     known = {equation.tag for page in pages for equation in page.equations}
-    for tag, places in sorted(found.items()):
+    for tag, places in sorted(cited.items()):
         if tag not in known:
             report.problems += [f"{place}: cites ({tag}), which stands in no page" for place in places]
     named = {page.name: page for page in pages}
     same = {equation.tag: equation.same for page in pages for equation in page.equations}
-    for tag, places in sorted(found.items()):
+    for tag, places in sorted(cited.items()):
         for place in places:
             own = Path(place.rpartition(":")[0]).stem.replace("_", "-")
             if own in named and tag in known and tag.rpartition(".")[0] != own:
@@ -213,11 +213,11 @@ def _trace(report: Verification, pages: Sequence[Page], sources: Iterable[Path |
         page = named[record.page]
         tags = [(tag, *same.get(tag, ())) for tag in record.same]
         record.tags = (record.tag, *chain(*tags))
-        record.cited_by = list(dict.fromkeys(place for tag in record.tags for place in found.get(tag, [])))
+        record.cited_by = list(dict.fromkeys(place for tag in record.tags for place in cited.get(tag, [])))
         report.problems += [
             f"{page.path}:{record.line}: the same as ({tag}), which no code cites"
             for tag, *others in tags
-            if tag in known and not any(found.get(other) for other in (tag, *others))
+            if tag in known and not any(cited.get(other) for other in (tag, *others))
         ]
         wants = record.gradient and record.verdict == "holds" and not record.text_only and page.header.cited
         if wants and not record.cited_by:
