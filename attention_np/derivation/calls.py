@@ -129,7 +129,7 @@ def _last_axis(node: nodes.Call, value: Value) -> Value:
     if not value.shape:
         raise Fault("shape", f"{node.text} of {describe(value)}: over which index? Write it below", node.span)
     # A column is one vector; of a matrix every row is one.
-    axis = -2 if len(value.shape) == 2 and value.shape[1] == ONE else -1
+    axis = -2 if value.is_column else -1
     apply = functions.softmax if node.function == "softmax" else functions.logsumexp
     data = apply(value.data, axis)
     shape = value.shape
@@ -142,7 +142,7 @@ def _last_axis(node: nodes.Call, value: Value) -> Value:
 
 
 def _diag(value: Value, arithmetic: Arithmetic, span: Span) -> Value:
-    if len(value.shape) == 2 and value.shape[1] == ONE:
+    if value.is_column:
         length = value.data.shape[-2]
         arithmetic.account.make(value.data.size * length, span)
         data = np.where(np.eye(length, dtype=bool), value.data, 0.0)
@@ -167,15 +167,14 @@ def concat(node: nodes.Call, under: nodes.Bound, value: Value, environment: Envi
     index = under.names[0]
     if index not in value.names or len(value.shape) != 2:
         raise Fault("shape", f"nothing to join side by side: this is {describe(value)}", node.span)
-    column = value.shape[1] == ONE
-    across = value.shape[0] if column else value.shape[1]
+    across = value.shape[0] if value.is_column else value.shape[1]
     wanted = sorted((environment.names.range_of(index), across))
     ranges = [name for name, parts in environment.header.sizes.items() if sorted(parts) == wanted]
     if not ranges:
         raise Fault("shape", f"no declared size is the product of {wanted[0]} and {wanted[1]}", node.span)
     rest = tuple(name for name in value.names if name != index)
     data = arithmetic.spread(value, (*rest, index))
-    if column:
+    if value.is_column:
         data = data.reshape(*data.shape[:-3], -1, 1)
         return value._replace(data=data, names=rest, shape=(ranges[0], ONE))
     data = np.moveaxis(data, -3, -2)
@@ -202,8 +201,8 @@ def _einsum(node: nodes.Call, values: list[Value], arithmetic: Arithmetic) -> Va
         if indices_of(value.names) or value.eye or ANY in shape:
             message = f"an operand of einsum is an array without indices, not {describe(value)}"
             raise Fault("shape", message, argument.span)
-        if len(shape) == 2 and shape[1] == ONE and len(spec) == 1:
-            data, shape = data[..., 0], shape[:1]
+        if value.is_column and len(spec) == 1:
+            data, shape = data[..., 0], value.axes
         if len(shape) != len(spec):
             raise Fault("shape", f"{spec} for {describe(value)}", argument.span)
         for letter, name in zip(spec, shape, strict=True):

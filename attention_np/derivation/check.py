@@ -62,7 +62,7 @@ class PageCheck:
         return self.drawing.account
 
     def run(self) -> list[Record]:
-        """Judge all equations; then, as all names are known, "the same as" and definitions that nothing uses."""
+        """Judge all equations; then, with all names known, *Same as*, and definitions that nothing uses."""
         records = [self.equation(equation) for equation in self.page.equations]
         for record, equation in zip(records, self.page.equations, strict=True):
             if self.elsewhere and equation.same and record.verdict == "holds":

@@ -349,9 +349,8 @@ def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], 
             raise Fault("shape", free_indices(indices, named), span)
     value.sized(span)
     axes = [environment.names.range_of(name) for name in indices]
-    shape = value.shape[:-1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
-    data = arithmetic.spread(value, lead + indices)
-    if shape != value.shape:
+    shape, data = value.axes, arithmetic.spread(value, lead + indices)
+    if value.is_column:
         data = data[..., 0]
     before = data.shape[: len(lead)]
     lengths = tuple(arithmetic.size(axis) for axis in (*axes, *shape) if axis != "*")

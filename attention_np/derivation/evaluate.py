@@ -138,13 +138,11 @@ class Evaluator:
         base = self.value(node.base)
         if not base.shape:
             raise Fault("shape", f"cannot put indices on {describe(base)}", node.span)
-        data, axes = base.data, base.shape
-        if ANY in axes or base.eye:
+        if ANY in base.shape or base.eye:
             raise Fault("shape", "the size of this is not known here", node.base.span)
-        if len(axes) == 2 and axes[1] == ONE:
-            data, axes = data[..., 0], axes[:1]
-        tensor = Tensor(data, axes, base.scale, base.tangent, base.names)
-        return self._pick(tensor, filled(node.indices, len(axes), node), node.span)
+        data = base.data[..., 0] if base.is_column else base.data
+        tensor = Tensor(data, base.axes, base.scale, base.tangent, base.names)
+        return self._pick(tensor, filled(node.indices, len(base.axes), node), node.span)
 
     def _delta(self, node: nodes.Delta) -> Value:
         left, right = node.left, node.right
@@ -412,7 +410,7 @@ class Evaluator:
         """The derivative of an expression by ``bottom``, which takes a step in ``perturbed``."""
         value = Evaluator(perturbed, self.bound).value(node.top)
         names = tuple(name for name in value.names if name != perturbed.axis)
-        shape = value.shape[:1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
+        shape = value.axes
         if value.eye or ANY in shape:
             raise Fault("shape", "the size of this is not known here", node.top.span)
         if perturbed.axis in value.names:

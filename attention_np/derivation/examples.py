@@ -48,7 +48,7 @@ class Setting:
         symbol = self.names.get(left.name)
         assert symbol is not None
         assert symbol.axes is not None
-        shape = value.shape[:1] if len(value.shape) == 2 and value.shape[1] == ONE else value.shape
+        shape = value.axes
         if len(shape) != len(symbol.axes) or ONE in shape:
             raise Fault("shape", f"{left.name} has {len(symbol.axes)} axes", right.span)
         for axis, length_name in zip(symbol.axes, shape, strict=True):

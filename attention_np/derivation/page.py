@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left as bisect
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,13 +154,8 @@ _HIDING = re.compile(
 def _equations(page: Page, start: int) -> None:
     text, visible = page.text, masked(page.text, start)
     for match in re.finditer(r"^ {0,3}(```+|~~~+)\s*math\b", text, re.MULTILINE):
-        page.problems.append(
-            show(
-                page.path,
-                text,
-                Fault("page", "write displayed equations between dollar signs", match.span()),
-            )
-        )
+        fault = Fault("page", "write displayed equations between dollar signs", match.span())
+        page.problems.append(show(page.path, text, fault))
     places = [match.start() for match in re.finditer(r"\$\$", visible)]
     if len(places) % 2:
         fault = Fault("page", "these dollar signs are never closed", (places[-1], places[-1] + 2))
@@ -212,34 +209,43 @@ def _equation(page: Page, first: int, last: int, after: str, section: int, examp
     tags = list(_TAG.finditer(body))
     blanked = _TAG.sub(lambda match: " " * len(match.group()), body)
     tag = tags[0].group(1).strip() if tags else ""
-    fault: Fault | None = None
-    if not tags:
+    mark, reason, text_only, same = _marker(after)
+    fault = next(chain(_faults(page.name, body, tags), _faults_of_marker(mark, reason, same)), None)
+    mark, same = "" if mark == "unknown" else mark, same[: limits.SAME]
+    return Equation(tag, blanked, first, line, mark, reason, text_only, same, section, example, fault)
+
+
+def _faults(name: str, body: str, tags: list[re.Match[str]]) -> Iterator[Fault]:
+    """The faults of an equation before it is read."""
+    if not _TAG_FORM.fullmatch(f"{name}.1"):
+        yield Fault("page", f"no tag can begin with {name!r}: name the file in lower-case letters, digits and hyphens")
+    elif not tags:
         shown = body.strip() or "$$"
         before = len(body) - len(body.lstrip()) if body.strip() else -2
-        place = (before, before + len(shown))
-        fault = Fault("page", f"this equation has no tag: \\tag{{{page.name}.N}}", place)
+        yield Fault("page", f"this equation has no tag: \\tag{{{name}.N}}", (before, before + len(shown)))
     elif len(tags) > 1:
-        fault = Fault("page", "this equation has two tags", tags[1].span())
-    elif not _TAG_FORM.fullmatch(tag) or tag.rpartition(".")[0] != page.name:
-        fault = Fault("page", f"the tag should be {page.name}.N", tags[0].span())
-    elif len(body) > limits.EQUATION_CHARACTERS:
-        fault = Fault("limit", f"an equation of more than {limits.EQUATION_CHARACTERS} characters")
-    elif "\n\n" in re.sub(r"[ \t]+", "", body.strip()):
-        fault = Fault("page", "a blank line ends the equation where Markdown is rendered")
-    mark, reason, text_only, same = _marker(after)
+        yield Fault("page", "this equation has two tags", tags[1].span())
+    elif not _TAG_FORM.fullmatch(tags[0].group(1).strip()) or tags[0].group(1).strip().rpartition(".")[0] != name:
+        yield Fault("page", f"the tag should be {name}.N", tags[0].span())
+    if len(body) > limits.EQUATION_CHARACTERS:
+        yield Fault("limit", f"an equation of more than {limits.EQUATION_CHARACTERS} characters")
+    if "\n\n" in re.sub(r"[ \t]+", "", body.strip()):
+        yield Fault("page", "a blank line ends the equation where Markdown is rendered")
+
+
+def _faults_of_marker(mark: str, reason: str, same: tuple[str, ...]) -> Iterator[Fault]:
+    """The faults of the marker behind an equation."""
     if mark == "unknown":
-        fault = fault or Fault("page", f"the marker *{cut(reason, MESSAGE)}* is not known, or stands here twice")
-        mark = ""
+        yield Fault("page", f"the marker *{cut(reason, MESSAGE)}* is not known, or stands here twice")
     if mark == "skipped" and not reason:
-        fault = fault or Fault("page", "*Not executed:* needs a reason")
+        yield Fault("page", "*Not executed:* needs a reason")
     if mark and same:
-        fault = fault or Fault("page", "only an equation that holds is the same as another")
+        yield Fault("page", "only an equation that holds is the same as another")
     if len(same) > limits.SAME:
-        fault, same = fault or Fault("limit", f"the same as more than {limits.SAME} equations"), ()
-    if len(set(same)) < len(same):
-        twice = next(tag for k, tag in enumerate(same) if tag in same[:k])
-        fault = fault or Fault("page", f"the same as ({twice}) is said twice")
-    return Equation(tag, blanked, first, line, mark, reason, text_only, same, section, example, fault)
+        yield Fault("limit", f"the same as more than {limits.SAME} equations")
+    for position, tag in enumerate(same):
+        if tag in same[:position]:
+            yield Fault("page", f"the same as ({tag}) is said twice")
 
 
 def _marker(after: str) -> tuple[str, str, bool, tuple[str, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -56,10 +55,10 @@ class Drawing:
             sizes = draw_sizes(self.header, self.seed, draws[start] // TOGETHER) | scope.sizes
             complete(self.header, sizes)
             batches.setdefault(tuple(sizes.items()), []).extend(draws[start : start + together])
-        return [self._environment(scope, dict(sizes), batch, magnitudes) for sizes, batch in batches.items()]
-
-    def _environment(self, scope: Scope, sizes: dict[str, int], draws: Sequence[int], magnitudes: bool) -> Environment:
-        arithmetic = Arithmetic(sizes, bool(scope.values or scope.sizes), self.account)
-        draw = partial(draw_tensor, arithmetic=arithmetic, seed=self.seed, draws=draws, magnitudes=magnitudes)
-        free = dict(scope.values)
-        return Environment(scope.names, scope.definitions, arithmetic, free, evaluate, self.header, draw, draws)
+        environments = []
+        for lengths, batch in batches.items():
+            arithmetic = Arithmetic(dict(lengths), bool(scope.values or scope.sizes), self.account)
+            draw = partial(draw_tensor, arithmetic=arithmetic, seed=self.seed, draws=batch, magnitudes=magnitudes)
+            known = scope.names, scope.definitions, arithmetic, dict(scope.values)
+            environments.append(Environment(*known, evaluate, self.header, draw, batch))
+        return environments

@@ -68,6 +68,16 @@ class Value(NamedTuple):
         """The result of an operation on this value that makes no error or derivative larger."""
         return measured(data, names, shape, self.scale, self.tangent)
 
+    @property
+    def is_column(self) -> bool:
+        """Whether it is a vector."""
+        return len(self.shape) == 2 and self.shape[1] == ONE
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The anonymous axes as those of a tensor: a column has one."""
+        return self.shape[:1] if self.is_column else self.shape
+
     def sized(self, span: Span) -> Value:
         """The value, unless it is an identity matrix of an unknown size."""
         if self.eye:
@@ -114,7 +124,7 @@ def describe(value: Value) -> str:
         return "a multiple of I" + indexed
     if not value.shape:
         return "a number" + indexed
-    if len(value.shape) == 2 and value.shape[1] == ONE:
+    if value.is_column:
         return f"a column of {_range(value.shape[0])}" + indexed
     return "an array " + " by ".join(_range(name) for name in value.shape) + indexed
 

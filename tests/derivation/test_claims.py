@@ -31,6 +31,11 @@ TRUE = [
     r"\log\sum_j e^{s_j} = \mathrm{logsumexp}_j(s_j) = \mathrm{logsumexp}(s)",
     r"\tanh'(x_i) = 1-\tanh^2 x_i",
     r"x_i^2 = x^2_i = (x_i)^2 = x_i x_i",
+    r"\log \det(B^\top B) = 2 \log \lvert \det B \rvert",
+    r"\det(\begin{pmatrix} 1 & 2 \\ 2 & 4 \end{pmatrix}) = 0",
+    r"\frac{\partial \det(B)}{\partial B} = \det(B) (B^{-1})^\top",
+    r"\frac{\partial}{\partial u} \frac{\partial}{\partial u} \log \det(B^\top B + u^2 I) ="
+    r"\frac{\partial}{\partial u} (2 u \mathrm{tr}((B^\top B + u^2 I)^{-1}))",
     r"x^\top y = \sum_i x_i y_i = \mathrm{tr}(x y^\top)",
     r"\lVert x\rVert^2 = x^\top x",
     r"|x_i|^2 = x_i^2",

@@ -53,6 +53,16 @@ WRONG = [
     (r"u^{x} = u", "shape", "an exponent is a number", "x"),
     (r"|x| = u", "shape", "lVert", None),
     (r"\mathrm{tr}(S) = u", "shape", "no trace", None),
+    (r"\det(S) = u", "shape", "no det", None),
+    (r"\frac{\partial}{\partial x_i} \det(x x^\top - x x^\top) = 0", "domain", "a determinant that is zero", None),
+    (r"B^{-1}_{ik} = B_{ki}", "syntax", "which comes first? Write (X^{-1})_{ij} or X_{ij}^{-1}", "B^{-1}_{ik}"),
+    (r"\nabla_x L = x", "syntax", r"write \frac{\partial X}{\partial Y}", r"\nabla"),
+    (
+        r"\frac{\partial^2 L}{\partial s \partial s^\top} = s s^\top",
+        "syntax",
+        "only by a symbol can be differentiated: leave out the transposition",
+        r"s^\top",
+    ),
     (r"\mathrm{diag}(S) = S", "shape", "diag of", None),
     (r"\mathrm{softmax}(u) = u", "shape", "over which index", None),
     (r"\mathrm{softmax}_j(x_i) = x_i", "shape", "does not occur", "j"),
@@ -155,6 +165,8 @@ WRONG = [
     (r"1/\sqrt{t} \cdot \sum_j s_j = u", "syntax", "what does the slash divide by", None),
     (r"\tag{t.9} u = u", "page", "two tags", None),
     (r"u = u + 1", "claim", "does not hold: relative error", "="),
+    (r"s_j = -s_j", "claim", "; the left side is -1 times the right one", "="),
+    (r"\frac{\partial u^2}{\partial u} = u", "claim", "; the left side is 2 times the right one", "="),
 ]
 
 

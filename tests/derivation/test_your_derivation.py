@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_np import cli
+from attention_np import cases, cli
 
 TEXT = (Path(__file__).parents[2] / "docs" / "your-derivation.md").read_text(encoding="utf-8")
 GAUSSIAN, LINEAR = re.findall(r"^````markdown\n(.*?)^````$", TEXT, re.DOTALL | re.MULTILINE)
@@ -60,3 +60,21 @@ def test_a_page_of_ones_own_is_found_by_its_file_alone(mine: Path, capsys: Print
     (mine / "gaussian.md").unlink()
     assert cli.main(["check", "--derivations", "mine"]) == 2
     assert "there is no page in mine: a page is a file NAME.md" in capsys.readouterr().err
+
+
+def test_a_file_whose_name_cannot_begin_a_tag_says_how_to_name_it(mine: Path, capsys: Printed) -> None:
+    (mine / "Gaussian.md").write_text(GAUSSIAN.replace("gaussian.", "Gaussian."), encoding="utf-8")
+    assert cli.main(["check", "--derivations", "mine"]) == 1
+    assert "no tag can begin with 'Gaussian': name the file in lower-case letters" in capsys.readouterr().out
+
+
+def test_a_folder_in_which_a_page_belongs_to_an_op_is_held_against_the_ops(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    monkeypatch.setattr(cases, "all_cases", lambda _: [])
+    page = GAUSSIAN.replace("sizes:", "op: softmax\noutput: r\ncode: {scores: x}\nsizes:", 1)
+    (mine / "gaussian.md").write_text(page, encoding="utf-8")
+    assert cli.main(["check", "--derivations", "mine"]) == 1
+    printed = capsys.readouterr().out
+    assert "differs from its page: softmax" in printed
+    assert "there is no page for the op rms_norm" in printed
