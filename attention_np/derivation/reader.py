@@ -7,14 +7,15 @@ and a power where it is not. The longest declared name wins. The remaining scrip
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from attention_np.derivation import limits, nodes
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.grammar import Head, Resolved, Script, number, parse
 from attention_np.derivation.lists import IndexLists, literal
-from attention_np.derivation.names import Names, base, make_key, moved_by, scripts
+from attention_np.derivation.names import Names, Scripts, base, make_key, moved_by, scripts
 from attention_np.derivation.tokens import RELATIONS, Token, Tokens, argument, closing, ending, span_of, split, text_of
 
 _ELEMENTARY = frozenset(["exp", "log", "tanh", "cosh", "sinh", "cos", "sin", "det"])
@@ -88,64 +89,46 @@ class Reader:
             self._level -= 1
 
     def _resolve(self, tokens: list[Token]) -> list[Resolved]:
-        out: list[Resolved] = []
-        bars: list[tuple[str, int]] = []  # open bars and how many brackets were open around them
-        depth = 0
-        position = 0
-        while position < len(tokens):
-            token = tokens[position]
-            text, span = token.text, token.span
-            word = f"\\text{{{token.inner}}}" if token.type == "TEXT" else text
-            make = Resolved.make
+        run = _Run(tokens)
+        while run.position < len(tokens):
+            token, run.start = tokens[run.position], run.position
+            run.position += 1
+            word = f"\\text{{{token.inner}}}" if token.type == "TEXT" else token.text
             if token.type == "NUMBER":
-                out.append(make("NODE", span, literal(token)))
-                position += 1
+                run.push("NODE", literal(token))
             elif word in _MARKS:
                 kind, meaning = _MARKS[word]
-                depth += (kind == "OPEN") - (kind == "CLOSE")
-                out.append(make(kind, span, text=meaning))
-                position += 1
-            elif text in ("\\left", "\\right"):
-                position = self._sized(tokens, position, out)
-            elif text in _BARS:
-                closes = bool(bars) and bars[-1] == (text, depth) and bool(out) and out[-1].type in _CLOSES
-                if closes:
-                    bars.pop()
-                else:
-                    bars.append((text, depth))
-                out.append(make("RBAR" if closes else "LBAR", span, text=_BARS[text]))
-                position += 1
-            elif text in ("^", "_"):
-                position = self._script(tokens, position, out)
-            elif text == "{":
-                stop = closing(tokens, position)
-                body = self.expression(tokens[position + 1 : stop], span)
-                whole = (token.start, tokens[stop].stop)
-                out.append(make("NODE", whole, nodes.Group(whole, body)))
-                position = stop + 1
+                run.depth += (kind == "OPEN") - (kind == "CLOSE")
+                run.push(kind, text=meaning)
+            elif word in ("\\left", "\\right"):
+                self._sized(run)
+            elif word in _BARS:
+                run.push("RBAR" if run.closes_bar(word) else "LBAR", text=_BARS[word])
+            elif word in ("^", "_"):
+                self._script(run)
+            elif word == "{":
+                run.position = closing(tokens, run.start) + 1
+                inside = self.expression(tokens[run.start + 1 : run.position - 1], token.span)
+                run.push("NODE", nodes.Group(run.span, inside))
             elif token.type == "BEGIN":
-                position = self._environment(tokens, position, out)
-            elif text in _COMMANDS:
-                position = _COMMANDS[text](self, tokens, position, out)
+                self._environment(run)
             else:
-                position = self._name(tokens, position, out)
-        return out
+                _COMMANDS.get(word, Reader._name)(self, run)
+        return run.resolved
 
-    def _sized(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
-        side = "L" if tokens[position].text == "\\left" else "R"
-        if position + 1 >= len(tokens):
-            raise Fault("syntax", "a bracket is missing after this", tokens[position].span)
-        after = tokens[position + 1]
+    def _sized(self, run: _Run) -> None:
+        side = "L" if run.token.text == "\\left" else "R"
+        if run.position == len(run.tokens):
+            raise Fault("syntax", "a bracket is missing after this", run.span)
+        after = run.tokens[run.position]
         if after.text in _BARS:
-            out.append(Resolved.make(side + "BAR", after.span, text=_BARS[after.text]))
-            return position + 2
-        if _MARKS.get(after.text, ("", ""))[0] not in ("OPEN", "CLOSE", "LBAR", "RBAR"):
+            run.start, run.position = run.position, run.position + 1
+            run.push(side + "BAR", text=_BARS[after.text])
+        elif _MARKS.get(after.text, ("", ""))[0] not in ("OPEN", "CLOSE", "LBAR", "RBAR"):
             raise Fault("syntax", "only brackets and bars can be sized", after.span)
-        return position + 1
 
-    def _script(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
-        mark = tokens[position]
-        before = out[-1].type if out else ""
+    def _script(self, run: _Run) -> None:
+        mark, before = run.token, run.resolved[-1].type if run.resolved else ""
         if before == "SUPERSCRIPT":
             message = "a second superscript" if mark.text == "^" else "which comes first? Put brackets around the power"
             raise Fault("syntax", message, mark.span)
@@ -153,19 +136,15 @@ class Reader:
             raise Fault("syntax", "a second subscript", mark.span)
         if before not in _ENDS and before != "SUBSCRIPT":
             raise Fault("syntax", "there is nothing in front of this script", mark.span)
-        inside, stop = argument(tokens, position + 1, mark.span)
-        span = (mark.start, tokens[stop - 1].stop)
+        inside = run.argument()
         if mark.text == "^":
-            out.append(Resolved.make("SUPERSCRIPT", span, self._superscript(inside, span)))
-        elif out[-1].type == "RBAR" and out[-1] == "norm":
-            if text_of(inside) not in ("2", "F"):
-                raise Fault("syntax", "only the norms 2 and F are understood", span)
-        else:
-            script = Script(indices=self.lists.subscript(inside, None, span))
-            out.append(Resolved.make("SUBSCRIPT", span, script))
-        return stop
+            run.push("SUPERSCRIPT", self._superscript(inside, run.span))
+        elif before != "RBAR" or run.resolved[-1] != "norm":
+            run.push("SUBSCRIPT", Script(indices=self.lists.subscript(inside, None, run.span)))
+        elif text_of(inside) not in ("2", "F"):
+            raise Fault("syntax", "only the norms 2 and F are understood", run.span)
 
-    def _superscript(self, inside: list[Token], span: Span) -> Script:
+    def _superscript(self, inside: Tokens, span: Span) -> Script:
         text = text_of(inside)
         if text in _TRANSPOSES and (text == "\\top" or self.names.get(text) is None):
             return Script(transpose=True)
@@ -173,24 +152,22 @@ class Reader:
             return Script(elementwise=True, exponent=self.expression(inside[1:], span))
         return Script(exponent=self.expression(inside, span))
 
-    def _environment(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
-        stop = ending(tokens, position)
-        span = (tokens[position].start, tokens[stop].stop)
-        kind = tokens[position].inner
+    def _environment(self, run: _Run) -> None:
+        run.position = ending(run.tokens, run.start) + 1
+        kind, span = run.token.inner, run.span
         rows = []
-        for row, mark in split(tokens[position + 1 : stop], frozenset(["\\\\"])):
+        for row, mark in split(run.tokens[run.start + 1 : run.position - 1], frozenset(["\\\\"])):
             if row or mark is not None:
                 rows.append([cell for cell, _ in split(row, frozenset(["&"]))])
         if kind in _MATRICES and kind != "vmatrix":
             if len({len(row) for row in rows}) != 1:
                 raise Fault("shape", "the rows of this matrix have different lengths", span)
             cells = tuple(tuple(self.expression(cell, span) for cell in row) for row in rows)
-            out.append(Resolved.make("NODE", span, nodes.Matrix(span, cells)))
+            run.push("NODE", nodes.Matrix(span, cells))
         elif kind == "cases":
-            out.append(Resolved.make("NODE", span, self._cases(rows, span)))
+            run.push("NODE", self._cases(rows, span))
         else:
-            raise Fault("syntax", f"{kind} is not an environment of the grammar", tokens[position].span)
-        return stop + 1
+            raise Fault("syntax", f"{kind} is not an environment of the grammar", run.token.span)
 
     def _cases(self, rows: list[list[list[Token]]], span: Span) -> nodes.Node:
         values: list[nodes.Node] = []
@@ -214,28 +191,21 @@ class Reader:
             raise Fault("syntax", "only the last case can be the other one", span)
         return nodes.Cases(span, tuple(values), tuple(conditions))
 
-    def _fraction(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
-        token = tokens[position]
-        top, after = argument(tokens, position + 1, token.span)
-        bottom, stop = argument(tokens, after, token.span)
-        span = (token.start, tokens[stop - 1].stop)
-        top, bottom = _bare(top), _bare(bottom)
-        below: Callable[[Span, nodes.Node], nodes.Node]
+    def _fraction(self, run: _Run) -> None:
+        top, bottom = _bare(run.argument()), _bare(run.argument())
+        span, below = run.span, None
         if top and top[0].text == "\\partial":
             order, top = _order(top[1:], span)
             below = partial(_by, self._variables(bottom, order, span))
         elif _is_d(top) and _is_d(bottom):
             order, top = _order(top[_D:], span)
             below = partial(_along, self._tangents(bottom[_D:], order, span), order)
+        if below is None:
+            run.push("NODE", nodes.Frac(span, self.expression(top, span), self.expression(bottom, span)))
+        elif top:
+            run.push("NODE", below(span, self.expression(_bare(top), span)))
         else:
-            node = nodes.Frac(span, self.expression(top, span), self.expression(bottom, span))
-            out.append(Resolved.make("NODE", span, node))
-            return stop
-        if top:
-            out.append(Resolved.make("NODE", span, below(span, self.expression(_bare(top), span))))
-        else:
-            out.append(Resolved.make("BIG", span, Head("derivative", below=below)))
-        return stop
+            run.push("BIG", Head("derivative", below=below))
 
     def _variables(self, tokens: list[Token], order: int, span: Span) -> list[nodes.Ref]:
         r"""The symbols below ``\\partial``: one, or for a second derivative two, or one with a square."""
@@ -268,158 +238,184 @@ class Reader:
             raise Fault("name", "nothing moves: no tensor X is declared beside an \\dot{X}", span)
         return tuple(tangents)
 
-    def _root(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
-        token = tokens[position]
-        position += 1
-        order: nodes.Node | None = None
-        if position < len(tokens) and tokens[position].text == "[":
-            pieces = split(tokens[position + 1 :], frozenset(["]"]))
-            inside, mark = next(pieces)
-            if mark is None:
-                raise Fault("syntax", "this bracket is never closed", tokens[position].span)
-            order = self.expression(inside, token.span)
-            position += len(inside) + 2
-        body, stop = argument(tokens, position, token.span)
-        span = (token.start, tokens[stop - 1].stop)
-        arguments = (self.expression(body, span),) + (() if order is None else (order,))
-        out.append(Resolved.make("NODE", span, nodes.Call(span, "sqrt", arguments, text="\\sqrt")))
-        return stop
+    def _root(self, run: _Run) -> None:
+        arguments: tuple[nodes.Node, ...] = ()
+        if run.position < len(run.tokens) and run.tokens[run.position].text == "[":
+            arguments = (self.expression(run.bracketed("]"), run.token.span),)
+        body = run.argument()
+        arguments = (self.expression(body, run.span), *arguments)
+        run.push("NODE", nodes.Call(run.span, "sqrt", arguments, text="\\sqrt"))
 
-    def _sum(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
-        token = tokens[position]
-        around = scripts(tokens, position + 1)
+    def _sum(self, run: _Run) -> None:
+        around = run.scripts()
         if around.below is None:
-            raise Fault("syntax", "over which index? Write it below", token.span)
-        span = (token.start, tokens[around.stop - 1].stop)
-        kind = "sum" if token.text == "\\sum" else "prod"
-        above = None if around.above is None else list(around.above)
-        out.append(Resolved.make("BIG", span, Head(kind, self.lists.bound(list(around.below), above, span))))
-        return around.stop
+            raise Fault("syntax", "over which index? Write it below", run.token.span)
+        kind = "sum" if run.token.text == "\\sum" else "prod"
+        run.push("BIG", Head(kind, self.lists.bound(around.below, around.above, run.span)))
 
-    def _elementary(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
-        name = {"ln": "log"}.get(tokens[position].text[1:], tokens[position].text[1:])
-        return self._function(name, tokens, position, position + 1, out)
+    def _elementary(self, run: _Run) -> None:
+        name = run.token.text[1:]
+        self._function("log" if name == "ln" else name, run)
 
-    def _function(self, name: str, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> int:
-        token = tokens[position]
-        if after < len(tokens) and tokens[after].type == "PRIME":
-            if name != "tanh" or tokens[after].text != "'":
-                raise Fault("syntax", "the only derivative with a prime is \\tanh'", tokens[after].span)
-            name, after = "tanh'", after + 1
-        around = scripts(tokens, after)
-        stop = around.stop
-        span = (token.start, tokens[stop - 1].stop)
+    def _function(self, name: str, run: _Run) -> None:
+        """A function whose name has been read, with its prime, its scripts, and the indices below it."""
+        if run.position < len(run.tokens) and run.tokens[run.position].type == "PRIME":
+            if name != "tanh" or run.tokens[run.position].text != "'":
+                raise Fault("syntax", "the only derivative with a prime is \\tanh'", run.tokens[run.position].span)
+            name, run.position = "tanh'", run.position + 1
+        text = text_of(run.tokens[run.start : run.position])
+        around = run.scripts()
         bound = power = None
         if around.below is not None:
             if name not in _OVER_INDICES:
-                raise Fault("syntax", f"{token.text} takes no subscript", span)
-            bound = self.lists.bound(list(around.below), None, span)
+                raise Fault("syntax", f"{run.token.text} takes no subscript", run.span)
+            bound = self.lists.bound(around.below, None, run.span)
         if around.above is not None:
-            power = self.expression(list(around.above), span)
+            power = self.expression(around.above, run.span)
             if isinstance(power, nodes.Add):
-                raise Fault("syntax", "an inverse function or a reciprocal? Write it out", span)
+                raise Fault("syntax", "an inverse function or a reciprocal? Write it out", run.span)
         if name == "einsum":
-            return self._einsum(tokens, position, stop, out)
-        text = "".join(item.text for item in tokens[position:after])
-        out.append(Resolved.make("FUNCTION", span, Head(name, bound, power), text))
-        return stop
+            self._einsum(run)
+        else:
+            run.push("FUNCTION", Head(name, bound, power), text)
 
-    def _einsum(self, tokens: list[Token], position: int, stop: int, out: list[Resolved]) -> int:
-        if stop + 1 >= len(tokens) or tokens[stop].text != "(" or tokens[stop + 1].type != "TYPEWRITER":
-            raise Fault("syntax", "write \\mathrm{einsum}(\\texttt{ia,ja->ij}, Q, K)", tokens[position].span)
-        inside, mark = next(split(tokens[stop + 1 :], frozenset([")"])))
-        if mark is None:
-            raise Fault("syntax", "this bracket is never closed", tokens[stop].span)
-        span = (tokens[position].start, mark.stop)
-        pieces = [piece for piece, _ in split(inside, frozenset([","]))]
-        operands = tuple(self.expression(piece, span) for piece in pieces[1:])
-        node = nodes.Call(span, "einsum", operands, text=tokens[stop + 1].inner.replace(" ", ""))
-        out.append(Resolved.make("NODE", span, node))
-        return stop + len(inside) + 2
+    def _einsum(self, run: _Run) -> None:
+        ahead = run.tokens[run.position : run.position + 2]
+        if len(ahead) < 2 or ahead[0].text != "(" or ahead[1].type != "TYPEWRITER":
+            raise Fault("syntax", "write \\mathrm{einsum}(\\texttt{ia,ja->ij}, Q, K)", run.token.span)
+        pieces = [piece for piece, _ in split(run.bracketed(")"), frozenset([","]))]
+        operands = tuple(self.expression(piece, run.span) for piece in pieces[1:])
+        run.push("NODE", nodes.Call(run.span, "einsum", operands, text=ahead[1].inner.replace(" ", "")))
 
-    def _infinity(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
-        span = tokens[position].span
-        out.append(Resolved.make("NODE", span, nodes.Constant(span, "infinity")))
-        return position + 1
+    def _infinity(self, run: _Run) -> None:
+        run.push("NODE", nodes.Constant(run.span, "infinity"))
 
-    def _name(self, tokens: list[Token], position: int, out: list[Resolved]) -> int:
-        token = tokens[position]
-        name = base(tokens, position)
+    def _name(self, run: _Run) -> None:
+        token, name = run.token, base(run.tokens, run.start)
         if name is None:
             shown = token.inner if token.type == "TEXT" else token.text
             more = ": write \\frac{\\partial X}{\\partial Y}" if token.text in ("\\partial", "\\nabla") else ""
             raise Fault("syntax", f"{shown!r} is not part of the grammar here{more}", token.span)
-        stem, after = name
-        around = scripts(tokens, after)
-        span = (token.start, tokens[around.stop - 1].stop)
-        if stem in ("e", "\\mathrm{e}") and around.above is not None and around.below is None:
-            body = self.expression(list(around.above), span)
-            out.append(Resolved.make("NODE", span, nodes.Call(span, "exp", (body,), text="e")))
-            return around.stop
+        stem, run.position = name
+        name_span = run.span
+        around = scripts(run.tokens, run.position)
         symbol, below, above = self.names.lookup(stem, around.below, around.above)
-        if symbol is None:
-            stop = self._special(stem, tokens, position, after, out)
-            if stop is None:
-                raise Fault("name", f"the symbol {make_key(stem, around.below, None)} is not known here", span)
-            return stop
+        is_power = stem in ("e", "\\mathrm{e}") and around.above is not None and around.below is None
+        if is_power or symbol is None:
+            self._special(stem, around, run)
+            return
+        run.position, span = around.stop, (token.start, run.tokens[around.stop - 1].stop)
         if symbol.kind in ("size", "index"):
             if below is not None:
                 raise Fault("shape", f"{symbol.key} is a number and takes no index", span)
-            node: nodes.Node = (nodes.SizeRef if symbol.kind == "size" else nodes.IndexRef)(span, symbol.key)
-            upper: Script | None = None if above is None else self._superscript(list(above), span)
+            run.push("NODE", (nodes.SizeRef if symbol.kind == "size" else nodes.IndexRef)(span, symbol.key))
         else:
-            leading, upper_tokens = self._leading(above, span)
-            if upper_tokens and below and around.above_span[0] < below[0].start and text_of(upper_tokens) == "-1":
-                message = "which comes first? Write (X^{-1})_{ij} or X_{ij}^{-1}"
-                raise Fault("syntax", message, span)
+            leading, above = self._leading(above, span)
+            if above and below and around.above_span[0] < below[0].start and text_of(above) == "-1":
+                raise Fault("syntax", "which comes first? Write (X^{-1})_{ij} or X_{ij}^{-1}", span)
             rest = () if below is None else self.lists.subscript(below, symbol, span)
             indices = None if below is None and not leading else leading + rest
-            node = nodes.Ref(span, symbol.key, indices, (token.start, tokens[after - 1].stop))
-            upper = None if upper_tokens is None else self._superscript(upper_tokens, span)
-        out.append(Resolved.make("NODE", span, node))
-        if upper is not None:
-            out.append(Resolved.make("SUPERSCRIPT", around.above_span, upper))
-        return around.stop
+            run.push("NODE", nodes.Ref(span, symbol.key, indices, name_span))
+        if above is not None:
+            run.push("SUPERSCRIPT", self._superscript(above, span), span=around.above_span)
 
-    def _leading(self, above: Tokens | None, span: Span) -> tuple[tuple[nodes.Node, ...], list[Token] | None]:
+    def _leading(self, above: Tokens | None, span: Span) -> tuple[tuple[nodes.Node, ...], Tokens | None]:
         """The indices in ``^{(h)}``, or the superscript as it is."""
-        if above is None:
-            return (), None
-        tokens = list(above)
-        if len(tokens) >= 3 and tokens[0].text == "(" and tokens[-1].text == ")":
-            return self.lists.subscript(tokens[1:-1], None, span), None
-        return (), tokens
+        if above is not None and len(above) >= 3 and above[0].text == "(" and above[-1].text == ")":
+            return self.lists.subscript(above[1:-1], None, span), None
+        return (), above
 
-    def _special(self, stem: str, tokens: list[Token], position: int, after: int, out: list[Resolved]) -> int | None:
-        """Names that mean something as long as no page gives them another meaning; what follows, if this is one."""
-        span = (tokens[position].start, tokens[after - 1].stop)
-        around = scripts(tokens, after)
-        below = None if around.below is None else list(around.below)
-        word = stem[8:-1] if stem.startswith("\\mathrm{") else ""
+    def _special(self, stem: str, around: Scripts, run: _Run) -> None:
+        """A name that means something as long as no page gives it another meaning."""
+        word, span = stem[8:-1] if stem.startswith("\\mathrm{") else "", run.span
         if word in _WORDS:
-            return self._function(_WORDS[word], tokens, position, after, out)
+            self._function(_WORDS[word], run)
+            return
+        run.position, below, above = around.stop, around.below, around.above
+        whole = run.span
+        if stem in ("e", "\\mathrm{e}") and above is not None and below is None:
+            run.push("NODE", nodes.Call(whole, "exp", (self.expression(above, whole),), text="e"))
+            return
         if stem == "\\delta" and below is not None:
             indices = self.lists.subscript(below, None, span)
             if len(indices) != 2:
                 raise Fault("shape", "Kronecker's delta takes two indices", span)
-            whole = (span[0], tokens[around.stop - 1].stop)
-            out.append(Resolved.make("NODE", whole, nodes.Delta(whole, indices[0], indices[1])))
-        elif stem == "\\pi" and below is None:
-            out.append(Resolved.make("NODE", span, nodes.Constant(span, "pi")))
-        elif stem == "\\mathbf{0}":
-            out.append(Resolved.make("NODE", span, nodes.Constant(span, "zero")))
+            run.push("NODE", nodes.Delta(whole, *indices))
+        elif stem == "\\mathbf{0}" or (stem == "\\pi" and below is None):
+            run.push("NODE", nodes.Constant(span, "pi" if stem == "\\pi" else "zero"), span=span)
         elif stem in ("I", "\\mathbf{1}", "\\mathbb{1}", "\\mathbf{I}"):
-            size = None
-            if below is not None:
-                size = parse_size(self, below, span)
-                span = (span[0], tokens[around.stop - 1].stop)
-            kind = nodes.Eye if "I" in stem else nodes.Ones
-            out.append(Resolved.make("NODE", span, kind(span, size)))
+            size = None if below is None else self._size(below, span)
+            place = span if below is None else whole
+            run.push("NODE", (nodes.Eye if "I" in stem else nodes.Ones)(place, size), span=place)
         else:
-            return None
-        if around.above is not None:
-            out.append(Resolved.make("SUPERSCRIPT", around.above_span, self._superscript(list(around.above), span)))
-        return around.stop
+            raise Fault("name", f"the symbol {make_key(stem, below, None)} is not known here", whole)
+        if above is not None:
+            run.push("SUPERSCRIPT", self._superscript(above, span), span=around.above_span)
+
+    def _size(self, below: Tokens, span: Span) -> str:
+        r"""The range below ``I_n`` or ``\\mathbf{1}_m``: a declared size or a number."""
+        if len(below) == 1 and below[0].type == "NUMBER" and below[0].text.isdigit():
+            if len(below[0].text) > 6 or not 1 < int(below[0].text) <= limits.SIZE:
+                raise Fault("limit", f"a size between 2 and {limits.SIZE} is needed", span)
+            return below[0].text
+        node = self.expression(below, span)
+        if not isinstance(node, nodes.SizeRef):
+            raise Fault("shape", "a size is needed below", span)
+        return node.name
+
+
+@dataclass
+class _Run:
+    """A run of tokens that is being read, from ``start`` to before ``position``, and its resolved tokens so far."""
+
+    tokens: list[Token]
+    resolved: list[Resolved] = field(default_factory=list)
+    start: int = 0
+    position: int = 0
+    depth: int = 0  # of the brackets that are open
+    bars: list[tuple[str, int]] = field(default_factory=list)  # that are open, and the depth around each
+
+    @property
+    def token(self) -> Token:
+        """The first token of what is being read."""
+        return self.tokens[self.start]
+
+    @property
+    def span(self) -> Span:
+        """Its place, up to here."""
+        return self.token.start, self.tokens[self.position - 1].stop
+
+    def push(self, kind: str, content: Any = None, text: str = "", span: Span | None = None) -> None:
+        """Add a resolved token."""
+        self.resolved.append(Resolved.make(kind, span or self.span, content, text))
+
+    def argument(self) -> list[Token]:
+        """Go on behind the argument of a macro."""
+        inside, self.position = argument(self.tokens, self.position, self.token.span)
+        return inside
+
+    def scripts(self) -> Scripts:
+        """Go on behind the scripts that stand here."""
+        around = scripts(self.tokens, self.position)
+        self.position = around.stop
+        return around
+
+    def bracketed(self, close: str) -> list[Token]:
+        """Go on behind the bracket that closes the one here."""
+        inside, mark = next(split(self.tokens[self.position + 1 :], frozenset([close])))
+        if mark is None:
+            raise Fault("syntax", "this bracket is never closed", self.tokens[self.position].span)
+        self.position += len(inside) + 2
+        return inside
+
+    def closes_bar(self, bar: str) -> bool:
+        """Whether a bar closes the last open one; else it opens one."""
+        closes = self.bars[-1:] == [(bar, self.depth)] and bool(self.resolved) and self.resolved[-1].type in _CLOSES
+        if closes:
+            self.bars.pop()
+        else:
+            self.bars.append((bar, self.depth))
+        return closes
 
 
 _D = 4  # tokens of \mathrm{d}
@@ -458,18 +454,6 @@ def _bare(tokens: list[Token]) -> list[Token]:
     while len(tokens) > 2 and tokens[0].text == "{" and closing(tokens, 0) == len(tokens) - 1:
         tokens = tokens[1:-1]
     return tokens
-
-
-def parse_size(reader: Reader, below: list[Token], span: Span) -> str:
-    r"""The range below ``I_n`` or ``\\mathbf{1}_m``: a declared size or a number."""
-    if len(below) == 1 and below[0].type == "NUMBER" and below[0].text.isdigit():
-        if len(below[0].text) > 6 or not 1 < int(below[0].text) <= limits.SIZE:
-            raise Fault("limit", f"a size between 2 and {limits.SIZE} is needed", span)
-        return below[0].text
-    node = reader.expression(below, span)
-    if not isinstance(node, nodes.SizeRef):
-        raise Fault("shape", "a size is needed below", span)
-    return node.name
 
 
 _CLOSES = _ENDS | {"SUPERSCRIPT", "SUBSCRIPT"}
