@@ -348,7 +348,8 @@ class Reader:
             place = span if below is None else whole
             run.push("NODE", (nodes.Eye if "I" in stem else nodes.Ones)(place, size), span=place)
         else:
-            raise Fault("name", f"the symbol {make_key(stem, below, None)} is not known here", whole)
+            unknown = f"the symbol {make_key(stem, below, None)} is not known here"
+            raise Fault("name", f"{unknown}: it is neither declared nor defined above", whole)
         if above is not None:
             run.push("SUPERSCRIPT", self._superscript(above, span), span=around.above_span)
 
