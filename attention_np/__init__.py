@@ -3,8 +3,8 @@
 Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backward``: :mod:`~attention_np.softmax`,
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive`,
 :mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`; and what stands around attention,
-:mod:`~attention_np.feature_map`, :mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm` and
-:mod:`~attention_np.rotary`, beside :mod:`~attention_np.positions`.
+:mod:`~attention_np.linear`, :mod:`~attention_np.feature_map`, :mod:`~attention_np.rms_norm`,
+:mod:`~attention_np.layer_norm` and :mod:`~attention_np.rotary`, beside :mod:`~attention_np.positions`.
 :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
 :mod:`~attention_np.biases` what is added to the scores by position.
 
@@ -28,6 +28,7 @@ OPS = (
     "additive",
     "multi_head",
     "linear_attention",
+    "linear",
     "feature_map",
     "rms_norm",
     "layer_norm",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import gradcheck as gradcheck
     from attention_np import known_answers as known_answers
     from attention_np import layer_norm as layer_norm
+    from attention_np import linear as linear
     from attention_np import linear_attention as linear_attention
     from attention_np import masks as masks
     from attention_np import multi_head as multi_head

@@ -23,16 +23,9 @@ from attention_np._lib import passes
 from attention_np._lib.arguments import as_attended, as_floating, as_mask, check_vector, check_weight, scores_shape
 from attention_np._lib.arrays import Array, is_finite, sum_to, transposed
 from attention_np._lib.passes import Tangent
-from attention_np._lib.products import (
-    backward_times,
-    linear,
-    linear_backward,
-    linear_double_backward,
-    pair_products,
-    pairs_that_flow,
-    product,
-)
+from attention_np._lib.products import backward_times, pair_products, pairs_that_flow, product
 from attention_np._lib.second_look import in_range, scores_in_range
+from attention_np.linear import affine_gradients, affine_map, affine_tangent, moved_affine_gradients
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
@@ -186,8 +179,8 @@ def attend(
 
 def project(query: Array, key: Array, w_query: Array, w_key: Array, b: Array | None) -> tuple[Array, Array]:
     """The queries and the keys on their way into the hidden layer."""
-    queries = linear(query, w_query, None)  # (..., n, h) (additive.1, additive.8)
-    keys = linear(key, w_key, b)  # (..., m, h) (additive.2, additive.8)
+    queries = affine_map(query, w_query, None)  # (..., n, h) (additive.1, additive.8)
+    keys = affine_map(key, w_key, b)  # (..., m, h) (additive.2, additive.8)
     return queries, keys
 
 
@@ -205,14 +198,14 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 
     # forward was scores = hidden @ w_score, hidden = tanh(queries + keys)
     d_score = d_scores[..., None]  # (..., n, m, 1)
-    d_hidden, d_w_score, _ = linear_backward(d_score, hidden, cache.w_score[:, None])  # (additive.15, additive.16)
+    d_hidden, d_w_score, _ = affine_gradients(d_score, hidden, cache.w_score[:, None])  # (additive.15, additive.16)
     d_sum = backward_times(d_hidden, 1 - hidden * hidden)  # (..., n, m, h) (additive.18)
     d_queries = sum_to(d_sum.sum(axis=-2), (*cache.query.shape[:-1], d_sum.shape[-1]))  # (..., n, h) (additive.19)
     d_keys = sum_to(d_sum.sum(axis=-3), (*cache.key.shape[:-1], d_sum.shape[-1]))  # (..., m, h) (additive.20)
 
     # forward was queries = query @ w_query, keys = key @ w_key + b
-    d_query, d_w_query, _ = linear_backward(d_queries, cache.query, cache.w_query)  # (additive.21, additive.22)
-    d_key, d_w_key, d_b = linear_backward(d_keys, cache.key, cache.w_key)  # (additive.23, additive.24, additive.25)
+    d_query, d_w_query, _ = affine_gradients(d_queries, cache.query, cache.w_query)  # (additive.21, additive.22)
+    d_key, d_w_key, d_b = affine_gradients(d_keys, cache.key, cache.w_key)  # (additive.23, additive.24, additive.25)
     gradients = Gradients(
         query=d_query,
         key=d_key,
@@ -246,8 +239,9 @@ def jvp(
 
 def _push_scores(cache: Cache, along: Gradients, slope: Array) -> tuple[Array, Array, tuple[Array, ...]]:
     """How the hidden layer and the scores move, given the slope of tanh; and what is on the way."""
-    d_queries = along.query @ cache.w_query + cache.query @ along.w_query  # (..., n, h) (additive.27)
-    d_keys = linear(along.key, cache.w_key, along.b) + cache.key @ along.w_key  # (..., m, h) (additive.28)
+    # (..., n, h) (additive.27)
+    d_queries = affine_tangent(cache.query, cache.w_query, along.query, along.w_query, None)
+    d_keys = affine_tangent(cache.key, cache.w_key, along.key, along.w_key, along.b)  # (..., m, h) (additive.28)
     d_sum = d_queries[..., :, None, :] + d_keys[..., None, :, :]  # (..., n, m, h) (additive.29)
     d_hidden = slope * d_sum  # (..., n, m, h) (additive.29)
     d_scores = d_hidden @ cache.w_score + cache.hidden @ along.w_score  # (..., n, m) (additive.30)
@@ -283,7 +277,7 @@ def double_backward(
     # backward was d_hidden = d_scores * w_score, d_w_score = sum of d_scores * hidden, d_sum = d_hidden * slope
     d_hidden = backward_times(d_scores[..., None], cache.w_score)  # (..., n, m, h)
     # (..., n, m, h), (h, 1) (additive.87, additive.88)
-    moved_d_hidden, d_w_score, _ = linear_double_backward(
+    moved_d_hidden, d_w_score, _ = moved_affine_gradients(
         moved_d_scores[..., None],
         d_scores[..., None],
         hidden,
@@ -301,10 +295,10 @@ def double_backward(
 
     # backward was d_query = d_queries @ w_query^T, d_w_query = query^T @ d_queries, and so on
     # (additive.91, additive.92, additive.93)
-    d_query, d_w_query, _ = linear_double_backward(
+    d_query, d_w_query, _ = moved_affine_gradients(
         moved_d_queries, d_queries, cache.query, cache.w_query, along.query, along.w_query
     )
-    d_key, d_w_key, d_b = linear_double_backward(moved_d_keys, d_keys, cache.key, cache.w_key, along.key, along.w_key)
+    d_key, d_w_key, d_b = moved_affine_gradients(moved_d_keys, d_keys, cache.key, cache.w_key, along.key, along.w_key)
     gradients = Gradients(
         query=d_query,
         key=d_key,

@@ -277,6 +277,10 @@ def _written(op: str) -> Iterator[Case]:
         yield Case(op, "one decay for all features, in chunks", alike, {"chunk_size": 2})
         without = {name: x for name, x in alike.items() if name != "beta"}
         yield Case(op, "no delta rule, in chunks", without, {"chunk_size": 2, "mask": np.arange(3) != 1})
+    if op == "linear":
+        case = drawn(op, leading=(2,), seed=9)
+        of_heads = np.random.default_rng(10).standard_normal((2, 1, *case.inputs["w"].shape))
+        yield replace(case, name="several matrices", inputs=case.inputs | {"w": of_heads})
     if op == "rotary":
         case = drawn(op, leading=(2,), w=3)
         layout = {"width": 4, "trailing": True, "interleaved": True, "scaling": rotary.yarn(8, 64, truncate=False)}

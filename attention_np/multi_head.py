@@ -33,10 +33,11 @@ from attention_np._lib.arrays import Array, precision, sum_to, transposed, with_
 from attention_np._lib.dropout import Rng, as_probability, draw, drop
 from attention_np._lib.parameters import Parameters, as_parameters, check_heads
 from attention_np._lib.passes import Tangent, widened_inputs
-from attention_np._lib.products import backward_product, linear, linear_backward, linear_double_backward, product
+from attention_np._lib.products import backward_product, product
 from attention_np._multi_head import steps
 from attention_np._multi_head.steps import Plan, Steps, back_through, plan_of, push_back_through, push_through, through
 from attention_np.biases import Bias
+from attention_np.linear import affine_gradients, affine_map, affine_tangent, moved_affine_gradients
 from attention_np.masks import visible_pairs
 
 __all__ = [
@@ -262,7 +263,7 @@ def attend(
     heads, attention = dot_product.attend.mathematics(q, k, v, bias, sink, mask, scale, softcap, dropout)
     combined = _combine(heads)  # (..., n, num_heads * d_v) (multi-head.11, multi-head.12)
     # (..., n, d_output) (multi-head.13, multi-head.14)
-    output = linear(combined, parameters.w_output, parameters.b_output)
+    output = affine_map(combined, parameters.w_output, parameters.b_output)
     cache = Cache(
         query=query,
         key=key,
@@ -287,9 +288,9 @@ def project(
     """The queries, keys and values of all heads, as they meet; and what the first two went through."""
     num_heads, num_kv_heads = heads_of
     # each projection for all heads at once (multi-head.4)
-    q = linear(query, w.w_query, w.b_query)  # (..., n, num_heads * d_k) (multi-head.1)
-    k = linear(key, w.w_key, w.b_key)  # (..., m, num_kv_heads * d_k) (multi-head.2, multi-head.4)
-    v = linear(value, w.w_value, w.b_value)  # (..., m, num_kv_heads * d_v) (multi-head.3, multi-head.4)
+    q = affine_map(query, w.w_query, w.b_query)  # (..., n, num_heads * d_k) (multi-head.1)
+    k = affine_map(key, w.w_key, w.b_key)  # (..., m, num_kv_heads * d_k) (multi-head.2, multi-head.4)
+    v = affine_map(value, w.w_value, w.b_value)  # (..., m, num_kv_heads * d_v) (multi-head.3, multi-head.4)
     queries, query_steps = through(plans[0], _split(q, num_heads), w.query_gain)
     keys, key_steps = through(plans[1], _split(k, num_kv_heads), w.key_gain)
     values = _split(v, num_kv_heads)
@@ -306,8 +307,8 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     """
     w, attention = cache.parameters, cache.attention
 
-    # forward was output = combined @ w_output + b_output (multi-head.28, multi-head.29)
-    d_combined, d_w_output, d_b_output = linear_backward(d_output, cache.combined, w.w_output)  # (multi-head.30)
+    # forward was output = combined @ w_output + b_output
+    d_combined, d_w_output, d_b_output = affine_gradients(d_output, cache.combined, w.w_output)  # (multi-head.30)
 
     # forward was combined = the heads side by side, each attention(q, k, v)
     d_heads = _split(d_combined, cache.num_heads)  # (..., num_heads, n, d_v) (multi-head.32, multi-head.33)
@@ -321,10 +322,10 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_q = _combine(d_queries)  # (..., n, num_heads * d_k) (multi-head.38)
     d_k = _combine(d_keys)  # (..., m, num_kv_heads * d_k) (multi-head.38)
     d_v = _combine(d_values)  # (..., m, num_kv_heads * d_v) (multi-head.38)
-    # each is a linear map, as the one of the output is (multi-head.39)
-    d_query, d_w_query, d_b_query = linear_backward(d_q, cache.query, w.w_query)  # (multi-head.40)
-    d_key, d_w_key, d_b_key = linear_backward(d_k, cache.key, w.w_key)  # (multi-head.41)
-    d_value, d_w_value, d_b_value = linear_backward(d_v, cache.value, w.w_value)  # (multi-head.42)
+    # each is a linear map, as the one of the output is
+    d_query, d_w_query, d_b_query = affine_gradients(d_q, cache.query, w.w_query)  # (multi-head.40)
+    d_key, d_w_key, d_b_key = affine_gradients(d_k, cache.key, w.w_key)  # (multi-head.41)
+    d_value, d_w_value, d_b_value = affine_gradients(d_v, cache.value, w.w_value)  # (multi-head.42)
 
     d_parameters = Parameters(
         w_query=d_w_query,
@@ -364,7 +365,7 @@ def jvp(
     d_heads, (d_scores,) = dot_product.jvp.mathematics(cache.attention, **tangents, bias=bias, sink=d_w.sink)
     d_combined = _combine(d_heads)  # (..., n, num_heads * d_v) (multi-head.60)
     # (multi-head.60)
-    d_output: Array = linear(d_combined, w.w_output, d_w.b_output) + cache.combined @ d_w.w_output
+    d_output: Array = affine_tangent(cache.combined, w.w_output, d_combined, d_w.w_output, d_w.b_output)
     return d_output, (d_scores, d_combined)
 
 
@@ -373,9 +374,9 @@ def _push_projections(
 ) -> tuple[list[Array], list[Array], Array]:
     """How the queries, keys and values of their own heads move; the first two before each step and behind the last."""
     w, num_kv_heads = cache.parameters, cache.num_kv_heads
-    d_q = linear(d_query, w.w_query, d_w.b_query) + cache.query @ d_w.w_query  # (multi-head.58)
-    d_k = linear(d_key, w.w_key, d_w.b_key) + cache.key @ d_w.w_key  # (multi-head.58)
-    d_v = linear(d_value, w.w_value, d_w.b_value) + cache.value @ d_w.w_value  # (multi-head.58)
+    d_q = affine_tangent(cache.query, w.w_query, d_query, d_w.w_query, d_w.b_query)  # (multi-head.58)
+    d_k = affine_tangent(cache.key, w.w_key, d_key, d_w.w_key, d_w.b_key)  # (multi-head.58)
+    d_v = affine_tangent(cache.value, w.w_value, d_value, d_w.w_value, d_w.b_value)  # (multi-head.58)
     d_queries = push_through(cache.query_steps, _split(d_q, cache.num_heads), d_w.query_gain)
     d_keys = push_through(cache.key_steps, _split(d_k, num_kv_heads), d_w.key_gain)
     return d_queries, d_keys, _split(d_v, num_kv_heads)
@@ -441,13 +442,13 @@ def double_backward(
 
     # backward was that of linear maps (multi-head.111, multi-head.112)
     moved_combined = _combine(moved_heads)  # (..., n, num_heads * d_v)
-    d_d_output = linear(moved_combined, w.w_output, along_w.b_output) + cache.combined @ along_w.w_output
-    _, d_w_output, _ = linear_backward(d_output, moved_combined, w.w_output)
-    d_query, d_w_query, d_b_query = linear_double_backward(
+    d_d_output = affine_tangent(cache.combined, w.w_output, moved_combined, along_w.w_output, along_w.b_output)
+    _, d_w_output, _ = affine_gradients(d_output, moved_combined, w.w_output)
+    d_query, d_w_query, d_b_query = moved_affine_gradients(
         moved_d_q, d_q, cache.query, w.w_query, along.query, along_w.w_query
     )
-    d_key, d_w_key, d_b_key = linear_double_backward(moved_d_k, d_k, cache.key, w.w_key, along.key, along_w.w_key)
-    d_value, d_w_value, d_b_value = linear_double_backward(
+    d_key, d_w_key, d_b_key = moved_affine_gradients(moved_d_k, d_k, cache.key, w.w_key, along.key, along_w.w_key)
+    d_value, d_w_value, d_b_value = moved_affine_gradients(
         moved_d_v, d_v, cache.value, w.w_value, along.value, along_w.w_value
     )
     d_parameters = Parameters(

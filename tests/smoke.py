@@ -33,6 +33,7 @@ def every_op_goes_forward_and_backward():
         anp.blockwise: ((query, key, value), {"mask": mask}),
         anp.additive: ((query, key, value, *weights.values()), {"mask": mask}),
         anp.multi_head: ((query, key, value, anp.multi_head.Parameters(*projections)), {"num_heads": 2}),
+        anp.linear: ((query, weights["w_query"]), {}),
         anp.rms_norm: ((query,), {}),
         anp.layer_norm: ((query,), {}),
         anp.rotary: ((query,), {}),

@@ -23,6 +23,7 @@ from attention_np import (
     gradcheck,
     known_answers,
     layer_norm,
+    linear,
     linear_attention,
     masks,
     multi_head,
@@ -94,13 +95,19 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(of_layered, tuple[Array, multi_head.Gradients])
     assert_type(multi_head.combine_heads(multi_head.split_heads(x, 2)), Array)
 
-    attended, linear = linear_attention.forward(x, x, x, beta=x)
+    attended, state = linear_attention.forward(x, x, x, beta=x)
     assert_type(attended, Array)
-    assert_type(linear, linear_attention.Cache)
-    assert_type(linear_attention.backward(x, linear, d_final_state=x), linear_attention.Gradients)
-    assert_type(linear_attention.jvp(linear, beta=x), Array)
-    of_linear = linear_attention.double_backward(linear_attention.backward(x, linear), x, linear)
-    assert_type(of_linear, tuple[Array, linear_attention.Gradients])
+    assert_type(state, linear_attention.Cache)
+    assert_type(linear_attention.backward(x, state, d_final_state=x), linear_attention.Gradients)
+    assert_type(linear_attention.jvp(state, beta=x), Array)
+    of_state = linear_attention.double_backward(linear_attention.backward(x, state), x, state)
+    assert_type(of_state, tuple[Array, linear_attention.Gradients])
+
+    mapped_rows, map_cache = linear.forward(x, x, x)
+    assert_type(mapped_rows, Array)
+    assert_type(map_cache, linear.Cache)
+    assert_type(linear.backward(x, map_cache), linear.Gradients)
+    assert_type(linear.jvp(map_cache, w=x), Array)
 
     features, mapped = feature_map.forward(x)
     assert_type(features, Array)

@@ -124,7 +124,7 @@ def check_gradients(d_gradients: object, kind: type[CacheType], op: str) -> Cach
     return d_gradients
 
 
-def _broadcast_leading(**arrays: Array) -> tuple[int, ...]:
+def broadcast_leading(**arrays: Array) -> tuple[int, ...]:
     """The leading axes (all but the last two) of `arrays`, broadcast together."""
     try:
         return np.broadcast_shapes(*(array.shape[:-2] for array in arrays.values()))
@@ -150,18 +150,22 @@ def scores_shape(query: Array, key: Array, value: Array) -> tuple[int, ...]:
     queries = with_query_axis(query, query)
     leading = queries.shape[:-2]
     if not leading == key.shape[:-2] == value.shape[:-2]:
-        _broadcast_leading(query=queries, key=key, value=value)
-        leading = _broadcast_leading(query=queries, key=key)
+        broadcast_leading(query=queries, key=key, value=value)
+        leading = broadcast_leading(query=queries, key=key)
     return (*leading, queries.shape[-2], key.shape[-2])
 
 
-def check_weight(name: str, w: Array, of: str, x: Array) -> None:
-    """Refuse a `w` that is not a matrix with a row for each feature of `x`, which is called `of`."""
-    if w.ndim != 2:
-        raise ValueError(f"{name} must have two axes, (features in, features out) ({name}.shape={w.shape})")
-    if w.shape[0] != x.shape[-1]:
+def check_weight(name: str, w: Array, of: str, x: Array, *, leading: bool = False) -> None:
+    """Refuse a `w` that is not a matrix with a row for each feature of `x`, which is called `of`.
+
+    With `leading` it may be several such matrices, (..., features in, features out).
+    """
+    if w.ndim < 2 or (w.ndim > 2 and not leading):
+        axes = "at least two axes, (..., features in" if leading else "two axes, (features in"
+        raise ValueError(f"{name} must have {axes}, features out) ({name}.shape={w.shape})")
+    if w.shape[-2] != x.shape[-1]:
         raise ValueError(
-            f"{name} takes {w.shape[0]} features but {of} has {x.shape[-1]} "
+            f"{name} takes {w.shape[-2]} features but {of} has {x.shape[-1]} "
             f"({name}.shape={w.shape}, {of}.shape={x.shape})"
         )
 

@@ -8,7 +8,6 @@ that is within the range of the dtype is found even where its terms or partial s
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -110,43 +109,3 @@ def pairs_that_flow(mask: Array | None, d_output: Array, moved_d_output: Array |
     if live.all():
         return mask
     return live if mask is None else mask & live
-
-
-def linear(x: Array, w: Array, b: Array | None) -> Array:
-    """``x @ w + b``."""
-    y: Array = x @ w
-    return y if b is None else y + b
-
-
-def linear_backward(d_y: Array, x: Array, w: Array) -> tuple[Array, Array, Array]:
-    """The gradients of ``y = x @ w + b`` with respect to x, w and b, given `d_y`.
-
-    An entry of `d_y` that is exactly zero takes no part, whatever x or w hold.
-
-    Parameters
-    ----------
-    d_y : ndarray, (..., d_out)
-    x : ndarray, (..., d_in)
-    w : ndarray, (d_in, d_out)
-
-    Returns
-    -------
-    d_x : ndarray, (..., d_in)
-    d_w : ndarray, (d_in, d_out)
-    d_b : ndarray, (d_out,)
-    """
-    rows = prod(d_y.shape[:-1])
-    d_rows = d_y.reshape(rows, d_y.shape[-1])  # (rows, d_out)
-    x_rows = x.reshape(rows, x.shape[-1])  # (rows, d_in)
-    d_x = backward_product(d_rows, w.T).reshape(x.shape)  # (multi-head.29, multi-head.30, notation.28, notation.29)
-    d_w = backward_product(d_rows.T, x_rows).T  # (multi-head.28, multi-head.30, notation.30, notation.31)
-    return d_x, d_w, d_rows.sum(axis=0)  # (multi-head.29, multi-head.30, notation.33)
-
-
-def linear_double_backward(
-    moved_d_y: Array, d_y: Array, x: Array, w: Array, moved_x: Array, moved_w: Array
-) -> tuple[Array, Array, Array]:
-    """:func:`linear_backward` in forward mode: how its gradients move when d_y, x and w do."""
-    by_d_y = linear_backward(moved_d_y, x, w)
-    d_x, d_w, _ = linear_backward(d_y, moved_x, moved_w)
-    return by_d_y[0] + d_x, by_d_y[1] + d_w, by_d_y[2]
