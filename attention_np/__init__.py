@@ -4,7 +4,8 @@ Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backwar
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive`,
 :mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`; and what stands around attention,
 :mod:`~attention_np.linear`, :mod:`~attention_np.feature_map`, :mod:`~attention_np.rms_norm`,
-:mod:`~attention_np.layer_norm` and :mod:`~attention_np.rotary`, beside :mod:`~attention_np.positions`.
+:mod:`~attention_np.layer_norm`, :mod:`~attention_np.rotary` and :mod:`~attention_np.cross_entropy`, beside
+:mod:`~attention_np.positions`.
 :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
 :mod:`~attention_np.biases` what is added to the scores by position.
 
@@ -33,6 +34,7 @@ OPS = (
     "rms_norm",
     "layer_norm",
     "rotary",
+    "cross_entropy",
 )  # the one list of them, in the order to read
 FUNCTIONS = {  # and the modules that they are of
     "KeyValueCache": "decoding",
@@ -48,6 +50,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import biases as biases
     from attention_np import blockwise as blockwise
     from attention_np import cost as cost
+    from attention_np import cross_entropy as cross_entropy
     from attention_np import dot_product as dot_product
     from attention_np import feature_map as feature_map
     from attention_np import gradcheck as gradcheck

@@ -218,6 +218,7 @@ UFUNCS: dict[Any, Callable[..., Any]] = {
     np.not_equal: lambda x, y: ~_equal(x, y),
     np.isfinite: lambda x: np.isfinite(x.mantissa),
     np.tanh: lambda x: np.tanh(np.asarray(x)),
+    np.exp: lambda x: np.exp(np.asarray(x)),  # plain numbers, which that of a large one does not fit
 }
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: _where,
