@@ -281,6 +281,10 @@ def _written(op: str) -> Iterator[Case]:
         case = drawn(op, leading=(2,), seed=9)
         of_heads = np.random.default_rng(10).standard_normal((2, 1, *case.inputs["w"].shape))
         yield replace(case, name="several matrices", inputs=case.inputs | {"w": of_heads})
+    if op == "cross_entropy":
+        (scores, _) = drawn(op).inputs.values()
+        far = 30 * (np.arange(scores.shape[-1]) == 2)
+        yield Case(op, "indices, one far ahead", {"scores": scores + far}, {"target": np.arange(len(scores)) + 1})
     if op == "rotary":
         case = drawn(op, leading=(2,), w=3)
         layout = {"width": 4, "trailing": True, "interleaved": True, "scaling": rotary.yarn(8, 64, truncate=False)}
@@ -305,13 +309,18 @@ def _layer_of_today() -> Case:
 
 
 def _of_sentences(op: str) -> Iterator[Case]:
-    """Real sentences, two a batch: translated, padded, packed in one row; for softmax, how similar their words are."""
+    """Real sentences, two a batch: translated, padded, packed in one row; how similar words are; which comes next."""
     takes = signature(OPS[op].forward).parameters
     english, chinese = ENGLISH[1:3], CHINESE[1:3]  # each of another length
     if op == "softmax":
         of_words = batch(english, 8)
         x, mask = of_words.embedded, masks.padding_from_tokens(of_words.tokens, PAD)
         yield Case(op, "sentences: similarities of words", {"scores": x @ x.swapaxes(-1, -2)}, {"mask": mask})
+    if op == "cross_entropy":
+        of_words = batch(english, 8)  # each word says which comes next, of all that there are
+        x, table = of_words.embedded, np.random.default_rng(6).standard_normal((of_words.tokens.max() + 1, 8))
+        options = {"target": of_words.tokens[:, 1:], "mask": (of_words.tokens[:, 1:] != PAD)[..., None]}
+        yield Case(op, "sentences: the next word, padding", {"scores": x[:, :-1] @ table.T}, options)
     if not {*ATTENDING, "mask"} <= takes.keys():
         return
     if "m" not in _header(op).sizes:  # a token has its query, its key and its value

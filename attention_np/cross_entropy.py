@@ -44,12 +44,14 @@ class Places(NamedTuple):
     @property
     def at_limit(self) -> Array:
         """The rows with plus infinity, (..., 1)."""
-        return self.infinite.any(axis=-1, keepdims=True)
+        rows: Array = np.any(self.infinite, axis=-1, keepdims=True)
+        return rows
 
     @property
     def moving(self) -> Array:
         """Where the loss depends on the scores, (..., m)."""
-        return self.visible & ~self.at_limit
+        moving: Array = self.visible & ~self.at_limit
+        return moving
 
 
 class Cache(NamedTuple):
@@ -128,26 +130,22 @@ def forward(scores: npt.ArrayLike, target: npt.ArrayLike, *, mask: npt.ArrayLike
         raise ValueError(f"scores must have at least one axis, (..., m) (scores.shape={scores.shape})")
     given = as_array("target", target)
     index = given if given.dtype.kind in "iu" else None
-    target = as_floating("target", given) if index is None else None
+    numbers = as_floating("target", given) if index is None else None
     shape = _shape(scores, given, index is not None)
     mask = None if mask is None else as_mask(mask, shape)
-    if index is not None:
-        _check_indices(index, scores)
-    compute = precision(scores, target).compute
+    compute, chosen = precision(scores, numbers).compute, None
     with quiet():
         places = _places(scores.astype(compute, copy=False), mask)
-    chosen = None if index is None else (index[..., None] == np.arange(shape[-1])) & places.visible
-    return measure(
-        scores=scores, target=target, chosen=None if chosen is None else chosen.astype(compute), places=places
-    )
+    if index is not None:
+        _check_indices(index, scores)
+        chosen = (places.visible & (index[..., None] == np.arange(shape[-1]))).astype(compute)  # (..., m)
+    return measure(scores=scores, target=numbers, chosen=chosen, places=places)
 
 
 @passes.forward
-def measure(
-    scores: Array, target: Array | None, chosen: Array | None, places: Places
-) -> tuple[Array, Cache, tuple[Array, ...]]:
+def measure(scores: Array, target: Array | None, chosen: Any, places: Places) -> tuple[Array, Cache, tuple[Array, ...]]:
     """What :func:`forward` computes, of arguments that it has checked; `chosen` is one at each index, and else zero."""
-    shares = np.where(places.visible, target, 0) if chosen is None else chosen  # (..., m) (cross-entropy.19)
+    shares = chosen if target is None else np.where(places.visible, target, 0)  # (..., m) (cross-entropy.19)
     losses, weights = surprise(scores, places)  # (..., m)
     output = backward_times(shares, losses).sum(axis=-1)  # (...,) (cross-entropy.4)
     cache = Cache(
@@ -166,10 +164,10 @@ def surprise(scores: Array, places: Places) -> tuple[Array, Array]:
     """Log-sum-exp less each score, (..., m), and the weights, (..., m); both zero where a score is hidden."""
     visible, top, infinite = places
     if infinite.any():  # scores with the same weights, which do not move
-        scores = np.where(places.at_limit, np.where(infinite, 0, -np.inf), scores)
+        scores = np.where(places.at_limit, np.where(infinite, 0, -np.inf).astype(scores.dtype), scores)
     largest = np.where(top, scores, 0).sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.5)
     gaps = np.where(visible, largest - scores, 0)  # (..., m) (cross-entropy.6)
-    # of the largest it is 1, which is left out of the sum and not taken from it
+    # That of the largest is 1: to leave it out of the sum keeps the digits that to take it away would lose.
     exponentials = np.where(visible & ~top, np.exp(-gaps), 0)  # (..., m)
     others = exponentials.sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.1, cross-entropy.6)
     losses = np.where(visible, gaps + np.log1p(others), 0)  # (..., m) (cross-entropy.7)
@@ -182,25 +180,24 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     """The gradient of a loss with respect to the scores and the target, from that of the output, (...,)."""
     d_rows = d_output[..., None]  # (..., 1)
     slopes = _slopes(cache)
-    # (..., m) (cross-entropy.10)
-    d_scores = np.where(cache.places.moving, backward_times(d_rows, slopes), 0)
-    if cache.target is None:
-        return Gradients(scores=d_scores, target=None), (slopes,)
     # forward was output = the sum of shares * losses
-    d_target = np.where(cache.places.visible, backward_times(d_rows, cache.losses), 0)  # (..., m) (cross-entropy.12)
+    d_scores = np.where(cache.places.moving, backward_times(d_rows, slopes), 0)  # (..., m) (cross-entropy.11)
+    d_target = None
+    if cache.target is not None:
+        # (..., m) (cross-entropy.13)
+        d_target = np.where(cache.places.visible, backward_times(d_rows, cache.losses), 0)
     return Gradients(scores=d_scores, target=d_target), (slopes,)
 
 
 def _slopes(cache: Cache) -> Array:
     """How much the loss of a row grows with each of its scores, (..., m)."""
     top, shares, weights = cache.places.top, cache.shares, cache.weights
-    total = shares.sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.14)
-    slopes = backward_times(total, weights) - shares  # (..., m) (cross-entropy.10)
-    # A weight of nearly one has lost the digits of what the others have, and its slope is hardly anything else.
-    other_weights, other_shares = (
-        np.where(top, 0, x).sum(axis=-1, keepdims=True) for x in (weights, shares)
-    )  # (..., 1)
-    of_top = other_shares - backward_times(total, other_weights)  # (..., 1) (cross-entropy.14)
+    total = shares.sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.15)
+    slopes = backward_times(total, weights) - shares  # (..., m) (cross-entropy.11)
+    # The slope of a weight near one is what the others have, whose digits such a weight has lost.
+    other_weights = np.where(top, 0, weights).sum(axis=-1, keepdims=True)  # (..., 1)
+    other_shares = np.where(top, 0, shares).sum(axis=-1, keepdims=True)  # (..., 1)
+    of_top = other_shares - total * other_weights  # (..., 1) (cross-entropy.15)
     return np.where(top & (other_weights.real < 0.5), of_top, slopes)
 
 
@@ -208,10 +205,10 @@ def _slopes(cache: Cache) -> Array:
 def jvp(cache: Cache, *, scores: Tangent = None, target: Tangent = None) -> tuple[Array, tuple[Array, ...]]:
     """Forward mode: how the output, (...,), moves when the inputs move along a tangent."""
     slopes = _slopes(cache)
-    d_output = backward_times(np.where(cache.places.moving, scores, 0), slopes).sum(axis=-1)  # (cross-entropy.15)
+    d_output = backward_times(np.where(cache.places.moving, scores, 0), slopes).sum(axis=-1)  # (cross-entropy.16)
     if target is not None:
         by_target = backward_times(np.where(cache.places.visible, target, 0), cache.losses)  # (..., m)
-        d_output = d_output + by_target.sum(axis=-1)  # (...,) (cross-entropy.15)
+        d_output = d_output + by_target.sum(axis=-1)  # (...,) (cross-entropy.16)
     return d_output, (slopes, d_output)
 
 
@@ -234,7 +231,8 @@ def _shape(scores: Array, target: Array, is_index: bool) -> tuple[int, ...]:
     try:
         rows = np.broadcast_shapes(scores.shape[:-1], target.shape if is_index else target.shape[:-1])
     except ValueError:
-        raise ValueError(f"the leading axes of scores and target do not broadcast together {shapes}") from None
+        what = "and a target of integers, which are indices," if is_index else "and target"
+        raise ValueError(f"the leading axes of scores {what} do not broadcast together {shapes}") from None
     return (*rows, scores.shape[-1])
 
 

@@ -176,6 +176,13 @@ def as_taken(op: str, mask: Array) -> Array:
 FIRST = {
     op: next(iter(signature(cases.OPS[op].forward).parameters)) for op in OPS
 }  # whose rows are those of the output
+
+
+def of_rows(op: str, rows: Any) -> tuple[Any, ...]:
+    """Where `rows` are in the output of an op, of which some have a number for each."""
+    return (..., rows) if op == "cross_entropy" else (..., rows, slice(None))
+
+
 BIASED = tuple(op for op in OPS if takes(op, "bias"))
 
 

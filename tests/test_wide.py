@@ -142,7 +142,7 @@ def test_a_part_is_a_view_that_can_be_added_to() -> None:
 
 def test_what_the_ops_do_not_need_is_refused() -> None:
     wide = widened(np.ones(3))
-    for refused in (np.exp, np.mean, np.add.reduce, np.linalg.norm, lambda x: np.multiply.outer(x, x)):
+    for refused in (np.sin, np.mean, np.add.reduce, np.linalg.norm, lambda x: np.multiply.outer(x, x)):
         with pytest.raises(TypeError):
             refused(wide)
 

@@ -17,6 +17,7 @@ from attention_np import (
     blockwise,
     cases,
     cost,
+    cross_entropy,
     derivation,
     dot_product,
     feature_map,
@@ -132,6 +133,12 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(layer_norm.jvp(centred, b=x), Array)
     of_centred = layer_norm.double_backward(layer_norm.backward(x, centred), x, centred)
     assert_type(of_centred, tuple[Array, layer_norm.Gradients])
+
+    loss, of_loss = cross_entropy.forward(x, x)
+    assert_type(loss, Array)
+    assert_type(of_loss, cross_entropy.Cache)
+    assert_type(cross_entropy.backward(loss, of_loss), cross_entropy.Gradients)
+    assert_type(cross_entropy.jvp(of_loss, scores=x), Array)
 
     turned, turn = rotary.forward(x, scaling=rotary.linear(2))
     assert_type(turned, Array)

@@ -71,6 +71,8 @@ def test_what_is_not_an_array_of_floating_point_numbers_is_refused_by_name(op: s
     for name, _ in leaves(case.inputs):
         if wrong is None and name in optional:
             continue
+        if name == "target" and np.asarray(case.inputs[name]).ndim and getattr(wrong, "dtype", None) == np.int8:
+            continue  # these are indices
         names = iter([other for other, _ in leaves(case.inputs)])
         changed = case.map(lambda x, names=names, name=name: wrong if next(names) == name else x)
         with pytest.raises((TypeError, ValueError)) as error:
