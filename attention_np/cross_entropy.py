@@ -39,13 +39,7 @@ class Places(NamedTuple):
 
     visible: Array  # (..., m), of bool: neither masked out nor minus infinity
     top: Array  # (..., m), of bool: the place of the largest score of those
-    infinite: Array  # (..., m), of bool: plus infinity among those
-
-    @property
-    def at_limit(self) -> Array:
-        """The rows with plus infinity, (..., 1)."""
-        rows: Array = np.any(self.infinite, axis=-1, keepdims=True)
-        return rows
+    at_limit: Array  # (..., 1), of bool: the rows in which that is plus infinity
 
     @property
     def moving(self) -> Array:
@@ -162,16 +156,16 @@ def measure(scores: Array, target: Array | None, chosen: Any, places: Places) ->
 
 def surprise(scores: Array, places: Places) -> tuple[Array, Array]:
     """Log-sum-exp less each score, (..., m), and the weights, (..., m); both zero where a score is hidden."""
-    visible, top, infinite = places
-    if infinite.any():  # scores with the same weights, which do not move
-        scores = np.where(places.at_limit, np.where(infinite, 0, -np.inf).astype(scores.dtype), scores)
+    visible, top, at_limit = places
+    if at_limit.any():  # scores with the same weights, which do not move
+        scores = np.where(at_limit, np.where(scores.real == np.inf, 0, -np.inf).astype(scores.dtype), scores)
     largest = np.where(top, scores, 0).sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.5)
-    gaps = np.where(visible, largest - scores, 0)  # (..., m) (cross-entropy.6)
+    gaps = np.where(visible, largest - scores, np.inf)  # (..., m) (cross-entropy.6)
+    exponentials = np.exp(-gaps)  # (..., m)
     # That of the largest is 1: to leave it out of the sum keeps the digits that to take it away would lose.
-    exponentials = np.where(visible & ~top, np.exp(-gaps), 0)  # (..., m)
-    others = exponentials.sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.1, cross-entropy.6)
+    others = np.where(top, 0, exponentials).sum(axis=-1, keepdims=True)  # (..., 1) (cross-entropy.1, cross-entropy.6)
     losses = np.where(visible, gaps + np.log1p(others), 0)  # (..., m) (cross-entropy.7)
-    weights = np.where(top, 1, exponentials) / (1 + others)  # (..., m) (cross-entropy.2, cross-entropy.7)
+    weights = exponentials / (1 + others)  # (..., m) (cross-entropy.2, cross-entropy.7)
     return losses, weights
 
 
@@ -217,9 +211,10 @@ def _places(scores: Array, mask: Array | None) -> Places:
     visible = visible if mask is None else visible & mask  # (..., m)
     shown = np.where(visible, scores.real, -np.inf)
     m = shown.shape[-1]
-    largest = shown.argmax(axis=-1)[..., None] if m else 0  # (..., 1)
-    infinite = (shown == np.inf) & ~np.isnan(shown).any(axis=-1, keepdims=True)  # beside NaN there is no limit
-    return Places(visible, visible & (np.arange(m) == largest), infinite)
+    place = shown.argmax(axis=-1)[..., None] if m else np.zeros((*shown.shape[:-1], 1), int)  # (..., 1), of a NaN first
+    top = visible & (np.arange(m) == place)
+    at_limit = np.take_along_axis(shown, place, axis=-1) == np.inf if m else place != 0
+    return Places(visible, top, at_limit)
 
 
 def _shape(scores: Array, target: Array, is_index: bool) -> tuple[int, ...]:

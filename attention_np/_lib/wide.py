@@ -95,6 +95,11 @@ class Wide(NDArrayOperatorsMixin):
         return self.mantissa.ndim
 
     @property
+    def real(self) -> Wide:
+        """As of an array."""
+        return self._each(np.real)
+
+    @property
     def T(self) -> Wide:  # noqa: N802
         """As of an array."""
         return self._each(lambda x: x.T)
