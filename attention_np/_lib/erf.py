@@ -17,20 +17,14 @@ any kind that knows these, such as numbers that carry a slope.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from math import factorial, pi, sqrt
-from typing import Any, TypeAlias
 
 import numpy as np
 
-# An array, or what behaves like one
-Numbers: TypeAlias = Any
-Function: TypeAlias = Callable[[Numbers], Numbers]
+from attention_np._lib.tails import Numbers, bounded, exp_of_minus_square, in_double, modulus
 
-FAR = 1e5  # where each function here has had its limit for long, in every precision
 NEAR = 0.5  # up to this modulus the power series loses nothing
-GRID = 128.0  # multiples of its inverse have few digits, so that their powers are exact
 
 # of erf(z) / z in powers of z^2
 SERIES = tuple(2 / sqrt(pi) * (-1) ** n / (factorial(n) * (2 * n + 1)) for n in range(14))
@@ -84,17 +78,6 @@ SCALED = (
 )
 
 
-def in_double(function: Function) -> Function:
-    """`function` with numbers that have fewer digits than double precision computed in that."""
-
-    @wraps(function)
-    def in_its_own(x: Numbers) -> Numbers:
-        wide = np.result_type(x.dtype, np.float64)
-        return function(x) if x.dtype == wide else function(x.astype(wide)).astype(x.dtype)
-
-    return in_its_own
-
-
 @in_double
 def erf(z: Numbers) -> Numbers:
     """The error function, to two units in the last place."""
@@ -122,27 +105,6 @@ def normal(x: Numbers) -> tuple[Numbers, Numbers]:
     return below, half_square / sqrt(2 * pi)
 
 
-def exp_of_minus_square(z: Numbers, factor: float) -> Numbers:
-    """The exponential of ``-factor * z * z``, for a power of two as factor and any size of z.
-
-    A square is rounded, and far from zero the exponential makes of that many units in the last place. With a number h
-    near z whose square is exact, the square is that one and a small rest, ``(z - h) * (z + h)``.
-    """
-    z = bounded(z)
-    h = np.where(np.abs(z.real) < 1, 0, on_grid(z))  # the rounding of a square below one is none to the exponential
-    return np.exp(-factor * h * h) * np.exp(-factor * (z - h) * (z + h))
-
-
-def on_grid(z: Numbers) -> Numbers:
-    """A real number of few digits near z, a constant."""
-    return np.rint(GRID * z.real) / GRID
-
-
-def bounded(z: Numbers) -> Numbers:
-    """`z`, with a finite number far from zero in the place of larger ones: there is no slope there."""
-    return np.where(z.real > FAR, FAR, np.where(z.real < -FAR, -FAR, z))
-
-
 def _missing(z: Numbers) -> tuple[Numbers, Numbers]:
     """Whether the real part is negative; and the complementary error function of what is then turned over."""
     left, right = _to_the_right(z)
@@ -155,7 +117,7 @@ def _to_the_right(z: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _is_near(z: Numbers) -> Numbers:
-    return np.hypot(z.real, getattr(z, "imag", 0)) < NEAR  # a number that carries a slope need not be complex
+    return modulus(z) < NEAR
 
 
 def _series(z: Numbers) -> Numbers:
