@@ -178,7 +178,7 @@ def softplus(x: Any) -> Any:
 def of_sigmoid(x: Any) -> tuple[Any, Any]:
     """The gate of silu, and its slope."""
     reached, missing = sigmoids(x)
-    return reached, reached * missing  # (activation.20)
+    return reached, reached * missing  # (activation.10)
 
 
 def of_normal(x: Any) -> tuple[Any, Any]:
@@ -220,10 +220,10 @@ KINDS = {
     "tanh": Kind(np.tanh, tanh_slope),
     "relu": Kind(relu, relu_slope),
     "relu_squared": Kind(relu_squared, relu_squared_slope),
-    "silu": gated(of_sigmoid),
-    "gelu": gated(of_normal),
-    "gelu_tanh": gated(of_cubic_sigmoid),
-    "quick_gelu": gated(of_steep_sigmoid),
-    "softplus": Kind(softplus, sigmoid),
-    "exp": Kind(np.exp, np.exp),
+    "silu": gated(of_sigmoid),  # (activation.18, activation.19)
+    "gelu": gated(of_normal),  # (activation.2, activation.3)
+    "gelu_tanh": gated(of_cubic_sigmoid),  # (activation.24, activation.25)
+    "quick_gelu": gated(of_steep_sigmoid),  # (activation.21, activation.22)
+    "softplus": Kind(softplus, sigmoid),  # (activation.28)
+    "exp": Kind(np.exp, np.exp),  # (activation.29)
 }

@@ -277,6 +277,9 @@ def _written(op: str) -> Iterator[Case]:
         yield Case(op, "one decay for all features, in chunks", alike, {"chunk_size": 2})
         without = {name: x for name, x in alike.items() if name != "beta"}
         yield Case(op, "no delta rule, in chunks", without, {"chunk_size": 2, "mask": np.arange(3) != 1})
+    if op == "activation":
+        (x,) = drawn(op, leading=(2,), seed=4).inputs.values()
+        yield from (Case(op, kind, {"x": x}, {"kind": kind}) for kind in OPS[op].KINDS)
     if op == "rotary":
         case = drawn(op, leading=(2,), w=3)
         layout = {"width": 4, "trailing": True, "interleaved": True, "scaling": rotary.yarn(8, 64, truncate=False)}

@@ -24,7 +24,7 @@ import numpy as np
 
 from attention_np._lib.tails import Numbers, bounded, exp_of_minus_square, in_double, modulus
 
-NEAR = 0.5  # up to this modulus the power series loses nothing
+NEAR = 0.65  # up to this modulus the power series loses nothing
 
 # of erf(z) / z in powers of z^2
 SERIES = tuple(2 / sqrt(pi) * (-1) ** n / (factorial(n) * (2 * n + 1)) for n in range(14))

@@ -28,6 +28,10 @@ class Free:
     kind: str = "normal"
 
 
+class Word(str):
+    """An option that is a word, and no name of the page."""
+
+
 @dataclass
 class Header:
     """The front matter, checked. All names are keys (see :mod:`.names`)."""
@@ -210,8 +214,11 @@ def _fill(header: Header, front: dict[str, Any], places: dict[str, Span]) -> Non
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise Fault("page", f"options: {name} is not the name of an option", header.place)
         if not isinstance(value, (str, int, float, bool)):
-            raise Fault("page", f"options: {name} is a number, true, false or a symbol", header.place)
-        header.options[name] = parse_name(value) if isinstance(value, str) else value
+            raise Fault("page", f"options: {name} is a number, true, false, a symbol or a \\texttt{{word}}", header.place)
+        if isinstance(value, str):
+            word = re.fullmatch(r"\\texttt\{(\w+)\}", value)
+            value = parse_name(value) if word is None else Word(word[1])
+        header.options[name] = value
     cited = look("cited")
     cited = True if cited is None else cited
     if not isinstance(cited, bool):
