@@ -46,4 +46,3 @@ def test_single_precision_is_double_rounded(dtype: Any) -> None:
     x = REAL[:2000].astype(dtype)
     for function, _ in FUNCTIONS:
         assert_same_bits(function(x), function(x.astype(np.result_type(dtype, float))).astype(dtype))
-

@@ -214,7 +214,9 @@ def _fill(header: Header, front: dict[str, Any], places: dict[str, Span]) -> Non
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise Fault("page", f"options: {name} is not the name of an option", header.place)
         if not isinstance(value, (str, int, float, bool)):
-            raise Fault("page", f"options: {name} is a number, true, false, a symbol or a \\texttt{{word}}", header.place)
+            raise Fault(
+                "page", f"options: {name} is a number, true, false, a symbol or a \\texttt{{word}}", header.place
+            )
         if isinstance(value, str):
             word = re.fullmatch(r"\\texttt\{(\w+)\}", value)
             value = parse_name(value) if word is None else Word(word[1])
