@@ -35,8 +35,8 @@ STEEPNESS = Fraction("1.702")  # of quick_gelu
 LINEAR = Fraction("1.5957691216057307117597842397375274739")  # of gelu_tanh: twice the root of 2 / pi
 CUBIC = LINEAR * Fraction("0.044715")
 
-# What takes numbers and gives as many; a gate gives two of each, its value and its slope
-Function: TypeAlias = Callable[[Any], Any]
+# Of numbers, what they become, and the slope there; of a gate, how far it is open, and how fast it opens
+Function: TypeAlias = Callable[[Any], tuple[Any, Any]]
 
 
 class Gradients(NamedTuple):
@@ -50,14 +50,8 @@ class Cache(NamedTuple):
 
     x: Array  # (...)
     kind: str
+    slope: Array  # (...)
     output_shape: tuple[int, ...]
-
-
-class Kind(NamedTuple):
-    """An activation: a function of each number, and its slope."""
-
-    value: Function
-    slope: Function
 
 
 def forward(x: npt.ArrayLike, *, kind: str) -> tuple[Array, Cache]:
@@ -118,112 +112,96 @@ def forward(x: npt.ArrayLike, *, kind: str) -> tuple[Array, Cache]:
 @passes.forward
 def apply(x: Array, kind: str) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    output = KINDS[kind].value(x).reshape(x.shape)  # (...)
-    return output, Cache(x=x, kind=kind, output_shape=output.shape)
+    value, slope = KINDS[kind](x)
+    output = value.reshape(x.shape)  # (...)
+    return output, Cache(x=x, kind=kind, slope=slope.reshape(x.shape), output_shape=output.shape)
 
 
 @passes.backward
 def backward(d_output: Tangent, cache: Cache) -> Gradients:
     """The gradient of a loss with respect to `x`, from that of the output, (...)."""
-    return Gradients(x=backward_times(d_output, KINDS[cache.kind].slope(cache.x)))  # (...) (activation.5)
+    return Gradients(x=backward_times(d_output, cache.slope))  # (...) (activation.5)
 
 
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None) -> Array:
     """Forward mode: how the output, (...), moves when `x` moves along a tangent."""
-    return backward_times(x, KINDS[cache.kind].slope(cache.x)).reshape(x.shape)  # (...) (activation.6)
+    d_output: Array = backward_times(x, cache.slope).reshape(x.shape)  # (...) (activation.6)
+    return d_output
 
 
-def sigmoid(x: Any) -> Any:
-    """From zero to one."""
-    return sigmoids(x)[0]  # (activation.9)
-
-
-def sigmoid_slope(x: Any) -> Any:
-    """What is reached, times what is missing."""
+def sigmoid(x: Any) -> tuple[Any, Any]:
+    """From zero to one; the slope is what is reached, times what is missing."""
     reached, missing = sigmoids(x)
-    return reached * missing  # (activation.10)
+    return reached, reached * missing  # (activation.9, activation.10)
 
 
-def tanh_slope(x: Any) -> Any:
-    """The square of the tanh less one has lost its digits where they are near to each other; this has not."""
-    return 4 * sigmoid_slope(2 * x)  # (activation.13)
+def tanh(x: Any) -> tuple[Any, Any]:
+    """From minus one to one; one less the square of it would not have the digits of the slope."""
+    _, slope = sigmoid(2 * x)
+    return np.tanh(x), 4 * slope  # (activation.11, activation.13)
 
 
-def relu(x: Any) -> Any:
-    """`x` where it is positive."""
-    return np.where(x.real <= 0, 0, x)  # (activation.14); NaN stays
+def relu(x: Any) -> tuple[Any, Any]:
+    """What is positive; the slope at zero is zero, and NaN stays."""
+    value = np.where(x.real <= 0, 0, x)  # (activation.14)
+    return value, np.where(x.real > 0, 1, value)  # (activation.15)
 
 
-def relu_slope(x: Any) -> Any:
-    """One where `x` is positive, zero at zero."""
-    return np.where(x.real > 0, 1, np.where(x.real <= 0, 0, x))  # (activation.15); NaN stays
+def relu_squared(x: Any) -> tuple[Any, Any]:
+    """Its square, the slope of which is continuous."""
+    positive, _ = relu(x)
+    return positive * positive, 2 * positive  # (activation.16, activation.17)
 
 
-def relu_squared(x: Any) -> Any:
-    """The square of `x` where it is positive."""
-    return relu(x) * relu(x)  # (activation.16)
-
-
-def relu_squared_slope(x: Any) -> Any:
-    """It is continuous, and zero at zero."""
-    return 2 * relu(x)  # (activation.17)
-
-
-def softplus(x: Any) -> Any:
+def softplus(x: Any) -> tuple[Any, Any]:
     """The logarithm of ``1 + exp(x)``, in which the exponential neither overflows nor is rounded away."""
-    return np.where(x.real > 0, x, 0) + log1p(np.exp(np.where(x.real > 0, -x, x)))  # (activation.30)
+    right = x.real > 0
+    value = np.where(right, x, 0) + log1p(np.exp(np.where(right, -x, x)))  # (activation.30)
+    return value, sigmoid(x)[0]  # (activation.28)
 
 
-def of_sigmoid(x: Any) -> tuple[Any, Any]:
-    """The gate of silu, and its slope."""
-    reached, missing = sigmoids(x)
-    return reached, reached * missing  # (activation.10)
+def exp(x: Any) -> tuple[Any, Any]:
+    """It is its own slope."""
+    value = np.exp(x)
+    return value, value.copy()  # (activation.29)
 
 
-def of_normal(x: Any) -> tuple[Any, Any]:
-    """The gate of gelu: how much of the normal distribution lies below x; and its slope, the density there."""
-    return normal(x)  # (activation.1)
-
-
-def of_steep_sigmoid(x: Any) -> tuple[Any, Any]:
-    """The gate of quick_gelu, and its slope."""
-    reached, missing = sigmoids(*cubic_terms(x, STEEPNESS))
-    return reached, float(STEEPNESS) * reached * missing  # (activation.22)
-
-
-def of_cubic_sigmoid(x: Any) -> tuple[Any, Any]:
-    """The gate of gelu_tanh, ``(1 + tanh(u)) / 2``, which is the sigmoid of 2 u; and its slope."""
+def cubic_sigmoid(x: Any) -> tuple[Any, Any]:
+    """The gate of gelu_tanh: ``(1 + tanh(u)) / 2`` is the sigmoid of 2 u."""
     reached, missing = sigmoids(*cubic_terms(x, LINEAR, CUBIC))
-    return reached, (float(LINEAR) + 3 * float(CUBIC) * x * x) * reached * missing  # (activation.25)
+    rise = float(LINEAR) + 3 * float(CUBIC) * x * x
+    return reached, rise * reached * missing  # (activation.24, activation.25)
 
 
-def gated(gate: Function) -> Kind:
-    """The activation that is x times a gate, which opens from zero to one."""
+def steep_sigmoid(x: Any) -> tuple[Any, Any]:
+    """The gate of quick_gelu."""
+    reached, missing = sigmoids(*cubic_terms(x, STEEPNESS))
+    return reached, float(STEEPNESS) * reached * missing  # (activation.21, activation.22)
+
+
+def gated(gate: Function) -> Function:
+    """The activation that is x times a gate."""
 
     @in_double
-    def value(x: Any) -> Any:
-        open_, _ = gate(bounded(x))
-        return np.where(x.real < 0, bounded(x), x) * open_  # (activation.2)
+    def activation(x: Any) -> tuple[Any, Any]:
+        within = bounded(x)
+        open_, opening = gate(within)
+        value = np.where(x.real < 0, within, x) * open_  # (activation.2)
+        return value, open_ + within * opening  # (activation.3)
 
-    @in_double
-    def slope(x: Any) -> Any:
-        x = bounded(x)
-        open_, opening = gate(x)
-        return open_ + x * opening  # (activation.3)
-
-    return Kind(value, slope)
+    return activation
 
 
-KINDS = {
-    "sigmoid": Kind(sigmoid, sigmoid_slope),
-    "tanh": Kind(np.tanh, tanh_slope),
-    "relu": Kind(relu, relu_slope),
-    "relu_squared": Kind(relu_squared, relu_squared_slope),
-    "silu": gated(of_sigmoid),  # (activation.18, activation.19)
-    "gelu": gated(of_normal),  # (activation.2, activation.3)
-    "gelu_tanh": gated(of_cubic_sigmoid),  # (activation.24, activation.25)
-    "quick_gelu": gated(of_steep_sigmoid),  # (activation.21, activation.22)
-    "softplus": Kind(softplus, sigmoid),  # (activation.28)
-    "exp": Kind(np.exp, np.exp),  # (activation.29)
+KINDS: dict[str, Function] = {
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+    "relu": relu,
+    "relu_squared": relu_squared,
+    "silu": gated(sigmoid),  # (activation.18, activation.19)
+    "gelu": gated(normal),  # (activation.1, activation.2, activation.3)
+    "gelu_tanh": gated(cubic_sigmoid),
+    "quick_gelu": gated(steep_sigmoid),
+    "softplus": softplus,
+    "exp": exp,
 }

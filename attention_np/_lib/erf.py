@@ -6,7 +6,7 @@ Near zero the error function is its power series. Elsewhere it is one less what 
 
     \mathrm{erfc}(z) = e^{-z^2} \frac{g(z)}{1 + 2 z},
 
-where `g`, for numbers from zero on, lies between 1 and 1.24. In :math:`(z - 5) / (z + 5)`, which maps the half plane on
+where `g`, for numbers from zero on, lies between 1 and 1.29. In :math:`(z - 5) / (z + 5)`, which maps the half plane on
 the right to the unit disc, it is a power series of a few dozen terms (J. A. C. Weideman, "Computation of the complex
 error function", SIAM J. Numer. Anal. 31, 1994; M. M. Shepherd and J. G. Laframboise, "Chebyshev approximation of
 (1 + 2x) exp(x^2) erfc x in 0 <= x < infinity", Math. Comp. 36, 1981).

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Numbers: TypeAlias = Any  # an array, or what behaves like one
-Function: TypeAlias = Callable[[Numbers], Numbers]
+Function: TypeAlias = Callable[[Numbers], Any]
 
 FAR = 1e5  # where all that goes to zero like an exponential is zero, in every precision
 SQUARES_FAR, CUBES_FAR = 200.0, 100.0  # the same for that of a square, and of a cube
@@ -31,7 +31,10 @@ def in_double(function: Function) -> Function:
     @wraps(function)
     def in_its_own(x: Numbers) -> Numbers:
         wide = np.result_type(x.dtype, np.float64)
-        return function(x) if x.dtype == wide else function(x.astype(wide)).astype(x.dtype)
+        if x.dtype == wide:
+            return function(x)
+        found = function(x.astype(wide))
+        return tuple(y.astype(x.dtype) for y in found) if isinstance(found, tuple) else found.astype(x.dtype)
 
     return in_its_own
 
