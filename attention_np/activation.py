@@ -101,7 +101,7 @@ def forward(x: npt.ArrayLike, *, kind: str) -> tuple[Array, Cache]:
     >>> print(output.round(4), activation.backward(np.ones(3), cache).x.round(4))
     [-0.1587  0.      1.9545] [-0.0833  0.5     1.0852]
     >>> print(activation.forward(np.array([-30.0, -700.0]), kind="silu")[0])
-    [-2.80728689e-012 -6.90174756e-302]
+    [-2.80728689e-012 -6.90177358e-302]
     """
     x = as_floating("x", x)
     if not isinstance(kind, str) or kind not in KINDS:
