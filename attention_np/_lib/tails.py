@@ -21,7 +21,7 @@ Numbers: TypeAlias = Any  # an array, or what behaves like one
 Function: TypeAlias = Callable[[Numbers], Any]
 
 FAR = 1e5  # where all that goes to zero like an exponential is zero, in every precision
-SQUARES_FAR, CUBES_FAR = 200.0, 100.0  # the same for that of a square, and of a cube
+POWERS_FAR = 200.0  # the same for that of a square or a cube, of which a rest is still small there
 GRID = 128  # multiples of its inverse have few digits, so that their products are exact
 
 
@@ -60,14 +60,14 @@ def sigmoids(*terms: Numbers) -> tuple[Numbers, Numbers]:
 
 def exp_of_minus_square(x: Numbers, factor: float) -> Numbers:
     """The exponential of ``-factor * x * x``, for a power of two as `factor`."""
-    x = bounded(x, SQUARES_FAR)
+    x = bounded(x, POWERS_FAR)
     h = np.where(np.abs(x.real) < 1, 0, on_grid(x))  # a square below one may be rounded
     return np.exp(-factor * h * h) * np.exp(-factor * (x - h) * (x + h))  # (activation.31)
 
 
 def cubic_terms(x: Numbers, linear: Fraction, cubic: Fraction = Fraction(0)) -> tuple[Numbers, ...]:
     """Terms whose sum is ``linear * x + cubic * x**3``; the last one is small."""
-    x = bounded(x, CUBES_FAR if cubic else FAR)
+    x = bounded(x, POWERS_FAR if cubic else FAR)
     h = on_grid(x)
     (a, of_a), (b, of_b) = _split(linear), _split(cubic)
     rest = of_a * h + of_b * h * h * h + (x - h) * (float(linear) + float(cubic) * (x * x + x * h + h * h))
