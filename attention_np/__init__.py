@@ -3,7 +3,7 @@
 Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backward``: :mod:`~attention_np.softmax`,
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive`,
 :mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`; and what stands around attention,
-:mod:`~attention_np.linear`, :mod:`~attention_np.feature_map`, :mod:`~attention_np.rms_norm`,
+:mod:`~attention_np.linear`, :mod:`~attention_np.feature_map`, :mod:`~attention_np.activation`, :mod:`~attention_np.rms_norm`,
 :mod:`~attention_np.layer_norm`, :mod:`~attention_np.rotary` and :mod:`~attention_np.cross_entropy`, beside
 :mod:`~attention_np.positions`.
 :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
@@ -31,6 +31,7 @@ OPS = (
     "linear_attention",
     "linear",
     "feature_map",
+    "activation",
     "rms_norm",
     "layer_norm",
     "rotary",
@@ -46,6 +47,7 @@ FUNCTIONS = {  # and the modules that they are of
 LATER = ("cost", "gradcheck", "known_answers", "plot", "trace")  # not among what `*` imports
 
 if TYPE_CHECKING:  # for whoever reads this without running it; what runs imports a module when it is asked for
+    from attention_np import activation as activation
     from attention_np import additive as additive
     from attention_np import biases as biases
     from attention_np import blockwise as blockwise

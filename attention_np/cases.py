@@ -285,6 +285,9 @@ def _written(op: str) -> Iterator[Case]:
         (scores, _) = drawn(op).inputs.values()
         far = 30 * (np.arange(scores.shape[-1]) == 2)
         yield Case(op, "indices, one far ahead", {"scores": scores + far}, {"target": np.arange(len(scores)) + 1})
+    if op == "activation":
+        (x,) = drawn(op, leading=(2,), seed=4).inputs.values()
+        yield from (Case(op, kind, {"x": x}, {"kind": kind}) for kind in OPS[op].KINDS)
     if op == "rotary":
         case = drawn(op, leading=(2,), w=3)
         layout = {"width": 4, "trailing": True, "interleaved": True, "scaling": rotary.yarn(8, 64, truncate=False)}

@@ -73,7 +73,7 @@ def test_half_precision_computes_in_float32_and_is_cast_back(name: str, dtype: A
     assert_same_bits(actual.jvp, expected.jvp.astype(dtype))
     for name, gradient in expected.gradients.items():
         assert_same_bits(actual.gradients[name], gradient.astype(dtype))
-    names = ("weights", "logsumexp", "normalised", "cos", "final_state", "features")
+    names = ("weights", "logsumexp", "normalised", "cos", "final_state", "features", "slope")
     computed = [getattr(actual.cache, name) for name in names if hasattr(actual.cache, name)]
     assert all(x.dtype == np.float32 for x in computed[:1])  # a linear map keeps nothing but its inputs
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 import attention_np as anp
 from attention_np import (
+    activation,
     additive,
     biases,
     blockwise,
@@ -117,6 +118,12 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(feature_map.jvp(mapped, x=x), Array)
     of_mapped = feature_map.double_backward(feature_map.backward(x, mapped), x, mapped)
     assert_type(of_mapped, tuple[Array, feature_map.Gradients])
+
+    bent, by_slope = activation.forward(x, kind="gelu")
+    assert_type(bent, Array)
+    assert_type(by_slope, activation.Cache)
+    assert_type(activation.backward(x, by_slope), activation.Gradients)
+    assert_type(activation.jvp(by_slope, x=x), Array)
 
     normed, by_size = rms_norm.forward(x, x)
     assert_type(normed, Array)

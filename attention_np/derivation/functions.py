@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from attention_np._lib.erf import erf
 from attention_np.derivation.duals import exp
 from attention_np.derivation.values import Array
 
@@ -52,6 +53,7 @@ FUNCTIONS: dict[str, tuple[Function, Slope]] = {
     "cos": (np.cos, lambda x, y: np.ones_like(y)),
     "sin": (np.sin, lambda x, y: np.ones_like(y)),
     "sigmoid": (_sigmoid, lambda x, y: np.ones_like(y)),
+    "erf": (erf, lambda x, y: 2.0 * np.ones_like(y)),
     "abs": (absolute, lambda x, y: np.ones_like(y)),
 }
 

@@ -21,6 +21,7 @@ _MODULE = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _FIELD = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
 _TOO_DEEP = "the front matter is nested too deep"
 _OPTION = re.compile(r"[a-z][a-z0-9_]*")
+_WORD = re.compile(r"\\texttt\{(\w+)\}")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same one, where PyYAML was built with libyaml
 
 
@@ -30,6 +31,10 @@ class Free:
 
     axes: tuple[str, ...]
     kind: str = "normal"
+
+
+class Word(str):
+    """An option that is a word, and no name of the page."""
 
 
 @dataclass
@@ -242,5 +247,8 @@ class _Reader:
             if not _OPTION.fullmatch(name):
                 raise Fault("page", f"options: {name} is not the name of an option")
             if not isinstance(option, (str, int, float, bool)):
-                raise Fault("page", f"options: {name} is a number, true, false or a symbol")
-            self.header.options[name] = parse_name(option) if isinstance(option, str) else option
+                raise Fault("page", f"options: {name} is a number, true, false, a symbol or a \\texttt{{word}}")
+            if isinstance(option, str):
+                word = _WORD.fullmatch(option)
+                option = parse_name(option) if word is None else Word(word[1])
+            self.header.options[name] = option

@@ -17,7 +17,7 @@ from attention_np.derivation.check import PageCheck
 from attention_np.derivation.compare import TOLERANCE, equality
 from attention_np.derivation.environment import LOSS, Environment
 from attention_np.derivation.errors import Fault
-from attention_np.derivation.header import Header
+from attention_np.derivation.header import Header, Word
 from attention_np.derivation.values import Array, top
 
 
@@ -135,7 +135,7 @@ def _container(module: Mapping[str, Any], group: str) -> Any:
 
 
 def _option(header: Header, environment: Environment, value: Any, place: int) -> Any:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or isinstance(value, Word):
         return value
     array = _array(environment, value, place)
     free = header.tensors.get(value)

@@ -24,7 +24,7 @@ _WORDS = {
     **dict.fromkeys(["Diag", "diag"], "diag"),
     **dict.fromkeys(["Concat", "concat"], "concat"),
     **dict.fromkeys(["Tr", "tr", "trace"], "trace"),
-    **{name: name for name in ("softmax", "einsum", "sigmoid", "exp", "log", "tanh", "max", "min", "det")},
+    **{name: name for name in ("softmax", "einsum", "sigmoid", "erf", "exp", "log", "tanh", "max", "min", "det")},
 }
 _OVER_INDICES = frozenset(["max", "min", "softmax", "logsumexp", "concat"])
 _MATRICES = frozenset(["matrix", "pmatrix", "bmatrix", "smallmatrix", "vmatrix"])

@@ -113,6 +113,7 @@ TRUE = [
     r"\frac{\partial}{\partial u} u^3 = 3 u^2",
     r"\frac{\partial}{\partial u} |u| = u / |u|",
     r"\frac{\partial}{\partial u} \mathrm{sigmoid}(u) = \mathrm{sigmoid}(u) (1 - \mathrm{sigmoid}(u))",
+    r"\frac{\partial}{\partial u} \operatorname{erf}(u) = \frac{2}{\sqrt{\pi}} e^{-u^2}, \quad \mathrm{erf}(-u) = - \mathrm{erf}(u)",  # noqa: E501
     r"\frac{\partial}{\partial s_j} \max_l s_l = [s_j = \max_l s_l]",
     r"\frac{\partial}{\partial s_j} \mathrm{softmax}_l(s_l) = \mathrm{softmax}_l(s_l) (\delta_{jl} - \mathrm{softmax}_j(s_j))",  # noqa: E501
     r"\frac{\partial}{\partial B} \mathrm{tr}(B) = I_n",
@@ -185,6 +186,7 @@ FALSE = [
     r"\cosh u = \sinh u",
     r"\log t = \exp t",
     r"\tanh u = \tanh' u",
+    r"\mathrm{erf}(u) = \tanh u",
     r"\delta_{ik} = 1",
     r"M_{ij} = 1",
     r"\sum_j s_j = 1",

@@ -59,6 +59,7 @@ TRUE = [
     r"\frac{\partial^2}{\partial u^2} \sin u = - \sin u, \quad \frac{\partial^2}{\partial u^2} \cos u = - \cos u",
     r"\frac{\partial^2}{\partial u^2} \sinh u = \sinh u, \quad \frac{\partial^2}{\partial u^2} \cosh u = \cosh u",
     r"\frac{\partial^2}{\partial u^2} \mathrm{sigmoid}(u) = \mathrm{sigmoid}(u) (1 - \mathrm{sigmoid}(u)) (1 - 2 \mathrm{sigmoid}(u))",  # noqa: E501
+    r"\frac{\partial^2}{\partial u^2} \mathrm{erf}(u) = - 2 u \frac{\partial}{\partial u} \mathrm{erf}(u)",
     r"\frac{\partial^2}{\partial u^2} \lvert u^3 \rvert = 6 \lvert u \rvert, \quad \frac{\partial^2}{\partial u^2} u = 0",  # noqa: E501
     r"\frac{\partial^2}{\partial s_j \partial s_l} \mathrm{logsumexp}(s) = \mathrm{softmax}(s)_j (\delta_{jl} - \mathrm{softmax}(s)_l)",  # noqa: E501
     r"\frac{\partial^2}{\partial s_j \partial s_l} \max_{j'} s_{j'}^2 = 2 \delta_{jl} [s_j^2 = \max_{j'} s_{j'}^2]",
