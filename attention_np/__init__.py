@@ -3,9 +3,9 @@
 Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backward``: :mod:`~attention_np.softmax`,
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive`,
 :mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`; and what stands around attention,
-:mod:`~attention_np.linear`, :mod:`~attention_np.feature_map`, :mod:`~attention_np.activation`, :mod:`~attention_np.rms_norm`,
-:mod:`~attention_np.layer_norm`, :mod:`~attention_np.rotary` and :mod:`~attention_np.cross_entropy`, beside
-:mod:`~attention_np.positions`.
+:mod:`~attention_np.linear`, :mod:`~attention_np.feature_map`, :mod:`~attention_np.activation`,
+:mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm`, :mod:`~attention_np.rotary` and
+:mod:`~attention_np.cross_entropy`, beside :mod:`~attention_np.positions`.
 :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
 :mod:`~attention_np.biases` what is added to the scores by position.
 

@@ -53,8 +53,8 @@ def run(
     However many workers there are, results are consumed in one order, so sums over them have the same bits. No more
     than a few results for each worker are there at once.
 
-    All of it is done in threads of our own. A signal reaches the main thread alone, so none can leave a lock taken, BLAS
-    at one thread or the caller on one core; an interrupted caller stops the threads, and waits for them.
+    All of it is done in threads of our own. A signal reaches the main thread alone, so none can leave a lock taken,
+    BLAS at one thread or the caller on one core; an interrupted caller stops the threads, and waits for them.
     """
     call, over = _Call(), threading.Lock()
 

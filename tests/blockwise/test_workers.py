@@ -214,7 +214,7 @@ def test_sums_over_tasks_raise_no_warning_in_any_thread() -> None:
 
 
 def interrupted_at(line: int, run: Any) -> bool:
-    """Whether `run` was over before it came to that many lines of the module, at the last of which it is interrupted."""
+    """Whether `run` is over before it comes to that many lines of the module; at the last it is interrupted."""
     seen = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
