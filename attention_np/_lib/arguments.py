@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -122,6 +123,15 @@ def check_gradients(d_gradients: object, kind: type[CacheType], op: str) -> Cach
     if not isinstance(d_gradients, kind):
         raise TypeError(f"d_gradients must be {op}.Gradients, not {type(d_gradients).__name__}")
     return d_gradients
+
+
+def check_outputs(op: str, asked: Any, known: Sequence[str]) -> None:
+    """Refuse what is not a sequence of names of outputs that `op` has; None is fine."""
+    if isinstance(asked, str) or not (asked is None or isinstance(asked, Sequence)):
+        raise TypeError(f"outputs must be a tuple of names of outputs, not {shortened(asked)}")
+    for name in asked or ():
+        if name not in known:
+            raise ValueError(f"{op} has no output {name!r}: it has {', '.join(known)}")
 
 
 def _broadcast_leading(**arrays: Array) -> tuple[int, ...]:
