@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib.arrays import (
     Array,
+    StandIn,
     computed_in,
     holds_array,
     is_floating,
@@ -85,6 +86,11 @@ def as_floating(name: str, array: npt.ArrayLike) -> Array:
             f"convert it first, for example with np.asarray({name}, dtype=float)"
         )
     return result
+
+
+def as_learned(name: str, array: Any) -> Array:
+    """As :func:`as_floating`; what stands for an array is handed on, as its arrays have been through this."""
+    return cast(Array, array) if isinstance(array, StandIn) else as_floating(name, array)
 
 
 def as_vector(name: str, array: npt.ArrayLike, shape: tuple[int, ...], compute: np.dtype[Any]) -> Array:

@@ -1,0 +1,321 @@
+"""A layer as it is recorded: variables that stand for arrays, and the steps that make one from others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from inspect import signature
+from numbers import Number
+from operator import index as as_index
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attention_np._chain import arithmetic
+from attention_np._lib.arguments import as_array
+from attention_np._lib.arrays import Array, StandIn, holds_array
+
+OPERATIONS = {
+    np.add: arithmetic.ADD,
+    np.subtract: arithmetic.SUBTRACT,
+    np.multiply: arithmetic.MULTIPLY,
+    np.divide: arithmetic.DIVIDE,
+    np.matmul: arithmetic.MATMUL,
+    np.negative: arithmetic.NEGATIVE,
+}
+INSTEAD = {
+    "concatenate": "chain.concatenate([x, y], axis=-1)",
+    "where": "chain.where(mask, x, y)",
+    "sum": "x.sum(axis)",
+    "reshape": "x.reshape(shape)",
+    "swapaxes": "x.swapaxes(-1, -2)",
+    "transpose": "x.swapaxes(-1, -2)",
+    "power": "x * x",
+    "square": "x * x",
+    "exp": 'chain.apply(activation, x, kind="exp")',
+    "tanh": 'chain.apply(activation, x, kind="tanh")',
+}
+
+
+class Place(NamedTuple):
+    """Where a variable stood among the arguments of a step."""
+
+    number: int
+
+
+class Variable(StandIn):
+    """An array of a layer: an input, or what a step made."""
+
+    def __init__(self, tape: Tape, number: int) -> None:
+        self.tape, self.number = tape, number
+
+    @property
+    def value(self) -> Array:
+        """Its array: a constant, of which nothing knows where it comes from."""
+        return self.tape.values[self.number]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an array."""
+        return self.value.shape
+
+    @property
+    def ndim(self) -> int:
+        """As of an array."""
+        return self.value.ndim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As of an array."""
+        return self.value.dtype
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[Variable]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Variable(shape={self.shape}, dtype={self.dtype})"
+
+    def __add__(self, other: Any) -> Variable:
+        return combined(arithmetic.ADD, self, other)
+
+    def __radd__(self, other: Any) -> Variable:
+        return combined(arithmetic.ADD, other, self)
+
+    def __sub__(self, other: Any) -> Variable:
+        return combined(arithmetic.SUBTRACT, self, other)
+
+    def __rsub__(self, other: Any) -> Variable:
+        return combined(arithmetic.SUBTRACT, other, self)
+
+    def __mul__(self, other: Any) -> Variable:
+        return combined(arithmetic.MULTIPLY, self, other)
+
+    def __rmul__(self, other: Any) -> Variable:
+        return combined(arithmetic.MULTIPLY, other, self)
+
+    def __truediv__(self, other: Any) -> Variable:
+        return combined(arithmetic.DIVIDE, self, other)
+
+    def __rtruediv__(self, other: Any) -> Variable:
+        return combined(arithmetic.DIVIDE, other, self)
+
+    def __matmul__(self, other: Any) -> Variable:
+        return combined(arithmetic.MATMUL, self, other)
+
+    def __rmatmul__(self, other: Any) -> Variable:
+        return combined(arithmetic.MATMUL, other, self)
+
+    def __neg__(self) -> Variable:
+        return combined(arithmetic.NEGATIVE, self)
+
+    def __getitem__(self, index: Any) -> Variable:
+        for part in index if isinstance(index, tuple) else (index,):
+            if part is not None and part is not Ellipsis and not isinstance(part, slice):
+                if as_array("an index", part, "integers").dtype.kind not in "iu":
+                    raise TypeError(f"a Variable takes slices, None, ... and integers between [ ], not {part!r}")
+        return combined(arithmetic.ENTRIES, self, index=index)
+
+    def reshape(self, *shape: Any) -> Variable:
+        """As of an array."""
+        return combined(arithmetic.RESHAPE, self, shape=shape[0] if len(shape) == 1 else shape)
+
+    def swapaxes(self, one: int, other: int) -> Variable:
+        """As of an array."""
+        return combined(arithmetic.SWAPAXES, self, axes=(as_index(one), as_index(other)))
+
+    def sum(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Variable:
+        """As of an array."""
+        return combined(arithmetic.SUM, self, axis=axis, keepdims=keepdims)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *arrays: Any, **options: Any) -> Any:
+        if method == "__call__" and ufunc in OPERATIONS and not options:
+            return combined(OPERATIONS[ufunc], *arrays)
+        raise TypeError(_refusal(f"np.{ufunc.__name__}", ufunc.__name__))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        raise TypeError(_refusal(f"np.{function.__name__}", function.__name__))
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(_refusal("an array is wanted, which"))
+
+    def __bool__(self) -> Any:
+        raise TypeError(_refusal("a condition"))
+
+    def __float__(self) -> Any:
+        raise TypeError(_refusal("float"))
+
+    __int__ = __complex__ = __index__ = __float__
+
+    def __gt__(self, other: Any) -> Any:
+        raise TypeError(_refusal("a comparison"))
+
+    __lt__ = __ge__ = __le__ = __gt__
+
+
+def _refusal(what: str, name: str = "") -> str:
+    use = INSTEAD.get(name, "an op with chain.apply(op, x), or, where no gradient flows, its array, x.value")
+    return f"{what} takes no Variable of a chain: use {use}"
+
+
+class Step(NamedTuple):
+    """One op of a chain, as it was applied."""
+
+    number: int
+    op: Any
+    arguments: dict[str, Any]  # with a Place where a variable stood
+    cache: Any
+    output: tuple[tuple[int, ...], np.dtype[Any]]  # shape and dtype of the op's output
+    outputs: tuple[str, ...]
+    made: tuple[int, ...]  # the variables that are these outputs
+
+    def tangents(self, tangents: dict[int, Array]) -> dict[int, Array]:
+        """Of what the step made, along those of what it was made from; none where nothing moves."""
+        along = self._along(tangents)
+        if not along:
+            return {}
+        if self.outputs == ("output",):
+            return {self.made[0]: self.op.jvp(self.cache, **along)}
+        return dict(zip(self.made, self.op.jvp(self.cache, outputs=self.outputs, **along), strict=True))
+
+    def gradients(self, d_made: dict[int, Array]) -> Iterator[tuple[int, Array]]:
+        """Of the variables that the step was made from."""
+        d_output, further = self._cotangents(d_made)
+        return self._of_places(self.op.backward(d_output, self.cache, **further))
+
+    def gradients_along(self, tangents: dict[int, Array], d_made: dict[int, Array]) -> Iterator[tuple[int, Array]]:
+        """How :meth:`gradients` move along tangents of the variables."""
+        along = self._along(tangents)
+        if not along:
+            return iter(())
+        d_output, further = self._cotangents(d_made)
+        d_gradients = self.op.Gradients(**{name: along.get(name) for name in self.op.Gradients._fields})
+        return self._of_places(self.op.double_backward(d_gradients, d_output, self.cache, **further)[1])
+
+    def _along(self, tangents: dict[int, Array]) -> dict[str, Any]:
+        along = {}
+        for name, argument in self.arguments.items():
+            numbers: list[int] = []
+            mapped(lambda place, _: numbers.append(place.number), argument)
+            if not tangents.keys().isdisjoint(numbers):
+                along[name] = mapped(lambda place, _: tangents.get(place.number), argument, keep=False)
+        return along
+
+    def _cotangents(self, d_made: dict[int, Array]) -> tuple[Array, dict[str, Array]]:
+        of_outputs = {name: d_made[number] for name, number in zip(self.outputs, self.made, strict=True) if number in d_made}
+        d_output = of_outputs.pop("output", None)
+        return np.zeros(*self.output) if d_output is None else d_output, {f"d_{name}": d for name, d in of_outputs.items()}
+
+    def _of_places(self, gradients: Any) -> Iterator[tuple[int, Array]]:
+        pairs: list[tuple[int, Array]] = []
+        for name, argument in self.arguments.items():
+            mapped(lambda place, d: pairs.append((place.number, d)), argument, getattr(gradients, name))
+        return (pair for pair in pairs if pair[1] is not None)
+
+
+class Tape:
+    """The steps of a layer while it runs, and all its variables."""
+
+    def __init__(self) -> None:
+        self.values: list[Array] = []
+        self.steps: list[Step] = []
+
+    def variable(self, value: Array) -> Variable:
+        """A new one."""
+        self.values.append(value)
+        return Variable(self, len(self.values) - 1)
+
+    def record(self, op: Any, args: Any, kwargs: Any, outputs: tuple[str, ...]) -> tuple[Variable, ...]:
+        """A step, and what it makes."""
+        number = len(self.steps) + 1
+        try:
+            bound = signature_of(op.forward).bind(*args, **kwargs)
+            arguments = {}
+            for name, value in bound.arguments.items():
+                if variables_in(value):
+                    if name not in op.Gradients._fields:
+                        raise TypeError(f"{name} takes no Variable, as there is no gradient of it: give its array, x.value")
+                    arguments[name] = mapped(lambda x, _: Place(x.number), value)
+                    bound.arguments[name] = mapped(lambda x, _: x.value, value)
+            if "output" not in outputs or len(outputs) > 1:
+                check_outputs(op, outputs)
+            output, cache = op.forward(*bound.args, **bound.kwargs)
+        except (TypeError, ValueError, IndexError) as error:
+            kind = next(kind for kind in (TypeError, IndexError, ValueError) if isinstance(error, kind))
+            raise kind(f"step {number}, {name_of(op)}: {error}") from error
+        values = [output if name == "output" else getattr(cache, name) for name in outputs]
+        made = tuple(map(self.variable, values))
+        like = (output.shape, output.dtype)
+        numbers = tuple(x.number for x in made)
+        self.steps.append(Step(number, op, arguments, cache, like, outputs, numbers))
+        return made
+
+
+def combined(operation: arithmetic.Operation, *parts: Any, **options: Any) -> Variable:
+    """An operation on variables, arrays and numbers."""
+    ready = [x if isinstance(x, Variable) else as_constant(x) for x in parts]
+    variable = [isinstance(x, Variable) for x in ready]
+    tape = tape_of(ready)
+    assert tape is not None
+    return tape.record(operation, (ready, variable), options, ("output",))[0]
+
+
+def as_constant(value: Any) -> Any:
+    """A number as Python's, which upcasts no array; anything else as an array."""
+    if isinstance(value, Number) and not isinstance(value, np.longdouble):
+        return value.item() if isinstance(value, np.generic) else value
+    return as_array("a constant", value)
+
+
+def mapped(function: Callable[[Any, Any], Any], value: Any, other: Any = None, *, keep: bool = True) -> Any:
+    """`value` with ``function(variable, its part of other)`` in place of each variable, of which it may hold some.
+
+    What is constant stays, or is None without `keep`; a bias object without `keep` is its array.
+    """
+    if isinstance(value, Variable | Place):
+        return function(value, other)
+    if holds_array(value) and isinstance(value.array, Variable | Place):
+        result = function(value.array, other)
+        return value.with_array(result) if keep else result
+    if isinstance(value, tuple | list):
+        others = [None] * len(value) if other is None else other
+        parts = [mapped(function, x, y, keep=keep) for x, y in zip(value, others, strict=True)]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value if keep else None
+
+
+def variables_in(value: Any) -> list[Variable]:
+    """All that are in `value`."""
+    variables: list[Variable] = []
+    mapped(lambda x, _: variables.append(x), value)
+    return variables
+
+
+def tape_of(values: Any) -> Tape | None:
+    """The one that all variables in `values` are on."""
+    tapes = {id(x.tape): x.tape for x in variables_in(list(values))}
+    if len(tapes) > 1:
+        raise ValueError("variables of two chains cannot be combined: one layer calls another as a function")
+    return next(iter(tapes.values()), None)
+
+
+def check_outputs(op: Any, outputs: tuple[str, ...]) -> None:
+    """Refuse a name that is no output of the op."""
+    further = [name[2:] for name in list(signature_of(op.backward).parameters)[2:]]
+    for name in outputs:
+        if name != "output" and name not in further:
+            raise ValueError(f"there is no output {name!r}: it has {', '.join(['output', *further])}")
+
+
+@lru_cache
+def signature_of(function: Any) -> Any:
+    """As inspect gives it, which is slow."""
+    return signature(function)
+
+
+def name_of(op: Any) -> str:
+    """As it is told to people."""
+    name: str = getattr(op, "name", None) or getattr(op, "__name__", None) or type(op).__name__
+    return name.rpartition(".")[2]
