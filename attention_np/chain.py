@@ -22,38 +22,35 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np._chain import arithmetic
-from attention_np._chain.recording import Step, Tape, Variable, combined, mapped, name_of, tape_of
+from attention_np._chain.recording import Step, Tape, Variable, combined, name_of, tape_of
 from attention_np._lib.arguments import as_array, as_floating, as_vector, check_cache
 from attention_np._lib.arrays import Array, as_result, computed_in, quiet
 
 __all__ = ["Cache", "Variable", "apply", "backward", "concatenate", "double_backward", "forward", "jvp", "where"]
 
+Gradients = dict  # of each input, by its name
 Layer = Callable[..., Variable | tuple[Variable, ...]]
-Like = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 class Cache(NamedTuple):
     """What :func:`forward` leaves for the other passes and the reader: ``print(cache)`` lists the steps."""
 
-    inputs: dict[str, Array]
+    names: tuple[str, ...]  # of the inputs
+    values: tuple[Array, ...]  # of all variables: of the inputs first, then of what the steps made
     steps: tuple[Step, ...]
-    made: tuple[Like, ...]  # shape and dtype of each variable: of the inputs first, then of what the steps made
     outputs: tuple[int, ...]  # the variables that the layer returned
     is_tuple: bool  # whether it returned a tuple
 
     def __str__(self) -> str:
-        names = [*self.inputs, *(f"step {step.number}" for step in self.steps for _ in step.made)]
-
-        def named(number: int) -> str:
-            return f"{names[number]} {self.made[number][0]}"
-
-        rows = []
+        names = [*self.names, *(f"step {step.number}" for step in self.steps for _ in step.made)]
+        rows = [("", "inputs", ", ".join(f"{name} {x.shape}" for name, x in zip(self.names, self.values, strict=False)))]
         for step in self.steps:
-            places: list[int] = []
-            mapped(lambda place, _: places.append(place.number), list(step.arguments.values()))
-            made = ", ".join(str(self.made[number][0]) for number in step.made)
-            rows.append(f"{step.number:>4}  {name_of(step.op):<16}  {', '.join(map(named, places))} -> {made}")
-        return "\n".join([*rows, f"      output            {', '.join(map(named, self.outputs))}"])
+            read = ", ".join(dict.fromkeys(names[number] for number in step.read))
+            made = ", ".join(str(self.values[number].shape) for number in step.made)
+            rows.append((str(step.number), name_of(step.op), f"{read} -> {made}"))
+        rows.append(("", "output", ", ".join(f"{names[number]} {self.values[number].shape}" for number in self.outputs)))
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        return "\n".join(f"{number:>{widths[0]}}  {name:<{widths[1]}}  {text}" for number, name, text in rows)
 
 
 def apply(op: Any, *arrays: Any, outputs: Sequence[str] | None = None, **options: Any) -> Any:
@@ -89,10 +86,11 @@ def apply(op: Any, *arrays: Any, outputs: Sequence[str] | None = None, **options
     ...     return chain.apply(softmax, 2 * scores) @ values
     >>> output, cache = chain.forward(layer, {"scores": np.array([[0.0, 1.0]]), "values": np.eye(2)})
     >>> print(cache)
-       1  multiply          scores (1, 2) -> (1, 2)
-       2  softmax           step 1 (1, 2) -> (1, 2)
-       3  matmul            step 2 (1, 2), values (2, 2) -> (1, 2)
-          output            step 3 (1, 2)
+       inputs    scores (1, 2), values (2, 2)
+    1  multiply  scores -> (1, 2)
+    2  softmax   step 1 -> (1, 2)
+    3  matmul    step 2, values -> (1, 2)
+       output    step 3 (1, 2)
     >>> print(chain.backward(np.array([[1.0, 0.0]]), cache)["scores"].round(4))
     [[ 0.21 -0.21]]
     """
@@ -149,9 +147,8 @@ def forward(layer: Layer, inputs: Mapping[str, npt.ArrayLike]) -> tuple[Any, Cac
         if not isinstance(x, Variable) or x.tape is not tape:
             raise TypeError(f"layer must return a Variable of its own, or a tuple of them, not {type(x).__name__}")
     outputs = tuple(x.value.copy() for x in of_layer)  # as one may be an input, or a view of one
-    made = tuple((x.shape, x.dtype) for x in tape.values)
     numbers = tuple(x.number for x in of_layer)
-    cache = Cache(arrays, tuple(tape.steps), made, numbers, isinstance(result, tuple))
+    cache = Cache(tuple(arrays), tuple(tape.values), tuple(tape.steps), numbers, isinstance(result, tuple))
     return outputs if cache.is_tuple else outputs[0], cache
 
 
@@ -176,8 +173,7 @@ def backward(d_output: Any, cache: Cache) -> dict[str, Array | None]:
     # forward was y = op(x), from the first step to the last
     with quiet():
         for step in reversed(cache.steps):
-            if not d_made.keys().isdisjoint(step.made):
-                _add(d_made, step.gradients(d_made))  # (chain.5)
+            _add(d_made, step.gradients(_taken(d_made, step)))  # (chain.5)
     return _of_inputs(d_made, cache)
 
 
@@ -225,18 +221,17 @@ def double_backward(
     if not isinstance(d_gradients, Mapping):
         raise TypeError(f"d_gradients must be a mapping of names to arrays, not {type(d_gradients).__name__}")
     tangents = _pushed(d_gradients, cache)
-    d_made, moved = _cotangents(d_output, cache), {}
+    d_made, moved = _cotangents(d_output, cache), dict[int, Array]()
     with quiet():
         for step in reversed(cache.steps):
-            if d_made.keys().isdisjoint(step.made):
-                continue
-            # how d_x = J(x)^T d_y moves: J moves with x, and d_y moves
-            if not moved.keys().isdisjoint(step.made):
-                _add(moved, step.gradients(moved))  # (chain.9)
-            _add(moved, step.gradients_along(tangents, d_made))  # (chain.9)
-            _add(d_made, step.gradients(d_made))
-    reached = {n: np.zeros(*cache.made[n]) for n in range(len(cache.inputs)) if n in d_made and n not in moved}
-    return _of_outputs(tangents, cache), _of_inputs(moved | reached, cache)
+            # backward was d_x = J^T d_y: both move
+            d_step = _taken(d_made, step)
+            _add(moved, step.gradients(_taken(moved, step)))  # (chain.9)
+            _add(moved, step.gradients_along(tangents, d_step))  # (chain.9)
+            _add(d_made, step.gradients(d_step))
+    for number, d_input in d_made.items():  # which an input may reach by steps that are linear
+        moved.setdefault(number, np.zeros_like(d_input))
+    return _of_outputs(tangents, cache), _of_inputs(moved, cache)
 
 
 def as_op(layer: Layer, names: Sequence[str]) -> Any:
@@ -268,15 +263,21 @@ class _LayerOp:
     def _joined(self, outputs: Any, cache: Cache) -> Array:
         if not cache.is_tuple:
             return np.asarray(outputs)
-        parts = [np.zeros(*cache.made[n]) if x is None else x for n, x in zip(cache.outputs, outputs, strict=True)]
+        values = [cache.values[number] for number in cache.outputs]
+        parts = [np.zeros_like(value) if x is None else x for value, x in zip(values, outputs, strict=True)]
         return np.concatenate([x.ravel() for x in parts])
 
     def _apart(self, d_output: Array, cache: Cache) -> Any:
         if not cache.is_tuple:
             return d_output
-        shapes = [cache.made[n][0] for n in cache.outputs]
+        shapes = [cache.values[number].shape for number in cache.outputs]
         parts = np.split(d_output, np.cumsum([prod(shape) for shape in shapes])[:-1])
         return tuple(x.reshape(shape) for x, shape in zip(parts, shapes, strict=True))
+
+
+def _taken(d_made: dict[int, Array], step: Step) -> dict[int, Array]:
+    """The gradients of what a step made, which nothing else needs."""
+    return {number: d_made.pop(number) for number in step.made if number in d_made}
 
 
 def _add(sums: dict[int, Array], terms: Iterable[tuple[int, Array]]) -> None:
@@ -294,36 +295,37 @@ def _cotangents(d_output: Any, cache: Cache) -> dict[int, Array]:
     for k, (number, d) in enumerate(zip(cache.outputs, d_output if cache.is_tuple else [d_output], strict=True)):
         if d is not None:
             name = f"d_output[{k}]" if cache.is_tuple else "d_output"
-            shape, dtype = cache.made[number]
-            _add(d_made, [(number, as_vector(name, d, shape, computed_in(dtype)))])
+            value = cache.values[number]
+            _add(d_made, [(number, as_vector(name, d, value.shape, computed_in(value.dtype)))])
     return d_made
 
 
 def _pushed(tangents: Mapping[str, Any], cache: Cache) -> dict[int, Array]:
     """The tangent of each variable that moves along `tangents` of the inputs."""
-    numbers = {name: number for number, name in enumerate(cache.inputs)}
+    numbers = {name: number for number, name in enumerate(cache.names)}
     moved: dict[int, Array] = {}
     for name, tangent in tangents.items():
         if name not in numbers:
             raise TypeError(f"the chain has no input {name!r}: it has {', '.join(numbers)}")
         if tangent is not None:
-            shape, dtype = cache.made[numbers[name]]
-            moved[numbers[name]] = as_vector(f"the tangent of {name}", tangent, shape, computed_in(dtype))
+            value = cache.values[numbers[name]]
+            moved[numbers[name]] = as_vector(f"the tangent of {name}", tangent, value.shape, computed_in(value.dtype))
     with quiet():
         for step in cache.steps:
-            moved |= step.tangents(moved)  # (chain.7)
+            moved |= step.tangents(moved)  # (chain.8)
     return moved
 
 
 def _of_outputs(moved: dict[int, Array], cache: Cache) -> Any:
     """The tangents of what the layer returned."""
-    tangents = [as_result(moved[n], cache.made[n][1]) if n in moved else None for n in cache.outputs]
+    values = [(number, cache.values[number]) for number in cache.outputs]
+    tangents = [as_result(moved[number], x.dtype).copy() if number in moved else None for number, x in values]
     if cache.is_tuple:
-        return tuple(None if x is None else x.copy() for x in tangents)
-    return np.zeros(*cache.made[cache.outputs[0]]) if tangents[0] is None else tangents[0].copy()
+        return tuple(tangents)
+    return np.zeros_like(values[0][1]) if tangents[0] is None else tangents[0]
 
 
 def _of_inputs(d_made: dict[int, Array], cache: Cache) -> dict[str, Array | None]:
     """The gradients of the inputs, each in memory of its own."""
-    gradients = enumerate(cache.inputs.items())
-    return {name: as_result(d_made[n], x.dtype).copy() if n in d_made else None for n, (name, x) in gradients}
+    inputs = enumerate(zip(cache.names, cache.values, strict=False))
+    return {name: as_result(d_made[n], x.dtype).copy() if n in d_made else None for n, (name, x) in inputs}

@@ -97,7 +97,7 @@ class Product(Operation):
                 return None
             return (tangent, cache.parts[1]) if k == 1 else (cache.parts[0], tangent)
 
-        return None, self._gradients(d_output, cache, factors)
+        return None, self._gradients(d_output, cache, factors)  # (chain.13)
 
 
 class Quotient(Operation):
@@ -108,16 +108,16 @@ class Quotient(Operation):
         (_, y), (d_x, d_y) = cache.parts, parts
         with quiet():
             total = added(d_x, None if d_y is None else -cache.output * d_y)
-            return as_result(np.asarray(total / y), cache.output.dtype)
+            return as_result(np.asarray(total / y), cache.output.dtype)  # (chain.15)
 
     def double_backward(self, d_gradients: Gradients, d_output: Array, cache: Cache) -> tuple[None, Gradients]:
         """How both gradients, d_output / y and -d_output * quotient / y, move along tangents."""
         (x, y), d_y = cache.parts, d_gradients.parts[1]
         with quiet():
             d_quotient = self.jvp(cache, d_gradients.parts)
-            of_x = None if d_y is None else -_over(_over(backward_times(d_output, d_y), y), y)
+            of_x = None if d_y is None else -_over(_over(backward_times(d_output, d_y), y), y)  # (chain.16)
             bend = d_quotient if d_y is None else d_quotient - x / y * (d_y / y)
-            found = (of_x, -_over(backward_times(d_output, bend), y))
+            found = (of_x, -_over(backward_times(d_output, bend), y))  # (chain.16)
             moved = zip(found, cache.parts, cache.variable, strict=True)
             return None, Gradients([as_gradient(d, x) if d is not None and has else None for d, x, has in moved])
 
@@ -168,10 +168,10 @@ def _sum_gradient(d_output: Array, _: int, x: Array, axis: int | tuple[int, ...]
 ADD = Operation("add", lambda x, y: x + y, lambda d, k, x, y: d)
 SUBTRACT = Operation("subtract", lambda x, y: x - y, lambda d, k, x, y: -d if k else d)
 NEGATIVE = Operation("negative", lambda x: -x, lambda d, k, x: -d)
-MULTIPLY = Product("multiply", lambda x, y: x * y, lambda d, k, x, y: backward_times(d, x if k else y))
+MULTIPLY = Product("multiply", lambda x, y: x * y, lambda d, k, x, y: backward_times(d, x if k else y))  # (chain.12)
 DIVIDE = Quotient(
     "divide", lambda x, y: x / y, lambda d, k, x, y: -_over(backward_times(d, x / y), y) if k else _over(d, y)
-)
+)  # (chain.14)
 MATMUL = Product("matmul", lambda x, y: x @ y, _matmul_gradient)
 RESHAPE = Operation("reshape", lambda x, shape: x.reshape(shape), lambda d, k, x, shape: d.reshape(x.shape))
 SWAPAXES = Operation("swapaxes", lambda x, axes: x.swapaxes(*axes), lambda d, k, x, axes: d.swapaxes(*axes))

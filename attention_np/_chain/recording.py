@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
 from numbers import Number
@@ -37,7 +38,8 @@ INSTEAD = {
 }
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """Where a variable stood among the arguments of a step."""
 
     number: int
@@ -165,11 +167,16 @@ class Step(NamedTuple):
 
     number: int
     op: Any
-    arguments: dict[str, Any]  # with a Place where a variable stood
+    arguments: dict[str, Any]  # that hold variables, with a Place for each
     cache: Any
     output: tuple[tuple[int, ...], np.dtype[Any]]  # shape and dtype of the op's output
     outputs: tuple[str, ...]
     made: tuple[int, ...]  # the variables that are these outputs
+
+    @property
+    def read(self) -> list[int]:
+        """The variables that the step was made from."""
+        return [number for argument in self.arguments.values() for number in variables_in(argument)]
 
     def tangents(self, tangents: dict[int, Array]) -> dict[int, Array]:
         """Of what the step made, along those of what it was made from; none where nothing moves."""
@@ -180,39 +187,43 @@ class Step(NamedTuple):
             return {self.made[0]: self.op.jvp(self.cache, **along)}
         return dict(zip(self.made, self.op.jvp(self.cache, outputs=self.outputs, **along), strict=True))
 
-    def gradients(self, d_made: dict[int, Array]) -> Iterator[tuple[int, Array]]:
-        """Of the variables that the step was made from."""
+    def gradients(self, d_made: dict[int, Array]) -> Iterable[tuple[int, Array]]:
+        """Of the variables that the step was made from, from those of what it made."""
+        if not d_made:
+            return ()
         d_output, further = self._cotangents(d_made)
-        return self._of_places(self.op.backward(d_output, self.cache, **further))
+        return self._by_variable(self.op.backward(d_output, self.cache, **further))
 
-    def gradients_along(self, tangents: dict[int, Array], d_made: dict[int, Array]) -> Iterator[tuple[int, Array]]:
+    def gradients_along(self, tangents: dict[int, Array], d_made: dict[int, Array]) -> Iterable[tuple[int, Array]]:
         """How :meth:`gradients` move along tangents of the variables."""
         along = self._along(tangents)
-        if not along:
-            return iter(())
+        if not along or not d_made:
+            return ()
         d_output, further = self._cotangents(d_made)
         d_gradients = self.op.Gradients(**{name: along.get(name) for name in self.op.Gradients._fields})
-        return self._of_places(self.op.double_backward(d_gradients, d_output, self.cache, **further)[1])
+        return self._by_variable(self.op.double_backward(d_gradients, d_output, self.cache, **further)[1])
 
     def _along(self, tangents: dict[int, Array]) -> dict[str, Any]:
-        along = {}
-        for name, argument in self.arguments.items():
-            numbers: list[int] = []
-            mapped(lambda place, _: numbers.append(place.number), argument)
-            if not tangents.keys().isdisjoint(numbers):
-                along[name] = mapped(lambda place, _: tangents.get(place.number), argument, keep=False)
-        return along
+        """The tangents of the arguments in which something moves."""
+        return {
+            name: mapped(lambda place, _: tangents.get(place.number), argument, keep=False)
+            for name, argument in self.arguments.items()
+            if not tangents.keys().isdisjoint(variables_in(argument))
+        }
 
     def _cotangents(self, d_made: dict[int, Array]) -> tuple[Array, dict[str, Array]]:
-        of_outputs = {name: d_made[number] for name, number in zip(self.outputs, self.made, strict=True) if number in d_made}
-        d_output = of_outputs.pop("output", None)
-        return np.zeros(*self.output) if d_output is None else d_output, {f"d_{name}": d for name, d in of_outputs.items()}
+        """The gradient of the output, and by their names in `backward` those of the further ones."""
+        named = {name: d_made[x] for name, x in zip(self.outputs, self.made, strict=True) if x in d_made}
+        d_output = named.pop("output", None)
+        if d_output is None:
+            d_output = np.zeros(*self.output)
+        return d_output, {f"d_{name}": d for name, d in named.items()}
 
-    def _of_places(self, gradients: Any) -> Iterator[tuple[int, Array]]:
+    def _by_variable(self, gradients: Any) -> Iterable[tuple[int, Array]]:
         pairs: list[tuple[int, Array]] = []
         for name, argument in self.arguments.items():
             mapped(lambda place, d: pairs.append((place.number, d)), argument, getattr(gradients, name))
-        return (pair for pair in pairs if pair[1] is not None)
+        return [pair for pair in pairs if pair[1] is not None]
 
 
 class Tape:
@@ -286,16 +297,17 @@ def mapped(function: Callable[[Any, Any], Any], value: Any, other: Any = None, *
     return value if keep else None
 
 
-def variables_in(value: Any) -> list[Variable]:
-    """All that are in `value`."""
-    variables: list[Variable] = []
-    mapped(lambda x, _: variables.append(x), value)
-    return variables
+def variables_in(value: Any) -> list[int]:
+    """The numbers of all that are in `value`."""
+    numbers: list[int] = []
+    mapped(lambda x, _: numbers.append(x.number), value)
+    return numbers
 
 
 def tape_of(values: Any) -> Tape | None:
     """The one that all variables in `values` are on."""
-    tapes = {id(x.tape): x.tape for x in variables_in(list(values))}
+    tapes: dict[int, Tape] = {}
+    mapped(lambda x, _: tapes.setdefault(id(x.tape), x.tape), list(values))
     if len(tapes) > 1:
         raise ValueError("variables of two chains cannot be combined: one layer calls another as a function")
     return next(iter(tapes.values()), None)

@@ -98,6 +98,9 @@ def check_op_by(
 ) -> list[Report]:
     """A report by each method, as :func:`check_op` gives it; what does not depend on the method is measured once."""
     check_mapping(inputs)
+    if hasattr(op, "as_op"):  # of which each layer is an op
+        options = dict(options)
+        op = op.as_op(options.pop("layer"), tuple(inputs))
     makers = {name: x for name, x in inputs.items() if hasattr(x, "with_array")}
     inputs = {name: x.array if name in makers else x for name, x in inputs.items()}
     nest = Nest.of_arguments(inputs)
