@@ -2,8 +2,8 @@ r"""A whole layer as a chain of ops: written forward only, with its other passes
 
 .. math::
 
-    \frac{\partial L}{\partial x} = \sum_{k \text{ that reads } x} \left( \frac{\partial y_k}{\partial x} \right)^{\!\top}
-    \frac{\partial L}{\partial y_k}, \qquad
+    \frac{\partial L}{\partial x} = \sum_{k \text{ reads } x}
+    \left( \frac{\partial y_k}{\partial x} \right)^{\!\top} \frac{\partial L}{\partial y_k}, \qquad
     \dot{y}_k = \sum_{x \text{ read by } k} \frac{\partial y_k}{\partial x} \dot{x}
 
 A layer is a function of variables that applies ops to them. :func:`forward` runs it once, and keeps the steps in their
@@ -43,12 +43,16 @@ class Cache(NamedTuple):
 
     def __str__(self) -> str:
         names = [*self.names, *(f"step {step.number}" for step in self.steps for _ in step.made)]
-        rows = [("", "inputs", ", ".join(f"{name} {x.shape}" for name, x in zip(self.names, self.values, strict=False)))]
+        rows = [
+            ("", "inputs", ", ".join(f"{name} {x.shape}" for name, x in zip(self.names, self.values, strict=False)))
+        ]
         for step in self.steps:
             read = ", ".join(dict.fromkeys(names[number] for number in step.read))
             made = ", ".join(str(self.values[number].shape) for number in step.made)
             rows.append((str(step.number), name_of(step.op), f"{read} -> {made}"))
-        rows.append(("", "output", ", ".join(f"{names[number]} {self.values[number].shape}" for number in self.outputs)))
+        rows.append(
+            ("", "output", ", ".join(f"{names[number]} {self.values[number].shape}" for number in self.outputs))
+        )
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         return "\n".join(f"{number:>{widths[0]}}  {name:<{widths[1]}}  {text}" for number, name, text in rows)
 
@@ -97,9 +101,9 @@ def apply(op: Any, *arrays: Any, outputs: Sequence[str] | None = None, **options
     wanted = ("output",) if outputs is None else tuple(outputs)
     tape = tape_of([*arrays, *options.values()]) or Tape()
     made = tape.record(op, arrays, options, wanted)
-    if len(tape.values) == len(made):  # all are constants
-        made = tuple(x.value for x in made)
-    return made[0] if outputs is None else made
+    of_constants = len(tape.values) == len(made)
+    results: tuple[Any, ...] = tuple(x.value for x in made) if of_constants else made
+    return results[0] if outputs is None else results
 
 
 def concatenate(parts: Sequence[Any], axis: int = -1) -> Variable:
@@ -196,9 +200,7 @@ def jvp(cache: Cache, **tangents: npt.ArrayLike | None) -> Any:
     return _of_outputs(_pushed(tangents, cache), cache)
 
 
-def double_backward(
-    d_gradients: Mapping[str, Any], d_output: Any, cache: Cache
-) -> tuple[Any, dict[str, Array | None]]:
+def double_backward(d_gradients: Mapping[str, Any], d_output: Any, cache: Cache) -> tuple[Any, dict[str, Array | None]]:
     """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every input.
 
     Parameters
@@ -243,8 +245,8 @@ class _LayerOp:
     """What :func:`as_op` returns; a tuple of outputs is one long row."""
 
     def __init__(self, layer: Layer, names: tuple[str, ...]) -> None:
-        self.layer, self.name = layer, getattr(layer, "__name__", "layer")
-        self.Gradients: Any = namedtuple("Gradients", names)
+        kind: Any = namedtuple("Gradients", names)
+        self.layer, self.name, self.Gradients = layer, getattr(layer, "__name__", "layer"), kind
 
     def forward(self, **inputs: Any) -> tuple[Array, Cache]:
         output, cache = forward(self.layer, inputs)

@@ -37,15 +37,14 @@ class Operation:
     """An operation that is linear in all its parts together."""
 
     name: str
-    value: Callable[..., Array]  # of the parts
-    gradient: Callable[..., Array]  # of part number k: of d_output, k and the parts
-
-    Gradients = Gradients
+    value: Callable[..., Any]  # of the parts
+    gradient: Callable[..., Any]  # of part number k: of d_output, k and the parts
 
     def forward(self, parts: list[Array], variable: Sequence[bool], **options: Any) -> tuple[Array, Cache]:
         """The value, and what the other passes need."""
         compute, result = precision(*(x for x in parts if isinstance(x, np.ndarray)))
-        ready = [np.asarray(x, np.result_type(x, compute) if isinstance(x, complex) else compute) for x in parts]
+        wider = [compute if not np.iscomplexobj(x) else np.result_type(compute, np.complex64) for x in parts]
+        ready = [np.asarray(x, dtype) for x, dtype in zip(parts, wider, strict=True)]
         with quiet():
             output = as_result(np.asarray(self.value(*ready, **options)), result)
         return output, Cache(ready, variable, options, output)
@@ -54,9 +53,7 @@ class Operation:
         """The gradient of each part, summed over what was broadcast."""
         return self._gradients(d_output, cache, lambda _: cache.parts)
 
-    def _gradients(
-        self, d_output: Array, cache: Cache, factors: Callable[[int], Sequence[Array] | None]
-    ) -> Gradients:
+    def _gradients(self, d_output: Array, cache: Cache, factors: Callable[[int], Sequence[Array] | None]) -> Gradients:
         """The gradient of each part, where `factors` are what the parts are in its formula; None is zero."""
         gradients: list[Array | None] = [None] * len(cache.parts)
         with quiet():
@@ -76,6 +73,9 @@ class Operation:
         """How the gradients move along `d_gradients`; their cotangent is left to the whole chain."""
         del d_gradients, d_output
         return None, Gradients([None] * len(cache.parts))  # no gradient depends on the parts
+
+
+Operation.Gradients = Gradients  # type: ignore[attr-defined]
 
 
 class Product(Operation):
@@ -128,6 +128,10 @@ def _over(d_array: Array, divisor: Array) -> Array:
     return quotient if is_finite(quotient) else np.where(d_array == 0, 0, quotient)
 
 
+def _divide_gradient(d_output: Array, k: int, x: Array, y: Array) -> Array:
+    return -_over(backward_times(d_output, x / y), y) if k else _over(d_output, y)  # (chain.14)
+
+
 def _matmul_gradient(d_output: Array, k: int, x: Array, y: Array) -> Array:
     """As of matrices: x of one axis is a row, y of one axis a column."""
     d_matrix = d_output[..., None, :] if x.ndim == 1 and y.ndim > 1 else d_output
@@ -136,8 +140,7 @@ def _matmul_gradient(d_output: Array, k: int, x: Array, y: Array) -> Array:
         d_matrix = d_matrix[..., None]
     row, column = x if x.ndim > 1 else x[None], y if y.ndim > 1 else y[:, None]
     if k == 0:
-        d_row = backward_product(d_matrix, transposed(column))
-        return d_row[..., 0, :] if x.ndim == 1 else d_row
+        return backward_product(d_matrix, transposed(column))
     d_column: Array = transposed(backward_product(transposed(d_matrix), row))
     return d_column[..., 0] if y.ndim == 1 else d_column
 
@@ -165,16 +168,14 @@ def _sum_gradient(d_output: Array, _: int, x: Array, axis: int | tuple[int, ...]
     return np.broadcast_to(d_output, x.shape)
 
 
-ADD = Operation("add", lambda x, y: x + y, lambda d, k, x, y: d)
-SUBTRACT = Operation("subtract", lambda x, y: x - y, lambda d, k, x, y: -d if k else d)
-NEGATIVE = Operation("negative", lambda x: -x, lambda d, k, x: -d)
+ADD = Operation("add", lambda x, y: x + y, lambda d, *_: d)
+SUBTRACT = Operation("subtract", lambda x, y: x - y, lambda d, k, *_: -d if k else d)
+NEGATIVE = Operation("negative", lambda x: -x, lambda d, *_: -d)
 MULTIPLY = Product("multiply", lambda x, y: x * y, lambda d, k, x, y: backward_times(d, x if k else y))  # (chain.12)
-DIVIDE = Quotient(
-    "divide", lambda x, y: x / y, lambda d, k, x, y: -_over(backward_times(d, x / y), y) if k else _over(d, y)
-)  # (chain.14)
+DIVIDE = Quotient("divide", lambda x, y: x / y, _divide_gradient)
 MATMUL = Product("matmul", lambda x, y: x @ y, _matmul_gradient)
-RESHAPE = Operation("reshape", lambda x, shape: x.reshape(shape), lambda d, k, x, shape: d.reshape(x.shape))
-SWAPAXES = Operation("swapaxes", lambda x, axes: x.swapaxes(*axes), lambda d, k, x, axes: d.swapaxes(*axes))
+RESHAPE = Operation("reshape", lambda x, shape: x.reshape(shape), lambda d, _, x, **__: d.reshape(x.shape))
+SWAPAXES = Operation("swapaxes", lambda x, axes: x.swapaxes(*axes), lambda d, *_, axes: d.swapaxes(*axes))
 ENTRIES = Operation("entries", lambda x, index: x[index], _entries_gradient)
 SUM = Operation("sum", lambda x, axis, keepdims: x.sum(axis=axis, keepdims=keepdims), _sum_gradient)
 CONCATENATE = Operation("concatenate", lambda *parts, axis: np.concatenate(parts, axis), _concatenate_gradient)

@@ -11,6 +11,7 @@ from operator import index as as_index
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from attention_np._chain import arithmetic
 from attention_np._lib.arguments import as_array
@@ -45,7 +46,7 @@ class Place:
     number: int
 
 
-class Variable(StandIn):
+class Variable(StandIn, NDArrayOperatorsMixin):
     """An array of a layer: an input, or what a step made."""
 
     def __init__(self, tape: Tape, number: int) -> None:
@@ -80,44 +81,12 @@ class Variable(StandIn):
     def __repr__(self) -> str:
         return f"Variable(shape={self.shape}, dtype={self.dtype})"
 
-    def __add__(self, other: Any) -> Variable:
-        return combined(arithmetic.ADD, self, other)
-
-    def __radd__(self, other: Any) -> Variable:
-        return combined(arithmetic.ADD, other, self)
-
-    def __sub__(self, other: Any) -> Variable:
-        return combined(arithmetic.SUBTRACT, self, other)
-
-    def __rsub__(self, other: Any) -> Variable:
-        return combined(arithmetic.SUBTRACT, other, self)
-
-    def __mul__(self, other: Any) -> Variable:
-        return combined(arithmetic.MULTIPLY, self, other)
-
-    def __rmul__(self, other: Any) -> Variable:
-        return combined(arithmetic.MULTIPLY, other, self)
-
-    def __truediv__(self, other: Any) -> Variable:
-        return combined(arithmetic.DIVIDE, self, other)
-
-    def __rtruediv__(self, other: Any) -> Variable:
-        return combined(arithmetic.DIVIDE, other, self)
-
-    def __matmul__(self, other: Any) -> Variable:
-        return combined(arithmetic.MATMUL, self, other)
-
-    def __rmatmul__(self, other: Any) -> Variable:
-        return combined(arithmetic.MATMUL, other, self)
-
-    def __neg__(self) -> Variable:
-        return combined(arithmetic.NEGATIVE, self)
-
     def __getitem__(self, index: Any) -> Variable:
         for part in index if isinstance(index, tuple) else (index,):
-            if part is not None and part is not Ellipsis and not isinstance(part, slice):
-                if as_array("an index", part, "integers").dtype.kind not in "iu":
-                    raise TypeError(f"a Variable takes slices, None, ... and integers between [ ], not {part!r}")
+            if part is None or part is Ellipsis or isinstance(part, slice):
+                continue
+            if as_array("an index", part, "integers").dtype.kind not in "iu":
+                raise TypeError(f"a Variable takes slices, None, ... and integers between [ ], not {part!r}")
         return combined(arithmetic.ENTRIES, self, index=index)
 
     def reshape(self, *shape: Any) -> Variable:
@@ -132,8 +101,10 @@ class Variable(StandIn):
         """As of an array."""
         return combined(arithmetic.SUM, self, axis=axis, keepdims=keepdims)
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *arrays: Any, **options: Any) -> Any:
-        if method == "__call__" and ufunc in OPERATIONS and not options:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *arrays: Any, out: Any = None, **options: Any) -> Any:
+        """What NumPy asks for an operator, or for a function of its own."""
+        in_place = out is None or type(out[0]) is Variable  # x += y makes a new x
+        if method == "__call__" and ufunc in OPERATIONS and in_place and not options:
             return combined(OPERATIONS[ufunc], *arrays)
         raise TypeError(_refusal(f"np.{ufunc.__name__}", ufunc.__name__))
 
@@ -150,11 +121,6 @@ class Variable(StandIn):
         raise TypeError(_refusal("float"))
 
     __int__ = __complex__ = __index__ = __float__
-
-    def __gt__(self, other: Any) -> Any:
-        raise TypeError(_refusal("a comparison"))
-
-    __lt__ = __ge__ = __le__ = __gt__
 
 
 def _refusal(what: str, name: str = "") -> str:
@@ -247,7 +213,9 @@ class Tape:
             for name, value in bound.arguments.items():
                 if variables_in(value):
                     if name not in op.Gradients._fields:
-                        raise TypeError(f"{name} takes no Variable, as there is no gradient of it: give its array, x.value")
+                        raise TypeError(
+                            f"{name} takes no Variable, as there is no gradient of it: give its array, x.value"
+                        )
                     arguments[name] = mapped(lambda x, _: Place(x.number), value)
                     bound.arguments[name] = mapped(lambda x, _: x.value, value)
             if "output" not in outputs or len(outputs) > 1:
@@ -266,18 +234,11 @@ class Tape:
 
 def combined(operation: arithmetic.Operation, *parts: Any, **options: Any) -> Variable:
     """An operation on variables, arrays and numbers."""
-    ready = [x if isinstance(x, Variable) else as_constant(x) for x in parts]
+    ready = [x if isinstance(x, Variable | Number) else as_array("a constant", x) for x in parts]
     variable = [isinstance(x, Variable) for x in ready]
     tape = tape_of(ready)
     assert tape is not None
     return tape.record(operation, (ready, variable), options, ("output",))[0]
-
-
-def as_constant(value: Any) -> Any:
-    """A number as Python's, which upcasts no array; anything else as an array."""
-    if isinstance(value, Number) and not isinstance(value, np.longdouble):
-        return value.item() if isinstance(value, np.generic) else value
-    return as_array("a constant", value)
 
 
 def mapped(function: Callable[[Any, Any], Any], value: Any, other: Any = None, *, keep: bool = True) -> Any:
