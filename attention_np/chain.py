@@ -245,8 +245,9 @@ class _LayerOp:
     """What :func:`as_op` returns; a tuple of outputs is one long row."""
 
     def __init__(self, layer: Layer, names: tuple[str, ...]) -> None:
-        kind: Any = namedtuple("Gradients", names)
-        self.layer, self.name, self.Gradients = layer, getattr(layer, "__name__", "layer"), kind
+        of_names: Any = namedtuple
+        self.layer, self.name = layer, getattr(layer, "__name__", "layer")
+        self.Gradients = of_names("Gradients", names)
 
     def forward(self, **inputs: Any) -> tuple[Array, Cache]:
         output, cache = forward(self.layer, inputs)
