@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import additive as additive
     from attention_np import biases as biases
     from attention_np import blockwise as blockwise
+    from attention_np import chain as chain
     from attention_np import cost as cost
     from attention_np import cross_entropy as cross_entropy
     from attention_np import dot_product as dot_product
@@ -75,7 +76,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np.functional import scaled_dot_product_attention as scaled_dot_product_attention
     from attention_np.second_order import hessian_vector_product as hessian_vector_product
 else:
-    __all__ = [*OPS, *FUNCTIONS, "biases", "masks", "positions", "rules"]
+    __all__ = [*OPS, *FUNCTIONS, "biases", "chain", "masks", "positions", "rules"]
 
     def __getattr__(name: str) -> Any:
         if name in FUNCTIONS:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arguments import as_flag, as_floating, as_integer, check_broadcasts_to
+from attention_np._lib.arguments import as_flag, as_integer, as_learned, check_broadcasts_to
 from attention_np._lib.arrays import Array, added, sum_to
 from attention_np._lib.products import backward_product
 from attention_np.rules import pick
@@ -253,7 +253,7 @@ def alibi(slopes: npt.ArrayLike) -> Bias:
     >>> print(dot_product.backward(np.array([[1.0, 0.0, 0.0]])[None].repeat(2, axis=0), cache).bias.round(3))
     [0.333 0.283]
     """
-    return _Alibi(as_floating("slopes", slopes))
+    return _Alibi(as_learned("slopes", slopes))
 
 
 def alibi_slopes(num_heads: int) -> Array:
@@ -372,7 +372,7 @@ def t5(table: npt.ArrayLike, *, bidirectional: bool = True, max_distance: int = 
     >>> print(cache.scores[:, 0])  # of the key at position zero, for each query
     [0. 1. 2. 3. 4. 4. 5. 5. 6. 6. 6. 6.]
     """
-    array = as_floating("table", table)
+    array = as_learned("table", table)
     bidirectional, max_distance = as_flag("bidirectional", bidirectional), as_integer("max_distance", max_distance)
     if array.ndim not in (1, 2):
         raise ValueError(f"table must have one or two axes, (num_buckets, heads) (table.shape={array.shape})")
@@ -463,7 +463,7 @@ def shaw(embedding: npt.ArrayLike) -> Bias:
      [-1.  0.  2.]
      [-1. -1.  0.]]
     """
-    array = as_floating("embedding", embedding)
+    array = as_learned("embedding", embedding)
     if array.ndim != 2 or len(array) % 2 == 0:
         raise ValueError(f"embedding must have the shape (2 w + 1, d_k) (embedding.shape={array.shape})")
     return _Shaw(array)
@@ -556,7 +556,7 @@ def forgetting(log_f: npt.ArrayLike) -> Bias:
      [0.3333 0.6667 0.    ]
      [0.1429 0.2857 0.5714]]
     """
-    array = as_floating("log_f", log_f)
+    array = as_learned("log_f", log_f)
     if not array.ndim:
         raise ValueError("log_f must have at least one axis, (..., n) (log_f.shape=())")
     return _Forgetting(array)

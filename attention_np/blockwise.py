@@ -17,10 +17,10 @@ that are never whole in memory are in :mod:`attention_np.rules`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,7 @@ from attention_np._lib.arguments import (
     check_cache,
     check_features,
     check_gradients,
+    check_outputs,
     scores_shape,
 )
 from attention_np._lib.arrays import (
@@ -404,7 +405,7 @@ def _sink_gradient(cache: Cache, d_output: Array, d_logsumexp: Array | None, apa
     return total
 
 
-@passes.documented(passes.JVP)
+@overload
 def jvp(
     cache: Cache,
     *,
@@ -415,8 +416,23 @@ def jvp(
     sink: npt.ArrayLike | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
-) -> Array:
-    r"""Forward mode: how the output moves when the inputs move along a tangent.
+) -> Array: ...
+@overload
+def jvp(cache: Cache, *, outputs: Sequence[str], **tangents: Any) -> tuple[Array, ...]: ...
+@passes.documented(passes.jvp_of("output", "logsumexp"))  # type: ignore[misc]
+def jvp(
+    cache: Cache,
+    *,
+    outputs: Sequence[str] | None = None,
+    query: npt.ArrayLike | None = None,
+    key: npt.ArrayLike | None = None,
+    value: npt.ArrayLike | None = None,
+    bias: npt.ArrayLike | None = None,
+    sink: npt.ArrayLike | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+) -> Array | tuple[Array, ...]:
+    r"""Forward mode: how the output, and the log-sum-exp if it is asked for, move when the inputs move along a tangent.
 
     `executor` and `workers` are as for :func:`forward`.
 
@@ -436,6 +452,7 @@ def jvp(
     [[1.]]
     """
     cache = check_cache(cache, Cache, "blockwise")
+    check_outputs("blockwise", outputs, ("output", "logsumexp"))
     compute = cache.output.dtype
     tangents = {"query": query, "key": key, "value": value, "bias": bias, "sink": sink}
     given = [None if x is None else as_tangent(name, x, getattr(cache, name), compute) for name, x in tangents.items()]
@@ -443,9 +460,11 @@ def jvp(
     at_once = min(as_workers(executor, workers), problem.worth)
     wide = np.result_type(compute, *(x for x in given if x is not None))
     d_output = np.zeros((*problem.leading, problem.n, cache.value.shape[-1]), wide)
+    d_logsumexp = np.zeros(cache.logsumexp.shape, wide)
 
-    def consume(place: Place, found: Array) -> None:
-        d_output[place.at][place.rows] = found
+    def consume(place: Place, found: tuple[Array, Array]) -> None:
+        of_rows = pick(d_logsumexp, place.at, axes=1)
+        d_output[place.at][place.rows], of_rows[place.rows] = found
 
     if any(x is not None for x in given):
         tasks = ((place, (problem.tile(place), _tangent(place, problem, *given))) for place in problem.strips())
@@ -453,11 +472,14 @@ def jvp(
     dtype = precision(cache.query, cache.key, cache.value, cache.bias, cache.sink).result
     with one_thread(), quiet():
         arrays = (in_dtype(compute, x)[0] for x in (cache.query, cache.key, cache.value))
-        if left_range((d_output,), chain(given, arrays, [cache.scale])):
+        asked = (d_output,) if "logsumexp" not in (outputs or ()) else (d_output, d_logsumexp)
+        if left_range(asked, chain(given, arrays, [cache.scale])):
             for place in problem.strips():
                 along = _tangent(place, problem, *(widened(x) for x in given))
                 consume(place, plain.push_forward(problem.tile(place), along))
-        return as_result(without_query_axis(d_output, cache.query), dtype)
+        d_output = as_result(without_query_axis(d_output, cache.query), dtype)
+    found = {"output": d_output, "logsumexp": as_result(d_logsumexp, compute)}
+    return d_output if outputs is None else tuple([found[name] for name in outputs])
 
 
 @passes.documented(passes.DOUBLE_BACKWARD)
@@ -466,12 +488,13 @@ def double_backward(
     d_output: npt.ArrayLike,
     cache: Cache,
     *,
+    d_logsumexp: npt.ArrayLike | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
 ) -> tuple[Array, Gradients]:
     """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`.
 
-    Of a `backward` without a `d_logsumexp`. `executor` and `workers` are as for :func:`forward`.
+    Of :func:`backward` with the same `d_logsumexp`. `executor` and `workers` are as for :func:`forward`.
 
     Notes
     -----
@@ -496,10 +519,14 @@ def double_backward(
     inputs = [getattr(cache, name) for name in names]
     along = [as_tangent(name, getattr(d_gradients, name), getattr(cache, name), compute) for name in names]
     of_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), cache.query)
-    problem = _problem(cache, np.result_type(of_output, *(x for x in along if x is not None)))
+    of_logsumexp = None
+    if d_logsumexp is not None:
+        of_logsumexp = as_vector("d_logsumexp", d_logsumexp, cache.logsumexp.shape, compute)
+    dtypes = (x for x in (of_output, of_logsumexp, *along) if x is not None)
+    problem = _problem(cache, np.result_type(*dtypes))
     at_once = min(as_workers(executor, workers), problem.worth)
     of_rows = in_dtype(problem.dtype, cache.logsumexp, cache.shift, cache.total)
-    of_output, output = in_dtype(problem.dtype, of_output, cache.output)
+    of_output, of_logsumexp, output = in_dtype(problem.dtype, of_output, of_logsumexp, cache.output)
     sink = None if cache.sink is None else cache.sink[..., None, None]
     like = of_output, problem.query, problem.key, problem.value, cache.bias, sink
 
@@ -523,7 +550,10 @@ def double_backward(
         def task(place: Place) -> tuple[Tile, Cotangent, Tangent]:
             logsumexp, shift, total = (pick(x, place.at, axes=1)[place.rows] for x in of_rows)
             d_output, own_output = (x[place.at][place.rows] for x in (of_output, output))
-            given = Cotangent(d_output, own_output, None, logsumexp, shift, total, is_whole=True)
+            d_rows = None
+            if of_logsumexp is not None and problem.is_first(place.at):
+                d_rows = pick(of_logsumexp, place.at, axes=1)[place.rows]
+            given = Cotangent(d_output, own_output, d_rows, logsumexp, shift, total, is_whole=True)
             tangent = _tangent(place, problem, *(x if x is None else numbers(x) for x in along))
             return problem.tile(place), given, tangent
 
@@ -533,7 +563,8 @@ def double_backward(
 
     d_d_output, *gradients = sums(lambda x: x, executor, at_once)
     with one_thread(), quiet():
-        arrays = (None if x is None else in_dtype(problem.dtype, x)[0] for x in (*inputs[:3], of_output, *along[:3]))
+        of_products = (*inputs[:3], of_output, of_logsumexp, *along[:3])
+        arrays = (None if x is None else in_dtype(problem.dtype, x)[0] for x in of_products)
         if left_range((d_d_output, *gradients), chain(arrays, [cache.scale])):
             d_d_output, *gradients = [x if x is None else np.asarray(x) for x in sums(widened, None, 1)]
         dtype = precision(*inputs).result
@@ -565,7 +596,7 @@ def _differentiate_twice(task: tuple[Tile, Cotangent, Tangent]) -> tuple[Array |
     return kernels.differentiate_twice(*task)
 
 
-def _push_forward(tile_and_tangent: tuple[Tile, Tangent]) -> Array:
+def _push_forward(tile_and_tangent: tuple[Tile, Tangent]) -> tuple[Array, Array]:
     return plain.push_forward(*tile_and_tangent)
 
 

@@ -341,12 +341,17 @@ def push_slope(
 
 
 def push_backward(
-    along: Gradients, d_output: Array, moved_d_output: Array | None, cache: Cache
+    along: Gradients,
+    d_output: Array,
+    moved_d_output: Array | None,
+    cache: Cache,
+    d_logsumexp: Array | None = None,
 ) -> tuple[Array, Gradients, tuple[Array, ...], Gradients | None]:
     """How the output and the gradients of `backward` move with the inputs and `d_output` (None: it does not). For ops.
 
-    Beside them what is on the way: how the scores and their gradients move. If `d_output` does, also the gradients of
-    query, key and value themselves: it is an op that asks, in which they are a factor of what moves.
+    With the gradient of the log-sum-exp, (..., n, 1), they are those of it, too. Beside them what is on the way: how
+    the scores and their gradients move. If `d_output` does, also the gradients of query, key and value themselves: it
+    is an op that asks, in which they are a factor of what moves.
     """
     flows, shape = pairs_that_flow(cache.mask, d_output, moved_d_output), cache.weights.shape
     moved_scores, moved_products = _push_scores(cache, along.query, along.key, along.bias)  # (..., n, m)
@@ -363,7 +368,7 @@ def push_backward(
     moved_sink = None if along.sink is None else along.sink[..., None, None]
     # (..., n, m) (dot-product.97, dot-product.99)
     d_scores, moved_d_scores, moved_weights, d_sinks = softmax.times_moving_jacobian_with_sink(
-        d_weights, moved_d_weights, moved_scores, moved_sink, cache.softmax
+        d_weights, moved_d_weights, moved_scores, moved_sink, cache.softmax, d_logsumexp
     )
     d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.109)
 

@@ -341,13 +341,14 @@ def jvp(
     log_decay: Tangent = None,
     beta: Tangent = None,
     initial_state: Tangent = None,
-) -> Array:
-    """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
-    return push(Gradients(query, key, value, log_decay, beta, initial_state), cache)[0]
+) -> dict[str, Array]:
+    """Forward mode: how the output, (..., n, d_v), and the last state move when the inputs move along a tangent."""
+    output, _, final_state = push(Gradients(query, key, value, log_decay, beta, initial_state), cache)
+    return {"output": output, "final_state": final_state}
 
 
-def push(along: Gradients, cache: Cache) -> tuple[Array, list[Array]]:
-    """How the outputs move, (..., n, d_v), and the states before each part, when the inputs move."""
+def push(along: Gradients, cache: Cache) -> tuple[Array, list[Array], Array]:
+    """How the outputs, (..., n, d_v), the states before each part, and the last one move when the inputs do."""
     tokens, moving = as_tokens(*cache[:5], cache.mask), as_tokens(*along[:5], cache.mask)
     state, moved_state = (_first_state(x, cache) for x in (cache.initial_state, along.initial_state))
     outputs, moved_states = [], []
@@ -359,7 +360,8 @@ def push(along: Gradients, cache: Cache) -> tuple[Array, list[Array]]:
             state, moved_state = now.state, step_forward_mode(token, along_token, now, state, moved_state).state
             moved = _read(moved_state, token.query) + _read(state, along_token.query)
             outputs.append(cache.scale * moved)  # (..., d_v) (linear-attention.38)
-    return hidden_as_zero(_stacked(outputs, moved_state.sum(axis=-2), -2), tokens.mask), moved_states
+    output = hidden_as_zero(_stacked(outputs, moved_state.sum(axis=-2), -2), tokens.mask)
+    return output, moved_states, moved_state.copy()
 
 
 def step_forward_mode(token: Tokens, along: Tokens, now: Step, state: Array, moved_state: Array) -> Step:
@@ -379,24 +381,28 @@ def step_forward_mode(token: Tokens, along: Tokens, now: Step, state: Array, mov
 
 
 @passes.double_backward
-def double_backward(d_gradients: Gradients, d_output: Tangent, cache: Cache) -> tuple[tuple[Array, Gradients], None]:
+def double_backward(
+    d_gradients: Gradients, d_output: Tangent, cache: Cache, *, d_final_state: Tangent = None
+) -> tuple[tuple[Array, Gradients], None]:
     """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
     tokens, along = as_tokens(*cache[:5], cache.mask), as_tokens(*d_gradients[:5], cache.mask)
     d_output = hidden_as_zero(d_output, tokens.mask)
     first_states = (_first_state(x, cache) for x in (cache.initial_state, d_gradients.initial_state))
-    found = in_chunks(chunks.double_backward, cache.chunk_size, tokens, along, d_output, *first_states, cache.scale)
+    d_state = np.zeros_like(cache.final_state) if d_final_state is None else d_final_state
+    given = tokens, along, d_output, d_state, *first_states, cache.scale
+    found = in_chunks(chunks.double_backward, cache.chunk_size, *given)
     if found is None:
-        found = step_by_step_double_backward(d_output, tokens, along, d_gradients, cache)
+        found = step_by_step_double_backward(d_output, d_state, tokens, along, d_gradients, cache)
     d_d_output, d_tokens, d_state = found
     return (d_d_output, _gradients(d_tokens, d_state, tokens)), None  # (linear-attention.71)
 
 
 def step_by_step_double_backward(
-    d_output: Array, tokens: Tokens, along: Tokens, d_gradients: Gradients, cache: Cache
+    d_output: Array, d_state: Array, tokens: Tokens, along: Tokens, d_gradients: Gradients, cache: Cache
 ) -> tuple[Array, Tokens, Array]:
     """How the outputs, and the gradients of the tokens and of the first state, move along `d_gradients`."""
-    d_d_output, moved_states = push(d_gradients, cache)  # (linear-attention.72)
-    d_state = moved_d_state = np.zeros_like(cache.final_state)
+    d_d_output, moved_states, _ = push(d_gradients, cache)  # (linear-attention.72)
+    moved_d_state = np.zeros_like(cache.final_state)
     found = []
     for number, part in reversed(list(enumerate(_parts(tokens, cache.chunk_size)))):
         state, moved_state, steps = cache.states[..., number, :, :], moved_states[number], []

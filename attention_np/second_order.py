@@ -25,7 +25,7 @@ def hessian_vector_product(op: Any, d_output: npt.ArrayLike, cache: Any, **tange
     Parameters
     ----------
     op : module
-        One of ``attention_np``'s, or one like them that has ``double_backward``.
+        One of ``attention_np``'s, :mod:`~attention_np.chain` among them, or one like them that has ``double_backward``.
     d_output : array_like of float
         A gradient of the loss with respect to the output, of its shape, that does not depend on the inputs. For a loss
         of which it does, the Hessian has one more term, ``J^T (d^2 loss / d output^2) J``: :func:`op.jvp`, and
@@ -55,7 +55,7 @@ def hessian_vector_product(op: Any, d_output: npt.ArrayLike, cache: Any, **tange
     >>> print(anp.hessian_vector_product(anp.softmax, np.array([1.0, 0.0, 0.0]), cache, scores=np.ones(3)).scores)
     [0. 0. 0.]
     """
-    names = op.Gradients._fields
+    names = getattr(op.Gradients, "_fields", tangents)  # those of a chain are the layer's
     for name in tangents:
         if name not in names:
             raise TypeError(f"{op.__name__} has no array {name!r}: it has {', '.join(names)}")

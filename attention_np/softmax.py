@@ -23,6 +23,7 @@ from attention_np._lib import passes
 from attention_np._lib.arguments import as_floating, as_integer, as_mask
 from attention_np._lib.arrays import Array, as_result, is_finite, precision, quiet
 from attention_np._lib.passes import Tangent
+from attention_np._lib.products import backward_times
 from attention_np._lib.wide import widened
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jacobian", "jvp", "logsumexp"]
@@ -316,15 +317,38 @@ def times_jacobian_with_sink(vector: Array, of_sink: Any, cache: Cache) -> tuple
     return result[..., :-1], result[..., -1]
 
 
+def moved_logsumexp(moved_scores: Array, moved_sink: Any, cache: Cache) -> Array:
+    """How the log-sum-exp of each row, (..., n), moves with its scores and its sink, if there is one. For ops."""
+    if moved_scores.shape[-1] != cache.weights.shape[-1]:
+        moved_scores = _with_last(moved_scores, moved_sink)
+    moved: Array = np.where(_moves(cache), cache.weights * moved_scores, 0).sum(axis=-1)  # (softmax.15)
+    return moved
+
+
 def times_moving_jacobian_with_sink(
-    d_weights: Array, moved_d_weights: Array, moved_scores: Array, moved_sink: Any, cache: Cache
+    d_weights: Array,
+    moved_d_weights: Array,
+    moved_scores: Array,
+    moved_sink: Any,
+    cache: Cache,
+    d_logsumexp: Array | None = None,
 ) -> tuple[Array, Array, Array, Array | None]:
-    """As :func:`times_moving_jacobian`, of the scores and of the sink, and how the gradient of the sink moves."""
-    if d_weights.shape[-1] == cache.weights.shape[-1]:
-        return *times_moving_jacobian(d_weights, moved_d_weights, moved_scores, cache), None
-    found = times_moving_jacobian(
-        _with_last(d_weights, 0), _with_last(moved_d_weights, 0), _with_last(moved_scores, moved_sink), cache
-    )
+    """As :func:`times_moving_jacobian`, of the scores and of the sink, and how the gradient of the sink moves.
+
+    With the gradient of the log-sum-exp of each row, (..., n, 1), the gradients are those of it, too.
+    """
+    has_sink = d_weights.shape[-1] != cache.weights.shape[-1]
+    if has_sink:
+        d_weights, moved_d_weights = _with_last(d_weights, 0), _with_last(moved_d_weights, 0)
+        moved_scores = _with_last(moved_scores, moved_sink)
+    found = times_moving_jacobian(d_weights, moved_d_weights, moved_scores, cache)
+    if d_logsumexp is not None:  # whose slope is the weights (softmax.15)
+        given = np.where(_moves(cache), d_logsumexp, 0)
+        d_scores, moved_d_scores, moved_weights = found
+        d_scores = d_scores + backward_times(given, cache.weights)
+        found = d_scores, moved_d_scores + backward_times(given, moved_weights), moved_weights
+    if not has_sink:
+        return *found, None
     d_scores, moved_d_scores, moved_weights = (x[..., :-1] for x in found)
     return d_scores, moved_d_scores, moved_weights, found[1][..., -1]
 

@@ -97,7 +97,7 @@ def test_a_contender_that_computes_something_else_stops_the_benchmark(monkeypatc
 
 
 def test_peers_that_are_not_installed_are_left_out(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(_contenders, "installed", lambda library: None)  # noqa: ARG005
+    monkeypatch.setattr(_contenders, "installed", lambda library: None)
     found = _contenders.contenders(random_inputs((1, 1, 4, 2), "float64"))
     assert [contender.name for contender in found] == ["ours", "NumPy"]
 

@@ -1,5 +1,6 @@
 """Second derivatives of every op: double backward, and the Hessian-vector product."""
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from helpers import (
     Array,
     Case,
     assert_close,
+    assert_same_bits,
     each,
     leaves,
     map_arrays,
@@ -82,6 +84,52 @@ def test_double_backward_is_forward_mode_over_backward(name: str) -> None:
     for name, x in expected.items():  # one that is zero, as a shift of all scores has it, is so but for rounding
         assert found[name].shape == x.shape
         assert np.abs(found[name] - x).max(initial=0) <= 1e-13 * np.abs(x).max(initial=0) + 2e-15 * largest, name
+
+
+def further_outputs(case: Case) -> list[str]:
+    """The names of the outputs of an op whose gradients its `backward` takes beside that of the first."""
+    fields = case.op.Cache._fields
+    given = (name.removeprefix("d_") for name in list(signature(case.op.backward).parameters)[2:])
+    return [name for name in given if name in fields]
+
+
+OF_FURTHER = {name: case for name, case in CASES.items() if further_outputs(case)}
+
+
+@each("name", *some_of(OF_FURTHER, 4))
+def test_further_outputs_have_tangents_and_a_part_in_second_derivatives(name: str) -> None:
+    case = OF_FURTHER[name]
+    (further,) = further_outputs(case)
+    output, cache = case.forward()
+    along, d_output, first = tangents_of(case), normal(9, *output.shape), getattr(cache, further)
+    d_further = {f"d_{further}": normal(8, *first.shape)}
+    moving, names = dict(leaves(along)), iter(name for name, _ in leaves(case.inputs))
+    moved_output, moved = case.map(lambda x: x + 1j * STEP * moving[next(names)]).forward()
+    tangent, of_output, again = case.op.jvp(cache, outputs=(further, "output", further), **along)
+    exists = np.isfinite(first)
+    assert_close(np.where(exists, tangent, 0), np.where(exists, getattr(moved, further).imag / STEP, 0), 1e-13)
+    assert tangent.shape == first.shape
+    assert_same_bits(of_output, case.op.jvp(cache, **along))
+    assert_same_bits(again, tangent)
+    d_d_output, gradients = case.op.double_backward(as_gradients(case, along), d_output, cache, **d_further)
+    assert_close(d_d_output, moved_output.imag / STEP, 1e-13)
+    d_further = {key: x.astype(complex) for key, x in d_further.items()}
+    of_backward = dict(leaves(case.op.backward(d_output.astype(complex), moved, **d_further)))
+    largest = max(np.abs(x.imag).max(initial=0) / STEP for x in of_backward.values())
+    for key, x in leaves(gradients):
+        assert np.abs(x - of_backward[key].imag / STEP).max(initial=0) <= 2e-14 * max(largest, 1), key
+
+
+def test_outputs_that_an_op_does_not_have_are_refused() -> None:
+    for case, known in ((OF_OPS["linear_attention"], "final_state"), (OF_OPS["blockwise"], "logsumexp")):
+        op, (_, cache) = case.op.__name__.rpartition(".")[2], case.forward()
+        assert case.op.jvp(cache, outputs=()) == ()
+        with pytest.raises(ValueError, match=rf"^{op} has no output 'state': it has output, {known}$"):
+            case.op.jvp(cache, outputs=("output", "state"))
+        with pytest.raises(TypeError, match=f"^outputs must be a tuple of names of outputs, not '{known}'$"):
+            case.op.jvp(cache, outputs=known)
+    with pytest.raises(TypeError, match=r"^jvp\(\) got an unexpected keyword argument 'outputs'$"):
+        anp.dot_product.jvp(OF_OPS["dot_product"].forward()[1], outputs=("output",))  # type: ignore[call-arg]
 
 
 @pytest.mark.long  # forward mode over backward says it, too

@@ -74,6 +74,7 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(tiled, blockwise.Cache)
     assert_type(blockwise.backward(x, tiled, d_logsumexp=x), blockwise.Gradients)
     assert_type(blockwise.jvp(tiled, value=x), Array)
+    assert_type(blockwise.jvp(tiled, outputs=("output", "logsumexp"), value=x), tuple[Array, ...])
     of_tiled = blockwise.double_backward(blockwise.backward(x, tiled), x, tiled)
     assert_type(of_tiled, tuple[Array, blockwise.Gradients])
     assert_type(blockwise.merge((x, x), (x, x)), blockwise.Partial)
@@ -102,6 +103,7 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(state, linear_attention.Cache)
     assert_type(linear_attention.backward(x, state, d_final_state=x), linear_attention.Gradients)
     assert_type(linear_attention.jvp(state, beta=x), Array)
+    assert_type(linear_attention.jvp(state, outputs=["final_state"], beta=x), tuple[Array, ...])
     of_state = linear_attention.double_backward(linear_attention.backward(x, state), x, state)
     assert_type(of_state, tuple[Array, linear_attention.Gradients])
 

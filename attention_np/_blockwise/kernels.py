@@ -337,7 +337,7 @@ def differentiate_twice(tile: Tile, given: Cotangent, along: Tangent) -> tuple[A
             found = _twice(replace(tile, block_size=block_size), given, along)
         if all(x is None or is_finite(x) for x in found):
             return found
-    return plain.whole_rows_twice(tile, given.d_output, along)
+    return plain.whole_rows_twice(tile, given, along)
 
 
 def _twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | None, ...]:

@@ -78,16 +78,17 @@ def _whole_rows(tile: Tile, rows: slice) -> tuple[dot_product.Cache, Array | Non
     return cache, tops
 
 
-def push_forward(tile: Tile, tangent: Tangent) -> Array:
-    """How the output of a tile that holds all keys moves along a tangent of its arrays, (n, d_v).
+def push_forward(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
+    """How the output, (n, d_v), and the log-sum-exp, (n,), of a tile that holds all keys move along a tangent.
 
-    The tangents may be `widened`, and then the result is, too.
+    The tangents may be `widened`, and then the results are, too.
     """
     given = tangent.query, tangent.key, tangent.value, tangent.bias, tangent.sink
     dtypes = (x.dtype for x in given if x is not None)
-    d_output: Array = np.zeros((tile.n, tile.value.shape[1]), np.result_type(*dtypes))
+    dtype = np.result_type(*dtypes)
+    d_output, d_logsumexp = (np.zeros(shape, dtype) for shape in ((tile.n, tile.value.shape[1]), tile.n))
     if any(map(is_wide, given)):
-        d_output = widened(d_output)
+        d_output, d_logsumexp = widened(d_output), widened(d_logsumexp)
     for rows in tile.row_blocks():
         for some in _few(tile, rows):
             cache, _ = _whole_rows(tile, some)
@@ -98,9 +99,10 @@ def push_forward(tile: Tile, tangent: Tangent) -> Array:
                 of_sink = 0 if tangent.sink is None else tangent.sink
                 d_weights, _ = softmax.times_jacobian_with_sink(d_scores, of_sink, cache.softmax)
                 d_output[some] += product(drop(d_weights, cache.dropout), cache.value, cache.mask)
+                d_logsumexp[some] = softmax.moved_logsumexp(d_scores, of_sink, cache.softmax)  # (blockwise.27)
             if tangent.value is not None:
                 d_output[some] += product(drop(cache.weights, cache.dropout), tangent.value, cache.mask)
-    return d_output
+    return d_output, d_logsumexp
 
 
 def _pushed_scores(cache: dot_product.Cache, tangent: Tangent, rows: slice) -> Array | None:
@@ -257,7 +259,7 @@ def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array
     return d_query, d_key, d_value, d_bias, d_sink
 
 
-def whole_rows_twice(tile: Tile, d_output: Array, along: Any) -> tuple[Array | None, ...]:
+def whole_rows_twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | None, ...]:
     """How the output of a tile that holds all keys, and its gradients, move along a tangent of all its arrays.
 
     From the scores alone. The tangents may be `widened`, and then the results are, too.
@@ -270,7 +272,8 @@ def whole_rows_twice(tile: Tile, d_output: Array, along: Any) -> tuple[Array | N
         is_shared = along.bias is None or isinstance(tile.bias, Bias) or len(along.bias) == 1
         bias = along.bias if is_shared else along.bias[rows]
         of_rows = dot_product.Gradients(along.query[rows], along.key, along.value, bias, along.sink)
-        output, found, *_ = dot_product.push_backward(of_rows, d_output[rows], None, cache)
+        d_logsumexp = None if given.d_logsumexp is None else given.d_logsumexp[rows, None]
+        output, found, *_ = dot_product.push_backward(of_rows, given.d_output[rows], None, cache, d_logsumexp)
         moved.append(output)
         d_query[rows] = found.query
         d_key += found.key

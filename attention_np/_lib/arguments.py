@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib.arrays import (
     Array,
+    StandIn,
     computed_in,
     holds_array,
     is_floating,
@@ -86,6 +88,11 @@ def as_floating(name: str, array: npt.ArrayLike) -> Array:
     return result
 
 
+def as_learned(name: str, array: Any) -> Array:
+    """As :func:`as_floating`; what stands for an array is handed on, as its arrays have been through this."""
+    return cast(Array, array) if isinstance(array, StandIn) else as_floating(name, array)
+
+
 def as_vector(name: str, array: npt.ArrayLike, shape: tuple[int, ...], compute: np.dtype[Any]) -> Array:
     """`array`, a cotangent or a tangent of something of the given `shape`, in `compute` or, if wider, its own dtype."""
     result = as_floating(name, array)
@@ -122,6 +129,15 @@ def check_gradients(d_gradients: object, kind: type[CacheType], op: str) -> Cach
     if not isinstance(d_gradients, kind):
         raise TypeError(f"d_gradients must be {op}.Gradients, not {type(d_gradients).__name__}")
     return d_gradients
+
+
+def check_outputs(op: str, asked: Any, known: Sequence[str]) -> None:
+    """Refuse what is not a sequence of names of outputs that `op` has; None is fine."""
+    if isinstance(asked, str) or not (asked is None or isinstance(asked, Sequence)):
+        raise TypeError(f"outputs must be a tuple of names of outputs, not {shortened(asked)}")
+    for name in asked or ():
+        if name not in known:
+            raise ValueError(f"{op} has no output {name!r}: it has {', '.join(known)}")
 
 
 def broadcast_leading(**arrays: Array) -> tuple[int, ...]:

@@ -47,6 +47,10 @@ def precision(*arrays: Any) -> Precision:
     return found
 
 
+class StandIn:
+    """What stands for an array until it is known, as the variables of :mod:`attention_np.chain` do."""
+
+
 def holds_array(value: Any) -> bool:
     """Whether this is no array, but what holds one in its place, as those of :mod:`attention_np.biases`."""
     return hasattr(value, "with_array")

@@ -9,18 +9,22 @@ It can, because the module of an op has `Gradients` with the names of its inputs
 inputs, in the same order, and ends with the shape of the output. The formulas alone are ``mathematics`` of the pass:
 for another op, whose own shell has done all that. They return their result; or a pair of it and of arrays on the way to
 it, and then the second look is theirs too: the sizes of those tell it what the result does not show.
+
+An op may have further outputs, such as a state or a log-sum-exp. They stand in its cache, and the formulas of
+`backward` take their gradients by keyword: `d_final_state` says that there is a ``final_state``. The formulas of `jvp`
+then return a dict of tangents, that of the output under "output", and each further one under its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
-from inspect import Signature, cleandoc, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
-from attention_np._lib.arguments import as_tangent, as_vector, check_cache, check_gradients
+from attention_np._lib.arguments import as_tangent, as_vector, check_cache, check_gradients, check_outputs
 from attention_np._lib.arrays import (
     Array,
     as_gradient,
@@ -55,6 +59,17 @@ class Pass(Protocol[Given, Found]):
     def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Found:
         """The whole of it."""
         ...
+
+
+class PassOfOutputs(Protocol[Given]):
+    """Forward mode of an op with further outputs: the tangent of the output, or of all that `outputs` names."""
+
+    mathematics: Callable[..., Any]
+
+    @overload
+    def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Array: ...
+    @overload
+    def __call__(self, *args: Any, outputs: Sequence[str], **kwargs: Any) -> tuple[Array, ...]: ...
 
 
 @overload
@@ -99,8 +114,7 @@ def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
         inputs, ready, cache, compute = _opened(op, names, kind, cache)
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
-        shapes = {name: getattr(cache, name.removeprefix("d_")).shape for name in of}
-        further = {name: x if x is None else as_vector(name, x, shapes[name], compute) for name, x in of.items()}
+        further = _further_vectors(of, cache, compute)
         if names[0] == "query":
             d_output = with_query_axis(d_output, inputs[0])
         with quiet():
@@ -120,30 +134,56 @@ def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     return cast("Pass[..., Any]", _as_pass(shell, mathematics, public))
 
 
-def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Given, Array]:
-    """A pass in forward mode: the tangent of the output, along those of the inputs."""
+@overload
+def jvp(mathematics: Callable[Given, dict[str, Array]]) -> PassOfOutputs[Given]: ...
+@overload
+def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Given, Array]: ...
+def jvp(mathematics: Callable[..., Any]) -> Any:
+    """A pass in forward mode: the tangent of the output, or of the outputs asked for, along those of the inputs."""
     op, names, kind = _op_of(mathematics)
-    given = signature(mathematics)
-    formulas: Callable[..., Any] = mathematics
+    given, further = signature(mathematics), _further_outputs(mathematics)
 
     @wraps(mathematics)
-    def shell(cache: Any, **tangents: Any) -> Array:
+    def shell(cache: Any, **tangents: Any) -> Any:
+        asked = tangents.pop("outputs", None) if further else None
         inputs, ready, cache, compute = _opened(op, names, kind, cache)
+        check_outputs(op, asked, ("output", *further))
         along = _along(op, names, tangents, inputs, compute)
         if not tangents.keys() <= along.keys():
             _bound(mathematics, (cache,), tangents)  # which says what is not an argument
         with quiet():
-            d_output, between = _split(formulas(cache, **along))
-            if between and left_range((d_output, *between), _with(tuple(along.values()), names, ready, cache)):
+            found, between = _by_output(mathematics(cache, **along))
+            if between and left_range((*found.values(), *between), _with(tuple(along.values()), names, ready, cache)):
                 wide = {name: _each(widened, x) for name, x in along.items()}
-                d_output = np.asarray(_split(formulas(_in_range(cache), **wide))[0])
-            return as_result(_without_query_axis(names, d_output, inputs), precision(*_flat(inputs)).result)
+                found, _ = _by_output(mathematics(_in_range(cache), **wide))
+            moved = {name: np.asarray(x) for name, x in found.items()}
+            moved["output"] = _without_query_axis(names, moved["output"], inputs)
+            dtypes = {name: getattr(cache, name).dtype for name in further}
+            dtypes["output"] = precision(*_flat(inputs)).result
+            if asked is None:
+                return as_result(moved["output"], dtypes["output"])
+            return tuple([as_result(moved[name], dtypes[name]) for name in asked])
 
-    shell.__doc__ = _documented(mathematics, JVP)
+    shell.__doc__ = _documented(mathematics, jvp_of("output", *further) if further else JVP)
     cache, *tangents = given.parameters.values()
     along = [x.replace(annotation=f"{KINDS.get(x.name, 'npt.ArrayLike')} | None") for x in tangents]
-    public = given.replace(parameters=[cache, *along], return_annotation="Array")
-    return cast("Pass[Given, Array]", _as_pass(shell, mathematics, public))
+    found = "Array"
+    if further:
+        along.insert(0, Parameter("outputs", Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[str] | None"))
+        found = "Array | tuple[Array, ...]"
+    return _as_pass(shell, mathematics, given.replace(parameters=[cache, *along], return_annotation=found))
+
+
+def _further_outputs(mathematics: Callable[..., Any]) -> list[str]:
+    """The names of the further outputs of the op that these formulas are of: what its `backward` takes gradients of."""
+    _, _, *more = signature(mathematics.__globals__["backward"].mathematics).parameters
+    return [name.removeprefix("d_") for name in more]
+
+
+def _by_output(found: Any) -> tuple[dict[str, Any], Any]:
+    """The tangents that formulas return, by the names of the outputs, and what they tell of the way to them."""
+    tangents, between = _split(found)
+    return (tangents if isinstance(tangents, dict) else {"output": tangents}), between
 
 
 def double_backward(
@@ -155,33 +195,37 @@ def double_backward(
     """
     op, names, kind = _op_of(mathematics)
     held = mathematics.__globals__["Gradients"]
-    vector = list(signature(mathematics).parameters)[1]
+    _, vector, _, *more = signature(mathematics).parameters
     formulas: Callable[..., Any] = mathematics
 
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
+        of = {name: kwargs.pop(name, None) for name in more}
         d_gradients, d_output, cache = _bound(mathematics, args, kwargs)
         inputs, ready, cache, compute = _opened(op, names, kind, cache)
         check_gradients(d_gradients, held, op)
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
+        further = _further_vectors(of, cache, compute)
         along = held(**_along(op, names, d_gradients._asdict(), inputs, compute))
         if names[0] == "query":
             d_output = with_query_axis(d_output, inputs[0])
         with quiet():
-            (d_d_output, found), between = formulas(along, d_output, cache)
+            (d_d_output, found), between = formulas(along, d_output, cache, **further)
             gradients = _as_given(names, found, inputs, d_output)
             sizes = (d_d_output, *_flat(found), *(between or ()), *_worked_out(found, gradients))
             if between is not None and left_range(sizes, _with((*along, d_output), names, ready, cache)):
                 wide = held(*(_each(widened, x) for x in along))
-                (d_d_output, found), _ = formulas(wide, widened(d_output), _in_range(cache))
+                of_further = {name: widened(x) for name, x in further.items()}
+                (d_d_output, found), _ = formulas(wide, widened(d_output), _in_range(cache), **of_further)
                 d_d_output, gradients = np.asarray(d_d_output), _as_given(names, found, inputs, d_output)
             d_d_output = _without_query_axis(names, d_d_output, inputs)
             return as_result(d_d_output, precision(*_flat(inputs)).result), gradients
 
     shell.__doc__ = _documented(mathematics, DOUBLE_BACKWARD.replace("d_output", vector))
-    first, second, third = signature(mathematics).parameters.values()
+    first, second, third, *others = signature(mathematics).parameters.values()
     of_user = second.replace(annotation="npt.ArrayLike")
-    public = Signature([first, of_user, third], return_annotation="tuple[Array, Gradients]")
+    others = [x.replace(annotation="npt.ArrayLike | None") for x in others]
+    public = Signature([first, of_user, third, *others], return_annotation="tuple[Array, Gradients]")
     return cast("Pass[Given, tuple[Array, Held]]", _as_pass(shell, mathematics, public))
 
 
@@ -233,6 +277,12 @@ def _opened(op: str, names: Sequence[str], kind: Any, cache: Any) -> tuple[Any, 
     compute = cache.weights.dtype if hasattr(cache, "weights") else precision(*_flat(inputs)).compute
     ready = _ready(names, inputs, compute)
     return inputs, ready, cache if ready is inputs else kind._make((*ready, *cache[len(names) :])), compute
+
+
+def _further_vectors(of: Mapping[str, Any], cache: Any, compute: np.dtype[Any]) -> dict[str, Any]:
+    """Gradients of further outputs, each of the shape that the cache has that in, or None."""
+    shapes = {name: getattr(cache, name.removeprefix("d_")).shape for name in of}
+    return {name: x if x is None else as_vector(name, x, shapes[name], compute) for name, x in of.items()}
 
 
 def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
@@ -371,7 +421,27 @@ ValueError
     If `d_output` does not have the shape of what it belongs to.
 """
 
-JVP = """
+TANGENT = """\
+Returns
+-------
+ndarray
+    The tangent of what :func:`forward` returned first. A tangent that does not fit the dtype is infinite; one below its
+    normal numbers loses digits.
+"""
+
+TANGENTS_OF_OUTPUTS = """\
+outputs : sequence of str, optional
+    Whose tangents are asked for: some of OUTPUTS. By default that of the first alone, without a tuple.
+
+Returns
+-------
+ndarray, or tuple of ndarray
+    The tangent of what :func:`forward` returned first; with `outputs` that of each, in their order and of the shape and
+    dtype that `cache` has it in. A tangent that does not fit the dtype is infinite; one below its normal numbers loses
+    digits.
+"""
+
+JVP = f"""
 Parameters
 ----------
 cache : Cache
@@ -379,12 +449,7 @@ cache : Cache
 **tangents : array_like of float, optional
     Under the name of each array of :func:`forward` its tangent, of its shape; one that is left out is zero.
 
-Returns
--------
-ndarray
-    The tangent of what :func:`forward` returned first. A tangent that does not fit the dtype is infinite; one below its
-    normal numbers loses digits.
-
+{TANGENT}
 Raises
 ------
 TypeError
@@ -392,6 +457,11 @@ TypeError
 ValueError
     If a tangent does not have the shape of its array, or is given for an array that there was not.
 """
+
+
+def jvp_of(*outputs: str) -> str:
+    """The usual docstring of forward mode of an op that has these outputs."""
+    return JVP.replace(TANGENT, TANGENTS_OF_OUTPUTS.replace("OUTPUTS", ", ".join(f'"{name}"' for name in outputs)))
 
 
 DOUBLE_BACKWARD = """

@@ -168,12 +168,21 @@ def _backward(d_output: Array, d_state: Array, chunks: Chunks, states: Array, sc
 
 
 def double_backward(
-    tokens: Tokens, along: Tokens, d_output: Array, state: Array, along_state: Array, scale: Any, size: int
+    tokens: Tokens,
+    along: Tokens,
+    d_output: Array,
+    d_state: Array,
+    state: Array,
+    along_state: Array,
+    scale: Any,
+    size: int,
 ) -> tuple[Array, Tokens, Array]:
     """How the outputs, and the gradients of the tokens and of the first state, move when tokens and state move."""
     spans = _spans(tokens, state, size)
 
-    def of_heads(state: Array, along_state: Array, d_output: Array, *arrays: Any) -> tuple[Array | None, ...]:
+    def of_heads(
+        state: Array, along_state: Array, d_state: Array, d_output: Array, *arrays: Any
+    ) -> tuple[Array | None, ...]:
         pairs = zip(arrays[:5], arrays[5:], strict=True)
         of_tokens: list[Any] = [None if x is None else moving(x, velocity) for x, velocity in pairs]
         tokens, state = Tokens(*of_tokens), moving(state, along_state)
@@ -184,13 +193,13 @@ def double_backward(
             output, before, state = _forward(known[-1], state, scale)
             outputs.append(velocity_of(output))
             states.append(before)
-        d_state = np.zeros_like(state)
+        d_state = moving(d_state, np.zeros_like(d_state))
         for span in reversed(spans):
             d_tokens, d_state = _backward(d_output[..., span, :], d_state, known.pop(), states.pop(), scale)
             found.append(d_tokens.each(velocity_of))
         return np.concatenate(outputs, axis=-2), *_together(found), velocity_of(d_state)
 
-    found = _by_heads(of_heads, tokens.n, state, along_state, d_output, *tokens[:5], *along[:5])
+    found = _by_heads(of_heads, tokens.n, state, along_state, d_state, d_output, *tokens[:5], *along[:5])
     output, *d_tokens, d_state = found
     return output, Tokens._make(d_tokens), d_state
 

@@ -8,18 +8,22 @@
 
 The steps are the equations of the op's page in ``derivations/``, carried out on a sentence: each has its array, its
 shape, the paragraph that leads to it, the equation in plain text, and its tag. :func:`of` traces any op that has a
-page; the command ``python -m attention_np trace`` prints the same. The extra ``check`` reads the pages.
+page; the command ``python -m attention_np trace`` prints the same. The extra ``check`` reads the pages. :func:`chain`
+traces a layer of ops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
 
 from attention_np._lib.arguments import as_flag, as_integer
 from attention_np.trace._inputs import as_tokens, as_width
 from attention_np.trace._paper import Step, Trace
 
-__all__ = ["Step", "Trace", "additive", "dot_product", "multi_head", "of"]
+__all__ = ["Step", "Trace", "additive", "chain", "dot_product", "multi_head", "of"]
 
 
 def of(
@@ -129,3 +133,34 @@ def multi_head(
         raise ValueError(f"num_heads={num_heads} must divide d={d}")
     width = d // num_heads
     return of("multi_head", tokens, d=d, is_causal=is_causal, seed=seed, H=num_heads, d_k=width, d_v=width)
+
+
+def chain(
+    layer: Callable[..., Any], inputs: Mapping[str, npt.ArrayLike], d_output: npt.ArrayLike | None = None
+) -> Trace:
+    """Every step of a layer, forward and backward: what each makes, and the gradient of it.
+
+    Parameters
+    ----------
+    layer : callable
+        As for :func:`attention_np.chain.forward`, with one output.
+    inputs : mapping of str to array_like
+        Real numbers; they are computed with in float64.
+    d_output : array_like, optional
+        The gradient of the loss with respect to the output, by default small whole numbers.
+
+    Raises
+    ------
+    ValueError
+        If the layer has several outputs, or an array does not have the shape that it must have.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import trace
+    >>> print(trace.chain(lambda x: x * x, {"x": np.array([3.0, 4.0])}, np.ones(2))["dL/dx"].array)
+    [6. 8.]
+    """
+    from attention_np.trace._chain import traced
+
+    return traced(layer, inputs, d_output)

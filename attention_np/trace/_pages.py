@@ -11,7 +11,7 @@ import numpy as np
 
 from attention_np import masks
 from attention_np._lib.arrays import Array
-from attention_np._lib.pages import PAGES
+from attention_np._lib.pages import PAGES, where_it_is
 from attention_np.derivation import Fault, Page, PageCheck, read_page
 from attention_np.derivation.environment import Tensor
 from attention_np.derivation.execution import Executed, execute
@@ -63,7 +63,16 @@ def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is
     errors += [record.error for record in check_operator(check, import_module(f"attention_np.{op}"))]
     title = re.findall(r"^# (.+)", page.text, re.MULTILINE)[0] + (", causal" if is_causal else "")
     of_words = "".join(index for index, axis in header.indices.items() if axis in WORDS)
-    return Trace(op, title, words, tuple(steps), max(errors), of_words)
+    introduction = (
+        f"{len(words)} token{'' if len(words) == 1 else 's'}. Text and equations are those of {where_it_is(op)}, by "
+        f"their tags, such as ({steps[-1].tags[0]}). Indices count from 1. The numbers to begin with are made up from "
+        "the tokens, so equal tokens have equal rows."
+    )
+    said = (
+        "Check: both sides of every equation above, with each derivative taken by the complex step, and the output "
+        f"and the gradients of the op in the code agree to a relative error of {max(errors):.1e}."
+    )
+    return Trace(op, title, words, tuple(steps), max(errors), of_words, introduction, said)
 
 
 def _lengths(header: Header, count: int, sizes: Mapping[str, int], d: int) -> dict[str, int]:

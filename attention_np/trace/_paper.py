@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.pages import where_it_is
 from attention_np._lib.text import cut, legible, padded, width_of
 
 Array = npt.NDArray[Any]
@@ -78,6 +77,10 @@ class Trace:
         are relative to is the largest number that takes part, the terms of sums counted.
     of_tokens : str
         The index letters that count tokens.
+    introduction : str
+        What stands before the steps.
+    check : str
+        What stands behind them.
     """
 
     op: str
@@ -86,6 +89,8 @@ class Trace:
     steps: tuple[Step, ...]
     error: float
     of_tokens: str
+    introduction: str
+    check: str
 
     def __getitem__(self, symbol: str) -> Step:
         """The step of that symbol, such as "S" or "dL/dS"."""
@@ -102,7 +107,7 @@ class Trace:
 
     def text(self, width: int = 80) -> str:
         """The steps as on paper, in lines of at most `width` characters where tables can be broken to fit."""
-        lines = [self.title, "", *_wrapped(self._introduction(), width), ""]
+        lines = [self.title, "", *_wrapped(self.introduction, width), ""]
         part = said = None
         for number, step in enumerate(self.steps, 1):
             if step.part != part:
@@ -110,22 +115,10 @@ class Trace:
                 lines += [PARTS[part].upper(), ""]
             lines += [*_written(self, number, step, width, step.sentence != said), ""]
             said = step.sentence
-        check = (
-            "Check: both sides of every equation above, with each derivative taken by the complex step, and the output "
-            f"and the gradients of the op in the code agree to a relative error of {self.error:.1e}."
-        )
-        return "\n".join([*lines, *_wrapped(check, width)]) + "\n"
+        return "\n".join([*lines, *_wrapped(self.check, width)]) + "\n"
 
     def __str__(self) -> str:
         return self.text()
-
-    def _introduction(self) -> str:
-        count = len(self.tokens)
-        return (
-            f"{count} token{'' if count == 1 else 's'}. Text and equations are those of {where_it_is(self.op)}, by "
-            f"their tags, such as ({self.steps[-1].tags[0]}). Indices count from 1. The numbers to begin with are made "
-            "up from the tokens, so equal tokens have equal rows."
-        )
 
 
 def _written(trace: Trace, number: int, step: Step, width: int, with_sentence: bool) -> list[str]:

@@ -165,7 +165,7 @@ def test_every_pass_computes_in_the_precision_of_the_arrays(dtype: Any, of_rows:
             found = function(tiles, *rest)
             first = tiles[0] if isinstance(tiles, list) else tiles
             seen.add((first[0] if isinstance(first, tuple) else first).dtype)
-            results = found[0] if isinstance(found, list) else [found]
+            results = found[0] if isinstance(found, list) else found
             seen.update(x.dtype for x in results if x is not None)
             return found
 

@@ -1,4 +1,4 @@
-# ruff: noqa: ARG005 # every gradient takes all inputs
+# every gradient takes all inputs
 """Functions as strangers write them, and the mistakes that strangers make in their gradients.
 
 ``FUNCTIONS`` has a function a name: forward, backward, and the inputs to look at. ``PLANTED`` are the mistakes, each in

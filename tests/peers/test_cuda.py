@@ -1,6 +1,6 @@
 """On a CUDA device: the page's recipe, a kernel in CUDA and its mistakes, PyTorch's backends, and FlexAttention."""
 
-# ruff: noqa: ARG001, ARG005 - what FlexAttention calls is given all of batch, head, query and key
+# ruff: noqa: ARG001 - what FlexAttention calls is given all of batch, head, query and key
 import ctypes
 import re
 import shutil

@@ -1,4 +1,4 @@
-# ruff: noqa: ARG005 # every factor takes all that there is
+# every factor takes all that there is
 """A factor that is a known array: which ones are named, and when none is."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-# ruff: noqa: ARG005 # every gradient takes all inputs
+# every gradient takes all inputs
 """What becomes of the gradient of the output: which of it is there, whatever the terms are."""
 
 import numpy as np

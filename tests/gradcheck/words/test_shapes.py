@@ -56,7 +56,7 @@ def test_of_values_that_are_others_nothing_is_said(gradient, numerical):
 
 def test_a_check_says_it_after_the_shapes():
     inputs = {"x": normal(5, 4, seed=1), "b": normal(4, seed=2)}
-    found = check(np.add, lambda d, x, b: (d.copy(), d.copy()), inputs)  # noqa: ARG005
+    found = check(np.add, lambda d, x, b: (d.copy(), d.copy()), inputs)
     assert found["x"].ok
     assert found["b"].diagnosis.endswith(": the sum over the broadcast axis 0 is missing")
     assert "(5, 4)" in found["b"].diagnosis

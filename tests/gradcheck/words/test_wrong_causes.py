@@ -1,4 +1,4 @@
-# ruff: noqa: ARG005 # every gradient takes all inputs
+# every gradient takes all inputs
 """No cause is named that is false: wrong formulas, random errors, and those that are as small as rounding."""
 
 import math

@@ -1,0 +1,1 @@
+"""What a chain is recorded in, and the arithmetic between its ops."""
