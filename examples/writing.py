@@ -6,15 +6,16 @@ A tiny model learns to continue a text, character by character, and then writes.
 over all that it has written so far for each new character, and once with a cache, where each character is one new row.
 Both write the same, and the example counts what the cache saves.
 
-The model is one layer of the kind in use today: a normalisation, then attention in two heads of queries that share one
-head of keys and values, with rotary positions, added to what came in; another normalisation, and a matrix that scores
-the next character. All gradients are those of the library.
+The model is one block of the kind in use today: a normalisation, then attention in two heads of queries that share one
+head of keys and values, with rotary positions, added to what came in; then a normalisation and a feed-forward network,
+added as well; and a matrix that scores the next character. It is written forward only. `chain` gives its gradients from
+those of the ops.
 """
 
 # %%
 import numpy as np
 
-from attention_np import KeyValueCache, multi_head, rms_norm, rotary, softmax
+from attention_np import KeyValueCache, activation, chain, cross_entropy, multi_head, rms_norm, rotary
 
 # %% [markdown]
 """
@@ -38,53 +39,46 @@ codes = np.array([letters.index(letter) for letter in TEXT])
 HEADS, WIDTH, SPAN = 2, 24, 64  # heads of queries, features of a character, characters of a sequence
 ROTARY = {"base": 100.0}
 
-rng = np.random.default_rng(0)
-d_k = WIDTH // HEADS
-shapes = ((WIDTH, WIDTH), (WIDTH, d_k), (WIDTH, d_k), (WIDTH, WIDTH))
-model = {
-    "table": rng.normal(size=(len(letters), WIDTH)),
-    "gain": np.ones(WIDTH),
-    "last gain": np.ones(WIDTH),
-    "scores": rng.normal(size=(WIDTH, len(letters))) / np.sqrt(WIDTH),
-    **dict(zip(("query", "key", "value", "output"), (rng.normal(size=s) / np.sqrt(s[0]) for s in shapes), strict=True)),
-}
-
-
-def layer() -> multi_head.Parameters:
-    """Return the projections of the layer as they are now."""
-    return multi_head.Parameters(*(model[name] for name in ("query", "key", "value", "output")))
-
-
 OPTIONS = {"num_heads": HEADS, "num_kv_heads": 1, "rotary": ROTARY, "is_causal": True}
 
+rng = np.random.default_rng(0)
+D_K = WIDTH // HEADS
+shapes = {"query": (WIDTH, WIDTH), "key": (WIDTH, D_K), "value": (WIDTH, D_K), "output": (WIDTH, WIDTH)}
+shapes |= {"up": (WIDTH, 2 * WIDTH), "down": (2 * WIDTH, WIDTH), "scores": (WIDTH, len(letters))}
+weights = {name: rng.normal(size=shape) / np.sqrt(shape[0]) for name, shape in shapes.items()}
+weights |= {"table": rng.normal(size=(len(letters), WIDTH)), "gain": np.ones(WIDTH), "last_gain": np.ones(WIDTH)}
 
-def loss_and_gradients(tokens: np.ndarray) -> tuple[float, dict[str, np.ndarray]]:
+# %% [markdown]
+"""
+## The block, and its gradient
+
+Variables of a chain stand for arrays. An op is applied to them, and they are added and multiplied as arrays are.
+"""
+
+
+# %%
+def feed_forward(x, w):
+    """What each position does by itself, added to what came in: scores of the next character."""
+    hidden = chain.apply(activation, chain.apply(rms_norm, x, w["last_gain"]) @ w["up"], kind="silu")
+    return (x + hidden @ w["down"]) @ w["scores"]
+
+
+def block(x, w):
+    """Attention, then the feed-forward network, each behind a normalisation and added to what came in."""
+    normed = chain.apply(rms_norm, x, w["gain"])
+    projections = multi_head.Parameters(w["query"], w["key"], w["value"], w["output"])
+    return feed_forward(x + chain.apply(multi_head, normed, normed, normed, projections, **OPTIONS), w)
+
+
+def loss_and_gradients(tokens):
     """Of predicting each next character of sequences, (batch, SPAN + 1)."""
     given, wanted = tokens[:, :-1], tokens[:, 1:]
-    x = model["table"][given]
-    normed, of_norm = rms_norm.forward(x, model["gain"])
-    attended, of_layer = multi_head.forward(normed, normed, normed, layer(), **OPTIONS)
-    last, of_last = rms_norm.forward(x + attended, model["last gain"])
-    scores = last @ model["scores"]
-    chances, _ = softmax.forward(scores)
-    picked = np.take_along_axis(chances, wanted[..., None], axis=-1)
 
-    # the gradient of the mean of -log(chance of the right one) is the chances, less one at the right one
-    d_scores = (chances - (np.arange(len(letters)) == wanted[..., None])) / wanted.size
-    of_x = rms_norm.backward(d_scores @ model["scores"].T, of_last)
-    inner = multi_head.backward(of_x.x, of_layer)
-    of_normed = rms_norm.backward(inner.query + inner.key + inner.value, of_norm)
-    d_table = np.zeros_like(model["table"])
-    np.add.at(d_table, given, of_x.x + of_normed.x)
-    w = inner.parameters
-    gradients = {
-        "table": d_table,
-        "gain": of_normed.gain,
-        "last gain": of_x.gain,
-        "scores": np.einsum("bnd,bnl->dl", last, d_scores),
-        **dict(zip(("query", "key", "value", "output"), w[:4], strict=True)),
-    }
-    return -np.log(picked).mean(), gradients
+    def mean_loss(**w):
+        return chain.apply(cross_entropy, block(w["table"][given], w), wanted).sum() / wanted.size
+
+    loss, cache = chain.forward(mean_loss, weights)
+    return float(loss), chain.backward(np.ones(()), cache)
 
 
 # %% [markdown]
@@ -95,16 +89,16 @@ Adam: each number moves by its gradient over the root of what its square has bee
 """
 
 # %%
-first, second = ({name: np.zeros_like(x) for name, x in model.items()} for _ in range(2))
-for step in range(1, 401):
+first, second = ({name: np.zeros_like(x) for name, x in weights.items()} for _ in range(2))
+for step in range(1, 201):
     starts = rng.integers(len(codes) - SPAN - 1, size=8)
     loss, gradients = loss_and_gradients(np.stack([codes[i : i + SPAN + 1] for i in starts]))
     for name, gradient in gradients.items():
         first[name] = 0.9 * first[name] + 0.1 * gradient
         second[name] = 0.99 * second[name] + 0.01 * gradient**2
         size = np.sqrt(second[name] / (1 - 0.99**step)) + 1e-8
-        model[name] -= 0.02 * first[name] / (1 - 0.9**step) / size
-    if step in (1, 100, 200, 400):
+        weights[name] -= 0.02 * first[name] / (1 - 0.9**step) / size
+    if step in (1, 50, 100, 200):
         print(f"step {step}: a loss of {loss:.2f} for each character")
 
 # %% [markdown]
@@ -122,40 +116,36 @@ rows = {"without a cache": 0, "with a cache": 0}  # of characters that went thro
 scored = dict.fromkeys(rows, 0)  # scores of a query with a key, of each head
 
 
-def next_code(x: np.ndarray, attended: np.ndarray) -> int:
-    """Return the likeliest character behind one whose row this is."""
-    last, _ = rms_norm.forward(x + attended, model["last gain"])
-    return int((last @ model["scores"]).argmax())
+def next_code(scores):
+    """Return the likeliest character behind the last."""
+    return int(scores[-1].argmax())
 
 
-def without_a_cache(written: list[int]) -> int:
-    """Run the layer over all characters for the next one."""
-    x = model["table"][written]
-    normed, _ = rms_norm.forward(x, model["gain"])
-    attended, _ = multi_head.forward(normed, normed, normed, layer(), **OPTIONS)
+def without_a_cache(written):
+    """Run the block over all characters for the next one."""
     rows["without a cache"] += len(written)
     scored["without a cache"] += HEADS * len(written) ** 2
-    return next_code(x[-1], attended[-1])
+    return next_code(block(weights["table"][written], weights))
 
 
 cache = KeyValueCache(capacity=LENGTH, page_size=16)
 
 
-def with_a_cache(written: list[int]) -> int:
-    """Run the layer over the characters that the cache does not know."""
+def with_a_cache(written):
+    """Run the block over the characters that the cache does not know."""
     new = written[cache.length :]  # first the whole prompt, then one character
     places = np.arange(cache.length, len(written))
-    x = model["table"][new]
-    normed, _ = rms_norm.forward(x, model["gain"])
-    query = multi_head.split_heads(normed @ model["query"], HEADS)  # (HEADS, t, d_k)
-    key = multi_head.split_heads(normed @ model["key"], 1)  # (1, t, d_k)
-    value = multi_head.split_heads(normed @ model["value"], 1)
+    x = weights["table"][new]
+    normed, _ = rms_norm.forward(x, weights["gain"])
+    query = multi_head.split_heads(normed @ weights["query"], HEADS)  # (HEADS, t, d_k)
+    key = multi_head.split_heads(normed @ weights["key"], 1)  # (1, t, d_k)
+    value = multi_head.split_heads(normed @ weights["value"], 1)
     query, key = (rotary.forward(y, places, **ROTARY)[0] for y in (query, key))
     cache.append(key, value)
-    attended = multi_head.combine_heads(cache.attend(query)) @ model["output"]
+    attended = multi_head.combine_heads(cache.attend(query)) @ weights["output"]
     rows["with a cache"] += len(new)
     scored["with a cache"] += HEADS * len(new) * len(written)
-    return next_code(x[-1], attended[-1])
+    return next_code(feed_forward(x + attended, weights))
 
 
 texts = []
