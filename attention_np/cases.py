@@ -288,6 +288,9 @@ def _written(op: str) -> Iterator[Case]:
     if op == "activation":
         (x,) = drawn(op, leading=(2,), seed=4).inputs.values()
         yield from (Case(op, kind, {"x": x}, {"kind": kind}) for kind in OPS[op].KINDS)
+    if op in ("rms_norm", "layer_norm"):
+        case = drawn(op, leading=(2,), seed=3)
+        yield replace(case, name="heads and features together", options={"axis": (-2, -1)})
     if op == "rotary":
         case = drawn(op, leading=(2,), w=3)
         layout = {"width": 4, "trailing": True, "interleaved": True, "scaling": rotary.yarn(8, 64, truncate=False)}

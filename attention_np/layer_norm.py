@@ -1,5 +1,7 @@
 r"""Layer normalisation: each row less its mean, divided by its standard deviation, times a gain, plus a bias.
 
+A row is what lies along the last axis, or along several: of heads and features together. With d numbers in a row,
+
 .. math::
 
     c_a = x_a - \tfrac{1}{d} \sum_b x_b, \qquad \sigma = \sqrt{\tfrac{1}{d} \sum_a c_a^2 + \epsilon}, \qquad
@@ -17,10 +19,9 @@ import numpy.typing as npt
 
 from attention_np import rms_norm
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_floating, check_vector
 from attention_np._lib.arrays import Array, precision
 from attention_np._lib.passes import Tangent, widened_inputs
-from attention_np.rms_norm import as_epsilon, as_normalised, mean
+from attention_np.rms_norm import as_epsilon, as_factor, as_normalised, mean
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
@@ -57,24 +58,32 @@ class Cache(NamedTuple):
     def in_range(self) -> Cache:
         """With numbers whose range has no end."""
         cache = widened_inputs(self, Gradients._fields)
-        centred = self.centred._replace(x=cache.x - mean(cache.x), gain=self.gain)
+        centred = self.centred._replace(x=cache.x - mean(cache.x, self.centred.axis), gain=self.gain)
         return cache._replace(centred=centred.in_range())
 
 
 def forward(
-    x: npt.ArrayLike, gain: npt.ArrayLike | None = None, b: npt.ArrayLike | None = None, *, epsilon: float = 1e-5
+    x: npt.ArrayLike,
+    gain: npt.ArrayLike | None = None,
+    b: npt.ArrayLike | None = None,
+    *,
+    epsilon: float = 1e-5,
+    axis: int | tuple[int, ...] = -1,
 ) -> tuple[Array, Cache]:
-    r"""Layer normalisation over the last axis.
+    r"""Layer normalisation over the last axis, or over several.
 
     Parameters
     ----------
     x : array_like of float, (..., d)
     gain : array_like of float, (d,), optional
-        What each feature is multiplied by, by default 1.
+        What each feature is multiplied by, by default 1. Or of any shape that broadcasts to that of `x`, such as
+        (heads, d).
     b : array_like of float, (d,), optional
-        Added to it, by default 0.
+        Added to it, by default 0. Of any such shape.
     epsilon : float, optional
         Added to the variance, so that a row of equal numbers gives `b`; from 0 on.
+    axis : int or tuple of int, optional
+        Along which a row lies: ``(-2, -1)`` for what lies along the last two together. By default the last.
 
     Returns
     -------
@@ -85,9 +94,11 @@ def forward(
     Raises
     ------
     TypeError
-        If an array is not of floating-point numbers, or is a masked array, or `epsilon` is not a number.
+        If an array is not of floating-point numbers, or is a masked array, `epsilon` is not a number, or `axis` is not
+        an integer or a tuple of them.
     ValueError
-        If `x` has no axis, `gain` or `b` is not of one number for each feature, or `epsilon` is negative or not finite.
+        If `x` has no such axis, an axis is named twice or none is, `gain` or `b` does not broadcast to the shape of
+        `x`, or `epsilon` is negative or not finite.
 
     Notes
     -----
@@ -107,20 +118,21 @@ def forward(
     >>> print(layer_norm.backward(np.array([[1.0, 0.0, 0.0]]), cache).x.round(4))
     [[ 0.1763 -0.2204  0.0441]]
     """
-    x, gain, _ = as_normalised(x, gain, epsilon)
-    if b is not None:
-        b = as_floating("b", b)
-        check_vector("b", b, x.shape[-1])
-    return normalise(x=x, gain=gain, b=b, epsilon=as_epsilon("epsilon", epsilon, precision(x, gain, b).compute))
+    x, gain, _, axes = as_normalised(x, gain, epsilon, axis)
+    b = as_factor("b", b, x)
+    epsilon = as_epsilon("epsilon", epsilon, precision(x, gain, b).compute)
+    return normalise(x=x, gain=gain, b=b, epsilon=epsilon, axis=axes)
 
 
 @passes.forward
-def normalise(x: Array, gain: Array | None, b: Array | None, epsilon: float) -> tuple[Array, Cache, tuple[Array]]:
+def normalise(
+    x: Array, gain: Array | None, b: Array | None, epsilon: float, axis: tuple[int, ...]
+) -> tuple[Array, Cache, tuple[Array]]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    centred = x - mean(x)  # (..., d) (layer-norm.1)
+    centred = x - mean(x, axis)  # (..., d) (layer-norm.1, layer-norm.24)
     # (layer-norm.2, layer-norm.3)
-    scaled, of_centred = rms_norm.normalise.mathematics(centred, gain, epsilon)  # (..., d)
-    output = scaled if b is None else scaled + b  # (..., d) (layer-norm.4)
+    scaled, of_centred = rms_norm.normalise.mathematics(centred, gain, epsilon, axis)  # (..., d)
+    output = scaled if b is None else scaled + b  # (..., d) (layer-norm.4, layer-norm.25)
     return output, Cache(x=x, gain=gain, b=b, centred=of_centred, output_shape=output.shape), (centred,)
 
 
@@ -130,14 +142,15 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     # forward was output = the centred row over its deviation, times gain, plus b (layer-norm.8, layer-norm.9)
     of_centred, between = rms_norm.backward.mathematics(d_output, cache.centred)  # (layer-norm.10)
     # forward was centred = x - mean(x), a projection that is its own transpose
-    d_x = of_centred.x - mean(of_centred.x)  # (..., d) (layer-norm.11)
-    return Gradients(x=d_x, gain=of_centred.gain, b=d_output), (of_centred.x, *between)  # (layer-norm.12)
+    d_x = of_centred.x - mean(of_centred.x, cache.centred.axis)  # (..., d) (layer-norm.11, layer-norm.27)
+    # summed over what was broadcast (layer-norm.12, layer-norm.26)
+    return Gradients(x=d_x, gain=of_centred.gain, b=d_output), (of_centred.x, *between)
 
 
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None, b: Tangent = None) -> tuple[Array, tuple[Array, ...]]:
     """Forward mode: how the output, (..., d), moves when the inputs move along a tangent."""
-    d_centred = x - mean(x)  # (..., d) (layer-norm.14)
+    d_centred = x - mean(x, cache.centred.axis)  # (..., d) (layer-norm.14)
     moved, between = rms_norm.jvp.mathematics(cache.centred, x=d_centred, gain=gain)  # (..., d) (layer-norm.15)
     return moved if b is None else moved + b, (d_centred, *between)  # (..., d) (layer-norm.16)
 
@@ -147,11 +160,12 @@ def double_backward(
     d_gradients: Gradients, d_output: Tangent, cache: Cache
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
-    along = rms_norm.Gradients(x=d_gradients.x - mean(d_gradients.x), gain=d_gradients.gain)  # (layer-norm.14)
+    axis = cache.centred.axis
+    along = rms_norm.Gradients(x=d_gradients.x - mean(d_gradients.x, axis), gain=d_gradients.gain)  # (layer-norm.14)
     # (layer-norm.21, layer-norm.22)
     (d_d_output, of_centred), between = rms_norm.double_backward.mathematics(along, d_output, cache.centred)
     if d_gradients.b is not None:
         d_d_output = d_d_output + d_gradients.b
-    d_x = of_centred.x - mean(of_centred.x)  # (layer-norm.23)
+    d_x = of_centred.x - mean(of_centred.x, axis)  # (layer-norm.23)
     gradients = Gradients(x=d_x, gain=of_centred.gain, b=None)  # no gradient depends on what is added (layer-norm.23)
     return (d_d_output, gradients), (of_centred.x, *between)

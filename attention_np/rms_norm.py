@@ -1,5 +1,7 @@
 r"""RMS normalisation: each row divided by the root of its mean square, times a gain for each feature.
 
+A row is what lies along the last axis, or along several: of heads and features together. With d numbers in a row,
+
 .. math::
 
     \rho = \sqrt{\tfrac{1}{d} \sum_a x_a^2 + \epsilon}, \qquad y_a = g_a \frac{x_a}{\rho}, \qquad
@@ -10,13 +12,14 @@ The derivation is ``derivations/rms_norm.md`` of the package.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib import passes
-from attention_np._lib.arguments import as_floating, as_number, check_vector
+from attention_np._lib.arguments import as_added, as_axes, as_floating, as_number, check_broadcasts_to
 from attention_np._lib.arrays import Array, precision, real_types
 from attention_np._lib.passes import Tangent, widened_inputs
 from attention_np._lib.products import backward_times
@@ -40,6 +43,7 @@ class Cache(NamedTuple):
     x: Array  # (..., d)
     gain: Array | None  # (d,)
     epsilon: Any  # a real scalar of the precision computed in
+    axis: tuple[int, ...]  # counted from the last
     rms: Array  # (..., 1)
     normalised: Array  # (..., d)
     output_shape: tuple[int, ...]
@@ -47,20 +51,29 @@ class Cache(NamedTuple):
     def in_range(self) -> Cache:
         """With numbers whose range has no end: a row below the normal numbers has a root that has lost digits."""
         cache = widened_inputs(self, Gradients._fields)
-        rms = root_mean_square(cache.x, cache.epsilon)
+        rms = root_mean_square(cache.x, cache.epsilon, cache.axis)
         return cache._replace(rms=rms, normalised=cache.x / rms)
 
 
-def forward(x: npt.ArrayLike, gain: npt.ArrayLike | None = None, *, epsilon: float = 1e-6) -> tuple[Array, Cache]:
-    r"""RMS normalisation over the last axis.
+def forward(
+    x: npt.ArrayLike,
+    gain: npt.ArrayLike | None = None,
+    *,
+    epsilon: float = 1e-6,
+    axis: int | tuple[int, ...] = -1,
+) -> tuple[Array, Cache]:
+    r"""RMS normalisation over the last axis, or over several.
 
     Parameters
     ----------
     x : array_like of float, (..., d)
     gain : array_like of float, (d,), optional
         What each feature is multiplied by, as it is: a model that stores a gain less one adds the one. By default 1.
+        Or of any shape that broadcasts to that of `x`, such as (heads, d).
     epsilon : float, optional
         Added to the mean square, so that a row of zeros stays zero; from 0 on.
+    axis : int or tuple of int, optional
+        Along which a row lies: ``(-2, -1)`` for what lies along the last two together. By default the last.
 
     Returns
     -------
@@ -71,9 +84,11 @@ def forward(x: npt.ArrayLike, gain: npt.ArrayLike | None = None, *, epsilon: flo
     Raises
     ------
     TypeError
-        If an array is not of floating-point numbers, or is a masked array, or `epsilon` is not a number.
+        If an array is not of floating-point numbers, or is a masked array, `epsilon` is not a number, or `axis` is not
+        an integer or a tuple of them.
     ValueError
-        If `x` has no axis, `gain` is not of one number for each feature, or `epsilon` is negative or not finite.
+        If `x` has no such axis, an axis is named twice or none is, `gain` does not broadcast to the shape of `x`, or
+        `epsilon` is negative or not finite.
 
     Notes
     -----
@@ -94,33 +109,35 @@ def forward(x: npt.ArrayLike, gain: npt.ArrayLike | None = None, *, epsilon: flo
     >>> print(rms_norm.backward(np.array([[1.0, 0.0]]), cache).x.round(4))
     [[ 0.181  -0.1358]]
     """
-    x, gain, epsilon = as_normalised(x, gain, epsilon)
-    return normalise(x=x, gain=gain, epsilon=epsilon)
+    x, gain, epsilon, axes = as_normalised(x, gain, epsilon, axis)
+    return normalise(x=x, gain=gain, epsilon=epsilon, axis=axes)
 
 
 @passes.forward
-def normalise(x: Array, gain: Array | None, epsilon: Any) -> tuple[Array, Cache]:
+def normalise(x: Array, gain: Array | None, epsilon: Any, axis: tuple[int, ...] = (-1,)) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    rms = root_mean_square(x, epsilon)  # (..., 1) (rms-norm.1)
+    rms = root_mean_square(x, epsilon, axis)  # (..., 1) (rms-norm.1, rms-norm.26)
     normalised = x / rms  # (..., d) (rms-norm.2)
-    output = normalised * (1 if gain is None else gain)  # (..., d) (rms-norm.3)
-    return output, Cache(x=x, gain=gain, epsilon=epsilon, rms=rms, normalised=normalised, output_shape=output.shape)
+    output = normalised * (1 if gain is None else gain)  # (..., d) (rms-norm.3, rms-norm.27)
+    return output, Cache(
+        x=x, gain=gain, epsilon=epsilon, axis=axis, rms=rms, normalised=normalised, output_shape=output.shape
+    )
 
 
-def root_mean_square(x: Array, epsilon: Any) -> Array:
+def root_mean_square(x: Array, epsilon: Any, axis: tuple[int, ...]) -> Array:
     """The root of the mean square and `epsilon`, (..., 1), of any `x` that is finite."""
-    root: Array = np.sqrt(mean(x * x) + epsilon)
+    root: Array = np.sqrt(mean(x * x, axis) + epsilon)
     if is_wide(root):
         return root
     # The squares of smaller numbers lose digits, or are zero.
     least = np.sqrt(np.finfo(root.dtype).tiny / np.finfo(root.dtype).eps)
     usual = (least < root.real) & (root.real < np.inf)
-    return root if usual.all() else np.where(usual, root, np.asarray(root_mean_square(widened(x), epsilon)))
+    return root if usual.all() else np.where(usual, root, np.asarray(root_mean_square(widened(x), epsilon, axis)))
 
 
-def mean(x: Array) -> Array:
-    """The mean over the last axis, which stays."""
-    average: Array = x.sum(axis=-1, keepdims=True) / max(x.shape[-1], 1)
+def mean(x: Array, axis: tuple[int, ...]) -> Array:
+    """The mean over some axes, which stay."""
+    average: Array = x.sum(axis=axis, keepdims=True) / max(prod(x.shape[a] for a in axis), 1)
     return average
 
 
@@ -130,12 +147,14 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     normalised, gain = cache.normalised, cache.gain
 
     # forward was output = normalised * gain
-    d_gain = backward_times(d_output, normalised)  # (..., d), summed over the rows (rms-norm.11)
+    # (..., d), summed over what was broadcast (rms-norm.11, rms-norm.28)
+    d_gain = backward_times(d_output, normalised)
     d_normalised = d_output if gain is None else backward_times(d_output, gain)  # (..., d) (rms-norm.10)
 
     # forward was normalised = x / rms, and all of the row is in rms
-    part = mean(backward_times(d_normalised, normalised))  # (..., 1) (rms-norm.12)
-    d_x = backward_times(d_normalised - backward_times(part, normalised), 1 / cache.rms)  # (..., d) (rms-norm.13)
+    part = mean(backward_times(d_normalised, normalised), cache.axis)  # (..., 1) (rms-norm.12)
+    # (..., d) (rms-norm.13, rms-norm.29)
+    d_x = backward_times(d_normalised - backward_times(part, normalised), 1 / cache.rms)
     return Gradients(x=d_x, gain=d_gain), (d_normalised,)
 
 
@@ -148,8 +167,8 @@ def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None) -> tuple[Array
 
 def _push(cache: Cache, d_x: Array) -> tuple[Array, Array]:
     """How the normalised rows move, and their roots."""
-    d_rms = mean(cache.normalised * d_x)  # (..., 1) (rms-norm.22)
-    return (d_x - cache.normalised * d_rms) / cache.rms, d_rms  # (..., d) (rms-norm.15)
+    d_rms = mean(cache.normalised * d_x, cache.axis)  # (..., 1) (rms-norm.22)
+    return (d_x - cache.normalised * d_rms) / cache.rms, d_rms  # (..., d) (rms-norm.15, rms-norm.30)
 
 
 def _push_output(cache: Cache, d_normalised: Array, d_gain: Array | None) -> Array:
@@ -183,24 +202,34 @@ def push_backward(
         moved_d_normalised = moved_d_normalised + by_gain  # (..., d) (rms-norm.22)
 
     # backward was part = mean(d_normalised * normalised), d_x = (d_normalised - part * normalised) / rms
-    part = mean(backward_times(d_normalised, normalised))
-    # (..., 1) (rms-norm.23)
-    moved_part = mean(backward_times(moved_d_normalised, normalised) + backward_times(d_normalised, moved_normalised))
+    part = mean(backward_times(d_normalised, normalised), cache.axis)
+    both = backward_times(moved_d_normalised, normalised) + backward_times(d_normalised, moved_normalised)
+    moved_part = mean(both, cache.axis)  # (..., 1) (rms-norm.23)
     d_x = backward_times(d_normalised - backward_times(part, normalised), 1 / cache.rms)
     moved = moved_d_normalised - backward_times(moved_part, normalised) - backward_times(part, moved_normalised)
     moved_d_x = backward_times(moved - backward_times(d_x, moved_rms), 1 / cache.rms)  # (..., d) (rms-norm.24)
     return d_x, Gradients(x=moved_d_x, gain=d_gain), (moved_normalised, d_normalised, moved_d_normalised)
 
 
-def as_normalised(x: npt.ArrayLike, gain: npt.ArrayLike | None, epsilon: float) -> tuple[Array, Array | None, Any]:
-    """The arguments of a normalisation, as arrays and a scalar of the precision computed in."""
+def as_normalised(
+    x: npt.ArrayLike, gain: npt.ArrayLike | None, epsilon: float, axis: int | tuple[int, ...]
+) -> tuple[Array, Array | None, Any, tuple[int, ...]]:
+    """The arguments of a normalisation: arrays, a scalar of the precision computed in, and axes from the last."""
     x = as_floating("x", x)
     if x.ndim < 1:
         raise ValueError(f"x must have at least one axis, (..., features) (x.shape={x.shape})")
-    if gain is not None:
-        gain = as_floating("gain", gain)
-        check_vector("gain", gain, x.shape[-1])
-    return x, gain, as_epsilon("epsilon", epsilon, precision(x, gain).compute)
+    axes = as_axes("axis", axis, "x", x)
+    gain = as_factor("gain", gain, x)
+    return x, gain, as_epsilon("epsilon", epsilon, precision(x, gain).compute), axes
+
+
+def as_factor(name: str, given: npt.ArrayLike | None, x: Array) -> Array | None:
+    """`given`, a gain or what is added, as an array that broadcasts to the shape of `x`; None if there is none."""
+    if given is None:
+        return None
+    array = as_added(name, given, x)
+    check_broadcasts_to(name, array, x.shape, "x")
+    return array
 
 
 def as_epsilon(name: str, epsilon: float, compute: np.dtype[Any]) -> Any:

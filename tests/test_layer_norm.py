@@ -17,6 +17,25 @@ def test_gradients_are_numerical_ones_with_and_without_gain_and_bias(shape: tupl
     assert max(entry.max_relative_error for entry in report) <= COMPLEX_STEP
 
 
+@each("axis", [(-2, -1), (0, 2), 1])
+@each("shape", [(), (4,), (3, 1), (3, 4), (2, 3, 4)])
+def test_a_row_may_lie_along_any_axes_and_gain_and_bias_broadcast(shape: tuple[int, ...], axis: Any) -> None:
+    inputs = {"x": normal(0, 2, 3, 4), "gain": normal(1, *shape), "b": normal(2, *shape)}
+    report = gradcheck.check_op(layer_norm, inputs, method="complex-step", epsilon=0.1, axis=axis)
+    report.raise_if_failed()
+    assert max(entry.max_relative_error for entry in report) <= COMPLEX_STEP
+
+
+def test_a_row_along_two_axes_has_one_mean_and_one_deviation() -> None:
+    x, gain, b, d_output = normal(0, 2, 3, 4), normal(1, 3, 4), normal(2, 3, 4), normal(3, 2, 3, 4)
+    output, cache = layer_norm.forward(x, gain, b, axis=(1, 2))
+    expected, of_rows = layer_norm.forward(x.reshape(2, 12), gain.ravel(), b.ravel())
+    assert_close(output.reshape(2, 12), expected, 1e-15)
+    wanted = layer_norm.backward(d_output.reshape(2, 12), of_rows)
+    for found, of_row in zip(layer_norm.backward(d_output, cache), wanted, strict=True):
+        assert_close(found.reshape(of_row.shape), of_row, 1e-15)
+
+
 def test_a_number_that_is_added_to_a_row_is_not_seen_and_gradients_have_the_mean_zero() -> None:
     x = np.round(normal(0, 3, 8) * 256) / 256
     output, cache = layer_norm.forward(x)
@@ -51,7 +70,7 @@ def test_rows_of_the_largest_and_smallest_numbers_give_the_numbers_that_they_say
 
 @each("name", ["gain", "b"])
 def test_what_does_not_fit_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"^{name} must have the shape \(4,\) \({name}\.shape=\(3,\)\)"):
+    with pytest.raises(ValueError, match=rf"^{name} must broadcast to x, .*\(2, 4\) \({name}\.shape=\(3,\)\)"):
         layer_norm.forward(np.ones((2, 4)), **{name: np.ones(3)})
     with pytest.raises(TypeError, match=f"^{name} must hold floating-point numbers, not int64"):
         layer_norm.forward(np.ones((2, 4)), **{name: np.ones(4, int)})

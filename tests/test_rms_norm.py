@@ -17,6 +17,28 @@ def test_gradients_are_numerical_ones_for_any_shape_and_epsilon(shape: tuple[int
         assert max(entry.max_relative_error for entry in report) <= COMPLEX_STEP
 
 
+@each("axis", [(-2, -1), (0, 2), 1, (2, 0, 1)])
+@each("of_gain", [(), (4,), (3, 1), (3, 4), (2, 3, 4)])
+def test_a_row_may_lie_along_any_axes_and_a_gain_broadcasts(of_gain: tuple[int, ...], axis: Any) -> None:
+    inputs = {"x": normal(0, 2, 3, 4), "gain": normal(1, *of_gain)}
+    report = gradcheck.check_op(rms_norm, inputs, method="complex-step", epsilon=0.1, axis=axis)
+    report.raise_if_failed()
+    assert max(entry.max_relative_error for entry in report) <= COMPLEX_STEP
+
+
+@each("size", [1.0, 1e200, 1e-200])
+def test_a_row_along_two_axes_is_the_row_of_both_side_by_side(size: float) -> None:
+    x, gain, d_output = size * normal(0, 2, 3, 4), normal(1, 3, 4), normal(2, 2, 3, 4)
+    output, cache = rms_norm.forward(x, gain, epsilon=0.0, axis=(-1, -2))
+    expected, of_rows = rms_norm.forward(x.reshape(2, 12), gain.ravel(), epsilon=0.0)
+    assert_close(output.reshape(2, 12), expected, 1e-15)
+    gradients, wanted = rms_norm.backward(d_output, cache), rms_norm.backward(d_output.reshape(2, 12), of_rows)
+    assert_close(size * gradients.x.reshape(2, 12), size * wanted.x, 1e-15)
+    assert_close(gradients.gain.ravel(), wanted.gain, 1e-15)
+    moved = rms_norm.jvp(cache, x=x[::-1], gain=gain).reshape(2, 12)
+    assert_close(moved, rms_norm.jvp(of_rows, x=x[::-1].reshape(2, 12), gain=gain.ravel()), 1e-15)
+
+
 def test_rows_have_the_mean_square_one_and_their_size_is_forgotten() -> None:
     x = normal(0, 4, 7)
     output, cache = rms_norm.forward(x, epsilon=0.0)
@@ -75,8 +97,15 @@ def test_zero_lengths_have_zero_length_results(shape: tuple[int, ...]) -> None:
     ("changed", "error", "message"),
     [
         ({"x": np.array(1.0)}, ValueError, r"x must have at least one axis, .*\(x\.shape=\(\)\)"),
-        ({"gain": np.ones(3)}, ValueError, r"gain must have the shape \(4,\) \(gain\.shape=\(3,\)\)"),
-        ({"gain": np.ones((1, 4))}, ValueError, r"gain must have the shape \(4,\)"),
+        ({"gain": np.ones(3)}, ValueError, r"gain must broadcast to x, whose shape is \(2, 4\) \(gain\.shape=\(3,\)\)"),
+        ({"gain": np.ones((1, 1, 4))}, ValueError, r"gain must broadcast to x, .* \(gain\.shape=\(1, 1, 4\)\)"),
+        ({"x": np.ones((1, 4)), "gain": np.ones((2, 4))}, ValueError, r"gain must broadcast to x, .*\(1, 4\)"),
+        ({"axis": 2}, ValueError, r"x has no axis 2 \(x\.shape=\(2, 4\)\)"),
+        ({"axis": (-1, -3)}, ValueError, r"x has no axis -3 \(x\.shape=\(2, 4\)\)"),
+        ({"axis": (-1, 1)}, ValueError, r"axis must name an axis of x once, not \(-1, 1\) \(x\.shape=\(2, 4\)\)"),
+        ({"axis": ()}, ValueError, r"axis must be of at least one axis of x, not \(\)"),
+        ({"axis": True}, TypeError, "axis must be an integer, not True"),
+        ({"axis": [0, 1]}, TypeError, "axis must be an integer, not list"),
         ({"epsilon": -1e-6}, ValueError, "epsilon must be finite and not negative, not -1e-06"),
         ({"epsilon": np.nan}, ValueError, "epsilon must be finite and not negative, not nan"),
         ({"epsilon": np.inf}, ValueError, "epsilon must be finite and not negative, not inf"),

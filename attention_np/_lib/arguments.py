@@ -62,6 +62,21 @@ def as_integer(name: str, value: int, least: int | None = None) -> int:
     return integer
 
 
+def as_axes(name: str, axes: int | tuple[int, ...], of: str, array: Array) -> tuple[int, ...]:
+    """`axes` of an array that is called `of`, one or a tuple of some, each counted from the last."""
+    given = axes if isinstance(axes, tuple) else (axes,)
+    if not given:
+        raise ValueError(f"{name} must be of at least one axis of {of}, not ()")
+    numbers = [as_integer(name, axis) for axis in given]
+    for axis in numbers:
+        if not -array.ndim <= axis < array.ndim:
+            raise ValueError(f"{of} has no axis {shortened(axis)} ({of}.shape={array.shape})")
+    found = tuple(axis % array.ndim - array.ndim for axis in numbers)
+    if len(set(found)) < len(found):
+        raise ValueError(f"{name} must name an axis of {of} once, not {axes} ({of}.shape={array.shape})")
+    return found
+
+
 def as_array(name: str, values: npt.ArrayLike, what: str = "numbers") -> Array:
     """`values` as an ndarray, of which subclasses are views; a masked array, whose mask would be lost, is refused."""
     if type(values) is np.ndarray:
