@@ -4,8 +4,8 @@ Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backwar
 :mod:`~attention_np.dot_product`, :mod:`~attention_np.blockwise`, :mod:`~attention_np.additive`,
 :mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`; and what stands around attention,
 :mod:`~attention_np.linear`, :mod:`~attention_np.feature_map`, :mod:`~attention_np.activation`,
-:mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm`, :mod:`~attention_np.rotary` and
-:mod:`~attention_np.cross_entropy`, beside :mod:`~attention_np.positions`.
+:mod:`~attention_np.short_conv`, :mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm`,
+:mod:`~attention_np.rotary` and :mod:`~attention_np.cross_entropy`, beside :mod:`~attention_np.positions`.
 :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
 :mod:`~attention_np.biases` what is added to the scores by position.
 
@@ -32,6 +32,7 @@ OPS = (
     "linear",
     "feature_map",
     "activation",
+    "short_conv",
     "rms_norm",
     "layer_norm",
     "rotary",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import rms_norm as rms_norm
     from attention_np import rotary as rotary
     from attention_np import rules as rules
+    from attention_np import short_conv as short_conv
     from attention_np import softmax as softmax
     from attention_np import trace as trace
     from attention_np.decoding import KeyValueCache as KeyValueCache

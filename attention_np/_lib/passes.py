@@ -135,7 +135,9 @@ def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
 
 
 @overload
-def jvp(mathematics: Callable[Given, dict[str, Array]]) -> PassOfOutputs[Given]: ...
+def jvp(
+    mathematics: Callable[Given, dict[str, Array] | tuple[dict[str, Array], Between]],
+) -> PassOfOutputs[Given]: ...
 @overload
 def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Given, Array]: ...
 def jvp(mathematics: Callable[..., Any]) -> Any:
