@@ -288,6 +288,9 @@ def _written(op: str) -> Iterator[Case]:
     if op == "activation":
         (x,) = drawn(op, leading=(2,), seed=4).inputs.values()
         yield from (Case(op, kind, {"x": x}, {"kind": kind}) for kind in OPS[op].KINDS)
+    if op == "short_conv":
+        case = drawn(op, leading=(2,), n=9, seed=9)
+        yield replace(case, name="packed segments", options={"segments": np.array([4, 4, 4, 0, 1, 1, 1, 1, 1])})
     if op in ("rms_norm", "layer_norm"):
         case = drawn(op, leading=(2,), seed=3)
         yield replace(case, name="heads and features together", options={"axis": (-2, -1)})

@@ -128,23 +128,19 @@ def forward(
         segments = as_array("segments", segments, "integers")
         if segments.dtype.kind not in "biu" and segments.size:
             raise TypeError(f"segments must hold integers, not {segments.dtype} (segments.shape={segments.shape})")
-    leading = _leading_axes(x, w, b, initial_state, segments)
-    output, cache = convolve(x=x, w=w, b=b, initial_state=initial_state, segments=segments, leading=leading)
+    _check_shapes(x, w, b, initial_state, segments)
+    output, cache = convolve(x=x, w=w, b=b, initial_state=initial_state, segments=segments)
     # These are inputs, so their dtype holds them: with it the next part is computed as this one.
     return output, cache._replace(final_state=as_result(cache.final_state, precision(x, w, b, initial_state).result))
 
 
 @passes.forward
 def convolve(
-    x: Array,
-    w: Array,
-    b: Array | None,
-    initial_state: Array | None,
-    segments: Array | None,
-    leading: tuple[int, ...],
+    x: Array, w: Array, b: Array | None, initial_state: Array | None, segments: Array | None
 ) -> tuple[Array, Cache, tuple[Array]]:
     """What :func:`forward` computes, of arguments that it has checked."""
     width, n = len(w), x.shape[-2]
+    leading = np.broadcast_shapes(*_leading_axes(x, initial_state, segments).values())
     tokens = _with_past(x, initial_state, width, leading)  # (..., width - 1 + n, d) (short-conv.5)
     reach, kept = _in_reach(segments, initial_state is not None, width, n)
 
@@ -191,9 +187,7 @@ def _in_reach(segments: Array | None, has_past: bool, width: int, n: int) -> tup
 
 
 @passes.backward
-def backward(
-    d_output: Tangent, cache: Cache, *, d_final_state: Tangent = None
-) -> tuple[Gradients, tuple[Array, ...]]:
+def backward(d_output: Tangent, cache: Cache, *, d_final_state: Tangent = None) -> tuple[Gradients, tuple[Array, ...]]:
     """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d)."""
     width, (*leading, n, d) = len(cache.w), cache.output_shape
     tokens = _with_past(cache.x, cache.initial_state, width, tuple(leading))  # (..., width - 1 + n, d)
@@ -247,10 +241,18 @@ def jvp(
     return {"output": output, "final_state": np.where(kept, moved_tokens[..., n:, :], 0)}, (output,)
 
 
-def _leading_axes(
-    x: Array, w: Array, b: Array | None, initial_state: Array | None, segments: Array | None
-) -> tuple[int, ...]:
-    """The leading axes of all arrays, broadcast together, if they fit."""
+def _leading_axes(x: Array, initial_state: Array | None, segments: Array | None) -> dict[str, tuple[int, ...]]:
+    """Of each array that is there and may have some."""
+    leading = {"x": x.shape[:-2]}
+    if initial_state is not None:
+        leading["initial_state"] = initial_state.shape[:-2]
+    if segments is not None:
+        leading["segments"] = segments.shape[:-1]
+    return leading
+
+
+def _check_shapes(x: Array, w: Array, b: Array | None, initial_state: Array | None, segments: Array | None) -> None:
+    """Refuse arrays that do not fit together."""
     if x.ndim < 2:
         raise ValueError(f"x must have at least two axes, (..., n, features) (x.shape={x.shape})")
     n, d = x.shape[-2:]
@@ -260,18 +262,14 @@ def _leading_axes(
         raise ValueError(f"w has {w.shape[-1]} features but x has {d} (w.shape={w.shape}, x.shape={x.shape})")
     if b is not None:
         check_vector("b", b, d)
-    leading = {"x": x.shape[:-2]}
-    if initial_state is not None:
-        if initial_state.shape[-2:] != (len(w) - 1, d):
-            shape = f"(..., {len(w) - 1}, {d})"
-            raise ValueError(f"initial_state must have the shape {shape} (initial_state.shape={initial_state.shape})")
-        leading["initial_state"] = initial_state.shape[:-2]
-    if segments is not None:
-        if segments.shape[-1:] != (n,):
-            raise ValueError(f"segments must have the shape (..., {n}) (segments.shape={segments.shape})")
-        leading["segments"] = segments.shape[:-1]
+    if initial_state is not None and initial_state.shape[-2:] != (len(w) - 1, d):
+        shape = f"(..., {len(w) - 1}, {d})"
+        raise ValueError(f"initial_state must have the shape {shape} (initial_state.shape={initial_state.shape})")
+    if segments is not None and segments.shape[-1:] != (n,):
+        raise ValueError(f"segments must have the shape (..., {n}) (segments.shape={segments.shape})")
+    leading = _leading_axes(x, initial_state, segments)
     try:
-        return np.broadcast_shapes(*leading.values())
+        np.broadcast_shapes(*leading.values())
     except ValueError:
         shapes = ", ".join(f"{name}: {axes}" for name, axes in leading.items())
         raise ValueError(f"the leading axes of the arrays do not broadcast together ({shapes})") from None

@@ -34,6 +34,7 @@ def every_op_goes_forward_and_backward():
         anp.additive: ((query, key, value, *weights.values()), {"mask": mask}),
         anp.multi_head: ((query, key, value, anp.multi_head.Parameters(*projections)), {"num_heads": 2}),
         anp.linear: ((query, weights["w_query"]), {}),
+        anp.short_conv: ((query, query[0, :4]), {}),
         anp.rms_norm: ((query,), {}),
         anp.layer_norm: ((query,), {}),
         anp.rotary: ((query,), {}),

@@ -34,6 +34,7 @@ from attention_np import (
     rms_norm,
     rotary,
     rules,
+    short_conv,
     softmax,
     trace,
 )
@@ -126,6 +127,13 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(by_slope, activation.Cache)
     assert_type(activation.backward(x, by_slope), activation.Gradients)
     assert_type(activation.jvp(by_slope, x=x), Array)
+
+    convolved, kernel = short_conv.forward(x, x, segments=[0, 1])
+    assert_type(convolved, Array)
+    assert_type(kernel, short_conv.Cache)
+    assert_type(short_conv.backward(x, kernel, d_final_state=x), short_conv.Gradients)
+    assert_type(short_conv.jvp(kernel, x=x), Array)
+    assert_type(short_conv.jvp(kernel, outputs=["output", "final_state"], w=x), tuple[Array, ...])
 
     normed, by_size = rms_norm.forward(x, x)
     assert_type(normed, Array)
