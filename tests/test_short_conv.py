@@ -187,12 +187,19 @@ def test_sums_whose_terms_leave_the_range_are_found(size: float) -> None:
     wanted, found = short_conv.backward(d_output, cache), short_conv.backward(size * d_output, of_sized)
     assert_close(found.x, wanted.x, 1e-14)
     assert_close(found.initial_state, wanted.initial_state, 1e-14)
-    large = np.array([[size], [-size], [1.0]])
-    output, cache = short_conv.forward(large, np.array([[size], [size]]), initial_state=np.array([[-size]]))
-    assert output[0] == 0
     sized = along | {"x": size * along["x"], "initial_state": size * along["initial_state"], "w": along["w"] / size}
     moved = short_conv.jvp(short_conv.forward(**given)[1], **along)
     assert_close(short_conv.jvp(of_sized, **sized), moved, 1e-14)
+
+
+@each("size", [2.0**600, 2.0**1000])
+def test_sums_whose_terms_cancel_out_of_range_are_zero(size: float) -> None:
+    signs, w, past = np.array([[1.0], [-1.0], [1.0]]), np.array([[size], [size]]), np.array([[-size]])
+    output, cache = short_conv.forward(size * signs, w, initial_state=past)
+    assert (output == 0).all()
+    assert (short_conv.jvp(cache, x=size * signs, initial_state=past) == 0).all()
+    assert (short_conv.backward(size * signs, cache).x[:2] == 0).all()
+    assert (short_conv.backward(size * np.array([[1.0], [1.0], [0.0]]), cache).w == 0).all()
 
 
 def test_segments_and_states_broadcast() -> None:
