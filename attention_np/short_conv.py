@@ -197,7 +197,7 @@ def backward(d_output: Tangent, cache: Cache, *, d_final_state: Tangent = None) 
     d_tokens = np.zeros((*leading, width - 1 + n, d), tokens.dtype)
     if d_final_state is not None:
         behind = np.where(kept, d_final_state, 0)  # (..., width - 1, d)
-        d_tokens = _placed(behind, n, 0)  # (short-conv.12, short-conv.13)
+        d_tokens = _placed(behind, n, 0)  # (..., width - 1 + n, d) (short-conv.27, short-conv.28)
 
     # forward was output = the sum over the taps of the tokens in their reach, times w
     d_w = []

@@ -41,7 +41,7 @@ def traced(op: str, words: tuple[str, ...], sizes: Mapping[str, int], d: int, is
         if key == bias:
             return np.where(masks.causal(*shape) if is_causal else True, np.zeros(shape), -np.inf)
         width = shape[-1] if shape[1:] else 1
-        if axes and axes[0] in WORDS:
+        if axes and axes[0] in WORDS and len(shape) < 3:  # a row for each word
             role = "x" if "^" in key else names.get(key, key)  # X^Q, X^K and X^V are one X: self-attention
             return small_numbers(seed, role, words, width).reshape(shape)
         # Small parameters, so that tanh and softmax are not saturated everywhere.
