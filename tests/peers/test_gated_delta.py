@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import Array, assert_close, normal
 
-from attention_np import linear_attention
+from attention_np import chain, linear_attention
 
 torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
 public = pytest.importorskip(
@@ -54,7 +54,7 @@ def as_ours(theirs: Iterator[tuple[str, Any]], example: dict[str, Any]) -> dict[
 
     return {
         "w_mixed": columns(query, key, value),
-        "taps": x["conv1d.weight"][:, 0],
+        "taps": x["conv1d.weight"][:, 0].T,
         "w_gate": columns(gate),
         "w_step": columns(step),
         "b_step": x["dt_bias"],
@@ -85,9 +85,9 @@ def test_the_layer_is_that_of_qwen3_next_gradients_included(example: dict[str, A
     expected.backward(torch.tensor(d_y))
 
     parameters = as_ours(layer.named_parameters(), example)
-    output, _, saved = example["forward"](x, parameters)
+    output, cache = chain.forward(lambda **arrays: example["layer"](**arrays)[0], {"x": x, **parameters})
     assert_close(output, expected.detach().numpy(), CLOSE)
-    gradients = example["backward"](d_y, parameters, saved)
+    gradients = chain.backward(d_y, cache)
     assert_close(gradients["x"], given.grad.numpy(), CLOSE)
     wanted = as_ours(((name, p.grad) for name, p in layer.named_parameters()), example)
     assert wanted.keys() | {"x"} == gradients.keys()
