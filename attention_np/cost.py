@@ -24,15 +24,17 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from attention_np import blockwise as blockwise_op
 from attention_np import dot_product as op
 from attention_np import masks
 from attention_np._blockwise.columns import COUNTERS, number_of_parts
@@ -48,7 +50,7 @@ from attention_np._lib.arguments import as_flag, as_integer
 from attention_np._lib.arrays import is_floating, precision
 from attention_np._lib.counting import Tally
 
-__all__ = ["Cost", "Costs", "Sizes", "blockwise", "dot_product", "longest"]
+__all__ = ["Cost", "Costs", "Sizes", "blockwise", "chain", "dot_product", "longest"]
 
 TILE = 2048  # the most positions that a task of the blockwise algorithm works on
 TOGETHER = 2**18  # the pairs of several heads that are taken together where heads are small
@@ -400,6 +402,66 @@ def _causal_pairs(n: int, m: int, rows: int) -> int:
     next_rows = min(rows, after)
     before_end = rows * rows * whole * (whole + 1) // 2  # (blockwise.44)
     return before_end + next_rows * min(m, whole * rows + next_rows) + (after - next_rows) * m
+
+
+def chain(layer: Callable[..., Any], inputs: Mapping[str, npt.ArrayLike]) -> Costs:
+    """What a layer of ops costs, counted as it runs on these inputs.
+
+    Parameters
+    ----------
+    layer : callable
+        As for :func:`attention_np.chain.forward`, with one output.
+    inputs : mapping of str to array_like of float
+        Of the shapes that are asked about.
+
+    Returns
+    -------
+    Costs
+        The peak is what NumPy has allocated at once beside the inputs.
+
+    Raises
+    ------
+    ValueError
+        If the layer returns a tuple, or applies :mod:`attention_np.blockwise`, whose arrays are never there as a whole:
+        :func:`blockwise` tells its cost.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attention_np import cost
+    >>> costs = cost.chain(lambda x, w: x @ w, {"x": np.ones((5, 3)), "w": np.ones((3, 4))})
+    >>> costs.forward.product_flops, costs.backward.product_flops
+    (120, 240)
+    """
+    from attention_np import chain as chains
+
+    tally = Tally()
+    arrays = {name: np.asarray(x) for name, x in inputs.items()}
+    output, cache = chains.forward(layer, {name: tally.count(x) for name, x in arrays.items()})
+    forward = tally.taken()
+    if cache.is_tuple:
+        raise ValueError("a layer that is counted has one output, not a tuple of them")
+    for step in cache.steps:
+        if step.op is blockwise_op:
+            raise ValueError(f"step {step.number} is blockwise, whose cost depends on its blocks: see cost.blockwise")
+    chains.backward(tally.count(np.ones_like(np.asarray(output))), cache)
+    peaks = _peaks(chains, layer, arrays)
+    backward = Cost(*tally.taken(), peaks[1])
+    return Costs(Cost(*forward, peaks[0]), backward, sum(x.nbytes for x in arrays.values()), output.nbytes)
+
+
+def _peaks(chains: Any, layer: Callable[..., Any], arrays: Mapping[str, npt.NDArray[Any]]) -> list[int]:
+    """The most bytes that were allocated at once, forward and backward."""
+    tracemalloc.start()
+    try:
+        output, cache = chains.forward(layer, arrays)
+        peaks = [tracemalloc.get_traced_memory()[1]]
+        d_output = np.ones_like(output)
+        tracemalloc.reset_peak()
+        chains.backward(d_output, cache)
+        return [*peaks, tracemalloc.get_traced_memory()[1] - d_output.nbytes]
+    finally:
+        tracemalloc.stop()
 
 
 def longest(algorithm: Callable[[Sizes], Costs], memory: float, sizes: Sizes, *, backward: bool = True) -> int:

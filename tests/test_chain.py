@@ -281,7 +281,7 @@ X = {"x": np.ones((2, 3))}
         (
             lambda x: chain.apply(rms_norm, x + 1, np.ones(7)),
             ValueError,
-            "step 2, rms_norm: gain must have the shape (3,)",
+            "step 2, rms_norm: gain must broadcast to x",
         ),
         (lambda x: chain.apply(softmax, x, axis=5), ValueError, "step 1, softmax: scores has no axis 5"),
         (lambda x: chain.apply(softmax), TypeError, "step 1, softmax: missing a required argument: 'scores'"),

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers import Array, Patch, Printed, each
+from helpers import Array, Patch, Printed, each, normal
 
-from attention_np import blockwise, cli, cost, dot_product
+from attention_np import blockwise, chain, cli, cost, dot_product, linear
 from attention_np._lib import machine
 from attention_np._lib.counting import Counted, Tally
 from attention_np.cost import Sizes
@@ -317,3 +317,29 @@ def test_memory_that_is_not_known_is_asked_for(monkeypatch: Patch, capsys: Print
 def test_what_cannot_be_used_is_refused(arguments: list[str], message: str, capsys: Printed) -> None:
     assert cli.main(["cost", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_chain_costs_what_its_steps_do() -> None:
+    sizes = cost.Sizes(n=50, m=70, d_k=16, d_v=24, dtype=np.float64)
+    query, key, value, w = normal(0, 50, 16), normal(1, 70, 16), normal(2, 70, 24), normal(3, 24, 8)
+    alone = cost.dot_product(sizes)
+
+    def layer(query: Any, key: Any, value: Any, w: Any) -> Any:
+        return chain.apply(linear, chain.apply(dot_product, query, key, value), w)
+
+    costs = cost.chain(layer, {"query": query, "key": key, "value": value, "w": w})
+    assert costs.forward.product_flops == alone.forward.product_flops + 2 * 50 * 24 * 8
+    assert costs.backward.product_flops == alone.backward.product_flops + 4 * 50 * 24 * 8
+    assert costs.forward.bytes_moved >= alone.forward.bytes_moved
+    assert costs.input_bytes == alone.input_bytes + w.nbytes
+    assert costs.output_bytes == 8 * 50 * 8
+    assert 0.8 < costs.forward.peak_bytes / alone.forward.peak_bytes < 1.5
+    assert 0.8 < costs.backward.peak_bytes / alone.backward.peak_bytes < 1.5
+
+
+def test_a_chain_with_blocks_is_not_counted() -> None:
+    layer = lambda x: chain.apply(blockwise, x, x, x)  # noqa: E731
+    with pytest.raises(ValueError, match=r"step 1 is blockwise, whose cost depends on its blocks: see cost\.blockwise"):
+        cost.chain(layer, {"x": normal(0, 5, 4)})
+    with pytest.raises(ValueError, match="has one output, not a tuple"):
+        cost.chain(lambda x: (x, x + 1), {"x": normal(0, 5, 4)})

@@ -44,9 +44,9 @@ class Operation:
         """The value, and what the other passes need."""
         compute, result = precision(*(x for x in parts if isinstance(x, np.ndarray)))
         wider = [compute if not np.iscomplexobj(x) else np.result_type(compute, np.complex64) for x in parts]
-        ready = [np.asarray(x, dtype) for x, dtype in zip(parts, wider, strict=True)]
+        ready = [np.asanyarray(x, dtype) for x, dtype in zip(parts, wider, strict=True)]
         with quiet():
-            output = as_result(np.asarray(self.value(*ready, **options)), result)
+            output = as_result(np.asanyarray(self.value(*ready, **options)), result)
         return output, Cache(ready, variable, options, output)
 
     def backward(self, d_output: Array, cache: Cache) -> Gradients:
@@ -67,7 +67,7 @@ class Operation:
         """The tangent of the value, along `parts`."""
         tangents = [np.zeros_like(x) if t is None else t for x, t in zip(cache.parts, parts, strict=True)]
         with quiet():
-            return as_result(np.asarray(self.value(*tangents, **cache.options)), cache.output.dtype)
+            return as_result(np.asanyarray(self.value(*tangents, **cache.options)), cache.output.dtype)
 
     def double_backward(self, d_gradients: Gradients, d_output: Array, cache: Cache) -> tuple[None, Gradients]:
         """How the gradients move along `d_gradients`; their cotangent is left to the whole chain."""
@@ -86,7 +86,7 @@ class Product(Operation):
         terms = [(t, cache.parts[1]) if k == 0 else (cache.parts[0], t) for k, t in enumerate(parts) if t is not None]
         with quiet():
             total = added(*(self.value(*pair, **cache.options) for pair in terms))
-            return as_result(np.asarray(total), cache.output.dtype)
+            return as_result(np.asanyarray(total), cache.output.dtype)
 
     def double_backward(self, d_gradients: Gradients, d_output: Array, cache: Cache) -> tuple[None, Gradients]:
         """The gradient of each part, with the tangent of the other in its place."""
@@ -108,7 +108,7 @@ class Quotient(Operation):
         (_, y), (d_x, d_y) = cache.parts, parts
         with quiet():
             total = added(d_x, None if d_y is None else -cache.output * d_y)
-            return as_result(np.asarray(total / y), cache.output.dtype)  # (chain.15)
+            return as_result(np.asanyarray(total / y), cache.output.dtype)  # (chain.15)
 
     def double_backward(self, d_gradients: Gradients, d_output: Array, cache: Cache) -> tuple[None, Gradients]:
         """How both gradients, d_output / y and -d_output * quotient / y, move along tangents."""

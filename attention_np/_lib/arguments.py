@@ -21,6 +21,7 @@ from attention_np._lib.arrays import (
     real_types,
     with_query_axis,
 )
+from attention_np._lib.counting import Counted
 from attention_np._lib.text import shortened
 
 CacheType = TypeVar("CacheType")
@@ -79,7 +80,7 @@ def as_axes(name: str, axes: int | tuple[int, ...], of: str, array: Array) -> tu
 
 def as_array(name: str, values: npt.ArrayLike, what: str = "numbers") -> Array:
     """`values` as an ndarray, of which subclasses are views; a masked array, whose mask would be lost, is refused."""
-    if type(values) is np.ndarray:
+    if type(values) is np.ndarray or isinstance(values, Counted):
         return values
     if isinstance(values, np.ndarray) and isinstance(values, np.ma.MaskedArray):
         raise TypeError(

@@ -81,9 +81,7 @@ def test_a_block_with_a_loss() -> None:
         x = x + (chain.apply(activation, y @ w_gate, kind="gelu") * (y @ w_up)) @ w_down / 3
         return chain.apply(cross_entropy, x, target).sum(axis=0)
 
-    def theirs(
-        x: Any, g: Any, b: Any, w_q: Any, w_k: Any, w_v: Any, g2: Any, w_up: Any, w_gate: Any, w_down: Any
-    ) -> Any:
+    def theirs(x: Any, g: Any, b: Any, g2: Any, w_up: Any, w_gate: Any, w_down: Any, **w: Any) -> Any:
         y = functional.layer_norm(x, (6,), g, b, 1e-5)
         query, key, value = (y @ w[name] + b for name in ("w_q", "w_k", "w_v"))
         scores = (query @ key.mT / 6**0.5).masked_fill(~torch.tensor(mask), -torch.inf)
