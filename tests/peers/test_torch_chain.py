@@ -28,11 +28,11 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "tanh": torch.tanh,
     "relu": torch.relu,
     "relu_squared": lambda x: torch.relu(x) ** 2,
-    "silu": functional.silu,
+    "silu": lambda x: functional.silu(x),
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "softplus": functional.softplus,
+    "softplus": lambda x: functional.softplus(x),
     "exp": torch.exp,
 }
 
