@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from attention_np._lib.arguments import as_flag, as_integer, as_learned, check_broadcasts_to
 from attention_np._lib.arrays import Array, added, sum_to
+from attention_np._lib.dual import moving, value_of, velocity_of, velocity_or_zero
 from attention_np._lib.products import backward_product
 from attention_np.rules import pick
 
@@ -94,6 +95,10 @@ class Bias:
         d_array = self.backward(d_scores, rows, columns, query * scale if self.reads_query else query)
         return d_array, self.query_backward(d_scores, rows, columns) * scale if self.reads_query else None
 
+    def moving(self, d_array: Array) -> Bias:
+        """The same, whose array moves with this velocity, for queries and gradients of scores that move."""
+        return _Moving(self.array, self, d_array)
+
     def pushed(self, d_array: Any, rows: slice, columns: slice, query: Array, d_query: Any, scale: Any) -> Array | None:
         """How a block moves along tangents of the array and of the queries, of which None is zero."""
         moved = None
@@ -121,6 +126,28 @@ class Bias:
             along = self.with_array(np.asarray(along_array))
             d_query = added(d_query, along.query_backward(d_scores, rows, columns) * scale)  # (biases.28)
         return d_array, d_query
+
+
+@dataclass(frozen=True, eq=False)
+class _Moving(Bias):
+    """A bias whose blocks and gradients are dual numbers."""
+
+    of: Bias
+    d_array: Array
+
+    def block(self, rows: slice, columns: slice, query: Array) -> Array:
+        value, d_query = value_of(query), velocity_of(query)
+        moved = self.of.pushed(self.d_array, rows, columns, value, d_query, 1)
+        return moving(self.of.block(rows, columns, value), moved)
+
+    def gradients(
+        self, d_scores: Array, rows: slice, columns: slice, query: Array, scale: Any
+    ) -> tuple[Array, Array | None]:
+        value, d_value = np.asarray(value_of(d_scores)), np.asarray(velocity_or_zero(d_scores))
+        along = value_of(query), velocity_or_zero(query), self.d_array, scale
+        found = self.of.gradients(value, rows, columns, along[0], scale)
+        moved = self.of.pushed_gradients(rows, columns, value, d_value, *along)
+        return moving(found[0], moved[0]), None if found[1] is None else moving(found[1], moved[1])
 
 
 def check(bias: Array | Bias | None, shape: tuple[int, ...], d_k: int) -> None:

@@ -117,6 +117,8 @@ def is_finite(array: Array) -> bool:
     """
     if isinstance(array, np.ndarray) and array.dtype.kind == "f" and sum_of_squares(array) < np.inf:
         return True
+    if not isinstance(array, np.ndarray) and hasattr(array, "velocity"):  # of a dual number, both parts
+        return is_finite(array.value) and is_finite(array.velocity)
     return bool(np.isfinite(array).all())
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
-from inspect import Parameter, Signature, cleandoc, signature
+from inspect import Parameter, Signature, cleandoc, signature, unwrap
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
@@ -29,11 +29,13 @@ from attention_np._lib.arrays import (
     Array,
     as_gradient,
     as_result,
+    holds_array,
     precision,
     quiet,
     with_query_axis,
     without_query_axis,
 )
+from attention_np._lib.dual import Dual, moving, parts_of, velocity_of
 from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import is_wide, widened
 
@@ -57,6 +59,16 @@ class Pass(Protocol[Given, Found]):
     mathematics: Callable[..., Any]
 
     def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Found:
+        """The whole of it."""
+        ...
+
+
+class SecondDerivative(Protocol[Given, Held]):
+    """A double backward as users call it: of `backward`, which it is given the arguments of."""
+
+    mathematics: Callable[..., Any]
+
+    def __call__(self, d_gradients: Held, *args: Given.args, **kwargs: Given.kwargs) -> tuple[Array, Held]:
         """The whole of it."""
         ...
 
@@ -196,7 +208,7 @@ def double_backward(
     With None in the place of the arrays on the way, as for an op whose other passes have none, there is no second look.
     """
     op, names, kind = _op_of(mathematics)
-    held = mathematics.__globals__["Gradients"]
+    held = unwrap(mathematics).__globals__["Gradients"]
     _, vector, _, *more = signature(mathematics).parameters
     formulas: Callable[..., Any] = mathematics
 
@@ -219,8 +231,8 @@ def double_backward(
                 wide = held(*(_each(widened, x) for x in along))
                 of_further = {name: widened(x) for name, x in further.items()}
                 (d_d_output, found), _ = formulas(wide, widened(d_output), _in_range(cache), **of_further)
-                d_d_output, gradients = np.asarray(d_d_output), _as_given(names, found, inputs, d_output)
-            d_d_output = _without_query_axis(names, d_d_output, inputs)
+                gradients = _as_given(names, found, inputs, d_output)
+            d_d_output = _without_query_axis(names, np.asarray(d_d_output), inputs)
             return as_result(d_d_output, precision(*_flat(inputs)).result), gradients
 
     shell.__doc__ = _documented(mathematics, DOUBLE_BACKWARD.replace("d_output", vector))
@@ -229,6 +241,54 @@ def double_backward(
     others = [x.replace(annotation="npt.ArrayLike | None") for x in others]
     public = Signature([first, of_user, third, *others], return_annotation="tuple[Array, Gradients]")
     return cast("Pass[Given, tuple[Array, Held]]", _as_pass(shell, mathematics, public))
+
+
+def second_derivative(forward: Callable[..., Any], backward: Pass[Given, Held]) -> SecondDerivative[Given, Held]:
+    """The double backward of an op, by its formulas of `forward` and `backward` on inputs that move with `d_gradients`.
+
+    The velocities of what `backward` finds are the gradients, and that of the output is the one of `d_output`, which
+    stands still. The options of the formulas of `forward` are what the cache has under their names.
+    """
+    attend, differentiate = getattr(forward, "mathematics", forward), backward.mathematics
+    _, names, _ = _op_of(differentiate)
+    options = list(signature(attend).parameters)[len(names) :]
+
+    @wraps(differentiate)
+    def formulas(d_gradients: Any, d_output: Any, cache: Any, **further: Any) -> Any:
+        """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and the arrays of `forward`."""
+        inputs = [_moving(x, velocity) for x, velocity in zip(cache[: len(names)], d_gradients, strict=True)]
+        output, moved, *of_forward = attend(*inputs, **{name: getattr(cache, name) for name in options})
+        _share_values(moved, cache)
+        found = differentiate(d_output, moved, **further)
+        gradients, between = _split(found)
+        between = [part for x in _flat((*of_forward, between)) for part in parts_of(x)]
+        result = velocity_of(output), _each(velocity_of, gradients)
+        return result, between if type(found) is tuple else None
+
+    given = signature(differentiate)
+    first = Parameter("d_gradients", Parameter.POSITIONAL_OR_KEYWORD, annotation="Gradients")
+    formulas.__name__ = formulas.__qualname__ = "double_backward"
+    formulas.__doc__ = FORMULAS_TWICE
+    formulas.__signature__ = given.replace(parameters=[first, *given.parameters.values()])  # type: ignore[attr-defined]
+    return cast("SecondDerivative[Given, Held]", double_backward(formulas))
+
+
+def _share_values(moved: Iterable[Any], cache: Iterable[Any]) -> None:
+    """Let what has moved have the values that the cache has, so that they are not twice in memory."""
+    for x, kept in zip(moved, cache, strict=False):
+        if isinstance(x, Dual) and isinstance(x.value, np.ndarray) and isinstance(kept, np.ndarray):
+            x.value = kept if (x.shape, x.value.dtype) == (kept.shape, kept.dtype) else x.value
+        elif isinstance(x, tuple) and isinstance(kept, tuple):
+            _share_values(x, kept)
+
+
+def _moving(value: Any, velocity: Any) -> Any:
+    """An array, or each in a NamedTuple, or an object that holds one, that moves with this velocity."""
+    if isinstance(value, tuple):
+        return type(value)(*map(_moving, value, velocity))
+    if value is None:
+        return None
+    return value.moving(velocity) if holds_array(value) else moving(value, velocity)
 
 
 def widened_inputs(cache: Cache, names: Sequence[str]) -> Cache:
@@ -257,7 +317,7 @@ def _bound(mathematics: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
 
 def _op_of(mathematics: Callable[..., Any]) -> tuple[str, tuple[str, ...], Any]:
     """The name, the names of the inputs, and the type of the cache, of the op that these formulas are of."""
-    known = mathematics.__globals__
+    known = unwrap(mathematics).__globals__
     return mathematics.__module__.rpartition(".")[2], known["Gradients"]._fields, known["Cache"]
 
 
@@ -388,7 +448,7 @@ def _wide(names: Sequence[str], inputs: Sequence[Any]) -> list[Any]:
 
 def _each(function: Callable[..., Any], value: Any) -> Any:
     """`function` of an array, or of each in a NamedTuple."""
-    return type(value)(*map(function, value)) if isinstance(value, tuple) else function(value)
+    return type(value)(*(_each(function, x) for x in value)) if isinstance(value, tuple) else function(value)
 
 
 def _plain(value: Any) -> Any:
@@ -465,6 +525,15 @@ def jvp_of(*outputs: str) -> str:
     """The usual docstring of forward mode of an op that has these outputs."""
     return JVP.replace(TANGENT, TANGENTS_OF_OUTPUTS.replace("OUTPUTS", ", ".join(f'"{name}"' for name in outputs)))
 
+
+FORMULAS_TWICE = """\
+The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`.
+
+Notes
+-----
+They are what the formulas of :func:`backward` find on inputs that move with `d_gradients`: each line of it in forward
+mode.
+"""
 
 DOUBLE_BACKWARD = """
 Parameters

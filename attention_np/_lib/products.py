@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from attention_np._lib.arrays import Array, is_finite, transposed
+from attention_np._lib.dual import multilinear
 from attention_np._lib.second_look import all_finite, product_in_range
 
 TERMS = 128  # of a sum that are added up in one product, whose rounding grows with the root of their number
 
 
+@multilinear
 def long_product(a: Array, b: Array) -> Array:
     """``a @ b``, a part of the terms of its sums at a time: a tenth slower for a thousand terms, half the error."""
     result: Array = a[..., :TERMS] @ b[..., :TERMS, :]
@@ -27,6 +29,7 @@ def long_product(a: Array, b: Array) -> Array:
     return result
 
 
+@multilinear
 def product(a: Array, b: Array, pairs: Array | None = None, *, mean: bool = False) -> Array:
     """``a @ b``, in which a term ``a[i, j] * b[j, k]`` takes part only where ``pairs[i, j]``.
 
@@ -71,12 +74,14 @@ def _mended(result: Array, a: Array, b: Array, mean: bool = False) -> Array:
     return np.where(overflown, in_range, result)
 
 
+@multilinear
 def backward_product(d_rows: Array, x: Array, factor: Any = 1) -> Array:
     """``d_rows @ x * factor`` for a gradient `d_rows`, of which an entry that is exactly zero takes no part."""
     result: Array = long_product(d_rows, x) * factor
     return result if is_finite(result) else product(d_rows, x, d_rows != 0) * factor
 
 
+@multilinear
 def pair_products(a: Array, b: Array, pairs: Array | None = None) -> Array:
     """The product of row i of `a` with row j of `b`, for each pair (i, j): ``a @ b^T``, and zero outside `pairs`."""
     products: Array = apart(a, b) @ transposed(b)
@@ -92,6 +97,7 @@ def apart(a: Array, b: Array) -> Array:
     return a.copy() if np.may_share_memory(a, b) else a
 
 
+@multilinear
 def backward_times(d_array: Array, factor: Array) -> Array:
     """``d_array * factor`` for a gradient, of which an entry that is exactly zero stays so, whatever the factor."""
     result: Array = d_array * factor

@@ -8,15 +8,16 @@ Scores, of which a softmax sees the differences alone, are changed only where th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib.arrays import Array, sum_of_squares, transposed
-from attention_np._lib.wide import LEAST, Wide, magnitude, times_power_of_two, widened
+from attention_np._lib.dual import is_dual, moving, parts_of, value_of, velocity_or_zero
+from attention_np._lib.wide import LEAST, Wide, is_wide, magnitude, times_power_of_two, widened
 
 ROOM = 40  # for the number of terms of a sum, and the multipliers of dropout: a power of two
 
@@ -27,14 +28,22 @@ def left_range(results: Iterable[Array | None], arrays: Iterable[Any]) -> bool:
     That is so if some result is not finite, or hardly a normal number at its largest, and the sizes of `arrays` can be
     why. None is not there.
     """
-    different = {id(x): x for x in results}.values()  # of a gradient that nothing was summed in there is one array
-    if all(x is None or not x.size or _is_usual(x) for x in different):
+    # of a gradient that nothing was summed in there is one array
+    different = {id(x): x for x in _parts(results) if not is_wide(x)}.values()
+    if all(not x.size or _is_usual(x) for x in different):
         return False
-    given = [np.asarray(x) for x in arrays if x is not None]
+    given = [np.asarray(x) for x in _parts(arrays)]
     exponents = [_exponent(x) for x in given]
     limits = [np.finfo(x.dtype) for x in given]
     largest, least = min(x.maxexp for x in limits) - ROOM, max(x.minexp + x.nmant for x in limits)
     return bool(sum(x for x in exponents if x > 0) > largest or sum(x for x in exponents if x < 0) < least)
+
+
+def _parts(arrays: Iterable[Any]) -> Iterator[Any]:
+    """The arrays that there are, and of dual numbers both parts."""
+    for array in arrays:
+        if array is not None:
+            yield from parts_of(array)
 
 
 def in_range(function: Callable[..., Any], *arrays: Array | None) -> Any:
@@ -100,6 +109,19 @@ def scores_in_range(plain: Array, q: Array, k: Array, scale: Any, bias: Array | 
     return scores_and_tops(plain, q, k, scale, bias, pairs)[0]
 
 
+def _velocity_in_range(plain: Array, q: Array, k: Array, scale: Any, bias: Array | None) -> Array:
+    """The velocity of the scores, of which what has left the range of the dtype is worked out again."""
+    velocity: Array = velocity_or_zero(plain if bias is None else plain + bias)
+    if is_wide(velocity) or np.isfinite(velocity).all():
+        return velocity
+    queries, keys = (reduce(np.logical_and, (all_finite(part, -1) for part in parts_of(x))) for x in (q, k))
+    lost = queries & transposed(keys) & ~np.isfinite(velocity)  # (..., n, m)
+    if not lost.any():
+        return velocity
+    products = widened(q) @ transposed(widened(k)) * scale
+    return np.where(lost, velocity_or_zero(products if bias is None else products + bias), velocity)
+
+
 def scores_and_tops(
     plain: Array, q: Array, k: Array, scale: Any, bias: Array | None, pairs: Array | None
 ) -> tuple[Array, Array | None]:
@@ -107,6 +129,9 @@ def scores_and_tops(
 
     The latter is (..., n, 1), or None if nothing is missing.
     """
+    if any(map(is_dual, (plain, q, k, bias))):
+        scores, tops = scores_and_tops(value_of(plain), value_of(q), value_of(k), scale, value_of(bias), pairs)
+        return moving(scores, _velocity_in_range(plain, q, k, scale, bias)), tops
     scores, products, given = _clipped_scores(plain, q, k, scale, bias, lambda found: infinite_to_nan(found, pairs))
     if products is None:
         return scores, None
@@ -122,6 +147,9 @@ def scores_and_tops(
 
 def clipped_scores(plain: Array, q: Array, k: Array, scale: Any, bias: Array | None) -> Array:
     """As :func:`scores_in_range` for some of the keys alone, and rows whose largest score of all keys is in range."""
+    if any(map(is_dual, (plain, q, k, bias))):
+        scores = clipped_scores(value_of(plain), value_of(q), value_of(k), scale, value_of(bias))
+        return moving(scores, _velocity_in_range(plain, q, k, scale, bias))
     return _clipped_scores(plain, q, k, scale, bias, lambda found: found)[0]
 
 

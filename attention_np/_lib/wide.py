@@ -14,6 +14,7 @@ import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from attention_np._lib.arrays import Array
+from attention_np._lib.dual import Dual, is_dual, value_of
 
 LEAST = -(2**20)  # the exponent of zero: less than that of any number
 WEAK = {int: np.float16, float: np.float16, complex: np.complex64}  # numbers of Python upcast no array
@@ -57,7 +58,7 @@ class Wide(NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None) -> Any:
         """What NumPy asks for the result of `ufunc` on such numbers; with `out`, it is an addition in place."""
-        if method != "__call__" or ufunc not in UFUNCS:
+        if method != "__call__" or ufunc not in UFUNCS or any(map(is_dual, inputs)):
             return NotImplemented
         result = UFUNCS[ufunc](*map(Wide.of, inputs))
         if out is None:
@@ -69,7 +70,8 @@ class Wide(NDArrayOperatorsMixin):
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """What NumPy asks for the result of any other function."""
-        return FUNCTIONS[function](*args, **kwargs) if function in FUNCTIONS else NotImplemented
+        known = function in FUNCTIONS and not any(issubclass(kind, Dual) for kind in types)
+        return FUNCTIONS[function](*args, **kwargs) if known else NotImplemented
 
     def __getitem__(self, index: Any) -> Wide:
         return self._each(lambda x: x[index])
@@ -104,6 +106,13 @@ class Wide(NDArrayOperatorsMixin):
         """As of an array."""
         return self._each(lambda x: x.T)
 
+    def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> Wide:
+        """The same numbers, of which plain ones are made in another dtype."""
+        del copy
+        result = self._each(lambda x: x)
+        result.dtype = np.dtype(dtype)
+        return result
+
     def copy(self) -> Wide:
         """As of an array."""
         return self._each(np.copy)
@@ -132,8 +141,8 @@ class Wide(NDArrayOperatorsMixin):
 
 
 def is_wide(array: Any) -> bool:
-    """Whether `array` has been :func:`widened`."""
-    return isinstance(array, Wide)
+    """Whether `array`, or the value of a dual number, has been :func:`widened`."""
+    return isinstance(value_of(array), Wide)
 
 
 @overload
@@ -142,7 +151,16 @@ def widened(array: Array) -> Array: ...
 def widened(array: None) -> None: ...
 def widened(array: Array | None) -> Array | None:
     """`array` as numbers whose range has no end; for types, an array like any other. None stays None."""
+    if isinstance(array, Dual):
+        return cast(Array, array.each(Wide.of))
     return None if array is None else cast(Array, Wide.of(array))
+
+
+def narrowed(array: Any) -> Array:
+    """`array` as plain numbers of its dtype, infinite where they do not fit; a velocity beside them may stay wide."""
+    if isinstance(array, Dual):
+        return cast(Array, type(array)(np.asanyarray(array.value), array.velocity))
+    return np.asanyarray(array)
 
 
 def times_power_of_two(array: Array, exponent: Any) -> Array:

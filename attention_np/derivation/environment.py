@@ -14,8 +14,9 @@ from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 
+from attention_np._lib.dual import velocity_or_zero
 from attention_np.derivation import limits, nodes
-from attention_np.derivation.duals import Array, Dual, slope_of
+from attention_np.derivation.duals import Array, Dual
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.header import Free, Header
 from attention_np.derivation.names import Names, moved_by
@@ -329,7 +330,7 @@ class PerturbedTwice(Perturbed):
         return cast(Array, Dual(*np.broadcast_arrays(value, step)))
 
     def _carried(self, data: Array) -> Array:
-        return np.where(np.isnan(data.real), np.nan, slope_of(data))
+        return np.where(np.isnan(data.real), np.nan, velocity_or_zero(data))
 
     def _define(self, definition: Definition, span: Span) -> Tensor:
         """Where the definition is of what takes a step in the parent, that step comes after it."""

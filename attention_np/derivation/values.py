@@ -101,7 +101,7 @@ def top_tangent(data: Array) -> float:
     """Largest finite magnitude of the derivative that the imaginary part carries: of a slope, of the second one."""
     if data.dtype.kind != "c" or data.size == 0:
         return 0.0
-    largest = float(np.fmax.reduce(np.abs(data.slope.imag if isinstance(data, Dual) else data.imag), axis=None))
+    largest = float(np.fmax.reduce(np.abs(data.velocity.imag if isinstance(data, Dual) else data.imag), axis=None))
     return largest / STEP if math.isfinite(largest) else 0.0
 
 
