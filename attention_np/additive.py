@@ -25,7 +25,7 @@ from attention_np._lib.arrays import Array, is_finite, sum_to, transposed
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times, pair_products, pairs_that_flow, product
 from attention_np._lib.second_look import in_range, scores_in_range
-from attention_np.linear import affine_gradients, affine_map, affine_tangent, moved_affine_gradients
+from attention_np.linear import affine_gradients, affine_map, affine_tangent
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
@@ -231,85 +231,18 @@ def jvp(
     b: Tangent = None,
 ) -> tuple[Array, tuple[Array, ...]]:
     """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
-    along = Gradients(query=query, key=key, value=value, w_query=w_query, w_key=w_key, w_score=w_score, b=b)
-    _, d_scores, between = _push_scores(cache, along, 1 - cache.hidden * cache.hidden)
-    d_weights = softmax.times_jacobian(d_scores, cache.softmax)  # (..., n, m) (additive.31)
-    return _push_output(cache, d_weights, value), between
-
-
-def _push_scores(cache: Cache, along: Gradients, slope: Array) -> tuple[Array, Array, tuple[Array, ...]]:
-    """How the hidden layer and the scores move, given the slope of tanh; and what is on the way."""
     # (..., n, h) (additive.27)
-    d_queries = affine_tangent(cache.query, cache.w_query, along.query, along.w_query, None)
-    d_keys = affine_tangent(cache.key, cache.w_key, along.key, along.w_key, along.b)  # (..., m, h) (additive.28)
+    d_queries = affine_tangent(cache.query, cache.w_query, query, w_query, None)
+    d_keys = affine_tangent(cache.key, cache.w_key, key, w_key, b)  # (..., m, h) (additive.28)
     d_sum = d_queries[..., :, None, :] + d_keys[..., None, :, :]  # (..., n, m, h) (additive.29)
-    d_hidden = slope * d_sum  # (..., n, m, h) (additive.29)
-    d_scores = d_hidden @ cache.w_score + cache.hidden @ along.w_score  # (..., n, m) (additive.30)
-    return d_hidden, d_scores, (d_queries, d_keys, d_scores)
-
-
-def _push_output(cache: Cache, d_weights: Array, d_value: Array) -> Array:
+    d_hidden = (1 - cache.hidden * cache.hidden) * d_sum  # (..., n, m, h) (additive.29)
+    d_scores = d_hidden @ cache.w_score + cache.hidden @ w_score  # (..., n, m) (additive.30)
+    d_weights = softmax.times_jacobian(d_scores, cache.softmax)  # (..., n, m) (additive.31)
     d_output: Array = product(d_weights, cache.value, cache.mask)  # (..., n, d_v)
-    return d_output + product(cache.weights, d_value, cache.mask)  # (additive.32)
+    return d_output + product(cache.weights, value, cache.mask), (d_queries, d_keys, d_scores)  # (additive.32)
 
 
-@passes.double_backward
-def double_backward(
-    d_gradients: Gradients, d_output: Tangent, cache: Cache
-) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
-    along, hidden, flows = d_gradients, cache.hidden, pairs_that_flow(cache.mask, d_output)
-    slope = 1 - hidden * hidden  # of tanh, (..., n, m, h)
-    moved_hidden, moved_scores, between = _push_scores(cache, along, slope)
-
-    # backward was d_weights = d_output @ value^T (additive.84), d_scores = the Jacobian of softmax times d_weights
-    d_weights, moved_d_weights = (
-        sum_to(pair_products(d_output, value, flows), cache.weights.shape) for value in (cache.value, along.value)
-    )
-    # (..., n, m) (additive.85, additive.86)
-    d_scores, moved_d_scores, moved_weights = softmax.times_moving_jacobian(
-        d_weights, moved_d_weights, moved_scores, cache.softmax
-    )
-
-    # backward was d_value = weights^T @ d_output
-    d_value = product(transposed(moved_weights), d_output, transposed(flows))  # (..., m, d_v) (additive.83)
-
-    # backward was d_hidden = d_scores * w_score, d_w_score = sum of d_scores * hidden, d_sum = d_hidden * slope
-    d_hidden = backward_times(d_scores[..., None], cache.w_score)  # (..., n, m, h)
-    # (..., n, m, h), (h, 1) (additive.87, additive.88)
-    moved_d_hidden, d_w_score, _ = moved_affine_gradients(
-        moved_d_scores[..., None],
-        d_scores[..., None],
-        hidden,
-        cache.w_score[:, None],
-        moved_hidden,
-        along.w_score[:, None],
-    )
-    d_sum = backward_times(d_hidden, slope)  # (..., n, m, h) (additive.89)
-    moved_d_sum = backward_times(moved_d_hidden, slope) - 2 * backward_times(d_hidden, hidden * moved_hidden)
-    # (..., n, h), (..., m, h) (additive.90)
-    d_queries, moved_d_queries = (
-        sum_to(x.sum(axis=-2), (*cache.query.shape[:-1], x.shape[-1])) for x in (d_sum, moved_d_sum)
-    )
-    d_keys, moved_d_keys = (sum_to(x.sum(axis=-3), (*cache.key.shape[:-1], x.shape[-1])) for x in (d_sum, moved_d_sum))
-
-    # backward was d_query = d_queries @ w_query^T, d_w_query = query^T @ d_queries, and so on
-    # (additive.91, additive.92, additive.93)
-    d_query, d_w_query, _ = moved_affine_gradients(
-        moved_d_queries, d_queries, cache.query, cache.w_query, along.query, along.w_query
-    )
-    d_key, d_w_key, d_b = moved_affine_gradients(moved_d_keys, d_keys, cache.key, cache.w_key, along.key, along.w_key)
-    gradients = Gradients(
-        query=d_query,
-        key=d_key,
-        value=d_value,
-        w_query=d_w_query,
-        w_key=d_w_key,
-        w_score=d_w_score[:, 0],
-        b=d_b,
-    )
-    d_d_output = _push_output(cache, moved_weights, along.value)
-    return (d_d_output, gradients), (*between, moved_d_scores, moved_d_queries, moved_d_keys)
+double_backward = passes.second_derivative(attend, backward)
 
 
 def _check_parameters(query: Array, key: Array, w_query: Array, w_key: Array, w_score: Array, b: Array | None) -> None:

@@ -27,6 +27,7 @@ from attention_np._lib.dropout import Rng, as_probability, draw, drop
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
 from attention_np._lib.second_look import clipped_scores, scores_and_tops
+from attention_np._lib.wide import narrowed
 from attention_np.biases import Bias
 from attention_np.masks import visible_pairs
 
@@ -216,7 +217,7 @@ def weigh(
     query: Array, key: Array, bias: Any, sink: Array | None, mask: Array | None, scale: Any, softcap: Any
 ) -> tuple[softmax.Cache, Array, Array | None, Array | None, Array | None]:
     """The softmax of the scores, these, what the softcap is of, who attends to whom, and what the scores are less."""
-    products, uncapped = np.asanyarray(query @ transposed(key) * scale), None  # (..., n, m) (dot-product.1)
+    products, uncapped = narrowed(query @ transposed(key) * scale), None  # (..., n, m) (dot-product.1)
     if softcap is not None:
         uncapped = products if is_finite(products) else clipped_scores(products, query, key, scale, None)
         products = capped(uncapped, softcap)  # (dot-product.63)
@@ -257,7 +258,7 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_key = backward_product(transposed(d_products), cache.query, cache.scale)  # (..., m, d_k) (dot-product.26)
     d_bias = d_scores  # (..., n, m) (dot-product.20)
     if isinstance(cache.bias, Bias):
-        d_bias, of_bias = cache.bias.gradients(np.asarray(d_scores), *_whole(d_scores), cache.query, cache.scale)
+        d_bias, of_bias = cache.bias.gradients(narrowed(d_scores), *_whole(d_scores), cache.query, cache.scale)
         d_query = d_query if of_bias is None else d_query + of_bias
     return Gradients(query=d_query, key=d_key, value=d_value, bias=d_bias, sink=d_sink), (d_scores, d_products)
 
@@ -325,7 +326,7 @@ def double_backward(
 ) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
     """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
     # (dot-product.103, dot-product.105)
-    d_d_output, gradients, between, _ = push_backward(d_gradients, d_output, None, cache)
+    d_d_output, gradients, between = push_backward(d_gradients, d_output, cache)
     return (d_d_output, gradients), between
 
 
@@ -341,26 +342,19 @@ def push_slope(
 
 
 def push_backward(
-    along: Gradients,
-    d_output: Array,
-    moved_d_output: Array | None,
-    cache: Cache,
-    d_logsumexp: Array | None = None,
-) -> tuple[Array, Gradients, tuple[Array, ...], Gradients | None]:
-    """How the output and the gradients of `backward` move with the inputs and `d_output` (None: it does not). For ops.
+    along: Gradients, d_output: Array, cache: Cache, d_logsumexp: Array | None = None
+) -> tuple[Array, Gradients, tuple[Array, ...]]:
+    """How the output and the gradients of `backward` move with the inputs. For ops.
 
     With the gradient of the log-sum-exp, (..., n, 1), they are those of it, too. Beside them what is on the way: how
-    the scores and their gradients move. If `d_output` does, also the gradients of query, key and value themselves: it
-    is an op that asks, in which they are a factor of what moves.
+    the scores and their gradients move.
     """
-    flows, shape = pairs_that_flow(cache.mask, d_output, moved_d_output), cache.weights.shape
+    flows, shape = pairs_that_flow(cache.mask, d_output), cache.weights.shape
     moved_scores, moved_products = _push_scores(cache, along.query, along.key, along.bias)  # (..., n, m)
 
     # backward was d_dropped = d_output @ value^T, d_weights = d_dropped * dropout
     d_dropped = pair_products(d_output, cache.value, flows)  # (..., n, m) (dot-product.95)
     moved_d_dropped = pair_products(d_output, along.value, flows)  # (..., n, m) (dot-product.94)
-    if moved_d_output is not None:
-        moved_d_dropped = moved_d_dropped + pair_products(moved_d_output, cache.value, flows)
     # (dot-product.104)
     d_weights, moved_d_weights = (drop(sum_to(x, shape), cache.dropout) for x in (d_dropped, moved_d_dropped))
 
@@ -391,17 +385,6 @@ def push_backward(
         moving = np.asarray(d_scores), np.asarray(moved_d_scores), cache.query, along.query, along.bias
         d_bias, of_bias = cache.bias.pushed_gradients(*_whole(d_scores), *moving, cache.scale)
         d_query = d_query if of_bias is None else d_query + of_bias
-    first = None
-    if moved_d_output is not None:
-        dropped = transposed(drop(cache.weights, cache.dropout))
-        d_value = d_value + product(dropped, moved_d_output, transposed(flows))
-        of_query = backward_product(d_products, cache.key, cache.scale)  # (dot-product.22)
-        of_key = backward_product(transposed(d_products), cache.query, cache.scale)  # (dot-product.26)
-        if isinstance(cache.bias, Bias):
-            _, of_bias = cache.bias.gradients(np.asarray(d_scores), *_whole(d_scores), cache.query, cache.scale)
-            of_query = of_query if of_bias is None else of_query + of_bias
-        of_value = product(dropped, d_output, transposed(flows))  # (dot-product.9)
-        first = Gradients(query=of_query, key=of_key, value=of_value, bias=d_scores, sink=None)
     gradients = Gradients(query=d_query, key=d_key, value=d_value, bias=d_bias, sink=d_sink)
     between = moved_scores, moved_d_scores, moved_d_products
-    return _push_output(cache, moved_weights, along.value), gradients, between, first
+    return _push_output(cache, moved_weights, along.value), gradients, between

@@ -18,7 +18,7 @@ query and a key are, in the mean over normal directions, the exponential of thei
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from attention_np._lib.arrays import Array
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_product, backward_times
 from attention_np._lib.second_look import in_range
+from attention_np._lib.wide import narrowed
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
@@ -125,7 +126,7 @@ def apply(x: Array, directions: Array | None) -> tuple[Array, Cache]:
         features = np.exp(np.where(rises, 0, x)) + np.where(rises, x, 0)  # (..., d) (feature-map.1)
     else:
         (exponents,) = in_range(_exponents, x, directions)
-        features = np.exp(np.asarray(exponents)) / np.sqrt(max(len(directions), 1))  # (..., m) (feature-map.8)
+        features = np.exp(narrowed(exponents)) / np.sqrt(max(len(directions), 1))  # (..., m) (feature-map.8)
         features = features.astype(exponents.dtype, copy=False)
     return features.copy(), Cache(x=x, directions=directions, features=features, output_shape=features.shape)
 
@@ -143,7 +144,11 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 
     # forward was features = exp(exponents), exponents = x @ directions^T - sum(x * x) / 2
     d_exponents = backward_times(d_output, cache.features)  # (..., m) (feature-map.10)
-    d_x, d_directions = _through_exponents(d_exponents, cache.x, cache.directions)
+    total = d_exponents.sum(axis=-1, keepdims=True)  # (..., 1)
+    # (..., d) (feature-map.11)
+    d_x = backward_product(d_exponents, cache.directions) - backward_times(total, cache.x)
+    rows, x_rows = (array.reshape(prod(array.shape[:-1]), array.shape[-1]) for array in (d_exponents, cache.x))
+    d_directions = backward_product(rows.swapaxes(0, 1), x_rows)  # (m, d) (feature-map.12)
     return Gradients(x=d_x, directions=d_directions), (d_exponents,)
 
 
@@ -153,46 +158,14 @@ def _slope(cache: Cache) -> Array:
     return slope
 
 
-def _through_exponents(d_exponents: Array, x: Array, directions: Array) -> tuple[Array, Array]:
-    """What a gradient of the exponents is for x and for the directions."""
-    total = d_exponents.sum(axis=-1, keepdims=True)  # (..., 1)
-    d_x = backward_product(d_exponents, directions) - backward_times(total, x)  # (..., d) (feature-map.11)
-    rows, x_rows = (array.reshape(prod(array.shape[:-1]), array.shape[-1]) for array in (d_exponents, x))
-    return d_x, backward_product(rows.swapaxes(0, 1), x_rows)  # (m, d) (feature-map.12)
-
-
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None, directions: Tangent = None) -> tuple[Array, tuple[Array, ...]]:
     """Forward mode: how the features, (..., m), move when the inputs move along a tangent."""
     if cache.directions is None:
         return _slope(cache) * x, ()  # (..., d) (feature-map.3)
-    moved = _push_exponents(cache.x, cache.directions, x, directions)
+    of_x = x @ cache.directions.T - (cache.x * x).sum(axis=-1, keepdims=True)  # (..., m)
+    moved = of_x + cache.x @ directions.T  # (..., m) (feature-map.13)
     return cache.features * moved, (moved,)  # (..., m) (feature-map.13)
 
 
-def _push_exponents(x: Array, directions: Array, moved_x: Array, moved_directions: Array) -> Array:
-    of_x = moved_x @ directions.T - (x * moved_x).sum(axis=-1, keepdims=True)  # (..., m)
-    moved: Array = of_x + x @ moved_directions.T  # (..., m) (feature-map.13)
-    return moved
-
-
-@passes.double_backward
-def double_backward(
-    d_gradients: Gradients, d_output: Tangent, cache: Cache
-) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
-    along: Any = d_gradients
-    if cache.directions is None:
-        slope = _slope(cache)
-        bend = np.where(cache.x.real > 0, 0, slope)  # (..., d) (feature-map.4)
-        gradients = Gradients(x=backward_times(d_output, bend * along.x), directions=None)  # (feature-map.4)
-        return (slope * along.x, gradients), ()
-
-    moved = _push_exponents(cache.x, cache.directions, along.x, along.directions)  # (..., m)
-    d_exponents = backward_times(d_output, cache.features)  # (..., m)
-    moved_d_exponents = backward_times(d_exponents, moved)  # (..., m) (feature-map.14)
-    d_x, d_directions = _through_exponents(moved_d_exponents, cache.x, cache.directions)
-    of_moved = _through_exponents(d_exponents, along.x, along.directions)
-    # (feature-map.15)
-    gradients = Gradients(x=d_x + of_moved[0], directions=d_directions + of_moved[1])
-    return (cache.features * moved, gradients), (moved, d_exponents, moved_d_exponents)
+double_backward = passes.second_derivative(apply, backward)

@@ -13,7 +13,7 @@ That is :mod:`attention_np.rms_norm` of the row less its mean, and so are its gr
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -54,6 +54,16 @@ class Cache(NamedTuple):
     def normalised(self) -> Array:
         """The rows before gain and bias, (..., d)."""
         return self.centred.normalised
+
+    @property
+    def epsilon(self) -> Any:
+        """A real scalar of the precision computed in."""
+        return self.centred.epsilon
+
+    @property
+    def axis(self) -> tuple[int, ...]:
+        """The axes of a row, from the last."""
+        return self.centred.axis
 
     def in_range(self) -> Cache:
         """With numbers whose range has no end."""
@@ -155,17 +165,4 @@ def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None, b: Tangent = N
     return moved if b is None else moved + b, (d_centred, *between)  # (..., d) (layer-norm.16)
 
 
-@passes.double_backward
-def double_backward(
-    d_gradients: Gradients, d_output: Tangent, cache: Cache
-) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
-    axis = cache.centred.axis
-    along = rms_norm.Gradients(x=d_gradients.x - mean(d_gradients.x, axis), gain=d_gradients.gain)  # (layer-norm.14)
-    # (layer-norm.21, layer-norm.22)
-    (d_d_output, of_centred), between = rms_norm.double_backward.mathematics(along, d_output, cache.centred)
-    if d_gradients.b is not None:
-        d_d_output = d_d_output + d_gradients.b
-    d_x = of_centred.x - mean(of_centred.x, axis)  # (layer-norm.23)
-    gradients = Gradients(x=d_x, gain=of_centred.gain, b=None)  # no gradient depends on what is added (layer-norm.23)
-    return (d_d_output, gradients), (of_centred.x, *between)
+double_backward = passes.second_derivative(normalise, backward)

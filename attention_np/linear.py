@@ -154,12 +154,3 @@ def affine_tangent(x: Array, w: Array, d_x: Array, d_w: Array, d_b: Array | None
     """How ``x @ w + b`` moves when x, w and b do; for ops."""
     d_y: Array = affine_map(d_x, w, d_b) + x @ d_w  # (..., n, d_out) (linear.12)
     return d_y
-
-
-def moved_affine_gradients(
-    moved_d_y: Array, d_y: Array, x: Array, w: Array, moved_x: Array, moved_w: Array
-) -> tuple[Array, Array, Array]:
-    """How :func:`affine_gradients` move when d_y, x and w do."""
-    by_d_y = affine_gradients(moved_d_y, x, w)
-    d_x, d_w, _ = affine_gradients(d_y, moved_x, moved_w)
-    return by_d_y[0] + d_x, by_d_y[1] + d_w, by_d_y[2]

@@ -84,6 +84,11 @@ class Cache(NamedTuple):
     final_state: Array  # (..., d_k, d_v), in the precision computed in
     output_shape: tuple[int, ...]
 
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """The leading axes of all arrays together."""
+        return self.final_state.shape[:-2]
+
 
 def forward(
     query: npt.ArrayLike,
@@ -343,30 +348,23 @@ def jvp(
     initial_state: Tangent = None,
 ) -> dict[str, Array]:
     """Forward mode: how the output, (..., n, d_v), and the last state move when the inputs move along a tangent."""
-    output, _, final_state = push(Gradients(query, key, value, log_decay, beta, initial_state), cache)
-    return {"output": output, "final_state": final_state}
-
-
-def push(along: Gradients, cache: Cache) -> tuple[Array, list[Array], Array]:
-    """How the outputs, (..., n, d_v), the states before each part, and the last one move when the inputs do."""
-    tokens, moving = as_tokens(*cache[:5], cache.mask), as_tokens(*along[:5], cache.mask)
-    state, moved_state = (_first_state(x, cache) for x in (cache.initial_state, along.initial_state))
-    outputs, moved_states = [], []
-    for part in _parts(tokens, cache.chunk_size):
-        moved_states.append(moved_state)
-        for t in part:
-            token, along_token = tokens.at(t), moving.at(t)
-            now = step(token, state)
-            state, moved_state = now.state, step_forward_mode(token, along_token, now, state, moved_state).state
-            moved = _read(moved_state, token.query) + _read(state, along_token.query)
-            outputs.append(cache.scale * moved)  # (..., d_v) (linear-attention.38)
+    tokens = as_tokens(*cache[:5], cache.mask)
+    along = as_tokens(query, key, value, log_decay, beta, cache.mask)
+    state, moved_state = (_first_state(x, cache) for x in (cache.initial_state, initial_state))
+    outputs = []
+    for t in range(tokens.n):
+        token, along_token = tokens.at(t), along.at(t)
+        now = step(token, state)
+        state, moved_state = now.state, step_forward_mode(token, along_token, now, state, moved_state)
+        moved = _read(moved_state, token.query) + _read(state, along_token.query)
+        outputs.append(cache.scale * moved)  # (..., d_v) (linear-attention.38)
     output = hidden_as_zero(_stacked(outputs, moved_state.sum(axis=-2), -2), tokens.mask)
-    return output, moved_states, moved_state.copy()
+    return {"output": output, "final_state": moved_state.copy()}
 
 
-def step_forward_mode(token: Tokens, along: Tokens, now: Step, state: Array, moved_state: Array) -> Step:
-    """How what a token makes of the state before it moves with both."""
-    decayed, missing, written = moved_state, along.value, along.value
+def step_forward_mode(token: Tokens, along: Tokens, now: Step, state: Array, moved_state: Array) -> Array:
+    """How the state behind a token moves with it and with the state before."""
+    decayed, written = moved_state, along.value
     if token.log_decay is not None:
         moved = moved_state + along.log_decay[..., None] * state
         decayed = backward_times(token.decay, moved)  # (..., d_k, d_v) (linear-attention.35)
@@ -377,98 +375,10 @@ def step_forward_mode(token: Tokens, along: Tokens, now: Step, state: Array, mov
     of_key = along.key[..., :, None] * now.written[..., None, :]  # (..., d_k, d_v)
     # (..., d_k, d_v) (linear-attention.34, linear-attention.37)
     behind = decayed + of_key + token.key[..., :, None] * written[..., None, :]
-    return Step(decayed, missing, written, _unless_hidden(token, behind, moved_state))
+    return _unless_hidden(token, behind, moved_state)
 
 
-@passes.double_backward
-def double_backward(
-    d_gradients: Gradients, d_output: Tangent, cache: Cache, *, d_final_state: Tangent = None
-) -> tuple[tuple[Array, Gradients], None]:
-    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
-    tokens, along = as_tokens(*cache[:5], cache.mask), as_tokens(*d_gradients[:5], cache.mask)
-    d_output = hidden_as_zero(d_output, tokens.mask)
-    first_states = (_first_state(x, cache) for x in (cache.initial_state, d_gradients.initial_state))
-    d_state = np.zeros_like(cache.final_state) if d_final_state is None else d_final_state
-    given = tokens, along, d_output, d_state, *first_states, cache.scale
-    found = in_chunks(chunks.double_backward, cache.chunk_size, *given)
-    if found is None:
-        found = step_by_step_double_backward(d_output, d_state, tokens, along, d_gradients, cache)
-    d_d_output, d_tokens, d_state = found
-    return (d_d_output, _gradients(d_tokens, d_state, tokens)), None  # (linear-attention.71)
-
-
-def step_by_step_double_backward(
-    d_output: Array, d_state: Array, tokens: Tokens, along: Tokens, d_gradients: Gradients, cache: Cache
-) -> tuple[Array, Tokens, Array]:
-    """How the outputs, and the gradients of the tokens and of the first state, move along `d_gradients`."""
-    d_d_output, moved_states, _ = push(d_gradients, cache)  # (linear-attention.72)
-    moved_d_state = np.zeros_like(cache.final_state)
-    found = []
-    for number, part in reversed(list(enumerate(_parts(tokens, cache.chunk_size)))):
-        state, moved_state, steps = cache.states[..., number, :, :], moved_states[number], []
-        for t in part:
-            now = step(tokens.at(t), state)
-            moved = step_forward_mode(tokens.at(t), along.at(t), now, state, moved_state)
-            steps.append((now, moved))
-            state, moved_state = now.state, moved.state
-        for t, (now, moved) in reversed(list(zip(part, steps, strict=True))):
-            d_token, d_state, moved_d_state = push_step_backward(
-                d_output[..., t, :], d_state, moved_d_state, tokens.at(t), along.at(t), now, moved, cache.scale
-            )
-            found.append(d_token)
-    return d_d_output, _joined(found, tokens), moved_d_state
-
-
-def push_step_backward(
-    d_output: Array,
-    d_state: Array,
-    moved_d_state: Array,
-    token: Tokens,
-    along: Tokens,
-    now: Step,
-    moved: Step,
-    scale: Any,
-) -> tuple[Tokens, Array, Array]:
-    """How the gradients of a token move; the gradient of the state before it, and how that moves."""
-    # backward was d_query = scale * state @ d_output, d_state = d_state + scale * query @ d_output^T
-    d_query = scale * _row_times(d_output, transposed(moved.state))  # (..., d_k) (linear-attention.63)
-    d_state = d_state + scale * _outer(token.query, d_output)  # (..., d_k, d_v)
-    # (..., d_k, d_v) (linear-attention.64, linear-attention.67)
-    moved_d_state = moved_d_state + scale * _outer(along.query, d_output)
-
-    # backward was d_written = d_state^T @ key, d_key = d_state @ written
-    d_written = _times_column(transposed(d_state), token.key)  # (..., d_v)
-    of_key = _times_column(transposed(d_state), along.key)  # (..., d_v)
-    moved_d_written = _times_column(transposed(moved_d_state), token.key) + of_key  # (linear-attention.65)
-    # (..., d_k) (linear-attention.69)
-    d_key = _times_column(moved_d_state, now.written) + _times_column(d_state, moved.written)
-    d_value, d_decayed, moved_d_decayed = moved_d_written, d_state, moved_d_state
-    d_beta = d_log_decay = None
-
-    if token.beta is not None:
-        # backward was d_beta = d_written . missing, d_value = beta * d_written
-        d_missing = backward_times(d_written, token.beta)  # (..., d_v)
-        of_beta = backward_times(moved_d_written, now.missing) + backward_times(d_written, moved.missing)
-        d_beta = of_beta.sum(axis=-1, keepdims=True)  # (..., 1) (linear-attention.68)
-        # (..., d_v) (linear-attention.65)
-        d_value = backward_times(moved_d_written, token.beta) + backward_times(d_written, along.beta)
-        # backward was d_key -= decayed @ d_value, d_decayed = d_state - key @ d_value^T
-        # (linear-attention.69)
-        d_key = d_key - _row_times(d_value, transposed(now.decayed)) - _row_times(d_missing, transposed(moved.decayed))
-        d_decayed = d_state - _outer(token.key, d_missing)  # (..., d_k, d_v)
-        # (..., d_k, d_v) (linear-attention.66)
-        moved_d_decayed = moved_d_state - _outer(token.key, d_value) - _outer(along.key, d_missing)
-
-    d_before, moved_d_before = d_decayed, moved_d_decayed
-    if token.log_decay is not None:
-        # backward was d_log_decay = d_decayed . decayed, d_before = exp(log_decay) * d_decayed
-        of_both = backward_times(moved_d_decayed, now.decayed) + backward_times(d_decayed, moved.decayed)
-        d_log_decay = _of_decays(of_both, token)  # (linear-attention.70)
-        decay = token.decay
-        d_before = backward_times(d_decayed, decay)
-        # (..., d_k, d_v) (linear-attention.67)
-        moved_d_before = backward_times(moved_d_decayed, decay) + backward_times(d_before, along.log_decay[..., None])
-    return Tokens(d_query, d_key, d_value, d_log_decay, d_beta), d_before, moved_d_before
+double_backward = passes.second_derivative(attend, backward)
 
 
 def in_chunks(function: Callable[..., tuple[Any, ...]], chunk_size: int | None, tokens: Tokens, *given: Any) -> Any:

@@ -29,15 +29,16 @@ from attention_np._lib.arguments import (
     as_softcap,
     scores_shape,
 )
-from attention_np._lib.arrays import Array, precision, sum_to, transposed, with_query_axis
+from attention_np._lib.arrays import Array, precision, sum_to, with_query_axis
 from attention_np._lib.dropout import Rng, as_probability, draw, drop
 from attention_np._lib.parameters import Parameters, as_parameters, check_heads
 from attention_np._lib.passes import Tangent, widened_inputs
-from attention_np._lib.products import backward_product, product
+from attention_np._lib.products import product
+from attention_np._lib.wide import narrowed
 from attention_np._multi_head import steps
-from attention_np._multi_head.steps import Plan, Steps, back_through, plan_of, push_back_through, push_through, through
+from attention_np._multi_head.steps import Plan, Steps, back_through, plan_of, push_through, through
 from attention_np.biases import Bias
-from attention_np.linear import affine_gradients, affine_map, affine_tangent, moved_affine_gradients
+from attention_np.linear import affine_gradients, affine_map, affine_tangent
 from attention_np.masks import visible_pairs
 
 __all__ = [
@@ -86,15 +87,39 @@ class Cache(NamedTuple):
     output_shape: tuple[int, ...]
 
     @property
+    def heads_of(self) -> tuple[int, int]:
+        """How many of queries, and of keys and values."""
+        return self.num_heads, self.num_kv_heads
+
+    @property
+    def plans(self) -> tuple[Plan, Plan]:
+        """What queries and keys go through."""
+        return plan_of(self.query_steps), plan_of(self.key_steps)
+
+    @property
+    def mask(self) -> Array | None:
+        """Who attends to whom."""
+        return self.attention.mask
+
+    @property
     def scale(self) -> Any:
         """What the products of queries and keys are multiplied by."""
         return self.attention.scale
 
+    @property
+    def softcap(self) -> Any:
+        """That of the scores, or None."""
+        return self.attention.softcap
+
+    @property
+    def dropout(self) -> Array | None:
+        """The multipliers of the weights, or None."""
+        return self.attention.dropout
+
     def in_range(self) -> Cache:
         """With numbers whose range has no end: those between the projections need not fit the dtype of the cache."""
         cache = widened_inputs(self, Gradients._fields)
-        heads_of, plans = (self.num_heads, self.num_kv_heads), (plan_of(self.query_steps), plan_of(self.key_steps))
-        q, k, v, *steps = project(cache.query, cache.key, cache.value, cache.parameters, heads_of, plans)
+        q, k, v, *steps = project(cache.query, cache.key, cache.value, cache.parameters, self.heads_of, self.plans)
         attention = self.attention._replace(query=q, key=k, value=v)
         heads = product(drop(attention.weights, attention.dropout), v, attention.mask)
         query_steps, key_steps = steps
@@ -259,7 +284,7 @@ def attend(
     q, k, v, query_steps, key_steps = project(query, key, value, parameters, heads_of, plans)
     # scores, weights and outputs, the heads being one more leading axis (multi-head.6, multi-head.7, multi-head.8)
     # (..., num_heads, n, d_v) (multi-head.9, multi-head.10)
-    sink = None if parameters.sink is None else np.asarray(parameters.sink)
+    sink = None if parameters.sink is None else narrowed(parameters.sink)
     heads, attention = dot_product.attend.mathematics(q, k, v, bias, sink, mask, scale, softcap, dropout)
     combined = _combine(heads)  # (..., n, num_heads * d_v) (multi-head.11, multi-head.12)
     # (..., n, d_output) (multi-head.13, multi-head.14)
@@ -359,32 +384,21 @@ def jvp(
 
     The tangent of `parameters` is a `Parameters` of tangents.
     """
-    w, d_w = cache.parameters, parameters
-    tangents = _as_they_meet(*_push_projections(cache, query, key, value, parameters), cache.num_heads)
+    w, d_w, (num_heads, num_kv_heads) = cache.parameters, parameters, cache.heads_of
+    d_q = affine_tangent(cache.query, w.w_query, query, d_w.w_query, d_w.b_query)  # (multi-head.58)
+    d_k = affine_tangent(cache.key, w.w_key, key, d_w.w_key, d_w.b_key)  # (multi-head.58)
+    d_v = affine_tangent(cache.value, w.w_value, value, d_w.w_value, d_w.b_value)  # (multi-head.58)
+    d_queries = push_through(cache.query_steps, _split(d_q, num_heads), d_w.query_gain)
+    d_keys = _repeated(push_through(cache.key_steps, _split(d_k, num_kv_heads), d_w.key_gain), num_heads)
+    d_values = _repeated(_split(d_v, num_kv_heads), num_heads)
     # (multi-head.59)
-    d_heads, (d_scores,) = dot_product.jvp.mathematics(cache.attention, **tangents, bias=bias, sink=d_w.sink)
+    d_heads, (d_scores,) = dot_product.jvp.mathematics(
+        cache.attention, query=d_queries, key=d_keys, value=d_values, bias=bias, sink=d_w.sink
+    )
     d_combined = _combine(d_heads)  # (..., n, num_heads * d_v) (multi-head.60)
     # (multi-head.60)
     d_output: Array = affine_tangent(cache.combined, w.w_output, d_combined, d_w.w_output, d_w.b_output)
     return d_output, (d_scores, d_combined)
-
-
-def _push_projections(
-    cache: Cache, d_query: Array, d_key: Array, d_value: Array, d_w: Parameters
-) -> tuple[list[Array], list[Array], Array]:
-    """How the queries, keys and values of their own heads move; the first two before each step and behind the last."""
-    w, num_kv_heads = cache.parameters, cache.num_kv_heads
-    d_q = affine_tangent(cache.query, w.w_query, d_query, d_w.w_query, d_w.b_query)  # (multi-head.58)
-    d_k = affine_tangent(cache.key, w.w_key, d_key, d_w.w_key, d_w.b_key)  # (multi-head.58)
-    d_v = affine_tangent(cache.value, w.w_value, d_value, d_w.w_value, d_w.b_value)  # (multi-head.58)
-    d_queries = push_through(cache.query_steps, _split(d_q, cache.num_heads), d_w.query_gain)
-    d_keys = push_through(cache.key_steps, _split(d_k, num_kv_heads), d_w.key_gain)
-    return d_queries, d_keys, _split(d_v, num_kv_heads)
-
-
-def _as_they_meet(queries: list[Array], keys: list[Array], values: Array, num_heads: int) -> dict[str, Array]:
-    """Tangents of all heads, behind the last step."""
-    return {"query": queries[-1], "key": _repeated(keys[-1], num_heads), "value": _repeated(values, num_heads)}
 
 
 def _repeated(x: Array, num_heads: int) -> Array:
@@ -410,62 +424,7 @@ def _summed_over_groups(d_x: Array, heads: int) -> Array:
     return summed
 
 
-@passes.double_backward
-def double_backward(
-    d_gradients: Gradients, d_output: Tangent, cache: Cache
-) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
-    w, attention, along, along_w = cache.parameters, cache.attention, d_gradients, d_gradients.parameters
-    along_queries, along_keys, along_values = _push_projections(cache, along.query, along.key, along.value, along_w)
-
-    # backward was d_combined = d_output @ w_output^T, and d_heads its parts (multi-head.106, multi-head.107)
-    d_combined, moved_d_combined = (backward_product(d_output, transposed(x)) for x in (w.w_output, along_w.w_output))
-    d_heads, moved_d_heads = (_split(x, cache.num_heads) for x in (d_combined, moved_d_combined))
-
-    # backward was that of attention, and the heads side by side (multi-head.108, multi-head.109, multi-head.110)
-    along_heads = _as_they_meet(along_queries, along_keys, along_values, cache.num_heads)
-    attended = dot_product.Gradients(**along_heads, bias=along.bias, sink=along_w.sink)
-    moved_heads, moved, of_scores, of_heads = dot_product.push_backward(attended, d_heads, moved_d_heads, attention)
-    assert of_heads is not None  # since d_heads moves
-    d_queries, d_keys, d_values = _of_own_heads(of_heads, cache)
-    moved_d_queries, moved_d_keys, moved_d_values = _of_own_heads(moved, cache)
-
-    # backward was that of what queries and keys went through
-    d_queries, moved_d_queries, d_query_gain = push_back_through(
-        cache.query_steps, along_queries, along_w.query_gain, d_queries, moved_d_queries
-    )
-    d_keys, moved_d_keys, d_key_gain = push_back_through(
-        cache.key_steps, along_keys, along_w.key_gain, d_keys, moved_d_keys
-    )
-    d_q, d_k, d_v = (_combine(x) for x in (d_queries, d_keys, d_values))
-    moved_d_q, moved_d_k, moved_d_v = (_combine(x) for x in (moved_d_queries, moved_d_keys, moved_d_values))
-
-    # backward was that of linear maps (multi-head.111, multi-head.112)
-    moved_combined = _combine(moved_heads)  # (..., n, num_heads * d_v)
-    d_d_output = affine_tangent(cache.combined, w.w_output, moved_combined, along_w.w_output, along_w.b_output)
-    _, d_w_output, _ = affine_gradients(d_output, moved_combined, w.w_output)
-    d_query, d_w_query, d_b_query = moved_affine_gradients(
-        moved_d_q, d_q, cache.query, w.w_query, along.query, along_w.w_query
-    )
-    d_key, d_w_key, d_b_key = moved_affine_gradients(moved_d_k, d_k, cache.key, w.w_key, along.key, along_w.w_key)
-    d_value, d_w_value, d_b_value = moved_affine_gradients(
-        moved_d_v, d_v, cache.value, w.w_value, along.value, along_w.w_value
-    )
-    d_parameters = Parameters(
-        w_query=d_w_query,
-        w_key=d_w_key,
-        w_value=d_w_value,
-        w_output=d_w_output,
-        b_query=d_b_query,
-        b_key=d_b_key,
-        b_value=d_b_value,
-        b_output=None,  # zero: it is a shift of the output, on which no gradient depends
-        query_gain=d_query_gain,
-        key_gain=d_key_gain,
-        sink=moved.sink,
-    )
-    gradients = Gradients(query=d_query, key=d_key, value=d_value, parameters=d_parameters, bias=moved.bias)
-    return (d_d_output, gradients), (moved_d_combined, *of_scores, moved_d_q, moved_d_k, moved_d_v, moved_combined)
+double_backward = passes.second_derivative(attend, backward)
 
 
 def split_heads(x: npt.ArrayLike, num_heads: int) -> Array:

@@ -23,7 +23,7 @@ from attention_np._lib.arguments import as_added, as_axes, as_floating, as_numbe
 from attention_np._lib.arrays import Array, precision, real_types
 from attention_np._lib.passes import Tangent, widened_inputs
 from attention_np._lib.products import backward_times
-from attention_np._lib.wide import is_wide, widened
+from attention_np._lib.wide import is_wide, narrowed, widened
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
@@ -132,7 +132,7 @@ def root_mean_square(x: Array, epsilon: Any, axis: tuple[int, ...]) -> Array:
     # The squares of smaller numbers lose digits, or are zero.
     least = np.sqrt(np.finfo(root.dtype).tiny / np.finfo(root.dtype).eps)
     usual = (least < root.real) & (root.real < np.inf)
-    return root if usual.all() else np.where(usual, root, np.asarray(root_mean_square(widened(x), epsilon, axis)))
+    return root if usual.all() else np.where(usual, root, narrowed(root_mean_square(widened(x), epsilon, axis)))
 
 
 def mean(x: Array, axis: tuple[int, ...]) -> Array:
@@ -161,54 +161,14 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None) -> tuple[Array, tuple[Array]]:
     """Forward mode: how the output, (..., d), moves when the inputs move along a tangent."""
-    d_normalised, _ = _push(cache, x)
-    return _push_output(cache, d_normalised, gain), (d_normalised,)
+    d_rms = mean(cache.normalised * x, cache.axis)  # (..., 1) (rms-norm.22)
+    d_normalised = (x - cache.normalised * d_rms) / cache.rms  # (..., d) (rms-norm.15, rms-norm.30)
+    if cache.gain is None:
+        return d_normalised, (d_normalised,)
+    return d_normalised * cache.gain + cache.normalised * gain, (d_normalised,)  # (..., d) (rms-norm.16)
 
 
-def _push(cache: Cache, d_x: Array) -> tuple[Array, Array]:
-    """How the normalised rows move, and their roots."""
-    d_rms = mean(cache.normalised * d_x, cache.axis)  # (..., 1) (rms-norm.22)
-    return (d_x - cache.normalised * d_rms) / cache.rms, d_rms  # (..., d) (rms-norm.15, rms-norm.30)
-
-
-def _push_output(cache: Cache, d_normalised: Array, d_gain: Array | None) -> Array:
-    d_output = d_normalised if cache.gain is None else d_normalised * cache.gain  # (..., d) (rms-norm.16)
-    return d_output if d_gain is None else d_output + cache.normalised * d_gain  # (..., d) (rms-norm.16)
-
-
-@passes.double_backward
-def double_backward(
-    d_gradients: Gradients, d_output: Tangent, cache: Cache
-) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`."""
-    _, gradients, between = push_backward(d_gradients, d_output, None, cache)
-    return (_push_output(cache, between[0], d_gradients.gain), gradients), between
-
-
-def push_backward(
-    along: Gradients, d_output: Array, moved_d_output: Array | None, cache: Cache
-) -> tuple[Array, Gradients, tuple[Array, ...]]:
-    """The gradient of `x`; and how those of `backward` move with the inputs and `d_output` (None: it does not)."""
-    normalised, gain = cache.normalised, cache.gain
-    moved_normalised, moved_rms = _push(cache, along.x)  # (..., d), (..., 1)
-
-    # backward was d_gain = d_output * normalised, d_normalised = d_output * gain
-    d_gain = backward_times(d_output, moved_normalised)  # (..., d), summed over the rows (rms-norm.25)
-    d_normalised = d_output if gain is None else backward_times(d_output, gain)
-    moved_d_normalised = np.zeros_like(normalised) if along.gain is None else backward_times(d_output, along.gain)
-    if moved_d_output is not None:
-        d_gain = d_gain + backward_times(moved_d_output, normalised)  # (rms-norm.25)
-        by_gain = moved_d_output if gain is None else backward_times(moved_d_output, gain)
-        moved_d_normalised = moved_d_normalised + by_gain  # (..., d) (rms-norm.22)
-
-    # backward was part = mean(d_normalised * normalised), d_x = (d_normalised - part * normalised) / rms
-    part = mean(backward_times(d_normalised, normalised), cache.axis)
-    both = backward_times(moved_d_normalised, normalised) + backward_times(d_normalised, moved_normalised)
-    moved_part = mean(both, cache.axis)  # (..., 1) (rms-norm.23)
-    d_x = backward_times(d_normalised - backward_times(part, normalised), 1 / cache.rms)
-    moved = moved_d_normalised - backward_times(moved_part, normalised) - backward_times(part, moved_normalised)
-    moved_d_x = backward_times(moved - backward_times(d_x, moved_rms), 1 / cache.rms)  # (..., d) (rms-norm.24)
-    return d_x, Gradients(x=moved_d_x, gain=d_gain), (moved_normalised, d_normalised, moved_d_normalised)
+double_backward = passes.second_derivative(normalise, backward)
 
 
 def as_normalised(

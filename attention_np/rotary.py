@@ -189,14 +189,7 @@ def jvp(cache: Cache, *, x: Tangent = None) -> Array:
     return turned(x, cache.cos, cache.sin, cache.first, cache.second)  # (..., n, d) (rotary.15)
 
 
-@passes.double_backward
-def double_backward(
-    d_gradients: Gradients, d_output: Tangent, cache: Cache
-) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradient of ``<d_gradients, backward(d_output, cache)>`` with respect to d_output; by `x` it is zero."""
-    del d_output  # the output is linear in x, on which its gradient does not depend (rotary.33)
-    d_d_output = turned(d_gradients.x, cache.cos, cache.sin, cache.first, cache.second)
-    return (d_d_output, Gradients(x=None)), ()  # type: ignore[arg-type]
+double_backward = passes.second_derivative(turn, backward)
 
 
 class Angles(NamedTuple):

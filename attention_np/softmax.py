@@ -22,6 +22,7 @@ import numpy.typing as npt
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_floating, as_integer, as_mask
 from attention_np._lib.arrays import Array, as_result, is_finite, precision, quiet
+from attention_np._lib.dual import Dual, moving, value_of, velocity_of
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
 from attention_np._lib.wide import widened
@@ -118,6 +119,11 @@ def _checked(scores: npt.ArrayLike, axis: int, mask: npt.ArrayLike | None) -> Ca
 
 def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cache:
     """What :func:`forward` leaves, for ops: arguments are not checked, and the weights are not copied."""
+    if isinstance(scores, Dual):
+        still = normalised(scores.value, axis, mask)
+        weights = moving(still.weights, times_jacobian(scores.velocity, still))  # (..., n) (softmax.37)
+        logsumexp = moving(still.logsumexp, moved_logsumexp(scores.velocity, still))  # (..., 1) (softmax.15)
+        return still._replace(scores=scores, logsumexp=logsumexp, weights=weights)
     computed = scores.astype(precision(scores).compute, copy=False)
     # (..., n) (softmax.66)
     visible = computed if mask is None else np.where(mask, computed, -np.inf)
@@ -141,6 +147,12 @@ def _limits(scores: Array, largest: Array) -> tuple[Array, Array]:
     return scores, np.where(np.isfinite(largest), largest, 0)
 
 
+def weigh(scores: Array, mask: Array | None, axis: int) -> tuple[Array, Cache]:
+    """The weights, and what is left of them, of arguments that have been checked."""
+    cache = normalised(scores, axis, mask)
+    return cache.weights, cache
+
+
 @passes.backward
 def backward(d_weights: Tangent, cache: Cache) -> Gradients:
     """The gradient of a loss with respect to the scores: a vector-Jacobian product, without forming the Jacobian.
@@ -158,6 +170,10 @@ def jvp(cache: Cache, *, scores: Tangent = None) -> Array:
 
 def times_jacobian(vector: Array, cache: Cache) -> Array:
     """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric. For ops."""
+    if isinstance(cache.scores, Dual):
+        still = Cache._make(map(value_of, cache))
+        given = value_of(vector), velocity_of(vector), cache.scores.velocity, still
+        return moving(*times_moving_jacobian(*given)[:2])
     if not cache.weights.size:
         return vector
     return _where_it_moves(deviation_from_mean, cache, vector)  # (softmax.23)
@@ -249,13 +265,7 @@ def _at_limit(cache: Cache) -> Array:
     return limits
 
 
-@passes.double_backward
-def double_backward(
-    d_gradients: Gradients, d_weights: Tangent, cache: Cache
-) -> tuple[tuple[Array, Gradients], tuple[Array, ...]]:
-    """The gradient of ``<d_gradients, backward(d_weights, cache)>``: the second derivative of the weights."""
-    _, moved_d_scores, d_d_weights = times_moving_jacobian(d_weights, None, d_gradients.scores, cache)
-    return (d_d_weights, Gradients(scores=moved_d_scores)), ()
+double_backward = passes.second_derivative(weigh, backward)
 
 
 def times_moving_jacobian(
@@ -317,12 +327,17 @@ def times_jacobian_with_sink(vector: Array, of_sink: Any, cache: Cache) -> tuple
     return result[..., :-1], result[..., -1]
 
 
-def moved_logsumexp(moved_scores: Array, moved_sink: Any, cache: Cache) -> Array:
-    """How the log-sum-exp of each row, (..., n), moves with its scores and its sink, if there is one. For ops."""
-    if moved_scores.shape[-1] != cache.weights.shape[-1]:
-        moved_scores = _with_last(moved_scores, moved_sink)
-    moved: Array = np.where(_moves(cache), cache.weights * moved_scores, 0).sum(axis=-1)  # (softmax.15)
-    return moved
+def moved_logsumexp(moved_scores: Array, cache: Cache) -> Array:
+    """How the log-sum-exp of each row moves with its scores. For ops."""
+    moved = np.where(_moves(cache), cache.weights * moved_scores, 0)  # (..., n)
+    total: Array = moved.sum(axis=cache.axis, keepdims=True)  # (..., 1) (softmax.15)
+    return total
+
+
+def moved_logsumexp_with_sink(moved_scores: Array, moved_sink: Any, cache: Cache) -> Array:
+    """As :func:`moved_logsumexp`, of the scores and of the sink, if there is one."""
+    has_sink = moved_scores.shape[-1] != cache.weights.shape[-1]
+    return moved_logsumexp(_with_last(moved_scores, moved_sink) if has_sink else moved_scores, cache)
 
 
 def times_moving_jacobian_with_sink(

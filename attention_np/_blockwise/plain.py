@@ -99,7 +99,8 @@ def push_forward(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
                 of_sink = 0 if tangent.sink is None else tangent.sink
                 d_weights, _ = softmax.times_jacobian_with_sink(d_scores, of_sink, cache.softmax)
                 d_output[some] += product(drop(d_weights, cache.dropout), cache.value, cache.mask)
-                d_logsumexp[some] = softmax.moved_logsumexp(d_scores, of_sink, cache.softmax)  # (blockwise.27)
+                moved = softmax.moved_logsumexp_with_sink(d_scores, of_sink, cache.softmax)
+                d_logsumexp[some] = moved[:, 0]  # (blockwise.27)
             if tangent.value is not None:
                 d_output[some] += product(drop(cache.weights, cache.dropout), tangent.value, cache.mask)
     return d_output, d_logsumexp
@@ -273,7 +274,7 @@ def whole_rows_twice(tile: Tile, given: Cotangent, along: Any) -> tuple[Array | 
         bias = along.bias if is_shared else along.bias[rows]
         of_rows = dot_product.Gradients(along.query[rows], along.key, along.value, bias, along.sink)
         d_logsumexp = None if given.d_logsumexp is None else given.d_logsumexp[rows, None]
-        output, found, *_ = dot_product.push_backward(of_rows, given.d_output[rows], None, cache, d_logsumexp)
+        output, found, _ = dot_product.push_backward(of_rows, given.d_output[rows], cache, d_logsumexp)
         moved.append(output)
         d_query[rows] = found.query
         d_key += found.key

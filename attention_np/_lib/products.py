@@ -104,14 +104,12 @@ def backward_times(d_array: Array, factor: Array) -> Array:
     return result if is_finite(result) else np.where(d_array == 0, 0, result)
 
 
-def pairs_that_flow(mask: Array | None, d_output: Array, moved_d_output: Array | None = None) -> Array | None:
+def pairs_that_flow(mask: Array | None, d_output: Array) -> Array | None:
     """The pairs (i, j) of `mask` through which a gradient flows: query i has an incoming gradient at all, or one moves.
 
     None where that is all of them. `d_output` is (..., n, d_v), the result broadcasts to (..., n, m).
     """
     live: Array = (d_output != 0).any(axis=-1, keepdims=True)  # (..., n, 1)
-    if moved_d_output is not None:
-        live = live | (moved_d_output != 0).any(axis=-1, keepdims=True)
     if live.all():
         return mask
     return live if mask is None else mask & live

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_np._lib.arrays import Array, added, transposed
+from attention_np._lib.dual import Dual, moving
 from attention_np._lib.workers import as_workers, run
-from attention_np._linear_attention.moving import Moving, moving, velocity_of
 from attention_np._linear_attention.pairs import (
     decayed_products,
     decayed_products_backward,
@@ -167,43 +167,6 @@ def _backward(d_output: Array, d_state: Array, chunks: Chunks, states: Array, sc
     return gradients.each(lambda x: _joined(x, chunks.n)), d_state
 
 
-def double_backward(
-    tokens: Tokens,
-    along: Tokens,
-    d_output: Array,
-    d_state: Array,
-    state: Array,
-    along_state: Array,
-    scale: Any,
-    size: int,
-) -> tuple[Array, Tokens, Array]:
-    """How the outputs, and the gradients of the tokens and of the first state, move when tokens and state move."""
-    spans = _spans(tokens, state, size)
-
-    def of_heads(
-        state: Array, along_state: Array, d_state: Array, d_output: Array, *arrays: Any
-    ) -> tuple[Array | None, ...]:
-        pairs = zip(arrays[:5], arrays[5:], strict=True)
-        of_tokens: list[Any] = [None if x is None else moving(x, velocity) for x, velocity in pairs]
-        tokens, state = Tokens(*of_tokens), moving(state, along_state)
-        known, outputs, states, found = [], [], [], []
-        for span in spans:
-            # kept for the way back: in more memory, but linear in n, a fifth less time than to work it out again
-            known.append(_chunks(tokens.part(span), size))
-            output, before, state = _forward(known[-1], state, scale)
-            outputs.append(velocity_of(output))
-            states.append(before)
-        d_state = moving(d_state, np.zeros_like(d_state))
-        for span in reversed(spans):
-            d_tokens, d_state = _backward(d_output[..., span, :], d_state, known.pop(), states.pop(), scale)
-            found.append(d_tokens.each(velocity_of))
-        return np.concatenate(outputs, axis=-2), *_together(found), velocity_of(d_state)
-
-    found = _by_heads(of_heads, tokens.n, state, along_state, d_state, d_output, *tokens[:5], *along[:5])
-    output, *d_tokens, d_state = found
-    return output, Tokens._make(d_tokens), d_state
-
-
 def _together(found: list[Tokens]) -> Iterable[Array | None]:
     """The arrays of all spans, of which those of the last one come first."""
     columns = zip(*reversed(found), strict=True)
@@ -225,7 +188,7 @@ def _by_heads(function: Callable[..., Iterable[Any]], n: int, state: Array, *arr
             columns.append([None] * workers)
             continue
         # in C order: NumPy adds numbers up as they lie in memory, and one head could lie in another way than many
-        x = np.ascontiguousarray(array[(None,) * (state.ndim - array.ndim)])
+        x = array[(None,) * (state.ndim - array.ndim)].copy()
         columns.append([x] * workers if x.shape[axis] == 1 else np.array_split(x, workers, axis))
     found: list[Iterable[Any]] = []
     tasks = enumerate(zip(*columns, strict=True))
@@ -303,7 +266,7 @@ def _on_diagonal(x: Array) -> Array:
 
 def _inverse(lower: Array) -> Array:
     """The inverse of ``1 + lower``, strictly lower triangular, (..., c, c): forward substitution, row by row."""
-    if isinstance(lower, Moving):
+    if isinstance(lower, Dual):
         solver = _inverse(lower.value)
         return moving(solver, -solver @ lower.velocity @ solver)  # (chunks.24)
     inverse: Array = np.broadcast_to(np.eye(lower.shape[-1], dtype=lower.dtype), lower.shape).copy()

@@ -93,5 +93,5 @@ def sum_from(x: Array) -> Array:
 def sum_before(x: Array) -> Array:
     """The sum over the tokens before each."""
     total = np.zeros_like(x)
-    np.cumsum(x[..., :-1, :], axis=-2, out=total[..., 1:, :])
+    total[..., 1:, :] = np.cumsum(x[..., :-1, :], axis=-2)
     return total

@@ -29,7 +29,7 @@ class Tokens(NamedTuple):
     def decay(self) -> Array:
         """What each row of the state before a token is multiplied by, (..., 1 or d_k, 1)."""
         # Of entries apart in memory NumPy 1.26 rounds an exponential by where its result lies.
-        decay: Array = np.exp(np.ascontiguousarray(self.log_decay))
+        decay: Array = np.exp(self.log_decay.copy())
         return decay[..., None]
 
     def each(self, function: Callable[[Array], Array]) -> Tokens:

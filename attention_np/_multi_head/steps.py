@@ -39,13 +39,6 @@ class Norm:
         d_y: Array = rms_norm.jvp.mathematics(cache, x=d_x, gain=d_gain)[0]
         return d_y
 
-    def push_backward(
-        self, along: Array, along_gain: Array | None, d_y: Array, moved: Array, cache: Any
-    ) -> tuple[Array, Array, Array | None]:
-        """The gradient of the rows, and how it and that of the gain move."""
-        d_x, pushed, _ = rms_norm.push_backward(rms_norm.Gradients(along, along_gain), d_y, moved, cache)
-        return d_x, pushed.x, pushed.gain
-
 
 @dataclass(frozen=True)
 class Linear:
@@ -65,10 +58,6 @@ class Linear:
     def jvp(self, d_x: Array, *_: Any) -> Array:
         """The tangent of the rows."""
         return self.apply(d_x)
-
-    def push_backward(self, _: Any, __: Any, d_y: Array, moved: Array, *___: Any) -> tuple[Array, Array, Array | None]:
-        """The gradient of the rows, and how it moves."""
-        return self.transpose(d_y), self.transpose(moved), None
 
 
 Plan: TypeAlias = tuple[Norm | Linear, ...]
@@ -136,20 +125,8 @@ def back_through(steps: Steps, d_x: Array) -> tuple[Array, Array | None]:
     return d_x, d_gain
 
 
-def push_through(steps: Steps, d_x: Array, d_gain: Array | None) -> list[Array]:
-    """The tangent of what goes through `steps`: before each of them, and behind the last."""
-    moved = [d_x]
+def push_through(steps: Steps, d_x: Array, d_gain: Array | None) -> Array:
+    """The tangent of what has gone through `steps`."""
     for step, cache in steps:
-        moved.append(step.jvp(moved[-1], d_gain, cache))
-    return moved
-
-
-def push_back_through(
-    steps: Steps, along: list[Array], along_gain: Array | None, d_x: Array, moved: Array
-) -> tuple[Array, Array, Array | None]:
-    """What :func:`back_through` gives, and how the gradients of rows and gain move."""
-    moved_gain = None
-    for (step, cache), before in zip(reversed(steps), reversed(along[:-1]), strict=True):
-        d_x, moved, of_gain = step.push_backward(before, along_gain, d_x, moved, cache)
-        moved_gain = moved_gain if of_gain is None else of_gain
-    return d_x, moved, moved_gain
+        d_x = step.jvp(d_x, d_gain, cache)
+    return d_x
