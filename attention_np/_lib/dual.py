@@ -163,23 +163,19 @@ def multilinear(function: Function) -> Function:
 
     @wraps(function)
     def of_duals(*args: Any, **kwargs: Any) -> Any:
-        kind = next((type(x) for x in args if isinstance(x, Dual)), None)
+        values, kind, velocity = list(args), None, None
+        for k, x in enumerate(args):
+            if isinstance(x, Dual):
+                values[k], kind = x.value, type(x)
         if kind is None:
             return function(*args, **kwargs)
-        values = [value_of(x) for x in args]
-        return kind(function(*values, **kwargs), _slopes(function, args, values))
+        for k, x in enumerate(args):
+            if isinstance(x, Dual):
+                term = function(*values[:k], x.velocity, *values[k + 1 :])  # (chunks.23)
+                velocity = term if velocity is None else _sum(velocity, term)
+        return kind(function(*values, **kwargs), velocity)
 
     return cast(Function, of_duals)
-
-
-def _slopes(function: Rule, args: Sequence[Any], values: list[Any]) -> Any:
-    """The sum of what `function` makes of the velocity of each argument and the values of the others."""
-    total = None
-    for k, x in enumerate(args):
-        if isinstance(x, Dual):
-            term = function(*values[:k], x.velocity, *values[k + 1 :])  # (chunks.23)
-            total = term if total is None else _sum(total, term)
-    return total
 
 
 def _sum(total: Any, term: Any) -> Any:
@@ -277,7 +273,10 @@ def _slope_of_tanh(x: Any, _: Any) -> Any:
     """By exponentials that vanish, since tanh itself comes to rest."""
     twice = 2 * np.asarray(x)
     decay = np.exp(np.where(twice.real > 0, -twice, twice))
-    return 4 * decay / (1 + decay) ** 2
+    slope = 4 * decay
+    decay += 1
+    slope /= decay * decay
+    return slope
 
 
 def _equal(x: Any, y: Any) -> Any:

@@ -215,7 +215,8 @@ def double_backward(
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
         of = {name: kwargs.pop(name, None) for name in more}
-        d_gradients, d_output, cache = _bound(mathematics, args, kwargs)
+        given = args if len(args) == 3 and not kwargs else _bound(mathematics, args, kwargs)
+        d_gradients, d_output, cache = given
         inputs, ready, cache, compute = _opened(op, names, kind, cache)
         check_gradients(d_gradients, held, op)
         d_output = as_vector(vector, d_output, cache.output_shape, compute)
