@@ -92,8 +92,9 @@ def test_an_entry_of_a_gradient_takes_part_if_it_is_not_zero_or_moves() -> None:
     assert (found.value, velocity_of(found)) == (2, np.inf)
     pairs = np.array([[True, False, True]])
     weights = moving(np.array([[0.5, 0.0, 0.5]]), np.array([[1.0, 0.0, -1.0]]))
-    values = moving(np.array([[1.0], [np.nan], [3.0]]), np.array([[1.0], [np.inf], [1.0]]))
-    assert parts_of(product(weights, values, pairs)) == ([[2.0]], [[-1.0]])
+    for excluded in (np.nan, 7.0):
+        values = moving(np.array([[1.0], [excluded], [3.0]]), np.array([[1.0], [np.inf], [1.0]]))
+        assert parts_of(product(weights, values, pairs)) == ([[2.0]], [[-1.0]])
     np.testing.assert_array_equal(pair_products(values[..., :1], values[:1], pairs.T).value[:, 0], [1, 0, 3])
 
 

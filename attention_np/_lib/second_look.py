@@ -9,7 +9,7 @@ Scores, of which a softmax sees the differences alone, are changed only where th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -109,29 +109,17 @@ def scores_in_range(plain: Array, q: Array, k: Array, scale: Any, bias: Array | 
     return scores_and_tops(plain, q, k, scale, bias, pairs)[0]
 
 
-def _velocity_in_range(plain: Array, q: Array, k: Array, scale: Any, bias: Array | None) -> Array:
-    """The velocity of the scores, of which what has left the range of the dtype is worked out again."""
-    velocity: Array = velocity_or_zero(plain if bias is None else plain + bias)
-    if is_wide(velocity) or np.isfinite(velocity).all():
-        return velocity
-    queries, keys = (reduce(np.logical_and, (all_finite(part, -1) for part in parts_of(x))) for x in (q, k))
-    lost = queries & transposed(keys) & ~np.isfinite(velocity)  # (..., n, m)
-    if not lost.any():
-        return velocity
-    products = widened(q) @ transposed(widened(k)) * scale
-    return np.where(lost, velocity_or_zero(products if bias is None else products + bias), velocity)
-
-
 def scores_and_tops(
     plain: Array, q: Array, k: Array, scale: Any, bias: Array | None, pairs: Array | None
 ) -> tuple[Array, Array | None]:
     """As :func:`scores_in_range`, and what is missing in each row: the infinity that its largest score is, or zero.
 
-    The latter is (..., n, 1), or None if nothing is missing.
+    The latter is (..., n, 1), or None if nothing is missing. Velocities are what arithmetic gives: where they are out
+    of range, what is worked out of them shows it, and is looked at twice as a whole.
     """
     if any(map(is_dual, (plain, q, k, bias))):
         scores, tops = scores_and_tops(value_of(plain), value_of(q), value_of(k), scale, value_of(bias), pairs)
-        return moving(scores, _velocity_in_range(plain, q, k, scale, bias)), tops
+        return moving(scores, velocity_or_zero(plain if bias is None else plain + bias)), tops
     scores, products, given = _clipped_scores(plain, q, k, scale, bias, lambda found: infinite_to_nan(found, pairs))
     if products is None:
         return scores, None
@@ -149,7 +137,7 @@ def clipped_scores(plain: Array, q: Array, k: Array, scale: Any, bias: Array | N
     """As :func:`scores_in_range` for some of the keys alone, and rows whose largest score of all keys is in range."""
     if any(map(is_dual, (plain, q, k, bias))):
         scores = clipped_scores(value_of(plain), value_of(q), value_of(k), scale, value_of(bias))
-        return moving(scores, _velocity_in_range(plain, q, k, scale, bias))
+        return moving(scores, velocity_or_zero(plain if bias is None else plain + bias))
     return _clipped_scores(plain, q, k, scale, bias, lambda found: found)[0]
 
 
