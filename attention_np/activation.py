@@ -27,7 +27,7 @@ from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
 from attention_np._lib.tails import bounded, cubic_terms, in_double, log1p, sigmoids
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("x",)  # may carry any leading axes: for gradcheck
 
@@ -128,6 +128,9 @@ def jvp(cache: Cache, *, x: Tangent = None) -> Array:
     """Forward mode: how the output, (...), moves when `x` moves along a tangent."""
     d_output: Array = backward_times(x, cache.slope).reshape(x.shape)  # (...) (activation.6)
     return d_output
+
+
+double_backward = passes.second_derivative(apply, backward)
 
 
 def sigmoid(x: Any) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ from attention_np._lib.arrays import Array, precision, quiet
 from attention_np._lib.passes import Tangent, widened_inputs
 from attention_np._lib.products import backward_times
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("scores", "target")  # may carry any leading axes: for gradcheck
 
@@ -58,6 +58,11 @@ class Cache(NamedTuple):
     losses: Array  # (..., m): log-sum-exp less the score, what the loss is of a target that is this entry alone
     weights: Array  # (..., m)
     output_shape: tuple[int, ...]
+
+    @property
+    def chosen(self) -> Array:
+        """One at each index, and else zero, if the target is of indices."""
+        return self.shares
 
     def in_range(self) -> Cache:
         """With numbers whose range has no end: two scores may be further apart than the dtype can say."""
@@ -204,6 +209,9 @@ def jvp(cache: Cache, *, scores: Tangent = None, target: Tangent = None) -> tupl
         by_target = backward_times(np.where(cache.places.visible, target, 0), cache.losses)  # (..., m)
         d_output = d_output + by_target.sum(axis=-1)  # (...,) (cross-entropy.16)
     return d_output, (slopes, d_output)
+
+
+double_backward = passes.second_derivative(measure, backward)
 
 
 def _places(scores: Array, mask: Array | None) -> Places:

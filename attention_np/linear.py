@@ -23,7 +23,7 @@ from attention_np._lib.arrays import Array, sum_to, transposed
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_product
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("x",)  # may carry any leading axes: for gradcheck
 
@@ -154,3 +154,6 @@ def affine_tangent(x: Array, w: Array, d_x: Array, d_w: Array, d_b: Array | None
     """How ``x @ w + b`` moves when x, w and b do; for ops."""
     d_y: Array = affine_map(d_x, w, d_b) + x @ d_w  # (..., n, d_out) (linear.12)
     return d_y
+
+
+double_backward = passes.second_derivative(project, backward)

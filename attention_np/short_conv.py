@@ -23,7 +23,7 @@ from attention_np._lib.arrays import Array, as_result, precision
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
 
-__all__ = ["Cache", "Gradients", "backward", "forward", "jvp"]
+__all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("x", "initial_state")  # may carry any leading axes: for gradcheck
 
@@ -239,6 +239,9 @@ def jvp(
     output = output if b is None else output + b  # (..., n, d) (short-conv.14)
     # (..., width - 1, d) (short-conv.15)
     return {"output": output, "final_state": np.where(kept, moved_tokens[..., n:, :], 0)}, (output,)
+
+
+double_backward = passes.second_derivative(convolve, backward)
 
 
 def _leading_axes(x: Array, initial_state: Array | None, segments: Array | None) -> dict[str, tuple[int, ...]]:

@@ -320,6 +320,7 @@ Dual.UFUNCS.update(
         np.power: _power,
         np.exp: _exp,
         np.log: chain(np.log, lambda x, _: 1 / x),
+        np.log1p: chain(np.log1p, lambda x, _: 1 / (1 + x)),
         np.sqrt: chain(np.sqrt, lambda _, y: 1 / (2 * y)),
         np.tanh: chain(np.tanh, _slope_of_tanh),
         np.equal: _equal,
