@@ -113,6 +113,8 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(map_cache, linear.Cache)
     assert_type(linear.backward(x, map_cache), linear.Gradients)
     assert_type(linear.jvp(map_cache, w=x), Array)
+    of_map_cache = linear.double_backward(linear.backward(x, map_cache), x, map_cache)
+    assert_type(of_map_cache, tuple[Array, linear.Gradients])
 
     features, mapped = feature_map.forward(x)
     assert_type(features, Array)
@@ -127,6 +129,8 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(by_slope, activation.Cache)
     assert_type(activation.backward(x, by_slope), activation.Gradients)
     assert_type(activation.jvp(by_slope, x=x), Array)
+    of_by_slope = activation.double_backward(activation.backward(x, by_slope), x, by_slope)
+    assert_type(of_by_slope, tuple[Array, activation.Gradients])
 
     convolved, kernel = short_conv.forward(x, x, segments=[0, 1])
     assert_type(convolved, Array)
@@ -134,6 +138,8 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(short_conv.backward(x, kernel, d_final_state=x), short_conv.Gradients)
     assert_type(short_conv.jvp(kernel, x=x), Array)
     assert_type(short_conv.jvp(kernel, outputs=["output", "final_state"], w=x), tuple[Array, ...])
+    of_kernel = short_conv.double_backward(short_conv.backward(x, kernel), x, kernel, d_final_state=x)
+    assert_type(of_kernel, tuple[Array, short_conv.Gradients])
 
     normed, by_size = rms_norm.forward(x, x)
     assert_type(normed, Array)
@@ -156,6 +162,8 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(of_loss, cross_entropy.Cache)
     assert_type(cross_entropy.backward(loss, of_loss), cross_entropy.Gradients)
     assert_type(cross_entropy.jvp(of_loss, scores=x), Array)
+    curved = cross_entropy.double_backward(cross_entropy.backward(loss, of_loss), loss, of_loss)
+    assert_type(curved, tuple[Array, cross_entropy.Gradients])
 
     turned, turn = rotary.forward(x, scaling=rotary.linear(2))
     assert_type(turned, Array)

@@ -99,7 +99,7 @@ def _determinant(value: Value, arithmetic: Arithmetic, span: Span) -> Value:
             raise Fault("domain", "the derivative of a determinant that is zero", span) from None
         return Value(data, value.names)
     if isinstance(value.data, Dual):
-        moved = np.trace(inverse @ value.data.slope, axis1=-2, axis2=-1)
+        moved = np.trace(inverse @ value.data.velocity, axis1=-2, axis2=-1)
         data = cast(Array, Dual(data, data * moved))
     steep = top(data) * top(inverse) * matrix.shape[-1]
     return measured(data, value.names, (), steep * value.scale, steep * value.tangent)
