@@ -15,6 +15,7 @@ from attention_np import (
     activation,
     additive,
     biases,
+    chain,
     blockwise,
     cases,
     cost,
@@ -234,11 +235,22 @@ def checking(f: Forward, g: Backward, x: Array) -> None:
     assert_type(derivation.verify_against_op(derivation.read_page("page.md"), softmax), list[derivation.FieldRecord])
 
 
+def layers(x: Array) -> None:
+    output, cache = chain.forward(lambda x: x * x, {"x": x})
+    assert_type(cache, chain.Cache)
+    assert_type(chain.backward(output, cache), dict[str, Array | None])
+    assert_type(chain.double_backward({"x": x}, output, cache)[1], dict[str, Array | None])
+    assert_type(chain.concatenate([x, x]), chain.Variable)
+    assert_type(chain.where(x > 0, x, x), chain.Variable)
+
+
 def counting() -> None:
     assert_type(cost.dot_product(cost.Sizes(n=8)), cost.Costs)
     assert_type(cost.blockwise(cost.Sizes(n=8)), cost.Costs)
     assert_type(cost.longest(cost.dot_product, 2.0**30, cost.Sizes(n=8)), int)
+    assert_type(cost.chain(lambda x: x, {"x": [1.0]}), cost.Costs)
     assert_type(trace.of("softmax", "a b"), trace.Trace)
+    assert_type(trace.chain(lambda x: x, {"x": [1.0]}), trace.Trace)
     assert_type(trace.dot_product("a b"), trace.Trace)
     assert_type(trace.additive("a b"), trace.Trace)
     assert_type(trace.multi_head("a b"), trace.Trace)

@@ -18,7 +18,12 @@ NEEDED = {"rich": "rich", "lark": "lark", "yaml": "PyYAML"}  # modules of the ex
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="an op or a page; by default all")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="an op or a page, of which each input is shown; by default all, a line each",
+    )
     parser.add_argument("--all", action="store_true", help="print every case and every equation")
     parser.add_argument("--derivations", type=Path, metavar="DIR", help="a folder of pages, or one page; also your own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found to FILE as well")
@@ -54,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     examples, problems = _examples(() if alone else names or cases.OPS)
     findings, report = verification.check(examples, path, names or None, tables.progress)
     report.problems += problems
-    tables.print_findings(findings, options.all)
+    tables.print_findings(findings, "cases" if options.all else "inputs" if names else "ops")
     tables.print_report(report, options.all)
     holds = all(finding.ok for finding in findings) and report.ok
     tables.print_faults(findings, report)

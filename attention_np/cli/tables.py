@@ -36,33 +36,38 @@ def say(line: str, style: str = "") -> None:
     _console().print(Text(legible(line), style=style), soft_wrap=True)
 
 
-def print_findings(findings: Sequence[Finding], every: bool = False) -> None:
-    """One line for each input of an op, with the worst of its cases and methods; or with `every`, for each of those.
+def print_findings(findings: Sequence[Finding], rows: str = "ops") -> None:
+    """One line for each of the "ops", with the worst of its inputs; for each of the "inputs"; or of the "cases".
 
-    In the line of the op itself is what is of all its inputs together: forward mode and double backward.
+    Where there is a line for each input, that of the op itself is of all its inputs together: forward mode and double
+    backward.
     """
     if not findings:
         return
+    every = rows == "cases"
     groups: dict[tuple[str, ...], list[Finding]] = {}
     ops = list(dict.fromkeys(finding.op for finding in findings))
     for finding in sorted(findings, key=lambda finding: (ops.index(finding.op), _of_all(finding) == every)):
-        key = finding.op, "" if _of_all(finding) and not every else finding.input
+        key = finding.op, "" if rows == "ops" or (_of_all(finding) and not every) else finding.input
         groups.setdefault((*key, finding.method, finding.case) if every else key, []).append(finding)
-    table = _Table("Gradients against numerical ones: the worst relative error of each input")
-    table.add_columns(input="left", error="right", allowed="right", holds="left", method="left", case="left")
+    of_each = "op" if rows == "ops" else "input"
+    table = _Table(f"Gradients against numerical ones: the worst relative error of each {of_each}")
+    table.add_columns(**{of_each: "left"}, error="right", allowed="right", holds="left")
+    table.add_columns(**({"checks": "right", "worst at": "left"} if rows == "ops" else {}), method="left", case="left")
     previous = None
     for (op, of, *_), group in groups.items():
         if op != previous and of:
             table.add_row(Text(op, style="bold"))
         previous = op
         worst = max(group, key=lambda finding: (not finding.ok, finding.share))
-        numbers = f"{worst.error:.1e}", f"{worst.allowed:.1e}"
         name = "  " + of if of else Text(op, style="bold")
-        table.add_row(name, *numbers, _verdict(worst.ok), worst.method, worst.case)
+        place = (str(len(group)), worst.input) if rows == "ops" else ()
+        numbers = f"{worst.error:.1e}", f"{worst.allowed:.1e}", _verdict(worst.ok)
+        table.add_row(name, *numbers, *place, worst.method, worst.case)
     table.print()
     examples = len({(finding.op, finding.case) for finding in findings})
     wrong = sum(not finding.ok for finding in findings)
-    if not every:
+    if rows == "inputs":
         say("In the line of an op: forward mode and double backward, of all its inputs.")
     say(f"{len(findings)} checks in {examples} cases: {f'{wrong} do not hold' if wrong else 'all hold'}.")
     say("Allowed: ten times what rounding and the method's own error can be blamed for there.\n")

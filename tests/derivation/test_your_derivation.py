@@ -46,8 +46,8 @@ def test_the_ridge_holds_in_matrix_form(mine: Path) -> None:
 
 
 def test_the_code_is_held_against_the_page_of_its_layer(mine: Path, capsys: Printed) -> None:
-    (mine / "linear.md").write_text(LINEAR, encoding="utf-8")
-    assert cli.main(["check", "linear", "--derivations", "mine"]) == 0
+    (mine / "affine.md").write_text(LINEAR, encoding="utf-8")
+    assert cli.main(["check", "affine", "--derivations", "mine"]) == 0
     capsys.readouterr()
     exec(compile(PROGRAM, "your-derivation.md", "exec"), {})  # noqa: S102
     assert capsys.readouterr().out == PRINTED
