@@ -22,7 +22,6 @@ from attention_np.gradcheck.report.reporting import GradientError, Interrupted, 
 from attention_np.gradcheck.second_order import check_hessian
 from attention_np.gradcheck.slopes.measuring import METHODS
 from attention_np.gradcheck.slopes.numerical import numerical_gradient
-from attention_np.gradcheck.slopes.step_errors import step_errors
 
 __all__ = [
     "METHODS",
@@ -41,6 +40,5 @@ __all__ = [
     "jax",
     "numerical_gradient",
     "plot",
-    "step_errors",
     "torch",
 ]

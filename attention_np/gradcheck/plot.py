@@ -1,90 +1,26 @@
-"""Pictures of a check, by Matplotlib: where the errors are, and how the error depends on the step."""
+"""Pictures of a check, by Matplotlib: where the errors are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib.figures import legend_below, new_figure, one_axes
-from attention_np.gradcheck.problem.calls import Forward
 from attention_np.gradcheck.report import describing
 from attention_np.gradcheck.report.findings import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, Details, InputReport
-from attention_np.gradcheck.slopes.step_errors import ORDERS, STEPS, step_errors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["all_places", "places", "v_curve"]
+__all__ = ["all_places", "places"]
 
 Array = npt.NDArray[Any]
 
-LOOKS = {  # told apart by the line and the marker, too; the colours are those of Okabe and Ito
-    "forward differences": ("#E69F00", "-", "v"),
-    "central differences": ("#56B4E9", "--", "s"),
-    "extrapolated once": ("#009E73", "-.", "^"),
-    "extrapolated twice": ("#CC79A7", (0, (5, 1, 1, 1, 1, 1)), "D"),
-    "complex step": ("#000000", "-", "o"),
-}
 LEAST, MOST = 1e-3, 1e3  # of the scale of errors over their tolerance
-
-
-def v_curve(
-    forward: Forward,
-    inputs: Mapping[str, npt.ArrayLike],
-    cotangent: npt.ArrayLike | None = None,
-    *,
-    gradient: Mapping[str, npt.ArrayLike] | None = None,
-    entries: int = 16,
-    steps: npt.ArrayLike = STEPS,
-    ax: Axes | None = None,
-) -> Axes:
-    """Plot the error of the numerical gradient over the step: the median of a sample of entries, up to the largest.
-
-    Parameters
-    ----------
-    forward, inputs, cotangent, gradient, entries, steps
-        As for :func:`attention_np.gradcheck.step_errors`. A wrong `gradient` shows as a plateau, if a wrong entry is
-        among those that are drawn: no step makes the difference small.
-    ax : matplotlib.axes.Axes, optional
-        Where to plot; by default on a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    ImportError
-        If Matplotlib is missing.
-    """
-    ax = one_axes(ax, 7.0, 5.0)
-    found = step_errors(forward, inputs, cotangent, gradient=gradient, entries=entries, steps=steps)
-    every = max(1, len(found.steps) // 12)
-    for number, (formula, errors) in enumerate(found.errors.items()):
-        some = ~np.isnan(errors).all(axis=1)
-        x, shown = found.steps[some], np.maximum(errors[some], 1e-17)  # zero, too, has a place
-        median, largest = np.nanmedian(shown, axis=1), np.nanmax(shown, axis=1)
-        colour, line, marker = LOOKS[formula]
-        power = f"$h^{ORDERS[formula]}$" if ORDERS[formula] > 1 else "$h$"
-        markers = (number % every, every)  # where curves lie upon each other, the markers of each are seen
-        ax.loglog(x, median, color=colour, ls=line, marker=marker, markevery=markers, ms=4, label=f"{formula}, {power}")
-        ax.fill_between(x, median, largest, color=colour, alpha=0.15, lw=0)
-    ax.axhline(np.finfo(np.float64).eps, color="0.5", lw=0.8, ls=":", label="rounding, $2^{-52}$")
-    ax.set_xlabel("step h, relative to the size of the entry")
-    ax.set_ylabel(f"relative error against\n{found.reference}")
-    count = len(found.places)
-    ax.set_title(
-        f"Error of the numerical gradient: median and largest of {count} entries"
-        if count > 1
-        else "Error of the numerical gradient of one entry"
-    )
-    ax.grid(alpha=0.25)
-    legend_below(ax)
-    return ax
 
 
 def places(input_report: InputReport, *, ax: Axes | None = None) -> Axes:

@@ -7,9 +7,8 @@ from helpers import each
 
 from attention_np import gradcheck
 from attention_np.gradcheck import Report
-from attention_np.gradcheck.plot import places, v_curve
+from attention_np.gradcheck.plot import places
 
-from .programs import normal
 from .reports import MISSING, compared, wrong_in
 
 matplotlib = pytest.importorskip("matplotlib", reason="for plots, pip install 'attention-np[plot]'")
@@ -108,22 +107,6 @@ def test_a_report_without_arrays_cannot_be_plotted(tmp_path):
             plotted()
 
 
-def test_the_curves_are_the_median_errors_with_a_band_to_the_largest():
-    steps, x = [1e-2, 1e-4, 1e-6], np.linspace(0.1, 1, 7)
-    ax = v_curve(np.exp, {"x": x}, np.ones(7), steps=steps)
-    lines = {line.get_label().split(",")[0]: line for line in ax.get_lines()}
-    size = 2.0 ** np.floor(np.log2(np.maximum(x, np.median(x))))
-    errors = np.exp(x) * size * 1e-4 / 2 / np.e
-    assert lines["forward differences"].get_xdata().tolist() == steps
-    assert lines["forward differences"].get_ydata()[1] == pytest.approx(np.median(errors), rel=1e-3)
-    assert np.abs(ax.collections[0].get_paths()[0].vertices[:, 1] / errors.max() - 1).min() < 1e-3
-    methods = ["forward differences", "central differences", "extrapolated once", "extrapolated twice", "complex step"]
-    assert list(lines) == [*methods, "rounding"]
-    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-    assert ax.get_title() == "Error of the numerical gradient: median and largest of 7 entries"
-    assert len({(line.get_marker(), line.get_linestyle()) for line in ax.get_lines()}) == 6  # told apart without colour
-
-
 def test_without_matplotlib_the_message_says_what_to_install(monkeypatch):
     imported = builtins.__import__
 
@@ -134,13 +117,6 @@ def test_without_matplotlib_the_message_says_what_to_install(monkeypatch):
 
     report = gradcheck.check(np.sin, lambda d, _: d, {"x": np.ones(2)})
     monkeypatch.setattr(builtins, "__import__", without_matplotlib)
-    for plot in (lambda: places(report["x"]), report.plot, lambda: v_curve(np.sin, {"x": normal(3)})):
+    for plot in (lambda: places(report["x"]), report.plot):
         with pytest.raises(ImportError, match=r"plots need Matplotlib: pip install 'attention-np\[plot\]'"):
             plot()
-
-
-def test_errors_of_zero_are_plotted_on_the_axes_that_are_given():
-    _, own = plt.subplots()
-    assert v_curve(lambda x: 2 * x, {"x": np.ones(1)}, ax=own) is own
-    assert all((np.array(line.get_ydata()) > 0).all() for line in own.get_lines())
-    assert own.get_title() == "Error of the numerical gradient of one entry"
