@@ -23,8 +23,8 @@ from attention_np._lib import blas, machine
 from attention_np._lib.pages import PAGES
 from attention_np.gradcheck import METHODS, numerical_gradient
 from attention_np.gradcheck.ops import check_op_by
-from attention_np.gradcheck.report.findings import UNDECIDABLE
 from attention_np.gradcheck.second_order import ADJOINT as ADJOINT_ULPS
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict.judging import relative_error
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.problem.calls import REFUSALS, wide_dtype
 from attention_np.gradcheck.problem.problem import Problem
-from attention_np.gradcheck.report.findings import UNDECIDABLE
 from attention_np.gradcheck.slopes.lines import POINTS, left_over
 from attention_np.gradcheck.slopes.measuring import CENTRAL, Running, measured, measured_along
-from attention_np.gradcheck.slopes.methods import Slopes
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE, Slopes
 from attention_np.gradcheck.slopes.moves import Subject, flattened, magnitudes
 from attention_np.gradcheck.slopes.probes import noise_of_outputs
 

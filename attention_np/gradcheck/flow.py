@@ -13,13 +13,13 @@ import numpy.typing as npt
 from attention_np.gradcheck.evidence import Evidence, outputs_noise
 from attention_np.gradcheck.problem.calls import NotAnalyticError, another_dtype, fault_of_form
 from attention_np.gradcheck.problem.problem import Problem
-from attention_np.gradcheck.report.findings import UNCHECKED, Details, InputReport, compared
+from attention_np.gradcheck.report.findings import Details, InputReport, compared
 from attention_np.gradcheck.report.reporting import Interrupted, Report
 from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX, Running
 from attention_np.gradcheck.slopes.moves import Subject
 from attention_np.gradcheck.slopes.probes import tried
 from attention_np.gradcheck.verdict.deciding import decide
-from attention_np.gradcheck.verdict.judging import Verdict
+from attention_np.gradcheck.verdict.judging import UNCHECKED, Verdict
 from attention_np.gradcheck.words import explain
 from attention_np.gradcheck.words.reading import Ask, Mistake
 from attention_np.gradcheck.words.shapes import diagnose_shape

@@ -35,19 +35,13 @@ from attention_np.gradcheck.problem.calls import (
 )
 from attention_np.gradcheck.problem.nests import Nest, is_narrow, parts_of
 from attention_np.gradcheck.problem.problem import FlatFunctions, Problem
-from attention_np.gradcheck.report.findings import (
-    UNDECIDABLE,
-    UNDECIDED,
-    WRONG,
-    Details,
-    InputReport,
-    compared,
-)
+from attention_np.gradcheck.report.findings import Details, InputReport, compared
 from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.slopes.lines import POINTS, noise_of
 from attention_np.gradcheck.slopes.measuring import CENTRAL, Running
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.slopes.numerical import as_method
-from attention_np.gradcheck.verdict.judging import Verdict, judge
+from attention_np.gradcheck.verdict.judging import UNDECIDED, WRONG, Verdict, judge
 from attention_np.gradcheck.words import explain
 from attention_np.gradcheck.words.reading import Ask
 

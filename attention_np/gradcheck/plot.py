@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from attention_np._lib.figures import legend_below, new_figure, one_axes
 from attention_np.gradcheck.report import describing
-from attention_np.gradcheck.report.findings import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, Details, InputReport
+from attention_np.gradcheck.report.findings import Details, InputReport
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
+from attention_np.gradcheck.verdict.judging import UNCHECKED, UNDECIDED, WRONG
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,10 +15,10 @@ from attention_np.gradcheck.evidence import Pair, noise_of_pair
 from attention_np.gradcheck.problem.calls import Backward, Forward, as_generator, check_mapping
 from attention_np.gradcheck.problem.nests import Nest, parts_of, signature_of, takes
 from attention_np.gradcheck.problem.problem import FlatFunctions
-from attention_np.gradcheck.report.findings import TOO_SMALL, UNDECIDABLE, InputReport
+from attention_np.gradcheck.report.findings import InputReport
 from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX, Running, measured_along
-from attention_np.gradcheck.slopes.methods import COMPLEX_STEP, COMPLEX_STEP_IN_SINGLE
+from attention_np.gradcheck.slopes.methods import COMPLEX_STEP, COMPLEX_STEP_IN_SINGLE, TOO_SMALL, UNDECIDABLE
 from attention_np.gradcheck.slopes.moves import Subject
 from attention_np.gradcheck.slopes.numerical import numerical_gradient, with_method
 from attention_np.gradcheck.verdict.judging import GROSS, relative_error, size_of

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from textwrap import fill
 
 from attention_np._lib.text import legible
-from attention_np.gradcheck.report.findings import SHOWN, Entry, Escape, InputReport
+from attention_np.gradcheck.report.findings import SHOWN, Entry, InputReport
+from attention_np.gradcheck.verdict.sampling import Escape
 
 COLUMNS = ("input", "method", "holds", "error", "worst at", "analytic", "numerical", "floor")
 MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?", "unfinished": "..."}

@@ -17,7 +17,8 @@ from attention_np._lib.files import write_whole
 from attention_np._lib.json import as_finite, as_flag, as_record, as_text, as_tuple, as_whole, is_optional
 from attention_np._lib.json import read as read_json
 from attention_np._lib.text import shortened
-from attention_np.gradcheck.report.findings import Entry, Escape, InputReport
+from attention_np.gradcheck.report.findings import Entry, InputReport
+from attention_np.gradcheck.verdict.sampling import Escape
 
 HEADER = {"format": "attention_np gradient report", "version": 2}
 INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}

@@ -20,6 +20,8 @@ COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever 
 COMPLEX_STEP_IN_SINGLE = 2.0**-40  # where small slopes times a shorter one would be lost
 LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
 BENT = 24  # times how far rounding moves the outputs: a jump of the slope
+UNDECIDABLE = 10  # times its floor: a difference that rounding cannot be blamed for (gradcheck.56)
+TOO_SMALL = 8  # units in the last place of the largest entry: what differs by less is not judged (gradcheck.84)
 KNOWN = 1e-8  # relative: a slope that the first step knows so well is not measured again
 
 

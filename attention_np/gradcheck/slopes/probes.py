@@ -9,9 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
-from attention_np.gradcheck.report.findings import TOO_SMALL, UNDECIDABLE
 from attention_np.gradcheck.slopes.lines import POINTS, noise_of
-from attention_np.gradcheck.slopes.methods import BENT, COMPLEX_STEP, LEVELS, Array, extrapolated
+from attention_np.gradcheck.slopes.methods import (
+    BENT,
+    COMPLEX_STEP,
+    LEVELS,
+    TOO_SMALL,
+    UNDECIDABLE,
+    Array,
+    extrapolated,
+)
 from attention_np.gradcheck.slopes.moves import LONGEST, Subject, along_entries, magnitudes
 
 TRIALS = tuple(LONGEST * 2.0 ** (-5 * k) for k in range(5))  # relative steps of differences

@@ -15,13 +15,12 @@ import numpy.typing as npt
 from attention_np.gradcheck.evidence import DOORS, Evidence, moved_by_last_bits, noise_of_pair
 from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
 from attention_np.gradcheck.problem.problem import Problem
-from attention_np.gradcheck.report.findings import HOLDS, UNDECIDABLE, UNDECIDED, WRONG
 from attention_np.gradcheck.slopes.kinks import kinks
 from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX
-from attention_np.gradcheck.slopes.methods import Slopes
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE, Slopes
 from attention_np.gradcheck.slopes.probes import contradiction, refusal_of
 from attention_np.gradcheck.verdict.elsewhere import fault_elsewhere
-from attention_np.gradcheck.verdict.judging import COARSE, GROSS, RESOLUTION, Verdict
+from attention_np.gradcheck.verdict.judging import COARSE, GROSS, HOLDS, RESOLUTION, UNDECIDED, WRONG, Verdict
 from attention_np.gradcheck.verdict.sampling import project
 
 Array = npt.NDArray[Any]

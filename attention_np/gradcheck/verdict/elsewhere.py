@@ -10,10 +10,9 @@ import numpy.typing as npt
 from attention_np.gradcheck.evidence import Question, elsewhere, next_door
 from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
 from attention_np.gradcheck.problem.problem import Problem
-from attention_np.gradcheck.report.findings import HOLDS
 from attention_np.gradcheck.slopes.measuring import CENTRAL, measured_along
 from attention_np.gradcheck.slopes.probes import random_direction
-from attention_np.gradcheck.verdict.judging import COARSE, GROSS, Verdict, norm, size_of
+from attention_np.gradcheck.verdict.judging import COARSE, GROSS, HOLDS, Verdict, norm, size_of
 
 Array = npt.NDArray[Any]
 

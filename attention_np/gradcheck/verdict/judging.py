@@ -10,19 +10,22 @@ have. Else it is undecided, and counted. Derived in ``derivations/gradcheck.md``
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.evidence import Evidence
-from attention_np.gradcheck.report.findings import HOLDS, TOO_SMALL, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, Escape
 from attention_np.gradcheck.slopes.kinks import Kink
 from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX
-from attention_np.gradcheck.slopes.methods import COMPLEX_STEP
+from attention_np.gradcheck.slopes.methods import COMPLEX_STEP, TOO_SMALL, UNDECIDABLE
+
+if TYPE_CHECKING:
+    from attention_np.gradcheck.verdict.sampling import Escape
 
 Array = npt.NDArray[Any]
 
+HOLDS, WRONG, UNDECIDED, UNCHECKED = range(4)  # the verdicts on an entry
 OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to look closer
 RESOLUTION = {COMPLEX: 1e-10, CENTRAL: 1e-7}  # the relative error of an entry that must be seen
 GROSS = 1e-6  # relative: no rounding comes so far, but to single or half precision

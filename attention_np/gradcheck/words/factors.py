@@ -10,7 +10,7 @@ from itertools import combinations, permutations
 import numpy as np
 
 from attention_np.gradcheck.problem.nests import parts_of
-from attention_np.gradcheck.report.findings import UNDECIDABLE
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.words.reading import (
     VAGUE,
     Array,

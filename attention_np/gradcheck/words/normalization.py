@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attention_np.gradcheck.report.findings import UNDECIDABLE
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.words.reading import CLEARLY, ENOUGH, Array, Mistake, Reading, axes_in_words, subsets
 
 

@@ -12,7 +12,7 @@ from itertools import permutations
 
 import numpy as np
 
-from attention_np.gradcheck.report.findings import UNDECIDABLE
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.words.reading import Array, Mistake, Reading, axes_in_words, in_words, subsets
 
 Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place in turn where its entry was taken from

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attention_np.gradcheck.problem.nests import parts_of
-from attention_np.gradcheck.report.findings import UNDECIDABLE
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict.judging import GROSS
 from attention_np.gradcheck.words.places import BY_ACCIDENT, name_of
 from attention_np.gradcheck.words.reading import EPS, Array, Mistake, Reading, axes_in_words, number, subsets

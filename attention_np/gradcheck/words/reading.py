@@ -15,10 +15,11 @@ import numpy.typing as npt
 from attention_np.gradcheck.evidence import FAR, Evidence, moved_relatively
 from attention_np.gradcheck.problem.calls import REFUSALS
 from attention_np.gradcheck.problem.nests import Parts
-from attention_np.gradcheck.report.findings import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
 from attention_np.gradcheck.slopes.measuring import measured
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.slopes.moves import flattened
 from attention_np.gradcheck.verdict.elsewhere import is_linear
+from attention_np.gradcheck.verdict.judging import UNCHECKED, UNDECIDED, WRONG
 
 Array = npt.NDArray[Any]
 Item = TypeVar("Item")

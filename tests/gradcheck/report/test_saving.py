@@ -9,7 +9,8 @@ from helpers import each
 
 from attention_np.gradcheck import Report
 from attention_np.gradcheck.report import saving
-from attention_np.gradcheck.report.findings import Entry, Escape
+from attention_np.gradcheck.report.findings import Entry
+from attention_np.gradcheck.verdict.sampling import Escape
 
 from ..reports import EVERYTHING, HOLDS, SAMPLE, WRONG, wrong_in
 

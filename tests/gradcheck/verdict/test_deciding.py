@@ -7,9 +7,8 @@ import pytest
 from helpers import each
 
 from attention_np.gradcheck import METHODS, GradientError, NotAnalyticError, assert_gradients, check
-from attention_np.gradcheck.report.findings import HOLDS, UNDECIDED, WRONG
 from attention_np.gradcheck.verdict.deciding import decide, settle
-from attention_np.gradcheck.verdict.judging import Verdict
+from attention_np.gradcheck.verdict.judging import HOLDS, UNDECIDED, WRONG, Verdict
 
 from ..evidence import EPS, evidence_of
 from ..programs import normal, real_only, shifted_softmax, shifted_softmax_backward

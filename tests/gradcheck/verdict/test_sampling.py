@@ -9,7 +9,7 @@ from helpers import each
 
 from attention_np.gradcheck import METHODS, check
 from attention_np.gradcheck.flow import Options
-from attention_np.gradcheck.report.findings import UNCHECKED, WRONG
+from attention_np.gradcheck.verdict.judging import UNCHECKED, WRONG
 
 from ..programs import normal, with_entry
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
-from attention_np.gradcheck.report.findings import UNDECIDED, WRONG
+from attention_np.gradcheck.verdict.judging import UNDECIDED, WRONG
 
 from ..programs import normal
 from .said import said, said_of, said_of_numbers
