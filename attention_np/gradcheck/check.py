@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -27,8 +26,8 @@ from attention_np.gradcheck.problem.calls import (
 from attention_np.gradcheck.problem.problem import Problem, pose
 from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.slopes.checkpoint import Checkpoint, fingerprint
-from attention_np.gradcheck.slopes.measuring import MEMORY, Running, track
-from attention_np.gradcheck.slopes.moves import Subject, batched, rows_in, sizes
+from attention_np.gradcheck.slopes.measuring import Running, track
+from attention_np.gradcheck.slopes.moves import Subject, batched, sizes
 from attention_np.gradcheck.slopes.numerical import as_method
 
 Array = npt.NDArray[Any]
@@ -44,7 +43,6 @@ def check(
     rng: int | np.random.Generator = 0,
     executor: Executor | None = None,
     vectorized: Sequence[str] = (),
-    memory: int = MEMORY,
     max_entries: int | Literal["auto"] | None = "auto",
     directions: int = 8,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -84,8 +82,6 @@ def check(
     vectorized : sequence of str, optional
         Inputs that may carry one more leading axis, by NumPy's rules of broadcasting: the output then carries it, too.
         Many moves of such an input go through `forward` at once.
-    memory : int, optional
-        The bytes that may take, of what NumPy and Python allocate; by default 256 MiB.
     max_entries : int, "auto" or None, optional
         Of an input with more entries only so many are looked at one by one, drawn at random, and the whole gradient
         along random directions. The report says what can escape. "auto", the default, looks at all of 20 000 entries,
@@ -123,7 +119,7 @@ def check(
     >>> report.ok, report["x"].max_relative_error < 1e-15
     (True, True)
     """
-    how: dict[str, Any] = {"rtol": rtol, "rng": rng, "executor": executor, "vectorized": vectorized, "memory": memory}
+    how: dict[str, Any] = {"rtol": rtol, "rng": rng, "executor": executor, "vectorized": vectorized}
     how |= {"max_entries": max_entries, "directions": directions, "checkpoint": checkpoint, "progress": progress}
     return check_by([method], forward, backward, inputs, **how, constants=constants, tangent=tangent)[0]
 
@@ -162,7 +158,6 @@ def check_by(
     vectorized: Sequence[str] = (),
     if_possible: bool = False,
     stateless: bool = False,
-    memory: int = MEMORY,
     max_entries: int | Literal["auto"] | None = "auto",
     directions: int = 8,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -181,15 +176,13 @@ def check_by(
     if rtol is not None and (isinstance(rtol, bool) or not (isinstance(rtol, Real) and 0 <= rtol < math.inf)):
         raise ValueError(f"rtol must be a finite number that is not negative, not {rtol!r}")
     progress = None if progress is None else as_flag("progress", progress)
-    counts = {"memory": memory, "directions": directions} | (
-        {} if max_entries in (None, "auto") else {"max_entries": max_entries}
-    )
+    counts = {"directions": directions} | ({} if max_entries in (None, "auto") else {"max_entries": max_entries})
     for name, number in counts.items():
         if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
             raise ValueError(f"{name} must be a positive integer, not {number!r}")
     executor, generator, numbers = as_executor(executor), as_generator(rng), as_constants(constants)
     problem = pose(forward, backward, inputs, generator, constants=numbers, stateless=stateless, tangent=tangent)
-    subjects = _subjects(problem, vectorized, if_possible, memory)
+    subjects = _subjects(problem, vectorized, if_possible)
     asked = [Options(method, float(rtol or 0), max_entries, directions) for method in methods]
     kept = None
     if checkpoint is not None:
@@ -199,7 +192,7 @@ def check_by(
         kept = Checkpoint(checkpoint, fingerprint([*question, problem.seed]))
     entries = sum(asked[0].most(x.size, problem.size) for x in problem.point)
     with track(len(methods) * entries, "checking gradients", progress) as advance:
-        running = Running(executor, int(memory), kept, advance)
+        running = Running(executor, kept, advance)
         try:
             with np.errstate(all="ignore"):
                 return [report_by(problem, subjects, options, running) for options in asked]
@@ -208,7 +201,7 @@ def check_by(
                 kept.save()
 
 
-def _subjects(problem: Problem, vectorized: Any, if_possible: bool, memory: int) -> dict[str, Subject]:
+def _subjects(problem: Problem, vectorized: Any, if_possible: bool) -> dict[str, Subject]:
     """The function to be differentiated by each input, in batches where it takes them."""
     if not isinstance(vectorized, str | Iterable):
         raise TypeError(f"vectorized must be names of inputs, not {vectorized!r}")
@@ -222,8 +215,7 @@ def _subjects(problem: Problem, vectorized: Any, if_possible: bool, memory: int)
         own, others = subjects[name], tuple(subjects[other].position for other in names if other != name)
         found = batched(own, others)
         if isinstance(found, Subject):
-            rows = problem.once("memory", lambda found=found: rows_in(memory, found))  # type: ignore[misc]  # one call is like another
-            subjects[name] = replace(found, rows=min(rows, rows_in(memory, own)))
+            subjects[name] = found
         elif not if_possible:
             raise ValueError(
                 f"vectorized names {name}, but forward does not take one more leading axis there: {found} "

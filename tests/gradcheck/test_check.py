@@ -151,7 +151,6 @@ CONSTANTS = "^constants must be a mapping of names to numbers, not "
         ({"method": "richardson"}, ValueError, r"^method must be 'auto', .* or 'central', not 'richardson'$"),
         ({"forward": None}, TypeError, "^forward must be a function, not NoneType$"),
         ({"backward": "x"}, TypeError, "^backward must be a function, not str$"),
-        ({"memory": 0}, ValueError, "^memory must be a positive integer, not 0$"),
         ({"max_entries": -1}, ValueError, "^max_entries must be a positive integer, not -1$"),
         ({"vectorized": 3}, TypeError, "^vectorized must be names of inputs, not 3$"),
         ({"rng": -1}, TypeError, "^rng must be a seed, .*, or a numpy.random.Generator, not -1$"),

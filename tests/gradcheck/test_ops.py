@@ -120,7 +120,6 @@ def test_an_op_takes_the_options_of_check(tmp_path):
         "cotangent_rng": -1,
         "executor": "threads",
         "vectorized": ["y"],
-        "memory": 0,
     }.items():
         with pytest.raises((TypeError, ValueError), match=f"^{name.removeprefix('cotangent_')} "):
             check_op(affine(), arrays(), **{name: value})

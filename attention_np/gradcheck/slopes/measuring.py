@@ -15,10 +15,9 @@ import numpy as np
 
 from attention_np.gradcheck.slopes.checkpoint import Checkpoint
 from attention_np.gradcheck.slopes.methods import Array, Slopes, by_best_differences, by_complex_step, by_differences
-from attention_np.gradcheck.slopes.moves import Subject, along_entries, rows_in, sizes
+from attention_np.gradcheck.slopes.moves import Subject, along_entries, sizes
 
 METHODS = COMPLEX, CENTRAL = ("complex-step", "central")
-MEMORY = 2**28  # bytes that a batch of moves may take
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class Running:
     """Where and how to evaluate."""
 
     executor: Executor | None = None
-    memory: int = MEMORY
     checkpoint: Checkpoint | None = None
     advance: Callable[[int], None] = lambda _: None
 
@@ -64,8 +62,7 @@ def measured(
     keep : callable, optional
         Is given the results as they come in, with the entries that they belong to.
     """
-    rows = subject.rows if subject.batched else rows_in(running.memory, subject)
-    size = min(256 if subject.batched else 16, rows)  # moves that one task takes on, whoever carries it out
+    size = subject.rows  # moves that one task takes on, whoever carries it out
     starts = range(0, len(elements), size)
     chunks = [elements[start : start + size] for start in starts]
     some = [None if steps is None else steps[start : start + size] for start in starts]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from attention_np.gradcheck.problem.calls import REFUSALS
 Array = npt.NDArray[Any]
 
 LONGEST = 2.0**-7  # relative: the first step of differences
+AT_ONCE = 2**16  # entries of what moves, and of the outputs
 SMALLEST = 1e-300  # whatever is smaller counts as zero: a fraction of it could not be told from it
 
 
@@ -36,12 +36,16 @@ class Subject:
     noise: Array | None = None  # how far rounding moves each output, of its shape; None: by its last bit
     batched: bool = False  # whether this input may carry one more leading axis, and the output then does, too
     with_it: tuple[int, ...] = ()  # other inputs that then must carry it, too
-    rows: int = 1 << 30  # how many moves may go through at once
 
     @property
     def x(self) -> Array:
         """The input that moves."""
         return self.point[self.position]
+
+    @property
+    def rows(self) -> int:
+        """How many moves go through at once: few of large arrays, for the sake of memory."""
+        return max(1, min(256 if self.batched else 16, AT_ONCE // max(1, self.x.size + self.output.size)))
 
     @property
     def weights(self) -> Array:
@@ -142,28 +146,6 @@ def room(x: Array, directions: Array) -> Array:
 def scaled(directions: Array, scales: Array) -> Array:
     """Each of the directions times a number of its own."""
     return np.asarray(scales.reshape(len(scales), *(1,) * (directions.ndim - 1)) * directions)
-
-
-def rows_in(memory: int, subject: Subject) -> int:
-    """How many moves fit in `memory` bytes at once: a power of two, from what one call of forward takes."""
-    least = 64 * (subject.x.size + subject.output.size)  # four complex arrays
-    peak = 0
-    if subject.batched:
-        tracing = tracemalloc.is_tracing()
-        if not tracing:
-            tracemalloc.start()
-        try:
-            before, _ = tracemalloc.get_traced_memory()
-            tracemalloc.reset_peak()
-            subject.outputs(subject.x[None] + 0j)
-            peak = tracemalloc.get_traced_memory()[1] - before
-        except Exception:  # noqa: S110 - whether it takes complex arrays is another question
-            pass
-        finally:
-            if not tracing:
-                tracemalloc.stop()
-    rows = memory / max(peak, least, 1)
-    return 1 << max(0, min(30, int(np.log2(max(1.0, rows)))))
 
 
 def batched(subject: Subject, others: tuple[int, ...]) -> Subject | str:
