@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from numbers import Integral, Real
 from typing import Any, Literal
@@ -48,7 +48,6 @@ def check(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     constants: Mapping[str, float] | None = None,
-    tangent: Mapping[str, Callable[[Array], Array]] | None = None,
 ) -> Report:
     """Check the gradients of a function, entry by entry, against numerical ones.
 
@@ -94,9 +93,6 @@ def check(
         Whether to draw a progress bar; by default if the check is long, and standard error a terminal.
     constants : mapping of str to float, optional
         Numbers that the function was called with, as ``{"num_heads": 4}``, for the diagnosis to recognise.
-    tangent : mapping of str to callable, optional
-        For an input whose entries `forward` does not let move alone, a projection of any move onto those that it does:
-        ``{"s": lambda v: (v + v.T) / 2}`` for a symmetric matrix. The gradient is compared along these.
 
     Returns
     -------
@@ -121,7 +117,7 @@ def check(
     """
     how: dict[str, Any] = {"rtol": rtol, "rng": rng, "executor": executor, "vectorized": vectorized}
     how |= {"max_entries": max_entries, "directions": directions, "checkpoint": checkpoint, "progress": progress}
-    return check_by([method], forward, backward, inputs, **how, constants=constants, tangent=tangent)[0]
+    return check_by([method], forward, backward, inputs, **how, constants=constants)[0]
 
 
 def assert_gradients(forward: Forward, backward: Backward, inputs: Mapping[str, Any], **options: Any) -> None:
@@ -163,7 +159,6 @@ def check_by(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     constants: Mapping[str, float] | None = None,
-    tangent: Mapping[str, Callable[[Array], Array]] | None = None,
 ) -> list[Report]:
     """A report by each method, as :func:`check` gives it; what does not depend on the method is measured once.
 
@@ -181,7 +176,7 @@ def check_by(
         if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
             raise ValueError(f"{name} must be a positive integer, not {number!r}")
     executor, generator, numbers = as_executor(executor), as_generator(rng), as_constants(constants)
-    problem = pose(forward, backward, inputs, generator, constants=numbers, stateless=stateless, tangent=tangent)
+    problem = pose(forward, backward, inputs, generator, constants=numbers, stateless=stateless)
     subjects = _subjects(problem, vectorized, if_possible)
     asked = [Options(method, float(rtol or 0), max_entries, directions) for method in methods]
     kept = None

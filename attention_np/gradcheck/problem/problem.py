@@ -23,7 +23,7 @@ from attention_np.gradcheck.problem.calls import (
     on_copies,
     wide_dtype,
 )
-from attention_np.gradcheck.problem.nests import Nest, Parts, by_name, children, is_narrow, signature_of, takes
+from attention_np.gradcheck.problem.nests import Nest, Parts, children, is_narrow, signature_of, takes
 
 Array = npt.NDArray[Any]
 Result = TypeVar("Result")
@@ -153,7 +153,6 @@ def pose(
     *,
     constants: Mapping[str, float] | None = None,
     stateless: bool = False,
-    tangent: Mapping[str, Callable[[Array], Array]] | None = None,
 ) -> Problem:
     """The problem that two functions of nests make, called for the first time."""
     check_mapping(inputs)
@@ -167,9 +166,6 @@ def pose(
     flat = FlatFunctions.of(forward, backward, nest, result)
     if flat.outputs is not None or list(arrays) != list(nest.trees):
         forward, backward, constants = flat.forward, flat.backward, nest.numbers | dict(constants or {})
-    if tangent:
-        projected = Projected(forward, backward, arrays, _as_projections(tangent, arrays))
-        forward, backward = projected.forward, projected.backward
     first = first_call(forward, backward, arrays, rng)
     if first.writes or first.is_view:
         forward = partial(on_copies, forward)
@@ -198,48 +194,6 @@ def pose(
         writes=first.writes,
         stateless=stateless,
     )
-
-
-@dataclass(frozen=True)
-class Projected:
-    """Two functions whose inputs move along projected directions alone."""
-
-    of_allowed: Forward
-    gradients: Backward
-    start: Mapping[str, Array]
-    projections: Mapping[str, Callable[[Array], Array]]
-
-    def allowed(self, arrays: tuple[Array, ...]) -> list[Array]:
-        """The inputs, each where it comes to from the start by what is allowed of its move."""
-        pairs = zip(self.start.items(), arrays, strict=True)
-        return [x + self.projections[name](y - x) if name in self.projections else y for (name, x), y in pairs]
-
-    def forward(self, *arrays: Array) -> Any:
-        """The output there."""
-        return self.of_allowed(*self.allowed(arrays))
-
-    def backward(self, d_output: Array, *arrays: Array) -> list[Any]:
-        """The gradients by the moves: a projection is its own transpose."""
-        given = by_name(self.gradients(d_output, *self.allowed(arrays)), list(self.start))
-        return [self.projections[name](g) if name in self.projections else g for name, g in given.items()]
-
-
-def _as_projections(tangent: Any, arrays: Mapping[str, Array]) -> dict[str, Callable[[Array], Array]]:
-    if not isinstance(tangent, Mapping) or not all(map(callable, tangent.values())):
-        raise TypeError(f"tangent must be a mapping of names of inputs to functions, not {tangent!r}")
-    for name, project in tangent.items():
-        if name not in arrays:
-            raise ValueError(f"tangent names {name!r}, which is not among the inputs: {', '.join(arrays)}")
-        v, w = np.random.default_rng(0).standard_normal((2, *arrays[name].shape))
-        once = np.asarray(project(v))
-        again = once if once.shape != v.shape else np.asarray(project(once))
-        if (
-            once.shape != v.shape
-            or not np.allclose(again, once)
-            or not np.isclose((once * w).sum(), (v * project(w)).sum())
-        ):
-            raise ValueError(f"tangent of {name} must be a projection that is its own transpose, as (v + v.T) / 2")
-    return dict(tangent)
 
 
 def _refuse_methods(backward: Backward, count: int) -> None:

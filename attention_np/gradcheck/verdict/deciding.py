@@ -172,8 +172,8 @@ def _undecided(verdict: Verdict) -> str | None:
         refusal = refusal_of(found.subject, missing[0])
         why = "" if refusal is None else f": where one of them moves, it raises {refusal}"
         return (
-            f"it could not be checked: forward has no slope by the numerical method in {count}{why}. Directions that "
-            "it allows can be named by tangent="
+            f"it could not be checked: forward has no slope by the numerical method in {count}{why}. Check "
+            "it behind a projection onto what it allows"
         )
     if (verdict.entries[looked] == HOLDS).any() or (np.abs(found.measured[looked]) <= verdict.bound).all():
         return None
