@@ -18,7 +18,6 @@ from attention_np.gradcheck.flow import Options, report_by
 from attention_np.gradcheck.problem.calls import (
     Backward,
     Forward,
-    as_constants,
     as_executor,
     as_generator,
     check_functions,
@@ -47,7 +46,6 @@ def check(
     directions: int = 8,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
-    constants: Mapping[str, float] | None = None,
 ) -> Report:
     """Check the gradients of a function, entry by entry, against numerical ones.
 
@@ -91,8 +89,6 @@ def check(
         A file that keeps the slopes that were measured. The same check with the same file goes on from there.
     progress : bool, optional
         Whether to draw a progress bar; by default if the check is long, and standard error a terminal.
-    constants : mapping of str to float, optional
-        Numbers that the function was called with, as ``{"num_heads": 4}``, for the diagnosis to recognise.
 
     Returns
     -------
@@ -117,7 +113,7 @@ def check(
     """
     how: dict[str, Any] = {"rtol": rtol, "rng": rng, "executor": executor, "vectorized": vectorized}
     how |= {"max_entries": max_entries, "directions": directions, "checkpoint": checkpoint, "progress": progress}
-    return check_by([method], forward, backward, inputs, **how, constants=constants)[0]
+    return check_by([method], forward, backward, inputs, **how)[0]
 
 
 def assert_gradients(forward: Forward, backward: Backward, inputs: Mapping[str, Any], **options: Any) -> None:
@@ -158,7 +154,6 @@ def check_by(
     directions: int = 8,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
-    constants: Mapping[str, float] | None = None,
 ) -> list[Report]:
     """A report by each method, as :func:`check` gives it; what does not depend on the method is measured once.
 
@@ -175,8 +170,8 @@ def check_by(
     for name, number in counts.items():
         if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
             raise ValueError(f"{name} must be a positive integer, not {number!r}")
-    executor, generator, numbers = as_executor(executor), as_generator(rng), as_constants(constants)
-    problem = pose(forward, backward, inputs, generator, constants=numbers, stateless=stateless)
+    executor, generator = as_executor(executor), as_generator(rng)
+    problem = pose(forward, backward, inputs, generator, stateless=stateless)
     subjects = _subjects(problem, vectorized, if_possible)
     asked = [Options(method, float(rtol or 0), max_entries, directions) for method in methods]
     kept = None

@@ -187,7 +187,6 @@ def mistake_of(verdict: Verdict, known: Mapping[str, Evidence], verdicts: Iterab
         verdict=verdict.entries.reshape(found.shape),
         at_zero=np.asarray(asked[3][found.name], float),
         others={name: (x, claimed.get(name)) for name, x in right.items() if name != found.name},
-        constants=problem.constants,
         parts=problem.parts,
         ask=Ask(found, problem.inputs),
     )

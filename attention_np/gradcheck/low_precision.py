@@ -23,7 +23,6 @@ from attention_np.gradcheck.problem.calls import (
     Backward,
     Forward,
     another_answer,
-    as_constants,
     as_executor,
     as_generator,
     as_inputs,
@@ -63,7 +62,6 @@ def check_low_precision(
     method: str = "auto",
     rng: int | np.random.Generator = 0,
     executor: Executor | None = None,
-    constants: Mapping[str, float] | None = None,
 ) -> Report:
     """Check a kernel in half precision, or in TF32, against a function in double precision that is to be the same.
 
@@ -83,8 +81,6 @@ def check_low_precision(
         What the kernel computes in, if it is less than the dtype of its inputs; by default that.
     method, rng, executor
         As for :func:`numerical_gradient`; `rng` draws the cotangent and the points close by.
-    constants : mapping of str to float, optional
-        As for :func:`check`.
 
     Returns
     -------
@@ -113,7 +109,7 @@ def check_low_precision(
     reference, pull_back = reference if isinstance(reference, tuple) and len(reference) == 2 else (reference, None)
     check_functions(forward=forward, backward=backward, reference=reference)
     check_mapping(inputs)
-    executor, numbers = as_executor(executor), as_constants(constants)
+    executor = as_executor(executor)
     nest, generator = Nest.of_arguments(inputs), as_generator(rng)
     if not nest.arrays:
         as_inputs(inputs)  # which says why nothing is moved
@@ -142,7 +138,6 @@ def check_low_precision(
             dtype=right.dtype,
             unit=kernel.unit,
             parts=kernel.functions.parts,
-            constants=numbers,
             stateless=True,
         )
         known = _truth(problem, functions.backward if pull_back else None, as_method(method), Running(executor))

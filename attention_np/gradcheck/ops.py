@@ -6,7 +6,6 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from numbers import Real
 from types import ModuleType
 from typing import Any
 
@@ -119,7 +118,6 @@ def check_op_by(
         vectorized=getattr(op, "VECTORIZED", ()) if vectorized is None else vectorized,
         if_possible=vectorized is None,  # not with dropout, whose draws go by the place
         stateless=True,
-        constants={name: float(value) for name, value in options.items() if isinstance(value, Real)},
         **how,
     )
     further: list[InputReport] = []

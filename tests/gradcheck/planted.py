@@ -594,7 +594,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
     "arctan": [("x", "not squared", lambda d, x: d / (1 + x), _)],
     "swish": [("x", "sigmoid alone", lambda d, x: d * sigmoid(x), _)],
     "softplus": [("x", "exp for the sigmoid", lambda d, x: d * np.exp(x), r"exp\(output\) too many")],
-    "log2": [("x", "another base", lambda d, x: d / x, r"perhaps log\(2\)")],
+    "log2": [("x", "another base", lambda d, x: d / x, r"0\.693147181 times")],
     "log": [("x", "an epsilon forgotten", lambda d, x: d / x, "epsilon")],
     "quotient": [
         ("b", "b not squared", lambda d, a, b: -d * a / b, r"\bb times"),
@@ -787,7 +787,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("a", "a column dropped", lambda d, a, b: d[..., :2] @ b[:, :2].T, "index 2 of axis 2"),
     ],
     "variance": [
-        ("x", "n - 1", lambda d, x: d * 2 * (x - x.mean(axis=0)) / 5, "variance, with n - 1"),
+        ("x", "n - 1", lambda d, x: d * 2 * (x - x.mean(axis=0)) / 5, r"1\.2 times"),
         ("x", "not centered", lambda d, x: d * 2 * x / 6, "a mean along axis 0"),
     ],
     "log-sum-exp": [("x", "not normalized", lambda d, x: d[:, None] * np.exp(x), r"exp\(output\)")],

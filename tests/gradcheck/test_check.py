@@ -133,7 +133,6 @@ COUNT, TOLERANCE = (
     "^rtol must be a finite number that is not negative, not ",
 )
 EXECUTOR = "^executor must be a concurrent.futures.Executor, not "
-CONSTANTS = "^constants must be a mapping of names to numbers, not "
 
 
 @each(
@@ -158,10 +157,6 @@ CONSTANTS = "^constants must be a mapping of names to numbers, not "
         *(({"directions": count}, ValueError, COUNT) for count in (0, -1, 1.0, True, None, "1")),
         *(({"rtol": rtol}, ValueError, TOLERANCE) for rtol in (-1e-30, np.nan, np.inf, True, "1", 1j)),
         *(({"executor": executor}, TypeError, EXECUTOR) for executor in ("threads", dict, 3, Pool())),
-        *(
-            ({"constants": given}, TypeError, CONSTANTS)
-            for given in (4, {"n": "2"}, {"n": 1j}, {"m": None}, [("n", 2)])
-        ),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_refused_in_one_sentence(arguments, error, message):

@@ -65,7 +65,7 @@ def test_arrays_in_nests_are_reported_by_their_paths_and_forward_mode_last(metho
     ("op", "wrong", "said"),
     [
         (affine(1 + 1e-11), ["weights.w", "jvp"], ""),
-        (affine(1 / 7.25), ["weights.w", "jvp"], "1/7.25, where 7.25 is scale"),
+        (affine(1 / 7.25), ["weights.w", "jvp"], "it is 0.137931034 times"),
         (affine(gradients=lambda x, _: Op(x=x)), ["weights.w", "weights.b", "jvp"], "the gradient is missing"),
         (affine(jvp=1 + 1e-13), ["jvp"], "forward mode and backward disagree"),  # no input is clearly to blame
         (affine(jvp_of_x=2), ["jvp"], "forward mode and backward disagree for x"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,14 +88,6 @@ def as_executor(executor: Any) -> Any:
     if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
         raise TypeError(f"executor must be a concurrent.futures.Executor, not {executor!r}")
     return executor
-
-
-def as_constants(constants: Mapping[str, float] | None) -> dict[str, float]:
-    """Numbers by their names."""
-    values = constants.values() if isinstance(constants, Mapping) else ()
-    if constants is not None and not (isinstance(constants, Mapping) and all(isinstance(x, Real) for x in values)):
-        raise TypeError(f"constants must be a mapping of names to numbers, not {constants!r}")
-    return {str(name): float(value) for name, value in (constants or {}).items()}
 
 
 def evaluate(forward: Forward, inputs: Iterable[Array]) -> Array:

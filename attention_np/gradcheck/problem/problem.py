@@ -81,7 +81,6 @@ class Problem:
     dtype: np.dtype[Any]  # of the output where the inputs are as they were given, and so of cotangents
     unit: float  # the last bit of one, in the precision that the functions are meant for
     parts: Parts = ()  # of several outputs, end to end
-    constants: Mapping[str, float] = field(default_factory=dict)  # numbers that the functions were called with
     faults: Mapping[str, str] = field(default_factory=dict)  # by input: there is no sense in comparing
     writes: Mapping[str, str] = field(default_factory=dict)  # by input: what is written to that should not be
     stateless: bool = False  # whether `backward` uses nothing that `forward` kept of its last call
@@ -151,7 +150,6 @@ def pose(
     inputs: Mapping[str, Any],
     rng: np.random.Generator,
     *,
-    constants: Mapping[str, float] | None = None,
     stateless: bool = False,
 ) -> Problem:
     """The problem that two functions of nests make, called for the first time."""
@@ -165,7 +163,7 @@ def pose(
     result = forward(*nest.filled(x.copy() for x in arrays.values()).values())
     flat = FlatFunctions.of(forward, backward, nest, result)
     if flat.outputs is not None or list(arrays) != list(nest.trees):
-        forward, backward, constants = flat.forward, flat.backward, nest.numbers | dict(constants or {})
+        forward, backward = flat.forward, flat.backward
     first = first_call(forward, backward, arrays, rng)
     if first.writes or first.is_view:
         forward = partial(on_copies, forward)
@@ -189,7 +187,6 @@ def pose(
         dtype=first.output.dtype,
         unit=float(np.finfo(first.output.dtype).eps),
         parts=flat.parts,
-        constants=constants or {},
         faults=first.faults,
         writes=first.writes,
         stateless=stateless,

@@ -62,7 +62,7 @@ def left_out(mistake: Mistake) -> Iterator[Reading]:
     if not other.all():
         parts = mistake.parts or (("the output", mistake.output.shape),)
         pairs = zip(parts_of(other.ravel(), parts).items(), parts_of(right.ravel(), parts).values(), strict=True)
-        said = [_left_out(path, some, kept, times, mistake) for (path, some), kept in pairs if some.any()]
+        said = [_left_out(path, some, kept, times) for (path, some), kept in pairs if some.any()]
         u = np.where(other, times, 1) * mistake.cotangents
         yield from mistake.as_of("outputs", "; ".join(said), u, numbers=(times,))
 
@@ -106,7 +106,7 @@ def right_for_some_outputs(mistake: Mistake) -> Iterator[Reading]:
     wrong = (np.abs(claims - slopes) > close).any(axis=1).reshape(shape)
     right = ~wrong if (used & ~wrong).any() else np.zeros(shape, bool)  # what has no effect is right anyhow
     what, some, others = ("right", right, wrong) if right.sum() <= wrong.sum() else ("wrong", wrong, right)
-    place = name_of(some, others, mistake.constants) if some.any() and others.any() else None
+    place = name_of(some, others) if some.any() and others.any() else None
     if place is None or place.chance > BY_ACCIDENT or place.text.count("axis") > 1:
         return
     # Of several steps, all of which use it, the first or the last.
@@ -166,12 +166,12 @@ def _one_of_several(effect: Array, shape: tuple[int, ...]) -> Paths:
             )
 
 
-def _left_out(output: str, other: Array, right: Array, times: float, mistake: Mistake) -> str:
+def _left_out(output: str, other: Array, right: Array, times: float) -> str:
     """In words, that of an output some entries count otherwise."""
     done = "left out" if times == 0 else f"used {number(times, precision=GROSS)} times"
     if not right.any():
         return f"the gradient of {output} is {done}"
-    lost, kept = (name_of(some, others, mistake.constants) for some, others in ((other, right), (right, other)))
+    lost, kept = (name_of(some, others) for some, others in ((other, right), (right, other)))
     if times == 0 and kept is not None and (lost is None or 2 * other.sum() > other.size):
         last = right.flat[-1] and right.sum() * max(other.shape) == other.size
         return f"the gradient of {output} is used only {kept.text}{', the last' + LAST if last else ''}"

@@ -6,7 +6,7 @@ That entries which are wrong have a place with a name is evidence if as many, st
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ def wrong_by_something_simple(mistake: Mistake) -> Iterator[Reading]:
     claim, place = np.where(wrong, claim, mistake.right), _where_wrong(mistake)
     if place is not None:
         yield Reading(f"simply {place.text}", f"{_only(mistake, place)}, where it is {what}", claim, tuple(numbers))
-    elsewhere = name_of(right, wrong, mistake.constants) if right.any() else None
+    elsewhere = name_of(right, wrong) if right.any() else None
     if elsewhere is not None and elsewhere.chance <= BY_ACCIDENT:
         yield Reading(
             f"right {elsewhere.text}", f"right only {elsewhere.text}; elsewhere it is {what}", claim, tuple(numbers)
@@ -119,7 +119,7 @@ def _where_wrong(mistake: Mistake) -> Place | None:
     right = _right(mistake)
     if not right.any():
         return None
-    found = name_of(mistake.wrong, right, mistake.constants), _by_value(mistake, right)
+    found = name_of(mistake.wrong, right), _by_value(mistake, right)
     return min((place for place in found if place is not None), key=lambda place: place.chance, default=None)
 
 
@@ -132,10 +132,10 @@ def _by_value(mistake: Mistake, right: Array) -> Place | None:
     return None
 
 
-def name_of(some: Array, others: Array, constants: Mapping[str, float]) -> Place | None:
+def name_of(some: Array, others: Array) -> Place | None:
     """The name of the places of `some` entries that has none of the `others` in it; both are boolean."""
     strewn = _log_choices(int((some | others).sum()), int(some.sum()))
-    return _box(some, others, strewn, constants) or _diagonal(some, others, strewn)
+    return _box(some, others, strewn) or _diagonal(some, others, strewn)
 
 
 def _log_choices(n: int, k: int) -> float:
@@ -157,7 +157,7 @@ def _diagonal(some: Array, others: Array, strewn: float) -> Place | None:
     return None
 
 
-def _box(some: Array, others: Array, strewn: float, constants: Mapping[str, float]) -> Place | None:
+def _box(some: Array, others: Array, strewn: float) -> Place | None:
     """Certain indices of one axis, and of other axes as far as they are needed."""
     used, bad = ([_projected(x, axis) for axis in range(some.ndim)] for x in (some | others, some))
     limited = list(range(some.ndim))
@@ -166,7 +166,7 @@ def _box(some: Array, others: Array, strewn: float, constants: Mapping[str, floa
     for axis in range(some.ndim):
         fewer = [k for k in limited if k != axis]
         limited = limited if (_within(bad, fewer) & others).any() else fewer
-    named = [_indices(bad[axis], used[axis], axis, constants) for axis in limited]
+    named = [_indices(bad[axis], used[axis], axis) for axis in limited]
     names = [place for place in named if place is not None]
     if len(names) < len(named):
         return None
@@ -192,7 +192,7 @@ def _within(bad: Sequence[Array], axes: Sequence[int]) -> Array:
     return box
 
 
-def _indices(bad: Array, used: Array, axis: int, constants: Mapping[str, float]) -> Place | None:
+def _indices(bad: Array, used: Array, axis: int) -> Place | None:
     """Some of the indices of an axis; the chance is how many sets of as many have a name that is no longer."""
     length, some, every = len(bad), np.flatnonzero(bad).tolist(), np.flatnonzero(used).tolist()
     first, last, count = some[0], some[-1], math.log(len(every))
@@ -207,9 +207,7 @@ def _indices(bad: Array, used: Array, axis: int, constants: Mapping[str, float])
             if first == every[0]
             else f"from index {first} to {last} of axis {axis}"
         )
-        return Place(
-            f"{where} (of {length}{_part(first, last, length, constants)})", math.log(2) if at_an_end else count
-        )
+        return Place(f"{where} (of {length})", math.log(2) if at_an_end else count)
     step = some[1] - first
     if len(some) >= 3 and first < step and some == [k for k in every if k >= first and (k - first) % step == 0]:
         which = {2: "second", 3: "third"}.get(step, f"{step}th")
@@ -217,14 +215,3 @@ def _indices(bad: Array, used: Array, axis: int, constants: Mapping[str, float])
     if len(some) <= 4:
         return Place(f"at the indices {in_words(some)} of axis {axis}", _log_choices(len(every), len(some)))
     return None
-
-
-def _part(first: int, last: int, length: int, constants: Mapping[str, float]) -> str:
-    """Which head, or which block, a range is, if it is one."""
-    for name, value in constants.items():
-        n = int(value) if 1 < value <= length and value == value // 1 else 0
-        if n and length % n == 0 and first % (length // n) == 0 and last == first + length // n - 1:
-            return f": number {first // (length // n)}, counted from 0, of the {n} parts that {name} makes"
-        if n and first % n == 0 and last == length - 1 and length - first < n:
-            return f": the last, partial block of {name}={n}"
-    return ""

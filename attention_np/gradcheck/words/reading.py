@@ -134,7 +134,6 @@ class Mistake:
     verdict: Array  # HOLDS and so on, for each entry
     at_zero: Array  # what is claimed for a cotangent of zeros; a right one is zero
     others: Mapping[str, tuple[Array, Array | None]] = field(default_factory=dict)  # of inputs: right, and claimed
-    constants: Mapping[str, float] = field(default_factory=dict)  # numbers that the function was called with
     parts: Parts = ()  # of several outputs, laid end to end in `output`: its axis is none of theirs
     ask: Ask | None = None  # what else may be asked; without it, less is claimed
     exact: bool = False  # whether the noise is all of what is claimed, and nothing magnifies it

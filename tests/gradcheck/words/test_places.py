@@ -106,20 +106,6 @@ def test_the_places_that_are_right_are_named_where_those_that_are_wrong_have_no_
     )
 
 
-HEADS, PART = {"num_heads": 3}, ": number {}, counted from 0, of the {} parts that {} makes"
-BLOCKS = [  # from where to where, what the function was called with, and what is said of the place
-    (4, 8, HEADS, "from index 4 to 7 of axis 1 (of 12{})", PART.format(1, 3, "num_heads")),
-    (4, 10, HEADS, "from index 4 to 9 of axis 1 (of 12{})", ""),  # one head and half of another
-    (6, 12, {"scale": 2.5, "zero": 0.0, "p": np.inf, "block_size": 5}, "from index 6 of axis 1 on (of 12{})", ""),
-]
-
-
-@each(("start", "stop", "constants", "place", "name"), BLOCKS)
-def test_a_head_or_a_partial_block_is_called_so(start, stop, constants, place, name):
-    found = said_of(changed(AT[:, start:stop], lambda g, _: np.e * g), (5, 12), (2,), constants=constants)
-    assert found == f"wrong only {place.format(name)}, where it is 2.71828183 times the numerical gradient"
-
-
 def of_a_leak(entries, zeros, leaking):
     """What is said where some entries have no effect, and some of them are claimed to have one."""
     right = normal(7, entries)
