@@ -155,7 +155,7 @@ def _diagnosis(verdict: Verdict, known: Mapping[str, Evidence], verdicts: Mappin
 
 
 def no_simple_cause(name: str, verdicts: Mapping[str, Verdict]) -> str:
-    """What is said of an error without a name; of a slight one, that it may be the tolerance of a solver."""
+    """What is said of an error without a name; of a slight one, what may be as slight."""
     errors = {}
     for path, verdict in verdicts.items():
         largest = np.nanmax(np.abs(verdict.evidence.measured), initial=0)
@@ -163,9 +163,9 @@ def no_simple_cause(name: str, verdicts: Mapping[str, Verdict]) -> str:
     if not 0 < max(errors.values()) < 1e-3:  # so much a solver or a series may be off by of its derivatives
         return "no simple cause"
     return (
-        f"no simple cause; all of it is {errors[name]:.0e} of the largest entry: if forward is a solver, a series or "
-        "an integrator, its own tolerance may be as large. See whether a smaller one makes it smaller, or allow it by "
-        "rtol="
+        f"no simple cause; all of it is {errors[name]:.0e} of the largest entry: another epsilon, or the tolerance of a "
+        "solver, a series or an integrator, may be as large. See whether a smaller one makes it smaller, or allow it "
+        "by rtol="
     )
 
 

@@ -595,7 +595,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
     "swish": [("x", "sigmoid alone", lambda d, x: d * sigmoid(x), _)],
     "softplus": [("x", "exp for the sigmoid", lambda d, x: d * np.exp(x), r"exp\(output\) too many")],
     "log2": [("x", "another base", lambda d, x: d / x, r"0\.693147181 times")],
-    "log": [("x", "an epsilon forgotten", lambda d, x: d / x, "epsilon")],
+    "log": [("x", "an epsilon forgotten", lambda d, x: d / x, _)],
     "quotient": [
         ("b", "b not squared", lambda d, a, b: -d * a / b, r"\bb times"),
         ("b", "the numerator forgotten", lambda d, a, b: -d / b**2, r"1/a"),
@@ -627,7 +627,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("k", "as if there were a single head", attend_backward(1), _),
         ("v", "heads in another order", Changed(reordered), "the blocks of 4 .*: 1, 0, 2"),
         ("v", "one head of one sample", Changed(lambda g: g * ONE_HEAD), "0 of axis 0 and from index 8 of axis 2 on"),
-        ("v", "computed in float32", lambda *a: attend_backward(2, heads=3)(*map(rounded, a)), "rounding to float32"),
+        ("v", "computed in float32", lambda *a: attend_backward(2, heads=3)(*map(rounded, a)), _),
     ],
     "additive attention": [
         # the softmax does not see a shift of its scores, so without the derivative the terms cancel
@@ -701,7 +701,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("x", "statistics as constants", normalization_backward(0, mean=0, product=0), STATISTICS.format(0)),
         ("x", "no mean of the gradient", normalization_backward(0, mean=0), MEAN.format(0)),
         ("x", "no projection", normalization_backward(0, product=0), PROJECTION.format(0) + "x less its mean$"),
-        ("x", "no epsilon", normalization_backward(0, eps=0), "epsilon"),
+        ("x", "no epsilon", normalization_backward(0, eps=0), _),
         ("x", "n - 1 in the means", normalization_backward(0, count=5), "the mean and of the variance"),
         ("x", "gamma forgotten", normalization_backward(0, gain=0), "gamma"),
         ("gamma", "the input for the normalized one", lambda d, x, gamma, beta: (d * x).sum(axis=0), _),
@@ -712,12 +712,12 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("x", "no mean of the gradient", normalization_backward(-1, mean=0), MEAN.format(1)),
         ("x", "no projection", normalization_backward(-1, product=0), PROJECTION.format(1) + "x less its mean$"),
         ("x", "gamma forgotten", normalization_backward(-1, gain=0), "gamma"),
-        ("x", "another epsilon", normalization_backward(-1, eps=1e-3), "epsilon"),
+        ("x", "another epsilon", normalization_backward(-1, eps=1e-3), _),
         ("gamma", "the input not normalized", lambda d, x, gamma, beta: (d * x).sum(axis=0), _),
     ],
     "rms norm": [
         ("x", "no projection", rms_norm_backward(product=0), PROJECTION.format(1) + "x$"),
-        ("x", "no epsilon", rms_norm_backward(eps=0), "epsilon"),
+        ("x", "no epsilon", rms_norm_backward(eps=0), _),
         ("x", "the gain forgotten", rms_norm_backward(gained=False), "gain"),
     ],
     "softmax": [
