@@ -163,8 +163,8 @@ def no_simple_cause(name: str, verdicts: Mapping[str, Verdict]) -> str:
     if not 0 < max(errors.values()) < 1e-3:  # so much a solver or a series may be off by of its derivatives
         return "no simple cause"
     return (
-        f"no simple cause; all of it is {errors[name]:.0e} of the largest entry: another epsilon, or the tolerance of a "
-        "solver, a series or an integrator, may be as large. See whether a smaller one makes it smaller, or allow it "
+        f"no simple cause; all of it is {errors[name]:.0e} of the largest entry: another epsilon, or the tolerance of "
+        "a solver, a series or an integrator, may be as large. See whether a smaller one makes it smaller, or allow it "
         "by rtol="
     )
 

@@ -198,7 +198,6 @@ class _AskPair(Ask):
     """The answers where the reference is a pair: its own backward knows the slopes for any cotangent."""
 
     pull_back: Backward
-    is_cheap = True
 
     @property
     def is_quick(self) -> bool:

@@ -84,7 +84,8 @@ def factor_in_words(mistake: Mistake, among: Array, value: float) -> str:
     near = half and abs(value / half - 1) <= min(max(precision, 1e-12), 0.02)
     shown = number(half) if near else number(value, precision=precision)
     name = "" if precision > VAGUE else _name(mistake, value, max(3 * precision, 1e-12))
-    return f"{shown} times the numerical gradient{name}"
+    square = "; or of a square" if name and near and abs(half) in (0.5, 2) else ""
+    return f"{shown} times the numerical gradient{name}{square}"
 
 
 def _name(mistake: Mistake, factor: float, precision: float) -> str:

@@ -110,10 +110,6 @@ def _named(shape: tuple[int, ...]) -> Orders:
 def _orders(mistake: Mistake) -> Orders:
     places = np.arange(math.prod(mistake.shape)).reshape(mistake.shape)
     yield from _named(mistake.shape)
-    for axis in range(places.ndim):
-        order = _matching_slices(mistake, axis)
-        if order is not None:
-            yield _order_in_words(order, axis), np.take(places, order, axis)
     for axes in permutations_of(places.shape):
         transposed = places.transpose(axes)
         if transposed.shape != places.shape:
@@ -121,39 +117,6 @@ def _orders(mistake: Mistake) -> Orders:
             yield f"{how}: a reshape stands where a transpose belongs", transposed.reshape(places.shape)
     if places.size <= 50_000:
         yield from _taken_apart(places)
-
-
-def _matching_slices(mistake: Mistake, axis: int) -> list[int] | None:
-    """For each slice of the claimed gradient along `axis`, the slice of the numerical one that it equals."""
-    length = mistake.shape[axis]
-    if length > 1000:
-        return None
-    arrays = (mistake.claimed, mistake.right, mistake.noise)
-    claimed, right, noise = (np.moveaxis(x, axis + 1, 0).reshape(length, -1) for x in arrays)
-    probes = np.argsort(-np.abs(claimed).max(axis=0))[:8]
-    claimed, right, noise = claimed[:, np.newaxis, probes], right[np.newaxis, :, probes], noise[:, probes]
-    spread = np.maximum(noise[:, np.newaxis] + noise[np.newaxis], mistake.precision * np.abs(right))
-    equal = (np.abs(claimed - right) <= UNDECIDABLE * spread).all(axis=-1)
-    order: list[int] = []
-    for k in range(length):
-        free = [j for j in np.flatnonzero(equal[k]).tolist() if j not in order]
-        if not free:
-            return None
-        order.append(k if k in free else free[0])
-    return order
-
-
-def _order_in_words(order: list[int], axis: int) -> str:
-    moved = [k for k, source in enumerate(order) if k != source]
-    if len(moved) == 2:
-        return f"indices {moved[0]} and {moved[1]} of axis {axis} are exchanged"
-    for size in (n for n in range(len(order) // 2, 0, -1) if len(order) % n == 0):
-        blocks = np.array(order).reshape(-1, size)
-        first = blocks[:, 0] // size
-        if len(first) <= 12 and (blocks == size * first[:, np.newaxis] + np.arange(size)).all():
-            what = "the slices" if size == 1 else f"the blocks of {size}"
-            return f"{what} along axis {axis} are in another order: {', '.join(map(str, first))}"
-    return f"the slices along axis {axis} are in another order"
 
 
 def _taken_apart(places: Array) -> Orders:

@@ -14,8 +14,8 @@ import numpy as np
 from attention_np.gradcheck.problem.nests import parts_of
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict.judging import GROSS
-from attention_np.gradcheck.words.places import BY_ACCIDENT, name_of
-from attention_np.gradcheck.words.reading import EPS, Array, Mistake, Reading, axes_in_words, number, subsets
+from attention_np.gradcheck.words.places import name_of
+from attention_np.gradcheck.words.reading import Array, Mistake, Reading, axes_in_words, number, subsets
 
 LAST = ": does = stand in the place of +=?"
 
@@ -67,20 +67,6 @@ def left_out(mistake: Mistake) -> Iterator[Reading]:
         yield from mistake.as_of("outputs", "; ".join(said), u, numbers=(times,))
 
 
-def one_index(mistake: Mistake) -> Iterator[Reading]:
-    """Of what is too large to know all paths of: one index of an axis of the output is all that counts, or left out."""
-    u, ask = mistake.cotangents, mistake.ask
-    if ask is None or not ask.is_cheap or mistake.jacobian is not None or mistake.parts:
-        return
-    for axis, length in enumerate(u.shape[1:]):
-        for k in range(length) if 1 < length <= 16 else ():
-            there = np.arange(length) == k
-            part = ask.slopes(u * there.reshape(-1, *[1] * (u.ndim - axis - 2)))
-            where = f"at index {k} of axis {axis}"
-            yield Reading(f"only {where}", f"the gradient of the output is used only {where}", part)
-            yield Reading(f"not {where}", f"the gradient of the output is left out {where}", mistake.right - part)
-
-
 def leak_of_the_cotangent(mistake: Mistake) -> Iterator[Reading]:
     """It is right without what comes in where no entry has an effect on the output, as on the flat side of a ReLU."""
     u, ask = mistake.cotangents, mistake.ask
@@ -95,35 +81,11 @@ def leak_of_the_cotangent(mistake: Mistake) -> Iterator[Reading]:
         yield Reading("leak", said, mistake.right + ask.claims(np.where(dead, u, 0)))
 
 
-def right_for_some_outputs(mistake: Mistake) -> Iterator[Reading]:
-    """All paths to some outputs are right, and among those to each of the others some are wrong, in any way."""
-    slopes, claims, shape = mistake.jacobian, mistake.claimed_jacobian, mistake.output.shape
-    if slopes is None or claims is None or not mistake.is_seen_again or not mistake.looked.all() or mistake.parts:
-        return
-    largest = np.maximum(np.abs(slopes), np.abs(claims)).max(axis=0)
-    used = (np.abs(slopes) > GROSS * largest).any(axis=1).reshape(shape)
-    close = UNDECIDABLE * max(mistake.precision, 1e3 * EPS) * largest
-    wrong = (np.abs(claims - slopes) > close).any(axis=1).reshape(shape)
-    right = ~wrong if (used & ~wrong).any() else np.zeros(shape, bool)  # what has no effect is right anyhow
-    what, some, others = ("right", right, wrong) if right.sum() <= wrong.sum() else ("wrong", wrong, right)
-    place = name_of(some, others) if some.any() and others.any() else None
-    if place is None or place.chance > BY_ACCIDENT or place.text.count("axis") > 1:
-        return
-    # Of several steps, all of which use it, the first or the last.
-    at_an_end = what == "right" and (some.flat[0] or some.flat[-1])
-    step = at_an_end and any(n > 2 and n not in mistake.shape and n * (used & some).sum() == some.size for n in shape)
-    why = ": is what other steps along it bring lost or wrong, as by = in the place of +=?" if step else ""
-    said = f"it is {what} only for the gradient of the output {place.text}{why}"
-    yield Reading(f"{what} {place.text}", said, mistake.claimed)
-
-
 READINGS = (
     (70, part_of_the_slopes),
     (110, passed_on),
     (140, left_out),
-    (141, one_index),
     (145, leak_of_the_cotangent),
-    (180, right_for_some_outputs),
 )
 
 Paths = Iterator[tuple[str, Array]]  # what they are called, and which of the slopes they are

@@ -15,14 +15,6 @@ from attention_np.gradcheck.words.factors import factor_in_words, factor_of
 from attention_np.gradcheck.words.reading import CLEARLY, ENOUGH, Array, Mistake, Reading, in_words, number
 
 BY_ACCIDENT = math.log(1e-2)  # the logarithm of the chance at which places are no evidence
-DIAGONALS: dict[str, Callable[[Array], Array]] = {  # of the last two axes, by column - row
-    "on the diagonal": lambda offset: offset == 0,
-    "above the diagonal": lambda offset: offset > 0,
-    "below the diagonal": lambda offset: offset < 0,
-    "on and above the diagonal": lambda offset: offset >= 0,
-    "on and below the diagonal": lambda offset: offset <= 0,
-    "off the diagonal": lambda offset: offset != 0,
-}
 SIDES: dict[str, Callable[[Array], Array]] = {  # of a kink at zero or one
     "{} is negative": lambda x: x < 0,
     "{} is positive": lambda x: x > 0,
@@ -62,15 +54,9 @@ def wrong_by_something_simple(mistake: Mistake) -> Iterator[Reading]:
     if inside is None:
         return
     what, claim, *numbers = inside
-    wrong, right = mistake.wrong, _right(mistake)
-    claim, place = np.where(wrong, claim, mistake.right), _where_wrong(mistake)
+    claim, place = np.where(mistake.wrong, claim, mistake.right), _where_wrong(mistake)
     if place is not None:
         yield Reading(f"simply {place.text}", f"{_only(mistake, place)}, where it is {what}", claim, tuple(numbers))
-    elsewhere = name_of(right, wrong) if right.any() else None
-    if elsewhere is not None and elsewhere.chance <= BY_ACCIDENT:
-        yield Reading(
-            f"right {elsewhere.text}", f"right only {elsewhere.text}; elsewhere it is {what}", claim, tuple(numbers)
-        )
 
 
 def wrong_in_places(mistake: Mistake) -> Iterator[Reading]:
@@ -132,12 +118,6 @@ def _by_value(mistake: Mistake, right: Array) -> Place | None:
     return None
 
 
-def name_of(some: Array, others: Array) -> Place | None:
-    """The name of the places of `some` entries that has none of the `others` in it; both are boolean."""
-    strewn = _log_choices(int((some | others).sum()), int(some.sum()))
-    return _box(some, others, strewn) or _diagonal(some, others, strewn)
-
-
 def _log_choices(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
@@ -146,19 +126,12 @@ def _separates(inside: Array, some: Array, others: Array) -> bool:
     return not ((some & ~inside).any() or (others & inside).any())
 
 
-def _diagonal(some: Array, others: Array, strewn: float) -> Place | None:
-    """On one side of the diagonal of the last two axes."""
-    if some.ndim < 2:
-        return None
-    offset = np.arange(some.shape[-1]) - np.arange(some.shape[-2])[:, np.newaxis]
-    for text, side in DIAGONALS.items():
-        if _separates(np.broadcast_to(side(offset), some.shape), some, others):
-            return Place(f"{text} of the last two axes", math.log(len(DIAGONALS)) - strewn)
-    return None
+def name_of(some: Array, others: Array) -> Place | None:
+    """The name of the places of `some` entries that has none of the `others` in it; both are boolean.
 
-
-def _box(some: Array, others: Array, strewn: float) -> Place | None:
-    """Certain indices of one axis, and of other axes as far as they are needed."""
+    It is certain indices of one axis, and of other axes as far as they are needed.
+    """
+    strewn = _log_choices(int((some | others).sum()), int(some.sum()))
     used, bad = ([_projected(x, axis) for axis in range(some.ndim)] for x in (some | others, some))
     limited = list(range(some.ndim))
     if (_within(bad, limited) & others).any():
@@ -200,18 +173,7 @@ def _indices(bad: Array, used: Array, axis: int) -> Place | None:
         return Place(f"at index {first} of axis {axis}", count)
     if some == [k for k in every if first <= k <= last]:
         at_an_end = first == every[0] or last == every[-1]
-        where = (
-            f"from index {first} of axis {axis} on"
-            if last == every[-1]
-            else f"up to index {last} of axis {axis}"
-            if first == every[0]
-            else f"from index {first} to {last} of axis {axis}"
-        )
-        return Place(f"{where} (of {length})", math.log(2) if at_an_end else count)
-    step = some[1] - first
-    if len(some) >= 3 and first < step and some == [k for k in every if k >= first and (k - first) % step == 0]:
-        which = {2: "second", 3: "third"}.get(step, f"{step}th")
-        return Place(f"at every {which} index of axis {axis}, from {first} on", math.log(len(every) + step))
+        return Place(f"from index {first} to {last} of axis {axis} (of {length})", math.log(2) if at_an_end else count)
     if len(some) <= 4:
         return Place(f"at the indices {in_words(some)} of axis {axis}", _log_choices(len(every), len(some)))
     return None

@@ -51,8 +51,6 @@ class Ask:
     found: Evidence
     inputs: Mapping[str, Array]
 
-    is_cheap = False  # whether slopes for other cotangents take a call each
-
     @property
     def is_quick(self) -> bool:
         """Whether it takes no longer than a check to find what each entry does to each output."""

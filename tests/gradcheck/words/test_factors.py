@@ -108,7 +108,7 @@ NAMES = [  # the factor, the shapes, and what is said of it
     (1 / 7, {"a": (7, 7)}, (2, 3), f": perhaps 1/7, where 7 is {LAST_AXIS}"),
     (3, {"a": (3, 9)}, (3, 9), f": perhaps sqrt(9), where 9 is {LAST_AXIS}"),
     (1 / 8, {"a": (3, 1), "b": (3, 5)}, (2, 3, 4), f": perhaps 1/8{MEAN}"),
-    (1 / 2, {"a": (3, 1), "x": (2, 3, 4)}, (2, 3, 4), f": perhaps 1/2{MEAN}"),
+    (1 / 2, {"a": (3, 1), "x": (2, 3, 4)}, (2, 3, 4), f": perhaps 1/2{MEAN}; or of a square"),
     (1 / 8, {"a": (3,)}, (2, 3, 4), f": perhaps 1/8{MEAN}"),
 ]
 
