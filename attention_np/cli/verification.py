@@ -121,7 +121,7 @@ def check_ops(examples: Iterable[cases.Case]) -> list[Finding]:
     for example in examples:
         threads = {"workers": 1} if "workers" in signature(example.module.forward).parameters else {}
         with blas.one_thread():  # the processes are what runs in parallel
-            reports = check_op_by(METHODS, example.module, example.inputs, example.options | threads, progress=False)
+            reports = check_op_by(METHODS, example.module, example.inputs, example.options | threads)
         for number, report in enumerate(reports):
             for entry in report:
                 if entry.name in FURTHER and number:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arguments import as_flag
 from attention_np.gradcheck.evidence import subject_of
 from attention_np.gradcheck.flow import Options, report_by
 from attention_np.gradcheck.problem.calls import (
@@ -25,7 +24,7 @@ from attention_np.gradcheck.problem.calls import (
 from attention_np.gradcheck.problem.problem import Problem, pose
 from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.slopes.checkpoint import Checkpoint, fingerprint
-from attention_np.gradcheck.slopes.measuring import Running, track
+from attention_np.gradcheck.slopes.measuring import Running
 from attention_np.gradcheck.slopes.moves import Subject, batched, sizes
 from attention_np.gradcheck.slopes.numerical import as_method
 
@@ -45,7 +44,6 @@ def check(
     max_entries: int | Literal["auto"] | None = "auto",
     directions: int = 8,
     checkpoint: str | os.PathLike[str] | None = None,
-    progress: bool | None = None,
 ) -> Report:
     """Check the gradients of a function, entry by entry, against numerical ones.
 
@@ -87,8 +85,6 @@ def check(
         Along how many, by default 8.
     checkpoint : path, optional
         A file that keeps the slopes that were measured. The same check with the same file goes on from there.
-    progress : bool, optional
-        Whether to draw a progress bar; by default if the check is long, and standard error a terminal.
 
     Returns
     -------
@@ -100,8 +96,6 @@ def check(
         If an argument cannot be used; a wrong gradient is reported, not raised.
     NotAnalyticError
         If `method` is "complex-step" and `forward` is not analytic.
-    Interrupted
-        A KeyboardInterrupt, with the report so far in its attribute `report`.
 
     Examples
     --------
@@ -112,7 +106,7 @@ def check(
     (True, True)
     """
     how: dict[str, Any] = {"rtol": rtol, "rng": rng, "executor": executor, "vectorized": vectorized}
-    how |= {"max_entries": max_entries, "directions": directions, "checkpoint": checkpoint, "progress": progress}
+    how |= {"max_entries": max_entries, "directions": directions, "checkpoint": checkpoint}
     return check_by([method], forward, backward, inputs, **how)[0]
 
 
@@ -153,7 +147,6 @@ def check_by(
     max_entries: int | Literal["auto"] | None = "auto",
     directions: int = 8,
     checkpoint: str | os.PathLike[str] | None = None,
-    progress: bool | None = None,
 ) -> list[Report]:
     """A report by each method, as :func:`check` gives it; what does not depend on the method is measured once.
 
@@ -165,7 +158,6 @@ def check_by(
         as_method(method)
     if rtol is not None and (isinstance(rtol, bool) or not (isinstance(rtol, Real) and 0 <= rtol < math.inf)):
         raise ValueError(f"rtol must be a finite number that is not negative, not {rtol!r}")
-    progress = None if progress is None else as_flag("progress", progress)
     counts = {"directions": directions} | ({} if max_entries in (None, "auto") else {"max_entries": max_entries})
     for name, number in counts.items():
         if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
@@ -180,15 +172,12 @@ def check_by(
         there = first.values((first.x + 0.25 * sizes(first.x))[None])  # tells functions apart that agree at the point
         question = [*problem.inputs.items(), problem.output, there, problem.cotangents, *asked, sorted(vectorized)]
         kept = Checkpoint(checkpoint, fingerprint([*question, problem.seed]))
-    entries = sum(asked[0].most(x.size, problem.size) for x in problem.point)
-    with track(len(methods) * entries, "checking gradients", progress) as advance:
-        running = Running(executor, kept, advance)
-        try:
-            with np.errstate(all="ignore"):
-                return [report_by(problem, subjects, options, running) for options in asked]
-        finally:
-            if kept is not None:
-                kept.save()
+    try:
+        with np.errstate(all="ignore"):
+            return [report_by(problem, subjects, options, Running(executor, kept)) for options in asked]
+    finally:
+        if kept is not None:
+            kept.save()
 
 
 def _subjects(problem: Problem, vectorized: Any, if_possible: bool) -> dict[str, Subject]:

@@ -14,12 +14,12 @@ from attention_np.gradcheck.evidence import Evidence, outputs_noise
 from attention_np.gradcheck.problem.calls import NotAnalyticError, another_dtype, fault_of_form
 from attention_np.gradcheck.problem.problem import Problem
 from attention_np.gradcheck.report.findings import Details, InputReport, compared
-from attention_np.gradcheck.report.reporting import Interrupted, Report
+from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX, Running
 from attention_np.gradcheck.slopes.moves import Subject
 from attention_np.gradcheck.slopes.probes import tried
 from attention_np.gradcheck.verdict.deciding import decide
-from attention_np.gradcheck.verdict.judging import UNCHECKED, Verdict
+from attention_np.gradcheck.verdict.judging import Verdict
 from attention_np.gradcheck.words import explain
 from attention_np.gradcheck.words.reading import Ask, Mistake
 from attention_np.gradcheck.words.shapes import diagnose_shape
@@ -52,26 +52,22 @@ def report_by(problem: Problem, subjects: Mapping[str, Subject], options: Option
     }
     known: dict[str, Evidence] = {}
     verdicts: dict[str, Verdict] = {}
-    try:
-        for name, subject in subjects.items():  # all before any is judged: one input's slopes are evidence on another's
-            if name not in problem.faults:
-                known[name] = prepared(problem, name, subject, options, running)
-                _look_at_all(known[name], options)
-        for name, found in known.items():
-            if forms[name] is None:
-                verdicts[name] = decide(found, options.method == "auto", options.rtol, options.directions)
-        reports = []
-        for name, fault in forms.items():
-            if fault is not None:
-                reports.append(_report_on_form(problem, name, known.get(name), fault, options.method))
-                continue
-            said = problem.writes.get(name), _diagnosis(verdicts[name], known, verdicts)
-            report = _report(verdicts[name], "; besides: ".join(x for x in said if x is not None) or None)
-            dtype = another_dtype(problem.claims[name], problem.inputs[name], problem.inputs.values(), problem.dtype)
-            reports.append(report if dtype is None else report.with_note(dtype))
-    except KeyboardInterrupt:
-        parts = (_report_on_part(problem, name, known.get(name), fault) for name, fault in forms.items())
-        raise Interrupted(Report(tuple(parts))) from None
+    for name, subject in subjects.items():  # all before any is judged: one input's slopes are evidence on another's
+        if name not in problem.faults:
+            known[name] = prepared(problem, name, subject, options, running)
+            _look_at_all(known[name], options)
+    for name, found in known.items():
+        if forms[name] is None:
+            verdicts[name] = decide(found, options.method == "auto", options.rtol, options.directions)
+    reports = []
+    for name, fault in forms.items():
+        if fault is not None:
+            reports.append(_report_on_form(problem, name, known.get(name), fault, options.method))
+            continue
+        said = problem.writes.get(name), _diagnosis(verdicts[name], known, verdicts)
+        report = _report(verdicts[name], "; besides: ".join(x for x in said if x is not None) or None)
+        dtype = another_dtype(problem.claims[name], problem.inputs[name], problem.inputs.values(), problem.dtype)
+        reports.append(report if dtype is None else report.with_note(dtype))
     return Report(tuple(reports))
 
 
@@ -134,15 +130,6 @@ def _report_on_form(problem: Problem, name: str, found: Evidence | None, fault: 
     size, writes = problem.inputs[name].size, problem.writes.get(name)
     diagnosis = fault if writes is None else f"{writes}; besides: {fault}"
     return InputReport(name, method, False, math.inf, size=size, diagnosis=diagnosis, note=note)
-
-
-def _report_on_part(problem: Problem, name: str, found: Evidence | None, fault: str | None) -> InputReport:
-    """On an input that not everything is known of: the entries that hold so far."""
-    if found is None or fault is not None:
-        return InputReport(name, "auto", False, math.nan, size=problem.inputs[name].size, diagnosis=fault)
-    verdict = Verdict(found, 0.0)
-    verdict.entries[verdict.begin(verdict.looked)] = UNCHECKED
-    return replace(_report(verdict, problem.writes.get(name)), ok=False, details=None)
 
 
 def _diagnosis(verdict: Verdict, known: Mapping[str, Evidence], verdicts: Mapping[str, Verdict]) -> str | None:

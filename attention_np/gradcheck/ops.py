@@ -38,7 +38,6 @@ def check_op(
     max_entries: Any = "auto",
     directions: Any = None,
     checkpoint: Any = None,
-    progress: bool | None = None,
     **options: Any,
 ) -> Report:
     """Check an op: a module with ``forward``, ``backward`` and, if it has them, ``jvp`` and ``double_backward``.
@@ -53,7 +52,7 @@ def check_op(
         In the names of `forward`. The arrays of a NamedTuple are reported as ``parameters.w_query`` and so on. What
         holds no floating-point numbers is passed on as it is, as for :func:`check`; what holds one array, its `array`,
         and gives the same of another, ``with_array(x)``, is differentiated by that.
-    method, rtol, executor, max_entries, directions, checkpoint, progress
+    method, rtol, executor, max_entries, directions, checkpoint
         As for :func:`check`.
     vectorized : sequence of str, optional
         As for :func:`check`; by default those of ``op.VECTORIZED``, if it has that, for which a trial shows it.
@@ -83,7 +82,7 @@ def check_op(
     True
     """
     how = {"executor": executor, "directions": directions, "checkpoint": checkpoint}
-    how = {name: x for name, x in how.items() if x is not None} | {"max_entries": max_entries, "progress": progress}
+    how = {name: x for name, x in how.items() if x is not None} | {"max_entries": max_entries}
     return check_op_by([method], op, inputs, options, rng=cotangent_rng, vectorized=vectorized, rtol=rtol, **how)[0]
 
 

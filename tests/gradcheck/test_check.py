@@ -5,7 +5,7 @@ import pytest
 from helpers import each
 
 from attention_np import softmax
-from attention_np.gradcheck import GradientError, Interrupted, NotAnalyticError, assert_gradients, check
+from attention_np.gradcheck import GradientError, NotAnalyticError, assert_gradients, check
 
 from .programs import (
     bilinear,
@@ -15,7 +15,6 @@ from .programs import (
     shifted_softmax,
     shifted_softmax_backward,
     square_inputs,
-    with_entry,
     wrong_backward,
 )
 
@@ -182,38 +181,6 @@ def test_a_complex_step_that_is_refused_on_the_way_gives_place_to_differences_or
     )
     with pytest.raises(NotAnalyticError, match=sentence):
         check(refuses_one_alone, lambda d, x: 2 * d * x, inputs, method="complex-step")
-
-
-def interrupted_after(calls, gradient_of_x):
-    """The report of a check of three inputs that is interrupted after so many evaluations."""
-    count = 0
-
-    def forward(x, y, z):
-        nonlocal count
-        count += 1
-        if count > calls:
-            raise KeyboardInterrupt
-        z += 0.0
-        z[0, 0] = 7
-        return np.sin(x) * y + z
-
-    def backward(d_output, x, y, _):
-        return gradient_of_x(d_output * np.cos(x) * y), d_output * np.sin(x), d_output
-
-    inputs = {**square_inputs(), "z": normal(3, 3, seed=2)}
-    with pytest.raises(Interrupted) as stopped:
-        check(forward, backward, inputs, method="central")
-    return stopped.value.report
-
-
-def test_an_interrupted_check_counts_what_holds_so_far_and_nothing_else():
-    report = interrupted_after(200, lambda g: with_entry(g, (0, 1), 5.0))
-    x, y, _ = report
-    assert (x.method, x.ok, x.diagnosis, x.wrong) == ("central", False, None, 0)
-    assert x.checked == 8  # the wrong one would have been looked at again
-    assert (0, 1) not in [entry.index for entry in x.worst]
-    assert x.details is None
-    assert y.checked in (0, 9)
 
 
 def test_a_complex_step_that_agrees_with_a_wrong_gradient_is_not_trusted():

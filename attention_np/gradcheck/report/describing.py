@@ -12,7 +12,7 @@ from attention_np.gradcheck.report.findings import SHOWN, Entry, InputReport
 from attention_np.gradcheck.verdict.sampling import Escape
 
 COLUMNS = ("input", "method", "holds", "error", "worst at", "analytic", "numerical", "floor")
-MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?", "unfinished": "..."}
+MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?"}
 
 
 def describe(inputs: Sequence[InputReport]) -> str:
@@ -91,8 +91,6 @@ def _remarks(entry: InputReport) -> Iterator[str]:
         yield "it has no entries: there is nothing to check"
     if entry.escape is not None:
         yield _sampled(entry.escape)
-    elif entry.checked < entry.size and (entry.checked or entry.diagnosis is None):  # else nothing could be compared
-        yield f"stopped after {entry.checked} of {_entries(entry.size)}"
 
 
 def _of_all(count: int, entry: InputReport) -> str:

@@ -102,12 +102,10 @@ class InputReport:
 
     @property
     def verdict(self) -> str:
-        """One of "holds", "wrong", "unfinished", and "undecidable": not one entry could be decided, or looked at."""
+        """One of "holds", "wrong", and "undecidable": not one entry could be decided, or looked at."""
         if self.size and self.undecidable == self.checked and (self.ok or self.checked):
             return "undecidable"
-        if self.ok:
-            return "holds"
-        return "unfinished" if self.diagnosis is None and not self.wrong else "wrong"
+        return "holds" if self.ok else "wrong"
 
     def with_note(self, sentence: str) -> InputReport:
         """The same, with a sentence more in its note."""

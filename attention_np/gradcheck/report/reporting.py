@@ -20,14 +20,6 @@ class GradientError(AssertionError):
     """A gradient does not agree with the numerical one."""
 
 
-class Interrupted(KeyboardInterrupt):
-    """A check was interrupted; `report` says what was found until then."""
-
-    def __init__(self, report: Report) -> None:
-        super().__init__("the check was interrupted: its report is in the attribute called report")
-        self.report = report
-
-
 @dataclass(frozen=True, eq=False)
 class Report:
     """What was found for all inputs; ``report[name]`` is what was found for one."""

@@ -85,7 +85,7 @@ def _is_wrong_at(verdict: Verdict, question: Question) -> bool:
     noise = np.abs(next_door(pair, question, rng)[:, 0] - (claimed - measured))
     if not abs(claimed - measured) > near + FAR_OFF * np.nanmax(noise):
         return False
-    slopes = measured_along(there, direction, CENTRAL, found.running.aside)  # the complex step may not apply there
+    slopes = measured_along(there, direction, CENTRAL, found.running)  # the complex step may not apply there
     return bool(abs(claimed - slopes.values[0, 0]) > near + FAR_OFF * slopes.errors[0])
 
 

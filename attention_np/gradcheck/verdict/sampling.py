@@ -59,7 +59,7 @@ def project(verdict: Verdict, count: int, settle: Callable[[Verdict], Any]) -> N
     size = sizes(x)
     directions = size * found.rng("directions").standard_normal((count, *x.shape))
     flat = flattened(directions)
-    slopes = measured_along(found.subject, directions, found.method, found.running.aside)
+    slopes = measured_along(found.subject, directions, found.method, found.running)
     difference = flat @ claimed - slopes.values[:, 0]
     noise = np.abs(
         next_door(found.pair_along(directions), found.problem.question, found.rng("directions")) - difference
@@ -94,6 +94,6 @@ def _hunt(verdict: Verdict, direction: Array) -> Array:
         parts = np.zeros((2, direction.size))
         for part, half in zip(parts, halves, strict=True):
             part[half] = direction[half]
-        slopes = measured_along(found.subject, parts.reshape(-1, *found.shape), found.method, found.running.aside)
+        slopes = measured_along(found.subject, parts.reshape(-1, *found.shape), found.method, found.running)
         elements = halves[int(np.argmax(np.abs(parts @ found.claimed - slopes.values[:, 0])))]
     return elements

@@ -101,7 +101,7 @@ class Ask:
         found, elements = self.found, self._elements
         there, steps = self._there(cotangents), found.steps[elements]
         try:
-            return np.asarray(measured(there, elements, found.method, found.running.aside, steps=steps).values.T)
+            return np.asarray(measured(there, elements, found.method, found.running, steps=steps).values.T)
         except REFUSALS:
             return np.full((len(cotangents), len(elements)), np.nan)
 

@@ -23,10 +23,8 @@ from ..reports import FLAT, HOLDS, MISSING, SAMPLE, WRONG, compared
         (FLAT, "undecidable"),
         (replace(FLAT, ok=False, diagnosis="no entry can be decided"), "undecidable"),
         (replace(FLAT, undecidable=2), "holds"),
-        (replace(HOLDS, ok=False), "unfinished"),
         (InputReport("empty", "complex-step", True, 0.0), "holds"),
         (InputReport("jvp", "adjoint", True, 1e-16, (), 1.0, 1.0), "holds"),
-        (InputReport("not begun", "auto", False, math.nan, size=5), "unfinished"),
     ],
 )
 def test_the_verdict_on_an_input(entry, verdict):

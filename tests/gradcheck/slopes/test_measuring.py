@@ -7,7 +7,7 @@ import pytest
 from helpers import each
 
 from attention_np.gradcheck import METHODS, check
-from attention_np.gradcheck.slopes import measuring, moves
+from attention_np.gradcheck.slopes import moves
 from attention_np.gradcheck.slopes.measuring import Running, measured
 
 from ..programs import Watched, bilinear, bilinear_backward, normal, real_only, square_inputs, wrong_backward
@@ -30,15 +30,9 @@ def oscillator_slopes(x, u):
 def test_the_entries_that_are_asked_for_are_measured_in_their_order(method, elements):
     x, u, chosen = normal(LONG), normal(LONG, seed=1), np.array(elements, int)
     subject = subject_of(oscillator, x, cotangent=u)
-    done, kept = [], {}
-    running = Running(advance=done.append)
-    found = measured(
-        subject, chosen, method, running, best=True, keep=lambda k, s: kept.update(zip(k, s.values[:, 0], strict=True))
-    )
+    found = measured(subject, chosen, method, Running(), best=True)
     np.testing.assert_allclose(found.values, oscillator_slopes(x, u)[chosen, None], rtol=0, atol=1e-9)
     assert [part.shape for part in found[1:]] == [(len(chosen),)] * 3
-    assert kept == dict(zip(chosen, found.values[:, 0], strict=True))
-    assert sum(done) == len(chosen)
     for k, entry in enumerate(chosen):
         one = measured(subject, np.array([entry]), method, Running(), best=True)
         assert [part[k] for part in found] == [part[0] for part in one]
@@ -101,15 +95,3 @@ def test_an_executor_changes_no_bit_of_the_report_whatever_the_options(backward,
     here = check(bilinear, backward, square_inputs(6), **options)
     with ThreadPoolExecutor(3) as executor:
         assert equal_to_the_bit(check(bilinear, backward, square_inputs(6), executor=executor, **options), here)
-
-
-def test_a_long_check_draws_its_progress_each_entry_once_if_it_is_asked_to(monkeypatch, capsys):
-    pytest.importorskip("rich")
-    done, clock = [], iter(range(0, 10**6, 2))
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(measuring.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr("rich.progress.Progress.update", lambda _, __, advance: done.append(advance))
-    for shown in (True, False, None):
-        assert check(bilinear, bilinear_backward, square_inputs(6), progress=shown, max_entries=20).ok
-        assert bool(capsys.readouterr().err) == (shown is True)
-    assert sum(done) == 40
