@@ -80,7 +80,7 @@ def check_low_precision(
     precision : {"float16", "bfloat16", "tf32"}, optional
         What the kernel computes in, if it is less than the dtype of its inputs; by default that.
     method, rng, executor
-        As for :func:`numerical_gradient`; `rng` draws the cotangent and the points close by.
+        As for :func:`check`.
 
     Returns
     -------
