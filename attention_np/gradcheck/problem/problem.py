@@ -203,5 +203,5 @@ def _refuse_methods(backward: Backward, count: int) -> None:
     if not takes(backward, 1 + count) and owner is not None and not isinstance(owner, type):
         raise TypeError(
             f"{called}the method of {type(owner).__name__} does not take them: of a layer that keeps what forward was "
-            "given, use gradcheck.check_layer(layer, inputs)"
+            "given, use gradcheck.check_layer"
         )

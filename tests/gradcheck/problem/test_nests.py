@@ -194,7 +194,7 @@ LAYER = Layer()
             {"forward": LAYER.forward, "backward": LAYER.backward, "inputs": {"x": np.ones((2, 2)), "w": np.eye(2)}},
             TypeError,
             r"^backward\(d_output, \*inputs\) is called with 1 \+ 2 arguments, and the method of Layer does not take "
-            r"them: .* use gradcheck.check_layer\(layer, inputs\)$",
+            r"them: .* use gradcheck.check_layer$",
         ),
     ],
 )
