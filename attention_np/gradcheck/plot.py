@@ -29,7 +29,7 @@ def places(input_report: InputReport, *, ax: Axes | None = None) -> Axes:
     """Plot where the errors are: each entry's difference over its tolerance, ten times its noise floor.
 
     The rows are those of the last two axes, for each index of the leading ones below each other. What is wrong
-    is outlined; what cannot be decided, or is too small to judge, has a dot.
+    has a cross; what cannot be decided, or is too small to judge, a dot.
 
     Parameters
     ----------
@@ -119,37 +119,19 @@ def _draw_errors(ax: Axes, image: Array) -> None:
 
 
 def _mark(ax: Axes, verdict: Array) -> None:
-    """Outlines and dots, with their legend: what the colours say must be seen without them."""
-    from matplotlib.collections import LineCollection
-    from matplotlib.patches import Patch
-
-    handles: list[Any] = []
-    if (verdict == WRONG).any():
-        outline = _outline(verdict == WRONG)
-        for colour, width in (("white", 4), ("#B2182B", 2)):
-            lines = LineCollection(list(outline), colors=colour, linewidths=width, capstyle="round", clip_on=False)
-            ax.add_collection(lines)
-        handles.append(Patch(fill=False, edgecolor="#B2182B", linewidth=2, label="wrong"))
-    if (verdict == UNDECIDED).any():
-        rows, columns = np.nonzero(verdict == UNDECIDED)
-        handles.append(ax.scatter(columns, rows, s=14, c="white", ec="black", lw=0.8, zorder=3, label="undecidable"))
-    if (verdict == UNCHECKED).any():
-        behind = np.where(verdict == UNCHECKED, 0.93, np.nan)
-        ax.imshow(behind, cmap="gray", vmin=0, vmax=1, aspect=ax.get_aspect(), interpolation="nearest")
-        handles.append(Patch(fc="0.93", ec="0.7", label="not looked at"))
+    """Crosses and dots, with their legend: what the colours say must be seen without them."""
+    looks: dict[int, dict[str, Any]] = {
+        WRONG: {"label": "wrong", "marker": "X", "s": 36, "c": "#B2182B", "ec": "white"},
+        UNDECIDED: {"label": "undecidable", "marker": "o", "s": 14, "c": "white", "ec": "black"},
+        UNCHECKED: {"label": "not looked at", "marker": ".", "s": 4, "c": "0.7"},
+    }
+    handles = []
+    for kind, look in looks.items():
+        rows, columns = np.nonzero(verdict == kind)
+        if rows.size:
+            handles.append(ax.scatter(columns, rows, lw=0.8, zorder=3, **look))
     if handles:
         legend_below(ax, handles)
-
-
-def _outline(inside: npt.NDArray[np.bool_]) -> Array:
-    """The sides of cells at which `inside` changes: (sides, 2 ends, x and y)."""
-    padded = np.pad(inside, 1)
-    rows, columns = np.nonzero(padded[1:-1, 1:] != padded[1:-1, :-1])  # left of a cell
-    upright = [[columns, rows], [columns, rows + 1]]
-    rows, columns = np.nonzero(padded[1:, 1:-1] != padded[:-1, 1:-1])  # above a cell
-    level = [[columns, rows], [columns + 1, rows]]
-    sides = np.concatenate([np.moveaxis(np.array(ends, float), 2, 0) for ends in (upright, level)])
-    return sides - 0.5
 
 
 def _label(ax: Axes, shape: tuple[int, ...]) -> None:

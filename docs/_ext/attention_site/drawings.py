@@ -335,7 +335,7 @@ FIGURES = (
         "places",
         "gradcheck.58",
         _wrong_gradient,
-        "Grid of the entries of a gradient; three entries of the second row are outlined as wrong.",
+        "Grid of the entries of a gradient; three entries of the second row are crossed as wrong.",
         "Where a gradient is wrong: three entries are off by a thousandth, and each is found.",
     ),
     Drawing(

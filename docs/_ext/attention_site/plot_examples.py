@@ -137,7 +137,7 @@ REFERENCE = (
     ),
     _example(
         places,
-        "Grid of three by five entries of a gradient, of which three in the second row are outlined as wrong.",
+        "Grid of three by five entries of a gradient, of which three in the second row are crossed as wrong.",
         "Where a gradient is wrong.",
     ),
 )
