@@ -538,7 +538,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("w", "transposed", lambda d, x, w, b: d.T @ x, "transposed"),
         ("w", "weight decay", lambda d, x, w, b: x.T @ d + 0.01 * w, "0.01 times w"),
         ("x", "single precision", Changed(rounded), "float32"),
-        ("x", "flattened", lambda d, x, w, b: (d @ w.T).ravel(), "it is right, but flattened"),
+        ("x", "flattened", lambda d, x, w, b: (d @ w.T).ravel(), "it is right but for the shape"),
     ],
     "square dense": [
         ("x", "w not transposed", lambda d, x, w: d @ w, NOT_TRANSPOSED),
