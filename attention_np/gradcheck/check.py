@@ -42,7 +42,6 @@ def check(
     executor: Executor | None = None,
     vectorized: Sequence[str] = (),
     max_entries: int | Literal["auto"] | None = "auto",
-    directions: int = 8,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Check the gradients of a function, entry by entry, against numerical ones.
@@ -79,10 +78,8 @@ def check(
         Many moves of such an input go through `forward` at once.
     max_entries : int, "auto" or None, optional
         Of an input with more entries only so many are looked at one by one, drawn at random, and the whole gradient
-        along random directions. The report says what can escape. "auto", the default, looks at all of 20 000 entries,
-        at 5000 of 100 000, and so on: the time stays the same. None: look at all.
-    directions : int, optional
-        Along how many, by default 8.
+        along eight random directions. The report says what can escape. "auto", the default, looks at all of 20 000
+        entries, at 5000 of 100 000, and so on: the time stays the same. None: look at all.
     checkpoint : path, optional
         A file that keeps the slopes that were measured. The same check with the same file goes on from there.
 
@@ -106,7 +103,7 @@ def check(
     (True, True)
     """
     how: dict[str, Any] = {"rtol": rtol, "rng": rng, "executor": executor, "vectorized": vectorized}
-    how |= {"max_entries": max_entries, "directions": directions, "checkpoint": checkpoint}
+    how |= {"max_entries": max_entries, "checkpoint": checkpoint}
     return check_by([method], forward, backward, inputs, **how)[0]
 
 
@@ -145,7 +142,6 @@ def check_by(
     if_possible: bool = False,
     stateless: bool = False,
     max_entries: int | Literal["auto"] | None = "auto",
-    directions: int = 8,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> list[Report]:
     """A report by each method, as :func:`check` gives it; what does not depend on the method is measured once.
@@ -158,14 +154,14 @@ def check_by(
         as_method(method)
     if rtol is not None and (isinstance(rtol, bool) or not (isinstance(rtol, Real) and 0 <= rtol < math.inf)):
         raise ValueError(f"rtol must be a finite number that is not negative, not {rtol!r}")
-    counts = {"directions": directions} | ({} if max_entries in (None, "auto") else {"max_entries": max_entries})
-    for name, number in counts.items():
-        if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
-            raise ValueError(f"{name} must be a positive integer, not {number!r}")
+    if max_entries not in (None, "auto") and (
+        not isinstance(max_entries, Integral) or isinstance(max_entries, bool) or max_entries < 1
+    ):
+        raise ValueError(f"max_entries must be a positive integer, 'auto' or None, not {max_entries!r}")
     executor, generator = as_executor(executor), as_generator(rng)
     problem = pose(forward, backward, inputs, generator, stateless=stateless)
     subjects = _subjects(problem, vectorized, if_possible)
-    asked = [Options(method, float(rtol or 0), max_entries, directions) for method in methods]
+    asked = [Options(method, float(rtol or 0), max_entries) for method in methods]
     kept = None
     if checkpoint is not None:
         first = next(iter(subjects.values()))

@@ -36,7 +36,6 @@ class Options:
     method: str
     rtol: float
     max_entries: int | Literal["auto"] | None
-    directions: int
 
     def most(self, size: int, total: int) -> int:
         """How many entries are looked at one by one, of an input of so many; `total`: of all inputs and the output."""
@@ -58,7 +57,7 @@ def report_by(problem: Problem, subjects: Mapping[str, Subject], options: Option
             _look_at_all(known[name], options)
     for name, found in known.items():
         if forms[name] is None:
-            verdicts[name] = decide(found, options.method == "auto", options.rtol, options.directions)
+            verdicts[name] = decide(found, options.method == "auto", options.rtol)
     reports = []
     for name, fault in forms.items():
         if fault is not None:

@@ -173,7 +173,7 @@ def check_low_precision(
 
 def _truth(problem: Problem, pull_back: Backward | None, method: str, running: Running) -> dict[str, Evidence]:
     """The gradients of the reference for all cotangents: measured, or those of its own backward, which is believed."""
-    options, known = Options(method, 0.0, None, 0), {}
+    options, known = Options(method, 0.0, None), {}
     for name in problem.inputs:
         subject = subject_of(problem, name)
         if pull_back is None:

@@ -36,7 +36,6 @@ def check_op(
     vectorized: Sequence[str] | None = None,
     executor: Any = None,
     max_entries: Any = "auto",
-    directions: Any = None,
     checkpoint: Any = None,
     **options: Any,
 ) -> Report:
@@ -52,7 +51,7 @@ def check_op(
         In the names of `forward`. The arrays of a NamedTuple are reported as ``parameters.w_query`` and so on. What
         holds no floating-point numbers is passed on as it is, as for :func:`check`; what holds one array, its `array`,
         and gives the same of another, ``with_array(x)``, is differentiated by that.
-    method, rtol, executor, max_entries, directions, checkpoint
+    method, rtol, executor, max_entries, checkpoint
         As for :func:`check`.
     vectorized : sequence of str, optional
         As for :func:`check`; by default those of ``op.VECTORIZED``, if it has that, for which a trial shows it.
@@ -81,7 +80,7 @@ def check_op(
     >>> print(gradcheck.check_op(softmax, {"scores": np.array([1.0, 2.0, 4.0])}, axis=0).ok)
     True
     """
-    how = {"executor": executor, "directions": directions, "checkpoint": checkpoint}
+    how = {"executor": executor, "checkpoint": checkpoint}
     how = {name: x for name, x in how.items() if x is not None} | {"max_entries": max_entries}
     return check_op_by([method], op, inputs, options, rng=cotangent_rng, vectorized=vectorized, rtol=rtol, **how)[0]
 

@@ -127,10 +127,8 @@ class Pool:
     submit = 3
 
 
-COUNT, TOLERANCE = (
-    "^directions must be a positive integer, not ",
-    "^rtol must be a finite number that is not negative, not ",
-)
+COUNT = "^max_entries must be a positive integer, 'auto' or None, not "
+TOLERANCE = "^rtol must be a finite number that is not negative, not "
 EXECUTOR = "^executor must be a concurrent.futures.Executor, not "
 
 
@@ -149,11 +147,10 @@ EXECUTOR = "^executor must be a concurrent.futures.Executor, not "
         ({"method": "richardson"}, ValueError, r"^method must be 'auto', .* or 'central', not 'richardson'$"),
         ({"forward": None}, TypeError, "^forward must be a function, not NoneType$"),
         ({"backward": "x"}, TypeError, "^backward must be a function, not str$"),
-        ({"max_entries": -1}, ValueError, "^max_entries must be a positive integer, not -1$"),
+        *(({"max_entries": count}, ValueError, COUNT) for count in (0, -1, 1.0, True, "1")),
         ({"vectorized": 3}, TypeError, "^vectorized must be names of inputs, not 3$"),
         ({"rng": -1}, TypeError, "^rng must be a seed, .*, or a numpy.random.Generator, not -1$"),
         ({"checkpoint": "."}, ValueError, "^checkpoint . is .*$"),
-        *(({"directions": count}, ValueError, COUNT) for count in (0, -1, 1.0, True, None, "1")),
         *(({"rtol": rtol}, ValueError, TOLERANCE) for rtol in (-1e-30, np.nan, np.inf, True, "1", 1j)),
         *(({"executor": executor}, TypeError, EXECUTOR) for executor in ("threads", dict, 3, Pool())),
     ],

@@ -103,20 +103,12 @@ def _entries(count: int) -> str:
 
 def _sampled(escape: Escape) -> str:
     """What was looked at, and what may have been missed."""
-    looked = f"looked at {escape.entries} of {_entries(escape.size)}"
-    single = _probability(escape.probability(0))
-    if not (escape.directions and 0 < escape.norm < math.inf):
-        some = max(1, escape.size // 100)
-        return (
-            f"{looked}: a single wrong entry escapes with probability {single}, "
-            f"errors in {_entries(some)} with {_probability(escape.probability(0, some))}"
-        )
     error = next((10.0**k for k in range(-16, 0) if escape.probability(10.0**k) <= 1e-6), 1.0)
-    directions = f"{escape.directions} random direction{'s' if escape.directions > 1 else ''}"
     return (
-        f"{looked} and along {directions}: an error of {error:g} of the gradient's norm escapes with probability "
-        f"at most {_probability(escape.probability(error))}, an error in a single entry that is smaller than the "
-        f"noise along a direction with {single}"
+        f"looked at {escape.entries} of {_entries(escape.size)} and along {escape.directions} random directions: "
+        f"an error of {error:g} of the gradient's norm escapes with probability at most "
+        f"{_probability(escape.probability(error))}, an error in a single entry that is smaller than the noise along "
+        f"a direction with {_probability(escape.probability(0))}"
     )
 
 

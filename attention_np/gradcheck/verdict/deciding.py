@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 CLOSER = 2  # entries looked at together; if all prove wrong, clearer ones are believed
 
 
-def decide(evidence: Evidence, auto: bool, rtol: float, directions: int) -> Verdict:
+def decide(evidence: Evidence, auto: bool, rtol: float) -> Verdict:
     """The verdict on an input that was looked at.
 
     With `auto`, an input whose complex step proves wrong is measured again by differences.
@@ -43,7 +43,7 @@ def decide(evidence: Evidence, auto: bool, rtol: float, directions: int) -> Verd
         verdict = Verdict(evidence, rtol)
         settle(verdict)
     if not evidence.looked.all() and evidence.looked.size:
-        project(verdict, directions, settle)
+        project(verdict, settle)
     if evidence.bends:
         verdict.kinks = evidence.problem.once(
             (evidence.name, "kinks"), lambda: kinks(evidence.subject, evidence.rng("kinks"))

@@ -17,6 +17,8 @@ from attention_np.gradcheck.verdict.judging import OWN_ROUNDING, UNCHECKED, Verd
 
 Array = npt.NDArray[Any]
 
+DIRECTIONS = 8  # of the whole gradient, beside a sample
+
 
 class Escape(NamedTuple):
     """With what probability an error goes unnoticed if only a sample of the entries was looked at."""
@@ -52,12 +54,12 @@ class Escape(NamedTuple):
         return below_threshold**self.directions * min(not_drawn, 1.0)  # (gradcheck.73)
 
 
-def project(verdict: Verdict, count: int, settle: Callable[[Verdict], Any]) -> None:
+def project(verdict: Verdict, settle: Callable[[Verdict], Any]) -> None:
     """Hold the whole gradient against slopes along random directions; look at the entries behind what is off."""
     found = verdict.evidence
     x, claimed = found.subject.x, found.claimed
     size = sizes(x)
-    directions = size * found.rng("directions").standard_normal((count, *x.shape))
+    directions = size * found.rng("directions").standard_normal((DIRECTIONS, *x.shape))
     flat = flattened(directions)
     slopes = measured_along(found.subject, directions, found.method, found.running)
     difference = flat @ claimed - slopes.values[:, 0]
@@ -75,14 +77,14 @@ def project(verdict: Verdict, count: int, settle: Callable[[Verdict], Any]) -> N
     verdict.escape = Escape(
         entries=int((verdict.entries != UNCHECKED).sum()),
         size=x.size,
-        directions=count,
+        directions=DIRECTIONS,
         threshold=float(threshold.max()),
         norm=float(size.min() * np.linalg.norm(claimed)),
     )
     if off.size and not verdict.wrong.size:
         verdict.fault = (
-            f"along {off.size} of {count} random directions the gradient differs from the slope of forward, yet no "
-            "single entry stands out"
+            f"along {off.size} of {DIRECTIONS} random directions the gradient differs from the slope of forward, yet "
+            "no single entry stands out"
         )
 
 

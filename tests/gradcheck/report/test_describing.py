@@ -43,8 +43,8 @@ x: 2 of 5 entries are wrong, the worst first:
     [0, 1]  1         1.0000000000009095  9.1e-13         1.0e-16
 x: 1 of 5 entries cannot be decided at this precision: [1, 0]
 x, few: forward refuses complex arrays
-few: looked at 200 of 100000 entries and along 1 random direction: an error of 1e-07 of the gradient's norm
-    escapes with probability at most 1e-06, an error in a single entry that is smaller than the noise along a
+few: looked at 200 of 100000 entries and along 8 random directions: an error of 1e-11 of the gradient's norm
+    escapes with probability at most 2e-13, an error in a single entry that is smaller than the noise along a
     direction with 0.998
 many: 12 of 24 entries cannot be decided at this precision: [0, 0], [0, 2], [0, 4], [1, 0], [1, 2], ...
 bias: 3 of 3 entries cannot be decided at this precision
@@ -64,7 +64,7 @@ def test_a_report_looks_so_as_text():
     )
     half = np.arange(24).reshape(4, 6) % 2 == 0
     entries = [HOLDS, x]
-    entries += [replace(HOLDS, name="few", note=x.note, escape=SAMPLE._replace(directions=1, norm=2.5))]
+    entries += [replace(HOLDS, name="few", note=x.note, escape=SAMPLE)]
     entries += [compared("many", np.zeros((4, 6)), np.zeros((4, 6)), coarse=half), FLAT, MISSING]
     entries += [InputReport("empty", "central", True, 0.0), InputReport("jvp", "adjoint", True, 1e-16, (), 1.0, 1.0)]
     assert str(Report((*entries,))).splitlines() == TEXT.splitlines()[1:]
@@ -111,14 +111,6 @@ def test_a_check_of_a_sample_says_what_may_have_been_missed():
     assert SAMPLE.probability(1e-12) > 1e-6  # not the rare one
     for threshold, error in ((0.0, "1e-16"), (1e9, "1")):
         assert f"an error of {error} of the gradient's norm" in said_of(SAMPLE._replace(threshold=threshold))
-    said = (
-        "looked at 200 of 100000 entries: a single wrong entry escapes with probability 0.998, errors in 1000 entries "
-        "with 0.134"
-    )
-    for without in ({"directions": 0}, {"norm": 0.0}, {"norm": math.inf}):  # no error is a part of a gradient of zeros
-        assert said_of(SAMPLE._replace(**without)) == said
-    small = said_of(SAMPLE._replace(directions=0, size=90, entries=60))
-    assert small.endswith("escapes with probability 0.333, errors in 1 entry with 0.333")
 
 
 def test_a_printed_report_fits_a_terminal():
