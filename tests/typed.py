@@ -223,7 +223,6 @@ def checking(f: Forward, g: Backward, x: Array) -> None:
     assert_type(gradcheck.check_layer(f, x), gradcheck.Report)
     assert_type(gradcheck.check_hessian(f, f, {"x": x}), gradcheck.Report)
     assert_type(gradcheck.check_low_precision(f, g, {"x": x}, (f, g)), gradcheck.Report)
-    assert_type(gradcheck.Report.load("report.json"), gradcheck.Report)
     assert_type(gradcheck.numerical_gradient(f, {"x": x}, x), dict[str, Array])
     gradcheck.assert_gradients(f, g, {"x": x})
     assert_type(derivation.read_page("page.md"), derivation.Page)

@@ -82,10 +82,7 @@ def all_places(inputs: Sequence[InputReport]) -> npt.NDArray[Any]:
 
 
 def _nothing_to_plot(names: Sequence[str]) -> str:
-    return (
-        f"the report holds no arrays to plot for {', '.join(names)}: there was nothing to compare, or it comes from a "
-        "file, which holds none"
-    )
+    return f"the report holds no arrays to plot for {', '.join(names)}: there was nothing to compare"
 
 
 def _title(entry: InputReport) -> str:

@@ -76,8 +76,7 @@ class InputReport:
     escape : Escape or None
         If only a sample was looked at.
     details : Details or None
-        The arrays; None where there was nothing to compare, and in a report that was read from a file. They do not
-        count when reports are compared.
+        The arrays; None where there was nothing to compare. They do not count when reports are compared.
     """
 
     name: str

@@ -60,22 +60,11 @@ class Report:
         return saving.as_dict(self.inputs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the report to a file, as JSON.
+        """Write :meth:`to_dict` to a file, as JSON.
 
         The file is written beside `path` and then put in its place, so that no reader sees a part of it.
         """
         saving.write(path, self.inputs)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Report:
-        """Read the report that :meth:`save` wrote.
-
-        Raises
-        ------
-        ValueError
-            If the file holds something else. Nothing in it is evaluated.
-        """
-        return cls(saving.read(path))
 
     def plot(self, name: str | None = None) -> npt.NDArray[Any]:
         """Where the errors are, by Matplotlib: a figure with one Axes for each input.
