@@ -612,7 +612,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
             "q",
             "that of the keys",
             attend_backward(1, np.tri(6, dtype=bool)),
-            "the gradient of k in the place of its own",
+            _,
         ),
         ("q", "the mask forgotten", attend_backward(0), "from index 0 to 4 of axis 0"),  # the last sees all anyway
         ("k", "the mask off by one", attend_backward(1, np.tri(6, k=1, dtype=bool)), _),

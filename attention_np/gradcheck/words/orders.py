@@ -18,17 +18,14 @@ from attention_np.gradcheck.words.reading import Array, Mistake, Reading, axes_i
 Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place in turn where its entry was taken from
 
 
-def of_another_input(mistake: Mistake) -> Iterator[Reading]:
-    """The gradient of another input, for all three cotangents."""
+def swapped(mistake: Mistake) -> Iterator[Reading]:
+    """The gradient of another input, which has this one's, for all three cotangents."""
     for other, (right, claimed) in mistake.others.items():
-        if right.shape != mistake.claimed.shape:
+        if claimed is None or claimed.shape != mistake.right.shape:
             continue
-        said = f"it is the gradient of {other} in the place of its own"
-        if claimed is not None and np.allclose(claimed, mistake.right, rtol=1e-6):
+        if np.allclose(claimed, mistake.right, rtol=1e-6):
             said = f"the gradients of {mistake.name} and {other} are swapped: each is the other's"
-        elif _is_the_cotangent(mistake, right):
-            continue  # as where a derivative was forgotten, which may be all that the two have in common
-        yield Reading("another input", said, right, alone=True)
+            yield Reading("swapped", said, right, alone=True)
 
 
 def another_order(mistake: Mistake) -> Iterator[Reading]:
@@ -54,17 +51,7 @@ def another_order_of_the_cotangent(mistake: Mistake) -> Iterator[Reading]:
             yield from mistake.as_of(what, said, _taken(mistake.cotangents, order))
 
 
-READINGS = ((60, of_another_input), (61, another_order), (90, another_order_of_the_cotangent))
-
-
-def _is_the_cotangent(mistake: Mistake, gradient: Array) -> bool:
-    """Whether a gradient is but the cotangent, or the sum of it over axes that were broadcast."""
-    u = mistake.cotangents
-    padded = (1,) * (u.ndim - gradient.ndim) + gradient.shape[1:]
-    if u.ndim < gradient.ndim or any(n not in (1, m) for n, m in zip(padded, u.shape[1:], strict=True)):
-        return False
-    axes = tuple(k + 1 for k, n in enumerate(padded) if n == 1)
-    return np.allclose(u.sum(axis=axes).reshape(gradient.shape), gradient, rtol=1e-6)
+READINGS = ((60, swapped), (61, another_order), (90, another_order_of_the_cotangent))
 
 
 def permuted(axes: Sequence[int]) -> str:
