@@ -66,7 +66,7 @@ def check_layer(
     -----
     `backward` is given the gradients of several outputs as a tuple, or one by one if it must have as many arguments.
     Whether a layer adds to its gradients or sets them does not matter, nor does it if `backward` writes to the gradient
-    that it is given, which is noted. What is drawn from NumPy's global generator is the same at each call.
+    that it is given. What is drawn from NumPy's global generator is the same at each call.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def check_layer(
         if parameters:
             raise ValueError("parameters are those of an object that keeps them: functions take theirs as inputs")
         functions = _Functions(tuple(arguments), positional, run, pull_back)
-        return functions.noted(check(functions.forward, functions.backward, arguments, **options))
+        return check(functions.forward, functions.backward, arguments, **options)
     kept = _copied(layer, {})
     if parameters is None:
         raise ValueError(
@@ -118,7 +118,7 @@ def check_layer(
     arrays = [id(x) for _, x in leaves(held) if isinstance(x, np.ndarray)]
     if len(set(arrays)) < len(arrays):
         raise ValueError("two of parameters are the same array, whose gradient is one: let backward add them, name one")
-    return methods.noted(check(methods.forward, methods.backward, arguments | held, **options))
+    return check(methods.forward, methods.backward, arguments | held, **options)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,6 @@ class _Called:
 
     names: tuple[str, ...]
     positional: int  # how many of them are passed by position
-    written: list[str] = field(default_factory=list, init=False)  # what backward has written to
     drawn: Any = field(default_factory=lambda: np.random.mtrand.get_state(legacy=False), init=False)
 
     def call(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
@@ -142,19 +141,9 @@ class _Called:
 
     def pulled_back(self, pull_back: Callable[..., Any], d_output: Any, *further: Any) -> Any:
         """What a backward returns that is given the gradients of several outputs as a tuple, or all if it must be."""
-        given = copy.deepcopy(d_output)
+        given = copy.deepcopy(d_output)  # which it may write to
         one_by_one = isinstance(given, tuple) and not takes(pull_back, 1 + len(further))
-        result = pull_back(*given, *further) if one_by_one else pull_back(given, *further)
-        pairs = zip(leaves(given), leaves(d_output), strict=True)
-        if not all(np.array_equal(x, y) for (_, x), (_, y) in pairs):
-            self.written.append("d_output")
-        return result
-
-    def noted(self, report: Report) -> Report:
-        """The report, with a note if backward wrote to what it was given."""
-        first, *others = report.inputs
-        writes = "backward writes to the gradient of the output that it is given: whoever uses that again finds another"
-        return Report((first.with_note(writes), *others)) if self.written else report
+        return pull_back(*given, *further) if one_by_one else pull_back(given, *further)
 
     def by_inputs(self, result: Any, values: tuple[Any, ...]) -> list[Any]:
         """The gradient of each input, of what a backward returns; None where there is none."""

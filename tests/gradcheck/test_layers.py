@@ -276,7 +276,6 @@ def test_layers_may_draw_give_views_and_write_to_the_gradient_that_they_are_give
     layer = Drawing()
     report = check_layer(layer, normal(3, 4), parameters={})
     assert report.ok, str(report)
-    assert "backward writes to the gradient of the output" in str(report["x"].note)
     assert layer.calls == 0
     drawn = np.random.random()  # noqa: NPY002
     np.random.seed(5)  # noqa: NPY002
