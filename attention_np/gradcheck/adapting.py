@@ -42,18 +42,7 @@ def asserting(check: Callable[..., Report]) -> Callable[..., None]:
     """`assert_gradients` of a library, by its `check`."""
 
     def assert_gradients(function: Callable[..., Any], inputs: Any, **options: Any) -> None:
-        """Assert that the gradients that the library takes of a function hold; for tests.
-
-        Parameters
-        ----------
-        function, inputs, **options
-            As for `check` of the same library.
-
-        Raises
-        ------
-        AssertionError
-            If a gradient does not hold; the message is the report.
-        """
+        """Raise an AssertionError with the report if a gradient does not hold; the arguments are those of `check`."""
         check(function, inputs, **options).raise_if_failed()
 
     return assert_gradients

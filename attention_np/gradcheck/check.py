@@ -108,17 +108,7 @@ def check(
 
 
 def assert_gradients(forward: Forward, backward: Backward, inputs: Mapping[str, Any], **options: Any) -> None:
-    """Assert that the gradients of a function hold; for tests.
-
-    Parameters
-    ----------
-    forward, backward, inputs, **options
-        As for :func:`check`.
-
-    Raises
-    ------
-    AssertionError
-        If a gradient does not hold; the message is the report.
+    """Raise an AssertionError with the report if a gradient does not hold; the arguments are those of :func:`check`.
 
     Examples
     --------
@@ -189,11 +179,10 @@ def _subjects(problem: Problem, vectorized: Any, if_possible: bool) -> dict[str,
     for name in names:
         own, others = subjects[name], tuple(subjects[other].position for other in names if other != name)
         found = batched(own, others)
-        if isinstance(found, Subject):
-            subjects[name] = found
-        elif not if_possible:
+        if found is None and not if_possible:
             raise ValueError(
-                f"vectorized names {name}, but forward does not take one more leading axis there: {found} "
-                f"({name}.shape={own.x.shape})"
+                f"vectorized names {name}, but forward does not take one more leading axis there, or computes "
+                f"something else then ({name}.shape={own.x.shape})"
             )
+        subjects[name] = found or own
     return subjects

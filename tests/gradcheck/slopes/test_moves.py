@@ -71,25 +71,21 @@ def test_an_input_that_takes_one_more_axis_only_together_with_others_is_given_it
     inputs, counted = {"scores": normal(2, 3), "bias": normal(2, 3, seed=1)}, Watched(forward)
     assert check(counted, backward, inputs, vectorized=["scores", "bias"]).ok
     assert {(x.shape, y.shape) for x, y in counted.seen} >= {((6, 2, 3), (6, 2, 3)), ((6, 2, 3), (2, 3))}
-    with pytest.raises(
-        ValueError, match=r": it raises ValueError: the bias has more axes than the scores \(bias.shape"
-    ):
+    with pytest.raises(ValueError, match=r"^vectorized names bias, but forward does not take one more .* \(bias.shape"):
         check(forward, backward, inputs, vectorized="bias")
 
 
 @each("unit", [1e-20, 1.0, 1e20])
 @each(
-    ("forward", "reason"),
+    ("forward", "same"),
     [
-        (lambda x: x + 1e-14 * (x.ndim - 2) * x, None),
-        (lambda x: x - 1e-6 * x.mean(), "it computes something else then"),
-        (lambda x: x - x.mean(axis=0), "it computes something else then"),
-        (lambda x: x.reshape(3, 4) * 2, "it raises ValueError: cannot reshape array of size 24 into shape (3,4)"),
-        (lambda x: x.T * x.T, "it returns an array of shape (4, 3, 2), where (2, 4, 3) is needed"),
+        (lambda x: x + 1e-14 * (x.ndim - 2) * x, True),
+        (lambda x: x - 1e-6 * x.mean(), False),
+        (lambda x: x - x.mean(axis=0), False),
+        (lambda x: x.reshape(3, 4) * 2, False),
+        (lambda x: x.T * x.T, False),
     ],
 )
-def test_a_function_that_computes_something_else_in_a_batch_is_refused_in_a_sentence_in_any_units(
-    forward, unit, reason
-):
+def test_a_function_that_computes_something_else_in_a_batch_gets_none_in_any_units(forward, unit, same):
     found = batched(subject_of(lambda x: unit * forward(x), normal(3, 4) + 4), ())
-    assert found == reason if reason else found.batched
+    assert (found is not None) == same
