@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 FURTHER = {
     "jvp": "forward mode",
     "double_backward": "double backward",
-    "symmetry": "double backward",
 }  # of all inputs
 MOST_PROCESSES = 8  # that have enough to do to be worth beginning
 ADJOINT = ADJOINT_ULPS * float(np.finfo(np.float64).eps)

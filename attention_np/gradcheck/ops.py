@@ -66,7 +66,7 @@ def check_op(
         One entry per array; and, if the op has forward mode, one called "jvp": the difference between <u, J v> and
         <J^T u, v> over ``|u| |J v|`` for random u and v, allowed to be 1e-15, or what the dtype can hold. If it has a
         double backward, one called "double_backward": along random tangents, how output and gradients move by numerical
-        derivatives, entry by entry; and one called "symmetry": <u, H v> against <v, H u> of the Hessian that it gives.
+        derivatives, entry by entry.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def check_op_by(
     if hasattr(op, "jvp"):
         further.append(_adjoint(functions, nest, as_generator(rng)))
     if hasattr(op, "double_backward"):
-        further += check_double_backward(functions, nest, rng, methods[0])
+        further.append(check_double_backward(functions, nest, rng, methods[0]))
     return [Report((*report.inputs, *further)) for report in reports]
 
 
