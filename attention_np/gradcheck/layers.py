@@ -57,11 +57,6 @@ def check_layer(
     Report
         One entry for each input and each parameter, which is called by its path.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument cannot be used: a parameter is not there, or the layer cannot be copied.
-
     Notes
     -----
     `backward` is given the gradients of several outputs as a tuple, or one by one if it must have as many arguments.
@@ -230,8 +225,8 @@ class _Methods(_Called):
                     there[id(x)] = np.zeros(x.shape, np.result_type(x.dtype, *others) if others else x.dtype)
         layer = _copied(self.layer, there)
         for path, value in zip(self.parameters, values, strict=False):
-            if not _same(_at(layer, path), value):  # lone numbers, and what a property makes anew
-                _put(layer, path, value)
+            if not _same(_at(layer, path), value):
+                raise TypeError(f"{path} of {type(layer).__name__} is no array: name the attribute that holds one")
         return layer
 
 
@@ -264,21 +259,6 @@ def _within(layer: Any, step: str) -> Any:
         return None
 
 
-def _put(layer: Any, path: str, value: Any) -> None:
-    """Put something at a path of a copy."""
-    *before, last = path.split(".")
-    owner = layer
-    for step in before:
-        owner = _within(owner, step)
-    try:
-        if isinstance(owner, Mapping | list):
-            owner[int(last) if last.isdecimal() else last] = value  # type: ignore[index]
-        else:
-            setattr(owner, last, value)
-    except (AttributeError, TypeError):
-        raise TypeError(f"{path} of {type(layer).__name__} cannot be set: name the attribute that holds it") from None
-
-
 def _detached(output: Any) -> Any:
     """A nest with copies of its arrays: an output may be a view of what it is computed from, an input be written to."""
     return filled(output, (np.copy(x) if isinstance(x, np.ndarray) else x for _, x in leaves(output)))
@@ -287,7 +267,7 @@ def _detached(output: Any) -> Any:
 def _same(held: Any, value: Any) -> bool:
     """Whether two nests of one form hold the same arrays."""
     pairs = zip(leaves(held), leaves(value), strict=True)
-    return all(x is y or not isinstance(y, np.ndarray) for (_, x), (_, y) in pairs)
+    return all(x is y for (_, x), (_, y) in pairs)
 
 
 def _copied(x: Any, known: dict[int, Any]) -> Any:

@@ -88,11 +88,6 @@ def check_low_precision(
         One entry for the output, called "output" (of several, "output.0" and so on), and one for each input. NaN, where
         the reference has none, is wrong.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument cannot be used.
-
     Examples
     --------
     >>> import numpy as np

@@ -68,11 +68,6 @@ def check_op(
         double backward, one called "double_backward": along random tangents, how output and gradients move by numerical
         derivatives, entry by entry.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument cannot be used.
-
     Examples
     --------
     >>> import numpy as np

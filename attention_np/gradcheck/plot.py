@@ -29,26 +29,7 @@ def places(input_report: InputReport, *, ax: Axes | None = None) -> Axes:
     """Plot where the errors are: each entry's difference over its tolerance, ten times its noise floor.
 
     The rows are those of the last two axes, for each index of the leading ones below each other. What is wrong
-    has a cross; what cannot be decided, or is too small to judge, a dot.
-
-    Parameters
-    ----------
-    input_report : InputReport
-    ax : matplotlib.axes.Axes, optional
-        Where to plot; by default on a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    ImportError
-        If Matplotlib is missing.
-    TypeError
-        If it is given the report of all inputs.
-    ValueError
-        If the report holds no arrays.
+    has a cross; what cannot be decided, or is too small to judge, a dot. On a new figure, unless `ax` is given.
     """
     if not isinstance(input_report, InputReport):
         what = type(input_report).__name__

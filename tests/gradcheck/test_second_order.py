@@ -66,7 +66,7 @@ def of_x_without(v, w, x, y):
     ("first", "second", "inputs", "wrong", "said"),
     [
         (gradients, of_y_wrong, BOTH, ["y", "symmetry"], None),
-        (gradients, of_x_without, BOTH, ["x", "symmetry"], "the tangent of y is left out"),
+        (gradients, of_x_without, BOTH, ["x", "symmetry"], "the gradient of output.y is left out"),
         (gradient, lambda v, x: 1.5 * product(v, x), X, ["x"], "1.5 times"),  # as symmetric as the right one
         # gradients that are those of nothing, and the right product, and their own
         (lambda x: A @ np.cos(A @ x), product, X, ["x"], None),

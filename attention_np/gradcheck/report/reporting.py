@@ -60,31 +60,11 @@ class Report:
         return saving.as_dict(self.inputs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write :meth:`to_dict` to a file, as JSON.
-
-        The file is written beside `path` and then put in its place, so that no reader sees a part of it.
-        """
+        """Write :meth:`to_dict` to a file, as JSON: the whole of it or nothing."""
         saving.write(path, self.inputs)
 
     def plot(self, name: str | None = None) -> npt.NDArray[Any]:
-        """Where the errors are, by Matplotlib: a figure with one Axes for each input.
-
-        Parameters
-        ----------
-        name : str, optional
-            The input to look at; by default those that are wrong, or all if none is.
-
-        Returns
-        -------
-        ndarray of matplotlib.axes.Axes
-
-        Raises
-        ------
-        ImportError
-            If Matplotlib is missing.
-        ValueError
-            If the report holds no arrays to plot.
-        """
+        """Where the errors are, by Matplotlib, of all inputs that are wrong, or of all if none is; or of `name`."""
         chosen = [self[name]] if name is not None else [entry for entry in self if not entry.ok] or list(self)
         return plot.all_places(chosen)
 

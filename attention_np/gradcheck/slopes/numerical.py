@@ -52,8 +52,6 @@ def numerical_gradient(
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument cannot be used.
     NotAnalyticError
         If the complex step is asked for and does not apply.
 

@@ -33,15 +33,7 @@ COARSE = 1e3  # units in the last place: the resolution in a dtype in which that
 
 
 def relative_error(actual: Array, expected: Array) -> tuple[float, tuple[int, ...]]:
-    """The largest difference over the largest magnitude of either, and the index of that difference.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> error, index = relative_error(np.array([1.0, 2.0, 4.0]), np.array([1.0, 2.0, 4.004]))
-    >>> print(f"{error:.3g} at {index}")
-    0.000999 at (2,)
-    """
+    """The largest difference over the largest magnitude of either, and the index of that difference."""
     with np.errstate(all="ignore"):
         difference = np.abs(np.asarray(actual) - expected)
         scale = float(max(np.abs(actual).max(initial=0), np.abs(expected).max(initial=0)))
@@ -55,15 +47,7 @@ def relative_error(actual: Array, expected: Array) -> tuple[float, tuple[int, ..
 
 
 def judge(claimed: Array, measured: Array, floor: Array, bound: Array | float, resolution: float) -> Array:
-    """The verdict on each entry: `HOLDS`, `WRONG`, or `UNDECIDED`, also where one of the two is not finite.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> right = np.array([1.0, 1e-9, 1e-17])
-    >>> judge(right * [1 + 1e-9, 1 - 1e-9, -1], right, np.array([1e-16, 1e-25, 1e-17]), 1e-15, 1e-10)
-    array([1, 2, 2], dtype=int8)
-    """
+    """The verdict on each entry: `HOLDS`, `WRONG`, or `UNDECIDED`, also where one of the two is not finite."""
     with np.errstate(all="ignore"):
         difference = np.abs(claimed - measured)
         wrong = difference > np.fmax(UNDECIDABLE * floor, bound)

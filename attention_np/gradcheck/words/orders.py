@@ -99,9 +99,8 @@ def _orders(mistake: Mistake) -> Orders:
     yield from _named(mistake.shape)
     for axes in permutations_of(places.shape):
         transposed = places.transpose(axes)
-        if transposed.shape != places.shape:
-            how = f"it is transposed to {transposed.shape} and then reshaped to {places.shape}"
-            yield f"{how}: a reshape stands where a transpose belongs", transposed.reshape(places.shape)
+        how = f"it is transposed to {transposed.shape} and then reshaped to {places.shape}"
+        yield f"{how}: a reshape stands where a transpose belongs", transposed.reshape(places.shape)
     if places.size <= 50_000:
         yield from _taken_apart(places)
 

@@ -17,13 +17,6 @@ def diagnose_shape(gradient: Array, numerical: Array) -> str | None:
     """What a gradient is whose shape is not that of its input; None if the values do not show what happened.
 
     The numerical one is for the same cotangent; NaN where an entry was not looked at.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> terms = np.array([[1.0, 2.0, 3.0], [5.0, 7.0, 11.0]])
-    >>> diagnose_shape(terms, terms.sum(axis=0))
-    'the sum over the broadcast axis 0 is missing'
     """
     with np.errstate(all="ignore"):
         return next((what for what, a, b in _readings(gradient, numerical) if _are_close(a, b)), None)
