@@ -107,17 +107,9 @@ def _sampled(escape: Escape) -> str:
     return (
         f"looked at {escape.entries} of {_entries(escape.size)} and along {escape.directions} random directions: "
         f"an error of {error:g} of the gradient's norm escapes with probability at most "
-        f"{_probability(escape.probability(error))}, an error in a single entry that is smaller than the noise along "
-        f"a direction with {_probability(escape.probability(0))}"
+        f"{escape.probability(error):.3g}, an error in a single entry that is smaller than the noise along "
+        f"a direction with {escape.probability(0):.3g}"
     )
-
-
-def _probability(probability: float) -> str:
-    """Three digits, or one of a small probability, rounded up: it is a bound."""
-    if not 0 < probability < 1e-3:
-        return f"{probability:.3g}"
-    unit = 10.0 ** math.floor(math.log10(probability))
-    return f"{math.ceil(probability / unit) * unit:.0e}" if unit else f"{probability:.0e}"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:

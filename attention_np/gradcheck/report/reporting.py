@@ -43,9 +43,6 @@ class Report:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Report) and self.to_dict() == other.to_dict()  # where NaN equals NaN
 
-    def __hash__(self) -> int:
-        return hash(tuple((entry.name, entry.method, entry.ok) for entry in self.inputs))
-
     def __str__(self) -> str:
         return describe(self.inputs)
 

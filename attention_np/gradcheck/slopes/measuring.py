@@ -62,12 +62,9 @@ def measured(
     return Slopes(*(np.concatenate(column) for column in zip(*ordered, strict=True)))
 
 
-def measured_along(
-    subject: Subject, directions: Array, method: str, running: Running, steps: float | None = None
-) -> Slopes:
-    """The slopes along `directions`, (moves, *x.shape); by differences, at the best `steps` unless they are given."""
-    each = None if steps is None else np.full(1, steps)
-    tasks = [partial(_slopes, subject, v[None], method, each, False) for v in directions]
+def measured_along(subject: Subject, directions: Array, method: str, running: Running) -> Slopes:
+    """The slopes along `directions`, (moves, *x.shape); by differences, at the best steps."""
+    tasks = [partial(_slopes, subject, v[None], method, None, False) for v in directions]
     parts = dict(_in_turn(tasks, running.executor))
     return Slopes(*(np.concatenate(column) for column in zip(*(parts[k] for k in range(len(tasks))), strict=True)))
 

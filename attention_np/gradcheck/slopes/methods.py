@@ -34,15 +34,14 @@ class Slopes(NamedTuple):
     moving: Array  # (moves,): whether some output moves
 
 
-def by_complex_step(subject: Subject, directions: Array, steps: Array | None = None) -> Slopes:
+def by_complex_step(subject: Subject, directions: Array) -> Slopes:
     """Im f(x + i h v) / h, for each direction v: exact but for rounding, as nothing is subtracted (gradcheck.14).
 
-    `steps`, one for each, is by default so short that nothing is left of h^2.
+    The steps are so short that nothing is left of h^2, and no entry moves by more than a small fraction of itself.
     """
-    if steps is None:  # so short that no entry moves by more than a small fraction of itself
-        own = room(subject.x, directions)
-        in_single = (subject.output.dtype.itemsize < 8) | (own < 2.0**-800)
-        steps = np.where(in_single, COMPLEX_STEP_IN_SINGLE, COMPLEX_STEP) * own
+    own = room(subject.x, directions)
+    in_single = (subject.output.dtype.itemsize < 8) | (own < 2.0**-800)
+    steps = np.where(in_single, COMPLEX_STEP_IN_SINGLE, COMPLEX_STEP) * own
     try:
         outputs = subject.outputs(subject.x + 1j * scaled(directions, steps))
     except MemoryError:
