@@ -45,58 +45,27 @@ class Details(NamedTuple):
 
 @dataclass(frozen=True)
 class InputReport:
-    """What was found for one input.
-
-    Attributes
-    ----------
-    name : str
-    method : str
-        How the numerical gradient was taken; "adjoint" for the check of forward mode.
-    ok : bool
-        No entry is wrong, all could be measured, and some could be decided.
-    max_relative_error : float
-        The largest difference over the largest magnitude that takes part.
-    worst_index : tuple of int
-        Where the difference is largest, among the wrong entries if there are any.
-    analytic, numerical : float
-        The two values there.
-    floor : float
-        What rounding and the method can be blamed for, of the difference there.
-    size, checked, wrong, undecidable, too_small : int
-        How many entries there are, were looked at, are wrong, and cannot be decided at the working precision; how many
-        of the last are too small to judge beside the largest, but differ.
-    undecided : tuple of tuple of int
-        Where the first of those are.
-    worst : tuple of Entry
-        The worst entries, the wrong ones first.
-    diagnosis : str or None
-        What is wrong, in a sentence.
-    note : str or None
-        What else is worth knowing, such as why the method was changed.
-    escape : Escape or None
-        If only a sample was looked at.
-    details : Details or None
-        The arrays; None where there was nothing to compare. They do not count when reports are compared.
-    """
+    """What was found for one input."""
 
     name: str
-    method: str
-    ok: bool
-    max_relative_error: float
-    worst_index: tuple[int, ...] = ()
-    analytic: float = math.nan
-    numerical: float = math.nan
-    floor: float = 0.0
-    size: int = 0
-    checked: int = 0
-    wrong: int = 0
-    undecidable: int = 0
-    too_small: int = 0
-    undecided: tuple[tuple[int, ...], ...] = ()
-    worst: tuple[Entry, ...] = ()
-    diagnosis: str | None = None
-    note: str | None = None
-    escape: Escape | None = None
+    method: str  #: How the numerical gradient was taken; "adjoint" for the check of forward mode.
+    ok: bool  #: No entry is wrong, all could be measured, and some could be decided.
+    max_relative_error: float  #: The largest difference over the largest magnitude that takes part.
+    worst_index: tuple[int, ...] = ()  #: Where the difference is largest, among the wrong entries if there are any.
+    analytic: float = math.nan  #: The value there that is claimed,
+    numerical: float = math.nan  #: and the one that is measured.
+    floor: float = 0.0  #: What rounding and the method can be blamed for, of the difference there.
+    size: int = 0  #: How many entries there are,
+    checked: int = 0  #: were looked at,
+    wrong: int = 0  #: are wrong,
+    undecidable: int = 0  #: cannot be decided at the working precision,
+    too_small: int = 0  #: and of these differ, but are too small to judge beside the largest.
+    undecided: tuple[tuple[int, ...], ...] = ()  #: Where the first are that cannot be decided.
+    worst: tuple[Entry, ...] = ()  #: The worst entries, the wrong ones first.
+    diagnosis: str | None = None  #: What is wrong, in a sentence.
+    note: str | None = None  #: What else is worth knowing, such as why the method was changed.
+    escape: Escape | None = None  #: If only a sample was looked at.
+    #: The arrays; None where there was nothing to compare. They do not count when reports are compared.
     details: Details | None = field(default=None, repr=False, compare=False)
 
     @property
