@@ -95,7 +95,7 @@ def test_of_a_leak_it_is_said(zeros, leaking, sentence, place):
 @each(
     ("entries", "zeros", "leaking", "expected"),
     [
-        (24, 3, 2, "wrong only from index 0 to 1 of axis 0 (of 24), where it is to be zero"),
+        (24, 3, 2, "wrong only from index 0 to 1 of axis 0 (of 24)"),
         (26, 3, 2, "it is not zero where the numerical gradient is"),
         (9, 1, 1, "wrong only at index 0 of axis 0"),
         (9, 3, 3, "it is not zero where the numerical gradient is"),
