@@ -102,9 +102,8 @@ def check(
     >>> report.ok, report["x"].max_relative_error < 1e-15
     (True, True)
     """
-    how: dict[str, Any] = {"rtol": rtol, "rng": rng, "executor": executor, "vectorized": vectorized}
-    how |= {"max_entries": max_entries, "checkpoint": checkpoint}
-    return check_by([method], forward, backward, inputs, **how)[0]
+    how: dict[str, Any] = {"rtol": rtol, "rng": rng, "executor": executor, "checkpoint": checkpoint}
+    return check_by([method], forward, backward, inputs, vectorized=vectorized, max_entries=max_entries, **how)[0]
 
 
 def assert_gradients(forward: Forward, backward: Backward, inputs: Mapping[str, Any], **options: Any) -> None:

@@ -75,9 +75,8 @@ def check_op(
     >>> print(gradcheck.check_op(softmax, {"scores": np.array([1.0, 2.0, 4.0])}, axis=0).ok)
     True
     """
-    how = {"executor": executor, "checkpoint": checkpoint}
-    how = {name: x for name, x in how.items() if x is not None} | {"max_entries": max_entries}
-    return check_op_by([method], op, inputs, options, rng=cotangent_rng, vectorized=vectorized, rtol=rtol, **how)[0]
+    how = {"rtol": rtol, "executor": executor, "max_entries": max_entries, "checkpoint": checkpoint}
+    return check_op_by([method], op, inputs, options, rng=cotangent_rng, vectorized=vectorized, **how)[0]
 
 
 def check_op_by(
