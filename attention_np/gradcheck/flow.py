@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.evidence import Evidence, outputs_noise
-from attention_np.gradcheck.problem.calls import NotAnalyticError, another_dtype, fault_of_form
+from attention_np.gradcheck.problem.calls import NotAnalyticError, fault_of_form
 from attention_np.gradcheck.problem.problem import Problem
 from attention_np.gradcheck.report.findings import Details, InputReport, compared
 from attention_np.gradcheck.report.reporting import Report
@@ -64,9 +64,7 @@ def report_by(problem: Problem, subjects: Mapping[str, Subject], options: Option
             reports.append(_report_on_form(problem, name, known.get(name), fault, options.method))
             continue
         said = problem.writes.get(name), _diagnosis(verdicts[name], known, verdicts)
-        report = _report(verdicts[name], "; besides: ".join(x for x in said if x is not None) or None)
-        dtype = another_dtype(problem.claims[name], problem.inputs[name], problem.inputs.values(), problem.dtype)
-        reports.append(report if dtype is None else report.with_note(dtype))
+        reports.append(_report(verdicts[name], "; besides: ".join(x for x in said if x is not None) or None))
     return Report(tuple(reports))
 
 

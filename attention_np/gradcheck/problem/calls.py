@@ -211,16 +211,6 @@ def fault_of_form(gradient: Any, x: Array) -> str | None:
     return _strange(array, "gradient")
 
 
-def another_dtype(gradient: Any, x: Array, inputs: Iterable[Array], output: npt.DTypeLike) -> str | None:
-    """In words, that a gradient does not have the dtype of `x`, that of all inputs, or that of output and inputs."""
-    if not isinstance(gradient, np.ndarray):
-        return None
-    together = np.result_type(*(y.dtype for y in inputs))
-    fitting = (x.dtype, together, np.result_type(together, output))
-    fits = gradient.dtype.newbyteorder("=") in fitting
-    return None if fits else f"the gradient is {gradient.dtype}, the input {x.dtype}"
-
-
 def another_answer(first: Any, again: Any, near: float | None = None) -> str | None:
     """What is wrong if backward answers the same question otherwise, by more than `near` of the largest entry."""
     if _same(first, again, near):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy.typing as npt
@@ -46,8 +45,7 @@ class Report:
     def __str__(self) -> str:
         return describe(self.inputs)
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(describe(self.inputs))}</pre>"
+    __repr__ = __str__
 
     def to_dict(self) -> dict[str, Any]:
         """The report in the types of JSON, without the arrays of the details.

@@ -32,17 +32,9 @@ class Escape(NamedTuple):
     def probability(self, relative_error: float, wrong_entries: int = 1) -> float:
         r"""Of not noticing an error of `relative_error` times the norm of the gradient, in so many entries.
 
-        A relative error of 0 stands for one too small to show along any direction; one entry is the hardest to find.
-        Along a direction v of independent standard normal components an error e shows as
-        :math:`\langle e, v \rangle \sim N(0, |e|^2)`, which is smaller than the threshold t with the probability
-        :math:`\mathrm{erf}(t / (\sqrt 2 |e|))`. None of the n entries that were drawn out of N is one of the w wrong
-        ones with the probability :math:`\binom{N - w}{n} / \binom{N}{n}`. The draws are independent.
-
-        Examples
-        --------
-        >>> escape = Escape(entries=200, size=100_000, directions=8, threshold=1e-12, norm=1.0)
-        >>> print(f"{escape.probability(1e-10):.1e}, {escape.probability(0):.3f}, {escape.probability(0, 5000):.1e}")
-        1.6e-17, 0.998, 3.5e-05
+        Along a direction of independent standard normal components an error e shows as a number of :math:`N(0, |e|^2)`,
+        which is smaller than the threshold t with the probability :math:`\mathrm{erf}(t / (\sqrt 2 |e|))`. None of the
+        n entries drawn out of N is one of the w wrong ones with that of :math:`\binom{N - w}{n} / \binom{N}{n}`.
         """
         error = relative_error * self.norm if relative_error else 0.0  # though the norm be infinite
         below_threshold = math.erf(self.threshold / error / math.sqrt(2)) if error else 1.0

@@ -1,7 +1,7 @@
 r"""A backward of softmax, or of another normalization, without a term that the normalization brings in.
 
-Of softmax that term is :math:`r_i = \sum_j A_{ij} dA_{ij} = \sum_b dO_{ib} O_{ib}`. What is wrong without it vanishes for
-a cotangent whose rows are orthogonal to those of the output. In the rows of what is normalized, the errors are
+Of softmax that term is :math:`r_i = \sum_j A_{ij} dA_{ij} = \sum_b dO_{ib} O_{ib}`. What is wrong without it vanishes
+for a cotangent whose rows are orthogonal to those of the output. In the rows of what is normalized, the errors are
 multiples of a vector whatever the cotangent, or of two, and the right rows are orthogonal to known ones.
 """
 
