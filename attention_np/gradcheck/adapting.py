@@ -38,16 +38,6 @@ def each(d_output: Any) -> list[Any]:
     return list(d_output.values()) if isinstance(d_output, dict) else [d_output]
 
 
-def asserting(check: Callable[..., Report]) -> Callable[..., None]:
-    """`assert_gradients` of a library, by its `check`."""
-
-    def assert_gradients(function: Callable[..., Any], inputs: Any, **options: Any) -> None:
-        """Raise an AssertionError with the report if a gradient does not hold; the arguments are those of `check`."""
-        check(function, inputs, **options).raise_if_failed()
-
-    return assert_gradients
-
-
 class Adapter(ABC):
     """A function of a library's arrays as the pair of functions that the harness takes, `forward` and `backward`.
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapting import Adapter, asserting, each, library
+from attention_np.gradcheck.adapting import Adapter, each, library
 from attention_np.gradcheck.problem.nests import signature_of
 from attention_np.gradcheck.report.reporting import Report
 
-__all__ = ["assert_gradients", "check"]
+__all__ = ["check"]
 
 Array = npt.NDArray[Any]
 
@@ -42,9 +42,6 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     above all. One that changes from call to call, by a seed of its own, comes out wrong: pass the key as an argument.
     """
     return _JaxAdapter(function, inputs, signature_of(function)).check(**options)
-
-
-assert_gradients = asserting(check)
 
 
 class _JaxAdapter(Adapter):

@@ -30,12 +30,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapting import Adapter, Signature, asserting, each, library
+from attention_np.gradcheck.adapting import Adapter, Signature, each, library
 from attention_np.gradcheck.problem.nests import signature_of
 from attention_np.gradcheck.report.findings import InputReport
 from attention_np.gradcheck.report.reporting import Report
 
-__all__ = ["assert_gradients", "check"]
+__all__ = ["check"]
 
 Array = npt.NDArray[Any]
 
@@ -74,9 +74,6 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     adapter = _TorchAdapter(function, inputs)
     report = adapter.check(**options)
     return replace(report, inputs=tuple(adapter.annotate(entry) for entry in report.inputs))
-
-
-assert_gradients = asserting(check)
 
 
 class _TorchAdapter(Adapter):
