@@ -210,19 +210,6 @@ def test_what_cannot_be_checked_is_refused() -> None:
         check(lambda x: x, {"x": {"a": {"b": tensor(0, 3)}, "a.b": tensor(0, 3)}})
 
 
-def test_numbers_among_the_arguments_are_recognised_in_a_wrong_gradient() -> None:
-    class Scaled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, scale: float) -> Any:  # noqa: ARG004
-            return x * scale
-
-        @staticmethod
-        def backward(ctx: Any, d_output: Any) -> Any:  # noqa: ARG004
-            return d_output * 1, None
-
-    assert "scale" in str(check(Scaled, (tensor(0, 5), 0.37))["x"].diagnosis)
-
-
 @pytest.mark.parametrize("method", ["complex-step", "central"])
 def test_many_moves_of_a_vectorized_input_are_evaluated_at_once(method: str) -> None:
     shapes = []
