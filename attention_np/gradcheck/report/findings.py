@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
+from attention_np.gradcheck.verdict.escape import Escape
 from attention_np.gradcheck.verdict.judging import UNCHECKED, UNDECIDED, WRONG
-from attention_np.gradcheck.verdict.sampling import Escape
 
 Array = npt.NDArray[Any]
 

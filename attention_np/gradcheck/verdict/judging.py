@@ -10,7 +10,7 @@ have. Else it is undecided, and counted. Derived in ``derivations/gradcheck.md``
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,7 @@ from attention_np.gradcheck.evidence import Evidence
 from attention_np.gradcheck.slopes.kinks import Kink
 from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX
 from attention_np.gradcheck.slopes.methods import COMPLEX_STEP, TOO_SMALL, UNDECIDABLE
-
-if TYPE_CHECKING:
-    from attention_np.gradcheck.verdict.sampling import Escape
+from attention_np.gradcheck.verdict.escape import Escape
 
 Array = npt.NDArray[Any]
 
