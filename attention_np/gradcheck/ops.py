@@ -16,9 +16,10 @@ from attention_np.gradcheck.check import check_by
 from attention_np.gradcheck.evidence import moved_by_last_bits
 from attention_np.gradcheck.problem.calls import as_generator, check_mapping
 from attention_np.gradcheck.problem.nests import Nest
-from attention_np.gradcheck.report.findings import UNDECIDABLE, InputReport
+from attention_np.gradcheck.report.findings import InputReport
 from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.second_order import ADJOINT, check_double_backward
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict.judging import GROSS
 
 Array = npt.NDArray[Any]
