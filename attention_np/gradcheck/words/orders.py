@@ -1,4 +1,4 @@
-"""The right entries in the wrong places: another input's, transposed, reversed, shifted, in another order.
+"""The right entries in the wrong places: swapped with another input's, transposed, reversed, shifted, taken apart.
 
 That many entries equal others, each for three cotangents, does not happen by accident. The orders come from the plain
 to the contrived.

@@ -49,7 +49,7 @@ def leak(mistake: Mistake) -> Iterator[Reading]:
 
 
 def wrong_by_something_simple(mistake: Mistake) -> Iterator[Reading]:
-    """Wrong in some entries, with a name for where or without, and by something simple there."""
+    """Wrong only in places that have a name, and by something simple there."""
     inside = _inside(mistake)
     if inside is None:
         return
