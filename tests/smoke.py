@@ -1,5 +1,6 @@
 """What must work where there is NumPy and nothing else: a program for an environment with the wheel alone."""
 
+import json
 import subprocess
 import sys
 from importlib.metadata import distributions, version
@@ -58,7 +59,7 @@ def gradients_are_checked_and_reports_printed(folder):
     assert report.ok, str(report)
     assert "complex-step" in str(report)
     report.save(folder / "report.json")
-    assert gradcheck.Report.load(folder / "report.json") == report
+    assert json.loads((folder / "report.json").read_text()) == report.to_dict()
     assert not gradcheck.check(np.tanh, lambda d, _: d, inputs).ok
 
 

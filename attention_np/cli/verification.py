@@ -23,8 +23,8 @@ from attention_np._lib import blas, machine
 from attention_np._lib.pages import PAGES
 from attention_np.gradcheck import METHODS, numerical_gradient
 from attention_np.gradcheck.ops import check_op_by
-from attention_np.gradcheck.report.findings import UNDECIDABLE
 from attention_np.gradcheck.second_order import ADJOINT as ADJOINT_ULPS
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict.judging import relative_error
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 FURTHER = {
     "jvp": "forward mode",
     "double_backward": "double backward",
-    "symmetry": "double backward",
 }  # of all inputs
 MOST_PROCESSES = 8  # that have enough to do to be worth beginning
 ADJOINT = ADJOINT_ULPS * float(np.finfo(np.float64).eps)
@@ -121,7 +120,7 @@ def check_ops(examples: Iterable[cases.Case]) -> list[Finding]:
     for example in examples:
         threads = {"workers": 1} if "workers" in signature(example.module.forward).parameters else {}
         with blas.one_thread():  # the processes are what runs in parallel
-            reports = check_op_by(METHODS, example.module, example.inputs, example.options | threads, progress=False)
+            reports = check_op_by(METHODS, example.module, example.inputs, example.options | threads)
         for number, report in enumerate(reports):
             for entry in report:
                 if entry.name in FURTHER and number:

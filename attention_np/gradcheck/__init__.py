@@ -18,17 +18,15 @@ from attention_np.gradcheck.low_precision import check_low_precision
 from attention_np.gradcheck.ops import check_op
 from attention_np.gradcheck.problem.calls import NotAnalyticError
 from attention_np.gradcheck.report.findings import InputReport
-from attention_np.gradcheck.report.reporting import GradientError, Interrupted, Report
+from attention_np.gradcheck.report.reporting import GradientError, Report
 from attention_np.gradcheck.second_order import check_hessian
 from attention_np.gradcheck.slopes.measuring import METHODS
 from attention_np.gradcheck.slopes.numerical import numerical_gradient
-from attention_np.gradcheck.slopes.step_errors import step_errors
 
 __all__ = [
     "METHODS",
     "GradientError",
     "InputReport",
-    "Interrupted",
     "NotAnalyticError",
     "Report",
     "assert_gradients",
@@ -41,6 +39,5 @@ __all__ = [
     "jax",
     "numerical_gradient",
     "plot",
-    "step_errors",
     "torch",
 ]

@@ -10,7 +10,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from numbers import Number, Real
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -38,27 +38,6 @@ def each(d_output: Any) -> list[Any]:
     return list(d_output.values()) if isinstance(d_output, dict) else [d_output]
 
 
-def asserting(check: Callable[..., Report]) -> Callable[..., None]:
-    """`assert_gradients` of a library, by its `check`."""
-
-    def assert_gradients(function: Callable[..., Any], inputs: Any, **options: Any) -> None:
-        """Assert that the gradients that the library takes of a function hold; for tests.
-
-        Parameters
-        ----------
-        function, inputs, **options
-            As for `check` of the same library.
-
-        Raises
-        ------
-        AssertionError
-            If a gradient does not hold; the message is the report.
-        """
-        check(function, inputs, **options).raise_if_failed()
-
-    return assert_gradients
-
-
 class Adapter(ABC):
     """A function of a library's arrays as the pair of functions that the harness takes, `forward` and `backward`.
 
@@ -82,9 +61,8 @@ class Adapter(ABC):
             )
 
     def check(self, **options: Any) -> Report:
-        """The report of the harness, which is told the numbers among the arguments, too."""
-        numbers = {name: float(x) for name, x in self.leaves.items() if isinstance(x, Real) and not isinstance(x, bool)}
-        return check(self.forward, self.backward, self.inputs, **{"constants": numbers, **options})
+        """The report of the harness."""
+        return check(self.forward, self.backward, self.inputs, **options)
 
     @abstractmethod
     def forward(self, *arrays: Array) -> Any:

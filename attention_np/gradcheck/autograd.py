@@ -1,19 +1,4 @@
-"""Check the gradients of HIPS autograd, or those of your own ``defvjp``, with one call.
-
-::
-
-    import numpy as np
-    from autograd.extend import defvjp, primitive
-    from attention_np import gradcheck
-
-    @primitive
-    def cube(x):
-        return x**3
-
-    defvjp(cube, lambda output, x: lambda d_output: d_output * 3 * x)  # a square is missing
-
-    print(gradcheck.autograd.check(cube, np.array([0.5, 2.0])))
-"""
+"""Check the gradients of HIPS autograd, or those of your own ``defvjp``, with one call."""
 
 from __future__ import annotations
 
@@ -24,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapting import Adapter, asserting, each, library
+from attention_np.gradcheck.adapting import Adapter, each, library
 from attention_np.gradcheck.problem.nests import signature_of
 from attention_np.gradcheck.report.reporting import Report
 
-__all__ = ["assert_gradients", "check"]
+__all__ = ["check"]
 
 Array = npt.NDArray[Any]
 
@@ -40,29 +25,15 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     ----------
     function : callable
         A function made of ``autograd.numpy`` and of primitives. All floating-point arrays and numbers that it returns
-        count (nested in tuples, lists and dicts, too).
-    inputs : mapping of str to ndarray, tuple or list of ndarray, or ndarray
-        The arguments: a mapping by name, if the function has parameters of these names, otherwise in order. Real
-        floating-point arrays, nested ones too, are differentiated by; whatever else there is (integers, numbers,
-        None, masks) is passed on as it is.
-    **options
-        As for :func:`attention_np.gradcheck.check`.
+        count, nested ones too.
+    inputs, **options
+        As for :func:`attention_np.gradcheck.torch.check`, with NumPy's arrays.
 
     Returns
     -------
     Report
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument cannot be used.
-    ImportError
-        If autograd is missing.
     """
     return _AutogradAdapter(function, inputs, signature_of(function)).check(**options)
-
-
-assert_gradients = asserting(check)
 
 
 class _AutogradAdapter(Adapter):

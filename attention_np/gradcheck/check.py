@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arguments import as_flag
 from attention_np.gradcheck.evidence import subject_of
 from attention_np.gradcheck.flow import Options, report_by
 from attention_np.gradcheck.problem.calls import (
     Backward,
     Forward,
-    as_constants,
     as_executor,
     as_generator,
     check_functions,
@@ -27,8 +24,8 @@ from attention_np.gradcheck.problem.calls import (
 from attention_np.gradcheck.problem.problem import Problem, pose
 from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.slopes.checkpoint import Checkpoint, fingerprint
-from attention_np.gradcheck.slopes.measuring import MEMORY, Running, track
-from attention_np.gradcheck.slopes.moves import Subject, batched, rows_in, sizes
+from attention_np.gradcheck.slopes.measuring import Running
+from attention_np.gradcheck.slopes.moves import Subject, batched, sizes
 from attention_np.gradcheck.slopes.numerical import as_method
 
 Array = npt.NDArray[Any]
@@ -44,13 +41,8 @@ def check(
     rng: int | np.random.Generator = 0,
     executor: Executor | None = None,
     vectorized: Sequence[str] = (),
-    memory: int = MEMORY,
     max_entries: int | Literal["auto"] | None = "auto",
-    directions: int = 8,
     checkpoint: str | os.PathLike[str] | None = None,
-    progress: bool | None = None,
-    constants: Mapping[str, float] | None = None,
-    tangent: Mapping[str, Callable[[Array], Array]] | None = None,
 ) -> Report:
     """Check the gradients of a function, entry by entry, against numerical ones.
 
@@ -84,23 +76,12 @@ def check(
     vectorized : sequence of str, optional
         Inputs that may carry one more leading axis, by NumPy's rules of broadcasting: the output then carries it, too.
         Many moves of such an input go through `forward` at once.
-    memory : int, optional
-        The bytes that may take, of what NumPy and Python allocate; by default 256 MiB.
     max_entries : int, "auto" or None, optional
         Of an input with more entries only so many are looked at one by one, drawn at random, and the whole gradient
-        along random directions. The report says what can escape. "auto", the default, looks at all of 20 000 entries,
-        at 5000 of 100 000, and so on: the time stays the same. None: look at all.
-    directions : int, optional
-        Along how many, by default 8.
+        along eight random directions. The report says what can escape. "auto", the default, looks at all of 20 000
+        entries, at 5000 of 100 000, and so on: the time stays the same. None: look at all.
     checkpoint : path, optional
         A file that keeps the slopes that were measured. The same check with the same file goes on from there.
-    progress : bool, optional
-        Whether to draw a progress bar; by default if the check is long, and standard error a terminal.
-    constants : mapping of str to float, optional
-        Numbers that the function was called with, as ``{"num_heads": 4}``, for the diagnosis to recognise.
-    tangent : mapping of str to callable, optional
-        For an input whose entries `forward` does not let move alone, a projection of any move onto those that it does:
-        ``{"s": lambda v: (v + v.T) / 2}`` for a symmetric matrix. The gradient is compared along these.
 
     Returns
     -------
@@ -112,8 +93,6 @@ def check(
         If an argument cannot be used; a wrong gradient is reported, not raised.
     NotAnalyticError
         If `method` is "complex-step" and `forward` is not analytic.
-    Interrupted
-        A KeyboardInterrupt, with the report so far in its attribute `report`.
 
     Examples
     --------
@@ -123,23 +102,12 @@ def check(
     >>> report.ok, report["x"].max_relative_error < 1e-15
     (True, True)
     """
-    how: dict[str, Any] = {"rtol": rtol, "rng": rng, "executor": executor, "vectorized": vectorized, "memory": memory}
-    how |= {"max_entries": max_entries, "directions": directions, "checkpoint": checkpoint, "progress": progress}
-    return check_by([method], forward, backward, inputs, **how, constants=constants, tangent=tangent)[0]
+    how: dict[str, Any] = {"rtol": rtol, "rng": rng, "executor": executor, "checkpoint": checkpoint}
+    return check_by([method], forward, backward, inputs, vectorized=vectorized, max_entries=max_entries, **how)[0]
 
 
 def assert_gradients(forward: Forward, backward: Backward, inputs: Mapping[str, Any], **options: Any) -> None:
-    """Assert that the gradients of a function hold; for tests.
-
-    Parameters
-    ----------
-    forward, backward, inputs, **options
-        As for :func:`check`.
-
-    Raises
-    ------
-    AssertionError
-        If a gradient does not hold; the message is the report.
+    """Raise an AssertionError with the report if a gradient does not hold; the arguments are those of :func:`check`.
 
     Examples
     --------
@@ -162,13 +130,8 @@ def check_by(
     vectorized: Sequence[str] = (),
     if_possible: bool = False,
     stateless: bool = False,
-    memory: int = MEMORY,
     max_entries: int | Literal["auto"] | None = "auto",
-    directions: int = 8,
     checkpoint: str | os.PathLike[str] | None = None,
-    progress: bool | None = None,
-    constants: Mapping[str, float] | None = None,
-    tangent: Mapping[str, Callable[[Array], Array]] | None = None,
 ) -> list[Report]:
     """A report by each method, as :func:`check` gives it; what does not depend on the method is measured once.
 
@@ -180,35 +143,29 @@ def check_by(
         as_method(method)
     if rtol is not None and (isinstance(rtol, bool) or not (isinstance(rtol, Real) and 0 <= rtol < math.inf)):
         raise ValueError(f"rtol must be a finite number that is not negative, not {rtol!r}")
-    progress = None if progress is None else as_flag("progress", progress)
-    counts = {"memory": memory, "directions": directions} | (
-        {} if max_entries in (None, "auto") else {"max_entries": max_entries}
-    )
-    for name, number in counts.items():
-        if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
-            raise ValueError(f"{name} must be a positive integer, not {number!r}")
-    executor, generator, numbers = as_executor(executor), as_generator(rng), as_constants(constants)
-    problem = pose(forward, backward, inputs, generator, constants=numbers, stateless=stateless, tangent=tangent)
-    subjects = _subjects(problem, vectorized, if_possible, memory)
-    asked = [Options(method, float(rtol or 0), max_entries, directions) for method in methods]
+    if max_entries not in (None, "auto") and (
+        not isinstance(max_entries, Integral) or isinstance(max_entries, bool) or max_entries < 1
+    ):
+        raise ValueError(f"max_entries must be a positive integer, 'auto' or None, not {max_entries!r}")
+    executor, generator = as_executor(executor), as_generator(rng)
+    problem = pose(forward, backward, inputs, generator, stateless=stateless)
+    subjects = _subjects(problem, vectorized, if_possible)
+    asked = [Options(method, float(rtol or 0), max_entries) for method in methods]
     kept = None
     if checkpoint is not None:
         first = next(iter(subjects.values()))
         there = first.values((first.x + 0.25 * sizes(first.x))[None])  # tells functions apart that agree at the point
         question = [*problem.inputs.items(), problem.output, there, problem.cotangents, *asked, sorted(vectorized)]
         kept = Checkpoint(checkpoint, fingerprint([*question, problem.seed]))
-    entries = sum(asked[0].most(x.size, problem.size) for x in problem.point)
-    with track(len(methods) * entries, "checking gradients", progress) as advance:
-        running = Running(executor, int(memory), kept, advance)
-        try:
-            with np.errstate(all="ignore"):
-                return [report_by(problem, subjects, options, running) for options in asked]
-        finally:
-            if kept is not None:
-                kept.save()
+    try:
+        with np.errstate(all="ignore"):
+            return [report_by(problem, subjects, options, Running(executor, kept)) for options in asked]
+    finally:
+        if kept is not None:
+            kept.save()
 
 
-def _subjects(problem: Problem, vectorized: Any, if_possible: bool, memory: int) -> dict[str, Subject]:
+def _subjects(problem: Problem, vectorized: Any, if_possible: bool) -> dict[str, Subject]:
     """The function to be differentiated by each input, in batches where it takes them."""
     if not isinstance(vectorized, str | Iterable):
         raise TypeError(f"vectorized must be names of inputs, not {vectorized!r}")
@@ -221,12 +178,10 @@ def _subjects(problem: Problem, vectorized: Any, if_possible: bool, memory: int)
     for name in names:
         own, others = subjects[name], tuple(subjects[other].position for other in names if other != name)
         found = batched(own, others)
-        if isinstance(found, Subject):
-            rows = problem.once("memory", lambda found=found: rows_in(memory, found))  # type: ignore[misc]  # one call is like another
-            subjects[name] = replace(found, rows=min(rows, rows_in(memory, own)))
-        elif not if_possible:
+        if found is None and not if_possible:
             raise ValueError(
-                f"vectorized names {name}, but forward does not take one more leading axis there: {found} "
-                f"({name}.shape={own.x.shape})"
+                f"vectorized names {name}, but forward does not take one more leading axis there, or computes "
+                f"something else then ({name}.shape={own.x.shape})"
             )
+        subjects[name] = found or own
     return subjects

@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.problem.calls import REFUSALS, wide_dtype
 from attention_np.gradcheck.problem.problem import Problem
-from attention_np.gradcheck.report.findings import UNDECIDABLE
 from attention_np.gradcheck.slopes.lines import POINTS, left_over
 from attention_np.gradcheck.slopes.measuring import CENTRAL, Running, measured, measured_along
-from attention_np.gradcheck.slopes.methods import Slopes
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE, Slopes
 from attention_np.gradcheck.slopes.moves import Subject, flattened, magnitudes
 from attention_np.gradcheck.slopes.probes import noise_of_outputs
 
@@ -175,10 +174,7 @@ class Evidence:
 
     def look(self, elements: Array, *, best: bool = False, key: str | None = None) -> None:
         """Measure the slopes of some entries."""
-        running = self.running if key else self.running.aside  # entries that are looked at again are not more of them
-        measured(self.subject, elements, self.method, running, best=best, key=key, keep=self._keep)
-
-    def _keep(self, elements: Array, found: Slopes) -> None:
+        found = measured(self.subject, elements, self.method, self.running, best=best, key=key)
         self.looked[elements] = True
         self.slopes[:, elements] = found.values.T
         self.errors[elements], self.steps[elements] = found.errors, found.steps
@@ -199,7 +195,7 @@ class Evidence:
         steps = self.steps[elements]
         return self._pair(
             lambda gradient: gradient[elements],
-            lambda there: measured(there, elements, self.method, self.running.aside, steps=steps),
+            lambda there: measured(there, elements, self.method, self.running, steps=steps),
             problem or self.problem,
         )
 
@@ -208,7 +204,7 @@ class Evidence:
         flat = flattened(directions)
         return self._pair(
             lambda gradient: np.asarray(flat @ gradient.astype(wide_dtype(gradient.dtype))),
-            lambda there: measured_along(there.with_output(), directions, self.method, self.running.aside),
+            lambda there: measured_along(there.with_output(), directions, self.method, self.running),
             self.problem,
         )
 
@@ -242,7 +238,7 @@ class Evidence:
             subject = replace(
                 subject, point=wider.point, output=wider.output, cotangents=wider.cotangents[:1], noise=None
             )
-        return measured(subject, elements, CENTRAL, self.running.aside, best=best)
+        return measured(subject, elements, CENTRAL, self.running, best=best)
 
 
 def subject_of(problem: Problem, name: str) -> Subject:

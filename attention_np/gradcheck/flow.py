@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.evidence import Evidence, outputs_noise
-from attention_np.gradcheck.problem.calls import NotAnalyticError, another_dtype, fault_of_form
+from attention_np.gradcheck.problem.calls import NotAnalyticError, fault_of_form
 from attention_np.gradcheck.problem.problem import Problem
-from attention_np.gradcheck.report.findings import UNCHECKED, Details, InputReport, compared
-from attention_np.gradcheck.report.reporting import Interrupted, Report
+from attention_np.gradcheck.report.findings import Details, InputReport, compared
+from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX, Running
 from attention_np.gradcheck.slopes.moves import Subject
 from attention_np.gradcheck.slopes.probes import tried
@@ -36,7 +36,6 @@ class Options:
     method: str
     rtol: float
     max_entries: int | Literal["auto"] | None
-    directions: int
 
     def most(self, size: int, total: int) -> int:
         """How many entries are looked at one by one, of an input of so many; `total`: of all inputs and the output."""
@@ -52,26 +51,20 @@ def report_by(problem: Problem, subjects: Mapping[str, Subject], options: Option
     }
     known: dict[str, Evidence] = {}
     verdicts: dict[str, Verdict] = {}
-    try:
-        for name, subject in subjects.items():  # all before any is judged: one input's slopes are evidence on another's
-            if name not in problem.faults:
-                known[name] = prepared(problem, name, subject, options, running)
-                _look_at_all(known[name], options)
-        for name, found in known.items():
-            if forms[name] is None:
-                verdicts[name] = decide(found, options.method == "auto", options.rtol, options.directions)
-        reports = []
-        for name, fault in forms.items():
-            if fault is not None:
-                reports.append(_report_on_form(problem, name, known.get(name), fault, options.method))
-                continue
-            said = problem.writes.get(name), _diagnosis(verdicts[name], known, verdicts)
-            report = _report(verdicts[name], "; besides: ".join(x for x in said if x is not None) or None)
-            dtype = another_dtype(problem.claims[name], problem.inputs[name], problem.inputs.values(), problem.dtype)
-            reports.append(report if dtype is None else report.with_note(dtype))
-    except KeyboardInterrupt:
-        parts = (_report_on_part(problem, name, known.get(name), fault) for name, fault in forms.items())
-        raise Interrupted(Report(tuple(parts))) from None
+    for name, subject in subjects.items():  # all before any is judged: one input's slopes are evidence on another's
+        if name not in problem.faults:
+            known[name] = prepared(problem, name, subject, options, running)
+            _look_at_all(known[name], options)
+    for name, found in known.items():
+        if forms[name] is None:
+            verdicts[name] = decide(found, options.method == "auto", options.rtol)
+    reports = []
+    for name, fault in forms.items():
+        if fault is not None:
+            reports.append(_report_on_form(problem, name, known.get(name), fault, options.method))
+            continue
+        said = problem.writes.get(name), _diagnosis(verdicts[name], known, verdicts)
+        reports.append(_report(verdicts[name], "; besides: ".join(x for x in said if x is not None) or None))
     return Report(tuple(reports))
 
 
@@ -136,15 +129,6 @@ def _report_on_form(problem: Problem, name: str, found: Evidence | None, fault: 
     return InputReport(name, method, False, math.inf, size=size, diagnosis=diagnosis, note=note)
 
 
-def _report_on_part(problem: Problem, name: str, found: Evidence | None, fault: str | None) -> InputReport:
-    """On an input that not everything is known of: the entries that hold so far."""
-    if found is None or fault is not None:
-        return InputReport(name, "auto", False, math.nan, size=problem.inputs[name].size, diagnosis=fault)
-    verdict = Verdict(found, 0.0)
-    verdict.entries[verdict.begin(verdict.looked)] = UNCHECKED
-    return replace(_report(verdict, problem.writes.get(name)), ok=False, details=None)
-
-
 def _diagnosis(verdict: Verdict, known: Mapping[str, Evidence], verdicts: Mapping[str, Verdict]) -> str | None:
     """What is wrong with a gradient, in a sentence; None if nothing is."""
     broken = str(verdict.kinks[0]) if verdict.kinks else None
@@ -155,7 +139,7 @@ def _diagnosis(verdict: Verdict, known: Mapping[str, Evidence], verdicts: Mappin
 
 
 def no_simple_cause(name: str, verdicts: Mapping[str, Verdict]) -> str:
-    """What is said of an error without a name; of a slight one, that it may be the tolerance of a solver."""
+    """What is said of an error without a name; of a slight one, what may be as slight."""
     errors = {}
     for path, verdict in verdicts.items():
         largest = np.nanmax(np.abs(verdict.evidence.measured), initial=0)
@@ -163,9 +147,9 @@ def no_simple_cause(name: str, verdicts: Mapping[str, Verdict]) -> str:
     if not 0 < max(errors.values()) < 1e-3:  # so much a solver or a series may be off by of its derivatives
         return "no simple cause"
     return (
-        f"no simple cause; all of it is {errors[name]:.0e} of the largest entry: if forward is a solver, a series or "
-        "an integrator, its own tolerance may be as large. See whether a smaller one makes it smaller, or allow it by "
-        "rtol="
+        f"no simple cause; all of it is {errors[name]:.0e} of the largest entry: another epsilon, or the tolerance of "
+        "a solver, a series or an integrator, may be as large. See whether a smaller one makes it smaller, or allow it "
+        "by rtol="
     )
 
 
@@ -187,7 +171,6 @@ def mistake_of(verdict: Verdict, known: Mapping[str, Evidence], verdicts: Iterab
         verdict=verdict.entries.reshape(found.shape),
         at_zero=np.asarray(asked[3][found.name], float),
         others={name: (x, claimed.get(name)) for name, x in right.items() if name != found.name},
-        constants=problem.constants,
         parts=problem.parts,
         ask=Ask(found, problem.inputs),
     )

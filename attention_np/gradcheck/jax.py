@@ -1,19 +1,4 @@
-"""Check JAX's gradients, or those of your own ``jax.custom_vjp``, with one call.
-
-::
-
-    import jax
-    import numpy as np
-    from attention_np import gradcheck
-
-    @jax.custom_vjp
-    def cube(x):
-        return x**3
-
-    cube.defvjp(lambda x: (cube(x), x), lambda x, d_output: (d_output * 3 * x,))  # a square is missing
-
-    print(gradcheck.jax.check(cube, np.array([0.5, 2.0])))
-"""
+"""Check JAX's gradients, or those of your own ``jax.custom_vjp``, with one call."""
 
 from __future__ import annotations
 
@@ -24,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapting import Adapter, asserting, each, library
+from attention_np.gradcheck.adapting import Adapter, each, library
 from attention_np.gradcheck.problem.nests import signature_of
 from attention_np.gradcheck.report.reporting import Report
 
-__all__ = ["assert_gradients", "check"]
+__all__ = ["check"]
 
 Array = npt.NDArray[Any]
 
@@ -41,41 +26,22 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     function : callable
         A function of arrays, also a transformed one: by ``jax.jit``, ``jax.custom_vjp``, ``jax.custom_jvp``. All
         floating-point arrays in the pytree that it returns count.
-    inputs : mapping of str to array, tuple or list of arrays, or array
-        The arguments: a mapping by name, if the function has parameters of these names, otherwise in order. Each may
-        be a pytree. Real floating-point arrays, NumPy's too, are differentiated by; whatever else there is (integers,
-        numbers, None, masks) is passed on as it is.
-    **options
-        As for :func:`attention_np.gradcheck.check`.
+    inputs, **options
+        As for :func:`attention_np.gradcheck.torch.check`, with arrays or pytrees of JAX, or NumPy's.
 
     Returns
     -------
     Report
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument cannot be used: arrays of a type that NumPy does not have, as bfloat16.
-    ImportError
-        If JAX is missing.
-
     Notes
     -----
-    Arrays in double precision stay so, and numerical gradients are taken in it, without ``jax_enable_x64`` being set:
-    each evaluation enables it for itself. To check in double precision, pass NumPy's arrays of float64.
-
-    Of a complex array, the real part and the imaginary part are checked, as ``"z.real"`` and ``"z.imag"``; JAX's own
-    gradient is the complex conjugate of theirs together.
+    Arrays in double precision stay so, without ``jax_enable_x64`` being set: to check in double precision, pass NumPy's
+    arrays of float64. Of a complex array, JAX's own gradient is the complex conjugate of what is checked.
 
     The function is evaluated several times for each entry of its inputs: ``jax.jit`` makes that faster, loops
-    above all.
-
-    A function that changes from call to call, by a seed of its own, comes out wrong. Pass the key as an argument.
+    above all. One that changes from call to call, by a seed of its own, comes out wrong: pass the key as an argument.
     """
     return _JaxAdapter(function, inputs, signature_of(function)).check(**options)
-
-
-assert_gradients = asserting(check)
 
 
 class _JaxAdapter(Adapter):

@@ -8,11 +8,9 @@ and dropout that keeps its generator, or running means, start from the same stat
 from __future__ import annotations
 
 import copy
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from types import ModuleType
 from typing import Any
@@ -22,9 +20,6 @@ import numpy as np
 from attention_np.gradcheck.check import check
 from attention_np.gradcheck.problem.nests import Nest, arguments_of, filled, leaves, signature_of, takes
 from attention_np.gradcheck.report.reporting import Report
-
-HOLDERS = {"params": "grads", "parameters": "gradients"}
-STEP = re.compile(r"\.?(\w+)|\[([^\]]+)\]")
 
 
 def check_layer(
@@ -49,13 +44,11 @@ def check_layer(
         :func:`check`, they may be nests, and what is no array of floating-point numbers is passed on as it is.
     forward, backward : str, optional
         The names of the two. A `backward` that takes nothing is that of a loss, and returns the loss's own gradient.
-    parameters : mapping of str to str or None, optional
-        Where each parameter is, and where `backward` leaves its gradient: attributes as ``{"W": "dW"}``, entries as
-        ``{"params.W": "grads.W"}`` or ``{"params[0]": "grads[0]"}``, those of layers within as
-        ``{"layers[0].W": "layers[0].dW"}``, or all at once, ``{"params": "grads"}``; None if `backward` returns it,
-        in this order behind those of the inputs. By default every array that the layer holds, or a layer within it,
-        with its gradient by custom: of ``params.W`` in ``grads.W``, of ``W`` in ``dW`` or ``grad_W``, of ``W.data`` in
-        ``W.grad``, or all of them returned.
+    parameters : mapping of str to str or None
+        Where an object has each parameter, and where `backward` leaves its gradient: attributes as ``{"W": "dW"}``,
+        entries as ``{"params.W": "grads.W"}`` or ``{"params.0": "grads.0"}``, those of layers within as
+        ``{"layers.0.W": "layers.0.dW"}``, or all at once, ``{"params": "grads"}``; None if `backward` returns it, in
+        this order behind those of the inputs. ``{}``: check the inputs alone.
     **options
         As for :func:`check`.
 
@@ -64,17 +57,11 @@ def check_layer(
     Report
         One entry for each input and each parameter, which is called by its path.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument cannot be used: a parameter is not there, or has no gradient by custom; the layer cannot be
-        copied.
-
     Notes
     -----
     `backward` is given the gradients of several outputs as a tuple, or one by one if it must have as many arguments.
     Whether a layer adds to its gradients or sets them does not matter, nor does it if `backward` writes to the gradient
-    that it is given, which is noted. What is drawn from NumPy's global generator is the same at each call.
+    that it is given. What is drawn from NumPy's global generator is the same at each call.
 
     Examples
     --------
@@ -91,7 +78,8 @@ def check_layer(
     ...     def backward(self, d_y):
     ...         self.grads["w"] = self.x.T @ d_y
     ...         return d_y @ self.params["w"]  # a transpose is missing
-    >>> report = gradcheck.check_layer(Dense(np.array([[1.0, 2.0], [3.0, 5.0]])), np.array([[0.5, -1.0]]))
+    >>> layer = Dense(np.array([[1.0, 2.0], [3.0, 5.0]]))
+    >>> report = gradcheck.check_layer(layer, np.array([[0.5, -1.0]]), parameters={"params": "grads"})
     >>> report["x"].ok, report["params.w"].ok
     (False, True)
     """
@@ -106,83 +94,26 @@ def check_layer(
         if parameters:
             raise ValueError("parameters are those of an object that keeps them: functions take theirs as inputs")
         functions = _Functions(tuple(arguments), positional, run, pull_back)
-        return functions.noted(check(functions.forward, functions.backward, arguments, **options))
+        return check(functions.forward, functions.backward, arguments, **options)
     kept = _copied(layer, {})
-    methods = _Methods(tuple(arguments), positional, kept, forward, backward)
     if parameters is None:
-        methods = replace(methods, parameters=_by_custom(methods, arguments))
-    else:
-        methods = replace(methods, parameters={path: (there,) for path, there in parameters.items()})
-    held = {path: _at(kept, path) for path in methods.parameters}
+        raise ValueError(
+            f"parameters must say where {type(layer).__name__} has its parameters and leaves their gradients, as "
+            "parameters={'W': 'dW', 'params': 'grads'}, or be {} for the inputs alone"
+        )
+    methods = _Methods(tuple(arguments), positional, kept, forward, backward, parameters)
+    held = {path: _at(kept, path) for path in parameters}
     for path, x in held.items():
         if x is None:
             raise ValueError(
-                f"{type(layer).__name__} has no {path}, a parameter by its path such as 'W', 'params.W' or 'params[0]'"
+                f"{type(layer).__name__} has no {path}, a parameter by its path such as 'W', 'params.W' or 'params.0'"
             )
         if path in arguments:
             raise ValueError(f"{path} is the name of an input and of a parameter: name the input otherwise")
-    return methods.noted(check(methods.forward, methods.backward, arguments | held, **options))
-
-
-def _by_custom(methods: _Methods, arguments: Mapping[str, Any]) -> dict[str, tuple[str | None, ...]]:
-    """Where a layer has its parameters and their gradients, after one forward and one backward."""
-    before = dict(_arrays(methods.layer))
-    used, output = methods.ran(tuple(map(_detached, arguments.values())))
-    outputs = Nest({"output": _detached(output)}, numbers=True)
-    d_output = outputs.filled(map(np.array, outputs.arrays.values()), alone=True)["output"]
-    result, _ = methods.pulled(used, d_output)
-    places = {path: _present(used, path) for path in before}
-    taken = {place for found in places.values() for place in found}
-    named = {path: found for path, found in places.items() if path not in taken}
-    elsewhere = Nest(dict(zip(arguments, map(_detached, arguments.values()), strict=True)))
-    moved = elsewhere.filled(np.asarray(1.25 * x) for x in elsewhere.arrays.values())
-    other, _ = methods.ran(tuple(moved.values()))  # what forward makes of its inputs is no parameter
-    made = [path for path in dict(_arrays(used)) if path not in before and path not in taken and _present(used, path)]
-    late = [path for path in made if np.array_equal(_at(used, path), _at(other, path))]
-    if late:
-        raise ValueError(
-            f"{type(used).__name__} has no {late[0]} before forward is called: let it make its parameters first"
-        )
-    once: dict[int, str] = {}  # of an array under several names, the first
-    for path in named:
-        once.setdefault(id(before[path]), path)
-    pairs: dict[str, tuple[str, ...]] = dict.fromkeys(once.values(), ())
-    for path, found in named.items():
-        first = once[id(before[path])]
-        known = [_at(used, there) for there in pairs[first]]  # a gradient by another name, or a copy, is the same one
-        new = found and not any(np.array_equal(_at(used, found[0]), x) for x in known)
-        pairs[first] += found[:1] if new else ()
-    missing = [path for path, found in pairs.items() if not found]
-    of_inputs = Nest.of_arguments(arguments)
-    behind = len([x for _, x in leaves(result)]) - len(pairs)
-    if pairs and len(missing) == len(pairs) and behind in (len(of_inputs.kinds), len(of_inputs.leaves)):
-        return dict.fromkeys(pairs, (None,))
-    if missing:
-        alone = {path: those[0] for path, those in pairs.items() if those}
-        example = {**alone, missing[0]: "..."}
-        raise ValueError(
-            f"{type(used).__name__} holds {', '.join(missing)} without a gradient by custom: say where backward leaves "
-            f"it, as parameters={example}, or name those alone that have one, as parameters={alone}"
-        )
-    return dict(pairs)
-
-
-def _present(layer: Any, path: str) -> tuple[str, ...]:
-    """The places, of those by custom, at which a layer has the gradient of what is at a path."""
-    steps = path.split(".")
-    named = [k for k, step in enumerate(steps) if not step.isdecimal()]
-    last = named[-1]
-    name = steps[last].lstrip("_")
-    lead = steps[last].removesuffix(name)
-    others = [(last, f"{lead}d{name}"), (last, f"{lead}grad_{name}")]
-    others += [(k, HOLDERS[steps[k]]) for k in named if steps[k] in HOLDERS]
-    others += [(k, "grad") for k in named if k and steps[k] == "data"]
-    places = (".".join([*steps[:k], other, *steps[k + 1 :]]) for k, other in others)
-    return tuple(there for there in places if _is_gradient(_at(layer, there)))
-
-
-def _is_gradient(x: Any) -> bool:
-    return isinstance(x, np.ndarray | np.floating | float | list)
+    arrays = [id(x) for _, x in leaves(held) if isinstance(x, np.ndarray)]
+    if len(set(arrays)) < len(arrays):
+        raise ValueError("two of parameters are the same array, whose gradient is one: let backward add them, name one")
+    return check(methods.forward, methods.backward, arguments | held, **options)
 
 
 @dataclass(frozen=True)
@@ -191,7 +122,6 @@ class _Called:
 
     names: tuple[str, ...]
     positional: int  # how many of them are passed by position
-    written: list[str] = field(default_factory=list, init=False)  # what backward has written to
     drawn: Any = field(default_factory=lambda: np.random.mtrand.get_state(legacy=False), init=False)
 
     def call(self, function: Callable[..., Any], values: tuple[Any, ...]) -> Any:
@@ -206,19 +136,9 @@ class _Called:
 
     def pulled_back(self, pull_back: Callable[..., Any], d_output: Any, *further: Any) -> Any:
         """What a backward returns that is given the gradients of several outputs as a tuple, or all if it must be."""
-        given = copy.deepcopy(d_output)
+        given = copy.deepcopy(d_output)  # which it may write to
         one_by_one = isinstance(given, tuple) and not takes(pull_back, 1 + len(further))
-        result = pull_back(*given, *further) if one_by_one else pull_back(given, *further)
-        pairs = zip(leaves(given), leaves(d_output), strict=True)
-        if not all(np.array_equal(x, y) for (_, x), (_, y) in pairs):
-            self.written.append("d_output")
-        return result
-
-    def noted(self, report: Report) -> Report:
-        """The report, with a note if backward wrote to what it was given."""
-        first, *others = report.inputs
-        writes = "backward writes to the gradient of the output that it is given: whoever uses that again finds another"
-        return Report((first.with_note(writes), *others)) if self.written else report
+        return pull_back(*given, *further) if one_by_one else pull_back(given, *further)
 
     def by_inputs(self, result: Any, values: tuple[Any, ...]) -> list[Any]:
         """The gradient of each input, of what a backward returns; None where there is none."""
@@ -257,9 +177,7 @@ class _Methods(_Called):
     layer: Any
     run: str
     pull_back: str
-    parameters: Mapping[str, tuple[str | None, ...]] = field(
-        default_factory=dict
-    )  # and the places that sum to each gradient
+    parameters: Mapping[str, str | None]  # and the place of each gradient
 
     def forward(self, *values: Any) -> Any:
         """The output of the layer with these parameters."""
@@ -269,18 +187,14 @@ class _Methods(_Called):
         """The gradients of the inputs and of the parameters."""
         layer, _ = self.ran(values)
         result, weight = self.pulled(layer, d_output)
-        behind = [path for path, places in self.parameters.items() if places == (None,)]
+        behind = [path for path, there in self.parameters.items() if there is None]
         count = sum(len(list(leaves(_at(self.layer, path)))) for path in behind)
         returned = [x for _, x in leaves(result)] if count else []
         result = tuple(returned[:-count]) if count else result
         following = chain(returned[len(returned) - count :], repeat(None))
         gradients = self.by_inputs(result, values)
-        for path, places in self.parameters.items():
-            if places == (None,):
-                gradients.append(filled(_at(self.layer, path), following))
-            else:
-                found = [_at(layer, there) for there in places if there is not None]
-                gradients.append(found[0] if len(found) == 1 else sum(found[1:], found[0]))
+        for path, there in self.parameters.items():
+            gradients.append(filled(_at(self.layer, path), following) if there is None else _at(layer, there))
         return gradients if weight is None else [None if x is None else weight * x for x in gradients]
 
     def pulled(self, layer: Any, d_output: Any) -> tuple[Any, Any]:
@@ -288,27 +202,13 @@ class _Methods(_Called):
         pull_back = _method(layer, self.pull_back)
         if not takes(pull_back, 1) and takes(pull_back, 0):  # of a loss
             return pull_back(), d_output
-        signature = signature_of(pull_back)
-        if signature is not None and not (isinstance(d_output, tuple) or takes(pull_back, 1)):
-            _, *more = [name for name, x in signature.parameters.items() if x.default is x.empty]
-            name, to = self.pull_back, ", ".join(f"{x}=..." for x in more)
-            raise TypeError(
-                f"{name} of {type(layer).__name__} takes more than the gradient of the output: set {', '.join(more)} "
-                f"beforehand, as by layer.{name} = functools.partial(layer.{name}, {to})"
-            )
         return self.pulled_back(pull_back, d_output), None
 
     def ran(self, values: tuple[Any, ...]) -> tuple[Any, Any]:
         """A copy of the layer with the parameters that are the last of the values, after its forward; its output."""
         count = len(self.names)
         layer = self.with_parameters(values[count:])
-        output = self.call(_method(layer, self.run), values[:count])
-        if output is None:
-            raise TypeError(
-                f"{self.run} of {type(layer).__name__} returns None: it must return the output, as {self.pull_back} "
-                "must the gradients by the inputs, in a subclass say"
-            )
-        return layer, output
+        return layer, self.call(_method(layer, self.run), values[:count])
 
     def with_parameters(self, values: tuple[Any, ...]) -> Any:
         """A copy of the layer in which all that refers to an array of a parameter refers to that of `values`."""
@@ -319,14 +219,14 @@ class _Methods(_Called):
                 if isinstance(x, np.ndarray):
                     there[id(x)] = y
                     others += [y.dtype] if y.dtype != x.dtype else []
-        for path in (place for places in self.parameters.values() for place in places if place is not None):
-            for _, x in leaves(_at(self.layer, path)):
+        for place in self.parameters.values():
+            for _, x in leaves(None if place is None else _at(self.layer, place)):
                 if isinstance(x, np.ndarray) and x.dtype.kind in "fc" and id(x) not in there:
                     there[id(x)] = np.zeros(x.shape, np.result_type(x.dtype, *others) if others else x.dtype)
         layer = _copied(self.layer, there)
         for path, value in zip(self.parameters, values, strict=False):
-            if not _same(_at(layer, path), value):  # lone numbers, and what a property makes anew
-                _put(layer, path, value)
+            if not _same(_at(layer, path), value):
+                raise TypeError(f"{path} of {type(layer).__name__} is no array: name the attribute that holds one")
         return layer
 
 
@@ -339,30 +239,9 @@ def _method(layer: Any, name: str) -> Callable[..., Any]:
     return found
 
 
-def _arrays(held: Any, path: str = "", seen: tuple[Any, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """The floating-point arrays of an object by their paths, and those of the objects that it holds."""
-    slots = (kind.__dict__.get("__slots__", ()) for kind in type(held).__mro__)
-    slotted = (name for names in slots for name in ([names] if isinstance(names, str) else names))
-    by_custom = () if path else tuple(name for name in HOLDERS if isinstance(getattr(type(held), name, None), property))
-    for name in dict.fromkeys((*by_custom, *getattr(held, "__dict__", {}), *slotted)):
-        for there, leaf in leaves(getattr(held, name, None), name):
-            if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc":
-                yield path + there, leaf
-            elif not (any(leaf is x for x in (held, *seen)) or isinstance(leaf, type | ModuleType)):
-                yield from _arrays(leaf, f"{path}{there}.", (*seen, held))
-
-
-@cache
-def _steps(path: str) -> list[str]:
-    """The names and indices of a path such as ``layers[0].params.W``."""
-    if not re.fullmatch(f"({STEP.pattern})+", path):
-        raise ValueError(f"{path!r} is no path such as 'W', 'params.W' or 'layers[0].W'")
-    return [(name or index).strip("'\"") for name, index in STEP.findall(path)]
-
-
 def _at(layer: Any, path: str) -> Any:
     """What is at a path; None if nothing is."""
-    for step in _steps(path):
+    for step in path.split("."):
         layer = _within(layer, step)
     return layer
 
@@ -380,21 +259,6 @@ def _within(layer: Any, step: str) -> Any:
         return None
 
 
-def _put(layer: Any, path: str, value: Any) -> None:
-    """Put something at a path of a copy."""
-    *before, last = _steps(path)
-    owner = layer
-    for step in before:
-        owner = _within(owner, step)
-    try:
-        if isinstance(owner, Mapping | list):
-            owner[int(last) if last.isdecimal() else last] = value  # type: ignore[index]
-        else:
-            setattr(owner, last, value)
-    except (AttributeError, TypeError):
-        raise TypeError(f"{path} of {type(layer).__name__} cannot be set: name the attribute that holds it") from None
-
-
 def _detached(output: Any) -> Any:
     """A nest with copies of its arrays: an output may be a view of what it is computed from, an input be written to."""
     return filled(output, (np.copy(x) if isinstance(x, np.ndarray) else x for _, x in leaves(output)))
@@ -403,7 +267,7 @@ def _detached(output: Any) -> Any:
 def _same(held: Any, value: Any) -> bool:
     """Whether two nests of one form hold the same arrays."""
     pairs = zip(leaves(held), leaves(value), strict=True)
-    return all(x is y or not isinstance(y, np.ndarray) for (_, x), (_, y) in pairs)
+    return all(x is y for (_, x), (_, y) in pairs)
 
 
 def _copied(x: Any, known: dict[int, Any]) -> Any:

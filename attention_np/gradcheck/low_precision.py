@@ -23,7 +23,6 @@ from attention_np.gradcheck.problem.calls import (
     Backward,
     Forward,
     another_answer,
-    as_constants,
     as_executor,
     as_generator,
     as_inputs,
@@ -35,19 +34,13 @@ from attention_np.gradcheck.problem.calls import (
 )
 from attention_np.gradcheck.problem.nests import Nest, is_narrow, parts_of
 from attention_np.gradcheck.problem.problem import FlatFunctions, Problem
-from attention_np.gradcheck.report.findings import (
-    UNDECIDABLE,
-    UNDECIDED,
-    WRONG,
-    Details,
-    InputReport,
-    compared,
-)
+from attention_np.gradcheck.report.findings import Details, InputReport, compared
 from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.slopes.lines import POINTS, noise_of
 from attention_np.gradcheck.slopes.measuring import CENTRAL, Running
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.slopes.numerical import as_method
-from attention_np.gradcheck.verdict.judging import Verdict, judge
+from attention_np.gradcheck.verdict.judging import UNDECIDED, WRONG, Verdict, judge
 from attention_np.gradcheck.words import explain
 from attention_np.gradcheck.words.reading import Ask
 
@@ -69,7 +62,6 @@ def check_low_precision(
     method: str = "auto",
     rng: int | np.random.Generator = 0,
     executor: Executor | None = None,
-    constants: Mapping[str, float] | None = None,
 ) -> Report:
     """Check a kernel in half precision, or in TF32, against a function in double precision that is to be the same.
 
@@ -88,8 +80,6 @@ def check_low_precision(
     precision : {"float16", "bfloat16", "tf32"}, optional
         What the kernel computes in, if it is less than the dtype of its inputs; by default that.
     method, rng, executor
-        As for :func:`numerical_gradient`; `rng` draws the cotangent and the points close by.
-    constants : mapping of str to float, optional
         As for :func:`check`.
 
     Returns
@@ -97,11 +87,6 @@ def check_low_precision(
     Report
         One entry for the output, called "output" (of several, "output.0" and so on), and one for each input. NaN, where
         the reference has none, is wrong.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument cannot be used.
 
     Examples
     --------
@@ -119,7 +104,7 @@ def check_low_precision(
     reference, pull_back = reference if isinstance(reference, tuple) and len(reference) == 2 else (reference, None)
     check_functions(forward=forward, backward=backward, reference=reference)
     check_mapping(inputs)
-    executor, numbers = as_executor(executor), as_constants(constants)
+    executor = as_executor(executor)
     nest, generator = Nest.of_arguments(inputs), as_generator(rng)
     if not nest.arrays:
         as_inputs(inputs)  # which says why nothing is moved
@@ -148,7 +133,6 @@ def check_low_precision(
             dtype=right.dtype,
             unit=kernel.unit,
             parts=kernel.functions.parts,
-            constants=numbers,
             stateless=True,
         )
         known = _truth(problem, functions.backward if pull_back else None, as_method(method), Running(executor))
@@ -184,7 +168,7 @@ def check_low_precision(
 
 def _truth(problem: Problem, pull_back: Backward | None, method: str, running: Running) -> dict[str, Evidence]:
     """The gradients of the reference for all cotangents: measured, or those of its own backward, which is believed."""
-    options, known = Options(method, 0.0, None, 0), {}
+    options, known = Options(method, 0.0, None), {}
     for name in problem.inputs:
         subject = subject_of(problem, name)
         if pull_back is None:
@@ -209,7 +193,6 @@ class _AskPair(Ask):
     """The answers where the reference is a pair: its own backward knows the slopes for any cotangent."""
 
     pull_back: Backward
-    is_cheap = True
 
     @property
     def is_quick(self) -> bool:

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from numbers import Real
 from types import ModuleType
 from typing import Any
 
@@ -17,9 +16,10 @@ from attention_np.gradcheck.check import check_by
 from attention_np.gradcheck.evidence import moved_by_last_bits
 from attention_np.gradcheck.problem.calls import as_generator, check_mapping
 from attention_np.gradcheck.problem.nests import Nest
-from attention_np.gradcheck.report.findings import UNDECIDABLE, InputReport
+from attention_np.gradcheck.report.findings import InputReport
 from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.second_order import ADJOINT, check_double_backward
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict.judging import GROSS
 
 Array = npt.NDArray[Any]
@@ -36,11 +36,8 @@ def check_op(
     cotangent_rng: int = 0,
     vectorized: Sequence[str] | None = None,
     executor: Any = None,
-    memory: Any = None,
     max_entries: Any = "auto",
-    directions: Any = None,
     checkpoint: Any = None,
-    progress: bool | None = None,
     **options: Any,
 ) -> Report:
     """Check an op: a module with ``forward``, ``backward`` and, if it has them, ``jvp`` and ``double_backward``.
@@ -55,7 +52,7 @@ def check_op(
         In the names of `forward`. The arrays of a NamedTuple are reported as ``parameters.w_query`` and so on. What
         holds no floating-point numbers is passed on as it is, as for :func:`check`; what holds one array, its `array`,
         and gives the same of another, ``with_array(x)``, is differentiated by that.
-    method, rtol, executor, memory, max_entries, directions, checkpoint, progress
+    method, rtol, executor, max_entries, checkpoint
         As for :func:`check`.
     vectorized : sequence of str, optional
         As for :func:`check`; by default those of ``op.VECTORIZED``, if it has that, for which a trial shows it.
@@ -70,12 +67,7 @@ def check_op(
         One entry per array; and, if the op has forward mode, one called "jvp": the difference between <u, J v> and
         <J^T u, v> over ``|u| |J v|`` for random u and v, allowed to be 1e-15, or what the dtype can hold. If it has a
         double backward, one called "double_backward": along random tangents, how output and gradients move by numerical
-        derivatives, entry by entry; and one called "symmetry": <u, H v> against <v, H u> of the Hessian that it gives.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument cannot be used.
+        derivatives, entry by entry.
 
     Examples
     --------
@@ -84,9 +76,8 @@ def check_op(
     >>> print(gradcheck.check_op(softmax, {"scores": np.array([1.0, 2.0, 4.0])}, axis=0).ok)
     True
     """
-    how = {"executor": executor, "memory": memory, "directions": directions, "checkpoint": checkpoint}
-    how = {name: x for name, x in how.items() if x is not None} | {"max_entries": max_entries, "progress": progress}
-    return check_op_by([method], op, inputs, options, rng=cotangent_rng, vectorized=vectorized, rtol=rtol, **how)[0]
+    how = {"rtol": rtol, "executor": executor, "max_entries": max_entries, "checkpoint": checkpoint}
+    return check_op_by([method], op, inputs, options, rng=cotangent_rng, vectorized=vectorized, **how)[0]
 
 
 def check_op_by(
@@ -120,14 +111,13 @@ def check_op_by(
         vectorized=getattr(op, "VECTORIZED", ()) if vectorized is None else vectorized,
         if_possible=vectorized is None,  # not with dropout, whose draws go by the place
         stateless=True,
-        constants={name: float(value) for name, value in options.items() if isinstance(value, Real)},
         **how,
     )
     further: list[InputReport] = []
     if hasattr(op, "jvp"):
         further.append(_adjoint(functions, nest, as_generator(rng)))
     if hasattr(op, "double_backward"):
-        further += check_double_backward(functions, nest, rng, methods[0])
+        further.append(check_double_backward(functions, nest, rng, methods[0]))
     return [Report((*report.inputs, *further)) for report in reports]
 
 

@@ -1,116 +1,35 @@
-"""Pictures of a check, by Matplotlib: where the errors are, and how the error depends on the step."""
+"""Pictures of a check, by Matplotlib: where the errors are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib.figures import legend_below, new_figure, one_axes
-from attention_np.gradcheck.problem.calls import Forward
 from attention_np.gradcheck.report import describing
-from attention_np.gradcheck.report.findings import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, Details, InputReport
-from attention_np.gradcheck.slopes.step_errors import ORDERS, STEPS, step_errors
+from attention_np.gradcheck.report.findings import Details, InputReport
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
+from attention_np.gradcheck.verdict.judging import UNCHECKED, UNDECIDED, WRONG
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["all_places", "places", "v_curve"]
+__all__ = ["all_places", "places"]
 
 Array = npt.NDArray[Any]
 
-LOOKS = {  # told apart by the line and the marker, too; the colours are those of Okabe and Ito
-    "forward differences": ("#E69F00", "-", "v"),
-    "central differences": ("#56B4E9", "--", "s"),
-    "extrapolated once": ("#009E73", "-.", "^"),
-    "extrapolated twice": ("#CC79A7", (0, (5, 1, 1, 1, 1, 1)), "D"),
-    "complex step": ("#000000", "-", "o"),
-}
 LEAST, MOST = 1e-3, 1e3  # of the scale of errors over their tolerance
-
-
-def v_curve(
-    forward: Forward,
-    inputs: Mapping[str, npt.ArrayLike],
-    cotangent: npt.ArrayLike | None = None,
-    *,
-    gradient: Mapping[str, npt.ArrayLike] | None = None,
-    entries: int = 16,
-    steps: npt.ArrayLike = STEPS,
-    ax: Axes | None = None,
-) -> Axes:
-    """Plot the error of the numerical gradient over the step: the median of a sample of entries, up to the largest.
-
-    Parameters
-    ----------
-    forward, inputs, cotangent, gradient, entries, steps
-        As for :func:`attention_np.gradcheck.step_errors`. A wrong `gradient` shows as a plateau, if a wrong entry is
-        among those that are drawn: no step makes the difference small.
-    ax : matplotlib.axes.Axes, optional
-        Where to plot; by default on a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    ImportError
-        If Matplotlib is missing.
-    """
-    ax = one_axes(ax, 7.0, 5.0)
-    found = step_errors(forward, inputs, cotangent, gradient=gradient, entries=entries, steps=steps)
-    every = max(1, len(found.steps) // 12)
-    for number, (formula, errors) in enumerate(found.errors.items()):
-        some = ~np.isnan(errors).all(axis=1)
-        x, shown = found.steps[some], np.maximum(errors[some], 1e-17)  # zero, too, has a place
-        median, largest = np.nanmedian(shown, axis=1), np.nanmax(shown, axis=1)
-        colour, line, marker = LOOKS[formula]
-        power = f"$h^{ORDERS[formula]}$" if ORDERS[formula] > 1 else "$h$"
-        markers = (number % every, every)  # where curves lie upon each other, the markers of each are seen
-        ax.loglog(x, median, color=colour, ls=line, marker=marker, markevery=markers, ms=4, label=f"{formula}, {power}")
-        ax.fill_between(x, median, largest, color=colour, alpha=0.15, lw=0)
-    ax.axhline(np.finfo(np.float64).eps, color="0.5", lw=0.8, ls=":", label="rounding, $2^{-52}$")
-    ax.set_xlabel("step h, relative to the size of the entry")
-    ax.set_ylabel(f"relative error against\n{found.reference}")
-    count = len(found.places)
-    ax.set_title(
-        f"Error of the numerical gradient: median and largest of {count} entries"
-        if count > 1
-        else "Error of the numerical gradient of one entry"
-    )
-    ax.grid(alpha=0.25)
-    legend_below(ax)
-    return ax
 
 
 def places(input_report: InputReport, *, ax: Axes | None = None) -> Axes:
     """Plot where the errors are: each entry's difference over its tolerance, ten times its noise floor.
 
     The rows are those of the last two axes, for each index of the leading ones below each other. What is wrong
-    is outlined; what cannot be decided, or is too small to judge, has a dot.
-
-    Parameters
-    ----------
-    input_report : InputReport
-    ax : matplotlib.axes.Axes, optional
-        Where to plot; by default on a new figure.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    ImportError
-        If Matplotlib is missing.
-    TypeError
-        If it is given the report of all inputs.
-    ValueError
-        If the report holds no arrays.
+    has a cross; what cannot be decided, or is too small to judge, a dot. On a new figure, unless `ax` is given.
     """
     if not isinstance(input_report, InputReport):
         what = type(input_report).__name__
@@ -144,10 +63,7 @@ def all_places(inputs: Sequence[InputReport]) -> npt.NDArray[Any]:
 
 
 def _nothing_to_plot(names: Sequence[str]) -> str:
-    return (
-        f"the report holds no arrays to plot for {', '.join(names)}: there was nothing to compare, or it comes from a "
-        "file, which holds none"
-    )
+    return f"the report holds no arrays to plot for {', '.join(names)}: there was nothing to compare"
 
 
 def _title(entry: InputReport) -> str:
@@ -181,37 +97,19 @@ def _draw_errors(ax: Axes, image: Array) -> None:
 
 
 def _mark(ax: Axes, verdict: Array) -> None:
-    """Outlines and dots, with their legend: what the colours say must be seen without them."""
-    from matplotlib.collections import LineCollection
-    from matplotlib.patches import Patch
-
-    handles: list[Any] = []
-    if (verdict == WRONG).any():
-        outline = _outline(verdict == WRONG)
-        for colour, width in (("white", 4), ("#B2182B", 2)):
-            lines = LineCollection(list(outline), colors=colour, linewidths=width, capstyle="round", clip_on=False)
-            ax.add_collection(lines)
-        handles.append(Patch(fill=False, edgecolor="#B2182B", linewidth=2, label="wrong"))
-    if (verdict == UNDECIDED).any():
-        rows, columns = np.nonzero(verdict == UNDECIDED)
-        handles.append(ax.scatter(columns, rows, s=14, c="white", ec="black", lw=0.8, zorder=3, label="undecidable"))
-    if (verdict == UNCHECKED).any():
-        behind = np.where(verdict == UNCHECKED, 0.93, np.nan)
-        ax.imshow(behind, cmap="gray", vmin=0, vmax=1, aspect=ax.get_aspect(), interpolation="nearest")
-        handles.append(Patch(fc="0.93", ec="0.7", label="not looked at"))
+    """Crosses and dots, with their legend: what the colours say must be seen without them."""
+    looks: dict[int, dict[str, Any]] = {
+        WRONG: {"label": "wrong", "marker": "X", "s": 36, "c": "#B2182B", "ec": "white"},
+        UNDECIDED: {"label": "undecidable", "marker": "o", "s": 14, "c": "white", "ec": "black"},
+        UNCHECKED: {"label": "not looked at", "marker": ".", "s": 4, "c": "0.7"},
+    }
+    handles = []
+    for kind, look in looks.items():
+        rows, columns = np.nonzero(verdict == kind)
+        if rows.size:
+            handles.append(ax.scatter(columns, rows, lw=0.8, zorder=3, **look))
     if handles:
         legend_below(ax, handles)
-
-
-def _outline(inside: npt.NDArray[np.bool_]) -> Array:
-    """The sides of cells at which `inside` changes: (sides, 2 ends, x and y)."""
-    padded = np.pad(inside, 1)
-    rows, columns = np.nonzero(padded[1:-1, 1:] != padded[1:-1, :-1])  # left of a cell
-    upright = [[columns, rows], [columns, rows + 1]]
-    rows, columns = np.nonzero(padded[1:, 1:-1] != padded[:-1, 1:-1])  # above a cell
-    level = [[columns, rows], [columns + 1, rows]]
-    sides = np.concatenate([np.moveaxis(np.array(ends, float), 2, 0) for ends in (upright, level)])
-    return sides - 0.5
 
 
 def _label(ax: Axes, shape: tuple[int, ...]) -> None:

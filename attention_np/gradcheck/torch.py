@@ -30,12 +30,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.adapting import Adapter, Signature, asserting, each, library
+from attention_np.gradcheck.adapting import Adapter, Signature, each, library
 from attention_np.gradcheck.problem.nests import signature_of
 from attention_np.gradcheck.report.findings import InputReport
 from attention_np.gradcheck.report.reporting import Report
 
-__all__ = ["assert_gradients", "check"]
+__all__ = ["check"]
 
 Array = npt.NDArray[Any]
 
@@ -48,13 +48,13 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     Parameters
     ----------
     function : callable, torch.autograd.Function subclass, or torch.nn.Module
-        A function of tensors. All floating-point tensors that it returns count (nested in tuples, lists and mappings,
-        too). Of a module, which is not changed, the parameters are checked as well, as ``"parameters.weight"`` and so
-        on, except those that require no gradient.
+        A function of tensors. All floating-point tensors that it returns count, nested ones too. Of a module, which is
+        not changed, the parameters are checked as well, as ``"parameters.weight"`` and so on, except those that
+        require no gradient.
     inputs : mapping of str to tensor, tuple or list of tensors, or tensor
-        The arguments: a mapping by name, if the function has parameters of these names, otherwise in order. Real
-        floating-point tensors (and NumPy arrays), nested ones too, are differentiated by, whether or not they require
-        a gradient; whatever else there is (integers, None, masks) is passed on as it is.
+        The arguments: a mapping by name, if the function has parameters of these names, otherwise in order.
+        Floating-point tensors and NumPy arrays, nested ones too, are differentiated by, whether or not they require a
+        gradient; whatever else there is (integers, None, masks) is passed on as it is.
     **options
         As for :func:`attention_np.gradcheck.check`.
 
@@ -62,29 +62,18 @@ def check(function: Callable[..., Any], inputs: Any, **options: Any) -> Report:
     -------
     Report
 
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument cannot be used: tensors of a type that NumPy does not have, as bfloat16.
-    ImportError
-        If PyTorch is missing.
-
     Notes
     -----
     The function is evaluated in double precision, and on complex tensors where it takes them; so it should not fix a
-    dtype. Tensors that the function captures are constants, and stay as they are. A gradient that PyTorch does not
-    give (None) counts as zero. Of a complex tensor, the real part and the imaginary part are checked, as ``"z.real"``
-    and ``"z.imag"``.
+    dtype. Tensors that it captures are constants. A gradient that PyTorch does not give (None) counts as zero. Of a
+    complex tensor, the real part and the imaginary part are checked, as ``"z.real"`` and ``"z.imag"``.
 
     A function that draws random numbers, such as a module with dropout in training mode, is not the same function at
-    each evaluation, and comes out wrong. Call ``module.eval()`` first, or seed the generator within the function.
+    each evaluation, and comes out wrong: call ``module.eval()`` first, or seed the generator within the function.
     """
     adapter = _TorchAdapter(function, inputs)
     report = adapter.check(**options)
     return replace(report, inputs=tuple(adapter.annotate(entry) for entry in report.inputs))
-
-
-assert_gradients = asserting(check)
 
 
 class _TorchAdapter(Adapter):

@@ -15,7 +15,7 @@ Matplotlib is the extra `plot`: ``pip install 'attention-np[plot]'``. Without it
 ImportError that says so.
 """
 
-from attention_np.gradcheck.plot import places, v_curve
+from attention_np.gradcheck.plot import places
 from attention_np.plot._bars import query_weights
 from attention_np.plot._curves import cost, saturation
 from attention_np.plot._heat_maps import heads, mask, softmax_jacobian, weights
@@ -33,6 +33,5 @@ __all__ = [
     "saturation",
     "softmax_jacobian",
     "top_keys",
-    "v_curve",
     "weights",
 ]

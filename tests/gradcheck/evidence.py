@@ -18,7 +18,7 @@ def evidence_of(
     subject, running = subject_of(problem, name), running or Running()
     with np.errstate(all="ignore"):
         if tried:
-            found = prepared(problem, name, subject, Options(method, 0.0, None, 8), running)
+            found = prepared(problem, name, subject, Options(method, 0.0, None), running)
         else:
             found = Evidence(name, problem, subject, method, running, np.zeros(subject.x.shape), bends=False)
         if look:

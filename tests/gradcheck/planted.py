@@ -520,7 +520,6 @@ ORTHOGONAL = (
     r"^a term with sum\(output \* d_output\), such as the softmax correction sum_j A_ij dA_ij, is missing or wrong: "
     "it is right for a cotangent that is orthogonal to the output along axis 1$"
 )
-LAST_ALONE = "^it is right only for the gradient of the output at index 5 of axis 0$"  # the last query sees all anyway
 _ = None
 WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong gradient, and the word
     "dense": [
@@ -539,7 +538,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("w", "transposed", lambda d, x, w, b: d.T @ x, "transposed"),
         ("w", "weight decay", lambda d, x, w, b: x.T @ d + 0.01 * w, "0.01 times w"),
         ("x", "single precision", Changed(rounded), "float32"),
-        ("x", "flattened", lambda d, x, w, b: (d @ w.T).ravel(), "it is right, but flattened"),
+        ("x", "flattened", lambda d, x, w, b: (d @ w.T).ravel(), "it is right but for the shape"),
     ],
     "square dense": [
         ("x", "w not transposed", lambda d, x, w: d @ w, NOT_TRANSPOSED),
@@ -594,8 +593,8 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
     "arctan": [("x", "not squared", lambda d, x: d / (1 + x), _)],
     "swish": [("x", "sigmoid alone", lambda d, x: d * sigmoid(x), _)],
     "softplus": [("x", "exp for the sigmoid", lambda d, x: d * np.exp(x), r"exp\(output\) too many")],
-    "log2": [("x", "another base", lambda d, x: d / x, r"perhaps log\(2\)")],
-    "log": [("x", "an epsilon forgotten", lambda d, x: d / x, "epsilon")],
+    "log2": [("x", "another base", lambda d, x: d / x, r"0\.693147181 times")],
+    "log": [("x", "an epsilon forgotten", lambda d, x: d / x, _)],
     "quotient": [
         ("b", "b not squared", lambda d, a, b: -d * a / b, r"\bb times"),
         ("b", "the numerator forgotten", lambda d, a, b: -d / b**2, r"1/a"),
@@ -613,11 +612,11 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
             "q",
             "that of the keys",
             attend_backward(1, np.tri(6, dtype=bool)),
-            "the gradient of k in the place of its own",
+            _,
         ),
-        ("q", "the mask forgotten", attend_backward(0), "up to index 4 of axis 0"),  # the last sees all anyway
-        ("k", "the mask off by one", attend_backward(1, np.tri(6, k=1, dtype=bool)), LAST_ALONE),
-        ("v", "the mask forgotten", attend_backward(2), LAST_ALONE),
+        ("q", "the mask forgotten", attend_backward(0), "from index 0 to 4 of axis 0"),  # the last sees all anyway
+        ("k", "the mask off by one", attend_backward(1, np.tri(6, k=1, dtype=bool)), _),
+        ("v", "the mask forgotten", attend_backward(2), _),
     ],
     "padded attention": [
         ("v", "leaks", Changed(lambda g: g + LEAK), "in all 6 such .* is a mask forgotten"),
@@ -625,9 +624,14 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
     "multi-head attention": [
         ("q", "a reshape for combining", Changed(reshaped), r"as \(2, 5, 3, 4\), its axes are permuted"),
         ("k", "as if there were a single head", attend_backward(1), _),
-        ("v", "heads in another order", Changed(reordered), "the blocks of 4 .*: 1, 0, 2"),
-        ("v", "one head of one sample", Changed(lambda g: g * ONE_HEAD), "0 of axis 0 and from index 8 of axis 2 on"),
-        ("v", "computed in float32", lambda *a: attend_backward(2, heads=3)(*map(rounded, a)), "rounding to float32"),
+        ("v", "heads in another order", Changed(reordered), "from index 0 to 7 of axis 2"),
+        (
+            "v",
+            "one head of one sample",
+            Changed(lambda g: g * ONE_HEAD),
+            "0 of axis 0 and from index 8 to 11 of axis 2",
+        ),
+        ("v", "computed in float32", lambda *a: attend_backward(2, heads=3)(*map(rounded, a)), _),
     ],
     "additive attention": [
         # the softmax does not see a shift of its scores, so without the derivative the terms cancel
@@ -657,7 +661,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
             "x",
             "one of four pixels",
             lambda d, x: np.kron(d, [[1, 0], [0, 0]]) / 4,
-            "right only at the indices 0 and 2 of axis 0 and at",
+            _,
         ),
         ("x", "tiled for repeated", lambda d, x: np.tile(d, (2, 2)) / 4, "permuted"),
     ],
@@ -686,7 +690,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
             "u",
             "half of it carried back",
             rnn_backward("u", carry=0.5),
-            r"^it is right only .* up to index 1 of axis 0 \(of 4\): ",
+            _,
         ),
     ],
     "gru": [
@@ -701,7 +705,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("x", "statistics as constants", normalization_backward(0, mean=0, product=0), STATISTICS.format(0)),
         ("x", "no mean of the gradient", normalization_backward(0, mean=0), MEAN.format(0)),
         ("x", "no projection", normalization_backward(0, product=0), PROJECTION.format(0) + "x less its mean$"),
-        ("x", "no epsilon", normalization_backward(0, eps=0), "epsilon"),
+        ("x", "no epsilon", normalization_backward(0, eps=0), _),
         ("x", "n - 1 in the means", normalization_backward(0, count=5), "the mean and of the variance"),
         ("x", "gamma forgotten", normalization_backward(0, gain=0), "gamma"),
         ("gamma", "the input for the normalized one", lambda d, x, gamma, beta: (d * x).sum(axis=0), _),
@@ -712,12 +716,12 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("x", "no mean of the gradient", normalization_backward(-1, mean=0), MEAN.format(1)),
         ("x", "no projection", normalization_backward(-1, product=0), PROJECTION.format(1) + "x less its mean$"),
         ("x", "gamma forgotten", normalization_backward(-1, gain=0), "gamma"),
-        ("x", "another epsilon", normalization_backward(-1, eps=1e-3), "epsilon"),
+        ("x", "another epsilon", normalization_backward(-1, eps=1e-3), _),
         ("gamma", "the input not normalized", lambda d, x, gamma, beta: (d * x).sum(axis=0), _),
     ],
     "rms norm": [
         ("x", "no projection", rms_norm_backward(product=0), PROJECTION.format(1) + "x$"),
-        ("x", "no epsilon", rms_norm_backward(eps=0), "epsilon"),
+        ("x", "no epsilon", rms_norm_backward(eps=0), _),
         ("x", "the gain forgotten", rms_norm_backward(gained=False), "gain"),
     ],
     "softmax": [
@@ -740,7 +744,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("v", "weights not transposed", lambda d, q, k, v: softmax(q @ k.T / 2) @ d, "transpose"),
         ("k", "twice the correction", attend_backward(1, correction=2.0), ORTHOGONAL),
         ("k", "in float16", Changed(lambda g: rounded(g, np.float16)), "rounded to float16"),
-        ("q", "rows exchanged", Changed(lambda g: g[[0, 3, 2, 1, 4]]), "indices 1 and 3 .* are exchanged"),
+        ("q", "rows exchanged", Changed(lambda g: g[[0, 3, 2, 1, 4]]), "at the indices 1 and 3 of axis 0"),
         ("v", "weights without the scale", lambda d, q, k, v: softmax(q @ k.T).T @ d, _),
     ],
     "cross-entropy": [
@@ -762,7 +766,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
     "divergence": [("p", "no one", lambda d, p: d * np.log(p / 0.3), "same number")],
     "roll": [
         ("x", "rolled the same way", lambda d, x: np.roll(d, 2, axis=0), "shifted by"),
-        ("x", "does not wrap", lambda d, x: np.concatenate([d[2:], 0 * d[:2]]), "around|from index 5 of axis 0 on"),
+        ("x", "does not wrap", lambda d, x: np.concatenate([d[2:], 0 * d[:2]]), "around"),
     ],
     "circular difference": [
         ("x", "does not wrap", lambda d, x: np.append(0, d[:-1]) - 2 * d + np.append(d[1:], 0), "around the end")
@@ -787,7 +791,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("a", "a column dropped", lambda d, a, b: d[..., :2] @ b[:, :2].T, "index 2 of axis 2"),
     ],
     "variance": [
-        ("x", "n - 1", lambda d, x: d * 2 * (x - x.mean(axis=0)) / 5, "variance, with n - 1"),
+        ("x", "n - 1", lambda d, x: d * 2 * (x - x.mean(axis=0)) / 5, r"1\.2 times"),
         ("x", "not centered", lambda d, x: d * 2 * x / 6, "a mean along axis 0"),
     ],
     "log-sum-exp": [("x", "not normalized", lambda d, x: d[:, None] * np.exp(x), r"exp\(output\)")],
@@ -816,7 +820,7 @@ WRONG: dict[str, Any] = {  # by function: the input, the mistake, the wrong grad
         ("gamma", "one row of the sum", lambda d, x, gamma, beta: (d * x)[1], "index 1 of axis 0"),
         ("x", "clipped", lambda d, x, gamma, beta: np.clip(d * gamma, -0.5, 0.5), "not linear"),
         ("gamma", "a sum of cotangents", lambda d, x, *_: (d * x).sum(axis=0) + d.sum(), "the same number is added"),
-        ("beta", "a constant", Changed(lambda g: g + 0.01), "a constant is added to it, 0.01 in every"),
+        ("beta", "a constant", Changed(lambda g: g + 0.01), "something is added to it .*, from 0.01 to 0.01"),
     ],
 }
 PLANTED = [

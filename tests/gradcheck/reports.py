@@ -7,7 +7,10 @@ import numpy as np
 
 from attention_np.gradcheck import InputReport, Report
 from attention_np.gradcheck.report import findings
-from attention_np.gradcheck.report.findings import UNDECIDABLE, Details, Entry, Escape
+from attention_np.gradcheck.report.findings import Details, Entry
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
+from attention_np.gradcheck.verdict import judging
+from attention_np.gradcheck.verdict.escape import Escape
 
 HOLDS = InputReport("query", "complex-step", True, 3.5e-16, (0, 2), 1.25, 1.25, 2e-16, 12, 12)
 WRONG = InputReport("key", "central", False, 0.5, (1, 3), -2.123456789012, 4.25, 3e-11, 12, 12, 1)
@@ -21,10 +24,10 @@ def compared(name, analytic, numerical, floor=1e-16, *, looked_at=True, coarse=F
     analytic, numerical = np.array(analytic), np.array(numerical, float)
     floor, looked_at, coarse = (np.broadcast_to(x, analytic.shape) for x in (floor, looked_at, coarse))
     off = np.abs(analytic - numerical) > UNDECIDABLE * floor
-    verdict = np.where(off, findings.WRONG, np.where(coarse, findings.UNDECIDED, findings.HOLDS))
-    verdict = np.where(looked_at, verdict, findings.UNCHECKED)
+    verdict = np.where(off, judging.WRONG, np.where(coarse, judging.UNDECIDED, judging.HOLDS))
+    verdict = np.where(looked_at, verdict, judging.UNCHECKED)
     details = Details(analytic, np.where(looked_at, numerical, np.nan), floor, verdict)
-    said = "no simple cause" if (verdict == findings.WRONG).any() else None
+    said = "no simple cause" if (verdict == judging.WRONG).any() else None
     return replace(findings.compared(name, "complex-step", details, 2.0**-52, said), **fields)
 
 

@@ -238,7 +238,6 @@ CAUSES = {  # and what is said
 OF_JACOBIANS = {
     "transposed": (np.matmul, backward_of_product, SQUARES, "the gradient of the output is taken in another order: ax"),
     "row": (np.matmul, backward_of_product, SQUARES, "the gradient of the output is left out at index 0 of axis 0"),
-    "one head": (attend, attend_backward, SHARED, "the gradient of the output is used only at index 0 of axis 1"),
 }
 
 

@@ -109,7 +109,6 @@ def calls() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
     yield "gradcheck.check", gradcheck.check, {"forward": square, "backward": slope, "inputs": {"x": ROW}}
     numerical = {"forward": square, "inputs": {"x": ROW}, "cotangent": ROW}
     yield "gradcheck.numerical_gradient", gradcheck.numerical_gradient, numerical
-    yield "gradcheck.step_errors", gradcheck.step_errors, {"forward": square, "inputs": {"x": ROW}}
     low = {"forward": square, "backward": slope, "inputs": {"x": ROW.astype(np.float16)}, "reference": square}
     yield "gradcheck.check_low_precision", gradcheck.check_low_precision, low
 

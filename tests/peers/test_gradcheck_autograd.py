@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import normal
 
-from attention_np.gradcheck.autograd import assert_gradients, check
+from attention_np.gradcheck.autograd import check
 
 REASON = "the adapter for autograd needs autograd: pip install attention-np[peers]"
 autograd = pytest.importorskip("autograd", reason=REASON)
@@ -28,4 +28,4 @@ def test_all_floating_outputs_count_nested_ones_too(types: Any) -> None:
 
 
 def test_a_single_number_comes_out_and_an_input_of_no_axis_goes_in() -> None:
-    assert_gradients(lambda x, y: x * numpy.sum(y), {"x": np.array(2.0), "y": normal(0, 3)})
+    check(lambda x, y: x * numpy.sum(y), {"x": np.array(2.0), "y": normal(0, 3)}).raise_if_failed()

@@ -44,7 +44,7 @@ def images(figures: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_function_has_a_figure_in_its_reference(figures: Any) -> None:
     functions = {f"attention_np.plot.{name}" for name in plot.__all__ if inspect.isfunction(getattr(plot, name))}
     assert {drawing.behind for drawing in figures.REFERENCE} == functions
-    assert len(figures.REFERENCE) == len(functions) == 11
+    assert len(figures.REFERENCE) == len(functions) == 10
 
 
 def test_every_figure_has_a_name_of_its_own_and_says_in_words_what_it_shows(figures: Any) -> None:

@@ -162,11 +162,6 @@ class Nest:
         """Of the arrays that are moved, as :meth:`joined` lays them end to end."""
         return tuple((path, np.asarray(x).shape) for path, x in self.arrays.items())
 
-    @property
-    def numbers(self) -> dict[str, float]:
-        """The lone numbers."""
-        return {path: float(x) for path, x in self.leaves.items() if isinstance(x, Real) and not isinstance(x, bool)}
-
     def filled(self, arrays: Iterable[Any], *, alone: bool = False) -> dict[str, Any]:
         """The trees, by name, with these arrays; if they stand `alone`, None is in the place of all other leaves."""
         given = iter(arrays)

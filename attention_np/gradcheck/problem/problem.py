@@ -23,7 +23,7 @@ from attention_np.gradcheck.problem.calls import (
     on_copies,
     wide_dtype,
 )
-from attention_np.gradcheck.problem.nests import Nest, Parts, by_name, children, is_narrow, signature_of, takes
+from attention_np.gradcheck.problem.nests import Nest, Parts, children, is_narrow, signature_of
 
 Array = npt.NDArray[Any]
 Result = TypeVar("Result")
@@ -81,7 +81,6 @@ class Problem:
     dtype: np.dtype[Any]  # of the output where the inputs are as they were given, and so of cotangents
     unit: float  # the last bit of one, in the precision that the functions are meant for
     parts: Parts = ()  # of several outputs, end to end
-    constants: Mapping[str, float] = field(default_factory=dict)  # numbers that the functions were called with
     faults: Mapping[str, str] = field(default_factory=dict)  # by input: there is no sense in comparing
     writes: Mapping[str, str] = field(default_factory=dict)  # by input: what is written to that should not be
     stateless: bool = False  # whether `backward` uses nothing that `forward` kept of its last call
@@ -151,9 +150,7 @@ def pose(
     inputs: Mapping[str, Any],
     rng: np.random.Generator,
     *,
-    constants: Mapping[str, float] | None = None,
     stateless: bool = False,
-    tangent: Mapping[str, Callable[[Array], Array]] | None = None,
 ) -> Problem:
     """The problem that two functions of nests make, called for the first time."""
     check_mapping(inputs)
@@ -162,14 +159,13 @@ def pose(
         if is_narrow(x.dtype):
             raise TypeError(f"{path} holds {x.dtype}, too narrow for small steps: use gradcheck.check_low_precision")
     arrays = as_inputs(nest.arrays or inputs)  # if nothing is moved, it says why
-    _refuse_methods(backward, len(nest.trees))
+    signature = signature_of(backward)
+    if signature is not None and "cache" in signature.parameters:
+        raise TypeError("backward takes a cache: use gradcheck.check_layer((forward, backward), inputs)")
     result = forward(*nest.filled(x.copy() for x in arrays.values()).values())
     flat = FlatFunctions.of(forward, backward, nest, result)
     if flat.outputs is not None or list(arrays) != list(nest.trees):
-        forward, backward, constants = flat.forward, flat.backward, nest.numbers | dict(constants or {})
-    if tangent:
-        projected = Projected(forward, backward, arrays, _as_projections(tangent, arrays))
-        forward, backward = projected.forward, projected.backward
+        forward, backward = flat.forward, flat.backward
     first = first_call(forward, backward, arrays, rng)
     if first.writes or first.is_view:
         forward = partial(on_copies, forward)
@@ -193,64 +189,7 @@ def pose(
         dtype=first.output.dtype,
         unit=float(np.finfo(first.output.dtype).eps),
         parts=flat.parts,
-        constants=constants or {},
         faults=first.faults,
         writes=first.writes,
         stateless=stateless,
     )
-
-
-@dataclass(frozen=True)
-class Projected:
-    """Two functions whose inputs move along projected directions alone."""
-
-    of_allowed: Forward
-    gradients: Backward
-    start: Mapping[str, Array]
-    projections: Mapping[str, Callable[[Array], Array]]
-
-    def allowed(self, arrays: tuple[Array, ...]) -> list[Array]:
-        """The inputs, each where it comes to from the start by what is allowed of its move."""
-        pairs = zip(self.start.items(), arrays, strict=True)
-        return [x + self.projections[name](y - x) if name in self.projections else y for (name, x), y in pairs]
-
-    def forward(self, *arrays: Array) -> Any:
-        """The output there."""
-        return self.of_allowed(*self.allowed(arrays))
-
-    def backward(self, d_output: Array, *arrays: Array) -> list[Any]:
-        """The gradients by the moves: a projection is its own transpose."""
-        given = by_name(self.gradients(d_output, *self.allowed(arrays)), list(self.start))
-        return [self.projections[name](g) if name in self.projections else g for name, g in given.items()]
-
-
-def _as_projections(tangent: Any, arrays: Mapping[str, Array]) -> dict[str, Callable[[Array], Array]]:
-    if not isinstance(tangent, Mapping) or not all(map(callable, tangent.values())):
-        raise TypeError(f"tangent must be a mapping of names of inputs to functions, not {tangent!r}")
-    for name, project in tangent.items():
-        if name not in arrays:
-            raise ValueError(f"tangent names {name!r}, which is not among the inputs: {', '.join(arrays)}")
-        v, w = np.random.default_rng(0).standard_normal((2, *arrays[name].shape))
-        once = np.asarray(project(v))
-        again = once if once.shape != v.shape else np.asarray(project(once))
-        if (
-            once.shape != v.shape
-            or not np.allclose(again, once)
-            or not np.isclose((once * w).sum(), (v * project(w)).sum())
-        ):
-            raise ValueError(f"tangent of {name} must be a projection that is its own transpose, as (v + v.T) / 2")
-    return dict(tangent)
-
-
-def _refuse_methods(backward: Backward, count: int) -> None:
-    """Refuse a backward that is not one of the inputs, and say what to do instead."""
-    called = f"backward(d_output, *inputs) is called with 1 + {count} arguments, and "
-    owner, signature = getattr(backward, "__self__", None), signature_of(backward)
-    cache = signature.parameters.get("cache") if signature is not None else None
-    if cache is not None and cache.default is cache.empty:
-        raise TypeError(f"{called}this one takes a cache: use gradcheck.check_layer((forward, backward), inputs)")
-    if not takes(backward, 1 + count) and owner is not None and not isinstance(owner, type):
-        raise TypeError(
-            f"{called}the method of {type(owner).__name__} does not take them: of a layer that keeps what forward was "
-            "given, use gradcheck.check_layer(layer, inputs)"
-        )

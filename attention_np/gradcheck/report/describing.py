@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from textwrap import fill
 
 from attention_np._lib.text import legible
-from attention_np.gradcheck.report.findings import SHOWN, Entry, Escape, InputReport
+from attention_np.gradcheck.report.findings import SHOWN, Entry, InputReport
+from attention_np.gradcheck.verdict.escape import Escape
 
 COLUMNS = ("input", "method", "holds", "error", "worst at", "analytic", "numerical", "floor")
-MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?", "unfinished": "..."}
+MARKS = {"holds": "yes", "wrong": "NO", "undecidable": "?"}
 
 
 def describe(inputs: Sequence[InputReport]) -> str:
@@ -90,8 +91,6 @@ def _remarks(entry: InputReport) -> Iterator[str]:
         yield "it has no entries: there is nothing to check"
     if entry.escape is not None:
         yield _sampled(entry.escape)
-    elif entry.checked < entry.size and (entry.checked or entry.diagnosis is None):  # else nothing could be compared
-        yield f"stopped after {entry.checked} of {_entries(entry.size)}"
 
 
 def _of_all(count: int, entry: InputReport) -> str:
@@ -104,29 +103,13 @@ def _entries(count: int) -> str:
 
 def _sampled(escape: Escape) -> str:
     """What was looked at, and what may have been missed."""
-    looked = f"looked at {escape.entries} of {_entries(escape.size)}"
-    single = _probability(escape.probability(0))
-    if not (escape.directions and 0 < escape.norm < math.inf):
-        some = max(1, escape.size // 100)
-        return (
-            f"{looked}: a single wrong entry escapes with probability {single}, "
-            f"errors in {_entries(some)} with {_probability(escape.probability(0, some))}"
-        )
     error = next((10.0**k for k in range(-16, 0) if escape.probability(10.0**k) <= 1e-6), 1.0)
-    directions = f"{escape.directions} random direction{'s' if escape.directions > 1 else ''}"
     return (
-        f"{looked} and along {directions}: an error of {error:g} of the gradient's norm escapes with probability "
-        f"at most {_probability(escape.probability(error))}, an error in a single entry that is smaller than the "
-        f"noise along a direction with {single}"
+        f"looked at {escape.entries} of {_entries(escape.size)} and along {escape.directions} random directions: "
+        f"an error of {error:g} of the gradient's norm escapes with probability at most "
+        f"{escape.probability(error):.3g}, an error in a single entry that is smaller than the noise along "
+        f"a direction with {escape.probability(0):.3g}"
     )
-
-
-def _probability(probability: float) -> str:
-    """Three digits, or one of a small probability, rounded up: it is a bound."""
-    if not 0 < probability < 1e-3:
-        return f"{probability:.3g}"
-    unit = 10.0 ** math.floor(math.log10(probability))
-    return f"{math.ceil(probability / unit) * unit:.0e}" if unit else f"{probability:.0e}"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:

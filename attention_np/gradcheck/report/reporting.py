@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy.typing as npt
@@ -18,14 +17,6 @@ from attention_np.gradcheck.report.findings import InputReport
 
 class GradientError(AssertionError):
     """A gradient does not agree with the numerical one."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """A check was interrupted; `report` says what was found until then."""
-
-    def __init__(self, report: Report) -> None:
-        super().__init__("the check was interrupted: its report is in the attribute called report")
-        self.report = report
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +42,10 @@ class Report:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Report) and self.to_dict() == other.to_dict()  # where NaN equals NaN
 
-    def __hash__(self) -> int:
-        return hash(tuple((entry.name, entry.method, entry.ok) for entry in self.inputs))
-
     def __str__(self) -> str:
         return describe(self.inputs)
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(describe(self.inputs))}</pre>"
+    __repr__ = __str__
 
     def to_dict(self) -> dict[str, Any]:
         """The report in the types of JSON, without the arrays of the details.
@@ -68,42 +55,11 @@ class Report:
         return saving.as_dict(self.inputs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the report to a file, as JSON.
-
-        The file is written beside `path` and then put in its place, so that no reader sees a part of it.
-        """
+        """Write :meth:`to_dict` to a file, as JSON: the whole of it or nothing."""
         saving.write(path, self.inputs)
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Report:
-        """Read the report that :meth:`save` wrote.
-
-        Raises
-        ------
-        ValueError
-            If the file holds something else. Nothing in it is evaluated.
-        """
-        return cls(saving.read(path))
-
     def plot(self, name: str | None = None) -> npt.NDArray[Any]:
-        """Where the errors are, by Matplotlib: a figure with one Axes for each input.
-
-        Parameters
-        ----------
-        name : str, optional
-            The input to look at; by default those that are wrong, or all if none is.
-
-        Returns
-        -------
-        ndarray of matplotlib.axes.Axes
-
-        Raises
-        ------
-        ImportError
-            If Matplotlib is missing.
-        ValueError
-            If the report holds no arrays to plot.
-        """
+        """Where the errors are, by Matplotlib, of all inputs that are wrong, or of all if none is; or of `name`."""
         chosen = [self[name]] if name is not None else [entry for entry in self if not entry.ok] or list(self)
         return plot.all_places(chosen)
 

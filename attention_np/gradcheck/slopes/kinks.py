@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attention_np.gradcheck.report.findings import SHOWN, UNDECIDABLE
-from attention_np.gradcheck.slopes.methods import Array
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE, Array
 from attention_np.gradcheck.slopes.moves import SMALLEST, Subject, along_entries, flattened
 from attention_np.gradcheck.slopes.probes import random_direction
+
+FEW = 5  # that are looked for: more say no more
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ def kinks(subject: Subject, rng: np.random.Generator) -> list[Kink]:
     for elements in np.array_split(np.arange(subject.x.size), subject.x.size // 64 + 1):
         kinked, jumped = _breaks(subject, along_entries(subject.x, elements))
         some = np.flatnonzero(kinked | jumped)
-        found += [_one_sided(subject, int(elements[k]), bool(jumped[k])) for k in some[: SHOWN - len(found)]]
-        if len(found) == SHOWN:
+        found += [_one_sided(subject, int(elements[k]), bool(jumped[k])) for k in some[: FEW - len(found)]]
+        if len(found) == FEW:
             break
     return found
 

@@ -20,6 +20,8 @@ COMPLEX_STEP = 2.0**-100  # relative; its square is far below rounding whatever 
 COMPLEX_STEP_IN_SINGLE = 2.0**-40  # where small slopes times a shorter one would be lost
 LEVELS = 3  # steps h, h/2 and h/4: errors of the orders h^2 and h^4 cancel
 BENT = 24  # times how far rounding moves the outputs: a jump of the slope
+UNDECIDABLE = 10  # times its floor: a difference that rounding cannot be blamed for (gradcheck.56)
+TOO_SMALL = 8  # units in the last place of the largest entry: what differs by less is not judged (gradcheck.84)
 KNOWN = 1e-8  # relative: a slope that the first step knows so well is not measured again
 
 
@@ -32,15 +34,14 @@ class Slopes(NamedTuple):
     moving: Array  # (moves,): whether some output moves
 
 
-def by_complex_step(subject: Subject, directions: Array, steps: Array | None = None) -> Slopes:
+def by_complex_step(subject: Subject, directions: Array) -> Slopes:
     """Im f(x + i h v) / h, for each direction v: exact but for rounding, as nothing is subtracted (gradcheck.14).
 
-    `steps`, one for each, is by default so short that nothing is left of h^2.
+    The steps are so short that nothing is left of h^2, and no entry moves by more than a small fraction of itself.
     """
-    if steps is None:  # so short that no entry moves by more than a small fraction of itself
-        own = room(subject.x, directions)
-        in_single = (subject.output.dtype.itemsize < 8) | (own < 2.0**-800)
-        steps = np.where(in_single, COMPLEX_STEP_IN_SINGLE, COMPLEX_STEP) * own
+    own = room(subject.x, directions)
+    in_single = (subject.output.dtype.itemsize < 8) | (own < 2.0**-800)
+    steps = np.where(in_single, COMPLEX_STEP_IN_SINGLE, COMPLEX_STEP) * own
     try:
         outputs = subject.outputs(subject.x + 1j * scaled(directions, steps))
     except MemoryError:

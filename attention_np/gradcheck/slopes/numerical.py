@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_np._lib.arguments import as_array, as_flag
+from attention_np._lib.arguments import as_array
 from attention_np.gradcheck.problem.calls import (
     Forward,
-    as_executor,
     as_inputs,
     check_functions,
     evaluate,
@@ -28,25 +25,9 @@ from attention_np.gradcheck.slopes.moves import Subject
 from attention_np.gradcheck.slopes.probes import noise_of_outputs, tried
 
 
-@overload
 def numerical_gradient(
-    forward: Forward, inputs: Mapping[str, npt.ArrayLike], cotangent: npt.ArrayLike, *, method: str = ...,
-    executor: Executor | None = ..., return_error: Literal[False] = ...,
-) -> dict[str, Array]: ...  # fmt: skip
-@overload
-def numerical_gradient(
-    forward: Forward, inputs: Mapping[str, npt.ArrayLike], cotangent: npt.ArrayLike, *, method: str = ...,
-    executor: Executor | None = ..., return_error: Literal[True],
-) -> tuple[dict[str, Array], dict[str, Array]]: ...  # fmt: skip
-def numerical_gradient(
-    forward: Forward,
-    inputs: Mapping[str, npt.ArrayLike],
-    cotangent: npt.ArrayLike,
-    *,
-    method: str = "auto",
-    executor: Executor | None = None,
-    return_error: bool = False,
-) -> Any:
+    forward: Forward, inputs: Mapping[str, npt.ArrayLike], cotangent: npt.ArrayLike, *, method: str = "auto"
+) -> dict[str, Array]:
     """The gradient of ``(cotangent * forward(*inputs)).sum()`` with respect to every element of every input.
 
     Parameters
@@ -63,25 +44,14 @@ def numerical_gradient(
         the complex step for the inputs for which a trial along a random direction does not speak against it.
         Differences must know how far to step: from an entry that is zero, as far as other entries are large, and then
         by less and less.
-    executor : concurrent.futures.Executor, optional
-        Where to evaluate; by default here and now.
-    return_error : bool, optional
-        Return the estimated errors, too.
 
     Returns
     -------
-    gradient : dict of str to ndarray
+    dict of str to ndarray
         A float64 array of the shape of each input.
-    error : dict of str to ndarray
-        Of the same shapes, only if `return_error`: how far the method and the rounding of the outputs can have carried
-        each entry, by its own estimate. Cancellation inside `forward` is not in it.
 
     Raises
     ------
-    TypeError
-        If an input is not of real floating-point numbers, or `forward` does not return one array of them.
-    ValueError
-        If `method` is unknown or the cotangent not of the shape of the output.
     NotAnalyticError
         If the complex step is asked for and does not apply.
 
@@ -93,14 +63,23 @@ def numerical_gradient(
     array([1.      , 2.718282])
     """
     as_method(method)
-    running, return_error = Running(as_executor(executor)), as_flag("return_error", return_error)
-    gradients, errors = {}, {}
-    for name, subject in subjects_of(forward, inputs, cotangent).items():
-        subject, by = with_method(subject, method)
-        found = measured(subject, np.arange(subject.x.size), by, running, best=True)
+    check_functions(forward=forward)
+    arrays = as_inputs(inputs)
+    output = evaluate(forward, [x.copy() for x in arrays.values()])
+    refuse_masked("cotangent must not be", cotangent)
+    u = as_array("cotangent", cotangent)
+    if u.dtype.kind not in "fiu":
+        raise TypeError(f"cotangent must hold real numbers, not {u.dtype} (cotangent.shape={u.shape})")
+    if u.shape != output.shape:
+        raise ValueError(f"cotangent must have the shape of the output, {output.shape} (cotangent.shape={u.shape})")
+    point = tuple(in_double_precision(forward, list(arrays.values()), output))
+    unit, u = float(np.finfo(output.dtype).eps), u.astype(np.result_type(output.dtype, np.float64))
+    gradients = {}
+    for k, name in enumerate(arrays):
+        subject, by = with_method(Subject(partial(on_copies, forward), point, k, output, u[None], unit), method)
+        found = measured(subject, np.arange(subject.x.size), by, Running(), best=True)
         gradients[name] = np.asarray(found.values[:, 0].reshape(subject.x.shape), np.float64)
-        errors[name] = np.asarray(found.errors.reshape(subject.x.shape), np.float64)
-    return (gradients, errors) if return_error else gradients
+    return gradients
 
 
 def as_method(method: str) -> str:
@@ -108,23 +87,6 @@ def as_method(method: str) -> str:
     if method not in ("auto", *METHODS):
         raise ValueError(f"method must be 'auto', {' or '.join(map(repr, METHODS))}, not {method!r}")
     return method
-
-
-def subjects_of(forward: Forward, inputs: Mapping[str, npt.ArrayLike], cotangent: Any) -> dict[str, Subject]:
-    """The function to be differentiated by each input; `cotangent`: an array, or a function of the output."""
-    check_functions(forward=forward)
-    arrays = as_inputs(inputs)
-    output = evaluate(forward, [x.copy() for x in arrays.values()])
-    refuse_masked("cotangent must not be", cotangent)
-    u = as_array("cotangent", cotangent(output) if callable(cotangent) else cotangent)
-    if u.dtype.kind not in "fiu":
-        raise TypeError(f"cotangent must hold real numbers, not {u.dtype} (cotangent.shape={u.shape})")
-    if u.shape != output.shape:
-        raise ValueError(f"cotangent must have the shape of the output, {output.shape} (cotangent.shape={u.shape})")
-    point = tuple(in_double_precision(forward, list(arrays.values()), output))
-    unit, u = float(np.finfo(output.dtype).eps), u.astype(np.result_type(output.dtype, np.float64))
-    run = partial(on_copies, forward)
-    return {name: Subject(run, point, k, output, u[None], unit) for k, name in enumerate(arrays)}
 
 
 def with_method(subject: Subject, method: str) -> tuple[Subject, str]:

@@ -9,9 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
-from attention_np.gradcheck.report.findings import TOO_SMALL, UNDECIDABLE
 from attention_np.gradcheck.slopes.lines import POINTS, noise_of
-from attention_np.gradcheck.slopes.methods import BENT, COMPLEX_STEP, LEVELS, Array, extrapolated
+from attention_np.gradcheck.slopes.methods import (
+    BENT,
+    COMPLEX_STEP,
+    LEVELS,
+    TOO_SMALL,
+    UNDECIDABLE,
+    Array,
+    extrapolated,
+)
 from attention_np.gradcheck.slopes.moves import LONGEST, Subject, along_entries, magnitudes
 
 TRIALS = tuple(LONGEST * 2.0 ** (-5 * k) for k in range(5))  # relative steps of differences
@@ -127,14 +134,10 @@ def random_direction(x: Array, rng: np.random.Generator) -> Array:
 def noise_of_outputs(
     forward: Callable[..., Any], point: Sequence[Array], output: Array, rng: np.random.Generator
 ) -> Array:
-    """How far rounding moves each output: what high differences leave of it on a short line through the point [1]_.
+    """How far rounding moves each output: what high differences leave of it on a short line through the point.
 
     That sees rounding inside the function, as single precision. Of an output that stays what it is on a line, a longer
-    one is asked.
-
-    References
-    ----------
-    .. [1] J. J. More, S. M. Wild, "Estimating computational noise", SIAM J. Sci. Comput. 33, 2011.
+    one is asked. J. J. More, S. M. Wild, "Estimating computational noise", SIAM J. Sci. Comput. 33, 2011.
     """
     directions = [np.where((x != 0).any() & (x == 0), 0, random_direction(x, rng)) for x in point]
     least = np.full(output.size, np.inf)

@@ -15,13 +15,12 @@ import numpy.typing as npt
 from attention_np.gradcheck.evidence import DOORS, Evidence, moved_by_last_bits, noise_of_pair
 from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
 from attention_np.gradcheck.problem.problem import Problem
-from attention_np.gradcheck.report.findings import HOLDS, UNDECIDABLE, UNDECIDED, WRONG
 from attention_np.gradcheck.slopes.kinks import kinks
 from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX
-from attention_np.gradcheck.slopes.methods import Slopes
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE, Slopes
 from attention_np.gradcheck.slopes.probes import contradiction, refusal_of
 from attention_np.gradcheck.verdict.elsewhere import fault_elsewhere
-from attention_np.gradcheck.verdict.judging import COARSE, GROSS, RESOLUTION, Verdict
+from attention_np.gradcheck.verdict.judging import COARSE, GROSS, HOLDS, RESOLUTION, UNDECIDED, WRONG, Verdict
 from attention_np.gradcheck.verdict.sampling import project
 
 Array = npt.NDArray[Any]
@@ -29,7 +28,7 @@ Array = npt.NDArray[Any]
 CLOSER = 2  # entries looked at together; if all prove wrong, clearer ones are believed
 
 
-def decide(evidence: Evidence, auto: bool, rtol: float, directions: int) -> Verdict:
+def decide(evidence: Evidence, auto: bool, rtol: float) -> Verdict:
     """The verdict on an input that was looked at.
 
     With `auto`, an input whose complex step proves wrong is measured again by differences.
@@ -44,7 +43,7 @@ def decide(evidence: Evidence, auto: bool, rtol: float, directions: int) -> Verd
         verdict = Verdict(evidence, rtol)
         settle(verdict)
     if not evidence.looked.all() and evidence.looked.size:
-        project(verdict, directions, settle)
+        project(verdict, settle)
     if evidence.bends:
         verdict.kinks = evidence.problem.once(
             (evidence.name, "kinks"), lambda: kinks(evidence.subject, evidence.rng("kinks"))
@@ -173,8 +172,8 @@ def _undecided(verdict: Verdict) -> str | None:
         refusal = refusal_of(found.subject, missing[0])
         why = "" if refusal is None else f": where one of them moves, it raises {refusal}"
         return (
-            f"it could not be checked: forward has no slope by the numerical method in {count}{why}. Directions that "
-            "it allows can be named by tangent="
+            f"it could not be checked: forward has no slope by the numerical method in {count}{why}. Check "
+            "it behind a projection onto what it allows"
         )
     if (verdict.entries[looked] == HOLDS).any() or (np.abs(found.measured[looked]) <= verdict.bound).all():
         return None

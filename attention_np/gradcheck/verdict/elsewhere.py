@@ -10,10 +10,9 @@ import numpy.typing as npt
 from attention_np.gradcheck.evidence import Question, elsewhere, next_door
 from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
 from attention_np.gradcheck.problem.problem import Problem
-from attention_np.gradcheck.report.findings import HOLDS
 from attention_np.gradcheck.slopes.measuring import CENTRAL, measured_along
 from attention_np.gradcheck.slopes.probes import random_direction
-from attention_np.gradcheck.verdict.judging import COARSE, GROSS, Verdict, norm, size_of
+from attention_np.gradcheck.verdict.judging import COARSE, GROSS, HOLDS, Verdict, norm, size_of
 
 Array = npt.NDArray[Any]
 
@@ -86,7 +85,7 @@ def _is_wrong_at(verdict: Verdict, question: Question) -> bool:
     noise = np.abs(next_door(pair, question, rng)[:, 0] - (claimed - measured))
     if not abs(claimed - measured) > near + FAR_OFF * np.nanmax(noise):
         return False
-    slopes = measured_along(there, direction, CENTRAL, found.running.aside)  # the complex step may not apply there
+    slopes = measured_along(there, direction, CENTRAL, found.running)  # the complex step may not apply there
     return bool(abs(claimed - slopes.values[0, 0]) > near + FAR_OFF * slopes.errors[0])
 
 

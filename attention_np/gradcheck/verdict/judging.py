@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.evidence import Evidence
-from attention_np.gradcheck.report.findings import HOLDS, TOO_SMALL, UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG, Escape
 from attention_np.gradcheck.slopes.kinks import Kink
 from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX
-from attention_np.gradcheck.slopes.methods import COMPLEX_STEP
+from attention_np.gradcheck.slopes.methods import COMPLEX_STEP, TOO_SMALL, UNDECIDABLE
+from attention_np.gradcheck.verdict.escape import Escape
 
 Array = npt.NDArray[Any]
 
+HOLDS, WRONG, UNDECIDED, UNCHECKED = range(4)  # the verdicts on an entry
 OWN_ROUNDING = 4  # units in the last place of an entry that are no reason to look closer
 RESOLUTION = {COMPLEX: 1e-10, CENTRAL: 1e-7}  # the relative error of an entry that must be seen
 GROSS = 1e-6  # relative: no rounding comes so far, but to single or half precision
@@ -30,15 +31,7 @@ COARSE = 1e3  # units in the last place: the resolution in a dtype in which that
 
 
 def relative_error(actual: Array, expected: Array) -> tuple[float, tuple[int, ...]]:
-    """The largest difference over the largest magnitude of either, and the index of that difference.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> error, index = relative_error(np.array([1.0, 2.0, 4.0]), np.array([1.0, 2.0, 4.004]))
-    >>> print(f"{error:.3g} at {index}")
-    0.000999 at (2,)
-    """
+    """The largest difference over the largest magnitude of either, and the index of that difference."""
     with np.errstate(all="ignore"):
         difference = np.abs(np.asarray(actual) - expected)
         scale = float(max(np.abs(actual).max(initial=0), np.abs(expected).max(initial=0)))
@@ -52,15 +45,7 @@ def relative_error(actual: Array, expected: Array) -> tuple[float, tuple[int, ..
 
 
 def judge(claimed: Array, measured: Array, floor: Array, bound: Array | float, resolution: float) -> Array:
-    """The verdict on each entry: `HOLDS`, `WRONG`, or `UNDECIDED`, also where one of the two is not finite.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> right = np.array([1.0, 1e-9, 1e-17])
-    >>> judge(right * [1 + 1e-9, 1 - 1e-9, -1], right, np.array([1e-16, 1e-25, 1e-17]), 1e-15, 1e-10)
-    array([1, 2, 2], dtype=int8)
-    """
+    """The verdict on each entry: `HOLDS`, `WRONG`, or `UNDECIDED`, also where one of the two is not finite."""
     with np.errstate(all="ignore"):
         difference = np.abs(claimed - measured)
         wrong = difference > np.fmax(UNDECIDABLE * floor, bound)

@@ -9,22 +9,25 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.evidence import next_door
-from attention_np.gradcheck.report.findings import UNCHECKED, UNDECIDABLE, Escape
 from attention_np.gradcheck.slopes.measuring import measured_along
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.slopes.moves import flattened, sizes
-from attention_np.gradcheck.verdict.judging import OWN_ROUNDING, Verdict
+from attention_np.gradcheck.verdict.escape import Escape
+from attention_np.gradcheck.verdict.judging import OWN_ROUNDING, UNCHECKED, Verdict
 
 Array = npt.NDArray[Any]
 
+DIRECTIONS = 8  # of the whole gradient, beside a sample
 
-def project(verdict: Verdict, count: int, settle: Callable[[Verdict], Any]) -> None:
+
+def project(verdict: Verdict, settle: Callable[[Verdict], Any]) -> None:
     """Hold the whole gradient against slopes along random directions; look at the entries behind what is off."""
     found = verdict.evidence
     x, claimed = found.subject.x, found.claimed
     size = sizes(x)
-    directions = size * found.rng("directions").standard_normal((count, *x.shape))
+    directions = size * found.rng("directions").standard_normal((DIRECTIONS, *x.shape))
     flat = flattened(directions)
-    slopes = measured_along(found.subject, directions, found.method, found.running.aside)
+    slopes = measured_along(found.subject, directions, found.method, found.running)
     difference = flat @ claimed - slopes.values[:, 0]
     noise = np.abs(
         next_door(found.pair_along(directions), found.problem.question, found.rng("directions")) - difference
@@ -40,14 +43,14 @@ def project(verdict: Verdict, count: int, settle: Callable[[Verdict], Any]) -> N
     verdict.escape = Escape(
         entries=int((verdict.entries != UNCHECKED).sum()),
         size=x.size,
-        directions=count,
+        directions=DIRECTIONS,
         threshold=float(threshold.max()),
         norm=float(size.min() * np.linalg.norm(claimed)),
     )
     if off.size and not verdict.wrong.size:
         verdict.fault = (
-            f"along {off.size} of {count} random directions the gradient differs from the slope of forward, yet no "
-            "single entry stands out"
+            f"along {off.size} of {DIRECTIONS} random directions the gradient differs from the slope of forward, yet "
+            "no single entry stands out"
         )
 
 
@@ -59,6 +62,6 @@ def _hunt(verdict: Verdict, direction: Array) -> Array:
         parts = np.zeros((2, direction.size))
         for part, half in zip(parts, halves, strict=True):
             part[half] = direction[half]
-        slopes = measured_along(found.subject, parts.reshape(-1, *found.shape), found.method, found.running.aside)
+        slopes = measured_along(found.subject, parts.reshape(-1, *found.shape), found.method, found.running)
         elements = halves[int(np.argmax(np.abs(parts @ found.claimed - slopes.values[:, 0])))]
     return elements

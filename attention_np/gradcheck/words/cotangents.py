@@ -26,16 +26,11 @@ def added_regardless(mistake: Mistake) -> Iterator[Reading]:
     if not added[where].any():
         return
     low, high = float(added[where].min()), float(added[where].max())
-    claim, regardless = mistake.right + added, "is added to it, whatever the cotangent"
-    if high - low <= 2 * mistake.precision * max(abs(low), abs(high)):
-        said = f"a constant is added to it, {mistake.number(high, 6)} in every entry, whatever the cotangent"
-        yield Reading("constant", said, claim)
     times = float((x * added)[where].sum() / (x * x)[where].sum())
-    yield Reading(
-        "multiple", f"{mistake.number(times, 6)} times {mistake.name} itself {regardless}", mistake.right + times * x
-    )
+    said = f"{mistake.number(times, 6)} times {mistake.name} itself is added to it, whatever the cotangent"
+    yield Reading("multiple", said, mistake.right + times * x)
     said = f"something is added to it that does not depend on the cotangent, from {low:.4g} to {high:.4g}"
-    yield Reading("something", said, claim)
+    yield Reading("something", said, mistake.right + added)
 
 
 def not_linear(mistake: Mistake) -> Iterator[Reading]:

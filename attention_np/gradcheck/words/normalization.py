@@ -1,12 +1,8 @@
 r"""A backward of softmax, or of another normalization, without a term that the normalization brings in.
 
-With weights A = softmax(S) and :math:`O_i = \sum_j A_{ij} V_j`, the gradient of the scores is
-
-.. math:: dS_{ij} = A_{ij} (dA_{ij} - r_i), \qquad r_i = \sum_j A_{ij} dA_{ij} = \sum_b dO_{ib} O_{ib}.
-
-So what a backward without :math:`r_i` gets wrong is a multiple of :math:`\langle dO_i, O_i \rangle` in each row. It is
-right for a cotangent whose rows are orthogonal to those of the output. In the rows of what is normalized, the errors
-are multiples of a vector whatever the cotangent, or of two, and the right rows are orthogonal to known ones.
+Of softmax that term is :math:`r_i = \sum_j A_{ij} dA_{ij} = \sum_b dO_{ib} O_{ib}`. What is wrong without it vanishes
+for a cotangent whose rows are orthogonal to those of the output. In the rows of what is normalized, the errors are
+multiples of a vector whatever the cotangent, or of two, and the right rows are orthogonal to known ones.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attention_np.gradcheck.report.findings import UNDECIDABLE
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.words.reading import CLEARLY, ENOUGH, Array, Mistake, Reading, axes_in_words, subsets
 
 

@@ -1,4 +1,4 @@
-"""The right entries in the wrong places: another input's, transposed, reversed, shifted, in another order.
+"""The right entries in the wrong places: swapped with another input's, transposed, reversed, shifted, taken apart.
 
 That many entries equal others, each for three cotangents, does not happen by accident. The orders come from the plain
 to the contrived.
@@ -12,23 +12,20 @@ from itertools import permutations
 
 import numpy as np
 
-from attention_np.gradcheck.report.findings import UNDECIDABLE
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.words.reading import Array, Mistake, Reading, axes_in_words, in_words, subsets
 
 Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place in turn where its entry was taken from
 
 
-def of_another_input(mistake: Mistake) -> Iterator[Reading]:
-    """The gradient of another input, for all three cotangents."""
+def swapped(mistake: Mistake) -> Iterator[Reading]:
+    """The gradient of another input, which has this one's, for all three cotangents."""
     for other, (right, claimed) in mistake.others.items():
-        if right.shape != mistake.claimed.shape:
+        if claimed is None or claimed.shape != mistake.right.shape:
             continue
-        said = f"it is the gradient of {other} in the place of its own"
-        if claimed is not None and np.allclose(claimed, mistake.right, rtol=1e-6):
+        if np.allclose(claimed, mistake.right, rtol=1e-6):
             said = f"the gradients of {mistake.name} and {other} are swapped: each is the other's"
-        elif _is_the_cotangent(mistake, right):
-            continue  # as where a derivative was forgotten, which may be all that the two have in common
-        yield Reading("another input", said, right, alone=True)
+            yield Reading("swapped", said, right, alone=True)
 
 
 def another_order(mistake: Mistake) -> Iterator[Reading]:
@@ -54,17 +51,7 @@ def another_order_of_the_cotangent(mistake: Mistake) -> Iterator[Reading]:
             yield from mistake.as_of(what, said, _taken(mistake.cotangents, order))
 
 
-READINGS = ((60, of_another_input), (61, another_order), (90, another_order_of_the_cotangent))
-
-
-def _is_the_cotangent(mistake: Mistake, gradient: Array) -> bool:
-    """Whether a gradient is but the cotangent, or the sum of it over axes that were broadcast."""
-    u = mistake.cotangents
-    padded = (1,) * (u.ndim - gradient.ndim) + gradient.shape[1:]
-    if u.ndim < gradient.ndim or any(n not in (1, m) for n, m in zip(padded, u.shape[1:], strict=True)):
-        return False
-    axes = tuple(k + 1 for k, n in enumerate(padded) if n == 1)
-    return np.allclose(u.sum(axis=axes).reshape(gradient.shape), gradient, rtol=1e-6)
+READINGS = ((60, swapped), (61, another_order), (90, another_order_of_the_cotangent))
 
 
 def permuted(axes: Sequence[int]) -> str:
@@ -110,50 +97,12 @@ def _named(shape: tuple[int, ...]) -> Orders:
 def _orders(mistake: Mistake) -> Orders:
     places = np.arange(math.prod(mistake.shape)).reshape(mistake.shape)
     yield from _named(mistake.shape)
-    for axis in range(places.ndim):
-        order = _matching_slices(mistake, axis)
-        if order is not None:
-            yield _order_in_words(order, axis), np.take(places, order, axis)
     for axes in permutations_of(places.shape):
         transposed = places.transpose(axes)
-        if transposed.shape != places.shape:
-            how = f"it is transposed to {transposed.shape} and then reshaped to {places.shape}"
-            yield f"{how}: a reshape stands where a transpose belongs", transposed.reshape(places.shape)
+        how = f"it is transposed to {transposed.shape} and then reshaped to {places.shape}"
+        yield f"{how}: a reshape stands where a transpose belongs", transposed.reshape(places.shape)
     if places.size <= 50_000:
         yield from _taken_apart(places)
-
-
-def _matching_slices(mistake: Mistake, axis: int) -> list[int] | None:
-    """For each slice of the claimed gradient along `axis`, the slice of the numerical one that it equals."""
-    length = mistake.shape[axis]
-    if length > 1000:
-        return None
-    arrays = (mistake.claimed, mistake.right, mistake.noise)
-    claimed, right, noise = (np.moveaxis(x, axis + 1, 0).reshape(length, -1) for x in arrays)
-    probes = np.argsort(-np.abs(claimed).max(axis=0))[:8]
-    claimed, right, noise = claimed[:, np.newaxis, probes], right[np.newaxis, :, probes], noise[:, probes]
-    spread = np.maximum(noise[:, np.newaxis] + noise[np.newaxis], mistake.precision * np.abs(right))
-    equal = (np.abs(claimed - right) <= UNDECIDABLE * spread).all(axis=-1)
-    order: list[int] = []
-    for k in range(length):
-        free = [j for j in np.flatnonzero(equal[k]).tolist() if j not in order]
-        if not free:
-            return None
-        order.append(k if k in free else free[0])
-    return order
-
-
-def _order_in_words(order: list[int], axis: int) -> str:
-    moved = [k for k, source in enumerate(order) if k != source]
-    if len(moved) == 2:
-        return f"indices {moved[0]} and {moved[1]} of axis {axis} are exchanged"
-    for size in (n for n in range(len(order) // 2, 0, -1) if len(order) % n == 0):
-        blocks = np.array(order).reshape(-1, size)
-        first = blocks[:, 0] // size
-        if len(first) <= 12 and (blocks == size * first[:, np.newaxis] + np.arange(size)).all():
-            what = "the slices" if size == 1 else f"the blocks of {size}"
-            return f"{what} along axis {axis} are in another order: {', '.join(map(str, first))}"
-    return f"the slices along axis {axis} are in another order"
 
 
 def _taken_apart(places: Array) -> Orders:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from attention_np.gradcheck.problem.nests import parts_of
-from attention_np.gradcheck.report.findings import UNDECIDABLE
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict.judging import GROSS
-from attention_np.gradcheck.words.places import BY_ACCIDENT, name_of
-from attention_np.gradcheck.words.reading import EPS, Array, Mistake, Reading, axes_in_words, number, subsets
+from attention_np.gradcheck.words.places import name_of
+from attention_np.gradcheck.words.reading import Array, Mistake, Reading, axes_in_words, number, subsets
 
 LAST = ": does = stand in the place of +=?"
 
@@ -62,23 +62,9 @@ def left_out(mistake: Mistake) -> Iterator[Reading]:
     if not other.all():
         parts = mistake.parts or (("the output", mistake.output.shape),)
         pairs = zip(parts_of(other.ravel(), parts).items(), parts_of(right.ravel(), parts).values(), strict=True)
-        said = [_left_out(path, some, kept, times, mistake) for (path, some), kept in pairs if some.any()]
+        said = [_left_out(path, some, kept, times) for (path, some), kept in pairs if some.any()]
         u = np.where(other, times, 1) * mistake.cotangents
         yield from mistake.as_of("outputs", "; ".join(said), u, numbers=(times,))
-
-
-def one_index(mistake: Mistake) -> Iterator[Reading]:
-    """Of what is too large to know all paths of: one index of an axis of the output is all that counts, or left out."""
-    u, ask = mistake.cotangents, mistake.ask
-    if ask is None or not ask.is_cheap or mistake.jacobian is not None or mistake.parts:
-        return
-    for axis, length in enumerate(u.shape[1:]):
-        for k in range(length) if 1 < length <= 16 else ():
-            there = np.arange(length) == k
-            part = ask.slopes(u * there.reshape(-1, *[1] * (u.ndim - axis - 2)))
-            where = f"at index {k} of axis {axis}"
-            yield Reading(f"only {where}", f"the gradient of the output is used only {where}", part)
-            yield Reading(f"not {where}", f"the gradient of the output is left out {where}", mistake.right - part)
 
 
 def leak_of_the_cotangent(mistake: Mistake) -> Iterator[Reading]:
@@ -95,35 +81,11 @@ def leak_of_the_cotangent(mistake: Mistake) -> Iterator[Reading]:
         yield Reading("leak", said, mistake.right + ask.claims(np.where(dead, u, 0)))
 
 
-def right_for_some_outputs(mistake: Mistake) -> Iterator[Reading]:
-    """All paths to some outputs are right, and among those to each of the others some are wrong, in any way."""
-    slopes, claims, shape = mistake.jacobian, mistake.claimed_jacobian, mistake.output.shape
-    if slopes is None or claims is None or not mistake.is_seen_again or not mistake.looked.all() or mistake.parts:
-        return
-    largest = np.maximum(np.abs(slopes), np.abs(claims)).max(axis=0)
-    used = (np.abs(slopes) > GROSS * largest).any(axis=1).reshape(shape)
-    close = UNDECIDABLE * max(mistake.precision, 1e3 * EPS) * largest
-    wrong = (np.abs(claims - slopes) > close).any(axis=1).reshape(shape)
-    right = ~wrong if (used & ~wrong).any() else np.zeros(shape, bool)  # what has no effect is right anyhow
-    what, some, others = ("right", right, wrong) if right.sum() <= wrong.sum() else ("wrong", wrong, right)
-    place = name_of(some, others, mistake.constants) if some.any() and others.any() else None
-    if place is None or place.chance > BY_ACCIDENT or place.text.count("axis") > 1:
-        return
-    # Of several steps, all of which use it, the first or the last.
-    at_an_end = what == "right" and (some.flat[0] or some.flat[-1])
-    step = at_an_end and any(n > 2 and n not in mistake.shape and n * (used & some).sum() == some.size for n in shape)
-    why = ": is what other steps along it bring lost or wrong, as by = in the place of +=?" if step else ""
-    said = f"it is {what} only for the gradient of the output {place.text}{why}"
-    yield Reading(f"{what} {place.text}", said, mistake.claimed)
-
-
 READINGS = (
     (70, part_of_the_slopes),
     (110, passed_on),
     (140, left_out),
-    (141, one_index),
     (145, leak_of_the_cotangent),
-    (180, right_for_some_outputs),
 )
 
 Paths = Iterator[tuple[str, Array]]  # what they are called, and which of the slopes they are
@@ -166,12 +128,12 @@ def _one_of_several(effect: Array, shape: tuple[int, ...]) -> Paths:
             )
 
 
-def _left_out(output: str, other: Array, right: Array, times: float, mistake: Mistake) -> str:
+def _left_out(output: str, other: Array, right: Array, times: float) -> str:
     """In words, that of an output some entries count otherwise."""
     done = "left out" if times == 0 else f"used {number(times, precision=GROSS)} times"
     if not right.any():
         return f"the gradient of {output} is {done}"
-    lost, kept = (name_of(some, others, mistake.constants) for some, others in ((other, right), (right, other)))
+    lost, kept = (name_of(some, others) for some, others in ((other, right), (right, other)))
     if times == 0 and kept is not None and (lost is None or 2 * other.sum() > other.size):
         last = right.flat[-1] and right.sum() * max(other.shape) == other.size
         return f"the gradient of {output} is used only {kept.text}{', the last' + LAST if last else ''}"

@@ -6,23 +6,15 @@ That entries which are wrong have a place with a name is evidence if as many, st
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attention_np.gradcheck.words.factors import factor_in_words, factor_of
-from attention_np.gradcheck.words.reading import CLEARLY, ENOUGH, Array, Mistake, Reading, in_words, number
+from attention_np.gradcheck.words.reading import CLEARLY, ENOUGH, Array, Mistake, Reading, in_words
 
 BY_ACCIDENT = math.log(1e-2)  # the logarithm of the chance at which places are no evidence
-DIAGONALS: dict[str, Callable[[Array], Array]] = {  # of the last two axes, by column - row
-    "on the diagonal": lambda offset: offset == 0,
-    "above the diagonal": lambda offset: offset > 0,
-    "below the diagonal": lambda offset: offset < 0,
-    "on and above the diagonal": lambda offset: offset >= 0,
-    "on and below the diagonal": lambda offset: offset <= 0,
-    "off the diagonal": lambda offset: offset != 0,
-}
 SIDES: dict[str, Callable[[Array], Array]] = {  # of a kink at zero or one
     "{} is negative": lambda x: x < 0,
     "{} is positive": lambda x: x > 0,
@@ -57,20 +49,14 @@ def leak(mistake: Mistake) -> Iterator[Reading]:
 
 
 def wrong_by_something_simple(mistake: Mistake) -> Iterator[Reading]:
-    """Wrong in some entries, with a name for where or without, and by something simple there."""
+    """Wrong only in places that have a name, and by something simple there."""
     inside = _inside(mistake)
     if inside is None:
         return
     what, claim, *numbers = inside
-    wrong, right = mistake.wrong, _right(mistake)
-    claim, place = np.where(wrong, claim, mistake.right), _where_wrong(mistake)
+    claim, place = np.where(mistake.wrong, claim, mistake.right), _where_wrong(mistake)
     if place is not None:
         yield Reading(f"simply {place.text}", f"{_only(mistake, place)}, where it is {what}", claim, tuple(numbers))
-    elsewhere = name_of(right, wrong, mistake.constants) if right.any() else None
-    if elsewhere is not None and elsewhere.chance <= BY_ACCIDENT:
-        yield Reading(
-            f"right {elsewhere.text}", f"right only {elsewhere.text}; elsewhere it is {what}", claim, tuple(numbers)
-        )
 
 
 def wrong_in_places(mistake: Mistake) -> Iterator[Reading]:
@@ -102,15 +88,11 @@ def _inside(mistake: Mistake) -> tuple[Any, ...] | None:
     values = mistake.claimed[:, wrong]
     if not values.any():
         return "zero", 0 * mistake.right
-    if not mistake.right[:, wrong].any():
-        return "to be zero", mistake.claimed
     factor = factor_of(mistake, wrong)
     if factor is not None and mistake.is_explained_by(
         Reading("", "", factor * mistake.right, scale=abs(factor), known=wrong)
     ):
         return factor_in_words(mistake, wrong, factor), factor * mistake.right, factor
-    if np.ptp(values) == 0:
-        return f"{number(values.flat[0])} whatever the cotangent", np.full_like(mistake.claimed, values.flat[0])
     return None
 
 
@@ -119,7 +101,7 @@ def _where_wrong(mistake: Mistake) -> Place | None:
     right = _right(mistake)
     if not right.any():
         return None
-    found = name_of(mistake.wrong, right, mistake.constants), _by_value(mistake, right)
+    found = name_of(mistake.wrong, right), _by_value(mistake, right)
     return min((place for place in found if place is not None), key=lambda place: place.chance, default=None)
 
 
@@ -132,12 +114,6 @@ def _by_value(mistake: Mistake, right: Array) -> Place | None:
     return None
 
 
-def name_of(some: Array, others: Array, constants: Mapping[str, float]) -> Place | None:
-    """The name of the places of `some` entries that has none of the `others` in it; both are boolean."""
-    strewn = _log_choices(int((some | others).sum()), int(some.sum()))
-    return _box(some, others, strewn, constants) or _diagonal(some, others, strewn)
-
-
 def _log_choices(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
@@ -146,19 +122,12 @@ def _separates(inside: Array, some: Array, others: Array) -> bool:
     return not ((some & ~inside).any() or (others & inside).any())
 
 
-def _diagonal(some: Array, others: Array, strewn: float) -> Place | None:
-    """On one side of the diagonal of the last two axes."""
-    if some.ndim < 2:
-        return None
-    offset = np.arange(some.shape[-1]) - np.arange(some.shape[-2])[:, np.newaxis]
-    for text, side in DIAGONALS.items():
-        if _separates(np.broadcast_to(side(offset), some.shape), some, others):
-            return Place(f"{text} of the last two axes", math.log(len(DIAGONALS)) - strewn)
-    return None
+def name_of(some: Array, others: Array) -> Place | None:
+    """The name of the places of `some` entries that has none of the `others` in it; both are boolean.
 
-
-def _box(some: Array, others: Array, strewn: float, constants: Mapping[str, float]) -> Place | None:
-    """Certain indices of one axis, and of other axes as far as they are needed."""
+    It is certain indices of one axis, and of other axes as far as they are needed.
+    """
+    strewn = _log_choices(int((some | others).sum()), int(some.sum()))
     used, bad = ([_projected(x, axis) for axis in range(some.ndim)] for x in (some | others, some))
     limited = list(range(some.ndim))
     if (_within(bad, limited) & others).any():
@@ -166,7 +135,7 @@ def _box(some: Array, others: Array, strewn: float, constants: Mapping[str, floa
     for axis in range(some.ndim):
         fewer = [k for k in limited if k != axis]
         limited = limited if (_within(bad, fewer) & others).any() else fewer
-    named = [_indices(bad[axis], used[axis], axis, constants) for axis in limited]
+    named = [_indices(bad[axis], used[axis], axis) for axis in limited]
     names = [place for place in named if place is not None]
     if len(names) < len(named):
         return None
@@ -192,7 +161,7 @@ def _within(bad: Sequence[Array], axes: Sequence[int]) -> Array:
     return box
 
 
-def _indices(bad: Array, used: Array, axis: int, constants: Mapping[str, float]) -> Place | None:
+def _indices(bad: Array, used: Array, axis: int) -> Place | None:
     """Some of the indices of an axis; the chance is how many sets of as many have a name that is no longer."""
     length, some, every = len(bad), np.flatnonzero(bad).tolist(), np.flatnonzero(used).tolist()
     first, last, count = some[0], some[-1], math.log(len(every))
@@ -200,31 +169,7 @@ def _indices(bad: Array, used: Array, axis: int, constants: Mapping[str, float])
         return Place(f"at index {first} of axis {axis}", count)
     if some == [k for k in every if first <= k <= last]:
         at_an_end = first == every[0] or last == every[-1]
-        where = (
-            f"from index {first} of axis {axis} on"
-            if last == every[-1]
-            else f"up to index {last} of axis {axis}"
-            if first == every[0]
-            else f"from index {first} to {last} of axis {axis}"
-        )
-        return Place(
-            f"{where} (of {length}{_part(first, last, length, constants)})", math.log(2) if at_an_end else count
-        )
-    step = some[1] - first
-    if len(some) >= 3 and first < step and some == [k for k in every if k >= first and (k - first) % step == 0]:
-        which = {2: "second", 3: "third"}.get(step, f"{step}th")
-        return Place(f"at every {which} index of axis {axis}, from {first} on", math.log(len(every) + step))
+        return Place(f"from index {first} to {last} of axis {axis} (of {length})", math.log(2) if at_an_end else count)
     if len(some) <= 4:
         return Place(f"at the indices {in_words(some)} of axis {axis}", _log_choices(len(every), len(some)))
     return None
-
-
-def _part(first: int, last: int, length: int, constants: Mapping[str, float]) -> str:
-    """Which head, or which block, a range is, if it is one."""
-    for name, value in constants.items():
-        n = int(value) if 1 < value <= length and value == value // 1 else 0
-        if n and length % n == 0 and first % (length // n) == 0 and last == first + length // n - 1:
-            return f": number {first // (length // n)}, counted from 0, of the {n} parts that {name} makes"
-        if n and first % n == 0 and last == length - 1 and length - first < n:
-            return f": the last, partial block of {name}={n}"
-    return ""

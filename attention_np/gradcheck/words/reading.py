@@ -15,10 +15,11 @@ import numpy.typing as npt
 from attention_np.gradcheck.evidence import FAR, Evidence, moved_relatively
 from attention_np.gradcheck.problem.calls import REFUSALS
 from attention_np.gradcheck.problem.nests import Parts
-from attention_np.gradcheck.report.findings import UNCHECKED, UNDECIDABLE, UNDECIDED, WRONG
 from attention_np.gradcheck.slopes.measuring import measured
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.slopes.moves import flattened
 from attention_np.gradcheck.verdict.elsewhere import is_linear
+from attention_np.gradcheck.verdict.judging import UNCHECKED, UNDECIDED, WRONG
 
 Array = npt.NDArray[Any]
 Item = TypeVar("Item")
@@ -49,8 +50,6 @@ class Ask:
 
     found: Evidence
     inputs: Mapping[str, Array]
-
-    is_cheap = False  # whether slopes for other cotangents take a call each
 
     @property
     def is_quick(self) -> bool:
@@ -102,7 +101,7 @@ class Ask:
         found, elements = self.found, self._elements
         there, steps = self._there(cotangents), found.steps[elements]
         try:
-            return np.asarray(measured(there, elements, found.method, found.running.aside, steps=steps).values.T)
+            return np.asarray(measured(there, elements, found.method, found.running, steps=steps).values.T)
         except REFUSALS:
             return np.full((len(cotangents), len(elements)), np.nan)
 
@@ -133,7 +132,6 @@ class Mistake:
     verdict: Array  # HOLDS and so on, for each entry
     at_zero: Array  # what is claimed for a cotangent of zeros; a right one is zero
     others: Mapping[str, tuple[Array, Array | None]] = field(default_factory=dict)  # of inputs: right, and claimed
-    constants: Mapping[str, float] = field(default_factory=dict)  # numbers that the function was called with
     parts: Parts = ()  # of several outputs, laid end to end in `output`: its axis is none of theirs
     ask: Ask | None = None  # what else may be asked; without it, less is claimed
     exact: bool = False  # whether the noise is all of what is claimed, and nothing magnifies it

@@ -6,6 +6,7 @@ All are narrow, with panels below one another, so that letters stay legible wher
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,8 +120,33 @@ def _inputs() -> dict[str, Any]:
 
 
 def _v_curve() -> Any:
-    ax = plot.v_curve(_function, _inputs(), ax=_panels(4.8))
-    ax.set_title("")  # the caption says it
+    x, w = _inputs().values()
+    moves, right = np.eye(w.size).reshape(-1, *w.shape), (x.T @ (1 - _function(x, w) ** 2)).ravel()
+    steps = np.logspace(-16, 0, 49)
+
+    def losses(h: Any) -> Any:
+        return _function(x, w + h[:, None, None, None] * moves).sum(axis=(-2, -1))  # (steps, entries)
+
+    h = steps[:, None]
+    central = [(losses(k * steps) - losses(-k * steps)) / (2 * k * h) for k in (1, 1 / 2, 1 / 4)]
+    once = [(4 * fine - coarse) / 3 for coarse, fine in pairwise(central)]
+    formulas = {  # told apart by the line and the marker, too; the colours are those of Okabe and Ito
+        "forward differences, $h$": ((losses(steps) - losses(0 * steps)) / h, "#E69F00", "-", "v"),
+        "central differences, $h^2$": (central[0], "#56B4E9", "--", "s"),
+        "extrapolated once, $h^4$": (once[0], "#009E73", "-.", "^"),
+        "extrapolated twice, $h^6$": ((16 * once[1] - once[0]) / 15, "#CC79A7", (0, (5, 1, 1, 1, 1, 1)), "D"),
+        "complex step, $h^2$": (losses(1j * steps).imag / h, "#000000", "-", "o"),
+    }
+    ax = _panels(4.8)
+    for number, (formula, (slopes, colour, line, marker)) in enumerate(formulas.items()):
+        errors = np.maximum(np.abs(slopes - right) / np.abs(right).max(), 1e-17)  # zero, too, has a place
+        median, every = np.median(errors, axis=1), (number, 4)
+        ax.loglog(steps, median, color=colour, ls=line, marker=marker, markevery=every, ms=4, label=formula)
+        ax.fill_between(steps, median, errors.max(axis=1), color=colour, alpha=0.15, lw=0)
+    ax.axhline(np.finfo(float).eps, color="0.5", lw=0.8, ls=":", label="rounding, $2^{-52}$")
+    ax.set_xlabel("step h")
+    ax.set_ylabel("relative error")
+    ax.grid(alpha=0.25)
     ax.locator_params(axis="x", numticks=6)
     legend_below(ax, columns=2)
     return ax
@@ -309,7 +335,7 @@ FIGURES = (
         "places",
         "gradcheck.58",
         _wrong_gradient,
-        "Grid of the entries of a gradient; three entries of the second row are outlined as wrong.",
+        "Grid of the entries of a gradient; three entries of the second row are crossed as wrong.",
         "Where a gradient is wrong: three entries are off by a thousandth, and each is found.",
     ),
     Drawing(

@@ -70,18 +70,6 @@ def points() -> Any:
     return plot.points([1.5, 0.6], key, value, axes=axes)
 
 
-def v_curve() -> Any:
-    def forward(x: Any, w: Any) -> Any:
-        return np.tanh(x @ w)
-
-    rng = np.random.default_rng(2)
-    ax = plot.v_curve(forward, {"x": rng.normal(size=(4, 3)), "w": rng.normal(size=(3, 5))})
-    ax.set_title("")
-    ax.locator_params(axis="x", numticks=6)  # a narrow figure
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, fontsize="small", frameon=False)
-    return ax
-
-
 def places() -> Any:
     def forward(x: Any) -> Any:
         return np.sin(x)
@@ -148,14 +136,8 @@ REFERENCE = (
         "A query among the keys, its output among the values.",
     ),
     _example(
-        v_curve,
-        "Errors of numerical gradients over the step on logarithmic axes: V-shaped curves, and the complex step, which "
-        "stays at the rounding for small steps.",
-        "The error of numerical gradients over the step.",
-    ),
-    _example(
         places,
-        "Grid of three by five entries of a gradient, of which three in the second row are outlined as wrong.",
+        "Grid of three by five entries of a gradient, of which three in the second row are crossed as wrong.",
         "Where a gradient is wrong.",
     ),
 )

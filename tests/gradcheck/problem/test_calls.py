@@ -7,7 +7,6 @@ from helpers import each
 from attention_np.gradcheck import check, numerical_gradient
 from attention_np.gradcheck.problem.calls import (
     SAME_CALL,
-    another_dtype,
     as_inputs,
     first_call,
     in_double_precision,
@@ -155,14 +154,6 @@ def test_an_output_that_is_a_view_of_an_input_is_no_fault_and_its_gradient_is_ju
     assert seen(view, backward, x).is_view
 
 
-def test_a_gradient_that_is_a_view_of_an_input_is_told_which():
-    sentence = "a gradient is a view of this input: whoever changes one changes the other"
-    assert seen(backward=lambda u, x, _: (x, (u * x).sum(axis=0))).writes == {"x": sentence}
-    assert seen(backward=lambda u, _, y: (u * y, y[::-1])).writes == {"y": sentence}
-    for alone in (lambda _, x: x, lambda _, x: [x]):
-        assert seen(lambda x: x * 2, alone, {"x": INPUTS["x"]}).writes == {"x": sentence}
-
-
 @each(
     "again",
     [
@@ -227,28 +218,6 @@ def test_what_is_wrong_with_the_form_of_a_gradient_is_said_in_a_sentence_beside_
 def test_uneven_lists_are_no_gradient_and_that_is_said():
     report = check(np.sin, lambda *_: [[[1.0], [1.0, 2.0]]], {"x": np.ones(3)})
     assert report["x"].diagnosis == "the gradient is not an array, but a list of uneven lists"
-
-
-@each(
-    ("dtype", "others", "output", "fits"),
-    [
-        ("float32", [], "float32", True),
-        (">f4", [], "float32", True),
-        ("float16", [], "float32", False),
-        ("float64", [], "float32", False),
-        ("float64", ["float64"], "float32", True),  # of all inputs together
-        ("float64", ["float64"], "longdouble", True),
-        ("float64", [], "float64", True),  # of the output
-        ("float32", ["float64"], "float64", True),
-        ("longdouble", ["float64"], "float64", False),
-        ("float16", ["float64"], "float16", False),
-    ],
-)
-def test_a_gradient_has_the_dtype_of_its_input_of_all_of_them_or_of_a_wider_output(dtype, others, output, fits):
-    x = np.ones(3, np.float32)
-    fault = another_dtype(np.ones(3, dtype), x, [x, *(np.ones(1, other) for other in others)], output)
-    assert fault == (None if fits else f"the gradient is {np.dtype(dtype)}, the input float32")
-    assert another_dtype([1.0, 2.0, 3.0], x, [x], x.dtype) is None
 
 
 def in_double(forward, *inputs):

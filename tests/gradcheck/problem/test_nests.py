@@ -155,18 +155,6 @@ def test_outputs_that_are_others_at_each_call_are_refused(later, now):
     assert str(raised.value) == f"forward must return the same outputs at each call: {now}"
 
 
-class Layer:
-    def forward(self, x, w):
-        self.x, self.w = x, w
-        return x @ w
-
-    def backward(self, d_y):
-        return d_y @ self.w.T, self.x.T @ d_y
-
-
-LAYER = Layer()
-
-
 @each(
     ("arguments", "error", "message"),
     [
@@ -188,13 +176,7 @@ LAYER = Layer()
         (
             {"backward": lambda d, cache: d * cache},
             TypeError,
-            r"takes a cache: use gradcheck.check_layer\(\(forward, backward\), inputs\)$",
-        ),
-        (
-            {"forward": LAYER.forward, "backward": LAYER.backward, "inputs": {"x": np.ones((2, 2)), "w": np.eye(2)}},
-            TypeError,
-            r"^backward\(d_output, \*inputs\) is called with 1 \+ 2 arguments, and the method of Layer does not take "
-            r"them: .* use gradcheck.check_layer\(layer, inputs\)$",
+            r"^backward takes a cache: use gradcheck.check_layer\(\(forward, backward\), inputs\)$",
         ),
     ],
 )

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from html import unescape
 
 import numpy as np
 import pytest
@@ -27,16 +26,15 @@ def said_of(escape):
 
 
 TEXT = """
-input         method        holds  error    worst at  analytic     numerical  floor
-query         complex-step  yes    3.5e-16  [0, 2]    1.25         1.25       2.0e-16
-x             complex-step  NO     2.0e-01  [1, 2]    5            4          1.0e-16
-few           complex-step  yes    3.5e-16  [0, 2]    1.25         1.25       2.0e-16
-many          complex-step  yes    0.0e+00  [0, 0]    0            0          1.0e-16
-bias          complex-step  ?      1.0e-01  [1]       1e-17        -2e-17     3.0e-17
-parameters.w  complex-step  NO     inf      -         -            -          -
-stopped       central       ...    5.0e-01  [1, 3]    -2.12345679  4.25       3.0e-11
-empty         central       -      -        -         -            -          -
-jvp           adjoint       yes    1.0e-16  -         1            1          0.0e+00
+input         method        holds  error    worst at  analytic  numerical  floor
+query         complex-step  yes    3.5e-16  [0, 2]    1.25      1.25       2.0e-16
+x             complex-step  NO     2.0e-01  [1, 2]    5         4          1.0e-16
+few           complex-step  yes    3.5e-16  [0, 2]    1.25      1.25       2.0e-16
+many          complex-step  yes    0.0e+00  [0, 0]    0         0          1.0e-16
+bias          complex-step  ?      1.0e-01  [1]       1e-17     -2e-17     3.0e-17
+parameters.w  complex-step  NO     inf      -         -         -          -
+empty         central       -      -        -         -         -          -
+jvp           adjoint       yes    1.0e-16  -         1         1          0.0e+00
 x: no simple cause
 x: 2 of 5 entries are wrong, the worst first:
     index   analytic  numerical           relative error  floor
@@ -44,16 +42,14 @@ x: 2 of 5 entries are wrong, the worst first:
     [0, 1]  1         1.0000000000009095  9.1e-13         1.0e-16
 x: 1 of 5 entries cannot be decided at this precision: [1, 0]
 x, few: forward refuses complex arrays
-x: stopped after 5 of 6 entries
-few: looked at 200 of 100000 entries and along 1 random direction: an error of 1e-07 of the gradient's norm
-    escapes with probability at most 1e-06, an error in a single entry that is smaller than the noise along a
-    direction with 0.998
+few: looked at 200 of 100000 entries and along 8 random directions: an error of 1e-11 of the gradient's norm
+    escapes with probability at most 1.07e-13, an error in a single entry that is smaller than the noise along
+    a direction with 0.998
 many: 12 of 24 entries cannot be decided at this precision: [0, 0], [0, 2], [0, 4], [1, 0], [1, 2], ...
 bias: 3 of 3 entries cannot be decided at this precision
 bias: 2 of 3 entries differ, but too small to judge beside the others: to see more, scale the input, or check
     rows apart
 parameters.w: the gradient is missing
-stopped: stopped after 5 of 12 entries
 empty: it has no entries: there is nothing to check
 """
 
@@ -67,9 +63,8 @@ def test_a_report_looks_so_as_text():
     )
     half = np.arange(24).reshape(4, 6) % 2 == 0
     entries = [HOLDS, x]
-    entries += [replace(HOLDS, name="few", note=x.note, escape=SAMPLE._replace(directions=1, norm=2.5))]
+    entries += [replace(HOLDS, name="few", note=x.note, escape=SAMPLE)]
     entries += [compared("many", np.zeros((4, 6)), np.zeros((4, 6)), coarse=half), FLAT, MISSING]
-    entries += [replace(WRONG, checked=5, wrong=0, name="stopped", diagnosis=None)]
     entries += [InputReport("empty", "central", True, 0.0), InputReport("jvp", "adjoint", True, 1e-16, (), 1.0, 1.0)]
     assert str(Report((*entries,))).splitlines() == TEXT.splitlines()[1:]
 
@@ -77,7 +72,6 @@ def test_a_report_looks_so_as_text():
 @each(
     ("entry", "lines"),
     [
-        (replace(HOLDS, size=400, checked=0), ["query: stopped after 0 of 400 entries"]),
         (
             replace(FLAT, size=1, checked=1, undecidable=1, too_small=0),
             ["bias: 1 of 1 entry cannot be decided at this precision"],
@@ -109,21 +103,12 @@ def test_values_of_which_one_is_wrong_never_look_the_same(analytic, numerical, w
 def test_a_check_of_a_sample_says_what_may_have_been_missed():
     assert said_of(SAMPLE) == (
         "looked at 200 of 100000 entries and along 8 random directions: an error of 1e-11 of the gradient's norm "
-        "escapes with probability at most 2e-13, an error in a single entry that is smaller than the noise along a "
+        "escapes with probability at most 1.07e-13, an error in a single entry that is smaller than the noise along a "
         "direction with 0.998"
     )
-    assert 1e-13 < SAMPLE.probability(1e-11) < 2e-13  # rounded up, as it is a bound
     assert SAMPLE.probability(1e-12) > 1e-6  # not the rare one
     for threshold, error in ((0.0, "1e-16"), (1e9, "1")):
         assert f"an error of {error} of the gradient's norm" in said_of(SAMPLE._replace(threshold=threshold))
-    said = (
-        "looked at 200 of 100000 entries: a single wrong entry escapes with probability 0.998, errors in 1000 entries "
-        "with 0.134"
-    )
-    for without in ({"directions": 0}, {"norm": 0.0}, {"norm": math.inf}):  # no error is a part of a gradient of zeros
-        assert said_of(SAMPLE._replace(**without)) == said
-    small = said_of(SAMPLE._replace(directions=0, size=90, entries=60))
-    assert small.endswith("escapes with probability 0.333, errors in 1 entry with 0.333")
 
 
 def test_a_printed_report_fits_a_terminal():
@@ -141,14 +126,12 @@ def test_a_printed_report_fits_a_terminal():
     assert unbroken == [f"query: {94 * 'n'}", "    complex-step"]
 
 
-def test_text_of_users_gives_no_orders_to_a_terminal_and_cannot_become_html_in_a_notebook():
+def test_text_of_users_gives_no_orders_to_a_terminal():
     hostile = "\x1b[2J\u202e<script>alert('x')</script>&amp;\"'"
     report = Report((replace(wrong_in((1, 2), diagnosis=hostile, note=hostile), name=hostile), HOLDS))
     assert str(report).replace("\n", "").isprintable()
     assert str(report).count(r"\x1b[2J\u202e<script>") == 6  # four lines
-    inside = report._repr_html_().removeprefix("<pre>").removesuffix("</pre>")
-    assert not {"<", ">"} & set(inside)
-    assert unescape(inside) == str(report)
+    assert repr(report) == str(report)
 
 
 @pytest.mark.parametrize("method", METHODS)

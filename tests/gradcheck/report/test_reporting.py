@@ -39,8 +39,6 @@ def test_reports_are_the_same_if_they_say_the_same_where_nan_is_nan():
     report = Report((replace(MISSING, analytic=float("nan")), wrong_in((1, 2))))
     same = Report((MISSING, replace(wrong_in((1, 2)), details=None)))
     assert report == same
-    assert hash(report) == hash(same)
-    assert len({Report((entry,)) for entry in (HOLDS, WRONG, MISSING, FLAT)}) == 4
     for other in (Report((MISSING,)), Report((MISSING, wrong_in((1, 1)))), Report((*same, HOLDS)), "report"):
         assert report != other
     assert Report((HOLDS,)) != Report((replace(HOLDS, note="by another method"),))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import each
 
-from attention_np.gradcheck import Interrupted, check
+from attention_np.gradcheck import check
 from attention_np.gradcheck.slopes import checkpoint
 from attention_np.gradcheck.slopes.checkpoint import Checkpoint, fingerprint
 
@@ -33,7 +33,7 @@ def left_behind(tmp_path_factory):
     """What is in the file that an interrupted check has left, and how many calls the whole check takes."""
     path, whole = tmp_path_factory.mktemp("left") / "long.npz", Interrupting()
     check(whole, wrong_backward, WIDE)
-    with pytest.raises(Interrupted):
+    with pytest.raises(KeyboardInterrupt):
         check(Interrupting(int(0.7 * whole.calls)), wrong_backward, WIDE, checkpoint=path)
     return path.read_bytes(), whole.calls
 
@@ -59,10 +59,8 @@ def refused_and_left_alone(path, reason, **other):
 def test_a_check_that_was_interrupted_anywhere_goes_on_where_it_was_and_reports_the_same(tmp_path, method, stop, share):
     path, (whole, rest, again) = tmp_path / "long.npz", (Interrupting() for _ in range(3))
     report = check(whole, wrong_backward, WIDE, method=method)
-    with pytest.raises(stop) as raised:
+    with pytest.raises(stop):
         check(Interrupting(int(share * whole.calls), stop), wrong_backward, WIDE, method=method, checkpoint=path)
-    if stop is KeyboardInterrupt:
-        assert {entry.verdict for entry in raised.value.report} <= {"unfinished", "undecidable"}
     assert [file.name for file in tmp_path.iterdir()] == ["long.npz"]
     for function in (rest, again):
         assert check(function, wrong_backward, WIDE, method=method, checkpoint=path) == report

@@ -12,21 +12,16 @@ EXACT = {"complex-step": 1e-15, "central": 1e-9, "auto": 1e-15}
 @each("method", [*METHODS, "auto"])
 @each("dtype", ["float16", "float32", "float64", "longdouble"])
 @each("shape", [(), (5,), (2, 3), (2, 0), (35,)])
-def test_the_gradient_of_each_element_is_that_of_the_formula_in_double_and_so_is_its_error(method, dtype, shape):
+def test_the_gradient_of_each_element_is_that_of_the_formula_in_double(method, dtype, shape):
     x, y, u = (normal(*shape, seed=k, dtype=t) for k, t in enumerate((dtype, float, float)))
-    found, errors = numerical_gradient(
-        lambda a, b: np.sin(a) * np.exp(b), {"a": x, "b": y}, u, method=method, return_error=True
-    )
+    found = numerical_gradient(lambda a, b: np.sin(a) * np.exp(b), {"a": x, "b": y}, u, method=method)
     wide = x.astype(np.longdouble)
     expected = {"a": u * np.cos(wide) * np.exp(y), "b": u * np.sin(wide) * np.exp(y)}
-    assert list(found) == list(errors) == ["a", "b"]
+    assert list(found) == ["a", "b"]
     for name, gradient in found.items():
-        assert (gradient.shape, gradient.dtype, errors[name].dtype) == (shape, np.float64, np.float64)
+        assert (gradient.shape, gradient.dtype) == (shape, np.float64)
         size = np.abs(expected[name]).max(initial=0)
         np.testing.assert_allclose(gradient, expected[name].astype(float), rtol=0, atol=EXACT[method] * size)
-        off = np.abs(gradient - expected[name])
-        assert (off <= 3 * errors[name] + 3 * np.finfo(float).eps * np.abs(expected[name])).all()
-        assert (errors[name] > 0).all()
 
 
 @each(

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_np.gradcheck import check
-from attention_np.gradcheck.report.findings import HOLDS, UNDECIDED, WRONG
-from attention_np.gradcheck.verdict.judging import Verdict, bound_of, judge
+from attention_np.gradcheck.verdict.judging import HOLDS, UNDECIDED, WRONG, Verdict, bound_of, judge
 
 from ..evidence import EPS, evidence_of
 

@@ -9,7 +9,8 @@ from helpers import each
 
 from attention_np.gradcheck import METHODS, check
 from attention_np.gradcheck.flow import Options
-from attention_np.gradcheck.report.findings import UNCHECKED, WRONG
+from attention_np.gradcheck.verdict import sampling
+from attention_np.gradcheck.verdict.judging import UNCHECKED, WRONG
 
 from ..programs import normal, with_entry
 
@@ -53,7 +54,7 @@ def test_of_a_large_input_a_sample_is_looked_at_and_the_report_says_so():
 @each("method", METHODS)
 @each("factor", [1.5, -1.0, 1 + 1e-5])
 def test_a_single_wrong_entry_that_was_not_sampled_is_found_along_directions_and_then_located(factor, method):
-    options = {"method": method, "max_entries": 20, "directions": 2}
+    options = {"method": method, "max_entries": 20}
     inputs = {"x": normal(40, 40)}
     index = not_sampled(check(waves, waves_backward, inputs, **options)["x"])
     found = check(waves, wrong_at(index, factor), inputs, **options)["x"]
@@ -71,9 +72,9 @@ def test_a_single_wrong_entry_that_was_not_sampled_is_found_along_directions_and
     ],
 )
 def test_by_default_the_fewer_entries_are_looked_at_the_more_each_look_computes(size, total, most):
-    assert Options("auto", 0.0, "auto", 8).most(size, total) == most
+    assert Options("auto", 0.0, "auto").most(size, total) == most
     for asked, expected in ((None, size), (5, min(5, size)), (10**8, min(10**8, size))):
-        assert Options("auto", 0.0, asked, 8).most(size, total) == expected
+        assert Options("auto", 0.0, asked).most(size, total) == expected
 
 
 @each(("error", "ok"), [(0.0, True), (3e-7, False)])
@@ -81,10 +82,10 @@ def test_an_error_that_all_entries_share_below_the_noise_of_each_is_found_along_
     """Of a sum that is far up, so that no entry alone can be told from its noise."""
     forward = lambda x: x.sum() + 1e6  # noqa: E731
     backward = lambda d, x: d * (np.ones_like(x) + error)  # noqa: E731
-    options = {"method": "central", "max_entries": 10, "directions": 6}
+    options = {"method": "central", "max_entries": 10}
     found = check(forward, backward, {"x": np.ones(2000)}, **options)["x"]
     assert (found.wrong, found.ok) == (0, ok)
-    said = r"along [1-6] of 6 random directions the gradient differs from the slope of forward, yet no single entry .*"
+    said = r"along [1-8] of 8 random directions the gradient differs from the slope of forward, yet no single entry .*"
     assert bool(re.fullmatch(said, found.diagnosis or "")) == (not ok)
 
 
@@ -112,10 +113,12 @@ def escapes(factor_of, trials, **options):
 
 
 @pytest.mark.parametrize("trials", [15, pytest.param(120, marks=pytest.mark.long)])
-def test_an_error_of_the_size_that_directions_just_see_escapes_as_often_as_the_report_says(trials):
+def test_an_error_of_the_size_that_directions_just_see_escapes_as_often_as_the_report_says(monkeypatch, trials):
+    monkeypatch.setattr(sampling, "DIRECTIONS", 1)
+
     def factor_of(escape, entry):
         return 1 + 2 * escape.threshold / abs(entry)
 
-    often, expected = escapes(factor_of, trials, max_entries=6, directions=1)
+    often, expected = escapes(factor_of, trials, max_entries=6)
     assert 0.2 < expected < 0.4
     assert often == pytest.approx(expected, abs=3 * math.sqrt(expected * (1 - expected) / trials))

@@ -7,7 +7,7 @@ import pytest
 from helpers import each, some_of
 
 from attention_np.gradcheck import check
-from attention_np.gradcheck.report.findings import WRONG
+from attention_np.gradcheck.verdict.judging import WRONG
 
 from ..programs import back_through_layer_norm, layer_norm, softmax
 

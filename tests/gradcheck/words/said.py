@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from attention_np.gradcheck import check
-from attention_np.gradcheck.report.findings import HOLDS, UNCHECKED, WRONG
+from attention_np.gradcheck.verdict.judging import HOLDS, UNCHECKED, WRONG
 from attention_np.gradcheck.words import Mistake, explain
 
 EPS = float(np.finfo(float).eps)

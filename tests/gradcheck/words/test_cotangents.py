@@ -20,7 +20,7 @@ X = normal(3, 4, seed=1)
     [
         (lambda d, x: 3 * x**2 + 0 * d, f"{SAME}, as if the loss were a plain sum of the output"),
         (lambda d, x: x**2 + 0 * d, SAME),
-        (lambda d, x: 3 * d * x**2 + 0.01, "a constant is added to it, 0.01 in every entry, whatever the cotangent"),
+        (lambda d, x: 3 * d * x**2 + 0.01, f"{ADDED}, from 0.01 to 0.01"),
         (lambda d, x: 3 * d * x**2 + 0.123456789 * x, "0.123457 times x itself is added to it, whatever the cotangent"),
         (lambda d, x: 3 * d * x**2 + 2 + np.sign(x), f"{ADDED}, from 1 to 3"),
         (

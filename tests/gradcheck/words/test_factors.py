@@ -1,14 +1,12 @@
 """A constant factor: when there is one, how it is shown, and what it may be."""
 
-import math
-
 import numpy as np
 from helpers import each
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
-from attention_np.gradcheck.report.findings import UNDECIDED, WRONG
+from attention_np.gradcheck.verdict.judging import UNDECIDED, WRONG
 
 from ..programs import normal
 from .said import said, said_of, said_of_numbers
@@ -96,54 +94,30 @@ def test_a_factor_is_shown_with_the_digits_that_are_known(noise, shown):
     assert found == f"it is {shown} times the numerical gradient throughout"
 
 
-LAST, SECOND = "12 is the length of the last axis of a", "5 is the length of axis 1 of a"
-FIRST_AXIS, LAST_AXIS = "the length of axis 0 of a", "the length of the last axis of a"
-MEAN = ", as a mean in the place of the sum over the broadcast"
-HEADS = {"a": (2, 5, 12)}, (2, 5, 12)  # the shapes of the inputs, differentiated by the first, and of the output
-CONSTANTS = [  # the factor, what the function was called with, and what is said of it
-    (3, {"num_heads": 3}, ": 3, which is num_heads"),
-    (4, {"num_heads": 3}, f": perhaps 12/3, where {LAST} and 3 is num_heads"),
-    (1 / 12, {}, f": perhaps 1/12, where {LAST}"),
-    (1 / 0.9, {"dropout_p": 0.1}, ": 1/(1 - 0.1), where 0.1 is dropout_p"),
-    (12 / 7, {"num_heads": 7}, ""),  # of no whole number of features
-    (-1, {"causal": True, "window": math.inf, "dropout_p": 0.0}, ""),
-    (2, {}, ": perhaps 2, which is the length of axis 0 of a; or a 2, as of a square"),
-    (np.sqrt(2 * np.pi), {}, ": perhaps sqrt(2 * pi), as of turns"),
-]
-ADDITIVE = {"a": (4, 3), "key": (5, 3), "value": (5, 2), "w_query": (3, 6), "w_key": (3, 6), "w_score": (6,)}
-SCALE = {"a": (3, 1), "x": (2, 3, 4)}
-LENGTHS = [  # the factor, the shapes of the inputs and of the output, and what is said of it
-    (1 / 7, {"a": (7, 7)}, (2, 3), f": perhaps 1/7, where 7 is {LAST_AXIS}"),  # other axes may be as long
-    (1 / 8, {"a": (3, 1), "b": (3, 5)}, (2, 3, 4), f": 1/8{MEAN} axes of lengths 2 and 4 gives"),
-    (
-        1 / 2,
-        SCALE,
-        (2, 3, 4),
-        f": perhaps 1/2{MEAN} axis of length 2 gives; or 1/sqrt(4), where 4 is the length of the last axis of x; or a "
-        "half, as of a square",
-    ),
-    (3, {"a": (3, 9)}, (3, 9), f": perhaps sqrt(9), where 9 is {LAST_AXIS}; or 3, which is {FIRST_AXIS}"),
-    (
-        2,
-        ADDITIVE,
-        (4, 2),
-        f": perhaps 2, which is the length of the last axis of value; or sqrt(4), where 4 is {FIRST_AXIS}; or a 2, as "
-        "of a square",
-    ),
-]
-
-
-@each(
-    ("factor", "shapes", "output_shape", "name", "constants"),
-    [
-        *((factor, *HEADS, name, constants) for factor, constants, name in CONSTANTS),
-        *((*row, None) for row in LENGTHS),
-    ],
+LAST_AXIS, MEAN = (
+    "the length of the last axis of a",
+    ", as a mean in the place of the sum over the broadcast axes gives",
 )
-def test_of_a_factor_it_is_said_what_it_may_be(factor, shapes, output_shape, name, constants):
+HEADS = {"a": (2, 5, 12)}, (2, 5, 12)  # the shapes of the inputs, differentiated by the first, and of the output
+NAMES = [  # the factor, the shapes, and what is said of it
+    (1 / 12, *HEADS, f": perhaps 1/12, where 12 is {LAST_AXIS}"),
+    (-5, *HEADS, ": perhaps -5, which is the length of axis 1 of a"),
+    (24, *HEADS, ": perhaps 24, which is the length of axes 0 and 2 of a"),
+    (-1, *HEADS, ""),
+    (1.7, *HEADS, ""),
+    (1 / 7, {"a": (7, 7)}, (2, 3), f": perhaps 1/7, where 7 is {LAST_AXIS}"),
+    (3, {"a": (3, 9)}, (3, 9), f": perhaps sqrt(9), where 9 is {LAST_AXIS}"),
+    (1 / 8, {"a": (3, 1), "b": (3, 5)}, (2, 3, 4), f": perhaps 1/8{MEAN}"),
+    (1 / 2, {"a": (3, 1), "x": (2, 3, 4)}, (2, 3, 4), f": perhaps 1/2{MEAN}; or of a square"),
+    (1 / 8, {"a": (3,)}, (2, 3, 4), f": perhaps 1/8{MEAN}"),
+]
+
+
+@each(("factor", "shapes", "output_shape", "name"), NAMES)
+def test_of_a_factor_it_is_said_which_length_it_may_be(factor, shapes, output_shape, name):
     right = normal(3, *shapes["a"])
     inputs = {other: normal(*shape) for other, shape in shapes.items()}
     u = normal(3, *output_shape)
-    known = {"name": "a", "inputs": inputs, "output": u[0], "cotangents": u, "constants": constants or {}}
+    known = {"name": "a", "inputs": inputs, "output": u[0], "cotangents": u}
     found = said_of_numbers(right, factor * right, 1e-15 * np.abs(right[0]), **known)
     assert found == f"it is {factor:.9g} times the numerical gradient throughout{name}"

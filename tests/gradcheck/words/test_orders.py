@@ -8,7 +8,6 @@ from .said import said, said_of
 
 ORDERS = [
     ((3, 5), lambda g: g[:, ::-1, ::-1], "axes 0 and 1 are reversed"),
-    ((5, 3), lambda g: g[:, [2, 0, 1, 4, 3]], "the slices along axis 0 are in another order: 2, 0, 1, 4, 3"),
     (
         (2, 9),
         lambda g: np.pad(g[..., 2:], [(0, 0), (0, 0), (0, 2)]),
@@ -19,8 +18,6 @@ ORDERS = [
         lambda g: np.pad(g[..., :-1], [(0, 0), (1, 0)]),
         "it is shifted by 1 along axis 0, with zeros from beyond the end",
     ),
-    ((8, 3), lambda g: g[:, [4, 5, 2, 3, 0, 1, 6, 7]], "the blocks of 2 along axis 0 are in another order: 2, 1, 0, 3"),
-    ((2, 4), lambda g: g[:, :, [0, 3, 2, 1]], "indices 1 and 3 of axis 1 are exchanged"),
     (
         (4, 6),
         lambda g: g.reshape(-1, 4, 2, 3).swapaxes(1, 2).reshape(g.shape),
@@ -58,9 +55,7 @@ def test_gradients_in_each_others_place_are_told():
     inputs = {"x": normal(3, 4, seed=1), "y": normal(3, 4, seed=2)}
     right = {"x": lambda d, x, y: d * np.cos(x) * y**2, "y": lambda d, x, y: 2 * d * np.sin(x) * y}
     swapped = lambda *a: (right["y"](*a), right["x"](*a))  # noqa: E731
-    twice = lambda *a: (right["y"](*a), right["y"](*a))  # noqa: E731
     forward = lambda x, y: np.sin(x) * y**2  # noqa: E731
     for where, other in ("xy", "yx"):
         both = f"the gradients of {where} and {other} are swapped: each is the other's"
         assert said(forward, swapped, inputs, where) == both
-    assert said(forward, twice, inputs, "x") == "it is the gradient of y in the place of its own"

@@ -1,4 +1,4 @@
-"""What is said of a gradient that is rounded, or beside which an epsilon is lost, and what is not."""
+"""What is said of a gradient that is rounded, and what is not."""
 
 import re
 
@@ -8,16 +8,7 @@ from helpers import each
 from ..programs import normal
 from .said import said
 
-ROUNDED = r"it is rounded to {}: every entry is such a number, off by at most about \S+ of the largest entry"
-COMPUTED = r"it seems to be computed in {}: every entry is such a number, off by at most about \S+ of the largest entry"
-LIKE_SINGLE = (
-    r"its errors are of the size of rounding to float32, at most about \S+ of the largest entry, and without a "
-    "pattern: some of it seems to be computed in that precision"
-)
-EPSILON = (
-    r"perhaps an epsilon beside {} is missing, or another one: it is off by at most about \S+ of the largest entry, "
-    r"and by about \S+ times as much where {} is 0.75 times as large"
-)
+ROUNDED = r"it is rounded to {}, or computed in it: every entry is such a number, off by at most about \S+ of the .*"
 X = normal(6, 8, seed=1)
 
 
@@ -55,15 +46,14 @@ def in_steps(d, x, dtype):
     return (d * np.exp(np.sin(x)) * np.cos(x)).astype(float)
 
 
-@each(("share", "expected"), [(0, COMPUTED.format("float32")), (1e-12, LIKE_SINGLE)])
-def test_what_is_computed_in_a_lower_precision_is_off_by_more_and_without_a_pattern(share, expected):
-    """What keeps a small share of a better one has not that many bits."""
-    assert re.fullmatch(expected, said(forward, lambda d, x: in_steps(d, x, np.float32) + share * d, {"x": X}))
+def test_what_keeps_a_small_share_of_a_better_precision_is_not_called_so():
+    assert re.fullmatch(ROUNDED.format("float32"), said(forward, lambda d, x: in_steps(d, x, np.float32), {"x": X}))
+    assert "float32" not in said(forward, lambda d, x: in_steps(d, x, np.float32) + 1e-12 * d, {"x": X})
 
 
 def test_what_is_computed_in_half_precision_does_not_seem_to_clip():
     found = said(forward, lambda d, x: in_steps(d, x, np.float16), {"x": X})
-    assert re.fullmatch(COMPUTED.format("float16"), found)
+    assert re.fullmatch(ROUNDED.format("float16"), found)
 
 
 FACTORS = 1 + 3e-8 * np.random.default_rng(4).choice([-1, 1], (6, 8))
@@ -92,30 +82,3 @@ def test_an_approximation_that_is_as_good_as_single_precision_is_not_called_so(f
 )
 def test_errors_that_are_all_alike_are_not_those_of_rounding(function, wrong, x):
     assert "float32" not in said(function, lambda d, x: d * wrong(x), {"x": x})
-
-
-@each("seed", range(3))
-@each(
-    ("function", "wrong"),
-    [
-        (lambda x: x**3 + x, lambda x: 3 * x**2 + 1.01),
-        (lambda x: x**3, lambda x: 3 * x**2 + 1e-4),  # beside which the right one falls
-        (lambda x: 1 / x, lambda x: -(1 + 1e-5 * np.arange(6)) / x**2),  # which grows as the gradient does
-    ],
-)
-def test_what_is_added_to_a_derivative_is_no_epsilon(function, wrong, seed):
-    assert "epsilon" not in said(function, lambda d, x: d * wrong(x), {"x": normal(6, seed=seed)})
-
-
-@each("seed", range(3))
-@each(
-    ("function", "wrong"),
-    [
-        (lambda x: -(x * np.log(x + 1e-6)).sum(), lambda x: -np.log(x) - x / (x + 1e-6)),
-        (lambda x: 1 / (np.sqrt(x) + 1e-6), lambda x: -0.5 * x**-1.5),
-        (lambda x: np.log(x + 1e-6), lambda x: 1 / (x + 1e-7)),
-    ],
-)
-def test_an_epsilon_is_guessed_at_whatever_the_rest_of_the_gradient_does(function, wrong, seed):
-    x = {"x": np.random.default_rng(seed).uniform(0.05, 1, 6)}
-    assert re.fullmatch(EPSILON.format("x", "x"), said(function, lambda d, x: d * wrong(x), x))
