@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from attention_np.gradcheck.check import check
 from attention_np.gradcheck.problem.nests import Nest, arguments_of, filled, leaves, signature_of, takes
 from attention_np.gradcheck.report.reporting import Report
+
+HOLDERS = {"params": "grads", "parameters": "gradients"}
 
 
 def check_layer(
@@ -48,7 +51,9 @@ def check_layer(
         Where an object has each parameter, and where `backward` leaves its gradient: attributes as ``{"W": "dW"}``,
         entries as ``{"params.W": "grads.W"}`` or ``{"params.0": "grads.0"}``, those of layers within as
         ``{"layers.0.W": "layers.0.dW"}``, or all at once, ``{"params": "grads"}``; None if `backward` returns it, in
-        this order behind those of the inputs. ``{}``: check the inputs alone.
+        this order behind those of the inputs. ``{}``: check the inputs alone. By default every array that the layer
+        holds, or an object within it, must have its gradient in one of five customary places: ``grads.W`` of
+        ``params.W``, ``gradients.W`` of ``parameters.W``, ``dW`` or ``grad_W`` of ``W``, ``W.grad`` of ``W.data``.
     **options
         As for :func:`check`.
 
@@ -96,12 +101,10 @@ def check_layer(
         functions = _Functions(tuple(arguments), positional, run, pull_back)
         return check(functions.forward, functions.backward, arguments, **options)
     kept = _copied(layer, {})
+    methods = _Methods(tuple(arguments), positional, kept, forward, backward, parameters or {})
     if parameters is None:
-        raise ValueError(
-            f"parameters must say where {type(layer).__name__} has its parameters and leaves their gradients, as "
-            "parameters={'W': 'dW', 'params': 'grads'}, or be {} for the inputs alone"
-        )
-    methods = _Methods(tuple(arguments), positional, kept, forward, backward, parameters)
+        parameters = _by_custom(methods, arguments)
+        methods = replace(methods, parameters=parameters)
     held = {path: _at(kept, path) for path in parameters}
     for path, x in held.items():
         if x is None:
@@ -114,6 +117,47 @@ def check_layer(
     if len(set(arrays)) < len(arrays):
         raise ValueError("two of parameters are the same array, whose gradient is one: let backward add them, name one")
     return check(methods.forward, methods.backward, arguments | held, **options)
+
+
+def _by_custom(methods: _Methods, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The customary place of the gradient of each array of a layer, as one forward and one backward leave it."""
+    used, output = methods.ran(tuple(map(_detached, arguments.values())))
+    methods.pulled(used, _detached(output))
+    pairs = {path: _customary(used, path, x.shape) for path, x in _arrays(methods.layer, "", set())}
+    pairs = {path: place for path, place in pairs.items() if path not in pairs.values()}
+    alone = [path for path, place in pairs.items() if place is None]
+    if alone:
+        raise ValueError(
+            f"{type(used).__name__} holds {', '.join(alone)}, and backward leaves no gradient in a customary place: "
+            "say where each has its own, as parameters={'W': 'dW', 'params': 'grads'}, or {} for the inputs alone"
+        )
+    return {path: place for path, place in pairs.items() if place is not None}
+
+
+def _customary(layer: Any, path: str, shape: tuple[int, ...]) -> str | None:
+    """Where a layer has the gradient of what is at a path, if in a customary place and of the same shape."""
+    owner, _, name = path.rpartition(".")
+    lead = f"{owner}." if owner else ""
+    places = [f"{lead}d{name}", f"{lead}grad_{name}", *([f"{owner}.grad"] if name == "data" else [])]
+    steps = path.split(".")
+    places += [".".join([HOLDERS.get(step, step) for step in steps])] * any(step in HOLDERS for step in steps)
+    found = [place for place in places if isinstance(x := _at(layer, place), np.ndarray) and x.shape == shape]
+    return found[0] if found else None
+
+
+def _arrays(x: Any, path: str, seen: set[int]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """The arrays of floating-point numbers that an object holds, or objects within it, by their paths."""
+    if isinstance(x, np.ndarray):
+        if x.dtype.kind == "f":
+            yield path, x
+        return
+    held = dict(x) if isinstance(x, Mapping) else dict(enumerate(x)) if isinstance(x, list | tuple) else None
+    if held is None:
+        held = {} if isinstance(x, ModuleType | type) else getattr(x, "__dict__", {})
+    if id(x) not in seen:
+        seen.add(id(x))
+        for name, part in held.items():
+            yield from _arrays(part, f"{path}.{name}" if path else str(name), seen)
 
 
 @dataclass(frozen=True)

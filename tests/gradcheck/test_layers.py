@@ -168,6 +168,14 @@ def test_a_planted_error_is_found_where_it_is(style, wrong):
     assert [entry.name for entry in report if not entry.ok] == [name]
 
 
+@each("style", ["W, dW", "W, dW in buffers", "params, grads", "W.data, W.grad", "a network"])
+def test_gradients_in_customary_places_need_not_be_named(style):
+    kind, _, names = STYLES[style]
+    report = check_layer(kind(), {"x": normal(2, 4, seed=5)}, parameters=None)
+    assert {entry.name for entry in report} == {"x", *names}
+    assert report.ok, str(report)
+
+
 def test_a_layer_that_has_been_used_is_checked_as_a_new_one():
     layer = Dense()
     layer.backward(layer.forward(normal(2, 4)))
@@ -327,7 +335,8 @@ NONE = {"parameters": None}
 @each(
     ("layer", "options", "error", "message"),
     [
-        (Dense(), NONE, ValueError, "^parameters must say where Dense has its parameters and leaves "),
+        (Returned(), NONE, ValueError, "^Returned holds weights.0, weights.1, and backward leaves no "),
+        (Lists(), NONE, ValueError, "^Lists holds W, and backward leaves no gradient in a customary place: say where "),
         (Lists(), {"parameters": {"W": None, "params": "grads"}}, ValueError, "^two of parameters are the same array"),
         (Dense(), {"inputs": {"W": normal(2, 4)}}, ValueError, "^W is the name of an input and of a parameter: name "),
         (Dense(), {"parameters": {"V": "dW"}}, ValueError, "^Dense has no V, a parameter by its path such as"),
