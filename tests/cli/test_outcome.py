@@ -17,7 +17,7 @@ COMMAND = (sys.executable, "-m", "attention_np")
 
 
 @POSIX
-@each("arguments", [["trace", "a", "b"], ["cost"], ["check", "softmax"]])
+@each("arguments", [["cost"]], long=[["trace", "a", "b"], ["check", "softmax"]])
 def test_to_a_device_that_is_full_it_is_one_sentence_and_2_and_where_nobody_reads_silence_and_141(
     arguments: list[str],
 ) -> None:
