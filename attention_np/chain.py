@@ -322,7 +322,7 @@ def _pushed(tangents: Mapping[str, Any], cache: Cache) -> dict[int, Array]:
 def _of_outputs(moved: dict[int, Array], cache: Cache) -> Any:
     """The tangents of what the layer returned."""
     values = [(number, cache.values[number]) for number in cache.outputs]
-    tangents = [as_result(moved[number], x.dtype).copy() if number in moved else None for number, x in values]
+    tangents = [np.array(as_result(moved[number], x.dtype)) if number in moved else None for number, x in values]
     if cache.is_tuple:
         return tuple(tangents)
     return np.zeros_like(values[0][1]) if tangents[0] is None else tangents[0]
@@ -331,4 +331,4 @@ def _of_outputs(moved: dict[int, Array], cache: Cache) -> Any:
 def _of_inputs(d_made: dict[int, Array], cache: Cache) -> dict[str, Array | None]:
     """The gradients of the inputs, each in memory of its own."""
     inputs = enumerate(zip(cache.names, cache.values, strict=False))
-    return {name: as_result(d_made[n], x.dtype).copy() if n in d_made else None for n, (name, x) in inputs}
+    return {name: np.array(as_result(d_made[n], x.dtype)) if n in d_made else None for n, (name, x) in inputs}

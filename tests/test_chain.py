@@ -196,6 +196,14 @@ def test_a_layer_may_return_inputs_and_several_outputs_and_leave_inputs_out() ->
     assert curved["z"] is None
 
 
+def test_numbers_without_axes_have_gradients_without_axes() -> None:
+    output, cache = chain.forward(lambda x, y: x * y + x / y, {"x": 2.0, "y": np.float32(4)})
+    gradients, moved = chain.backward(1.0, cache), chain.jvp(cache, x=1.0)
+    for x, expected in ((output, 8.5), (gradients["x"], 4.25), (gradients["y"], 1.875), (moved, 4.25)):
+        assert isinstance(x, np.ndarray)
+        assert (x.shape, x) == ((), expected)
+
+
 def test_gradients_have_memory_of_their_own() -> None:
     d_output = normal(0, 2, 3)
     _, cache = chain.forward(lambda x, y: x + y, {"x": normal(1, 2, 3), "y": normal(2, 2, 3)})
