@@ -26,8 +26,9 @@ from .score import Score
 
 PACKAGE = Path("attention_np")
 OPS = " ".join((*attention_np.OPS, "masks", "rules", "functional"))
+ROOMS = "_blockwise _linear_attention _multi_head _rotary _lib"
 GROUPS = {  # a module belongs to the first group that has it
-    "ops": [*(f"{name}.py" for name in OPS.split()), "_blockwise/*.py", "_multi_head/*.py", "_lib/*.py"],
+    "ops": [f"{name}.py" for name in OPS.split()] + [f"{room}/*.py" for room in ROOMS.split()],
     "adapters": [f"gradcheck/{name}.py" for name in ("adapting", "torch", "jax", "autograd")],
     "gradcheck": ["gradcheck/**/*.py"],
 }

@@ -1,0 +1,1 @@
+"""What :mod:`attention_np.rotary` stands on: how fast each pair turns."""
