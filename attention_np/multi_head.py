@@ -31,11 +31,11 @@ from attention_np._lib.arguments import (
 )
 from attention_np._lib.arrays import Array, precision, sum_to, with_query_axis
 from attention_np._lib.dropout import Rng, as_probability, draw, drop
-from attention_np._lib.parameters import Parameters, as_parameters, check_heads
 from attention_np._lib.passes import Tangent, widened_inputs
 from attention_np._lib.products import product
 from attention_np._lib.wide import narrowed
 from attention_np._multi_head import steps
+from attention_np._multi_head.parameters import Parameters, as_parameters, check_heads
 from attention_np._multi_head.steps import Plan, Steps, back_through, plan_of, push_through, through
 from attention_np.biases import Bias
 from attention_np.linear import affine_gradients, affine_map, affine_tangent

@@ -1,1 +1,1 @@
-"""What :mod:`attention_np.multi_head` stands on: the steps between projections and scores."""
+"""What :mod:`attention_np.multi_head` stands on: its parameters, and the steps between projections and scores."""

@@ -13,8 +13,8 @@ from attention_np import biases, rotary
 from attention_np._lib import json
 from attention_np._lib.arguments import check_broadcasts_to, check_features, check_vector, scores_shape
 from attention_np._lib.arrays import Array
-from attention_np._lib.parameters import Parameters, as_parameters
 from attention_np._lib.text import shortened
+from attention_np._multi_head.parameters import Parameters, as_parameters
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]

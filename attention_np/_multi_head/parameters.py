@@ -1,10 +1,10 @@
-"""The parameters of multi-head attention: what they are, the layouts that others keep them in, how they must fit."""
+"""The parameters of multi-head attention: what they are, and how they must fit the inputs and the heads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,29 +12,7 @@ import numpy.typing as npt
 from attention_np._lib.arguments import as_flag, as_floating, as_integer, check_vector, check_weight
 from attention_np._lib.arrays import Array, is_floating
 from attention_np._lib.dropout import Rng, as_generator
-
-
-def _projections(query: str, key: str, value: str, output: str, **others: str) -> dict[str, str]:
-    return {"w_query": query, "w_key": key, "w_value": value, "w_output": output, **others}
-
-
-PLAIN = ("q_proj", "k_proj", "v_proj", "o_proj")
-FUSED = "query_key_value"  # of each head its query, key and value
-LAYOUTS = {  # what the arrays are called in the attention layers of Hugging Face's models
-    "llama": _projections(*PLAIN),
-    "gemma2": _projections(*PLAIN),
-    "qwen3": _projections(*PLAIN, query_gain="q_norm.weight", key_gain="k_norm.weight"),
-    "gpt_oss": _projections(*PLAIN, sink="sinks"),
-    "bloom": _projections("query", "key", "value", "dense"),
-    "t5": _projections("q", "k", "v", "o"),
-    "bert": _projections("self.query", "self.key", "self.value", "output.dense"),
-}
-BESIDE = {  # arrays of a layer that are no parameters of its attention
-    "relative_attention_bias.weight",
-    "rotary_emb.inv_freq",
-    "output.LayerNorm.weight",
-    "output.LayerNorm.bias",
-}
+from attention_np._multi_head import reading
 
 
 class Parameters(NamedTuple):
@@ -95,7 +73,7 @@ class Parameters(NamedTuple):
          [5. 7.]]
         """
         weights, biases = (in_proj_weight, out_proj_weight), (in_proj_bias, out_proj_bias)
-        return cls._from_fused(("in_proj", "out_proj"), weights, biases, is_transposed=True)
+        return cls(**reading.of_fused(("in_proj", "out_proj"), weights, biases, is_transposed=True))
 
     @classmethod
     def from_c_attn(
@@ -127,7 +105,7 @@ class Parameters(NamedTuple):
          [8. 9.]]
         """
         weights, biases = (c_attn_weight, c_proj_weight), (c_attn_bias, c_proj_bias)
-        return cls._from_fused(("c_attn", "c_proj"), weights, biases)
+        return cls(**reading.of_fused(("c_attn", "c_proj"), weights, biases))
 
     @classmethod
     def from_layer(
@@ -165,41 +143,7 @@ class Parameters(NamedTuple):
         >>> multi_head.Parameters.from_layer(layer, "llama").w_query.shape
         (4, 2)
         """
-        if layout not in LAYOUTS:
-            raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
-        names = LAYOUTS[layout]
-        given = {name: as_floating(name, x) for name, x in arrays.items() if name not in BESIDE}
-        if layout == "bloom" and FUSED + ".weight" in given:
-            given = _unfused(given, num_heads)
-        linear = {name: given.pop(f"{of}.weight", None) for name, of in names.items() if name.startswith("w_")}
-        biases = {f"b_{name[2:]}": given.pop(f"{names[name]}.bias", None) for name in linear}
-        others = {name: given.pop(of, None) for name, of in names.items() if name not in linear}
-        missing = [f"{names[name]}.weight" for name, x in linear.items() if x is None]
-        missing += [names[name] for name, x in others.items() if x is None]
-        if missing or given:
-            what = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(given)} besides"
-            raise ValueError(f"a layer of the layout {layout} {what} (given: {', '.join(arrays)})")
-        return cls(**{name: x.T for name, x in linear.items() if x is not None}, **biases, **others)  # type: ignore[arg-type]
-
-    @classmethod
-    def _from_fused(
-        cls, names: tuple[str, str], weights: tuple[Any, Any], biases: tuple[Any, Any], is_transposed: bool = False
-    ) -> Parameters:
-        name = f"{names[0]}_weight"
-        w_in = as_floating(name, weights[0])
-        w_in = w_in.T if is_transposed else w_in
-        d_model = len(w_in) if w_in.ndim else 0
-        if w_in.shape != (d_model, 3 * d_model):
-            shape = "(3 * d_model, d_model)" if is_transposed else "(d_model, 3 * d_model)"
-            raise ValueError(f"{name} must have the shape {shape} ({name}.shape={np.shape(weights[0])})")
-        w_out = _shaped(f"{names[1]}_weight", weights[1], (d_model, d_model))
-        w_out = w_out.T if is_transposed else w_out
-        w_query, w_key, w_value = np.split(w_in, 3, axis=1)
-        b_query = b_key = b_value = None
-        if biases[0] is not None:
-            b_query, b_key, b_value = np.split(_shaped(f"{names[0]}_bias", biases[0], (3 * d_model,)), 3)
-        b_output = None if biases[1] is None else _shaped(f"{names[1]}_bias", biases[1], (d_model,))
-        return cls(w_query, w_key, w_value, w_out, b_query, b_key, b_value, b_output)
+        return cls(**reading.of_layer(arrays, layout, num_heads))
 
     @classmethod
     def random(
@@ -267,25 +211,6 @@ class Parameters(NamedTuple):
         return cls(*weights, *zeros)
 
 
-def _unfused(given: dict[str, Array], num_heads: int | None) -> dict[str, Array]:
-    """`given` with the three parts of a fused projection, which has query, key and value of each head in turn."""
-    if num_heads is None:
-        raise ValueError("num_heads is needed for the layout bloom, whose projections stand head by head")
-    heads, parts = as_integer("num_heads", num_heads, least=1), dict(given)
-    for kind in ("weight", "bias"):
-        fused = parts.pop(f"{FUSED}.{kind}", None)
-        if fused is None:
-            continue
-        if fused.ndim < 1 or fused.shape[0] % (3 * heads):
-            raise ValueError(
-                f"num_heads={heads} must divide a third of {FUSED}.{kind} ({FUSED}.{kind}.shape={fused.shape})"
-            )
-        by_head = fused.reshape(heads, 3, -1, *fused.shape[1:])  # (heads, 3, d, ...)
-        for i, name in enumerate(("query", "key", "value")):
-            parts[f"{name}.{kind}"] = by_head[:, i].reshape(-1, *fused.shape[1:])
-    return parts
-
-
 def as_parameters(
     parameters: Parameters, query: Array, key: Array, value: Array, num_heads: int, num_kv_heads: int | None = None
 ) -> Parameters:
@@ -337,10 +262,3 @@ def check_heads(name: str, features: int, heads: int, shape: tuple[int, ...], ca
     """Refuse a number of heads that does not divide the features of the array called `name`."""
     if heads < 1 or features % heads:
         raise ValueError(f"{called}={heads} must divide the {features} features of {name} ({name}.shape={shape})")
-
-
-def _shaped(name: str, array: npt.ArrayLike, shape: tuple[int, ...]) -> Array:
-    result = as_floating(name, array)
-    if result.shape != shape:
-        raise ValueError(f"{name} must have the shape {shape} ({name}.shape={result.shape})")
-    return result
