@@ -30,6 +30,7 @@ from attention_np.linear import affine_gradients, affine_map, affine_tangent
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("query", "key", "value")  # may carry any leading axes: for gradcheck
+OP = passes.Op(queries="query", added=("b",))
 
 
 class Gradients(NamedTuple):

@@ -19,12 +19,13 @@ import numpy.typing as npt
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_array, as_floating, as_mask
 from attention_np._lib.arrays import Array, precision, quiet
-from attention_np._lib.passes import Tangent, widened_inputs
+from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("scores", "target")  # may carry any leading axes: for gradcheck
+OP = passes.Op(has_products=True)
 
 
 class Gradients(NamedTuple):
@@ -65,10 +66,9 @@ class Cache(NamedTuple):
         return self.shares
 
     def in_range(self) -> Cache:
-        """With numbers whose range has no end: two scores may be further apart than the dtype can say."""
-        cache = widened_inputs(self, Gradients._fields)
-        shares = self.shares if cache.target is None else np.where(self.places.visible, cache.target, 0)
-        return cache._replace(shares=shares, losses=surprise(cache.scores, self.places)[0])
+        """With its differences made again, of inputs that are widened: the dtype may not reach from score to score."""
+        shares = self.shares if self.target is None else np.where(self.places.visible, self.target, 0)
+        return self._replace(shares=shares, losses=surprise(self.scores, self.places)[0])
 
 
 def forward(scores: npt.ArrayLike, target: npt.ArrayLike, *, mask: npt.ArrayLike | None = None) -> tuple[Array, Cache]:

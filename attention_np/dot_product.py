@@ -34,6 +34,7 @@ from attention_np.masks import visible_pairs
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
+OP = passes.Op(queries="query", added=("bias", "sink"), factors=("scale",))
 
 
 class Gradients(NamedTuple):

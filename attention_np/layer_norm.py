@@ -20,12 +20,13 @@ import numpy.typing as npt
 from attention_np import rms_norm
 from attention_np._lib import passes
 from attention_np._lib.arrays import Array, precision
-from attention_np._lib.passes import Tangent, widened_inputs
+from attention_np._lib.passes import Tangent
 from attention_np.rms_norm import as_epsilon, as_factor, as_normalised, mean
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("x",)  # may carry any leading axes: for gradcheck
+OP = passes.Op(added=("b",), has_products=True)
 
 
 class Gradients(NamedTuple):
@@ -66,10 +67,9 @@ class Cache(NamedTuple):
         return self.centred.axis
 
     def in_range(self) -> Cache:
-        """With numbers whose range has no end."""
-        cache = widened_inputs(self, Gradients._fields)
-        centred = self.centred._replace(x=cache.x - mean(cache.x, self.centred.axis), gain=self.gain)
-        return cache._replace(centred=centred.in_range())
+        """With its products made again, of inputs that are widened."""
+        centred = self.centred._replace(x=self.x - mean(self.x, self.axis), gain=self.gain)
+        return self._replace(centred=centred.in_range())
 
 
 def forward(

@@ -26,6 +26,7 @@ from attention_np._lib.products import backward_product
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("x",)  # may carry any leading axes: for gradcheck
+OP = passes.Op(added=("b",))
 
 
 class Gradients(NamedTuple):

@@ -52,6 +52,7 @@ VECTORIZED = (
     "beta",
     "initial_state",
 )  # may carry any leading axes: for gradcheck
+OP = passes.Op(queries="query", factors=("scale",))
 
 
 class Gradients(NamedTuple):

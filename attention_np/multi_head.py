@@ -31,7 +31,7 @@ from attention_np._lib.arguments import (
 )
 from attention_np._lib.arrays import Array, precision, sum_to, with_query_axis
 from attention_np._lib.dropout import Rng, as_probability, draw, drop
-from attention_np._lib.passes import Tangent, widened_inputs
+from attention_np._lib.passes import Tangent
 from attention_np._lib.products import product
 from attention_np._lib.wide import narrowed
 from attention_np._multi_head import steps
@@ -54,6 +54,9 @@ __all__ = [
 ]
 
 VECTORIZED = ("query", "key", "value")  # may carry any leading axes: for gradcheck
+OP = passes.Op(
+    queries="query", added=("bias",), nested={"parameters": Parameters}, factors=("scale",), has_products=True
+)
 
 
 class Gradients(NamedTuple):
@@ -117,13 +120,12 @@ class Cache(NamedTuple):
         return self.attention.dropout
 
     def in_range(self) -> Cache:
-        """With numbers whose range has no end: those between the projections need not fit the dtype of the cache."""
-        cache = widened_inputs(self, Gradients._fields)
-        q, k, v, *steps = project(cache.query, cache.key, cache.value, cache.parameters, self.heads_of, self.plans)
+        """With its products made again, of inputs that are widened: those on the way need not fit the dtype."""
+        q, k, v, *steps = project(self.query, self.key, self.value, self.parameters, self.heads_of, self.plans)
         attention = self.attention._replace(query=q, key=k, value=v)
         heads = product(drop(attention.weights, attention.dropout), v, attention.mask)
         query_steps, key_steps = steps
-        return cache._replace(
+        return self._replace(
             attention=attention, combined=_combine(heads), query_steps=query_steps, key_steps=key_steps
         )
 

@@ -21,13 +21,14 @@ import numpy.typing as npt
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_added, as_axes, as_floating, as_number, check_broadcasts_to
 from attention_np._lib.arrays import Array, precision, real_types
-from attention_np._lib.passes import Tangent, widened_inputs
+from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
 from attention_np._lib.wide import is_wide, narrowed, widened
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("x",)  # may carry any leading axes: for gradcheck
+OP = passes.Op(has_products=True)
 
 
 class Gradients(NamedTuple):
@@ -49,10 +50,9 @@ class Cache(NamedTuple):
     output_shape: tuple[int, ...]
 
     def in_range(self) -> Cache:
-        """With numbers whose range has no end: a row below the normal numbers has a root that has lost digits."""
-        cache = widened_inputs(self, Gradients._fields)
-        rms = root_mean_square(cache.x, cache.epsilon, cache.axis)
-        return cache._replace(rms=rms, normalised=cache.x / rms)
+        """With its products made again, of inputs that are widened: tiny rows have roots that have lost digits."""
+        rms = root_mean_square(self.x, self.epsilon, self.axis)
+        return self._replace(rms=rms, normalised=self.x / rms)
 
 
 def forward(

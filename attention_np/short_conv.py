@@ -26,6 +26,7 @@ from attention_np._lib.products import backward_times
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
 VECTORIZED = ("x", "initial_state")  # may carry any leading axes: for gradcheck
+OP = passes.Op(added=("b",))
 
 
 class Gradients(NamedTuple):

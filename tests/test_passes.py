@@ -117,6 +117,24 @@ def test_arguments_may_be_given_by_name_and_unknown_ones_are_refused() -> None:
         jvp(cache, w=y)
 
 
+def test_an_op_declares_nothing_of_inputs_that_it_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "OP", passes.Op(queries="x", added=("bias",)))
+    with pytest.raises(ValueError, match=r"^OP of test_passes has bias, but Gradients has x, v, w$"):
+        passes.backward(backward.mathematics)
+
+
+def test_an_input_that_is_declared_as_queries_may_be_a_single_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "OP", passes.Op(queries="v"))
+    product, differentiate, push = (
+        shell(formulas.mathematics)
+        for shell, formulas in ((passes.forward, attend), (passes.backward, backward), (passes.jvp, jvp))
+    )
+    rows, one = np.arange(6.0).reshape(2, 3), np.arange(3.0)
+    y, cache = product(x=rows[:1], v=one, w=None)
+    assert (y.shape, cache.v.shape, cache.output_shape) == ((3,), (3,), (3,))
+    assert (differentiate(one, cache).v.shape, push(cache, v=one).shape) == ((3,), (3,))
+
+
 @each("op", [softmax, dot_product, multi_head])
 def test_a_pass_has_its_signature_its_formulas_and_a_whole_docstring(op: Any) -> None:
     of_backward, of_jvp = inspect.signature(op.backward), inspect.signature(op.jvp)

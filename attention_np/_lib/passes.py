@@ -6,7 +6,8 @@ way is worked out again (:mod:`attention_np._lib.second_look`), and each result 
 the dtype of what it belongs to.
 
 It can, because the module of an op has `Gradients` with the names of its inputs, and a `Cache` that begins with the
-inputs, in the same order, and ends with the shape of the output. The formulas alone are ``mathematics`` of the pass:
+inputs, in the same order, and ends with the shape of the output. What else the shell must know of an op, `OP` says, an
+:class:`Op`, before the first pass. The formulas alone are ``mathematics`` of the pass:
 for another op, whose own shell has done all that. They return their result; or a pair of it and of arrays on the way to
 it, and then the second look is theirs too: the sizes of those tell it what the result does not show.
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, cleandoc, signature, unwrap
-from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
@@ -32,8 +33,6 @@ from attention_np._lib.arrays import (
     holds_array,
     precision,
     quiet,
-    with_query_axis,
-    without_query_axis,
 )
 from attention_np._lib.dual import Dual, moving, parts_of, velocity_of
 from attention_np._lib.second_look import left_range
@@ -49,8 +48,15 @@ Between: TypeAlias = tuple[Array, ...]
 Found = TypeVar("Found", covariant=True)
 Held = TypeVar("Held")
 
-KINDS = {"parameters": "Parameters"}  # of tangents that are no arrays
-ADDED = ("bias", "b", "sink")  # inputs that are terms of a sum: they are factors of nothing
+
+class Op(NamedTuple):
+    """What the shell must know of an op beside the names of its inputs: `OP`, at the head of the op's module."""
+
+    queries: str | None = None  # the input that may be a single query, without an axis for queries
+    added: tuple[str, ...] = ()  # the inputs that are terms of a sum: they are factors of nothing
+    nested: Mapping[str, type] = {}  # the inputs that are NamedTuples of arrays, and which
+    factors: tuple[str, ...] = ()  # what else the cache has that products of a pass are of
+    has_products: bool = False  # whether some in the cache need not fit the dtype: `Cache.in_range` makes them again
 
 
 class Pass(Protocol[Given, Found]):
@@ -93,19 +99,19 @@ def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
 
     Formulas that ask for the second look return a third, the arrays on the way, and hold for inputs that are `widened`.
     """
-    _, names, kind = _op_of(mathematics)
+    op = _Known.of(mathematics)
 
     @wraps(mathematics)
     def shell(**arguments: Any) -> tuple[Array, Any]:
-        inputs = tuple([arguments.pop(name) for name in names])
+        inputs = tuple([arguments.pop(name) for name in op.names])
         dtype = precision(*_flat(inputs))
-        ready = _ready(names, inputs, dtype.compute)
+        ready = op.ready(inputs, dtype.compute)
         with quiet():
             output, cache, *between = mathematics(*ready, **arguments)
-            if between and left_range((output, *between[0]), _factors(names, ready)):
-                output, cache, _ = _plain(mathematics(*_wide(names, ready), **arguments))
-            output = as_result(_without_query_axis(names, output, inputs), dtype.result)
-        return output, kind._make((*inputs, *cache[len(names) : -1], output.shape))
+            if between and left_range((output, *between[0]), op.factors(ready)):
+                output, cache, _ = _plain(mathematics(*op.wide(ready), **arguments))
+            output = as_result(op.without_query_axis(output, inputs), dtype.result)
+        return output, op.cache._make((*inputs, *cache[len(inputs) : -1], output.shape))
 
     return cast("Pass[..., Any]", _as_pass(shell, mathematics))
 
@@ -116,26 +122,23 @@ def backward(mathematics: Callable[Given, tuple[Gradients, Between]]) -> Pass[Gi
 def backward(mathematics: Callable[Given, Gradients]) -> Pass[Given, Gradients]: ...
 def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     """A backward pass: `Gradients`, of the shapes and dtypes of the inputs, None where there was none."""
-    op, names, kind = _op_of(mathematics)
-    given = signature(mathematics)
+    op, given = _Known.of(mathematics), signature(mathematics)
     vector, _, *more = given.parameters  # more: gradients of what the cache has under the same name
 
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
         of = {name: kwargs.pop(name, None) for name in more}
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
-        inputs, ready, cache, compute = _opened(op, names, kind, cache)
-        d_output = as_vector(vector, d_output, cache.output_shape, compute)
+        inputs, cache, compute = op.opened(cache)
+        d_output = op.with_query_axis(as_vector(vector, d_output, cache.output_shape, compute), inputs)
         further = _further_vectors(of, cache, compute)
-        if names[0] == "query":
-            d_output = with_query_axis(d_output, inputs[0])
         with quiet():
             found, between = _split(mathematics(d_output, cache, **further))
-            gradients = _as_given(names, found, inputs, d_output)
-            if between and left_range(_flat((*found, *between, *gradients)), _with(d_output, names, ready, cache)):
+            gradients = op.as_given(found, inputs, d_output)
+            if between and left_range(_flat((*found, *between, *gradients)), op.factors_with(d_output, cache)):
                 wide = {name: widened(x) for name, x in further.items()}
-                found, _ = _split(mathematics(widened(d_output), _in_range(cache), **wide))
-                gradients = _as_given(names, found, inputs, d_output)
+                found, _ = _split(mathematics(widened(d_output), op.in_range(cache), **wide))
+                gradients = op.as_given(found, inputs, d_output)
         return gradients
 
     shell.__doc__ = _documented(mathematics, BACKWARD.replace("d_output", vector))
@@ -154,24 +157,23 @@ def jvp(
 def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Given, Array]: ...
 def jvp(mathematics: Callable[..., Any]) -> Any:
     """A pass in forward mode: the tangent of the output, or of the outputs asked for, along those of the inputs."""
-    op, names, kind = _op_of(mathematics)
-    given, further = signature(mathematics), _further_outputs(mathematics)
+    op, given, further = _Known.of(mathematics), signature(mathematics), _further_outputs(mathematics)
 
     @wraps(mathematics)
     def shell(cache: Any, **tangents: Any) -> Any:
         asked = tangents.pop("outputs", None) if further else None
-        inputs, ready, cache, compute = _opened(op, names, kind, cache)
-        check_outputs(op, asked, ("output", *further))
-        along = _along(op, names, tangents, inputs, compute)
+        inputs, cache, compute = op.opened(cache)
+        check_outputs(op.name, asked, ("output", *further))
+        along = op.along(tangents, inputs, compute)
         if not tangents.keys() <= along.keys():
             _bound(mathematics, (cache,), tangents)  # which says what is not an argument
         with quiet():
             found, between = _by_output(mathematics(cache, **along))
-            if between and left_range((*found.values(), *between), _with(tuple(along.values()), names, ready, cache)):
+            if between and left_range((*found.values(), *between), op.factors_with(tuple(along.values()), cache)):
                 wide = {name: _each(widened, x) for name, x in along.items()}
-                found, _ = _by_output(mathematics(_in_range(cache), **wide))
+                found, _ = _by_output(mathematics(op.in_range(cache), **wide))
             moved = {name: np.asarray(x) for name, x in found.items()}
-            moved["output"] = _without_query_axis(names, moved["output"], inputs)
+            moved["output"] = op.without_query_axis(moved["output"], inputs)
             dtypes = {name: getattr(cache, name).dtype for name in further}
             dtypes["output"] = precision(*_flat(inputs)).result
             if asked is None:
@@ -180,7 +182,8 @@ def jvp(mathematics: Callable[..., Any]) -> Any:
 
     shell.__doc__ = _documented(mathematics, jvp_of("output", *further) if further else JVP)
     cache, *tangents = given.parameters.values()
-    along = [x.replace(annotation=f"{KINDS.get(x.name, 'npt.ArrayLike')} | None") for x in tangents]
+    kinds = {name: kind.__name__ for name, kind in op.declared.nested.items()}
+    along = [x.replace(annotation=f"{kinds.get(x.name, 'npt.ArrayLike')} | None") for x in tangents]
     found = "Array"
     if further:
         along.insert(0, Parameter("outputs", Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[str] | None"))
@@ -207,8 +210,7 @@ def double_backward(
 
     With None in the place of the arrays on the way, as for an op whose other passes have none, there is no second look.
     """
-    op, names, kind = _op_of(mathematics)
-    held = unwrap(mathematics).__globals__["Gradients"]
+    op = _Known.of(mathematics)
     _, vector, _, *more = signature(mathematics).parameters
     formulas: Callable[..., Any] = mathematics
 
@@ -217,23 +219,21 @@ def double_backward(
         of = {name: kwargs.pop(name, None) for name in more}
         given = args if len(args) == 3 and not kwargs else _bound(mathematics, args, kwargs)
         d_gradients, d_output, cache = given
-        inputs, ready, cache, compute = _opened(op, names, kind, cache)
-        check_gradients(d_gradients, held, op)
-        d_output = as_vector(vector, d_output, cache.output_shape, compute)
+        inputs, cache, compute = op.opened(cache)
+        check_gradients(d_gradients, op.gradients, op.name)
+        d_output = op.with_query_axis(as_vector(vector, d_output, cache.output_shape, compute), inputs)
         further = _further_vectors(of, cache, compute)
-        along = held(**_along(op, names, d_gradients._asdict(), inputs, compute))
-        if names[0] == "query":
-            d_output = with_query_axis(d_output, inputs[0])
+        along = op.gradients(**op.along(d_gradients._asdict(), inputs, compute))
         with quiet():
             (d_d_output, found), between = formulas(along, d_output, cache, **further)
-            gradients = _as_given(names, found, inputs, d_output)
+            gradients = op.as_given(found, inputs, d_output)
             sizes = (d_d_output, *_flat(found), *(between or ()), *_worked_out(found, gradients))
-            if between is not None and left_range(sizes, _with((*along, d_output), names, ready, cache)):
-                wide = held(*(_each(widened, x) for x in along))
+            if between is not None and left_range(sizes, op.factors_with((*along, d_output), cache)):
+                wide = op.gradients(*(_each(widened, x) for x in along))
                 of_further = {name: widened(x) for name, x in further.items()}
-                (d_d_output, found), _ = formulas(wide, widened(d_output), _in_range(cache), **of_further)
-                gradients = _as_given(names, found, inputs, d_output)
-            d_d_output = _without_query_axis(names, np.asarray(d_d_output), inputs)
+                (d_d_output, found), _ = formulas(wide, widened(d_output), op.in_range(cache), **of_further)
+                gradients = op.as_given(found, inputs, d_output)
+            d_d_output = op.without_query_axis(np.asarray(d_d_output), inputs)
             return as_result(d_d_output, precision(*_flat(inputs)).result), gradients
 
     shell.__doc__ = _documented(mathematics, DOUBLE_BACKWARD.replace("d_output", vector))
@@ -251,7 +251,7 @@ def second_derivative(forward: Callable[..., Any], backward: Pass[Given, Held]) 
     stands still. The options of the formulas of `forward` are what the cache has under their names.
     """
     attend, differentiate = getattr(forward, "mathematics", forward), backward.mathematics
-    _, names, _ = _op_of(differentiate)
+    names = _Known.of(differentiate).names
     options = list(signature(attend).parameters)[len(names) :]
 
     @wraps(differentiate)
@@ -292,13 +292,6 @@ def _moving(value: Any, velocity: Any) -> Any:
     return value.moving(velocity) if holds_array(value) else moving(value, velocity)
 
 
-def widened_inputs(cache: Cache, names: Sequence[str]) -> Cache:
-    """`cache` with its inputs, which have these names, `widened`."""
-    fields: Any = cache
-    wide: Cache = type(fields)._make((*_wide(names, fields[: len(names)]), *fields[len(names) :]))
-    return wide
-
-
 def _as_pass(shell: Callable[..., Any], mathematics: Callable[..., Any], public: Signature | None = None) -> Any:
     made = cast(Any, shell)
     made.mathematics = mathematics
@@ -316,30 +309,89 @@ def _bound(mathematics: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         raise TypeError(f"{mathematics.__name__}() {error}") from None
 
 
-def _op_of(mathematics: Callable[..., Any]) -> tuple[str, tuple[str, ...], Any]:
-    """The name, the names of the inputs, and the type of the cache, of the op that these formulas are of."""
-    known = unwrap(mathematics).__globals__
-    return mathematics.__module__.rpartition(".")[2], known["Gradients"]._fields, known["Cache"]
+class _Known(NamedTuple):
+    """An op as the shell knows it: read once for each pass, where its formulas are decorated."""
 
+    name: str
+    names: tuple[str, ...]  # of the inputs
+    gradients: Any
+    cache: Any
+    declared: Op
 
-def _ready(names: Sequence[str], inputs: tuple[Any, ...], compute: np.dtype[Any]) -> tuple[Any, ...]:
-    """The inputs in the dtype that is computed in, without a copy where they are, the query with its axis."""
-    if (names[0] != "query" or inputs[0].ndim > 1) and all(x.dtype is compute for x in _flat(inputs)):
-        return inputs
-    first, *others = [_in_dtype(x, compute) for x in inputs]
-    return (with_query_axis(first, inputs[0]) if names[0] == "query" else first, *others)
+    @classmethod
+    def of(cls, mathematics: Callable[..., Any]) -> _Known:
+        """The op of these formulas: what the module that they stand in has."""
+        module, name = unwrap(mathematics).__globals__, mathematics.__module__.rpartition(".")[2]
+        names, declared = module["Gradients"]._fields, module.get("OP", Op())
+        unknown = {declared.queries, *declared.added, *declared.nested} - {None, *names}
+        if unknown:
+            raise ValueError(f"OP of {name} has {', '.join(map(str, unknown))}, but Gradients has {', '.join(names)}")
+        return cls(name, names, module["Gradients"], module["Cache"], declared)
 
+    def ready(self, inputs: tuple[Any, ...], compute: np.dtype[Any]) -> tuple[Any, ...]:
+        """The inputs in the dtype that is computed in, without a copy where they are, the query with its axis."""
+        if not self._is_single(inputs) and all(x.dtype is compute for x in _flat(inputs)):
+            return inputs
+        return tuple(self._each_query(self.with_query_axis, [_in_dtype(x, compute) for x in inputs], inputs))
 
-def _opened(op: str, names: Sequence[str], kind: Any, cache: Any) -> tuple[Any, Any, Any, np.dtype[Any]]:
-    """The inputs that a cache of `op` holds, as they were given, and as formulas have them; the cache that holds these.
+    def opened(self, cache: Any) -> tuple[Any, Any, np.dtype[Any]]:
+        """The inputs in `cache`, as they were given; the cache with them as formulas have them; and in which dtype."""
+        check_cache(cache, self.cache, self.name)
+        inputs = cache[: len(self.names)]
+        compute = precision(*_flat(inputs)).compute
+        ready = self.ready(inputs, compute)
+        return inputs, cache if ready is inputs else self.cache._make((*ready, *cache[len(inputs) :])), compute
 
-    And the dtype that it was computed in, which its weights have, if there are any.
-    """
-    check_cache(cache, kind, op)
-    inputs = cache[: len(names)]
-    compute = cache.weights.dtype if hasattr(cache, "weights") else precision(*_flat(inputs)).compute
-    ready = _ready(names, inputs, compute)
-    return inputs, ready, cache if ready is inputs else kind._make((*ready, *cache[len(names) :])), compute
+    def along(self, tangents: Mapping[str, Any], inputs: Sequence[Any], compute: np.dtype[Any]) -> dict[str, Any]:
+        """A tangent of each input, as formulas have them."""
+        of = zip(self.names, inputs, strict=True)
+        found = [_tangent(self.name, name, tangents.get(name), x, compute) for name, x in of]
+        return dict(zip(self.names, self._each_query(self.with_query_axis, found, inputs), strict=True))
+
+    def as_given(self, found: Any, inputs: Sequence[Any], d_output: Array) -> Any:
+        """The gradients `found`, as those of the inputs as they were given; none has the memory of `d_output`."""
+        of = zip(self._each_query(self.without_query_axis, found, inputs), inputs, strict=True)
+        return type(found)._make([_as_gradient(d_x, x, d_output) for d_x, x in of])
+
+    def with_query_axis(self, rows: Array, inputs: Sequence[Any]) -> Array:
+        """`rows`, (..., features), with an axis for the queries where the inputs have a single one without."""
+        return rows[..., None, :] if self._is_single(inputs) else rows
+
+    def without_query_axis(self, rows: Array, inputs: Sequence[Any]) -> Array:
+        """`rows`, (..., n, features), less that axis."""
+        return rows[..., 0, :] if self._is_single(inputs) else rows
+
+    def factors(self, inputs: Iterable[Any]) -> list[Any]:
+        """Of the inputs, the arrays that products are of."""
+        return _flat(x for name, x in zip(self.names, inputs, strict=True) if name not in self.declared.added)
+
+    def factors_with(self, vectors: Any, cache: Any) -> list[Any]:
+        """All that the products of a pass are of."""
+        others = [getattr(cache, name) for name in self.declared.factors]
+        return _flat((vectors, *others)) + self.factors(cache[: len(self.names)])
+
+    def wide(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs with a range that has no end, but for those that are added."""
+        of = zip(self.names, inputs, strict=True)
+        return [x if name in self.declared.added else _each(widened, x) for name, x in of]
+
+    def in_range(self, cache: Any) -> Any:
+        """`cache` for the second look: with products made again, of inputs that are widened."""
+        if not self.declared.has_products:
+            return cache
+        number = len(self.names)
+        return self.cache._make((*self.wide(cache[:number]), *cache[number:])).in_range()
+
+    def _is_single(self, inputs: Sequence[Any]) -> bool:
+        queries = self.declared.queries
+        return queries is not None and inputs[self.names.index(queries)].ndim == 1
+
+    def _each_query(self, change: Callable[..., Any], values: Sequence[Any], inputs: Sequence[Any]) -> Sequence[Any]:
+        """Of `values`, one for each input, `change` that of the queries."""
+        if self.declared.queries is None:
+            return values
+        of = zip(self.names, values, strict=True)
+        return [change(x, inputs) if name == self.declared.queries else x for name, x in of]
 
 
 def _further_vectors(of: Mapping[str, Any], cache: Any, compute: np.dtype[Any]) -> dict[str, Any]:
@@ -352,17 +404,6 @@ def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
     if isinstance(value, tuple):
         return type(value)(*(_in_dtype(x, compute) for x in value))
     return value if value is None or value.dtype is compute else value.astype(compute, copy=False)
-
-
-def _without_query_axis(names: Sequence[str], output: Array, inputs: Sequence[Any]) -> Array:
-    return without_query_axis(output, inputs[0]) if names[0] == "query" else output
-
-
-def _as_given(names: Sequence[str], found: Any, inputs: Sequence[Any], d_output: Array) -> Any:
-    """The gradients `found`, as those of the inputs as they were given; none has the memory of `d_output`."""
-    if names[0] == "query" and inputs[0].ndim == 1:
-        found = found._replace(query=without_query_axis(found.query, inputs[0]))
-    return type(found)._make([_as_gradient(d_x, x, d_output) for d_x, x in zip(found, inputs, strict=True)])
 
 
 def _as_gradient(found: Any, value: Any, d_output: Array) -> Any:
@@ -398,35 +439,6 @@ def _tangent(op: str, name: str, tangent: Any, primal: Any, compute: np.dtype[An
     return kind(*(_tangent(op, f"{name}.{of}", d, x, compute) for of, d, x in parts))
 
 
-def _along(
-    op: str, names: Sequence[str], tangents: Mapping[str, Any], inputs: Sequence[Any], compute: np.dtype[Any]
-) -> dict[str, Any]:
-    """A tangent of each input, as formulas have them."""
-    of = zip(names, inputs, strict=True)
-    along = {name: _tangent(op, name, tangents.get(name), x, compute) for name, x in of}
-    if names[0] == "query":
-        along["query"] = with_query_axis(along["query"], inputs[0])
-    return along
-
-
-def _with(vectors: Any, names: Sequence[str], ready: Sequence[Any], cache: Any) -> Iterator[Any]:
-    """All that the products of a pass are of."""
-    yield from _flat((vectors, getattr(cache, "scale", None)))
-    yield from _factors(names, ready)
-
-
-def _factors(names: Sequence[str], inputs: Sequence[Any]) -> Iterator[Any]:
-    """Of the inputs, the arrays that products are of."""
-    for name, value in zip(names, inputs, strict=True):
-        if name not in ADDED:
-            yield from _flat((value,))
-
-
-def _in_range(cache: Any) -> Any:
-    """`cache` for the second look: an op whose cache holds products that need not fit the dtype says how."""
-    return cache.in_range() if hasattr(cache, "in_range") else cache
-
-
 def _split(found: Any) -> tuple[Any, Any]:
     """The result of formulas, and what they tell of the way to it."""
     return found if type(found) is tuple else (found, ())
@@ -441,10 +453,6 @@ def _flat(values: Iterable[Any]) -> list[Any]:
         elif value is not None:
             flat.append(value)
     return flat
-
-
-def _wide(names: Sequence[str], inputs: Sequence[Any]) -> list[Any]:
-    return [x if name in ADDED else _each(widened, x) for name, x in zip(names, inputs, strict=True)]
 
 
 def _each(function: Callable[..., Any], value: Any) -> Any:
