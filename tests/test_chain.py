@@ -10,6 +10,7 @@ from attention_np import (
     biases,
     blockwise,
     chain,
+    cross_entropy,
     dot_product,
     gradcheck,
     hessian_vector_product,
@@ -204,6 +205,30 @@ def test_numbers_without_axes_have_gradients_without_axes() -> None:
         assert (x.shape, x) == ((), expected)
 
 
+def test_a_loss_without_axes_is_an_array_in_what_follows() -> None:
+    layer = lambda x: 3 * chain.apply(cross_entropy, x[0], 1)  # noqa: E731
+    output, cache = chain.forward(layer, X)
+    assert isinstance(output, np.ndarray)
+    assert_close(output, np.array(3 * np.log(3.0)), 1e-15)
+    assert_close(chain.backward(1.0, cache)["x"], np.array([[1.0, -2.0, 1.0], [0.0, 0.0, 0.0]]), 1e-15)
+    gradcheck.check_op(chain, {"x": normal(0, 2, 3)}, layer=layer).raise_if_failed()
+
+
+def test_constants_are_joined_and_chosen_as_arrays() -> None:
+    def layer(x: Any) -> Any:
+        joined = chain.concatenate([np.zeros((1, 3)), np.ones((1, 3))], axis=0)
+        chosen = chain.where(np.arange(3) > 0, 2.0, joined)
+        assert isinstance(chosen, np.ndarray)
+        return x * chosen + chain.where(np.arange(3) > 0, 0, 0.0)
+
+    assert_same_bits(chain.forward(layer, X)[0], np.array([[0.0, 2.0, 2.0], [1.0, 2.0, 2.0]]))
+
+
+def test_numbers_that_do_not_fit_are_infinite_without_a_warning() -> None:
+    output, _ = chain.forward(lambda x: 1e300 * x, {"x": np.ones(3, np.float32)})
+    assert_same_bits(output, np.full(3, np.inf, np.float32))
+
+
 def test_gradients_have_memory_of_their_own() -> None:
     d_output = normal(0, 2, 3)
     _, cache = chain.forward(lambda x, y: x + y, {"x": normal(1, 2, 3), "y": normal(2, 2, 3)})
@@ -294,7 +319,26 @@ X = {"x": np.ones((2, 3))}
         (lambda x: chain.apply(softmax, x, axis=5), ValueError, "step 1, softmax: scores has no axis 5"),
         (lambda x: chain.apply(softmax), TypeError, "step 1, softmax: missing a required argument: 'scores'"),
         (lambda x: x[..., 4], IndexError, "step 1, entries: index 4 is out of bounds"),
-        (lambda x: chain.apply(softmax, x, outputs=["final_state"])[0], ValueError, "there is no output 'final_state'"),
+        (
+            lambda x: chain.apply(softmax, x, outputs=["final_state"])[0],
+            ValueError,
+            "softmax has no output 'final_state'",
+        ),
+        (
+            lambda x: chain.apply(blockwise, x, x, x, outputs=["executor"])[0],
+            ValueError,
+            "step 1, blockwise: blockwise has no output 'executor': it has output, logsumexp",
+        ),
+        (lambda x: chain.apply(softmax, x, outputs="output"), TypeError, "outputs must be a tuple of names of outputs"),
+        (
+            lambda x: chain.apply(blockwise, x, x, x, outputs=["output", "output"])[0],
+            ValueError,
+            "step 1, blockwise: outputs must name each once, not output, output",
+        ),
+        (lambda x: chain.concatenate([x, x], axis=None), TypeError, "axis must be an integer, not NoneType"),
+        (lambda x: chain.concatenate([]), ValueError, "parts must be of at least one array"),
+        (lambda x: x + None, TypeError, "a constant must hold numbers, not object"),
+        (lambda x: x * "2", TypeError, "a constant must hold numbers, not <U1"),
         (lambda x: x.value, TypeError, "layer must return a Variable of its own, or a tuple of them, not ndarray"),
     ],
 )
