@@ -256,14 +256,19 @@ class _LayerOp:
         return self._joined(output, cache), cache
 
     def backward(self, d_output: Any, cache: Cache) -> Any:
-        return self.Gradients(**backward(self._apart(d_output, cache), cache))
+        return self._gradients(backward(self._apart(d_output, cache), cache), cache)
 
     def jvp(self, cache: Cache, **tangents: Any) -> Array:
         return self._joined(jvp(cache, **tangents), cache)
 
     def double_backward(self, d_gradients: Any, d_output: Any, cache: Cache) -> tuple[Array, Any]:
         moved, gradients = double_backward(d_gradients._asdict(), self._apart(d_output, cache), cache)
-        return self._joined(moved, cache), self.Gradients(**gradients)
+        return self._joined(moved, cache), self._gradients(gradients, cache)
+
+    def _gradients(self, found: dict[str, Array | None], cache: Cache) -> Any:
+        """Those that were `found`, and zeros of what the output does not depend on."""
+        inputs = zip(cache.names, cache.values, strict=False)
+        return self.Gradients(**{name: np.zeros_like(x) if found[name] is None else found[name] for name, x in inputs})
 
     def _joined(self, outputs: Any, cache: Cache) -> Array:
         if not cache.is_tuple:

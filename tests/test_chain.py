@@ -236,6 +236,8 @@ def test_gradients_have_memory_of_their_own() -> None:
     gradients["x"] += 1
     assert_same_bits(gradients["y"], normal(0, 2, 3))
     assert_same_bits(d_output, normal(0, 2, 3))
+    _, cache = chain.forward(lambda x: x, {"x": normal(1, 2, 3)})
+    assert not np.may_share_memory(chain.jvp(cache, x=d_output), d_output)
 
 
 @each("dtype", [np.float16, np.float32])
@@ -247,6 +249,19 @@ def test_numbers_never_upcast_and_arrays_do(dtype: Any) -> None:
     output, cache = chain.forward(lambda x: x * np.ones(3), {"x": x})
     assert output.dtype == np.result_type(dtype, float)
     assert chain.backward(output, cache)["x"].dtype == dtype
+
+
+def test_an_output_that_nothing_reads_has_no_gradient() -> None:
+    def layer(x: Any) -> Any:
+        return chain.apply(linear_attention, x, x, x, outputs=("output", "final_state"))[1]
+
+    gradcheck.check_op(chain, {"x": normal(0, 3, 2)}, method="complex-step", layer=layer).raise_if_failed()
+
+
+def test_an_input_that_nothing_reads_has_a_gradient_of_zero_for_a_checker() -> None:
+    report = gradcheck.check_op(chain, {"x": normal(0, 3), "y": normal(1, 2)}, layer=lambda x, y: x * x)
+    report.raise_if_failed()
+    assert report["y"].ok
 
 
 class Squares:
@@ -355,6 +370,10 @@ def test_variables_of_two_layers_are_kept_apart() -> None:
 
     with pytest.raises(ValueError, match="variables of two chains cannot be combined"):
         chain.forward(layer, X)
+    others: list[Any] = []
+    chain.forward(lambda x: others.append(x) or x, X)
+    with pytest.raises(TypeError, match="layer must return a Variable of its own"):
+        chain.forward(lambda x: others[0], X)
 
 
 @each(
