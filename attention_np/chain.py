@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from attention_np._chain import arithmetic
 from attention_np._chain.recording import Step, Tape, Variable, combined, name_of, tape_of
-from attention_np._lib.arguments import as_array, as_floating, as_vector, check_cache
+from attention_np._lib.arguments import as_array, as_floating, as_integer, as_vector, check_cache
 from attention_np._lib.arrays import Array, as_result, computed_in, quiet
 
 __all__ = ["Cache", "Variable", "apply", "backward", "concatenate", "double_backward", "forward", "jvp", "where"]
@@ -98,7 +98,7 @@ def apply(op: Any, *arrays: Any, outputs: Sequence[str] | None = None, **options
     >>> print(chain.backward(np.array([[1.0, 0.0]]), cache)["scores"].round(4))
     [[ 0.21 -0.21]]
     """
-    wanted = ("output",) if outputs is None else tuple(outputs)
+    wanted = ("output",) if outputs is None else outputs
     tape = tape_of([*arrays, *options.values()]) or Tape()
     made = tape.record(op, arrays, options, wanted)
     of_constants = len(tape.values) == len(made)
@@ -107,8 +107,10 @@ def apply(op: Any, *arrays: Any, outputs: Sequence[str] | None = None, **options
 
 
 def concatenate(parts: Sequence[Any], axis: int = -1) -> Variable:
-    """`parts`, variables and arrays, one behind the other along `axis`."""
-    return combined(arithmetic.CONCATENATE, *parts, axis=axis)
+    """`parts`, variables and arrays, one behind the other along `axis`; of arrays alone, an array."""
+    if not len(parts):
+        raise ValueError("parts must be of at least one array")
+    return combined(arithmetic.CONCATENATE, *parts, axis=as_integer("axis", axis))
 
 
 def where(mask: npt.ArrayLike, x: Any, y: Any) -> Variable:
@@ -254,14 +256,19 @@ class _LayerOp:
         return self._joined(output, cache), cache
 
     def backward(self, d_output: Any, cache: Cache) -> Any:
-        return self.Gradients(**backward(self._apart(d_output, cache), cache))
+        return self._gradients(backward(self._apart(d_output, cache), cache), cache)
 
     def jvp(self, cache: Cache, **tangents: Any) -> Array:
         return self._joined(jvp(cache, **tangents), cache)
 
     def double_backward(self, d_gradients: Any, d_output: Any, cache: Cache) -> tuple[Array, Any]:
         moved, gradients = double_backward(d_gradients._asdict(), self._apart(d_output, cache), cache)
-        return self._joined(moved, cache), self.Gradients(**gradients)
+        return self._joined(moved, cache), self._gradients(gradients, cache)
+
+    def _gradients(self, found: dict[str, Array | None], cache: Cache) -> Any:
+        """Those that were `found`, and zeros of what the output does not depend on."""
+        inputs = zip(cache.names, cache.values, strict=False)
+        return self.Gradients(**{name: np.zeros_like(x) if found[name] is None else found[name] for name, x in inputs})
 
     def _joined(self, outputs: Any, cache: Cache) -> Array:
         if not cache.is_tuple:

@@ -10,6 +10,7 @@ from attention_np import (
     biases,
     blockwise,
     chain,
+    cross_entropy,
     dot_product,
     gradcheck,
     hessian_vector_product,
@@ -204,6 +205,30 @@ def test_numbers_without_axes_have_gradients_without_axes() -> None:
         assert (x.shape, x) == ((), expected)
 
 
+def test_a_loss_without_axes_is_an_array_in_what_follows() -> None:
+    layer = lambda x: 3 * chain.apply(cross_entropy, x[0], 1)  # noqa: E731
+    output, cache = chain.forward(layer, X)
+    assert isinstance(output, np.ndarray)
+    assert_close(output, np.array(3 * np.log(3.0)), 1e-15)
+    assert_close(chain.backward(1.0, cache)["x"], np.array([[1.0, -2.0, 1.0], [0.0, 0.0, 0.0]]), 1e-15)
+    gradcheck.check_op(chain, {"x": normal(0, 2, 3)}, layer=layer).raise_if_failed()
+
+
+def test_constants_are_joined_and_chosen_as_arrays() -> None:
+    def layer(x: Any) -> Any:
+        joined = chain.concatenate([np.zeros((1, 3)), np.ones((1, 3))], axis=0)
+        chosen = chain.where(np.arange(3) > 0, 2.0, joined)
+        assert isinstance(chosen, np.ndarray)
+        return x * chosen + chain.where(np.arange(3) > 0, 0, 0.0)
+
+    assert_same_bits(chain.forward(layer, X)[0], np.array([[0.0, 2.0, 2.0], [1.0, 2.0, 2.0]]))
+
+
+def test_numbers_that_do_not_fit_are_infinite_without_a_warning() -> None:
+    output, _ = chain.forward(lambda x: 1e300 * x, {"x": np.ones(3, np.float32)})
+    assert_same_bits(output, np.full(3, np.inf, np.float32))
+
+
 def test_gradients_have_memory_of_their_own() -> None:
     d_output = normal(0, 2, 3)
     _, cache = chain.forward(lambda x, y: x + y, {"x": normal(1, 2, 3), "y": normal(2, 2, 3)})
@@ -211,6 +236,8 @@ def test_gradients_have_memory_of_their_own() -> None:
     gradients["x"] += 1
     assert_same_bits(gradients["y"], normal(0, 2, 3))
     assert_same_bits(d_output, normal(0, 2, 3))
+    _, cache = chain.forward(lambda x: x, {"x": normal(1, 2, 3)})
+    assert not np.may_share_memory(chain.jvp(cache, x=d_output), d_output)
 
 
 @each("dtype", [np.float16, np.float32])
@@ -222,6 +249,19 @@ def test_numbers_never_upcast_and_arrays_do(dtype: Any) -> None:
     output, cache = chain.forward(lambda x: x * np.ones(3), {"x": x})
     assert output.dtype == np.result_type(dtype, float)
     assert chain.backward(output, cache)["x"].dtype == dtype
+
+
+def test_an_output_that_nothing_reads_has_no_gradient() -> None:
+    def layer(x: Any) -> Any:
+        return chain.apply(linear_attention, x, x, x, outputs=("output", "final_state"))[1]
+
+    gradcheck.check_op(chain, {"x": normal(0, 3, 2)}, method="complex-step", layer=layer).raise_if_failed()
+
+
+def test_an_input_that_nothing_reads_has_a_gradient_of_zero_for_a_checker() -> None:
+    report = gradcheck.check_op(chain, {"x": normal(0, 3), "y": normal(1, 2)}, layer=lambda x, y: x * x)
+    report.raise_if_failed()
+    assert report["y"].ok
 
 
 class Squares:
@@ -294,7 +334,26 @@ X = {"x": np.ones((2, 3))}
         (lambda x: chain.apply(softmax, x, axis=5), ValueError, "step 1, softmax: scores has no axis 5"),
         (lambda x: chain.apply(softmax), TypeError, "step 1, softmax: missing a required argument: 'scores'"),
         (lambda x: x[..., 4], IndexError, "step 1, entries: index 4 is out of bounds"),
-        (lambda x: chain.apply(softmax, x, outputs=["final_state"])[0], ValueError, "there is no output 'final_state'"),
+        (
+            lambda x: chain.apply(softmax, x, outputs=["final_state"])[0],
+            ValueError,
+            "softmax has no output 'final_state'",
+        ),
+        (
+            lambda x: chain.apply(blockwise, x, x, x, outputs=["executor"])[0],
+            ValueError,
+            "step 1, blockwise: blockwise has no output 'executor': it has output, logsumexp",
+        ),
+        (lambda x: chain.apply(softmax, x, outputs="output"), TypeError, "outputs must be a tuple of names of outputs"),
+        (
+            lambda x: chain.apply(blockwise, x, x, x, outputs=["output", "output"])[0],
+            ValueError,
+            "step 1, blockwise: outputs must name each once, not output, output",
+        ),
+        (lambda x: chain.concatenate([x, x], axis=None), TypeError, "axis must be an integer, not NoneType"),
+        (lambda x: chain.concatenate([]), ValueError, "parts must be of at least one array"),
+        (lambda x: x + None, TypeError, "a constant must hold numbers, not object"),
+        (lambda x: x * "2", TypeError, "a constant must hold numbers, not <U1"),
         (lambda x: x.value, TypeError, "layer must return a Variable of its own, or a tuple of them, not ndarray"),
     ],
 )
@@ -311,6 +370,10 @@ def test_variables_of_two_layers_are_kept_apart() -> None:
 
     with pytest.raises(ValueError, match="variables of two chains cannot be combined"):
         chain.forward(layer, X)
+    others: list[Any] = []
+    chain.forward(lambda x: others.append(x) or x, X)
+    with pytest.raises(TypeError, match="layer must return a Variable of its own"):
+        chain.forward(lambda x: others[0], X)
 
 
 @each(

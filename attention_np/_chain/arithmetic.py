@@ -42,10 +42,11 @@ class Operation:
 
     def forward(self, parts: list[Array], variable: Sequence[bool], **options: Any) -> tuple[Array, Cache]:
         """The value, and what the other passes need."""
-        compute, result = precision(*(x for x in parts if isinstance(x, np.ndarray)))
+        arrays = [x for x in parts if isinstance(x, np.ndarray)] or [np.asarray(x) for x in parts]
+        compute, result = precision(*arrays)
         wider = [compute if not np.iscomplexobj(x) else np.result_type(compute, np.complex64) for x in parts]
-        ready = [np.asanyarray(x, dtype) for x, dtype in zip(parts, wider, strict=True)]
         with quiet():
+            ready = [np.asanyarray(x, dtype) for x, dtype in zip(parts, wider, strict=True)]
             output = as_result(np.asanyarray(self.value(*ready, **options)), result)
         return output, Cache(ready, variable, options, output)
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import signature
 from numbers import Number
 from operator import index as as_index
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from attention_np._chain import arithmetic
-from attention_np._lib.arguments import as_array
-from attention_np._lib.arrays import Array, StandIn, holds_array
+from attention_np._lib.arguments import as_array, check_outputs
+from attention_np._lib.arrays import Array, StandIn, holds_array, is_floating
 
 OPERATIONS = {
     np.add: arithmetic.ADD,
@@ -204,7 +204,7 @@ class Tape:
         self.values.append(value)
         return Variable(self, len(self.values) - 1)
 
-    def record(self, op: Any, args: Any, kwargs: Any, outputs: tuple[str, ...]) -> tuple[Variable, ...]:
+    def record(self, op: Any, args: Any, kwargs: Any, outputs: Sequence[str]) -> tuple[Variable, ...]:
         """A step, and what it makes."""
         number = len(self.steps) + 1
         try:
@@ -218,27 +218,36 @@ class Tape:
                         )
                     arguments[name] = mapped(lambda x, _: Place(x.number), value)
                     bound.arguments[name] = mapped(lambda x, _: x.value, value)
-            if "output" not in outputs or len(outputs) > 1:
-                check_outputs(op, outputs)
+            if outputs != ("output",):
+                check_wanted(op, outputs)
             output, cache = op.forward(*bound.args, **bound.kwargs)
         except (TypeError, ValueError, IndexError) as error:
             kind = next(kind for kind in (TypeError, IndexError, ValueError) if isinstance(error, kind))
             raise kind(f"step {number}, {name_of(op)}: {error}") from error
-        values = [output if name == "output" else getattr(cache, name) for name in outputs]
+        values = [np.asanyarray(output if name == "output" else getattr(cache, name)) for name in outputs]
         made = tuple(map(self.variable, values))
         like = (output.shape, output.dtype)
         numbers = tuple(x.number for x in made)
-        self.steps.append(Step(number, op, arguments, cache, like, outputs, numbers))
+        self.steps.append(Step(number, op, arguments, cache, like, tuple(outputs), numbers))
         return made
 
 
 def combined(operation: arithmetic.Operation, *parts: Any, **options: Any) -> Variable:
-    """An operation on variables, arrays and numbers."""
-    ready = [x if isinstance(x, Variable | Number) else as_array("a constant", x) for x in parts]
+    """An operation on variables, arrays and numbers; of constants alone an array, for types a variable like any."""
+    ready = [x if isinstance(x, Variable) else as_constant(x) for x in parts]
     variable = [isinstance(x, Variable) for x in ready]
-    tape = tape_of(ready)
-    assert tape is not None
-    return tape.record(operation, (ready, variable), options, ("output",))[0]
+    made = (tape_of(ready) or Tape()).record(operation, (ready, variable), options, ("output",))[0]
+    return made if any(variable) else cast(Variable, made.value)
+
+
+def as_constant(x: Any) -> Any:
+    """`x`, a number or an array of some."""
+    if isinstance(x, Number):
+        return x
+    array = as_array("a constant", x)
+    if array.dtype.kind not in "biu" and not is_floating(array.dtype):
+        raise TypeError(f"a constant must hold numbers, not {array.dtype} (its shape is {array.shape})")
+    return array
 
 
 def mapped(function: Callable[[Any, Any], Any], value: Any, other: Any = None, *, keep: bool = True) -> Any:
@@ -274,12 +283,12 @@ def tape_of(values: Any) -> Tape | None:
     return next(iter(tapes.values()), None)
 
 
-def check_outputs(op: Any, outputs: tuple[str, ...]) -> None:
-    """Refuse a name that is no output of the op."""
-    further = [name[2:] for name in list(signature_of(op.backward).parameters)[2:]]
-    for name in outputs:
-        if name != "output" and name not in further:
-            raise ValueError(f"there is no output {name!r}: it has {', '.join(['output', *further])}")
+def check_wanted(op: Any, outputs: Sequence[str]) -> None:
+    """Refuse a name that is no output of the op, and one that is there twice."""
+    further = [name[2:] for name in list(signature_of(op.backward).parameters)[2:] if name.startswith("d_")]
+    check_outputs(name_of(op), outputs, ["output", *further])
+    if len(set(outputs)) < len(outputs):
+        raise ValueError(f"outputs must name each once, not {', '.join(outputs)}")
 
 
 @lru_cache

@@ -86,7 +86,7 @@ def log1p(x: Numbers) -> Numbers:
     The sum y is rounded, but ``log(y) / (y - 1)`` hardly moves with it.
     """
     y = 1 + x
-    tiny = modulus(x) < 2.0**-52  # where it is x
+    tiny = modulus(x) < np.finfo(x.dtype).eps  # where it is x
     return np.where(tiny, x, x * (np.log(y) / np.where(tiny, 1, y - 1)))
 
 
