@@ -13,7 +13,7 @@ A row with nothing to attend to has zero weights. The derivation is
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -227,30 +227,6 @@ def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, s
     return deviation_from_mean(above_mean(one) * above_mean(other), weights, axis, shift)  # (..., n)
 
 
-def normalised_with_sink(scores: Array, sink: Array, mask: Array | None, tops: Array | None = None) -> Cache:
-    """As :func:`normalised` of `scores` (..., n, m) and, behind each row, its `sink`, (..., 1): (..., n, m + 1).
-
-    `tops` is what the rows are less, from :func:`attention_np._lib.second_look.scores_and_tops`.
-    """
-    if tops is not None:  # a row beyond the range of the dtype, on one side of any sink or the other
-        sink = np.where(tops == np.inf, -np.inf, sink)
-        scores = np.where((tops == -np.inf) & (sink.real != -np.inf), -np.inf, scores)
-    return normalised(_with_last(scores if mask is None else np.where(mask, scores, -np.inf), sink))
-
-
-def _with_last(vector: Array, last: Any) -> Array:
-    """`vector` with one more entry in each row."""
-    return np.concatenate([vector, np.broadcast_to(last, (*vector.shape[:-1], 1))], axis=-1)
-
-
-def times_jacobian_with_sink(vector: Array, of_sink: Any, cache: Cache) -> tuple[Array, Array | None]:
-    """As :func:`times_jacobian`, of the scores and of the sink, which has `of_sink` in the vector, if there is one."""
-    if vector.shape[-1] == cache.weights.shape[-1]:
-        return times_jacobian(vector, cache), None
-    result = times_jacobian(_with_last(vector, of_sink), cache)  # (..., n, m + 1)
-    return result[..., :-1], result[..., -1]
-
-
 def moved_logsumexp(moved_scores: Array, cache: Cache) -> Array:
     """How the log-sum-exp of each row moves with its scores. For ops."""
     moved = np.where(rows.depends(cache), cache.weights * moved_scores, 0)  # (..., n)
@@ -258,38 +234,16 @@ def moved_logsumexp(moved_scores: Array, cache: Cache) -> Array:
     return total
 
 
-def moved_logsumexp_with_sink(moved_scores: Array, moved_sink: Any, cache: Cache) -> Array:
-    """As :func:`moved_logsumexp`, of the scores and of the sink, if there is one."""
-    has_sink = moved_scores.shape[-1] != cache.weights.shape[-1]
-    return moved_logsumexp(_with_last(moved_scores, moved_sink) if has_sink else moved_scores, cache)
-
-
-def times_moving_jacobian_with_sink(
-    d_weights: Array,
-    moved_d_weights: Array,
-    moved_scores: Array,
-    moved_sink: Any,
-    cache: Cache,
-    d_logsumexp: Array | None = None,
-) -> tuple[Array, Array, Array, Array | None]:
-    """As :func:`times_moving_jacobian`, of the scores and of the sink, and how the gradient of the sink moves.
-
-    With the gradient of the log-sum-exp of each row, (..., n, 1), the gradients are those of it, too.
-    """
-    has_sink = d_weights.shape[-1] != cache.weights.shape[-1]
-    if has_sink:
-        d_weights, moved_d_weights = _with_last(d_weights, 0), _with_last(moved_d_weights, 0)
-        moved_scores = _with_last(moved_scores, moved_sink)
-    found = times_moving_jacobian(d_weights, moved_d_weights, moved_scores, cache)
-    if d_logsumexp is not None:  # whose slope is the weights (softmax.15)
-        given = np.where(rows.depends(cache), d_logsumexp, 0)
-        d_scores, moved_d_scores, moved_weights = found
-        d_scores = d_scores + backward_times(given, cache.weights)
-        found = d_scores, moved_d_scores + backward_times(given, moved_weights), moved_weights
-    if not has_sink:
-        return *found, None
-    d_scores, moved_d_scores, moved_weights = (x[..., :-1] for x in found)
-    return d_scores, moved_d_scores, moved_weights, found[1][..., -1]
+def times_moving_jacobian_and_logsumexp(
+    d_weights: Array, moved_d_weights: Array, moved_scores: Array, d_logsumexp: Array | None, cache: Cache
+) -> tuple[Array, Array, Array]:
+    """As :func:`times_moving_jacobian`, with what the gradient of the log-sum-exp of each row, (..., 1), adds to it."""
+    d_scores, moved_d_scores, moved_weights = times_moving_jacobian(d_weights, moved_d_weights, moved_scores, cache)
+    if d_logsumexp is None:
+        return d_scores, moved_d_scores, moved_weights
+    given = np.where(rows.depends(cache), d_logsumexp, 0)  # its slope is the weights (softmax.15)
+    d_scores = d_scores + backward_times(given, cache.weights)  # (..., n)
+    return d_scores, moved_d_scores + backward_times(given, moved_weights), moved_weights
 
 
 def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None = None) -> Array:

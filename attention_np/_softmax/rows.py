@@ -96,3 +96,27 @@ def at_limit(cache: Any) -> Array:
     """The rows of which some weights are not zero and yet do not move, (..., 1)."""
     limits: Array = cache.logsumexp.real == np.inf
     return limits
+
+
+def with_column(array: Array, column: Any, sink: Array | None) -> Array:
+    """`array`, (..., n, m), with one more entry in each row where there is a sink, which is a score without a value."""
+    if sink is None:
+        return array
+    return np.concatenate([array, np.broadcast_to(column, (*array.shape[:-1], 1))], axis=-1)  # (..., n, m + 1)
+
+
+def without_column(array: Array, sink: Array | None) -> tuple[Array, Array | None]:
+    """What :func:`with_column` put together: the entries of the keys, (..., n, m), and that of the sink, (..., n)."""
+    return (array, None) if sink is None else (array[..., :-1], array[..., -1])
+
+
+def of_scores_and_sink(scores: Array, sink: Array, mask: Array | None, tops: Array | None) -> Array:
+    """The rows of a softmax of `scores`, (..., n, m), of which `mask` says which take part, and of a sink, (...).
+
+    `tops` is what the rows are less, from :func:`attention_np._lib.second_look.scores_and_tops`.
+    """
+    column = sink[..., None, None]  # (..., 1, 1)
+    if tops is not None:  # a row beyond the range of the dtype, on one side of any sink or the other
+        column = np.where(tops == np.inf, -np.inf, column)
+        scores = np.where((tops == -np.inf) & (column.real != -np.inf), -np.inf, scores)
+    return with_column(scores if mask is None else np.where(mask, scores, -np.inf), column, sink)
