@@ -28,6 +28,7 @@ from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_product, backward_times, pair_products, pairs_that_flow, product
 from attention_np._lib.second_look import clipped_scores, scores_and_tops
 from attention_np._lib.wide import narrowed
+from attention_np._softmax import rows
 from attention_np.biases import Bias
 from attention_np.masks import visible_pairs
 
@@ -218,7 +219,8 @@ def weigh(
     query: Array, key: Array, bias: Any, sink: Array | None, mask: Array | None, scale: Any, softcap: Any
 ) -> tuple[softmax.Cache, Array, Array | None, Array | None, Array | None]:
     """The softmax of the scores, these, what the softcap is of, who attends to whom, and what the scores are less."""
-    products, uncapped = narrowed(query @ transposed(key) * scale), None  # (..., n, m) (dot-product.1)
+    products = query @ transposed(key) * scale  # (..., n, m) (dot-product.1)
+    products, uncapped, tops = narrowed(products), None, None
     if softcap is not None:
         uncapped = products if is_finite(products) else clipped_scores(products, query, key, scale, None)
         products = capped(uncapped, softcap)  # (dot-product.63)
@@ -226,12 +228,12 @@ def weigh(
     if isinstance(bias, Bias):
         added = bias.block(*_whole(products), query * scale)  # (..., n, m)
         mask = visible_pairs(products.shape, mask, added, is_causal=False)
-    scores, tops = products if added is None else products + added, None  # (dot-product.28)
+    scores = products if added is None else products + added  # (..., n, m) (dot-product.28)
     if not is_finite(scores):
         scores, tops = scores_and_tops(products, query, key, scale, added, mask)
     if sink is None:
         return softmax.normalised(scores, mask=mask), scores, uncapped, mask, tops
-    of_scores = softmax.normalised_with_sink(scores, sink[..., None, None], mask, tops)
+    of_scores = softmax.normalised(rows.of_scores_and_sink(scores, sink, mask, tops))
     return of_scores, scores, uncapped, mask, tops
 
 
@@ -246,9 +248,9 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_dropped = sum_to(pair_products(d_output, cache.value, flows), dropped.shape)  # (..., n, m) (dot-product.11)
     d_weights = drop(d_dropped, cache.dropout)  # (..., n, m) (dot-product.36)
 
-    # forward was weights = softmax(scores), of which a sink is one more without a value
-    # (..., n, m) (dot-product.17, dot-product.72)
-    d_scores, d_sinks = softmax.times_jacobian_with_sink(d_weights, 0, cache.softmax)
+    # forward was weights = softmax(scores), of which a sink is one more column, without a value
+    d_columns = softmax.times_jacobian(rows.with_column(d_weights, 0, cache.sink), cache.softmax)  # (dot-product.72)
+    d_scores, d_sinks = rows.without_column(d_columns, cache.sink)  # (..., n, m), (..., n) (dot-product.17)
     d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.73)
 
     # forward was scores = capped(scale * query @ key^T) + bias, and the scale comes along
@@ -276,9 +278,9 @@ def jvp(
 ) -> tuple[Array, tuple[Array]]:
     """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
     d_scores = _push_scores(cache, query, key, bias)[0]
-    d_sinks = None if sink is None else sink[..., None, None]
-    # (..., n, m) (dot-product.42, dot-product.75)
-    d_weights, _ = softmax.times_jacobian_with_sink(d_scores, d_sinks, cache.softmax)
+    d_columns = rows.with_column(d_scores, None if sink is None else sink[..., None, None], cache.sink)
+    d_weights = softmax.times_jacobian(d_columns, cache.softmax)  # (dot-product.42, dot-product.75)
+    d_weights, _ = rows.without_column(d_weights, cache.sink)  # (..., n, m)
     return _push_output(cache, d_weights, value), (d_scores,)
 
 
@@ -361,10 +363,15 @@ def push_backward(
 
     # backward was d_scores = the Jacobian of softmax times d_weights (dot-product.96, dot-product.108)
     moved_sink = None if along.sink is None else along.sink[..., None, None]
-    # (..., n, m) (dot-product.97, dot-product.99)
-    d_scores, moved_d_scores, moved_weights, d_sinks = softmax.times_moving_jacobian_with_sink(
-        d_weights, moved_d_weights, moved_scores, moved_sink, cache.softmax, d_logsumexp
+    columns = softmax.times_moving_jacobian_and_logsumexp(
+        rows.with_column(d_weights, 0, cache.sink),
+        rows.with_column(moved_d_weights, 0, cache.sink),
+        rows.with_column(moved_scores, moved_sink, cache.sink),
+        d_logsumexp,
+        cache.softmax,
     )
+    # (..., n, m) (dot-product.97, dot-product.99)
+    (d_scores, _), (moved_d_scores, d_sinks), (moved_weights, _) = (rows.without_column(x, cache.sink) for x in columns)
     d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.109)
 
     # backward was d_value = dropped^T @ d_output (dot-product.93)

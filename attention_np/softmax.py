@@ -13,8 +13,7 @@ A row with nothing to attend to has zero weights. The derivation is
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from attention_np._lib.arrays import Array, as_result, is_finite, precision, qui
 from attention_np._lib.dual import Dual, moving, value_of, velocity_of
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
-from attention_np._lib.wide import widened
+from attention_np._softmax import rows
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jacobian", "jvp", "logsumexp"]
 
@@ -129,7 +128,7 @@ def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cach
     visible = computed if mask is None else np.where(mask, computed, -np.inf)
     largest = visible.max(axis=axis, keepdims=True, initial=-np.inf)  # (..., 1) (softmax.6)
     has_limits = not is_finite(largest)
-    visible, shift = _limits(visible, largest) if has_limits else (visible, largest)
+    visible, shift = rows.limits(visible, largest) if has_limits else (visible, largest)
 
     exponentials = np.exp(visible - shift)  # (..., n) (softmax.7)
     total = exponentials.sum(axis=axis, keepdims=True)  # (..., 1)
@@ -138,13 +137,6 @@ def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cach
         weights = np.where(visible.real == -np.inf, 0, weights)
     logsumexp = largest + np.log(total)  # (..., 1) (softmax.12)
     return Cache(scores=scores, mask=mask, axis=axis % scores.ndim, logsumexp=logsumexp, weights=weights)
-
-
-def _limits(scores: Array, largest: Array) -> tuple[Array, Array]:
-    """Scores with the same weights, and what to take from them, where the largest of a row is infinite or NaN."""
-    at_infinity = np.where(scores.real == np.inf, 0, -np.inf).astype(scores.dtype)
-    scores = np.where(largest.real == np.inf, at_infinity, scores)
-    return scores, np.where(np.isfinite(largest), largest, 0)
 
 
 def weigh(scores: Array, mask: Array | None, axis: int) -> tuple[Array, Cache]:
@@ -159,13 +151,13 @@ def backward(d_weights: Tangent, cache: Cache) -> Gradients:
 
     It is zero wherever a score does not take part, and in every row whose `d_weights` is zero.
     """
-    return Gradients(scores=times_jacobian(d_weights, cache))  # (..., n) (softmax.32)
+    return Gradients(scores=times_jacobian(d_weights, cache))  # (..., n)
 
 
 @passes.jvp
 def jvp(cache: Cache, *, scores: Tangent = None) -> Array:
     """Forward mode: how the weights move when the scores do. The Jacobian is symmetric, so this is `backward` again."""
-    return times_jacobian(scores, cache)  # (..., n) (softmax.37)
+    return times_jacobian(scores, cache)  # (..., n)
 
 
 def times_jacobian(vector: Array, cache: Cache) -> Array:
@@ -176,93 +168,20 @@ def times_jacobian(vector: Array, cache: Cache) -> Array:
         return moving(*times_moving_jacobian(*given)[:2])
     if not cache.weights.size:
         return vector
-    return _where_it_moves(deviation_from_mean, cache, vector)  # (softmax.23)
+    return rows.where_it_moves(deviation_from_mean, cache, vector)
 
 
 def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = True) -> Array:
-    """How far each entry of `vector` is from their weighted mean, times its weight."""
-    heaviest = _heaviest(weights, axis) if shift else None
-    deviation: Array = weights * _from_mean(vector, weights, axis, heaviest)  # (..., n) (softmax.32)
+    """How far each entry of `vector` is above their weighted mean, times its weight: the Jacobian times `vector`.
+
+    With `shift`, the entry at the heaviest weight is taken from its row first, which changes nothing but the rounding.
+    """
+    above = vector - (
+        rows.entry_at(rows.heaviest(weights, axis), vector, axis) if shift else 0
+    )  # (..., n) (softmax.42)
+    mean = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
+    deviation: Array = weights * (above - mean)  # (..., n) (softmax.23, softmax.32, softmax.37)
     return deviation
-
-
-def _from_mean(
-    vector: Array, weights: Array, axis: int, heaviest: tuple[Array, Array] | None, by_product: bool = False
-) -> Array:
-    """How far each entry of `vector`, d_weights or the tangent of the scores, is above their weighted mean.
-
-    Any number may be taken from a whole row. The entry at its heaviest weight keeps full relative accuracy where that
-    weight is nearly one, and the deviations are the small differences of large numbers; elsewhere it could as well make
-    the numbers larger.
-    """
-    taken: Any = 0
-    if heaviest is not None:
-        index, nearly_one = heaviest
-        taken = np.where(nearly_one, _entries(vector, index, axis), 0)
-    above: Array = vector - taken  # (..., n) (softmax.42)
-    above -= _mean(weights, above, axis, by_product)  # in place, as fresh memory takes longer than arithmetic
-    return above
-
-
-def _mean(weights: Array, vector: Array, axis: int, by_product: bool) -> Array:
-    """By a product of rows it needs no memory for its terms, and rounds a little more."""
-    if by_product and axis == vector.ndim - 1:
-        return np.asarray((weights[..., None, :] @ vector[..., None])[..., 0])  # (..., 1) (softmax.30)
-    mean: Array = (weights * vector).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
-    return mean
-
-
-def _heaviest(weights: Array, axis: int) -> tuple[Array, Array]:
-    """Where the largest weight of each row is, and whether it is more than a half."""
-    index = weights.real.argmax(axis=axis, keepdims=True)
-    return index, _entries(weights, index, axis).real > 0.5
-
-
-def _entries(vector: Array, index: Array, axis: int) -> Array:
-    """The entry of each row at its `index`, as ``np.take_along_axis`` gives it, which is slow for small arrays."""
-    if axis != vector.ndim - 1:
-        return np.take_along_axis(vector, index, axis=axis)
-    rows = vector.reshape(-1, vector.shape[-1])
-    entries: Array = rows[np.arange(index.size), index.ravel()].reshape(index.shape)
-    return entries
-
-
-def _where_it_moves(formula: Callable[..., Array], cache: Cache, *vectors: Array) -> Array:
-    """`formula` of `vectors` and the weights; what is not finite is looked at twice.
-
-    It is zero where no weight moves, or a vector is all zero, whatever the others hold, and has no overflow on the way.
-    """
-    weights, axis = cache.weights, cache.axis
-    result = formula(*vectors, weights, axis)
-    if is_finite(result) and is_finite(cache.logsumexp):
-        return result
-    moves = _moves(cache)  # (..., n)
-    if is_finite(result) and not _at_limit(cache).any():
-        return np.where(moves, result, 0)  # rows with nothing to attend to: zero, which weights made of either sign
-    for vector in vectors:
-        moves = moves & (vector != 0).any(axis=axis, keepdims=True)
-    weights, *moving = [np.where(moves, x, 0) for x in (weights, *vectors)]
-    result = formula(*moving, weights, axis)  # (softmax.68)
-    finite = [np.isfinite(vector) for vector in moving]
-    overflowed = (np.logical_and.reduce(finite) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
-    if overflowed.any():
-        wide = [widened(vector) for vector in moving]
-        shifted, other = (np.asarray(formula(*wide, weights, axis, shift)) for shift in (True, False))
-        in_range = np.where(np.logical_and.reduce(finite).all(axis=axis, keepdims=True), shifted, other)
-        result = np.where(overflowed, in_range, result)
-    return np.where(moves, result, 0)
-
-
-def _moves(cache: Cache) -> Array:
-    """Where a weight depends on the scores: they take part, and their row is not at a limit."""
-    moves: Array = (cache.scores.real != -np.inf) & ~_at_limit(cache)  # (..., n)
-    return moves if cache.mask is None else moves & cache.mask
-
-
-def _at_limit(cache: Cache) -> Array:
-    """The rows of which some weights are not zero and yet do not move, (..., 1)."""
-    limits: Array = cache.logsumexp.real == np.inf
-    return limits
 
 
 double_backward = passes.second_derivative(weigh, backward)
@@ -279,93 +198,52 @@ def times_moving_jacobian(
     if not cache.weights.size:
         return d_weights, d_weights, moved_scores
     weights, axis = cache.weights, cache.axis
-    heaviest = _heaviest(weights, axis)
-    above, moved_above = (_from_mean(x, weights, axis, heaviest, True) for x in (d_weights, moved_scores))
+    place = rows.heaviest(weights, axis)
+    above, moved_above = (rows.above_mean(x, weights, axis, place) for x in (d_weights, moved_scores))
     product = above * moved_above  # (..., n) (softmax.113)
     if moved_d_weights is not None:
         product = product + moved_d_weights  # (softmax.114)
-    curved = _from_mean(product, weights, axis, heaviest, True)
+    curved = rows.above_mean(product, weights, axis, place)
     found = above, curved, moved_above  # (softmax.112, softmax.115)
     for array in found:
         array *= weights
-    if all(map(is_finite, found)) and not _at_limit(cache).any():
+    if all(map(is_finite, found)) and not rows.at_limit(cache).any():
         return found
     d_scores, moved_weights = times_jacobian(d_weights, cache), times_jacobian(moved_scores, cache)
-    moved_d_scores = _where_it_moves(_deviation_of_product, cache, d_weights, moved_scores)
+    moved_d_scores = rows.where_it_moves(_deviation_of_product, cache, d_weights, moved_scores)
     if moved_d_weights is not None:
         moved_d_scores = moved_d_scores + times_jacobian(moved_d_weights, cache)
     return d_scores, moved_d_scores, moved_weights
 
 
 def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, shift: bool = True) -> Array:
-    heaviest = _heaviest(weights, axis) if shift else None
-    product = _from_mean(one, weights, axis, heaviest) * _from_mean(other, weights, axis, heaviest)  # (..., n)
-    return deviation_from_mean(product, weights, axis, shift)
+    place = rows.heaviest(weights, axis) if shift else None
 
+    def above_mean(vector: Array) -> Array:
+        above = vector - (0 if place is None else rows.entry_at(place, vector, axis))  # (..., n) (softmax.42)
+        mean: Array = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
+        return above - mean
 
-def normalised_with_sink(scores: Array, sink: Array, mask: Array | None, tops: Array | None = None) -> Cache:
-    """As :func:`normalised` of `scores` (..., n, m) and, behind each row, its `sink`, (..., 1): (..., n, m + 1).
-
-    `tops` is what the rows are less, from :func:`attention_np._lib.second_look.scores_and_tops`.
-    """
-    if tops is not None:  # a row beyond the range of the dtype, on one side of any sink or the other
-        sink = np.where(tops == np.inf, -np.inf, sink)
-        scores = np.where((tops == -np.inf) & (sink.real != -np.inf), -np.inf, scores)
-    return normalised(_with_last(scores if mask is None else np.where(mask, scores, -np.inf), sink))
-
-
-def _with_last(vector: Array, last: Any) -> Array:
-    """`vector` with one more entry in each row."""
-    return np.concatenate([vector, np.broadcast_to(last, (*vector.shape[:-1], 1))], axis=-1)
-
-
-def times_jacobian_with_sink(vector: Array, of_sink: Any, cache: Cache) -> tuple[Array, Array | None]:
-    """As :func:`times_jacobian`, of the scores and of the sink, which has `of_sink` in the vector, if there is one."""
-    if vector.shape[-1] == cache.weights.shape[-1]:
-        return times_jacobian(vector, cache), None
-    result = times_jacobian(_with_last(vector, of_sink), cache)  # (..., n, m + 1)
-    return result[..., :-1], result[..., -1]
+    return deviation_from_mean(above_mean(one) * above_mean(other), weights, axis, shift)  # (..., n)
 
 
 def moved_logsumexp(moved_scores: Array, cache: Cache) -> Array:
     """How the log-sum-exp of each row moves with its scores. For ops."""
-    moved = np.where(_moves(cache), cache.weights * moved_scores, 0)  # (..., n)
+    moved = np.where(rows.depends(cache), cache.weights * moved_scores, 0)  # (..., n)
     total: Array = moved.sum(axis=cache.axis, keepdims=True)  # (..., 1) (softmax.15)
     return total
 
 
-def moved_logsumexp_with_sink(moved_scores: Array, moved_sink: Any, cache: Cache) -> Array:
-    """As :func:`moved_logsumexp`, of the scores and of the sink, if there is one."""
-    has_sink = moved_scores.shape[-1] != cache.weights.shape[-1]
-    return moved_logsumexp(_with_last(moved_scores, moved_sink) if has_sink else moved_scores, cache)
-
-
-def times_moving_jacobian_with_sink(
-    d_weights: Array,
-    moved_d_weights: Array,
-    moved_scores: Array,
-    moved_sink: Any,
-    cache: Cache,
-    d_logsumexp: Array | None = None,
-) -> tuple[Array, Array, Array, Array | None]:
-    """As :func:`times_moving_jacobian`, of the scores and of the sink, and how the gradient of the sink moves.
-
-    With the gradient of the log-sum-exp of each row, (..., n, 1), the gradients are those of it, too.
-    """
-    has_sink = d_weights.shape[-1] != cache.weights.shape[-1]
-    if has_sink:
-        d_weights, moved_d_weights = _with_last(d_weights, 0), _with_last(moved_d_weights, 0)
-        moved_scores = _with_last(moved_scores, moved_sink)
-    found = times_moving_jacobian(d_weights, moved_d_weights, moved_scores, cache)
-    if d_logsumexp is not None:  # whose slope is the weights (softmax.15)
-        given = np.where(_moves(cache), d_logsumexp, 0)
-        d_scores, moved_d_scores, moved_weights = found
-        d_scores = d_scores + backward_times(given, cache.weights)
-        found = d_scores, moved_d_scores + backward_times(given, moved_weights), moved_weights
-    if not has_sink:
-        return *found, None
-    d_scores, moved_d_scores, moved_weights = (x[..., :-1] for x in found)
-    return d_scores, moved_d_scores, moved_weights, found[1][..., -1]
+def times_moving_jacobian_and_logsumexp(
+    d_weights: Array, moved_d_weights: Array, moved_scores: Array, d_logsumexp: Array | None, cache: Cache
+) -> tuple[Array, Array, Array]:
+    """As :func:`times_moving_jacobian`, with what the gradient of the log-sum-exp of each row, (..., 1), adds to it."""
+    d_scores, moved_d_scores, moved_weights = times_moving_jacobian(d_weights, moved_d_weights, moved_scores, cache)
+    if d_logsumexp is None:
+        return d_scores, moved_d_scores, moved_weights
+    given = np.where(rows.depends(cache), d_logsumexp, 0)  # its slope is the weights (softmax.15)
+    d_scores = d_scores + backward_times(given, cache.weights)  # (..., n)
+    return d_scores, moved_d_scores + backward_times(given, moved_weights), moved_weights
 
 
 def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None = None) -> Array:
@@ -409,7 +287,7 @@ def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | Non
         diagonal = products.sum(axis=-1)[..., None] * eye  # (softmax.24)
         matrix = diagonal - products  # (..., n, n) (softmax.21)
         if not np.isfinite(cache.logsumexp).all():
-            moves = np.moveaxis(_moves(cache), cache.axis, -1)
+            moves = np.moveaxis(rows.depends(cache), cache.axis, -1)
             matrix = np.where(moves[..., :, None] & moves[..., None, :], matrix, 0)
         return as_result(matrix, precision(cache.scores).result)
 

@@ -23,6 +23,7 @@ from attention_np._lib.products import (
 )
 from attention_np._lib.second_look import clipped_scores
 from attention_np._lib.wide import is_wide, widened
+from attention_np._softmax.rows import with_column, without_column
 from attention_np.biases import Bias
 from attention_np.dot_product import capped, slope_of_capped
 from attention_np.rules import cut
@@ -97,9 +98,10 @@ def push_forward(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
                 d_scores = np.zeros((1, 1), tile.dtype) if d_scores is None else d_scores
                 d_scores = np.broadcast_to(d_scores, cache.weights.shape)
                 of_sink = 0 if tangent.sink is None else tangent.sink
-                d_weights, _ = softmax.times_jacobian_with_sink(d_scores, of_sink, cache.softmax)
+                d_columns = with_column(d_scores, of_sink, cache.sink)
+                d_weights, _ = without_column(softmax.times_jacobian(d_columns, cache.softmax), cache.sink)
                 d_output[some] += product(drop(d_weights, cache.dropout), cache.value, cache.mask)
-                moved = softmax.moved_logsumexp_with_sink(d_scores, of_sink, cache.softmax)
+                moved = softmax.moved_logsumexp(d_columns, cache.softmax)
                 d_logsumexp[some] = moved[:, 0]  # (blockwise.27)
             if tangent.value is not None:
                 d_output[some] += product(drop(cache.weights, cache.dropout), tangent.value, cache.mask)
@@ -243,7 +245,8 @@ def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array
         flows = pairs_that_flow(cache.mask, d_output)
         d_value += product(transposed(drop(cache.weights, cache.dropout)), d_output, transposed(flows))
         d_weights = drop(pair_products(d_output, cache.value, flows), cache.dropout)
-        d_scores, d_sinks = softmax.times_jacobian_with_sink(d_weights, 0, cache.softmax)
+        d_columns = softmax.times_jacobian(with_column(d_weights, 0, cache.sink), cache.softmax)
+        d_scores, d_sinks = without_column(d_columns, cache.sink)
         if d_sink is not None and d_sinks is not None:
             d_sink = d_sink + d_sinks.sum(axis=0)  # (blockwise.63)
         if d_logsumexp is not None:

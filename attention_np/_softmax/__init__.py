@@ -1,0 +1,1 @@
+"""What :mod:`attention_np.softmax` stands on: what its formulas need to be right in every row."""
