@@ -158,7 +158,11 @@ def _where_gradient(d_output: Array, k: int, *_: Array, mask: Array) -> Array:
 
 def _entries_gradient(d_output: Array, _: int, x: Array, index: Any) -> Array:
     d_x = np.zeros(x.shape, d_output.dtype)
-    np.add.at(d_x, index, d_output)  # an entry may have been taken more than once
+    parts = index if isinstance(index, tuple) else (index,)
+    if all(part is None or part is Ellipsis or isinstance(part, slice | int) for part in parts):
+        d_x[index] = d_output
+    else:
+        np.add.at(d_x, index, d_output)  # an entry may have been taken more than once
     return d_x
 
 
