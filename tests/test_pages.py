@@ -130,6 +130,9 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the examples, and with `python` and what is installed on its path."""
     folder = tmp_path_factory.mktemp("clone")
     shutil.copytree(ROOT / "examples", folder / "examples")
+    guide = (ROOT / "docs" / "your-derivation.md").read_text(encoding="utf-8")
+    (folder / "mine").mkdir()
+    (folder / "mine" / "gaussian.md").write_text(re.findall("````markdown\n(.*?)````", guide, re.DOTALL)[0], "utf-8")
     (folder / "bin").mkdir()
     for program, words in {"python": "", "attention-np": "-m attention_np", "jupytext": "-m jupytext"}.items():
         script = folder / "bin" / program

@@ -145,7 +145,7 @@ def _normalisation(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, N
     _check_axes(x, 1)
     for name in ("gain", "b"):
         if name in inputs:
-            check_vector(name, inputs[name], x.shape[-1])
+            check_broadcasts_to(name, inputs[name], x.shape, "x")
     return x.shape, None
 
 

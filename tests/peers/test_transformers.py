@@ -13,6 +13,7 @@ from attention_np import biases, multi_head, rotary
 NEEDED = "the comparison with Hugging Face's layers needs torch and transformers: pip install attention-np[peers]"
 torch = pytest.importorskip("torch", reason=NEEDED)
 transformers = pytest.importorskip("transformers", reason=NEEDED)
+pytestmark = pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")  # the name of 5.23
 
 DIGITS = 1e-11
 N, HEADS, KV_HEADS, D_K, WINDOW = 9, 4, 2, 8, 3
