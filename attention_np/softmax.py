@@ -220,8 +220,8 @@ def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, s
     place = rows.heaviest(weights, axis) if shift else None
 
     def above_mean(vector: Array) -> Array:
-        above = vector - (0 if place is None else rows.entry_at(place, vector, axis))  # (..., n) (softmax.42)
-        mean: Array = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
+        above = vector - (0 if place is None else rows.entry_at(place, vector, axis))  # (..., n)
+        mean: Array = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1)
         return above - mean
 
     return deviation_from_mean(above_mean(one) * above_mean(other), weights, axis, shift)  # (..., n)

@@ -59,8 +59,8 @@ def test_an_equation_shows_each_line_that_cites_it_and_no_other_equation_does(
 @pytest.mark.parametrize(
     ("tag", "line"),
     [
-        *((f"softmax.{number}", "(weights * vector).sum(axis=axis") for number in (29, 30)),
-        *((f"softmax.{number}", "weights * _from_mean(vector") for number in (27, 28, 31, 32)),
+        *((f"softmax.{number}", "(weights * above).sum(axis=axis") for number in (29, 30)),
+        *((f"softmax.{number}", "weights * (above - mean)") for number in (27, 28, 31, 32)),
         *((tag, "softmax.times_jacobian") for tag in ("dot-product.14", "dot-product.16", "masks.8")),
         ("masks.5", "bias.real == -np.inf"),
         ("masks.33", "np.tri(n, m, offset"),
