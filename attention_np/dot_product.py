@@ -249,8 +249,9 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_weights = drop(d_dropped, cache.dropout)  # (..., n, m) (dot-product.36)
 
     # forward was weights = softmax(scores), of which a sink is one more column, without a value
-    d_columns = softmax.times_jacobian(rows.with_column(d_weights, 0, cache.sink), cache.softmax)  # (dot-product.72)
-    d_scores, d_sinks = rows.without_column(d_columns, cache.sink)  # (..., n, m), (..., n) (dot-product.17)
+    # (dot-product.17, dot-product.72)
+    d_columns = softmax.times_jacobian(rows.with_column(d_weights, 0, cache.sink), cache.softmax)
+    d_scores, d_sinks = rows.without_column(d_columns, cache.sink)  # (..., n, m), (..., n)
     d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.73)
 
     # forward was scores = capped(scale * query @ key^T) + bias, and the scale comes along

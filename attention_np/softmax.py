@@ -176,9 +176,8 @@ def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = 
 
     With `shift`, the entry at the heaviest weight is taken from its row first, which changes nothing but the rounding.
     """
-    above = vector - (
-        rows.entry_at(rows.heaviest(weights, axis), vector, axis) if shift else 0
-    )  # (..., n) (softmax.42)
+    taken = rows.entry_at(rows.heaviest(weights, axis), vector, axis) if shift else 0
+    above = vector - taken  # (..., n) (softmax.42)
     mean = (weights * above).sum(axis=axis, keepdims=True)  # (..., 1) (softmax.30)
     deviation: Array = weights * (above - mean)  # (..., n) (softmax.23, softmax.32, softmax.37)
     return deviation
