@@ -17,7 +17,7 @@ for profile, examples in {"suite": 40, "quick": 8}.items():
 
 collect_ignore = ["fixtures"]  # what test_new_op adds to a copy of the whole
 LONG = ("mutation", "peers", "plot", "website")  # folders beside this file
-ANSWERED = ("tests/test_known_answers.py", "tests/peers/test_known_answers_peers.py")
+ANSWERED = ("tests/known_answers/", "tests/peers/test_known_answers_peers.py")
 SLOWEST = ("tests/website/", *ANSWERED)  # with these one process would be busy when others have ended
 DOTS = count(1)
 

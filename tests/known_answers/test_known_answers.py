@@ -22,7 +22,7 @@ from attention_np.known_answers import bounds, files, settling, truth, verifying
 from attention_np.known_answers.examples import OPS, TAGS, all_examples
 from attention_np.known_answers.formats import DTYPES, FORMATS, Format, dtype_of, to_format
 
-DOCS = Path(__file__).parents[1] / "docs" / "known-answers.md"
+DOCS = Path(__file__).parents[2] / "docs" / "known-answers.md"
 EXTENDED = Format(64, -1074, 64, -1022, "")  # the bounds are worked out in float64, and so have its range
 SMALL = [example for example in all_examples() if "tile" not in example.tags and example.name != "long"]
 EPSILON = np.finfo(float).eps

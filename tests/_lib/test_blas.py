@@ -15,7 +15,7 @@ from attention_np import blockwise
 from attention_np._blockwise import kernels
 from attention_np._lib import blas, workers
 
-from .calls import Acting, all_results, arrays, expected_bits, failing
+from _blockwise.calls import Acting, all_results, arrays, expected_bits, failing
 
 
 class FakeController:

@@ -19,7 +19,7 @@ from helpers import Array, assert_alike, assert_same_bits, each, normal
 from attention_np import blockwise, rules
 from attention_np._lib import blas, workers
 
-from .calls import AtOnce, assert_expected_bits, failing, results
+from _blockwise.calls import AtOnce, assert_expected_bits, failing, results
 
 
 @pytest.fixture(scope="module")

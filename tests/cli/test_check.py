@@ -23,7 +23,7 @@ from attention_np.derivation import Record, Verification, read_pages
 from attention_np.derivation.operators import FieldRecord
 from attention_np.gradcheck import METHODS
 
-PAGES = Path(__file__).parents[1] / "derivations"
+PAGES = Path(__file__).parents[2] / "derivations"
 SOFTMAX_STEP = (
     r"A_{ij} \left( \frac{\partial L}{\partial A_{ij}} - \sum_l A_{il} \frac{\partial L}{\partial A_{il}} \right)"
 )
