@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Array
 
 from attention_np import dot_product, known_answers
+from attention_np._lib.arrays import Array
 from attention_np.known_answers import writing
 from attention_np.known_answers.examples import all_examples
 
