@@ -86,7 +86,7 @@ $(VENV)/check $(VENV)/test $(VENV)/test-all $(VENV)/lint $(VENV)/mutation $(VENV
 	@touch $@
 
 $(VENV)/peers: $(VENV)/test-all
-	$(INSTALL) 'torch==2.13.0'
+	$(INSTALL) "$$(grep -o 'torch==.*' setup.cfg)"
 	$(INSTALL) --editable '.[peers]'
 	@touch $@
 

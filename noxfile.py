@@ -28,10 +28,7 @@ PYTHONS = re.findall(r"Python :: (3\.\d+)$", METADATA["metadata"]["classifiers"]
 NUMPY = METADATA["options"]["install_requires"].strip()
 OLDEST_NUMPY = NUMPY.replace(">=", "==") + ".*"
 WITH_OLDEST_NUMPY = ("3.10", "3.11", "3.12")  # there are wheels of it for no other
-SHIPPED = ("attention_np", "benchmarks", "derivations", "docs", "examples", "tests")  # folders of the sdist
-BESIDES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md")
-BESIDES += ("README.zh.md", "SECURITY.md", "_attention_np_pytest.py", "noxfile.py", "pyproject.toml", "setup.cfg")
-BESIDES += ("setup.py",)
+NOT_SHIPPED = (".ci/", ".gitignore")  # of what git has
 
 nox.options.error_on_missing_interpreters = True  # a session that is left out would pass
 
@@ -120,11 +117,12 @@ def suite(session: nox.Session, numpy: str) -> None:
 
 
 def look_into_sdist(session: nox.Session) -> None:
-    """It holds all files of its folders, the derivations among them, and nothing else."""
+    """It holds all files that git has or would take, but for those of CI, and nothing else."""
     with tarfile.open(only("*.tar.gz")) as packed:
         held = {entry.name.partition("/")[2] for entry in packed if entry.isfile()}
-    files = (file for name in SHIPPED for file in (ROOT / name).rglob("*") if file.is_file())
-    expected = {file.relative_to(ROOT).as_posix() for file in files if "__pycache__" not in file.parts} | set(BESIDES)
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, encoding="utf-8").stdout.splitlines()  # noqa: S603
+    expected = {name for name in files if not name.startswith(NOT_SHIPPED) and (ROOT / name).is_file()}
     if missing := sorted(expected - held):
         session.error(f"the sdist lacks {', '.join(missing)}")
     if strangers := {name for name in held - expected if name != "PKG-INFO" and ".egg-info/" not in name}:

@@ -16,8 +16,8 @@ for profile, examples in {"suite": 40, "quick": 8}.items():
     )
 
 collect_ignore = ["fixtures"]  # what test_new_op adds to a copy of the whole
-LONG = ("mutation", "peers", "plot", "website")  # folders beside this file
-ANSWERED = ("tests/test_known_answers.py", "tests/peers/test_known_answers_peers.py")
+LONG = ("peers", "plot", "website")  # folders beside this file
+ANSWERED = ("tests/known_answers/", "tests/peers/test_known_answers_peers.py")
 SLOWEST = ("tests/website/", *ANSWERED)  # with these one process would be busy when others have ended
 DOTS = count(1)
 
@@ -27,6 +27,7 @@ def is_quick(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    assert "helpers" not in sys.modules, "a conftest has imported helpers before it is known whether long tests run"
     settings.load_profile("quick" if is_quick(config) else "suite")
 
 

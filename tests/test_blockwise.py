@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blockwise.calls import a_mask, arrays, assert_same_as_dot_product, batch_of, results
+from _blockwise.calls import a_mask, arrays, assert_same_as_dot_product, batch_of, results
 from helpers import (
     ALL,
     BIAS_SHAPES,

@@ -78,7 +78,7 @@ ELSEWHERE = {
     "twine upload dist/*": "publishes",
     "bash .ci/run": "runs the tests",
 }
-COMPILERS = ("gcc", "rustc")  # test_known_answers_readers.py
+COMPILERS = ("gcc", "rustc")  # known_answers/test_readers.py
 PROGRAMS = ("attention-np", "bash", "jupyter", "jupytext", "make", "pip", "python", "source", "twine", *COMPILERS)
 
 

@@ -22,7 +22,11 @@ def blocks(readme: Path) -> list[tuple[str, str]]:
     return re.findall(r"```(\w*)\n(.*?)```", readme.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-@READMES
+@pytest.mark.parametrize(
+    "readme",
+    [README, pytest.param(CHINESE, marks=pytest.mark.long)],  # which has the same code, another test says
+    ids=lambda path: path.name,
+)
 def test_every_example_prints_what_the_readme_shows(readme: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = blocks(readme)
     names: dict[str, object] = {}

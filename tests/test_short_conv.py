@@ -23,8 +23,8 @@ def segments_of(n: int, kind: str) -> Array | None:
 
 
 @each("kind", ["none", "packed", "of each"])
-@each("n", [0, 1, 2, 3, 7])
-@each("given", [(), ("b",), ("initial_state",), ("b", "initial_state")])
+@each("n", [0, 1, 7], long=[2, 3])
+@each("given", [(), ("b", "initial_state")], long=[("b",), ("initial_state",)])
 def test_gradients_are_numerical_ones_for_sequences_of_any_length(given: Any, n: int, kind: str) -> None:
     some = {name: x for name, x in inputs(n, 2).items() if name in ("x", "w", *given)}
     report = gradcheck.check_op(short_conv, some, method="complex-step", segments=segments_of(n, kind))
@@ -33,7 +33,7 @@ def test_gradients_are_numerical_ones_for_sequences_of_any_length(given: Any, n:
 
 
 @each("kind", ["none", "packed", "of each"])
-@each("n", [0, 1, 2, 3, 7])
+@each("n", [0, 1, 7], long=[2, 3])
 @each("has_past", [True, False])
 def test_gradients_through_the_final_state_are_numerical_ones(has_past: bool, n: int, kind: str) -> None:
     names = ("x", "w", "initial_state") if has_past else ("x", "w")

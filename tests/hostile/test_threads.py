@@ -15,6 +15,7 @@ from attention_np import blockwise, gradcheck, masks, rules, softmax
 from .strategies import Everything
 
 THREADS = 8
+BUSY = ("dot_product", "blockwise", "multi_head", "linear_attention")  # in threads of their own, or in several steps
 
 
 def jobs() -> dict[str, Case]:
@@ -52,7 +53,7 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
         sys.setswitchinterval(interval)
 
 
-@each("op", OPS)
+@each("op", BUSY, long=[op for op in OPS if op not in BUSY])
 def test_calls_of_one_op_at_once_give_the_bits_of_each_alone(op: str) -> None:
     cases = [case for name, case in jobs().items() if name.startswith(op)]
     alone = [results(case) for case in cases]

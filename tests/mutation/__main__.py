@@ -34,11 +34,14 @@ GROUPS = {  # a module belongs to the first group that has it
 }
 USUAL = ("ops", "gradcheck")  # the adapters need the libraries that they adapt
 PICTURES = PACKAGE / "gradcheck/plot.py"  # how they look, no test sees
-ALSO = "passes arrays products second_look wide dropout corners properties ops"
+ALSO = "arrays corners properties ops"
 TESTS = {
-    "ops": [*(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()), "tests/blockwise", "tests/hostile"],
+    "ops": [
+        *(f"tests/test_{name}.py" for name in (OPS + " " + ALSO).split()),
+        *("tests/_lib", "tests/_blockwise", "tests/hostile"),
+    ],
     "adapters": ["tests/gradcheck/test_adapting.py", "tests/peers/test_gradcheck_*.py"],
-    "gradcheck": ["tests/gradcheck", "tests/test_json.py"],
+    "gradcheck": ["tests/gradcheck", "tests/_lib/test_json.py"],
 }
 ELSEWHERE = "processes or dask or test_pytest_plugin"  # tests whose work other processes do: those know no mutant
 COMMAND = ["-k", f"not ({ELSEWHERE})", "--doctest-modules", "--quiet", "--capture=no", "--tb=native"]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from attention_np import cost, plot, softmax
-from attention_np._lib.text import cut, padded, width_of
 from attention_np.gradcheck import plot as gradcheck_plot
 
 from .seen import CAUSAL, CHINESE, CHINESE_FONT, ENGLISH, A, drawn, hatched, image_of, legend_of, normal, ticks
@@ -332,16 +331,3 @@ def test_the_table_of_top_keys_prints_and_everything_imports_with_numpy_alone() 
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(("text", "width"), [("mat", 3), ("垫子", 4), ("e\N{COMBINING ACUTE ACCENT}", 1), ("", 0)])
-def test_text_takes_as_many_columns_as_a_terminal_gives_it(text: str, width: int) -> None:
-    assert width_of(text) == width
-    assert width_of(padded(text, 8)) == width_of(padded(text, 8, ">")) == 8
-    assert padded(text, 8, ">").endswith(text)
-
-
-def test_text_is_cut_to_its_columns() -> None:
-    assert cut("transformer", 11) == "transformer"
-    assert cut("transformer", 8) == "transf.."
-    assert cut("我爱自然语言", 7) == "我爱.."

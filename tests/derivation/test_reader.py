@@ -1,4 +1,4 @@
-"""Reading pages: front matter, tags, markers, what is code and what is not."""
+"""Reading pages: tags, markers, what is code and what is not."""
 
 import os
 from pathlib import Path
@@ -7,58 +7,7 @@ from helpers import each
 
 from attention_np.derivation import PageCheck, read_page, verify
 
-from .pages import DEFINITIONS, HEADER, page, verdicts
-
-BROKEN_HEADERS = [
-    ("---\nsizes: n m\n", "never closed"),
-    ("---\nsizes: [n\n---\n", "cannot be read"),
-    ("---\n- n\n---\n", "not a mapping"),
-    ("---\nsizes: n n\n---\n", "declared twice"),
-    ("---\nsizes: n=\u00b2\n---\n", "not part of the grammar"),
-    ("---\nsizes: n\x00\n---\n", "cannot be read"),
-    ("---\nsizes: n\nsizes: m\n---\n", "stands twice"),
-    ("---\nsizes: &a n\n---\n", "no anchors"),
-    ("---\nsizes: n\nindices: *a\n---\n", "no anchors"),
-    ("---\n<<: {sizes: n}\n---\n", "no merge keys"),
-    ("---\nsizes: !!python/object/apply:os.system [x]\n---\n", "no anchors, aliases or tags"),
-    ("---\nfoo: 1\n---\n", "knows no 'foo'"),
-    ("---\nsizes: n=1000000\n---\n", "not between"),
-    ("---\nsizes: n=1\n---\n", "not between"),
-    ("---\nsizes: n D=n*q\n---\n", "not declared"),
-    ("---\nsizes: 3\n---\n", "sizes are"),
-    ("---\nsizes: n+\n---\n", "not a single name"),
-    ("---\nsizes: n\nindices: {i: m}\n---\n", "not declared"),
-    ("---\nsizes: n\nindices: {n: n}\n---\n", "declared twice"),
-    ("---\nsizes: n\nindices: [i]\n---\n", "mapping"),
-    ("---\nsizes: n\ntensors: {x: n}\n---\n", "a list of sizes"),
-    ("---\nsizes: n\ntensors: {x: [n, weird]}\n---\n", "not a single name"),
-    ("---\nsizes: n\ntensors: {x: [n, permutation]}\n---\n", "square"),
-    ("---\nsizes: n\ntensors: {x: [n, n, n, n, n, n, n, n]}\n---\n", "list of sizes"),
-    ("---\nop: os.system\n---\n", "name of a module"),
-    ("---\ncode: {__class__.x.y: Q}\noutput: O\n---\n", "not the name of an argument"),
-    ("---\ncode: {query: Q}\n---\n", "names its output"),
-    ("---\ncited: maybe\n---\n", "cited is true or false"),
-    ("---\noptions: {a: [1]}\n---\n", "options"),
-    ("---\nx: " + "[" * 50 + "]" * 50 + "\n---\n", "nested too deep"),
-    ("---\nx: " + "[" * 3000 + "\n---\n", "nested too deep"),
-    ("---\nx: " + "y" * 9000 + "\n---\n", "characters"),
-    ("---\nsizes: " + " ".join(f"n_{k}" for k in range(9)) + " a b c d e f g h i j\n---\n", "up to 16"),
-    ("---\n\tx: 1\n---\n", "cannot be read"),
-    ("---\nx: \x01\n---\n", "cannot be read"),
-]
-
-
-@each(("text", "words"), BROKEN_HEADERS)
-def test_broken_front_matter_is_one_problem_with_a_line(text: str, words: str) -> None:
-    found = read_page("t.md", text)
-    assert len(found.problems) == 1
-    assert found.problems[0].startswith("t.md:")
-    assert words in found.problems[0]
-
-
-def test_a_page_without_front_matter_is_a_page() -> None:
-    assert verdicts(r"$$1 + 1 = 2 \tag{t.1}$$", "") == ["holds"]
-
+from .pages import HEADER, page, verdicts
 
 BROKEN_TAGS = [
     ("$$1 = 1$$", "no tag"),
@@ -119,39 +68,6 @@ SHOWN = [
 ]
 
 
-USED = r"""
-$$ w_{ij} = S_{ij} \tag{t.3} $$
-"""
-
-
-@each(
-    ("header", "after", "verdict"),
-    [
-        ("", "", "fails"),
-        ("", r"$$ w_{ij} = S_{ij} \tag{t.4} $$", "holds"),
-        ("", r"$$ w_{ij} = 2 S_{ij} \tag{t.4} $$" + "\n\n*Refuted:* twice.", "holds"),
-        ("", r"$$ w_{ij} = 2 S_{ij} \tag{t.4} $$" + "\n\n*Not executed:* because.", "fails"),
-        ("", r"$$ w_{ij} = \foo \tag{t.4} $$", "holds"),
-        ("", r"$$ \frac{\partial w_{ij}}{\partial x_k} = 0 \tag{t.4} $$", "holds"),
-        ("", "## An example" + "\n\n" + r"$$ u = 2 \tag{t.4} $$" + "\n\n" + r"$$ w = S \tag{t.5} $$", "holds"),
-        ("options: {bias: w}\n", "", "holds"),
-        ("code: {scores: w}\n", "", "holds"),
-    ],
-)
-def test_what_is_defined_is_used(header: str, after: str, verdict: str) -> None:
-    found = page(DEFINITIONS + USED + after, HEADER.replace("cotangent", header + "cotangent"))
-    assert not found.problems
-    assert PageCheck(found).run()[2].verdict == verdict
-
-
-def test_what_an_example_defines_is_used_in_that_example() -> None:
-    body = "## An example\n\n$$ u = 2 \\tag{t.1} $$\n\n$$ w = u \\tag{t.2} $$\n\n"
-    use = "$$ w = u \\tag{t.3} $$\n"
-    assert [record.verdict for record in PageCheck(page(body + use)).run()] == ["holds"] * 3
-    records = PageCheck(page(body + "## Afterwards\n\n" + use)).run()
-    assert [record.verdict for record in records] == ["holds", "fails", "fails"]
-
-
 @each("text", SHOWN)
 def test_what_only_looks_like_code_hides_no_equation(text: str) -> None:
     assert len(page(text).equations) == 1
@@ -210,25 +126,6 @@ def test_what_is_wrong_with_tags_and_marks_has_its_place(text: str, after: str, 
     message, source, carets = record.message.splitlines()
     assert words in message
     assert source[carets.index("^") :].startswith(place)
-
-
-@each(
-    ("header", "line"),
-    [
-        ("sizes: n n", 2),
-        ("title: a\nsizes: n+", 3),
-        ("sizes: n\nindices:\n  i: n\n  j: q", 5),
-        ("sizes: n\nindices: {n: n}", 3),
-        ("sizes: n\ntensors:\n  x: [n]\n  y: [q]", 5),
-        ("sizes: n\ntensors:\n  x: [n]\n  n: [n]", 5),
-        ("sizes: n\noutput: x+", 3),
-        ("title: a\nfoo: b", 3),
-    ],
-)
-def test_what_is_wrong_with_front_matter_has_its_line(header: str, line: int) -> None:
-    found = read_page("t.md", f"---\n{header}\n---\n")
-    assert len(found.problems) == 1
-    assert found.problems[0].startswith(f"t.md:{line}: ")
 
 
 EQUATION = "$$ 1 = 1 \\tag{t.1} $$\n"

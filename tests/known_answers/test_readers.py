@@ -16,7 +16,7 @@ from attention_np.known_answers import writing
 from attention_np.known_answers.examples import all_examples
 
 pytestmark = pytest.mark.long  # compilers, and programs that are run
-DOCS = Path(__file__).parents[1] / "docs" / "known-answers.md"
+DOCS = Path(__file__).parents[2] / "docs" / "known-answers.md"
 SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]  # what is read beyond an array ends a program
 WRONG = re.compile(r"Sanitizer|runtime error|panicked")
 

@@ -1,11 +1,11 @@
-"""The tool of the mutation tests, on a module of a few lines, and its list of survivors."""
+"""The tool of the mutation tests, on a module of a few lines."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from .survivors import listed, one_line
+pytestmark = pytest.mark.long
 
 SOURCE = """
 def difference(a: float, b: float = 1) -> float:
@@ -49,13 +49,6 @@ class passes:
 def negative_product(x, y):
     return x * y
 """
-
-
-@pytest.mark.parametrize("path", sorted({survivor.path for survivor in listed()}))
-def test_a_survivor_on_the_list_is_a_change_of_code_that_is_there(path: str) -> None:
-    code = one_line(Path(path).read_text(encoding="utf-8").splitlines())
-    survivors = [survivor for survivor in listed() if survivor.path == path]
-    assert not [survivor for survivor in survivors if survivor.before not in code or survivor.before == survivor.after]
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import SOME_HIDDEN, Array, Patch, Shape, assert_close, each, normal
+from helpers import SOME_HIDDEN, Array, Patch, assert_close, each, normal
 
-from attention_np import blockwise, dot_product, rules
-from attention_np._blockwise import kernels, plain, scratch
-from attention_np._blockwise.columns import delta_parts, interleaved, with_column, with_counters
+from attention_np import blockwise, dot_product
+from attention_np._blockwise import kernels, plain
 
 from .calls import a_mask, arrays, assert_same_as_dot_product, batch_of
 
@@ -61,98 +60,6 @@ def test_either_exponential_serves(vectorised: bool, scale: float | None, monkey
     finally:
         kernels._exponential.cache_clear()
     assert used.function is (np.exp2 if vectorised else np.exp)
-
-
-def test_memory_that_is_in_use_is_not_given_out_again() -> None:
-    with scratch.own():
-        outer = scratch.array("scores", (3, 4), np.dtype(float))
-        with scratch.own():
-            assert not np.shares_memory(outer, scratch.array("scores", (3, 4), np.dtype(float)))
-        assert scratch.array("scores", (3, 4), np.dtype(float)) is outer
-    with scratch.own():
-        again = scratch.array("scores", (3, 4), np.dtype(float))
-        smaller = scratch.array("scores", (2, 4), np.dtype(float))
-        assert scratch.array("scores", (3, 4), np.dtype(float)) is again
-        assert scratch.array("scores", (2, 4), np.dtype(float)) is smaller
-    with scratch.own():
-        assert np.shares_memory(again, scratch.array("scores", (2, 2), np.dtype(float)))
-
-
-def test_memory_that_is_kept_is_no_more_than_was_asked_for() -> None:
-    with scratch.own():
-        for n in range(1, 200):
-            scratch.array("some", (200 - n, 2), np.dtype(np.float32))
-        kept = scratch._of.taken[-1]
-        assert kept.buffers["some"].nbytes == 199 * 2 * 4
-        assert len(kept.views) <= 64
-
-
-def test_attention_between_two_steps_of_attention_changes_nothing(monkeypatch: Patch) -> None:
-    query, key, value, d_output = (normal(seed, 2, 9, 4) for seed in range(4))
-    expected, cache = blockwise.forward(query, key, value)
-    gradients = blockwise.backward(d_output, cache)
-    exponential, inside = kernels._exponential(np.dtype(float)), []
-
-    def interrupted(x: Any, out: Any) -> Any:
-        """As the handler of a signal might do it."""
-        if not inside:
-            inside.append(True)
-            _, other = blockwise.forward(-query, -key + 1, value)
-            blockwise.backward(-d_output, other)
-            inside.clear()
-        return exponential.function(x, out=out)
-
-    monkeypatch.setattr(kernels, "_exponential", lambda _: exponential._replace(function=interrupted))
-    output, cache = blockwise.forward(query, key, value)
-    np.testing.assert_array_equal(output, expected)
-    for found, wanted in zip(blockwise.backward(d_output, cache)[:3], gradients[:3], strict=True):
-        np.testing.assert_array_equal(found, wanted)
-
-
-@pytest.fixture
-def used_memory(monkeypatch: Patch) -> None:
-    """Memory whose numbers are not set is not zero."""
-    empty = np.empty
-
-    def filled(*args: Any, **options: Any) -> Any:
-        array = empty(*args, **options)
-        if array.dtype.kind in "fu":
-            array.fill(np.nan if array.dtype.kind == "f" else 255)  # bytes that are not numbers, either
-        return array
-
-    monkeypatch.setattr(np, "empty", filled)
-
-
-@pytest.mark.usefixtures("used_memory")
-@each(
-    "options",
-    [{}, {"mask": rules.padding([4, 0])}, {"mask": rules.padding(0)}, {"is_causal": True}, {"bias": normal(9, 3, 4)}],
-)
-@each("shapes", [((2, 3, 2), (2, 4, 2)), ((3, 2), (2, 4, 2)), ((2, 3, 2), (4, 2))])
-def test_nothing_depends_on_what_memory_held(options: dict[str, Any], shapes: tuple[Shape, Shape]) -> None:
-    query, key = (normal(i, *shape) for i, shape in enumerate(shapes))
-    output, cache = blockwise.forward(query, key, key, **options, block_size=2)
-    mask = options.get("mask")
-    given = {**options, "mask": mask.mask(3, 4) if mask is not None else None}
-    expected, other = dot_product.forward(query, key, key, **given)
-    np.testing.assert_allclose(output, expected, rtol=0, atol=1e-14)
-    found, wanted = blockwise.backward(output, cache), dot_product.backward(output, other)
-    for name in ("query", "key", "value"):
-        np.testing.assert_allclose(getattr(found, name), getattr(wanted, name), rtol=0, atol=1e-14, err_msg=name)
-
-
-@pytest.mark.usefixtures("used_memory")
-@each("leading", [(), (2,), (0,)])
-@each(("n", "m"), [(3, 0), (0, 4), (3, 4), (0, 0)])
-def test_what_nothing_is_added_to_is_zero(leading: Shape, n: int, m: int) -> None:
-    query, key, value = np.ones((n, 2)), np.ones((m, 2)), np.ones((*leading, m, 5))
-    output, cache = blockwise.forward(query, key, value)
-    found = blockwise.backward(output, cache)
-    if not output.size or not m:
-        assert (output == 0).all()
-        for gradient in found[:3]:
-            assert (gradient == 0).all()
-    assert np.isfinite(found.query).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
@@ -227,12 +134,6 @@ def test_double_backward_in_blocks_of_products_that_are_scaled_and_no_more(size:
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == dtype
         assert_close(one, other, float(8 * largest * np.finfo(dtype).eps))
-
-
-def test_the_columns_beside_others_are_of_their_dtype() -> None:
-    array = normal(0, 2, 3, 8).astype(np.float32)
-    for found in (with_column(array, 1), with_counters(array), interleaved(array, np.ones(2))):
-        assert found.dtype == np.float32
 
 
 def test_only_the_rows_that_need_it_are_done_whole(monkeypatch: Patch) -> None:
@@ -325,45 +226,3 @@ def test_blocks_round_hardly_more_than_whole_rows(n: int, score_scale: int) -> N
         for found in (output_and_gradients(op, *arrays) for op in (blockwise, dot_product))
     ]
     assert np.max(np.divide(*errors)) < 1.25  # by processor and BLAS up to 1.18, in what is summed over queries
-
-
-@each("features", [0, 1, 7, 8, 24, 64, 100])
-@each("are_many", [False, True])
-def test_a_product_with_interleaved_columns_subtracts_delta(features: int, are_many: bool) -> None:
-    d_output, output, value = normal(1, 3, features), normal(2, 3, features), normal(3, 5, features)
-    parts = delta_parts(d_output, output, are_many)
-    assert are_many or parts.shape == (3, 1)
-    found = interleaved(d_output, -parts) @ interleaved(value, np.ones(parts.shape[-1])).T
-    expected = d_output @ value.T - (d_output * output).sum(axis=-1, keepdims=True)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
-
-
-def test_what_nearly_cancels_cancels_in_every_part_of_the_features() -> None:
-    d_output, value = normal(1, 1, 64), normal(2, 1, 64)
-    parts = delta_parts(d_output, value, are_many=True)
-    terms = interleaved(d_output, -parts) * interleaved(value, np.ones(8))
-    assert np.abs(terms.reshape(8, 9).sum(axis=-1)).max() < 1e-14
-
-
-@each(("dtype", "wide"), [(np.float32, np.float64), (np.float64, np.longdouble)])
-def test_many_parts_of_delta_add_up_to_it_beyond_their_own_precision(dtype: Any, wide: Any) -> None:
-    if np.finfo(wide).eps == np.finfo(dtype).eps:
-        pytest.skip("there is nothing wider here")
-    d_output, output = normal(1, 5, 64).astype(dtype), normal(2, 5, 64).astype(dtype)
-    d_output[:, 56:] *= dtype(1e-4)  # so the last part is small, and rounds little
-    found = delta_parts(d_output, output, are_many=True)
-    assert (found.dtype, found.shape) == (dtype, (5, 8))
-    exact = (d_output.astype(wide) * output).sum(axis=-1)
-    assert np.abs(found.astype(wide).sum(axis=-1) - exact).max() < 1e-2 * np.finfo(dtype).eps
-
-
-def test_the_counters_count_every_key_once() -> None:
-    value = normal(1, 2, 7, 3)
-    counted = np.ones((2, 1, 7)) @ with_counters(value)
-    np.testing.assert_array_equal(counted[..., 3:], [[[2, 2, 2, 1]]] * 2)
-    np.testing.assert_array_equal(with_counters(value)[..., :3], value)
-
-
-def test_each_column_is_in_the_middle_of_its_part() -> None:
-    (row,) = interleaved(np.zeros((1, 64)), np.ones(8))
-    np.testing.assert_array_equal(np.flatnonzero(row), 4 + 9 * np.arange(8))

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _blockwise.calls import AtOnce, assert_expected_bits, failing, results
 from helpers import Array, assert_alike, assert_same_bits, each, normal
 
 from attention_np import blockwise, rules
 from attention_np._lib import blas, workers
-
-from .calls import AtOnce, assert_expected_bits, failing, results
 
 
 @pytest.fixture(scope="module")

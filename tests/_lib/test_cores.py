@@ -8,12 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from _blockwise.calls import Acting
 from helpers import Patch, forks, in_child
 
 from attention_np import blockwise, dot_product
 from attention_np._lib import blas, cores, workers
-
-from .calls import Acting
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="there are no two cores to tell of"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers import each
 
-from attention_np._lib import machine, text
+from attention_np._lib import machine
 from attention_np._lib.machine import Cores
 
 
@@ -94,18 +94,3 @@ def test_the_quota_is_the_smallest_on_the_way_out(tmp_path: Path) -> None:
 @each(("quota", "usable"), [(None, 4), (8.0, 4), (2.0, 2), (1.5, 2), (0.3, 1)])
 def test_usable_cores_are_those_of_the_quota(quota: float | None, usable: int) -> None:
     assert Cores(8, 4, quota).usable == usable
-
-
-@each(
-    ("number", "expected"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "0.98 KiB"),
-        (1536, "1.50 KiB"),
-        (20 * GIB, "20.0 GiB"),
-        (2**40 - 1, "1.00 TiB"),
-    ],
-)
-def test_bytes_are_printed_with_three_digits(number: int, expected: str) -> None:
-    assert text.in_bytes(number) == expected

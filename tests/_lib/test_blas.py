@@ -9,13 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from _blockwise.calls import Acting, all_results, arrays, expected_bits, failing
 from helpers import Patch, assert_alike, forks, in_child, normal
 
 from attention_np import blockwise
 from attention_np._blockwise import kernels
 from attention_np._lib import blas, workers
-
-from .calls import Acting, all_results, arrays, expected_bits, failing
 
 
 class FakeController:
