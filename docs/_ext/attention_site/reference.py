@@ -121,7 +121,7 @@ def adapt_signature(
 
 
 def _as_in_the_source(types: str) -> str:
-    return re.sub(r"(?:TypeAlias)?ForwardRef\('([^']+)'\)|<class '([\w.]+)'>", r"\1\2", types)
+    return re.sub(r"(?:TypeAlias)?ForwardRef\('([^']+)'(?:, module='[\w.]+')?\)|<class '([\w.]+)'>", r"\1\2", types)
 
 
 def _comment(name: str) -> str:
