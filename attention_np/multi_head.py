@@ -100,7 +100,7 @@ class Cache(NamedTuple):
         return plan_of(self.query_steps), plan_of(self.key_steps)
 
     @property
-    def mask(self) -> Array | None:
+    def mask(self) -> Any:
         """Who attends to whom."""
         return self.attention.mask
 
@@ -115,7 +115,7 @@ class Cache(NamedTuple):
         return self.attention.softcap
 
     @property
-    def dropout(self) -> Array | None:
+    def dropout(self) -> Any:
         """The multipliers of the weights, or None."""
         return self.attention.dropout
 
