@@ -241,6 +241,15 @@ def threads_of_blas() -> list[int]:
     return [library["num_threads"] for library in blas.controller().info()]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What is begun in the background ignores interrupts, and so do the tests in it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @each("count", [1, 2])
 def test_an_interrupt_at_any_line_leaves_blas_the_caller_and_the_threads_as_they_were(count: int) -> None:
     """In the threads that work nothing is ever interrupted: a signal reaches the main thread alone."""
@@ -258,6 +267,7 @@ def test_an_interrupt_at_any_line_leaves_blas_the_caller_and_the_threads_as_they
     assert lines > 5
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_a_call_long_before_its_tasks() -> None:
     done: list[int] = []
 
