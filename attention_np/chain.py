@@ -13,8 +13,8 @@ derivation is ``derivations/chain.md`` of the package.
 
 from __future__ import annotations
 
-from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque, namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -175,12 +175,8 @@ def backward(d_output: Any, cache: Cache) -> dict[str, Array | None]:
         Of each input, its shape and dtype; None where the output does not depend on it.
     """
     check_cache(cache, Cache, "chain")
-    d_made = _cotangents(d_output, cache)
-    # forward was y = op(x), from the first step to the last
-    with quiet():
-        for step in reversed(cache.steps):
-            _add(d_made, step.gradients(_taken(d_made, step)))  # (chain.5)
-    return _of_inputs(d_made, cache)
+    (d_inputs,) = deque(backward_steps(d_output, cache), maxlen=1)  # the last alone: the others need not be kept
+    return _of_inputs(d_inputs, cache)
 
 
 def jvp(cache: Cache, **tangents: npt.ArrayLike | None) -> Any:
@@ -283,6 +279,18 @@ class _LayerOp:
         shapes = [cache.values[number].shape for number in cache.outputs]
         parts = np.split(d_output, np.cumsum([prod(shape) for shape in shapes])[:-1])
         return tuple(x.reshape(shape) for x, shape in zip(parts, shapes, strict=True))
+
+
+def backward_steps(d_output: Any, cache: Cache) -> Iterator[dict[int, Array]]:
+    """The gradients of what each step made, from the last step to the first; and at the end those of the inputs."""
+    d_made = _cotangents(d_output, cache)
+    # forward was y = op(x), from the first step to the last
+    for step in reversed(cache.steps):
+        d_step = _taken(d_made, step)
+        yield d_step
+        with quiet():
+            _add(d_made, step.gradients(d_step))  # (chain.5)
+    yield d_made
 
 
 def _taken(d_made: dict[int, Array], step: Step) -> dict[int, Array]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from inspect import signature
 from numbers import Number
 from operator import index as as_index
@@ -208,7 +207,7 @@ class Tape:
         """A step, and what it makes."""
         number = len(self.steps) + 1
         try:
-            bound = signature_of(op.forward).bind(*args, **kwargs)
+            bound = signature(op.forward).bind(*args, **kwargs)
             arguments = {}
             for name, value in bound.arguments.items():
                 if variables_in(value):
@@ -285,16 +284,10 @@ def tape_of(values: Any) -> Tape | None:
 
 def check_wanted(op: Any, outputs: Sequence[str]) -> None:
     """Refuse a name that is no output of the op, and one that is there twice."""
-    further = [name[2:] for name in list(signature_of(op.backward).parameters)[2:] if name.startswith("d_")]
+    further = [name[2:] for name in list(signature(op.backward).parameters)[2:] if name.startswith("d_")]
     check_outputs(name_of(op), outputs, ["output", *further])
     if len(set(outputs)) < len(outputs):
         raise ValueError(f"outputs must name each once, not {', '.join(outputs)}")
-
-
-@lru_cache
-def signature_of(function: Any) -> Any:
-    """As inspect gives it, which is slow."""
-    return signature(function)
 
 
 def name_of(op: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attention_np._lib.arrays import Array, is_finite, transposed
-from attention_np._lib.dual import multilinear
+from attention_np._lib.dual import multilinear, times
 from attention_np._lib.second_look import all_finite, product_in_range
 
 TERMS = 128  # of a sum that are added up in one product, whose rounding grows with the root of their number
@@ -100,8 +100,8 @@ def apart(a: Array, b: Array) -> Array:
 @multilinear
 def backward_times(d_array: Array, factor: Array) -> Array:
     """``d_array * factor`` for a gradient, of which an entry that is exactly zero stays so, whatever the factor."""
-    result: Array = d_array * factor
-    return result if is_finite(result) else np.where(d_array == 0, 0, result)
+    result: Array = times(d_array, factor)
+    return result
 
 
 def pairs_that_flow(mask: Array | None, d_output: Array) -> Array | None:

@@ -30,7 +30,7 @@ def traced(layer: Callable[..., Any], inputs: Mapping[str, npt.ArrayLike], d_out
     rows, width = (prod(output.shape[:-1]), output.shape[-1]) if output.ndim else (1, 1)
     drawn = loss_gradient(0, numbered(rows), width).reshape(output.shape)
     vector = drawn if d_output is None else np.asarray(d_output, float)
-    gradients = _gradients(vector, cache)
+    gradients = {number: d for part in chain.backward_steps(vector, cache) for number, d in part.items()}
 
     symbols = [*arrays, *(f"y{step.number}{_letter(step, k)}" for step in cache.steps for k in range(len(step.made)))]
     formulas = {number: _formula(step, symbols) for step in cache.steps for number in step.made}
@@ -48,15 +48,6 @@ def traced(layer: Callable[..., Any], inputs: Mapping[str, npt.ArrayLike], d_out
     )
     check = f"Check: the gradients of all inputs agree with the complex step to a relative error of {error:.1e}."
     return Trace("chain", title, (), tuple(steps), error, "", introduction, check)
-
-
-def _gradients(d_output: Array, cache: chain.Cache) -> dict[int, Array]:
-    """Of every variable."""
-    sums = {cache.outputs[0]: d_output}
-    for step in reversed(cache.steps):
-        for number, term in step.gradients({k: sums[k] for k in step.made if k in sums}):
-            sums[number] = sums[number] + term if number in sums else term
-    return sums
 
 
 def _formula(step: Any, symbols: list[str]) -> str:
