@@ -17,19 +17,17 @@ that are never whole in memory are in :mod:`attention_np.rules`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np import biases, rules
-from attention_np._blockwise import kernels, plain
+from attention_np._blockwise import kernels, plain, tiles
 from attention_np._blockwise.merging import Partial, merge, merge_backward
-from attention_np._blockwise.problem import Place, Problem, as_block_size, grouped
-from attention_np._blockwise.tiles import Cotangent, Tangent, Tile
+from attention_np._blockwise.problem import Place, Problem, as_block_size
+from attention_np._blockwise.results import Results
+from attention_np._blockwise.tiles import Cotangent, Tile
 from attention_np._lib import passes
 from attention_np._lib.arguments import (
     as_attended,
@@ -38,35 +36,19 @@ from attention_np._lib.arguments import (
     as_scale,
     as_sink,
     as_softcap,
-    as_tangent,
-    as_vector,
     check_broadcasts_to,
-    check_cache,
     check_features,
-    check_gradients,
-    check_outputs,
     scores_shape,
 )
-from attention_np._lib.arrays import (
-    Array,
-    as_gradient,
-    as_result,
-    in_dtype,
-    precision,
-    quiet,
-    sum_to,
-    with_query_axis,
-    without_query_axis,
-)
-from attention_np._lib.blas import one_thread
+from attention_np._lib.arrays import Array, in_dtype, precision, sum_to
 from attention_np._lib.dropout import Rng, as_probability, draw_key
+from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
-from attention_np._lib.second_look import left_range
-from attention_np._lib.wide import widened
-from attention_np._lib.workers import as_workers, run
+from attention_np._lib.wide import is_wide, widened
+from attention_np._lib.workers import as_workers
 from attention_np.biases import Bias
 from attention_np.dot_product import Gradients
-from attention_np.rules import Rule, cut, own_place, pick
+from attention_np.rules import Rule
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -74,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "Gradients", "Partial", "backward", "double_backward", "forward", "jvp", "merge", "merge_backward"]
 
 VECTORIZED = ("query", "key", "value", "bias")  # may carry any leading axes: for gradcheck
+OP = passes.Op(queries="query", added=("bias", "sink"), factors=("scale",), in_parts=True)
 
 
 class Cache(NamedTuple):
@@ -209,23 +192,11 @@ def forward(
     check_features(query, key)
     sink = as_sink(sink, shape, query, key, value)
     dropout_p = as_probability(dropout_p, rng)
-    dtype = precision(query, key, value, bias, sink)
-    scale, softcap = as_scale(scale, key.shape[-1], dtype.compute), as_softcap(softcap, dtype.compute)
+    compute = precision(query, key, value, bias, sink).compute
+    scale, softcap = as_scale(scale, key.shape[-1], compute), as_softcap(softcap, compute)
     rule = _rule(shape, mask, is_causal)
     biases.check(bias, shape, key.shape[-1])
-    sizes = as_block_size(block_size)
-    at_once = as_workers(executor, workers)
-
-    queries, d_v = with_query_axis(query, query), value.shape[-1]
-    leading = np.broadcast_shapes(queries.shape[:-2], key.shape[:-2], value.shape[:-2])
-    # Two outputs, one of which stays in the cache: what callers do to theirs must not change the gradients.
-    blank = np.empty if rule is None and shape[-1] else np.zeros  # without a rule every place is written
-    output = blank((*leading, shape[-2], d_v), dtype.compute)
-    kept = np.empty_like(output)
-    logsumexp, shift, total = (np.full(shape[:-1], x, dtype.compute) for x in (-np.inf, 0, 0))
-    if sink is not None:  # all that there is of a query that no tile has
-        logsumexp[...], total[...] = sink[..., None], np.nan
-    cache = Cache(
+    return attend(
         query=query,
         key=key,
         value=value,
@@ -234,41 +205,56 @@ def forward(
         mask=rule,
         scale=scale,
         softcap=softcap,
-        logsumexp=logsumexp,
-        shift=shift,
-        total=total,
-        output=kept,
         dropout_p=dropout_p,
+        block_size=as_block_size(block_size),
+        executor=executor,
+        workers=as_workers(executor, workers),
         dropout_key=draw_key(rng) if dropout_p else None,
-        block_size=sizes,
-        output_shape=without_query_axis(output, query).shape,
     )
-    problem = _problem(cache, dtype.compute)
-
-    def consume(places: list[Place], results: list[kernels.Attended]) -> None:
-        for place, (found, *of_rows) in zip(places, results, strict=True):
-            output[place.at][place.rows] = found
-            own = own_place(place.at, shape[:-2])
-            for whole, part in zip((logsumexp, shift, total), of_rows, strict=True):
-                whole[own][place.rows] = part
-
-    tasks = ((places, [problem.tile(place) for place in places]) for places in grouped(problem.strips()))
-    run(kernels.attend, tasks, consume, executor, at_once)
-    kept[...] = output
-
-    with quiet():
-        return as_result(without_query_axis(output, query), dtype.result), cache
 
 
-@passes.documented(passes.BACKWARD)
+@passes.forward
+def attend(
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None,
+    sink: Array | None,
+    executor: Executor | None,
+    workers: int,
+    **options: Any,
+) -> tuple[Array, Cache]:
+    """What :func:`forward` computes, of arguments that it has checked; `options` are those of :class:`Problem`."""
+    inputs = Gradients(query, key, value, bias, sink)
+    problem = Problem(**inputs._asdict(), **options, dtype=precision(*inputs).compute)
+    results = Results(problem, kernels.Attended._fields, executor, workers)
+    if sink is not None:  # all that there is of a query that no tile has
+        results["logsumexp"][...], results["total"][...] = sink[..., None], np.nan
+    else:
+        results["logsumexp"][...] = -np.inf
+    results.put(kernels.attend, problem.strips(), problem.tile)
+    output = results["output"]
+    cache = Cache(
+        *inputs,
+        **options,
+        logsumexp=results["logsumexp"],
+        shift=results["shift"],
+        total=results["total"],
+        output=output.copy(),  # what callers do to theirs must not change the gradients
+        output_shape=output.shape,
+    )
+    return output, cache
+
+
+@passes.backward
 def backward(
-    d_output: npt.ArrayLike,
+    d_output: Tangent,
     cache: Cache,
     *,
-    d_logsumexp: npt.ArrayLike | None = None,
+    d_logsumexp: Tangent = None,
     executor: Executor | None = None,
     workers: int | None = None,
-) -> Gradients:
+) -> tuple[Gradients, tuple[()]]:
     r"""The gradient of a loss with respect to every array of :func:`forward`.
 
     From that of the output and, if `d_logsumexp` is given, of the log-sum-exp too, of the shape that the cache has it
@@ -299,139 +285,52 @@ def backward(
     >>> print(blockwise.backward(np.array([[1.0]]), cache).query.round(4))
     [[-2.2249  2.2249]]
     """
-    cache = check_cache(cache, Cache, "blockwise")
-    query, bias = cache.query, cache.bias
-    of_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, cache.output.dtype), query)
-    dtype, of_logsumexp = np.result_type(cache.output, of_output), None
-    if d_logsumexp is not None:
-        of_logsumexp = as_vector("d_logsumexp", d_logsumexp, cache.logsumexp.shape, cache.output.dtype)
-        dtype = np.result_type(dtype, of_logsumexp)
-    at_once = as_workers(executor, workers)
+    problem = Problem.of(cache, _dtype(cache.output, d_output, d_logsumexp))
+    whole = _cotangent(cache, d_output, d_logsumexp, problem.dtype)
+    gradients = Results(problem, Gradients._fields, executor, workers, is_wide=is_wide(d_output))
+    apart = plain.without_logsumexp(cache.logsumexp, cache.output)  # rows, (..., n), that blocks do not do for
+    if is_wide(d_output):
+        apart = np.ones(cache.output.shape[:-1], np.bool_)
+    if cache.sink is not None:
+        d_sink = _sink_gradient(cache, cache.sink, whole, apart)
+        gradients["sink"] = widened(d_sink) if is_wide(d_output) else d_sink
 
-    problem = _problem(cache, dtype)
-    of_output, of_logsumexp, output = in_dtype(dtype, of_output, of_logsumexp, cache.output)
-    logsumexp, shift, total = in_dtype(dtype, cache.logsumexp, cache.shift, cache.total)
-    apart = plain.without_logsumexp(cache.logsumexp, cache.output)
-    # Without a rule the tiles cover everything, cut alike for all heads, and the first to come to a part sets it.
-    blank = np.empty if problem.rule is None and 0 not in (*problem.leading, problem.n, problem.m) else np.zeros
-    d_query, d_key, d_value = (blank(x.shape, dtype) for x in (problem.query, problem.key, problem.value))
-    begun: set[int] = set()  # the addresses of parts
+    def operands(place: Place, without: Array | None) -> tuple[Tile, Cotangent]:
+        return problem.tile(place), problem.cotangent(place, whole, without)
 
-    def add(whole: Array, at: tuple[int, ...], part: slice, found: Array) -> None:
-        into = pick(whole, at, axes=2)[part]
-        if blank is np.empty and (address := into.__array_interface__["data"][0]) not in begun:
-            begun.add(address)
-            into[...] = found
-        else:
-            into += found
-
-    d_bias = None if bias is None else np.zeros(bias.shape, dtype)
-    with quiet():
-        d_sink = _sink_gradient(cache, of_output, of_logsumexp, apart)
-
-    def cotangent(place: Place, of_apart: bool | None = None) -> Cotangent:
-        """What is given for a tile: for the rows that are apart, or for the others, and zero for the rest; or all."""
-        own_logsumexp, own_shift, own_total = (pick(x, place.at, axes=1)[place.rows] for x in (logsumexp, shift, total))
-        d_output, d_rows = of_output[place.at][place.rows], None
-        # Where several values share these scores, it is one log-sum-exp.
-        if of_logsumexp is not None and problem.is_first(place.at):
-            d_rows = pick(of_logsumexp, place.at, axes=1)[place.rows]
-        if apart is not None and of_apart is not None:
-            rest = apart[place.at][place.rows] ^ of_apart
-            d_output = np.where(rest[:, None], 0, d_output)
-            d_rows = None if d_rows is None else np.where(rest, 0, d_rows)
-        own_output, is_whole = output[place.at][place.rows], problem.is_whole(place)
-        return Cotangent(d_output, own_output, d_rows, own_logsumexp, own_shift, own_total, is_whole)
-
-    def consume(places: list[Place], results: list[kernels.TileGradients]) -> None:
-        for place, found in zip(places, results, strict=True):
-            add(d_query, place.at, place.rows, found.query)
-            add(d_key, place.at, place.columns, found.key)  # (blockwise.14)
-            add(d_value, place.at, place.columns, found.value)  # (blockwise.14)
-            if d_bias is not None and found.bias is not None:
-                into = problem.bias_at(place, d_bias)
-                into += found.bias
-            if d_sink is not None and found.sink is not None:
-                into = pick(d_sink, place.at, axes=1)
-                into += found.sink
-
-    tasks = (
-        (places, [(problem.tile(place), cotangent(place, of_apart=False)) for place in places])
-        for places in grouped(problem.squares())
-    )
-    run(kernels.differentiate, tasks, consume, executor, at_once)
-    blank = np.zeros  # every part has been begun, and strips are cut otherwise
+    if apart is None or not apart.all():
+        gradients.add(kernels.differentiate, problem.squares(), lambda place: operands(place, apart))  # (blockwise.14)
     if apart is not None:
-        strips = (x for x in problem.strips() if apart[x.at][x.rows].any())
-        tasks = (([x], [(problem.tile(x), cotangent(x, of_apart=True))]) for x in strips)
-        run(_differentiate_whole_rows, tasks, consume, executor, at_once)
-    with one_thread(), quiet():  # threads of BLAS that have been woken stand in the way of those of the next call
-        arrays = (
-            x if x is None else in_dtype(dtype, x)[0] for x in (of_output, of_logsumexp, query, cache.key, cache.value)
-        )
-        if left_range((d_query, d_key, d_value, d_bias, d_sink), chain(arrays, [cache.scale])):
-            d_sink = _sink_gradient(cache, of_output, widened(of_logsumexp), np.array(True))
-            d_query, d_key, d_value = (widened(np.zeros(x.shape, dtype)) for x in (d_query, d_key, d_value))
-            if d_bias is not None:  # that of an object is of a few numbers, each of them a sum over many scores
-                d_bias = np.zeros_like(d_bias) if isinstance(bias, Bias) else widened(np.zeros_like(d_bias))
-            for place in problem.strips():
-                given = cotangent(place)
-                wide = replace(given, d_output=widened(given.d_output))
-                consume([place], _differentiate_whole_rows([(problem.tile(place), wide)]))
-        return Gradients(
-            as_result(without_query_axis(np.asarray(d_query), query), query.dtype),
-            as_result(np.asarray(d_key), cache.key.dtype),
-            as_result(np.asarray(d_value), cache.value.dtype),
-            None if bias is None else as_result(np.asarray(d_bias), bias.dtype),
-            None if cache.sink is None else as_gradient(np.asarray(d_sink)[..., 0], cache.sink),
-        )
+        strips, others = [x for x in problem.strips() if apart[x.at][x.rows].any()], ~apart
+        gradients.add(plain.differentiate_whole_rows, strips, lambda place: operands(place, others))
+    return Gradients(*gradients.in_order()), ()
 
 
-def _sink_gradient(cache: Cache, d_output: Array, d_logsumexp: Array | None, apart: Array | None) -> Array | None:
-    """That of the sink at each place of the leading axes of the scores, (..., 1), if there is one.
-
-    Rows that are `apart` are differentiated as a whole: of them it has what is of the log-sum-exp alone.
-    """
-    if cache.sink is None:
-        return None
+def _sink_gradient(cache: Cache, sink: Array, whole: Cotangent, apart: Array | None) -> Array:
+    """The gradient of the sink at each place of the leading axes of the scores; of rows `apart`, from `d_logsumexp`."""
     known = ~np.isnan(cache.total)
-    share = np.exp(cache.sink[..., None] - np.where(known, cache.shift, cache.logsumexp))
+    share = np.exp(sink[..., None] - np.where(known, cache.shift, cache.logsumexp))
     share = np.where(known, share / cache.total, share)  # (..., n) (blockwise.61)
     share = np.where(cache.logsumexp.real == np.inf, 0, share)
-    delta = backward_times(cache.output, d_output).sum(axis=-1)  # (..., n) (blockwise.8)
+    delta = backward_times(cache.output, whole.d_output).sum(axis=-1)  # (..., n) (blockwise.8)
     delta = sum_to(delta if apart is None else np.where(apart, 0, delta), share.shape)
-    d_sinks = -delta if d_logsumexp is None else d_logsumexp - delta
-    total: Array = backward_times(d_sinks, share).sum(axis=-1, keepdims=True)  # (blockwise.63)
+    d_sinks = -delta if whole.d_logsumexp is None else whole.d_logsumexp - delta
+    total: Array = backward_times(d_sinks, share).sum(axis=-1, keepdims=True)[..., 0]  # (blockwise.63)
     return total
 
 
-@overload
+@passes.jvp
 def jvp(
     cache: Cache,
     *,
-    query: npt.ArrayLike | None = None,
-    key: npt.ArrayLike | None = None,
-    value: npt.ArrayLike | None = None,
-    bias: npt.ArrayLike | None = None,
-    sink: npt.ArrayLike | None = None,
+    query: Tangent = None,
+    key: Tangent = None,
+    value: Tangent = None,
+    bias: Tangent = None,
+    sink: Tangent = None,
     executor: Executor | None = None,
     workers: int | None = None,
-) -> Array: ...
-@overload
-def jvp(cache: Cache, *, outputs: Sequence[str], **tangents: Any) -> tuple[Array, ...]: ...
-@passes.documented(passes.jvp_of("output", "logsumexp"))  # type: ignore[misc]
-def jvp(
-    cache: Cache,
-    *,
-    outputs: Sequence[str] | None = None,
-    query: npt.ArrayLike | None = None,
-    key: npt.ArrayLike | None = None,
-    value: npt.ArrayLike | None = None,
-    bias: npt.ArrayLike | None = None,
-    sink: npt.ArrayLike | None = None,
-    executor: Executor | None = None,
-    workers: int | None = None,
-) -> Array | tuple[Array, ...]:
+) -> tuple[dict[str, Array], tuple[()]]:
     r"""Forward mode: how the output, and the log-sum-exp if it is asked for, move when the inputs move along a tangent.
 
     `executor` and `workers` are as for :func:`forward`.
@@ -451,47 +350,25 @@ def jvp(
     >>> print(blockwise.jvp(cache, value=np.array([[3.0], [0.0], [0.0]])))
     [[1.]]
     """
-    cache = check_cache(cache, Cache, "blockwise")
-    check_outputs("blockwise", outputs, ("output", "logsumexp"))
-    compute = cache.output.dtype
-    tangents = {"query": query, "key": key, "value": value, "bias": bias, "sink": sink}
-    given = [None if x is None else as_tangent(name, x, getattr(cache, name), compute) for name, x in tangents.items()]
-    problem = _problem(cache, compute)
-    at_once = min(as_workers(executor, workers), problem.worth)
-    wide = np.result_type(compute, *(x for x in given if x is not None))
-    d_output = np.zeros((*problem.leading, problem.n, cache.value.shape[-1]), wide)
-    d_logsumexp = np.zeros(cache.logsumexp.shape, wide)
-
-    def consume(place: Place, found: tuple[Array, Array]) -> None:
-        of_rows = pick(d_logsumexp, place.at, axes=1)
-        d_output[place.at][place.rows], of_rows[place.rows] = found
-
-    if any(x is not None for x in given):
-        tasks = ((place, (problem.tile(place), _tangent(place, problem, *given))) for place in problem.strips())
-        run(_push_forward, tasks, consume, executor, at_once)
-    dtype = precision(cache.query, cache.key, cache.value, cache.bias, cache.sink).result
-    with one_thread(), quiet():
-        arrays = (in_dtype(compute, x)[0] for x in (cache.query, cache.key, cache.value))
-        asked = (d_output,) if "logsumexp" not in (outputs or ()) else (d_output, d_logsumexp)
-        if left_range(asked, chain(given, arrays, [cache.scale])):
-            for place in problem.strips():
-                along = _tangent(place, problem, *(widened(x) for x in given))
-                consume(place, plain.push_forward(problem.tile(place), along))
-        d_output = as_result(without_query_axis(d_output, cache.query), dtype)
-    found = {"output": d_output, "logsumexp": as_result(d_logsumexp, compute)}
-    return d_output if outputs is None else tuple([found[name] for name in outputs])
+    tangents = Gradients(query, key, value, bias, sink)
+    problem = Problem.of(cache, cache.output.dtype)
+    names, dtype = ("output", "logsumexp"), _dtype(cache.output, *tangents)
+    results = Results(problem, names, executor, workers, dtype=dtype)
+    if any(x is not None for x in tangents):
+        results.put(plain.jvp, problem.strips(), lambda place: (problem.tile(place), problem.tangent(place, tangents)))
+    return results, ()
 
 
-@passes.documented(passes.DOUBLE_BACKWARD)
+@passes.double_backward
 def double_backward(
     d_gradients: Gradients,
-    d_output: npt.ArrayLike,
+    d_output: Tangent,
     cache: Cache,
     *,
-    d_logsumexp: npt.ArrayLike | None = None,
+    d_logsumexp: Tangent = None,
     executor: Executor | None = None,
     workers: int | None = None,
-) -> tuple[Array, Gradients]:
+) -> tuple[tuple[Array, Gradients], tuple[()]]:
     """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and by every array of `forward`.
 
     Of :func:`backward` with the same `d_logsumexp`. `executor` and `workers` are as for :func:`forward`.
@@ -513,91 +390,17 @@ def double_backward(
     >>> print(d_d_output, gradients.query, gradients.value.ravel())
     [[-0.5]] [[-0.5]] [ 0.25 -0.25]
     """
-    cache = check_cache(cache, Cache, "blockwise")
-    check_gradients(d_gradients, Gradients, "blockwise")
-    compute, names = cache.output.dtype, Gradients._fields
-    inputs = [getattr(cache, name) for name in names]
-    along = [as_tangent(name, getattr(d_gradients, name), getattr(cache, name), compute) for name in names]
-    of_output = with_query_axis(as_vector("d_output", d_output, cache.output_shape, compute), cache.query)
-    of_logsumexp = None
-    if d_logsumexp is not None:
-        of_logsumexp = as_vector("d_logsumexp", d_logsumexp, cache.logsumexp.shape, compute)
-    dtypes = (x for x in (of_output, of_logsumexp, *along) if x is not None)
-    problem = _problem(cache, np.result_type(*dtypes))
-    at_once = min(as_workers(executor, workers), problem.worth)
-    of_rows = in_dtype(problem.dtype, cache.logsumexp, cache.shift, cache.total)
-    of_output, of_logsumexp, output = in_dtype(problem.dtype, of_output, of_logsumexp, cache.output)
-    sink = None if cache.sink is None else cache.sink[..., None, None]
-    like = of_output, problem.query, problem.key, problem.value, cache.bias, sink
+    problem = Problem.of(cache, _dtype(cache.output, d_output, d_logsumexp, *d_gradients))
+    whole = _cotangent(cache, d_output, d_logsumexp, problem.dtype)
+    names = ("output", *Gradients._fields)
+    results = Results(problem, names, executor, workers, is_wide=is_wide(d_output))
 
-    def sums(numbers: Callable[[Any], Any], executor: Executor | None, workers: int) -> list[Any]:
-        """The results of all tiles together, whose tangents are `numbers` of one kind or another."""
-        shapes = [None if x is None else np.broadcast_shapes(x.shape, (1, 1)) for x in like]
-        whole = [None if shape is None else numbers(np.zeros(shape, problem.dtype)) for shape in shapes]
-        if isinstance(cache.bias, Bias):
-            whole[4] = np.zeros(cache.bias.shape, problem.dtype)
+    def operands(place: Place) -> tuple[Tile, Cotangent, tiles.Tangent]:
+        return problem.tile(place), problem.cotangent(place, whole), problem.tangent(place, d_gradients)
 
-        def consume(place: Place, found: tuple[Array | None, ...]) -> None:
-            at, rows, columns = place
-            every = slice(None)
-            parts = (rows, every), (rows, every), (columns, every), (columns, every), (rows, columns), (every, every)
-            for total, part, x in zip(whole, parts, found, strict=True):
-                if total is not None:
-                    of_bias = total is whole[4]
-                    into = problem.bias_at(place, total) if of_bias else cut(pick(total, at, axes=2), *part)
-                    into += x
-
-        def task(place: Place) -> tuple[Tile, Cotangent, Tangent]:
-            logsumexp, shift, total = (pick(x, place.at, axes=1)[place.rows] for x in of_rows)
-            d_output, own_output = (x[place.at][place.rows] for x in (of_output, output))
-            d_rows = None
-            if of_logsumexp is not None and problem.is_first(place.at):
-                d_rows = pick(of_logsumexp, place.at, axes=1)[place.rows]
-            given = Cotangent(d_output, own_output, d_rows, logsumexp, shift, total, is_whole=True)
-            tangent = _tangent(place, problem, *(x if x is None else numbers(x) for x in along))
-            return problem.tile(place), given, tangent
-
-        tasks = ((place, task(place)) for place in problem.strips())
-        run(_differentiate_twice, tasks, consume, executor, workers)
-        return whole
-
-    d_d_output, *gradients = sums(lambda x: x, executor, at_once)
-    with one_thread(), quiet():
-        of_products = (*inputs[:3], of_output, of_logsumexp, *along[:3])
-        arrays = (None if x is None else in_dtype(problem.dtype, x)[0] for x in of_products)
-        if left_range((d_d_output, *gradients), chain(arrays, [cache.scale])):
-            d_d_output, *gradients = [x if x is None else np.asarray(x) for x in sums(widened, None, 1)]
-        dtype = precision(*inputs).result
-        gradients[0] = without_query_axis(gradients[0], cache.query)
-        of_inputs: list[Any] = [
-            None if x is None else as_result(d_x.reshape(x.shape), x.dtype)
-            for d_x, x in zip(gradients, inputs, strict=True)
-        ]
-        return as_result(without_query_axis(d_d_output, cache.query), dtype), Gradients._make(of_inputs)
-
-
-def _tangent(place: Place, problem: Problem, query: Any, key: Any, value: Any, bias: Any, sink: Any) -> Tangent:
-    """The tangents at a place, of those that are given."""
-    at, rows, columns = place
-    return Tangent(
-        None if query is None else pick(query if query.ndim > 1 else query[None], at, axes=2)[rows],
-        None if key is None else pick(key, at, axes=2)[columns],
-        None if value is None else pick(value, at, axes=2)[columns],
-        None if bias is None else problem.bias_at(place, bias),
-        None if sink is None else pick(sink[..., None], at, axes=1).reshape(()),
-    )
-
-
-def _differentiate_whole_rows(tiles: list[tuple[Tile, Cotangent]]) -> list[kernels.TileGradients]:
-    return [kernels.TileGradients(*plain.differentiate_whole_rows(*both)) for both in tiles]
-
-
-def _differentiate_twice(task: tuple[Tile, Cotangent, Tangent]) -> tuple[Array | None, ...]:
-    return kernels.differentiate_twice(*task)
-
-
-def _push_forward(tile_and_tangent: tuple[Tile, Tangent]) -> tuple[Array, Array]:
-    return plain.push_forward(*tile_and_tangent)
+    results.add(kernels.differentiate_twice, problem.strips(), operands)
+    d_d_output, *gradients = results.in_order()
+    return (d_d_output, Gradients(*gradients)), ()
 
 
 def _rule(shape: tuple[int, ...], mask: npt.ArrayLike | Rule | None, is_causal: bool) -> Rule | None:
@@ -614,19 +417,13 @@ def _rule(shape: tuple[int, ...], mask: npt.ArrayLike | Rule | None, is_causal: 
     return rule
 
 
-def _problem(cache: Cache, dtype: np.dtype[Any]) -> Problem:
-    """The problem of a call of forward, to be computed in `dtype`."""
-    return Problem(
-        query=with_query_axis(cache.query, cache.query),
-        key=cache.key,
-        value=cache.value,
-        bias=cache.bias,
-        sink=cache.sink,
-        rule=cache.mask,
-        scale=cache.scale,
-        softcap=cache.softcap,
-        dropout_p=cache.dropout_p,
-        dropout_key=cache.dropout_key,
-        block_size=cache.block_size,
-        dtype=dtype,
-    )
+def _dtype(*arrays: Array | None) -> np.dtype[Any]:
+    """The common dtype of `arrays`."""
+    return np.result_type(*(x.dtype for x in arrays if x is not None))
+
+
+def _cotangent(cache: Cache, d_output: Array, d_logsumexp: Array | None, dtype: np.dtype[Any]) -> Cotangent:
+    """The gradients of the results of forward, and what forward kept of each query, in this dtype."""
+    d_logsumexp = None if d_logsumexp is None else np.asarray(d_logsumexp)
+    arrays: Any = in_dtype(dtype, d_output, cache.output, d_logsumexp, cache.logsumexp, cache.shift, cache.total)
+    return Cotangent(*arrays)

@@ -112,7 +112,7 @@ def _block_sizes(inputs: Inputs) -> list[tuple[int, int]]:
         value=value,
         bias=None,
         sink=None,
-        rule=rule,
+        mask=rule,
         scale=query.dtype.type(1),
         softcap=None,
         dropout_p=0.0,

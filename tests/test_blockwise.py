@@ -858,3 +858,20 @@ def test_gradients_are_found_where_their_terms_and_those_of_the_log_sum_exp_do_n
     found = blockwise.backward(d_output * 2.0**420, large, d_logsumexp=d_logsumexp * 2.0**1020)
     for one, other in ((found.sink, expected.sink), (found.query, expected.query), (found.key, expected.key)):
         assert_close(one * 2.0**-1020, other, 1e-13)
+
+
+@each("name", [*with_sink()])
+def test_second_derivatives_are_found_where_their_terms_do_not_fit(name: str) -> None:
+    """As those of dot-product attention, which runs the same formulas on numbers whose range has no end."""
+    x = with_sink() | {"sink": np.float64(0.3)}
+    x["value"] = x["value"] * 2.0**600
+    along = dict.fromkeys(dot_product.Gradients._fields) | {name: normal(7, *x[name].shape) * 2.0**-300}
+    found = []
+    for op in (blockwise, dot_product):
+        output, cache = op.forward(**x)
+        d_output = normal(8, *output.shape) * 2.0**420
+        d_d_output, gradients = op.double_backward(op.Gradients(**along), d_output, cache)
+        found.append([d_d_output, *gradients])
+    for one, other in zip(*found, strict=True):
+        if other is not None:
+            assert_alike(one, other, 1e-14)

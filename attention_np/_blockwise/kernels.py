@@ -322,13 +322,17 @@ class _Again:
         return weights, below_cap
 
 
-def differentiate_twice(tile: Tile, given: Cotangent, along: Tangent) -> tuple[Array | None, ...]:
-    """How the output of a tile that holds all keys, and its gradients, move along a tangent of all its arrays.
+def differentiate_twice(tiles: Sequence[tuple[Tile, Cotangent, Tangent]]) -> list[tuple[Array | None, ...]]:
+    """The tangents of the output of tiles that hold all keys, and of their gradients.
 
-    The tangents may be `widened`, and then the results are, too. Where forward did not keep what gives the weights
-    back, or something is not finite, it is worked out from whole rows of scores; and where a block holds all keys,
-    since it takes no longer, and sees more of small differences.
+    The tangents of their arrays may be `widened`, and then the results are, too. Where forward did not keep what gives
+    the weights back, or something is not finite, it is worked out from whole rows of scores; and where a block holds
+    all keys, since it takes no longer, and sees more of small differences.
     """
+    return [_differentiate_twice(*each) for each in tiles]
+
+
+def _differentiate_twice(tile: Tile, given: Cotangent, along: Tangent) -> tuple[Array | None, ...]:
     block_size = min(BLOCK_TWICE[0], tile.block_size[0]), min(BLOCK_TWICE[1], tile.block_size[1])
     usual = tile.dtype.kind != "c" and not is_wide(along.query) and tile.m > block_size[1]
     usual = usual and bool(np.isfinite(given.total).all())

@@ -5,6 +5,7 @@ A few rows at a time: what is not there must contribute nothing, and that takes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,11 +80,15 @@ def _whole_rows(tile: Tile, rows: slice) -> tuple[dot_product.Cache, Array | Non
     return cache, tops
 
 
-def push_forward(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
-    """How the output, (n, d_v), and the log-sum-exp, (n,), of a tile that holds all keys move along a tangent.
+def jvp(tiles: Sequence[tuple[Tile, Tangent]]) -> list[tuple[Array, Array]]:
+    """The tangents of the output, (n, d_v), and of the log-sum-exp, (n,), of tiles that hold all keys.
 
-    The tangents may be `widened`, and then the results are, too.
+    The tangents of the inputs may be `widened`, and then the results are, too.
     """
+    return [_jvp(*each) for each in tiles]
+
+
+def _jvp(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
     given = tangent.query, tangent.key, tangent.value, tangent.bias, tangent.sink
     dtypes = (x.dtype for x in given if x is not None)
     dtype = np.result_type(*dtypes)
@@ -184,7 +189,7 @@ def add_bias_gradient(
 def differentiate(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Array | None]:
     """What a tile contributes to the gradients of query, key, value and bias.
 
-    The rows of which :func:`without_logsumexp` tells must have a gradient of zero.
+    Rows that are of :func:`without_logsumexp` must have a gradient of zero.
     """
     gradients = zeros(tile)
     d_query, d_key, d_value, d_bias = gradients
@@ -228,18 +233,24 @@ def without_logsumexp(logsumexp: Array, output: Array) -> Array | None:
     return apart if apart.any() else None
 
 
-def differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    """As :func:`differentiate`, from the scores alone; for a tile that holds all the keys its queries attend to.
+def differentiate_whole_rows(
+    tiles: Sequence[tuple[Tile, Cotangent]],
+) -> list[tuple[Array, Array, Array, Array | None, Array | None]]:
+    """As :func:`differentiate`, from the scores alone; for tiles that hold all the keys their queries attend to.
 
     And to the sink, but for what it has of the log-sum-exp. If the gradient of the output is `widened`, the results
     are, too.
     """
+    return [_differentiate_whole_rows(*each) for each in tiles]
+
+
+def _differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Array, Array, Array | None, Array | None]:
     d_query, d_key, d_value, d_bias = zeros(tile, is_wide(given.d_output))
     d_sink = None if tile.sink is None else np.zeros((), tile.dtype)
     for rows in _few(tile, tile.rows):
         d_output = given.d_output[rows]
         d_logsumexp = None if given.d_logsumexp is None else given.d_logsumexp[rows, None]
-        if not (d_output != 0).any() and (d_logsumexp is None or not d_logsumexp.any()):
+        if not (d_output != 0).any() and (d_logsumexp is None or not (d_logsumexp != 0).any()):
             continue
         cache, _ = _whole_rows(tile, rows)
         flows = pairs_that_flow(cache.mask, d_output)

@@ -6,14 +6,14 @@ The parts are fixed by the sizes and the rule alone, never by the number of work
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from attention_np._blockwise.tiles import Tile, slices
+from attention_np._blockwise.tiles import Cotangent, Tangent, Tile, slices
 from attention_np._lib.arguments import as_integer
 from attention_np._lib.arrays import Array
 from attention_np._lib.dropout import Draws
@@ -27,6 +27,8 @@ TASKS = 8  # of a large problem, at least: with fewer, there are machines some o
 SIDES = {(2048, 2048): TASKS, (2048, 1024): TASKS, (1024, 1024): TASKS // 2, (512, 512): 0}
 POSITIONS_A_TASK = 2048  # a task of less takes hardly longer than handing it over, and one of less than so many pairs
 PAIRS_A_TASK, PAIRS_TO_A_POSITION = 2**19, 64  # where to prepare a query or a key takes as long as 64 pairs
+
+OF_ROWS, OF_KEYS = ("logsumexp", "shift", "total"), ("key", "value")  # one number for each query; a row for each key
 
 
 def as_block_size(block_size: int | tuple[int, int] | None) -> tuple[int, int] | None:
@@ -56,13 +58,19 @@ class Problem:
     value: Array  # (..., m, d_v)
     bias: Array | None  # broadcasts to (..., n, m)
     sink: Array | None  # broadcasts to the leading axes of the scores
-    rule: Rule | None
+    mask: Rule | None
     scale: Any
     softcap: Any
     dropout_p: float
     dropout_key: int | None
     block_size: tuple[int, int] | None
     dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, cache: Any, dtype: np.dtype[Any]) -> Problem:
+        """That of a call of forward, which left this `cache`, to be computed in `dtype`."""
+        names = [field.name for field in fields(cls) if field.name != "dtype"]
+        return cls(dtype=dtype, **{name: getattr(cache, name) for name in names})
 
     @property
     def n(self) -> int:
@@ -89,11 +97,6 @@ class Problem:
         most, _ = self._sides(lambda rows, _: -(-self.n // rows))
         return [place for index, rows in self._rows(most) for place in self._reach(index, rows)]
 
-    @property
-    def worth(self) -> int:
-        """How many workers are worth their beginning, for tasks of a strip each."""
-        return max(1, sum(1 for _ in grouped(self.strips())))
-
     def squares(self) -> list[Place]:
         """Tiles of some queries and some keys, as the backward pass needs: its sums over queries stay small."""
         most_rows, most_columns = self._sides(lambda rows, columns: -(-self.n // rows) * -(-self.m // columns))
@@ -113,7 +116,7 @@ class Problem:
                 yield index, rows
 
     def _reach(self, index: tuple[int, ...], rows: slice) -> Iterator[Place]:
-        columns = slice(0, self.m) if self.rule is None else self._reached(self._rule_at(index), rows)
+        columns = slice(0, self.m) if self.mask is None else self._reached(self._rule_at(index), rows)
         if columns.start < columns.stop:
             yield Place(index, rows, columns)
 
@@ -143,10 +146,10 @@ class Problem:
 
     def _rule_at(self, index: tuple[int, ...], rows: slice | None = None, columns: slice | None = None) -> Rule:
         """The rule at a place in the leading axes of the output, and there for some queries and keys alone."""
-        assert self.rule is not None
-        own = own_place(index, self.rule.leading)
+        assert self.mask is not None
+        own = own_place(index, self.mask.leading)
         if own not in self._rules:
-            self._rules[own] = self.rule.at(self._of_scores(index))
+            self._rules[own] = self.mask.at(self._of_scores(index))
         if rows is None or columns is None:
             return self._rules[own]
         part = *own, rows.start, rows.stop, columns.start, columns.stop
@@ -173,11 +176,52 @@ class Problem:
         whole = whole if whole.ndim > 1 else whole.reshape(1, -1)
         return cut(pick(whole, of_scores, axes=2), place.rows, place.columns)
 
+    def shape_of(self, name: str) -> tuple[int, ...] | None:
+        """That of an input or a result of this name; None if there is no such input."""
+        if name == "output":
+            return (*self.leading, self.n, self.value.shape[-1])
+        if name in OF_ROWS:
+            return (*self.scores_leading, self.n)
+        array = getattr(self, name)
+        return None if array is None else tuple(array.shape)
+
+    def part(self, name: str, whole: Array, place: Place) -> Array:
+        """The part at a place, a view, of an input or a result of this name, or of its gradient or tangent."""
+        at, rows, columns = place
+        if name == "bias":
+            return self.bias_at(place, whole)
+        if name == "sink":
+            number: Any = (*own_place(at, whole.shape), ...)
+            return cast(Array, whole[number])
+        if name in OF_ROWS:
+            return pick(whole, at, axes=1)[rows]
+        return pick(whole, at, axes=2)[columns if name in OF_KEYS else rows]
+
+    def tangent(self, place: Place, tangents: Any) -> Tangent:
+        """The tangents at a place, of a NamedTuple of those of the inputs, None where one is zero."""
+        parts = zip(tangents._fields, tangents, strict=True)
+        return Tangent(*(None if x is None else self.part(name, x, place) for name, x in parts))
+
+    def cotangent(self, place: Place, whole: Cotangent, without: Array | None = None) -> Cotangent:
+        """The part of `whole` at a place; `without` some of the rows, (..., n): their gradients are zero."""
+        at, rows, _ = place
+        d_output, output = (x[at][rows] for x in (whole.d_output, whole.output))
+        logsumexp, shift, total = (pick(x, at, axes=1)[rows] for x in (whole.logsumexp, whole.shift, whole.total))
+        d_logsumexp = None
+        # Where several values share these scores, it is one log-sum-exp.
+        if whole.d_logsumexp is not None and self.is_first(at):
+            d_logsumexp = pick(whole.d_logsumexp, at, axes=1)[rows]
+        if without is not None:
+            left_out = without[at][rows]
+            d_output = np.where(left_out[:, None], 0, d_output)
+            d_logsumexp = None if d_logsumexp is None else np.where(left_out, 0, d_logsumexp)
+        return Cotangent(d_output, output, d_logsumexp, logsumexp, shift, total, self.is_whole(place))
+
     def tile(self, place: Place) -> Tile:
         """The tile at a place."""
         at, rows, columns = place
         of_scores = self._of_scores(at)
-        rule = None if self.rule is None else self._rule_at(at, rows, columns)
+        rule = None if self.mask is None else self._rule_at(at, rows, columns)
         dropout = None
         if self.dropout_key is not None:
             head = np.ravel_multi_index(of_scores, self.scores_leading) if of_scores else 0
@@ -191,7 +235,7 @@ class Problem:
             dropout=dropout,
             scale=self.scale,
             dtype=self.dtype,
-            block_size=self.block_size or (BLOCK if self.rule is None else BLOCK_OF_A_RULE),
+            block_size=self.block_size or (BLOCK if self.mask is None else BLOCK_OF_A_RULE),
             softcap=self.softcap,
             sink=None if self.sink is None else np.asarray(pick(self.sink, of_scores, axes=0), self.dtype),
         )

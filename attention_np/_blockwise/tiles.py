@@ -232,7 +232,7 @@ class Cotangent(_Travels):
     logsumexp: Array  # (n,)
     shift: Array  # (n,), as forward found it, and
     total: Array  # (n,)
-    is_whole: bool  # whether the tile holds all the keys that its queries attend to
+    is_whole: bool = True  # whether the tile holds all the keys that its queries attend to
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from attention_np._lib.arrays import (
     precision,
     quiet,
 )
+from attention_np._lib.blas import one_thread
 from attention_np._lib.dual import Dual, moving, parts_of, velocity_of
 from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import is_wide, widened
@@ -57,6 +58,9 @@ class Op(NamedTuple):
     nested: Mapping[str, type] = {}  # the inputs that are NamedTuples of arrays, and which
     factors: tuple[str, ...] = ()  # what else the cache has that products of a pass are of
     has_products: bool = False  # whether some in the cache need not fit the dtype: `Cache.in_range` makes them again
+    in_parts: bool = (
+        False  # whether formulas cast a part of an input at a time; a tangent that is left out is None to jvp
+    )
 
 
 class Pass(Protocol[Given, Found]):
@@ -108,7 +112,7 @@ def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
         ready = op.ready(inputs, dtype.compute)
         with quiet():
             output, cache, *between = mathematics(*ready, **arguments)
-            if between and left_range((output, *between[0]), op.factors(ready)):
+            if between and op.left_range((output, *between[0]), op.factors(ready)):
                 output, cache, _ = _plain(mathematics(*op.wide(ready), **arguments))
             output = as_result(op.without_query_axis(output, inputs), dtype.result)
         return output, op.cache._make((*inputs, *cache[len(inputs) : -1], output.shape))
@@ -123,27 +127,28 @@ def backward(mathematics: Callable[Given, Gradients]) -> Pass[Given, Gradients]:
 def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     """A backward pass: `Gradients`, of the shapes and dtypes of the inputs, None where there was none."""
     op, given = _Known.of(mathematics), signature(mathematics)
-    vector, _, *more = given.parameters  # more: gradients of what the cache has under the same name
+    vector, _, *more = given.parameters  # more: gradients of what the cache has under the same name, and options
 
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
-        of = {name: kwargs.pop(name, None) for name in more}
+        of, options = _by_keyword(more, kwargs)
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
         inputs, cache, compute = op.opened(cache)
         d_output = op.with_query_axis(as_vector(vector, d_output, cache.output_shape, compute), inputs)
         further = _further_vectors(of, cache, compute)
         with quiet():
-            found, between = _split(mathematics(d_output, cache, **further))
+            found, between = _split(mathematics(d_output, cache, **further, **options))
             gradients = op.as_given(found, inputs, d_output)
-            if between and left_range(_flat((*found, *between, *gradients)), op.factors_with(d_output, cache)):
+            factors = op.factors_with((d_output, *further.values()), cache)
+            if between is not None and op.left_range(_flat((*found, *between, *gradients)), factors):
                 wide = {name: widened(x) for name, x in further.items()}
-                found, _ = _split(mathematics(widened(d_output), op.in_range(cache), **wide))
+                found, _ = _split(mathematics(widened(d_output), op.in_range(cache), **wide, **options))
                 gradients = op.as_given(found, inputs, d_output)
         return gradients
 
     shell.__doc__ = _documented(mathematics, BACKWARD.replace("d_output", vector))
     first, second, *others = given.parameters.values()
-    others = [x.replace(annotation="npt.ArrayLike | None") for x in others]
+    others = [x.replace(annotation="npt.ArrayLike | None") if x.name.startswith("d_") else x for x in others]
     first = first.replace(annotation="npt.ArrayLike")
     public = given.replace(parameters=[first, second, *others], return_annotation="Gradients")
     return cast("Pass[..., Any]", _as_pass(shell, mathematics, public))
@@ -162,16 +167,19 @@ def jvp(mathematics: Callable[..., Any]) -> Any:
     @wraps(mathematics)
     def shell(cache: Any, **tangents: Any) -> Any:
         asked = tangents.pop("outputs", None) if further else None
+        options = {name: tangents.pop(name) for name in given.parameters if name in tangents and name not in op.names}
         inputs, cache, compute = op.opened(cache)
         check_outputs(op.name, asked, ("output", *further))
-        along = op.along(tangents, inputs, compute)
+        along = op.along(tangents, inputs, compute, zeros=not op.declared.in_parts)
         if not tangents.keys() <= along.keys():
             _bound(mathematics, (cache,), tangents)  # which says what is not an argument
         with quiet():
-            found, between = _by_output(mathematics(cache, **along))
-            if between and left_range((*found.values(), *between), op.factors_with(tuple(along.values()), cache)):
+            found, between = _by_output(mathematics(cache, **along, **options))
+            factors = op.factors_with(tuple(along.values()), cache)
+            looked_at = (found[name] for name in asked or ("output",))
+            if between is not None and op.left_range((*looked_at, *between), factors):
                 wide = {name: _each(widened, x) for name, x in along.items()}
-                found, _ = _by_output(mathematics(op.in_range(cache), **wide))
+                found, _ = _by_output(mathematics(op.in_range(cache), **wide, **options))
             moved = {name: np.asarray(x) for name, x in found.items()}
             moved["output"] = op.without_query_axis(moved["output"], inputs)
             dtypes = {name: getattr(cache, name).dtype for name in further}
@@ -183,7 +191,10 @@ def jvp(mathematics: Callable[..., Any]) -> Any:
     shell.__doc__ = _documented(mathematics, jvp_of("output", *further) if further else JVP)
     cache, *tangents = given.parameters.values()
     kinds = {name: kind.__name__ for name, kind in op.declared.nested.items()}
-    along = [x.replace(annotation=f"{kinds.get(x.name, 'npt.ArrayLike')} | None") for x in tangents]
+    along = [
+        x.replace(annotation=f"{kinds.get(x.name, 'npt.ArrayLike')} | None") if x.name in op.names else x
+        for x in tangents
+    ]
     found = "Array"
     if further:
         along.insert(0, Parameter("outputs", Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[str] | None"))
@@ -194,7 +205,7 @@ def jvp(mathematics: Callable[..., Any]) -> Any:
 def _further_outputs(mathematics: Callable[..., Any]) -> list[str]:
     """The names of the further outputs of the op that these formulas are of: what its `backward` takes gradients of."""
     _, _, *more = signature(mathematics.__globals__["backward"].mathematics).parameters
-    return [name.removeprefix("d_") for name in more]
+    return [name.removeprefix("d_") for name in more if name.startswith("d_")]
 
 
 def _by_output(found: Any) -> tuple[dict[str, Any], Any]:
@@ -216,7 +227,7 @@ def double_backward(
 
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
-        of = {name: kwargs.pop(name, None) for name in more}
+        of, options = _by_keyword(more, kwargs)
         given = args if len(args) == 3 and not kwargs else _bound(mathematics, args, kwargs)
         d_gradients, d_output, cache = given
         inputs, cache, compute = op.opened(cache)
@@ -225,13 +236,15 @@ def double_backward(
         further = _further_vectors(of, cache, compute)
         along = op.gradients(**op.along(d_gradients._asdict(), inputs, compute))
         with quiet():
-            (d_d_output, found), between = formulas(along, d_output, cache, **further)
+            (d_d_output, found), between = formulas(along, d_output, cache, **further, **options)
             gradients = op.as_given(found, inputs, d_output)
             sizes = (d_d_output, *_flat(found), *(between or ()), *_worked_out(found, gradients))
-            if between is not None and left_range(sizes, op.factors_with((*along, d_output), cache)):
+            factors = op.factors_with((*along, d_output, *further.values()), cache)
+            if between is not None and op.left_range(sizes, factors):
                 wide = op.gradients(*(_each(widened, x) for x in along))
                 of_further = {name: widened(x) for name, x in further.items()}
-                (d_d_output, found), _ = formulas(wide, widened(d_output), op.in_range(cache), **of_further)
+                wide_arguments = wide, widened(d_output), op.in_range(cache)
+                (d_d_output, found), _ = formulas(*wide_arguments, **of_further, **options)
                 gradients = op.as_given(found, inputs, d_output)
             d_d_output = op.without_query_axis(np.asarray(d_d_output), inputs)
             return as_result(d_d_output, precision(*_flat(inputs)).result), gradients
@@ -239,7 +252,7 @@ def double_backward(
     shell.__doc__ = _documented(mathematics, DOUBLE_BACKWARD.replace("d_output", vector))
     first, second, third, *others = signature(mathematics).parameters.values()
     of_user = second.replace(annotation="npt.ArrayLike")
-    others = [x.replace(annotation="npt.ArrayLike | None") for x in others]
+    others = [x.replace(annotation="npt.ArrayLike | None") if x.name.startswith("d_") else x for x in others]
     public = Signature([first, of_user, third, *others], return_annotation="tuple[Array, Gradients]")
     return cast("Pass[Given, tuple[Array, Held]]", _as_pass(shell, mathematics, public))
 
@@ -332,7 +345,8 @@ class _Known(NamedTuple):
         """The inputs in the dtype that is computed in, without a copy where they are, the query with its axis."""
         if not self._is_single(inputs) and all(x.dtype is compute for x in _flat(inputs)):
             return inputs
-        return tuple(self._each_query(self.with_query_axis, [_in_dtype(x, compute) for x in inputs], inputs))
+        cast = inputs if self.declared.in_parts else [_in_dtype(x, compute) for x in inputs]
+        return tuple(self._each_query(self.with_query_axis, cast, inputs))
 
     def opened(self, cache: Any) -> tuple[Any, Any, np.dtype[Any]]:
         """The inputs in `cache`, as they were given; the cache with them as formulas have them; and in which dtype."""
@@ -342,10 +356,17 @@ class _Known(NamedTuple):
         ready = self.ready(inputs, compute)
         return inputs, cache if ready is inputs else self.cache._make((*ready, *cache[len(inputs) :])), compute
 
-    def along(self, tangents: Mapping[str, Any], inputs: Sequence[Any], compute: np.dtype[Any]) -> dict[str, Any]:
-        """A tangent of each input, as formulas have them."""
+    def along(
+        self, tangents: Mapping[str, Any], inputs: Sequence[Any], compute: np.dtype[Any], *, zeros: bool = True
+    ) -> dict[str, Any]:
+        """A tangent of each input, as formulas have them; without `zeros` None is kept."""
         of = zip(self.names, inputs, strict=True)
-        found = [_tangent(self.name, name, tangents.get(name), x, compute) for name, x in of]
+        found = [
+            None
+            if tangents.get(name) is None and not zeros
+            else _tangent(self.name, name, tangents.get(name), x, compute)
+            for name, x in of
+        ]
         return dict(zip(self.names, self._each_query(self.with_query_axis, found, inputs), strict=True))
 
     def as_given(self, found: Any, inputs: Sequence[Any], d_output: Array) -> Any:
@@ -370,6 +391,14 @@ class _Known(NamedTuple):
         others = [getattr(cache, name) for name in self.declared.factors]
         return _flat((vectors, *others)) + self.factors(cache[: len(self.names)])
 
+    def left_range(self, results: Iterable[Any], factors: Sequence[Any]) -> bool:
+        """Whether what is between `factors` and `results` may have left the range of the dtype."""
+        if not self.declared.in_parts:
+            return left_range(results, factors)
+        compute = precision(*factors).compute
+        with one_thread():  # threads of BLAS that have been woken stand in the way of those of the next call
+            return left_range(results, (x.astype(compute, copy=False) for x in factors))
+
     def wide(self, inputs: Sequence[Any]) -> list[Any]:
         """The inputs with a range that has no end, but for those that are added."""
         of = zip(self.names, inputs, strict=True)
@@ -391,7 +420,13 @@ class _Known(NamedTuple):
         if self.declared.queries is None:
             return values
         of = zip(self.names, values, strict=True)
-        return [change(x, inputs) if name == self.declared.queries else x for name, x in of]
+        return [change(x, inputs) if name == self.declared.queries and x is not None else x for name, x in of]
+
+
+def _by_keyword(names: Iterable[str], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Taken out of `kwargs`: a gradient of each further output, by its name, and the options that are given."""
+    of = {name: kwargs.pop(name, None) for name in names if name.startswith("d_")}
+    return of, {name: kwargs.pop(name) for name in names if name in kwargs}
 
 
 def _further_vectors(of: Mapping[str, Any], cache: Any, compute: np.dtype[Any]) -> dict[str, Any]:
@@ -441,7 +476,7 @@ def _tangent(op: str, name: str, tangent: Any, primal: Any, compute: np.dtype[An
 
 def _split(found: Any) -> tuple[Any, Any]:
     """The result of formulas, and what they tell of the way to it."""
-    return found if type(found) is tuple else (found, ())
+    return found if type(found) is tuple else (found, None)
 
 
 def _flat(values: Iterable[Any]) -> list[Any]:
@@ -570,16 +605,6 @@ TypeError
 ValueError
     If an array does not have the shape of what it belongs to, or is given for an array that there was not.
 """
-
-
-def documented(usual: str) -> Callable[[Found], Found]:
-    """For a pass that is its own shell: its docstring with what is the `usual` one."""
-
-    def decorate(own: Any) -> Any:
-        own.__doc__ = _documented(own, usual)
-        return own
-
-    return decorate
 
 
 def _documented(mathematics: Callable[..., Any], usual: str) -> str:

@@ -32,7 +32,7 @@ class Wide(NDArrayOperatorsMixin):
     def __init__(self, mantissa: Array, exponent: Any, dtype: npt.DTypeLike) -> None:
         size = np.frexp(magnitude(mantissa))[1]
         size = np.where(np.isfinite(mantissa), size, 0)
-        self.mantissa: Array = times_power_of_two(mantissa, -size)
+        self.mantissa: Array = np.asarray(times_power_of_two(mantissa, -size))  # of one number, too, an array to set
         self.exponent: Array = np.where(mantissa == 0, LEAST, exponent + size)
         self.dtype: np.dtype[Any] = np.dtype(dtype)
 

@@ -127,6 +127,6 @@ class AtOnce(Executor):
 def arranged(n: int, m: int, leading: tuple[int, ...] = (), features: int = 1, **options: Any) -> Problem:
     """A problem of that size, to be looked at; its arrays take no memory."""
     query, key, value = (np.broadcast_to(np.float32(0), (*leading, size, features)) for size in (n, m, m))
-    given = dict.fromkeys(("bias", "sink", "rule", "softcap", "dropout_key", "block_size"))
+    given = dict.fromkeys(("bias", "sink", "mask", "softcap", "dropout_key", "block_size"))
     given |= {"scale": 1.0, "dropout_p": 0.0}
     return Problem(query=query, key=key, value=value, dtype=np.dtype(np.float32), **{**given, **options})

@@ -52,7 +52,7 @@ def test_tiles_are_as_large_as_leaves_enough_of_them(
 
 
 def test_tiles_of_a_window_hold_the_keys_of_their_queries_in_even_parts() -> None:
-    problem = arranged(1024, 1024, rule=rules.sliding_window(left=300))
+    problem = arranged(1024, 1024, mask=rules.sliding_window(left=300))
     assert [x.columns for x in problem.strips()] == [slice(0, 512), slice(212, 1024)]
     assert [x.columns for x in problem.squares()] == [slice(0, 512), slice(212, 618), slice(618, 1024)]
     assert [problem.is_whole(x) for x in problem.squares()] == [True, False, False]
@@ -60,7 +60,7 @@ def test_tiles_of_a_window_hold_the_keys_of_their_queries_in_even_parts() -> Non
 
 def test_blocks_under_a_rule_have_fewer_queries() -> None:
     (free,), (causal,) = (
-        [p.tile(x) for x in p.strips()] for p in (arranged(300, 300), arranged(300, 300, rule=CAUSAL))
+        [p.tile(x) for x in p.strips()] for p in (arranged(300, 300), arranged(300, 300, mask=CAUSAL))
     )
     assert causal.block_size[0] < free.block_size[0]
     assert np.prod(causal.block_size) == np.prod(free.block_size)

@@ -138,6 +138,10 @@ def test_a_part_is_a_view_that_can_be_added_to() -> None:
     np.testing.assert_array_equal(wide * 0.25, [[1.25, 1.25], [5e307, 5e307], [5e307, 5e307]])
     array += wide * 0.25
     assert array[0, 0] == 1.25
+    number = widened(np.zeros(()))
+    part = number[...]
+    part += widened(np.float64(1e308))
+    assert number * 0.5 == 5e307
 
 
 def test_what_the_ops_do_not_need_is_refused() -> None:
