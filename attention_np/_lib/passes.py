@@ -8,8 +8,8 @@ the dtype of what it belongs to.
 It can, because the module of an op has `Gradients` with the names of its inputs, and a `Cache` that begins with the
 inputs, in the same order, and ends with the shape of the output. What else the shell must know of an op, `OP` says, an
 :class:`Op`, before the first pass. The formulas alone are ``mathematics`` of the pass:
-for another op, whose own shell has done all that. They return their result; or a pair of it and of arrays on the way to
-it, and then the second look is theirs too: the sizes of those tell it what the result does not show.
+for another op, whose own shell has done all that. They return their result; or a pair of it and of its intermediates,
+and then the second look is theirs too: the sizes of those tell it what the result does not show.
 
 An op may have further outputs, such as a state or a log-sum-exp. They stand in its cache, and the formulas of
 `backward` take their gradients by keyword: `d_final_state` says that there is a ``final_state``. The formulas of `jvp`
@@ -42,12 +42,11 @@ from attention_np._lib.wide import is_wide, widened
 # array_like of the shape of its input, None for zero; or of the output, for its gradient; to the formulas an array
 Tangent: TypeAlias = Any
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Cache = TypeVar("Cache")
 Gradients = TypeVar("Gradients")
-Between: TypeAlias = tuple[Array, ...]
-Found = TypeVar("Found", covariant=True)
-Held = TypeVar("Held")
+Intermediates: TypeAlias = tuple[Array, ...]
+Result = TypeVar("Result", covariant=True)
 
 
 class Op(NamedTuple):
@@ -58,50 +57,52 @@ class Op(NamedTuple):
     nested: Mapping[str, type] = {}  # the inputs that are NamedTuples of arrays, and which
     factors: tuple[str, ...] = ()  # what else the cache has that products of a pass are of
     has_products: bool = False  # whether some in the cache need not fit the dtype: `Cache.in_range` makes them again
-    in_parts: bool = (
-        False  # whether formulas cast a part of an input at a time; a tangent that is left out is None to jvp
-    )
+    in_parts: bool = False  # whether formulas cast an input part by part; a tangent that is left out is None to jvp
 
 
-class Pass(Protocol[Given, Found]):
+class Pass(Protocol[Arguments, Result]):
     """A pass as users call it, and its formulas alone."""
 
     mathematics: Callable[..., Any]
 
-    def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Found:
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """The whole of it."""
         ...
 
 
-class SecondDerivative(Protocol[Given, Held]):
-    """A double backward as users call it: of `backward`, which it is given the arguments of."""
+class SecondDerivative(Protocol[Arguments, Gradients]):
+    """A double backward as users call it, with the arguments of `backward`."""
 
     mathematics: Callable[..., Any]
 
-    def __call__(self, d_gradients: Held, *args: Given.args, **kwargs: Given.kwargs) -> tuple[Array, Held]:
+    def __call__(
+        self, d_gradients: Gradients, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> tuple[Array, Gradients]:
         """The whole of it."""
         ...
 
 
-class PassOfOutputs(Protocol[Given]):
+class PassOfOutputs(Protocol[Arguments]):
     """Forward mode of an op with further outputs: the tangent of the output, or of all that `outputs` names."""
 
     mathematics: Callable[..., Any]
 
     @overload
-    def __call__(self, *args: Given.args, **kwargs: Given.kwargs) -> Array: ...
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Array: ...
     @overload
     def __call__(self, *args: Any, outputs: Sequence[str], **kwargs: Any) -> tuple[Array, ...]: ...
 
 
 @overload
-def forward(mathematics: Callable[Given, tuple[Array, Cache, Between]]) -> Pass[Given, tuple[Array, Cache]]: ...
+def forward(
+    mathematics: Callable[Arguments, tuple[Array, Cache, Intermediates]],
+) -> Pass[Arguments, tuple[Array, Cache]]: ...
 @overload
-def forward(mathematics: Callable[Given, tuple[Array, Cache]]) -> Pass[Given, tuple[Array, Cache]]: ...
+def forward(mathematics: Callable[Arguments, tuple[Array, Cache]]) -> Pass[Arguments, tuple[Array, Cache]]: ...
 def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     """A forward pass of arguments that have been checked, all given by keyword: output and cache.
 
-    Formulas that ask for the second look return a third, the arrays on the way, and hold for inputs that are `widened`.
+    Formulas that ask for the second look return a third, their intermediates, and hold for inputs that are `widened`.
     """
     op = _Known.of(mathematics)
 
@@ -111,8 +112,8 @@ def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
         dtype = precision(*_flat(inputs))
         ready = op.ready(inputs, dtype.compute)
         with quiet():
-            output, cache, *between = mathematics(*ready, **arguments)
-            if between and op.left_range((output, *between[0]), op.factors(ready)):
+            output, cache, *intermediates = mathematics(*ready, **arguments)
+            if intermediates and op.left_range((output, *intermediates[0]), op.factors(ready)):
                 output, cache, _ = _plain(mathematics(*op.wide(ready), **arguments))
             output = as_result(op.without_query_axis(output, inputs), dtype.result)
         return output, op.cache._make((*inputs, *cache[len(inputs) : -1], output.shape))
@@ -121,85 +122,85 @@ def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
 
 
 @overload
-def backward(mathematics: Callable[Given, tuple[Gradients, Between]]) -> Pass[Given, Gradients]: ...
+def backward(mathematics: Callable[Arguments, tuple[Gradients, Intermediates]]) -> Pass[Arguments, Gradients]: ...
 @overload
-def backward(mathematics: Callable[Given, Gradients]) -> Pass[Given, Gradients]: ...
+def backward(mathematics: Callable[Arguments, Gradients]) -> Pass[Arguments, Gradients]: ...
 def backward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
     """A backward pass: `Gradients`, of the shapes and dtypes of the inputs, None where there was none."""
-    op, given = _Known.of(mathematics), signature(mathematics)
-    vector, _, *more = given.parameters  # more: gradients of what the cache has under the same name, and options
+    op, declared = _Known.of(mathematics), signature(mathematics)
+    vector, _, *more = declared.parameters  # more: gradients of further outputs, and options
 
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
-        of, options = _by_keyword(more, kwargs)
+        vectors, options = _by_keyword(more, kwargs)
         d_output, cache = args if len(args) == 2 and not kwargs else _bound(mathematics, args, kwargs)
         inputs, cache, compute = op.opened(cache)
         d_output = op.with_query_axis(as_vector(vector, d_output, cache.output_shape, compute), inputs)
-        further = _further_vectors(of, cache, compute)
+        further = _further_vectors(vectors, cache, compute)
         with quiet():
-            found, between = _split(mathematics(d_output, cache, **further, **options))
-            gradients = op.as_given(found, inputs, d_output)
+            results, intermediates = _split(mathematics(d_output, cache, **further, **options))
+            gradients = op.as_given(results, inputs, d_output)
             factors = op.factors_with((d_output, *further.values()), cache)
-            if between is not None and op.left_range(_flat((*found, *between, *gradients)), factors):
+            if intermediates is not None and op.left_range(_flat((*results, *intermediates, *gradients)), factors):
                 wide = {name: widened(x) for name, x in further.items()}
-                found, _ = _split(mathematics(widened(d_output), op.in_range(cache), **wide, **options))
-                gradients = op.as_given(found, inputs, d_output)
+                results, _ = _split(mathematics(widened(d_output), op.in_range(cache), **wide, **options))
+                gradients = op.as_given(results, inputs, d_output)
         return gradients
 
     shell.__doc__ = _documented(mathematics, BACKWARD.replace("d_output", vector))
-    first, second, *others = given.parameters.values()
+    first, second, *others = declared.parameters.values()
     others = [x.replace(annotation="npt.ArrayLike | None") if x.name.startswith("d_") else x for x in others]
     first = first.replace(annotation="npt.ArrayLike")
-    public = given.replace(parameters=[first, second, *others], return_annotation="Gradients")
+    public = declared.replace(parameters=[first, second, *others], return_annotation="Gradients")
     return cast("Pass[..., Any]", _as_pass(shell, mathematics, public))
 
 
 @overload
 def jvp(
-    mathematics: Callable[Given, dict[str, Array] | tuple[dict[str, Array], Between]],
-) -> PassOfOutputs[Given]: ...
+    mathematics: Callable[Arguments, dict[str, Array] | tuple[dict[str, Array], Intermediates]],
+) -> PassOfOutputs[Arguments]: ...
 @overload
-def jvp(mathematics: Callable[Given, Array | tuple[Array, Between]]) -> Pass[Given, Array]: ...
+def jvp(mathematics: Callable[Arguments, Array | tuple[Array, Intermediates]]) -> Pass[Arguments, Array]: ...
 def jvp(mathematics: Callable[..., Any]) -> Any:
-    """A pass in forward mode: the tangent of the output, or of the outputs asked for, along those of the inputs."""
-    op, given, further = _Known.of(mathematics), signature(mathematics), _further_outputs(mathematics)
+    """A pass in forward mode: the tangent of the output, or of those that `outputs` names, from those of the inputs."""
+    op, declared, further = _Known.of(mathematics), signature(mathematics), _further_outputs(mathematics)
 
     @wraps(mathematics)
-    def shell(cache: Any, **tangents: Any) -> Any:
-        asked = tangents.pop("outputs", None) if further else None
-        options = {name: tangents.pop(name) for name in given.parameters if name in tangents and name not in op.names}
+    def shell(cache: Any, **keywords: Any) -> Any:
+        outputs = keywords.pop("outputs", None) if further else None
+        if not keywords.keys() <= declared.parameters.keys():
+            _bound(mathematics, (cache,), keywords)  # which says what is not an argument
         inputs, cache, compute = op.opened(cache)
-        check_outputs(op.name, asked, ("output", *further))
-        along = op.along(tangents, inputs, compute, zeros=not op.declared.in_parts)
-        if not tangents.keys() <= along.keys():
-            _bound(mathematics, (cache,), tangents)  # which says what is not an argument
+        check_outputs(op.name, outputs, ("output", *further))
+        tangents = op.tangents(keywords, inputs, compute, zeros=not op.declared.in_parts)
+        options = {name: x for name, x in keywords.items() if name not in tangents}
         with quiet():
-            found, between = _by_output(mathematics(cache, **along, **options))
-            factors = op.factors_with(tuple(along.values()), cache)
-            looked_at = (found[name] for name in asked or ("output",))
-            if between is not None and op.left_range((*looked_at, *between), factors):
-                wide = {name: _each(widened, x) for name, x in along.items()}
-                found, _ = _by_output(mathematics(op.in_range(cache), **wide, **options))
-            moved = {name: np.asarray(x) for name, x in found.items()}
-            moved["output"] = op.without_query_axis(moved["output"], inputs)
+            results, intermediates = _by_output(mathematics(cache, **tangents, **options))
+            factors = op.factors_with(tuple(tangents.values()), cache)
+            named = (results[name] for name in outputs or ("output",))
+            if intermediates is not None and op.left_range((*named, *intermediates), factors):
+                wide = {name: _each(widened, x) for name, x in tangents.items()}
+                results, _ = _by_output(mathematics(op.in_range(cache), **wide, **options))
+            arrays = {name: np.asarray(x) for name, x in results.items()}
+            arrays["output"] = op.without_query_axis(arrays["output"], inputs)
             dtypes = {name: getattr(cache, name).dtype for name in further}
             dtypes["output"] = precision(*_flat(inputs)).result
-            if asked is None:
-                return as_result(moved["output"], dtypes["output"])
-            return tuple([as_result(moved[name], dtypes[name]) for name in asked])
+            if outputs is None:
+                return as_result(arrays["output"], dtypes["output"])
+            return tuple([as_result(arrays[name], dtypes[name]) for name in outputs])
 
     shell.__doc__ = _documented(mathematics, jvp_of("output", *further) if further else JVP)
-    cache, *tangents = given.parameters.values()
+    cache, *keywords = declared.parameters.values()
     kinds = {name: kind.__name__ for name, kind in op.declared.nested.items()}
-    along = [
+    public = [
         x.replace(annotation=f"{kinds.get(x.name, 'npt.ArrayLike')} | None") if x.name in op.names else x
-        for x in tangents
+        for x in keywords
     ]
-    found = "Array"
+    returned = "Array"
     if further:
-        along.insert(0, Parameter("outputs", Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[str] | None"))
-        found = "Array | tuple[Array, ...]"
-    return _as_pass(shell, mathematics, given.replace(parameters=[cache, *along], return_annotation=found))
+        public.insert(0, Parameter("outputs", Parameter.KEYWORD_ONLY, default=None, annotation="Sequence[str] | None"))
+        returned = "Array | tuple[Array, ...]"
+    return _as_pass(shell, mathematics, declared.replace(parameters=[cache, *public], return_annotation=returned))
 
 
 def _further_outputs(mathematics: Callable[..., Any]) -> list[str]:
@@ -208,18 +209,18 @@ def _further_outputs(mathematics: Callable[..., Any]) -> list[str]:
     return [name.removeprefix("d_") for name in more if name.startswith("d_")]
 
 
-def _by_output(found: Any) -> tuple[dict[str, Any], Any]:
-    """The tangents that formulas return, by the names of the outputs, and what they tell of the way to them."""
-    tangents, between = _split(found)
-    return (tangents if isinstance(tangents, dict) else {"output": tangents}), between
+def _by_output(returned: Any) -> tuple[dict[str, Any], Any]:
+    """The tangents that formulas return, by the names of the outputs, and their intermediates."""
+    tangents, intermediates = _split(returned)
+    return (tangents if isinstance(tangents, dict) else {"output": tangents}), intermediates
 
 
 def double_backward(
-    mathematics: Callable[Given, tuple[tuple[Array, Held], Between | None]],
-) -> Pass[Given, tuple[Array, Held]]:
+    mathematics: Callable[Arguments, tuple[tuple[Array, Gradients], Intermediates | None]],
+) -> Pass[Arguments, tuple[Array, Gradients]]:
     """A backward pass of `backward`: the gradients of <d_gradients, backward(d_output, cache)>.
 
-    With None in the place of the arrays on the way, as for an op whose other passes have none, there is no second look.
+    With None for the intermediates, as for an op whose other passes have none, there is no second look.
     """
     op = _Known.of(mathematics)
     _, vector, _, *more = signature(mathematics).parameters
@@ -227,25 +228,24 @@ def double_backward(
 
     @wraps(mathematics)
     def shell(*args: Any, **kwargs: Any) -> Any:
-        of, options = _by_keyword(more, kwargs)
-        given = args if len(args) == 3 and not kwargs else _bound(mathematics, args, kwargs)
-        d_gradients, d_output, cache = given
+        vectors, options = _by_keyword(more, kwargs)
+        three = args if len(args) == 3 and not kwargs else _bound(mathematics, args, kwargs)
+        d_gradients, d_output, cache = three
         inputs, cache, compute = op.opened(cache)
         check_gradients(d_gradients, op.gradients, op.name)
         d_output = op.with_query_axis(as_vector(vector, d_output, cache.output_shape, compute), inputs)
-        further = _further_vectors(of, cache, compute)
-        along = op.gradients(**op.along(d_gradients._asdict(), inputs, compute))
+        further = _further_vectors(vectors, cache, compute)
+        tangents = op.gradients(**op.tangents(d_gradients._asdict(), inputs, compute))
         with quiet():
-            (d_d_output, found), between = formulas(along, d_output, cache, **further, **options)
-            gradients = op.as_given(found, inputs, d_output)
-            sizes = (d_d_output, *_flat(found), *(between or ()), *_worked_out(found, gradients))
-            factors = op.factors_with((*along, d_output, *further.values()), cache)
-            if between is not None and op.left_range(sizes, factors):
-                wide = op.gradients(*(_each(widened, x) for x in along))
-                of_further = {name: widened(x) for name, x in further.items()}
-                wide_arguments = wide, widened(d_output), op.in_range(cache)
-                (d_d_output, found), _ = formulas(*wide_arguments, **of_further, **options)
-                gradients = op.as_given(found, inputs, d_output)
+            (d_d_output, results), intermediates = formulas(tangents, d_output, cache, **further, **options)
+            gradients = op.as_given(results, inputs, d_output)
+            sizes = (d_d_output, *_flat(results), *(intermediates or ()), *_computed(results, gradients))
+            factors = op.factors_with((*tangents, d_output, *further.values()), cache)
+            if intermediates is not None and op.left_range(sizes, factors):
+                wide = op.gradients(*(_each(widened, x) for x in tangents)), widened(d_output), op.in_range(cache)
+                further = {name: widened(x) for name, x in further.items()}
+                (d_d_output, results), _ = formulas(*wide, **further, **options)
+                gradients = op.as_given(results, inputs, d_output)
             d_d_output = op.without_query_axis(np.asarray(d_d_output), inputs)
             return as_result(d_d_output, precision(*_flat(inputs)).result), gradients
 
@@ -254,14 +254,16 @@ def double_backward(
     of_user = second.replace(annotation="npt.ArrayLike")
     others = [x.replace(annotation="npt.ArrayLike | None") if x.name.startswith("d_") else x for x in others]
     public = Signature([first, of_user, third, *others], return_annotation="tuple[Array, Gradients]")
-    return cast("Pass[Given, tuple[Array, Held]]", _as_pass(shell, mathematics, public))
+    return cast("Pass[Arguments, tuple[Array, Gradients]]", _as_pass(shell, mathematics, public))
 
 
-def second_derivative(forward: Callable[..., Any], backward: Pass[Given, Held]) -> SecondDerivative[Given, Held]:
-    """The double backward of an op, by its formulas of `forward` and `backward` on inputs that move with `d_gradients`.
+def second_derivative(
+    forward: Callable[..., Any], backward: Pass[Arguments, Gradients]
+) -> SecondDerivative[Arguments, Gradients]:
+    """The double backward of an op: its `forward` and `backward` on dual numbers, whose tangents are `d_gradients`.
 
-    The velocities of what `backward` finds are the gradients, and that of the output is the one of `d_output`, which
-    stands still. The options of the formulas of `forward` are what the cache has under their names.
+    The tangents of what `backward` returns are the gradients of the inputs, and that of the output is the gradient of
+    `d_output`, which is a constant. Options of the formulas of `forward` are fields or properties of the cache.
     """
     attend, differentiate = getattr(forward, "mathematics", forward), backward.mathematics
     names = _Known.of(differentiate).names
@@ -270,39 +272,40 @@ def second_derivative(forward: Callable[..., Any], backward: Pass[Given, Held]) 
     @wraps(differentiate)
     def formulas(d_gradients: Any, d_output: Any, cache: Any, **further: Any) -> Any:
         """The gradients of ``<d_gradients, backward(d_output, cache)>``, by `d_output` and the arrays of `forward`."""
-        inputs = [_moving(x, velocity) for x, velocity in zip(cache[: len(names)], d_gradients, strict=True)]
-        output, moved, *of_forward = attend(*inputs, **{name: getattr(cache, name) for name in options})
-        _share_values(moved, cache)
-        found = differentiate(d_output, moved, **further)
-        gradients, between = _split(found)
-        between = [part for x in _flat((*of_forward, between)) for part in parts_of(x)]
+        inputs = [_dual(x, tangent) for x, tangent in zip(cache[: len(names)], d_gradients, strict=True)]
+        output, dual_cache, *of_forward = attend(*inputs, **{name: getattr(cache, name) for name in options})
+        _share_values(dual_cache, cache)
+        returned = differentiate(d_output, dual_cache, **further)
+        gradients, of_backward = _split(returned)
         result = velocity_of(output), _each(velocity_of, gradients)
-        return result, between if type(found) is tuple else None
+        if of_backward is None:
+            return result, None
+        return result, [part for x in _flat((*of_forward, of_backward)) for part in parts_of(x)]
 
-    given = signature(differentiate)
+    declared = signature(differentiate)
     first = Parameter("d_gradients", Parameter.POSITIONAL_OR_KEYWORD, annotation="Gradients")
     formulas.__name__ = formulas.__qualname__ = "double_backward"
     formulas.__doc__ = FORMULAS_TWICE
-    formulas.__signature__ = given.replace(parameters=[first, *given.parameters.values()])  # type: ignore[attr-defined]
-    return cast("SecondDerivative[Given, Held]", double_backward(formulas))
+    formulas.__signature__ = declared.replace(parameters=[first, *declared.parameters.values()])  # type: ignore[attr-defined]
+    return cast("SecondDerivative[Arguments, Gradients]", double_backward(formulas))
 
 
-def _share_values(moved: Iterable[Any], cache: Iterable[Any]) -> None:
-    """Let what has moved have the values that the cache has, so that they are not twice in memory."""
-    for x, kept in zip(moved, cache, strict=False):
+def _share_values(dual: Iterable[Any], cache: Iterable[Any]) -> None:
+    """Let dual numbers have the arrays of the cache as their values, so that these are not twice in memory."""
+    for x, kept in zip(dual, cache, strict=False):
         if isinstance(x, Dual) and isinstance(x.value, np.ndarray) and isinstance(kept, np.ndarray):
             x.value = kept if (x.shape, x.value.dtype) == (kept.shape, kept.dtype) else x.value
         elif isinstance(x, tuple) and isinstance(kept, tuple):
             _share_values(x, kept)
 
 
-def _moving(value: Any, velocity: Any) -> Any:
-    """An array, or each in a NamedTuple, or an object that holds one, that moves with this velocity."""
+def _dual(value: Any, tangent: Any) -> Any:
+    """An array, or each in a NamedTuple, or an object that holds one, as a dual number with this tangent."""
     if isinstance(value, tuple):
-        return type(value)(*map(_moving, value, velocity))
+        return type(value)(*map(_dual, value, tangent))
     if value is None:
         return None
-    return value.moving(velocity) if holds_array(value) else moving(value, velocity)
+    return value.moving(tangent) if holds_array(value) else moving(value, tangent)
 
 
 def _as_pass(shell: Callable[..., Any], mathematics: Callable[..., Any], public: Signature | None = None) -> Any:
@@ -356,23 +359,21 @@ class _Known(NamedTuple):
         ready = self.ready(inputs, compute)
         return inputs, cache if ready is inputs else self.cache._make((*ready, *cache[len(inputs) :])), compute
 
-    def along(
-        self, tangents: Mapping[str, Any], inputs: Sequence[Any], compute: np.dtype[Any], *, zeros: bool = True
+    def tangents(
+        self, keywords: Mapping[str, Any], inputs: Sequence[Any], compute: np.dtype[Any], *, zeros: bool = True
     ) -> dict[str, Any]:
         """A tangent of each input, as formulas have them; without `zeros` None is kept."""
-        of = zip(self.names, inputs, strict=True)
-        found = [
-            None
-            if tangents.get(name) is None and not zeros
-            else _tangent(self.name, name, tangents.get(name), x, compute)
-            for name, x in of
-        ]
-        return dict(zip(self.names, self._each_query(self.with_query_axis, found, inputs), strict=True))
+        tangents = []
+        for name, x in zip(self.names, inputs, strict=True):
+            tangent = keywords.get(name)
+            is_kept = tangent is None and not zeros
+            tangents.append(None if is_kept else _tangent(self.name, name, tangent, x, compute))
+        return dict(zip(self.names, self._each_query(self.with_query_axis, tangents, inputs), strict=True))
 
-    def as_given(self, found: Any, inputs: Sequence[Any], d_output: Array) -> Any:
-        """The gradients `found`, as those of the inputs as they were given; none has the memory of `d_output`."""
-        of = zip(self._each_query(self.without_query_axis, found, inputs), inputs, strict=True)
-        return type(found)._make([_as_gradient(d_x, x, d_output) for d_x, x in of])
+    def as_given(self, results: Any, inputs: Sequence[Any], d_output: Array) -> Any:
+        """The gradients that formulas return, as those of `inputs`; none has the memory of `d_output`."""
+        of = zip(self._each_query(self.without_query_axis, results, inputs), inputs, strict=True)
+        return type(results)._make([_as_gradient(d_x, x, d_output) for d_x, x in of])
 
     def with_query_axis(self, rows: Array, inputs: Sequence[Any]) -> Array:
         """`rows`, (..., features), with an axis for the queries where the inputs have a single one without."""
@@ -392,7 +393,7 @@ class _Known(NamedTuple):
         return _flat((vectors, *others)) + self.factors(cache[: len(self.names)])
 
     def left_range(self, results: Iterable[Any], factors: Sequence[Any]) -> bool:
-        """Whether what is between `factors` and `results` may have left the range of the dtype."""
+        """Whether what lies between `factors` and `results` may have left the range of the dtype."""
         if not self.declared.in_parts:
             return left_range(results, factors)
         compute = precision(*factors).compute
@@ -424,15 +425,15 @@ class _Known(NamedTuple):
 
 
 def _by_keyword(names: Iterable[str], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Taken out of `kwargs`: a gradient of each further output, by its name, and the options that are given."""
-    of = {name: kwargs.pop(name, None) for name in names if name.startswith("d_")}
-    return of, {name: kwargs.pop(name) for name in names if name in kwargs}
+    """Taken out of `kwargs`: the gradients of further outputs, None where one is left out, and the options."""
+    vectors = {name: kwargs.pop(name, None) for name in names if name.startswith("d_")}
+    return vectors, {name: kwargs.pop(name) for name in names if name in kwargs}
 
 
-def _further_vectors(of: Mapping[str, Any], cache: Any, compute: np.dtype[Any]) -> dict[str, Any]:
+def _further_vectors(vectors: Mapping[str, Any], cache: Any, compute: np.dtype[Any]) -> dict[str, Any]:
     """Gradients of further outputs, each of the shape that the cache has that in, or None."""
-    shapes = {name: getattr(cache, name.removeprefix("d_")).shape for name in of}
-    return {name: x if x is None else as_vector(name, x, shapes[name], compute) for name, x in of.items()}
+    shapes = {name: getattr(cache, name.removeprefix("d_")).shape for name in vectors}
+    return {name: x if x is None else as_vector(name, x, shapes[name], compute) for name, x in vectors.items()}
 
 
 def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
@@ -441,23 +442,23 @@ def _in_dtype(value: Any, compute: np.dtype[Any]) -> Any:
     return value if value is None or value.dtype is compute else value.astype(compute, copy=False)
 
 
-def _as_gradient(found: Any, value: Any, d_output: Array) -> Any:
-    """`found`, as the gradient of an array, or of each in a NamedTuple; None where there is none."""
+def _as_gradient(result: Any, value: Any, d_output: Array) -> Any:
+    """`result`, as the gradient of an array, or of each in a NamedTuple; None where there is none."""
     if isinstance(value, tuple):
-        return type(found)(*(_as_gradient(d_x, x, d_output) for d_x, x in zip(found, value, strict=True)))
+        return type(result)(*(_as_gradient(d_x, x, d_output) for d_x, x in zip(result, value, strict=True)))
     if value is None:
         return None
-    if found is None:
+    if result is None:
         return np.zeros(value.shape, value.dtype)
-    gradient = as_gradient(found, value)
+    gradient = as_gradient(result, value)
     return gradient.copy() if np.may_share_memory(gradient, d_output) else gradient  # as that of a term that is added
 
 
-def _worked_out(found: Iterable[Any], gradients: Iterable[Any]) -> Iterator[Any]:
-    """Of `gradients`, those that were found, and are not zero whatever the numbers are."""
-    for x, gradient in zip(found, gradients, strict=True):
+def _computed(results: Iterable[Any], gradients: Iterable[Any]) -> Iterator[Any]:
+    """Of `gradients`, those that formulas return, and are not zero whatever the numbers are."""
+    for x, gradient in zip(results, gradients, strict=True):
         if isinstance(x, tuple):
-            yield from _worked_out(x, gradient)
+            yield from _computed(x, gradient)
         elif x is not None:
             yield gradient
 
@@ -469,14 +470,13 @@ def _tangent(op: str, name: str, tangent: Any, primal: Any, compute: np.dtype[An
     kind: Any = type(primal)
     if tangent is not None and not isinstance(tangent, kind):
         raise TypeError(f"the tangent of {name} must be a {op}.{kind.__name__}, not {type(tangent).__name__}")
-    given = [None] * len(primal) if tangent is None else tangent
-    parts = zip(kind._fields, given, primal, strict=True)
+    parts = zip(kind._fields, [None] * len(primal) if tangent is None else tangent, primal, strict=True)
     return kind(*(_tangent(op, f"{name}.{of}", d, x, compute) for of, d, x in parts))
 
 
-def _split(found: Any) -> tuple[Any, Any]:
-    """The result of formulas, and what they tell of the way to it."""
-    return found if type(found) is tuple else (found, None)
+def _split(returned: Any) -> tuple[Any, Any]:
+    """What formulas return: the result, and its intermediates, None if they do not ask for the second look."""
+    return returned if type(returned) is tuple else (returned, None)
 
 
 def _flat(values: Iterable[Any]) -> list[Any]:
