@@ -8,6 +8,8 @@ from helpers import CENTRAL, COMPLEX_STEP, Array, Shape, assert_close, assert_sa
 from scipy import special
 
 from attention_np import gradcheck, softmax
+from attention_np._lib.wide import widened
+from attention_np._softmax import rows
 
 SHAPES_AND_AXES = [((5,), -1), ((5,), 0), ((4, 5), 0), ((4, 5), 1), ((2, 3, 4), 1), ((2, 3, 4), -3), ((3, 1), -1)]
 
@@ -249,3 +251,14 @@ def test_all_results_keep_the_dtype_of_the_scores(dtype: type) -> None:
     assert softmax.jvp(cache).dtype == dtype
     assert softmax.jacobian(scores).dtype == dtype
     assert softmax.logsumexp(scores).dtype == dtype
+
+
+@each("axis", [0, 1])
+@each("exponent", [700, -700])
+def test_deviations_from_a_mean_that_does_not_fit_the_dtype_keep_their_digits(axis: int, exponent: int) -> None:
+    weights, cache = softmax.forward(normal(0, 3, 5), axis=axis)
+    vector, unit = normal(1, 3, 5), widened(np.float64(2.0**exponent))
+    place = rows.heaviest(weights, axis)
+    far = rows.above_mean(widened(vector) * unit * unit, weights, cache.axis, place)
+    near = np.asarray(far * (1 / unit) * (1 / unit))
+    assert_close(near, rows.above_mean(vector, weights, cache.axis, place), 1e-15)

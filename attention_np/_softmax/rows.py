@@ -39,7 +39,7 @@ def above_mean(vector: Array, weights: Array, axis: int, place: tuple[Array, Arr
     """
     above: Array = vector - entry_at(place, vector, axis)  # (..., n) (softmax.42)
     if axis == above.ndim - 1:
-        above -= np.asarray((weights[..., None, :] @ above[..., None])[..., 0])  # in place: fresh memory takes longer
+        above -= (weights[..., None, :] @ above[..., None])[..., 0]  # in place: fresh memory takes longer
     else:
         above -= (weights * above).sum(axis=axis, keepdims=True)
     return above
