@@ -98,9 +98,11 @@ def apply(op: Any, *arrays: Any, outputs: Sequence[str] | None = None, **options
     >>> print(chain.backward(np.array([[1.0, 0.0]]), cache)["scores"].round(4))
     [[ 0.21 -0.21]]
     """
-    wanted = ("output",) if outputs is None else outputs
+    if not hasattr(op, "forward"):
+        raise TypeError(f"op must have forward, backward and jvp, as attention_np.rms_norm, unlike {op!r}")
+    names = ("output",) if outputs is None else outputs
     tape = tape_of([*arrays, *options.values()]) or Tape()
-    made = tape.record(op, arrays, options, wanted)
+    made = tape.record(op, arrays, options, names)
     of_constants = len(tape.values) == len(made)
     results: tuple[Any, ...] = tuple(x.value for x in made) if of_constants else made
     return results[0] if outputs is None else results
@@ -179,8 +181,8 @@ def backward(d_output: Any, cache: Cache) -> dict[str, Array | None]:
     return _of_inputs(d_inputs, cache)
 
 
-def jvp(cache: Cache, **tangents: npt.ArrayLike | None) -> Any:
-    """Forward mode: how the output moves when the inputs move along a tangent.
+def jvp(cache: Cache, /, **tangents: npt.ArrayLike | None) -> Any:
+    """Forward mode: the tangent of the output, from those of the inputs.
 
     Parameters
     ----------
@@ -192,10 +194,10 @@ def jvp(cache: Cache, **tangents: npt.ArrayLike | None) -> Any:
     Returns
     -------
     ndarray or tuple of ndarray
-        As :func:`forward` returns the output; in a tuple, None where nothing that it depends on moves.
+        As :func:`forward` returns the output; in a tuple, None where all that it depends on is a constant.
     """
     check_cache(cache, Cache, "chain")
-    return _of_outputs(_pushed(tangents, cache), cache)
+    return _of_outputs(_tangents(tangents, cache), cache)
 
 
 def double_backward(d_gradients: Mapping[str, Any], d_output: Any, cache: Cache) -> tuple[Any, dict[str, Array | None]]:
@@ -220,22 +222,26 @@ def double_backward(d_gradients: Mapping[str, Any], d_output: Any, cache: Cache)
     check_cache(cache, Cache, "chain")
     if not isinstance(d_gradients, Mapping):
         raise TypeError(f"d_gradients must be a mapping of names to arrays, not {type(d_gradients).__name__}")
-    tangents = _pushed(d_gradients, cache)
-    d_made, moved = _cotangents(d_output, cache), dict[int, Array]()
+    tangents = _tangents(d_gradients, cache)
+    d_made, d_made_tangents = _cotangents(d_output, cache), dict[int, Array]()
     with quiet():
         for step in reversed(cache.steps):
-            # backward was d_x = J^T d_y: both move
+            # backward was d_x = J^T d_y: both have tangents
             d_step = _taken(d_made, step)
-            _add(moved, step.gradients(_taken(moved, step)))  # (chain.9)
-            _add(moved, step.gradients_along(tangents, d_step))  # (chain.9)
+            _add(d_made_tangents, step.gradients(_taken(d_made_tangents, step)))  # (chain.9)
+            _add(d_made_tangents, step.gradient_tangents(tangents, d_step))  # (chain.9)
             _add(d_made, step.gradients(d_step))
     for number, d_input in d_made.items():  # which an input may reach by steps that are linear
-        moved.setdefault(number, np.zeros_like(d_input))
-    return _of_outputs(tangents, cache), _of_inputs(moved, cache)
+        d_made_tangents.setdefault(number, np.zeros_like(d_input))
+    return _of_outputs(tangents, cache), _of_inputs(d_made_tangents, cache)
 
 
 def as_op(layer: Layer, names: Sequence[str]) -> Any:
     """A layer with inputs of these `names` as an object with the functions of an op, for checkers of gradients."""
+    if not callable(layer):
+        raise TypeError(
+            f"layer must be a function of variables, as check_op(chain, inputs, layer=layer), not {layer!r}"
+        )
     return _LayerOp(layer, tuple(names))
 
 
@@ -243,28 +249,30 @@ class _LayerOp:
     """What :func:`as_op` returns; a tuple of outputs is one long row."""
 
     def __init__(self, layer: Layer, names: tuple[str, ...]) -> None:
-        of_names: Any = namedtuple
         self.layer, self.name = layer, getattr(layer, "__name__", "layer")
-        self.Gradients = of_names("Gradients", names)
+        unfit = [name for name in names if not name.isidentifier() or name.startswith("_")]
+        if unfit:
+            raise ValueError(f"the inputs of a layer that is checked must have names of arguments, not {unfit[0]!r}")
+        self.Gradients: Any = namedtuple("Gradients", names)  # type: ignore[misc]
 
-    def forward(self, **inputs: Any) -> tuple[Array, Cache]:
+    def forward(self, /, **inputs: Any) -> tuple[Array, Cache]:
         output, cache = forward(self.layer, inputs)
         return self._joined(output, cache), cache
 
     def backward(self, d_output: Any, cache: Cache) -> Any:
         return self._gradients(backward(self._apart(d_output, cache), cache), cache)
 
-    def jvp(self, cache: Cache, **tangents: Any) -> Array:
+    def jvp(self, cache: Cache, /, **tangents: Any) -> Array:
         return self._joined(jvp(cache, **tangents), cache)
 
     def double_backward(self, d_gradients: Any, d_output: Any, cache: Cache) -> tuple[Array, Any]:
-        moved, gradients = double_backward(d_gradients._asdict(), self._apart(d_output, cache), cache)
-        return self._joined(moved, cache), self._gradients(gradients, cache)
+        d_d_output, gradients = double_backward(d_gradients._asdict(), self._apart(d_output, cache), cache)
+        return self._joined(d_d_output, cache), self._gradients(gradients, cache)
 
-    def _gradients(self, found: dict[str, Array | None], cache: Cache) -> Any:
-        """Those that were `found`, and zeros of what the output does not depend on."""
-        inputs = zip(cache.names, cache.values, strict=False)
-        return self.Gradients(**{name: np.zeros_like(x) if found[name] is None else found[name] for name, x in inputs})
+    def _gradients(self, gradients: dict[str, Array | None], cache: Cache) -> Any:
+        """As a NamedTuple, with zeros of what the output does not depend on."""
+        pairs = zip(gradients.values(), cache.values, strict=False)
+        return self.Gradients._make(np.zeros_like(x) if d_x is None else d_x for d_x, x in pairs)
 
     def _joined(self, outputs: Any, cache: Cache) -> Array:
         if not cache.is_tuple:
@@ -318,29 +326,30 @@ def _cotangents(d_output: Any, cache: Cache) -> dict[int, Array]:
     return d_made
 
 
-def _pushed(tangents: Mapping[str, Any], cache: Cache) -> dict[int, Array]:
-    """The tangent of each variable that moves along `tangents` of the inputs."""
+def _tangents(of_inputs: Mapping[str, Any], cache: Cache) -> dict[int, Array]:
+    """The tangent of each variable that depends on an input that has one."""
     numbers = {name: number for number, name in enumerate(cache.names)}
-    moved: dict[int, Array] = {}
-    for name, tangent in tangents.items():
+    tangents: dict[int, Array] = {}
+    for name, tangent in of_inputs.items():
         if name not in numbers:
             raise TypeError(f"the chain has no input {name!r}: it has {', '.join(numbers)}")
         if tangent is not None:
             value = cache.values[numbers[name]]
-            moved[numbers[name]] = as_vector(f"the tangent of {name}", tangent, value.shape, computed_in(value.dtype))
+            vector = as_vector(f"the tangent of {name}", tangent, value.shape, computed_in(value.dtype))
+            tangents[numbers[name]] = vector
     with quiet():
         for step in cache.steps:
-            moved |= step.tangents(moved)  # (chain.8)
-    return moved
+            tangents |= step.tangents(tangents)  # (chain.8)
+    return tangents
 
 
-def _of_outputs(moved: dict[int, Array], cache: Cache) -> Any:
+def _of_outputs(tangents: dict[int, Array], cache: Cache) -> Any:
     """The tangents of what the layer returned."""
     values = [(number, cache.values[number]) for number in cache.outputs]
-    tangents = [np.array(as_result(moved[number], x.dtype)) if number in moved else None for number, x in values]
+    outputs = [np.array(as_result(tangents[n], x.dtype)) if n in tangents else None for n, x in values]
     if cache.is_tuple:
-        return tuple(tangents)
-    return np.zeros_like(values[0][1]) if tangents[0] is None else tangents[0]
+        return tuple(outputs)
+    return np.zeros_like(values[0][1]) if outputs[0] is None else outputs[0]
 
 
 def _of_inputs(d_made: dict[int, Array], cache: Cache) -> dict[str, Array | None]:

@@ -264,6 +264,26 @@ def test_an_input_that_nothing_reads_has_a_gradient_of_zero_for_a_checker() -> N
     assert report["y"].ok
 
 
+def test_an_input_may_have_any_name_and_if_it_is_checked_that_of_an_argument() -> None:
+    def layer(**inputs: Any) -> Any:
+        return inputs["cache"] * inputs["self"] * inputs.get("block.0.w", 1.0)
+
+    inputs = {"cache": normal(0, 3), "self": normal(1, 3)}
+    gradcheck.check_op(chain, inputs, method="complex-step", layer=layer).raise_if_failed()
+    inputs["block.0.w"] = normal(2, 3)
+    output, cache = chain.forward(layer, inputs)
+    np.testing.assert_allclose(chain.jvp(cache, **inputs), 3 * output, rtol=1e-15)
+    with pytest.raises(ValueError, match="names of arguments, not 'block"):
+        gradcheck.check_op(chain, inputs, layer=layer)
+
+
+def test_a_check_of_a_chain_is_of_a_layer() -> None:
+    with pytest.raises(
+        TypeError, match=r"layer must be a function of variables, as check_op\(chain, inputs, layer=lay"
+    ):
+        gradcheck.check_op(chain, X)
+
+
 class Squares:
     """An op of somebody else's."""
 
@@ -354,6 +374,10 @@ X = {"x": np.ones((2, 3))}
         (lambda x: chain.concatenate([]), ValueError, "parts must be of at least one array"),
         (lambda x: x + None, TypeError, "a constant must hold numbers, not object"),
         (lambda x: x * "2", TypeError, "a constant must hold numbers, not <U1"),
+        (lambda x: x.T, AttributeError, "a Variable of a chain has no T: use x.swapaxes(-1, -2)"),
+        (lambda x: x.mean(), AttributeError, "has no mean: use x.sum(axis) / count"),
+        (lambda x: x.clip(0), AttributeError, "has no clip: use an op with chain.apply(op, x), or"),
+        (lambda x: chain.apply(3, x), TypeError, "op must have forward, backward and jvp, as attention_np.rms_norm"),
         (lambda x: x.value, TypeError, "layer must return a Variable of its own, or a tuple of them, not ndarray"),
     ],
 )

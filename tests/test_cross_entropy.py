@@ -189,3 +189,9 @@ def test_zero_lengths_have_zero_length_results(shape: tuple[int, ...]) -> None:
 def test_what_does_not_fit_is_refused(changed: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^{message}"):
         cross_entropy.forward(**{"scores": np.ones((3, 5)), "target": [0, 1, 2], **changed})
+
+
+def test_the_loss_of_one_row_is_an_array_without_axes() -> None:
+    output, cache = cross_entropy.forward(np.array([1.0, 2.0]), 1)
+    assert type(output) is np.ndarray
+    assert output.shape == cache.output_shape == ()

@@ -31,11 +31,20 @@ INSTEAD = {
     "reshape": "x.reshape(shape)",
     "swapaxes": "x.swapaxes(-1, -2)",
     "transpose": "x.swapaxes(-1, -2)",
+    "T": "x.swapaxes(-1, -2)",
+    "mT": "x.swapaxes(-1, -2)",
+    "mean": "x.sum(axis) / count",
+    "dot": "x @ y",
+    "ravel": "x.reshape(-1)",
+    "flatten": "x.reshape(-1)",
+    "astype": "an array of that dtype as the input",
     "power": "x * x",
     "square": "x * x",
     "exp": 'chain.apply(activation, x, kind="exp")',
     "tanh": 'chain.apply(activation, x, kind="tanh")',
 }
+
+ANYWAY = "an op with chain.apply(op, x), or, where no gradient flows, its array, x.value"
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,9 @@ class Variable(StandIn, NDArrayOperatorsMixin):
     def dtype(self) -> np.dtype[Any]:
         """As of an array."""
         return self.value.dtype
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a Variable of a chain has no {name}: use {INSTEAD.get(name, ANYWAY)}")
 
     def __len__(self) -> int:
         return len(self.value)
@@ -123,8 +135,7 @@ class Variable(StandIn, NDArrayOperatorsMixin):
 
 
 def _refusal(what: str, name: str = "") -> str:
-    use = INSTEAD.get(name, "an op with chain.apply(op, x), or, where no gradient flows, its array, x.value")
-    return f"{what} takes no Variable of a chain: use {use}"
+    return f"{what} takes no Variable of a chain: use {INSTEAD.get(name, ANYWAY)}"
 
 
 class Step(NamedTuple):
@@ -144,13 +155,13 @@ class Step(NamedTuple):
         return [number for argument in self.arguments.values() for number in variables_in(argument)]
 
     def tangents(self, tangents: dict[int, Array]) -> dict[int, Array]:
-        """Of what the step made, along those of what it was made from; none where nothing moves."""
-        along = self._along(tangents)
-        if not along:
+        """Of what the step made, from those of what it was made from; none if there are none of these."""
+        of_arguments = self._of_arguments(tangents)
+        if not of_arguments:
             return {}
         if self.outputs == ("output",):
-            return {self.made[0]: self.op.jvp(self.cache, **along)}
-        return dict(zip(self.made, self.op.jvp(self.cache, outputs=self.outputs, **along), strict=True))
+            return {self.made[0]: self.op.jvp(self.cache, **of_arguments)}
+        return dict(zip(self.made, self.op.jvp(self.cache, outputs=self.outputs, **of_arguments), strict=True))
 
     def gradients(self, d_made: dict[int, Array]) -> Iterable[tuple[int, Array]]:
         """Of the variables that the step was made from, from those of what it made."""
@@ -159,17 +170,17 @@ class Step(NamedTuple):
         d_output, further = self._cotangents(d_made)
         return self._by_variable(self.op.backward(d_output, self.cache, **further))
 
-    def gradients_along(self, tangents: dict[int, Array], d_made: dict[int, Array]) -> Iterable[tuple[int, Array]]:
-        """How :meth:`gradients` move along tangents of the variables."""
-        along = self._along(tangents)
-        if not along or not d_made:
+    def gradient_tangents(self, tangents: dict[int, Array], d_made: dict[int, Array]) -> Iterable[tuple[int, Array]]:
+        """The tangents of :meth:`gradients`, from those of the variables."""
+        of_arguments = self._of_arguments(tangents)
+        if not of_arguments or not d_made:
             return ()
         d_output, further = self._cotangents(d_made)
-        d_gradients = self.op.Gradients(**{name: along.get(name) for name in self.op.Gradients._fields})
+        d_gradients = self.op.Gradients(**{name: of_arguments.get(name) for name in self.op.Gradients._fields})
         return self._by_variable(self.op.double_backward(d_gradients, d_output, self.cache, **further)[1])
 
-    def _along(self, tangents: dict[int, Array]) -> dict[str, Any]:
-        """The tangents of the arguments in which something moves."""
+    def _of_arguments(self, tangents: dict[int, Array]) -> dict[str, Any]:
+        """The tangents of the arguments, of those that hold a variable with one."""
         return {
             name: mapped(lambda place, _: tangents.get(place.number), argument, keep=False)
             for name, argument in self.arguments.items()
@@ -218,7 +229,7 @@ class Tape:
                     arguments[name] = mapped(lambda x, _: Place(x.number), value)
                     bound.arguments[name] = mapped(lambda x, _: x.value, value)
             if outputs != ("output",):
-                check_wanted(op, outputs)
+                _check_outputs(op, outputs)
             output, cache = op.forward(*bound.args, **bound.kwargs)
         except (TypeError, ValueError, IndexError) as error:
             kind = next(kind for kind in (TypeError, IndexError, ValueError) if isinstance(error, kind))
@@ -282,7 +293,7 @@ def tape_of(values: Any) -> Tape | None:
     return next(iter(tapes.values()), None)
 
 
-def check_wanted(op: Any, outputs: Sequence[str]) -> None:
+def _check_outputs(op: Any, outputs: Sequence[str]) -> None:
     """Refuse a name that is no output of the op, and one that is there twice."""
     further = [name[2:] for name in list(signature(op.backward).parameters)[2:] if name.startswith("d_")]
     check_outputs(name_of(op), outputs, ["output", *further])

@@ -115,7 +115,7 @@ def forward(mathematics: Callable[..., Any]) -> Pass[..., Any]:
             output, cache, *intermediates = mathematics(*ready, **arguments)
             if intermediates and op.left_range((output, *intermediates[0]), op.factors(ready)):
                 output, cache, _ = _plain(mathematics(*op.wide(ready), **arguments))
-            output = as_result(op.without_query_axis(output, inputs), dtype.result)
+            output = as_result(op.without_query_axis(np.asanyarray(output), inputs), dtype.result)
         return output, op.cache._make((*inputs, *cache[len(inputs) : -1], output.shape))
 
     return cast("Pass[..., Any]", _as_pass(shell, mathematics))

@@ -94,7 +94,7 @@ def check_op_by(
     check_mapping(inputs)
     if hasattr(op, "as_op"):  # of which each layer is an op
         options = dict(options)
-        op = op.as_op(options.pop("layer"), tuple(inputs))
+        op = op.as_op(options.pop("layer", None), tuple(inputs))
     makers = {name: x for name, x in inputs.items() if hasattr(x, "with_array")}
     inputs = {name: x.array if name in makers else x for name, x in inputs.items()}
     nest = Nest.of_arguments(inputs)
