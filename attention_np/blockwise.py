@@ -163,12 +163,11 @@ def forward(
     With threadpoolctl (``pip install 'attention-np[fast]'``), every BLAS of the process is held to one thread until the
     call returns, since the tasks are what runs in parallel; so products elsewhere in the process run on one thread
     meanwhile. When the last of several calls returns, or fails, the number of threads is what it was. Results
-    have the same bits then, whatever the workers and the executor. Inside a ``threadpool_limits`` of another thread of
-    yours, that limit stays as it is.
+    have the same bits then, whatever the workers and the executor. Inside a ``threadpool_limits`` of yours, that limit
+    stays as it is.
 
-    On Linux, where threads of ours are as many as the cores, each keeps to one core until the call returns, the calling
-    thread too; then that may run where it could before. What a rule starts meanwhile, threads or processes, begins on
-    the core of its thread.
+    On Linux, where threads of ours are as many as the cores, each keeps to one core until the call returns. What a
+    rule starts meanwhile, threads or processes, begins on the core of its thread.
 
     References
     ----------

@@ -56,17 +56,26 @@ class _Hold:
 
     def _hand_over(self, libraries: Any) -> None:
         taken = threading.Event()
+        errors: list[BaseException] = []
 
         def keep() -> None:
-            self.limit = _limit(libraries)
-            with self.limit:
+            try:
+                self.limit = _limit(libraries)
+                with self.limit:
+                    taken.set()
+                    self.left.wait()
+            except BaseException as error:
+                errors.append(error)
+            finally:
                 taken.set()
-                self.left.wait()
 
         self.left.clear()
-        self.keeper = threading.Thread(target=keep, name="attention_np_blas", daemon=True)
-        self.keeper.start()
+        keeper = threading.Thread(target=keep, name="attention_np_blas", daemon=True)
+        keeper.start()
         taken.wait()
+        if errors:  # the other calls go on, and nobody holds BLAS for them
+            raise errors[0]
+        self.keeper = keeper
 
 
 def _limit(libraries: Any) -> Any:
@@ -116,7 +125,8 @@ def one_thread() -> Iterator[None]:
     """Hold BLAS to one thread, if threadpoolctl is installed.
 
     The number of threads of a BLAS belongs to the process: while this lasts, products elsewhere in the process run on
-    one thread too. Nested and concurrent uses count as one, and when the last ends the number is what it was.
+    one thread too. Nested and concurrent uses count as one, and when the last ends the number is what it was. A limit
+    that a living thread has set by threadpoolctl, as around the call, stays: threadpoolctl heeds no other thread then.
     """
     libraries = controller()
     if libraries is None:

@@ -37,21 +37,18 @@ def keep_to(cores: set[int] | None) -> Iterator[None]:
     if cores is None:
         yield
         return
-    _before.cores = os.sched_getaffinity(0)
+    with suppress(OSError):  # the system may refuse it, here and below, and nothing is lost
+        _before.cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores)
     try:
-        _move(cores)
         yield
     finally:
         move_back()
 
 
-def _move(cores: set[int]) -> None:
-    with suppress(OSError):  # the system may refuse it, and nothing is lost
-        os.sched_setaffinity(0, cores)
-
-
 def move_back() -> None:
     """Let this thread run where it could before."""
-    if _before.cores is not None:
-        _move(_before.cores)
-        _before.cores = None
+    before, _before.cores = _before.cores, None
+    if before is not None:
+        with suppress(OSError):
+            os.sched_setaffinity(0, before)

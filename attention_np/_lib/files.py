@@ -20,15 +20,24 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
         with given.open("ab") as stream:
             stream.write(content)
         return
-    target = given.resolve()
-    permissions = target.stat().st_mode & 0o7777 if target.exists() else None
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    target = Path(os.path.realpath(given))  # Path.resolve has a RuntimeError for links that go round
     try:
-        opened = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if permissions is None else 0o600)
-        with os.fdopen(opened, "wb") as stream:
+        permissions = target.stat().st_mode & 0o7777
+    except FileNotFoundError:
+        permissions = None
+    beside = target.with_name(f".attention_np.{secrets.token_hex(8)}.tmp")  # that name may be as long as names can be
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o666 if permissions is None else 0o600)
+
+    try:
+        with open(beside, "xb", opener=opener) as stream:
             stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())  # or the new name may outlive a power failure, and what was written not
         if permissions is not None:
             beside.chmod(permissions)
         beside.replace(target)
-    finally:
+    except BaseException:
         beside.unlink(missing_ok=True)
+        raise

@@ -126,29 +126,9 @@ def _run_here(
     due = 0
 
     def work(seat: set[int] | None) -> None:
-        with cores.keep_to(seat), quiet():
-            take_turns()
-
-    def take_turns() -> None:
-        nonlocal due
         try:
-            while True:
-                with turn:
-                    taken = next(source, None)
-                    if taken is None:
-                        return
-                    number, (label, task) = taken
-                    while number - due > 2 * workers and not call.stopped:
-                        turn.wait()
-                    if call.stopped:
-                        return
-                result = function(task)
-                with turn:
-                    ready[number] = label, result
-                    while due in ready:
-                        consume(*ready.pop(due))
-                        due += 1
-                    turn.notify_all()
+            with cores.keep_to(seat), quiet():
+                take_turns()
         except BaseException:
             call.stopped = True
             raise
@@ -156,10 +136,34 @@ def _run_here(
             with turn:
                 turn.notify_all()
 
+    def take_turns() -> None:
+        nonlocal due
+        while True:
+            with turn:
+                taken = next(source, None)
+                if taken is None:
+                    return
+                number, (label, task) = taken
+                while number - due > 2 * workers and not call.stopped:
+                    turn.wait()
+                if call.stopped:
+                    return
+            result = function(task)
+            with turn:
+                ready[number] = label, result
+                while due in ready:
+                    consume(*ready.pop(due))
+                    due += 1
+                turn.notify_all()
+
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(workers - 1, thread_name_prefix="attention_np") as pool:
-        others = [pool.submit(work, seat) for seat in seats[1:]]
+        try:
+            others = [pool.submit(work, seat) for seat in seats[1:]]
+        except BaseException:  # as where no more threads can be started: those that were do no more than they must
+            call.stopped = True
+            raise
         work(seats[0])
     for other in others:
         other.result()

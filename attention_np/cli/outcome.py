@@ -31,6 +31,8 @@ def ended(command: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("attention-np: interrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
+    except MemoryError as error:
+        return refuse(f"there is not enough memory: {error}" if str(error) else "there is not enough memory")
     except OSError as error:
         if error.filename is not None:  # a file, and not what is printed
             raise

@@ -84,12 +84,13 @@ def write(
         text = re.sub(r"\[[\d,\s]+\]", lambda shape: "".join(shape[0].split()).replace(",", ", "), text)
         (fresh / manifest.MANIFEST).write_text(text + "\n", encoding="utf-8")
         _check_target(target)
-        if target.exists():
-            target.rename(former)
         try:
+            if target.exists():
+                fresh.chmod(target.stat().st_mode & 0o7777)
+                target.rename(former)
             fresh.rename(target)
-        except OSError:
-            if former.exists():
+        except BaseException:
+            if former.exists() and not target.exists():
                 former.rename(target)
             raise
     return len(entries)

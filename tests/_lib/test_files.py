@@ -42,13 +42,22 @@ def test_a_file_keeps_its_permissions_and_a_new_one_has_those_of_all_new_ones(tm
     kept, new, usual = (tmp_path / name for name in ("kept", "new", "usual"))
     kept.touch(0o640)
     usual.touch()
-    modes, write = [], os.fdopen
-    monkeypatch.setattr(os, "fdopen", lambda fd, *how: modes.append(os.fstat(fd).st_mode & 0o777) or write(fd, *how))
+    modes = []
+    monkeypatch.setattr(os, "fsync", lambda fd: modes.append(os.fstat(fd).st_mode & 0o777))
     for path in (kept, new):
         write_whole(path, b"content")
     assert modes[0] == 0o600  # never open to others, also while it is written
     assert kept.stat().st_mode & 0o777 == 0o640
     assert new.stat().st_mode == usual.stat().st_mode
+
+
+def test_a_name_may_be_as_long_as_names_can_be_and_links_that_go_round_are_an_error_of_the_system(tmp_path):
+    write_whole(tmp_path / ("x" * 255), b"new")
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="symbolic links"):
+        write_whole(tmp_path / "a", b"new")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "b", "x" * 255]
 
 
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="this system has no /dev/stdout")
