@@ -46,6 +46,7 @@ html_title = "attention_np"
 html_static_path = ["_static"]
 html_favicon = "_static/favicon.svg"
 html_css_files = ["site.css"]
+html_js_files = ["attention.js", "moving.js"]
 html_additional_pages = {"index": "redirect.html"}
 html_copy_source = False
 html_show_copyright = False

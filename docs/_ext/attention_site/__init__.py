@@ -13,7 +13,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
-from attention_site import equations, examples, figures, naming, pictures, reference, typography
+from attention_site import course, equations, examples, figures, naming, pictures, reference, typography
 from attention_site.running import Program, Run, ShownEquation
 from attention_site.searching import SearchIndex
 from attention_site.site import Site
@@ -95,4 +95,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("run", Run)
     app.add_directive("run-python", Program)
     app.add_directive("equation", ShownEquation)
+    app.add_directive("moving", course.Moving)
+    app.add_directive("mechanism", course.Mechanism)
+    app.add_directive("results-of", course.ResultsOf)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}

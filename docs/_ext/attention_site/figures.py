@@ -11,6 +11,7 @@ from sphinx import addnodes
 
 from attention_site.drawings import FIGURES, WIDE, Drawing
 from attention_site.plot_examples import REFERENCE, shown_code
+from attention_site.stills import STILLS
 
 __all__ = ["FIGURES", "REFERENCE", "Drawing", "draw_figures", "place_figures"]
 
@@ -24,13 +25,15 @@ def draw_figures(folder: Path) -> None:
     import matplotlib.pyplot as plt
 
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+    drawings = {drawing.name: drawing.draw for drawing in (*FIGURES, *REFERENCE)}
+    drawings |= {f"still-{name}": draw for name, draw in STILLS.items()}
     with mpl.rc_context(LOOK):
-        for drawing in (*FIGURES, *REFERENCE):
-            axes = np.asarray(drawing.draw(), object).ravel()
+        for name, draw in drawings.items():
+            axes = np.asarray(draw(), object).ravel()
             figure = axes[0].figure
             wide, high = figure.get_size_inches()
             figure.set_size_inches(min(wide, WIDE), high)
-            figure.savefig(folder / FOLDER / f"{drawing.name}.svg", metadata={"Date": None}, bbox_inches="tight")
+            figure.savefig(folder / FOLDER / f"{name}.svg", metadata={"Date": None}, bbox_inches="tight")
             plt.close(figure)
 
 

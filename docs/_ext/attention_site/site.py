@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXPLAINED", "Site"]
 
+FOLDERS = "derivations", "docs/course"  # of the pages whose equations are executed
 EXPLAINED = "docs/verdicts"  # the page that says what verdicts mean
 _TAG = re.compile(r"\\tag\s*\{([^{}]*)\}")
 
@@ -44,17 +45,17 @@ class Site:
 
     def check(self) -> None:
         """Run the check that ``make check`` runs on the pages; what does not hold is a warning of the build."""
-        folder = self.root / "derivations"
-        report = check_pages(folder)
-        self.records = {record.tag: record for record in report.records if record.tag}
-        for page in read_pages([folder]):
-            self._pages[page.name] = f"derivations/{Path(page.path).stem}"
-            self.reasons |= {item.tag: item.reason for item in page.equations if item.mark == "skipped"}
-        for problem in report.problems:
-            log.warning("%s", problem)
-        for record in report.records:
-            if record.verdict == "fails":
-                log.warning("(%s) fails the check: %s", record.tag, record.message)
+        for folder in FOLDERS:
+            report = check_pages(self.root / folder)
+            self.records |= {record.tag: record for record in report.records if record.tag}
+            for page in read_pages([self.root / folder]):
+                self._pages[page.name] = f"{folder}/{Path(page.path).stem}"
+                self.reasons |= {item.tag: item.reason for item in page.equations if item.mark == "skipped"}
+            for problem in report.problems:
+                log.warning("%s", problem)
+            for record in report.records:
+                if record.verdict == "fails":
+                    log.warning("(%s) fails the check: %s", record.tag, record.message)
 
     def tag_of(self, latex: str) -> str | None:
         """The tag of a displayed equation that was checked."""
