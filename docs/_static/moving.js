@@ -224,14 +224,14 @@
 
   function cache(place) {
     const text = "the cat saw it and it saw the cat".split(" ");
-    const kept = table("kept", ["key", "value"], text), now = line("word"), looked = line("keys that its query looks at:");
+    const kept = table("kept", text, ["key", "value"]), now = line("word"), looked = line("keys that its query looks at:");
     const withCache = line("rows projected so far, with the cache:"), without = line("without:");
     let n = 0;
     function show() {
-      for (const row of kept.cells) row.forEach((cell, j) => {
+      kept.cells.forEach((row, j) => row.forEach((cell) => {
         cell.textContent = j < n ? "\u25a0" : "";
         cell.classList.toggle("new", j === n - 1);
-      });
+      }));
       now.root.firstChild.textContent = n ? `new word: "${text[n - 1]}", number ` : "no word yet: ";
       now.show(n, 0);
       looked.show(n, 0);
