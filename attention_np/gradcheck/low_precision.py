@@ -7,7 +7,7 @@ backward; and the floor is how far the kernel's answers jump about on lines of p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +39,7 @@ from attention_np.gradcheck.report.reporting import Report
 from attention_np.gradcheck.slopes.lines import POINTS, noise_of
 from attention_np.gradcheck.slopes.measuring import CENTRAL, Running
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
+from attention_np.gradcheck.slopes.moves import AT_ONCE
 from attention_np.gradcheck.slopes.numerical import as_method
 from attention_np.gradcheck.verdict.judging import UNDECIDED, WRONG, Verdict, judge
 from attention_np.gradcheck.words import explain
@@ -139,13 +140,11 @@ def check_low_precision(
         expected = kernel.named(right) | {
             name: np.asarray(found.measured, float).reshape(found.shape) for name, found in known.items()
         }
-        noise = kernel.floors(cotangents[0], answer, generator)
         near = STEADY * kernel.unit + SAME_CALL * SINGLE
         asks = {
             name: _AskPair(found, problem.inputs, functions.backward) if pull_back else Ask(found, problem.inputs)
             for name, found in known.items()
         }
-        verdicts: dict[str, Verdict] = {}
         reports = {}
         for name, there in expected.items():
             fault = fault_of_form(answer[name], there) or another_answer(answer[name], again[name], near)
@@ -153,8 +152,16 @@ def check_low_precision(
                 for word, of_output in OF_OUTPUTS if name not in known else ():
                     fault = fault.replace(word, of_output)
                 reports[name] = InputReport(name, "reference", False, math.inf, size=there.size, diagnosis=fault)
-                continue
-            details, diagnosis = _judged(kernel, answer[name], there, noise[name], asks.get(name))
+        comparable = [name for name in expected if name not in reports]
+        floors, judged = dict.fromkeys(comparable, 0.0), {}
+        for noise in kernel.noises(cotangents[0], {name: answer[name] for name in comparable}, generator):
+            for name in comparable:
+                floors[name] = np.fmax(floors[name], noise[name])
+                judged[name] = _judged(kernel, answer[name], expected[name], floors[name], asks.get(name))
+            if not any((details.verdict == WRONG).any() for details, _ in judged.values()):
+                break  # floors only rise
+        verdicts: dict[str, Verdict] = {}
+        for name, (details, diagnosis) in judged.items():
             reports[name] = compared(name, "reference", details, kernel.unit, diagnosis)
             if name in known:
                 verdicts[name] = Verdict(known[name], 0.0)
@@ -163,7 +170,7 @@ def check_low_precision(
             mistake = mistake_of(verdicts[name], known, verdicts)
             cause = explain(replace(mistake, ask=asks[name], exact=True)) or "no simple cause"
             reports[name] = replace(reports[name], diagnosis=cause)
-    return Report(tuple(reports.values()))
+    return Report(tuple(reports[name] for name in expected))
 
 
 def _truth(problem: Problem, pull_back: Backward | None, method: str, running: Running) -> dict[str, Evidence]:
@@ -216,7 +223,9 @@ def _judged(
     floor = noise + np.fmax(kernel.unit * largest, kernel.smallest) / 2 + of_reference
     bound: Any = 0.0
     if ask is not None and (np.abs(claimed - expected) > UNDECIDABLE * floor).any():
-        lost = _lost(kernel, ask, ask.found.subject.x, ask.found.rng("lost"))
+        lost = ask.found.problem.once(
+            (ask.found.name, "lost"), lambda: _lost(kernel, ask, ask.found.subject.x, ask.found.rng("lost"))
+        )
         bound = kernel.unit * np.abs(expected).max(initial=0) + 1.5 * lost
     verdict = judge(claimed, expected, floor, bound, UNDECIDABLE * kernel.unit)
     verdict[~np.isfinite(expected)] = UNDECIDED
@@ -272,35 +281,42 @@ class _Kernel:
         return list(self.answer(u, arrays).values())[-len(self.point) :]
 
     def answer(self, u: Array, point: Iterable[Array] | None = None) -> dict[str, Any]:
-        """The outputs, and the gradients by the inputs."""
-        there = self.point.values() if point is None else point
-        arrays = [np.array(x, own.dtype) for x, own in zip(there, self.point.values(), strict=True)]
+        """The outputs, and the gradients by the inputs, in double precision."""
+        return {name: _in_double(x) for name, x in self._narrow_answer(u, point or self.point.values()).items()}
+
+    def _narrow_answer(self, u: Array, point: Iterable[Array]) -> dict[str, Any]:
+        """The same in the kernel's own dtypes."""
+        arrays = [np.array(x, own.dtype) for x, own in zip(point, self.point.values(), strict=True)]
         output = np.asarray(self.functions.forward(*(x.copy() for x in arrays)))
         gradients = self.functions.backward(u.astype(self.output.dtype), *arrays)
-        answers = self.named(output) | dict(zip(self.point, gradients, strict=True))
-        return {name: _in_double(x) for name, x in answers.items()}
+        return self.named(output) | dict(zip(self.point, gradients, strict=True))
 
-    def floors(self, u: Array, here: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Array]:
-        """How far rounding moves each entry of the output and of the gradients, of the answer that is given `here`."""
-        floors = {name: np.zeros(np.shape(x)) for name, x in here.items()}
+    def noises(self, u: Array, here: Mapping[str, Array], rng: np.random.Generator) -> Iterator[dict[str, Array]]:
+        """How far rounding moves each entry of the answers `here`: on lines of points that lie close, then farther apart.
+
+        Closest to the point rounding itself may choose the branch; farther away a branch is no rounding.
+        """
         ways = [rng.choice([-1, 1], x.shape) * rng.uniform(0.5, 1, x.shape) for x in (u, *self.point.values())]
         spacing = self.unit
         while spacing <= max(2.0**-5, self.unit):
-            answers = [self.answer(*self._moved(u, ways, spacing, k)) for k in range(POINTS)]
-            for name, floor in floors.items():
-                if not all(np.shape(x[name]) == floor.shape and x[name] is not None for x in (here, *answers)):
+            answers = [self._narrow_answer(*self._points(u, ways, spacing, k)) for k in range(POINTS)]
+            noises = {}
+            for name, x in here.items():
+                noises[name] = np.zeros(x.shape)
+                if any(answer[name] is None or np.shape(answer[name]) != x.shape for answer in answers):
                     continue
-                curve = np.array([x[name] for x in answers])
-                if spacing > self.unit:  # closer, rounding itself may choose the branch
-                    largest = max(np.abs(curve).max(initial=0), np.abs(u).max(initial=0))
+                largest = max(np.abs(x).max(initial=0), np.abs(u).max(initial=0)) if spacing > self.unit else np.inf
+                for start in range(0, x.size, AT_ONCE):
+                    some = slice(start, start + AT_ONCE)
+                    curve = np.array([_in_double(np.reshape(answer[name], -1)[some]) for answer in answers])
                     curve = _without_a_branch(curve, self.unit * largest)
-                step = np.abs(curve[POINTS // 2] - curve[POINTS // 2 - 1])
-                noise = noise_of(curve) + STEADY * step * self.unit / spacing / UNDECIDABLE
-                floors[name] = np.fmax(floor, np.where(np.isfinite(noise), noise, 0))
+                    step = np.abs(curve[POINTS // 2] - curve[POINTS // 2 - 1])
+                    noise = noise_of(curve) + STEADY * step * self.unit / spacing / UNDECIDABLE
+                    noises[name].reshape(-1)[some] = np.where(np.isfinite(noise), noise, 0)
+            yield noises
             spacing *= 4
-        return floors
 
-    def _moved(self, u: Array, ways: Sequence[Array], spacing: float, k: int) -> tuple[Array, list[Array]]:
+    def _points(self, u: Array, ways: Sequence[Array], spacing: float, k: int) -> tuple[Array, list[Array]]:
         """The cotangent and the inputs after `k` of the steps between `POINTS` points, in their own dtypes.
 
         Every step is so many last bits of the number itself, and towards zero, or back from there: so no point is

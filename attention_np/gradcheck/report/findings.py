@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.verdict.escape import Escape
-from attention_np.gradcheck.verdict.judging import UNCHECKED, UNDECIDED, WRONG
+from attention_np.gradcheck.verdict.judging import HOLDS, UNCHECKED, UNDECIDED, WRONG
 
 Array = npt.NDArray[Any]
 
@@ -88,14 +88,18 @@ def compared(
     looked = np.flatnonzero(verdict != UNCHECKED)
     known = looked[np.isfinite(n[looked])]
     wrong, undecided = np.flatnonzero(verdict == WRONG), np.flatnonzero(verdict == UNDECIDED)
-    rest = np.setdiff1d(looked, np.concatenate([wrong, undecided]))
+    rest = np.flatnonzero(verdict == HOLDS)
 
     def index(k: int) -> tuple[int, ...]:
         return tuple(map(int, np.unravel_index(k, details.analytic.shape)))
 
     def worst_first(elements: Array) -> list[Entry]:
         with np.errstate(all="ignore"):
-            ranked = elements[np.lexsort([-np.abs(a - n)[elements]])][:SHOWN].tolist()
+            rank = -np.abs(a[elements] - n[elements])
+            if rank.size > SHOWN:  # of many, sort those that may be shown
+                few = ~(rank > np.partition(rank, SHOWN)[SHOWN])
+                elements, rank = elements[few], rank[few]
+            ranked = elements[np.lexsort([rank])][:SHOWN].tolist()
         return [Entry(index(k), float(a[k]), float(n[k]), float(floor[k])) for k in ranked]
 
     nothing = [Entry((), math.nan, math.nan, math.nan)]

@@ -17,6 +17,7 @@ from attention_np.gradcheck.words.reading import (
     Reading,
     axes_in_words,
     number,
+    spread,
     subsets,
 )
 
@@ -37,6 +38,8 @@ def constant_factor(mistake: Mistake) -> Iterator[Reading]:
         said = f"it is {what}{of} {_throughout(mistake)}{name}"
         yield Reading("factor", said, value * mistake.right, (value,), scale=abs(value))
 
+
+MANY = 4096  # entries tell a factor as well as all
 
 READINGS = ((0, zero), (40, constant_factor))
 
@@ -64,8 +67,8 @@ def factor_of(mistake: Mistake, among: Array) -> float | None:
 
 def best_multiple(mistake: Mistake, other: Array, among: Array) -> float:
     """The multiple of `other`, (3, *shape), that is closest to the claimed gradient, in units of the noise."""
-    known = among & ~mistake.neutral
-    claimed, other, noise = (x[:, known] for x in (mistake.claimed, other, mistake.noise))
+    known = spread(np.flatnonzero(among & ~mistake.neutral), MANY)
+    claimed, other, noise = (x.reshape(3, -1)[:, known] for x in (mistake.claimed, other, mistake.noise))
     claimed, other = claimed / noise, other / noise
     finite = np.isfinite(claimed) & np.isfinite(other)  # the noise of the smallest numbers is lost
     return float(np.divide((claimed * other)[finite].sum(), np.square(other[finite]).sum()))

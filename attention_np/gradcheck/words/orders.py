@@ -13,7 +13,7 @@ from itertools import permutations
 import numpy as np
 
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
-from attention_np.gradcheck.words.reading import Array, Mistake, Reading, axes_in_words, in_words, subsets
+from attention_np.gradcheck.words.reading import Array, Mistake, Reading, axes_in_words, in_words, spread, subsets
 
 Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place in turn where its entry was taken from
 
@@ -30,7 +30,7 @@ def swapped(mistake: Mistake) -> Iterator[Reading]:
 
 def another_order(mistake: Mistake) -> Iterator[Reading]:
     """The entries of the numerical gradient in another order."""
-    wrong = np.flatnonzero(mistake.wrong)[:8]
+    wrong = spread(np.flatnonzero(mistake.wrong), 8)
     claimed, near = mistake.claimed.reshape(3, -1)[:, wrong], 2 * mistake.tolerance.reshape(3, -1).max(axis=1)[:, None]
     for what, order in _orders(mistake):
         few = _taken(mistake.right, order.ravel()[wrong])

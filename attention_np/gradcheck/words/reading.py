@@ -249,7 +249,7 @@ class Mistake:
         if (known & self.wrong).sum() < min(10, self.wrong.sum() / 2):
             return False
         few = np.zeros(known.shape, bool)
-        few.flat[np.flatnonzero(known & self.wrong)[:8]] = True  # hardly any reading is right
+        few.flat[spread(np.flatnonzero(known & self.wrong), 8)] = True  # hardly any reading is right
         scale = np.broadcast_to(1.0 if self.exact else np.fmax(reading.scale, 1), self.claimed.shape)
         for some in (few, known):
             claim, noise = reading.claim[:, some], scale[:, some] * self.noise[:, some]
@@ -292,6 +292,11 @@ def number(x: float, digits: int = 9, precision: float = EPS) -> str:
     shorter = (float(f"{x:.{fewer}g}") for fewer in range(2, digits))
     shown = next((y for y in shorter if abs(y - x) <= precision * abs(x) and y != 1), x)
     return f"{'about ' if precision > VAGUE and shown != x else ''}{shown:.{digits}g}"
+
+
+def spread(elements: Array, count: int) -> Array:
+    """So many of the elements at most, from the first to the last."""
+    return elements[np.linspace(0, len(elements) - 1, min(count, len(elements))).astype(int)]
 
 
 def subsets(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
