@@ -15,6 +15,8 @@ import numpy as np
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.words.reading import Array, Mistake, Reading, axes_in_words, in_words, spread, subsets
 
+FARTHEST = 8  # places, of shifts: more are no slip of an index
+
 Orders = Iterator[tuple[str, Array]]  # what they are called, and for each place in turn where its entry was taken from
 
 
@@ -85,10 +87,9 @@ def _named(shape: tuple[int, ...]) -> Orders:
     for axes in subsets(axis for axis, length in enumerate(shape) if length > 1):
         yield f"{axes_in_words(axes)} {'is' if len(axes) == 1 else 'are'} reversed", np.flip(places, axes)
     for axis, length in enumerate(shape):
-        shifts = sorted((k for k in range(-(length // 2), (length + 1) // 2) if k), key=abs)
-        for shift in shifts[:1000]:
-            around, index = np.roll(places, shift, axis), np.indices(shape)[axis]
-            beyond = index < shift if shift > 0 else index >= length + shift
+        farthest, index = min(length // 2, FARTHEST), np.arange(length).reshape(-1, *[1] * (len(shape) - axis - 1))
+        for shift in sorted((k for k in range(-farthest, farthest + 1) if k and 2 * k != -length), key=abs):
+            around, beyond = np.roll(places, shift, axis), (index < shift) | (index >= length + shift)
             what = f"it is shifted by {shift} along axis {axis}"
             yield f"{what}, around the end", around
             yield f"{what}, with zeros from beyond the end", np.where(beyond, -1, around)
