@@ -79,7 +79,7 @@ def prepared(problem: Problem, name: str, subject: Subject, options: Options, ru
     if method == "auto":
         method = COMPLEX if trial.refusal is None else CENTRAL
     if method == COMPLEX and trial.refusal is not None and not trial.bends:
-        raise NotAnalyticError(f"input {name}: {trial.refusal}, so the complex step does not apply: use central")
+        raise NotAnalyticError.at_input(name, trial.refusal)
     if method == COMPLEX:
         return Evidence(name, problem, subject, method, running, trial.unseen, trial.bends)
     note, zeros = trial.refusal if options.method == "auto" else None, np.zeros(subject.x.shape)
@@ -99,8 +99,8 @@ def _look_at_all(found: Evidence, options: Options) -> None:
             refusal = "the complex step gives no finite slope"
     except NotAnalyticError as error:
         if options.method != "auto":
-            raise NotAnalyticError(f"input {found.name}: {error}") from error
-        refusal = str(error).partition(",")[0]
+            raise NotAnalyticError.at_input(found.name, error) from error
+        refusal = str(error)
         found.looked[elements] = True
     if refusal is not None and options.method == "auto":
         found.note = refusal

@@ -24,6 +24,11 @@ SAME_CALL = 50  # units in the last place that two equal calls may differ by: su
 class NotAnalyticError(ValueError):
     """The complex step does not apply: the function refuses complex arrays, or is not analytic."""
 
+    @classmethod
+    def at_input(cls, name: str, why: object) -> NotAnalyticError:
+        """The error for whoever has asked for the complex step."""
+        return cls(f"input {name}: {why}, so the complex step does not apply: use central")
+
 
 def check_mapping(inputs: object) -> None:
     """Refuse `inputs` that are not a mapping of names, or an empty one."""

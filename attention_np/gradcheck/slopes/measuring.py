@@ -48,8 +48,8 @@ def measured(
     for number, chunk in enumerate(chunks):
         found = kept.get(f"{key}/{size}/{number}", (len(chunk), columns)) if kept else None
         if found is not None:
-            *others, _, _, _ = found.T
-            parts[number] = Slopes(np.array(others).T, *found.T[-3:])
+            cotangents = len(subject.cotangents)
+            parts[number] = Slopes(found[:, :cotangents], *found[:, cotangents:].T)
     missing = [number for number in range(len(chunks)) if number not in parts]
     tasks = [partial(_slopes_of_entries, subject, chunks[k], method, some[k], best) for k in missing]
     for done, slopes in _in_turn(tasks, running.executor):
@@ -57,7 +57,7 @@ def measured(
         if kept:
             kept.put(f"{key}/{size}/{missing[done]}", np.column_stack(slopes))
     if not chunks:
-        return Slopes(np.zeros((0, len(subject.cotangents))), *np.zeros((3, 0)))
+        return Slopes(np.zeros((0, len(subject.cotangents))), *np.zeros((len(Slopes._fields) - 1, 0)))
     ordered = [parts[number] for number in range(len(chunks))]
     return Slopes(*(np.concatenate(column) for column in zip(*ordered, strict=True)))
 

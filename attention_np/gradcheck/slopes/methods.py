@@ -32,6 +32,7 @@ class Slopes(NamedTuple):
     errors: Array  # (moves,): the method's own error for the first cotangent
     steps: Array  # (moves,): the longest step that was taken, relative to the direction
     moving: Array  # (moves,): whether some output moves
+    bent: Array  # (moves,): whether the slope jumps within the step
 
 
 def by_complex_step(subject: Subject, directions: Array) -> Slopes:
@@ -44,16 +45,13 @@ def by_complex_step(subject: Subject, directions: Array) -> Slopes:
     steps = np.where(in_single, COMPLEX_STEP_IN_SINGLE, COMPLEX_STEP) * own
     try:
         outputs = subject.outputs(subject.x + 1j * scaled(directions, steps))
-    except MemoryError:
+    except (MemoryError, NotAnalyticError):
         raise
     except Exception as error:
-        raise NotAnalyticError(
-            f"forward refuses complex arrays, so the complex step does not apply: use central ({error})"
-        ) from error
+        why = str(error).partition("\n")[0] or type(error).__name__
+        raise NotAnalyticError(f"forward refuses complex arrays ({why})") from error
     if outputs.dtype.kind != "c":
-        raise NotAnalyticError(
-            f"forward turns complex arrays into {outputs.dtype}, so the complex step does not apply: use central"
-        )
+        raise NotAnalyticError(f"forward turns complex arrays into {outputs.dtype}")
     with np.errstate(all="ignore"):
         slopes = outputs.imag / steps[:, None]  # (moves, outputs) (gradcheck.14)
         eps = float(np.finfo(outputs.dtype).eps)
@@ -62,7 +60,7 @@ def by_complex_step(subject: Subject, directions: Array) -> Slopes:
         left = steps**2 * (np.abs(subject.output.ravel()) * weights).sum()
         errors = eps * _summed(np.abs(slopes), weights) + left
         known = np.isfinite(values[:, 0])
-        return Slopes(values, np.where(known, errors, np.inf), steps, (slopes != 0).any(axis=1))
+        return Slopes(values, np.where(known, errors, np.inf), steps, (slopes != 0).any(axis=1), 0 * steps)
 
 
 def by_differences(subject: Subject, directions: Array, steps: Array | float) -> Slopes:
@@ -89,7 +87,8 @@ def by_differences(subject: Subject, directions: Array, steps: Array | float) ->
             rounding = np.fmax(rounding, 2 * np.sqrt(_summed(moving, noise)) / width)  # (gradcheck.33)
         best, truncation = extrapolated(column)
         jump = np.abs(16 * bends[2] - 10 * bends[1] + bends[0]) / 7  # of the slope, within the step (gradcheck.81)
-        jump[~(jump > BENT * rounding)] = 0
+        bent = ~(jump <= BENT * rounding)
+        jump[~bent | np.isnan(jump)] = 0
         hidden = 2 * np.sqrt(np.maximum(noise.sum() - _summed(moving, noise), 0)) / width
         unsure = np.flatnonzero(hidden > np.fmax(KNOWN * np.abs(best[:, 0]), rounding))
         if unsure.size:  # outputs that do not move may hide a slope below their last bits: do they depend on it?
@@ -97,7 +96,7 @@ def by_differences(subject: Subject, directions: Array, steps: Array | float) ->
             rounding[unsure] = (2 * np.sqrt(_summed(moving, noise)) / width)[unsure]
         errors = truncation[:, 0] + rounding + jump
     known = np.isfinite(errors)  # which they are not where the slope is not
-    return Slopes(best, np.where(known, errors, np.inf), np.array(steps), np.asarray(moving.any(axis=1)))
+    return Slopes(best, np.where(known, errors, np.inf), np.array(steps), np.asarray(moving.any(axis=1)), bent)
 
 
 def by_best_differences(subject: Subject, directions: Array, *, all_steps: bool = False) -> Slopes:

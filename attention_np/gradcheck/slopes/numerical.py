@@ -12,6 +12,7 @@ import numpy.typing as npt
 from attention_np._lib.arguments import as_array
 from attention_np.gradcheck.problem.calls import (
     Forward,
+    NotAnalyticError,
     as_inputs,
     check_functions,
     evaluate,
@@ -77,7 +78,10 @@ def numerical_gradient(
     gradients = {}
     for k, name in enumerate(arrays):
         subject, by = with_method(Subject(partial(on_copies, forward), point, k, output, u[None], unit), method)
-        found = measured(subject, np.arange(subject.x.size), by, Running(), best=True)
+        try:
+            found = measured(subject, np.arange(subject.x.size), by, Running(), best=True)
+        except NotAnalyticError as error:
+            raise NotAnalyticError.at_input(name, error) from error
         gradients[name] = np.asarray(found.values[:, 0].reshape(subject.x.shape), np.float64)
     return gradients
 

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
 from attention_np.gradcheck.slopes.lines import POINTS, noise_of
-from attention_np.gradcheck.slopes.methods import (
-    BENT,
-    COMPLEX_STEP,
-    LEVELS,
-    TOO_SMALL,
-    UNDECIDABLE,
-    Array,
-    extrapolated,
-)
+from attention_np.gradcheck.slopes.methods import TOO_SMALL, UNDECIDABLE, Array, by_complex_step, by_differences
 from attention_np.gradcheck.slopes.moves import LONGEST, Subject, along_entries, magnitudes
 
-TRIALS = tuple(LONGEST * 2.0 ** (-5 * k) for k in range(5))  # relative steps of differences
+FIRST = 2.0**-9  # the relative step at which truncation and rounding are both small, as a rule
+TRIALS = tuple(2.0**-k for k in (7, 9, 12, 16, 21, 27))  # relative steps, all of which are asked in doubt
 NOT_ANALYTIC = (
     "forward is not analytic (a cast, an abs, a comparison of complex numbers?), or loses small imaginary parts"
 )
@@ -32,47 +26,31 @@ class Trial(NamedTuple):
 
     refusal: str | None  # why the complex step does not apply; None if nothing speaks against it
     unseen: Array  # of the shape of the input: how far off its slopes may be that nothing was seen of it
-    bends: bool  # whether some output may have a kink at the point
+    bends: bool  # whether the function may have a kink at the point
 
 
 def tried(subject: Subject, rng: np.random.Generator, noise: Callable[[], Array]) -> Trial:
-    """The complex step, held against differences along one direction; `noise` of the outputs is asked if it matters.
-
-    It takes evidence to say no: an output whose slopes by differences at two scales agree, within their errors, with
-    each other, and with the complex step at none.
-    """
-    direction = random_direction(subject.x, rng)
+    """The complex step, held against differences along one direction; `noise` of the outputs is asked if it matters."""
+    direction = random_direction(subject.x, rng)[None]
+    unknown = np.full(subject.x.shape, np.inf)
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("error", np.exceptions.ComplexWarning)
-        looks = _Looks(subject, direction, subject.rounding)
-        found, error, _ = looks.at(TRIALS[0])
-        likely = looks.likely
-        bends, unknown = looks.bends, np.full(subject.x.shape, np.inf)
+        first = by_differences(subject, direction, FIRST)
+        bends = bool(first.bent[0])
         try:
-            output = subject.outputs((subject.x + 1j * COMPLEX_STEP * direction)[None])[0]
+            slope = float(by_complex_step(subject, direction).values[0, 0])
         except NotAnalyticError as refused:
             return Trial(str(refused), unknown, bends)
-        except MemoryError:
-            raise
-        except Exception as refused:
-            why = str(refused).partition("\n")[0] or type(refused).__name__
-            return Trial(f"forward refuses complex arrays ({why})", unknown, bends)
-        if output.dtype.kind != "c":
-            return Trial(f"forward turns complex arrays into {output.dtype}", unknown, bends)
-        slope = output.imag / COMPLEX_STEP
-        if (~np.isfinite(slope) & np.isfinite(found)).any():
+        if not np.isfinite(slope) and np.isfinite(first.values[0, 0]):
             return Trial("the complex step gives no finite slope", unknown, bends)
-        agrees = np.abs(slope - found) <= UNDECIDABLE * error
-        unseen = np.abs(slope - found) + likely
-        if not agrees.all():
-            other, resolved = _contradicted(looks, slope)
+        unseen = abs(slope - first.values[0, 0]) + first.errors[0]
+        if not abs(slope - first.values[0, 0]) <= UNDECIDABLE * first.errors[0]:
+            other, unseen = _contradicted(subject, direction, slope)
             if other is not None:  # were the outputs noisier than by their last bits?
-                other, resolved = _contradicted(_Looks(subject, direction, noise().ravel()), slope)
+                other, unseen = _contradicted(replace(subject, noise=noise()), direction, slope)
             if other is not None:
-                return Trial(contradiction(*other), unknown, bends)
-            unseen = np.where(agrees, unseen, resolved)
-        total = np.sqrt(np.square(unseen * subject.weights[:, 0]).sum())
-        return Trial(None, total / np.abs(np.where(direction == 0, np.inf, direction)), bends)
+                return Trial(contradiction(slope, other), unknown, bends)
+        return Trial(None, unseen / np.abs(np.where(direction[0] == 0, np.inf, direction[0])), bends)
 
 
 def contradiction(step: float, difference: float) -> str:
@@ -80,49 +58,26 @@ def contradiction(step: float, difference: float) -> str:
     return f"the complex step gives the slope {step:.9g}, differences {difference:.9g}: {NOT_ANALYTIC}"
 
 
-def _contradicted(looks: _Looks, slope: Array) -> tuple[tuple[float, float] | None, Array]:
-    """The complex step and the differences of the output in which they are farthest apart; None if they need not be.
+def _contradicted(subject: Subject, direction: Array, slope: float) -> tuple[float | None, float]:
+    """The slope by differences that speaks against the complex step; None if none does. How far apart they may be.
 
-    They need not where they agree at a scale that would have told. And how far apart they may be, for each output.
+    It takes evidence to say no: slopes by differences at two scales that agree, within their errors, with each other,
+    and with the complex step at none that would have told.
     """
-    scales = [looks.at(scale) for scale in TRIALS]
-    found, error, tells = (np.array(part) for part in zip(*scales, strict=True))  # (scales, outputs)
-    differ = np.abs(found - slope)
-    steady = tells[1:] & tells[:-1] & (np.abs(np.diff(found, axis=0)) <= UNDECIDABLE * np.fmin(error[1:], error[:-1]))
-    apart = differ > UNDECIDABLE * error
-    excess = np.where(steady & apart[1:] & apart[:-1], np.fmin(differ[1:], differ[:-1]), 0)
-    agrees = tells & ~apart & (UNDECIDABLE * error < excess.max(axis=0, initial=0))
-    excess[:, agrees.any(axis=0)] = 0
-    weight = np.abs(looks.subject.weights[:, 0])
-    excess[excess * weight <= TOO_SMALL * looks.subject.unit * (np.abs(slope) * weight).max(initial=0)] = 0
-    scale, k = np.unravel_index(int(excess.argmax()), excess.shape) if excess.size else (0, 0)
-    told = np.where(np.isfinite(differ + error), differ + error, np.inf).min(axis=0, initial=np.inf)
-    resolved = np.where(np.isfinite(told), told, 0)
-    return (float(slope[k]), float(found[scale, k])) if excess.size and excess[scale, k] > 0 else None, resolved
-
-
-class _Looks:
-    """The slope of each output along one direction by differences, its error, and whether the output moves at all."""
-
-    def __init__(self, subject: Subject, direction: Array, rounding: Array) -> None:
-        self.subject, self.direction, self.rounding, self.bends = subject, direction, rounding, False
-        self.likely = np.zeros(rounding.shape)  # errors of the last step, if they go on falling as they have
-
-    def at(self, scale: float) -> tuple[Array, Array, Array]:
-        """At one step, halved twice."""
-        steps = scale / 2.0 ** np.arange(LEVELS)
-        moves = np.multiply.outer(np.stack([steps, -steps]).ravel(), self.direction)
-        values = self.subject.values(self.subject.x + moves)
-        up, down = values.reshape(2, LEVELS, self.subject.output.size)
-        column = list((up - down) / (2 * steps[:, None]))
-        best, truncation = extrapolated(column)
-        bend = (up - 2 * self.subject.output.ravel() + down) / steps[:, None]
-        left = np.abs(16 * bend[2] - 10 * bend[1] + bend[0]) / 7  # (gradcheck.81)
-        rounding = 2 * self.rounding / steps[-1]
-        self.bends |= bool((~(left <= BENT * rounding)).any())
-        fell = np.fmin(truncation / np.abs(best - column[-1]), 1)
-        self.likely = rounding + np.where(np.isfinite(fell), fell, 0) * truncation
-        return best, truncation + rounding, (up != down).any(axis=0)
+    scales = [by_differences(subject, direction, step) for step in TRIALS]
+    found, error, moves = (
+        np.ravel([getattr(x, part)[..., 0] for x in scales]) for part in ("values", "errors", "moving")
+    )
+    apart = np.abs(found - slope)
+    differs, tells = apart > UNDECIDABLE * error, moves.astype(bool)
+    same = np.abs(np.diff(found)) <= UNDECIDABLE * np.fmin(error[1:], error[:-1])
+    steady = tells[1:] & tells[:-1] & same & differs[1:] & differs[:-1]
+    excess = np.where(steady, np.fmin(apart[1:], apart[:-1]), 0)
+    agrees = tells & ~differs & (UNDECIDABLE * error < excess.max())
+    told = (apart + error)[np.isfinite(apart + error)]
+    best = int(excess.argmax())
+    is_clear = excess[best] > TOO_SMALL * subject.unit * abs(slope) and not agrees.any()
+    return float(found[best]) if is_clear else None, float(told.min(initial=np.inf)) if told.size else 0.0
 
 
 def random_direction(x: Array, rng: np.random.Generator) -> Array:

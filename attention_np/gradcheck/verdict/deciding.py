@@ -37,7 +37,7 @@ def decide(evidence: Evidence, auto: bool, rtol: float) -> Verdict:
     reason = settle(verdict)
     if reason is not None:
         if not auto:
-            raise NotAnalyticError(f"input {evidence.name}: {reason}, so the complex step does not apply: use central")
+            raise NotAnalyticError.at_input(evidence.name, reason)
         evidence.note = reason
         evidence.by_differences()
         verdict = Verdict(evidence, rtol)

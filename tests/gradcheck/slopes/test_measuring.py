@@ -32,7 +32,7 @@ def test_the_entries_that_are_asked_for_are_measured_in_their_order(method, elem
     subject = subject_of(oscillator, x, cotangent=u)
     found = measured(subject, chosen, method, Running(), best=True)
     np.testing.assert_allclose(found.values, oscillator_slopes(x, u)[chosen, None], rtol=0, atol=1e-9)
-    assert [part.shape for part in found[1:]] == [(len(chosen),)] * 3
+    assert [part.shape for part in found[1:]] == [(len(chosen),)] * 4
     for k, entry in enumerate(chosen):
         one = measured(subject, np.array([entry]), method, Running(), best=True)
         assert [part[k] for part in found] == [part[0] for part in one]
