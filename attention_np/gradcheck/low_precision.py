@@ -292,7 +292,7 @@ class _Kernel:
         return self.named(output) | dict(zip(self.point, gradients, strict=True))
 
     def noises(self, u: Array, here: Mapping[str, Array], rng: np.random.Generator) -> Iterator[dict[str, Array]]:
-        """How far rounding moves each entry of the answers `here`: on lines of points that are close, then farther apart.
+        """How far rounding moves each entry of the answers `here`: on lines of points close by, then farther apart.
 
         Closest to the point rounding itself may choose the branch; farther away a branch is no rounding.
         """

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.check import check
-from attention_np.gradcheck.evidence import Pair, noise_of_pair
 from attention_np.gradcheck.problem.calls import as_generator, check_functions, check_mapping
-from attention_np.gradcheck.problem.nests import Nest, parts_of
+from attention_np.gradcheck.problem.nests import Nest
 from attention_np.gradcheck.problem.problem import FlatFunctions
 from attention_np.gradcheck.report.findings import InputReport
 from attention_np.gradcheck.report.reporting import Report
-from attention_np.gradcheck.slopes.measuring import CENTRAL, COMPLEX, Running, measured_along
-from attention_np.gradcheck.slopes.methods import COMPLEX_STEP, COMPLEX_STEP_IN_SINGLE, TOO_SMALL, UNDECIDABLE
-from attention_np.gradcheck.slopes.moves import Subject
-from attention_np.gradcheck.slopes.numerical import with_method
-from attention_np.gradcheck.verdict.judging import COARSE, GROSS, relative_error, size_of
+from attention_np.gradcheck.slopes.methods import UNDECIDABLE
+from attention_np.gradcheck.verdict.judging import COARSE, GROSS, size_of
 
 Array = npt.NDArray[Any]
 
@@ -128,120 +124,80 @@ def check_double_backward(functions: Any, inputs: Nest, rng: int, method: str = 
     """What was found for `double_backward` of an op.
 
     A Hessian is symmetric, so that ``double_backward(v, d_output)`` is how output and gradients move along the tangents
-    v: one derivative, of all their entries at once.
+    v: the derivative of a function of one number.
     """
-    draw, twice = as_generator(rng), _Twice(functions, inputs)
-    d_output = draw.standard_normal(twice.output.shape).astype(twice.output.dtype)
-    v = draw.standard_normal(sum(x.size for x in twice.arrays))
-    point, eps = [d_output, *twice.arrays], float(np.finfo(d_output.dtype).eps)
+    draw = as_generator(rng)
+    arrays = [np.asarray(x) for x in inputs.arrays.values()]
+    output = functions.call(*inputs.filled(arrays).values())[0]
+    d_output = draw.standard_normal(output.shape).astype(output.dtype)
+    tangents = [draw.standard_normal(x.shape).astype(x.dtype) for x in arrays]
+    twice = _Twice(functions, inputs, [d_output, *arrays], tangents)
+    along = {"tangent": np.ones((), output.dtype)}
+
+    def held(keep: slice) -> InputReport:
+        """What is found of some of the entries of output and gradients."""
+        forward = partial(_kept, keep, twice.forward)
+        return check(forward, lambda u, s: u @ twice.claimed(s)[keep], along, method=method, rng=rng)["tangent"]
+
     try:
-        claimed = twice.claimed(v, point)
-        alone = np.sum([twice.claimed(v, point, [name]) for name in inputs.trees], axis=0)
+        whole = twice.claimed(along["tangent"])
+        alone = np.sum([twice.claimed(along["tangent"], [name]) for name in inputs.trees], axis=0)
+        found = replace(held(slice(None)), name="double_backward")
     except Exception as raised:
         said = f"double_backward raised {type(raised).__name__}: {raised}"
         return InputReport("double_backward", method, False, np.inf, diagnosis=said)
-    method = with_method(twice.path(v, point), method)[1]
-    measured, errors = twice.measured(v, point, method)
-    names = np.repeat(["d_output", *inputs.arrays], [x.size for x in point])
-    difference, floor = claimed - measured, errors
-    for name in np.unique(names):
-        floor[names == name] += eps * np.abs(measured[names == name]).max(initial=0)
-
-    def none_is_zero() -> bool:
-        """Whether what is said of all inputs at once is the sum of what is said of each."""
-        return bool((np.abs(alone - claimed) <= UNDECIDABLE * floor + len(point) * floor.max(initial=0)).all())
-
-    def in_wider_dtype() -> Array | None:
-        narrow = np.result_type(*(x.dtype for x in point))
-        wide = np.dtype(np.float64 if narrow.itemsize < 8 else np.longdouble)
-        there = v.astype(wide), [x.astype(wide) for x in point]
-        try:
-            found = twice.claimed(*there)
-            return found - twice.measured(*there, method)[0] if found.dtype == wide else None
-        except Exception:  # not every op takes every dtype
-            return None
-
-    if not ((np.abs(difference) <= UNDECIDABLE * floor).all() and none_is_zero()):
-        pair = Pair(twice.claimed, lambda v, point: twice.measured(v, point, method)[0])
-        floor = floor + noise_of_pair(pair, (v, point), difference, in_wider_dtype, draw, difference == difference)
-    bound = TOO_SMALL * eps * np.abs(measured).max(initial=0)
-    off = np.abs(difference) > np.fmax(UNDECIDABLE * floor, bound)
-    wrong, said = list(dict.fromkeys(names[off])), ""
-    if wrong:
-        said = f"double_backward is not the gradient of backward with respect to {', '.join(wrong)}"
-    elif not none_is_zero():
+    if not found.ok:
+        ends = np.cumsum([0, *(x.size for x in twice.point)])
+        parts = zip(["d_output", *inputs.arrays], map(slice, ends, ends[1:]), strict=False)
+        wrong = ", ".join(name for name, part in parts if not held(part).ok)
+        said = f"double_backward is not the gradient of backward with respect to {wrong or 'some of the inputs'}"
+        return replace(found, diagnosis=said)
+    near = max(GROSS, COARSE * float(np.finfo(output.dtype).eps)) * np.abs(whole).max(initial=0)
+    if (np.abs(alone - whole) > near).any():
         said = "double_backward of a gradient that is None is not that of one that is zero"
-    error, worst = relative_error(claimed, measured)
-    values, count = (float(claimed[worst]), float(measured[worst]), float(floor[worst])), claimed.size
-    return InputReport(
-        "double_backward", method, not said, error, (), *values, count, count, int(off.sum()), diagnosis=said or None
-    )
+        return replace(found, ok=False, diagnosis=said)
+    return found
+
+
+def _kept(keep: slice, forward: Callable[..., Array], *values: Array) -> Array:
+    return forward(*values)[keep]
 
 
 @dataclass(frozen=True)
 class _Twice:
-    """The forward and the backward of an op as one function of its arrays, whose results are a vector."""
+    """Output and gradients of an op, laid end to end, as a function of how far its inputs have moved along tangents."""
 
     functions: Any
     inputs: Nest
+    point: list[Array]  # the cotangent and the arrays
+    tangents: list[Array]  # of the arrays
 
-    @cached_property
-    def arrays(self) -> list[Array]:
-        """Those that are differentiated by."""
-        return [np.asarray(x) for x in self.inputs.arrays.values()]
+    def forward(self, s: Array) -> Array:
+        """Output and gradients where the arrays have moved by (s - 1) times their tangents."""
+        d_output, arrays = self._there(s)
+        output, cache = self.functions.call(*self.inputs.filled(arrays).values())
+        return self._joined(output, self.functions.op.backward(d_output, cache))
 
-    @cached_property
-    def output(self) -> Array:
-        """That of the op."""
-        output: Array = self._called(self.arrays)[0]
-        return output
-
-    def path(self, v: Array, point: list[Array]) -> Subject:
-        """Output and gradients, as a function of how far the arrays move along the tangents v."""
-        d_output, *arrays = point
-        along = self._split(v, arrays)
-
-        def moved(far: Array) -> Array:
-            output, cache = self._called([x + far[0] * move for x, move in zip(arrays, along, strict=True)])
-            return self._joined(output, self.functions.op.backward(d_output, cache))
-
-        here = moved(np.zeros(1, d_output.dtype))
-        weights = np.random.default_rng(0).standard_normal((1, here.size)).astype(here.dtype)
-        return Subject(moved, (np.zeros(1, here.dtype),), 0, here, weights, float(np.finfo(d_output.dtype).eps))
-
-    def measured(self, v: Array, point: list[Array], method: str) -> tuple[Array, Array]:
-        """How output and gradients move along v, and the method's own errors."""
-        path = self.path(v, point)
-        if method == COMPLEX:
-            step = COMPLEX_STEP if point[0].dtype.itemsize >= 8 else COMPLEX_STEP_IN_SINGLE
-            slopes = path.outputs(np.full((1, 1), 1j * step))[0].imag / step
-            return np.asarray(slopes), np.zeros(slopes.shape)
-        each = replace(path, cotangents=np.eye(path.output.size, dtype=path.output.dtype))
-        found = measured_along(each, np.ones((1, 1)), CENTRAL, Running())
-        return found.values[0], np.full(path.output.size, found.errors[0])
-
-    def claimed(self, v: Array, point: list[Array], names: Sequence[str] | None = None) -> Array:
-        """What the op says of the product of its gradients and v, which is None but for the inputs called `names`."""
-        d_output, *arrays = point
-        op = self.functions.op
-        given = self.inputs.filled(self._split(v, arrays), alone=True)
+    def claimed(self, s: Array, names: Sequence[str] | None = None) -> Array:
+        """What the op says of how they move there, of tangents that are None but for the inputs called `names`."""
+        d_output, arrays = self._there(s)
+        op, given = self.functions.op, self.inputs.filled(self.tangents, alone=True)
         asked = {name: given.get(name) if names is None or name in names else None for name in op.Gradients._fields}
-        d_d_output, gradients = op.double_backward(op.Gradients(**asked), d_output, self._called(arrays)[1])
-        if np.shape(d_d_output) != self.output.shape:
-            raise ValueError(f"its d_d_output has the shape {np.shape(d_d_output)}, not {self.output.shape}")
+        cache = self.functions.call(*self.inputs.filled(arrays).values())[1]
+        d_d_output, gradients = op.double_backward(op.Gradients(**asked), d_output, cache)
+        if np.shape(d_d_output) != d_output.shape:
+            raise ValueError(f"its d_d_output has the shape {np.shape(d_d_output)}, not {d_output.shape}")
         return self._joined(d_d_output, gradients)
 
-    def _called(self, arrays: list[Array]) -> tuple[Array, Any]:
-        found: tuple[Array, Any] = self.functions.call(*self.inputs.filled(arrays).values())
-        return found
-
-    def _split(self, v: Array, arrays: list[Array]) -> list[Array]:
-        parts = parts_of(v, self.inputs.parts).values()
-        return [part.astype(x.dtype) for part, x in zip(parts, arrays, strict=True)]
+    def _there(self, s: Array) -> tuple[Array, list[Array]]:
+        d_output, *arrays = (x.astype(np.result_type(x.dtype, s.dtype)) for x in self.point)
+        if d_output.dtype.kind == "c":
+            d_output = d_output.real
+        return d_output, [x + (s - 1) * v for x, v in zip(arrays, self.tangents, strict=True)]
 
     def _joined(self, of_output: Array, gradients: Any) -> Array:
         of_inputs = self.inputs.gradients(self.functions.named(gradients))
-        for name, x, gradient in zip(self.inputs.arrays, self.arrays, of_inputs, strict=True):
+        for name, x, gradient in zip(self.inputs.arrays, self.point[1:], of_inputs, strict=True):
             if np.shape(gradient) != x.shape:
                 raise ValueError(f"the gradient of {name} has the shape {np.shape(gradient)}, not {x.shape}")
         return np.concatenate([np.ravel(x) for x in (of_output, *of_inputs)])

@@ -11,7 +11,15 @@ import numpy as np
 
 from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
 from attention_np.gradcheck.slopes.lines import POINTS, noise_of
-from attention_np.gradcheck.slopes.methods import TOO_SMALL, UNDECIDABLE, Array, by_complex_step, by_differences
+from attention_np.gradcheck.slopes.methods import (
+    COMPLEX_STEP,
+    LEVELS,
+    TOO_SMALL,
+    UNDECIDABLE,
+    Array,
+    by_complex_step,
+    by_differences,
+)
 from attention_np.gradcheck.slopes.moves import LONGEST, Subject, along_entries, magnitudes
 
 FIRST = 2.0**-9  # the relative step at which truncation and rounding are both small, as a rule
@@ -36,21 +44,31 @@ def tried(subject: Subject, rng: np.random.Generator, noise: Callable[[], Array]
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("error", np.exceptions.ComplexWarning)
         first = by_differences(subject, direction, FIRST)
-        bends = bool(first.bent[0])
+        bends, found = bool(first.bent[0]), float(first.values[0, 0])
         try:
             slope = float(by_complex_step(subject, direction).values[0, 0])
+            depends = subject.outputs(subject.x + 1j * COMPLEX_STEP * direction)[0].imag != 0
         except NotAnalyticError as refused:
             return Trial(str(refused), unknown, bends)
-        if not np.isfinite(slope) and np.isfinite(first.values[0, 0]):
+        if not np.isfinite(slope) and np.isfinite(found):
             return Trial("the complex step gives no finite slope", unknown, bends)
-        unseen = abs(slope - first.values[0, 0]) + first.errors[0]
-        if not abs(slope - first.values[0, 0]) <= UNDECIDABLE * first.errors[0]:
-            other, unseen = _contradicted(subject, direction, slope)
+        error = first.errors[0] + _hidden(subject, depends, FIRST)
+        unseen = abs(slope - found) + error
+        if not abs(slope - found) <= UNDECIDABLE * error:
+            other, unseen = _contradicted(subject, direction, slope, depends)
             if other is not None:  # were the outputs noisier than by their last bits?
-                other, unseen = _contradicted(replace(subject, noise=noise()), direction, slope)
+                other, unseen = _contradicted(replace(subject, noise=noise()), direction, slope, depends)
             if other is not None:
                 return Trial(contradiction(slope, other), unknown, bends)
         return Trial(None, unseen / np.abs(np.where(direction[0] == 0, np.inf, direction[0])), bends)
+
+
+def _hidden(subject: Subject, depends: Array, step: float) -> float:
+    """What slopes of outputs that do not move may be, as of those that have saturated, where the complex step has some.
+
+    It is what their rounding makes of a difference at the shortest of the steps.
+    """
+    return float(np.linalg.norm((subject.rounding * subject.weights[:, 0])[depends])) / step * 2 ** (LEVELS - 1)
 
 
 def contradiction(step: float, difference: float) -> str:
@@ -58,7 +76,7 @@ def contradiction(step: float, difference: float) -> str:
     return f"the complex step gives the slope {step:.9g}, differences {difference:.9g}: {NOT_ANALYTIC}"
 
 
-def _contradicted(subject: Subject, direction: Array, slope: float) -> tuple[float | None, float]:
+def _contradicted(subject: Subject, direction: Array, slope: float, depends: Array) -> tuple[float | None, float]:
     """The slope by differences that speaks against the complex step; None if none does. How far apart they may be.
 
     It takes evidence to say no: slopes by differences at two scales that agree, within their errors, with each other,
@@ -68,6 +86,7 @@ def _contradicted(subject: Subject, direction: Array, slope: float) -> tuple[flo
     found, error, moves = (
         np.ravel([getattr(x, part)[..., 0] for x in scales]) for part in ("values", "errors", "moving")
     )
+    error = error + np.array([_hidden(subject, depends, step) for step in TRIALS])
     apart = np.abs(found - slope)
     differs, tells = apart > UNDECIDABLE * error, moves.astype(bool)
     same = np.abs(np.diff(found)) <= UNDECIDABLE * np.fmin(error[1:], error[:-1])
