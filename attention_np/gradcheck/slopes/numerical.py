@@ -81,7 +81,7 @@ def numerical_gradient(
         try:
             found = measured(subject, np.arange(subject.x.size), by, Running(), best=True)
         except NotAnalyticError as error:
-            raise NotAnalyticError.at_input(name, error) from error
+            raise NotAnalyticError.at_input(name, error) from error.__cause__
         gradients[name] = np.asarray(found.values[:, 0].reshape(subject.x.shape), np.float64)
     return gradients
 

@@ -36,15 +36,6 @@ def part_of_the_slopes(mistake: Mistake) -> Iterator[Reading]:
         yield from mistake.as_of(what, what, u, np.where(paths, slopes, 0))
 
 
-def passed_on(mistake: Mistake) -> Iterator[Reading]:
-    """It is what comes in, or right but for that: of a residual, one path is there alone, or not at all."""
-    u = mistake.cotangents
-    if u.shape == mistake.claimed.shape:
-        yield Reading("alone", "it is the gradient of the output, passed on as it is", u)
-        said = "the gradient of the output, passed on as it is, is missing in it: is the way around a layer forgotten?"
-        yield Reading("missing", said, mistake.right - u)
-
-
 def left_out(mistake: Mistake) -> Iterator[Reading]:
     """All paths from the entries to the outputs are right, but for some that are left out, or count several times."""
     slopes, claims = mistake.jacobian, mistake.claimed_jacobian
@@ -81,12 +72,7 @@ def leak_of_the_cotangent(mistake: Mistake) -> Iterator[Reading]:
         yield Reading("leak", said, mistake.right + ask.claims(np.where(dead, u, 0)))
 
 
-READINGS = (
-    (70, part_of_the_slopes),
-    (110, passed_on),
-    (140, left_out),
-    (145, leak_of_the_cotangent),
-)
+READINGS = ((70, part_of_the_slopes), (140, left_out), (145, leak_of_the_cotangent))
 
 Paths = Iterator[tuple[str, Array]]  # what they are called, and which of the slopes they are
 

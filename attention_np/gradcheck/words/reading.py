@@ -61,11 +61,6 @@ class Ask:
         """Whether what is claimed is linear in the cotangent."""
         return is_linear(self.found.problem, self.found.name)
 
-    @property
-    def is_far_from_linear(self) -> bool:
-        """Whether it is not, by more than half precision makes of it."""
-        return not is_linear(self.found.problem, self.found.name, near=5e-2)
-
     @cached_property
     def output(self) -> Array:
         """The output."""

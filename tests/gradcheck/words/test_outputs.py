@@ -13,8 +13,6 @@ NOT_TRANSPOSED = (
     "it is the derivative times the gradient of the output, and not the transposed derivative: a transpose is missing, "
     "or the reverse of an order"
 )
-PASSED_ON = "it is the gradient of the output, passed on as it is"
-WAY_AROUND = "the gradient of the output, passed on as it is, is missing in it: is the way around a layer forgotten?"
 DIAGONAL = "only the diagonal of the derivative is there: what each entry does to its own output"
 
 
@@ -22,8 +20,6 @@ DIAGONAL = "only the diagonal of the derivative is there: what each entry does t
     ("forward", "backward", "expected"),
     [
         (lambda x: x @ W_SQUARE, lambda d, x: d @ W_SQUARE, NOT_TRANSPOSED),
-        (np.sin, lambda d, x: d.copy(), PASSED_ON),
-        (lambda x: x + np.tanh(x @ W_SQUARE), lambda d, x: (d / np.cosh(x @ W_SQUARE) ** 2) @ W_SQUARE.T, WAY_AROUND),
         (softmax, lambda d, x: d * softmax(x) * (1 - softmax(x)), DIAGONAL),
         (
             lambda x: np.cumsum(np.sin(x), axis=0) @ W_SQUARE,
