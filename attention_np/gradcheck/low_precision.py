@@ -153,7 +153,7 @@ def check_low_precision(
                     fault = fault.replace(word, of_output)
                 reports[name] = InputReport(name, "reference", False, math.inf, size=there.size, diagnosis=fault)
         comparable = [name for name in expected if name not in reports]
-        floors, judged = dict.fromkeys(comparable, 0.0), {}
+        floors, judged = {name: np.zeros(expected[name].shape) for name in comparable}, {}
         for noise in kernel.noises(cotangents[0], {name: answer[name] for name in comparable}, generator):
             for name in comparable:
                 floors[name] = np.fmax(floors[name], noise[name])

@@ -68,7 +68,7 @@ def _hidden(subject: Subject, depends: Array, step: float) -> float:
 
     It is what their rounding makes of a difference at the shortest of the steps.
     """
-    return float(np.linalg.norm((subject.rounding * subject.weights[:, 0])[depends])) / step * 2 ** (LEVELS - 1)
+    return float(np.linalg.norm((subject.rounding * subject.weights[:, 0])[depends])) / step * 2.0 ** (LEVELS - 1)
 
 
 def contradiction(step: float, difference: float) -> str:

@@ -291,7 +291,7 @@ def number(x: float, digits: int = 9, precision: float = EPS) -> str:
 
 def spread(elements: Array, count: int) -> Array:
     """So many of the elements at most, from the first to the last."""
-    return elements[np.linspace(0, len(elements) - 1, min(count, len(elements))).astype(int)]
+    return np.asarray(elements[np.linspace(0, len(elements) - 1, min(count, len(elements))).astype(int)])
 
 
 def subsets(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
