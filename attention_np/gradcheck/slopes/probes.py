@@ -52,9 +52,8 @@ def tried(subject: Subject, rng: np.random.Generator, noise: Callable[[], Array]
             return Trial(str(refused), unknown, bends)
         if not np.isfinite(slope) and np.isfinite(found):
             return Trial("the complex step gives no finite slope", unknown, bends)
-        error = first.errors[0] + _hidden(subject, depends, FIRST)
-        unseen = abs(slope - found) + error
-        if not abs(slope - found) <= UNDECIDABLE * error:
+        unseen = abs(slope - found) + first.errors[0]
+        if not abs(slope - found) <= UNDECIDABLE * (first.errors[0] + _hidden(subject, depends, FIRST)):
             other, unseen = _contradicted(subject, direction, slope, depends)
             if other is not None:  # were the outputs noisier than by their last bits?
                 other, unseen = _contradicted(replace(subject, noise=noise()), direction, slope, depends)
