@@ -125,7 +125,7 @@ def backward(d_output: Tangent, cache: Cache) -> Gradients:
 
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None) -> Array:
-    """Forward mode: how the output, (...), moves when `x` moves along a tangent."""
+    """Forward mode: the tangent of the output, (...), from that of `x`."""
     d_output: Array = backward_times(x, cache.slope).reshape(x.shape)  # (...) (activation.6)
     return d_output
 

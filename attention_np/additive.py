@@ -231,7 +231,7 @@ def jvp(
     w_score: Tangent = None,
     b: Tangent = None,
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
+    """Forward mode: the tangent of the output, (..., n, d_v), from those of the inputs."""
     # (..., n, h) (additive.27)
     d_queries = affine_tangent(cache.query, cache.w_query, query, w_query, None)
     d_keys = affine_tangent(cache.key, cache.w_key, key, w_key, b)  # (..., m, h) (additive.28)

@@ -330,7 +330,7 @@ def jvp(
     executor: Executor | None = None,
     workers: int | None = None,
 ) -> tuple[dict[str, Array], tuple[()]]:
-    r"""Forward mode: how the output, and the log-sum-exp if it is asked for, move when the inputs move along a tangent.
+    r"""Forward mode: the tangents of the output, and of the log-sum-exp if `outputs` has it, from those of the inputs.
 
     `executor` and `workers` are as for :func:`forward`.
 

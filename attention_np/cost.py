@@ -271,10 +271,10 @@ def dot_product(sizes: Sizes) -> Costs:
 
 def _counted(c: _Counts, is_causal: bool, dropout: bool) -> list[Cost]:
     """What grows with the pairs in a forward and a backward pass: counted where the op runs on a few, and scaled."""
-    found = []
+    rows = []
     for product_flops, other_flops, bytes_moved in _of_a_sample(c.itemsize, is_causal, dropout):
         of_v, of_k = divmod(product_flops, SAMPLE_PAIRS * SAMPLE_D_V)  # d_k is 1
-        found.append(
+        rows.append(
             Cost(
                 c.pairs * (of_k // SAMPLE_PAIRS * c.d_k + of_v * c.d_v),  # twice (dot-product.52, dot-product.53)
                 c.pairs * other_flops // SAMPLE_PAIRS,
@@ -282,7 +282,7 @@ def _counted(c: _Counts, is_causal: bool, dropout: bool) -> list[Cost]:
                 0,
             )
         )
-    return found
+    return rows
 
 
 @lru_cache

@@ -43,10 +43,10 @@ class Places(NamedTuple):
     at_limit: Array  # (..., 1), of bool: the rows in which that is plus infinity
 
     @property
-    def moving(self) -> Array:
+    def depends(self) -> Array:
         """Where the loss depends on the scores, (..., m)."""
-        moving: Array = self.visible & ~self.at_limit
-        return moving
+        depends: Array = self.visible & ~self.at_limit
+        return depends
 
 
 class Cache(NamedTuple):
@@ -127,10 +127,10 @@ def forward(scores: npt.ArrayLike, target: npt.ArrayLike, *, mask: npt.ArrayLike
     scores = as_floating("scores", scores)
     if scores.ndim < 1:
         raise ValueError(f"scores must have at least one axis, (..., m) (scores.shape={scores.shape})")
-    given = as_array("target", target)
-    index = given if given.dtype.kind in "iu" else None
-    numbers = as_floating("target", given) if index is None else None
-    shape = _shape(scores, given, index is not None)
+    array = as_array("target", target)
+    index = array if array.dtype.kind in "iu" else None
+    numbers = as_floating("target", array) if index is None else None
+    shape = _shape(scores, array, index is not None)
     mask = None if mask is None else as_mask(mask, shape)
     compute, chosen = precision(scores, numbers).compute, None
     with quiet():
@@ -180,7 +180,7 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_rows = d_output[..., None]  # (..., 1)
     slopes = _slopes(cache)
     # forward was output = the sum of shares * losses
-    d_scores = np.where(cache.places.moving, backward_times(d_rows, slopes), 0)  # (..., m) (cross-entropy.11)
+    d_scores = np.where(cache.places.depends, backward_times(d_rows, slopes), 0)  # (..., m) (cross-entropy.11)
     d_target = None
     if cache.target is not None:
         # (..., m) (cross-entropy.13)
@@ -202,9 +202,9 @@ def _slopes(cache: Cache) -> Array:
 
 @passes.jvp
 def jvp(cache: Cache, *, scores: Tangent = None, target: Tangent = None) -> tuple[Array, tuple[Array, ...]]:
-    """Forward mode: how the output, (...,), moves when the inputs move along a tangent."""
+    """Forward mode: the tangent of the output, (...,), from those of the inputs."""
     slopes = _slopes(cache)
-    d_output = backward_times(np.where(cache.places.moving, scores, 0), slopes).sum(axis=-1)  # (cross-entropy.16)
+    d_output = backward_times(np.where(cache.places.depends, scores, 0), slopes).sum(axis=-1)  # (cross-entropy.16)
     if target is not None:
         by_target = backward_times(np.where(cache.places.visible, target, 0), cache.losses)  # (..., m)
         d_output = d_output + by_target.sum(axis=-1)  # (...,) (cross-entropy.16)

@@ -205,8 +205,8 @@ class KeyValueCache:
             if self.left is not None:
                 seen &= ~masks.causal(count, stop - start, offset=own - start - self.left - 1)
         if mask is not None:
-            given = _columns("mask", as_array("mask", mask, "booleans"), start, stop)
-            seen = given if seen is None or given.dtype != np.bool_ else seen & given
+            columns = _columns("mask", as_array("mask", mask, "booleans"), start, stop)
+            seen = columns if seen is None or columns.dtype != np.bool_ else seen & columns
         if bias is not None:
             within = getattr(bias, "within", None)
             bias = (

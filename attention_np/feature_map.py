@@ -160,12 +160,12 @@ def _slope(cache: Cache) -> Array:
 
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None, directions: Tangent = None) -> tuple[Array, tuple[Array, ...]]:
-    """Forward mode: how the features, (..., m), move when the inputs move along a tangent."""
+    """Forward mode: the tangent of the features, (..., m), from those of the inputs."""
     if cache.directions is None:
         return _slope(cache) * x, ()  # (..., d) (feature-map.3)
     of_x = x @ cache.directions.T - (cache.x * x).sum(axis=-1, keepdims=True)  # (..., m)
-    moved = of_x + cache.x @ directions.T  # (..., m) (feature-map.13)
-    return cache.features * moved, (moved,)  # (..., m) (feature-map.13)
+    d_products = of_x + cache.x @ directions.T  # (..., m) (feature-map.13)
+    return cache.features * d_products, (d_products,)  # (..., m) (feature-map.13)
 
 
 double_backward = passes.second_derivative(apply, backward)

@@ -100,17 +100,17 @@ def scaled_dot_product_attention(
     if isinstance(attn_mask, Rule):
         mask = attn_mask.mask(*shape[-2:]) if algorithm == "dot_product" else attn_mask
     elif attn_mask is not None:
-        given = as_array("attn_mask", attn_mask, "booleans or floating-point numbers")
-        if given.dtype.kind in "iu":
+        array = as_array("attn_mask", attn_mask, "booleans or floating-point numbers")
+        if array.dtype.kind in "iu":
             raise TypeError(
-                f"attn_mask must hold booleans or floating-point numbers, not {given.dtype}: "
-                f"masks.as_mask reads a mask of 0 and 1 (attn_mask.shape={given.shape})"
+                f"attn_mask must hold booleans or floating-point numbers, not {array.dtype}: "
+                f"masks.as_mask reads a mask of 0 and 1 (attn_mask.shape={array.shape})"
             )
-        check_broadcasts_to("attn_mask", given, shape)
-        if given.dtype == np.bool_:
-            mask = given
+        check_broadcasts_to("attn_mask", array, shape)
+        if array.dtype == np.bool_:
+            mask = array
         else:
-            as_floating("attn_mask", given)
+            as_floating("attn_mask", array)
             bias = attn_mask
     if algorithm == "auto":
         algorithm = "blockwise" if isinstance(mask, Rule) or _are_large(shape) else "dot_product"

@@ -159,10 +159,11 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None, b: Tangent = None) -> tuple[Array, tuple[Array, ...]]:
-    """Forward mode: how the output, (..., d), moves when the inputs move along a tangent."""
+    """Forward mode: the tangent of the output, (..., d), from those of the inputs."""
     d_centred = x - mean(x, cache.centred.axis)  # (..., d) (layer-norm.14)
-    moved, between = rms_norm.jvp.mathematics(cache.centred, x=d_centred, gain=gain)  # (..., d) (layer-norm.15)
-    return moved if b is None else moved + b, (d_centred, *between)  # (..., d) (layer-norm.16)
+    # (..., d) (layer-norm.15)
+    d_output, intermediates = rms_norm.jvp.mathematics(cache.centred, x=d_centred, gain=gain)
+    return d_output if b is None else d_output + b, (d_centred, *intermediates)  # (..., d) (layer-norm.16)
 
 
 double_backward = passes.second_derivative(normalise, backward)

@@ -146,7 +146,7 @@ def _rows(array: Array, x: Array, w: Array) -> Array:
 
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None, w: Tangent = None, b: Tangent = None) -> tuple[Array, tuple[Array, ...]]:
-    """Forward mode: how the output, (..., n, d_out), moves when the inputs move along a tangent."""
+    """Forward mode: the tangent of the output, (..., n, d_out), from those of the inputs."""
     d_output = affine_tangent(cache.x, cache.w, x, w, b)
     return d_output, (d_output,)
 

@@ -344,11 +344,11 @@ def tree(parents: npt.ArrayLike) -> Mask:
 
 def as_parents(parents: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """`parents` of the nodes of a tree, if they are."""
-    given = as_integers("parents", parents, axes=1)
-    n = given.shape[-1]
-    if given.ndim != 1 or (n and not (given.min() >= -1 and given.max() < n)):
-        raise ValueError(f"parents must be a vector of numbers from -1 to n - 1 (parents.shape={given.shape})")
-    result = given.astype(np.int64)
+    array = as_integers("parents", parents, axes=1)
+    n = array.shape[-1]
+    if array.ndim != 1 or (n and not (array.min() >= -1 and array.max() < n)):
+        raise ValueError(f"parents must be a vector of numbers from -1 to n - 1 (parents.shape={array.shape})")
+    result = array.astype(np.int64)
     steps = sum(1 for _ in ancestors(result, np.arange(n)))
     if steps > n:
         raise ValueError("parents must not lead back to where they started")

@@ -36,7 +36,7 @@ from attention_np._lib.products import product
 from attention_np._lib.wide import narrowed
 from attention_np._multi_head import steps
 from attention_np._multi_head.parameters import Parameters, as_parameters, check_heads
-from attention_np._multi_head.steps import Plan, Steps, back_through, plan_of, push_through, through
+from attention_np._multi_head.steps import Plan, Steps, back_through, plan_of, tangent_through, through
 from attention_np.biases import Bias
 from attention_np.linear import affine_gradients, affine_map, affine_tangent
 from attention_np.masks import visible_pairs
@@ -330,7 +330,7 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 
     In self-attention, the gradient with respect to the one input is the sum of those of query, key and value. That of
     `b_key` is zero but for rounding where projections and a softmax are all there is, without softcap, sink, norm or
-    rotary positions: it moves all scores of a query alike, which softmax does not see.
+    rotary positions: it adds one number to all scores of a query, which softmax does not see.
     """
     w, attention = cache.parameters, cache.attention
 
@@ -382,7 +382,7 @@ def jvp(
     parameters: Tangent = None,
     bias: Tangent = None,
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Forward mode: how the output, (..., n, d_output), moves when the inputs move along a tangent.
+    """Forward mode: the tangent of the output, (..., n, d_output), from those of the inputs.
 
     The tangent of `parameters` is a `Parameters` of tangents.
     """
@@ -390,8 +390,8 @@ def jvp(
     d_q = affine_tangent(cache.query, w.w_query, query, d_w.w_query, d_w.b_query)  # (multi-head.58)
     d_k = affine_tangent(cache.key, w.w_key, key, d_w.w_key, d_w.b_key)  # (multi-head.58)
     d_v = affine_tangent(cache.value, w.w_value, value, d_w.w_value, d_w.b_value)  # (multi-head.58)
-    d_queries = push_through(cache.query_steps, _split(d_q, num_heads), d_w.query_gain)
-    d_keys = _repeated(push_through(cache.key_steps, _split(d_k, num_kv_heads), d_w.key_gain), num_heads)
+    d_queries = tangent_through(cache.query_steps, _split(d_q, num_heads), d_w.query_gain)
+    d_keys = _repeated(tangent_through(cache.key_steps, _split(d_k, num_kv_heads), d_w.key_gain), num_heads)
     d_values = _repeated(_split(d_v, num_kv_heads), num_heads)
     # (multi-head.59)
     d_heads, (d_scores,) = dot_product.jvp.mathematics(
@@ -405,14 +405,14 @@ def jvp(
 
 def _repeated(x: Array, num_heads: int) -> Array:
     """Each head of keys or values once for each head of queries that it serves: (..., num_heads, m, d)."""
-    given = x.shape[-3]
-    return x if given == num_heads else x[..., np.arange(num_heads) // (num_heads // given), :, :]  # (multi-head.77)
+    group = num_heads // x.shape[-3]
+    return x if group == 1 else x[..., np.arange(num_heads) // group, :, :]  # (multi-head.77)
 
 
-def _of_own_heads(found: dot_product.Gradients, cache: Cache) -> tuple[Array, Array, Array]:
+def _of_own_heads(of_heads: dot_product.Gradients, cache: Cache) -> tuple[Array, Array, Array]:
     """The gradients of queries, keys and values, of the heads and leading axes that they have."""
     heads = cache.attention[:3]
-    d_query, d_key, d_value = (sum_to(d_x, x.shape) for d_x, x in zip(found[:3], heads, strict=True))
+    d_query, d_key, d_value = (sum_to(d_x, x.shape) for d_x, x in zip(of_heads[:3], heads, strict=True))
     num_kv_heads = cache.num_kv_heads
     return d_query, _summed_over_groups(d_key, num_kv_heads), _summed_over_groups(d_value, num_kv_heads)
 

@@ -160,7 +160,7 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None, gain: Tangent = None) -> tuple[Array, tuple[Array]]:
-    """Forward mode: how the output, (..., d), moves when the inputs move along a tangent."""
+    """Forward mode: the tangent of the output, (..., d), from those of the inputs."""
     d_rms = mean(cache.normalised * x, cache.axis)  # (..., 1) (rms-norm.22)
     d_normalised = (x - cache.normalised * d_rms) / cache.rms  # (..., d) (rms-norm.15, rms-norm.30)
     if cache.gain is None:
@@ -183,11 +183,11 @@ def as_normalised(
     return x, gain, as_epsilon("epsilon", epsilon, precision(x, gain).compute), axes
 
 
-def as_factor(name: str, given: npt.ArrayLike | None, x: Array) -> Array | None:
-    """`given`, a gain or what is added, as an array that broadcasts to the shape of `x`; None if there is none."""
-    if given is None:
+def as_factor(name: str, value: npt.ArrayLike | None, x: Array) -> Array | None:
+    """`value`, a gain or what is added, as an array that broadcasts to the shape of `x`; None if there is none."""
+    if value is None:
         return None
-    array = as_added(name, given, x)
+    array = as_added(name, value, x)
     check_broadcasts_to(name, array, x.shape, "x")
     return array
 

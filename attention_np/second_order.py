@@ -59,5 +59,5 @@ def hessian_vector_product(op: Any, d_output: npt.ArrayLike, cache: Any, **tange
     for name in tangents:
         if name not in names:
             raise TypeError(f"{op.__name__} has no array {name!r}: it has {', '.join(names)}")
-    along = op.Gradients(**{name: tangents.get(name) for name in names})
-    return op.double_backward(along, d_output, cache)[1]
+    d_gradients = op.Gradients(**{name: tangents.get(name) for name in names})
+    return op.double_backward(d_gradients, d_output, cache)[1]

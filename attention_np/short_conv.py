@@ -226,20 +226,20 @@ def _placed(d_part: Array, before: int, behind: int) -> Array:
 def jvp(
     cache: Cache, *, x: Tangent = None, w: Tangent = None, b: Tangent = None, initial_state: Tangent = None
 ) -> tuple[dict[str, Array], tuple[Array]]:
-    """Forward mode: how the output, (..., n, d), and the final state move when the inputs move along a tangent."""
+    """Forward mode: the tangents of the output, (..., n, d), and of the final state, from those of the inputs."""
     width, (*leading, n, _) = len(cache.w), cache.output_shape
     tokens = _with_past(cache.x, cache.initial_state, width, tuple(leading))  # (..., width - 1 + n, d)
-    moved_tokens = _with_past(x, initial_state, width, tuple(leading))  # (..., width - 1 + n, d)
+    d_tokens = _with_past(x, initial_state, width, tuple(leading))  # (..., width - 1 + n, d)
     reach, kept = _in_reach(cache.segments, cache.initial_state is not None, width, n)
 
     output = np.zeros((), x.dtype)
     for tap in range(width):
         place = slice(tap, tap + n)
-        term = moved_tokens[..., place, :] * cache.w[tap] + tokens[..., place, :] * w[tap]  # (..., n, d)
+        term = d_tokens[..., place, :] * cache.w[tap] + tokens[..., place, :] * w[tap]  # (..., n, d)
         output = output + np.where(reach[tap], term, 0)  # (..., n, d) (short-conv.14)
     output = output if b is None else output + b  # (..., n, d) (short-conv.14)
     # (..., width - 1, d) (short-conv.15)
-    return {"output": output, "final_state": np.where(kept, moved_tokens[..., n:, :], 0)}, (output,)
+    return {"output": output, "final_state": np.where(kept, d_tokens[..., n:, :], 0)}, (output,)
 
 
 double_backward = passes.second_derivative(convolve, backward)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_floating, as_integer, as_mask
 from attention_np._lib.arrays import Array, as_result, is_finite, precision, quiet
-from attention_np._lib.dual import Dual, moving, value_of, velocity_of
+from attention_np._lib.dual import Dual, dual, value_of, velocity_of
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
 from attention_np._softmax import rows
@@ -119,10 +119,10 @@ def _checked(scores: npt.ArrayLike, axis: int, mask: npt.ArrayLike | None) -> Ca
 def normalised(scores: Array, axis: int = -1, mask: Array | None = None) -> Cache:
     """What :func:`forward` leaves, for ops: arguments are not checked, and the weights are not copied."""
     if isinstance(scores, Dual):
-        still = normalised(scores.value, axis, mask)
-        weights = moving(still.weights, times_jacobian(scores.velocity, still))  # (..., n) (softmax.37)
-        logsumexp = moving(still.logsumexp, moved_logsumexp(scores.velocity, still))  # (..., 1) (softmax.15)
-        return still._replace(scores=scores, logsumexp=logsumexp, weights=weights)
+        of_values = normalised(scores.value, axis, mask)
+        weights = dual(of_values.weights, times_jacobian(scores.velocity, of_values))  # (..., n) (softmax.37)
+        logsumexp = dual(of_values.logsumexp, moved_logsumexp(scores.velocity, of_values))  # (..., 1) (softmax.15)
+        return of_values._replace(scores=scores, logsumexp=logsumexp, weights=weights)
     computed = scores.astype(precision(scores).compute, copy=False)
     # (..., n) (softmax.66)
     visible = computed if mask is None else np.where(mask, computed, -np.inf)
@@ -156,19 +156,19 @@ def backward(d_weights: Tangent, cache: Cache) -> Gradients:
 
 @passes.jvp
 def jvp(cache: Cache, *, scores: Tangent = None) -> Array:
-    """Forward mode: how the weights move when the scores do. The Jacobian is symmetric, so this is `backward` again."""
+    """Forward mode: the tangent of the weights. The Jacobian is symmetric, so this is `backward` again."""
     return times_jacobian(scores, cache)  # (..., n)
 
 
 def times_jacobian(vector: Array, cache: Cache) -> Array:
     """The Jacobian times `vector`, or `vector` times the Jacobian: it is symmetric. For ops."""
     if isinstance(cache.scores, Dual):
-        still = Cache._make(map(value_of, cache))
-        given = value_of(vector), velocity_of(vector), cache.scores.velocity, still
-        return moving(*times_moving_jacobian(*given)[:2])
+        of_values = Cache._make(map(value_of, cache))
+        operands = value_of(vector), velocity_of(vector), cache.scores.velocity, of_values
+        return dual(*times_moving_jacobian(*operands)[:2])
     if not cache.weights.size:
         return vector
-    return rows.where_it_moves(deviation_from_mean, cache, vector)
+    return rows.where_weights_depend(deviation_from_mean, cache, vector)
 
 
 def deviation_from_mean(vector: Array, weights: Array, axis: int, shift: bool = True) -> Array:
@@ -187,32 +187,32 @@ double_backward = passes.second_derivative(weigh, backward)
 
 
 def times_moving_jacobian(
-    d_weights: Array, moved_d_weights: Array | None, moved_scores: Array, cache: Cache
+    d_weights: Array, d_weights_tangent: Array | None, scores_tangent: Array, cache: Cache
 ) -> tuple[Array, Array, Array]:
-    """The gradient of the scores, and how it and the weights move when the scores and `d_weights` do. For ops.
+    """The gradient of the scores, its tangent, and that of the weights, from those of the scores and `d_weights`.
 
-    The second derivative of the weights, times both vectors, is the Jacobian times the product of how far each is above
-    its mean: it does not matter which is which.
+    For ops. The second derivative of the weights, times both vectors, is the Jacobian times the product of how far each
+    is above its mean: it does not matter which is which.
     """
     if not cache.weights.size:
-        return d_weights, d_weights, moved_scores
+        return d_weights, d_weights, scores_tangent
     weights, axis = cache.weights, cache.axis
     place = rows.heaviest(weights, axis)
-    above, moved_above = (rows.above_mean(x, weights, axis, place) for x in (d_weights, moved_scores))
-    product = above * moved_above  # (..., n) (softmax.113)
-    if moved_d_weights is not None:
-        product = product + moved_d_weights  # (softmax.114)
+    above, tangent_above = (rows.above_mean(x, weights, axis, place) for x in (d_weights, scores_tangent))
+    product = above * tangent_above  # (..., n) (softmax.113)
+    if d_weights_tangent is not None:
+        product = product + d_weights_tangent  # (softmax.114)
     curved = rows.above_mean(product, weights, axis, place)
-    found = above, curved, moved_above  # (softmax.112, softmax.115)
-    for array in found:
+    results = above, curved, tangent_above  # (softmax.112, softmax.115)
+    for array in results:
         array *= weights
-    if all(map(is_finite, found)) and not rows.at_limit(cache).any():
-        return found
-    d_scores, moved_weights = times_jacobian(d_weights, cache), times_jacobian(moved_scores, cache)
-    moved_d_scores = rows.where_it_moves(_deviation_of_product, cache, d_weights, moved_scores)
-    if moved_d_weights is not None:
-        moved_d_scores = moved_d_scores + times_jacobian(moved_d_weights, cache)
-    return d_scores, moved_d_scores, moved_weights
+    if all(map(is_finite, results)) and not rows.at_limit(cache).any():
+        return results
+    d_scores, weights_tangent = times_jacobian(d_weights, cache), times_jacobian(scores_tangent, cache)
+    d_scores_tangent = rows.where_weights_depend(_deviation_of_product, cache, d_weights, scores_tangent)
+    if d_weights_tangent is not None:
+        d_scores_tangent = d_scores_tangent + times_jacobian(d_weights_tangent, cache)
+    return d_scores, d_scores_tangent, weights_tangent
 
 
 def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, shift: bool = True) -> Array:
@@ -226,23 +226,25 @@ def _deviation_of_product(one: Array, other: Array, weights: Array, axis: int, s
     return deviation_from_mean(above_mean(one) * above_mean(other), weights, axis, shift)  # (..., n)
 
 
-def moved_logsumexp(moved_scores: Array, cache: Cache) -> Array:
-    """How the log-sum-exp of each row moves with its scores. For ops."""
-    moved = np.where(rows.depends(cache), cache.weights * moved_scores, 0)  # (..., n)
-    total: Array = moved.sum(axis=cache.axis, keepdims=True)  # (..., 1) (softmax.15)
+def moved_logsumexp(scores_tangent: Array, cache: Cache) -> Array:
+    """The tangent of the log-sum-exp of each row, from that of its scores. For ops."""
+    terms = np.where(rows.depends(cache), cache.weights * scores_tangent, 0)  # (..., n)
+    total: Array = terms.sum(axis=cache.axis, keepdims=True)  # (..., 1) (softmax.15)
     return total
 
 
 def times_moving_jacobian_and_logsumexp(
-    d_weights: Array, moved_d_weights: Array, moved_scores: Array, d_logsumexp: Array | None, cache: Cache
+    d_weights: Array, d_weights_tangent: Array, scores_tangent: Array, d_logsumexp: Array | None, cache: Cache
 ) -> tuple[Array, Array, Array]:
     """As :func:`times_moving_jacobian`, with what the gradient of the log-sum-exp of each row, (..., 1), adds to it."""
-    d_scores, moved_d_scores, moved_weights = times_moving_jacobian(d_weights, moved_d_weights, moved_scores, cache)
+    d_scores, d_scores_tangent, weights_tangent = times_moving_jacobian(
+        d_weights, d_weights_tangent, scores_tangent, cache
+    )
     if d_logsumexp is None:
-        return d_scores, moved_d_scores, moved_weights
-    given = np.where(rows.depends(cache), d_logsumexp, 0)  # its slope is the weights (softmax.15)
-    d_scores = d_scores + backward_times(given, cache.weights)  # (..., n)
-    return d_scores, moved_d_scores + backward_times(given, moved_weights), moved_weights
+        return d_scores, d_scores_tangent, weights_tangent
+    d_rows = np.where(rows.depends(cache), d_logsumexp, 0)  # its slope is the weights (softmax.15)
+    d_scores = d_scores + backward_times(d_rows, cache.weights)  # (..., n)
+    return d_scores, d_scores_tangent + backward_times(d_rows, weights_tangent), weights_tangent
 
 
 def jacobian(scores: npt.ArrayLike, *, axis: int = -1, mask: npt.ArrayLike | None = None) -> Array:

@@ -65,17 +65,17 @@ def as_integer(name: str, value: int, least: int | None = None) -> int:
 
 def as_axes(name: str, axes: int | tuple[int, ...], of: str, array: Array) -> tuple[int, ...]:
     """`axes` of an array that is called `of`, one or a tuple of some, each counted from the last."""
-    given = axes if isinstance(axes, tuple) else (axes,)
-    if not given:
+    sequence = axes if isinstance(axes, tuple) else (axes,)
+    if not sequence:
         raise ValueError(f"{name} must be of at least one axis of {of}, not ()")
-    numbers = [as_integer(name, axis) for axis in given]
+    numbers = [as_integer(name, axis) for axis in sequence]
     for axis in numbers:
         if not -array.ndim <= axis < array.ndim:
             raise ValueError(f"{of} has no axis {shortened(axis)} ({of}.shape={array.shape})")
-    found = tuple(axis % array.ndim - array.ndim for axis in numbers)
-    if len(set(found)) < len(found):
+    from_last = tuple(axis % array.ndim - array.ndim for axis in numbers)
+    if len(set(from_last)) < len(from_last):
         raise ValueError(f"{name} must name an axis of {of} once, not {axes} ({of}.shape={array.shape})")
-    return found
+    return from_last
 
 
 def as_array(name: str, values: npt.ArrayLike, what: str = "numbers") -> Array:
@@ -147,11 +147,11 @@ def check_gradients(d_gradients: object, kind: type[CacheType], op: str) -> Cach
     return d_gradients
 
 
-def check_outputs(op: str, asked: Any, known: Sequence[str]) -> None:
+def check_outputs(op: str, outputs: Any, known: Sequence[str]) -> None:
     """Refuse what is not a sequence of names of outputs that `op` has; None is fine."""
-    if isinstance(asked, str) or not (asked is None or isinstance(asked, Sequence)):
-        raise TypeError(f"outputs must be a tuple of names of outputs, not {shortened(asked)}")
-    for name in asked or ():
+    if isinstance(outputs, str) or not (outputs is None or isinstance(outputs, Sequence)):
+        raise TypeError(f"outputs must be a tuple of names of outputs, not {shortened(outputs)}")
+    for name in outputs or ():
         if name not in known:
             raise ValueError(f"{op} has no output {name!r}: it has {', '.join(known)}")
 
@@ -218,10 +218,10 @@ def check_broadcasts_to(name: str, array: Array, shape: tuple[int, ...], what: s
         raise ValueError(f"{name} must broadcast to {what}, whose shape is {shape} ({name}.shape={axes})")
 
 
-def as_added(name: str, given: npt.ArrayLike, *others: Array) -> Array:
-    """`given` as an array; a scalar takes the dtype that the `others` have together, since scalars never upcast."""
-    array = as_floating(name, given)
-    if array.ndim or isinstance(given, np.ndarray):
+def as_added(name: str, value: npt.ArrayLike, *others: Array) -> Array:
+    """`value` as an array; a scalar takes the dtype that the `others` have together, since scalars never upcast."""
+    array = as_floating(name, value)
+    if array.ndim or isinstance(value, np.ndarray):
         return array
     compute, dtype = precision(*others)
     if array.dtype.kind == "c" and dtype.kind != "c":

@@ -33,7 +33,7 @@ def computed_in(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def precision(*arrays: Any) -> Precision:
-    """The precision that `arrays` (None: not given) are computed in together; those of bias objects never upcast."""
+    """The precision that `arrays` (some may be None) are computed in together; those of bias objects never upcast."""
     first, *others = [array.dtype for array in arrays if array is not None]
     for dtype in others:
         if dtype is not first:
@@ -41,10 +41,10 @@ def precision(*arrays: Any) -> Precision:
     else:
         return _precision_of(first)
     of_held = [x.dtype for x in arrays if holds_array(x)]
-    found = _precision_of(frozenset(x.dtype for x in arrays if x is not None and not holds_array(x)))
-    if found.compute.kind != "c" and any(dtype.kind == "c" for dtype in of_held):
-        return Precision(*(np.result_type(found.compute, np.complex64),) * 2)
-    return found
+    of_arrays = _precision_of(frozenset(x.dtype for x in arrays if x is not None and not holds_array(x)))
+    if of_arrays.compute.kind != "c" and any(dtype.kind == "c" for dtype in of_held):
+        return Precision(*(np.result_type(of_arrays.compute, np.complex64),) * 2)
+    return of_arrays
 
 
 class StandIn:
@@ -57,8 +57,8 @@ def holds_array(value: Any) -> bool:
 
 
 @lru_cache  # it took a tenth of the time of attention over sixteen keys
-def _precision_of(given: np.dtype[Any] | frozenset[np.dtype[Any]]) -> Precision:
-    dtypes = given if isinstance(given, frozenset) else frozenset([given])
+def _precision_of(of: np.dtype[Any] | frozenset[np.dtype[Any]]) -> Precision:
+    dtypes = of if isinstance(of, frozenset) else frozenset([of])
     if len(dtypes) > 1:
         dtypes = frozenset(dtype.newbyteorder("=") for dtype in dtypes)
     compute = np.result_type(*map(computed_in, dtypes))
@@ -84,8 +84,8 @@ def real_types(compute: np.dtype[Any]) -> tuple[type[np.floating[Any]], type[np.
 
 def added(*terms: Array | None) -> Array | None:
     """The sum of `terms`, of which None is zero; None if all are."""
-    given = [term for term in terms if term is not None]
-    return sum(given[1:], given[0]) if given else None
+    present = [term for term in terms if term is not None]
+    return sum(present[1:], present[0]) if present else None
 
 
 def as_result(array: Array, dtype: np.dtype[Any]) -> Array:

@@ -37,9 +37,9 @@ class Tally:
 
     def taken(self) -> tuple[int, int, int]:
         """The operations of products, all others, and the bytes moved, since the last time."""
-        found = self.product_flops, self.other_flops, self.bytes_moved
+        counts = self.product_flops, self.other_flops, self.bytes_moved
         self.product_flops = self.other_flops = self.bytes_moved = 0
-        return found
+        return counts
 
 
 class Counted(np.ndarray):

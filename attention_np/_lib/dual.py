@@ -1,11 +1,11 @@
-"""Dual numbers: an array, and beside each number the velocity with which it moves.
+"""Dual numbers: an array, and beside each number its velocity, which is its derivative along one direction.
 
 What the ops are made of works on them as on arrays, so the lines that carry out a formula run on either, and a line
 that is run on dual numbers is that line in forward mode. It is what second derivatives are made of: `backward` of an op
-on inputs that move gives the velocities of the gradients. Both parts may be complex, or numbers whose range has no end
+on dual inputs gives the velocities of the gradients. Both parts may be complex, or numbers whose range has no end
 (:mod:`attention_np._lib.wide`, the sister of this module).
 
-An array stands still. What has no rule here is refused, so that no velocity is ever dropped.
+An array is a constant. What has no rule here is refused, so that no velocity is ever dropped.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Dual(NDArrayOperatorsMixin):
-    """The numbers `value`, which move with `velocity`, an array of the same shape.
+    """The numbers `value`, with `velocity`, an array of the same shape.
 
-    Two are equal if they are and stay so; which is larger, and what is finite, their values say.
+    Two are equal if both parts are; which is larger, and what is finite, their values say.
     """
 
     UFUNCS: ClassVar[dict[Any, Rule]] = {}  # a subclass may have other rules
@@ -44,7 +44,7 @@ class Dual(NDArrayOperatorsMixin):
         if out is None:
             return result
         if not isinstance(out[0], Dual):
-            raise TypeError("an array that stands still cannot hold dual numbers")
+            raise TypeError("an array cannot hold dual numbers, whose velocities would be dropped")
         out[0][...] = result
         return out[0]
 
@@ -78,7 +78,7 @@ class Dual(NDArrayOperatorsMixin):
 
     @property
     def real(self) -> Array:
-        """What is compared: the real part of the value, which stands still."""
+        """What is compared: the real part of the value, a constant."""
         real: Array = self.value.real
         return real
 
@@ -122,13 +122,16 @@ for _name in ("astype", "copy", "ravel", "reshape", "squeeze", "sum", "swapaxes"
     setattr(Dual, _name, _method(_name))
 
 
-def moving(value: Any, velocity: Any) -> Array:
-    """`value`, which moves with `velocity`; for types, an array like any other."""
+def dual(value: Any, velocity: Any) -> Array:
+    """`value` with its `velocity`; for types, an array like any other."""
     return cast(Array, Dual(value, velocity))
 
 
+moving = dual
+
+
 def is_dual(array: Any) -> bool:
-    """Whether `array` moves."""
+    """Whether `array` is of dual numbers."""
     return isinstance(array, Dual)
 
 
@@ -138,12 +141,12 @@ def value_of(array: Any) -> Any:
 
 
 def velocity_of(array: Any) -> Any:
-    """The velocity of an array, None of one that stands still."""
+    """The velocity of an array; None of a constant."""
     return array.velocity if isinstance(array, Dual) else None
 
 
 def velocity_or_zero(array: Any) -> Any:
-    """The velocity of an array, zeros of its shape if it stands still."""
+    """The velocity of an array; of a constant, zeros of its shape."""
     if isinstance(array, Dual):
         return array.velocity
     return np.broadcast_to(np.zeros((), np.result_type(array)), np.shape(array)) if np.ndim(array) else 0
@@ -155,7 +158,7 @@ def parts_of(array: Any) -> tuple[Any, ...]:
 
 
 def multilinear(function: Function) -> Function:
-    """`function` of dual numbers, too, which is linear in each argument that moves: the rule of products.
+    """`function` of dual numbers, too, which is linear in each of them: the rule of products.
 
     So what takes no part in a product, as `function` has it, takes no part in any of its terms. Keywords are for the
     value alone.
@@ -193,8 +196,8 @@ def linear(*places: int) -> Callable[[Rule], Rule]:
         def rule(*args: Any, **kwargs: Any) -> Any:
             parts = []
             for part in (value_of, velocity_or_zero):
-                given = [_each(part, x) if k in places else x for k, x in enumerate(args)]
-                parts.append(function(*given, **kwargs))
+                arguments = [_each(part, x) if k in places else x for k, x in enumerate(args)]
+                parts.append(function(*arguments, **kwargs))
             return _kind_of(args)(*parts)
 
         return rule
@@ -223,7 +226,7 @@ def chain(function: Rule, slope: Callable[[Any, Any], Any]) -> Rule:
 
 
 def times(velocity: Any, slope: Any) -> Any:
-    """``velocity * slope``, where what does not move stays so, whatever the slope."""
+    """``velocity * slope``, where a velocity of zero stays zero, whatever the slope."""
     result = velocity * slope
     return result if is_finite(result) else np.where(velocity == 0, 0, result)
 
@@ -244,7 +247,7 @@ def _subtract(x: Any, y: Any) -> Any:
 
 
 def _spread(velocity: Any, shape: tuple[int, ...]) -> Any:
-    """The velocity of what moves and of what does not together: a view, which must not be written to."""
+    """The velocity of a sum with a constant, which may have more axes: a view, which must not be written to."""
     return np.broadcast_to(velocity, shape)
 
 
@@ -263,14 +266,14 @@ def _power(x: Any, exponent: Any) -> Any:
 
 
 def _exp(x: Any) -> Any:
-    """Where it is zero, behind minus infinity, it has come to rest, however fast x moves."""
+    """Where the value is zero, behind minus infinity, so is the velocity, however large that of x is."""
     y = np.exp(x.value)
     velocity = times(x.velocity, y)  # (chunks.22)
     return type(x)(y, velocity if is_finite(velocity) else np.where(y == 0, 0, velocity))
 
 
 def _slope_of_tanh(x: Any, _: Any) -> Any:
-    """By exponentials that vanish, since tanh itself comes to rest."""
+    """By exponentials that vanish, since tanh itself is rounded to one."""
     twice = 2 * np.asarray(x)
     decay = np.exp(np.where(twice.real > 0, -twice, twice))
     slope = 4 * decay
@@ -284,7 +287,7 @@ def _equal(x: Any, y: Any) -> Any:
 
 
 def _of_values(function: Rule) -> Rule:
-    """The rule of a comparison: what it says stands still."""
+    """The rule of a comparison, which is of the values and gives constants."""
     return lambda *args: function(*map(value_of, args))
 
 

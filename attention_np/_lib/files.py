@@ -15,12 +15,12 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     What is no regular file, as a pipe or ``/dev/stdout``, is written to as it is. Of a link, the file that it points to
     is written.
     """
-    given = Path(path)
-    if str(given.absolute()).startswith(OPENED) or (given.exists() and not given.is_file()):
-        with given.open("ab") as stream:
+    named = Path(path)
+    if str(named.absolute()).startswith(OPENED) or (named.exists() and not named.is_file()):
+        with named.open("ab") as stream:
             stream.write(content)
         return
-    target = Path(os.path.realpath(given))  # Path.resolve has a RuntimeError for links that go round
+    target = Path(os.path.realpath(named))  # Path.resolve has a RuntimeError for links that go round
     try:
         permissions = target.stat().st_mode & 0o7777
     except FileNotFoundError:

@@ -58,14 +58,14 @@ def parse(content: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = set()
         for name, _ in pairs:
             if name in names:
                 raise ValueError(f"{shortened(name)} is there twice")
             names.add(name)
-    return found
+    return members
 
 
 def _whole(literal: str) -> int:

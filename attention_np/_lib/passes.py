@@ -35,7 +35,7 @@ from attention_np._lib.arrays import (
     quiet,
 )
 from attention_np._lib.blas import one_thread
-from attention_np._lib.dual import Dual, moving, parts_of, velocity_of
+from attention_np._lib.dual import Dual, dual, parts_of, velocity_of
 from attention_np._lib.second_look import left_range
 from attention_np._lib.wide import is_wide, widened
 
@@ -305,7 +305,7 @@ def _dual(value: Any, tangent: Any) -> Any:
         return type(value)(*map(_dual, value, tangent))
     if value is None:
         return None
-    return value.moving(tangent) if holds_array(value) else moving(value, tangent)
+    return value.moving(tangent) if holds_array(value) else dual(value, tangent)
 
 
 def _as_pass(shell: Callable[..., Any], mathematics: Callable[..., Any], public: Signature | None = None) -> Any:

@@ -63,8 +63,8 @@ def product(a: Array, b: Array, pairs: Array | None = None, *, mean: bool = Fals
 
 def _mended(result: Array, a: Array, b: Array, mean: bool = False) -> Array:
     """`result`, which is ``a @ b``, without the overflow of terms and partial sums of finite rows and columns."""
-    given = all_finite(a, -1) & all_finite(b, -2)  # (..., n, d)
-    overflown = given & ~np.isfinite(result)
+    finite = all_finite(a, -1) & all_finite(b, -2)  # (..., n, d)
+    overflown = finite & ~np.isfinite(result)
     if not overflown.any():
         return result
     in_range = product_in_range(a, b)

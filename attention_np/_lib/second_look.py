@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np._lib.arrays import Array, sum_of_squares, transposed
-from attention_np._lib.dual import is_dual, moving, parts_of, value_of, velocity_or_zero
+from attention_np._lib.dual import dual, is_dual, parts_of, value_of, velocity_or_zero
 from attention_np._lib.wide import LEAST, Wide, is_wide, magnitude, times_power_of_two, widened
 
 ROOM = 40  # for the number of terms of a sum, and the multipliers of dropout: a power of two
@@ -32,9 +32,9 @@ def left_range(results: Iterable[Array | None], arrays: Iterable[Any]) -> bool:
     different = {id(x): x for x in _parts(results) if not is_wide(x)}.values()
     if all(not x.size or _is_usual(x) for x in different):
         return False
-    given = [np.asarray(x) for x in _parts(arrays)]
-    exponents = [_exponent(x) for x in given]
-    limits = [np.finfo(x.dtype) for x in given]
+    factors = [np.asarray(x) for x in _parts(arrays)]
+    exponents = [_exponent(x) for x in factors]
+    limits = [np.finfo(x.dtype) for x in factors]
     largest, least = min(x.maxexp for x in limits) - ROOM, max(x.minexp + x.nmant for x in limits)
     return bool(sum(x for x in exponents if x > 0) > largest or sum(x for x in exponents if x < 0) < least)
 
@@ -48,8 +48,8 @@ def _parts(arrays: Iterable[Any]) -> Iterator[Any]:
 
 def in_range(function: Callable[..., Any], *arrays: Array | None) -> Any:
     """``function(*arrays)``, a tuple of arrays; where it may have left the range, of arrays that are `widened`."""
-    found = function(*arrays)
-    return function(*(widened(x) for x in arrays)) if left_range(found, arrays) else found
+    results = function(*arrays)
+    return function(*(widened(x) for x in arrays)) if left_range(results, arrays) else results
 
 
 def _is_usual(array: Array) -> bool:
@@ -119,17 +119,17 @@ def scores_and_tops(
     """
     if any(map(is_dual, (plain, q, k, bias))):
         scores, tops = scores_and_tops(value_of(plain), value_of(q), value_of(k), scale, value_of(bias), pairs)
-        return moving(scores, velocity_or_zero(plain if bias is None else plain + bias)), tops
-    scores, products, given = _clipped_scores(plain, q, k, scale, bias, lambda found: infinite_to_nan(found, pairs))
+        return dual(scores, velocity_or_zero(plain if bias is None else plain + bias)), tops
+    scores, products, finite = _clipped_scores(plain, q, k, scale, bias, lambda scores: infinite_to_nan(scores, pairs))
     if products is None:
         return scores, None
-    beyond = given & (magnitude(scores) == np.finfo(scores.dtype).max)
+    beyond = finite & (magnitude(scores) == np.finfo(scores.dtype).max)
     largest = _largest(scores.real, pairs)
     out_of_range = (beyond & (scores.real == largest)).any(axis=-1, keepdims=True)  # (..., n, 1)
     if not out_of_range.any():
         return scores, None
-    less = _less_largest(products, given if pairs is None else given & pairs)
-    scores = np.where(out_of_range & given, less.astype(scores.dtype), scores)
+    less = _less_largest(products, finite if pairs is None else finite & pairs)
+    scores = np.where(out_of_range & finite, less.astype(scores.dtype), scores)
     return scores, np.where(out_of_range, np.copysign(np.inf, largest), 0)
 
 
@@ -137,8 +137,8 @@ def clipped_scores(plain: Array, q: Array, k: Array, scale: Any, bias: Array | N
     """As :func:`scores_in_range` for some of the keys alone, and rows whose largest score of all keys is in range."""
     if any(map(is_dual, (plain, q, k, bias))):
         scores = clipped_scores(value_of(plain), value_of(q), value_of(k), scale, value_of(bias))
-        return moving(scores, velocity_or_zero(plain if bias is None else plain + bias))
-    return _clipped_scores(plain, q, k, scale, bias, lambda found: found)[0]
+        return dual(scores, velocity_or_zero(plain if bias is None else plain + bias))
+    return _clipped_scores(plain, q, k, scale, bias, lambda scores: scores)[0]
 
 
 def _clipped_scores(
@@ -151,21 +151,21 @@ def _clipped_scores(
     total = plain if bias is None else plain + bias
     added = np.True_ if bias is None else np.isfinite(bias)
     lost = added & ~np.isfinite(total)  # (..., n, m)
-    given = all_finite(q, -1) & transposed(all_finite(k, -1))  # (..., n, m)
+    finite = all_finite(q, -1) & transposed(all_finite(k, -1))  # (..., n, m)
     if not lost.any() and np.isfinite(plain).all():
-        return total, None, given  # minus infinity in the bias, as a mask
-    lost = given & (lost | ~np.isfinite(plain))
+        return total, None, finite  # minus infinity in the bias, as a mask
+    lost = finite & (lost | ~np.isfinite(plain))
     if not lost.any():
         scores = settle(plain)
-        return (scores if bias is None else scores + bias), None, given
+        return (scores if bias is None else scores + bias), None, finite
 
     products = Wide.of(q) @ transposed(widened(k)) * scale
     scores = settle(np.where(lost, _clipped(products), plain))
     if bias is not None:
         products = products + bias
-        given = given & added
-        scores = np.where(lost & given, _clipped(products), scores + bias)
-    return scores, products, given
+        finite = finite & added
+        scores = np.where(lost & finite, _clipped(products), scores + bias)
+    return scores, products, finite
 
 
 def _less_largest(scores: Wide, pairs: Array) -> Array:

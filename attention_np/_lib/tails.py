@@ -33,8 +33,8 @@ def in_double(function: Function) -> Function:
         wide = np.result_type(x.dtype, np.float64)
         if x.dtype == wide:
             return function(x)
-        found = function(x.astype(wide))
-        return tuple(y.astype(x.dtype) for y in found) if isinstance(found, tuple) else found.astype(x.dtype)
+        results = function(x.astype(wide))
+        return tuple(y.astype(x.dtype) for y in results) if isinstance(results, tuple) else results.astype(x.dtype)
 
     return in_its_own
 

@@ -1,7 +1,7 @@
-"""What the queries and the keys of each head go through on the way from their projection to the scores.
+"""The steps of the queries and the keys of each head, from their projection to the scores.
 
-They are normalised, or turned by their positions, or both, in either order. Each step has what an op has; what its
-forward pass left stands beside it.
+They are normalised, or turned by their positions, or both, in either order. Each step has the passes of an op; in
+`Steps` its cache stands beside it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Norm:
     epsilon: Any
 
     def forward(self, x: Array, gain: Array | None) -> tuple[Array, Any]:
-        """The rows, and what is left for the others."""
+        """The rows, and the cache for the other passes."""
         normalised: tuple[Array, Any] = rms_norm.normalise.mathematics(x, gain, self.epsilon)
         return normalised
 
     def backward(self, d_y: Array, cache: Any) -> tuple[Array, Array | None]:
         """The gradients of the rows and of the gain."""
-        found: rms_norm.Gradients = rms_norm.backward.mathematics(d_y, cache)[0]
-        return found
+        gradients: rms_norm.Gradients = rms_norm.backward.mathematics(d_y, cache)[0]
+        return gradients
 
     def jvp(self, d_x: Array, d_gain: Array | None, cache: Any) -> Array:
         """The tangent of the rows."""
@@ -93,17 +93,17 @@ def turns(
     if not isinstance(options, Mapping) or not set(options) <= set(known):
         raise TypeError(f"rotary must be a mapping of some of {', '.join(known)}, not {options!r}")
     angles = rotary.Angles.of(d_k, **options)
-    found: list[Plan] = []
+    plans: list[Plan] = []
     for name, (positions, x) in places.items():
         at = rotary.as_positions(name, positions, x.shape[:-1])
         cos, sin = angles.at(at if at.ndim == 1 else at[..., None, :], compute)  # (..., 1, n, width / 2), for all heads
         turn = partial(rotary.turned, cos=cos, first=angles.first, second=angles.second)
-        found.append((Linear(partial(turn, sin=sin), partial(turn, sin=-sin)),))
-    return found
+        plans.append((Linear(partial(turn, sin=sin), partial(turn, sin=-sin)),))
+    return plans
 
 
 def through(plan: Plan, x: Array, gain: Array | None) -> tuple[Array, Steps]:
-    """`x` behind the last step of a plan, and what each has left."""
+    """`x` behind the last step of a plan, and each step with its cache."""
     steps = []
     for step in plan:
         x, cache = step.forward(x, gain)
@@ -112,12 +112,12 @@ def through(plan: Plan, x: Array, gain: Array | None) -> tuple[Array, Steps]:
 
 
 def plan_of(steps: Steps) -> Plan:
-    """Them, without what they have left."""
+    """The steps, without their caches."""
     return tuple(step for step, _ in steps)
 
 
 def back_through(steps: Steps, d_x: Array) -> tuple[Array, Array | None]:
-    """The gradients of what went through `steps`, and of its gain."""
+    """The gradients of the rows before `steps`, and of the gain."""
     d_gain = None
     for step, cache in reversed(steps):
         d_x, of_gain = step.backward(d_x, cache)
@@ -125,8 +125,8 @@ def back_through(steps: Steps, d_x: Array) -> tuple[Array, Array | None]:
     return d_x, d_gain
 
 
-def push_through(steps: Steps, d_x: Array, d_gain: Array | None) -> Array:
-    """The tangent of what has gone through `steps`."""
+def tangent_through(steps: Steps, d_x: Array, d_gain: Array | None) -> Array:
+    """The tangent of the rows behind `steps`."""
     for step, cache in steps:
         d_x = step.jvp(d_x, d_gain, cache)
     return d_x

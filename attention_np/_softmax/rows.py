@@ -1,4 +1,4 @@
-"""What keeps the rows of a softmax accurate, and apart: what does not move, limits, and the range of the dtype.
+"""What keeps the rows of a softmax accurate, and apart: weights that are constants, limits, and the range of the dtype.
 
 The formulas stand in :mod:`attention_np.softmax`, whose cache is meant here.
 """
@@ -60,10 +60,11 @@ def _entries(vector: Array, index: Array, axis: int) -> Array:
     return entries
 
 
-def where_it_moves(formula: Callable[..., Array], cache: Any, *vectors: Array) -> Array:
+def where_weights_depend(formula: Callable[..., Array], cache: Any, *vectors: Array) -> Array:
     """`formula` of `vectors` and the weights; what is not finite is looked at twice.
 
-    It is zero where no weight moves, or a vector is all zero, whatever the others hold, and has no overflow on the way.
+    It is zero where no weight depends on the scores, or a vector is all zero, whatever the others hold, and has no
+    overflow on the way.
     """
     weights, axis = cache.weights, cache.axis
     result = formula(*vectors, weights, axis)
@@ -74,12 +75,12 @@ def where_it_moves(formula: Callable[..., Array], cache: Any, *vectors: Array) -
         return np.where(moves, result, 0)  # rows with nothing to attend to: zero, which weights made of either sign
     for vector in vectors:
         moves = moves & (vector != 0).any(axis=axis, keepdims=True)
-    weights, *moving = [np.where(moves, x, 0) for x in (weights, *vectors)]
-    result = formula(*moving, weights, axis)  # (softmax.68)
-    finite = [np.isfinite(vector) for vector in moving]
+    weights, *inside = [np.where(moves, x, 0) for x in (weights, *vectors)]
+    result = formula(*inside, weights, axis)  # (softmax.68)
+    finite = [np.isfinite(vector) for vector in inside]
     overflowed = (np.logical_and.reduce(finite) & ~np.isfinite(result)).any(axis=axis, keepdims=True)  # (..., 1)
     if overflowed.any():
-        wide = [widened(vector) for vector in moving]
+        wide = [widened(vector) for vector in inside]
         shifted, other = (np.asarray(formula(*wide, weights, axis, shift)) for shift in (True, False))
         in_range = np.where(np.logical_and.reduce(finite).all(axis=axis, keepdims=True), shifted, other)
         result = np.where(overflowed, in_range, result)
@@ -93,7 +94,7 @@ def depends(cache: Any) -> Array:
 
 
 def at_limit(cache: Any) -> Array:
-    """The rows of which some weights are not zero and yet do not move, (..., 1)."""
+    """The rows of which some weights are not zero and yet do not depend on the scores, (..., 1)."""
     limits: Array = cache.logsumexp.real == np.inf
     return limits
 
