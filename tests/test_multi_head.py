@@ -463,7 +463,7 @@ def test_a_layer_of_hugging_face_is_read_by_name_without_a_copy() -> None:
     ("state", "layout", "message"),
     [
         (in_layout("llama"), "falcon", "layout must be one of llama, gemma2, qwen3, gpt_oss, bloom, t5, bert, not"),
-        (in_layout("llama"), "qwen3", r"a layer of the layout qwen3 lacks q_norm\.weight, k_norm\.weight \(given"),
+        (in_layout("llama"), "qwen3", r"a layer of the layout qwen3 lacks q_norm\.weight, k_norm\.weight \(its arr"),
         (in_layout("qwen3"), "llama", r"a layer of the layout llama has q_norm\.weight, k_norm\.weight besides"),
         ({}, "t5", r"a layer of the layout t5 lacks q\.weight, k\.weight, v\.weight, o\.weight"),
         ({"query_key_value.weight": np.ones((12, 4))}, "bloom", "num_heads is needed for the layout bloom"),

@@ -41,8 +41,8 @@ def delta_parts(d_output: Array, output: Array, are_many: bool) -> Array:
         whole: Array = np.einsum("...b,...b->...", d_output, output)[..., None]  # (blockwise.8)
         return whole
     parts = number_of_parts(features)
-    given = (array.reshape(*array.shape[:-1], parts, features // parts) for array in (d_output, output))
-    wide: Array = np.einsum("...b,...b->...", *given, dtype=WIDER.get(dtype))  # (blockwise.8, blockwise.58)
+    by_part = (array.reshape(*array.shape[:-1], parts, features // parts) for array in (d_output, output))
+    wide: Array = np.einsum("...b,...b->...", *by_part, dtype=WIDER.get(dtype))  # (blockwise.8, blockwise.58)
     rounded = wide.astype(dtype)
     rounded[..., -1] += (wide - rounded).sum(axis=-1)
     return rounded

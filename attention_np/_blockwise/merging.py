@@ -131,14 +131,14 @@ def merge_backward(
     with quiet():
         shares, _ = _shares(one, other)
         merged = _shared(shares[0], one.output) + _shared(shares[1], other.output)  # (blockwise.22)
-        found = []
+        gradients = []
         for share, part in zip(shares, (one, other), strict=True):
             d_output = _shared(share, d.output)  # (blockwise.23)
             d_share = sum_to((d.output * (part.output - merged)).sum(axis=-1), of_rows) + d.logsumexp  # (blockwise.24)
             d_logsumexp = np.where(share == 0, 0, share * d_share)  # (blockwise.24)
-            found.append(Partial(d_output.reshape(part.output.shape), sum_to(d_logsumexp, part.logsumexp.shape)))
-        first_found, second_found = map(_cast, found, dtypes)
-    return first_found, second_found
+            gradients.append(Partial(d_output.reshape(part.output.shape), sum_to(d_logsumexp, part.logsumexp.shape)))
+        d_first, d_second = map(_cast, gradients, dtypes)
+    return d_first, d_second
 
 
 def _partial(name: str, pair: Any) -> Partial:

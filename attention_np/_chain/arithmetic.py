@@ -1,7 +1,7 @@
 """What a layer does between its ops: sums, products and moves of entries, each of which is an op, too.
 
 An operation takes a list of arrays, its parts. Most are linear in each part. Then two formulas are enough: forward mode
-is the value with the tangent of a part in its place, and how the gradients of a product move along tangents is those
+is the value with the tangent of a part in its place, and the tangents of the gradients of a product are those
 gradients with the tangent of the other factor in its place.
 """
 
@@ -65,13 +65,13 @@ class Operation:
         return Gradients(gradients)
 
     def jvp(self, cache: Cache, parts: Sequence[Array | None]) -> Array:
-        """The tangent of the value, along `parts`."""
+        """The tangent of the value, from those of the parts."""
         tangents = [np.zeros_like(x) if t is None else t for x, t in zip(cache.parts, parts, strict=True)]
         with quiet():
             return as_result(np.asanyarray(self.value(*tangents, **cache.options)), cache.output.dtype)
 
     def double_backward(self, d_gradients: Gradients, d_output: Array, cache: Cache) -> tuple[None, Gradients]:
-        """How the gradients move along `d_gradients`; their cotangent is left to the whole chain."""
+        """The tangents of the gradients, from those of the parts; `d_d_output` is left to the whole chain."""
         del d_gradients, d_output
         return None, Gradients([None] * len(cache.parts))  # no gradient depends on the parts
 
@@ -83,7 +83,7 @@ class Product(Operation):
     """An operation that is linear in each of its two parts alone."""
 
     def jvp(self, cache: Cache, parts: Sequence[Array | None]) -> Array:
-        """A term for each part that moves."""
+        """A term for each part that has a tangent."""
         terms = [(t, cache.parts[1]) if k == 0 else (cache.parts[0], t) for k, t in enumerate(parts) if t is not None]
         with quiet():
             total = added(*(self.value(*pair, **cache.options) for pair in terms))
@@ -112,15 +112,15 @@ class Quotient(Operation):
             return as_result(np.asanyarray(total / y), cache.output.dtype)  # (chain.15)
 
     def double_backward(self, d_gradients: Gradients, d_output: Array, cache: Cache) -> tuple[None, Gradients]:
-        """How both gradients, d_output / y and -d_output * quotient / y, move along tangents."""
+        """The tangents of both gradients, d_output / y and -d_output * quotient / y."""
         (x, y), d_y = cache.parts, d_gradients.parts[1]
         with quiet():
             d_quotient = self.jvp(cache, d_gradients.parts)
             of_x = None if d_y is None else -_over(_over(backward_times(d_output, d_y), y), y)  # (chain.16)
             bend = d_quotient if d_y is None else d_quotient - x / y * (d_y / y)
-            found = (of_x, -_over(backward_times(d_output, bend), y))  # (chain.16)
-            moved = zip(found, cache.parts, cache.variable, strict=True)
-            return None, Gradients([as_gradient(d, x) if d is not None and has else None for d, x, has in moved])
+            formulas = (of_x, -_over(backward_times(d_output, bend), y))  # (chain.16)
+            parts = zip(formulas, cache.parts, cache.variable, strict=True)
+            return None, Gradients([as_gradient(d, x) if d is not None and has else None for d, x, has in parts])
 
 
 def _over(d_array: Array, divisor: Array) -> Array:

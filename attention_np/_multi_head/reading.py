@@ -50,14 +50,14 @@ def of_fused(
         shape = "(3 * d_model, d_model)" if is_transposed else "(d_model, 3 * d_model)"
         raise ValueError(f"{name} must have the shape {shape} ({name}.shape={np.shape(weights[0])})")
     w_out = _shaped(f"{names[1]}_weight", weights[1], (d_model, d_model))
-    found = dict(zip(("w_query", "w_key", "w_value"), np.split(w_in, 3, axis=1), strict=True))
-    found["w_output"] = w_out.T if is_transposed else w_out
+    parameters = dict(zip(("w_query", "w_key", "w_value"), np.split(w_in, 3, axis=1), strict=True))
+    parameters["w_output"] = w_out.T if is_transposed else w_out
     if biases[0] is not None:
         b_in = _shaped(f"{names[0]}_bias", biases[0], (3 * d_model,))
-        found |= zip(("b_query", "b_key", "b_value"), np.split(b_in, 3), strict=True)
+        parameters |= zip(("b_query", "b_key", "b_value"), np.split(b_in, 3), strict=True)
     if biases[1] is not None:
-        found["b_output"] = _shaped(f"{names[1]}_bias", biases[1], (d_model,))
-    return found
+        parameters["b_output"] = _shaped(f"{names[1]}_bias", biases[1], (d_model,))
+    return parameters
 
 
 def of_layer(arrays: Mapping[str, npt.ArrayLike], layout: str, num_heads: int | None) -> dict[str, Any]:
@@ -65,25 +65,25 @@ def of_layer(arrays: Mapping[str, npt.ArrayLike], layout: str, num_heads: int | 
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
     names = LAYOUTS[layout]
-    given = {name: as_floating(name, x) for name, x in arrays.items() if name not in BESIDE}
-    if layout == "bloom" and FUSED + ".weight" in given:
-        given = _unfused(given, num_heads)
-    linear = {name: given.pop(f"{of}.weight", None) for name, of in names.items() if name.startswith("w_")}
-    biases = {f"b_{name[2:]}": given.pop(f"{names[name]}.bias", None) for name in linear}
-    others = {name: given.pop(of, None) for name, of in names.items() if name not in linear}
+    unread = {name: as_floating(name, x) for name, x in arrays.items() if name not in BESIDE}
+    if layout == "bloom" and FUSED + ".weight" in unread:
+        unread = _unfused(unread, num_heads)
+    linear = {name: unread.pop(f"{of}.weight", None) for name, of in names.items() if name.startswith("w_")}
+    biases = {f"b_{name[2:]}": unread.pop(f"{names[name]}.bias", None) for name in linear}
+    others = {name: unread.pop(of, None) for name, of in names.items() if name not in linear}
     missing = [f"{names[name]}.weight" for name, x in linear.items() if x is None]
     missing += [names[name] for name, x in others.items() if x is None]
-    if missing or given:
-        what = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(given)} besides"
-        raise ValueError(f"a layer of the layout {layout} {what} (given: {', '.join(arrays)})")
+    if missing or unread:
+        what = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unread)} besides"
+        raise ValueError(f"a layer of the layout {layout} {what} (its arrays: {', '.join(arrays)})")
     return {name: x.T for name, x in linear.items() if x is not None} | biases | others
 
 
-def _unfused(given: dict[str, Array], num_heads: int | None) -> dict[str, Array]:
-    """`given` with the three parts of a fused projection, which has query, key and value of each head in turn."""
+def _unfused(arrays: dict[str, Array], num_heads: int | None) -> dict[str, Array]:
+    """`arrays` with the three parts of a fused projection, which has query, key and value of each head in turn."""
     if num_heads is None:
         raise ValueError("num_heads is needed for the layout bloom, whose projections stand head by head")
-    heads, parts = as_integer("num_heads", num_heads, least=1), dict(given)
+    heads, parts = as_integer("num_heads", num_heads, least=1), dict(arrays)
     for kind in ("weight", "bias"):
         fused = parts.pop(f"{FUSED}.{kind}", None)
         if fused is None:

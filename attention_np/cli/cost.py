@@ -66,8 +66,8 @@ def run(options: argparse.Namespace) -> int:
         "dot_product": cost.dot_product,
         "blockwise": partial(cost.blockwise, workers=workers),
     }
-    found = machine.memory()
-    available = options.memory if options.memory is not None else found.available if found else None
+    measured = machine.memory()
+    available = options.memory if options.memory is not None else measured.available if measured else None
     lengths = sorted({*LENGTHS, *([options.n] if options.n else [])})
     rows = [
         Row(n, name, costs, _fits(costs, available))
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
         for name, algorithm in algorithms.items()
         if available is not None
     }
-    text = [_title(sizes, workers), "", _table(rows), "", *_closing(longest, available, found)]
+    text = [_title(sizes, workers), "", _table(rows), "", *_closing(longest, available, measured)]
     print("\n".join(text))  # noqa: T201
     content = _content(sizes, workers, available, rows, longest)
     if options.json is not None and (fault := write_json(options.json, content)):
@@ -128,12 +128,12 @@ def _table(rows: Sequence[Row]) -> str:
     return table(lines, left=2)
 
 
-def _closing(longest: Mapping[str, Sequence[int]], available: int | None, found: machine.Memory | None) -> list[str]:
+def _closing(longest: Mapping[str, Sequence[int]], available: int | None, measured: machine.Memory | None) -> list[str]:
     """What fits, and what that is measured by."""
     if available is None:
         return ["How much memory there is is not known here: --memory GIB says it."]
-    if found is not None and available == found.available:
-        memory = f"{in_bytes(available)} of {in_bytes(found.total)} of memory are available."
+    if measured is not None and available == measured.available:
+        memory = f"{in_bytes(available)} of {in_bytes(measured.total)} of memory are available."
     else:
         memory = f"Memory is taken to be {in_bytes(available)}."
     return [memory] + [

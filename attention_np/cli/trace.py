@@ -28,17 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Trace, print, and return 0."""
-    given: dict[str, Any] = {"d": options.d, "is_causal": options.causal, "seed": options.seed}
+    keywords: dict[str, Any] = {"d": options.d, "is_causal": options.causal, "seed": options.seed}
     for op, name, argument in (("multi_head", "heads", "num_heads"), ("additive", "hidden", "hidden")):
         value = getattr(options, name)
         if value is not None and options.op != op:
             return refuse(f"--{name} is an option of {op}, not of {options.op}")
         if value is not None:
-            given[argument] = value
+            keywords[argument] = value
     by_name: dict[str, Callable[..., trace.Trace]] = {"additive": trace.additive, "multi_head": trace.multi_head}
     traced = by_name.get(options.op, partial(trace.of, options.op))
     try:
-        steps = traced(" ".join(options.sentence), **given)
+        steps = traced(" ".join(options.sentence), **keywords)
     except (ImportError, ValueError) as error:
         return refuse(str(error))
     width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)

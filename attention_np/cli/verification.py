@@ -78,8 +78,8 @@ def check(
                         pending = [pool.submit(check_ops, [example]) for example in reversed(examples)]
                     pages = partial(check_pages, path, names)
                     shared = map(partial, repeat(_done_or_here), examples, reversed(pending))
-                    report, *found = [work() for work in progress([pages, *shared])]
-                    return list(chain(*found)), report
+                    report, *reports = [work() for work in progress([pages, *shared])]
+                    return list(chain(*reports)), report
                 except KeyboardInterrupt:
                     pool.shutdown(cancel_futures=True)
                     raise

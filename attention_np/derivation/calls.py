@@ -99,8 +99,8 @@ def _determinant(value: Value, arithmetic: Arithmetic, span: Span) -> Value:
             raise Fault("domain", "the derivative of a determinant that is zero", span) from None
         return Value(data, value.names)
     if isinstance(value.data, Dual):
-        moved = np.trace(inverse @ value.data.velocity, axis1=-2, axis2=-1)
-        data = cast(Array, Dual(data, data * moved))
+        slope = np.trace(inverse @ value.data.velocity, axis1=-2, axis2=-1)
+        data = cast(Array, Dual(data, data * slope))
     steep = top(data) * top(inverse) * matrix.shape[-1]
     return measured(data, value.names, (), steep * value.scale, steep * value.tangent)
 

@@ -41,8 +41,8 @@ def _times(left: Array, right: Array) -> Array:
 
 def _multiply(left: Any, right: Any) -> Dual:
     one, two = value_of(left), value_of(right)
-    moving = [(left, two), (right, one)]
-    velocities = [_times(x.velocity, other) for x, other in moving if isinstance(x, Dual)]
+    factors = [(left, two), (right, one)]
+    velocities = [_times(x.velocity, other) for x, other in factors if isinstance(x, Dual)]
     return Dual(product(one, two), sum(velocities[1:], velocities[0]))
 
 
@@ -130,8 +130,8 @@ def power(base: Any, exponent: Any) -> Any:
         return value
     with np.errstate(all="ignore"):
         by_base = np.where(p == 0, 0.0, p * np.power(base.real, p - 1.0)) * base.imag
-        moving = np.broadcast_to(exponent.imag != 0, value.shape)
-        by_exponent = np.where(moving, value * np.log(base.real), 0.0) * exponent.imag
+        has_step = np.broadcast_to(exponent.imag != 0, value.shape)
+        by_exponent = np.where(has_step, value * np.log(base.real), 0.0) * exponent.imag
     result = np.empty(value.shape, dtype=complex)
     result.real = value
     result.imag = np.where(np.broadcast_to(base.imag == 0, value.shape), 0.0, by_base) + by_exponent

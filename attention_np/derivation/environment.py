@@ -19,7 +19,7 @@ from attention_np.derivation import limits, nodes
 from attention_np.derivation.duals import Array, Dual
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.header import Free, Header
-from attention_np.derivation.names import Names, moved_by
+from attention_np.derivation.names import Names, of_tangent
 from attention_np.derivation.values import (
     ONE,
     SLOPED,
@@ -222,14 +222,14 @@ class Environment:
             self._perturbed[key,] = self._step({key: step}, span)
         return self._perturbed[key,]
 
-    def along(self, tangents: tuple[str, ...], span: Span) -> Perturbed:
+    def along_tangents(self, tangents: tuple[str, ...], span: Span) -> Perturbed:
         r"""The draws with one step, of every X along its ``\\dot{X}``."""
         name = ("", *tangents)
         if name not in self._perturbed:
             steps = {}
             for key in tangents:
                 tangent = self.tensor(key, span)
-                steps[moved_by(key)] = tangent._replace(data=tangent.data[None], lead=(self.next_axis, *tangent.lead))
+                steps[of_tangent(key)] = tangent._replace(data=tangent.data[None], lead=(self.next_axis, *tangent.lead))
             self._perturbed[name] = self._step(steps, span)
         return self._perturbed[name]
 
@@ -242,16 +242,16 @@ class Environment:
         if name not in self.jacobians:
             before, bottom = self.tensor(top_key, span), self.tensor(bottom_key, span)
             perturbed = self.perturbed(bottom_key, span)
-            moved = perturbed.tensor(top_key, span)
+            stepped = perturbed.tensor(top_key, span)
             axes, shape = before.axes + bottom.axes, before.lengths + bottom.lengths
             self.arithmetic.account.make(math.prod(shape), span)
             lead: tuple[str, ...] = ()
             data = np.zeros(shape)
-            if perturbed.axis in moved.lead:
-                data, lead = perturbed.derivative(moved.data, moved.lead)
+            if perturbed.axis in stepped.lead:
+                data, lead = perturbed.derivative(stepped.data, stepped.lead)
                 data = data.reshape((*data.shape[: len(lead)], *shape))
-            tangent = max(top_tangent(data), moved.tangent) if STEPPED in lead else 0.0
-            scale = max(top(data), moved.tangent)
+            tangent = max(top_tangent(data), stepped.tangent) if STEPPED in lead else 0.0
+            scale = max(top(data), stepped.tangent)
             self.jacobians[name] = Tensor(self.arithmetic.hold(data, span), axes, scale, tangent, lead)
         return self.jacobians[name]
 
@@ -271,15 +271,15 @@ class Perturbed(Environment):
             if definition is not None and definition.body is not None and key in definition.body.tensors:
                 self.free[key] = self._recurrence(definition, definition.body)
             else:
-                self.free[key] = self._moved(parent.tensor(key, span), steps[key], span)
+                self.free[key] = self._with_step(parent.tensor(key, span), steps[key], span)
 
     def _step(self, steps: dict[str, Tensor], span: Span) -> Perturbed:
         return PerturbedTwice(self, steps, span)
 
     def _stepped(self, key: str, tensor: Tensor, span: Span) -> Tensor:
-        return self._moved(tensor, self.steps[key], span) if key in self.steps else tensor
+        return self._with_step(tensor, self.steps[key], span) if key in self.steps else tensor
 
-    def _moved(self, tensor: Tensor, step: Tensor, span: Span) -> Tensor:
+    def _with_step(self, tensor: Tensor, step: Tensor, span: Span) -> Tensor:
         """The tensor and its step, along the axis of the steps."""
         lead = lead_of(tensor.lead + step.lead)
         one, two = (self.arithmetic.spread(Value(item.data, item.lead), lead) for item in (tensor, step))
@@ -293,12 +293,12 @@ class Perturbed(Environment):
 
     def derivative(self, data: Array, lead: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
         """The derivative of an array by each of the steps, whose axis becomes its last; and its other leading axes."""
-        moved = np.moveaxis(self._carried(data), lead.index(self.axis), -1)
-        return moved, tuple(name for name in lead if name != self.axis)
+        slopes = np.moveaxis(self._carried(data), lead.index(self.axis), -1)
+        return slopes, tuple(name for name in lead if name != self.axis)
 
     def _carried(self, data: Array) -> Array:
-        unknown, moved = np.isnan(data.real), data.imag / STEP
-        return np.where(unknown, np.nan, moved) if unknown.any() else moved
+        unknown, slopes = np.isnan(data.real), data.imag / STEP
+        return np.where(unknown, np.nan, slopes) if unknown.any() else slopes
 
     def tensor(self, key: str, span: Span) -> Tensor:
         """The symbol of that key, carried along with the perturbation."""
@@ -336,7 +336,7 @@ class PerturbedTwice(Perturbed):
         """Where the definition is of what takes a step in the parent, that step comes after it."""
         tensor = super()._define(definition, span)
         step = self.parent.steps.get(definition.key)
-        return tensor if step is None else self.parent._moved(tensor, step, span)
+        return tensor if step is None else self.parent._with_step(tensor, step, span)
 
 
 def as_tensor(environment: Environment, value: Value, indices: tuple[str, ...], span: Span) -> Tensor:

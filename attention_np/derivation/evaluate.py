@@ -394,13 +394,13 @@ class Evaluator:
             jacobian = environment.jacobian(node.top.name, node.bottom.name, node.span)
             return self._pick(jacobian, above + below, node.span)
         perturbed = environment.perturbed(node.bottom.name, node.span)
-        return self._moves(node, perturbed, bottom, below)
+        return self._derivative_by(node, perturbed, bottom, below)
 
     def _tangent(self, node: nodes.Tangent) -> Value:
-        perturbed = self.environment.along(tuple(tangent.name for tangent in node.tangents), node.span)
-        return self._moves(node, perturbed, Tensor(np.zeros(()), ()), ())
+        perturbed = self.environment.along_tangents(tuple(tangent.name for tangent in node.tangents), node.span)
+        return self._derivative_by(node, perturbed, Tensor(np.zeros(()), ()), ())
 
-    def _moves(
+    def _derivative_by(
         self,
         node: nodes.Derivative | nodes.Tangent,
         perturbed: Perturbed,
@@ -425,8 +425,8 @@ class Evaluator:
         slices = tuple(nodes.Slice(node.top.span) for _ in shape)
         scale = max(value.tangent, top(data))
         tangent = max(value.tangent, top_tangent(data)) if STEPPED in names else 0.0
-        moved = Tensor(data, shape + bottom.axes, scale, tangent, names)
-        return self._pick(moved, slices + below, node.span)
+        derivative = Tensor(data, shape + bottom.axes, scale, tangent, names)
+        return self._pick(derivative, slices + below, node.span)
 
 
 _COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {

@@ -66,24 +66,24 @@ def _look_up(
     """The entries at these places, counted from one, with named axes in the order in which the indices were met."""
     every = [*named.values(), *(name for place in places.values() for name in place.names)]
     met = tuple(dict.fromkeys(every))
-    along = [k for k, name in named.items() if every.count(name) == 1]
-    for k in [k for k in named if k not in along]:  # a diagonal: an index that stands at several axes
+    single = [k for k, name in named.items() if every.count(name) == 1]
+    for k in [k for k in named if k not in single]:  # a diagonal: an index that stands at several axes
         places[k] = Value(np.arange(1.0, data.shape[k] + 1.0), (named[k],))
-    data = data.transpose([*along, *places, *kept])
-    before, rest = data.shape[: len(along)], data.shape[len(along) + len(places) :]
-    looked = tuple(name for name in met if name not in {named[k] for k in along})
+    data = data.transpose([*single, *places, *kept])
+    before, rest = data.shape[: len(single)], data.shape[len(single) + len(places) :]
+    looked = tuple(name for name in met if name not in {named[k] for k in single})
     counted = [arithmetic.spread(place, looked).astype(np.int64) - 1 for place in places.values()]
-    wrong = [(entry < 0) | (entry >= data.shape[axis]) for axis, entry in enumerate(counted, len(along))]
+    wrong = [(entry < 0) | (entry >= data.shape[axis]) for axis, entry in enumerate(counted, len(single))]
     shape = np.broadcast_shapes(*(entry.shape for entry in counted))
     arithmetic.account.make(math.prod(before + shape + rest), span)
     entries = [np.where(bad, 0, entry) for bad, entry in zip(wrong, counted, strict=True)]
-    data = data[(slice(None),) * len(along) + tuple(entries)]
+    data = data[(slice(None),) * len(single) + tuple(entries)]
     if any(bad.any() for bad in wrong):
         # Outside of its range there is no entry. A sum or a case that excludes the place excludes
         # the NaN as well.
         outside = np.broadcast_to(reduce(np.logical_or, wrong), shape)
         data = np.where(outside.reshape(shape + (1,) * len(rest)), np.nan, data)
-    order = [(*(named[k] for k in along), *looked).index(name) for name in met]
+    order = [(*(named[k] for k in single), *looked).index(name) for name in met]
     return data.transpose(*order, *range(len(met), data.ndim)), met
 
 

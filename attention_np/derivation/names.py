@@ -220,7 +220,7 @@ def plain(key: str) -> str:
     return key.replace("{", "").replace("}", "")
 
 
-def moved_by(key: str) -> str:
+def of_tangent(key: str) -> str:
     r"""The key of X, if this one is that of its tangent ``\\dot{X}``."""
     if not key.startswith("\\dot{"):
         return ""

@@ -15,7 +15,7 @@ from attention_np.derivation import limits, nodes
 from attention_np.derivation.errors import Fault, Span
 from attention_np.derivation.grammar import Head, Resolved, Script, number, parse
 from attention_np.derivation.lists import IndexLists, literal
-from attention_np.derivation.names import Names, Scripts, base, make_key, moved_by, scripts
+from attention_np.derivation.names import Names, Scripts, base, make_key, of_tangent, scripts
 from attention_np.derivation.tokens import RELATIONS, Token, Tokens, argument, closing, ending, span_of, split, text_of
 
 _ELEMENTARY = frozenset(["exp", "log", "tanh", "cosh", "sinh", "cos", "sin", "det"])
@@ -231,8 +231,8 @@ class Reader:
             raise Fault("syntax", "write \\frac{\\mathrm{d}}{\\mathrm{d} t}, or its square", span)
         tangents = []
         for symbol in self.names.of_kind("tensor"):
-            still = self.names.get(moved_by(symbol.key))
-            if still is not None and still.kind == "tensor" and still.axes == symbol.axes:
+            own = self.names.get(of_tangent(symbol.key))
+            if own is not None and own.kind == "tensor" and own.axes == symbol.axes:
                 tangents.append(nodes.Ref(span, symbol.key, None))
         if not tangents:
             raise Fault("name", "nothing moves: no tensor X is declared beside an \\dot{X}", span)

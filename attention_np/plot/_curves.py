@@ -89,22 +89,22 @@ def saturation(
     samples = as_integer("samples", samples, least=1)
     generator = as_generator(rng)
     if scales is None:
-        along: list[Any] = _in_order("widths", WIDTHS if widths is None else widths, _size)
-        passed = [_passed(*_normal(generator, width, m, samples)) for width in along]
+        places: list[Any] = _in_order("widths", WIDTHS if widths is None else widths, _size)
+        passed = [_passed(*_normal(generator, width, m, samples)) for width in places]
     else:
-        along = _in_order("scales", scales, _finite)
+        places = _in_order("scales", scales, _finite)
         query, key = _normal(generator, d_k, m, samples)  # the same for all scales: the curves are smooth
-        passed = [_passed(query * (scale / math.sqrt(d_k)), key) for scale in along]
+        passed = [_passed(query * (scale / math.sqrt(d_k)), key) for scale in places]
 
     ax = one_axes(ax, 6.5, 4.5)
     for which, label in enumerate((r"with $1/\sqrt{d_k}$", r"without $1/\sqrt{d_k}$")):
         low, median, high = np.quantile([pair[which] for pair in passed], (0.1, 0.5, 0.9), axis=1)
-        ax.plot(along, median, label=label, **LOOKS[which])
-        ax.fill_between(along, low, high, color=LOOKS[which]["color"], alpha=0.2, lw=0)
+        ax.plot(places, median, label=label, **LOOKS[which])
+        ax.fill_between(places, low, high, color=LOOKS[which]["color"], alpha=0.2, lw=0)
     ax.axhline(1 - 1 / m, color="0.5", lw=0.8, ls=":", label=f"equal weights, $1 - 1/{m}$")
     if scales is not None:
         ax.axvline(math.sqrt(d_k), color="0.5", lw=0.8, ls="--", label="standard normal queries and keys")
-    _logarithmic(ax, along)
+    _logarithmic(ax, places)
     ax.set_ylim(0, 1)
     ax.set_xlabel("width $d_k$" if scales is None else f"standard deviation of $q \\cdot k$, of width $d_k = {d_k}$")
     ax.set_ylabel(r"gradient that passes, $1 - \Sigma_j A_j^2$")
@@ -117,10 +117,10 @@ def _in_order(name: str, numbers: Iterable[Any], read: Callable[[str, Any], Numb
     """Distinct numbers, each as `read` has it, from the smallest to the largest; there must be one."""
     if not isinstance(numbers, Iterable):
         raise TypeError(f"{name} must be a list of numbers, not {numbers!r}")
-    found = sorted({read(f"each of {name}", number) for number in numbers})
-    if not found:
+    in_order = sorted({read(f"each of {name}", number) for number in numbers})
+    if not in_order:
         raise ValueError(f"{name} must hold at least one number")
-    return found
+    return in_order
 
 
 def _size(name: str, value: Any) -> int:
@@ -134,19 +134,19 @@ def _finite(name: str, value: Any) -> float:
     return number
 
 
-def _logarithmic(ax: Axes, along: Sequence[float]) -> None:
-    """A logarithmic axis with the numbers of `along`, or as many of them as there is room for."""
+def _logarithmic(ax: Axes, places: Sequence[float]) -> None:
+    """A logarithmic axis with the numbers of `places`, or as many of them as there is room for."""
     ax.set_xscale("log", base=2)
-    texts = {place: f"{place:g}" if place < LARGE else str(round(place)) for place in along}
+    texts = {place: f"{place:g}" if place < LARGE else str(round(place)) for place in places}
     inches = ax.get_window_extent().width / ax.figure.dpi
-    apart = math.log(along[-1] / along[0]) * DIGIT * (max(map(len, texts.values())) + 1) / inches
-    shown = [along[0]]
-    for place in along[1:]:
+    apart = math.log(places[-1] / places[0]) * DIGIT * (max(map(len, texts.values())) + 1) / inches
+    shown = [places[0]]
+    for place in places[1:]:
         if math.log(place / shown[-1]) >= apart:
             shown.append(place)
     ax.set_xticks(shown, [texts[place] for place in shown])
-    room = (along[-1] / along[0]) ** MARGIN if along[1:] else 2
-    ax.set_xlim(along[0] / room, along[-1] * room)
+    room = (places[-1] / places[0]) ** MARGIN if places[1:] else 2
+    ax.set_xlim(places[0] / room, places[-1] * room)
     ax.minorticks_off()
 
 
@@ -159,11 +159,11 @@ def _normal(generator: np.random.Generator, width: int, m: int, samples: int) ->
 def _passed(query: Array, key: Array) -> list[Array]:
     """The trace of the Jacobian for each query, with the factor and without: two of (samples,)."""
     value = np.zeros((*key.shape[:-1], 1))
-    found = []
+    traces = []
     for scale in (None, 1.0):
         _, cache = dot_product.forward(query, key, value, scale=scale)
-        found.append(1 - (cache.weights**2).sum(axis=-1)[:, 0])
-    return found
+        traces.append(1 - (cache.weights**2).sum(axis=-1)[:, 0])
+    return traces
 
 
 def cost(
@@ -228,8 +228,8 @@ def cost(
     return ax
 
 
-def _number(found: costs.Costs, quantity: str) -> int:
-    return found.memory if quantity == "memory" else found.forward.flops + found.backward.flops
+def _number(of_algorithm: costs.Costs, quantity: str) -> int:
+    return of_algorithm.memory if quantity == "memory" else of_algorithm.forward.flops + of_algorithm.backward.flops
 
 
 def _with_unit(value: float, base: int) -> str:

@@ -42,7 +42,7 @@ def _round(places: Array) -> list[int]:
 def _sides(places: Array) -> list[tuple[int, ...]]:
     """The sets of points that lie on one line (in space: one plane) with all others on one side of it."""
     size = float(np.ptp(places, axis=0).max())
-    found = set()
+    faces = set()
     for chosen in combinations(range(len(places)), places.shape[1]):
         base, *others = places[list(chosen)]
         spans = np.array(others) - base
@@ -52,5 +52,5 @@ def _sides(places: Array) -> list[tuple[int, ...]]:
             continue  # these points lie on each other, or on one line: no plane goes through them alone
         heights = (places - base) @ normal / length
         if heights.min() >= -FLAT * size or heights.max() <= FLAT * size:
-            found.add(tuple(np.flatnonzero(np.abs(heights) <= FLAT * size).tolist()))
-    return sorted(found)
+            faces.add(tuple(np.flatnonzero(np.abs(heights) <= FLAT * size).tolist()))
+    return sorted(faces)

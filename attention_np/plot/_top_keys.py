@@ -133,8 +133,8 @@ def top_keys(
     matrix = as_matrix("weights", weights, "choose a head, such as weights[0]")
     k = min(as_integer("k", k, least=1), matrix.shape[1])
     n, m = matrix.shape
-    given = both_tokens(query_tokens, key_tokens, (n, m))
+    tokens = both_tokens(query_tokens, key_tokens, (n, m))
     ranks = np.where(np.isnan(matrix), -np.inf, -matrix)
     places = np.lexsort((ranks, ~np.isnan(matrix)), axis=1)[:, :k]
-    queries, keys = (names or map(str, range(count)) for names, count in zip(given, (n, m), strict=True))
+    queries, keys = (names or map(str, range(count)) for names, count in zip(tokens, (n, m), strict=True))
     return TopKeys(tuple(queries), tuple(keys), places, np.take_along_axis(matrix, places, axis=1))

@@ -69,8 +69,8 @@ def _error(layer: Any, arrays: Mapping[str, Array], d_output: Array, gradients: 
     """How far the gradients are from the complex step along a direction in all inputs, relative to both."""
     rng = np.random.default_rng(0)
     tangents = {name: rng.standard_normal(x.shape) for name, x in arrays.items()}
-    moved, _ = chain.forward(layer, {name: x + 1j * STEP * tangents[name] for name, x in arrays.items()})
-    numerical = (d_output * moved.imag / STEP).sum()
+    perturbed, _ = chain.forward(layer, {name: x + 1j * STEP * tangents[name] for name, x in arrays.items()})
+    numerical = (d_output * perturbed.imag / STEP).sum()
     terms = [(d * tangents[name]).sum() for name, d in gradients.items() if d is not None]
     size = max(abs(numerical), *map(abs, terms))
     return float(abs(sum(terms) - numerical) / size) if size else 0.0

@@ -87,7 +87,7 @@ def _lengths(header: Header, count: int, sizes: Mapping[str, int], d: int) -> di
     return lengths
 
 
-def _steps(page: Page, found: Sequence[Executed], check: PageCheck) -> tuple[list[Step], list[Executed]]:
+def _steps(page: Page, executed: Sequence[Executed], check: PageCheck) -> tuple[list[Step], list[Executed]]:
     """What leads to the output, and what leads back; and which of the statements say so.
 
     A gradient is told by all statements that code carries out; names that they use besides are steps as well.
@@ -96,24 +96,24 @@ def _steps(page: Page, found: Sequence[Executed], check: PageCheck) -> tuple[lis
     forward = needs(output) | {output}
     gradients = [
         each
-        for each in found
+        for each in executed
         if each.gradient and each.key in forward and (each.key == output or not each.equation.text_only)
     ]
     wanted = forward.union(*(needs(key) | {key} for each in gradients for key in each.uses))
     groups: dict[tuple[str, bool], list[Executed]] = {}
-    for each in found:
+    for each in executed:
         told = each in gradients if each.gradient else each.key in wanted and each.key not in check.scope.values
         if told and (each.statement.target is not None or each.uses <= wanted | {"L"}):
             groups.setdefault((each.key, each.gradient), []).append(each)
     cotangent = page.header.cotangent
-    given = check.scope.values | {cotangent: check.scope.environments[0].tensor(cotangent, (0, 0))}
-    symbols = {key: _symbol(page.header, key, tensor, ()) for key, tensor in given.items()}
+    known = check.scope.values | {cotangent: check.scope.environments[0].tensor(cotangent, (0, 0))}
+    symbols = {key: _symbol(page.header, key, tensor, ()) for key, tensor in known.items()}
     symbols |= {key: _symbol(page.header, key, group[0].tensor(), group) for (key, _), group in groups.items()}
     names = {key: name.rpartition(".")[2] for name, key in page.header.code.items()}
     names[cotangent] = "d_output"
     steps = [
         Step("given", names.get(key, ""), *symbols[key], (), "", "", tensor.data)
-        for key, tensor in given.items()
+        for key, tensor in known.items()
         if key in wanted and (key != cotangent or (output, True) not in groups)
     ]
     first_gradient = next((k for k, (_, gradient) in enumerate(groups) if gradient), len(groups))
