@@ -1,5 +1,7 @@
+from typing import Any
+
 import numpy as np
-from helpers import SHAPES, SOME_HIDDEN, Array, assert_close, attentions, normal
+from helpers import SHAPES, SOME_HIDDEN, Array, assert_close, attentions, each, normal
 
 from attention_np import additive
 
@@ -19,12 +21,12 @@ def test_the_cache_names_the_intermediates() -> None:
     np.testing.assert_array_equal(cache.weights > 0, SOME_HIDDEN)
 
 
-def test_saturated_units_have_no_gradient_and_do_no_harm() -> None:
+@each("name", ["query", "key", "w_query", "w_key", "b"])
+def test_saturated_units_have_no_gradient_and_do_no_harm(name: Any) -> None:
     x = arrays()
     _, cache = additive.forward(**{**x, "b": np.full(4, 1e200)})
     gradients = additive.backward(normal(1, 4, 6), cache)
-    for name in ("query", "key", "w_query", "w_key", "b"):
-        assert (getattr(gradients, name) == 0).all()
+    assert (getattr(gradients, name) == 0).all()
 
 
 def test_projections_that_do_not_fit_have_the_weights_that_they_say() -> None:

@@ -236,11 +236,11 @@ def test_results_share_no_memory_with_what_was_given(name: str) -> None:
             assert not np.shares_memory(result, x), (name, other)
 
 
-def test_the_jacobian_and_logsumexp_share_no_memory_with_the_scores() -> None:
-    for shape in ((1,), (1, 1), (4, 5)):
-        scores = normal(0, *shape)
-        assert not np.shares_memory(softmax.jacobian(scores), scores)
-        assert not np.shares_memory(softmax.logsumexp(scores), scores)
+@each("shape", [(1,), (1, 1), (4, 5)])
+def test_the_jacobian_and_logsumexp_share_no_memory_with_the_scores(shape: Any) -> None:
+    scores = normal(0, *shape)
+    assert not np.shares_memory(softmax.jacobian(scores), scores)
+    assert not np.shares_memory(softmax.logsumexp(scores), scores)
 
 
 @every_case

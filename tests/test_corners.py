@@ -238,15 +238,15 @@ def test_what_is_hidden_may_hold_anything_in_half_precision_too(op: str, poison:
 
 @every_attention
 @every_poison
-def test_what_is_hidden_may_hold_anything_where_arrays_broadcast(op: str, poison: float) -> None:
+@each("shared", ["query", "key", "value"])
+def test_what_is_hidden_may_hold_anything_where_arrays_broadcast(op: str, poison: float, shared: Any) -> None:
     full = plain_cases(4, 5, batch=(2,))[op]
     lengths = np.array([5, 3])
     mask = over_heads(full, np.arange(5) < lengths[:, None, None])
-    for shared in ("query", "key", "value"):
-        inputs = {**full.inputs, shared: full.inputs[shared][0]}
-        case = Case(full.op, inputs, {**full.options, "mask": mask})
-        hidden = {n: (1, slice(3, None), slice(None)) for n in ("key", "value") if n != shared}
-        assert_same_results(poisoned(case, poison, **hidden), case)
+    inputs = {**full.inputs, shared: full.inputs[shared][0]}
+    case = Case(full.op, inputs, {**full.options, "mask": mask})
+    hidden = {n: (1, slice(3, None), slice(None)) for n in ("key", "value") if n != shared}
+    assert_same_results(poisoned(case, poison, **hidden), case)
 
 
 @every_attention
@@ -550,16 +550,16 @@ def test_plus_infinities_in_a_bias_share_the_weights_of_their_row_and_nothing_mo
 
 
 @every_biased
-def test_an_infinite_bias_of_any_shape_hides_or_takes_all(op: str) -> None:
+@each("shape", [(), (1,), (4, 1), (5,)])
+def test_an_infinite_bias_of_any_shape_hides_or_takes_all(op: str, shape: Any) -> None:
     case = plain_cases(4, 5, batch=(2,))[op]
-    for shape in ((), (1,), (4, 1), (5,)):
-        hidden = run(case._replace(inputs={**case.inputs, "bias": np.full(shape, -np.inf)}))
-        assert (hidden.weights == 0).all()
-        assert (hidden.gradients["bias"] == 0).all()
-        limit = run(case._replace(inputs={**case.inputs, "bias": np.full(shape, np.inf)}))
-        assert (limit.weights == 1 / 5).all()
-        for name in ("bias", "query", "key"):
-            assert (limit.gradients[name] == 0).all()
+    hidden = run(case._replace(inputs={**case.inputs, "bias": np.full(shape, -np.inf)}))
+    assert (hidden.weights == 0).all()
+    assert (hidden.gradients["bias"] == 0).all()
+    limit = run(case._replace(inputs={**case.inputs, "bias": np.full(shape, np.inf)}))
+    assert (limit.weights == 1 / 5).all()
+    for name in ("bias", "query", "key"):
+        assert (limit.gradients[name] == 0).all()
 
 
 # No key or no query

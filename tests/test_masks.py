@@ -100,16 +100,16 @@ def test_padding_hides_the_keys_from_the_length_on(shape, m):
 
 
 @each("shape", [(0,), (1,), (5,), (2, 5), (2, 3, 5), (0, 5), (2, 0)])
-def test_padding_from_tokens_hides_the_padding_token_wherever_it_stands(shape):
+@each("pad_id", [-1, 0, 2, 7])
+def test_padding_from_tokens_hides_the_padding_token_wherever_it_stands(shape, pad_id):
     tokens = np.random.default_rng(0).integers(-1, 3, shape)
-    for pad_id in (-1, 0, 2, 7):
-        expected = np.zeros((*shape[:-1], 1, shape[-1]), bool)
-        for index in np.ndindex(*shape):
-            expected[(*index[:-1], 0, index[-1])] = tokens[index] != pad_id
-        assert_same(masks.padding_from_tokens(tokens, pad_id), expected)
-        if tokens.size:
-            assert_same(masks.padding_from_tokens(tokens.tolist(), pad_id), expected)
-        assert_same(masks.padding_from_tokens(tokens, pad_id, heads=True), expected[..., None, :, :])
+    expected = np.zeros((*shape[:-1], 1, shape[-1]), bool)
+    for index in np.ndindex(*shape):
+        expected[(*index[:-1], 0, index[-1])] = tokens[index] != pad_id
+    assert_same(masks.padding_from_tokens(tokens, pad_id), expected)
+    if tokens.size:
+        assert_same(masks.padding_from_tokens(tokens.tolist(), pad_id), expected)
+    assert_same(masks.padding_from_tokens(tokens, pad_id, heads=True), expected[..., None, :, :])
 
 
 @each(
@@ -216,7 +216,8 @@ def test_each_mask_is_an_array_of_its_own_that_can_be_written_to(make):
 
 
 @each("seed", range(5))
-def test_each_node_of_a_tree_sees_the_path_that_leads_to_it(seed):
+@each(("rows", "columns"), [(slice(0, 5), slice(3, 12)), (slice(5, 12), slice(0, 3)), (slice(4, 5), slice(4, 5))])
+def test_each_node_of_a_tree_sees_the_path_that_leads_to_it(seed, rows, columns):
     rng, n = np.random.default_rng(seed), 12
     order = rng.permutation(n)  # parents may stand behind their children
     parents = np.full(n, -1)
@@ -230,9 +231,8 @@ def test_each_node_of_a_tree_sees_the_path_that_leads_to_it(seed):
             node = parents[node]
     assert_same(masks.tree(parents), expected)
     assert_same(rules.tree(parents).mask(n, n), expected)
-    for rows, columns in ((slice(0, 5), slice(3, 12)), (slice(5, 12), slice(0, 3)), (slice(4, 5), slice(4, 5))):
-        block = rules.tree(parents).block(rows, columns)
-        assert_same(np.broadcast_to(block, expected[rows, columns].shape), expected[rows, columns])
+    block = rules.tree(parents).block(rows, columns)
+    assert_same(np.broadcast_to(block, expected[rows, columns].shape), expected[rows, columns])
 
 
 def integer_message(name):

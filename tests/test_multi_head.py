@@ -43,14 +43,14 @@ def test_the_gradient_of_self_attention_is_the_sum_of_those_of_its_three_roles()
     gradcheck.assert_gradients(forward, backward, {"x": normal(1, 2, 5, 4)}, method="complex-step", rtol=COMPLEX_STEP)
 
 
-def test_the_gradient_of_the_key_bias_is_zero_but_for_rounding() -> None:
+@each("options", [{}, {"mask": SOME_HIDDEN}, {"is_causal": True}])
+def test_the_gradient_of_the_key_bias_is_zero_but_for_rounding(options: Any) -> None:
     inputs = arrays("a batch")
-    for options in ({}, {"mask": SOME_HIDDEN}, {"is_causal": True}):
-        output, cache = multi_head.forward(**inputs, num_heads=2, **options)
-        gradients = multi_head.backward(normal(1, *output.shape), cache).parameters
-        scale = np.abs(gradients.b_query).max()
-        assert 0.01 < scale < 100
-        assert np.abs(gradients.b_key).max() <= 1e-15 * max(scale, 1)
+    output, cache = multi_head.forward(**inputs, num_heads=2, **options)
+    gradients = multi_head.backward(normal(1, *output.shape), cache).parameters
+    scale = np.abs(gradients.b_query).max()
+    assert 0.01 < scale < 100
+    assert np.abs(gradients.b_key).max() <= 1e-15 * max(scale, 1)
 
 
 def test_the_cache_refers_to_its_inputs() -> None:

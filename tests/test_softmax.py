@@ -203,13 +203,13 @@ VAST = 10**15  # so many rows that no arithmetic on them could even allocate its
         (float, {"mask": np.ones((1, 1, 3), bool)}, ValueError, r"mask must broadcast.*mask\.shape=\(1, 1, 3\)"),
     ],
 )
+@each("function", [softmax.forward, softmax.jacobian, softmax.logsumexp])
 def test_bad_input_is_refused_before_any_arithmetic(
-    rows: int, dtype: Any, options: dict[str, Any], error: type[Exception], message: str
+    rows: int, dtype: Any, options: dict[str, Any], error: type[Exception], message: str, function: Any
 ) -> None:
     scores = np.broadcast_to(np.zeros((), dtype), (rows, 3))
-    for function in (softmax.forward, softmax.jacobian, softmax.logsumexp):
-        with pytest.raises(error, match=message.replace("{rows}", str(rows))):
-            function(scores, **options)
+    with pytest.raises(error, match=message.replace("{rows}", str(rows))):
+        function(scores, **options)
 
 
 def test_a_score_without_an_axis_is_refused() -> None:

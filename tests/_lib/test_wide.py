@@ -51,12 +51,12 @@ def test_products_and_sums_add_up_terms_of_any_size(seed: int) -> None:
     assert a.sum(axis=0, keepdims=True).shape == (1, 4)
 
 
-def test_a_product_of_small_integers_of_one_size_is_exact() -> None:
+@each("shift", [-900, 0, 900])
+def test_a_product_of_small_integers_of_one_size_is_exact(shift: Any) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.integers(-9, 10, (3, 5)), rng.integers(-9, 10, (2, 5, 4))
-    for shift in (-900, 0, 900):
-        found = widened(np.ldexp(a * 1.0, shift)) @ widened(np.ldexp(b * 1.0, shift))
-        np.testing.assert_array_equal(found * widened(np.ldexp(1.0, -shift)) * widened(np.ldexp(1.0, -shift)), a @ b)
+    found = widened(np.ldexp(a * 1.0, shift)) @ widened(np.ldexp(b * 1.0, shift))
+    np.testing.assert_array_equal(found * widened(np.ldexp(1.0, -shift)) * widened(np.ldexp(1.0, -shift)), a @ b)
 
 
 def test_zero_has_the_least_exponent_and_other_mantissas_are_at_least_one_half() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import each
 
 from attention_np import dot_product, plot
 from attention_np.plot import _hull, _points
@@ -124,14 +125,14 @@ def test_names_of_points_stay_off_the_title() -> None:
 
 
 @pytest.mark.long
-def test_a_unit_is_as_long_either_way_unless_one_would_see_a_line() -> None:
-    for scale, aspect in ((1.0, 1.0), (3.0, 1.0), (100.0, pytest.approx(100 / 8, rel=0.01))):
-        value = np.array([[0.0, 0], [scale, 1], [scale, 0], [0, 1]])
-        _, ax = plot.points(normal(2), normal(4, 2), value)
-        assert ax.get_aspect() == aspect
-        drawn(ax)
-        extent = ax.transData.transform([scale, 1]) - ax.transData.transform([0, 0])
-        assert extent[1] / extent[0] == pytest.approx(aspect if scale == 1 else max(1 / scale, 1 / 8), rel=0.01)
+@each(("scale", "aspect"), [(1.0, 1.0), (3.0, 1.0), (100.0, pytest.approx(100 / 8, rel=0.01))])
+def test_a_unit_is_as_long_either_way_unless_one_would_see_a_line(scale: Any, aspect: Any) -> None:
+    value = np.array([[0.0, 0], [scale, 1], [scale, 0], [0, 1]])
+    _, ax = plot.points(normal(2), normal(4, 2), value)
+    assert ax.get_aspect() == aspect
+    drawn(ax)
+    extent = ax.transData.transform([scale, 1]) - ax.transData.transform([0, 0])
+    assert extent[1] / extent[0] == pytest.approx(aspect if scale == 1 else max(1 / scale, 1 / 8), rel=0.01)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -1,6 +1,9 @@
 """The sentence of a trace, as tokens and as numbers."""
 
+from typing import Any
+
 import numpy as np
+from helpers import each
 
 from attention_np import trace
 
@@ -16,10 +19,10 @@ def test_the_numbers_are_the_same_on_every_machine() -> None:
     assert trace.dot_product("The cat")["Q"].array.tolist() == [[-1.5, -1.0, -2.0, 0.5], [-0.5, -0.5, 2.0, 0.0]]
 
 
-def test_equal_tokens_have_equal_rows() -> None:
+@each("symbol", ["Q", "K", "V", "S", "O"])
+def test_equal_tokens_have_equal_rows(symbol: Any) -> None:
     steps = OPS["dot_product"](SENTENCE, is_causal=False)  # "the" comes twice
-    for symbol in ("Q", "K", "V", "S", "O"):
-        assert np.array_equal(steps[symbol].array[0], steps[symbol].array[4])
+    assert np.array_equal(steps[symbol].array[0], steps[symbol].array[4])
 
 
 def test_tokens_are_taken_as_they_are_and_a_sentence_is_split() -> None:
