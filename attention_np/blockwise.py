@@ -227,7 +227,7 @@ def attend(
     inputs = Gradients(query, key, value, bias, sink)
     problem = Problem(**inputs._asdict(), **options, dtype=precision(*inputs).compute)
     results = Results(problem, kernels.Attended._fields, executor, workers)
-    if sink is not None:  # all that there is of a query that no tile has
+    if sink is not None:  # a query that attends to no key has the sink alone
         results["logsumexp"][...], results["total"][...] = sink[..., None], np.nan
     else:
         results["logsumexp"][...] = -np.inf

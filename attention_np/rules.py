@@ -381,7 +381,7 @@ def tree(parents: npt.ArrayLike) -> Rule:
 
 
 def whole(mask: npt.ArrayLike) -> Rule:
-    """A boolean mask that is given whole, (..., n, m) or what broadcasts to that, as a rule: to combine it with others.
+    """A boolean mask, (..., n, m) or what broadcasts to that, as a rule: to combine it with others.
 
     Examples
     --------

@@ -43,7 +43,7 @@ class Tally:
 
 
 class Counted(np.ndarray):
-    """An array that tells a tally of every call on it and on what comes of it."""
+    """An array that adds every call on it, and on the results, to a tally."""
 
     tally: Tally
 

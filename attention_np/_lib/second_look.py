@@ -1,4 +1,4 @@
-"""What leaves the range of the floating-point numbers on its way, though what goes in is finite.
+"""Results of finite numbers whose intermediates leave the range of the floating-point numbers.
 
 The product of two numbers, or a part of a sum, can be too large for the dtype, or too small, where the result is not:
 the scale of the scores is less than one, terms cancel, weights sum to one. An op looks once, at its results
@@ -26,7 +26,7 @@ def left_range(results: Iterable[Array | None], arrays: Iterable[Any]) -> bool:
     """Whether what is between `arrays` and `results`, products of some of them, may have left the range of the dtype.
 
     That is so if some result is not finite, or hardly a normal number at its largest, and the sizes of `arrays` can be
-    why. None is not there.
+    the reason. None among either is skipped.
     """
     # of a gradient that nothing was summed in there is one array
     different = {id(x): x for x in _parts(results) if not is_wide(x)}.values()
@@ -40,7 +40,7 @@ def left_range(results: Iterable[Array | None], arrays: Iterable[Any]) -> bool:
 
 
 def _parts(arrays: Iterable[Any]) -> Iterator[Any]:
-    """The arrays that there are, and of dual numbers both parts."""
+    """The arrays without None, and of dual numbers both parts."""
     for array in arrays:
         if array is not None:
             yield from parts_of(array)

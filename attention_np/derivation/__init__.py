@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-MODULES = {  # imported when they are asked for: whoever reads the header of a page needs no grammar
+MODULES = {  # imported at their first use: whoever reads the header of a page needs no grammar
     "Fault": "errors",
     "FieldRecord": "operators",
     "Page": "page",

@@ -185,7 +185,7 @@ def cost(
     quantity : {"memory", "flops"}, optional
         The most memory in use at once, or the operations; of a forward and a backward pass.
     memory : float, optional
-        A line at so many bytes: what there is.
+        A line at so many bytes: the memory of a machine.
     ax : matplotlib.axes.Axes, optional
         Where to plot; by default on a new figure.
 
