@@ -156,6 +156,8 @@ def forward(
     The online softmax is that of [1]_, the two passes those of [2]_. Output and gradients agree with
     :mod:`attention_np.dot_product` to rounding, relative to the largest terms of their sums: where one key has nearly
     all the weight of a query, :mod:`attention_np.dot_product` is the more accurate in gradients that are nearly zero.
+    The gradients are of scores that are computed, and rounded, once more: their weights differ from those of the output
+    by the last digit of the scores, which is 1e-3 where double precision has scores of 1e13.
     Scores that do not fit the dtype, in double precision those beyond 1e308, have the weights that they say, too.
     Queries whose log-sum-exp does not give their weights back (since it is infinite, NaN, or so large that its rounding
     counts) are differentiated over all their keys at once: in linear memory, but not in blocks.
@@ -253,7 +255,7 @@ def backward(
     d_logsumexp: Tangent = None,
     executor: Executor | None = None,
     workers: int | None = None,
-) -> tuple[Gradients, tuple[()]]:
+) -> tuple[Gradients, passes.Intermediates]:
     r"""The gradient of a loss with respect to every array of :func:`forward`.
 
     From that of the output and, if `d_logsumexp` is given, of the log-sum-exp too, of the shape that the cache has it

@@ -199,9 +199,9 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"trailing": "yes"}, TypeError, "trailing must be True or False, not 'yes'"),
     ({"scaling": 4.0}, TypeError, r"scaling must be a rotary\.Scaling, not float"),
     (
-        {"scaling": rotary.longrope([1] * 3, [1] * 3, 4, 8)},
+        {"scaling": rotary.longrope([1] * 3, [1] * 2, 4, 8)},
         ValueError,
-        r"long_factor must have a number for each of the 2 pairs .*shape=\(3,\)",
+        r"short_factor must have a number for each of the 2 pairs .*shape=\(3,\)",
     ),
 ]
 

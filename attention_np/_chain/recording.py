@@ -96,8 +96,9 @@ class Variable(StandIn, NDArrayOperatorsMixin):
         for part in index if isinstance(index, tuple) else (index,):
             if part is None or part is Ellipsis or isinstance(part, slice):
                 continue
-            if as_array("an index", part, "integers").dtype.kind not in "iu":
-                raise TypeError(f"a Variable takes slices, None, ... and integers between [ ], not {part!r}")
+            kind = as_array("an index", part, "integers").dtype
+            if kind.kind not in "iu":
+                raise TypeError(f"a Variable takes slices, None, ... and integers between [ ], not {kind}")
         return combined(arithmetic.ENTRIES, self, index=index)
 
     def reshape(self, *shape: Any) -> Variable:

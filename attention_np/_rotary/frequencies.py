@@ -235,7 +235,7 @@ def longrope(
     divisors = {name: _divisors(name, x) for name, x in (("short_factor", short_factor), ("long_factor", long_factor))}
     name = "long_factor" if length > original else "short_factor"
     amplitude = _amplitude(attention_factor, np.sqrt(1 + np.log(max(longer, WIDE(1))) / np.log(WIDE(original))))
-    return Scaling(partial(_longrope, name=name, divisors=divisors[name]), amplitude)
+    return Scaling(partial(_longrope, name=name, divisors=divisors), amplitude)
 
 
 def _divisors(name: str, factors: npt.ArrayLike) -> Array:
@@ -245,13 +245,14 @@ def _divisors(name: str, factors: npt.ArrayLike) -> Array:
     return given.astype(WIDE)
 
 
-def _longrope(base: float, width: int, name: str, divisors: Array) -> Array:
-    if divisors.shape != (width // 2,):
-        raise ValueError(
-            f"{name} must have a number for each of the {width // 2} pairs that are turned "
-            f"({name}.shape={divisors.shape})"
-        )
-    return plain(base, width) / divisors  # (rotary.27)
+def _longrope(base: float, width: int, name: str, divisors: dict[str, Array]) -> Array:
+    for each, factors in divisors.items():  # also those that a sequence of this length does not use
+        if factors.shape != (width // 2,):
+            raise ValueError(
+                f"{each} must have a number for each of the {width // 2} pairs that are turned "
+                f"({each}.shape={factors.shape})"
+            )
+    return plain(base, width) / divisors[name]  # (rotary.27)
 
 
 def _amplitude(given: float | None, usual: Any) -> Any:

@@ -25,6 +25,9 @@ def refuse(reason: str) -> int:
 
 def ended(command: Callable[[], int]) -> int:
     """What a command returns; the exit code, and a line if there is something to say, of one that was cut short."""
+    if sys.stdout is None:  # it was closed before Python began
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+            return ended(command)
     try:
         exit_code = command()
         sys.stdout.flush()

@@ -29,6 +29,8 @@ def test_to_a_device_that_is_full_it_is_one_sentence_and_2_and_where_nobody_read
     ended = subprocess.run([*COMMAND, *arguments], stdout=end, stderr=subprocess.PIPE, text=True)
     os.close(end)
     assert (ended.returncode, ended.stderr) == (141, "")
+    closed = subprocess.run(["bash", "-c", '"$@" >&-', "bash", *COMMAND, *arguments], stderr=subprocess.PIPE, text=True)  # noqa: S607
+    assert (closed.returncode, closed.stderr) == (0, "")
 
 
 @POSIX
