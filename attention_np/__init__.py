@@ -5,7 +5,8 @@ Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backwar
 :mod:`~attention_np.multi_head` and :mod:`~attention_np.linear_attention`; and what stands around attention,
 :mod:`~attention_np.linear`, :mod:`~attention_np.feature_map`, :mod:`~attention_np.activation`,
 :mod:`~attention_np.short_conv`, :mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm`,
-:mod:`~attention_np.rotary` and :mod:`~attention_np.cross_entropy`, beside :mod:`~attention_np.positions`.
+:mod:`~attention_np.rotary` and :mod:`~attention_np.cross_entropy`, beside :mod:`~attention_np.positions`. Long
+sequences and pictures are read through :mod:`~attention_np.pooling`.
 :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
 :mod:`~attention_np.biases` what is added to the scores by position.
 
@@ -37,6 +38,7 @@ OPS = (
     "layer_norm",
     "rotary",
     "cross_entropy",
+    "pooling",
 )  # the one list of them, in the order to read
 FUNCTIONS = {  # and the modules that they are of
     "KeyValueCache": "decoding",
@@ -65,6 +67,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import masks as masks
     from attention_np import multi_head as multi_head
     from attention_np import plot as plot
+    from attention_np import pooling as pooling
     from attention_np import positions as positions
     from attention_np import rms_norm as rms_norm
     from attention_np import rotary as rotary

@@ -176,7 +176,9 @@ def as_taken(op: str, mask: Array) -> Array:
 FIRST = {
     op: next(iter(signature(cases.OPS[op].forward).parameters)) for op in OPS
 }  # whose rows are those of the output
-BY_ROW = tuple(op for op in OPS if op != "short_conv")  # of which a row has a part in that row of the output alone
+BY_ROW = tuple(
+    op for op in OPS if op not in ("short_conv", "pooling")
+)  # of which a row has a part in that row of the output alone
 
 
 def of_rows(op: str, rows: Any) -> tuple[Any, ...]:

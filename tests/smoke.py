@@ -40,6 +40,7 @@ def every_op_goes_forward_and_backward():
         anp.layer_norm: ((query,), {}),
         anp.rotary: ((query,), {}),
         anp.cross_entropy: ((query, np.full((2, 5), 3)), {}),
+        anp.pooling: ((query,), {"width": 2}),
     }
     outputs = {}
     for op, (arrays, options) in passes.items():

@@ -441,8 +441,9 @@ OPTIONAL = [
 
 @each(("op", "name"), OPTIONAL)
 def test_a_tangent_for_an_array_that_there_was_not_is_refused(op: str, name: str) -> None:
-    inputs = plain_cases()[op].inputs
-    without = plain_cases()[op]._replace(inputs={other: x for other, x in inputs.items() if other != name})
+    case, takes_of = plain_cases()[op], signature(plain_cases()[op].op.forward).parameters
+    inputs = case.inputs
+    without = case._replace(inputs={x: inputs[x] for x in inputs if takes_of[x].default is not None})
     with pytest.raises(ValueError, match=f"tangent was given for {name}, but forward was called without {name}"):
         without.op.jvp(without.forward()[1], **{name: inputs[name]})
 

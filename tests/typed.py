@@ -31,6 +31,7 @@ from attention_np import (
     masks,
     multi_head,
     plot,
+    pooling,
     positions,
     rms_norm,
     rotary,
@@ -165,6 +166,14 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(cross_entropy.jvp(of_loss, scores=x), Array)
     curved = cross_entropy.double_backward(cross_entropy.backward(loss, of_loss), loss, of_loss)
     assert_type(curved, tuple[Array, cross_entropy.Gradients])
+
+    pooled, windows = pooling.forward(x, x, width=2, stride=1)
+    assert_type(pooled, Array)
+    assert_type(windows, pooling.Cache)
+    assert_type(pooling.backward(pooled, windows), pooling.Gradients)
+    assert_type(pooling.jvp(windows, gate=x), Array)
+    of_windows = pooling.double_backward(pooling.backward(pooled, windows), pooled, windows)
+    assert_type(of_windows, tuple[Array, pooling.Gradients])
 
     turned, turn = rotary.forward(x, scaling=rotary.linear(2))
     assert_type(turned, Array)
