@@ -6,7 +6,7 @@ Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backwar
 :mod:`~attention_np.linear`, :mod:`~attention_np.feature_map`, :mod:`~attention_np.activation`,
 :mod:`~attention_np.short_conv`, :mod:`~attention_np.rms_norm`, :mod:`~attention_np.layer_norm`,
 :mod:`~attention_np.rotary` and :mod:`~attention_np.cross_entropy`, beside :mod:`~attention_np.positions`. Long
-sequences and pictures are read through :mod:`~attention_np.pooling`.
+sequences and pictures are read through :mod:`~attention_np.pooling` and :mod:`~attention_np.deformable`.
 :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
 :mod:`~attention_np.biases` what is added to the scores by position.
 
@@ -39,6 +39,7 @@ OPS = (
     "rotary",
     "cross_entropy",
     "pooling",
+    "deformable",
 )  # the one list of them, in the order to read
 FUNCTIONS = {  # and the modules that they are of
     "KeyValueCache": "decoding",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import chain as chain
     from attention_np import cost as cost
     from attention_np import cross_entropy as cross_entropy
+    from attention_np import deformable as deformable
     from attention_np import dot_product as dot_product
     from attention_np import feature_map as feature_map
     from attention_np import gradcheck as gradcheck

@@ -109,7 +109,7 @@ def all_cases(ops: Iterable[str] = tuple(OPS)) -> list[Case]:
 
 
 def drawn(op: str, *, optional: bool = True, leading: tuple[int, ...] = (), seed: int = 0, **sizes: int) -> Case:
-    """A case of an op with the arrays that its page declares, of normal numbers.
+    """A case of an op with the arrays that its page declares, of normal numbers, or of uniform ones where it says so.
 
     Parameters
     ----------
@@ -144,7 +144,8 @@ def drawn(op: str, *, optional: bool = True, leading: tuple[int, ...] = (), seed
             continue
         axes = header.tensors[symbol].axes
         before = leading if needed and {"n", "m"} & set(axes) else ()
-        array = rng.standard_normal((*before, *(lengths[axis] for axis in axes)))
+        draw = rng.random if header.tensors[symbol].kind == "uniform" else rng.standard_normal
+        array = draw((*before, *(lengths[axis] for axis in axes)))
         if group is None:
             inputs[argument] = array
         else:

@@ -23,6 +23,7 @@ from attention_np._lib.arguments import as_floating, as_integer, broadcast_leadi
 from attention_np._lib.arrays import Array, sum_to
 from attention_np._lib.passes import Tangent
 from attention_np._lib.products import backward_times
+from attention_np._lib.rows import Numbers, scattered
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
@@ -38,20 +39,13 @@ class Gradients(NamedTuple):
     b: Array | None
 
 
-class Places(NamedTuple):
-    """Which tokens the windows hold, and where the windows hold each token."""
-
-    tokens: Array  # (windows, width), of int
-    readers: Array  # (n, width / stride, rounded up), of int: window * width + place, or windows * width for none
-
-
 class Cache(NamedTuple):
     """What :func:`forward` leaves for :func:`backward`, :func:`jvp` and the reader."""
 
     x: Array  # (..., n, d)
     gate: Array | None  # (..., n, d)
     b: Array | None  # (width, d)
-    places: Places
+    tokens: Numbers  # (windows, width): which ones each window holds
     weights: Array | None  # of the tokens of each window, (..., windows, width, d); None for a mean
     softmax: softmax.Cache | None  # that they come from
     output_shape: tuple[int, ...]
@@ -141,23 +135,23 @@ def forward(
     width = as_integer("width", width, least=1)
     stride = width if stride is None else as_integer("stride", stride, least=1)
     _check_shapes(x, gate, b, width)
-    return pool(x=x, gate=gate, b=b, places=_places(x.shape[-2], width, stride))
+    return pool(x=x, gate=gate, b=b, tokens=_tokens(x.shape[-2], width, stride))
 
 
 @passes.forward
-def pool(x: Array, gate: Array | None, b: Array | None, places: Places) -> tuple[Array, Cache, tuple[Array]]:
+def pool(x: Array, gate: Array | None, b: Array | None, tokens: Numbers) -> tuple[Array, Cache, tuple[Array]]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    windows = x[..., places.tokens, :]  # (..., windows, width, d)
+    windows = x[..., tokens, :]  # (..., windows, width, d)
     weighing = weights = None
     if gate is None:
-        output = windows.sum(axis=-2) / places.tokens.shape[-1]  # (..., windows, d) (pooling.1)
+        output = windows.sum(axis=-2) / tokens.shape[-1]  # (..., windows, d) (pooling.1)
     else:
-        scores = gate[..., places.tokens, :]  # (..., windows, width, d) (pooling.4)
+        scores = gate[..., tokens, :]  # (..., windows, width, d) (pooling.4)
         scores = scores if b is None else scores + b  # (pooling.4)
         weights, weighing = softmax.weigh(scores, None, axis=-2)  # (..., windows, width, d) (pooling.5)
         terms = _shown(weights * windows, weighing)  # (..., windows, width, d)
         output = terms.sum(axis=-2)  # (..., windows, d) (pooling.6)
-    cache = Cache(x=x, gate=gate, b=b, places=places, weights=weights, softmax=weighing, output_shape=output.shape)
+    cache = Cache(x=x, gate=gate, b=b, tokens=tokens, weights=weights, softmax=weighing, output_shape=output.shape)
     return output, cache, (output,)
 
 
@@ -172,12 +166,12 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
 
     A token that is in several windows gets the sum of what comes from each, and one that is in none zero.
     """
-    windows = cache.x[..., cache.places.tokens, :]  # (..., windows, width, d)
+    windows = cache.x[..., cache.tokens, :]  # (..., windows, width, d)
     d_rows = d_output[..., None, :]  # (..., windows, 1, d)
     if cache.weights is None or cache.softmax is None:
         # forward was output = windows.sum(axis=-2) / width
         d_windows = np.broadcast_to(d_rows / windows.shape[-2], (*d_output.shape[:-1], *windows.shape[-2:]))
-        d_x = _from_windows(d_windows, cache.places)  # (..., n, d) (pooling.3)
+        d_x = _to_tokens(d_windows, cache)  # (..., n, d) (pooling.3)
         return Gradients(x=d_x, gate=None, b=None), (d_windows,)
     # forward was output = the sum of weights * windows
     d_windows = _shown(backward_times(d_rows, cache.weights), cache.softmax)  # (..., windows, width, d) (pooling.7)
@@ -186,23 +180,21 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_scores = softmax.times_jacobian(d_weights, cache.softmax)  # (..., windows, width, d) (pooling.9)
     # forward was scores = gate in its windows + b, of which that of b is summed over windows (pooling.13)
     d_b = None if cache.b is None else d_scores
-    d_x, d_gate = (_from_windows(part, cache.places) for part in (d_windows, d_scores))  # (pooling.11, pooling.12)
+    d_x, d_gate = (_to_tokens(part, cache) for part in (d_windows, d_scores))  # (pooling.11, pooling.12)
     return Gradients(x=d_x, gate=d_gate, b=d_b), (d_weights, d_scores)
 
 
-def _from_windows(d_windows: Array, places: Places) -> Array:
+def _to_tokens(d_windows: Array, cache: Cache) -> Array:
     """The gradient of the tokens, (..., n, d), from that of what the windows hold, (..., windows, width, d)."""
     *leading, _, _, d = d_windows.shape
-    held = d_windows.reshape(*leading, places.tokens.size, d)
-    held = np.concatenate([held, np.zeros((*leading, 1, d), held.dtype)], axis=-2)  # the last is for no window
-    summed: Array = held[..., places.readers, :].sum(axis=-2)  # (..., n, d)
-    return summed
+    held = d_windows.reshape(*leading, cache.tokens.size, d)
+    return scattered(held, cache.tokens.ravel(), cache.x.shape[-2])
 
 
 @passes.jvp
 def jvp(cache: Cache, *, x: Tangent = None, gate: Tangent = None, b: Tangent = None) -> tuple[Array, tuple[Array, ...]]:
     """Forward mode: how the output, (..., windows, d), moves when the inputs move along a tangent."""
-    tokens = cache.places.tokens
+    tokens = cache.tokens
     d_windows = x[..., tokens, :]  # (..., windows, width, d)
     if cache.weights is None or cache.softmax is None:
         d_output = d_windows.sum(axis=-2) / tokens.shape[-1]  # (..., windows, d) (pooling.1)
@@ -217,14 +209,9 @@ def jvp(cache: Cache, *, x: Tangent = None, gate: Tangent = None, b: Tangent = N
 double_backward = passes.second_derivative(pool, backward)
 
 
-def _places(n: int, width: int, stride: int) -> Places:
+def _tokens(n: int, width: int, stride: int) -> Numbers:
     windows = max((n - width) // stride + 1, 0)
-    tokens = stride * np.arange(windows)[:, None] + np.arange(width)  # (windows, width) (pooling.1)
-    token = np.arange(n)[:, None]
-    window = token // stride - np.arange(-(-width // stride))  # (n, width / stride, rounded up): the last one first
-    place = token - stride * window
-    holds = (window >= 0) & (window < windows) & (place < width)  # (pooling.3)
-    return Places(tokens, np.where(holds, window * width + place, windows * width))
+    return stride * np.arange(windows)[:, None] + np.arange(width)  # (windows, width) (pooling.1)
 
 
 def _check_shapes(x: Array, gate: Array | None, b: Array | None, width: int) -> None:

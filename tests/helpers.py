@@ -173,11 +173,11 @@ def as_taken(op: str, mask: Array) -> Array:
     return mask.any(axis=-1) if op == "linear_attention" else mask
 
 
-FIRST = {
-    op: next(iter(signature(cases.OPS[op].forward).parameters)) for op in OPS
+FIRST = {op: next(iter(signature(cases.OPS[op].forward).parameters)) for op in OPS} | {
+    "deformable": "locations"
 }  # whose rows are those of the output
 BY_ROW = tuple(
-    op for op in OPS if op not in ("short_conv", "pooling")
+    op for op in OPS if op not in ("short_conv", "pooling", "deformable")
 )  # of which a row has a part in that row of the output alone
 
 

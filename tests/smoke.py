@@ -41,6 +41,7 @@ def every_op_goes_forward_and_backward():
         anp.rotary: ((query,), {}),
         anp.cross_entropy: ((query, np.full((2, 5), 3)), {}),
         anp.pooling: ((query,), {"width": 2}),
+        anp.deformable: ((query, rng.random((2, 3, 1, 4, 2)), rng.random((2, 3, 1, 4))), {"shapes": ((1, 5),)}),
     }
     outputs = {}
     for op, (arrays, options) in passes.items():

@@ -74,7 +74,9 @@ def test_half_precision_computes_in_float32_and_is_cast_back(name: str, dtype: A
     for name, gradient in expected.gradients.items():
         assert_same_bits(actual.gradients[name], gradient.astype(dtype))
     names = ("weights", "logsumexp", "normalised", "cos", "final_state", "features", "slope")
-    computed = [getattr(actual.cache, name) for name in names if hasattr(actual.cache, name)]
+    computed = [
+        getattr(actual.cache, name) for name in names if hasattr(actual.cache, name) and name not in half.inputs
+    ]
     kept = dtype if case.op is short_conv else np.float32  # a short convolution's state are inputs
     assert all(x.dtype == kept for x in computed[:1])  # a linear map keeps nothing but its inputs
 

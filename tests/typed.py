@@ -20,6 +20,7 @@ from attention_np import (
     chain,
     cost,
     cross_entropy,
+    deformable,
     derivation,
     dot_product,
     feature_map,
@@ -174,6 +175,14 @@ def ops(x: Array, p: multi_head.Parameters) -> None:
     assert_type(pooling.jvp(windows, gate=x), Array)
     of_windows = pooling.double_backward(pooling.backward(pooled, windows), pooled, windows)
     assert_type(of_windows, tuple[Array, pooling.Gradients])
+
+    sampled, points = deformable.forward(x, x, x, shapes=((1, 2),))
+    assert_type(sampled, Array)
+    assert_type(points, deformable.Cache)
+    assert_type(deformable.backward(sampled, points), deformable.Gradients)
+    assert_type(deformable.jvp(points, locations=x), Array)
+    of_points = deformable.double_backward(deformable.backward(sampled, points), sampled, points)
+    assert_type(of_points, tuple[Array, deformable.Gradients])
 
     turned, turn = rotary.forward(x, scaling=rotary.linear(2))
     assert_type(turned, Array)

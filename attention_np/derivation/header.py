@@ -243,12 +243,22 @@ class _Reader:
             self.header.code[name] = parse_name(str(symbol))
 
     def _options(self) -> None:
-        for name, option in self._items("options"):
+        for name, given in self._items("options"):
+            option = _numbers(given)
             if not _OPTION.fullmatch(name):
                 raise Fault("page", f"options: {name} is not the name of an option")
-            if not isinstance(option, (str, int, float, bool)):
-                raise Fault("page", f"options: {name} is a number, true, false, a symbol or a \\texttt{{word}}")
+            if not isinstance(option, (str, int, float, bool, tuple)):
+                said = "a number, true, false, a symbol, a \\texttt{word}, or numbers in square brackets"
+                raise Fault("page", f"options: {name} is {said}")
             if isinstance(option, str):
                 word = _WORD.fullmatch(option)
                 option = parse_name(option) if word is None else Word(word[1])
             self.header.options[name] = option
+
+
+def _numbers(option: Any) -> Any:
+    """`option`, as a tuple where it is a list of whole numbers, or of such lists."""
+    if not isinstance(option, list):
+        return option
+    numbers = tuple(map(_numbers, option))
+    return numbers if numbers and all(type(x) in (int, tuple) for x in numbers) else option

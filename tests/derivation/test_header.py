@@ -35,7 +35,7 @@ BROKEN_HEADERS = [
     ("---\ncode: {__class__.x.y: Q}\noutput: O\n---\n", "not the name of an argument"),
     ("---\ncode: {query: Q}\n---\n", "names its output"),
     ("---\ncited: maybe\n---\n", "cited is true or false"),
-    ("---\noptions: {a: [1]}\n---\n", "options"),
+    ("---\noptions: {a: [1, x]}\n---\n", "options"),
     ("---\nx: " + "[" * 50 + "]" * 50 + "\n---\n", "nested too deep"),
     ("---\nx: " + "[" * 3000 + "\n---\n", "nested too deep"),
     ("---\nx: " + "y" * 9000 + "\n---\n", "characters"),

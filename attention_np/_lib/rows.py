@@ -1,0 +1,60 @@
+"""Rows of an array that are taken by their numbers, and what is put there added up: each is the other's backward."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attention_np._lib.arrays import Array
+
+Numbers = npt.NDArray[np.int64]
+
+
+def gathered(x: Array, index: Numbers) -> Array:
+    """The rows of `x`, (..., size, d), whose numbers `index`, (..., t), has: (..., t, d). Leading axes broadcast."""
+    if index.ndim == 1:
+        return x[..., index, :]
+    leading = np.broadcast_shapes(x.shape[:-2], index.shape[:-1])
+    size, d = x.shape[-2:]
+    flat = np.broadcast_to(x, (*leading, size, d)).reshape(prod(leading) * size, d)
+    taken: Array = flat[_of_all(index, leading, size)]
+    return taken
+
+
+def scattered(rows: Array, index: Numbers, size: int) -> Array:
+    """The sums of those of the `rows`, (..., t, d), that have the same number in `index`, (..., t): (..., size, d).
+
+    Each sum is that of pairs, of pairs of pairs and so on, whose rounding grows with the logarithm of their number. A
+    row that is not finite has its way in its own sum alone.
+    """
+    *leading, _, d = rows.shape
+    if index.ndim > 1:
+        flat = rows.reshape(prod(rows.shape[:-1]), d)
+        numbers = _of_all(index, tuple(leading), size).ravel()
+        return scattered(flat, numbers, prod(leading) * size).reshape(*leading, size, d)
+    order = index.argsort(kind="stable")
+    index, rows = index[order], rows[..., order, :]
+    while (
+        index[1:] == index[:-1]
+    ).any():  # of each run of the same number, the second is added to the first, and so on
+        place = np.arange(len(index))
+        begins = np.append(True, index[1:] != index[:-1])
+        odd = (place - np.maximum.accumulate(np.where(begins, place, 0))) % 2 == 1
+        first = place[~odd]
+        followed = np.append(odd[1:], False)[first]
+        second = rows[..., np.where(followed, first + 1, first), :]
+        rows = rows[..., first, :] + np.where(followed[:, None], second, 0)
+        index = index[first]
+    holds = np.full(size, len(index))
+    holds[index] = np.arange(len(index))
+    zero = np.zeros((*leading, 1, d), rows.dtype)
+    return np.concatenate([rows, zero], axis=-2)[..., holds, :]
+
+
+def _of_all(index: Numbers, leading: tuple[int, ...], size: int) -> Any:
+    """The numbers of rows of arrays of `size` rows each that lie below each other, one for each of the leading axes."""
+    before = size * np.arange(prod(leading)).reshape(*leading, 1)
+    return np.broadcast_to(index, (*leading, index.shape[-1])) + before

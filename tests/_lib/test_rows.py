@@ -1,0 +1,71 @@
+from typing import Any
+
+import numpy as np
+from helpers import Array, assert_close, assert_same_bits, each, normal
+
+from attention_np._lib.dual import Dual, moving
+from attention_np._lib.rows import gathered, scattered
+from attention_np._lib.wide import Wide
+
+LEADING = [((), ()), ((2,), (2,)), ((2, 3), ()), ((2, 1), (3,)), ((0,), (0,))]  # of the array, and of the numbers
+
+
+def numbers(size: int, *shape: int) -> Any:
+    return np.random.default_rng(3).integers(0, size, shape)
+
+
+@each(("of_array", "of_index"), LEADING)
+@each("t", [0, 1, 2, 50])
+def test_each_row_is_taken_by_its_number(t: int, of_array: Any, of_index: Any) -> None:
+    x, index = normal(0, *of_array, 7, 3), numbers(7, *of_index, t)
+    leading = np.broadcast_shapes(of_array, of_index)
+    taken = gathered(x, index)
+    assert taken.shape == (*leading, t, 3)
+    index, x = np.broadcast_to(index, (*leading, t)), np.broadcast_to(x, (*leading, 7, 3))
+    for place in np.ndindex(*leading, t):
+        assert_same_bits(taken[place], x[(*place[:-1], index[place])])
+
+
+@each(("of_array", "of_index"), LEADING)
+@each("t", [0, 1, 2, 50])
+def test_what_is_put_together_is_the_transpose_of_what_is_taken(t: int, of_array: Any, of_index: Any) -> None:
+    leading = np.broadcast_shapes(of_array, of_index)
+    x, index, rows = normal(0, *leading, 7, 3), numbers(7, *of_index, t), normal(1, *leading, t, 3)
+    total = scattered(rows, index, 7)
+    assert total.shape == (*leading, 7, 3)
+    assert abs((total * x).sum() - (rows * gathered(x, index)).sum()) <= 1e-12
+    expected = np.zeros_like(total)
+    for place in np.ndindex(*leading, t):
+        expected[(*place[:-1], np.broadcast_to(index, (*leading, t))[place])] += rows[place]
+    assert_close(total, expected, 1e-14)
+
+
+def test_sums_of_a_million_rows_keep_their_digits() -> None:
+    rows = np.full((2**20, 1), np.float32(0.1))
+    index = np.arange(2**20) % 2
+    exact = 2**19 * float(np.float32(0.1))
+    assert_close(scattered(rows, index, 3).astype(float), np.array([[exact], [exact], [0]]), 1e-7)
+    assert scattered(rows, index, 3).dtype == np.float32
+
+
+@each("bad", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_has_its_way_in_its_own_sum(bad: float) -> None:
+    rows, index = normal(0, 40, 2), numbers(5, 40)
+    plain = scattered(rows, index, 5)
+    rows[11, 1] = bad
+    total = scattered(rows, index, 5)
+    others = np.ones_like(plain, bool)
+    others[index[11], 1] = False
+    assert_same_bits(total[others], plain[others])
+    assert not np.isfinite(total[~others]).any()
+
+
+def test_numbers_of_other_kinds_are_put_together_likewise() -> None:
+    rows, tangent, index = normal(0, 3, 40, 2), normal(1, 3, 40, 2), numbers(5, 3, 40)
+    dual: Any = scattered(moving(rows, tangent), index, 5)
+    assert isinstance(dual, Dual)
+    assert_same_bits(dual.value, scattered(rows, index, 5))
+    assert_same_bits(dual.velocity, scattered(tangent, index, 5))
+    wide: Array = scattered(Wide.of(2.0**1020 * rows) * 2.0**600, index, 5)  # type: ignore[arg-type]
+    assert_close(np.asarray(wide * 2.0**-810 * 2.0**-810), dual.value, 1e-15)
+    assert_same_bits(scattered(rows + 1j * tangent, index, 5), dual.value + 1j * dual.velocity)
