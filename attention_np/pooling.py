@@ -47,7 +47,7 @@ class Cache(NamedTuple):
     b: Array | None  # (width, d)
     tokens: Numbers  # (windows, width): which ones each window holds
     weights: Array | None  # of the tokens of each window, (..., windows, width, d); None for a mean
-    softmax: softmax.Cache | None  # that they come from
+    weighing: softmax.Cache | None  # the softmax that they come from
     output_shape: tuple[int, ...]
 
 
@@ -151,7 +151,7 @@ def pool(x: Array, gate: Array | None, b: Array | None, tokens: Numbers) -> tupl
         weights, weighing = softmax.weigh(scores, None, axis=-2)  # (..., windows, width, d) (pooling.5)
         terms = _shown(weights * windows, weighing)  # (..., windows, width, d)
         output = terms.sum(axis=-2)  # (..., windows, d) (pooling.6)
-    cache = Cache(x=x, gate=gate, b=b, tokens=tokens, weights=weights, softmax=weighing, output_shape=output.shape)
+    cache = Cache(x=x, gate=gate, b=b, tokens=tokens, weights=weights, weighing=weighing, output_shape=output.shape)
     return output, cache, (output,)
 
 
@@ -168,16 +168,16 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     """
     windows = cache.x[..., cache.tokens, :]  # (..., windows, width, d)
     d_rows = d_output[..., None, :]  # (..., windows, 1, d)
-    if cache.weights is None or cache.softmax is None:
+    if cache.weights is None or cache.weighing is None:
         # forward was output = windows.sum(axis=-2) / width
         d_windows = np.broadcast_to(d_rows / windows.shape[-2], (*d_output.shape[:-1], *windows.shape[-2:]))
         d_x = _to_tokens(d_windows, cache)  # (..., n, d) (pooling.3)
         return Gradients(x=d_x, gate=None, b=None), (d_windows,)
     # forward was output = the sum of weights * windows
-    d_windows = _shown(backward_times(d_rows, cache.weights), cache.softmax)  # (..., windows, width, d) (pooling.7)
+    d_windows = _shown(backward_times(d_rows, cache.weights), cache.weighing)  # (..., windows, width, d) (pooling.7)
     # summed over what the weights were broadcast along (pooling.8)
     d_weights = sum_to(backward_times(d_rows, windows), cache.weights.shape)  # (..., windows, width, d)
-    d_scores = softmax.times_jacobian(d_weights, cache.softmax)  # (..., windows, width, d) (pooling.9)
+    d_scores = softmax.times_jacobian(d_weights, cache.weighing)  # (..., windows, width, d) (pooling.9)
     # forward was scores = gate in its windows + b, of which that of b is summed over windows (pooling.13)
     d_b = None if cache.b is None else d_scores
     d_x, d_gate = (_to_tokens(part, cache) for part in (d_windows, d_scores))  # (pooling.11, pooling.12)
@@ -196,14 +196,14 @@ def jvp(cache: Cache, *, x: Tangent = None, gate: Tangent = None, b: Tangent = N
     """Forward mode: how the output, (..., windows, d), moves when the inputs move along a tangent."""
     tokens = cache.tokens
     d_windows = x[..., tokens, :]  # (..., windows, width, d)
-    if cache.weights is None or cache.softmax is None:
+    if cache.weights is None or cache.weighing is None:
         d_output = d_windows.sum(axis=-2) / tokens.shape[-1]  # (..., windows, d) (pooling.1)
         return d_output, (d_output,)
     d_scores = gate[..., tokens, :]  # (..., windows, width, d)
     d_scores = d_scores if b is None else d_scores + b
-    d_weights = softmax.times_jacobian(d_scores, cache.softmax)  # (..., windows, width, d) (pooling.14)
+    d_weights = softmax.times_jacobian(d_scores, cache.weighing)  # (..., windows, width, d) (pooling.14)
     terms = cache.weights * d_windows + backward_times(d_weights, cache.x[..., tokens, :])
-    return _shown(terms, cache.softmax).sum(axis=-2), (d_weights,)  # (..., windows, d) (pooling.15)
+    return _shown(terms, cache.weighing).sum(axis=-2), (d_weights,)  # (..., windows, d) (pooling.15)
 
 
 double_backward = passes.second_derivative(pool, backward)

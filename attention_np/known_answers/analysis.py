@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_np._lib.arrays import Array
+from attention_np.known_answers.around import activated, hats
 from attention_np.known_answers.by_position import frequencies
 from attention_np.known_answers.formats import Format
 from attention_np.known_answers.program import SCALING, Head, Moving, sum_to
@@ -186,6 +187,29 @@ class Analysis:
         value = np.exp(x.value)
         exponent = x.error + (EXPONENT + roundings) * self.v * np.where(np.isfinite(x.value), np.abs(x.value), 0)
         return Computed(value, value * np.expm1(exponent + self.gamma(FUNCTION)))
+
+    def activation(self, x: Computed, kind: str) -> tuple[Computed, Computed]:
+        """An activation of each entry, and its slope.
+
+        A function of exponentials is off by some roundings of x times its slope, and by some of what it is a difference
+        or a product of: of one, and of x where that is a factor. That of relu, and its slope, are exact.
+        """
+        pairs = [activated(kind, number, math) for number in x.value.ravel().tolist()]
+        value, slope = (np.array(part, np.float64).reshape(x.shape) for part in (*zip(*pairs, strict=True),))
+        if kind in ("relu", "relu_squared"):
+            return self.off(exact(value), kind != "relu"), self.off(exact(slope), kind != "relu")
+        size = np.abs(x.value)
+        off = self.gamma(2 * FUNCTION) * (1 + size)
+        of_value, of_slope = (
+            (0, np.abs(slope)) if kind == "exp" else (1 + size if "elu" in kind or kind == "silu" else 1, 1 + size)
+        )
+        return Computed(value, off * (np.abs(value) + of_value)), Computed(slope, off * (np.abs(slope) + of_slope))
+
+    def hats(self, x: Computed, size: int) -> tuple[Computed, Computed]:
+        """How near locations from 0 to 1 are to each of `size` pixels, and the slopes of that, away from kinks."""
+        height, slope = hats(x.value * size - 0.5, size)
+        error = self.gamma(3) * (np.abs(x.value) * size + 1)[..., None] + np.zeros_like(height)
+        return Computed(height, np.where(height > 0, error, 0)), exact(slope.astype(np.float64))
 
     def tanh(self, x: Computed) -> Computed:
         """The error of x counts by the largest slope near x, which is 1 / cosh^2."""

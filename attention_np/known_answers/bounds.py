@@ -24,8 +24,7 @@ def bounds(op: str, form: Format, inputs: Mapping[str, Array], options: Mapping[
     Parameters
     ----------
     op : str
-        "softmax", "dot_product", "additive", "multi_head", "linear_attention", "rms_norm", "layer_norm" or
-        "rotary".
+        A name of `known_answers.program.OPS`.
     form : Format
         Of the inputs.
     inputs, options
@@ -57,4 +56,4 @@ def with_rounding(error: Array, answer: Array, form: Format) -> Array:
 
 def _finite(name: str, x: Array) -> Array:
     wide = np.asarray(x).astype(np.float64)
-    return wide if name in ("bias", "scores", "log_decay") else np.where(np.isfinite(wide), wide, 0)
+    return wide if name in ("bias", "scores", "log_decay", "gate") else np.where(np.isfinite(wide), wide, 0)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_np._lib.arrays import Array
+from attention_np.known_answers.around import AROUND
 from attention_np.known_answers.by_position import BIASES, Arithmetic, Numbers, Options, position_bias
 
 SCALING = 6  # roundings of a score besides those of its sum: the scale, its square root for both factors, the bias
@@ -492,4 +493,5 @@ OPS: dict[str, Callable[[Arithmetic, Mapping[str, Numbers], Options], dict[str, 
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
     "rotary": _rotary,
+    **AROUND,
 }

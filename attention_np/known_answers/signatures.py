@@ -11,10 +11,18 @@ import numpy as np
 
 from attention_np import biases, rotary
 from attention_np._lib import json
-from attention_np._lib.arguments import check_broadcasts_to, check_features, check_vector, scores_shape
+from attention_np._lib.arguments import (
+    broadcast_leading,
+    check_broadcasts_to,
+    check_features,
+    check_vector,
+    check_weight,
+    scores_shape,
+)
 from attention_np._lib.arrays import Array
 from attention_np._lib.text import shortened
 from attention_np._multi_head.parameters import Parameters, as_parameters
+from attention_np.activation import KINDS
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]
@@ -156,6 +164,89 @@ def _rotary(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
     if "positions" in inputs:
         _check_positions("positions", inputs["positions"], x.shape[:-1])
     return x.shape, None
+
+
+def _linear(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
+    del options
+    x, w = inputs["x"], inputs["w"]
+    _check_axes(x, 1)
+    check_weight("w", w, "x", x, leading=True)
+    if "b" in inputs:
+        check_vector("b", inputs["b"], w.shape[-1])
+    if x.ndim == 1:
+        return (*w.shape[:-2], w.shape[-1]), None
+    return (*broadcast_leading(x=x, w=w), x.shape[-2], w.shape[-1]), None
+
+
+def _activation(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
+    if options["kind"] not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {shortened(options['kind'])}")
+    return inputs["x"].shape, None
+
+
+def _short_conv(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, Shape]:
+    x, w = inputs["x"], inputs["w"]
+    _check_axes(x, 2)
+    n, d = x.shape[-2:]
+    if w.ndim != 2 or not len(w) or w.shape[1] != d:
+        raise ValueError(f"w must have the shape (width, {d}) (w.shape={w.shape})")
+    if "b" in inputs:
+        check_vector("b", inputs["b"], d)
+    before = inputs.get("initial_state", _empty((len(w) - 1, d)))
+    leading = broadcast_leading(x=x, initial_state=before)
+    state = (*leading, len(w) - 1, d)
+    _check_shape("initial_state", before.shape, (*before.shape[:-2], *state[-2:]))
+    if len(options.get("segments", range(n))) != n:
+        raise ValueError(f"segments must have a number for each of the {n} tokens")
+    _check_shape("d_final_state", inputs["d_final_state"].shape, state)
+    return (*leading, n, d), state
+
+
+def _cross_entropy(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
+    del options
+    scores, target = inputs["scores"].shape, inputs["target"].shape
+    if not scores or target[-1:] != scores[-1:]:
+        raise ValueError(f"scores and target must have as many entries in a row, not {scores} and {target}")
+    rows = np.broadcast_shapes(scores, target)
+    _check_broadcasts(inputs, rows)
+    return rows[:-1], None
+
+
+def _pooling(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
+    x, width = inputs["x"], options["width"]
+    _check_axes(x, 2)
+    n, d = x.shape[-2:]
+    gate = inputs.get("gate", x)
+    stride = options.get("stride", width)
+    if not width or not stride:
+        raise ValueError("width and stride must be at least 1")
+    _check_shape("gate", gate.shape, (*gate.shape[:-2], n, d))
+    leading = broadcast_leading(x=x, gate=gate)
+    if "b" in inputs:
+        if "gate" not in inputs:
+            raise ValueError("b is added to gates, and gate is not given")
+        _check_shape("b", inputs["b"].shape, (width, d))
+    windows = max((n - width) // stride + 1, 0)
+    if prod(leading) * windows * width * d > MOST_SCORES:
+        raise ValueError(f"{windows} windows of {width} tokens are more than a case may have")
+    return (*leading, windows, d), None
+
+
+def _deformable(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape, None]:
+    value, locations, weights = (inputs[name] for name in ("value", "locations", "weights"))
+    if value.ndim < 2 or weights.ndim < 3:
+        raise ValueError(f"value and weights need more axes (value.shape={value.shape}, weights.shape={weights.shape})")
+    shapes, (n, levels, points) = options["shapes"], weights.shape[-3:]
+    if any(len(size) != 2 or not all(size) for size in shapes) or len(shapes) != levels:
+        raise ValueError(f"shapes must have a height and a width of each of the {levels} levels")
+    pixels = sum(height * width for height, width in shapes)
+    d = value.shape[-1]
+    _check_shape("value", value.shape, (*value.shape[:-2], pixels, d))
+    _check_shape("locations", locations.shape, (*locations.shape[:-4], n, levels, points, 2))
+    leading = np.broadcast_shapes(value.shape[:-2], locations.shape[:-4], weights.shape[:-3])
+    if prod((*leading, n, levels, points, pixels, d)) > MOST_SCORES:
+        raise ValueError(f"{n} queries over {pixels} pixels are more than a case may have")
+    return (*leading, n, d), None
 
 
 def _check_turned(features: int, options: Mapping[str, Any]) -> None:
@@ -328,4 +419,25 @@ SIGNATURES = {
     "rms_norm": Signature(("x",), ("gain",), {"epsilon": json.as_finite}, (), _normalisation),
     "layer_norm": Signature(("x",), ("gain", "b"), {"epsilon": json.as_finite}, (), _normalisation),
     "rotary": Signature(("x",), ("positions",), OF_ROTARY, (), _rotary),
+    "linear": Signature(("x", "w"), ("b",), {}, (), _linear),
+    "activation": Signature(("x",), (), {"kind": json.as_text}, ("kind",), _activation),
+    "short_conv": Signature(
+        ("x", "w", "d_final_state"),
+        ("b", "initial_state"),
+        {"segments": json.as_tuple(json.as_whole)},
+        (),
+        _short_conv,
+        "final_state",
+    ),
+    "cross_entropy": Signature(("scores", "target"), ("mask",), {}, (), _cross_entropy),
+    "pooling": Signature(
+        ("x",), ("gate", "b"), {"width": json.as_whole, "stride": json.as_whole}, ("width",), _pooling
+    ),
+    "deformable": Signature(
+        ("value", "locations", "weights"),
+        (),
+        {"shapes": json.as_tuple(json.as_tuple(json.as_whole))},
+        ("shapes",),
+        _deformable,
+    ),
 }

@@ -18,6 +18,7 @@ import mpmath  # type: ignore[import-untyped,import-not-found,unused-ignore]
 import numpy as np
 import numpy.typing as npt
 
+from attention_np.known_answers.around import activated, hats
 from attention_np.known_answers.by_position import frequencies
 from attention_np.known_answers.program import OPS, Head, sum_to
 
@@ -35,8 +36,7 @@ def answers(op: str, inputs: Mapping[str, Array], options: Mapping[str, Any], di
     Parameters
     ----------
     op : str
-        "softmax", "dot_product", "additive", "multi_head", "linear_attention", "rms_norm", "layer_norm" or
-        "rotary".
+        A name of `known_answers.program.OPS`.
     inputs : mapping of str to ndarray
         What the op takes, the parameters of multi_head by their own names; and `d_output`, of linear_attention also
         `d_final_state`.
@@ -151,6 +151,16 @@ class Exact:
             for wave in (MP.cos, MP.sin)
         )
         return cos, sin
+
+    def activation(self, x: Array, kind: str) -> tuple[Array, Array]:
+        """An activation of each entry, and its slope."""
+        pairs = [activated(kind, number, MP) for number in x.ravel()]
+        value, slope = (np.array(part, object).reshape(x.shape) for part in (*zip(*pairs, strict=True),))
+        return value, slope
+
+    def hats(self, x: Array, size: int) -> tuple[Array, Array]:
+        """How near locations from 0 to 1 are to each of `size` pixels, and the slopes of that."""
+        return hats(x * size - MP.mpf("0.5"), size)
 
     def tanh(self, x: Array) -> Array:
         """Entry by entry."""

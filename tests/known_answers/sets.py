@@ -21,9 +21,26 @@ FEW = {
     "rms_norm": ["gain"],
     "layer_norm": ["gain"],
     "rotary": ["positions"],
+    "linear": ["bias"],
+    "activation": ["gelu"],
+    "short_conv": ["packed"],
+    "cross_entropy": ["mask"],
+    "pooling": ["gated"],
+    "deformable": ["at-the-edge"],
 }
-OF_ROWS = ("rms_norm", "layer_norm", "rotary")  # without scores, and so without a log-sum-exp
-BESIDE: dict[str, set[str]] = {"linear_attention": {"final_state"}} | {op: set() for op in OF_ROWS}  # the output
+OF_ROWS = (
+    "rms_norm",
+    "layer_norm",
+    "rotary",
+    "linear",
+    "activation",
+    "cross_entropy",
+    "pooling",
+    "deformable",
+)  # without scores, and so without a log-sum-exp
+BESIDE: dict[str, set[str]] = {x: {"final_state"} for x in ("linear_attention", "short_conv")} | {
+    op: set() for op in OF_ROWS
+}  # the output
 Sets = dict[str, Path]  # of each op
 
 

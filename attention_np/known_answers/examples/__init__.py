@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attention_np.known_answers.examples import (
     additive,
+    around,
     dot_product,
     linear_attention,
     masked,
@@ -23,5 +24,16 @@ OPS = tuple(SIGNATURES)
 
 def all_examples() -> list[Example]:
     """Every case of every op."""
-    modules = (softmax, dot_product, masked, pipeline, second_order, additive, multi_head, linear_attention, rows)
+    modules = (
+        softmax,
+        dot_product,
+        masked,
+        pipeline,
+        second_order,
+        additive,
+        multi_head,
+        linear_attention,
+        rows,
+        around,
+    )
     return [example for module in modules for example in module.examples()]
