@@ -130,6 +130,18 @@ def test_a_layer_with_a_state_has_the_gradients_that_are_numerical_ones_and_is_i
     )
 
 
+@pytest.mark.parametrize(("name", "parameters"), [("nsa", 8), ("moba", 5)])
+def test_a_sparse_layer_takes_forty_lines_and_has_the_gradients_that_are_numerical_ones(
+    name: str, parameters: int, printed: Run
+) -> None:
+    rows = re.findall(r"^(\w+) +(?:complex-step|adjoint) +(\w+) +(\S+) ", printed(name), flags=re.MULTILINE)
+    assert len(rows) == parameters + 2  # with forward mode and the double backward
+    assert all(holds == "yes" and float(error) <= 1e-13 for _, holds, error in rows)
+    source = next(path for path in EXAMPLES if path.stem == name).read_text(encoding="utf-8")
+    code = re.sub(r'# %% \[markdown\]\nr?""".*?"""', "", source, flags=re.DOTALL).splitlines()
+    assert len([line for line in code if line.strip() and not line.startswith("#")]) <= 40
+
+
 def test_newton_goes_further_down_than_gradients_alone_in_fewer_passes(printed: Run) -> None:
     rows = re.findall(r"(\d+) passes: loss \S+, gradient (\S+)$", printed("newton"), flags=re.MULTILINE)
     (*others, (passes, gradient)) = [(int(count), float(size)) for count, size in rows]
