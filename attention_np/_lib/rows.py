@@ -36,20 +36,17 @@ def scattered(rows: Array, index: Numbers, size: int) -> Array:
         numbers = _of_all(index, tuple(leading), size).ravel()
         return scattered(flat, numbers, prod(leading) * size).reshape(*leading, size, d)
     order = index.argsort(kind="stable")
-    index, rows = index[order], rows[..., order, :]
-    while (
-        index[1:] == index[:-1]
-    ).any():  # of each run of the same number, the second is added to the first, and so on
-        place = np.arange(len(index))
-        begins = np.append(True, index[1:] != index[:-1])
-        odd = (place - np.maximum.accumulate(np.where(begins, place, 0))) % 2 == 1
-        first = place[~odd]
-        followed = np.append(odd[1:], False)[first]
-        second = rows[..., np.where(followed, first + 1, first), :]
-        rows = rows[..., first, :] + np.where(followed[:, None], second, 0)
-        index = index[first]
+    index, rows = index[order], rows[..., order, :]  # runs of the same number
+    begins = np.flatnonzero(np.append(True, index[1:] != index[:-1])[: len(index)])
+    lengths = np.diff(begins, append=len(index))
+    place = np.arange(len(index)) - np.repeat(begins, lengths)
+    behind, step = np.repeat(lengths, lengths) - place, 1
+    while step < lengths.max(initial=0):  # the second of a run to the first, and so on; then the third to the first
+        first = np.flatnonzero((place % (2 * step) == 0) & (behind > step))
+        rows[..., first, :] = rows[..., first, :] + rows[..., first + step, :]
+        step *= 2
     holds = np.full(size, len(index))
-    holds[index] = np.arange(len(index))
+    holds[index[begins]] = begins
     zero = np.zeros((*leading, 1, d), rows.dtype)
     return np.concatenate([rows, zero], axis=-2)[..., holds, :]
 
