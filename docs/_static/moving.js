@@ -7,6 +7,26 @@
   const WORDS = ["the", "cat", "saw", "it"];
   const SCORES = [0, 2, 1, 0]; // those of the course
 
+  const CHINESE = {
+    "a figure that moves": "会动的图", "a token:": "记号：", "action": "动作", "and divided:": "除以之后：", "animal": "动物",
+    "begin again": "重新开始", "beta: how much is corrected": "beta：改正多少", "both one step on": "两者都走一步",
+    "decay: what is left at each token": "衰减：每个记号之后还剩多少", "direction of the query, degrees": "查询的方向（度）",
+    "feature 1": "特征 1", "feature 2": "特征 2", "features d =": "特征数 d =", "features, as a power of two": "特征数（2 的幂）",
+    "gradient of the scores": "分数的梯度", "its length": "它的长度", "kept": "留下的", "key": "键",
+    "keys that its query looks at:": "它的查询看到的键：", "largest slope w (1 - w), not divided:": "最大的斜率 w (1 - w)，不除：",
+    "mean worth r =": "平均价值 r =", "next token": "下一个记号", "next word": "下一个词", "no token yet": "还没有记号",
+    "output": "输出", "position of the key": "键的位置", "position of the query": "查询的位置", "positions apart:": "相隔：",
+    "query": "查询", "read with the first key": "用第一个键读出", "rows projected so far, with the cache:": "到此投影的行数，有缓存：",
+    "score of": "分数：", "score of this pair =": "这一对的分数 =", "slope of all weights by the score of": "所有权重对这个分数的斜率：",
+    "state": "状态", "their sum =": "它们的和 =", "typical size of a score that is not divided:": "不除时分数的典型大小：",
+    "value": "值", "value 1": "值 1", "value 2": "值 2", "weight": "权重", "weights": "权重",
+    "weights, divided by the root of d": "权重，除以根号 d", "weights, not divided": "权重，不除",
+    "what the state said of this key": "状态对这个键所说的", "who looks at whom": "谁看谁", "without:": "没有缓存：",
+    "words so far:": "到此的词数：", "worth z of": "价值 z：", "written": "写入的",
+  };
+  const inChinese = document.documentElement.lang.startsWith("zh");
+  const say = (text) => (inChinese && CHINESE[text]) || text;
+
   function element(name, attributes = {}, ...children) {
     const made = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -27,23 +47,23 @@
   }
 
   function slider(label, { min, max, step = 0.01, value }, moved, digits = 2) {
-    const input = element("input", { type: "range", min, max, step, value, "aria-label": label });
+    const input = element("input", { type: "range", min, max, step, value, "aria-label": say(label) });
     const shown = element("output");
     const show = () => number(shown, Number(input.value), digits);
     input.addEventListener("input", () => { show(); moved(Number(input.value)); });
     show();
-    return { input, row: element("label", { class: "slider" }, element("span", {}, label), input, shown) };
+    return { input, row: element("label", { class: "slider" }, element("span", {}, say(label)), input, shown) };
   }
 
   // Rows of a word, a bar to the right or left of its middle, and a number.
   function bars(title, names, { most = 1, signed = false, digits = 3 } = {}) {
     const rows = names.map((name) => {
       const bar = element("span", { class: "bar" });
-      const shown = element("output", { "aria-label": `${title}, ${name}` });
-      return { bar, shown, row: element("div", { class: "row" }, element("span", { class: "name" }, name),
+      const shown = element("output", { "aria-label": `${say(title)}, ${say(name)}` });
+      return { bar, shown, row: element("div", { class: "row" }, element("span", { class: "name" }, say(name)),
         element("span", { class: signed ? "track signed" : "track" }, bar), shown) };
     });
-    const root = element("div", { class: "bars" }, element("strong", {}, title), ...rows.map(({ row }) => row));
+    const root = element("div", { class: "bars" }, element("strong", {}, say(title)), ...rows.map(({ row }) => row));
     const show = (values) => values.forEach((value, place) => {
       const share = Math.min(Math.abs(value) / most, 1) * (signed ? 50 : 100);
       rows[place].bar.style.width = `${share}%`;
@@ -56,14 +76,14 @@
 
   function table(title, rows, columns) {
     const cells = rows.map(() => columns.map(() => element("td")));
-    const head = element("tr", {}, element("th"), ...columns.map((name) => element("th", { scope: "col" }, name)));
-    const body = rows.map((name, i) => element("tr", {}, element("th", { scope: "row" }, name), ...cells[i]));
-    return { root: element("table", {}, element("caption", {}, title), head, ...body), cells };
+    const head = element("tr", {}, element("th"), ...columns.map((name) => element("th", { scope: "col" }, say(name))));
+    const body = rows.map((name, i) => element("tr", {}, element("th", { scope: "row" }, say(name)), ...cells[i]));
+    return { root: element("table", {}, element("caption", {}, say(title)), head, ...body), cells };
   }
 
   function line(name) {
-    const shown = element("output", { "aria-label": name });
-    return { root: element("p", { class: "line" }, `${name} `, shown), show: (x, digits) => number(shown, x, digits) };
+    const shown = element("output", { "aria-label": say(name) });
+    return { root: element("p", { class: "line" }, `${say(name)} `, shown), show: (x, digits) => number(shown, x, digits) };
   }
 
   // A plane with arrows from its middle, one unit long where `unit` pixels are.
@@ -73,7 +93,7 @@
     const arrows = names.map((name, place) => {
       const shaft = drawn("line", { x1: 0, y1: 0, class: `arrow kind${place}` });
       const label = drawn("text", { class: `kind${place}` });
-      label.textContent = name;
+      label.textContent = say(name);
       root.append(shaft, label);
       return { shaft, label };
     });
@@ -111,10 +131,10 @@
     function show() {
       const w = softmax(scores);
       weights.show(w);
-      by.root.firstChild.textContent = `slope of each weight by the score of "${WORDS[last]}"`;
+      by.root.firstChild.textContent = `${say("slope of all weights by the score of")} "${WORDS[last]}"`;
       by.show(slopes(w, last));
     }
-    const sliders = WORDS.map((word, j) => slider(`score of "${word}"`, { min: -4, max: 4, value: scores[j] }, (x) => {
+    const sliders = WORDS.map((word, j) => slider(`${say("score of")} "${word}"`, { min: -4, max: 4, value: scores[j] }, (x) => {
       scores[j] = x;
       last = j;
       show();
@@ -133,7 +153,7 @@
       pushes.show(found.gradient);
       total.show(found.gradient.reduce((x, y) => x + y, 0), 4);
     }
-    const sliders = WORDS.map((word, j) => slider(`z of "${word}", weight ${weights[j].toFixed(3)}`,
+    const sliders = WORDS.map((word, j) => slider(`${say("worth z of")} "${word}", ${say("weight")} ${weights[j].toFixed(3)}`,
       { min: -1, max: 1, value: z[j] }, (x) => { z[j] = x; show(); }));
     place.append(...sliders.map(({ row }) => row), worth.root, pushes.root, total.root);
     show();
@@ -214,7 +234,7 @@
     }
     const one = slider("position of the query", { min: 0, max: 16, step: 1, value: p }, (x) => { p = x; show(); }, 0);
     const two = slider("position of the key", { min: 0, max: 16, step: 1, value: t }, (x) => { t = x; show(); }, 0);
-    const both = element("button", { type: "button" }, "both one step on");
+    const both = element("button", { type: "button" }, say("both one step on"));
     both.addEventListener("click", () => {
       for (const { input } of [one, two]) { input.value = Number(input.value) + 1; input.dispatchEvent(new Event("input")); }
     });
@@ -224,7 +244,7 @@
 
   function cache(place) {
     const text = "the cat saw it and it saw the cat".split(" ");
-    const kept = table("kept", text, ["key", "value"]), now = line("word"), looked = line("keys that its query looks at:");
+    const kept = table("kept", text, ["key", "value"]), now = line("words so far:"), looked = line("keys that its query looks at:");
     const withCache = line("rows projected so far, with the cache:"), without = line("without:");
     let n = 0;
     function show() {
@@ -232,13 +252,12 @@
         cell.textContent = j < n ? "\u25a0" : "";
         cell.classList.toggle("new", j === n - 1);
       }));
-      now.root.firstChild.textContent = n ? `new word: "${text[n - 1]}", number ` : "no word yet: ";
       now.show(n, 0);
       looked.show(n, 0);
       withCache.show(n, 0);
       without.show((n * (n + 1)) / 2, 0);
     }
-    const next = element("button", { type: "button" }, "next word");
+    const next = element("button", { type: "button" }, say("next word"));
     next.addEventListener("click", () => { n = n < text.length ? n + 1 : 0; show(); });
     place.append(next, now.root, kept.root, looked.root, withCache.root, without.root);
     show();
@@ -251,22 +270,22 @@
     const wrote = bars("written", ["value 1", "value 2"], { most: 4, signed: true });
     const back = bars("read with the first key", ["value 1", "value 2"], { most: 4, signed: true });
     const told = element("p", { class: "line", "aria-live": "polite" });
-    let decay = 1, beta = 1, number_ = 0, matrix = [[0, 0], [0, 0]];
+    let decay = 1, beta = 1, count = 0, matrix = [[0, 0], [0, 0]];
     function show(found = { said: [0, 0], written: [0, 0] }) {
       matrix.forEach((row, a) => row.forEach((x, b) => number(shown.cells[a][b], x)));
       said.show(found.said);
       wrote.show(found.written);
       back.show(read(matrix, tokens[0][1]));
-      told.textContent = number_ ? `token ${number_}: key ${tokens[(number_ - 1) % tokens.length][0]}` : "no token yet";
+      told.textContent = count ? `${say("a token:")} ${count}, ${say("key")} ${tokens[(count - 1) % tokens.length][0]}` : say("no token yet");
     }
-    const next = element("button", { type: "button" }, "next token"), again = element("button", { type: "button" }, "begin again");
+    const next = element("button", { type: "button" }, say("next token")), again = element("button", { type: "button" }, say("begin again"));
     next.addEventListener("click", () => {
-      const [, key, value] = tokens[number_ % tokens.length], found = stateStep(matrix, key, value, decay, beta);
-      number_ += 1;
+      const [, key, value] = tokens[count % tokens.length], found = stateStep(matrix, key, value, decay, beta);
+      count += 1;
       matrix = found.state;
       show(found);
     });
-    again.addEventListener("click", () => { number_ = 0; matrix = [[0, 0], [0, 0]]; show(); });
+    again.addEventListener("click", () => { count = 0; matrix = [[0, 0], [0, 0]]; show(); });
     const left = slider("decay: what is left at each token", { min: 0, max: 1, value: decay }, (x) => { decay = x; });
     const share = slider("beta: how much is corrected", { min: 0, max: 1, value: beta }, (x) => { beta = x; });
     place.append(left.row, share.row, next, again, told, said.root, wrote.root, shown.root, back.root);
@@ -278,7 +297,7 @@
   function begin() {
     for (const figure of document.querySelectorAll("figure.moving")) {
       const still = figure.querySelector("img, object");
-      const place = element("div", { class: "moves", role: "group", "aria-label": "a figure that moves" });
+      const place = element("div", { class: "moves", role: "group", "aria-label": say("a figure that moves") });
       FIGURES[figure.id.replace("moving-", "")](place);
       if (still) still.replaceWith(place);
       else figure.prepend(place);

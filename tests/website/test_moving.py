@@ -100,3 +100,71 @@ def test_each_figure_that_moves_has_a_still_picture() -> None:
     script = (STATIC / "moving.js").read_text(encoding="utf-8")
     names = script.split("const FIGURES = {")[1].split("}")[0].split(",")
     assert {name.partition(":")[0].strip() for name in names} == set(stills)
+
+
+def values(tab: Any, title: str) -> list[float]:
+    """The numbers of a group of bars, with all their digits."""
+    shown = tab.locator(f".bars:has(strong:text-is({json.dumps(title)})) output").all()
+    return [float(output.get_attribute("data-value")) for output in shown]
+
+
+def test_a_score_that_is_dragged_moves_the_weights(address: str, browser: Any) -> None:
+    tab = browser.new_page()
+    tab.goto(address + "docs/course/shares.html")
+    slider = tab.locator(".moves input").nth(2)
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + box["height"] / 2, steps=3)
+    tab.mouse.up()
+    score = float(slider.input_value())
+    assert score > 2
+    scores = np.array([0, 2, score, 0])
+    agree(values(tab, "weights"), softmax.forward(scores)[0])
+    agree(values(tab, 'slope of all weights by the score of "saw"'), softmax.jacobian(scores)[:, 2])
+    tab.close()
+
+
+def test_a_cell_that_is_clicked_is_forbidden(address: str, browser: Any) -> None:
+    tab = browser.new_page()
+    tab.goto(address + "docs/course/who_sees_whom.html")
+    tab.get_by_role("button", name="it looks at cat").click()
+    weights = tab.locator(".moves table").nth(1).locator("tr").last.locator("td")
+    shown = [float(cell.get_attribute("data-value")) for cell in weights.all()]
+    agree(shown, softmax.forward(np.array([0.0, 2, 1, 0]), mask=np.array([True, False, True, True]))[0])
+    tab.close()
+
+
+def test_turning_both_arrows_keeps_the_score(address: str, browser: Any) -> None:
+    tab = browser.new_page()
+    tab.goto(address + "docs/course/order.html")
+    score = tab.get_by_label("score of this pair =")
+    before = float(score.get_attribute("data-value"))
+    for _ in range(3):
+        tab.get_by_role("button", name="both one step on").click()
+    agree(float(score.get_attribute("data-value")), before)
+    assert tab.locator(".moves input").first.input_value() == "6"
+    tab.close()
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_still_picture_stands_where_scripts_are_off(scripts: bool, address: str, browser: Any) -> None:
+    context = browser.new_context(java_script_enabled=scripts)
+    tab = context.new_page()
+    tab.goto(address + "docs/course/lookup.html")
+    assert tab.locator("figure.moving img").count() == (not scripts)
+    assert tab.locator("figure.moving .moves").count() == scripts
+    context.close()
+
+
+def test_a_chinese_page_has_the_figure_in_chinese(address: str, browser: Any) -> None:
+    tab = browser.new_page()
+    tab.goto(address + "docs/zh/course/shares.zh.html")
+    assert tab.locator("html").get_attribute("lang") == "zh-Hans"
+    agree(values(tab, "权重"), softmax.forward(np.array([0.0, 2, 1, 0]))[0])
+    tab.locator(".language a").click()
+    tab.wait_for_url("**/docs/course/shares.html")
+    tab.locator(".language a", has_text="中文").click()
+    tab.wait_for_url("**/docs/zh/course/shares.zh.html")
+    tab.close()

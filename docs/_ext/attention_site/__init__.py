@@ -13,7 +13,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
-from attention_site import course, equations, examples, figures, naming, pictures, reference, typography
+from attention_site import course, equations, examples, figures, naming, pictures, reference, translations, typography
 from attention_site.running import Program, Run, ShownEquation
 from attention_site.searching import SearchIndex
 from attention_site.site import Site
@@ -46,6 +46,7 @@ class _Build:
         pictures.let_enlarge(doctree, page, self.site.root, Path(app.outdir))
         equations.link_mentions(self.site, doctree, page)
         equations.link_tags_of_code(self.site, doctree, page)
+        translations.link_translation(app, doctree, page)
         typography.keep_punctuation(doctree)
         typography.leave_plain(doctree)
         reference.number_citations(doctree)
@@ -95,6 +96,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("run", Run)
     app.add_directive("run-python", Program)
     app.add_directive("equation", ShownEquation)
+    app.add_directive("program", translations.ProgramOf)
     app.add_directive("moving", course.Moving)
     app.add_directive("mechanism", course.Mechanism)
     app.add_directive("results-of", course.ResultsOf)

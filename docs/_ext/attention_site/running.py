@@ -17,6 +17,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from attention_np.derivation import read_page
+from attention_site.site import FOLDERS
 
 __all__ = ["Done", "Program", "Run", "ShownEquation", "output_block", "run"]
 
@@ -94,7 +95,9 @@ class ShownEquation(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Look it up."""
         tag = self.arguments[0]
-        file = Path(self.env.srcdir) / "derivations" / f"{tag.partition('.')[0].replace('-', '_')}.md"
+        name = f"{tag.partition('.')[0].replace('-', '_')}.md"
+        files = [Path(self.env.srcdir) / folder / name for folder in FOLDERS]
+        file = next((file for file in files if file.is_file()), files[0])
         self.env.note_dependency(str(file))
         for equation in read_page(file).equations:
             if equation.tag == tag:

@@ -14,7 +14,7 @@ from attention_np.derivation import Record, read_pages
 if TYPE_CHECKING:
     from sphinx.builders import Builder
 
-__all__ = ["EXPLAINED", "Site"]
+__all__ = ["EXPLAINED", "FOLDERS", "Site"]
 
 FOLDERS = "derivations", "docs/course"  # of the pages whose equations are executed
 EXPLAINED = "docs/verdicts"  # the page that says what verdicts mean
