@@ -137,12 +137,12 @@ def _are_better(found: Slopes, before: Slopes) -> Array:
 
 
 def _moved_further(subject: Subject, directions: Array) -> Array:
-    """Which outputs move where entries are an eighth less than they are, or far more: (moves, outputs)."""
+    """Which outputs move where entries are an eighth less than they are, or far more, or far less: (moves, outputs)."""
     moved = np.zeros((len(directions), subject.output.size), bool)
     outwards = np.where(subject.x < 0, -1, 1) * np.fmax(np.abs(directions), directions != 0)
     for there in (
         -np.where(directions != 0, subject.x / 8, 0),
-        *(far * outwards for far in (2.0**-20, 2.0**-13, LONGEST)),
+        *(sign * far * outwards for sign in (1, -1) for far in (2.0**-20, 2.0**-13, LONGEST)),
     ):
         outputs = subject.values(subject.x + there)
         moved |= (outputs != subject.output.ravel()) & np.isfinite(outputs)
