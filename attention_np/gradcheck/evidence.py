@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from attention_np.gradcheck.problem.calls import REFUSALS, wide_dtype
 from attention_np.gradcheck.problem.problem import Problem
-from attention_np.gradcheck.slopes.lines import POINTS, left_over
-from attention_np.gradcheck.slopes.measuring import CENTRAL, Running, measured, measured_along
+from attention_np.gradcheck.slopes.lines import POINTS, high_differences
+from attention_np.gradcheck.slopes.measuring import CENTRAL, Running, directional_slopes, measured
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE, Slopes
 from attention_np.gradcheck.slopes.moves import Subject, flattened, magnitudes
 from attention_np.gradcheck.slopes.probes import noise_of_outputs
@@ -43,14 +43,14 @@ class Pair(NamedTuple):
             return np.nan
 
 
-def next_door(pair: Pair, question: Question, rng: np.random.Generator) -> Array:
+def neighbor_differences(pair: Pair, question: Question, rng: np.random.Generator) -> Array:
     """The difference at points in the last bits around: (points, entries)."""
-    points = [[moved_by_last_bits(x, rng) for x in (question[0], *question[1])] for _ in range(DOORS)]
+    points = [[neighbor_in_last_bits(x, rng) for x in (question[0], *question[1])] for _ in range(DOORS)]
     with np.errstate(all="ignore"):
         return np.stack(np.broadcast_arrays(*(pair.difference(u, there) for u, *there in points)))
 
 
-def on_a_line(pair: Pair, question: Question, rng: np.random.Generator) -> Array:
+def line_noise(pair: Pair, question: Question, rng: np.random.Generator) -> Array:
     """The noise of the difference on lines from the point towards zero, as long as the slopes are smooth there.
 
     It shows the rounding of what stays the same number close by, as 1 - y * y where y is nearly one. What diverges does
@@ -68,10 +68,10 @@ def on_a_line(pair: Pair, question: Question, rng: np.random.Generator) -> Array
                 claims, slopes = (np.array([way(question[0], there) for there in places]) for way in pair)
             except REFUSALS:
                 break
-            smooth = np.abs(left_over(slopes)).max(axis=0) <= 1e-2 * np.abs(slopes).max(axis=0)
+            smooth = np.abs(high_differences(slopes)).max(axis=0) <= 1e-2 * np.abs(slopes).max(axis=0)
             if not smooth.any():
                 break
-            noise = np.where(smooth, np.fmax(noise, np.abs(left_over(claims - slopes)).max(axis=0)), noise)
+            noise = np.where(smooth, np.fmax(noise, np.abs(high_differences(claims - slopes)).max(axis=0)), noise)
     return np.asarray(noise)
 
 
@@ -87,7 +87,7 @@ def noise_of_pair(
 
     Or on a line, if the functions take no wider dtype, and the difference is `slight`.
     """
-    noise = np.abs(next_door(pair, question, rng) - difference)
+    noise = np.abs(neighbor_differences(pair, question, rng) - difference)
     noise = np.fmax.reduce(np.where(np.isfinite(noise), noise, 0), axis=0)  # (gradcheck.54)
     if (UNDECIDABLE * noise >= np.abs(difference)).all():
         return np.asarray(noise)
@@ -95,13 +95,13 @@ def noise_of_pair(
     if there is not None:
         found = np.abs(difference - there).astype(float)
     elif slight.any():
-        found = np.where(slight, on_a_line(pair, question, rng), 0)
+        found = np.where(slight, line_noise(pair, question, rng), 0)
     else:
         return np.asarray(noise)
     return np.asarray(np.fmax(noise, np.where(np.isfinite(found), found, 0)))
 
 
-def moved_by_last_bits(x: Array, rng: np.random.Generator) -> Array:
+def neighbor_in_last_bits(x: Array, rng: np.random.Generator) -> Array:
     """`x`, with each entry moved up or down by one to some units in its last place; zero has none."""
     units = rng.integers(1, ULPS, x.shape, endpoint=True) * rng.choice([-1, 1], x.shape)
     with np.errstate(all="ignore"):
@@ -109,7 +109,7 @@ def moved_by_last_bits(x: Array, rng: np.random.Generator) -> Array:
     return np.where(np.isfinite(y) & (x != 0), y, x)
 
 
-def moved_relatively(x: Array, rng: np.random.Generator, most: float) -> Array:
+def neighbor_within(x: Array, rng: np.random.Generator, most: float) -> Array:
     """`x`, with each entry moved up or down by at most so much of itself."""
     with np.errstate(all="ignore"):
         y = x * np.asarray(1 + most * rng.uniform(-1, 1, x.shape), x.dtype)
@@ -199,12 +199,12 @@ class Evidence:
             problem or self.problem,
         )
 
-    def pair_along(self, directions: Array) -> Pair:
+    def directional_pair(self, directions: Array) -> Pair:
         """The same of the slopes along some directions."""
         flat = flattened(directions)
         return self._pair(
             lambda gradient: np.asarray(flat @ gradient.astype(wide_dtype(gradient.dtype))),
-            lambda there: measured_along(there.with_output(), directions, self.method, self.running),
+            lambda there: directional_slopes(there.with_output(), directions, self.method, self.running),
             self.problem,
         )
 

@@ -54,7 +54,7 @@ def report_by(problem: Problem, subjects: Mapping[str, Subject], options: Option
     for name, subject in subjects.items():  # all before any is judged: one input's slopes are evidence on another's
         if name not in problem.faults:
             known[name] = prepared(problem, name, subject, options, running)
-            _look_at_all(known[name], options)
+            _measure_entries(known[name], options)
     for name, found in known.items():
         if forms[name] is None:
             verdicts[name] = decide(found, options.method == "auto", options.rtol)
@@ -86,7 +86,7 @@ def prepared(problem: Problem, name: str, subject: Subject, options: Options, ru
     return Evidence(name, problem, replace(subject, noise=noise()), method, running, zeros, trial.bends, note)
 
 
-def _look_at_all(found: Evidence, options: Options) -> None:
+def _measure_entries(found: Evidence, options: Options) -> None:
     """Measure what there is to measure; by differences if a complex step is refused on the way."""
     elements = np.arange(found.subject.x.size)
     most = options.most(elements.size, found.problem.size)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_np.gradcheck.check import check_by
-from attention_np.gradcheck.evidence import moved_by_last_bits
+from attention_np.gradcheck.evidence import neighbor_in_last_bits
 from attention_np.gradcheck.problem.calls import as_generator, check_mapping
 from attention_np.gradcheck.problem.nests import Nest
 from attention_np.gradcheck.report.findings import InputReport
@@ -197,7 +197,7 @@ def _adjoint(functions: OpFunctions, inputs: Nest, rng: np.random.Generator) -> 
 
     def noise() -> float:
         """How far rounding moves the difference, as seen at points in the last bits around."""
-        points = [[moved_by_last_bits(x, rng) for x in inputs.arrays.values()] for _ in range(NEARBY)]
+        points = [[neighbor_in_last_bits(x, rng) for x in inputs.arrays.values()] for _ in range(NEARBY)]
         return float(np.std([both_ways(inputs.arrays, point)[2] for point in points]))
 
     forwards, backwards, error = both_ways(inputs.arrays, inputs.arrays.values())

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attention_np.gradcheck.slopes.moves import Subject, along_entries, sizes
+from attention_np.gradcheck.slopes.moves import Subject, entry_directions, sizes
 from attention_np.gradcheck.slopes.probes import noise_of_outputs
 
 from .programs import Watched
@@ -53,7 +53,7 @@ def heard(subject, seed=0):
 
 def every_entry(subject):
     """The directions in which the entries of the input move, one after the other."""
-    return along_entries(subject.x, np.arange(subject.x.size))
+    return entry_directions(subject.x, np.arange(subject.x.size))
 
 
 def in_units(what, unit):

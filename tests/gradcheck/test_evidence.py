@@ -11,11 +11,11 @@ from attention_np.gradcheck.evidence import (
     FAR,
     Pair,
     elsewhere,
-    moved_by_last_bits,
-    moved_relatively,
-    next_door,
+    line_noise,
+    neighbor_differences,
+    neighbor_in_last_bits,
+    neighbor_within,
     noise_of_pair,
-    on_a_line,
 )
 
 from .evidence import EPS, evidence_of
@@ -28,7 +28,7 @@ NO_WIDER = np.finfo(np.longdouble).eps >= EPS
 @each("dtype", ["float16", "float32", "float64", "longdouble"])
 def test_every_entry_moves_by_one_to_four_last_bits_up_or_down(dtype):
     x = np.concatenate([np.full(100, 1.5), np.full(100, -1.25)]).astype(dtype)
-    y = moved_by_last_bits(x, np.random.default_rng(0))
+    y = neighbor_in_last_bits(x, np.random.default_rng(0))
     assert y.dtype == x.dtype
     assert set((y - x) / np.abs(np.spacing(x))) == {-4, -3, -2, -1, 1, 2, 3, 4}
 
@@ -37,7 +37,7 @@ def test_every_entry_moves_by_one_to_four_last_bits_up_or_down(dtype):
 @example(float(np.finfo(float).max))
 def test_what_is_zero_or_not_finite_stays_and_everything_else_stays_finite(number):
     x = np.full(8, number)
-    for y in (moved_by_last_bits(x, np.random.default_rng(0)), moved_relatively(x, np.random.default_rng(0), 0.1)):
+    for y in (neighbor_in_last_bits(x, np.random.default_rng(0)), neighbor_within(x, np.random.default_rng(0), 0.1)):
         np.testing.assert_array_equal(np.isfinite(y), np.isfinite(x))
         if number == 0 or not np.isfinite(number):
             np.testing.assert_array_equal(y, x)
@@ -69,10 +69,10 @@ QUESTION = np.ones(3), [np.array([1.0, -2.0, 3.0])]
 @each("wrong", [0.0, 1e-3, 1.0])
 def test_next_door_an_error_stays_and_noise_does_not(wrong):
     right = wrong * 2 * QUESTION[1][0]
-    found = next_door(pair(0.0, wrong), QUESTION, np.random.default_rng(0))
+    found = neighbor_differences(pair(0.0, wrong), QUESTION, np.random.default_rng(0))
     assert found.shape == (4, 3)
     np.testing.assert_allclose(found, np.broadcast_to(right, (4, 3)), rtol=1e-14, atol=1e-14)
-    noisy = next_door(pair(1e-6, wrong), QUESTION, np.random.default_rng(0))
+    noisy = neighbor_differences(pair(1e-6, wrong), QUESTION, np.random.default_rng(0))
     np.testing.assert_allclose(np.abs(noisy - right), np.abs(np.broadcast_to(2e-6 * QUESTION[1][0], (4, 3))), rtol=1e-6)
 
 
@@ -102,7 +102,7 @@ def test_noise_is_what_changes_next_door_or_in_a_wider_dtype(of, wider, slight, 
 def test_on_a_line_the_rounding_shows_of_what_stays_the_same_next_door(claimed, noisy):
     x = np.full(3, 1 - 3e-9)  # 1 - x * x has lost nine digits, and a last bit of x changes it by little
     of = Pair(lambda u, inputs: u * claimed(inputs[0]), lambda u, inputs: u * (1 - inputs[0]) * (1 + inputs[0]))
-    noise = on_a_line(of, (np.ones(3), [x]), np.random.default_rng(0))
+    noise = line_noise(of, (np.ones(3), [x]), np.random.default_rng(0))
     assert (noise > EPS / 8).all() if noisy else (noise < EPS / 64).all()
 
 
@@ -118,7 +118,7 @@ def test_both_ways_to_a_few_entries_and_along_directions_agree_here_and_elsewher
     u, point = found.problem.question
     for way, of in (
         (found.pair(elements), lambda d_x: d_x.ravel()[elements]),
-        (found.pair_along(directions), lambda d_x: np.tensordot(directions, d_x, 2)),
+        (found.directional_pair(directions), lambda d_x: np.tensordot(directions, d_x, 2)),
     ):
         for cotangent, place in ((u, point), (2 * u, [x + 0.1 for x in point])):
             right = of(bilinear_backward(cotangent, *place)[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE, Array
-from attention_np.gradcheck.slopes.moves import SMALLEST, Subject, along_entries, flattened
+from attention_np.gradcheck.slopes.moves import SMALLEST, Subject, entry_directions, flattened
 from attention_np.gradcheck.slopes.probes import random_direction
 
 FEW = 5  # that are looked for: more say no more
@@ -44,7 +44,7 @@ def kinks(subject: Subject, rng: np.random.Generator) -> list[Kink]:
         return []
     found: list[Kink] = []
     for elements in np.array_split(np.arange(subject.x.size), subject.x.size // 64 + 1):
-        kinked, jumped = _breaks(subject, along_entries(subject.x, elements))
+        kinked, jumped = _breaks(subject, entry_directions(subject.x, elements))
         some = np.flatnonzero(kinked | jumped)
         found += [_one_sided(subject, int(elements[k]), bool(jumped[k])) for k in some[: FEW - len(found)]]
         if len(found) == FEW:
@@ -87,7 +87,7 @@ def _breaks(subject: Subject, directions: Array) -> tuple[Array, Array]:
 
 
 def _one_sided(subject: Subject, element: int, jumps: bool) -> Kink:
-    step, direction = 2.0**-22, along_entries(subject.x, np.array([element]))
+    step, direction = 2.0**-22, entry_directions(subject.x, np.array([element]))
     up, down = subject.values(np.concatenate([subject.x + step * direction, subject.x - step * direction]))
     output, u = subject.output.ravel(), subject.weights[:, 0]
     width = 1.0 if jumps else step * float(direction.ravel()[element])

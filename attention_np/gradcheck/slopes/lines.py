@@ -15,7 +15,7 @@ ORDER = 5  # of the differences
 POINTS = 10  # on a line: enough for those to be a sample of the noise
 
 
-def left_over(points: Array) -> Array:
+def high_differences(points: Array) -> Array:
     """Differences of a high order along the first axis, each as large as the noise of one point: (points - ORDER, ...).
 
     The root of the sum of the squares of their weights is that of ``comb(2 * ORDER, ORDER)`` (gradcheck.83).
@@ -25,4 +25,4 @@ def left_over(points: Array) -> Array:
 
 def noise_of(points: Array) -> Array:
     """The noise of each curve: the root mean square of its high differences."""
-    return np.asarray(np.sqrt(np.square(left_over(points)).mean(axis=0)))
+    return np.asarray(np.sqrt(np.square(high_differences(points)).mean(axis=0)))

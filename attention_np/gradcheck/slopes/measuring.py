@@ -11,7 +11,7 @@ import numpy as np
 
 from attention_np.gradcheck.slopes.checkpoint import Checkpoint
 from attention_np.gradcheck.slopes.methods import Array, Slopes, by_best_differences, by_complex_step, by_differences
-from attention_np.gradcheck.slopes.moves import Subject, along_entries, sizes
+from attention_np.gradcheck.slopes.moves import Subject, entry_directions, sizes
 
 METHODS = COMPLEX, CENTRAL = ("complex-step", "central")
 
@@ -62,7 +62,7 @@ def measured(
     return Slopes(*(np.concatenate(column) for column in zip(*ordered, strict=True)))
 
 
-def measured_along(subject: Subject, directions: Array, method: str, running: Running) -> Slopes:
+def directional_slopes(subject: Subject, directions: Array, method: str, running: Running) -> Slopes:
     """The slopes along `directions`, (moves, *x.shape); by differences, at the best steps."""
     tasks = [partial(_slopes, subject, v[None], method, None, False) for v in directions]
     parts = dict(_in_turn(tasks, running.executor))
@@ -70,7 +70,7 @@ def measured_along(subject: Subject, directions: Array, method: str, running: Ru
 
 
 def _slopes_of_entries(subject: Subject, elements: Array, method: str, steps: Array | None, best: bool) -> Slopes:
-    found = _slopes(subject, along_entries(subject.x, elements), method, steps, best)
+    found = _slopes(subject, entry_directions(subject.x, elements), method, steps, best)
     size = sizes(subject.x).ravel()[elements]
     return found._replace(values=found.values / size[:, None], errors=found.errors / size)
 

@@ -92,7 +92,7 @@ def by_differences(subject: Subject, directions: Array, steps: Array | float) ->
         hidden = 2 * np.sqrt(np.maximum(noise.sum() - _summed(moving, noise), 0)) / width
         unsure = np.flatnonzero(hidden > np.fmax(KNOWN * np.abs(best[:, 0]), rounding))
         if unsure.size:  # outputs that do not move may hide a slope below their last bits: do they depend on it?
-            moving[unsure] |= _moved_further(subject, directions[unsure])
+            moving[unsure] |= _dependent_outputs(subject, directions[unsure])
             rounding[unsure] = (2 * np.sqrt(_summed(moving, noise)) / width)[unsure]
         errors = truncation[:, 0] + rounding + jump
     known = np.isfinite(errors)  # which they are not where the slope is not
@@ -136,7 +136,7 @@ def _are_better(found: Slopes, before: Slopes) -> Array:
     return np.asarray(better | ~np.isfinite(before.errors))
 
 
-def _moved_further(subject: Subject, directions: Array) -> Array:
+def _dependent_outputs(subject: Subject, directions: Array) -> Array:
     """Which outputs move where entries are an eighth less than they are, or far more, or far less: (moves, outputs)."""
     moved = np.zeros((len(directions), subject.output.size), bool)
     outwards = np.where(subject.x < 0, -1, 1) * np.fmax(np.abs(directions), directions != 0)

@@ -124,7 +124,7 @@ def magnitudes(x: Array) -> Array:
     return np.asarray(np.where(np.isfinite(x) & (np.abs(x) > SMALLEST), np.abs(x), sizes(x)))
 
 
-def along_entries(x: Array, elements: Array) -> Array:
+def entry_directions(x: Array, elements: Array) -> Array:
     """The directions in which one entry of `x` moves alone, by its size: (elements, *x.shape)."""
     directions = np.zeros((len(elements), x.size), x.dtype)
     directions[np.arange(len(elements)), elements] = sizes(x).ravel()[elements]

@@ -20,7 +20,7 @@ from attention_np.gradcheck.slopes.methods import (
     by_complex_step,
     by_differences,
 )
-from attention_np.gradcheck.slopes.moves import LONGEST, Subject, along_entries, magnitudes
+from attention_np.gradcheck.slopes.moves import LONGEST, Subject, entry_directions, magnitudes
 
 FIRST = 2.0**-9  # the relative step at which truncation and rounding are both small, as a rule
 TRIALS = tuple(2.0**-k for k in (7, 9, 12, 16, 21, 27))  # relative steps, all of which are asked in doubt
@@ -133,7 +133,7 @@ def noise_of_outputs(
 def refusal_of(subject: Subject, element: int) -> str | None:
     """What forward raises where an entry moves a little, if it does."""
     try:
-        subject.outputs(subject.x + LONGEST * along_entries(subject.x, np.array([element])))
+        subject.outputs(subject.x + LONGEST * entry_directions(subject.x, np.array([element])))
     except REFUSALS as error:
         return f"{type(error).__name__} ({error})"
     return None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.evidence import DOORS, Evidence, moved_by_last_bits, noise_of_pair
+from attention_np.gradcheck.evidence import DOORS, Evidence, neighbor_in_last_bits, noise_of_pair
 from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
 from attention_np.gradcheck.problem.problem import Problem
 from attention_np.gradcheck.slopes.kinks import kinks
@@ -88,17 +88,17 @@ def _noise_of_claims(found: Evidence, some: Array) -> Array:
     if problem.wider is not None and np.asarray(problem.wider.claims[found.name]).dtype == problem.wider.dtype:
         there = problem.wider.claimed(found.name).ravel()[some]
         return np.asarray(np.abs(found.claimed[some] - there), float)
-    claims = problem.once("claims next door", lambda: _claims_next_door(problem))
+    claims = problem.once("claims next door", lambda: _neighbor_claims(problem))
     moves = [np.abs(np.ravel(claimed[found.name])[some] - found.claimed[some]) for claimed in claims]
     return np.fmax.reduce(np.array(moves)) if moves else np.zeros(some.size)
 
 
-def _claims_next_door(problem: Problem) -> list[dict[str, Any]]:
+def _neighbor_claims(problem: Problem) -> list[dict[str, Any]]:
     """All claims at points in the last bits around."""
     rng, (u, inputs) = np.random.default_rng(problem.seed), problem.question
     claims = []
     for _ in range(DOORS):
-        v, *there = (moved_by_last_bits(x, rng) for x in (u, *inputs))
+        v, *there = (neighbor_in_last_bits(x, rng) for x in (u, *inputs))
         try:
             claims.append(problem.claim(v, there))
         except REFUSALS:
@@ -140,7 +140,7 @@ def _second_opinion(verdict: Verdict, wrong: Array) -> str | None:
     coarse = UNDECIDABLE * other.errors >= np.abs(claimed - steps)
     if coarse.any():
         better = found.second_opinion(wrong[coarse], best=True)
-        other = Slopes(*(_put(kept, coarse, new) for kept, new in zip(other, better, strict=True)))
+        other = Slopes(*(_replaced(kept, coarse, new) for kept, new in zip(other, better, strict=True)))
     with np.errstate(all="ignore"):
         slopes = other.values[:, 0]
         apart = np.abs(slopes - steps).astype(float)
@@ -157,7 +157,7 @@ def _second_opinion(verdict: Verdict, wrong: Array) -> str | None:
     return None
 
 
-def _put(kept: Array, where: Array, new: Array) -> Array:
+def _replaced(kept: Array, where: Array, new: Array) -> Array:
     result = np.array(kept)
     result[where] = new
     return result

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.evidence import Question, elsewhere, next_door
+from attention_np.gradcheck.evidence import Question, elsewhere, neighbor_differences
 from attention_np.gradcheck.problem.calls import REFUSALS, NotAnalyticError
 from attention_np.gradcheck.problem.problem import Problem
-from attention_np.gradcheck.slopes.measuring import CENTRAL, measured_along
+from attention_np.gradcheck.slopes.measuring import CENTRAL, directional_slopes
 from attention_np.gradcheck.slopes.probes import random_direction
 from attention_np.gradcheck.verdict.judging import COARSE, GROSS, HOLDS, Verdict, norm, size_of
 
@@ -71,7 +71,7 @@ def _is_wrong_at(verdict: Verdict, question: Question) -> bool:
     """Whether the whole gradient is grossly wrong there, along one direction, and next door to there."""
     found, rng = verdict.evidence, verdict.evidence.rng("elsewhere")
     direction = random_direction(found.subject.x, rng)[None]
-    pair = found.pair_along(direction)
+    pair = found.directional_pair(direction)
     try:
         claimed, measured = (float(way(*question)[0]) for way in pair)
         there = found.there(*question).with_output()
@@ -82,10 +82,10 @@ def _is_wrong_at(verdict: Verdict, question: Question) -> bool:
     near = max(GROSS, COARSE * found.unit, 4 * verdict.rtol) * size
     if not abs(claimed - measured) > near:
         return False
-    noise = np.abs(next_door(pair, question, rng)[:, 0] - (claimed - measured))
+    noise = np.abs(neighbor_differences(pair, question, rng)[:, 0] - (claimed - measured))
     if not abs(claimed - measured) > near + FAR_OFF * np.nanmax(noise):
         return False
-    slopes = measured_along(there, direction, CENTRAL, found.running)  # the complex step may not apply there
+    slopes = directional_slopes(there, direction, CENTRAL, found.running)  # the complex step may not apply there
     return bool(abs(claimed - slopes.values[0, 0]) > near + FAR_OFF * slopes.errors[0])
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.evidence import next_door
-from attention_np.gradcheck.slopes.measuring import measured_along
+from attention_np.gradcheck.evidence import neighbor_differences
+from attention_np.gradcheck.slopes.measuring import directional_slopes
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.slopes.moves import flattened, sizes
 from attention_np.gradcheck.verdict.escape import Escape
@@ -27,10 +27,11 @@ def project(verdict: Verdict, settle: Callable[[Verdict], Any]) -> None:
     size = sizes(x)
     directions = size * found.rng("directions").standard_normal((DIRECTIONS, *x.shape))
     flat = flattened(directions)
-    slopes = measured_along(found.subject, directions, found.method, found.running)
+    slopes = directional_slopes(found.subject, directions, found.method, found.running)
     difference = flat @ claimed - slopes.values[:, 0]
     noise = np.abs(
-        next_door(found.pair_along(directions), found.problem.question, found.rng("directions")) - difference
+        neighbor_differences(found.directional_pair(directions), found.problem.question, found.rng("directions"))
+        - difference
     ).max(axis=0)
     noise = np.where(np.isfinite(noise), noise, 0)
     floor = noise + slopes.errors + OWN_ROUNDING * found.unit * np.linalg.norm(flat * claimed, axis=1)
@@ -62,6 +63,6 @@ def _hunt(verdict: Verdict, direction: Array) -> Array:
         parts = np.zeros((2, direction.size))
         for part, half in zip(parts, halves, strict=True):
             part[half] = direction[half]
-        slopes = measured_along(found.subject, parts.reshape(-1, *found.shape), found.method, found.running)
+        slopes = directional_slopes(found.subject, parts.reshape(-1, *found.shape), found.method, found.running)
         elements = halves[int(np.argmax(np.abs(parts @ found.claimed - slopes.values[:, 0])))]
     return elements

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from attention_np.gradcheck.evidence import FAR, Evidence, moved_relatively
+from attention_np.gradcheck.evidence import FAR, Evidence, neighbor_within
 from attention_np.gradcheck.problem.calls import REFUSALS
 from attention_np.gradcheck.problem.nests import Parts
 from attention_np.gradcheck.slopes.measuring import measured
@@ -215,7 +215,7 @@ class Mistake:
         if not self.is_seen_again:
             return None
         rng = np.random.default_rng(0)
-        inputs = {name: moved_relatively(x, rng, FAR) for name, x in self.inputs.items()}
+        inputs = {name: neighbor_within(x, rng, FAR) for name, x in self.inputs.items()}
         return self.elsewhere(inputs, rng.standard_normal(self.cotangents.shape))
 
     def elsewhere(self, inputs: Mapping[str, Array], cotangents: Array) -> Mistake | None:

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from helpers import each
 
-from attention_np.gradcheck.slopes.lines import ORDER, POINTS, left_over, noise_of
+from attention_np.gradcheck.slopes.lines import ORDER, POINTS, high_differences, noise_of
 
 
 @each("power", range(ORDER + 1))
 def test_nothing_is_left_over_of_a_polynomial_of_a_lower_degree_and_of_the_next_its_leading_coefficient(power):
-    left = left_over(np.arange(POINTS, dtype=float)[:, None] ** power * [1, -3])
+    left = high_differences(np.arange(POINTS, dtype=float)[:, None] ** power * [1, -3])
     expected = 120 / np.sqrt(comb(10, 5)) if power == ORDER else 0  # 5!
     np.testing.assert_allclose(left, np.outer(np.ones(POINTS - ORDER), [expected, -3 * expected]), atol=1e-10)
 
