@@ -8,7 +8,8 @@ Each op is a module with ``forward``, ``backward``, ``jvp`` and ``double_backwar
 :mod:`~attention_np.rotary` and :mod:`~attention_np.cross_entropy`, beside :mod:`~attention_np.positions`. Long
 sequences and pictures are read through :mod:`~attention_np.pooling` and :mod:`~attention_np.deformable`.
 :mod:`~attention_np.masks` and, block by block, :mod:`~attention_np.rules` say who may attend to whom,
-:mod:`~attention_np.biases` what is added to the scores by position.
+:mod:`~attention_np.biases` what is added to the scores by position,
+:mod:`~attention_np.weightings` how scores become weights where it is not by softmax.
 
 :mod:`~attention_np.gradcheck` checks gradients, yours too; :mod:`~attention_np.known_answers` writes what an
 implementation in any language can be held against; :mod:`~attention_np.cost` counts operations and memory;
@@ -77,13 +78,14 @@ if TYPE_CHECKING:  # for whoever reads this without running it; what runs import
     from attention_np import short_conv as short_conv
     from attention_np import softmax as softmax
     from attention_np import trace as trace
+    from attention_np import weightings as weightings
     from attention_np.decoding import KeyValueCache as KeyValueCache
     from attention_np.functional import additive_attention as additive_attention
     from attention_np.functional import multi_head_attention as multi_head_attention
     from attention_np.functional import scaled_dot_product_attention as scaled_dot_product_attention
     from attention_np.second_order import hessian_vector_product as hessian_vector_product
 else:
-    __all__ = [*OPS, *FUNCTIONS, "biases", "chain", "masks", "positions", "rules"]
+    __all__ = [*OPS, *FUNCTIONS, "biases", "chain", "masks", "positions", "rules", "weightings"]
 
     def __getattr__(name: str) -> Any:
         if name in FUNCTIONS:

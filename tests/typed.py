@@ -40,6 +40,7 @@ from attention_np import (
     short_conv,
     softmax,
     trace,
+    weightings,
 )
 
 if TYPE_CHECKING:
@@ -50,6 +51,27 @@ Array: TypeAlias = npt.NDArray[Any]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Forward: TypeAlias = Callable[[Array], Array]
 Backward: TypeAlias = Callable[[Array, Array], Array]
+
+
+def of_scores(x: Array) -> None:
+    for by in (
+        weightings.sigmoid(),
+        weightings.silu(),
+        weightings.sparsemax(),
+        weightings.entmax(1.5),
+        weightings.softpick(),
+        weightings.stick_breaking(),
+    ):
+        assert_type(by, weightings.Weighting)
+    weights, cache = weightings.forward(x, weights_by=weightings.entmax(alpha=2), mask=x > 0)
+    assert_type(weights, Array)
+    assert_type(cache, weightings.Cache)
+    assert_type(weightings.backward(x, cache), weightings.Gradients)
+    assert_type(weightings.jvp(cache, scores=x), Array)
+    assert_type(weightings.double_backward(weightings.backward(x, cache), x, cache), tuple[Array, weightings.Gradients])
+    assert_type(weightings.sigmoid().forward(x, mask=None), tuple[Array, weightings.Cache])
+    assert_type(weightings.sigmoid().backward(x, cache), Array)
+    assert_type(weightings.sigmoid().jvp(cache, x), Array)
 
 
 def ops(x: Array, p: multi_head.Parameters) -> None:

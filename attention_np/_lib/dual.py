@@ -322,6 +322,7 @@ Dual.UFUNCS.update(
         np.divide: _divide,
         np.power: _power,
         np.exp: _exp,
+        np.expm1: chain(np.expm1, lambda x, _: np.exp(x)),
         np.log: chain(np.log, lambda x, _: 1 / x),
         np.log1p: chain(np.log1p, lambda x, _: 1 / (1 + x)),
         np.sqrt: chain(np.sqrt, lambda _, y: 1 / (2 * y)),

@@ -212,6 +212,11 @@ def _matmul(x: Wide, y: Wide) -> Wide:
     return total
 
 
+def _cumsum(x: Wide, axis: int) -> Wide:
+    top = x.exponent.max(axis=axis, keepdims=True, initial=LEAST)
+    return Wide(times_power_of_two(x.mantissa, x.exponent - top).cumsum(axis=axis), top, x.dtype)
+
+
 def _equal(x: Wide, y: Wide) -> Array:
     equal: Array = (x.mantissa == y.mantissa) & ((x.exponent == y.exponent) | np.isinf(x.mantissa))
     return equal
@@ -246,6 +251,7 @@ UFUNCS: dict[Any, Callable[..., Any]] = {
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: _where,
     np.concatenate: _concatenate,
+    np.cumsum: _cumsum,
     np.take_along_axis: lambda x, index, axis: x._each(lambda part: np.take_along_axis(part, index, axis)),
     np.broadcast_to: lambda x, shape: x._each(lambda part: np.broadcast_to(part, shape)),
     np.may_share_memory: lambda *_: False,
