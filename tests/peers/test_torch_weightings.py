@@ -1,0 +1,107 @@
+"""Weights of scores, and differential attention, against PyTorch's autograd of their formulas, in float64."""
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Array, assert_alike, each, normal
+
+from attention_np import chain, weightings
+
+torch = pytest.importorskip("torch", reason="the comparison with PyTorch needs torch: pip install attention-np[peers]")
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "differential.py"
+CLOSE = 1e-13
+
+
+def entmax(scores: Any, alpha: float) -> Any:
+    """By bisection for the threshold, and one step of Newton's method through which its gradient goes."""
+    with torch.no_grad():
+        power, top = alpha - 1, scores.max(dim=-1, keepdim=True).values
+        low, high = power * top - 1, power * top
+        for _ in range(80):
+            middle = (low + high) / 2
+            total = (power * scores - middle).clamp(min=0).pow(1 / power).sum(dim=-1, keepdim=True)
+            low, high = torch.where(total > 1, middle, low), torch.where(total > 1, high, middle)
+        inside = power * scores > middle
+
+    def weights(threshold: Any) -> Any:
+        rest = torch.where(inside, power * scores - threshold, torch.ones_like(scores))
+        return torch.where(inside, rest.pow(1 / power), torch.zeros_like(scores))
+
+    for _ in range(2):  # one for the first derivative, one more for the second
+        slope = torch.where(inside, weights(middle).clamp(min=1e-300).pow(2 - alpha), torch.zeros_like(scores)) / power
+        middle = middle + (weights(middle).sum(dim=-1, keepdim=True) - 1) / slope.sum(dim=-1, keepdim=True)
+    return weights(middle)
+
+
+def softpick(scores: Any) -> Any:
+    grown = torch.expm1(scores)
+    return grown.relu() / grown.abs().sum(dim=-1, keepdim=True)
+
+
+def stick_breaking(scores: Any) -> Any:
+    left = torch.nn.functional.logsigmoid(-scores).flip(-1)
+    before = (left.cumsum(dim=-1) - left).flip(-1)
+    return torch.exp(torch.nn.functional.logsigmoid(scores) + before)
+
+
+THEIRS: dict[weightings.Weighting, Callable[[Any], Any]] = {
+    weightings.sigmoid(): torch.sigmoid,
+    weightings.silu(): torch.nn.functional.silu,
+    weightings.sparsemax(): lambda scores: entmax(scores, 2.0),
+    weightings.entmax(1.3): lambda scores: entmax(scores, 1.3),
+    weightings.entmax(1.5): lambda scores: entmax(scores, 1.5),
+    weightings.entmax(2.5): lambda scores: entmax(scores, 2.5),
+    weightings.softpick(): softpick,
+    weightings.stick_breaking(): stick_breaking,
+}
+
+
+@each("kind", THEIRS)
+def test_weights_gradients_and_second_derivatives_are_those_of_autograd(kind: weightings.Weighting) -> None:
+    scores, g, v = 0.5 * normal(0, 4, 7), normal(1, 4, 7), normal(2, 4, 7)
+    weights, cache = kind.forward(scores)
+    theirs = torch.tensor(scores, requires_grad=True)
+    cotangent, along = torch.tensor(g, requires_grad=True), torch.tensor(v)
+    expected = THEIRS[kind](theirs)
+    assert_alike(weights, expected.detach().numpy(), CLOSE)
+    (gradient,) = torch.autograd.grad((expected * cotangent).sum(), theirs, create_graph=True)
+    assert_alike(kind.backward(g, cache), gradient.detach().numpy(), CLOSE)
+    once, twice = torch.autograd.grad((gradient * along).sum(), [cotangent, theirs], allow_unused=True)
+    d_d_weights, gradients = weightings.double_backward(weightings.Gradients(v), g, cache)
+    assert_alike(kind.jvp(cache, v), once.numpy(), CLOSE)
+    assert_alike(d_d_weights, once.numpy(), CLOSE)
+    assert_alike(gradients.scores, np.zeros_like(scores) if twice is None else twice.numpy(), 1e-12)
+
+
+def differential(x: Any, depth: int, heads: int, **p: Any) -> Any:
+    """Differential attention by whole arrays: both softmaxes of a head stand on one axis, from which they are taken."""
+    b, n, _ = x.shape
+    start = 0.8 - 0.6 * np.exp(-0.3 * depth)
+    query, key = ((x @ p[name]).reshape(b, n, heads, 2, -1) for name in ("w_query", "w_key"))
+    value = (x @ p["w_value"]).reshape(b, n, heads, -1)
+    scores = torch.einsum("bihsk,bjhsk->bhsij", query, key) / query.shape[-1] ** 0.5
+    hidden = torch.ones(n, n, dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+    share = torch.exp(p["a"] @ p["b"]) - torch.exp(p["c"] @ p["d"]) + start
+    output = torch.einsum("bhij,bjhv->bihv", weights[:, :, 0] - share * weights[:, :, 1], value)
+    output = output / (output.pow(2).mean(dim=-1, keepdim=True) + 1e-5).sqrt() * p["gain"] * (1 - start)
+    return output.reshape(b, n, -1) @ p["w_output"]
+
+
+@each("depth", [0, 5])
+def test_differential_attention_is_that_of_autograd(depth: int) -> None:
+    example = runpy.run_path(str(EXAMPLE))
+    inputs: dict[str, Array] = {"x": example["x"], **example["parameters"]}
+    output, cache = chain.forward(lambda **arrays: example["layer"](**arrays, depth=depth), inputs)
+    g = normal(5, *output.shape)
+    theirs = {name: torch.tensor(array, requires_grad=True) for name, array in inputs.items()}
+    expected = differential(**theirs, depth=depth, heads=example["HEADS"])
+    assert_alike(output, expected.detach().numpy(), CLOSE)
+    (expected * torch.tensor(g)).sum().backward()
+    for name, gradient in chain.backward(g, cache).items():
+        assert_alike(gradient, theirs[name].grad.numpy(), CLOSE, name)
