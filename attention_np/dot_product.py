@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import biases, softmax
+from attention_np import biases, softmax, weightings
 from attention_np._lib import passes
 from attention_np._lib.arguments import as_attended, as_scale, as_sink, as_softcap, check_features, scores_shape
 from attention_np._lib.arrays import Array, is_finite, precision, sum_to, transposed
@@ -31,6 +31,7 @@ from attention_np._lib.wide import narrowed
 from attention_np._softmax import rows
 from attention_np.biases import Bias
 from attention_np.masks import visible_pairs
+from attention_np.weightings import Weighting
 
 __all__ = ["Cache", "Gradients", "backward", "double_backward", "forward", "jvp"]
 
@@ -62,11 +63,12 @@ class Cache(NamedTuple):
     mask: Array | None  # who attends to whom, all rules together; broadcasts to (..., n, m); None: all to all
     scale: Any  # a real scalar of the precision computed in
     softcap: Any  # the same, or None
+    weights_by: Weighting | None  # None: softmax
     uncapped: Array | None  # (..., n, m), what the softcap is of, if there is one
     scores: Array  # (..., n, m); a row whose largest is out of range, less that
     weights: Array  # (..., n, m), before dropout
     dropout: Array | None  # (..., n, m): 0 where a weight is dropped, else 1 / (1 - dropout_p)
-    softmax: softmax.Cache  # with a sink, (..., n, m + 1): the sink comes last
+    softmax: Any  # its cache, with a sink of (..., n, m + 1): the sink comes last; or that of `weights_by`
     output_shape: tuple[int, ...]
 
 
@@ -83,6 +85,7 @@ def forward(
     rng: Rng | None = None,
     softcap: float | None = None,
     sink: npt.ArrayLike | None = None,
+    weights_by: Weighting | None = None,
 ) -> tuple[Array, Cache]:
     r"""Attention of n queries over m keys and their values.
 
@@ -111,6 +114,8 @@ def forward(
     sink : array_like of float, (...), optional
         One more score for each query, without a value: what weight it takes goes nowhere. Broadcasts to the leading
         axes of the scores, as one number for each head; 0.0 is "softmax off by one".
+    weights_by : Weighting, optional
+        One of :mod:`attention_np.weightings`: how scores become weights, by default by softmax. It takes no sink.
 
     Returns
     -------
@@ -126,7 +131,7 @@ def forward(
         of its type.
     ValueError
         If shapes do not fit together; if `dropout_p` is outside [0, 1), or above zero without an `rng`; if `scale`
-        is not finite, or `softcap` not finite and above zero.
+        is not finite, or `softcap` not finite and above zero; if there are both a sink and `weights_by`.
 
     Notes
     -----
@@ -163,6 +168,8 @@ def forward(
     biases.check(bias, shape, key.shape[-1])
     sink = as_sink(sink, shape, query, key, value)
     dropout_p = as_probability(dropout_p, rng)
+    if weights_by is not None:
+        weightings.check(weights_by, sink)
     compute = precision(query, key, value, bias, sink).compute
     scale, softcap = as_scale(scale, key.shape[-1], compute), as_softcap(softcap, compute)
     mask = visible_pairs(shape, mask, bias, is_causal)
@@ -177,6 +184,7 @@ def forward(
         scale=scale,
         softcap=softcap,
         dropout=dropout,
+        weights_by=weights_by,
     )
 
 
@@ -191,12 +199,15 @@ def attend(
     scale: Any,
     softcap: Any,
     dropout: Array | None,
+    weights_by: Any = None,
 ) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    of_scores, scores, uncapped, mask, _ = weigh(query, key, bias, sink, mask, scale, softcap)
+    given = query, key, bias, sink, mask, scale, softcap, weights_by
+    of_scores, scores, uncapped, mask, _ = weights_of_scores(*given)
     weights = of_scores.weights[..., : scores.shape[-1]]  # (..., n, m) (dot-product.3, dot-product.69)
     # a mean of the values that are left after dropout (dot-product.33)
-    output = product(drop(weights, dropout), value, mask, mean=dropout is None)  # (..., n, d_v) (dot-product.4)
+    is_mean = dropout is None and (weights_by is None or weights_by.sums_to_one)
+    output = product(drop(weights, dropout), value, mask, mean=is_mean)  # (..., n, d_v) (dot-product.4)
     return output, Cache(
         query=query,
         key=key,
@@ -206,6 +217,7 @@ def attend(
         mask=mask,
         scale=scale,
         softcap=softcap,
+        weights_by=weights_by,
         uncapped=uncapped,
         scores=scores,
         weights=weights,
@@ -215,10 +227,17 @@ def attend(
     )
 
 
-def weigh(
-    query: Array, key: Array, bias: Any, sink: Array | None, mask: Array | None, scale: Any, softcap: Any
-) -> tuple[softmax.Cache, Array, Array | None, Array | None, Array | None]:
-    """The softmax of the scores, these, what the softcap is of, who attends to whom, and what the scores are less."""
+def weights_of_scores(
+    query: Array,
+    key: Array,
+    bias: Any,
+    sink: Array | None,
+    mask: Array | None,
+    scale: Any,
+    softcap: Any,
+    weights_by: Weighting | None = None,
+) -> tuple[Any, Array, Array | None, Array | None, Array | None]:
+    """The cache with the weights, the scores, what the softcap is of, who attends, and what the scores are less."""
     products = query @ transposed(key) * scale  # (..., n, m) (dot-product.1)
     products, uncapped, tops = narrowed(products), None, None
     if softcap is not None:
@@ -230,7 +249,12 @@ def weigh(
         mask = visible_pairs(products.shape, mask, added, is_causal=False)
     scores = products if added is None else products + added  # (..., n, m) (dot-product.28)
     if not is_finite(scores):
-        scores, tops = scores_and_tops(products, query, key, scale, added, mask)
+        given = products, query, key, scale, added
+        scores, tops = scores_and_tops(*given, mask)
+        if weights_by is not None:
+            scores = weights_by.in_range(clipped_scores(*given), scores, tops)
+    if weights_by is not None:
+        return weightings.weigh.mathematics(scores, mask, weights_by)[1], scores, uncapped, mask, tops
     if sink is None:
         return softmax.normalised(scores, mask=mask), scores, uncapped, mask, tops
     of_scores = softmax.normalised(rows.of_scores_and_sink(scores, sink, mask, tops))
@@ -248,10 +272,8 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     d_dropped = sum_to(pair_products(d_output, cache.value, flows), dropped.shape)  # (..., n, m) (dot-product.11)
     d_weights = drop(d_dropped, cache.dropout)  # (..., n, m) (dot-product.36)
 
-    # forward was weights = softmax(scores), of which a sink is one more column, without a value
-    # (dot-product.17, dot-product.72)
-    d_columns = softmax.times_jacobian(rows.with_column(d_weights, 0, cache.sink), cache.softmax)
-    d_scores, d_sinks = rows.without_column(d_columns, cache.sink)  # (..., n, m), (..., n)
+    # forward was weights = softmax(scores), or by what else they are
+    d_scores, d_sinks = scores_gradient(d_weights, cache)  # (..., n, m), (..., n)
     d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.73)
 
     # forward was scores = capped(scale * query @ key^T) + bias, and the scale comes along
@@ -267,6 +289,15 @@ def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, .
     return Gradients(query=d_query, key=d_key, value=d_value, bias=d_bias, sink=d_sink), (d_scores, d_products)
 
 
+def scores_gradient(d_weights: Array, cache: Cache) -> tuple[Array, Array | None]:
+    """The gradients of the scores, (..., n, m), and of the sink in each row, (..., n)."""
+    if cache.weights_by is not None:
+        return weightings.scores_gradient(d_weights, cache.softmax), None
+    # a sink is one more column, without a value (dot-product.17, dot-product.72)
+    d_columns = softmax.times_jacobian(rows.with_column(d_weights, 0, cache.sink), cache.softmax)
+    return rows.without_column(d_columns, cache.sink)
+
+
 @passes.jvp
 def jvp(
     cache: Cache,
@@ -279,9 +310,12 @@ def jvp(
 ) -> tuple[Array, tuple[Array]]:
     """Forward mode: how the output, (..., n, d_v), moves when the inputs move along a tangent."""
     d_scores = _push_scores(cache, query, key, bias)[0]
-    d_columns = rows.with_column(d_scores, None if sink is None else sink[..., None, None], cache.sink)
-    d_weights = softmax.times_jacobian(d_columns, cache.softmax)  # (dot-product.42, dot-product.75)
-    d_weights, _ = rows.without_column(d_weights, cache.sink)  # (..., n, m)
+    if cache.weights_by is not None:
+        d_weights = weightings.weights_tangent(d_scores, cache.softmax)
+    else:
+        d_columns = rows.with_column(d_scores, None if sink is None else sink[..., None, None], cache.sink)
+        d_weights = softmax.times_jacobian(d_columns, cache.softmax)  # (dot-product.42, dot-product.75)
+        d_weights, _ = rows.without_column(d_weights, cache.sink)  # (..., n, m)
     return _push_output(cache, d_weights, value), (d_scores,)
 
 
@@ -363,16 +397,23 @@ def push_backward(
     d_weights, moved_d_weights = (drop(sum_to(x, shape), cache.dropout) for x in (d_dropped, moved_d_dropped))
 
     # backward was d_scores = the Jacobian of softmax times d_weights (dot-product.96, dot-product.108)
-    moved_sink = None if along.sink is None else along.sink[..., None, None]
-    columns = softmax.times_moving_jacobian_and_logsumexp(
-        rows.with_column(d_weights, 0, cache.sink),
-        rows.with_column(moved_d_weights, 0, cache.sink),
-        rows.with_column(moved_scores, moved_sink, cache.sink),
-        d_logsumexp,
-        cache.softmax,
-    )
-    # (..., n, m) (dot-product.97, dot-product.99)
-    (d_scores, _), (moved_d_scores, d_sinks), (moved_weights, _) = (rows.without_column(x, cache.sink) for x in columns)
+    d_sinks = None
+    if cache.weights_by is not None:
+        of_weights = weightings.backward_tangent(d_weights, moved_d_weights, moved_scores, cache.softmax)
+        d_scores, moved_d_scores, moved_weights = of_weights
+    else:
+        moved_sink = None if along.sink is None else along.sink[..., None, None]
+        columns = softmax.times_moving_jacobian_and_logsumexp(
+            rows.with_column(d_weights, 0, cache.sink),
+            rows.with_column(moved_d_weights, 0, cache.sink),
+            rows.with_column(moved_scores, moved_sink, cache.sink),
+            d_logsumexp,
+            cache.softmax,
+        )
+        # (..., n, m) (dot-product.97, dot-product.99)
+        (d_scores, _), (moved_d_scores, d_sinks), (moved_weights, _) = (
+            rows.without_column(x, cache.sink) for x in columns
+        )
     d_sink = None if d_sinks is None else d_sinks.sum(axis=-1)  # (...) (dot-product.109)
 
     # backward was d_value = dropped^T @ d_output (dot-product.93)

@@ -123,6 +123,14 @@ class Weighting:
             raise TypeError(f"cache must be of {self}, not of {cache.weights_by}")
         return cache
 
+    def in_range(self, scores: Array, less_largest: Array, tops: Array | None) -> Array:
+        """What to weigh where scores do not fit the dtype: they with its largest numbers, or rows less their largest.
+
+        `tops` is the infinity that the largest of such a row is, (..., 1), zero in the others, and None without any.
+        """
+        del less_largest, tops
+        return scores
+
     def weigh(self, scores: Array, visible: Array) -> tuple[Array, Any]:
         """Weights, (..., m), and the parts of a cache, of scores that are zero where they are not `visible`."""
         raise NotImplementedError
@@ -183,11 +191,15 @@ def forward(scores: npt.ArrayLike, *, weights_by: Weighting, mask: npt.ArrayLike
     return (weights.copy() if weights is cache.weights else weights), cache
 
 
-def check(weights_by: Any) -> None:
-    """Refuse what is no `Weighting`."""
+def check(weights_by: Any, sink: Array | None = None) -> None:
+    """Refuse what is no `Weighting`, and a sink beside it."""
     if not isinstance(weights_by, Weighting):
         what = "the class or function" if callable(weights_by) else "not"
         raise TypeError(f"weights_by must be one of attention_np.weightings, as sparsemax(), {what} {weights_by!r}")
+    if sink is not None:
+        raise ValueError(
+            f"a sink is one more score of a softmax, and weights_by is {weights_by} (sink.shape={sink.shape})"
+        )
 
 
 @passes.forward
@@ -239,6 +251,18 @@ def weights_tangent(d_scores: Array, cache: Cache) -> Array:
     return _of_live_rows(cache.weights_by.tangent, d_scores, cache)
 
 
+def backward_tangent(
+    d_weights: Array, d_weights_tangent: Array, d_scores: Array, cache: Cache
+) -> tuple[Array, Array, Array]:
+    """The gradient of the scores, its tangent, and that of the weights, along those of `d_weights` and of the scores.
+
+    For ops.
+    """
+    weights, of_scores = weigh.mathematics(moving(cache.scores, d_scores), cache.mask, cache.weights_by)
+    found: Any = scores_gradient(moving(d_weights, d_weights_tangent), of_scores)
+    return found.value, found.velocity, weights.velocity
+
+
 def _of_live_rows(formula: Any, vector: Array, cache: Cache) -> Array:
     """`formula` of the entries that are visible; a row of zeros gives zeros, whatever it meets."""
     vector = np.where(cache.visible, vector, 0)  # (..., m)
@@ -277,6 +301,10 @@ class _WithThreshold(Weighting):
     """A threshold for each row, which moves so that the weights sum to one. The Jacobian is symmetric."""
 
     sums_to_one = True
+
+    def in_range(self, scores: Array, less_largest: Array, tops: Array | None) -> Array:
+        del scores, tops
+        return less_largest
 
     def gradient(self, d_weights: Array, cache: Cache) -> Array:
         return backward_times(_above_mean(d_weights, cache.parts), cache.parts.slopes)  # (..., m) (weightings.20)
@@ -363,6 +391,12 @@ class _Top:
 
 class _Softpick(Weighting):
     name = "softpick"
+
+    def in_range(self, scores: Array, less_largest: Array, tops: Array | None) -> Array:
+        if tops is None:
+            return scores
+        far = np.finfo(less_largest.dtype).maxexp  # from where on the one that is taken from an exponential is nothing
+        return np.where(tops == np.inf, less_largest + far, scores)
 
     def weigh(self, scores: Array, visible: Array) -> tuple[Array, Picks]:
         top = _Top(scores, visible)

@@ -12,7 +12,7 @@ import pytest
 from helpers import COMPLEX_STEP, Array, assert_alike, assert_close, assert_same_bits, each, normal
 from mpmath import mpf
 
-from attention_np import activation, chain, gradcheck, softmax, weightings
+from attention_np import activation, chain, dot_product, gradcheck, masks, softmax, weightings
 from attention_np._weightings import thresholds
 from attention_np.weightings import Weighting
 
@@ -352,11 +352,107 @@ def test_an_object_says_what_it_is_and_only_reads_its_own_cache() -> None:
 
 
 def test_in_a_chain_it_is_an_op_like_any_other() -> None:
-    def layer(scores: Any, value: Any) -> Any:
-        return chain.apply(weightings, 2.0 * scores, weights_by=weightings.entmax()) @ value
+    def layer(x: Any, value: Any) -> Any:
+        scores = x @ x.swapaxes(-1, -2)
+        first = chain.apply(weightings, 2.0 * scores, weights_by=weightings.entmax()) @ value
+        return first + chain.apply(dot_product, x, x, value, weights_by=weightings.softpick())
 
-    report = gradcheck.check_op(chain, {"scores": normal(0, 3, 4), "value": normal(1, 4, 2)}, layer=layer)
+    report = gradcheck.check_op(chain, {"x": normal(0, 4, 4), "value": normal(1, 4, 2)}, layer=layer)
     report.raise_if_failed()
+
+
+def of_attention(*leading: int) -> dict[str, Array]:
+    shapes = {"query": (*leading, 4, 3), "key": (*leading, 6, 3), "value": (*leading, 6, 2), "bias": (4, 6)}
+    return {name: normal(k, *shape) for k, (name, shape) in enumerate(shapes.items())}
+
+
+PIPELINE = {"is_causal": True, "softcap": 1.5, "scale": 0.9, "dropout_p": 0.3, "rng": 4}
+
+
+@every_kind
+def test_in_attention_it_stands_between_the_scores_and_dropout(kind: str) -> None:
+    x, by = of_attention(2), KINDS[kind]
+    output, cache = dot_product.forward(**x, **PIPELINE, weights_by=by)
+    scores = 1.5 * np.tanh(0.9 * x["query"] @ x["key"].swapaxes(-1, -2) / 1.5) + x["bias"]
+    weights, of_scores = by.forward(scores, mask=masks.causal(4, 6))
+    assert_alike(cache.weights, weights, 1e-15)
+    assert_alike(output, (weights * cache.dropout) @ x["value"], 1e-15)
+    g = normal(9, *output.shape)
+    gradients = dot_product.backward(g, cache)
+    assert_alike(
+        gradients.bias, by.backward(g @ x["value"].swapaxes(-1, -2) * cache.dropout, of_scores).sum(axis=0), 1e-13
+    )
+
+
+@each("kind", ["entmax", "stick-breaking"], long={*KINDS} - {"entmax", "stick-breaking"})
+def test_gradients_forward_mode_and_second_derivatives_of_attention_are_numerical_ones(kind: str) -> None:
+    options = {**PIPELINE, "weights_by": KINDS[kind], "method": "complex-step"}
+    report = gradcheck.check_op(dot_product, of_attention(2), **options)
+    report.raise_if_failed()
+    assert max(entry.max_relative_error for entry in report.inputs) <= 1e-12
+    assert {entry.name for entry in report} >= {"jvp", "double_backward"}
+
+
+@every_kind
+def test_the_hessian_of_attention_is_that_in_the_complex_plane(kind: str) -> None:
+    x, v = of_attention(2), {name: normal(7, *array.shape) for name, array in of_attention(2).items()}
+    options = {"weights_by": KINDS[kind], "softcap": 1.5, "mask": np.arange(6) != 2}
+    output, cache = dot_product.forward(**x, **options)
+    g = normal(9, *output.shape)
+    beyond, of_beyond = dot_product.forward(**{name: x[name] + 1e-30j * v[name] for name in x}, **options)
+    d_d_output, found = dot_product.double_backward(dot_product.Gradients(**v, sink=None), g, cache)
+    expected = dot_product.backward(g, of_beyond)
+    assert_alike(d_d_output, beyond.imag / 1e-30, 1e-12)
+    for name in x:
+        assert_alike(getattr(found, name), getattr(expected, name).imag / 1e-30, 1e-12, name)
+
+
+@every_kind
+def test_in_attention_what_is_hidden_or_without_a_gradient_has_no_part(kind: str) -> None:
+    x, mask = of_attention(), np.ones((4, 6), bool)
+    mask[:, 2], mask[1] = False, False
+    clean, cache = dot_product.forward(**x, mask=mask, weights_by=KINDS[kind])
+    g = normal(9, *clean.shape) * [[1.0], [1.0], [1.0], [0.0]]
+    expected = dot_product.backward(g, cache)
+    spoiled = {name: array.copy() for name, array in x.items()}
+    spoiled["key"][2], spoiled["value"][2], spoiled["query"][1], spoiled["query"][3] = np.nan, np.inf, np.nan, np.nan
+    output, cache = dot_product.forward(**spoiled, mask=mask, weights_by=KINDS[kind])
+    assert_same_bits(output[:3], clean[:3])
+    assert_same_bits(output[1], np.zeros(2))
+    assert np.isnan(output[3]).all()
+    gradients = dot_product.backward(g, cache)
+    for name in x:
+        assert_alike(getattr(gradients, name), getattr(expected, name), 1e-15, name)
+    for n, m in ((0, 6), (4, 0)):
+        few = {"query": x["query"][:n], "key": x["key"][:m], "value": x["value"][:m]}
+        output, cache = dot_product.forward(**few, weights_by=KINDS[kind])
+        assert_same_bits(output, np.zeros((n, 2)))
+        assert_same_bits(dot_product.backward(output, cache).key, np.zeros((m, 3)))
+
+
+@every_kind
+def test_scores_that_leave_the_range_on_their_way_have_the_weights_that_they_say(kind: str) -> None:
+    x, by = of_attention(), KINDS[kind]
+    large = {"query": x["query"] * 2.0**700, "key": x["key"] * 2.0**325, "value": x["value"], "bias": x["bias"]}
+    output, cache = dot_product.forward(**large, scale=2.0**-1025, weights_by=by)
+    expected, its_cache = dot_product.forward(**x, scale=1.0, weights_by=by)
+    assert_alike(output, expected, 1e-14)
+    g = normal(9, *output.shape)
+    gradients, theirs = dot_product.backward(g, cache), dot_product.backward(g, its_cache)
+    assert_alike(gradients.query * 2.0**700, theirs.query, 1e-13)
+    assert_alike(gradients.bias, theirs.bias, 1e-13)
+    if kind != "silu":  # whose weights do not fit
+        output, _ = dot_product.forward(**large, weights_by=by)
+        hard = dot_product.forward(x["query"] * 1e4, x["key"] * 1e4, x["value"], weights_by=by)[0]
+        assert_alike(output, hard, 1e-14)
+
+
+def test_a_sink_is_softmaxs_alone_and_what_is_no_weighting_is_refused() -> None:
+    x = of_attention()
+    with pytest.raises(ValueError, match=r"^a sink is one more score of a softmax, and weights_by is sparsemax\(\)"):
+        dot_product.forward(**x, sink=0.0, weights_by=weightings.sparsemax())
+    with pytest.raises(TypeError, match=r"^weights_by must be one of attention_np.weightings"):
+        dot_product.forward(**x, weights_by="sparsemax")
 
 
 @each(

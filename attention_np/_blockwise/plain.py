@@ -58,7 +58,7 @@ def _whole_rows(tile: Tile, rows: slice) -> tuple[dot_product.Cache, Array | Non
     block = tile.block(rows, tile.columns) or Block(tile.columns, np.zeros((1, 1), np.bool_), None)
     key = tile.take(tile.key)
     query = apart(tile.take(tile.query, rows), key)
-    of_scores, scores, uncapped, visible, tops = dot_product.weigh(
+    of_scores, scores, uncapped, visible, tops = dot_product.weights_of_scores(
         query, key, block.bias, tile.sink, block.visible, tile.scale, tile.softcap
     )
     cache = dot_product.Cache(
@@ -70,6 +70,7 @@ def _whole_rows(tile: Tile, rows: slice) -> tuple[dot_product.Cache, Array | Non
         mask=visible,
         scale=tile.scale,
         softcap=tile.softcap,
+        weights_by=None,
         uncapped=uncapped,
         scores=scores,
         weights=of_scores.weights[:, : tile.m],
