@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from attention_np import biases, rules
+from attention_np import biases, rules, weightings
 from attention_np._blockwise import kernels, plain, tiles
 from attention_np._blockwise.merging import Partial, merge, merge_backward
 from attention_np._blockwise.problem import Place, Problem, as_block_size
@@ -49,6 +49,7 @@ from attention_np._lib.workers import as_workers
 from attention_np.biases import Bias
 from attention_np.dot_product import Gradients
 from attention_np.rules import Rule
+from attention_np.weightings import Weighting
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -73,7 +74,8 @@ class Cache(NamedTuple):
     mask: Rule | None  # who attends to whom, all rules together; None: all to all
     scale: Any  # a real scalar of the precision computed in
     softcap: Any  # the same, or None
-    logsumexp: Array  # (..., n), with the sink; infinite if it does not fit the dtype, or NaN for minus infinity
+    weights_by: Weighting | None  # None: softmax
+    logsumexp: Array  # (..., n), with the sink; infinite if it does not fit the dtype; NaN for minus infinity, or none
     shift: Array  # (..., n), taken before the exponential: from products that are only scaled, else from scores
     total: Array  # (..., n), the sum of the exponentials after that; NaN where only the log-sum-exp is known
     output: Array  # (..., n, d_v), in the precision computed in; a copy
@@ -96,6 +98,7 @@ def forward(
     rng: Rng | None = None,
     softcap: float | None = None,
     sink: npt.ArrayLike | None = None,
+    weights_by: Weighting | None = None,
     block_size: int | tuple[int, int] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
@@ -125,6 +128,9 @@ def forward(
         :func:`attention_np.dot_product.forward`.
     softcap, sink
         As for :func:`attention_np.dot_product.forward`. Of results that are to be merged, one has the sink.
+    weights_by : Weighting, optional
+        ``weightings.sigmoid()`` or ``weightings.silu()``, in place of softmax. There is no log-sum-exp then, and what
+        comes of parts of the keys is added up, not merged.
     block_size : int or (int, int), optional
         How many queries, and how many keys, are looked at together. By default as many as fit the cache of a core.
     executor : concurrent.futures.Executor, optional
@@ -192,6 +198,8 @@ def forward(
     shape = scores_shape(query, key, value)
     check_features(query, key)
     sink = as_sink(sink, shape, query, key, value)
+    if weights_by is not None:
+        _check_weighting(weights_by, sink)
     dropout_p = as_probability(dropout_p, rng)
     compute = precision(query, key, value, bias, sink).compute
     scale, softcap = as_scale(scale, key.shape[-1], compute), as_softcap(softcap, compute)
@@ -206,6 +214,7 @@ def forward(
         mask=rule,
         scale=scale,
         softcap=softcap,
+        weights_by=weights_by,
         dropout_p=dropout_p,
         block_size=as_block_size(block_size),
         executor=executor,
@@ -404,6 +413,15 @@ def double_backward(
     return (d_d_output, Gradients(*gradients)), ()
 
 
+def _check_weighting(weights_by: Any, sink: Array | None) -> None:
+    weightings.check(weights_by, sink)
+    if not weights_by.is_of_each:
+        raise ValueError(
+            f"blockwise has the weights_by that look at each score alone, sigmoid() and silu(), not {weights_by}: "
+            "dot_product has all of them"
+        )
+
+
 def _rule(shape: tuple[int, ...], mask: npt.ArrayLike | Rule | None, is_causal: bool) -> Rule | None:
     """All that says who attends to whom, for scores of the given `shape`."""
     rule = None
@@ -425,6 +443,8 @@ def _dtype(*arrays: Array | None) -> np.dtype[Any]:
 
 def _cotangent(cache: Cache, d_output: Array, d_logsumexp: Array | None, dtype: np.dtype[Any]) -> Cotangent:
     """The gradients of the results of forward, and what forward kept of each query, in this dtype."""
+    if d_logsumexp is not None and cache.weights_by is not None:
+        raise ValueError(f"there is no log-sum-exp of weights_by={cache.weights_by}, which d_logsumexp is of")
     d_logsumexp = None if d_logsumexp is None else np.asarray(d_logsumexp)
     arrays: Any = in_dtype(dtype, d_output, cache.output, d_logsumexp, cache.logsumexp, cache.shift, cache.total)
     return Cotangent(*arrays)

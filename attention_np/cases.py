@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 import attention_np
-from attention_np import biases, masks, rotary
+from attention_np import biases, masks, rotary, weightings
 from attention_np._lib.pages import PAGES
 from attention_np._lib.text import tokenise
 
@@ -271,6 +271,11 @@ def _written(op: str) -> Iterator[Case]:
         yield Case(op, "columns", {"scores": scores}, {"axis": 0})
         yield Case(op, "far from zero", {"scores": scores + 700.0})
         yield Case(op, "one far ahead", {"scores": scores + 30 * (np.arange(scores.shape[-1]) == 2)})
+    if op in ("dot_product", "blockwise"):
+        kinds = (weightings.entmax(), weightings.stick_breaking()) if op == "dot_product" else (weightings.sigmoid(),)
+        case = drawn(op, seed=12)
+        for kind in kinds:
+            yield replace(case, name=f"weights by {kind.name}", options={"weights_by": kind, "is_causal": True})
     if op == "linear_attention":
         case = drawn(op, seed=9, d_v=2)  # 3 tokens, in chunks of 2
         alike = case.inputs | {"log_decay": case.inputs["log_decay"][:, :1]}

@@ -99,9 +99,8 @@ class Weighting:
     """How scores become weights, row by row. Of those below; a subclass defines `weigh`, `gradient` and `tangent`."""
 
     name: ClassVar[str]
-    sums_to_one: ClassVar[bool] = (
-        False  # the weights of a row: then they do not see a number that is added to all of it
-    )
+    sums_to_one: ClassVar[bool] = False  # the weights of a row, which a number added to all its scores does not change
+    is_of_each: ClassVar[bool] = False  # whether a weight depends on its own score alone
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
@@ -277,6 +276,8 @@ def _of_live_rows(formula: Any, vector: Array, cache: Cache) -> Array:
 
 class _OfEach(Weighting):
     """A function of each score alone: the activation of this name."""
+
+    is_of_each = True
 
     def weigh(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
         weights, slopes = KINDS[self.name](scores)  # (..., m) (weightings.28, weightings.29)

@@ -9,10 +9,10 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from helpers import COMPLEX_STEP, Array, assert_alike, assert_close, assert_same_bits, each, normal
+from helpers import COMPLEX_STEP, Array, assert_alike, assert_close, assert_same_bits, each, normal, peak_of
 from mpmath import mpf
 
-from attention_np import activation, chain, dot_product, gradcheck, masks, softmax, weightings
+from attention_np import activation, blockwise, chain, dot_product, gradcheck, masks, softmax, weightings
 from attention_np._weightings import thresholds
 from attention_np.weightings import Weighting
 
@@ -445,6 +445,51 @@ def test_scores_that_leave_the_range_on_their_way_have_the_weights_that_they_say
         output, _ = dot_product.forward(**large, weights_by=by)
         hard = dot_product.forward(x["query"] * 1e4, x["key"] * 1e4, x["value"], weights_by=by)[0]
         assert_alike(output, hard, 1e-14)
+
+
+@each("kind", ["sigmoid", "silu"])
+@each("options", [{"is_causal": True, "softcap": 1.5, "dropout_p": 0.3, "rng": 4}], long=[{}, {"scale": 40.0}])
+def test_block_by_block_it_is_what_it_is_as_a_whole(kind: str, options: dict[str, Any]) -> None:
+    x, options = of_attention(2), options | {"weights_by": KINDS[kind]}
+    output, cache = blockwise.forward(**x, **options, block_size=(3, 2))
+    expected, its_cache = dot_product.forward(**x, **options)
+    assert_alike(output, expected, 1e-15)
+    g, v = normal(9, *output.shape), {name: normal(7, *array.shape) for name, array in x.items()}
+    for size in (1.0, 2.0**1015):
+        gradients, theirs = blockwise.backward(g * size, cache), dot_product.backward(g * size, its_cache)
+        for name in x:
+            assert_alike(getattr(gradients, name) / size, getattr(theirs, name) / size, 1e-14, name)
+    assert_alike(blockwise.jvp(cache, **v), dot_product.jvp(its_cache, **v), 1e-14)
+    along = dot_product.Gradients(**v, sink=None)
+    twice, expected_twice = (
+        op.double_backward(along, g, of) for op, of in ((blockwise, cache), (dot_product, its_cache))
+    )
+    assert_alike(twice[0], expected_twice[0], 1e-14)
+    for name in x:
+        assert_alike(getattr(twice[1], name), getattr(expected_twice[1], name), 1e-13, name)
+
+
+def test_blockwise_makes_no_array_of_all_pairs_and_adds_up_what_comes_of_parts() -> None:
+    n, by = 3000, weightings.sigmoid()
+    x = {name: normal(k, n, 3).astype(np.float32) for k, name in enumerate(("query", "key", "value"))}
+
+    def both_passes() -> None:
+        output, cache = blockwise.forward(**x, weights_by=by, workers=1)
+        blockwise.backward(output, cache, workers=1)
+
+    assert peak_of(both_passes) < n * n * 4 / 2
+    few = {name: array[:40].astype(float) for name, array in x.items()}
+    parts = [blockwise.forward(few["query"], few["key"][k], few["value"][k], weights_by=by) for k in HALVES]
+    assert_alike(parts[0][0] + parts[1][0], blockwise.forward(**few, weights_by=by)[0], 1e-15)
+    with pytest.raises(ValueError, match=r"^first has weights by sigmoid\(\), not by softmax: add up the outputs"):
+        blockwise.merge(*parts)
+    with pytest.raises(ValueError, match=r"^there is no log-sum-exp of weights_by=sigmoid\(\)"):
+        blockwise.backward(parts[0][0], parts[0][1], d_logsumexp=np.zeros(40))
+    with pytest.raises(ValueError, match=r"^blockwise has the weights_by that look at each score alone, .* not entmax"):
+        blockwise.forward(**few, weights_by=weightings.entmax())
+
+
+HALVES = slice(0, 20), slice(20, 40)
 
 
 def test_a_sink_is_softmaxs_alone_and_what_is_no_weighting_is_refused() -> None:

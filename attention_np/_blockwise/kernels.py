@@ -92,7 +92,7 @@ def _attend(tiles: Sequence[Tile]) -> Iterator[Attended]:
     query, moderate = _queries(tiles), tiles[0].dtype.kind != "c" and _is_moderate(_stacked(tiles, "value"))
     moderate = moderate and all(tile.sink is None or tile.sink < np.inf for tile in tiles)
     bound = _bound(tiles, query) if moderate else np.inf
-    if not moderate or _may_overflow(tiles[0], bound):
+    if not moderate or tiles[0].weights_by is not None or _may_overflow(tiles[0], bound):
         yield from (_plainly(tile) for tile in tiles)
         return
     sums, totals, shifts = _sums(tiles, query, bound)

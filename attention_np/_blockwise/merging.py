@@ -146,6 +146,8 @@ def _partial(name: str, pair: Any) -> Partial:
         what = f"{len(pair)} items" if isinstance(pair, tuple | list) else type(pair).__name__
         raise TypeError(f"{name} must be a pair of an output and its logsumexp, or cache, not {what}")
     output, logsumexp = pair
+    if getattr(logsumexp, "weights_by", None) is not None:
+        raise ValueError(f"{name} has weights by {logsumexp.weights_by}, not by softmax: add up the outputs instead")
     of_rows: Any = getattr(logsumexp, "logsumexp", logsumexp)  # of a cache
     part = Partial(as_floating(f"the output of {name}", output), as_floating(f"the logsumexp of {name}", of_rows))
     if not part.output.ndim or not _are_of_rows(part.logsumexp.shape, part.output.shape[:-1]):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_np import dot_product, softmax
+from attention_np import dot_product, softmax, weightings
 from attention_np._blockwise.tiles import Block, Cotangent, Tangent, Tile, slices
 from attention_np._lib.arrays import Array, added, sum_to, transposed
 from attention_np._lib.dropout import drop
@@ -43,7 +43,11 @@ def attend(tile: Tile, rows: slice) -> tuple[Array, Array]:
     for some in _few(tile, rows):
         cache, tops = _whole_rows(tile, some)
         dropped = drop(cache.weights, cache.dropout)
-        outputs.append(product(dropped, cache.value, cache.mask, mean=tile.dropout is None))
+        is_mean = tile.dropout is None and tile.weights_by is None
+        outputs.append(product(dropped, cache.value, cache.mask, mean=is_mean))
+        if tile.weights_by is not None:
+            logsumexps.append(np.full_like(cache.weights[:, 0], np.nan))
+            continue
         logsumexp = cache.softmax.logsumexp
         if tops is not None:
             if tile.sink is not None and tile.sink.real != -np.inf:
@@ -59,7 +63,7 @@ def _whole_rows(tile: Tile, rows: slice) -> tuple[dot_product.Cache, Array | Non
     key = tile.take(tile.key)
     query = apart(tile.take(tile.query, rows), key)
     of_scores, scores, uncapped, visible, tops = dot_product.weights_of_scores(
-        query, key, block.bias, tile.sink, block.visible, tile.scale, tile.softcap
+        query, key, block.bias, tile.sink, block.visible, tile.scale, tile.softcap, tile.weights_by
     )
     cache = dot_product.Cache(
         query=query,
@@ -70,7 +74,7 @@ def _whole_rows(tile: Tile, rows: slice) -> tuple[dot_product.Cache, Array | Non
         mask=visible,
         scale=tile.scale,
         softcap=tile.softcap,
-        weights_by=None,
+        weights_by=tile.weights_by,
         uncapped=uncapped,
         scores=scores,
         weights=of_scores.weights[:, : tile.m],
@@ -103,6 +107,11 @@ def _jvp(tile: Tile, tangent: Tangent) -> tuple[Array, Array]:
             if d_scores is not None or tangent.sink is not None:
                 d_scores = np.zeros((1, 1), tile.dtype) if d_scores is None else d_scores
                 d_scores = np.broadcast_to(d_scores, cache.weights.shape)
+                if tile.weights_by is not None:
+                    d_weights = weightings.weights_tangent(d_scores, cache.softmax)
+                    d_output[some] += product(drop(d_weights, cache.dropout), cache.value, cache.mask)
+                    d_scores = None
+            if d_scores is not None:
                 of_sink = 0 if tangent.sink is None else tangent.sink
                 d_columns = with_column(d_scores, of_sink, cache.sink)
                 d_weights, _ = without_column(softmax.times_jacobian(d_columns, cache.softmax), cache.sink)
@@ -257,8 +266,7 @@ def _differentiate_whole_rows(tile: Tile, given: Cotangent) -> tuple[Array, Arra
         flows = pairs_that_flow(cache.mask, d_output)
         d_value += product(transposed(drop(cache.weights, cache.dropout)), d_output, transposed(flows))
         d_weights = drop(pair_products(d_output, cache.value, flows), cache.dropout)
-        d_columns = softmax.times_jacobian(with_column(d_weights, 0, cache.sink), cache.softmax)
-        d_scores, d_sinks = without_column(d_columns, cache.sink)
+        d_scores, d_sinks = dot_product.scores_gradient(d_weights, cache)
         if d_sink is not None and d_sinks is not None:
             d_sink = d_sink + d_sinks.sum(axis=0)  # (blockwise.63)
         if d_logsumexp is not None:

@@ -61,6 +61,7 @@ class Problem:
     mask: Rule | None
     scale: Any
     softcap: Any
+    weights_by: Any
     dropout_p: float
     dropout_key: int | None
     block_size: tuple[int, int] | None
@@ -237,6 +238,7 @@ class Problem:
             dtype=self.dtype,
             block_size=self.block_size or (BLOCK if self.mask is None else BLOCK_OF_A_RULE),
             softcap=self.softcap,
+            weights_by=self.weights_by,
             sink=None if self.sink is None else np.asarray(pick(self.sink, of_scores, axes=0), self.dtype),
         )
 

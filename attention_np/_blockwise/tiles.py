@@ -146,6 +146,7 @@ class Tile(_Travels):
     dtype: np.dtype[Any]  # to compute in
     block_size: tuple[int, int]  # queries and keys that are looked at together
     softcap: Any = None
+    weights_by: Any = None
     sink: Array | None = None  # ()
 
     @property
