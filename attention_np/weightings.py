@@ -193,8 +193,7 @@ def forward(scores: npt.ArrayLike, *, weights_by: Weighting, mask: npt.ArrayLike
 def check(weights_by: Any, sink: Array | None = None) -> None:
     """Refuse what is no `Weighting`, and a sink beside it."""
     if not isinstance(weights_by, Weighting):
-        what = "the class or function" if callable(weights_by) else "not"
-        raise TypeError(f"weights_by must be one of attention_np.weightings, as sparsemax(), {what} {weights_by!r}")
+        raise TypeError(f"weights_by must be one of attention_np.weightings, as sparsemax(), not {weights_by!r}")
     if sink is not None:
         raise ValueError(
             f"a sink is one more score of a softmax, and weights_by is {weights_by} (sink.shape={sink.shape})"
@@ -281,7 +280,7 @@ class _OfEach(Weighting):
 
     def weigh(self, scores: Array, visible: Array) -> tuple[Array, Slopes]:
         weights, slopes = KINDS[self.name](scores)  # (..., m) (weightings.28, weightings.29)
-        return np.where(visible, weights, 0), Slopes(np.where(visible, slopes, 0), shares=None)
+        return np.where(visible, weights, 0), Slopes(slopes, shares=None)
 
     def gradient(self, d_weights: Array, cache: Cache) -> Array:
         return backward_times(d_weights, cache.parts.slopes)  # (..., m) (weightings.30)
@@ -370,7 +369,7 @@ class _Top:
     """The largest visible score of each row, and what a row becomes where that is no number to compute with."""
 
     def __init__(self, scores: Array, visible: Array) -> None:
-        self.scores = np.where(visible, scores.real, -np.inf).astype(scores.real.dtype, copy=False)  # (..., m)
+        self.scores = np.where(visible, scores.real, -np.inf)  # (..., m)
         largest = self.scores.max(axis=-1, keepdims=True, initial=-np.inf)  # (..., 1)
         self.largest = np.where(largest == -np.inf, 0, largest)
         self.at_limit = largest == np.inf  # (..., 1)

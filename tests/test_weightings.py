@@ -120,7 +120,7 @@ def test_entmax_goes_to_softmax_and_to_a_hard_choice() -> None:
 
 
 def test_sparsemax_is_entmax_at_two() -> None:
-    scores, g = random_scores(6, 9), normal(1, 6, 9)
+    scores, g = random_scores(80, 9), normal(1, 80, 9)
     one, other = weightings.sparsemax(), weightings.entmax(2)
     (weights, cache), (expected, its_cache) = one.forward(scores), other.forward(scores)
     assert_close(weights, expected, 1e-15)
@@ -129,7 +129,7 @@ def test_sparsemax_is_entmax_at_two() -> None:
 
 @each("alpha", [1.05, 1.5, 1.8, 2.0, 2.3, 7.0])
 def test_long_and_staggered_rows_are_solved_in_few_steps(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thresholds, "STEPS", 24)
+    monkeypatch.setattr(thresholds, "STEPS", 2 if alpha == 1.5 else 24)  # for which there is a formula
     m = 2000
     rows = [normal(0, m), normal(1, m) * 1e-3, -np.arange(m) * 1e-3, -np.logspace(-9, 1, m), np.zeros(m)]
     weights, _ = weightings.entmax(alpha).forward(np.array(rows))
