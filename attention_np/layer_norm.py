@@ -150,11 +150,11 @@ def normalise(
 def backward(d_output: Tangent, cache: Cache) -> tuple[Gradients, tuple[Array, ...]]:
     """The gradient of a loss with respect to `x`, the gain and `b`, from that of the output, (..., d)."""
     # forward was output = the centred row over its deviation, times gain, plus b (layer-norm.8, layer-norm.9)
-    of_centred, between = rms_norm.backward.mathematics(d_output, cache.centred)  # (layer-norm.10)
+    of_centred, intermediates = rms_norm.backward.mathematics(d_output, cache.centred)  # (layer-norm.10)
     # forward was centred = x - mean(x), a projection that is its own transpose
     d_x = of_centred.x - mean(of_centred.x, cache.centred.axis)  # (..., d) (layer-norm.11, layer-norm.27)
     # summed over what was broadcast (layer-norm.12, layer-norm.26)
-    return Gradients(x=d_x, gain=of_centred.gain, b=d_output), (of_centred.x, *between)
+    return Gradients(x=d_x, gain=of_centred.gain, b=d_output), (of_centred.x, *intermediates)
 
 
 @passes.jvp
