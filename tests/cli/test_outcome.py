@@ -68,6 +68,14 @@ def test_a_file_that_cannot_be_read_is_no_fault_of_the_output(capsys: Printed) -
     assert not capsys.readouterr().err
 
 
+def test_too_little_memory_is_one_sentence_and_2(capsys: Printed) -> None:
+    def command() -> int:
+        raise MemoryError("Unable to allocate 3 TiB")
+
+    assert outcome.ended(command) == outcome.UNUSABLE
+    assert capsys.readouterr().err == "attention-np: there is not enough memory: Unable to allocate 3 TiB\n"
+
+
 @POSIX
 def test_a_json_file_is_written_whole_or_stays_as_it_is_and_keeps_its_permissions(tmp_path: Path) -> None:
     file = tmp_path / "cost.json"
