@@ -304,6 +304,8 @@ def _written(op: str) -> Iterator[Case]:
         case = drawn(op, leading=(2,), w=3)
         layout = {"width": 4, "trailing": True, "interleaved": True, "scaling": rotary.yarn(8, 64, truncate=False)}
         yield replace(case, name="neighbours, YaRN", options={"positions": np.arange(3) + 40, **layout})
+        axes = {"sections": (2, 1), "arrangement": "interleaved", "positions": np.array([[3, 3, 4], [0, 7, 2]])}
+        yield replace(case, name="positions on two axes", options=axes)
     if op == "multi_head":
         case = _with_given_parameters(drawn(op))
         of_each_head = case.inputs["bias"][:2, None]  # (heads, 1, m)

@@ -181,7 +181,8 @@ def forward(
         Options of :func:`attention_np.rotary.forward`, such as ``{"base": 500000.0}``, ``{}`` for its own: queries and
         keys are turned by their positions. By default they are not.
     positions : array_like, (n,) or (..., n), optional
-        Of the queries, for `rotary`; leading axes broadcast to those of `query`. By default 0 to n - 1.
+        Of the queries, for `rotary`; leading axes broadcast to those of `query`. By default 0 to n - 1. With `sections`
+        of rotary, the positions on each axis stand before these axes.
     key_positions : array_like, (m,) or (..., m), optional
         Of the keys; by default `positions` where they are given, else 0 to m - 1.
     qk_norm : {"rms", "l2"}, optional

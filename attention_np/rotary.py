@@ -7,12 +7,14 @@ r"""Rotary positions: each pair of features is turned by an angle that grows wit
     y_{i,w+a} = x_{ia} \sin \varphi_{ia} + x_{i,w+a} \cos \varphi_{ia}
 
 The product of a turned query and a turned key depends on the difference of their positions alone. Pair a turns at the
-frequency :math:`\theta_a = \mathrm{base}^{-2 a / 2w}`, a from 0, or as one of the scalings says. The derivation is
-``derivations/rotary.md`` of the package.
+frequency :math:`\theta_a = \mathrm{base}^{-2 a / 2w}`, a from 0, or as one of the scalings says. Where a row has a
+position on each of several axes, such as time, row and column of a picture, each pair turns by that of one of them. The
+derivation is ``derivations/rotary.md`` of the package.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 VECTORIZED = ("x",)  # may carry any leading axes: for gradcheck
+ARRANGEMENTS = ("runs", "interleaved")  # of the pairs that turn by the same axis
 
 
 class Gradients(NamedTuple):
@@ -68,6 +71,9 @@ def forward(
     interleaved: bool = False,
     trailing: bool = False,
     scaling: Scaling | None = None,
+    sections: Sequence[int] | None = None,
+    arrangement: str = "runs",
+    restart: bool = False,
 ) -> tuple[Array, Cache]:
     r"""Turn the features of each row by the angles of its position.
 
@@ -76,7 +82,8 @@ def forward(
     x : array_like of float, (..., n, d)
         Queries or keys.
     positions : array_like of int or float, (n,) or (..., n), optional
-        Of the rows; leading axes broadcast to those of `x`. By default 0 to n - 1.
+        Of the rows; leading axes broadcast to those of `x`. By default 0 to n - 1. With `sections` there is an axis
+        before these, (axes, n) or (axes, ..., n): the positions on each axis, by default 0 to n - 1 on all.
     base : float, optional
         Above 1: the slowest pair turns about so many times slower than the first.
     width : int, optional
@@ -88,6 +95,15 @@ def forward(
         The last `width` features are turned, and by default the first.
     scaling : Scaling, optional
         From :func:`linear`, :func:`dynamic`, :func:`yarn`, :func:`llama3` or :func:`longrope`.
+    sections : sequence of int, optional
+        How many pairs turn by the position on each axis; they sum to ``width / 2``. By default there is one axis.
+    arrangement : str, optional
+        Which pairs these are. "runs": the first ``sections[0]`` pairs turn by axis 0, the next ``sections[1]`` by axis
+        1, and so on, as in Qwen2-VL. "interleaved": the axes take turns, pair p by axis ``p mod axes``, as long as its
+        section has pairs left (``p // axes < sections[p mod axes]``), and else by axis 0, as in Qwen3-VL.
+    restart : bool, optional
+        For runs: each section has frequencies of its own, those of a width of twice its pairs, as in vision towers. By
+        default a pair has the frequency that it has without sections.
 
     Returns
     -------
@@ -102,15 +118,18 @@ def forward(
         If an argument is not of its type.
     ValueError
         If `x` has fewer than two axes, `positions` does not broadcast to its rows or is not finite, `width` is odd or
-        more than d, `base` is not above 1, or `scaling` is made for another width.
+        more than d, `base` is not above 1, or `scaling` is made for another width; if `sections` do not sum to half of
+        `width`, or `arrangement` or `restart` is given without them.
 
     Notes
     -----
-    Su et al. [1]_. Angles are worked out in extended precision where NumPy has it.
+    Su et al. [1]_; several axes as in Wang et al. [2]_. Angles are worked out in extended precision where NumPy has it.
 
     References
     ----------
     .. [1] J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", arXiv:2104.09864, 2021.
+    .. [2] P. Wang et al., "Qwen2-VL: enhancing vision-language model's perception of the world at any resolution",
+       arXiv:2409.12191, 2024.
 
     Examples
     --------
@@ -123,12 +142,20 @@ def forward(
     >>> print(rotary.backward(np.array([[1.0, 0.0], [1.0, 0.0]]), cache).x.round(4))
     [[ 1.      0.    ]
      [ 0.5403 -0.8415]]
+
+    A row at time 1 in the first line, two columns to the right. The first of three pairs turns by the time:
+
+    >>> places = [[1], [0], [2]]  # time, line and column of the one row
+    >>> output, _ = rotary.forward(np.array([[1.0, 1, 1, 0, 0, 0]]), places, sections=[1, 1, 1])
+    >>> print(output.round(4))
+    [[0.5403 1.     1.     0.8415 0.     0.0043]]
     """
     x = as_floating("x", x)
     if x.ndim < 2:
         raise ValueError(f"x must have at least two axes, (..., n, features) (x.shape={x.shape})")
-    angles = Angles.of(x.shape[-1], base, width, interleaved, trailing, scaling)
-    cos, sin = angles.at(as_positions("positions", positions, x.shape[:-1]), precision(x).compute)
+    layout = width, interleaved, trailing, scaling, sections, arrangement, restart
+    angles = Angles.of(x.shape[-1], base, *layout)
+    cos, sin = angles.at(as_positions("positions", positions, x.shape[:-1], angles.num_axes), precision(x).compute)
     return turn(x=x, cos=cos, sin=sin, first=angles.first, second=angles.second)
 
 
@@ -165,12 +192,14 @@ double_backward = passes.second_derivative(turn, backward)
 
 
 class Angles(NamedTuple):
-    """Which features are turned, and how fast."""
+    """Which features are turned, how fast, and by the position on which axis."""
 
     frequencies: Array  # (width / 2,)
     amplitude: float
     first: slice
     second: slice
+    num_axes: int | None = None  # of positions; None: they are of one, and have no axis for it
+    axes: Array | None = None  # (width / 2,): whose position each pair turns by
 
     @classmethod
     def of(
@@ -181,6 +210,9 @@ class Angles(NamedTuple):
         interleaved: bool = False,
         trailing: bool = False,
         scaling: Scaling | None = None,
+        sections: Sequence[int] | None = None,
+        arrangement: str = "runs",
+        restart: bool = False,
     ) -> Angles:
         """As the options of :func:`forward` say of d features."""
         base = above("base", base, 1)
@@ -195,24 +227,69 @@ class Angles(NamedTuple):
             places = slice(start, start + width, 2), slice(start + 1, start + width, 2)  # (rotary.16)
         else:
             places = slice(start, start + width // 2), slice(start + width // 2, start + width)
-        return cls(frequencies(base, width), amplitude, *places)
+        sizes = as_sections(sections, arrangement, restart, width)
+        if sizes is None:
+            return cls(frequencies(base, width), amplitude, *places)
+        if restart:
+            speeds = np.concatenate([frequencies(base, 2 * size) for size in sizes])  # (width / 2,) (rotary.39)
+        else:
+            speeds = frequencies(base, width)
+        return cls(speeds, amplitude, *places, len(sizes), axes_of_pairs(sizes, arrangement))
 
     def at(self, positions: Array, compute: np.dtype[Any]) -> tuple[Array, Array]:
-        """Cosine and sine of the angles at `positions`, (..., n), each (..., n, width / 2)."""
-        angles = positions[..., None].astype(WIDE) * self.frequencies  # (rotary.2)
+        """Cosine and sine of the angles at `positions`, (..., n) or (axes, ..., n), each (..., n, width / 2)."""
+        of_pairs = positions[..., None] if self.axes is None else np.moveaxis(positions, 0, -1)[..., self.axes]
+        angles = of_pairs.astype(WIDE) * self.frequencies  # (rotary.2, rotary.36)
         real, _ = real_types(compute)
         amplitude = WIDE(self.amplitude)  # (rotary.24)
         return (amplitude * np.cos(angles)).astype(real), (amplitude * np.sin(angles)).astype(real)
 
 
-def as_positions(name: str, positions: npt.ArrayLike | None, rows: tuple[int, ...]) -> Array:
-    """`positions` as an array that broadcasts to `rows`, (..., n); by default 0 to n - 1."""
+def as_sections(sections: Sequence[int] | None, arrangement: str, restart: bool, width: int) -> tuple[int, ...] | None:
+    """How many pairs turn by each axis, if the options of axes fit together."""
+    if not isinstance(arrangement, str) or arrangement not in ARRANGEMENTS:
+        raise ValueError(f"arrangement must be one of {', '.join(map(repr, ARRANGEMENTS))}, not {arrangement!r}")
+    as_flag("restart", restart)
+    if sections is None:
+        if restart or arrangement != "runs":
+            raise ValueError("arrangement and restart are for sections, which are not given")
+        return None
+    if isinstance(sections, str) or not isinstance(sections, Sequence | np.ndarray):
+        raise TypeError(f"sections must be a sequence of integers, not {type(sections).__name__}")
+    sizes = tuple([as_integer("each of sections", size, least=0) for size in sections])
+    if not sizes or 2 * sum(sizes) != width:
+        raise ValueError(f"sections must sum to the {width // 2} pairs that are turned, not to {sum(sizes)}: {sizes}")
+    if restart and arrangement != "runs":
+        raise ValueError("restart is for sections in runs, not interleaved")
+    return sizes
+
+
+def axes_of_pairs(sizes: tuple[int, ...], arrangement: str) -> Array:
+    """Whose position each pair turns by, (width / 2,)."""
+    if arrangement == "runs":
+        return np.repeat(np.arange(len(sizes)), sizes)  # (rotary.34)
+    place, axes = np.divmod(np.arange(sum(sizes)), len(sizes))
+    return np.where(place < np.array(sizes)[axes], axes, 0)  # (rotary.40)
+
+
+def as_positions(
+    name: str, positions: npt.ArrayLike | None, rows: tuple[int, ...], num_axes: int | None = None
+) -> Array:
+    """`positions` as an array that broadcasts to `rows`, (..., n), behind so many axes; by default 0 to n - 1."""
     if positions is None:
-        return np.arange(rows[-1])
+        return np.broadcast_to(np.arange(rows[-1]), (rows[-1],) if num_axes is None else (num_axes, rows[-1]))
     array = as_array(name, positions, "numbers")
     if not (array.dtype.kind in "iu" or is_floating(array.dtype)) or array.dtype.kind == "c":
         raise TypeError(f"{name} must hold integers or real numbers, not {array.dtype} ({name}.shape={array.shape})")
-    check_broadcasts_to(name, array, rows, "the rows")
+    if num_axes is None:
+        check_broadcasts_to(name, array, rows, "the rows")
+    elif array.ndim < 2 or len(array) != num_axes:
+        raise ValueError(
+            f"{name} must have the shape ({num_axes}, {rows[-1]}) or ({num_axes}, ..., {rows[-1]}), with the axes of "
+            f"the {num_axes} sections first ({name}.shape={array.shape})"
+        )
+    else:
+        check_broadcasts_to(f"{name}[0]", array[0], rows, "the rows")
     if array.ndim < 1 or array.shape[-1] != rows[-1]:
         raise ValueError(f"{name} must have a number for each of the {rows[-1]} rows ({name}.shape={array.shape})")
     if not np.isfinite(array).all():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers import COMPLEX_STEP, Array, assert_close, assert_same_bits, each, normal
 
-from attention_np import gradcheck, rms_norm, rotary
+from attention_np import gradcheck, multi_head, rms_norm, rotary
 
 SHORT, LONG = [1.0, 1.1, 1.5, 2.0], [1.0, 2.0, 8.0, 20.0]
 SCALINGS: dict[str, rotary.Scaling | None] = {
@@ -72,23 +72,23 @@ def yarn_by_pairs(factor: float, length: float, fast: float, slow: float, round_
     if round_:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 7)
-    found = []
+    blended = []
     for a, frequency in enumerate(plain(8)):
         share = min(max((a - low) / (high - low), 0), 1)
-        found.append(frequency * (1 - share) + frequency / factor * share)
-    return found, 0.1 * math.log(factor) + 1
+        blended.append(frequency * (1 - share) + frequency / factor * share)
+    return blended, 0.1 * math.log(factor) + 1
 
 
 def llama3_by_pairs(factor: float, low: float, high: float, length: float) -> list[float]:
-    found = []
+    scaled = []
     for frequency in plain(8):
         wavelength = 2 * math.pi / frequency
         smooth = (length / wavelength - low) / (high - low)
-        between = (1 - smooth) * frequency / factor + smooth * frequency
-        found.append(
-            frequency if wavelength < length / high else frequency / factor if wavelength > length / low else between
+        blend = (1 - smooth) * frequency / factor + smooth * frequency
+        scaled.append(
+            frequency if wavelength < length / high else frequency / factor if wavelength > length / low else blend
         )
-    return found
+    return scaled
 
 
 EXPECTED: dict[str, Callable[[], tuple[list[float], float]]] = {
@@ -149,14 +149,14 @@ def test_lengths_are_kept_but_for_the_amplitude_and_scores_see_differences_of_po
 ) -> None:
     query, key = normal(0, 5, 8), normal(1, 7, 8)
     amplitude = 1 if scaling is None else scaling.amplitude
-    found = []
-    for moved in (0, 1000, -37):
-        q, _ = rotary.forward(query, np.arange(5) + moved, scaling=scaling)
-        k, _ = rotary.forward(key, np.arange(7) + moved, scaling=scaling)
+    scores = []
+    for start in (0, 1000, -37):
+        q, _ = rotary.forward(query, np.arange(5) + start, scaling=scaling)
+        k, _ = rotary.forward(key, np.arange(7) + start, scaling=scaling)
         assert_close((q**2).sum(axis=-1), amplitude**2 * (query**2).sum(axis=-1), 1e-14)
-        found.append(q @ k.T)
-    assert_close(found[1], found[0], 1e-14)
-    assert_close(found[2], found[0], 1e-14)
+        scores.append(q @ k.T)
+    assert_close(scores[1], scores[0], 1e-14)
+    assert_close(scores[2], scores[0], 1e-14)
     normed = rms_norm.forward(rotary.forward(query, scaling=scaling)[0], epsilon=0.0)[0]
     assert_close(amplitude * normed, rotary.forward(rms_norm.forward(query, epsilon=0.0)[0], scaling=scaling)[0], 1e-14)
 
@@ -182,6 +182,86 @@ def test_numbers_in_features_that_are_not_turned_may_be_anything() -> None:
     assert (rotary.backward(np.zeros((3, 6)), cache).x == 0).all()
 
 
+AXES: list[
+    tuple[dict[str, Any], list[int], list[float]]
+] = [  # options of six pairs, and of each its axis, its exponent
+    ({"sections": [1, 2, 3]}, [0, 1, 1, 2, 2, 2], [p / 6 for p in range(6)]),
+    ({"sections": [6]}, [0] * 6, [p / 6 for p in range(6)]),
+    ({"sections": [3, 0, 3], "restart": True}, [0, 0, 0, 2, 2, 2], [0, 1 / 3, 2 / 3] * 2),
+    ({"sections": [2, 4], "restart": True}, [0, 0, 1, 1, 1, 1], [0, 1 / 2, 0, 1 / 4, 2 / 4, 3 / 4]),
+    ({"sections": [2, 2, 2], "arrangement": "interleaved"}, [0, 1, 2, 0, 1, 2], [p / 6 for p in range(6)]),
+    ({"sections": [3, 1, 2], "arrangement": "interleaved"}, [0, 1, 2, 0, 0, 2], [p / 6 for p in range(6)]),
+    ({"sections": [2, 4], "arrangement": "interleaved"}, [0, 1, 0, 1, 0, 1], [p / 6 for p in range(6)]),
+]
+
+
+@each(("options", "axes", "exponents"), AXES)
+@each("layout", [{}, {"width": 12, "trailing": True, "interleaved": True, "base": 50.0}])
+def test_each_pair_turns_by_the_position_on_its_axis(
+    options: dict[str, Any], axes: list[int], exponents: list[float], layout: dict[str, Any]
+) -> None:
+    x, count = normal(0, 2, 5, 14 if layout else 12), len(options["sections"])
+    frequencies = [layout.get("base", 10000.0) ** -e for e in exponents]
+    for positions in (9 * normal(1, count, 5), normal(1, count, 2, 5), np.arange(5 * count).reshape(count, 1, 5)):
+        output, cache = rotary.forward(x, positions, **options, **layout)
+        assert cache.cos.shape == (*positions.shape[1:], 6)
+        by_pairs = x.copy()
+        for p, axis in enumerate(axes):  # each pair by itself, the others at rest
+            alone = [f if q == p else 0.0 for q, f in enumerate(frequencies)]
+            by_pairs = turned(by_pairs, np.broadcast_to(positions[axis], (2, 5)), alone, 1, layout)
+        assert_close(output, by_pairs, 4e-15)
+        report = gradcheck.check_op(rotary, {"x": x}, method="complex-step", positions=positions, **options, **layout)
+        report.raise_if_failed()
+        assert max(entry.max_relative_error for entry in report) <= COMPLEX_STEP
+
+
+@each("scaling", list(SCALINGS.values())[:-1])
+@each("options", [options for options, _, _ in AXES if not options.get("restart")])
+def test_rows_whose_axes_agree_are_turned_as_without_sections(
+    scaling: rotary.Scaling | None, options: dict[str, Any]
+) -> None:
+    x, count = normal(0, 2, 5, 12), len(options["sections"])
+    for positions in (None, np.array([3, 1, 4, 1, 5])):
+        expected = rotary.forward(x, positions, scaling=scaling)[0]
+        of_axes = None if positions is None else np.broadcast_to(positions, (count, 5))
+        assert_same_bits(rotary.forward(x, of_axes, scaling=scaling, **options)[0], expected)
+
+
+@each("scaling", SCALINGS.values())
+def test_a_section_that_restarts_is_a_rotary_embedding_of_its_own_scaling_included(
+    scaling: rotary.Scaling | None,
+) -> None:
+    x, positions = normal(0, 5, 16), 20 * normal(1, 2, 5)
+    output, _ = rotary.forward(x, positions, scaling=scaling, sections=(4, 4), restart=True)
+    for axis in (0, 1):
+        own = [*range(4 * axis, 4 * axis + 4), *range(8 + 4 * axis, 12 + 4 * axis)]
+        assert_same_bits(output[:, own], rotary.forward(x[:, own], positions[axis], scaling=scaling)[0])
+
+
+@each("options", [options for options, _, _ in AXES[:1] + AXES[5:6]])
+def test_multi_head_attention_takes_positions_on_several_axes(options: dict[str, Any]) -> None:
+    x, w = normal(0, 2, 5, 24), np.eye(24)
+    parameters = multi_head.Parameters(w, w, w, w)
+    for positions in (9 * normal(1, 3, 5), 9 * normal(1, 3, 2, 5)):
+        layer = {"num_heads": 2, "rotary": options, "positions": positions}
+        _, cache = multi_head.forward(x, x, x, parameters, **layer)
+        heads = multi_head.split_heads(x, 2)
+        of_heads, _ = rotary.forward(heads, positions[..., None, :], **options)
+        assert_close(cache.attention.scores, of_heads @ of_heads.swapaxes(-1, -2) / np.sqrt(12), 1e-14)
+
+
+def test_scores_see_the_difference_of_positions_on_each_axis_alone() -> None:
+    query, key, start = normal(0, 5, 12), normal(1, 7, 12), np.array([[1000], [-37], [4]])
+    at_query, at_key = 9 * normal(2, 3, 5), 9 * normal(3, 3, 7)
+    for options, _, _ in AXES:
+        if len(options["sections"]) == 3:
+            scores = [
+                rotary.forward(query, at_query + by, **options)[0] @ rotary.forward(key, at_key + by, **options)[0].T
+                for by in (0, start)
+            ]
+            assert_close(scores[1], scores[0], 1e-13)  # of angles to 1000, in float64
+
+
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x": np.ones(4)}, ValueError, r"x must have at least two axes, .*\(x\.shape=\(4,\)\)"),
     ({"positions": [1, 2]}, ValueError, r"positions must broadcast to the rows, whose shape is \(3,\) .*shape=\(2,\)"),
@@ -197,6 +277,33 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"base": np.inf}, ValueError, "base must be finite and above 1, not inf"),
     ({"interleaved": 1}, TypeError, "interleaved must be True or False, not 1"),
     ({"trailing": "yes"}, TypeError, "trailing must be True or False, not 'yes'"),
+    ({"arrangement": "rows"}, ValueError, "arrangement must be one of 'runs', 'interleaved', not 'rows'"),
+    ({"arrangement": ["runs"]}, ValueError, r"arrangement must be one of 'runs', 'interleaved', not \['runs'\]"),
+    ({"arrangement": "interleaved"}, ValueError, "arrangement and restart are for sections, which are not given"),
+    ({"restart": True}, ValueError, "arrangement and restart are for sections, which are not given"),
+    ({"restart": 1, "sections": [1, 1]}, TypeError, "restart must be True or False, not 1"),
+    (
+        {"sections": [1, 1], "arrangement": "interleaved", "restart": True},
+        ValueError,
+        "restart is for sections in runs, not interleaved",
+    ),
+    ({"sections": 2}, TypeError, "sections must be a sequence of integers, not int"),
+    ({"sections": [1, 1.0]}, TypeError, "each of sections must be an integer, not float"),
+    ({"sections": [3, -1]}, ValueError, "each of sections must be at least 0, not -1"),
+    ({"sections": [1, 2]}, ValueError, r"sections must sum to the 2 pairs that are turned, not to 3: \(1, 2\)"),
+    ({"sections": [], "width": 0}, ValueError, r"sections must sum to the 0 pairs that are turned, not to 0: \(\)"),
+    (
+        {"sections": [1, 1], "positions": [0, 1, 2]},
+        ValueError,
+        r"positions must have the shape \(2, 3\) or \(2, \.\.\., 3\), with the axes of the 2 sections first .*=\(3,\)",
+    ),
+    ({"sections": [1, 1], "positions": np.ones((3, 3))}, ValueError, r"positions must have the shape \(2, 3\) or"),
+    (
+        {"sections": [1, 1], "positions": np.ones((2, 5, 3))},
+        ValueError,
+        r"positions\[0\] must broadcast to the rows, whose shape is \(3,\) \(positions\[0\]\.shape=\(5, 3\)\)",
+    ),
+    ({"sections": [1, 1], "positions": np.ones((2, 1))}, ValueError, "positions must have a number for each of the 3"),
     ({"scaling": 4.0}, TypeError, r"scaling must be a rotary\.Scaling, not float"),
     (
         {"scaling": rotary.longrope([1] * 3, [1] * 2, 4, 8)},

@@ -89,14 +89,14 @@ def turns(
         if any(positions is not None for positions, _ in places.values()):
             raise ValueError("query_positions and key_positions are for rotary, which is not given")
         return [()] * len(places)
-    known = ("base", "width", "interleaved", "trailing", "scaling")
+    known = ("base", "width", "interleaved", "trailing", "scaling", "sections", "arrangement", "restart")
     if not isinstance(options, Mapping) or not set(options) <= set(known):
         raise TypeError(f"rotary must be a mapping of some of {', '.join(known)}, not {options!r}")
     angles = rotary.Angles.of(d_k, **options)
     plans: list[Plan] = []
     for name, (positions, x) in places.items():
-        at = rotary.as_positions(name, positions, x.shape[:-1])
-        cos, sin = angles.at(at if at.ndim == 1 else at[..., None, :], compute)  # (..., 1, n, width / 2), for all heads
+        at = rotary.as_positions(name, positions, x.shape[:-1], angles.num_axes)
+        cos, sin = angles.at(at[..., None, :], compute)  # (..., 1, n, width / 2), for all heads
         turn = partial(rotary.turned, cos=cos, first=angles.first, second=angles.second)
         plans.append((Linear(partial(turn, sin=sin), partial(turn, sin=-sin)),))
     return plans
