@@ -283,6 +283,12 @@ def _written(op: str) -> Iterator[Case]:
         yield Case(op, "one decay for all features, in chunks", alike, {"chunk_size": 2})
         without = {name: x for name, x in alike.items() if name != "beta"}
         yield Case(op, "no delta rule, in chunks", without, {"chunk_size": 2, "mask": np.arange(3) != 1})
+        rng, d_k = np.random.default_rng(10), case.inputs["key"].shape[-1]
+        each = {name: x for name, x in case.inputs.items() if name != "beta"}
+        each |= {name: rng.standard_normal((3, d_k)) / 2 for name in ("probe", "response")}
+        yield Case(op, "a probe and a response", each)
+        each["bonus"] = rng.standard_normal(d_k)
+        yield Case(op, "a probe, a response and a bonus, in chunks", each, {"chunk_size": 2})
     if op == "linear":
         case = drawn(op, leading=(2,), seed=9)
         of_heads = np.random.default_rng(10).standard_normal((2, 1, *case.inputs["w"].shape))

@@ -20,6 +20,19 @@ none             linear attention                   DeltaNet                  fo
 (..., n, d_k)    gated linear attention (GLA)       Kimi delta attention      forgets each feature at its own rate
 ================ ================================== ========================= =====================================
 
+More general is a step with a `probe` and a `response`, which are any vectors, where the delta rule has its key twice:
+
+.. math::
+
+    S_t = \mathrm{diag}(e^{g_t}) S_{t-1} + b_t (a_t^\top S_{t-1}) + k_t v_t^\top
+
+(RWKV-7, Comba, state-space models with a diagonal and a matrix of rank one). With a `bonus` a query reads before its
+token decays and writes, and finds the token's own value by a weight of its own (RWKV-6):
+
+.. math::
+
+    o_t = \text{scale} \cdot \left(S_{t-1} + \mathrm{diag}(w) k_t v_t^\top\right)^\top q_t
+
 The derivation is ``derivations/linear_attention.md`` of the package. Here is the recurrence, token by token; the same
 in chunks, by products of matrices, is in ``attention_np/_linear_attention``.
 """
@@ -51,6 +64,9 @@ VECTORIZED = (
     "log_decay",
     "beta",
     "initial_state",
+    "probe",
+    "response",
+    "bonus",
 )  # may carry any leading axes: for gradcheck
 OP = passes.Op(queries="query", factors=("scale",))
 
@@ -64,6 +80,9 @@ class Gradients(NamedTuple):
     log_decay: Array | None
     beta: Array | None
     initial_state: Array | None
+    probe: Array | None = None
+    response: Array | None = None
+    bonus: Array | None = None
 
 
 class Cache(NamedTuple):
@@ -78,6 +97,9 @@ class Cache(NamedTuple):
     log_decay: Array | None  # (..., n, 1) or (..., n, d_k)
     beta: Array | None  # (..., n)
     initial_state: Array | None  # (..., d_k, d_v)
+    probe: Array | None  # (..., n, d_k)
+    response: Array | None  # (..., n, d_k)
+    bonus: Array | None  # (..., d_k)
     mask: Array | None  # (..., n), False where a token is padding
     scale: Any  # a real scalar of the precision computed in
     chunk_size: int | None
@@ -90,6 +112,12 @@ class Cache(NamedTuple):
         """The leading axes of all arrays together."""
         return self.final_state.shape[:-2]
 
+    @property
+    def tokens(self) -> Tokens:
+        """The arrays of the tokens, with zeros where they are padding."""
+        arrays = self.query, self.key, self.value, self.log_decay, self.beta
+        return as_tokens(*arrays, self.probe, self.response, self.bonus, self.mask)
+
 
 def forward(
     query: npt.ArrayLike,
@@ -99,6 +127,9 @@ def forward(
     log_decay: npt.ArrayLike | None = None,
     beta: npt.ArrayLike | None = None,
     initial_state: npt.ArrayLike | None = None,
+    probe: npt.ArrayLike | None = None,
+    response: npt.ArrayLike | None = None,
+    bonus: npt.ArrayLike | None = None,
     mask: npt.ArrayLike | None = None,
     scale: float | None = None,
     chunk_size: int | None = None,
@@ -119,6 +150,13 @@ def forward(
         decay, says for its key. By default it adds its value.
     initial_state : array_like of float, (..., d_k, d_v), optional
         The state before the first token, such as ``final_state`` of the sequence before; by default zero.
+    probe, response : array_like of float, (..., n, d_k), optional
+        Both or none, and not with `beta`. What the state says for the probe, before the token decays it, is written
+        under the response, beside the value under the key. With `key` k, a decay d and a step b, the delta rule is the
+        probe ``d * k``, the response ``-b * k`` and the value ``b * value``.
+    bonus : array_like of float, (d_k,) or (..., d_k), optional
+        Not with `beta`. With it a query reads the state before its token decays it and writes, and of the token itself
+        its value, by the product of the query, the bonus and the key. The leading axes are those of the other arrays.
     mask : array_like of bool, optional
         False where a token is padding, which neither decays nor writes; broadcasts to (..., n).
     scale : float, optional
@@ -140,13 +178,16 @@ def forward(
         If an array is not of floating-point numbers, or is a masked array, `mask` is not boolean, or an option is not
         of its type.
     ValueError
-        If shapes do not fit together; if `scale` is not finite; if `chunk_size` is less than 1.
+        If shapes do not fit together; if `probe` is given without `response`, or the other way, or one of them or
+        `bonus` with `beta`; if `scale` is not finite; if `chunk_size` is less than 1.
 
     Notes
     -----
     A padded token contributes nothing, even where its arrays hold NaN or infinity, and so does what is behind a decay
     of minus infinity. Keys and queries are taken as they are: a feature map, or dividing by their norm, comes first.
-    With the delta rule the state stays bounded for ``0 <= beta * sum(key**2) <= 2``.
+    With the delta rule the state stays bounded for ``0 <= beta * sum(key**2) <= 2``. With a probe and a response, which
+    models learn, nothing bounds it; RWKV-7 [5]_ takes the probe of length one, and the response minus that, times an
+    in-context rate between 0 and 1, times what is left of each feature or less.
 
     What is kept for the backward pass is one state for each part of the sequence: of `chunk_size` tokens, or of about
     the root of n, so that memory is that of the arrays and of few states; those within a part are worked out again.
@@ -161,6 +202,9 @@ def forward(
     .. [2] I. Schlag, K. Irie, J. Schmidhuber, "Linear transformers are secretly fast weight programmers", ICML 2021.
     .. [3] S. Yang et al., "Gated linear attention transformers with hardware-efficient training", ICML 2024.
     .. [4] S. Yang, J. Kautz, A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", ICLR 2025.
+    .. [5] B. Peng et al., "RWKV-7 Goose with expressive dynamic state evolution", arXiv:2503.14456, 2025.
+    .. [6] B. Peng et al., "Eagle and Finch: RWKV with matrix-valued states and dynamic recurrence", arXiv:2404.05892,
+       2024.
 
     Examples
     --------
@@ -179,16 +223,30 @@ def forward(
     [[0. 1.]]
     >>> print(linear_attention.jvp(cache, beta=np.array([0.0, 1.0])).T)
     [[ 0. -7.]]
+
+    A token that moves what the state says for one key to another, and writes nothing else:
+
+    >>> no, one, other = np.zeros((1, 2)), np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])
+    >>> state = np.array([[5.0], [0.0]])
+    >>> _, cache = linear_attention.forward(
+    ...     no, no, np.zeros((1, 1)), initial_state=state, probe=one, response=other - one
+    ... )
+    >>> print(cache.final_state.T)
+    [[0. 5.]]
     """
     query, key, value, _ = as_attended(query, key, value, None)
     log_decay = None if log_decay is None else as_floating("log_decay", log_decay)
     beta = None if beta is None else as_floating("beta", beta)
     initial_state = None if initial_state is None else as_floating("initial_state", initial_state)
-    shape = tokens_shape(query, key, value, log_decay, beta, initial_state)
+    probe = None if probe is None else as_floating("probe", probe)
+    response = None if response is None else as_floating("response", response)
+    bonus = None if bonus is None else as_floating("bonus", bonus)
+    arrays = query, key, value, log_decay, beta, initial_state, probe, response, bonus
+    shape = tokens_shape(*arrays)
     if mask is not None:
         mask = as_mask(mask, shape, "the tokens")
         mask = np.broadcast_to(mask, (*mask.shape[:-1], shape[-1]))
-    compute = precision(query, key, value, log_decay, beta, initial_state).compute
+    compute = precision(*arrays).compute
     scale = as_scale(scale, key.shape[-1], compute)
     chunk_size = None if chunk_size is None else as_integer("chunk_size", chunk_size, least=1)
     return attend(
@@ -198,6 +256,9 @@ def forward(
         log_decay=log_decay,
         beta=beta,
         initial_state=initial_state,
+        probe=probe,
+        response=response,
+        bonus=bonus,
         mask=mask,
         scale=scale,
         chunk_size=chunk_size,
@@ -213,18 +274,21 @@ def attend(
     log_decay: Array | None,
     beta: Array | None,
     initial_state: Array | None,
+    probe: Array | None,
+    response: Array | None,
+    bonus: Array | None,
     mask: Array | None,
     scale: Any,
     chunk_size: int | None,
     leading: tuple[int, ...],
 ) -> tuple[Array, Cache]:
     """What :func:`forward` computes, of arguments that it has checked."""
-    tokens = as_tokens(query, key, value, log_decay, beta, mask)
+    tokens = as_tokens(query, key, value, log_decay, beta, probe, response, bonus, mask)
     shape = (*leading, key.shape[-1], value.shape[-1])
     before = np.zeros((), query.dtype) if initial_state is None else initial_state
     before = np.broadcast_to(before, shape)
-    found = in_chunks(chunks.forward, chunk_size, tokens, before, scale)
-    output, states, final_state = found or step_by_step(tokens, before, scale, chunk_size)
+    of_chunks = in_chunks(chunks.forward, chunk_size, tokens, before, scale)
+    output, states, final_state = of_chunks or step_by_step(tokens, before, scale, chunk_size)
     return output, Cache(
         query=query,
         key=key,
@@ -232,6 +296,9 @@ def attend(
         log_decay=log_decay,
         beta=beta,
         initial_state=initial_state,
+        probe=probe,
+        response=response,
+        bonus=bonus,
         mask=mask,
         scale=scale,
         chunk_size=chunk_size,
@@ -244,22 +311,36 @@ def attend(
 class Step(NamedTuple):
     """The state behind a token, and what is on the way to it."""
 
+    before: Array  # (..., d_k, d_v)
     decayed: Array  # (..., d_k, d_v)
     missing: Array  # (..., d_v): of the value, what the state does not say yet; without `beta` all of it
     written: Array  # (..., d_v)
+    said: Any  # (..., d_v): for the probe; None without
     state: Array  # (..., d_k, d_v)
 
 
 def step(token: Tokens, state: Array) -> Step:
     """What a token makes of the state before it."""
-    decayed, missing = state, token.value
+    decayed, missing, said = state, token.value, None
     if token.log_decay is not None:  # where it is zero, nothing is left, not even NaN
         decayed = backward_times(token.decay, state)  # (..., d_k, d_v) (linear-attention.10)
     if token.beta is not None:
         missing = token.value - _read(decayed, token.key)  # (..., d_v) (linear-attention.11)
     written = missing if token.beta is None else token.beta * missing  # (..., d_v) (linear-attention.12)
     behind = decayed + token.key[..., :, None] * written[..., None, :]  # (..., d_k, d_v) (linear-attention.13)
-    return Step(decayed, missing, written, _unless_hidden(token, behind, state))
+    if token.probe is not None:
+        said = _read(state, token.probe)  # (..., d_v) (linear-attention.74)
+        behind = behind + token.response[..., :, None] * said[..., None, :]  # (..., d_k, d_v) (linear-attention.75)
+    return Step(state, decayed, missing, written, said, _unless_hidden(token, behind, state))
+
+
+def read_out(token: Tokens, now: Step) -> Array:
+    """What the query of a token reads, (..., d_v), before the scale."""
+    if token.bonus is None:
+        return _read(now.state, token.query)  # (linear-attention.14)
+    own = (token.query * (token.bonus * token.key)).sum(axis=-1, keepdims=True)  # (..., 1)
+    read: Array = _read(now.before, token.query) + own * token.value  # (linear-attention.84)
+    return read
 
 
 def step_by_step(tokens: Tokens, state: Array, scale: Any, chunk_size: int | None) -> tuple[Array, Array, Array]:
@@ -268,8 +349,10 @@ def step_by_step(tokens: Tokens, state: Array, scale: Any, chunk_size: int | Non
     for part in _parts(tokens, chunk_size):
         states.append(state)
         for t in part:
-            state = step(tokens.at(t), state).state
-            outputs.append(scale * _read(state, tokens.at(t).query))  # (..., d_v) (linear-attention.14)
+            token = tokens.at(t)
+            now = step(token, state)
+            state = now.state
+            outputs.append(scale * read_out(token, now))  # (..., d_v) (linear-attention.14, linear-attention.84)
     output = hidden_as_zero(_stacked(outputs, state.sum(axis=-2), -2), tokens.mask)
     return output, _stacked(states, state, -3), state.copy()  # (linear-attention.15)
 
@@ -277,17 +360,17 @@ def step_by_step(tokens: Tokens, state: Array, scale: Any, chunk_size: int | Non
 @passes.backward
 def backward(d_output: Tangent, cache: Cache, *, d_final_state: Tangent = None) -> Gradients:
     """The gradient of a loss with respect to every array of :func:`forward`, from that of the output, (..., n, d_v)."""
-    tokens = as_tokens(*cache[:5], cache.mask)
+    tokens = cache.tokens
     d_output = hidden_as_zero(d_output, tokens.mask)
     d_state = np.zeros_like(cache.final_state) if d_final_state is None else d_final_state.copy()
-    found = in_chunks(chunks.backward, cache.chunk_size, tokens, d_output, d_state, cache.states, cache.scale)
-    d_tokens, d_state = found or step_by_step_backward(d_output, d_state, tokens, cache)
+    of_chunks = in_chunks(chunks.backward, cache.chunk_size, tokens, d_output, d_state, cache.states, cache.scale)
+    d_tokens, d_state = of_chunks or step_by_step_backward(d_output, d_state, tokens, cache)
     return _gradients(d_tokens, d_state, tokens)
 
 
 def step_by_step_backward(d_output: Array, d_state: Array, tokens: Tokens, cache: Cache) -> tuple[Tokens, Array]:
     """The gradients of the tokens and of the first state, from those of the outputs and of the last state."""
-    found = []
+    d_tokens = []
     for number, part in reversed(list(enumerate(_parts(tokens, cache.chunk_size)))):
         state, steps = cache.states[..., number, :, :], []
         for t in part:
@@ -295,8 +378,8 @@ def step_by_step_backward(d_output: Array, d_state: Array, tokens: Tokens, cache
             state = steps[-1].state
         for t, now in reversed(list(zip(part, steps, strict=True))):
             d_token, d_state = step_backward(d_output[..., t, :], d_state, tokens.at(t), now, cache.scale)
-            found.append(d_token)
-    return _joined(found, tokens), d_state
+            d_tokens.append(d_token)
+    return _joined(d_tokens, tokens), d_state
 
 
 def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, scale: Any) -> tuple[Tokens, Array]:
@@ -304,16 +387,18 @@ def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, sca
 
     The latter is what the tokens behind it have made of theirs.
     """
-    # forward was output = scale * state^T @ query
-    d_query = scale * _row_times(d_output, transposed(now.state))  # (..., d_k) (linear-attention.19)
-    # (..., d_k, d_v) (linear-attention.21, linear-attention.24, linear-attention.33)
-    d_state = d_state + scale * _outer(token.query, d_output)
+    # forward was output = scale * state^T @ query; with a bonus the state before
+    source = now.state if token.bonus is None else now.before
+    d_query = scale * _row_times(d_output, transposed(source))  # (..., d_k) (linear-attention.19, linear-attention.86)
+    d_source = scale * _outer(token.query, d_output)  # (..., d_k, d_v)
+    if token.bonus is None:
+        d_state = d_state + d_source  # (linear-attention.21, linear-attention.24, linear-attention.33)
 
     # forward was state = decayed + key @ written^T
     d_written = _times_column(transposed(d_state), token.key)  # (..., d_v) (linear-attention.22)
     d_key = _times_column(d_state, now.written)  # (..., d_k) (linear-attention.29)
     d_value, d_decayed = d_written, d_state
-    d_beta = d_log_decay = None
+    d_beta = d_log_decay = d_probe = d_response = d_bonus = None
 
     if token.beta is not None:
         # forward was written = beta * missing, missing = value - decayed^T @ key
@@ -328,13 +413,32 @@ def step_backward(d_output: Array, d_state: Array, token: Tokens, now: Step, sca
         d_log_decay = _of_decays(backward_times(d_decayed, now.decayed), token)
         # (..., d_k, d_v) (linear-attention.24, linear-attention.25)
         d_before = backward_times(d_decayed, token.decay)
-    return Tokens(d_query, d_key, d_value, d_log_decay, d_beta), d_before
+
+    if token.probe is not None:
+        # forward was state += response @ said^T, said = (state before)^T @ probe
+        d_said = _times_column(transposed(d_state), token.response)  # (..., d_v) (linear-attention.76)
+        d_response = _times_column(d_state, now.said)  # (..., d_k) (linear-attention.79)
+        d_probe = _row_times(d_said, transposed(now.before))  # (..., d_k) (linear-attention.80)
+        d_before = d_before + _outer(token.probe, d_said)  # (..., d_k, d_v) (linear-attention.77)
+
+    if token.bonus is not None:
+        # forward was output = scale * ((state before)^T @ query + sum(query * bonus * key) * value)
+        d_own = scale * backward_times(d_output, token.value).sum(axis=-1, keepdims=True)  # (..., 1)
+        own = (token.query * (token.bonus * token.key)).sum(axis=-1, keepdims=True)  # (..., 1)
+        d_query = d_query + backward_times(d_own, token.bonus * token.key)  # (linear-attention.86)
+        d_key = d_key + backward_times(d_own, token.bonus * token.query)  # (linear-attention.87)
+        d_value = d_value + scale * backward_times(d_output, own)  # (linear-attention.88)
+        d_bonus = backward_times(d_own, token.query * token.key)  # (..., d_k) (linear-attention.89)
+        d_before = d_before + d_source  # (linear-attention.85)
+    return Tokens(d_query, d_key, d_value, d_log_decay, d_beta, d_probe, d_response, d_bonus), d_before
 
 
 def _gradients(d_tokens: Tokens, d_state: Array, tokens: Tokens) -> Gradients:
     """Of the arrays as the op takes them."""
-    query, key, value, log_decay, beta, _ = d_tokens.each(lambda x: hidden_as_zero(x, tokens.mask))
-    return Gradients(query, key, value, log_decay, None if beta is None else beta[..., 0], d_state)
+    d = d_tokens.each(lambda x: hidden_as_zero(x, tokens.mask))
+    d_beta = None if d.beta is None else d.beta[..., 0]
+    d_bonus = None if d.bonus is None else d.bonus.sum(axis=-2)  # (linear-attention.89)
+    return Gradients(d.query, d.key, d.value, d.log_decay, d_beta, d_state, d.probe, d.response, d_bonus)
 
 
 @passes.jvp
@@ -347,57 +451,75 @@ def jvp(
     log_decay: Tangent = None,
     beta: Tangent = None,
     initial_state: Tangent = None,
+    probe: Tangent = None,
+    response: Tangent = None,
+    bonus: Tangent = None,
 ) -> dict[str, Array]:
-    """Forward mode: how the output, (..., n, d_v), and the last state move when the inputs move along a tangent."""
-    tokens = as_tokens(*cache[:5], cache.mask)
-    along = as_tokens(query, key, value, log_decay, beta, cache.mask)
-    state, moved_state = (_first_state(x, cache) for x in (cache.initial_state, initial_state))
-    outputs = []
+    """Forward mode: the tangents of the output, (..., n, d_v), and of the last state, from those of the inputs."""
+    tokens, d_tokens = cache.tokens, as_tokens(query, key, value, log_decay, beta, probe, response, bonus, cache.mask)
+    state, d_state = (_first_state(x, cache) for x in (cache.initial_state, initial_state))
+    d_outputs = []
     for t in range(tokens.n):
-        token, along_token = tokens.at(t), along.at(t)
-        now = step(token, state)
-        state, moved_state = now.state, step_forward_mode(token, along_token, now, state, moved_state)
-        moved = _read(moved_state, token.query) + _read(state, along_token.query)
-        outputs.append(cache.scale * moved)  # (..., d_v) (linear-attention.38)
-    output = hidden_as_zero(_stacked(outputs, moved_state.sum(axis=-2), -2), tokens.mask)
-    return {"output": output, "final_state": moved_state.copy()}
+        token, d_token = tokens.at(t), d_tokens.at(t)
+        now, d_before = step(token, state), d_state
+        state, d_state = now.state, step_tangent(token, d_token, now, d_before)
+        d_read = read_out_tangent(token, d_token, now, d_before, d_state)
+        d_outputs.append(cache.scale * d_read)  # (..., d_v) (linear-attention.38)
+    output = hidden_as_zero(_stacked(d_outputs, d_state.sum(axis=-2), -2), tokens.mask)
+    return {"output": output, "final_state": d_state.copy()}
 
 
-def step_forward_mode(token: Tokens, along: Tokens, now: Step, state: Array, moved_state: Array) -> Array:
-    """How the state behind a token moves with it and with the state before."""
-    decayed, written = moved_state, along.value
+def step_tangent(token: Tokens, d_token: Tokens, now: Step, d_before: Array) -> Array:
+    """The tangent of the state behind a token, from those of the token and of the state before it."""
+    d_decayed, d_written = d_before, d_token.value
     if token.log_decay is not None:
-        moved = moved_state + along.log_decay[..., None] * state
-        decayed = backward_times(token.decay, moved)  # (..., d_k, d_v) (linear-attention.35)
+        # (..., d_k, d_v) (linear-attention.35)
+        d_decayed = backward_times(token.decay, d_before + d_token.log_decay[..., None] * now.before)
     if token.beta is not None:
         # (..., d_v) (linear-attention.36)
-        missing = along.value - _read(decayed, token.key) - _read(now.decayed, along.key)
-        written = along.beta * now.missing + token.beta * missing  # (..., d_v) (linear-attention.36)
-    of_key = along.key[..., :, None] * now.written[..., None, :]  # (..., d_k, d_v)
+        d_missing = d_token.value - _read(d_decayed, token.key) - _read(now.decayed, d_token.key)
+        d_written = d_token.beta * now.missing + token.beta * d_missing  # (..., d_v) (linear-attention.36)
+    of_key = d_token.key[..., :, None] * now.written[..., None, :]  # (..., d_k, d_v)
     # (..., d_k, d_v) (linear-attention.34, linear-attention.37)
-    behind = decayed + of_key + token.key[..., :, None] * written[..., None, :]
-    return _unless_hidden(token, behind, moved_state)
+    d_behind = d_decayed + of_key + token.key[..., :, None] * d_written[..., None, :]
+    if token.probe is not None:
+        d_said = _read(d_before, token.probe) + _read(now.before, d_token.probe)  # (..., d_v) (linear-attention.81)
+        of_response = d_token.response[..., :, None] * now.said[..., None, :]  # (..., d_k, d_v)
+        # (..., d_k, d_v) (linear-attention.82)
+        d_behind = d_behind + of_response + token.response[..., :, None] * d_said[..., None, :]
+    return _unless_hidden(token, d_behind, d_before)
+
+
+def read_out_tangent(token: Tokens, d_token: Tokens, now: Step, d_before: Array, d_state: Array) -> Array:
+    """The tangent of what the query of a token reads, (..., d_v), before the scale."""
+    if token.bonus is None:
+        return _read(d_state, token.query) + _read(now.state, d_token.query)  # (linear-attention.38)
+    of_key, d_of_key = token.bonus * token.key, token.bonus * d_token.key + d_token.bonus * token.key  # (..., d_k)
+    own = (token.query * of_key).sum(axis=-1, keepdims=True)  # (..., 1)
+    d_own = (token.query * d_of_key + d_token.query * of_key).sum(axis=-1, keepdims=True)  # (..., 1)
+    d_own_value: Array = own * d_token.value + d_own * token.value  # (..., d_v)
+    return _read(d_before, token.query) + _read(now.before, d_token.query) + d_own_value  # (linear-attention.90)
 
 
 double_backward = passes.second_derivative(attend, backward)
 
 
-def in_chunks(function: Callable[..., tuple[Any, ...]], chunk_size: int | None, tokens: Tokens, *given: Any) -> Any:
-    """What a `function` of chunks finds, as the one here finds it step by step; None without chunks.
+def in_chunks(function: Callable[..., tuple[Any, ...]], chunk_size: int | None, tokens: Tokens, *others: Any) -> Any:
+    """What a `function` of chunks gives, as the one here gives it step by step; None without chunks.
 
     And where something is not finite: what takes no part in a sum would spoil a product of matrices.
     """
     if chunk_size is None or not tokens.n:
         return None
-    found = function(tokens, *given, min(chunk_size, tokens.n))
-    arrays = chain.from_iterable(x if isinstance(x, Tokens) else (x,) for x in found)
-    return found if all(is_finite(x) for x in arrays if x is not None) else None
+    results = function(tokens, *others, min(chunk_size, tokens.n))
+    arrays = chain.from_iterable(x if isinstance(x, Tokens) else (x,) for x in results)
+    return results if all(is_finite(x) for x in arrays if x is not None) else None
 
 
 def _first_state(state: Array | None, cache: Cache) -> Array:
     """The state before the first token, or its tangent, for all heads."""
-    given = np.zeros((), cache.final_state.dtype) if state is None else state
-    return np.broadcast_to(given, cache.final_state.shape)
+    first = np.zeros((), cache.final_state.dtype) if state is None else state
+    return np.broadcast_to(first, cache.final_state.shape)
 
 
 def _parts(tokens: Tokens, chunk_size: int | None) -> list[range]:
@@ -429,11 +551,11 @@ def _of_decays(of_state: Array, token: Tokens) -> Array:
     return of_rows.sum(axis=-1, keepdims=True) if token.log_decay.shape[-1] == 1 else of_rows  # (linear-attention.31)
 
 
-def _joined(found: list[Tokens], tokens: Tokens) -> Tokens:
-    """What was found of the tokens, from the last to the first, as arrays of all of them."""
-    if not found:
+def _joined(d_tokens: list[Tokens], tokens: Tokens) -> Tokens:
+    """The gradients of tokens, from the last to the first, as arrays of all of them."""
+    if not d_tokens:
         return tokens.each(np.zeros_like)
-    columns = zip(*reversed(found), strict=True)
+    columns = zip(*reversed(d_tokens), strict=True)
     return Tokens._make(None if x[0] is None else np.stack(x, axis=-2) for x in columns)
 
 
@@ -453,9 +575,17 @@ def _stacked(arrays: list[Array], like: Array, axis: int) -> Array:
 
 
 def tokens_shape(
-    query: Array, key: Array, value: Array, log_decay: Array | None, beta: Array | None, initial_state: Array | None
+    query: Array,
+    key: Array,
+    value: Array,
+    log_decay: Array | None = None,
+    beta: Array | None = None,
+    initial_state: Array | None = None,
+    probe: Array | None = None,
+    response: Array | None = None,
+    bonus: Array | None = None,
 ) -> tuple[int, ...]:
-    """(..., n) of the tokens, if the arrays are of as many tokens, and of as many features."""
+    """(..., n) of the tokens, if the arrays are of as many tokens, and of as many features, and fit together."""
     if query.ndim < 1:
         raise ValueError(f"query must have at least two axes, (..., n, d_k) (query.shape={query.shape})")
     for name, x in (("key", key), ("value", value)):
@@ -470,25 +600,30 @@ def tokens_shape(
                 f"(query.shape={query.shape}, {name}.shape={x.shape})"
             )
     check_features(query, key)
+    if (probe is None) != (response is None):
+        one, other = ("probe", "response") if response is None else ("response", "probe")
+        raise ValueError(f"{one} is given without {other}: a token has both or none")
+    for name, given in (("probe", probe), ("bonus", bonus)):
+        if given is not None and beta is not None:
+            raise ValueError(f"{name} and beta are both given: beta has the delta rule, whose probe is the key itself")
     leading = {"query": queries.shape[:-2], "key": key.shape[:-2], "value": value.shape[:-2]}
-    if log_decay is not None:
-        if log_decay.ndim < 2 or log_decay.shape[-2] != n or log_decay.shape[-1] not in (1, d_k):
-            raise ValueError(
-                f"log_decay must have the shape (..., {n}, 1) or (..., {n}, {d_k}) (log_decay.shape={log_decay.shape})"
-            )
-        leading["log_decay"] = log_decay.shape[:-2]
-    if beta is not None:
-        if beta.shape[-1:] != (n,):
-            raise ValueError(f"beta must have the shape (..., {n}) (beta.shape={beta.shape})")
-        leading["beta"] = beta.shape[:-1]
-    if initial_state is not None:
-        if initial_state.shape[-2:] != (d_k, d_v):
-            raise ValueError(
-                f"initial_state must have the shape (..., {d_k}, {d_v}) (initial_state.shape={initial_state.shape})"
-            )
-        leading["initial_state"] = initial_state.shape[:-2]
+    optional: dict[str, tuple[Array | None, list[tuple[int, ...]]]] = {
+        "log_decay": (log_decay, [(n, 1), (n, d_k)]),
+        "beta": (beta, [(n,)]),
+        "initial_state": (initial_state, [(d_k, d_v)]),
+        "probe": (probe, [(n, d_k)]),
+        "response": (response, [(n, d_k)]),
+        "bonus": (bonus, [(d_k,)]),
+    }
+    for name, (array, shapes) in optional.items():
+        if array is None:
+            continue
+        if array.shape[-len(shapes[0]) :] not in shapes:
+            ends = " or ".join(f"(..., {', '.join(map(str, shape))})" for shape in shapes)
+            raise ValueError(f"{name} must have the shape {ends} ({name}.shape={array.shape})")
+        leading[name] = array.shape[: -len(shapes[0])]
     try:
         return (*np.broadcast_shapes(*leading.values()), n)
     except ValueError:
-        shapes = ", ".join(f"{name}: {axes}" for name, axes in leading.items())
-        raise ValueError(f"the leading axes of the arrays do not broadcast together ({shapes})") from None
+        listed = ", ".join(f"{name}: {axes}" for name, axes in leading.items())
+        raise ValueError(f"the leading axes of the arrays do not broadcast together ({listed})") from None

@@ -7,7 +7,8 @@ From the root of the repository:
 The gated delta rule, forward and backward, heads of 64, chunks of 64. Beside PyTorch both are on one thread: at the
 usual size ours takes no workers, and BLAS is held to one. With --heads and --n so large that `LEAST` of
 ``attention_np/_linear_attention/chunks.py`` is reached, ours has a worker for each core, and PyTorch still one thread.
-The lengths are of one head, so of one thread. PyTorch's gradients are those of its autograd.
+The lengths are of one head, so of one thread. PyTorch's gradients are those of its autograd. A probe and a response are
+timed beside the delta rule, with the same tokens, without decays, with one, and with one for each feature.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from benchmarks.checkers import installed
 Array = npt.NDArray[Any]
 N, LONGEST, HEADS, D, ROUNDS = 1024, 131072, 4, 64, 5
 MOST = 1.0  # of PyTorch's time
+MOST_OF_PROBE = 1.3  # of the time of the delta rule with as many decays
 STEEPEST = 1.25  # times as much time, or memory, for a token of the longest sequence as for one of the shortest
 
 
@@ -45,13 +47,19 @@ def random_inputs(n: int, heads: int, dtype: str) -> dict[str, Array]:
     return {name: x.astype(dtype) for name, x in inputs.items()}
 
 
+def with_probe(inputs: dict[str, Array]) -> dict[str, Array]:
+    """The tokens with a probe and a response in the place of beta, of the same lengths."""
+    others = {name: x for name, x in inputs.items() if name != "beta"}
+    return others | {"probe": inputs["key"], "response": -inputs["beta"][..., None] * inputs["key"]}
+
+
 def ours(inputs: dict[str, Array]) -> Callable[[], Any]:
     """Output and gradients by this package."""
 
     def both() -> Any:
         with one_thread():
             output, cache = linear_attention.forward(**inputs, chunk_size=D)
-            return output, *linear_attention.backward(output, cache)[:5]
+            return output, *(x for x in linear_attention.backward(output, cache) if x is not None)
 
     return both
 
@@ -112,6 +120,18 @@ def measure(n: int, longest: int, heads: int, rounds: int) -> dict[str, Any]:
             row["ratio"] = medians["ours"] / medians["torch"]
             reached[f"at most {MOST} times PyTorch's time, {dtype}"] = row["ratio"] <= MOST
         rows.append(row)
+    probes = []
+    for dtype in ("float32", "float64"):
+        for decays, width in (("none", 0), ("one", 1), ("one a feature", D)):
+            inputs = random_inputs(n, heads, dtype)
+            one = inputs.pop("log_decay")
+            inputs |= {"log_decay": np.repeat(one, width, axis=-1)} if width else {}
+            runs = {"delta": ours(inputs), "probe": ours(with_probe(inputs))}
+            medians = {name: spread(found).median for name, found in interleaved(runs, rounds).items()}
+            milliseconds = {name: 1000 * x for name, x in medians.items()}
+            ratio = medians["probe"] / medians["delta"]
+            probes.append({"dtype": dtype, "decays": decays, "milliseconds": milliseconds, "ratio": ratio})
+            reached[f"at most {MOST_OF_PROBE} times the delta rule's time, {decays}, {dtype}"] = ratio <= MOST_OF_PROBE
     lengths = [length for length in (longest // 16, longest // 4, longest) if length]
     growing = {length: ours(random_inputs(length, 1, "float32")) for length in lengths}
     times = interleaved(growing, min(rounds, 3))
@@ -121,7 +141,7 @@ def measure(n: int, longest: int, heads: int, rounds: int) -> dict[str, Any]:
     }
     for what, found in of_token.items():
         reached[f"{what} linear in n"] = found[lengths[-1]] <= STEEPEST * found[lengths[0]]
-    return {"n": n, "heads": heads, "rows": rows, "a_token": of_token, "targets": reached}
+    return {"n": n, "heads": heads, "rows": rows, "probes": probes, "a_token": of_token, "targets": reached}
 
 
 def peak_of(call: Callable[[], Any]) -> int:
@@ -134,7 +154,9 @@ def peak_of(call: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-def print_table(rows: Sequence[dict[str, Any]], of_token: dict[str, dict[int, float]]) -> None:
+def print_table(
+    rows: Sequence[dict[str, Any]], probes: Sequence[dict[str, Any]], of_token: dict[str, dict[int, float]]
+) -> None:
     """A line for each dtype, and one for the lengths."""
     table = Table(box=box.SIMPLE_HEAD, title="Gated delta rule, heads of 64, chunks of 64, forward and backward")
     for header in ("dtype", "ours, ms", "PyTorch, ms", "ratio", "difference"):
@@ -145,6 +167,13 @@ def print_table(rows: Sequence[dict[str, Any]], of_token: dict[str, dict[int, fl
             (f"{ms['torch']:.1f}", f"{row['ratio']:.2f}", f"{row['difference']:.1e}") if "torch" in ms else ("", "", "")
         )
         table.add_row(row["dtype"], f"{ms['ours']:.1f}", *peer)
+    console().print(table)
+    table = Table(box=box.SIMPLE_HEAD, title="A probe and a response beside the delta rule, forward and backward")
+    for header in ("dtype", "decays", "delta rule, ms", "probe, ms", "ratio"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in probes:
+        ms = row["milliseconds"]
+        table.add_row(row["dtype"], row["decays"], f"{ms['delta']:.1f}", f"{ms['probe']:.1f}", f"{row['ratio']:.2f}")
     console().print(table)
     for what, found in of_token.items():
         print(f"{what} a token, one head, float32: {', '.join(f'{x:.1f} at n = {n}' for n, x in found.items())}")
@@ -162,7 +191,7 @@ def main() -> None:
     if options.n % D:
         parser.error(f"n = {options.n} is no multiple of {D}")
     result = measure(options.n, options.longest, options.heads, options.rounds)
-    print_table(result["rows"], result["a_token"])
+    print_table(result["rows"], result["probes"], result["a_token"])
     store(options.json, {"machine": describe(), **result})
 
 

@@ -188,6 +188,17 @@ def test_linear_attention_is_held_against_the_same_numbers(stored: Callable[[str
         assert row["ratio"] > 0
 
 
+def test_a_probe_and_a_response_are_timed_beside_the_delta_rule_with_each_number_of_decays(
+    stored: Callable[[str], Any],
+) -> None:
+    probes = stored("linear_attention")["probes"]
+    assert {(row["dtype"], row["decays"]) for row in probes} == {
+        (dtype, decays) for dtype in ("float32", "float64") for decays in ("none", "one", "one a feature")
+    }
+    for row in probes:
+        assert row["ratio"] == pytest.approx(row["milliseconds"]["probe"] / row["milliseconds"]["delta"])
+
+
 def test_a_window_is_held_against_full_attention_and_timed_by_length_and_width(stored: Callable[[str], Any]) -> None:
     found = stored("window")
     median = {(row["n"], row["window"]): row["milliseconds"]["median"] for row in found["rows"]}

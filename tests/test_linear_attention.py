@@ -11,27 +11,48 @@ from attention_np import dot_product, gradcheck, linear_attention
 from attention_np._linear_attention import chunks
 
 N, D_K, D_V = 13, 4, 3
-RULES: dict[str, tuple[int | None, bool]] = {  # how many decays a token has, and whether there is a delta rule
-    "linear": (None, False),
-    "one decay": (1, False),
-    "a decay for each feature": (D_K, False),
-    "delta": (None, True),
-    "delta, one decay": (1, True),
-    "delta, a decay for each feature": (D_K, True),
+RULES: dict[str, tuple[int | None, str]] = {  # how many decays a token has, and what else it does
+    "linear": (None, ""),
+    "one decay": (1, ""),
+    "a decay for each feature": (D_K, ""),
+    "delta": (None, "beta"),
+    "delta, one decay": (1, "beta"),
+    "delta, a decay for each feature": (D_K, "beta"),
+    "probe": (None, "probe"),
+    "probe, one decay": (1, "probe"),
+    "probe, a decay for each feature": (D_K, "probe"),
+    "bonus": (None, "bonus"),
+    "bonus, one decay": (1, "bonus"),
+    "bonus, a decay for each feature": (D_K, "bonus"),
+    "probe and bonus, a decay for each feature": (D_K, "probe and bonus"),
 }
-every_rule = pytest.mark.parametrize("rule", RULES)
+OF_TOKENS = ("query", "key", "value", "log_decay", "beta", "probe", "response")
+SELDOM = (
+    "probe",
+    "probe, one decay",
+    "bonus",
+    "bonus, one decay",
+    "bonus, a decay for each feature",
+)  # whose parts others have together
+every_rule = pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=pytest.mark.long) if rule in SELDOM else rule for rule in RULES]
+)
 
 
 def case(rule: str, n: int = N, leading: tuple[int, ...] = (2,), strength: float = 1.0, **options: Any) -> Case:
-    """Random tokens and a first state; keys of length about one, as the delta rule wants them."""
-    decays, delta = RULES[rule]
+    """Random tokens and a first state; keys of length about one, as the delta rule wants them; probes alike."""
+    decays, more = RULES[rule]
     inputs = {"query": normal(0, *leading, n, D_K), "key": normal(1, *leading, n, D_K) / 2}
     inputs["value"] = normal(2, *leading, n, D_V)
     if decays:
         inputs["log_decay"] = -strength * np.abs(normal(3, *leading, n, decays))
-    if delta:
+    if more == "beta":
         inputs["beta"] = np.random.default_rng(4).uniform(0, 1, (*leading, n))
     inputs["initial_state"] = normal(5, *leading, D_K, D_V)
+    if "probe" in more:
+        inputs["probe"], inputs["response"] = normal(10, *leading, n, D_K) / 2, normal(11, *leading, n, D_K) / 2
+    if "bonus" in more:
+        inputs["bonus"] = normal(12, *leading, D_K)
     return Case(linear_attention, inputs, options)
 
 
@@ -39,16 +60,16 @@ def everything(of: Case) -> dict[str, Array]:
     """Output, last state, and the gradients of a loss of both."""
     output, cache = of.forward()
     d_output, d_final_state = normal(6, *output.shape), normal(7, *cache.final_state.shape)
-    found = linear_attention.backward(d_output, cache, d_final_state=d_final_state)
-    return {"output": output, "final_state": cache.final_state, **dict(leaves(found))}
+    gradients = linear_attention.backward(d_output, cache, d_final_state=d_final_state)
+    return {"output": output, "final_state": cache.final_state, **dict(leaves(gradients))}
 
 
-def moved(of: Case, d_output: Array, still: str = "") -> dict[str, Array]:
-    """How output and gradients move along random tangents, but for that of one array."""
-    along = {name: None if name == still else x for name, x in tangents_of(of).items()}
-    along = dict.fromkeys(linear_attention.Gradients._fields) | along
-    found = linear_attention.double_backward(linear_attention.Gradients(**along), d_output, of.forward()[1])
-    return {f"moved {name}": x for name, x in (("output", found[0]), *leaves(found[1]))}
+def curvature(of: Case, d_output: Array, still: str = "") -> dict[str, Array]:
+    """The double backward of random gradients of the gradients, but for that of one array."""
+    vectors = {name: x for name, x in tangents_of(of).items() if name != still}
+    d_gradients = linear_attention.Gradients(**dict.fromkeys(linear_attention.Gradients._fields) | vectors)
+    d_d_output, gradients = linear_attention.double_backward(d_gradients, d_output, of.forward()[1])
+    return {f"second {name}": x for name, x in (("output", d_d_output), *leaves(gradients))}
 
 
 def assert_alike(actual: dict[str, Array], expected: dict[str, Array], rtol: float) -> None:
@@ -75,26 +96,24 @@ def test_double_backward_in_chunks_is_that_of_steps(rule: str, monkeypatch: pyte
     if "log_decay" in of.inputs:
         of.inputs["log_decay"][..., 6, :1] = -np.inf
     d_output = normal(9, 2, 3, N, D_V)
-    expected = {still: moved(of, d_output, still) for still in ("", *of.inputs)}
+    expected = {still: curvature(of, d_output, still) for still in ("", *of.inputs)}
     for name in ("step_by_step", "step_by_step_backward"):
         monkeypatch.delattr(linear_attention, name)
     for chunk_size in (1, 5, 13):
         of.options["chunk_size"] = chunk_size
         for still, x in expected.items():
-            assert_alike(moved(of, d_output, still), x, 1e-14)
+            assert_alike(curvature(of, d_output, still), x, 1e-14)
 
 
 @every_rule
-def test_a_complex_factor_of_the_tangents_of_real_arrays_is_one_of_what_they_move(rule: str) -> None:
+def test_a_complex_factor_of_the_gradients_of_gradients_of_real_arrays_is_one_of_the_double_backward(rule: str) -> None:
     of, d_output = case(rule, chunk_size=4), normal(9, 2, N, D_V)
 
     def turned(factor: complex) -> dict[str, Array]:
-        along = {name: factor * x for name, x in tangents_of(of).items()}
-        along = dict.fromkeys(linear_attention.Gradients._fields) | along
-        moved, gradients = linear_attention.double_backward(
-            linear_attention.Gradients(**along), d_output, of.forward()[1]
-        )
-        return {"output": moved, **dict(leaves(gradients))}
+        vectors = {name: factor * x for name, x in tangents_of(of).items()}
+        d_gradients = linear_attention.Gradients(**dict.fromkeys(linear_attention.Gradients._fields) | vectors)
+        d_d_output, gradients = linear_attention.double_backward(d_gradients, d_output, of.forward()[1])
+        return {"output": d_d_output, **dict(leaves(gradients))}
 
     assert_alike(turned(1 + 2j), {name: (1 + 2j) * x for name, x in turned(1).items()}, 1e-14)
 
@@ -104,11 +123,15 @@ def test_each_token_decays_corrects_writes_and_reads_in_this_order(rule: str) ->
     x = case(rule, leading=()).inputs
     state, outputs = x["initial_state"], []
     for t in range(N):
+        before = state
         state = np.exp(x["log_decay"][t])[:, None] * state if "log_decay" in x else state
         told = state.T @ x["key"][t]
         written = x["beta"][t] * (x["value"][t] - told) if "beta" in x else x["value"][t]
         state = state + np.outer(x["key"][t], written)
-        outputs.append(0.5 * state.T @ x["query"][t])
+        if "probe" in x:
+            state = state + np.outer(x["response"][t], x["probe"][t] @ before)
+        source = before + np.outer(x["bonus"] * x["key"][t], x["value"][t]) if "bonus" in x else state
+        outputs.append(0.5 * source.T @ x["query"][t])
     output, cache = linear_attention.forward(**x)
     assert_close(output, np.array(outputs), 1e-15)
     assert_close(cache.final_state, state, 1e-15)
@@ -128,12 +151,12 @@ def test_gradients_are_numerical_ones(rule: str, chunk_size: int | None) -> None
 def test_a_sequence_in_two_parts_is_the_whole_gradients_included(rule: str, chunk_size: int | None) -> None:
     whole = case(rule, chunk_size=chunk_size)
     expected, middle = everything(whole), 6
-    tokens = {name: x for name, x in whole.inputs.items() if name != "initial_state"}
+    tokens = {name: x for name, x in whole.inputs.items() if name in OF_TOKENS}
     axis = {name: -1 if name == "beta" else -2 for name in tokens}
     first, second = (
         {name: np.split(x, [middle], axis=axis[name])[part] for name, x in tokens.items()} for part in (0, 1)
     )
-    options = whole.options
+    options = whole.options | {name: x for name, x in whole.inputs.items() if name == "bonus"}
     one, cache = linear_attention.forward(**first, initial_state=whole.inputs["initial_state"], **options)
     other, later = linear_attention.forward(**second, initial_state=cache.final_state, **options)
     assert_close(np.concatenate([one, other], axis=-2), expected["output"], 1e-14)
@@ -146,6 +169,80 @@ def test_a_sequence_in_two_parts_is_the_whole_gradients_included(rule: str, chun
     for name in tokens:
         joined = np.concatenate([getattr(before, name), getattr(behind, name)], axis=axis[name])
         assert_close(joined, expected[name], 1e-14)
+    if "bonus" in options:
+        assert_close(before.bonus + behind.bonus, expected["bonus"], 1e-14)
+
+
+@each("rule", [rule for rule in RULES if RULES[rule][1] == "beta"])
+@each("chunk_size", [None, 5])
+def test_the_delta_rule_is_a_probe_and_a_response_gradients_included(rule: str, chunk_size: int | None) -> None:
+    delta = case(rule, chunk_size=chunk_size)
+    x, beta = delta.inputs, delta.inputs["beta"][..., None]
+    decay = np.exp(x["log_decay"]) if "log_decay" in x else np.ones(1)
+    with_probe = {name: array for name, array in x.items() if name != "beta"}
+    with_probe |= {"value": beta * x["value"], "probe": decay * x["key"], "response": -beta * x["key"]}
+    actual, expected = everything(Case(linear_attention, with_probe, delta.options)), everything(delta)
+    for name in ("output", "final_state", "query", "initial_state"):
+        assert_close(actual[name], expected[name], 1e-14)
+    assert_close(beta * actual["value"], expected["value"], 1e-14)
+    through_key = actual["key"] + decay * actual["probe"] - beta * actual["response"]
+    assert_close(through_key, expected["key"], 1e-14)
+    of_beta = (x["value"] * actual["value"]).sum(axis=-1) - (x["key"] * actual["response"]).sum(axis=-1)
+    assert_close(of_beta, expected["beta"], 1e-14)
+    if "log_decay" in x:
+        of_decay = decay * x["key"] * actual["probe"]
+        alike = x["log_decay"].shape[-1] == 1
+        of_decay = of_decay.sum(axis=-1, keepdims=True) if alike else of_decay
+        assert_close(actual["log_decay"] + of_decay, expected["log_decay"], 1e-14)
+
+
+@each("chunk_size", [None, 2, 64])
+@each("rule", ["linear", "probe, one decay", "probe, a decay for each feature"])
+def test_a_bonus_of_ones_reads_the_state_before_the_decay_and_what_the_value_adds(
+    rule: str, chunk_size: int | None
+) -> None:
+    of = case(rule, chunk_size=chunk_size)
+    of.inputs["bonus"] = np.ones(D_K)
+    output, _ = of.forward()
+    states = [of.inputs["initial_state"]]
+    for t in range(N):
+        before = {n: x[:, : t + 1] if n in OF_TOKENS else x for n, x in of.inputs.items()}
+        states.append(linear_attention.forward(**before)[1].final_state)
+    for t in range(N):
+        q, k, v = (of.inputs[name][:, t] for name in ("query", "key", "value"))
+        source = states[t] + k[:, :, None] * v[:, None, :]
+        assert_close(output[:, t], 0.5 * (q[:, None] @ source)[:, 0], 1e-14)
+
+
+@each("decays", [1, D_K])
+def test_a_probe_sees_the_state_before_a_decay_to_nothing_and_loses_no_digits(decays: int) -> None:
+    of = case("probe, a decay for each feature" if decays > 1 else "probe, one decay", leading=())
+    of.inputs["log_decay"][[2, 3, 7]], of.inputs["log_decay"][5] = -np.inf, np.log(1e-12)
+    expected = everything(of)
+    state = of.inputs["initial_state"]
+    for t in range(3):
+        q, k, v, b, a = (of.inputs[name][t] for name in ("query", "key", "value", "response", "probe"))
+        left = 0 if t == 2 else np.exp(of.inputs["log_decay"][t])[:, None] * state
+        state = left + np.outer(b, a @ state) + np.outer(k, v)
+        assert_close(expected["output"][t], 0.5 * q @ state, 1e-14)
+    assert (expected["log_decay"][[2, 3, 7]] == 0).all()
+    assert all(np.isfinite(x).all() for x in expected.values())
+    for chunk_size in (1, 4, 13):
+        of.options["chunk_size"] = chunk_size
+        assert_alike(everything(of), expected, 1e-14)
+        assert_alike(curvature(of, normal(9, N, D_V)), curvature(of._replace(options={}), normal(9, N, D_V)), 1e-14)
+
+
+def test_a_token_without_a_probe_and_one_with_a_probe_of_zeros_are_one() -> None:
+    of = case("a decay for each feature", chunk_size=4)
+    expected = everything(of)
+    of.inputs["response"] = normal(3, 2, N, D_K)
+    of.inputs["probe"] = np.zeros((2, N, D_K))
+    actual = everything(of)
+    for name, x in expected.items():
+        assert_close(actual[name], x, 1e-14)
+    assert (actual["response"] == 0).all()
+    assert (actual["probe"] != 0).any()
 
 
 @each("chunk_size", [None, 4])
@@ -199,16 +296,16 @@ def test_a_padded_token_changes_nothing_whatever_it_holds(rule: str, poison: flo
     plain = case(rule, mask=~HIDDEN, chunk_size=chunk_size)
     spoiled = {name: x.copy() for name, x in plain.inputs.items()}
     for name, x in spoiled.items():
-        if name != "initial_state":
+        if name in OF_TOKENS:
             x[(..., HIDDEN) if name == "beta" else (..., HIDDEN, slice(None))] = poison
     actual, expected = run(plain._replace(inputs=spoiled)), run(plain)
     for name, x in expected.items():
         assert_same_bits(dict(actual.items())[name], x)
     assert (expected.output[:, HIDDEN] == 0).all()
     assert (expected.jvp[:, HIDDEN] == 0).all()
-    for name in ("query", "key", "value"):
-        assert (expected.gradients[name][:, HIDDEN] == 0).all()
-    without = {n: x if n == "initial_state" else np.delete(x, HIDDEN, axis=1) for n, x in plain.inputs.items()}
+    for name in OF_TOKENS:
+        assert name not in plain.inputs or (expected.gradients[name][:, HIDDEN] == 0).all()
+    without = {n: np.delete(x, HIDDEN, axis=1) if n in OF_TOKENS else x for n, x in plain.inputs.items()}
     kept = run(Case(linear_attention, without, {"chunk_size": chunk_size}), run(plain).output[:, ~HIDDEN])
     assert_close(expected.output[:, ~HIDDEN], kept.output, 1e-14)
     assert_close(expected.cache.final_state, kept.cache.final_state, 1e-14)
@@ -246,7 +343,7 @@ def test_what_a_token_spoils_is_seen_from_it_on_and_not_before(
     of = case(rule, chunk_size=chunk_size)
     d_output = normal(2, 2, N, D_V)
     d_output[0, 7:] = 0
-    plain, curved = run(of, d_output), moved(of, d_output)
+    plain, curved = run(of, d_output), curvature(of, d_output)
     for name in ("query", "key", "value"):
         spoiled = of.inputs[name].copy()
         spoiled[0, 7, 1] = poison
@@ -255,8 +352,8 @@ def test_what_a_token_spoils_is_seen_from_it_on_and_not_before(
         assert_close(actual.output[:, :7], plain.output[:, :7], 1e-14)
         assert_close(actual.output[1], plain.output[1], 1e-14)
         assert not np.isfinite(actual.output[0, 7]).all()
-        gradients = moved(bad, d_output)
-        for other in (f"moved {name}" for name in of.inputs):
+        gradients = curvature(bad, d_output)
+        for other in (f"second {name}" for name in of.inputs):
             assert_close(gradients[other], curved[other], 1e-14)
         for other, gradient in plain.gradients.items():
             assert_close(actual.gradients[other], gradient, 1e-14)  # nothing that is spoiled has a gradient
@@ -314,11 +411,11 @@ def test_small_decays_late_in_a_sequence_keep_their_digits() -> None:
 def test_a_sequence_is_the_same_whichever_chunks_are_worked_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
     of = case("delta, a decay for each feature", n=50, chunk_size=4, mask=np.arange(50) % 7 != 3)
     d_output = normal(9, 2, 50, D_V)
-    whole, curved = everything(of), moved(of, d_output)
+    whole, curved = everything(of), curvature(of, d_output)
     for span in (1, 8, 24, 60):
         monkeypatch.setattr(chunks, "SPAN", span)
         assert_alike(everything(of), whole, 1e-14)
-        assert_alike(moved(of, d_output), curved, 1e-14)
+        assert_alike(curvature(of, d_output), curved, 1e-14)
 
 
 @each("rule", ["one decay", "delta, a decay for each feature"], long=["linear", "a decay for each feature", "delta"])
@@ -338,7 +435,7 @@ def test_the_bits_do_not_depend_on_the_number_of_workers(
         found = []
         for workers in (1, 3):
             monkeypatch.setattr(chunks, "as_workers", lambda *_, workers=workers: workers)
-            found.append(everything(of) | (moved(of, normal(9, 2, heads, 40, D_V)) if of is whole else {}))
+            found.append(everything(of) | (curvature(of, normal(9, 2, heads, 40, D_V)) if of is whole else {}))
         for name, x in found[0].items():
             assert_same_bits(found[1][name], x)
 
@@ -420,6 +517,32 @@ REFUSED: list[tuple[type[Exception], dict[str, Any], str]] = [
         {"beta": zeros(3, 13)},
         "the leading axes of the arrays do not broadcast together (query: (2,), key: (2,), value: (2,), "
         "log_decay: (2,), beta: (3,), initial_state: (2,))",
+    ),
+    (ValueError, {"beta": None, "probe": zeros(13, 4)}, "probe is given without response: a token has both or none"),
+    (ValueError, {"beta": None, "response": zeros(13, 4)}, "response is given without probe: a token has both or none"),
+    (
+        ValueError,
+        {"probe": zeros(13, 4), "response": zeros(13, 4)},
+        "probe and beta are both given: beta has the delta rule, whose probe is the key itself",
+    ),
+    (ValueError, {"bonus": zeros(4)}, "bonus and beta are both given: beta has the delta rule"),
+    (
+        ValueError,
+        {"beta": None, "probe": zeros(13, 3), "response": zeros(13, 4)},
+        "probe must have the shape (..., 13, 4) (probe.shape=(13, 3))",
+    ),
+    (
+        ValueError,
+        {"beta": None, "probe": zeros(13, 4), "response": zeros(12, 4)},
+        "response must have the shape (..., 13, 4) (response.shape=(12, 4))",
+    ),
+    (ValueError, {"beta": None, "bonus": np.float64(1)}, "bonus must have the shape (..., 4) (bonus.shape=())"),
+    (TypeError, {"beta": None, "bonus": np.ones(4, int)}, "bonus must hold floating-point numbers, not int64"),
+    (
+        ValueError,
+        {"beta": None, "bonus": zeros(3, 4)},
+        "the leading axes of the arrays do not broadcast together (query: (2,), key: (2,), value: (2,), "
+        "log_decay: (2,), initial_state: (2,), bonus: (3,))",
     ),
     (ValueError, {"mask": np.ones((13, 13), bool)}, "mask must broadcast to the tokens, whose shape is (2, 13) (mask."),
     (ValueError, {"chunk_size": 0}, "chunk_size must be at least 1, not 0"),

@@ -15,12 +15,18 @@ from attention_np._lib.arrays import Array, added, transposed
 from attention_np._lib.dual import Dual, moving
 from attention_np._lib.workers import as_workers, run
 from attention_np._linear_attention.pairs import (
-    decayed_products,
-    decayed_products_backward,
+    Rows,
+    decays_of_pairs,
+    earlier,
     from_end,
     from_start,
+    on_diagonal,
+    one_before,
+    products,
+    products_backward,
     sum_before,
     sum_from,
+    sum_of,
 )
 from attention_np._linear_attention.tokens import Tokens
 
@@ -31,17 +37,19 @@ LEAST = 2**25  # numbers written to states: with fewer, threads mostly wait for 
 class Decays(NamedTuple):
     """What is left at a token of the state before the chunk, at its end of what a token has written, and of all."""
 
-    from_start: Array  # (..., T, c, d)
+    from_start: Array  # (..., T, c, d), behind the decay of the token itself
     to_end: Array  # (..., T, c, d)
     whole: Array  # (..., T, d, 1)
-    between: Array | None  # (..., T, c, c), at a token of what another has written before, if all features decay alike
+    # if all features decay alike, what is left of what another has written before: (..., T, c, c) for each kind of rows
+    of_pairs: tuple[Array, ...] | None
 
 
-class Delta(NamedTuple):
-    """What the delta rule needs of a chunk: how its tokens correct each other, and the state before."""
+class Correction(NamedTuple):
+    """What tokens that read before they write need: how they see each other, and the state before the chunk."""
 
-    overlaps: Array  # (..., T, c, c), of each key with those before it
-    solver: Array  # (..., T, c, c), the inverse of 1 + beta * overlaps
+    met: Array  # (..., T, c, d_k), the probes, or keys of the delta rule, as they meet the state before the chunk
+    overlaps: list[Array]  # (..., T, c, c), of each with what was written with before it
+    solver: Array  # (..., T, c, c), the inverse of 1 + beta * overlaps, or of 1 - overlaps of the responses
     erased: Array  # (..., T, c, d_k), times the state before the chunk: what is written less
 
 
@@ -51,12 +59,12 @@ class Chunks(NamedTuple):
     n: int  # tokens, of which the last chunk may have fewer
     tokens: Tokens  # each (..., T, c, features), zeros behind the last token
     decays: Decays | None
+    rows: Rows
     read: Array  # (..., T, c, d_k), the queries as they meet the state before the chunk
-    met: Array  # (..., T, c, d_k), the keys as they meet it
-    kept: Array  # (..., T, c, d_k), the keys as they are left at the end of the chunk
-    scores: Array  # (..., T, c, c), of each query with its own key and those before it
-    delta: Delta | None
-    written: Array  # (..., T, c, d_v), if the state before the chunk is zero
+    kept: list[Array]  # (..., T, c, d_k), what is written with as it is left at the end of the chunk
+    scores: list[Array]  # (..., T, c, c), of each query with what its own token and those before it write with
+    correction: Correction | None
+    written: list[Array]  # (..., T, c, d_v), if the state before the chunk is zero; the state changes the first alone
 
 
 def forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array, Array, Array]:
@@ -77,18 +85,24 @@ def forward(tokens: Tokens, state: Array, scale: Any, size: int) -> tuple[Array,
 
 def _forward(chunks: Chunks, state: Array, scale: Any) -> tuple[Array, Array, Array]:
     """Of a span."""
+    first, *others = chunks.written
     states, written = [], []
-    for t in range(chunks.scores.shape[-3]):
+    added = [transposed(kept) @ x for kept, x in zip(chunks.kept[1:], others, strict=True)]  # (..., T, d_k, d_v)
+    for t in range(first.shape[-3]):
         states.append(state)
-        writes = chunks.written[..., t, :, :]
-        if chunks.delta is not None:
-            writes = writes - chunks.delta.erased[..., t, :, :] @ state  # (..., c, d_v) (chunks.11)
+        writes = first[..., t, :, :]
+        if chunks.correction is not None:
+            writes = writes - chunks.correction.erased[..., t, :, :] @ state  # (..., c, d_v) (chunks.11, chunks.37)
         written.append(writes)
         left = state if chunks.decays is None else chunks.decays.whole[..., t, :, :] * state
-        state = left + transposed(chunks.kept[..., t, :, :]) @ writes  # (..., d_k, d_v) (chunks.12)
-    before, all_written = np.stack(states, axis=-3), np.stack(written, axis=-3)
-    output = scale * (chunks.read @ before + chunks.scores @ all_written)  # (..., T, c, d_v) (chunks.13)
-    return _joined(output, chunks.n), before, state
+        state = left + transposed(chunks.kept[0][..., t, :, :]) @ writes  # (..., d_k, d_v) (chunks.12, chunks.38)
+        for x in added:
+            state = state + x[..., t, :, :]  # (chunks.38)
+    before, families = np.stack(states, axis=-3), [np.stack(written, axis=-3), *others]
+    total = chunks.read @ before
+    for scores, x in zip(chunks.scores, families, strict=True):
+        total = total + scores @ x  # (..., T, c, d_v) (chunks.13, chunks.39)
+    return _joined(scale * total, chunks.n), before, state
 
 
 def backward(
@@ -98,14 +112,14 @@ def backward(
     spans = _spans(tokens, d_state, size)
 
     def of_heads(d_state: Array, d_output: Array, states: Array, *arrays: Any) -> tuple[Array | None, ...]:
-        tokens, found = Tokens(*arrays), []
+        tokens, d_spans = Tokens(*arrays), []
         for span in reversed(spans):
             kept = states[..., span.start // size : -(-span.stop // size), :, :]
             d_tokens, d_state = _backward(
                 d_output[..., span, :], d_state, _chunks(tokens.part(span), size), kept, scale
             )
-            found.append(d_tokens)
-        return *_together(found), d_state
+            d_spans.append(d_tokens)
+        return *_together(d_spans), d_state
 
     *d_tokens, d_state = _by_heads(of_heads, tokens.n, d_state, d_output, states, *tokens)
     return Tokens._make(d_tokens), d_state
@@ -113,63 +127,98 @@ def backward(
 
 def _backward(d_output: Array, d_state: Array, chunks: Chunks, states: Array, scale: Any) -> tuple[Tokens, Array]:
     """Of a span."""
-    (query, key, value, log_decay, beta, _), decays, delta = chunks.tokens, chunks.decays, chunks.delta
-    written = chunks.written if delta is None else chunks.written - delta.erased @ states
+    tokens, decays, correction = chunks.tokens, chunks.decays, chunks.correction
+    written = list(chunks.written)
+    if correction is not None:
+        written[0] = written[0] - correction.erased @ states
 
-    # forward was output = scale * (read @ state + scores @ written)
-    d_sum = scale * _cut(d_output, chunks.scores.shape[-1])  # (..., T, c, d_v)
-    d_read, d_scores = d_sum @ transposed(states), np.tril(d_sum @ transposed(written))
-    d_written_here, d_state_here = transposed(chunks.scores) @ d_sum, transposed(chunks.read) @ d_sum
+    # forward was output = scale * (read @ state + scores @ written), for each of what is written
+    d_sum = scale * _cut(d_output, chunks.scores[0].shape[-1])  # (..., T, c, d_v)
+    seen, *before = (earlier(d_sum.shape[-2], d_sum.dtype, own) for own in chunks.rows.own)  # (c, c) each
+    columns = [transposed(x).copy() for x in written]
+    d_read, d_scores = d_sum @ transposed(states), [d_sum @ x * seen for x in columns]
+    d_written = [transposed(scores) @ d_sum for scores in chunks.scores]
+    d_state_here = transposed(chunks.read) @ d_sum
 
     # from chunk to chunk, written -= erased @ state, state = whole * state + kept^T @ written
     d_states, d_writes = [], []
-    for t in reversed(range(chunks.scores.shape[-3])):
+    for t in reversed(range(d_sum.shape[-3])):
         d_states.append(d_state)
-        d_writes.append(d_written_here[..., t, :, :] + chunks.kept[..., t, :, :] @ d_state)  # (chunks.15)
+        d_writes.append(d_written[0][..., t, :, :] + chunks.kept[0][..., t, :, :] @ d_state)  # (chunks.15, chunks.40)
         d_left = d_state if decays is None else decays.whole[..., t, :, :] * d_state
         d_state = d_left + d_state_here[..., t, :, :]  # (..., d_k, d_v)
-        if delta is not None:
-            d_state = d_state - transposed(delta.erased[..., t, :, :]) @ d_writes[-1]  # (chunks.16)
-    d_behind, d_written = np.stack(d_states[::-1], axis=-3), np.stack(d_writes[::-1], axis=-3)
-    d_kept = written @ transposed(d_behind)  # (..., T, c, d_k)
+        if correction is not None:
+            # (chunks.16, chunks.41)
+            d_state = d_state - transposed(correction.erased[..., t, :, :]) @ d_writes[-1]
+    d_behind = np.stack(d_states[::-1], axis=-3)  # (..., T, d_k, d_v)
+    others = zip(d_written[1:], chunks.kept[1:], strict=True)
+    d_written = [np.stack(d_writes[::-1], axis=-3), *(d + kept @ d_behind for d, kept in others)]  # (chunks.42)
+    d_kept = [x @ transposed(d_behind) for x in written]  # (..., T, c, d_k)
 
-    d_value, d_beta, d_met, d_overlaps = d_written, None, None, None
-    if delta is not None:
-        # forward was written = solver @ (beta * (value - met @ state)), solver = (1 + beta * overlaps)^-1
-        d_written = transposed(delta.solver) @ d_written  # (..., T, c, d_v) (chunks.15)
-        missing = value - chunks.met @ states - delta.overlaps @ written  # (..., T, c, d_v) (chunks.17)
-        d_beta = (d_written * missing).sum(axis=-1, keepdims=True)  # (..., T, c, 1) (chunks.18)
-        d_value = beta * d_written  # (..., T, c, d_v) (chunks.18)
-        d_met, d_overlaps = -d_value @ transposed(states), -np.tril(d_value @ transposed(written), -1)
+    d_beta, d_met, d_products = None, [], [d_scores]
+    if correction is not None:
+        d_first = transposed(correction.solver) @ d_written[0]  # (..., T, c, d_v) (chunks.15, chunks.40)
+        if tokens.beta is not None:
+            # forward was written = solver @ (beta * (value - met @ state)), solver = (1 + beta * overlaps)^-1
+            missing = tokens.value - correction.met @ states - correction.overlaps[0] @ written[0]  # (chunks.17)
+            d_beta = (d_first * missing).sum(axis=-1, keepdims=True)  # (..., T, c, 1) (chunks.18)
+            d_written = [tokens.beta * d_first]  # (..., T, c, d_v) (chunks.18)
+            d_said = -d_written[0]
+        else:
+            # forward was said = met @ state + overlaps @ written, and said is what the responses write
+            d_said = d_first
+            d_written[1] = d_written[1] + transposed(correction.overlaps[1]) @ d_said  # (chunks.42)
+        d_met = [d_said @ transposed(states)]  # (..., T, c, d_k)
+        d_products.append([d_said @ x * before[0] for x in columns])
 
-    # forward was read = query * from_start, met = key * from_start, kept = key * to_end
-    d_query, d_key, d_log_decay = d_read, d_kept if d_met is None else d_kept + d_met, None
+    # forward was scores = products of queries, and overlaps of probes or keys, with what is written with
+    of_rows = [chunks.scores] if correction is None else [chunks.scores, correction.overlaps]
+    of_pairs = None if decays is None else decays.of_pairs
+    d_late, d_early, d_log_decay = products_backward(d_products, of_rows, chunks.rows, tokens.log_decay, of_pairs)
+    # of queries, and of probes or keys (chunks.19, chunks.20)
+    d_late = [x + y for x, y in zip(_from_start([d_read, *d_met], chunks), d_late, strict=True)]
+    # of responses and keys (chunks.20)
+    d_early = [x + y for x, y in zip(_to_end(d_kept, chunks), d_early, strict=True)]
     if decays is not None:
-        d_query = d_read * decays.from_start  # (..., T, c, d_k) (chunks.19)
-        d_key = d_kept * decays.to_end  # (..., T, c, d_k) (chunks.20)
-        of_start = d_read * chunks.read
-        if d_met is not None:
-            d_key, of_start = d_key + d_met * decays.from_start, of_start + d_met * chunks.met
         d_whole = transposed((decays.whole * states * d_behind).sum(axis=-1, keepdims=True))  # (..., T, 1, d_k)
-        d_log_decay = sum_from(of_start) + sum_before(d_kept * chunks.kept) + d_whole  # (chunks.21)
-        if log_decay.shape[-1] == 1:
-            d_log_decay = d_log_decay.sum(axis=-1, keepdims=True)
+        d_decays = d_whole
+        for d, x, behind in zip([d_read, *d_met], _met(chunks), chunks.rows.behind, strict=True):
+            d_decays = d_decays + sum_from(d * x, behind)  # (chunks.21, chunks.45)
+        d_decays = d_decays + sum_before(sum_of(d * x for d, x in zip(d_kept, chunks.kept, strict=True)))  # (chunks.21)
+        if tokens.log_decay.shape[-1] == 1:
+            d_decays = d_decays.sum(axis=-1, keepdims=True)
+        d_log_decay = added(d_log_decay, d_decays)
 
-    # forward was scores = products of query and key, overlaps = products of key and key
-    d_late, d_early, d_between = _products_backward(d_scores, query, chunks, own=True)
-    d_query, d_key = d_query + d_late, d_key + d_early
-    d_log_decay = added(d_log_decay, d_between)
-    if d_overlaps is not None:
-        d_late, d_early, d_between = _products_backward(d_overlaps, key, chunks, own=False)
-        d_key = d_key + d_late + d_early
-        d_log_decay = added(d_log_decay, d_between)
-    gradients = Tokens(d_query, d_key, d_value, d_log_decay, d_beta)
+    gradients = _by_name(d_late, d_early, d_written[-1], chunks)._replace(log_decay=d_log_decay, beta=d_beta)
+    if tokens.bonus is not None:
+        d_own = (d_sum * tokens.value).sum(axis=-1, keepdims=True)  # (..., T, c, 1)
+        gradients = _with_bonus(gradients, d_own, tokens)
     return gradients.each(lambda x: _joined(x, chunks.n)), d_state
 
 
-def _together(found: list[Tokens]) -> Iterable[Array | None]:
+def _by_name(d_late: list[Array], d_early: list[Array], d_value: Array, chunks: Chunks) -> Tokens:
+    """The gradients of what reads, and of what is written with, as those of the tokens."""
+    (d_query, *d_probe), (*d_response, d_key) = d_late, d_early
+    if chunks.tokens.beta is not None:  # the key reads, too
+        return Tokens(d_query, d_key + d_probe[0], d_value)
+    if not d_probe:
+        return Tokens(d_query, d_key, d_value)
+    return Tokens(d_query, d_key, d_value, probe=d_probe[0], response=d_response[0])
+
+
+def _with_bonus(d_tokens: Tokens, d_own: Array, tokens: Tokens) -> Tokens:
+    """With what comes through the product of a query, the bonus and the key of the same token, (..., T, c, 1)."""
+    query, key, bonus = tokens.query, tokens.key, tokens.bonus
+    return d_tokens._replace(
+        query=d_tokens.query + d_own * (bonus * key),  # (chunks.43)
+        key=d_tokens.key + d_own * (bonus * query),  # (chunks.44)
+        bonus=d_own * (query * key),  # (chunks.46)
+    )
+
+
+def _together(d_spans: list[Tokens]) -> Iterable[Array | None]:
     """The arrays of all spans, of which those of the last one come first."""
-    columns = zip(*reversed(found), strict=True)
+    columns = zip(*reversed(d_spans), strict=True)
     return (None if x[0] is None else np.concatenate(x, axis=-2) for x in columns)
 
 
@@ -190,10 +239,10 @@ def _by_heads(function: Callable[..., Iterable[Any]], n: int, state: Array, *arr
         # in C order: NumPy adds numbers up as they lie in memory, and one head could lie in another way than many
         x = array[(None,) * (state.ndim - array.ndim)].copy()
         columns.append([x] * workers if x.shape[axis] == 1 else np.array_split(x, workers, axis))
-    found: list[Iterable[Any]] = []
+    of_workers: list[Iterable[Any]] = []
     tasks = enumerate(zip(*columns, strict=True))
-    run(lambda task: function(*task), tasks, lambda _, made: found.append(made), None, workers)
-    return [None if x[0] is None else np.concatenate(x, axis) for x in zip(*found, strict=True)]
+    run(lambda task: function(*task), tasks, lambda _, made: of_workers.append(made), None, workers)
+    return [None if x[0] is None else np.concatenate(x, axis) for x in zip(*of_workers, strict=True)]
 
 
 def _spans(tokens: Tokens, state: Array, size: int) -> list[slice]:
@@ -205,63 +254,57 @@ def _spans(tokens: Tokens, state: Array, size: int) -> list[slice]:
 
 def _chunks(tokens: Tokens, size: int) -> Chunks:
     cut = tokens.each(lambda x: _cut(x, size))
-    query, key, value, log_decay, beta, _ = cut
-    read, met, kept, decays = query, key, key, None
-    if log_decay is not None:
-        between, whole = None, np.exp(log_decay.sum(axis=-2))[..., None]
-        if log_decay.shape[-1] == 1:
-            ones = np.ones(log_decay.shape, log_decay.dtype)
-            between = decayed_products(ones, ones, log_decay)
-        decays = Decays(from_start(log_decay), from_end(log_decay), whole, between)  # (chunks.6)
-        read, met, kept = query * decays.from_start, key * decays.from_start, key * decays.to_end
-    found = Chunks(tokens.n, cut, decays, read, met, kept, query, None, value)
-    scores = _products(query, found, own=True)  # (..., T, c, c) (chunks.7)
-    if beta is None:
-        return found._replace(scores=scores)
-    overlaps = _products(key, found, own=False)  # (..., T, c, c) (chunks.7)
-    solver = _inverse(beta * overlaps)  # (..., T, c, c) (chunks.9)
-    delta = Delta(overlaps, solver, solver @ (beta * met))
-    return found._replace(scores=scores, delta=delta, written=solver @ (beta * value))
+    rows = _rows(cut)
+    decays = None if cut.log_decay is None else _decays(cut.log_decay, rows)
+    chunks = Chunks(tokens.n, cut, decays, rows, cut.query, list(rows.early), [], None, [cut.value])
+    scores, *overlaps = products(rows, cut.log_decay, None if decays is None else decays.of_pairs)
+    read, *met = _from_start(rows.late, chunks)
+    if cut.bonus is not None:
+        scores[-1] = scores[-1] + on_diagonal((cut.query * (cut.bonus * cut.key)).sum(axis=-1))  # (chunks.36)
+    chunks = chunks._replace(read=read, kept=_to_end(rows.early, chunks), scores=scores)
+    if not met:
+        return chunks
+    if cut.beta is not None:
+        solver = _inverse(cut.beta * overlaps[0][0])  # (..., T, c, c) (chunks.9)
+        erased, written = solver @ (cut.beta * met[0]), [solver @ (cut.beta * cut.value)]
+    else:
+        solver = _inverse(-overlaps[0][0])  # (..., T, c, c) (chunks.35)
+        erased, written = -(solver @ met[0]), [solver @ (overlaps[0][1] @ cut.value), cut.value]
+    return chunks._replace(correction=Correction(met[0], overlaps[0], solver, erased), written=written)
 
 
-def _products(late: Array, chunks: Chunks, own: bool) -> Array:
-    """The decayed products of each row of `late` with the keys before it and, if `own`, with its own key."""
-    key, decays = chunks.tokens.key, chunks.decays
-    if decays is None:
-        return np.tril(late @ transposed(key), 0 if own else -1)
-    if decays.between is not None:
-        products: Array = late @ transposed(key)
-        return products * _with_own(decays.between, own)
-    products = decayed_products(late, key, chunks.tokens.log_decay)
-    return products + _on_diagonal((late * key).sum(axis=-1)) if own else products
+def _rows(tokens: Tokens) -> Rows:
+    own = tokens.bonus is None  # else the queries read before their tokens decay and write
+    if tokens.beta is not None:
+        return Rows((tokens.query, tokens.key), (own, True), (own, False), (tokens.key,))
+    if tokens.probe is None:
+        return Rows((tokens.query,), (own,), (own,), (tokens.key,))
+    return Rows((tokens.query, tokens.probe), (own, False), (own, False), (tokens.response, tokens.key))
 
 
-def _products_backward(d_products: Array, late: Array, chunks: Chunks, own: bool) -> tuple[Array, Array, Array | None]:
-    """The gradients of :func:`_products` with respect to the rows, the keys and `log_decay`."""
-    key, log_decay, decays = chunks.tokens.key, chunks.tokens.log_decay, chunks.decays
-    if decays is None:
-        return d_products @ key, transposed(d_products) @ late, None
-    if decays.between is not None:
-        ones = np.ones(log_decay.shape, log_decay.dtype)
-        d_between = d_products * (late @ transposed(key))
-        decayed = d_products * _with_own(decays.between, own)
-        _, _, d_log_decay = decayed_products_backward(d_between, ones, ones, log_decay)
-        return decayed @ key, transposed(decayed) @ late, d_log_decay
-    d_late, d_key, d_log_decay = decayed_products_backward(d_products, late, key, log_decay)
-    if own:
-        d_own = np.diagonal(d_products, axis1=-2, axis2=-1)[..., None]
-        d_late, d_key = d_late + d_own * key, d_key + d_own * late
-    return d_late, d_key, d_log_decay
+def _decays(log_decay: Array, rows: Rows) -> Decays:
+    of_pairs = decays_of_pairs(rows, log_decay) if log_decay.shape[-1] == 1 else None
+    whole = np.exp(log_decay.sum(axis=-2))[..., None]
+    return Decays(from_start(log_decay), from_end(log_decay), whole, of_pairs)  # (chunks.6)
 
 
-def _with_own(between: Array, own: bool) -> Array:
-    """The decays between tokens, with that of what a token has written itself, of which all is left."""
-    return between + np.eye(between.shape[-1], dtype=between.dtype) if own else between
+def _from_start(x: Sequence[Array], chunks: Chunks) -> list[Array]:
+    """Rows of each kind times what is left of the state before the chunk where they read."""
+    if chunks.decays is None:
+        return list(x)
+    decay = chunks.decays.from_start
+    # (chunks.6, chunks.33)
+    return [row * (decay if behind else one_before(decay)) for row, behind in zip(x, chunks.rows.behind, strict=True)]
 
 
-def _on_diagonal(x: Array) -> Array:
-    matrix: Array = x[..., None] * np.eye(x.shape[-1], dtype=x.dtype)
-    return matrix
+def _to_end(x: Sequence[Array], chunks: Chunks) -> list[Array]:
+    """What is written with, times what is left of it at the end of the chunk."""
+    return list(x) if chunks.decays is None else [row * chunks.decays.to_end for row in x]
+
+
+def _met(chunks: Chunks) -> list[Array]:
+    """The rows of each kind as they meet the state before the chunk."""
+    return [chunks.read] if chunks.correction is None else [chunks.read, chunks.correction.met]
 
 
 def _inverse(lower: Array) -> Array:

@@ -16,8 +16,11 @@ class Tokens(NamedTuple):
     query: Array  # (..., n, d_k)
     key: Array  # (..., n, d_k)
     value: Array  # (..., n, d_v)
-    log_decay: Any  # (..., n, 1 or d_k), or None
-    beta: Any  # (..., n, 1), or None
+    log_decay: Any = None  # (..., n, 1 or d_k), or None
+    beta: Any = None  # (..., n, 1), or None
+    probe: Any = None  # (..., n, d_k), or None
+    response: Any = None  # (..., n, d_k), where there is a probe
+    bonus: Any = None  # (..., n, d_k), the same for all tokens; or None
     mask: Any = None  # (..., n, 1), or None
 
     @property
@@ -46,15 +49,26 @@ class Tokens(NamedTuple):
 
 
 def as_tokens(
-    query: Array, key: Array, value: Array, log_decay: Array | None, beta: Array | None, mask: Array | None
+    query: Array,
+    key: Array,
+    value: Array,
+    log_decay: Array | None,
+    beta: Array | None,
+    probe: Array | None,
+    response: Array | None,
+    bonus: Array | None,
+    mask: Array | None,
 ) -> Tokens:
     """Tokens of arrays as the op takes them, with zeros where `mask` hides them."""
     of_beta = None if beta is None else beta[..., None]
-    found = Tokens(query, key, value, log_decay, of_beta)
+    of_bonus = None
+    if bonus is not None:
+        of_bonus = np.broadcast_to(bonus[..., None, :], (*bonus.shape[:-1], query.shape[-2], bonus.shape[-1]))
+    tokens = Tokens(query, key, value, log_decay, of_beta, probe, response, of_bonus)
     if mask is None:
-        return found
+        return tokens
     seen = mask[..., None]
-    return found.each(lambda x: hidden_as_zero(x, seen))._replace(mask=seen)
+    return tokens.each(lambda x: hidden_as_zero(x, seen))._replace(mask=seen)
 
 
 def hidden_as_zero(x: Array, mask: Array | None) -> Array:

@@ -333,7 +333,8 @@ def _prepared(
 
 
 def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:
-    names = [name for name in ("query", "key", "value", "log_decay", "beta") if name in inputs]
+    of_tokens = ("query", "key", "value", "log_decay", "beta", "probe", "response")
+    names = [name for name in of_tokens if name in inputs]
     mask = inputs.get("mask", np.True_)
     seen = mask[..., None] if np.ndim(mask) else mask
     tokens = {name: inputs[name] for name in names}
@@ -343,13 +344,15 @@ def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options:
     d_output = rules.where(seen, inputs["d_output"])
     (n, d_k), d_v = inputs["query"].shape[-2:], inputs["value"].shape[-1]
     shape, scale = inputs["d_final_state"].shape, rules.scale(options.get("scale"), d_k)
-    given = inputs.get("initial_state")
-    state = rules.zeros(shape) if given is None else rules.map(given, lambda a: np.broadcast_to(a, shape))
+    first, bonus = inputs.get("initial_state"), None
+    state = rules.zeros(shape) if first is None else rules.map(first, lambda a: np.broadcast_to(a, shape))
+    if "bonus" in inputs:
+        bonus = rules.map(inputs["bonus"], lambda a: a[..., None, :])  # (..., 1, d_k)
 
     outputs, steps = [], []
     for t in range(n):
         now = {name: rules.map(x, lambda a, t=t: a[..., t : t + 1, :]) for name, x in tokens.items()}  # (..., 1, d)
-        decayed, missing, decay = state, now["value"], None
+        before, decayed, missing, decay, said = state, state, now["value"], None, None
         if "log_decay" in now:
             decay = rules.exp(now["log_decay"], n).swapaxes(-1, -2)  # (..., d_k, 1) or (..., 1, 1)
             decayed = rules.times(decay, state)
@@ -357,17 +360,26 @@ def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options:
             missing = rules.minus(missing, rules.product(now["key"], decayed, d_k + SCALING))
         written = rules.times(missing, now["beta"]) if "beta" in now else missing  # (..., 1, d_v)
         state = rules.plus(decayed, rules.product(now["key"].swapaxes(-1, -2), written, n))
-        outputs.append(rules.times(rules.product(now["query"], state, d_k + SCALING), scale))
-        steps.append((now, decay, decayed, missing, written, state))
+        if "probe" in now:
+            said = rules.product(now["probe"], before, d_k + SCALING)  # (..., 1, d_v)
+            state = rules.plus(state, rules.product(now["response"].swapaxes(-1, -2), said, n))
+        read = rules.product(now["query"], state if bonus is None else before, d_k + SCALING)
+        if bonus is not None:
+            own = rules.summed(rules.times(now["query"], rules.times(bonus, now["key"])), -1)[..., None]
+            read = rules.plus(read, rules.times(own, now["value"]))
+        outputs.append(rules.times(read, scale))
+        steps.append((now, decay, before, decayed, missing, written, said, state))
 
-    found: dict[str, list[Numbers]] = {name: [] for name in names}
+    found: dict[str, list[Numbers]] = {name: [] for name in (*names, "bonus")}
     d_state = inputs["d_final_state"]
     for t in reversed(range(n)):
-        now, decay, decayed, missing, written, behind = steps[t]
+        now, decay, before, decayed, missing, written, said, behind = steps[t]
         d_row = rules.map(d_output, lambda a, t=t: a[..., t : t + 1, :])  # (..., 1, d_v)
-        found["query"].append(rules.times(rules.product(d_row, behind.swapaxes(-1, -2), d_v + SCALING), scale))
+        source = behind if bonus is None else before
+        d_query = rules.times(rules.product(d_row, source.swapaxes(-1, -2), d_v + SCALING), scale)
         read = rules.product(d_row.swapaxes(-1, -2), now["query"], n).swapaxes(-1, -2)  # (..., d_k, d_v)
-        d_state = rules.plus(d_state, rules.times(read, scale))
+        d_source = rules.times(read, scale)
+        d_state = rules.plus(d_state, d_source) if bonus is None else d_state
         d_written = rules.product(d_state.swapaxes(-1, -2), now["key"].swapaxes(-1, -2), d_k + n).swapaxes(-1, -2)
         d_key = rules.product(d_state, written.swapaxes(-1, -2), d_v + n).swapaxes(-1, -2)  # (..., 1, d_k)
         d_value = d_written
@@ -377,11 +389,29 @@ def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options:
             d_key = rules.minus(d_key, rules.product(d_value, decayed.swapaxes(-1, -2), d_v + n))
             less = rules.product(d_value.swapaxes(-1, -2), now["key"], n).swapaxes(-1, -2)
             d_state = rules.minus(d_state, less)
+        d_behind = d_state if "probe" in now else None  # with the delta rule there is none
         if decay is not None:
             of_rows = rules.summed(rules.times(d_state, decayed), -1)  # (..., d_k)
             alike = now["log_decay"].shape[-1] == 1
             found["log_decay"].append((rules.summed(of_rows, -1)[..., None] if alike else of_rows)[..., None, :])
             d_state = rules.times(d_state, decay)
+        if d_behind is not None and said is not None:
+            d_said = rules.product(d_behind.swapaxes(-1, -2), now["response"].swapaxes(-1, -2), d_k + n).swapaxes(
+                -1, -2
+            )
+            found["response"].append(rules.product(d_behind, said.swapaxes(-1, -2), d_v + n).swapaxes(-1, -2))
+            found["probe"].append(rules.product(d_said, before.swapaxes(-1, -2), d_v + n))
+            of_probe = rules.product(d_said.swapaxes(-1, -2), now["probe"], n).swapaxes(-1, -2)  # (..., d_k, d_v)
+            d_state = rules.plus(d_state, of_probe)
+        if bonus is not None:
+            d_own = rules.times(rules.summed(rules.times(d_row, now["value"]), -1)[..., None], scale)  # (..., 1, 1)
+            own = rules.summed(rules.times(now["query"], rules.times(bonus, now["key"])), -1)[..., None]
+            d_query = rules.plus(d_query, rules.times(d_own, rules.times(bonus, now["key"])))
+            d_key = rules.plus(d_key, rules.times(d_own, rules.times(bonus, now["query"])))
+            d_value = rules.plus(d_value, rules.times(rules.times(d_row, own), scale))
+            found["bonus"].append(rules.times(d_own, rules.times(now["query"], now["key"])))
+            d_state = rules.plus(d_state, d_source)
+        found["query"].append(d_query)
         found["key"].append(d_key)
         found["value"].append(d_value)
 
@@ -390,7 +420,10 @@ def _linear_attention(rules: Arithmetic, inputs: Mapping[str, Numbers], options:
         whole = rules.where(seen, rules.joined(found[name][::-1]))
         whole = whole[..., 0] if name == "beta" else whole
         answers[f"d_{name}"] = rules.sum_to(whole, inputs[name].shape)
-    return answers | ({} if given is None else {"d_initial_state": rules.sum_to(d_state, given.shape)})
+    if bonus is not None:
+        total = rules.summed(rules.where(seen, rules.joined(found["bonus"][::-1])), -2)
+        answers["d_bonus"] = rules.sum_to(total, inputs["bonus"].shape)
+    return answers | ({} if first is None else {"d_initial_state": rules.sum_to(d_state, first.shape)})
 
 
 def _rms_norm(rules: Arithmetic, inputs: Mapping[str, Numbers], options: Options) -> dict[str, Numbers]:

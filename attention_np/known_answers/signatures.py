@@ -135,7 +135,7 @@ def _linear_attention(inputs: Arrays, options: Mapping[str, Any]) -> tuple[Shape
     from attention_np.linear_attention import tokens_shape
 
     del options  # none of them changes a shape
-    optional = [inputs.get(name) for name in ("log_decay", "beta", "initial_state")]
+    optional = [inputs.get(name) for name in OF_STATES]
     query, key, value = _attending(inputs)
     tokens = tokens_shape(query, key, value, *optional)
     if "mask" in inputs:
@@ -383,6 +383,7 @@ OF_ROTARY = {
     "interleaved": json.as_flag,
     "scaling": _scaling,
 }
+OF_STATES = ("log_decay", "beta", "initial_state", "probe", "response", "bonus")
 SIGNATURES = {
     "softmax": Signature(("scores",), ("mask",), {"axis": _axis}, (), _softmax, second_order=True),
     "dot_product": Signature(
@@ -410,7 +411,7 @@ SIGNATURES = {
     ),
     "linear_attention": Signature(
         (*ATTENDING, "d_final_state"),
-        ("log_decay", "beta", "initial_state", "mask"),
+        (*OF_STATES, "mask"),
         {"scale": json.as_finite},
         (),
         _linear_attention,

@@ -32,6 +32,8 @@ TAGS = {
     "hidden non-finite": "NaN or infinity where it has no influence on what is finite in the answers",
     "decay": "a state of which some is left at each token",
     "delta rule": "a token writes what its value lacks in what the state says",
+    "probe": "a token writes what the state says for its probe under its response",
+    "bonus": "a query reads before its token decays and writes, and its own value by a weight of its own",
     "state": "a state before the first token, with its gradient",
     "zero d_output": "a query without incoming gradient that holds NaN, or sees it",
     "tangents": "a tangent v_NAME of each input: Hessian-vector products are among the answers",
@@ -47,6 +49,8 @@ HELD = {  # by cases with these tags: one of these inputs or options
     "scaling": {"scaling"},
     "decay": {"log_decay"},
     "delta rule": {"beta"},
+    "probe": {"probe"},
+    "bonus": {"bonus"},
     "state": {"initial_state"},
     "tangents": {"v_scores", "v_query"},
 }

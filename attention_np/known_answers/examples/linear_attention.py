@@ -20,6 +20,8 @@ def _of_linear_attention(
     decays: int = 0,
     delta: bool = False,
     initial: bool = False,
+    probe: bool = False,
+    bonus: bool = False,
     **changes: Any,
 ) -> Example:
     """A case of n tokens with so many decays each."""
@@ -31,6 +33,10 @@ def _of_linear_attention(
         inputs["beta"] = 1 / (1 + np.exp(-draws(*leading, n)))
     if initial:
         inputs["initial_state"] = draws(*leading, 4, 3)
+    if probe:
+        inputs |= {"probe": draws(*leading, n, 4) / 3, "response": draws(*leading, n, 4) / 3}
+    if bonus:
+        inputs["bonus"] = draws(4)
     inputs |= {"d_output": draws(*leading, n, 3), "d_final_state": draws(*leading, 4, 3)}
     return case_of(draws, description, tags, inputs, changes)
 
@@ -54,6 +60,12 @@ def examples() -> list[Example]:
             decays=4,
             delta=True,
             initial=True,
+        ),
+        case("rwkv-6", "A decay for each feature, and a bonus for the own token.", decays=4, initial=True, bonus=True),
+        case("rwkv-7", "A decay for each feature, a probe and a response.", decays=4, initial=True, probe=True),
+        case("probe", "A probe and a response, and nothing decays.", initial=True, probe=True),
+        case(
+            "probe-bonus", "One decay, a probe, a response and a bonus.", decays=1, initial=True, probe=True, bonus=True
         ),
         case("one-token", "A step of decoding.", n=1, decays=1, delta=True, initial=True),
         case("scale-1", "Without the scale.", delta=True, scale=1.0),
