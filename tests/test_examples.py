@@ -130,7 +130,9 @@ def test_a_layer_with_a_state_has_the_gradients_that_are_numerical_ones_and_is_i
     )
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("nsa", 8), ("moba", 5), ("differential", 10)])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("nsa", 8), ("moba", 5), ("differential", 10), ("rwkv7", 19), ("mamba2", 9)]
+)
 def test_a_layer_of_today_takes_forty_lines_and_has_the_gradients_that_are_numerical_ones(
     name: str, parameters: int, printed: Run
 ) -> None:
