@@ -603,8 +603,8 @@ def tokens_shape(
     if (probe is None) != (response is None):
         one, other = ("probe", "response") if response is None else ("response", "probe")
         raise ValueError(f"{one} is given without {other}: a token has both or none")
-    for name, given in (("probe", probe), ("bonus", bonus)):
-        if given is not None and beta is not None:
+    for name, array in (("probe", probe), ("bonus", bonus)):
+        if array is not None and beta is not None:
             raise ValueError(f"{name} and beta are both given: beta has the delta rule, whose probe is the key itself")
     leading = {"query": queries.shape[:-2], "key": key.shape[:-2], "value": value.shape[:-2]}
     optional: dict[str, tuple[Array | None, list[tuple[int, ...]]]] = {
@@ -615,13 +615,13 @@ def tokens_shape(
         "response": (response, [(n, d_k)]),
         "bonus": (bonus, [(d_k,)]),
     }
-    for name, (array, shapes) in optional.items():
+    for name, (array, ends) in optional.items():
         if array is None:
             continue
-        if array.shape[-len(shapes[0]) :] not in shapes:
-            ends = " or ".join(f"(..., {', '.join(map(str, shape))})" for shape in shapes)
-            raise ValueError(f"{name} must have the shape {ends} ({name}.shape={array.shape})")
-        leading[name] = array.shape[: -len(shapes[0])]
+        if array.shape[-len(ends[0]) :] not in ends:
+            shapes = " or ".join(f"(..., {', '.join(map(str, end))})" for end in ends)
+            raise ValueError(f"{name} must have the shape {shapes} ({name}.shape={array.shape})")
+        leading[name] = array.shape[: -len(ends[0])]
     try:
         return (*np.broadcast_shapes(*leading.values()), n)
     except ValueError:

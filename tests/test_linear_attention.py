@@ -259,12 +259,12 @@ def test_with_one_decay_it_is_dot_product_attention_with_a_mask_that_multiplies(
     assert_close(output, weights @ x["value"], 1e-14)
     d_output = normal(6, N, D_V)
     d_weights = d_output @ x["value"].T
-    found = linear_attention.backward(d_output, cache)
-    assert_close(found.value, weights.T @ d_output, 1e-14)
-    assert_close(found.query, 0.5 * (mask * d_weights) @ x["key"], 1e-14)
-    assert_close(found.key, 0.5 * (mask * d_weights).T @ x["query"], 1e-14)
+    gradients = linear_attention.backward(d_output, cache)
+    assert_close(gradients.value, weights.T @ d_output, 1e-14)
+    assert_close(gradients.query, 0.5 * (mask * d_weights) @ x["key"], 1e-14)
+    assert_close(gradients.key, 0.5 * (mask * d_weights).T @ x["query"], 1e-14)
     through = weights * d_weights
-    assert_close(found.log_decay, np.array([[through[s:, :s].sum()] for s in range(N)]), 1e-14)
+    assert_close(gradients.log_decay, np.array([[through[s:, :s].sum()] for s in range(N)]), 1e-14)
 
 
 @each("chunk_size", [None, 4])
@@ -276,12 +276,12 @@ def test_with_a_decay_for_each_feature_it_is_a_sum_over_features_of_such_masks(c
     for a in range(D_K):
         one = {name: x[name][:, a : a + 1] for name in ("query", "key", "log_decay")}
         apart.append(linear_attention.forward(**one, value=x["value"], scale=0.5))
-    assert_close(output, sum(found for found, _ in apart), 1e-14)
+    assert_close(output, sum(part for part, _ in apart), 1e-14)
     d_output = normal(6, N, D_V)
-    found = linear_attention.backward(d_output, cache)
+    gradients = linear_attention.backward(d_output, cache)
     for name in ("query", "key", "log_decay"):
         own = [getattr(linear_attention.backward(d_output, of), name) for _, of in apart]
-        assert_close(getattr(found, name), np.concatenate(own, axis=-1), 1e-14)
+        assert_close(getattr(gradients, name), np.concatenate(own, axis=-1), 1e-14)
 
 
 # What is hidden, what is not there, what is not finite
@@ -328,8 +328,8 @@ def test_without_tokens_the_state_is_the_one_that_came(rule: str, chunk_size: in
     assert output.shape == (2, 0, D_V)
     assert_same_bits(cache.final_state, of.inputs["initial_state"])
     assert not np.shares_memory(cache.final_state, of.inputs["initial_state"])
-    found = linear_attention.backward(output, cache, d_final_state=2 * cache.final_state)
-    assert_same_bits(found.initial_state, 2 * cache.final_state)
+    gradients = linear_attention.backward(output, cache, d_final_state=2 * cache.final_state)
+    assert_same_bits(gradients.initial_state, 2 * cache.final_state)
     del of.inputs["initial_state"]
     assert (of.forward()[1].final_state == 0).all()
 
@@ -429,15 +429,15 @@ def test_the_bits_do_not_depend_on_the_number_of_workers(
     cases = [whole, whole.map(lambda x: x.astype("f4").T.copy().T)]  # and single precision, features first in memory
     for shift in range(3):  # each array for all heads, for each sequence, and for each head
         axes = {name: [(1, 1), (2, 1), (heads,)][(k + shift) % 3] for k, name in enumerate(whole.inputs)}
-        given = {name: normal(8, *axes[name], *x.shape[2:]) / 3 for name, x in whole.inputs.items()}
-        cases.append(whole._replace(inputs=given))
+        shared = {name: normal(8, *axes[name], *x.shape[2:]) / 3 for name, x in whole.inputs.items()}
+        cases.append(whole._replace(inputs=shared))
     for of in cases:
-        found = []
+        results = []
         for workers in (1, 3):
             monkeypatch.setattr(chunks, "as_workers", lambda *_, workers=workers: workers)
-            found.append(everything(of) | (curvature(of, normal(9, 2, heads, 40, D_V)) if of is whole else {}))
-        for name, x in found[0].items():
-            assert_same_bits(found[1][name], x)
+            results.append(everything(of) | (curvature(of, normal(9, 2, heads, 40, D_V)) if of is whole else {}))
+        for name, x in results[0].items():
+            assert_same_bits(results[1][name], x)
 
 
 def test_memory_is_that_of_the_arrays_and_a_state_for_each_part() -> None:
@@ -476,9 +476,9 @@ def test_leading_axes_broadcast_and_gradients_sum_over_them(rule: str) -> None:
         of = case(rule, leading=(), chunk_size=chunk_size)
         names = [*of.inputs]
         axes = {name: (3, 1) if k % 3 == 0 else (2,) if k % 3 == 1 else () for k, name in enumerate(names)}
-        given = {name: normal(8, *axes[name], *x.shape) / 3 for name, x in of.inputs.items()}
-        whole = {name: np.broadcast_to(x, (3, 2, *of.inputs[name].shape)) for name, x in given.items()}
-        actual, expected = everything(of._replace(inputs=given)), everything(of._replace(inputs=whole))
+        shared = {name: normal(8, *axes[name], *x.shape) / 3 for name, x in of.inputs.items()}
+        whole = {name: np.broadcast_to(x, (3, 2, *of.inputs[name].shape)) for name, x in shared.items()}
+        actual, expected = everything(of._replace(inputs=shared)), everything(of._replace(inputs=whole))
         assert actual["output"].shape == (3, 2, N, D_V)
         assert actual["final_state"].shape == (3, 2, D_K, D_V)
         for name, x in expected.items():

@@ -239,10 +239,10 @@ def longrope(
 
 
 def _divisors(name: str, factors: npt.ArrayLike) -> Array:
-    given = as_array(name, factors)
-    if given.ndim != 1 or given.dtype.kind not in "iuf" or not (np.isfinite(given) & (given > 0)).all():
-        raise ValueError(f"{name} must be a vector of positive numbers ({name}.shape={given.shape}, {given.dtype})")
-    return given.astype(WIDE)
+    array = as_array(name, factors)
+    if array.ndim != 1 or array.dtype.kind not in "iuf" or not (np.isfinite(array) & (array > 0)).all():
+        raise ValueError(f"{name} must be a vector of positive numbers ({name}.shape={array.shape}, {array.dtype})")
+    return array.astype(WIDE)
 
 
 def _longrope(base: float, width: int, name: str, divisors: dict[str, Array]) -> Array:
@@ -255,8 +255,8 @@ def _longrope(base: float, width: int, name: str, divisors: dict[str, Array]) ->
     return plain(base, width) / divisors[name]  # (rotary.27)
 
 
-def _amplitude(given: float | None, usual: Any) -> Any:
-    return usual if given is None else above("attention_factor", given)
+def _amplitude(attention_factor: float | None, usual: Any) -> Any:
+    return usual if attention_factor is None else above("attention_factor", attention_factor)
 
 
 def _at_least_one(name: str, value: float) -> float:

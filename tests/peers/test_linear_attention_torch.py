@@ -78,22 +78,22 @@ def loop(
 def test_output_states_and_all_gradients_are_those_of_autograd_through_a_loop(
     rule: str, chunk_size: int | None
 ) -> None:
-    given = arrays(*RULES[rule])
-    output, cache = linear_attention.forward(**given, chunk_size=chunk_size)
+    inputs = arrays(*RULES[rule])
+    output, cache = linear_attention.forward(**inputs, chunk_size=chunk_size)
     d_output, d_final_state = normal(8, *output.shape), normal(9, *cache.final_state.shape)
     gradients = linear_attention.backward(d_output, cache, d_final_state=d_final_state)
-    tensors = {name: torch.tensor(x, requires_grad=True) for name, x in given.items()}
+    tensors = {name: torch.tensor(x, requires_grad=True) for name, x in inputs.items()}
     expected, state = loop(**tensors)
     torch.autograd.backward([expected, state], [torch.tensor(d_output), torch.tensor(d_final_state)])
     assert_close(output, expected.detach().numpy(), 1e-13)
     assert_close(cache.final_state, state.detach().numpy(), 1e-13)
     for name, tensor in tensors.items():
         assert_close(getattr(gradients, name), tensor.grad.numpy(), 1e-13)
-    tangents = {name: normal(20 + i, *x.shape) for i, (name, x) in enumerate(given.items())}
+    tangents = {name: normal(20 + i, *x.shape) for i, (name, x) in enumerate(inputs.items())}
     both = linear_attention.jvp(cache, outputs=("output", "final_state"), **tangents)
     expected_tangents = torch.autograd.functional.jvp(
-        lambda *x: loop(**dict(zip(given, x, strict=True))),
-        tuple(torch.tensor(x) for x in given.values()),
+        lambda *x: loop(**dict(zip(inputs, x, strict=True))),
+        tuple(torch.tensor(x) for x in inputs.values()),
         tuple(torch.tensor(x) for x in tangents.values()),
     )[1]
     for one, other in zip(both, expected_tangents, strict=True):
@@ -103,17 +103,17 @@ def test_output_states_and_all_gradients_are_those_of_autograd_through_a_loop(
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("chunk_size", [None, 4])
 def test_double_backward_is_autograd_of_autograd(rule: str, chunk_size: int | None) -> None:
-    given = arrays(*RULES[rule])
-    output, cache = linear_attention.forward(**given, chunk_size=chunk_size)
+    inputs = arrays(*RULES[rule])
+    output, cache = linear_attention.forward(**inputs, chunk_size=chunk_size)
     d_output = normal(8, *output.shape)
-    d_gradients = {name: normal(9 + i, *given[name].shape) for i, name in enumerate(given)}
+    d_gradients = {name: normal(9 + i, *inputs[name].shape) for i, name in enumerate(inputs)}
     vectors = linear_attention.Gradients(**dict.fromkeys(linear_attention.Gradients._fields) | d_gradients)
     d_d_output, second = linear_attention.double_backward(vectors, d_output, cache)
-    tensors = {name: torch.tensor(x, requires_grad=True) for name, x in given.items()}
+    tensors = {name: torch.tensor(x, requires_grad=True) for name, x in inputs.items()}
     d = torch.tensor(d_output, requires_grad=True)
     gradients = torch.autograd.grad(loop(**tensors)[0], list(tensors.values()), d, create_graph=True, allow_unused=True)
     terms = zip(tensors, gradients, strict=True)
     product = sum((g * torch.tensor(d_gradients[name])).sum() for name, g in terms if g is not None)
     expected = torch.autograd.grad(product, [d, *tensors.values()])
-    for one, other in zip((d_d_output, *(getattr(second, name) for name in given)), expected, strict=True):
+    for one, other in zip((d_d_output, *(getattr(second, name) for name in inputs)), expected, strict=True):
         assert_close(one, other.numpy(), 1e-13)
