@@ -387,8 +387,8 @@ def double_backward(
     -----
     In blocks, from what `forward` kept of each query, twice over the keys: in linear memory, and without the blocks
     that a rule hides. Where that does not do (see :func:`forward`), a few queries at a time over all their keys.
-    Where a product of some of the arrays leaves the range of the dtype, so does the result; that of
-    :mod:`attention_np.dot_product` is finite where it fits.
+    Where a product of some of the arrays leaves the range of the dtype, the result is worked out again, as in
+    :mod:`attention_np.dot_product`.
 
     Examples
     --------
