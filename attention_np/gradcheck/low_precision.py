@@ -41,7 +41,7 @@ from attention_np.gradcheck.slopes.measuring import CENTRAL, Running
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
 from attention_np.gradcheck.slopes.moves import AT_ONCE
 from attention_np.gradcheck.slopes.numerical import as_method
-from attention_np.gradcheck.verdict.judging import UNDECIDED, WRONG, Verdict, judge
+from attention_np.gradcheck.verdict.judging import UNDECIDED, WRONG, Verdict, judge, size_of
 from attention_np.gradcheck.words import explain
 from attention_np.gradcheck.words.reading import Ask
 
@@ -222,17 +222,22 @@ def _judged(
         of_reference = of_reference + ask.found.errors.reshape(expected.shape)
     floor = noise + np.fmax(kernel.unit * largest, kernel.smallest) / 2 + of_reference
     bound: Any = 0.0
+    tiny = 0.0 if ask is None else float(ask.found.subject.last_bits.max(initial=0) / size_of(ask.found.subject.x))
     if ask is not None and (np.abs(claimed - expected) > UNDECIDABLE * floor).any():
         lost = ask.found.problem.once(
             (ask.found.name, "lost"), lambda: _lost(kernel, ask, ask.found.subject.x, ask.found.rng("lost"))
         )
-        bound = kernel.unit * np.abs(expected).max(initial=0) + 1.5 * lost
+        bound = kernel.unit * np.abs(expected).max(initial=0) + 1.5 * lost + tiny  # (gradcheck.84)
     verdict = judge(claimed, expected, floor, bound, UNDECIDABLE * kernel.unit)
     verdict[~np.isfinite(expected)] = UNDECIDED
     diagnosis = None
     if (verdict == WRONG).any():
         diagnosis = "it is further from the reference than rounding explains"
-    elif claimed.size and (verdict == UNDECIDED).all() and not (UNDECIDABLE * floor <= largest / 4).any():
+    elif (
+        (np.abs(expected) > tiny).any()
+        and (verdict == UNDECIDED).all()
+        and not (UNDECIDABLE * floor <= largest / 4).any()
+    ):
         diagnosis = "it could not be checked: rounding may be all that there is of it"
     return Details(claimed, expected, floor, verdict), diagnosis
 

@@ -127,7 +127,7 @@ def drawn(dtype, seed=0, **shapes):
     return {name: normal(*shape, seed=seed + k).astype(dtype) for k, (name, shape) in enumerate(shapes.items())}
 
 
-RIGHT = [("tanh", 1), ("softmax", 1), ("softmax", 4), ("attention", 1), ("tanh", 8)]
+RIGHT = [("tanh", 1), ("softmax", 1), ("softmax", 4), ("attention", 1), ("tanh", 8), ("softmax", 30), ("softmax", 100)]
 
 
 @each("precision", NARROW)
