@@ -13,12 +13,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from attention_np.gradcheck.slopes.methods import UNDECIDABLE
+from attention_np.gradcheck.slopes.moves import AT_ONCE
 from attention_np.gradcheck.words.reading import CLEARLY, ENOUGH, Array, Mistake, Reading, axes_in_words, subsets
 
 
 def errors_along_rows(mistake: Mistake) -> Iterator[Reading]:
     """The errors of each row are multiples of one vector, or of two known ones, whatever the cotangent."""
-    for axes in subsets(range(len(mistake.shape))) if mistake.looked.all() and mistake.right.any() else ():
+    every, small = range(len(mistake.shape)), mistake.looked.size <= AT_ONCE
+    sets = subsets(every) if small else ((axis,) for axis in every)  # of large ones, all would take too long
+    for axes in sets if mistake.looked.all() and mistake.right.any() else ():
         error, right, tolerance = (_rows(axes, y) for y in (mistake.error, mistake.right, mistake.tolerance))
         tolerance, it = tolerance.max(axis=-1, keepdims=True), "it" if len(axes) == 1 else "them"
         for what, errors, vectors, orthogonal in _terms(mistake, axes, error, right, tolerance):
