@@ -9,6 +9,18 @@
 >>> report = gradcheck.check(forward, backward, {"x": np.array([0.5, 1.0]), "y": np.array([2.0, 3.0])})
 >>> report.ok, report["x"].ok, report["y"].ok
 (False, True, False)
+
+What is claimed less what is measured is zero for a right gradient wherever one asks. ``flow`` goes through six rooms:
+
+- ``problem`` calls the functions, nests and all, as functions of arrays at a point.
+- ``slopes`` measures by the complex step and by differences, and says how well; ``probes`` says which may be taken.
+- ``evidence`` asks claim and slope again: in the last bits around, in a wider dtype, at other points.
+- ``verdict`` decides: each entry by its floor and the bound in ``judging``, the input as a whole in ``deciding``.
+- ``words`` puts what is wrong in a sentence. A new cause is a module there with ``READINGS``, and nothing else.
+- ``report`` holds, prints and saves it.
+
+The doors are ``check``, ``ops``, ``layers``, ``second_order``, ``low_precision``, ``torch``, ``jax``, ``autograd``.
+Formulas and bounds are derived in ``derivations/gradcheck.md``.
 """
 
 from attention_np.gradcheck import autograd, jax, plot, torch

@@ -77,7 +77,12 @@ def numerical_gradient(
     unit, u = float(np.finfo(output.dtype).eps), u.astype(np.result_type(output.dtype, np.float64))
     gradients = {}
     for k, name in enumerate(arrays):
-        subject, by = with_method(Subject(partial(on_copies, forward), point, k, output, u[None], unit), method)
+        subject, by = Subject(partial(on_copies, forward), point, k, output, u[None], unit), method
+        noise = partial(noise_of_outputs, subject.forward, point, output, np.random.default_rng(0))
+        if method == "auto":
+            by = COMPLEX if tried(subject, np.random.default_rng(0), noise).refusal is None else CENTRAL
+        if by == CENTRAL:
+            subject = replace(subject, noise=noise())
         try:
             found = measured(subject, np.arange(subject.x.size), by, Running(), best=True)
         except NotAnalyticError as error:
@@ -91,15 +96,3 @@ def as_method(method: str) -> str:
     if method not in ("auto", *METHODS):
         raise ValueError(f"method must be 'auto', {' or '.join(map(repr, METHODS))}, not {method!r}")
     return method
-
-
-def with_method(subject: Subject, method: str) -> tuple[Subject, str]:
-    """The method for a subject, of "auto" the complex step if that serves; and the subject as it takes it."""
-
-    def noise() -> Array:
-        return noise_of_outputs(subject.forward, subject.point, subject.output, np.random.default_rng(0))
-
-    if method == "auto":
-        refusal = tried(subject, np.random.default_rng(0), noise).refusal
-        method = COMPLEX if refusal is None else CENTRAL
-    return (replace(subject, noise=noise()), method) if method == CENTRAL else (subject, method)
